@@ -1,12 +1,11 @@
-//! Calendar windows in a time zone: days of 23 hours, months, billing days.
+//! Calendar windows in a time zone, including 23-hour days, months and billing days.
 //!
-//! A window ends where the next one begins. A day begins at its first instant in the zone: where a clock is set
-//! forward at midnight, the day begins at one o'clock. Days, weeks, months and years are contiguous whatever
-//! clocks do. Minutes and hours are those of the local clock, and end when that clock is set: if 2:00 occurs
-//! twice, these are two separate hours.
+//! Each window ends where the next one begins. A day begins at its first instant in the zone: if the clock skips from
+//! midnight to one o'clock, the day begins at one o'clock. Days, weeks, months and years are contiguous across clock
+//! changes. Minutes and hours follow the local clock and end at a clock change: if 2:00 occurs twice, these are two
+//! separate hours.
 //!
-//! The rules of all zones are compiled in, so that every node has the same ones, whatever is
-//! installed.
+//! All time zone data is compiled in, so that every node uses the same data regardless of its operating system.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -27,7 +26,7 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// Returns the zone of a name like `Europe/Paris`.
+    /// Returns the zone with a name like `Europe/Paris`.
     pub fn new(name: &str) -> Option<Self> {
         if name == "UTC" {
             return Some(Self::utc());
@@ -46,7 +45,7 @@ impl Zone {
         &self.name
     }
 
-    /// Returns all known names.
+    /// Returns all known zone names.
     pub(crate) fn names() -> Vec<String> {
         TimeZoneDatabase::bundled().available().map(|name| name.as_str().to_owned()).collect()
     }
@@ -55,13 +54,12 @@ impl Zone {
         civil.to_zoned(self.zone.clone()).ok().map(|zoned| zoned.timestamp())
     }
 
-    /// Returns the instant of a local time like `2030-01-31T18:00`.
+    /// Parses a local time like `2030-01-31T18:00`.
     pub(crate) fn read(&self, civil: &str) -> Option<ParsedInstant> {
         self.earliest_timestamp(civil.parse().ok()?).map(ParsedInstant::from_timestamp)
     }
 
-    /// Formats a time in the zone, without seconds if they are zero. The last representable time is
-    /// "never".
+    /// Formats a time in the zone, without seconds if they are zero. The maximum time is formatted as "never".
     pub(crate) fn format_time(&self, at: Time<Wall>) -> String {
         let at = to_timestamp(at).filter(|_| at.as_nanos() < u64::MAX);
         let Some(zoned) = at.map(|at| at.to_zoned(self.zone.clone())) else { return "never".into() };
@@ -74,7 +72,7 @@ impl Zone {
         Some(to_timestamp(at)?.to_zoned(self.zone.clone()).date())
     }
 
-    /// Returns the instant of a time on a day, in minutes from midnight.
+    /// Returns the instant that is `minutes` after midnight of `date` on the local clock.
     pub(crate) fn instant_on_day(&self, date: Date, minutes: u16) -> Option<Time<Wall>> {
         let date = date.checked_add(i32::from(minutes / DAY).days()).ok()?;
         let minutes = minutes % DAY;
@@ -147,17 +145,17 @@ pub enum Unit {
     Hour,
     /// From midnight to midnight.
     Day,
-    /// Beginning with this day, 0 for Monday.
+    /// Seven days from this weekday on, 0 for Monday.
     Week(i8),
-    /// Beginning with this day, or the last one of a shorter month.
+    /// A month from this day on, or from the last day of a shorter month.
     Month(i8),
-    /// Beginning with this month and day.
+    /// A year from this month and day on.
     Year(i8, i8),
 }
 
 impl Unit {
-    /// Returns a year that begins with this month and day, if the day exists in a leap year; in
-    /// other years the 29th of February is the 28th.
+    /// Returns a year that begins on this month and day, if the day exists in a leap year. In other years, 29 February
+    /// becomes 28 February.
     pub(crate) fn year_from(month: i8, day: i8) -> Option<Self> {
         Date::new(2024, month, day).ok().map(|_| Self::Year(month, day))
     }
@@ -166,9 +164,9 @@ impl Unit {
 /// Calendar windows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Calendar {
-    /// Their unit.
+    /// The window length.
     pub unit: Unit,
-    /// Their time zone.
+    /// The time zone.
     pub zone: Zone,
 }
 
@@ -180,7 +178,7 @@ impl Calendar {
             Unit::Hour => 3_600,
             Unit::Day => 86_400,
             Unit::Week(_) => 7 * 86_400,
-            // The mean of 400 years.
+            // The mean over 400 years.
             Unit::Month(_) => 2_629_746,
             Unit::Year(..) => 31_556_952,
         })
@@ -192,7 +190,7 @@ impl Calendar {
             Unit::Minute | Unit::Hour => self.clock_window(at),
             Unit::Day | Unit::Week(_) | Unit::Month(_) | Unit::Year(..) => self.by_date(at),
         };
-        // Out of the range of calendars, a window has its average length.
+        // Outside the calendar's range, a window has the average length.
         let before = Time::from_nanos(at.as_nanos().min(u64::MAX - 1));
         let after = Time::from_nanos(before.as_nanos().saturating_add(self.length().as_nanos()));
         window.or_else(|| Window::new(before, after)).expect("the end is later, by at least one nanosecond")
@@ -202,7 +200,7 @@ impl Calendar {
         let date = self.zone.date_at(at)?;
         let (mut from, mut to) = self.window_dates(date)?;
         let (mut start, mut end) = (self.zone.instant_on_day(from, 0)?, self.zone.instant_on_day(to, 0)?);
-        // Where midnight occurs twice, the second one still belongs to the day before.
+        // If midnight occurs twice, the second one still belongs to the day before.
         if end <= at {
             (from, to) = (to, self.window_dates(to)?.1);
             (start, end) = (self.zone.instant_on_day(from, 0)?, self.zone.instant_on_day(to, 0)?);
@@ -210,7 +208,7 @@ impl Calendar {
         Window::new(start, end)
     }
 
-    /// Returns the first date of the window that contains a date, and of the next one.
+    /// Returns the first dates of the window that contains `date` and of the next window.
     fn window_dates(&self, date: Date) -> Option<(Date, Date)> {
         match self.unit {
             Unit::Week(first) => {
@@ -232,7 +230,7 @@ impl Calendar {
         }
     }
 
-    /// Returns the window of the local clock, between two times at which it is set.
+    /// Returns the minute or hour of the local clock, cut at clock changes.
     fn clock_window(&self, at: Time<Wall>) -> Option<Window> {
         let length = self.length().as_nanos();
         let now = to_timestamp(at)?;
@@ -242,7 +240,7 @@ impl Calendar {
         let start = i128::from(at.as_nanos()) - into;
         let clip = |nanos: i128| u64::try_from(nanos.max(0)).unwrap_or(u64::MAX);
         let (mut start, mut end) = (clip(start), clip(start + i128::from(length)));
-        // A window also begins at the instant at which the clock is set.
+        // A window also begins at a clock change.
         let set_before = self.zone.zone.preceding(now.checked_add(1.nanosecond()).ok()?).next();
         if let Some(set) = set_before {
             start = start.max(to_wall_time(set.timestamp()).as_nanos());

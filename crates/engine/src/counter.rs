@@ -1,4 +1,4 @@
-//! The counters and rules of a decision, for statistics.
+//! Per-counter and per-rule results of a decision, for statistics.
 
 use tollgate::Outcome;
 use tollgate::core::Cost;
@@ -6,21 +6,21 @@ use tollgate::core::Cost;
 use crate::decision::Decision;
 use crate::key;
 
-/// A counter, and the effect of a decision on it.
+/// A counter, and the effect of one decision on it.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter<'d> {
-    /// The rule it belongs to; empty for an inline limit.
+    /// The id of the rule; empty for an inline limit.
     pub rule: &'d str,
-    /// The key of its state.
+    /// The encoded key.
     pub key: &'d [u8],
-    /// What was taken from it.
+    /// The amount taken.
     pub taken: Cost,
-    /// Whether it refused, or is banned, or would have refused as a shadow rule.
+    /// Whether the limits or a ban refused, or would have refused if the rule were not a shadow rule.
     pub refused: bool,
 }
 
 impl<'d> Decision<'d> {
-    /// Returns the counters that were evaluated, in the order of the rules.
+    /// Returns the evaluated counters, in rule order.
     pub fn counters(&self) -> impl Iterator<Item = Counter<'d>> + use<'d> {
         let (all, charges) = self.charges();
         let end = charges.end;
@@ -40,22 +40,22 @@ impl<'d> Decision<'d> {
     }
 }
 
-/// A rule that a request matched, and the outcome by that rule.
+/// A rule that a request matched, and the outcome of that rule alone.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleOutcome<'d> {
-    /// The index of the rule in [`RuleSet::rules`](crate::RuleSet::rules).
+    /// The rule's index in [`RuleSet::rules`](crate::RuleSet::rules).
     pub number: usize,
-    /// The counter of the rule.
+    /// The rule's counter.
     pub counter: Counter<'d>,
-    /// Whether the rule is in shadow for this request.
+    /// Whether the rule was a shadow rule for this request.
     pub is_shadow: bool,
-    /// The outcome by this rule alone, with its ban. `None`: not asked, because the enforced rules
-    /// refused the request, and this is a shadow rule.
+    /// The outcome of this rule and its ban. `None`: a shadow rule that was not evaluated, because the enforced rules
+    /// refused the request.
     pub outcome: Option<Outcome>,
 }
 
 impl<'d> Decision<'d> {
-    /// Returns the rules that were evaluated, in their order, without replaced rules and inline limits.
+    /// Returns the evaluated rules in order, without replaced rules and inline limits.
     pub fn rule_outcomes(&self) -> impl Iterator<Item = RuleOutcome<'d>> + use<'d> {
         let (all, charges) = self.charges();
         let end = charges.end;
@@ -79,13 +79,13 @@ impl<'d> Decision<'d> {
 }
 
 impl Counter<'_> {
-    /// Returns the domain of its rule.
+    /// Returns the rule's domain.
     pub fn domain(&self) -> String {
         String::from_utf8_lossy(key::domain_of(self.key)).into_owned()
     }
 
-    /// Describes what it counts by, in at most `most` characters: names and values, or the key of
-    /// an inline limit.
+    /// Returns a display name of at most `most` characters: the attribute names and values that the rule counts by, or
+    /// the key of an inline limit.
     pub fn name(&self, most: usize) -> String {
         let mut name = String::new();
         match key::counted_by(self.key) {
@@ -105,8 +105,8 @@ impl Counter<'_> {
     }
 }
 
-/// Cuts a value to the bytes that this many characters can have, so that a long value costs no more
-/// than a short one.
+/// Cuts a value to the maximum byte length of this many characters, so that a long value costs no more than a short
+/// one.
 fn cut(value: &[u8], characters: usize) -> &[u8] {
     &value[..value.len().min(characters.saturating_mul(4))]
 }

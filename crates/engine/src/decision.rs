@@ -23,13 +23,13 @@ pub struct Decisions {
     pub(crate) shadows: Answers,
     pub(crate) fallback: Answers,
     pub(crate) decided: Vec<Result<DecisionRecord, RequestError>>,
-    /// Refusals that count towards bans, as far as they were read.
+    /// Refusals that count towards bans, if they were read.
     pub(crate) noted: Vec<RefusalCount>,
     /// Whether refusals were only observed.
     pub(crate) observing: bool,
     /// The version of the rules.
     pub(crate) version: u64,
-    /// The rules that a check was planned by, until it is decided.
+    /// The rules under which a check was planned, until it is decided.
     pub(crate) planned_by: Option<Arc<RulesInForce>>,
     pub(crate) scratch: Scratch,
 }
@@ -40,15 +40,15 @@ pub(crate) struct DecisionRecord {
     pub(crate) outcome: Outcome,
     pub(crate) observed: Option<Outcome>,
     pub(crate) standing: Standing,
-    /// The charge that decided.
+    /// The deciding charge.
     pub(crate) deciding: Option<u32>,
     pub(crate) shadow_refused: bool,
-    /// How to answer the refusal, if the rule says how.
+    /// The rule's own response to a refusal, if it has one.
     pub(crate) refusal: Option<Arc<Refusal>>,
 }
 
 impl DecisionRecord {
-    /// The summary of a request that nothing limits.
+    /// The decision about a request without limits.
     pub(crate) const ADMITTED: Self = Self {
         outcome: Outcome::Allow,
         observed: None,
@@ -58,7 +58,7 @@ impl DecisionRecord {
         refusal: None,
     };
 
-    /// Turns a refusal or a wait into an observation.
+    /// Replaces a refusal or a wait by an admission, and records it as observed.
     pub(crate) fn observe(&mut self) {
         if self.outcome != Outcome::Allow {
             self.observed = Some(std::mem::replace(&mut self.outcome, Outcome::Allow));
@@ -66,16 +66,16 @@ impl DecisionRecord {
     }
 }
 
-/// What decided: the least exact of all charges of a request.
+/// How exact a decision is: the least exact of its charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// The store decided, by the exact state.
+    /// The store decided from the exact state.
     Exact,
-    /// This node spent tokens that the store granted it in advance. What remains elsewhere is an estimate.
+    /// This node spent tokens that the store granted it in advance. The remaining amount is an estimate.
     Leased,
-    /// This node decided by what it knows of the store and took itself.
+    /// This node decided from the store state last seen and its own charges since.
     Eventual,
-    /// The store did not answer, and `on_fault` of the rules decided.
+    /// The store did not answer, and the rules' `on_fault` decided.
     Fallback,
 }
 
@@ -92,7 +92,7 @@ impl Standing {
 }
 
 impl Decisions {
-    /// Returns the approximate memory of the buffers.
+    /// Returns the approximate size of the buffers in bytes.
     pub fn bytes(&self) -> usize {
         self.plan.bytes() + self.decided.capacity() * size_of::<Result<DecisionRecord, RequestError>>()
     }
@@ -107,26 +107,26 @@ impl Decisions {
         self.decided.is_empty()
     }
 
-    /// Returns the decision about the request at index `place`.
+    /// Returns the decision about the request at `index`.
     ///
     /// # Errors
-    /// Why it was not decided.
+    /// If the request was not decided.
     ///
     /// # Panics
-    /// If there were fewer requests.
-    pub fn get(&self, place: usize) -> Result<Decision<'_>, RequestError> {
-        match &self.decided[place] {
-            Ok(decided) => Ok(Decision { all: self, place, decided }),
+    /// If `index` is out of range.
+    pub fn get(&self, index: usize) -> Result<Decision<'_>, RequestError> {
+        match &self.decided[index] {
+            Ok(decided) => Ok(Decision { all: self, index, decided }),
             Err(error) => Err(error.clone()),
         }
     }
 
-    /// Returns all decisions, in the order of the requests.
+    /// Returns all decisions, in request order.
     pub fn iter(&self) -> impl Iterator<Item = Result<Decision<'_>, RequestError>> {
-        (0..self.len()).map(|place| self.get(place))
+        (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Records that delayed requests have waited.
+    /// Marks delayed requests as allowed, after their wait.
     pub fn delayed(&mut self) {
         for decided in self.decided.iter_mut().flatten() {
             if let Outcome::Delay(_) = decided.outcome {
@@ -135,7 +135,7 @@ impl Decisions {
         }
     }
 
-    /// Prepares for new requests at another time, by rules of another version.
+    /// Clears the buffers and sets the rule version and the time for new requests.
     pub(crate) fn begin(&mut self, version: u64, now: Time<Wall>, taking: Taking) {
         self.plan.clear();
         self.enforced.clear();
@@ -175,13 +175,13 @@ impl Decisions {
         &self.plan.charges[to_usize_range(&self.plan.asked[request].charges)]
     }
 
-    /// Returns the least that any enforced rule took for a request; `None` if nothing was counted.
+    /// Returns the smallest amount that any enforced rule took for a request; `None` if nothing was counted.
     pub(crate) fn least_taken(&self, request: usize) -> Option<Cost> {
         let enforced = self.charges_of(request).iter().filter(|planned| !planned.shadow && !planned.is_ban());
         enforced.filter_map(|planned| self.answer(planned)).map(|(answer, _)| answer.taken).min()
     }
 
-    /// Returns what a charge took, or a part of it, for a refund.
+    /// Returns the receipt entry that refunds `cost` of a charge: all of the amount taken, or a part.
     pub(crate) fn taken_from(
         &self,
         planned: &PlannedCharge,
@@ -209,7 +209,7 @@ impl Decisions {
 #[derive(Clone, Copy, Debug)]
 pub struct Decision<'d> {
     all: &'d Decisions,
-    place: usize,
+    index: usize,
     decided: &'d DecisionRecord,
 }
 
@@ -219,80 +219,80 @@ impl<'d> Decision<'d> {
         self.decided.outcome
     }
 
-    /// Returns whether it is admitted, immediately or after a wait.
+    /// Returns whether the request is admitted, immediately or after a wait.
     pub fn is_allowed(&self) -> bool {
         self.decided.outcome.is_admitted()
     }
 
-    /// Returns the outcome without `observe`, if refusals were only observed.
+    /// Returns the outcome that would have been enforced, if refusals were only observed.
     pub fn observed(&self) -> Option<Outcome> {
         self.decided.observed
     }
 
-    /// Returns whether a shadow rule would have refused it.
+    /// Returns whether a shadow rule would have refused the request.
     pub fn is_shadow_refused(&self) -> bool {
         self.decided.shadow_refused
     }
 
-    /// Returns whether the store or a fallback decided.
+    /// Returns how exact the decision is.
     pub fn standing(&self) -> Standing {
         self.decided.standing
     }
 
-    /// Returns the rule that decided: the one with the longest wait or, if there is none, the one with the
-    /// least left. `None` if no rule matched; empty for an inline limit.
+    /// Returns the id of the deciding rule: the one with the longest wait or, if no rule requires a wait, the one with
+    /// the least remaining. `None` if no rule matched; empty for an inline limit.
     pub fn rule(&self) -> Option<&'d str> {
         self.decided.deciding.map(|charge| self.all.plan.name(charge))
     }
 
-    /// Returns all decisions, and the range of the charges of this one.
+    /// Returns all decisions, and the charge range of this one.
     pub(crate) fn charges(&self) -> (&'d Decisions, Range<usize>) {
-        (self.all, to_usize_range(&self.all.plan.asked[self.place].charges))
+        (self.all, to_usize_range(&self.all.plan.asked[self.index].charges))
     }
 
-    /// Returns the key of the counter that decided. `None` if no rule matched.
+    /// Returns the key of the deciding counter. `None` if no rule matched.
     pub fn counter(&self) -> Option<&'d [u8]> {
         let planned = &self.all.plan.charges[self.decided.deciding? as usize];
         Some(self.all.plan.key(planned))
     }
 
-    /// Returns how the refusal is to be answered; `None` if the rule does not say, or nothing refused. `None` as well
-    /// if the store did not answer and the rule is `closed`: its message is for requests above its limits.
+    /// Returns the rule's own response to the refusal. `None` if the request was admitted or the rule defines no
+    /// response. Also `None` if a `closed` rule refused during a store outage: the response is for requests above the
+    /// limits.
     pub fn refusal(&self) -> Option<&'d Refusal> {
         if self.is_allowed() || self.is_closed() { None } else { self.decided.refusal.as_deref() }
     }
 
-    /// Returns whether it was refused only because the store did not answer, by a rule whose `on_fault` is
-    /// `closed`.
+    /// Returns whether a rule with `on_fault: closed` refused the request because the store did not answer.
     pub fn is_closed(&self) -> bool {
         let closed = |planned: &PlannedCharge| planned.answered == AnswerSource::Closed;
         self.standing() == Standing::Fallback
             && !self.is_allowed()
-            && self.all.charges_of(self.place).iter().any(closed)
+            && self.all.charges_of(self.index).iter().any(closed)
     }
 
-    /// Returns whether a ban refused it, alone or together with limits.
+    /// Returns whether a ban refused the request, alone or together with limits.
     pub fn is_banned(&self) -> bool {
         let refuses =
             |planned: &PlannedCharge| self.all.answer(planned).is_some_and(|(said, _)| !said.outcome.is_admitted());
-        let mut charges = self.all.charges_of(self.place).iter();
+        let mut charges = self.all.charges_of(self.index).iter();
         !self.is_allowed() && charges.any(|planned| planned.is_ban() && refuses(planned))
     }
 
-    /// Returns the state of every limit of every matching rule, by item and then in the order of the rules.
+    /// Returns the state of every limit of every matching rule, ordered by item, then by rule.
     pub fn reports(&self) -> impl Iterator<Item = LimitReport<'d>> + use<'d> {
         let all = self.all;
-        let asked = &all.plan.asked[self.place];
-        let met = all.plan.item_matches[to_usize_range(&asked.item_matches)].iter();
-        met.flat_map(move |met| {
-            let planned = &all.plan.charges[met.charge as usize];
+        let asked = &all.plan.asked[self.index];
+        let matched = all.plan.item_matches[to_usize_range(&asked.item_matches)].iter();
+        matched.flat_map(move |matched| {
+            let planned = &all.plan.charges[matched.charge as usize];
             let answer = all.answer(planned);
             let reports = answer.map_or(&[][..], |(answer, answers)| answers.reports(answer));
             let refused = answer.is_some_and(|(answer, _)| !answer.outcome.is_admitted());
             let windows = all.plan.windows(planned);
             reports.iter().enumerate().map(move |(limit, report)| LimitReport {
-                item: met.item as usize,
-                rule: all.plan.name(met.charge),
+                item: matched.item as usize,
+                rule: all.plan.name(matched.charge),
                 limit,
                 report: *report,
                 window: windows.get(limit).copied().flatten(),
@@ -302,16 +302,16 @@ impl<'d> Decision<'d> {
         })
     }
 
-    /// Returns every rule that an item matches, by item and then in the order of the rules, whether it has a state to report or
-    /// not.
+    /// Returns every rule that an item matches, ordered by item, then by rule, including rules without a state to
+    /// report.
     pub fn matches(&self) -> impl Iterator<Item = RuleMatch<'d>> + use<'d> {
         let all = self.all;
-        let met = all.plan.item_matches[to_usize_range(&all.plan.asked[self.place].item_matches)].iter();
-        met.map(move |met| {
-            let planned = &all.plan.charges[met.charge as usize];
+        let matched = all.plan.item_matches[to_usize_range(&all.plan.asked[self.index].item_matches)].iter();
+        matched.map(move |matched| {
+            let planned = &all.plan.charges[matched.charge as usize];
             RuleMatch {
-                item: met.item as usize,
-                rule: all.plan.name(met.charge),
+                item: matched.item as usize,
+                rule: all.plan.name(matched.charge),
                 effect: match planned.has_limits() {
                     true => MatchEffect::Limited,
                     false if planned.is_denied() => MatchEffect::Denied,
@@ -320,16 +320,16 @@ impl<'d> Decision<'d> {
                 is_shadow: planned.shadow,
                 is_replaced: planned.is_replaced(),
                 is_exhausted: planned.exhausted,
-                metadata: all.plan.metadata(met.charge),
+                metadata: all.plan.metadata(matched.charge),
             }
         })
     }
 
-    /// Returns how much of the requested amount may be used: the least that any rule took, zero if
-    /// it was refused. All of it if nothing was counted, or refusals are only observed; but a
-    /// drain, which asks for [`Cost::MAX`], never takes more than was counted.
+    /// Returns the usable part of the requested amount: the smallest amount that any rule took, or zero if the request
+    /// was refused. If nothing was counted, or refusals are only observed, this is the whole amount. A drain, which
+    /// asks for [`Cost::MAX`], never gets more than the counted amount.
     pub fn taken(&self) -> Cost {
-        let (asked, counted) = (self.all.plan.asked[self.place].weighs, self.all.least_taken(self.place));
+        let (asked, counted) = (self.all.plan.asked[self.index].weighs, self.all.least_taken(self.index));
         let drains = self.all.plan.taking() == Taking::UpTo && asked == Cost::MAX;
         match counted {
             _ if drains => counted.unwrap_or(Cost::ZERO),
@@ -340,15 +340,15 @@ impl<'d> Decision<'d> {
         }
     }
 
-    /// Returns whether any enforced limit was counted. If not, nothing limits the request: it matches no rule with limits, or
-    /// the store did not answer and its rules admit it in that case.
+    /// Returns whether any enforced limit was charged. If not, nothing limits the request: either it matches no rule
+    /// with limits, or the store did not answer and its rules are `open`.
     pub fn is_counted(&self) -> bool {
-        self.all.least_taken(self.place).is_some()
+        self.all.least_taken(self.index).is_some()
     }
 
-    /// Returns a receipt that undoes this decision. Empty if nothing was taken.
+    /// Returns a receipt that undoes this decision; empty if nothing was taken.
     pub fn receipt(&self) -> Receipt {
-        let charges = self.all.charges_of(self.place);
+        let charges = self.all.charges_of(self.index);
         let taken = charges.iter().filter(|planned| !planned.is_ban()).filter_map(|planned| {
             let said = self.all.answer(planned)?;
             (said.0.taken > Cost::ZERO).then(|| self.all.taken_from(planned, said, said.0.taken))
@@ -356,12 +356,12 @@ impl<'d> Decision<'d> {
         Receipt { taken: taken.collect() }
     }
 
-    /// Returns the receipt that releases the concurrency slots that an item took from rules with no other limits. Empty
-    /// if it took none.
+    /// Returns a receipt for the slots that an item took from rules with only concurrency limits. Refunding it releases
+    /// the slots. Empty if the item took none.
     pub fn slots(&self, item: usize) -> Receipt {
-        let met = self.all.plan.item_matches[to_usize_range(&self.all.plan.asked[self.place].item_matches)].iter();
-        let taken = met.filter(|met| met.item as usize == item).filter_map(|met| {
-            let planned = &self.all.plan.charges[met.charge as usize];
+        let matched = self.all.plan.item_matches[to_usize_range(&self.all.plan.asked[self.index].item_matches)].iter();
+        let taken = matched.filter(|matched| matched.item as usize == item).filter_map(|matched| {
+            let planned = &self.all.plan.charges[matched.charge as usize];
             let said = self.all.answer(planned)?;
             let has_slots = self.all.plan.windows(planned).iter().all(Option::is_none);
             (has_slots && said.0.taken > Cost::ZERO).then(|| self.all.taken_from(planned, said, said.0.taken))
@@ -369,7 +369,7 @@ impl<'d> Decision<'d> {
         Receipt { taken: taken.collect() }
     }
 
-    /// Returns the wait before the next attempt; `None` if it was not refused.
+    /// Returns the wait before the next attempt; `None` if the request was not refused.
     pub fn retry(&self) -> Option<Retry> {
         match self.decided.outcome {
             Outcome::Allow | Outcome::Delay(_) => None,
@@ -378,51 +378,51 @@ impl<'d> Decision<'d> {
     }
 }
 
-/// The state of one limit.
+/// The state of one limit after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitReport<'d> {
-    /// The index of the item that matched it.
+    /// The index of the item that matched the rule.
     pub item: usize,
-    /// The rule it belongs to; empty for an inline limit.
+    /// The id of the rule; empty for an inline limit.
     pub rule: &'d str,
     /// The index of the limit in its rule.
     pub limit: usize,
-    /// The usage of the limit after the decision. `retry` is for another request like this one.
+    /// The state of the limit after the decision. `retry` is the wait for another request with the same cost.
     pub report: Report,
-    /// The time in which the whole limit refills; `None` for concurrency.
+    /// The time in which an empty limit refills completely; `None` for concurrency.
     pub window: Option<Nanos>,
-    /// Whether it belongs to a shadow rule.
+    /// Whether the rule is a shadow rule.
     pub shadow: bool,
-    /// Whether the rule refused, or would have as a shadow rule.
+    /// Whether the rule refused, or would have refused as a shadow rule.
     pub refused: bool,
 }
 
-/// A rule that an item of a request matches.
+/// A rule that an item matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleMatch<'d> {
     /// The index of the item.
     pub item: usize,
     /// The id of the rule; empty for an inline limit.
     pub rule: &'d str,
-    /// What the rule does.
+    /// The rule's effect on the item.
     pub effect: MatchEffect,
-    /// Whether it is a shadow rule.
+    /// Whether the rule is a shadow rule for this item.
     pub is_shadow: bool,
-    /// Whether another rule that the request matches replaces it, or suffices.
+    /// Whether another matching rule replaces this one, or made it unnecessary with `suffices`.
     pub is_replaced: bool,
-    /// Whether it has no capacity, and another rule of the request suffices.
+    /// Whether the rule had no capacity and was left out because another rule marked `suffices` admitted the request.
     pub is_exhausted: bool,
     /// The metadata of the rule.
     pub metadata: Option<&'d Metadata>,
 }
 
-/// What a rule does with a request that matches it.
+/// The effect of a rule on a matching request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MatchEffect {
-    /// Charges it to limits.
+    /// Charges its limits.
     Limited,
-    /// Lets it pass without counting.
+    /// Admits without counting.
     Unlimited,
-    /// Refuses it without counting.
+    /// Refuses without counting.
     Denied,
 }

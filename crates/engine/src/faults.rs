@@ -1,8 +1,8 @@
-//! What may be admitted beyond a limit while something fails: the formulas of `docs/faults.md` as numbers.
+//! Bounds on admissions beyond a limit during faults: the formulas of `docs/faults.md` as numbers.
 //!
-//! A bucket with burst `B` and rate `r` admits at most `B + r·T` in any interval of length `T`; a window or a log admits
-//! at most `B` in each window, and a concurrency limit at most `B` at a time. A fault adds at most `E`, which depends on
-//! the limit, on `on_fault` of its rule, and on the [`Circumstances`].
+//! A bucket with burst `B` and rate `r` admits at most `B + r·T` in any interval of length `T`; a window or a log
+//! admits at most `B` in each window, and a concurrency limit at most `B` at a time. A fault adds at most `E`, which
+//! depends on the limit, on the rule's `on_fault`, and on the [`Circumstances`].
 //!
 //! ```
 //! use tollgate_engine::faults::{Circumstances, Excess, Fault, bound};
@@ -33,15 +33,15 @@ pub enum Fault {
     DataLost,
     /// A replica becomes the primary before it has received the last writes.
     Failover,
-    /// A primary that was replaced continues to serve some nodes.
+    /// A replaced primary continues to serve some nodes.
     OldPrimary,
     /// Slots of a cluster move to another server.
     Resharding,
-    /// The clock of the store is set forward.
+    /// The store's clock is set forward.
     ClockStep,
     /// A node is killed.
     NodeKilled,
-    /// A node is stopped and goes on later.
+    /// A node is stopped and resumes later.
     NodeStopped,
     /// A node joins or leaves.
     NodesChange,
@@ -68,24 +68,24 @@ impl fmt::Display for Fault {
             Self::StoreGone => "store does not answer for P",
             Self::DataLost => "store forgets the key",
             Self::Failover => "failover with replication lag",
-            Self::OldPrimary => "replaced primary serves on for P",
+            Self::OldPrimary => "replaced primary keeps serving for P",
             Self::Resharding => "slots of a cluster move",
             Self::ClockStep => "clock of the store steps forward by P",
             Self::NodeKilled => "node killed",
-            Self::NodeStopped => "node stopped, and goes on",
+            Self::NodeStopped => "node stopped, then resumed",
             Self::NodesChange => "node joins or leaves",
         })
     }
 }
 
-/// What a bound depends on besides the rule.
+/// The parameters of a bound besides the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Circumstances {
     /// `N`, the number of nodes that share the limit.
     pub nodes: u32,
-    /// `P`, how long the fault lasts, or by how much the clock steps.
+    /// `P`, the duration of the fault, or the size of the clock step.
     pub length: Nanos,
-    /// `d`, how long a decision waits for the store.
+    /// `d`, the maximum time that a decision waits for the store.
     pub deadline: Nanos,
 }
 
@@ -96,7 +96,7 @@ impl Default for Circumstances {
     }
 }
 
-/// The most that is admitted beyond a limit.
+/// The maximum amount admitted beyond a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Excess {
     /// At most this amount.
@@ -114,16 +114,16 @@ impl fmt::Display for Excess {
     }
 }
 
-/// A bound with the formula that it follows from.
+/// A bound and its formula.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultBound {
-    /// The number.
+    /// The bound.
     pub excess: Excess,
-    /// The formula, in the letters of `docs/faults.md`.
+    /// The formula, with the symbols of `docs/faults.md`.
     pub formula: &'static str,
 }
 
-/// Returns what a limit of a rule may admit beyond its bound because of a fault.
+/// Returns the maximum amount that a limit may admit beyond its bound because of a fault.
 pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) -> FaultBound {
     let at_most = |amount: u128, formula| FaultBound {
         excess: Excess::AtMost(u64::try_from(amount).unwrap_or(u64::MAX)),
@@ -146,7 +146,8 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
             OnFault::Closed => at_most(0, "on_fault: closed"),
             OnFault::Local => {
                 let costs = nodes * u128::from(largest_cost(rule).get().max(1));
-                // The store is charged afterwards with what one of several limits of a key is owed, and with no slots.
+                // Slots are never charged to the store afterwards. For a key with several limits, only the smallest of
+                // their arrears is charged, so the bound does not rely on it.
                 let is_owed = !matches!(limit.params(), Params::Concurrency { .. })
                     && rule.limits().is_none_or(|limits| limits.as_slice().len() == 1);
                 match (is_owed, refilled(given.length)) {
@@ -177,8 +178,8 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
     }
 }
 
-/// Returns what a limit of a rule may admit beyond its bound without any fault, because nodes decide before they know what others
-/// took.
+/// Returns the maximum amount that a limit may admit beyond its bound without any fault. It is positive if nodes decide
+/// before they know each other's charges.
 pub fn bound_without_fault(limit: &Limit, rule: &Rule, given: &Circumstances) -> FaultBound {
     let Consistency::Eventual(every) = rule.consistency() else {
         return FaultBound { excess: Excess::AtMost(0), formula: "0" };
@@ -190,7 +191,7 @@ pub fn bound_without_fault(limit: &Limit, rule: &Rule, given: &Circumstances) ->
     FaultBound { excess, formula: "(N − 1)·(B + r·(sync_every + d))" }
 }
 
-/// Returns the parameters of a limit in the letters of the formulas.
+/// Returns the parameters of a limit with the symbols of the formulas.
 pub fn formula_parameters(limit: &Limit) -> String {
     let burst = limit.capacity();
     let window = |length: Nanos| format!("B = {burst} in each window of {}", Length::new(length));
@@ -208,7 +209,8 @@ pub fn formula_parameters(limit: &Limit) -> String {
     }
 }
 
-/// Returns what a bucket may regain within `length`, rounded up; `None` for limits that are bounded in each window.
+/// Returns the maximum refill of a bucket within `length`, rounded up; `None` for limits that are bounded per window or
+/// at a time.
 fn max_refill(limit: &Limit, length: Nanos) -> Option<u128> {
     let length = u128::from(length.as_nanos());
     match limit.params() {
@@ -216,7 +218,7 @@ fn max_refill(limit: &Limit, length: Nanos) -> Option<u128> {
             let per = u128::from(bucket.rate.per().as_nanos()).max(1);
             Some((u128::from(bucket.rate.count()) * length).div_ceil(per))
         }
-        // One more step may be at the beginning.
+        // One more step may fall at the start of the interval.
         Params::IntervalBucket { refill, period, .. } => {
             Some(u128::from(refill) * (length / u128::from(period.as_nanos()).max(1) + 1))
         }
@@ -230,7 +232,7 @@ fn max_refill(limit: &Limit, length: Nanos) -> Option<u128> {
     }
 }
 
-/// Returns what a new key has.
+/// Returns the capacity of a new key.
 fn initial_capacity(limit: &Limit) -> u64 {
     match limit.params() {
         Params::Unlimited | Params::DenyAll | Params::Concurrency { .. } => limit.capacity(),
@@ -243,7 +245,7 @@ fn initial_capacity(limit: &Limit) -> u64 {
     }
 }
 
-/// Returns `c`, the largest cost that the rule itself sets.
+/// Returns `c`, the largest cost that the rule itself assigns.
 fn largest_cost(rule: &Rule) -> Cost {
     match rule.cost() {
         CostOf::Fixed(cost) => *cost,
@@ -257,7 +259,7 @@ mod tests {
     use super::*;
     use crate::rules::{Rules, Source};
 
-    /// Returns the bounds of the only limit of a rule, with 4 nodes, 10 s, and a deadline of 10 ms.
+    /// Returns the bounds of a rule's only limit, with 4 nodes, a fault of 10 s, and a deadline of 10 ms.
     fn bounds_of(rule: &str) -> Vec<(String, &'static str)> {
         let bound = |bound: FaultBound| (bound.excess.to_string(), bound.formula);
         with_rule(rule, |limit, rule, given| {
@@ -283,7 +285,7 @@ mod tests {
 
     #[test]
     fn bucket_is_bounded_by_burst_and_refill() {
-        // r·P is 50, and in two deadlines a tenth of a token, rounded up, comes.
+        // r·P is 50. Two deadlines refill a tenth of a token, rounded up to 1.
         assert_eq!(bound_numbers("limit: 5/s, burst: 200"), ["204", "200", "200", "250", "1", "50", "0", "0", "0"]);
         // r·P exceeds B.
         assert_eq!(bound_numbers("limit: 100/s, burst: 200"), ["354", "200", "200", "1200", "2", "200", "0", "0", "0"]);
@@ -293,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_decide_by_what_they_know_admit_a_burst_each() {
+    fn eventual_nodes_admit_one_burst_each() {
         let eventual = bound_numbers("limit: 100/s, burst: 200, consistency: eventual");
         let strict = bound_numbers("limit: 100/s, burst: 200");
         assert_eq!(
@@ -301,14 +303,14 @@ mod tests {
             ("3600", "0", &["210", "0", "0"].map(String::from)[..])
         );
         assert_eq!(eventual[1..4], strict[1..4]);
-        // In 100 and 10 ms 11 tokens come.
+        // 11 tokens are refilled in 100 + 10 ms.
         assert_eq!(baseline_of("limit: 100/s, burst: 200, consistency: eventual"), "633");
         assert_eq!(baseline_of("limit: 100/m, algorithm: fixed_window, consistency: eventual"), "300");
         assert_eq!(baseline_of("limit: 100/s, consistency: leased"), "0");
     }
 
     #[test]
-    fn leases_are_bounded_as_strict_rules_are() {
+    fn leased_rules_have_the_bounds_of_strict_rules() {
         let leased = bound_numbers("limit: 100/s, burst: 200, consistency: leased");
         let strict = bound_numbers("limit: 100/s, burst: 200");
         assert_eq!((&leased[..4], &*leased[4], &leased[5..]), (&strict[..4], "0", &strict[5..]));
@@ -323,20 +325,20 @@ mod tests {
     }
 
     #[test]
-    fn initial_amount_and_costs_count() {
+    fn initial_amount_and_cost_affect_the_bounds() {
         assert_eq!(bound_numbers("limit: 5/s, burst: 200, initial: 20")[1], "20");
         assert_eq!(bound_numbers("limit: 5/s, burst: 200, cost: 3")[0], "212");
     }
 
     #[test]
-    fn limits_that_are_not_charged_afterwards_admit_all_of_it_again() {
+    fn limits_without_full_repayment_may_admit_a_burst_again() {
         assert_eq!(bounds_of("limit: 100, algorithm: concurrency, lease: 1m")[0], ("104".to_owned(), "B + N·c"));
         let (number, formula) = bounds_of("limits: [{limit: 5/s, burst: 200}, 1000/day]").remove(0);
         assert_eq!((&*number, formula), ("254", "B + N·c + min(B, r·P)"));
     }
 
     #[test]
-    fn on_fault_decides_what_passes_without_the_store() {
+    fn on_fault_determines_the_bound_of_an_outage() {
         assert_eq!(bounds_of("limit: 5/s, on_fault: open")[0], ("unbounded".to_owned(), "on_fault: open"));
         assert_eq!(bounds_of("limit: 5/s, on_fault: closed")[0], ("0".to_owned(), "on_fault: closed"));
     }

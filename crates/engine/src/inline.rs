@@ -1,8 +1,8 @@
-//! Inline limits, which come with requests, and the ids they are known by.
+//! Inline limits: limits that come with requests, and their ids.
 //!
-//! A state stores the id of the limits it was written under, so inline limits need ids too. Equal limits have the same
-//! id. Their number is bounded: if a caller sends a new limit with every request, limits not used for long are
-//! forgotten, together with what was spent under them.
+//! A state stores the id of its limits, so inline limits need ids too. Equal limits have the same id. The number of ids
+//! is bounded: if a caller sends a new limit with every request, limits that were not used recently are dropped, and
+//! their usage is lost.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -16,7 +16,7 @@ use tollgate::ledger::LimitTable;
 
 use crate::ruleset::{INLINE_IDS, windows_of};
 
-/// An inline limit that has been checked and has an id. Cheap to copy; keep it to use it again.
+/// A checked inline limit with an id. Cheap to clone; keep it for reuse.
 #[derive(Clone)]
 pub struct InlineLimits(Arc<InlineLimit>);
 
@@ -26,7 +26,7 @@ pub(crate) struct InlineLimit {
     pub(crate) id: u32,
     pub(crate) limits: Limits,
     pub(crate) windows: Box<[Option<Nanos>]>,
-    /// Whether it was looked up since unused limits were last dropped.
+    /// Whether the limit was looked up since unused limits were last dropped.
     used: AtomicBool,
 }
 
@@ -47,14 +47,14 @@ impl fmt::Debug for InlineLimits {
     }
 }
 
-/// Maximum number of inline limits that have an id at a time.
+/// Number of ids in a range: the maximum number of new inline limits before unused ones are dropped.
 pub(crate) const MAX_INLINE: usize = 1 << 14;
 
-/// The limits by id, for a range of ids. Limits can be added while other threads read.
+/// Maps ids to limits for one range of ids. Limits can be added while other threads read.
 pub(crate) struct LimitIds {
     first: u32,
     entries: Box<[OnceLock<Arc<InlineLimit>>]>,
-    /// The limits of earlier ranges that are still in use.
+    /// Limits from earlier ranges that are still in use.
     kept: FxHashMap<u32, Arc<InlineLimit>>,
 }
 
@@ -85,23 +85,23 @@ impl fmt::Debug for LimitIds {
     }
 }
 
-/// Finds the id of limits, and gives new ones an id.
+/// Finds the id of known limits and assigns ids to new ones.
 #[derive(Default)]
 pub(crate) struct Interner {
-    /// A mutex, because a lookup takes tens of nanoseconds, and callers that need more speed keep the result.
+    /// A mutex is fast enough: a lookup takes tens of nanoseconds, and callers that need more speed keep the result.
     known: Mutex<InternTable>,
 }
 
 #[derive(Default)]
 struct InternTable {
-    /// Hashed with a secret, because callers choose the keys.
+    /// Hashed with a random seed, because callers choose the keys.
     entries: HashMap<Limits, Arc<InlineLimit>>,
-    /// How many ids of the present range are taken.
+    /// Number of assigned ids in the current range.
     taken: usize,
 }
 
 impl Interner {
-    /// Returns the limits with their id, if they have one.
+    /// Returns limits that already have an id.
     pub(crate) fn find(&self, limits: &Limits) -> Option<InlineLimits> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = known.entries.get(limits)?;
@@ -109,7 +109,7 @@ impl Interner {
         Some(InlineLimits(entry.clone()))
     }
 
-    /// Gives limits an id. If the range is used up, also returns a new one, which has to replace it.
+    /// Assigns an id to limits. If the range is used up, also returns a new range, which must replace the old one.
     pub(crate) fn add(&self, limits: &Limits, limit_ids: &LimitIds) -> (InlineLimits, Option<LimitIds>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = known.entries.get(limits) {
@@ -125,7 +125,7 @@ impl Interner {
             used: AtomicBool::new(true),
         });
         if let Some(empty) = limit_ids.entries.get(place) {
-            // The lock is held, so no other thread sets it.
+            // The lock is held, so no other thread can have set this entry.
             let _ = empty.set(entry.clone());
         }
         known.taken += 1;
@@ -135,15 +135,14 @@ impl Interner {
 }
 
 impl InternTable {
-    /// Returns the next range of ids, with the limits that are still in use. Limits that a caller holds are always
-    /// kept, because a limit whose id is unknown admits nothing. Of limits that were only looked up since the last
-    /// time, at most half as many as a range has ids are kept, so that a caller that invents limits does not make every
-    /// further lookup slow.
+    /// Returns the next id range and carries over limits that are still in use. Limits that a caller holds are always
+    /// kept, because a limit with an unknown id admits nothing. Of the limits that were only looked up since the
+    /// previous range, at most `MAX_INLINE / 2` are kept. This bounds the cost of a flood of new limits.
     fn start_new_range(&mut self, limit_ids: &LimitIds) -> LimitIds {
         let mut room = MAX_INLINE / 2;
         self.entries.retain(|_, entry| {
             let used = entry.used.swap(false, Ordering::Relaxed);
-            // The map and the range hold two references.
+            // The map and the id range hold one reference each; further ones belong to callers.
             if Arc::strong_count(entry) > 2 {
                 return true;
             }
@@ -153,7 +152,7 @@ impl InternTable {
         });
         self.taken = 0;
         let kept = self.entries.values().map(|entry| (entry.id, entry.clone())).collect();
-        // Ids repeat after 2³¹ limits, long after the states written under them are gone.
+        // Ids repeat after 2³¹ limits, long after the states recorded under them have expired.
         LimitIds::starting_at(limit_ids.first.wrapping_add(MAX_INLINE as u32) | INLINE_IDS, kept)
     }
 }

@@ -1,4 +1,4 @@
-//! Encodes keys, which identify states.
+//! Encodes keys. A key identifies the state of one counter.
 //!
 //! ```text
 //! format  kind  domain       rule         attributes counted by     values
@@ -6,23 +6,23 @@
 //!   1      's'  len, bytes   len, bytes                             an inline limit: domain and key
 //! ```
 //!
-//! Every string is prefixed with its length, so that different tuples never have the same bytes:
-//! neither ("a", "b_c") and ("a_b", "c"), nor a missing value and an empty one. The names of the
-//! attributes are included, because a rule that counts by something else must start with new
-//! counters. Everything before the values is known when the rule is loaded.
+//! Every string is prefixed with its length, so that different tuples never encode to the same bytes: neither ("a",
+//! "b_c") and ("a_b", "c"), nor a missing value and an empty one. The attribute names are included, because a rule that
+//! starts to count by other attributes must start with new counters. Everything before the values is known when the
+//! rule is loaded.
 
 use tollgate::Limits;
 
 use crate::receipt;
 use crate::rules::CountedAddress;
 
-/// Changes when the bytes of equal tuples do; states under another format are not found.
+/// The encoding version. States under another version are not found.
 const FORMAT: u8 = 1;
 
 const RULE: u8 = b'r';
 const INLINE: u8 = b's';
 
-/// Returns the beginning of the keys of a rule, without `per`.
+/// Returns the start of a rule's keys: domain and rule id.
 pub(crate) fn rule_name(domain: &str, rule: &str) -> Box<[u8]> {
     let mut key = vec![FORMAT, RULE];
     push_text(&mut key, domain.as_bytes());
@@ -30,8 +30,7 @@ pub(crate) fn rule_name(domain: &str, rule: &str) -> Box<[u8]> {
     key.into()
 }
 
-/// Returns the common prefix of the keys of a rule. With a `generation`, keys differ under other
-/// limits.
+/// Returns the common prefix of a rule's keys. If `generation` is given, the prefix also depends on those limits.
 pub(crate) fn rule_prefix<'p>(
     domain: &str,
     rule: &str,
@@ -41,7 +40,7 @@ pub(crate) fn rule_prefix<'p>(
     let mut key = rule_name(domain, rule).into_vec();
     push_length(&mut key, per.len() + usize::from(generation.is_some()));
     if let Some(limits) = generation {
-        // No attribute has this name.
+        // No attribute name begins with a zero byte.
         let mut name = vec![0];
         name.extend_from_slice(&receipt::limits_to_bytes(limits));
         push_text(&mut key, &name);
@@ -50,24 +49,24 @@ pub(crate) fn rule_prefix<'p>(
     key.into()
 }
 
-/// Appends the value of one of several alternatives: the same value of another alternative is
-/// another counter.
+/// Appends the value of one of several alternative attributes with its index, because equal values of different
+/// alternatives are different counters.
 pub(crate) fn push_chosen(key: &mut Vec<u8>, place: u8, value: &[u8]) {
     push_length(key, value.len() + 2);
     key.push(place);
     key.extend_from_slice(value);
 }
 
-/// A further counter beside that of a rule.
+/// An additional counter that belongs to a rule's counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SideCounter {
-    /// Its ban.
+    /// The ban of the key.
     Ban = b'b' as isize,
-    /// Its refusals.
+    /// The refusals that count towards a ban.
     Refusals = b'n' as isize,
 }
 
-/// Appends the key of a further counter, given the key of the counter of a rule.
+/// Appends the key of a side counter to `keys`; `key` is the range of the rule counter's key.
 pub(crate) fn push_beside(keys: &mut Vec<u8>, key: std::ops::Range<usize>, beside: SideCounter) {
     let start = keys.len();
     keys.extend_from_within(key);
@@ -76,13 +75,12 @@ pub(crate) fn push_beside(keys: &mut Vec<u8>, key: std::ops::Range<usize>, besid
     }
 }
 
-/// Returns whether it is the key of a further counter.
+/// Returns whether this is the key of a side counter.
 pub(crate) fn is_beside(key: &[u8]) -> bool {
     key.get(1).is_some_and(|kind| [SideCounter::Ban as u8, SideCounter::Refusals as u8].contains(kind))
 }
 
-/// Returns a stable, uniformly distributed number below 10,000 for a key: the FNV-1a hash with a
-/// final mix.
+/// Hashes a key to a stable, uniformly distributed number below 10,000: FNV-1a with a final mix.
 pub(crate) fn place_of(key: &[u8]) -> u16 {
     let mut hash = key
         .iter()
@@ -104,7 +102,7 @@ pub(crate) fn push_value(key: &mut Vec<u8>, value: Option<&[u8]>) {
     }
 }
 
-/// Appends the value of the next attribute in `per`, which is an address.
+/// Appends the value of the next attribute in `per`, an address.
 #[inline(never)]
 pub(crate) fn push_address(key: &mut Vec<u8>, value: Option<&[u8]>) {
     match value.and_then(CountedAddress::of) {
@@ -121,7 +119,7 @@ pub(crate) fn push_inline(key: &mut Vec<u8>, domain: &[u8], name: &[u8]) {
     push_text(key, name);
 }
 
-/// Returns the name of the rule of a key; `None` if it is not the key of a rule.
+/// Returns the part of a key that [`rule_name`] encodes; `None` if the key does not belong to a rule.
 pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
     let mut rest = key.strip_prefix(&[FORMAT, RULE])?;
     for _ in 0..2 {
@@ -131,7 +129,7 @@ pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
     Some(&key[..key.len() - rest.len()])
 }
 
-/// Returns the id of the rule of a key, including further counters; empty if there is none.
+/// Returns the rule id in a key, including keys of side counters; empty if there is none.
 pub(crate) fn rule_of(key: &[u8]) -> &str {
     fn read(key: &[u8]) -> Option<&str> {
         let (&[FORMAT, kind], mut rest) = key.split_first_chunk()? else { return None };
@@ -143,9 +141,9 @@ pub(crate) fn rule_of(key: &[u8]) -> &str {
     read(key).unwrap_or_default()
 }
 
-/// Returns the part of a key that decides which of several servers keeps its state: the first value that its rule counts by, or
-/// the rule if there is none; for an inline limit its name; for a key that was not built here the whole key. Further counters of
-/// a rule, such as its ban, are kept with it.
+/// Returns the part of a key that selects one of several servers: the first counted value, or the rule id if there is
+/// none; the name of an inline limit; the whole key if it was not built by this module. Side counters of a rule, such
+/// as its ban, are placed on the same server as the rule's counter.
 pub(crate) fn placed_by(key: &[u8]) -> &[u8] {
     fn read(key: &[u8]) -> Option<&[u8]> {
         let (&[FORMAT, kind], mut rest) = key.split_first_chunk()? else { return None };
@@ -160,7 +158,7 @@ pub(crate) fn placed_by(key: &[u8]) -> &[u8] {
         let mut values = 0;
         for _ in 0..take_length(rest)? {
             let length = take_length(rest)?;
-            // The generation has no value.
+            // The entry for the generation has no value.
             values += usize::from(take(rest, length)?.first() != Some(&0));
         }
         let first = if values > 0 { take_length(rest)?.checked_sub(1) } else { None };
@@ -169,13 +167,13 @@ pub(crate) fn placed_by(key: &[u8]) -> &[u8] {
     read(key).unwrap_or(key)
 }
 
-/// Returns the domain of a key; empty if it cannot be decoded.
+/// Returns the domain in a key; empty if the key cannot be decoded.
 pub(crate) fn domain_of(key: &[u8]) -> &[u8] {
     let mut rest = key.get(2..).unwrap_or_default();
     take_length(&mut rest).and_then(|length| rest.get(..length)).unwrap_or_default()
 }
 
-/// Returns the name of an inline limit; empty for other keys.
+/// Returns the name in an inline limit's key; empty for other keys.
 pub(crate) fn inline_name_of(key: &[u8]) -> &[u8] {
     let read = |key: &[u8]| {
         let mut rest = key.strip_prefix(&[FORMAT, INLINE])?;
@@ -190,8 +188,8 @@ pub(crate) fn inline_name_of(key: &[u8]) -> &[u8] {
 /// An attribute in `per`, and its value if present.
 pub(crate) type CountedValue<'k> = (&'k [u8], Option<&'k [u8]>);
 
-/// Decodes the attributes and values of the key of a rule; `None` for other keys. Of several
-/// alternatives, the one that was present is returned, or all of them if none was.
+/// Decodes the attributes and values in a rule's key; `None` for other keys. Of several alternatives, only the one that
+/// was present is returned, or all of them if none was.
 pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<CountedValue<'_>>> {
     let mut rest = &key[rule_name_of(key)?.len()..];
     let rest = &mut rest;
@@ -200,7 +198,7 @@ pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<CountedValue<'_>>> {
         let length = take_length(rest)?;
         names.push(take(rest, length)?);
     }
-    // The generation has no value.
+    // The entry for the generation has no value.
     names.retain(|name: &&[u8]| name.first() != Some(&0));
     let mut counted = Vec::with_capacity(names.len());
     for name in names {
@@ -216,7 +214,7 @@ pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<CountedValue<'_>>> {
     Some(counted)
 }
 
-/// Returns the alternative that was present; its index precedes the value.
+/// Returns the alternative that was present. Its index precedes the value.
 fn decode_alternative<'k>(name: &'k [u8], value: &'k [u8]) -> CountedValue<'k> {
     if !name.windows(CHAINED.len()).any(|part| part == CHAINED) {
         return (name, Some(value));
@@ -234,7 +232,7 @@ fn decode_alternative<'k>(name: &'k [u8], value: &'k [u8]) -> CountedValue<'k> {
     (name, Some(value))
 }
 
-/// Separates alternatives.
+/// Separates alternatives in an attribute name.
 const CHAINED: &[u8] = b" or ";
 
 fn take<'k>(rest: &mut &'k [u8], length: usize) -> Option<&'k [u8]> {
@@ -262,7 +260,7 @@ fn push_text(key: &mut Vec<u8>, text: &[u8]) {
     key.extend_from_slice(text);
 }
 
-/// Seven bits per byte, the lowest first; the top bit says that more follow.
+/// Appends a length as a varint: seven bits per byte, lowest first; the top bit is set if more bytes follow.
 #[inline]
 fn push_length(key: &mut Vec<u8>, mut length: usize) {
     while length >= 0x80 {
@@ -291,7 +289,7 @@ mod tests {
         key
     }
 
-    /// Stored keys outlive the process: these bytes may change only together with the format.
+    /// Stored keys outlive the process, so these bytes may change only together with `FORMAT`.
     #[test]
     fn encoding_is_stable() {
         let long = "x".repeat(200);

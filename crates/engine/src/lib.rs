@@ -1,4 +1,4 @@
-//! Rules, and the engine that decides requests by them.
+//! Rate-limiting rules, and the engine that applies them to requests.
 //!
 //! ```text
 //!  Request{domain, items} ─▶ RuleSet: matching rules ─▶ charges ─▶ Store ─▶ policy ─▶ Decision
@@ -8,7 +8,7 @@
 //!
 //! - [`rules`] parses rule files: YAML or JSON into checked [`Rules`](rules::Rules), or a list of mistakes.
 //! - [`Engine`] loads rules and decides [`Request`]s. [`Decisions`] are data; front ends translate them.
-//! - [`store`] is the contract with stores; [`MemoryStore`] is the one in this process.
+//! - [`store`] is the interface that stores implement; [`MemoryStore`] keeps its states in this process.
 
 pub mod calendar;
 mod counter;
@@ -46,7 +46,7 @@ pub use request::{Entry, Inline, Item, Request, RequestError};
 pub use ruleset::{ActiveRule, Matched, RuleSet};
 pub use store::Store;
 
-/// Compiles the example of the README.
+/// Compiles the README example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadmeExample;

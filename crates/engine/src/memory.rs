@@ -1,4 +1,4 @@
-//! The store in the memory of the process.
+//! The in-memory store.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -12,47 +12,46 @@ use tollgate::{CapacityError, Limits, Outcome, Report};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 
-/// A store in the memory of the process: answers immediately and never fails.
+/// A store in the memory of the process. It answers immediately and never fails.
 ///
-/// States are of very different lengths, one word for most buckets and thousands for leases, so they are kept in tables by
-/// size. Memory is reserved for all and touched only when used.
+/// States differ widely in length, from one word for most buckets to thousands of words for leases, so there is one
+/// table per size class. Memory is reserved for all tables, but touched only when used.
 pub struct MemoryStore<C = PreciseClock> {
     tables: [Ledger<Arc<C>>; SIZES.len()],
     clock: Arc<C>,
-    /// Held while a state moves from one table to one for longer states, which happens when a changed rule or an
-    /// override needs longer states for a key with something used up. Such keys are searched in all tables they may be
-    /// in.
+    /// Held while a state moves to a table for longer states. This happens if a changed rule or an override needs
+    /// longer states for a key with usage. Such keys are searched in all tables that may contain them.
     moving: Mutex<()>,
 }
 
-/// The longest state of each table, in words, and its number of keys as a divisor of that of the first table.
+/// For each table, the maximum state length in words, and the divisor of the first table's key count.
 const SIZES: [(usize, usize); 5] = [(2, 1), (8, 1), (128, 16), (1_200, 128), (24_640, 2_048)];
 
-/// Minimum number of keys of a table.
+/// Minimum number of keys in a table.
 const MIN_KEYS: usize = 64;
 
-/// The number of charges passed to a table together: as many as it fetches at a time.
+/// Maximum number of charges passed to a table together: the number that it prefetches at a time.
 const MAX_BATCH: usize = 16;
 
-/// The number of buckets of a table that are looked at to count its keys. Two percent of half a million keys are in them, so that
+/// Maximum number of buckets per table that are read to count keys. They contain about 2% of half a million keys, so
 /// the estimate is within a few percent.
 const MAX_COUNTED_BUCKETS: usize = 1 << 16;
 
 impl MemoryStore {
-    /// Makes a store for `keys` keys with states of one or two words, and for as many or fewer with longer ones.
+    /// Creates a store for `keys` keys with states of one or two words, and for at most as many with longer states.
     ///
     /// # Errors
-    /// If they do not fit the address space.
+    /// If the tables do not fit into the address space.
     pub fn new(keys: usize) -> Result<Self, CapacityError> {
         Self::with_clock(keys, Arc::new(PreciseClock::new()))
     }
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// [`MemoryStore::new`], with time taken from `clock`.
+    /// Like [`MemoryStore::new`], with time taken from `clock`.
     ///
     /// # Errors
-    /// If they do not fit the address space.
+    /// If the tables do not fit into the address space.
     pub fn with_clock(keys: usize, clock: Arc<C>) -> Result<Self, CapacityError> {
         let table = |place: usize| {
             let (words, share) = SIZES[place];
@@ -62,10 +61,10 @@ impl<C: Clock> MemoryStore<C> {
         Ok(Self { tables, clock, moving: Mutex::new(()) })
     }
 
-    /// Writes all states with the limits they belong to, and returns their number. See [`Ledger::write_snapshot`].
+    /// Writes all states with their limits, and returns the number of states. See [`Ledger::write_snapshot`].
     ///
     /// # Errors
-    /// When the writer fails.
+    /// If the writer fails.
     pub fn write_snapshot<W: Write>(&self, limits: &dyn LimitTable, to: &mut SnapshotWriter<W>) -> io::Result<u64> {
         let mut total = 0;
         // Smaller tables first: states move only to larger ones, so none is missed.
@@ -75,7 +74,7 @@ impl<C: Clock> MemoryStore<C> {
         Ok(total)
     }
 
-    /// Returns the number of keys with something used up, estimated where there are many. See [`Ledger::count_used`].
+    /// Returns the number of keys with usage, estimated if there are many. See [`Ledger::count_used`].
     pub fn count_used(&self, limits: &dyn LimitTable) -> u64 {
         self.tables.iter().map(|table| table.count_used(limits, MAX_COUNTED_BUCKETS)).sum()
     }
@@ -83,7 +82,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Returns a store with the states of a snapshot. See [`Ledger::restored`].
     ///
     /// # Errors
-    /// When the snapshot cannot be read or is damaged.
+    /// If the snapshot cannot be read or is damaged.
     pub fn restored<R: Read>(
         keys: usize,
         clock: Arc<C>,
@@ -98,12 +97,12 @@ impl<C: Clock> MemoryStore<C> {
         Ok(Self { tables, clock, moving: Mutex::new(()) })
     }
 
-    /// Returns the memory it takes once all of it has been used.
+    /// Returns the size in bytes once all memory has been touched.
     pub fn bytes(&self) -> usize {
         self.tables.iter().map(Ledger::bytes).sum()
     }
 
-    /// Answers every group of the batch, in order.
+    /// Decides every group of the batch, in order.
     pub fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
         let mut groups = batch.groups;
         while let [group, rest @ ..] = groups {
@@ -117,14 +116,14 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Returns how many groups, from the first on, one table can decide together: single checks whose keys are all in
-    /// that table.
+    /// Returns the number of leading groups that one table can decide together: single-charge checks in the same table,
+    /// without earlier limits or calendar windows.
     fn batchable_groups(&self, groups: &[Group<'_>]) -> usize {
         let table = |group: &Group<'_>| match group {
             Group { verb: StoreVerb::Check, charges: [charge] }
                 if charge.earlier.is_empty() && charge.windows.is_empty() =>
             {
-                Some(place_of(charge.limits))
+                Some(table_of(charge.limits))
             }
             Group { .. } => None,
         };
@@ -139,7 +138,7 @@ impl<C: Clock> MemoryStore<C> {
         for (place, group) in charges.iter_mut().zip(groups) {
             if let [charge] = group.charges {
                 *place = to_ledger_charge(charge);
-                table = &self.tables[place_of(charge.limits)];
+                table = &self.tables[table_of(charge.limits)];
             }
         }
         let charges = &charges[..groups.len()];
@@ -210,7 +209,7 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    /// Answers a check of one charge alone.
+    /// Answers a peek at one charge.
     fn weigh(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable, answers: &mut Answers) {
         self.table_for(charge, limit_table).peek(limit_table, &to_ledger_charge(charge), |seat| {
             let reports = seat.reports(charge.ask.cost().get());
@@ -218,7 +217,7 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    /// Answers with what was refunded or forgotten, and the state after it.
+    /// Answers with the amount refunded or renewed, and with the resulting state.
     fn answer_with_report(
         &self,
         charge: &Charge<'_>,
@@ -231,20 +230,20 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    /// Returns the table that decides a charge: that of its limits, or one for longer states in which its key has
-    /// something used up under earlier limits. A state in a table for shorter states is moved unchanged: it still
-    /// belongs to the limits under which it was charged.
+    /// Returns the index of the table that decides a charge: the table for its limits, or one for longer states if the
+    /// key has usage there under earlier limits. A state in a table for shorter states is moved unchanged and keeps the
+    /// limits under which it was charged.
     #[inline]
     fn table_index(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> usize {
-        let here = place_of(charge.limits);
-        if charge.earlier.is_empty() { here } else { self.place_among(charge, here, limit_table) }
+        let here = table_of(charge.limits);
+        if charge.earlier.is_empty() { here } else { self.find_table(charge, here, limit_table) }
     }
 
     #[inline(never)]
-    fn place_among(&self, charge: &Charge<'_>, here: usize, limit_table: &dyn LimitTable) -> usize {
+    fn find_table(&self, charge: &Charge<'_>, here: usize, limit_table: &dyn LimitTable) -> usize {
         let mut others = [false; SIZES.len()];
         for limits in charge.earlier.iter().filter_map(|id| limit_table.get(*id)) {
-            others[place_of(limits)] = true;
+            others[table_of(limits)] = true;
         }
         others[here] = false;
         if !others.contains(&true) {
@@ -255,7 +254,7 @@ impl<C: Clock> MemoryStore<C> {
         let entry = to_ledger_charge(charge);
         let is_used = |place: &usize| others[*place] && self.tables[*place].is_known(limit_table, &entry);
         let is_remembered = |place: &usize| others[*place] && self.tables[*place].has_used(limit_table, &entry);
-        // A key with nothing used up stays in the table of its entry. With entries in two tables, the older one would
+        // A key without usage stays in the table that has its entry. With entries in two tables, the older one would
         // determine whether the key counts as new under limits with an initial amount.
         let is_unused = !(0..SIZES.len()).any(|place| is_used(&place));
         let is_here = |place: &usize| if is_unused { is_remembered(place) } else { is_used(place) };
@@ -268,8 +267,8 @@ impl<C: Clock> MemoryStore<C> {
         to
     }
 
-    /// Returns the table that has the state of a key, for refunds and renewals: the caller need not know the limits
-    /// under which the key was charged.
+    /// Returns the table that contains a key's state, for refunds and renewals. The caller need not know under which
+    /// limits the key was charged.
     fn table_with_state(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> &Ledger<Arc<C>> {
         let (table, entry) = (self.table_for(charge, limit_table), to_ledger_charge(charge));
         if table.is_known(limit_table, &entry) {
@@ -292,9 +291,9 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
 
     #[inline]
     fn fetch(&self, keys: &[(&Limits, &[u8])]) {
-        for keys in keys.chunk_by(|(a, _), (b, _)| place_of(a) == place_of(b)) {
+        for keys in keys.chunk_by(|(a, _), (b, _)| table_of(a) == table_of(b)) {
             if let Some((limits, _)) = keys.first() {
-                self.tables[place_of(limits)].fetch(keys.iter().map(|(_, key)| *key));
+                self.tables[table_of(limits)].fetch(keys.iter().map(|(_, key)| *key));
             }
         }
     }
@@ -311,7 +310,7 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
         if limits.words() <= longest {
             return Ok(());
         }
-        Err(format!("the state takes {} words, at most {longest} are kept in memory", limits.words()))
+        Err(format!("the state takes {} words in memory (maximum {longest})", limits.words()))
     }
 
     fn can_fail(&self) -> bool {
@@ -333,14 +332,14 @@ impl<C> fmt::Debug for MemoryStore<C> {
     }
 }
 
-/// Returns whether the present is in the calendar windows that were handed in.
+/// Returns whether `at` is in all calendar windows of the charge.
 fn is_in_windows(charge: &Charge<'_>, at: Time<Wall>) -> bool {
     charge.windows.iter().all(|window| window.start() <= at && at < window.end())
 }
 
-/// Returns the table for states of these limits.
+/// Returns the index of the table for states of these limits.
 #[inline]
-fn place_of(limits: &Limits) -> usize {
+fn table_of(limits: &Limits) -> usize {
     let words = limits.words();
     SIZES.iter().position(|(longest, _)| words <= *longest).unwrap_or(SIZES.len() - 1)
 }
@@ -351,14 +350,14 @@ fn to_ledger_charge<'a>(charge: &Charge<'a>) -> tollgate::ledger::Charge<'a> {
     tollgate::ledger::Charge { limits_id, limits: Some(limits), key, ask, windows }
 }
 
-/// Converts a charge, if it takes all of its cost or nothing.
+/// Converts a charge that takes its cost exactly and has no calendar windows; `None` for other charges.
 #[inline]
 fn to_plain_charge<'a>(charge: &'a Charge<'a>) -> Option<PlainCharge<'a>> {
     let Charge { limits_id, limits, key, ask: Ask::Exactly(cost), windows: [], .. } = *charge else { return None };
     Some(PlainCharge { limits_id, limits, key, cost })
 }
 
-/// Adds the answer to a charge of the fast path.
+/// Returns a callback that adds the answers of the fast path.
 #[inline]
 fn answer_plain(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, Outcome, Report) {
     |charge, outcome, report| {

@@ -1,15 +1,15 @@
-//! Counts decisions, cheaply.
+//! Low-cost counters of decisions.
 
 use crate::store::StoreError;
 use crate::striped::{Stripe, Striped};
 
-/// The counts of one rule, since its id was first seen.
+/// The counters of one rule, since its id was first seen.
 #[derive(Debug, Default)]
 pub struct RuleMeter {
     counts: Striped<4>,
 }
 
-/// The result of a rule in a decision.
+/// The result of one rule in a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RuleEvent {
     Allowed,
@@ -19,8 +19,8 @@ pub(crate) enum RuleEvent {
 }
 
 impl RuleMeter {
-    /// Prefetches the memory that the calling thread is going to count in: with thousands of rules
-    /// it is not in the cache, and counting would have to wait for it.
+    /// Prefetches the calling thread's stripe: with thousands of rules it is rarely in the cache,
+    /// and counting would have to wait for it.
     #[inline]
     pub(crate) fn touch(&self) {
         self.counts.prefetch(Stripe::of_thread());
@@ -46,11 +46,11 @@ impl RuleMeter {
 /// The counts of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
-    /// Matching requests within its limits.
+    /// Matching requests within the limits.
     pub allowed: u64,
-    /// Matching requests above its limits.
+    /// Matching requests above the limits.
     pub refused: u64,
-    /// Requests above its limits that passed because it is a shadow rule.
+    /// Requests above the limits that passed because the rule is a shadow rule.
     pub shadow_refused: u64,
     /// Requests decided without the store. These are also counted as allowed or refused.
     pub fallback: u64,
@@ -94,7 +94,7 @@ impl Meters {
         self.count_in(Stripe::of_thread(), event);
     }
 
-    /// Counts a group that a store did not answer.
+    /// Counts a group that the store did not answer.
     pub(crate) fn store_error(&self, error: &StoreError) {
         let fault = match error {
             StoreError::Unavailable { .. } => StoreFailure::Unavailable,
@@ -124,10 +124,11 @@ impl Meters {
     }
 }
 
-/// The counts of an engine since it was started.
+/// The counts of an engine since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that passed immediately, including those without a matching rule and observed ones.
+    /// Requests that passed immediately, including observed refusals and requests without a
+    /// matching rule.
     pub allowed: u64,
     /// Requests that passed after a wait.
     pub delayed: u64,
@@ -141,11 +142,11 @@ pub struct Counts {
     pub fallback: u64,
     /// Bans that were started.
     pub bans: u64,
-    /// Groups that were not sent, because the store was unreachable.
+    /// Groups that were not sent because the store was unreachable.
     pub unavailable: u64,
-    /// Groups that were sent and not answered.
+    /// Groups that were sent but not answered.
     pub unknown: u64,
-    /// Groups whose calendar windows did not fit the store's time.
+    /// Groups whose calendar windows did not contain the store's time.
     pub stale: u64,
     /// Groups that the store rejected.
     pub rejected: u64,

@@ -1,27 +1,27 @@
-//! Decisions whose buffers are pooled by thread.
+//! A per-thread pool of decision buffers.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 use crate::decision::Decisions;
 
-/// How many decisions a thread keeps in its pool.
+/// Maximum number of decisions in a thread's pool.
 const SPARE: usize = 16;
 
-/// The largest that is kept, so that a huge batch does not keep its memory permanently.
+/// Maximum size of pooled decisions. Larger buffers are freed, so that a huge batch does not hold memory permanently.
 const SPARE_BYTES: usize = 256 * 1024;
 
 thread_local! {
-    #[allow(clippy::vec_box, reason = "a kilobyte would be moved out of the pool, into a future and back for each request")]
+    #[allow(clippy::vec_box, reason = "a large value (1 KiB) would be moved into a future and back for each request")]
     static SPARES: RefCell<Vec<Box<Decisions>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// [`Decisions`] from the pool of the thread, to which they return when dropped: once their buffers have grown, deciding allocates
+/// [`Decisions`] borrowed from the thread's pool and returned on drop. Once the buffers have grown, deciding allocates
 /// nothing. For servers that decide many requests on few threads.
 #[derive(Debug)]
 pub struct PooledDecisions(Option<Box<Decisions>>);
 
-/// [`PooledDecisions`] are empty only while they are dropped.
+/// Panic message: [`PooledDecisions`] are empty only during `drop`.
 const HELD: &str = "decisions are held until they are dropped";
 
 impl Default for PooledDecisions {
@@ -54,7 +54,7 @@ impl DerefMut for PooledDecisions {
 impl Drop for PooledDecisions {
     fn drop(&mut self) {
         let Some(decisions) = self.0.take() else { return };
-        // The pool of a thread that ends may be gone.
+        // The pool may already be destroyed if the thread is exiting.
         let _ = SPARES.try_with(|spares| {
             let mut spares = spares.borrow_mut();
             if spares.len() < SPARE && decisions.bytes() <= SPARE_BYTES {

@@ -1,8 +1,8 @@
-//! Receipts, which undo decisions exactly.
+//! Receipts, with which callers undo decisions exactly.
 //!
-//! A receipt names the counters that were charged, how much each took, and where in the counter it was taken. It can
-//! leave the process as a string and be used by another one. It is not signed: a caller that may request refunds could
-//! also invent one, and is refunded no more than the usage of the key.
+//! A receipt lists the charged counters, the amount taken from each, and the stamps that locate each charge. It can be
+//! sent to another process as a string. It is not signed: a caller that may request refunds could also forge one, but a
+//! refund never exceeds the usage of the key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,9 +13,9 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD as URL_SAFE_NO_PAD;
 use tollgate::core::{BucketParams, Cost, Nanos, Params, Phase, Stamp, Stamps, Steps, WindowParams};
 use tollgate::{Limit, Limits, Rate};
 
-/// What a decision took, for a refund.
+/// The charges of a decision, for refunds.
 ///
-/// As a string it has a few dozen characters that never need escaping:
+/// As a string it is a few dozen characters long and never needs escaping:
 ///
 /// ```
 /// use tollgate_engine::Receipt;
@@ -30,13 +30,13 @@ pub struct Receipt {
     pub(crate) taken: Vec<ReceiptEntry>,
 }
 
-/// What was taken from one counter.
+/// The charge of one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReceiptEntry {
     pub(crate) key: Box<[u8]>,
-    /// The limits, if they are inline or those of an override; a rule's own are looked up by the key.
+    /// The limits, if they are inline or come from an override. A rule's own limits are looked up by key.
     pub(crate) limits: Option<Limits>,
-    /// Whether it was taken while the store did not answer.
+    /// Whether the fallback was charged, because the store did not answer.
     pub(crate) fallback: bool,
     /// Whether concurrency slots were taken.
     pub(crate) has_slots: bool,
@@ -45,10 +45,10 @@ pub(crate) struct ReceiptEntry {
 }
 
 impl Receipt {
-    /// Maximum length of a receipt as a string.
+    /// Maximum length of a receipt string in bytes.
     pub const MAX_TEXT: usize = 1 << 20;
 
-    /// Returns the domains of the counters that were charged, once for each counter; empty for inline limits.
+    /// Returns the domain of each charged counter; empty for inline limits.
     pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
         self.taken.iter().map(|taken| crate::key::domain_of(&taken.key))
     }
@@ -71,8 +71,8 @@ impl fmt::Display for BadReceipt {
 
 impl std::error::Error for BadReceipt {}
 
-/// Format 1 left out trailing stamps that are zero, and so did not say how many limits were charged, or whether slots
-/// were taken.
+/// Format 1 omitted trailing zero stamps, so it recorded neither the number of charged limits nor whether slots were
+/// taken.
 const FORMAT: u64 = 2;
 const WITH_LIMITS: u64 = 1;
 const FALLBACK: u64 = 2;
@@ -139,7 +139,7 @@ fn read(bytes: &[u8]) -> Option<Receipt> {
             Some(Limits::new(limits?).ok()?)
         };
         let stamps = Stamps::from_stamps(stamps?);
-        // Slots always have stamps.
+        // Charges with slots always have stamps.
         let (stamps, has_slots) =
             if format == 1 { (stamps.of_first(Limits::MAX), places > 0) } else { (stamps, flags & SLOTS != 0) };
         taken.push(ReceiptEntry { key, limits, fallback: flags & FALLBACK != 0, has_slots, cost, stamps });
@@ -147,14 +147,14 @@ fn read(bytes: &[u8]) -> Option<Receipt> {
     (rest.is_empty() && !names_a_counter_twice(&taken)).then_some(Receipt { taken })
 }
 
-/// No receipt of a decision names a key twice, and no group of a store may.
+/// Returns whether a key occurs twice. No decision produces such a receipt, and stores do not accept such a group.
 fn names_a_counter_twice(taken: &[ReceiptEntry]) -> bool {
     let mut keys: Vec<&[u8]> = taken.iter().map(|taken| &*taken.key).collect();
     keys.sort_unstable();
     keys.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-/// Seven bits per byte, the lowest first; the top bit says that more follow.
+/// Appends a varint: seven bits per byte, lowest first; the top bit is set if more bytes follow.
 fn put(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
@@ -168,7 +168,7 @@ fn take(rest: &mut &[u8]) -> Option<u64> {
     for shift in (0..64).step_by(7) {
         let (byte, after) = rest.split_first()?;
         *rest = after;
-        // The tenth byte holds one bit.
+        // The tenth byte can hold only one bit.
         number |= u64::from(byte & 0x7f).checked_shl(shift).filter(|part| part >> shift == u64::from(byte & 0x7f))?;
         if byte & 0x80 == 0 {
             return Some(number);
@@ -177,7 +177,7 @@ fn take(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Encodes limits in bytes that are equal only for equal limits, also in other processes.
+/// Encodes limits so that the bytes are equal only for equal limits, in any process.
 pub(crate) fn limits_to_bytes(limits: &Limits) -> Vec<u8> {
     let mut bytes = Vec::new();
     limits.as_slice().iter().for_each(|limit| put_limit(&mut bytes, limit));
@@ -226,7 +226,7 @@ fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
             all(&[8, refill, period.as_nanos(), burst, max_wait.as_nanos(), max_debt, initial]);
             match steps {
                 Steps::FirstRequest => all(&[0]),
-                // The offset is below a period, so adding 1 does not overflow.
+                // The offset is less than the period, so adding 1 cannot overflow.
                 Steps::Aligned(offset) => all(&[1 + offset.as_nanos()]),
             }
         }
@@ -238,7 +238,7 @@ fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
     }
 }
 
-/// Decodes one limit. Its parameters are not trusted, so they are checked like those of a rule.
+/// Decodes one limit. Its parameters are untrusted and are checked like those of a rule.
 fn take_limit(rest: &mut &[u8]) -> Option<Limit> {
     let params = match take(rest)? {
         0 => Params::Unlimited,
@@ -344,9 +344,9 @@ mod tests {
         }
     }
 
-    /// Such a receipt does not say how many limits were charged, so it applies to all limits of the key.
+    /// A receipt in format 1 does not state how many limits were charged, so it applies to all limits of the key.
     #[test]
-    fn receipt_of_the_first_format_is_parsed() {
+    fn receipt_in_format_1_is_parsed() {
         let receipt = read(b"\x01\x01\x00\x03key\x05\x00").unwrap();
         let stamps = Stamps::default().of_first(Limits::MAX);
         let taken = ReceiptEntry {

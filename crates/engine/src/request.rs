@@ -1,4 +1,4 @@
-//! Requests.
+//! Requests: the engine's input.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::inline::InlineLimits;
 pub struct Request<'a> {
     /// The domain whose rules apply. Unused if every item has an inline limit.
     pub domain: &'a [u8],
-    /// Usually one.
+    /// The items, usually one.
     pub items: &'a [Item<'a>],
 }
 
@@ -19,7 +19,7 @@ impl<'a> Request<'a> {
     /// Maximum number of items.
     pub const MAX_ITEMS: usize = 64;
 
-    /// Creates a request to the rules of a domain.
+    /// Creates a request that is decided by the rules of a domain.
     pub fn new(domain: &'a (impl AsRef<[u8]> + ?Sized), items: &'a [Item<'a>]) -> Self {
         Self { domain: domain.as_ref(), items }
     }
@@ -30,20 +30,20 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Something to count: its attributes and its cost.
+/// A unit of work to count: attributes and a cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Item<'a> {
-    /// The attributes, in order. A name may occur several times: a condition holds if one of the
-    /// values matches, and `per` uses the first.
+    /// The attributes, in order. A name may occur several times: a condition holds if any of its values matches, and
+    /// `per` uses the first value.
     pub entries: &'a [Entry<'a>],
-    /// The cost. If it is not given, each rule determines it; usually 1.
+    /// The cost. `None`: each rule determines it, usually as 1.
     pub cost: Option<Cost>,
-    /// A limit to use instead of the rules.
+    /// An inline limit, used instead of rules.
     pub limit: Option<Inline<'a>>,
 }
 
 impl<'a> Item<'a> {
-    /// Maximum number of rules that one item may match: a request must not occupy a thread for long.
+    /// Maximum number of rules that one item may match. It bounds the time that a request can occupy a thread.
     pub const MAX_RULES: usize = 256;
     /// Maximum number of attributes.
     pub const MAX_ENTRIES: usize = 128;
@@ -67,11 +67,11 @@ impl<'a> Item<'a> {
     }
 }
 
-/// An attribute. Bytes, because values from the network need not be UTF-8; rules compare them as
-/// they are.
+/// An attribute. Names and values are bytes, because values from the network need not be UTF-8. Rules compare them
+/// unchanged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// The name in rules.
+    /// The attribute name used in rules.
     pub name: &'a [u8],
     /// The value.
     pub value: &'a [u8],
@@ -93,13 +93,13 @@ impl fmt::Debug for Entry<'_> {
 /// An inline limit and its key.
 #[derive(Clone, Copy, Debug)]
 pub struct Inline<'a> {
-    /// The key. The same key in another domain, or under a rule, is another counter.
+    /// The key. The same key in another domain, or under a rule, is a different counter.
     pub key: &'a [u8],
     /// The limits, from [`Engine::intern_limits`](crate::Engine::intern_limits).
     pub limits: &'a InlineLimits,
 }
 
-/// Why a request was not decided. The caller must change something; nothing was spent.
+/// Reason why a request was not decided. Nothing was spent, and the same request would fail again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestError {
     /// There are no rules for the domain.
@@ -107,22 +107,22 @@ pub enum RequestError {
         /// The name of the domain, cut to a readable length.
         domain: String,
     },
-    /// There are more of something than allowed.
+    /// A count or length exceeds its maximum.
     TooMany {
-        /// The name of what exceeds its maximum.
+        /// The thing counted, such as "items".
         what: &'static str,
-        /// The number given.
+        /// The value in the request.
         given: usize,
         /// The maximum.
         max: usize,
     },
     /// The request has no items.
     NoItems,
-    /// The request does not state the maximum amount to take.
+    /// The request takes up to an amount, but does not state the maximum.
     NoAmount,
     /// The inline limit is invalid or not supported by the store.
     BadLimit {
-        /// What is wrong with it.
+        /// The problem.
         why: String,
     },
 }
@@ -133,7 +133,7 @@ impl fmt::Display for RequestError {
             Self::UnknownDomain { domain } => write!(f, "unknown domain `{domain}`"),
             Self::TooMany { what, given, max } => write!(f, "too many {what}: {given} (maximum {max})"),
             Self::NoItems => f.write_str("the request has no items"),
-            Self::NoAmount => f.write_str("missing cost: the amount to take at most"),
+            Self::NoAmount => f.write_str("missing cost: the maximum amount to take"),
             Self::BadLimit { why } => write!(f, "unsupported limit: {why}"),
         }
     }
@@ -141,7 +141,7 @@ impl fmt::Display for RequestError {
 
 impl std::error::Error for RequestError {}
 
-/// Checks the sizes of a request.
+/// Checks a request against the maximum counts and lengths.
 pub(crate) fn check_size(request: &Request<'_>) -> Result<(), RequestError> {
     if request.items.is_empty() {
         return Err(RequestError::NoItems);
@@ -150,7 +150,7 @@ pub(crate) fn check_size(request: &Request<'_>) -> Result<(), RequestError> {
     at_most("items", request.items.len(), Request::MAX_ITEMS)?;
     for item in request.items {
         at_most("attributes of an item", item.entries.len(), Item::MAX_ENTRIES)?;
-        // The bitwise or of all lengths bounds each of them.
+        // The bitwise OR of all lengths is at least as large as each of them.
         let lengths = item.entries.iter().fold(0, |lengths, entry| lengths | entry.name.len() | entry.value.len());
         if lengths >= Item::MAX_BYTES {
             let longest = item.entries.iter().map(|entry| entry.name.len().max(entry.value.len())).max();

@@ -1,4 +1,4 @@
-//! Times of the week at which a rule applies.
+//! Weekly schedules: the times at which a rule applies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,20 +10,21 @@ use tollgate::core::{Time, Wall};
 use crate::calendar::Zone;
 use crate::rules::WEEKDAYS;
 
-/// Times of day on some days of the week.
+/// A daily time span on some days of the week.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hours {
-    /// A bit for each day on which they begin, the lowest for Monday.
+    /// Bit mask of the days on which the span begins, lowest bit for Monday.
     pub(crate) days: u8,
-    /// In minutes since midnight.
+    /// The start, in minutes after midnight.
     pub(crate) from: u16,
-    /// The end in minutes since the midnight before `from`, so it may be beyond 24 hours.
+    /// The end, in minutes after midnight of the day on which the span begins; it may exceed 24
+    /// hours.
     pub(crate) to: u16,
     pub(crate) zone: Zone,
 }
 
 impl fmt::Display for Hours {
-    /// Formats them like `mon, tue from 22:00 to 06:00 in Europe/Paris`.
+    /// Formats the span like `mon, tue from 22:00 to 06:00 in Europe/Paris`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const EVERY_DAY: u8 = 0x7f;
         let days: Vec<&str> =
@@ -41,7 +42,7 @@ impl fmt::Display for Hours {
     }
 }
 
-/// A time span during all of which a schedule applies, or does not.
+/// A period in which a schedule either always applies or never does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScheduleSpan {
     from: Time<Wall>,
@@ -49,10 +50,10 @@ struct ScheduleSpan {
     applies: bool,
 }
 
-/// How far to search for the next change: schedules repeat weekly.
+/// Number of days to search for the next change. Schedules repeat weekly.
 const DAYS_AHEAD: i32 = 9;
 
-/// Times, and the last computed span.
+/// A schedule that caches its last computed span.
 pub(crate) struct Schedule {
     hours: Box<[Hours]>,
     last: ArcSwapOption<ScheduleSpan>,
@@ -63,7 +64,7 @@ impl Schedule {
         Self { hours: hours.into(), last: ArcSwapOption::empty() }
     }
 
-    /// Returns whether `at` is in any of the times.
+    /// Returns whether the schedule applies at `at`.
     pub(crate) fn applies(&self, at: Time<Wall>) -> bool {
         if let Some(last) = &*self.last.load()
             && last.from <= at
@@ -121,7 +122,7 @@ mod tests {
     #[test]
     fn office_hours_follow_the_local_clock() {
         let zone = Zone::new("Europe/Paris").unwrap();
-        // In March 2025 the clock is set forward on Sunday the 30th.
+        // The clock is set forward on Sunday 30 March 2025.
         check(
             &Hours { days: 0b001_1111, from: 9 * 60, to: 17 * 60, zone },
             &[
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_occurs_twice_is_the_first_and_skipped_time_is_later() {
+    fn ambiguous_time_is_the_first_and_skipped_time_moves_later() {
         let zone = Zone::new("Europe/Paris").unwrap();
         // The clock is set back from 03:00 to 02:00 at 01:00 UTC.
         check(

@@ -1,8 +1,8 @@
-//! Counters that all threads add to without contention.
+//! Counters that many threads increment without contention.
 //!
-//! A counter that all cores add to would be passed between their caches with every addition. So its count is spread
-//! over several stripes, each in its own cache line. A thread always adds to the same stripe, and reading adds them up.
-//! The counts order nothing and publish nothing, so every access is relaxed.
+//! With a single shared counter, every increment would move its cache line between cores. So each count is spread over
+//! several stripes, each in its own cache line. A thread always adds to the same stripe, and a read sums all stripes.
+//! The counts do not synchronise anything, so every access is relaxed.
 
 use std::array;
 use std::cell::Cell;
@@ -28,24 +28,24 @@ impl<const N: usize, const STRIPES: usize> Default for Striped<N, STRIPES> {
 }
 
 impl<const N: usize, const STRIPES: usize> Striped<N, STRIPES> {
-    /// Adds to the counter at `counter`.
+    /// Adds `amount` to the counter with index `counter`.
     ///
     /// # Panics
-    /// When there is no such counter.
+    /// If `counter` is `N` or more.
     #[inline]
     pub fn add(&self, stripe: Stripe, counter: usize, amount: u64) {
         self.stripes[stripe.0 % STRIPES].counts[counter].fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// Returns the count of the counter at `counter`.
+    /// Returns the sum over all stripes of the counter with index `counter`.
     ///
     /// # Panics
-    /// When there is no such counter.
+    /// If `counter` is `N` or more.
     pub fn sum(&self, counter: usize) -> u64 {
         self.stripes.iter().fold(0, |sum, line| sum.wrapping_add(line.counts[counter].load(Ordering::Relaxed)))
     }
 
-    /// Loads a stripe into the cache, without waiting for it.
+    /// Loads a stripe into the cache without waiting.
     #[inline]
     pub(crate) fn prefetch(&self, stripe: Stripe) {
         black_box(self.stripes[stripe.0 % STRIPES].counts[0].load(Ordering::Relaxed));

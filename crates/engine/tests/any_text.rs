@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tollgate_engine::rules::{Dialect, Imported, Rules, Source, format};
 
-/// Generates texts that resemble valid ones.
+/// Generates texts that resemble valid rule files.
 fn any_text_like_rules() -> impl Strategy<Value = String> {
     let words = prop::sample::select(vec![
         "domain: d\n",

@@ -24,20 +24,20 @@ fn counter_with_too_many_refusals_is_banned() {
     let mallory = [("ip", "m")];
     assert_eq!(check_repeatedly(&mut bench, &mallory), ["allow", "allow", "deny 500ms", "deny 500ms", "deny 60s"]);
     assert_eq!(bench.engine.counts().bans, 1);
-    bench.decide(&mallory, None, |decision| assert!(decision.is_banned(), "though the limit refuses, too"));
+    bench.decide(&mallory, None, |decision| assert!(decision.is_banned(), "although the limit refuses too"));
     bench.advance(Nanos::SECOND);
     bench.decide(&mallory, None, |decision| {
         assert!(decision.is_banned() && decision.rule() == Some("r"));
         assert_eq!(decision.retry(), Some(Retry::After(Nanos::from_secs(59))));
     });
-    // A banned request spends nothing of shared limits, and does not prolong the ban.
+    // A banned request spends nothing from shared limits and does not prolong the ban.
     assert_eq!(bench.remaining(&[("ip", "x")]), [2, 98]);
     assert_eq!(bench.check(&[("ip", "other")]), "allow");
     bench.advance(Nanos::from_nanos(58_999_999_999));
     assert_eq!(bench.check(&mallory), "deny 1ns");
     bench.advance(Nanos::from_nanos(1));
     assert_eq!(bench.check(&mallory), "allow");
-    // After the ban, counting begins at 0.
+    // After the ban, counting starts from 0.
     bench.advance(Nanos::from_micros(1));
     assert_eq!(check_repeatedly(&mut bench, &mallory), ["allow", "deny 499.999ms"]);
     bench.advance(Nanos::SECOND);
@@ -55,7 +55,7 @@ fn ban_lasts_exactly_as_long_as_reported() {
         ("1234567ns", Nanos::from_nanos(1_234_567)),
     ] {
         let mut bench = bench(&format!("- {{id: r, limit: 1000/us, ban: {{after: 1, within: 1s, for: {written}}}}}\n"));
-        // Holds for any number of requests at the same instant.
+        // This holds for any number of requests at the same instant.
         for _ in 0..1_000 {
             assert_eq!(bench.check(&[]), "allow");
         }
@@ -87,7 +87,7 @@ fn reported_wait_while_banned_is_exact() {
     }
 }
 
-/// How far a clock has advanced.
+/// Reads how far a clock has advanced.
 trait Advanced {
     fn advanced(&self) -> Nanos;
 }
@@ -118,7 +118,7 @@ fn requests_after_the_one_that_starts_a_ban_report_the_ban() {
     assert_eq!(bench.engine.counts().bans, 1);
     let counted = bench.engine.rules().rules().iter().map(|rule| rule.meter().read().refused).collect::<Vec<_>>();
     assert_eq!(counted, [5, 0], "each refusal counts once");
-    // None of the requests after it counts towards the next ban.
+    // Requests during the ban do not count towards the next ban.
     bench.advance(HOUR);
     assert_eq!(bench.check(&[("ip", "m")]), "allow");
     assert_eq!(bench.check(&[("ip", "m")]), "deny 1s");
@@ -217,7 +217,7 @@ fn reset_discards_refusals_that_count_towards_a_ban() {
         });
         let items = [Item::default()];
         let reset = run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions));
-        assert_eq!(reset.unwrap(), 1, "what is kept beside a counter is not a counter");
+        assert_eq!(reset.unwrap(), 1, "side counters are not counted");
     }
 }
 
@@ -261,7 +261,7 @@ fn refusal_that_the_store_does_not_count_is_still_a_refusal() {
     assert_eq!(bench.check(&[]), "deny 60s");
 }
 
-/// Refuses at each of these instants, and returns those at which a ban was in force.
+/// Sends a refused request at each of these instants, and returns the instants at which a ban was in force.
 fn banned_at(rule: &str, instants: &[u64]) -> Vec<u64> {
     let mut bench = bench(rule);
     assert_eq!(bench.check(&[]), "allow", "the one request that the limit admits");
@@ -281,12 +281,13 @@ fn banned_at(rule: &str, instants: &[u64]) -> Vec<u64> {
 fn ban_counts_refusals_in_a_sliding_window() {
     let rule = "- {id: r, limit: 1/day, ban: {after: 3, within: 10s, for: 60s}}\n";
     let tenths = |tenths: u64| tenths * 100_000_000;
-    // The refusals at 16.9, 17.0 and 17.1 s lie within 10 s. Those at 7 and 17.0 s are 10 s apart, which is not within 10 s.
+    // The refusals at 16.9, 17.0 and 17.1 s are within 10 s. The refusals at 7 and 17.0 s are exactly 10 s apart, which
+    // does not count.
     let instants = [70, 169, 170, 171].map(tenths);
     assert_eq!(banned_at(rule, &instants), [tenths(171)]);
-    // One nanosecond earlier they are.
+    // One nanosecond less counts.
     assert_eq!(banned_at(rule, &[tenths(70), tenths(169), tenths(170) - 1]), [tenths(170) - 1]);
-    // Refusals 5 s apart are never three within 10 s, however many there are.
+    // With refusals 5 s apart, there are never three within 10 s.
     assert!(banned_at(rule, &[50, 100, 150, 200, 250, 300, 350].map(tenths)).is_empty());
 }
 
@@ -321,7 +322,7 @@ fn refusals_before_a_ban_do_not_count_after_it() {
     assert_eq!([(); 3].map(|()| is_banned(&mut bench)), [false, false, true]);
 }
 
-/// A slow reference model of a rule with a limit of `burst` per second and a ban.
+/// A slow reference model of a rule with a ban and a limit of `burst` per second.
 #[derive(Default)]
 struct Oracle {
     now: u64,
@@ -355,7 +356,7 @@ impl Oracle {
 
 proptest! {
     #[test]
-    fn bans_equal_those_of_a_slow_model(
+    fn bans_agree_with_a_slow_model(
         (burst, after) in (prop_oneof![Just(1), Just(2), Just(4)], 1..4_u64),
         (within, length) in (1..3_000_000_000_u64, 2_000..5_000_000_000_u64),
         // Some steps go exactly to the end of a ban, or one tick before or after it.

@@ -1,4 +1,4 @@
-//! Costs, and what happens to requests above the limits.
+//! Costs, and the treatment of requests above the limits.
 
 use crate::support;
 
@@ -39,7 +39,7 @@ fn delaying_bucket_admits_the_burst_and_delays_the_next() {
 
 #[test]
 fn delay_refuses_only_requests_that_would_wait_longer() {
-    // One and a half tokens leak in the longest wait.
+    // 1.5 tokens leak during the maximum wait.
     let mut bench = bench("- {id: r, limit: 3/s, burst: 1, on_exceed: {delay: {max_wait: 500ms}}}\n");
     assert_eq!([bench.check(&[]), bench.check(&[])], ["allow", "delay 333.333334ms"]);
     assert_eq!(bench.check(&[]), "deny 166.666667ms", "it would wait 667 ms now");
@@ -87,7 +87,7 @@ fn enforced_share_of_counters_is_stable() {
     };
     let (quarter, half) = (refused("25%"), refused("50%"));
     assert!((430..570).contains(&quarter.len()), "{} of 2000", quarter.len());
-    assert!(quarter.iter().all(|n| half.contains(n)), "raising the share only adds");
+    assert!(quarter.iter().all(|n| half.contains(n)), "a higher share only adds keys");
     assert_eq!((refused("0%").len(), refused("100%").len()), (0, 2_000));
 }
 
@@ -118,7 +118,7 @@ fn allow_and_deny_need_no_limits() {
          - {id: all, limit: 1/h}\n",
     );
     for _ in 0..3 {
-        assert_eq!(bench.check(&[("ip", "10.1.2.3")]), "allow", "the first that judges counts");
+        assert_eq!(bench.check(&[("ip", "10.1.2.3")]), "allow", "the first allow or deny rule decides");
         assert_eq!(bench.check(&[("ip", "2001:DB8::7")]), "allow");
         assert_eq!(bench.check(&[("ip", "11.0.0.2")]), "deny for ever");
     }

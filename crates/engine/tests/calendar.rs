@@ -1,4 +1,4 @@
-//! Calendar windows: compared with an independent calculation, and in rules.
+//! Calendar windows, compared with an independent calculation and used in rules.
 
 use crate::support;
 
@@ -12,7 +12,7 @@ use tollgate_engine::store::StoreError;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Returns the days from 1970 to a date, by counting.
+/// Returns the number of days from 1970 to a date, by counting.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let (y, m) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     365 * y + y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400) + (153 * m + 2) / 5 + day - 719_469
@@ -24,7 +24,7 @@ fn date_of_day(day: i64) -> (i64, i64, i64) {
     (year, month, day - days_since_1970(year, month, 1) + 1)
 }
 
-/// Returns the `n`th Sunday of a month, or the last one, in days since 1970. The first of January 1970 was a Thursday.
+/// Returns the `n`th or last Sunday of a month, in days since 1970. The first day of 1970 was a Thursday.
 fn nth_sunday(year: i64, month: i64, n: Option<i64>) -> i64 {
     let weekday = |days: i64| (days + 4).rem_euclid(7);
     match n {
@@ -39,18 +39,18 @@ fn nth_sunday(year: i64, month: i64, n: Option<i64>) -> i64 {
     }
 }
 
-/// Returns the offset from UTC in seconds at an instant, by the rules of the zone.
+/// Returns a zone's offset from UTC in seconds at an instant.
 fn utc_offset(zone: &str, at: i64) -> i64 {
     let (year, ..) = date_of_day(at.div_euclid(86_400));
     let between = |from: i64, to: i64| from <= at && at < to;
     match zone {
-        // From the last Sunday of March to the last of October, changed at 1:00 UTC.
+        // Summer time from the last Sunday of March to the last of October, with changes at 1:00 UTC.
         "Europe/Paris" => {
             let summer =
                 between(nth_sunday(year, 3, None) * 86_400 + 3_600, nth_sunday(year, 10, None) * 86_400 + 3_600);
             if summer { 7_200 } else { 3_600 }
         }
-        // From the second Sunday of March to the first of November, changed at 2:00 local time.
+        // Summer time from the second Sunday of March to the first of November, with changes at 2:00 local time.
         "America/New_York" => {
             let summer = between(
                 nth_sunday(year, 3, Some(2)) * 86_400 + 7 * 3_600,
@@ -58,7 +58,8 @@ fn utc_offset(zone: &str, at: i64) -> i64 {
             );
             if summer { -4 * 3_600 } else { -5 * 3_600 }
         }
-        // Half an hour, from the first Sunday of October to the first of April, changed at 2:00 local time.
+        // Half an hour of summer time, from the first Sunday of October to the first of April, with changes at 2:00
+        // local time.
         "Australia/Lord_Howe" => {
             let winter = between(
                 nth_sunday(year, 4, Some(1)) * 86_400 - 11 * 3_600 + 2 * 3_600,
@@ -71,7 +72,7 @@ fn utc_offset(zone: &str, at: i64) -> i64 {
     }
 }
 
-/// Identifies the window of an instant: the local date and time, and whether the clock has been set since.
+/// Identifies the window that contains an instant: its local date and time, and whether it follows a clock change.
 fn name(unit: Unit, zone: &str, at: i64) -> (i64, i64) {
     let offset = utc_offset(zone, at);
     let local = at + offset;
@@ -82,7 +83,7 @@ fn name(unit: Unit, zone: &str, at: i64) -> (i64, i64) {
         Unit::Minute => (local.div_euclid(60), offset),
         Unit::Hour => (local.div_euclid(3_600), offset),
         Unit::Day => (day, 0),
-        // The first Monday of 1970 was the fifth.
+        // The first Monday of 1970 was 5 January.
         Unit::Week(first) => ((day - 4 - i64::from(first)).div_euclid(7), 0),
         Unit::Month(anchor) => {
             let last = length(month) - length(month - 1);
@@ -108,7 +109,7 @@ fn year_of_windows_in_four_zones_agrees_with_an_independent_calculation() {
         for unit in units {
             let calendar = Calendar { unit, zone: Zone::new(zone).unwrap() };
             let (first, last) = (days_since_1970(2027, 1, 1) * 86_400, days_since_1970(2028, 1, 10) * 86_400);
-            // Every quarter of an hour: all of these zones change their clocks at a multiple of it.
+            // Every quarter of an hour: all clock changes in these zones are at multiples of it.
             let mut window = calendar.window(Time::from_nanos((first - 900) as u64 * SECOND));
             for at in (first..last).step_by(900) {
                 let time = Time::from_nanos(at as u64 * SECOND);
@@ -155,7 +156,7 @@ fn day_in_paris_ends_at_local_midnight() {
     );
     bench.advance(Nanos::from_secs(1_800));
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "allow".into()));
-    // The thirtieth has 23 hours.
+    // The 30th has 23 hours.
     assert_eq!(bench.check(&[]), "deny 82800s");
 }
 
@@ -188,7 +189,7 @@ fn several_calendars_in_one_rule_are_separate() {
 }
 
 #[test]
-fn stale_windows_are_computed_again_for_the_time_of_the_store() {
+fn stale_windows_are_recomputed_for_the_store_time() {
     let start = parse_time("2025-06-30T23:59:59Z");
     let clock = Arc::new(ManualClock::at(start));
     let store_clock = Arc::new(ManualClock::at(start + 5 * SECOND));

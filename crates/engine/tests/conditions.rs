@@ -1,4 +1,4 @@
-//! Conditions of rules, and the attributes they count by.
+//! Conditions of rules, and the attributes in `per`.
 
 use crate::support;
 
@@ -28,7 +28,7 @@ fn captured_segment_is_counted_by() {
     assert_eq!(bench.check(&[("path", "/shops/a")]), "deny 3600s");
     assert_eq!(bench.check(&[("path", "/x/y/of/a")]), "deny 3600s");
     assert_eq!(bench.check(&[("path", "/shops/b")]), "allow");
-    // If there are several values, the one that the pattern matches is counted by.
+    // Of several values, the one that matches the pattern is used.
     assert_eq!(bench.check(&[("path", "/other"), ("path", "/shops/c")]), "allow");
     assert_eq!(bench.check(&[("path", "/shops/c/d")]), "deny 3600s");
 }
@@ -37,7 +37,7 @@ fn captured_segment_is_counted_by() {
 fn first_present_alternative_is_counted_by() {
     let mut bench = bench("- {id: r, limit: 1/h, per: [user or client_ip]}\n");
     assert_eq!(bench.check(&[("user", "1.2.3.4"), ("client_ip", "5.6.7.8")]), "allow");
-    assert_eq!(bench.check(&[("client_ip", "1.2.3.4")]), "allow", "an address is not a name of the list");
+    assert_eq!(bench.check(&[("client_ip", "1.2.3.4")]), "allow", "an address is not a listed name");
     assert_eq!(bench.check(&[("client_ip", "9.9.9.9"), ("user", "1.2.3.4")]), "deny 3600s");
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.check(&[]), "deny 3600s");
@@ -88,7 +88,7 @@ fn value_that_is_not_an_address_is_refused_or_ignored_as_the_rule_says() {
         ("", "", "allow"),
         (", invalid: ignore", "", "allow"),
         (", invalid: deny", "", "deny for ever"),
-        // Also if the network is not the condition by which the rule is indexed.
+        // The result is the same if the rule is indexed by another condition.
         (", invalid: deny", ", tenant: acme", "deny for ever"),
     ] {
         let mut bench = bench(&format!(

@@ -10,14 +10,14 @@ fn from_seconds(seconds: u64) -> Nanos {
     Nanos::from_secs(seconds)
 }
 
-/// Charges `cost` regardless of what is left.
+/// Charges `cost` into debt if necessary.
 fn charge(bench: &mut Bench, cost: u64) -> String {
     let items = [Item::default().cost(cost)];
     let decision = run(bench.engine.charge(&Request::new("d", &items), &mut bench.decisions));
     show(decision.expect("a request that can be understood").outcome())
 }
 
-/// Each algorithm with a capacity of 4, and how long it takes to pay off a debt of 1.
+/// Each algorithm with a capacity of 4, and the time until a debt of 1 is paid off.
 const ALGORITHMS: [(&str, &str); 8] = [
     ("limit: 4/m", "deny 15s"),
     ("limit: 4/m, algorithm: leaky_bucket", "deny 15s"),
@@ -52,7 +52,7 @@ fn window_of_phase_first_request_begins_with_the_first_request_that_is_counted()
         "- {id: w, limit: 4/m, algorithm: fixed_window, phase: first_request}\n\
          - {id: gate, when: {gate: shut}, deny: true}\n",
     );
-    // A peek, a refused request and a cost of 0 begin no window.
+    // A peek, a refused request and a cost of 0 do not start a window.
     assert_eq!(bench.remaining(&[]), [4]);
     assert_eq!(bench.check(&[("gate", "shut")]), "deny for ever");
     assert_eq!(bench.check_cost(&[], 5), "deny for ever");
@@ -62,7 +62,7 @@ fn window_of_phase_first_request_begins_with_the_first_request_that_is_counted()
     assert_eq!(bench.check(&[]), "deny 60s");
     bench.advance(from_seconds(59));
     assert_eq!(bench.check(&[]), "deny 1s");
-    // The window ended at 70 s; the next one begins at 100 s, with the request.
+    // The window ended at 70 s. The next one begins with the request at 100 s.
     bench.advance(from_seconds(31));
     assert_eq!(bench.check_cost(&[], 4), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
@@ -72,11 +72,11 @@ fn window_of_phase_first_request_begins_with_the_first_request_that_is_counted()
 fn windows_of_phase_first_request_follow_each_other_while_there_is_debt() {
     let mut bench = bench("- {id: w, limit: 4/m, algorithm: fixed_window, phase: first_request, max_debt: 8}\n");
     assert_eq!(charge(&mut bench, 6), "allow");
-    // The second window begins at 60 s with 2 of its 4 used, although no request comes then.
+    // The second window begins at 60 s with 2 of its 4 used, without any request at that time.
     bench.advance(from_seconds(90));
     assert_eq!(bench.check_cost(&[], 3), "deny 30s");
     assert_eq!(bench.check_cost(&[], 2), "allow");
-    // It ended at 120 s without debt, so the third begins with the next request.
+    // The second window ended at 120 s without debt, so the third begins with the next request.
     bench.advance(from_seconds(60));
     assert_eq!(bench.check_cost(&[], 4), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
@@ -87,7 +87,7 @@ fn steps_of_phase_first_request_begin_with_the_request_that_takes_from_a_full_bu
     let mut bench = bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request, burst: 8}\n");
     bench.advance(from_seconds(10));
     assert_eq!(bench.check_cost(&[], 8), "allow");
-    // Steps occur at 70, 130 and 190 s: they continue until the bucket is full again, whatever is taken in between.
+    // Steps occur at 70, 130 and 190 s. They continue until the bucket is full, regardless of requests in between.
     bench.advance(from_seconds(65));
     assert_eq!(bench.check_cost(&[], 1), "allow");
     assert_eq!(bench.check_cost(&[], 4), "deny 55s");
@@ -95,7 +95,7 @@ fn steps_of_phase_first_request_begin_with_the_request_that_takes_from_a_full_bu
     assert_eq!(bench.remaining(&[]), [7]);
     bench.advance(from_seconds(60));
     assert_eq!(bench.remaining(&[]), [8]);
-    // Full since 190 s: the next step is a minute after the next request.
+    // The bucket is full since 190 s: the next step is a minute after the next request.
     bench.advance(from_seconds(30));
     assert_eq!(bench.check_cost(&[], 8), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
@@ -118,21 +118,21 @@ fn count_refused_records_only_refusals_of_its_own_log() {
                  - {id: other, when: {with: other}, limit: 1/h}\n";
     let mut bench = bench(rules);
     assert_eq!(bench.check(&[("with", "other")]), "allow");
-    // The other limit refuses and the log has capacity: it records nothing.
+    // The other limit refuses while the log has capacity, so the log records nothing.
     assert_eq!(bench.check(&[("with", "other")]), "deny 3600s");
-    // A cost above the limit is not recorded, nor is a peek.
+    // Neither a cost above the limit nor a peek is recorded.
     assert_eq!(bench.check_cost(&[], 3), "deny for ever");
     assert_eq!(bench.remaining(&[]), [1]);
     assert_eq!(bench.check(&[]), "allow");
     bench.advance(from_seconds(50));
     assert_eq!(bench.remaining(&[]), [0]);
-    // Both refuse: the log records it. It holds two entries, that of 0 s and that of 50 s.
+    // Both refuse, so the log records the request. It now has two entries, of 0 s and of 50 s.
     assert_eq!(bench.check(&[("with", "other")]), "deny 3550s");
-    assert_eq!(bench.check_cost(&[], 0), "allow", "and a cost of 0 is not recorded");
+    assert_eq!(bench.check_cost(&[], 0), "allow", "a cost of 0 is not recorded");
     bench.advance(from_seconds(10));
     assert_eq!(bench.remaining(&[]), [1]);
     assert_eq!(bench.check(&[]), "allow");
-    assert_eq!(bench.check(&[]), "deny 60s", "it is recorded itself, and the entry of 50 s falls out");
+    assert_eq!(bench.check(&[]), "deny 60s", "this request is recorded, and the entry of 50 s has expired");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn shadow_rules_of_a_request_are_charged_all_or_none() {
     bench.advance(from_seconds(3_600));
     assert_eq!((bench.check(&[("kind", "limited")]), bench.remaining(&[])), ("allow".into(), vec![0, 9]));
     bench.decide(&[("kind", "limited")], None, |decision| {
-        assert!(!decision.is_allowed() && !decision.is_shadow_refused(), "shadows are asked only about what passes");
+        assert!(!decision.is_allowed() && !decision.is_shadow_refused(), "shadow rules need an admitted request");
     });
 }
 
@@ -186,7 +186,7 @@ fn shadow_rule_that_denies_keeps_the_other_shadow_rules_uncharged() {
     bench.decide(&[("user", "a"), ("kind", "limited")], None, |decision| {
         assert!(!decision.is_allowed() && !decision.is_shadow_refused());
     });
-    assert_eq!(refusals(&bench), 2, "shadow rules are not asked about a refused request");
+    assert_eq!(refusals(&bench), 2, "shadow rules are not evaluated for a refused request");
 }
 
 #[test]
@@ -198,7 +198,8 @@ fn refusal_by_a_rule_counts_towards_its_ban_while_another_rule_bans() {
     );
     let said = |bench: &mut Bench| bench.decide(&[], None, |decision| (show(decision.outcome()), decision.is_banned()));
     assert_eq!(said(&mut bench), ("allow".into(), false));
-    // `a` bans at once. The limit of `b` refuses these requests as well, and the third of them starts the ban of `b`.
+    // `a` bans immediately. The limit of `b` refuses these requests as well, and the third of them starts the ban of
+    // `b`.
     let by_b = "deny 86400s";
     assert_eq!([(); 2].map(|()| said(&mut bench)), [(by_b.into(), true), (by_b.into(), true)]);
     assert_eq!(said(&mut bench), ("deny 172800s".into(), true));
@@ -213,7 +214,7 @@ fn refusal_by_deny_or_by_another_rule_counts_towards_no_ban() {
     );
     assert_eq!(bench.check(&[("user", "a")]), "allow");
     for _ in 0..3 {
-        assert_eq!(bench.check(&[("user", "b")]), "deny 3600s", "by `all`; `r` has room");
+        assert_eq!(bench.check(&[("user", "b")]), "deny 3600s", "refused by `all`; `r` has capacity");
         assert_eq!(bench.check(&[("user", "d")]), "deny for ever");
     }
     assert_eq!(bench.engine.counts().bans, 0);

@@ -11,7 +11,7 @@ fn explain(bench: &mut Bench, attributes: &[(&str, &str)]) -> Explanation {
     run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).expect("a request that is understood")
 }
 
-/// Returns the text without the positions of the rules.
+/// Returns the explanation text without rule positions.
 fn explanation_text(bench: &mut Bench, attributes: &[(&str, &str)]) -> String {
     let mut explanation = explain(bench, attributes);
     explanation.rules.iter_mut().for_each(|rule| rule.position = None);
@@ -33,7 +33,7 @@ fn explanation_lists_matching_rules_and_failed_conditions() {
     bench.check(&ask);
     bench.decide(&ask, None, |decision| {
         let names: Vec<String> = decision.counters().map(|counter| counter.name(100)).collect();
-        assert_eq!(names, ["client_ip=192.0.2.1", ""], "of those that stand in for one another, the one it was");
+        assert_eq!(names, ["client_ip=192.0.2.1", ""], "only the alternative that was present");
     });
     assert_eq!(
         explanation_text(&mut bench, &ask),
@@ -150,7 +150,7 @@ fn decision_is_explained_by_the_rules_that_decided_it() {
     let after = bench.engine.explain_decided(&request, &decisions, 0).expect("the rules before are known");
     assert_eq!((after.version, after.to_string()), (before.version, before.to_string()));
     assert!(after.to_string().contains("7/h: 6 of 7 left"), "{after}");
-    // After two changes of the rules no explanation is given, because it could be wrong.
+    // After two rule changes no explanation is returned, because it could be wrong.
     bench.put("- {id: r, limit: 9/h}\n");
     assert!(bench.engine.explain_decided(&request, &decisions, 0).is_none());
 }

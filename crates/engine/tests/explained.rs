@@ -52,7 +52,7 @@ fn calendar_window_is_explained_with_its_bounds() {
     let line = "10k/month, fixed_window: 1 of 10,000 left, calendar of Europe/Berlin, began 2023-11-01T00:00+01:00, \
                 resets 2023-12-01T00:00+01:00";
     check("calendar_window", &mut bench, &[("key", "a")]);
-    // It is the 14th, 23:13:20, in that zone.
+    // It is 23:13:20 on the 14th in that zone.
     assert_eq!(
         explain_matching(&mut bench, &[("key", "a")], Some(2)),
         format!(
@@ -201,7 +201,7 @@ fn rules_that_are_not_evaluated_say_why() {
             "- third (rules:8:3): d must be \"z\", but is missing",
             "- first (rules:6:3): c must be \"z\", but is missing",
         ],
-        "the nearest first, and those that are as near in their order"
+        "nearest first; equally near rules keep their order"
     );
     bench.put("- {id: r, limit: 1/s, enforce: 0%}\n");
     assert_eq!(
@@ -237,7 +237,7 @@ fn store_faults_and_observed_refusals_are_explained() {
     let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     check("store_fault_local_and_open", &mut bench, &[]);
-    // A request that waited for the store once does not wait again for the state of a ban.
+    // A request that has waited for the store once does not wait again for the state of a ban.
     bench.engine.store().fail_times(unavailable_error(), 2);
     explain_matching(&mut bench, &[], None);
     bench.decide(&[], None, |decision| assert_eq!(decision.standing(), Standing::Fallback));
@@ -254,7 +254,7 @@ fn store_faults_and_observed_refusals_are_explained() {
 }
 
 #[test]
-fn ban_that_was_not_evaluated_is_reported_as_such() {
+fn ban_that_was_not_evaluated_is_reported() {
     let mut bench = bench(
         "- {id: r, limit: 1/h, ban: {after: 1, within: 1h, for: 2h}}\n\
          - {id: s, limit: 9/h, overrides: [{when: {a: x}, deny: true}]}\n",

@@ -1,4 +1,4 @@
-//! Which override applies, and why not the others: those of a file, and those that were set through the API.
+//! Explanations of overrides from files and from the API: which one applies, and why others do not.
 
 use crate::support;
 

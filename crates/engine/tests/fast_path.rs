@@ -24,7 +24,7 @@ const RULES: &str = "\
 - {id: ban, when: {path: /login}, per: [user], limit: 2/m, ban: {after: 2, within: 1m, for: 1h}}
 ";
 
-/// A memory store that counts what the fast path decided.
+/// A memory store that counts decisions of the fast path.
 struct Counting {
     memory: Memory,
     admitted: AtomicU32,
@@ -63,7 +63,7 @@ fn decided_fast(bench: &Bench<Counting>) -> (u32, u32) {
     (admitted.load(Ordering::Relaxed), refused.load(Ordering::Relaxed))
 }
 
-/// Everything that a decision reports.
+/// Formats everything that a decision reports.
 fn describe(decision: Decision<'_>) -> String {
     let counters: Vec<_> = decision.counters().map(|c| (c.rule, c.name(99), c.taken, c.refused)).collect();
     format!(
@@ -155,7 +155,7 @@ fn planned_checks_agree_with_checks_one_by_one() {
 }
 
 #[test]
-fn planned_check_is_decided_by_the_rules_that_it_was_planned_by() {
+fn planned_check_uses_the_rules_of_its_plan() {
     let bench = bench();
     let mut decisions = Decisions::default();
     let entries = [Entry::new("user", "u0")];
@@ -164,7 +164,7 @@ fn planned_check_is_decided_by_the_rules_that_it_was_planned_by() {
     assert_eq!(run(bench.engine.check_planned(&mut decisions)).unwrap().rule(), Some("per-user"));
 }
 
-/// A store that decides rules that are not strict by what this node knows: the memory store, with its answers marked.
+/// A memory store that answers for `leased` and `eventual` rules as if this node had decided.
 struct SharedByNodes {
     memory: Memory,
     /// Whether single charges are decided without a batch.
@@ -240,7 +240,7 @@ fn shared_bench(is_fast: bool, rules: &str) -> Bench<SharedByNodes> {
 }
 
 #[test]
-fn fallback_begins_with_a_share_of_what_leases_left() {
+fn fallback_starts_with_a_share_of_the_amount_remaining_after_leases() {
     for is_fast in [true, false] {
         let mut bench = shared_bench(is_fast, "- {id: r, limit: 1000/day, consistency: leased}\n");
         bench.engine.set_nodes(2);
@@ -248,7 +248,8 @@ fn fallback_begins_with_a_share_of_what_leases_left() {
         assert_eq!(bench.engine.store().decided_fast.load(Ordering::Relaxed), if is_fast { 900 } else { 0 });
         bench.engine.store().is_down.store(true, Ordering::Relaxed);
         let admitted = (0..1_000).take_while(|_| bench.check(&[]) == "allow").count();
-        // Half of 100, and of what was spent since the last 32nd part of the limit that was recorded.
+        // Half of 100, plus half of the amount spent since the last record. One admission is recorded per 1/32 of the
+        // limit.
         assert!((50..=66).contains(&admitted), "{admitted}");
     }
 }

@@ -29,7 +29,7 @@ fn open_rule_admits_all() {
         assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Fallback));
     }
     bench.engine.store().recover();
-    assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Exact), "nothing was spent meanwhile");
+    assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Exact), "nothing was spent during the outage");
     let counts = bench.engine.counts();
     assert_eq!((counts.fallback, counts.unavailable, counts.allowed), (10, 10, 11));
     assert_eq!(bench.engine.rules().rules()[0].meter().read().fallback, 10);
@@ -51,7 +51,7 @@ fn closed_rule_refuses_all() {
     bench.decide(&[], None, |decision| assert!(decision.is_allowed() && !decision.is_closed()));
     bench.engine.set_enforcement(Enforcement::Enforce);
     bench.engine.store().recover();
-    // Requests above a limit are refused as always.
+    // Requests above a limit are still refused as usual.
     bench.decide(&[], Some(10), |decision| {
         assert!(!decision.is_closed() && !decision.is_allowed());
     });
@@ -62,19 +62,20 @@ fn local_rule_decides_by_its_share() {
     let mut bench = bench("- {id: r, limit: 4/s, burst: 40}\n");
     bench.engine.set_nodes(2);
     bench.engine.store().fail_times(unavailable_error(), ALWAYS);
-    // Half of the burst, refilled at two a second, half of the rate.
+    // Half of the burst, refilled at 2/s, half of the rate.
     for _ in 0..20 {
         assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Fallback));
     }
     assert_eq!(check_standing(&mut bench), ("deny 500ms".into(), Standing::Fallback));
     bench.advance(Nanos::from_secs(2));
     assert_eq!((0..10).filter(|_| check_standing(&mut bench).0 == "allow").count(), 4);
-    // An answer of the store replaces what the fallback knew: it is charged with the 20 of the share, and 1.
+    // An answer of the store replaces the fallback's state. The store is charged the 20 of the share, and 1 for this
+    // request.
     bench.engine.store().recover();
     assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Exact));
     bench.engine.store().fail_times(unavailable_error(), ALWAYS);
     assert_eq!((0..30).filter(|_| check_standing(&mut bench).0 == "allow").count(), 10);
-    // The share follows the number of nodes, and keeps what was spent.
+    // The share follows the node count and keeps its usage.
     bench.engine.set_nodes(1);
     assert_eq!(check_standing(&mut bench).1, Standing::Fallback);
 }
@@ -100,7 +101,7 @@ fn receipt_of_the_fallback_is_refunded_to_the_fallback() {
     assert_eq!(bench.check(&[]), "deny 60s");
     assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 1);
     bench.engine.store().recover();
-    assert_eq!(bench.remaining(&[]), [1], "the store is not charged with it");
+    assert_eq!(bench.remaining(&[]), [1], "the refunded amount is not charged to the store");
 }
 
 #[test]
@@ -189,7 +190,7 @@ fn inline_limit_is_decided_locally() {
     assert!(bench.engine.intern_limits(&limits("666/s", None)).is_err());
     assert_eq!(
         StoreError::Stale { store_time: Time::from_nanos(5_000_000_000) }.to_string(),
-        "the calendar windows do not fit the store's time, 5 s"
+        "the calendar windows do not contain the store's time, 5 s"
     );
 }
 

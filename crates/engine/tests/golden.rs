@@ -1,4 +1,4 @@
-//! The errors about each `golden/*.yaml`, as printed on a terminal, are those of the `.txt` file of the same name.
+//! The errors for each `golden/*.yaml`, as printed on a terminal, equal the `.txt` file with the same name.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_testkit::golden;
 
 #[test]
-fn errors_about_rules_are_those_of_the_golden_files() {
+fn rule_errors_equal_the_golden_files() {
     let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden"));
     let names: Vec<String> = fs::read_dir(folder)
         .expect("the folder of golden files")
@@ -30,7 +30,7 @@ fn rules_that_certainly_match_together_are_bounded() {
         let text = format!("domain: api\nrules:\n{}", groups.concat());
         Rules::read(&[Source { name: "rules.yaml", text: text.as_bytes() }])
     };
-    // Rules without a condition count for every group; those that may not match count for none.
+    // Rules without conditions count in every group; rules that do not always match count in none.
     let always = rules("always", 56, "");
     let perhaps = rules("perhaps", 300, "when: {path: /v1/**}, if: \"int(size) > 9\", ");
     let same = rules("same", 200, "when: {path: /v1/**, method: GET}, ");

@@ -1,4 +1,4 @@
-//! The examples of `docs/import.md` are imported as the page shows.
+//! Imports the examples of `docs/import.md` and compares the results with the page.
 
 use tollgate_engine::rules::{Imported, Source};
 

@@ -1,5 +1,5 @@
-//! Configurations of the reference Envoy rate-limit service, loaded unchanged: the examples of its documentation, with
-//! the outcomes that it states.
+//! Loads configurations of the reference Envoy rate-limit service unchanged: the examples of its documentation, with
+//! the outcomes stated there.
 #![allow(clippy::unwrap_used)]
 
 use crate::support;
@@ -23,7 +23,7 @@ struct Service {
 }
 
 impl Service {
-    /// Loads a file directly, and its import: both must be the same rules.
+    /// Loads a file directly and through its import, and asserts that both give the same rules.
     fn new(config: &str) -> Self {
         let source = Source { name: "envoy.yaml", text: config.as_bytes() };
         let direct = Rules::read(&[source]).unwrap_or_else(|mistakes| panic!("{mistakes}"));
@@ -54,7 +54,7 @@ impl Service {
         run(self.engine.check(&request, &mut Decisions::default())).unwrap().is_allowed()
     }
 
-    /// Returns how many of a few requests with one descriptor pass now.
+    /// Sends up to [`MANY`] requests with one descriptor, until one is refused. Returns how many passed.
     fn count_passing(&self, descriptor: Descriptor<'_>) -> usize {
         (0..MANY).take_while(|_| self.ask(&[descriptor])).count()
     }
@@ -64,18 +64,18 @@ impl Service {
     }
 }
 
-/// More than any limit here.
+/// A request count above every limit in these tests.
 const MANY: usize = 700;
 
 #[test]
-fn each_value_that_is_given_has_its_limit_and_others_have_none() {
+fn each_listed_value_has_its_limit_and_others_have_none() {
     let service = Service::new(
         "domain: shop_db\ndescriptors:\n- {key: table, value: orders, rate_limit: {unit: second, requests_per_unit: 50}}\n\
          - {key: table, value: other, rate_limit: {unit: SECOND, requests_per_unit: 60}}\n",
     );
     assert_eq!(service.count_passing(&[("table", "orders")]), 50);
     assert_eq!(service.count_passing(&[("table", "other")]), 60);
-    assert_eq!(service.count_passing(&[("table", "unnamed")]), MANY, "nothing is said about it");
+    assert_eq!(service.count_passing(&[("table", "unnamed")]), MANY, "a value without a limit");
     service.advance(1);
     assert_eq!(service.count_passing(&[("table", "orders")]), 50, "in the next second");
 }
@@ -88,8 +88,8 @@ fn key_without_a_value_counts_each_value_and_nesting_is_a_tuple() {
     );
     assert_eq!(service.count_passing(&[("kind", "advert"), ("number", "1")]), 5);
     assert_eq!(service.count_passing(&[("kind", "advert"), ("number", "2")]), 5);
-    assert_eq!(service.count_passing(&[("number", "1")]), 100, "counted by itself");
-    assert_eq!(service.count_passing(&[("kind", "advert")]), MANY, "a level without a limit is only on the way");
+    assert_eq!(service.count_passing(&[("number", "1")]), 100, "a counter of its own");
+    assert_eq!(service.count_passing(&[("kind", "advert")]), MANY, "an inner level without a limit");
     assert_eq!(service.count_passing(&[("kind", "news"), ("number", "1")]), MANY);
     assert_eq!(service.count_passing(&[("number", "3"), ("kind", "advert")]), MANY, "the order counts");
 }
@@ -102,7 +102,7 @@ fn several_descriptors_must_all_fit() {
     );
     let both: [Descriptor<'_>; 2] = [&[("kind", "advert"), ("number", "1")], &[("number", "1")]];
     assert_eq!((0..MANY).take_while(|_| service.ask(&both)).count(), 5);
-    assert_eq!(service.count_passing(&[("number", "1")]), 2, "what was let pass is spent, what was refused is not");
+    assert_eq!(service.count_passing(&[("number", "1")]), 2, "admitted requests are charged, refused ones are not");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn matching_does_not_backtrack_from_a_specific_branch() {
 }
 
 #[test]
-fn unlimited_is_no_limit() {
+fn unlimited_descriptor_has_no_limit() {
     let service = Service::new(
         "domain: internal\ndescriptors:\n- {key: ldap, rate_limit: {unlimited: true}}\n- {key: azure, rate_limit: {unit: minute, requests_per_unit: 100}}\n",
     );
@@ -160,7 +160,7 @@ fn shadow_mode_admits_every_request() {
     );
     assert_eq!(service.count_passing(&[("service", "auth"), ("user", "a")]), MANY);
     assert_eq!(service.count_passing(&[("service", "auth"), ("user", "b")]), 20);
-    assert_eq!(service.count_passing(&[("service", "shop"), ("user", "b")]), 20, "each service by itself");
+    assert_eq!(service.count_passing(&[("service", "shop"), ("user", "b")]), 20, "each service has its own counter");
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn stars_match_anywhere_in_a_value() {
 }
 
 #[test]
-fn value_goes_before_stars_and_stars_in_written_order() {
+fn exact_values_precede_stars_and_stars_keep_their_order() {
     let service = Service::new(
         "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n\
          - {key: k, value: ab*, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
@@ -224,7 +224,7 @@ fn shared_level_above_the_limit_is_shared_too() {
 }
 
 #[test]
-fn windows_are_those_of_the_reference() {
+fn windows_equal_those_of_the_reference() {
     for (unit, seconds) in [
         ("second", 1),
         ("minute", 60),
@@ -246,13 +246,13 @@ fn windows_are_those_of_the_reference() {
     }
 }
 
-/// Returns how many of a few requests with all these descriptors pass now.
+/// Sends up to [`MANY`] requests with all these descriptors, until one is refused. Returns how many passed.
 fn passing_all(service: &Service, descriptors: &[Descriptor<'_>]) -> usize {
     (0..MANY).take_while(|_| service.ask(descriptors)).count()
 }
 
 #[test]
-fn matching_limit_replaces_the_named_ones_which_are_not_charged() {
+fn matching_limit_replaces_named_limits_without_charging_them() {
     let service = Service::new(
         "domain: shop\ndescriptors:\n\
          - {key: area, value: read, descriptors: [{key: user, value: ann, rate_limit: {name: reading, requests_per_unit: 5, unit: second}}]}\n\
@@ -260,12 +260,12 @@ fn matching_limit_replaces_the_named_ones_which_are_not_charged() {
     );
     let reading: Descriptor<'_> = &[("area", "read"), ("user", "ann")];
     let searching: Descriptor<'_> = &[("page", "search"), ("user", "ann")];
-    assert_eq!(passing_all(&service, &[reading, searching]), 10, "only the one that replaces counts");
-    assert_eq!(service.count_passing(reading), 5, "the other one was not charged");
+    assert_eq!(passing_all(&service, &[reading, searching]), 10, "only the replacing limit counts");
+    assert_eq!(service.count_passing(reading), 5, "the replaced limit was not charged");
     assert_eq!(service.count_passing(searching), 0);
     service.advance(1);
-    assert_eq!(service.count_passing(reading), 5, "by itself it holds");
-    assert_eq!(passing_all(&service, &[searching, reading]), 10, "in whatever order, and though it is used up");
+    assert_eq!(service.count_passing(reading), 5, "alone it applies");
+    assert_eq!(passing_all(&service, &[searching, reading]), 10, "in any order, even if one is exhausted");
 }
 
 #[test]
@@ -294,11 +294,11 @@ fn limits_are_replaced_by_name() {
     assert_eq!(
         passing_all(&service, &[a, b, free]),
         MANY,
-        "all with the name are replaced, also by one that is unlimited"
+        "all limits with the name are replaced, even by an unlimited one"
     );
-    assert_eq!(passing_all(&service, &[none, shadow]), MANY, "a shadow replaces, too");
+    assert_eq!(passing_all(&service, &[none, shadow]), MANY, "a shadow limit replaces too");
     assert_eq!(service.count_passing(none), 0);
-    assert_eq!(passing_all(&service, &[this, that]), MANY, "two that replace each other are both gone, as there");
+    assert_eq!(passing_all(&service, &[this, that]), MANY, "limits that replace each other are both left out");
     assert_eq!(passing_all(&service, &[this, that, free]), MANY);
     assert_eq!(passing_all(&service, &[a, b]), 2);
     assert_eq!((service.count_passing(this), service.count_passing(that)), (5, 6));
@@ -318,14 +318,14 @@ fn repeated_key_is_distinguished_by_its_position() {
     assert_eq!(
         service.count_passing(&[("header_match", "get"), ("header_match", "b")]),
         3,
-        "each second value by itself"
+        "each second value has its own counter"
     );
     assert_eq!(service.count_passing(&[("header_match", "get"), ("header_match", "get")]), 3);
     assert_eq!(service.count_passing(&[("header_match", "slow")]), 4);
     assert_eq!(
         service.count_passing(&[("header_match#2", "slow"), ("header_match", "get")]),
         MANY,
-        "no client can send the number"
+        "clients cannot send numbered names"
     );
 }
 
@@ -336,15 +336,15 @@ fn one_quota_with_capacity_is_enough_and_other_limits_apply() {
     assert_eq!(report(config), "");
     let [a, b, c]: [Descriptor<'_>; 3] = [&[("a", "x")], &[("b", "x")], &[("c", "x")]];
     let service = Service::new(config);
-    assert_eq!(passing_all(&service, &[a, b, c]), 5, "the larger of both");
+    assert_eq!(passing_all(&service, &[a, b, c]), 5, "the larger of both quotas");
     assert_eq!(
         (service.count_passing(a), service.count_passing(b), service.count_passing(c)),
         (0, 0, 4),
-        "one alone must be kept"
+        "a single quota applies"
     );
     let service = Service::new(config);
     assert_eq!(service.count_passing(c), 9);
-    assert!(!service.ask(&[a, b, c]), "a limit that is no quota is over");
+    assert!(!service.ask(&[a, b, c]), "a limit that is not a quota is exceeded");
     assert_eq!((service.count_passing(a), service.count_passing(b)), (2, 5));
 }
 
@@ -358,12 +358,12 @@ fn report(config: &str) -> String {
         Ok(imported) => imported.left_out.map(|left_out| left_out.to_string()).unwrap_or_default(),
         Err(mistakes) => format!("refused\n{mistakes}"),
     };
-    assert_eq!(mistakes, imported, "both ways tell the same");
+    assert_eq!(mistakes, imported, "both ways report the same mistakes");
     mistakes
 }
 
 #[test]
-fn metadata_of_a_descriptor_is_that_of_the_rule() {
+fn rule_has_the_metadata_of_its_descriptor() {
     let service = Service::new(
         "{domain: d, descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {x: {y: 1, z: [b]}}}]}",
     );
@@ -455,7 +455,7 @@ fn large_trees_are_loaded_or_refused_in_time() {
         .collect();
     let config = format!("domain: d\ndescriptors:\n{exact}{stars}");
     let source = Source { name: "e", text: config.as_bytes() };
-    assert_eq!(Rules::read(&[source]).unwrap().len(), 2_250, "loaded as it is");
+    assert_eq!(Rules::read(&[source]).unwrap().len(), 2_250, "loaded directly");
     let refused = Imported::read(&source, None, "").unwrap_err().to_string();
     assert!(
         refused.starts_with("e:1:1: the imported rules are too large: ") && refused.ends_with("(maximum 16777216)"),

@@ -1,5 +1,5 @@
-//! Random trees of the reference Envoy service: the limits that a request is charged to, compared with the walk through
-//! the tree that its documentation describes.
+//! Random configuration trees of the reference Envoy service: compares the charged limits with the tree walk that its
+//! documentation describes.
 
 use crate::support;
 
@@ -19,7 +19,7 @@ struct Node {
     below: Vec<Node>,
 }
 
-/// A limit, identified by the number of requests it admits.
+/// A limit, identified by its capacity.
 #[derive(Clone, Debug)]
 struct Limit {
     name: Option<&'static str>,
@@ -49,7 +49,7 @@ fn any_trees() -> impl Strategy<Value = Vec<Node>> {
     };
     let level = |below: BoxedStrategy<Vec<Node>>, most: usize| {
         prop::collection::vec(node(below), 0..most).prop_map(|nodes| {
-            // The same key and value twice is a mistake.
+            // A duplicate pair of key and value is a mistake.
             let mut seen = HashSet::new();
             nodes.into_iter().filter(|node| seen.insert((node.key, node.value))).collect()
         })
@@ -59,8 +59,8 @@ fn any_trees() -> impl Strategy<Value = Vec<Node>> {
     level(middle, 5)
 }
 
-/// Writes the tree as a file of Envoy's rate-limit service. Every limit has a different number of requests, so that a test can
-/// tell which one applied.
+/// Writes the tree as a configuration file of Envoy's rate-limit service. Every limit has a different capacity, so that
+/// a test can identify it.
 fn write(nodes: &[Node], depth: usize, count: &mut u32, text: &mut String) {
     for node in nodes {
         let indent = "  ".repeat(depth);
@@ -92,7 +92,7 @@ fn write(nodes: &[Node], depth: usize, count: &mut u32, text: &mut String) {
     }
 }
 
-/// The limits of a tree in the order in which they were written, each with the path to it.
+/// Collects the limits of a tree in file order.
 fn collect_limits(nodes: &[Node], found: &mut Vec<*const Node>) {
     for node in nodes {
         if node.limit.is_some() {
@@ -112,7 +112,7 @@ fn matches_stars(pattern: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// Returns the limit at the end of the path that the entries take.
+/// Returns the limit that the entries lead to.
 fn walk<'n>(nodes: &'n [Node], entries: &[(&str, &str)]) -> Option<&'n Node> {
     let ((key, value), rest) = entries.split_first()?;
     let beside = || nodes.iter().filter(|node| node.key == *key);
@@ -127,7 +127,7 @@ fn walk<'n>(nodes: &'n [Node], entries: &[(&str, &str)]) -> Option<&'n Node> {
     if rest.is_empty() { next.limit.is_some().then_some(next) } else { walk(&next.below, rest) }
 }
 
-/// Returns how much each limit admits that a request is charged to, in order.
+/// Returns the capacities of the limits that a request is charged to, in order.
 fn charged_limits(tree: &[Node], descriptors: &[Vec<(&str, &str)>]) -> Vec<u64> {
     let mut numbered = Vec::new();
     collect_limits(tree, &mut numbered);
@@ -149,7 +149,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn descriptors_are_charged_to_the_limits_that_the_walk_finds(
+    fn descriptors_are_charged_as_the_tree_walk_predicts(
         tree in any_trees(),
         requests in prop::collection::vec(
             prop::collection::vec(
@@ -163,7 +163,7 @@ proptest! {
         write(&tree, 0, &mut 0, &mut text);
         let rules = Rules::read(&[Source { name: "e", text: text.as_bytes() }]);
         let rules = rules.unwrap_or_else(|mistakes| panic!("{mistakes}\nin\n{text}"));
-        // The model does not cover limits that cannot be imported; other settings that are left out change no decision.
+        // The model does not cover limits that cannot be imported. Other omitted settings do not affect decisions.
         let left_out = rules.left_out().map(ToString::to_string).unwrap_or_default();
         prop_assume!(!left_out.contains("this limit is not imported"));
         let engine = Engine::new(MemoryStore::new(1000).expect("a table")).expect("a table");

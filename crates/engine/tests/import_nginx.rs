@@ -14,7 +14,7 @@ fn import(config: &str) -> Result<Imported, String> {
     Imported::read(&source, Some(Dialect::Nginx), "web").map_err(|mistakes| mistakes.to_string())
 }
 
-/// The rules, without the domain, and what was left out.
+/// Asserts the imported rules, without the domain, and the omitted directives.
 fn check(config: &str, rules: &str, left_out: &str) {
     let imported = import(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     assert_eq!(imported.yaml, format!("domain: web\nrules:\n{rules}"), "for\n{config}");
@@ -69,7 +69,7 @@ fn limit_conn_becomes_a_concurrency_limit() {
 }
 
 #[test]
-fn locations_and_servers_are_conditions_and_limits_are_inherited_as_nginx_does() {
+fn locations_and_servers_become_conditions_with_nginx_inheritance() {
     check(
         &format!(
             "http {{ {ZONE} limit_req zone=a;\nserver {{ server_name a.example b.example;\n\
@@ -83,7 +83,7 @@ fn locations_and_servers_are_conditions_and_limits_are_inherited_as_nginx_does()
     );
 }
 
-/// The limits that nginx would apply to some requests, each identified by its burst.
+/// Asserts which limits apply to some requests; each limit is identified by its burst.
 fn assert_limits(config: &str, requests: &[(&str, &str, &[u64])]) {
     let imported = import(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let rules = Rules::read(&[Source { name: "y", text: imported.yaml.as_bytes() }]).unwrap();
@@ -100,7 +100,7 @@ fn assert_limits(config: &str, requests: &[(&str, &str, &[u64])]) {
 }
 
 #[test]
-fn limits_hold_where_nginx_says_and_are_inherited_only_where_there_are_no_others() {
+fn limits_are_inherited_only_by_blocks_without_their_own() {
     let config = "limit_req_zone a zone=a:1m rate=1r/s; limit_req_zone b zone=b:1m rate=1r/s;\n\
         http {\n limit_req zone=a burst=1 nodelay;\n\
         server { server_name one.example;\n\
@@ -152,7 +152,7 @@ fn limits_of_one_zone_share_their_counters() {
     assert!(passes("/c") && passes("/c") && passes("/c"));
 }
 
-/// Imports a configuration of several files, of which the first is given.
+/// Imports a configuration of several files, starting with the first.
 fn import_files(files: &[(&str, &str)]) -> Result<Imported, String> {
     let include = |pattern: &str| {
         let fits = |name: &str| match pattern.split_once('*') {
@@ -194,7 +194,7 @@ fn included_files_replace_their_directive() {
         "nginx.conf:2:10: cannot include `mime.types`: there is no such file; its limits are missing\n\
          shared.inc:2:1: `limit_req_log_level` is not imported: refusals are counted, not logged"
     );
-    assert!(left_out.as_slice()[1].detailed().contains("  | limit_req_log_level warn;\n"), "with its own line");
+    assert!(left_out.as_slice()[1].detailed().contains("  | limit_req_log_level warn;\n"), "with its source line");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `on_fault: local`: what a node admits while the store does not answer, based on the last answer.
+//! `on_fault: local`: admissions of a node while the store does not answer, based on the last
+//! answer.
 
 use crate::support;
 
@@ -25,7 +26,7 @@ fn stall_store(bench: &Bench<Flaky>) {
     bench.engine.store().fail_times(unavailable_error(), ALWAYS);
 }
 
-/// Checks a cost, which the fallback must decide.
+/// Checks a cost and asserts that the fallback decides.
 #[track_caller]
 fn check_in_fallback(bench: &mut Bench<Flaky>, cost: u64) -> String {
     bench.decide(&[], Some(cost), |decision| {
@@ -34,7 +35,8 @@ fn check_in_fallback(bench: &mut Bench<Flaky>, cost: u64) -> String {
     })
 }
 
-/// Returns how many requests of cost 1 the fallback admits before it refuses one, and that refusal.
+/// Returns how many requests of cost 1 the fallback admits before the first refusal, and that
+/// refusal.
 fn count_admitted(bench: &mut Bench<Flaky>) -> (u64, String) {
     for count in 0..100_000 {
         let said = check_in_fallback(bench, 1);
@@ -46,7 +48,7 @@ fn count_admitted(bench: &mut Bench<Flaky>) -> (u64, String) {
 }
 
 #[test]
-fn key_with_almost_everything_left_is_admitted_while_the_store_stalls() {
+fn key_with_little_usage_is_admitted_during_a_stall() {
     for (limit, left) in [("10k/month", 9_999), ("1000/day", 999), ("200/h", 199), ("60/m", 59)] {
         for algorithm in ["fixed_window", "token_bucket", "sliding_window", "sliding_slices", "interval_bucket"] {
             if limit.ends_with("month") && algorithm != "fixed_window" {
@@ -61,7 +63,7 @@ fn key_with_almost_everything_left_is_admitted_while_the_store_stalls() {
 }
 
 #[test]
-fn two_nodes_share_what_was_left() {
+fn two_nodes_share_the_remaining_amount() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
     assert_eq!(bench.check_cost(&[], 201), "allow");
     stall_store(&bench);
@@ -76,13 +78,13 @@ fn unknown_key_gets_its_share_of_the_full_burst() {
 }
 
 #[test]
-fn share_of_the_last_token_is_one_and_of_none_is_none() {
+fn share_of_one_token_is_one_and_share_of_zero_is_zero() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 5);
     assert_eq!(bench.check_cost(&[], 999), "allow");
     stall_store(&bench);
     assert_eq!(count_admitted(&mut bench).0, 1);
     bench.engine.store().recover();
-    assert_eq!(bench.check(&[]), "deny 3.6s", "it was the last one");
+    assert_eq!(bench.check(&[]), "deny 3.6s", "the last token was spent");
     stall_store(&bench);
     assert_eq!(count_admitted(&mut bench), (0, "deny 18s".into()));
 }
@@ -93,11 +95,11 @@ fn time_since_the_last_answer_refills_the_limit() {
     assert_eq!(bench.check_cost(&[], 1_000), "allow");
     bench.advance(Nanos::from_secs(1_800));
     stall_store(&bench);
-    assert_eq!(count_admitted(&mut bench).0, 250, "half of the 500 that are left by then");
+    assert_eq!(count_admitted(&mut bench).0, 250, "half of the 500 remaining by then");
 }
 
 #[test]
-fn share_depends_on_the_number_of_nodes_at_the_stall() {
+fn share_depends_on_the_node_count_at_the_stall() {
     let mut bench = bench("- {id: r, limit: 1000/day, algorithm: fixed_window}\n", 1);
     assert_eq!(bench.check_cost(&[], 600), "allow");
     bench.engine.set_nodes(4);
@@ -106,8 +108,8 @@ fn share_depends_on_the_number_of_nodes_at_the_stall() {
 }
 
 #[test]
-fn windows_end_when_they_end_in_the_store() {
-    // In the middle of a window of each kind.
+fn fallback_windows_end_with_the_store_windows() {
+    // Each stall begins in the middle of a window.
     for (phase, limit, wait) in
         [("first_request", "100/m", "40s"), ("epoch", "100/m", "40s"), ("epoch", "100/h", "2780s")]
     {
@@ -169,7 +171,7 @@ fn second_stall_grants_no_new_share() {
     assert_eq!(bench.check(&[("k", "b")]), "allow");
     stall_store(&bench);
     assert_ne!(check(&mut bench), "allow");
-    // A newer answer for this key replaces what the fallback knew: 1 and 500 are used before it.
+    // A newer answer for this key replaces the state of the fallback. By then 1 + 500 are used.
     bench.engine.store().recover();
     assert_eq!(check(&mut bench), "allow");
     stall_store(&bench);
@@ -180,7 +182,7 @@ fn second_stall_grants_no_new_share() {
 }
 
 #[test]
-fn store_is_charged_with_what_was_admitted_without_it_before_the_next_request() {
+fn arrears_are_charged_before_the_next_request() {
     for limit in EVERY {
         let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 1);
         assert!(!bench.check_cost(&[], 50).starts_with("deny"), "{limit}");
@@ -190,18 +192,18 @@ fn store_is_charged_with_what_was_admitted_without_it_before_the_next_request() 
         }
         bench.engine.store().recover();
         let admitted = (0..100).take_while(|_| !bench.check(&[]).starts_with("deny")).count();
-        assert_eq!(admitted, 20, "50 and 30 of 100 are used: {limit}");
+        assert_eq!(admitted, 20, "50 + 30 of 100 are used: {limit}");
     }
 }
 
 #[test]
-fn store_is_charged_for_keys_that_are_not_requested_again() {
+fn repay_charges_keys_without_further_requests() {
     let mut bench = bench("- {id: r, per: [k], limit: 100/day}\n", 1);
     stall_store(&bench);
     for key in ["a", "b", "c"] {
         (0..40).for_each(|_| assert_eq!(bench.check(&[("k", key)]), "allow"));
     }
-    // Nothing is lost while the store does not answer.
+    // No arrears are lost while the store does not answer.
     run(bench.engine.repay());
     bench.engine.store().recover();
     run(bench.engine.repay());
@@ -212,7 +214,7 @@ fn store_is_charged_for_keys_that_are_not_requested_again() {
     assert_eq!(bench.remaining(&[("k", "a")]), [60], "charged once");
 }
 
-/// A store of several servers, of which the one with the keys that contain `dead` does not return.
+/// A store with several servers. The server of keys that contain `dead` never recovers.
 struct PartlyDown {
     memory: Memory,
     is_down: AtomicBool,
@@ -239,7 +241,7 @@ impl Store for PartlyDown {
 }
 
 #[test]
-fn keys_of_a_server_that_stays_down_do_not_keep_others_from_being_charged() {
+fn keys_of_a_dead_server_do_not_block_other_repayments() {
     let clock = Arc::new(ManualClock::at(START));
     let (is_down, answered) = (AtomicBool::new(true), AtomicU32::new(0));
     let store = PartlyDown { memory: memory_store(&clock), is_down, answered };
@@ -248,7 +250,7 @@ fn keys_of_a_server_that_stays_down_do_not_keep_others_from_being_charged() {
     keys.iter().for_each(|key| assert_eq!(bench.check(&[("k", key)]), "allow"));
     bench.engine.store().is_down.store(false, Ordering::Relaxed);
     run(bench.engine.repay());
-    assert_eq!(bench.engine.store().answered.load(Ordering::Relaxed), 180, "each of the others once");
+    assert_eq!(bench.engine.store().answered.load(Ordering::Relaxed), 180, "one answer per live key");
 }
 
 #[test]
@@ -264,7 +266,7 @@ fn shortfall_of_a_reservation_is_charged_in_the_calendar_window() {
 }
 
 #[test]
-fn excess_of_a_stall_is_owed_and_repaid() {
+fn excess_of_a_stall_becomes_debt_in_the_store() {
     const RULES: &str = "- {id: r, limit: 90/m}\n";
     let clock = Arc::new(ManualClock::at(START));
     let store = Arc::new(Flaky::new(&clock));
@@ -276,7 +278,7 @@ fn excess_of_a_stall_is_owed_and_repaid() {
     store.fail_times(unavailable_error(), ALWAYS);
     assert_eq!((0..100).take_while(|_| one.check(&[]) == "allow").count(), 30);
     store.recover();
-    // 120 of 90 are used: 30 are owed, and one more has to refill.
+    // 120 of 90 are used: a debt of 30, and one more token has to refill.
     assert_eq!(one.check(&[]), "deny 20.666666667s");
     one.advance(Nanos::from_secs(21));
     assert_eq!(one.check(&[]), "allow");
@@ -293,13 +295,13 @@ fn amount_that_refills_during_the_stall_is_not_charged() {
     }
     assert_ne!(check_in_fallback(&mut bench, 1), "allow");
     bench.engine.store().recover();
-    assert_eq!(bench.remaining(&[]), [0], "600 in six minutes, and 100 before");
+    assert_eq!(bench.remaining(&[]), [0], "600 refilled and were spent in six minutes, after the first 100");
     bench.advance(Nanos::from_secs(6));
     assert_eq!(bench.remaining(&[]), [10]);
 }
 
 #[test]
-fn key_with_several_limits_is_charged_with_what_all_of_them_are_owed() {
+fn key_with_several_limits_is_charged_the_smallest_arrears() {
     let mut bench = bench("- {id: r, limits: [10/s, 1000/day]}\n", 1);
     stall_store(&bench);
     for _ in 0..5 {
@@ -308,11 +310,11 @@ fn key_with_several_limits_is_charged_with_what_all_of_them_are_owed() {
     }
     (0..4).for_each(|_| assert_eq!(check_in_fallback(&mut bench, 1), "allow"));
     bench.engine.store().recover();
-    assert_eq!(bench.remaining(&[]), [6, 996], "the bucket of a second is owed 4 of 54");
+    assert_eq!(bench.remaining(&[]), [6, 996], "the arrears of the 10/s bucket are 4 of 54");
 }
 
 #[test]
-fn refund_and_reset_reduce_what_is_charged_afterwards() {
+fn refund_and_reset_reduce_arrears() {
     let mut bench = bench("- {id: r, per: [k], limit: 100/day}\n", 1);
     stall_store(&bench);
     let receipt = bench.decide(&[("k", "a")], Some(40), |decision| decision.receipt());
@@ -327,7 +329,7 @@ fn refund_and_reset_reduce_what_is_charged_afterwards() {
 }
 
 #[test]
-fn slots_are_not_charged_afterwards() {
+fn slots_cause_no_arrears() {
     let mut bench = bench("- {id: r, limit: 10, algorithm: concurrency, lease: 1m}\n", 1);
     stall_store(&bench);
     assert_eq!(check_in_fallback(&mut bench, 6), "allow");
@@ -336,24 +338,24 @@ fn slots_are_not_charged_afterwards() {
 }
 
 #[test]
-fn nothing_is_charged_while_the_last_request_may_have_been_carried_out() {
+fn arrears_are_not_sent_while_the_last_outcome_is_unknown() {
     let mut bench = bench("- {id: r, per: [k], limit: 100/day}\n", 1);
     let a = [("k", "a")];
     assert_eq!(bench.check(&a), "allow");
     stall_store(&bench);
     assert_eq!(bench.check_cost(&a, 2), "allow");
-    // The fallback admits two more; what is sent without an answer would count as charged.
+    // The fallback admits two more. A repayment sent now would get no answer and count as charged.
     bench.engine.store().fail_times(unknown_error(), 2);
     assert_eq!(bench.check(&[("k", "b")]), "allow");
     assert_eq!(bench.check(&a), "allow");
     assert_eq!(bench.check(&a), "allow");
     assert_eq!(bench.check(&a), "allow");
-    assert_eq!(bench.remaining(&a), [95], "1, 2 in the stall, and 2 after it");
+    assert_eq!(bench.remaining(&a), [95], "1 before the stall, 2 during it, and 2 after it");
 }
 
 #[test]
-fn request_that_may_have_been_carried_out_is_not_charged_again() {
-    // Of two rules, one suffices: the fallback decides a second time, without the exhausted one.
+fn request_with_unknown_outcome_causes_no_arrears() {
+    // One of two rules suffices: the fallback decides a second time, without the exhausted rule.
     let several = "- {id: r, limit: 100/day, suffices: true}\n- {id: s, limit: 1/day, suffices: true}\n";
     for rules in ["- {id: r, limit: 100/day}\n", several] {
         for is_carried_out in [true, false] {
@@ -370,7 +372,7 @@ fn request_that_may_have_been_carried_out_is_not_charged_again() {
 }
 
 #[test]
-fn request_that_the_store_rejects_is_not_charged_afterwards() {
+fn rejected_request_causes_no_arrears() {
     let mut bench = bench("- {id: r, limit: 100/day}\n", 1);
     assert_eq!(bench.check(&[]), "allow");
     bench.engine.store().fail_times(StoreError::Rejected { why: "not a counter".into() }, 30);
@@ -379,19 +381,19 @@ fn request_that_the_store_rejects_is_not_charged_afterwards() {
 }
 
 #[test]
-fn cost_that_fits_what_was_left_but_not_the_share_is_admitted_once_into_debt() {
+fn cost_above_the_share_is_admitted_once_into_debt() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 4);
     assert_eq!(bench.check_cost(&[], 400), "allow");
     stall_store(&bench);
-    // 600 were left, the share is 150.
+    // 600 remain, and the share is 150.
     assert_eq!(check_in_fallback(&mut bench, 400), "allow");
-    // 250 tokens of debt and one token more, at 250 an hour.
+    // A debt of 250 tokens and one more token, at 250 per hour.
     assert_eq!(check_in_fallback(&mut bench, 1), "deny 3614.4s");
     assert_ne!(check_in_fallback(&mut bench, 400), "allow");
 }
 
 #[test]
-fn cost_that_does_not_fit_what_was_left_is_refused() {
+fn cost_above_the_remaining_amount_is_refused() {
     for nodes in [1, 4] {
         let mut bench = bench("- {id: r, limit: 1000/h}\n", nodes);
         assert_eq!(bench.check_cost(&[], 400), "allow");
@@ -403,14 +405,14 @@ fn cost_that_does_not_fit_what_was_left_is_refused() {
 }
 
 #[test]
-fn amount_that_the_node_spent_does_not_count_as_left() {
+fn amount_spent_by_the_node_is_not_available_again() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
     assert_eq!(bench.check_cost(&[], 400), "allow");
     stall_store(&bench);
     for _ in 0..200 {
         assert_eq!(check_in_fallback(&mut bench, 1), "allow");
     }
-    // 600 were left, and this node has spent 200 of them.
+    // 600 remained, and this node has spent 200 of them.
     assert_ne!(check_in_fallback(&mut bench, 401), "allow");
     assert_eq!(check_in_fallback(&mut bench, 400), "allow");
 }
@@ -429,7 +431,7 @@ const EVERY: [&str; 9] = [
 ];
 
 #[test]
-fn waiting_as_long_as_a_refusal_says_succeeds() {
+fn request_passes_after_the_reported_wait() {
     for limit in EVERY {
         for cost in [1, 7, 40] {
             let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 3);
@@ -453,7 +455,7 @@ fn waiting_as_long_as_a_refusal_says_succeeds() {
 }
 
 #[test]
-fn every_algorithm_grants_a_share_of_what_was_left() {
+fn every_algorithm_grants_a_share_of_the_remaining_amount() {
     for limit in EVERY {
         let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 3);
         assert!(!bench.check_cost(&[], 50).starts_with("deny"), "{limit}");
@@ -467,22 +469,22 @@ fn every_algorithm_grants_a_share_of_what_was_left() {
 }
 
 #[test]
-fn slots_that_are_held_in_the_store_are_not_free_in_the_fallback() {
+fn slots_held_in_the_store_are_not_free_in_the_fallback() {
     let mut bench = bench("- {id: r, limit: 10, algorithm: concurrency, lease: 1m}\n", 2);
     let receipt = bench.decide(&[], Some(6), |decision| decision.receipt());
     stall_store(&bench);
-    assert_eq!(count_admitted(&mut bench), (2, "deny until release".into()), "half of the four that are free");
+    assert_eq!(count_admitted(&mut bench), (2, "deny until release".into()), "half of the four free slots");
     bench.engine.store().recover();
     assert_eq!(run(bench.engine.refund(&receipt)).map(Cost::get), Ok(6));
     stall_store(&bench);
-    assert_eq!(count_admitted(&mut bench).0, 5, "the store said that the slots were released");
-    // Slots that are never released are free again when their lease ends.
+    assert_eq!(count_admitted(&mut bench).0, 5, "the store reported the released slots");
+    // Slots that are never released become free when their leases expire.
     bench.advance(Nanos::from_secs(60));
     assert_eq!(count_admitted(&mut bench).0, 5);
 }
 
 #[test]
-fn reset_key_has_its_share_of_everything() {
+fn reset_key_has_a_share_of_the_full_limit() {
     let mut bench = bench("- {id: r, limit: 100/day}\n", 2);
     assert_eq!(bench.check_cost(&[], 100), "allow");
     let items = [Item::default()];
@@ -492,10 +494,11 @@ fn reset_key_has_its_share_of_everything() {
 }
 
 #[test]
-fn override_in_the_fallback_counts_the_amount_spent_under_another() {
+fn override_in_the_fallback_includes_usage_under_other_limits() {
     let rules = "- {id: r, limit: 100/day, overrides: [{when: {plan: pro}, limit: 1000/day}]}\n";
     let pro = [("plan", "pro")];
-    // The last answer concerns the limits that were charged, or smaller ones with nothing left.
+    // The last answer is for the limits that were charged, or for smaller limits with nothing
+    // remaining.
     for refused_in_the_store in [false, true] {
         let mut bench = bench(rules, 2);
         assert_eq!(bench.check_cost(&pro, 600), "allow");
@@ -505,7 +508,7 @@ fn override_in_the_fallback_counts_the_amount_spent_under_another() {
         stall_store(&bench);
         assert_ne!(bench.check(&[]), "allow", "a refused request changes nothing");
         let count = (0..1_000).take_while(|_| bench.check(&pro) == "allow").count();
-        assert_eq!(count, 200, "half of the 400 that are left");
+        assert_eq!(count, 200, "half of the remaining 400");
         assert_ne!(bench.check(&[]), "allow");
     }
 }

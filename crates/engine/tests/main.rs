@@ -1,5 +1,5 @@
-//! Tests of the rules and the engine through the public interface, as one program:
-//! linking one per file would take most of the time of a test run.
+//! Tests of the rules and the engine through the public interface, built as one program: linking
+//! one program per file would dominate the test time.
 
 mod any_text;
 mod bans;

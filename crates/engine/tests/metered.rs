@@ -1,11 +1,11 @@
-//! What the counters of each rule count.
+//! Per-rule counters.
 
 use crate::support;
 
 use support::bench;
 
 #[test]
-fn rule_counts_what_it_was_charged_and_not_what_another_rule_refused() {
+fn rule_counts_its_charges_but_not_refusals_by_other_rules() {
     let mut bench = bench("- {id: wide, limit: 100/h}\n- {id: narrow, limit: 62/h}\n");
     let allowed = (0..100).filter(|_| bench.check(&[]) == "allow").count();
     let rules = bench.engine.rules();

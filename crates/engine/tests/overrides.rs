@@ -31,7 +31,7 @@ fn override_inherits_what_it_does_not_change() {
     assert_eq!(bench.remaining(&[("a", "x")]), [40]);
     assert_eq!(bench.remaining(&[("a", "y")]), [30]);
     assert_eq!(bench.remaining(&[("a", "z")]), [5, 100]);
-    // The override inherits the day in Paris.
+    // The override inherits the calendar day in Paris.
     let resets = |bench: &mut support::Bench, a: &str| {
         bench.decide(&[("w", "x"), ("a", a)], None, |decision| decision.reports().last().unwrap().report.reset)
     };
@@ -51,7 +51,7 @@ fn override_expires_and_the_counter_stays() {
     bench.advance(Nanos::from_nanos(599_999_999_999));
     assert!(bench.remaining(&acme)[0] > 60);
     bench.advance(Nanos::from_nanos(1));
-    // The usage of forty has not refilled completely: nothing is left of ten.
+    // The usage of 40 has not refilled completely, so the limit of 10 has nothing remaining.
     assert_eq!(bench.remaining(&acme), [0]);
     assert_eq!(bench.remaining(&[("user", "other")]), [10]);
 }
@@ -89,7 +89,8 @@ fn refund_goes_to_the_limits_it_was_taken_under() {
     assert_eq!(bench.remaining(&[("a", "x")]), [80]);
 }
 
-/// The example of `docs/rules.md`, for all pairs of algorithms: their states are in several tables.
+/// The example of `docs/rules.md`, for all pairs of algorithms, whose states are in different
+/// tables.
 #[test]
 fn refused_request_under_a_smaller_override_refunds_nothing() {
     let limits = |count: u32| {

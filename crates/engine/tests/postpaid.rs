@@ -1,4 +1,4 @@
-//! Rules with `postpaid`: budgets that are charged when the cost is known. And refunds without a receipt.
+//! Rules with `postpaid`, which are charged once the cost is known; and refunds without a receipt.
 
 use crate::support;
 
@@ -18,8 +18,8 @@ fn cost_is_taken_into_debt_and_requests_without_cost_wait_until_it_is_paid() {
     let mut bench = bench(RULES);
     assert_eq!(bench.check_cost(TOKENS, 0), "allow");
     assert_eq!(bench.check_cost(TOKENS, 100), "allow");
-    assert_eq!(bench.check_cost(TOKENS, 0), "allow", "nothing is left, and nothing is owed");
-    assert_eq!(bench.check_cost(TOKENS, 30), "allow", "a cost that has arisen is taken");
+    assert_eq!(bench.check_cost(TOKENS, 0), "allow", "nothing remains, but there is no debt");
+    assert_eq!(bench.check_cost(TOKENS, 30), "allow", "a positive cost is taken into debt");
     assert!(bench.check_cost(TOKENS, 0).starts_with("deny"), "30 are owed");
     assert!(bench.check_cost(TOKENS, 21).starts_with("deny"), "the debt is bounded");
     assert_eq!(bench.check_cost(TOKENS, 20), "allow");
@@ -37,7 +37,7 @@ fn group_with_a_refused_limit_takes_nothing_of_a_postpaid_one() {
 }
 
 #[test]
-fn refund_without_a_receipt_never_exceeds_what_is_used() {
+fn refund_without_a_receipt_never_exceeds_the_usage() {
     let mut bench = bench(RULES);
     bench.check_cost(TOKENS, 40);
     let entries = [Entry::new("kind", "tokens")];

@@ -1,4 +1,4 @@
-//! The reference page is generated from the definitions, and every example in it loads. `BLESS=1` rewrites it.
+//! The reference page equals the generated one, and every example in it loads. `BLESS=1` rewrites the page.
 
 use crate::support;
 
@@ -43,7 +43,7 @@ fn every_key_has_an_example_that_uses_it() {
         keys::SCHEDULE,
     ];
     for key in tables.into_iter().flatten() {
-        // Values in files have a test of their own.
+        // Values from files have their own test.
         if key.name == "file" {
             continue;
         }
@@ -65,8 +65,8 @@ fn export_costs_fifty_of_a_shared_quota() {
         bench.decide(attributes, cost, |decision| decision.is_allowed())
     };
     assert!(allowed(&mut bench, &call, None) && allowed(&mut bench, &export, None));
-    assert_eq!(bench.remaining(&export), [8, 949], "of the rate, of the quota");
-    assert!(!allowed(&mut bench, &export, Some(50)), "a cost that the request states applies to the rate, too");
+    assert_eq!(bench.remaining(&export), [8, 949], "remaining of the rate and of the quota");
+    assert!(!allowed(&mut bench, &export, Some(50)), "a cost stated by the request applies to the rate too");
     assert!(allowed(&mut bench, &[("path", "/v1/list"), ("method", "POST"), ("api_key", "k")], None));
     assert_eq!(bench.remaining(&call), [7, 947]);
 }

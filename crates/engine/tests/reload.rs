@@ -1,4 +1,4 @@
-//! Changes of rules in force.
+//! Rule changes at run time.
 
 use crate::support;
 

@@ -78,14 +78,14 @@ fn one_of_several_sufficient_rules_is_enough() {
     for passed in 0..5 {
         assert_eq!(bench.check(&both), "allow", "after {passed}");
     }
-    assert_eq!(bench.remaining(&both), [0, 0, 1], "both are used up");
+    assert_eq!(bench.remaining(&both), [0, 0, 1], "both are exhausted");
     assert!(bench.check(&both).starts_with("deny"));
     assert_eq!(bench.remaining(&[]), [1], "a refusal spends nothing");
-    assert!(bench.check(&both[..1]).starts_with("deny"), "one alone must be kept");
+    assert!(bench.check(&both[..1]).starts_with("deny"), "a single rule must have capacity");
     assert_eq!(bench.check(&[("other", "c")]), "allow");
     bench.advance(tollgate::core::Nanos::from_secs(3600));
     assert_eq!(bench.check(&both), "allow");
-    assert_eq!(bench.remaining(&both), [1, 4, 5], "who has room is charged");
+    assert_eq!(bench.remaining(&both), [1, 4, 5], "the rule with capacity is charged");
 }
 
 #[test]
@@ -98,18 +98,18 @@ fn sufficient_rule_does_not_replace_other_rules() {
     assert_eq!(bench.remaining(&[]), [8, 8, 0]);
 }
 
-/// Rules with increasing capacities; a request that matches only one of them may spend all of it.
+/// Rules with increasing capacities. A request that matches only one of them may use all of its capacity.
 const THREE: &str = "- {id: a, when: {a: {present: true}}, limit: 1/h, algorithm: fixed_window, suffices: true}\n\
     - {id: b, when: {b: {present: true}}, limit: 2/h, algorithm: fixed_window, suffices: true}\n\
     - {id: c, when: {c: {present: true}}, limit: 3/h, algorithm: fixed_window, suffices: true}\n";
 
 const ALL_THREE: [(&str, &str); 3] = [("a", ""), ("b", ""), ("c", "")];
 
-/// A memory store that another client uses just before each call.
+/// A memory store in which another client takes tokens just before each call.
 struct Contended {
     memory: Arc<Memory>,
     others: Engine<Arc<Memory>, Memory>,
-    /// What the other client takes before each call, the last one first.
+    /// The amounts that the other client takes before each call, last one first.
     next: Mutex<Vec<&'static str>>,
 }
 
@@ -132,17 +132,17 @@ impl Store for Contended {
 }
 
 #[test]
-fn capacity_taken_meanwhile_is_sought_in_the_next_rule() {
+fn request_uses_the_next_rule_if_capacity_is_taken_concurrently() {
     let clock = Arc::new(ManualClock::at(START));
     let shared = Arc::new(memory_store(&clock));
     let others = Engine::with_fallback(shared.clone(), memory_store(&clock)).with_clock(clock.clone());
     others.put(&support::read(THREE)).unwrap();
     let mut bench = Bench::on(Contended { memory: shared, others, next: Mutex::default() }, clock, THREE);
     assert_eq!(bench.check(&[("b", "")]), "allow", "one of two");
-    // Before the first call the other client takes all of `a`, and before the second the rest of `b`.
+    // The other client takes all of `a` before the first call, and the rest of `b` before the second.
     *bench.engine.store().next.lock().unwrap() = vec!["b", "a"];
-    assert_eq!(bench.check(&ALL_THREE), "allow", "the third has room");
-    assert_eq!(bench.remaining(&ALL_THREE), [2], "and it alone was charged");
+    assert_eq!(bench.check(&ALL_THREE), "allow", "the third rule has capacity");
+    assert_eq!(bench.remaining(&ALL_THREE), [2], "only the third rule was charged");
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn other_refusing_rule_decides() {
          - {id: all, limit: 60/m, burst: 1}\n",
     );
     assert_eq!(bench.check(&[]), "allow");
-    assert_eq!(bench.check(&[]), "deny 1s", "not until tomorrow, since `a` is not needed");
+    assert_eq!(bench.check(&[]), "deny 1s", "the wait is not until tomorrow, because `a` is not needed");
     assert_eq!(bench.remaining(&[]), [8, 0]);
 }
 
@@ -184,11 +184,11 @@ fn one_sufficient_rule_is_enough_without_the_store() {
         let (outcome, standing) = ask(&[]);
         assert_eq!((&*outcome, standing), (said, Standing::Fallback));
     }
-    assert_eq!(ask(&[("free", "")]), ("allow".into(), Standing::Fallback), "an open rule has room");
+    assert_eq!(ask(&[("free", "")]), ("allow".into(), Standing::Fallback), "an open rule has capacity");
 }
 
 #[test]
-fn without_capacity_the_soonest_rule_is_waited_for() {
+fn wait_without_capacity_is_that_of_the_soonest_rule() {
     let rules = "- {id: rare, limit: 1/h, suffices: true}\n- {id: often, limit: 1/s, suffices: true}\n\
         - {id: all, when: {all: {present: true}}, limit: 1/m}\n";
     let mut bench = bench(rules);
@@ -197,7 +197,7 @@ fn without_capacity_the_soonest_rule_is_waited_for() {
         bench.decide(attributes, None, |decision| (show(decision.outcome()), decision.rule().unwrap().to_owned()))
     };
     assert_eq!(outcome(&[]), ("deny 1s".into(), "often".into()));
-    assert_eq!(outcome(&[("all", "")]), ("deny 60s".into(), "all".into()), "what has to be kept besides is waited for");
+    assert_eq!(outcome(&[("all", "")]), ("deny 60s".into(), "all".into()), "other rules must have capacity too");
     bench.advance(tollgate::core::Nanos::from_nanos(999_999_999));
     assert_eq!(bench.check(&[]), "deny 1ns");
     bench.advance(tollgate::core::Nanos::from_nanos(1));
@@ -224,9 +224,9 @@ fn banned_counter_has_no_capacity() {
     let both = [("x", ""), ("y", "")];
     assert_eq!(bench.check(&both), "allow");
     bench.advance(tollgate::core::Nanos::from_secs(10));
-    assert_eq!(bench.check(&both), "allow", "there is room again, and the ban goes on");
+    assert_eq!(bench.check(&both), "allow", "the limit of `x` has capacity again, but `x` is still banned");
     assert_eq!((bench.check(&[("x", "")]), bench.check(&both)), ("deny 3590s".into(), "allow".into()));
-    assert!(bench.check(&both).starts_with("deny"), "three were enough");
+    assert!(bench.check(&both).starts_with("deny"), "`y` is exhausted after three");
 }
 
 #[test]
@@ -239,12 +239,12 @@ fn numbered_attribute_is_a_single_value() {
         |tags: &[&'static str]| -> Vec<(&'static str, &'static str)> { tags.iter().map(|tag| ("tag", *tag)).collect() };
     assert_eq!(bench.check(&of(&["a", "b", "1"])), "allow");
     assert!(bench.check(&of(&["a", "b", "1"])).starts_with("deny"));
-    assert_eq!(bench.check(&of(&["a", "b", "2"])), "allow", "counted by the third");
+    assert_eq!(bench.check(&of(&["a", "b", "2"])), "allow", "counted by the third value");
     assert!(bench.remaining(&of(&["b", "a"])).is_empty(), "the order counts");
     assert!(bench.remaining(&of(&["a", "bad"])).is_empty());
     assert!(bench.remaining(&of(&["a"])).is_empty());
-    assert!(bench.remaining(&[("tag", "a"), ("tag#2", "b")]).is_empty(), "the name with the number cannot be sent");
-    assert!(bench.check(&of(&["y", "z"])).starts_with("deny"), "expressions know it");
+    assert!(bench.remaining(&[("tag", "a"), ("tag#2", "b")]).is_empty(), "numbered names cannot be sent");
+    assert!(bench.check(&of(&["y", "z"])).starts_with("deny"), "expressions can use numbered names");
     assert_eq!(bench.check(&of(&["z", "y"])), "allow");
     let entries = [Entry::new("tag", "a"), Entry::new("tag", "x")];
     let explained = run(bench.engine.explain(b"d", &Item::new(&entries), &mut bench.decisions)).unwrap().to_string();

@@ -102,7 +102,7 @@ fn items_of_one_request_are_admitted_together() {
     assert_eq!(bench.check_items(&[Item::new(&a).cost(3), Item::new(&b)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&a)]), Ok("deny 20s".into()));
     assert_eq!(bench.remaining(&[("user", "b")]), [2]);
-    // Two items with one key cost their sum.
+    // Two items with the same key cost their sum.
     assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&b), Item::new(&b)]), Ok("deny 20s".into()));
     assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&b)]), Ok("allow".into()));
     let reports: Vec<_> =
@@ -207,8 +207,8 @@ fn receipt_refunds_exactly_what_was_taken() {
     let travelled: Receipt = receipt.to_string().parse().unwrap();
     assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 2);
     assert_eq!(bench.remaining(&user), [10, 3]);
-    assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 0, "twice is once");
-    // An amount taken in the last window is not refunded in the next.
+    assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 0, "a second refund does nothing");
+    // A charge in the previous window is not refunded in the current one.
     let receipt = bench.decide(&user, Some(2), |decision| decision.receipt());
     bench.advance(Nanos::from_secs(60));
     assert_eq!(bench.check(&user), "allow");
@@ -237,7 +237,7 @@ fn inline_limit_needs_no_rules() {
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("deny 60s".into()));
     assert_eq!(bench.check_items(&[Item::inline("l", &one)]), Ok("allow".into()));
-    // Other limits for the same key: usage is kept.
+    // Usage is kept under other limits for the same key.
     assert_eq!(bench.check_items(&[Item::inline("k", &other).cost(4)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::inline("k", &other)]), Ok("deny 12s".into()));
     let mixed = bench.check_items(&[Item::inline("m", &one), Item::inline("m", &other)]);
@@ -246,7 +246,7 @@ fn inline_limit_needs_no_rules() {
     let items = [Item::inline("k", &one)];
     let mut decisions = Decisions::default();
     let decision = run(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap();
-    assert_eq!((decision.is_allowed(), decision.rule()), (true, Some("")), "without a domain it is another counter");
+    assert_eq!((decision.is_allowed(), decision.rule()), (true, Some("")), "a different counter without a domain");
     let receipt: Receipt = decision.receipt().to_string().parse().unwrap();
     assert_eq!(run(bench.engine.refund(&receipt)).unwrap().get(), 1);
     assert!(run(bench.engine.check(&Request::without_rules(&items), &mut decisions)).unwrap().is_allowed());
@@ -279,7 +279,7 @@ fn batch_is_decided_in_order_and_independently() {
 
 #[test]
 fn rules_that_match_an_item_and_a_request_are_bounded() {
-    // Each condition differs, so that no two rules certainly match together.
+    // Each rule has a different condition, so that no two rules certainly match together.
     let rule = |n| format!("- {{id: r{n}, when: {{none: {{not: x{n}}}}}, limit: 1/m}}\n");
     let matching = |count: usize| -> String { (0..count).map(rule).collect() };
     let mut full = bench(&matching(256));

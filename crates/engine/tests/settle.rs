@@ -1,4 +1,4 @@
-//! Reservations: reserve, and then commit or cancel.
+//! Reservations: reserve, then commit or cancel.
 
 use crate::support;
 
@@ -11,7 +11,7 @@ use tollgate_engine::{Receipt, Settled, Store};
 
 fn reserve<S: Store>(bench: &mut Bench<S>, cost: u64) -> Receipt {
     let receipt = bench.decide(&[("user", "a")], Some(cost), |decision| decision.receipt());
-    // The receipt as a client returns it.
+    // The receipt takes the same path as through a client: to a string and back.
     receipt.to_string().parse().expect("a receipt of ours")
 }
 
@@ -52,10 +52,10 @@ fn commit_above_the_reservation_is_charged_into_debt() {
 fn commit_above_the_reservation_charges_all_limits_or_none() {
     let mut bench = bench(RULES);
     let receipt = reserve(&mut bench, 30);
-    // `all` has capacity for 121 more, `mine` would owe 51 of at most 50.
+    // `all` has capacity for 121 more, but `mine` would have a debt of 51 (maximum 50).
     assert_eq!(commit(&bench, &receipt, 151), (0, 0, 121));
-    assert_eq!(bench.remaining(&[("user", "a")]), [70, 970], "nothing of the extra is charged");
-    assert_eq!(commit(&bench, &receipt, 150), (0, 120, 0), "the receipt can still be settled at what fits");
+    assert_eq!(bench.remaining(&[("user", "a")]), [70, 970], "no part of the shortfall is charged");
+    assert_eq!(commit(&bench, &receipt, 150), (0, 120, 0), "the receipt can still be settled at a lower cost");
     assert_eq!(bench.remaining(&[("user", "a")]), [0, 850]);
 }
 
@@ -70,14 +70,14 @@ fn commit_above_the_reservation_charges_all_limits_of_one_rule_or_none() {
 }
 
 #[test]
-fn shadow_without_capacity_does_not_keep_a_commit_from_charging_the_others() {
+fn exhausted_shadow_rule_does_not_block_a_commit() {
     let mut bench = bench(
         "- {id: mine, per: [user], limit: 100/h, max_debt: 0}\n\
          - {id: shadow, limit: 50/h, max_debt: 0, on_exceed: shadow}\n",
     );
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 90), (0, 60, 0));
-    assert_eq!(bench.remaining(&[("user", "a")]), [10, 20], "the shadow has no room for 60 more");
+    assert_eq!(bench.remaining(&[("user", "a")]), [10, 20], "the shadow rule has no capacity for 60 more");
     // A shadow rule is charged only if the enforced rules are.
     let receipt = reserve(&mut bench, 5);
     assert_eq!(bench.remaining(&[("user", "a")]), [5, 15]);
@@ -93,7 +93,7 @@ fn cancelled_reservation_takes_nothing_and_a_forgotten_one_counts() {
     assert_eq!(bench.remaining(&[("user", "a")]), [100, 1000]);
     let receipt = reserve(&mut bench, 30);
     bench.advance(Nanos::from_secs(3_600));
-    assert_eq!(run(bench.engine.refund(&receipt)), Ok(Cost::ZERO), "it has come back with time");
+    assert_eq!(run(bench.engine.refund(&receipt)), Ok(Cost::ZERO), "the usage has already refilled");
     assert_eq!(bench.remaining(&[("user", "a")]), [100, 1000]);
 }
 
@@ -116,7 +116,7 @@ fn reservation_of_the_fallback_is_settled_there() {
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 40), (0, 10, 0));
     assert_eq!(commit(&bench, &receipt, 10), (20, 0, 0));
-    assert_eq!(bench.remaining(&[("user", "a")]), [80], "the store is charged with 30 and 10 less 20");
+    assert_eq!(bench.remaining(&[("user", "a")]), [80], "the store is charged 30 + 10 - 20");
     bench.engine.store().fail_times(unavailable_error(), 5);
     let receipt = reserve(&mut bench, 1);
     assert_eq!(commit(&bench, &receipt, 2), (0, 1, 0));
@@ -136,5 +136,5 @@ fn slot_is_held_while_it_is_renewed() {
     assert_eq!(bench.check(&[("user", "a")]), "allow");
     let mut bench = support::bench("- {id: all, limit: 100/m}\n");
     let receipt = reserve(&mut bench, 1);
-    assert_eq!(run(bench.engine.renew(&receipt)), Ok(false), "there is no slot");
+    assert_eq!(run(bench.engine.renew(&receipt)), Ok(false), "no slot is held");
 }

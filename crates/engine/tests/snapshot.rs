@@ -29,7 +29,8 @@ fn take_snapshot(bench: &Bench) -> Vec<u8> {
     bytes
 }
 
-/// Starts an engine with a snapshot, `later`, in a process whose monotonic clock started elsewhere.
+/// Restores an engine from a snapshot after `later`, in a process with another monotonic clock
+/// origin.
 fn restore(bytes: &[u8], before: &Bench, later: Nanos, rules: &str) -> Result<Bench, RestoreError> {
     let clock = Arc::new(ManualClock::at(before.clock.mono().as_nanos() / 3));
     clock.step_wall((START - START / 3) as i64);
@@ -82,7 +83,7 @@ fn lease_taken_before_the_restart_is_released_after_it() {
 }
 
 #[test]
-fn rule_that_changed_in_between_keeps_what_was_spent() {
+fn changed_rule_keeps_its_usage_across_a_restart() {
     let before = used_up();
     let changed = RULES.replace("limit: 5/h", "limit: 8/h");
     let mut after = restore(&take_snapshot(&before), &before, Nanos::ZERO, &changed).unwrap();

@@ -1,4 +1,4 @@
-//! Taking up to an amount, and taking regardless.
+//! Requests that take up to an amount, or into debt.
 
 use crate::support;
 
@@ -9,7 +9,7 @@ use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{Enforcement, Entry, Item, Request, RequestError, Store, Taking};
 
-/// Takes `cost`, and returns the outcome and how much may be used.
+/// Takes `cost`, and returns the outcome and the usable amount.
 fn take<S: Store>(bench: &mut Bench<S>, taking: Taking, user: &str, cost: u64) -> (String, u64) {
     let entries = [Entry::new("user", user)];
     let items = [Item::new(&entries).cost(cost)];
@@ -29,7 +29,7 @@ const TWO: &str = "- {id: mine, per: [user], limit: 4/m}\n- {id: all, limit: 10/
 fn take_up_to_takes_the_least_of_all_rules() {
     let mut bench = bench(TWO);
     assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 4));
-    assert_eq!(bench.remaining(&[("user", "a")]), [0, 6], "what the other had beyond that went back");
+    assert_eq!(bench.remaining(&[("user", "a")]), [0, 6], "the other rule is charged the same amount");
     assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("deny 15s".into(), 0));
     assert_eq!(bench.remaining(&[("user", "a")]), [0, 6]);
     assert_eq!(take(&mut bench, Taking::UpTo, "b", 3), ("allow".into(), 3));
@@ -47,7 +47,7 @@ fn reports_follow_the_take() {
     let receipt = decision.receipt();
     assert_eq!(remaining, [0, 6]);
     assert_eq!(run(bench.engine.refund(&receipt)), Ok(Cost::new(4)));
-    assert_eq!(bench.remaining(&[("user", "a")]), [4, 10], "the receipt is of what was taken in the end");
+    assert_eq!(bench.remaining(&[("user", "a")]), [4, 10], "the receipt contains the final amounts");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn without_limits_the_whole_amount_may_be_used() {
 }
 
 #[test]
-fn drain_takes_nothing_where_no_limit_counts_and_says_so() {
+fn drain_without_limits_takes_nothing_and_reports_it() {
     let rules = "- {id: limited, when: {user: x}, limit: 3/m, on_fault: open}\n\
                  - {id: free, when: {user: f}, unlimited: true}\n\
                  - {id: pass, when: {user: p}, allow: true}\n";
@@ -90,7 +90,7 @@ fn drain_takes_nothing_where_no_limit_counts_and_says_so() {
         let decision = run(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
         (show(decision.outcome()), decision.taken().get(), decision.is_counted())
     };
-    // Unlimited, allowed, and matched by no rule at all.
+    // Unlimited, allowed, and without any matching rule.
     for user in ["f", "p", "nobody"] {
         assert_eq!(drain(&mut bench, user), ("allow".into(), 0, false), "{user}");
     }
@@ -101,7 +101,7 @@ fn drain_takes_nothing_where_no_limit_counts_and_says_so() {
     // If refusals are only observed, a drain takes no more than was available.
     bench.engine.set_enforcement(Enforcement::Observe);
     assert_eq!(drain(&mut bench, "x"), ("allow".into(), 0, true));
-    // A request that names an amount may use all of it.
+    // A request that states an amount may use all of it.
     assert_eq!(take(&mut bench, Taking::UpTo, "nobody", 7), ("allow".into(), 7));
 }
 
@@ -143,6 +143,6 @@ fn fallback_takes_up_to_its_share() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench = Bench::on(Flaky::new(&clock), clock, TWO);
     bench.engine.store().fail_times(unavailable_error(), 1);
-    // A key that the store has not answered for starts with this node's share, and there is one node.
+    // The store has not answered for this key, so it starts with this node's share. There is one node.
     assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 4));
 }

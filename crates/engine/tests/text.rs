@@ -1,4 +1,4 @@
-//! Parsing any text ends with rules or with mistakes, each at a position in the text.
+//! Parsing any text returns rules or mistakes, each with a position in the text.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -30,7 +30,7 @@ domains:
       - { id: all, unlimited: true, when: *login }
 "#;
 
-/// Valid words of the language, and some that are not.
+/// Valid words of the rule language, and some invalid ones.
 const WORDS: &[&str] = &[
     "domain",
     "domains",

@@ -1,4 +1,4 @@
-//! Warnings about rules that are valid and probably not what their author meant. The texts are in `golden/warnings/`.
+//! Warnings about valid rules that are probably mistakes. The texts are in `golden/warnings/`.
 
 use crate::support;
 
@@ -8,13 +8,13 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 
-/// Returns the warnings about rules while others are in force, one to a line.
+/// Returns the warnings about `rules` while `running` is in force, one per line.
 fn warnings_about(running: &str, rules: &str) -> String {
     let warnings = bench(running).engine.warnings(&read(rules));
     warnings.iter().map(|warning| format!("{warning}\n")).collect()
 }
 
-/// Compares the warnings about each of some rule sets with a golden file. Every rule set must cause one.
+/// Compares the warnings about each rule set with a golden file. Every rule set must cause a warning.
 fn check(name: &str, rule_sets: &[&str]) {
     let mut page = Page::default();
     for rules in rule_sets {
@@ -198,7 +198,7 @@ fn ten_thousand_disjoint_overrides_cause_no_warning() {
     check_silent(&format!("- id: r\n  limit: 7/s\n  overrides:\n{overrides}"));
 }
 
-/// Returns rules that differ only in a number.
+/// Returns copies of a rule that differ only in a number.
 fn repeat_rule(rule: &str) -> String {
     (0..10_000).map(|number| format!("- {}\n", rule.replace('N', &number.to_string()))).collect()
 }
@@ -265,7 +265,7 @@ fn rules_beside_errors_are_checked_for_warnings() {
     page.add_case(text, &warnings(text));
     golden!("warnings/beside_errors", page);
     let twice = "domain: d\nrules:\n- {id: sound, limit: 1/s, cost: 50, cost: 1}\n";
-    assert_eq!(warnings(twice), "", "it is unknown which of the two costs is meant");
+    assert_eq!(warnings(twice), "", "it is ambiguous which of the two costs applies");
     assert_eq!(warnings("domain: d\nrules: ["), "");
 }
 

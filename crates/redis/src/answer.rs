@@ -1,4 +1,4 @@
-//! Decodes the reply of the script: the core functions compute the answers from the states that it carries.
+//! Decodes the reply of a script. It contains states, from which the core functions compute the answers.
 
 use tollgate_core::{
     Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, Outcome, Params, Report, Retry, SlidingSlices,
@@ -10,7 +10,7 @@ use crate::own::{OwnState, bucket_ticks, leases_left, restore_slices};
 use crate::params::{EXACT, HEAD, is_fixed_length, micros_ceil, state_len};
 use crate::request::{Decider, OTHER_PARAMETERS, carries_taken, spread};
 
-/// Bytes that are consumed from the front.
+/// A cursor over bytes.
 #[derive(Debug)]
 pub(crate) struct Bytes<'a>(&'a [u8]);
 
@@ -29,12 +29,12 @@ impl<'a> Bytes<'a> {
         Ok(taken)
     }
 
-    /// Returns what is left.
+    /// Returns the remaining bytes.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.0
     }
 
-    /// Reads an integer of at most eight bytes.
+    /// Reads a little-endian integer of `width` bytes, at most 8.
     pub(crate) fn take_number(&mut self, width: usize) -> Result<u64, TooShort> {
         let mut wide = [0; 8];
         wide[..width].copy_from_slice(self.take(width)?);
@@ -42,7 +42,7 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// Reads the answers to the groups of one request from a reply.
+/// Reads answers to groups from a reply.
 #[derive(Debug)]
 pub(crate) struct ReplyReader<'a> {
     bytes: Bytes<'a>,
@@ -56,12 +56,12 @@ const TYPE: &str = "the key of a limit holds another type";
 const NOT_OURS: &str = "the key of a limit holds a value of another program";
 
 impl<'a> ReplyReader<'a> {
-    /// Returns a reader of a part of a reply that was decided at `now`.
+    /// Returns a reader for part of a reply that was decided at store time `now`, in microseconds.
     pub(crate) fn new(bytes: &'a [u8], now: u64, decider: Decider) -> Self {
         Self { bytes: Bytes::new(bytes), now, decider }
     }
 
-    /// Adds the answer to the next group, which is `group`.
+    /// Reads the answer to `group`, the next group in the reply.
     pub(crate) fn read(&mut self, group: &Group<'_>, answers: &mut Answers) -> Result<(), TooShort> {
         let status = self.bytes.take(1)?[0];
         let store_time = Time::from_nanos(instant_nanos(self.now));
@@ -90,7 +90,7 @@ impl<'a> ReplyReader<'a> {
         Ok(())
     }
 
-    /// Adds the answer to a charge; returns whether its state could be decoded.
+    /// Reads the answer to a charge. Returns whether its state could be decoded.
     fn read_charge(
         &mut self,
         decided: &GroupDecision,
@@ -100,7 +100,7 @@ impl<'a> ReplyReader<'a> {
     ) -> Result<bool, TooShort> {
         let refusing = self.bytes.take(1)?[0];
         let taken = match carries_taken(decided.verb, charge).then(|| self.bytes.take_number(7)).transpose()? {
-            // A cost above the capacity of every limit is sent as this amount, which only `Unlimited` admits.
+            // Costs are clamped to `EXACT` when sent. Only `Unlimited` admits such a cost, and takes all of it.
             Some(taken) if taken < EXACT => Cost::new(taken),
             Some(_) | None => charge.ask.cost(),
         };
@@ -117,7 +117,7 @@ impl<'a> ReplyReader<'a> {
         } else {
             let has_head = self.decider == Decider::General && charge.limits.as_slice().iter().all(is_fixed_length);
             if has_head {
-                // The reply carries the whole value, which is less work for the script than a part of it.
+                // The reply contains the whole value, because cutting out the state would be more work for the script.
                 self.bytes.take(HEAD - 2)?;
                 let length = self.bytes.take_number(2)?;
                 self.bytes.take(length as usize)?;
@@ -141,7 +141,7 @@ impl<'a> ReplyReader<'a> {
     }
 }
 
-/// What is known about a group before its charges are read.
+/// The decision about a group, read before its charges.
 struct GroupDecision {
     verb: StoreVerb,
     admitted: bool,
@@ -165,13 +165,13 @@ struct LimitAnswer {
 struct ChargeContext<'a> {
     ask: Ask,
     taken: Cost,
-    /// Whether the state is that after the take.
+    /// Whether the state includes this charge.
     committed: bool,
     now: Now<'a>,
 }
 
 impl ChargeContext<'_> {
-    /// Answers from a state under the parameters of the charge.
+    /// Computes the answer from a state with the charge's parameters.
     fn answer(&self, limits: &Limits, bytes: &mut Bytes<'_>, refusing: u8) -> Result<DecodedAnswer, TooShort> {
         let mut answer =
             DecodedAnswer { outcome: Outcome::Allow, stamps: Default::default(), reports: [None; Limits::MAX] };
@@ -185,14 +185,14 @@ impl ChargeContext<'_> {
         Ok(answer)
     }
 
-    /// Answers from a state that keeps its other parameters, as it was before the charge.
+    /// Computes the answer from the state before the charge, which keeps parameters other than the charge's.
     fn answer_foreign(&self, limits: &Limits, mut own: OwnState, refusing: u8, is_recorded: bool) -> DecodedAnswer {
         let verdict = limits.weigh_from(&own.limits, &*own.words, &self.now, self.ask);
         let outcome = match verdict.outcome() {
             Outcome::Delay(wait) if refusing == 0 => Outcome::Delay(ceil_to_tick(wait)),
             _ if refusing == 0 => Outcome::Allow,
             Outcome::Deny(retry) => Outcome::Deny(ceil_retry(retry)),
-            // The script has refused, so the wait is at least a tick.
+            // The script refused, so the wait is at least one tick.
             Outcome::Allow | Outcome::Delay(_) => Outcome::Deny(Retry::After(TICK)),
         };
         if is_recorded && verdict.is_admitted() == (refusing == 0) && verdict.taken() == Cost::ZERO {
@@ -308,12 +308,13 @@ impl ChargeContext<'_> {
         words
     }
 
-    /// Answers by the core functions: the outcome from the state before the take, the report from the state after it.
+    /// Computes the outcome from the state before the charge (`before`) and the report from the state after it
+    /// (`words`).
     fn limit_answer(&self, limit: &Limit, words: &[u64], before: &[u64], stamp: Stamp, refuses: bool) -> LimitAnswer {
         let outcome = if refuses {
             match limit.weigh(words, &self.now, self.ask).outcome() {
                 Outcome::Deny(retry) => Outcome::Deny(ceil_retry(retry)),
-                // The script has refused, so the wait is at least a tick.
+                // The script refused, so the wait is at least one tick.
                 Outcome::Allow | Outcome::Delay(_) => Outcome::Deny(Retry::After(TICK)),
             }
         } else {
@@ -332,15 +333,15 @@ impl ChargeContext<'_> {
     }
 }
 
-/// Converts an instant of the store to nanoseconds. A damaged value may be beyond what fits.
+/// Converts store microseconds to nanoseconds. Saturates, because a damaged value may be too large.
 pub(crate) const fn instant_nanos(micros: u64) -> u64 {
     micros.saturating_mul(1_000)
 }
 
-/// The tick of the clock that decides.
+/// Resolution of the store's clock.
 const TICK: Nanos = Nanos::from_micros(1);
 
-/// Rounds a wait up to a tick of the clock that decides: less would be too short.
+/// Rounds a wait up to the resolution of the store's clock, so that it is never too short.
 fn ceil_retry(retry: Retry) -> Retry {
     match retry {
         Retry::After(wait) => Retry::After(ceil_to_tick(wait)),

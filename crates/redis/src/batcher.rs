@@ -1,10 +1,9 @@
-//! A task that sends the requests of all callers, first come first served, in as few calls as
-//! possible.
+//! A task that sends the requests of all callers in FIFO order, in as few calls as possible.
 //!
-//! A request that finds the link idle is sent immediately. While a call is in progress, further requests queue up and
-//! are sent together in the next call: the busier the link, the more requests share the cost of a call, and none waits
-//! for a batch to fill. When many are queued, they are sent before the answer: then the store works on one call while the
-//! answers to the other are passed to their callers.
+//! While the link is idle, a request is sent immediately. While a call is in flight, further requests queue up and are
+//! sent together in the next call. The busier the link, the more requests share the cost of a call; no request waits
+//! for a batch to fill. If many requests are queued, a second call is sent before the first is answered. The store can
+//! then work on one call while callers receive the answers to the other.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,18 +23,18 @@ use crate::script::Scripts;
 /// The health of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Unknown: the first connection is being made.
+    /// The first connection attempt is in progress.
     Connecting,
-    /// Requests are sent to it.
+    /// Requests are sent to the store.
     Up,
-    /// Requests are not sent to it until a probe succeeds.
+    /// No requests are sent to the store until a probe succeeds.
     Down {
         /// The last error, for the log.
         why: String,
     },
 }
 
-/// Counts of calls.
+/// Call statistics.
 #[derive(Debug, Default)]
 pub(crate) struct CallCounters {
     /// Connections made.
@@ -46,12 +45,12 @@ pub(crate) struct CallCounters {
     pub(crate) durations: DurationCounters,
 }
 
-/// Groups of one caller, waiting to be sent.
+/// The groups of one caller, to be sent.
 #[derive(Debug)]
 pub(crate) struct QueuedRequest {
     pub(crate) groups: Vec<QueuedGroup>,
     pub(crate) claim: Arc<Claim>,
-    /// Gets an answer for each group, or one error for all of them.
+    /// Receives an answer for each group, or one error for the whole request.
     pub(crate) reply: oneshot::Sender<Result<Vec<GroupReply>, StoreError>>,
 }
 
@@ -61,18 +60,18 @@ impl QueuedRequest {
     }
 }
 
-/// The answer to one group, or why there is none.
+/// The answer to one group, or the reason why there is none.
 pub(crate) type GroupReply = Result<ReplyPart, NoReply>;
 
-/// Why a group has no answer.
+/// Reason why a group has no answer.
 #[derive(Debug)]
 pub(crate) enum NoReply {
     Failed(StoreError),
-    /// Nothing was done: its keys are at this address.
+    /// Not executed: the keys are at this address.
     Moved(String),
-    /// Nothing was done: its keys are being moved to this address, where the request must be preceded by `ASKING`.
+    /// Not executed: the keys are being moved to this address. Send the group there, after `ASKING`.
     Ask(String),
-    /// Nothing was done: some of its keys, or of those of other groups in its call, are being moved.
+    /// Not executed: some keys of the call are being moved.
     TryAgain,
 }
 
@@ -93,8 +92,8 @@ impl ReplyPart {
     }
 }
 
-/// Claimed by a caller that gives up or by the task that sends, whichever comes first. So it is always known whether a
-/// request was sent.
+/// Decides the race between a caller that gives up and the task that sends. Only one of them can claim the request, so
+/// it is always known whether the request was sent.
 #[derive(Debug, Default)]
 pub(crate) struct Claim(AtomicU8);
 
@@ -102,14 +101,14 @@ const QUEUED: u8 = 0;
 const TAKEN: u8 = 1;
 
 impl Claim {
-    /// Claims the request; `false` if the other side was first. It publishes no data, so no
-    /// ordering is needed.
+    /// Claims the request. Returns `false` if the other side was first. Relaxed ordering is enough, because the claim
+    /// publishes no data.
     pub(crate) fn take(&self) -> bool {
         self.0.compare_exchange(QUEUED, TAKEN, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
-/// The task.
+/// The task that batches and sends requests.
 pub(crate) struct Batcher {
     pub(crate) config: Config,
     pub(crate) scripts: Arc<Scripts>,
@@ -117,26 +116,26 @@ pub(crate) struct Batcher {
     pub(crate) queue: mpsc::Receiver<QueuedRequest>,
     pub(crate) health: watch::Sender<Health>,
     pub(crate) counters: Arc<CallCounters>,
-    /// Notified of changes of the health.
+    /// Notified when the health changes.
     pub(crate) changed: Option<Arc<Notify>>,
 }
 
-/// Maximum number of calls in progress.
+/// Maximum number of calls in flight.
 const MAX_CALLS: usize = 2;
-/// The number of queued charges that are sent while another call is in progress. Fewer wait for it, and more share the cost of
-/// the next call.
+/// Minimum number of queued charges for a second call in flight. Fewer charges wait for the first call, so that more of
+/// them share the next one.
 const SECOND_CALL: usize = 32;
 
-/// Why serving ended.
+/// Reason why [`Batcher::serve`] returned.
 enum ServeEnd {
     /// The store was dropped.
     Closed,
-    /// The store must be probed before further requests are sent to it.
+    /// The store failed, and must be probed before further requests are sent.
     Failed(String),
 }
 
 impl Batcher {
-    /// Connects and serves repeatedly, until the store is dropped.
+    /// Connects and serves requests, and reconnects after failures, until the store is dropped.
     pub(crate) async fn run(mut self) {
         while let Some(link) = self.recover().await {
             self.counters.connections.fetch_add(1, Ordering::Relaxed);
@@ -155,8 +154,7 @@ impl Batcher {
         }
     }
 
-    /// Probes the store until it answers; requests that arrive meanwhile are refused. `None` when
-    /// the store was dropped.
+    /// Probes the store until it answers, and fails requests in the meantime. Returns `None` if the store was dropped.
     async fn recover(&mut self) -> Option<Link> {
         loop {
             let (config, scripts) = (self.config.clone(), self.scripts.clone());
@@ -176,7 +174,7 @@ impl Batcher {
                 result = &mut work => return Some(result),
                 waiting = self.queue.recv() => {
                     let error = unavailable_error(&self.config, &self.health.borrow());
-                    // A caller that gave up needs no answer.
+                    // Fails only if the caller gave up.
                     let _ = waiting?.reply.send(Err(error));
                 }
             }
@@ -196,7 +194,7 @@ impl Batcher {
             tokio::select! {
                 biased;
                 Some(done) = calls.join_next(), if !calls.is_empty() => {
-                    // A call that panicked has dropped its callers, who get an error.
+                    // A call that panicked has dropped its reply channels, so its callers get an error.
                     let failure: Option<CallError> = done.ok().flatten();
                     self.counters.failures.fetch_add(failure.is_some().into(), Ordering::Relaxed);
                     let trips = breaker.note(failure.is_some());
@@ -235,18 +233,18 @@ impl Batcher {
     fn refuse(&self, batch: Batch, why: &str) {
         for request in batch.requests.into_iter().chain(batch.left_over) {
             let error = unavailable_error(&self.config, &Health::Down { why: why.to_owned() });
-            // A caller that gave up needs no answer.
+            // Fails only if the caller gave up.
             let _ = request.reply.send(Err(error));
         }
     }
 }
 
-/// Requests to be sent in one call.
+/// Requests to be sent together.
 #[derive(Default)]
 struct Batch {
     requests: Vec<QueuedRequest>,
     charges: usize,
-    /// A request that does not fit.
+    /// A request that did not fit into this batch; it starts the next one.
     left_over: Option<QueuedRequest>,
 }
 
@@ -265,8 +263,7 @@ impl Batch {
         }
     }
 
-    /// Returns the requests to send now, without those whose callers gave up. The one that did not fit is the first of the next
-    /// batch.
+    /// Returns the requests to send now, except those whose callers gave up, and starts the next batch.
     fn take(&mut self) -> Vec<QueuedRequest> {
         let mut requests = std::mem::take(&mut self.requests);
         requests.retain(|request| request.claim.take());
@@ -278,7 +275,7 @@ impl Batch {
     }
 }
 
-/// Sends batches. The calls in progress share it.
+/// Sends batches. Shared by the calls in flight.
 struct BatchSender {
     config: Config,
     scripts: Arc<Scripts>,
@@ -286,14 +283,14 @@ struct BatchSender {
 }
 
 impl BatchSender {
-    /// Sends a batch and answers its callers; returns the first failure, if there was any.
+    /// Sends a batch and answers its callers. Returns the first failure, if any.
     async fn decide(&self, mut link: Link, batch: Vec<QueuedRequest>) -> Option<CallError> {
         self.counters.charges.fetch_add(batch.iter().map(|request| request.charges() as u64).sum(), Ordering::Relaxed);
         let groups: Vec<&QueuedGroup> = batch.iter().flat_map(|request| &request.groups).collect();
         let mut replies: Vec<Option<Result<ReplyPart, CallError>>> = groups.iter().map(|_| None).collect();
         let with_special = self.scripts.special.is_some();
         self.call(&mut link, &groups, &mut replies, with_special).await;
-        // The special script has changed nothing about the charges that it left to the general one.
+        // The special script did not execute the groups that it left to the general script.
         let left = |reply: &Option<Result<ReplyPart, CallError>>| matches!(reply, Some(Ok(part)) if is_left_to_general(part.bytes()));
         if replies.iter().any(left) {
             replies.iter_mut().filter(|reply| left(reply)).for_each(|reply| *reply = None);
@@ -313,7 +310,7 @@ impl BatchSender {
             None => Err(NoReply::Failed(StoreError::Unknown { why: "no call for a group".to_owned() })),
         });
         for request in batch {
-            // A caller that gave up needs no answer.
+            // Fails only if the caller gave up.
             let _ = request.reply.send(Ok(replies.by_ref().take(request.groups.len()).collect()));
         }
         drop(replies);
@@ -340,7 +337,7 @@ impl BatchSender {
         }
     }
 
-    /// Returns the error of a caller whose group was part of a failed call.
+    /// Returns the error for a caller whose group was in a failed call.
     fn to_store_error(&self, error: &CallError) -> StoreError {
         let why = format!("{}: {}", self.config.address, error.describe(&self.config));
         match error {
@@ -354,7 +351,7 @@ impl BatchSender {
     }
 }
 
-/// Returns the error for requests while the store is in this state.
+/// Returns the error for a request while the store has this health.
 pub(crate) fn unavailable_error(config: &Config, health: &Health) -> StoreError {
     let address = &config.address;
     StoreError::Unavailable {
@@ -366,7 +363,7 @@ pub(crate) fn unavailable_error(config: &Config, health: &Health) -> StoreError 
     }
 }
 
-/// Splits the reply of a call into the answers to its groups.
+/// Splits the reply to a call into the answers to its groups.
 fn split(
     call: &Call<'_>,
     groups: &[&QueuedGroup],

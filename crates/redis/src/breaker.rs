@@ -1,24 +1,23 @@
-//! A circuit breaker: decides when to stop asking a store that does not answer.
+//! A circuit breaker: stops sending requests to a store that does not answer.
 
-/// The results of the last calls.
+/// The results of the most recent calls.
 ///
-/// A single late answer does not open it: the next call may succeed. When half of the last calls
-/// failed, further requests would most likely time out, so the breaker opens until a probe
-/// succeeds.
+/// A single late answer does not open the breaker, because the next call may succeed. When half of the recent calls
+/// have failed, further requests would most likely time out. The breaker then opens until a probe succeeds.
 #[derive(Debug, Default)]
 pub(crate) struct Breaker {
-    /// A bit for each of the last calls, the newest lowest; set if it failed.
+    /// One bit per call, set if the call failed. The lowest bit is the newest call.
     failed: u16,
     calls: u32,
 }
 
 impl Breaker {
-    /// How many calls are considered.
+    /// Number of recent calls considered.
     const WINDOW: u32 = 10;
-    /// Minimum number of calls for a decision.
+    /// Minimum number of calls before the breaker can open.
     const FEWEST: u32 = 4;
 
-    /// Records the result of a call; returns whether the breaker opens. The record is then cleared.
+    /// Records the result of a call and returns whether the breaker opens. Opening clears the record.
     pub(crate) fn note(&mut self, failed: bool) -> bool {
         self.failed = (self.failed << 1 | u16::from(failed)) & ((1 << Self::WINDOW) - 1);
         self.calls = Self::WINDOW.min(self.calls + 1);
@@ -34,7 +33,7 @@ impl Breaker {
 mod tests {
     use super::*;
 
-    /// Checks which call, `x` for a failed one, opens the breaker.
+    /// Checks which call opens the breaker. In `calls`, `x` is a failed call.
     #[track_caller]
     fn check(calls: &str, expected: Option<usize>) {
         let mut breaker = Breaker::default();

@@ -1,14 +1,13 @@
-//! Counts the nodes that share the store, for the share of the limits that each has while the store
-//! does not answer.
+//! Counts the nodes that use the store. During a store outage, each node enforces its share of the limits, computed
+//! from this count.
 //!
-//! Every node adds itself to a sorted set with the store's time, every second, and counts the nodes that did so
-//! recently. A node that stops removes itself; one that crashed expires. While the store does not answer, which is
-//! when the count is needed, the last one is used. The census has its own connection, and no decision depends on
-//! it.
+//! Every second, each node adds itself to a sorted set, with the store's time as the score, and counts the recent
+//! entries. A node that stops removes its entry; the entry of a crashed node expires. During an outage the last count
+//! is used. The census has its own connection, and decisions never wait for it.
 //!
-//! If the count is too low, nodes admit too much; if it is too high, too little. So a higher count is used
-//! immediately, and a lower one only when it was seen several times in a row: after a stall of the store, nodes
-//! return one by one.
+//! If the count is too low, nodes admit too much; if it is too high, they admit too little. So a higher count is used
+//! immediately, and a lower count only after several lower counts in a row: after a store stall, nodes return one by
+//! one.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -24,14 +23,13 @@ use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::lanes::TAGS;
 use crate::link::{dial, send};
 
-/// How often a node adds itself.
+/// Interval at which a node renews its entry.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How many counts in a row must be lower before the lower one is used.
+/// Number of consecutive lower counts before a lower count is used.
 const LOWER_COUNTS: u32 = 3;
 
-/// KEYS[1] the sorted set, ARGV[1] the name of the node. Removes nodes that have not added
-/// themselves for four seconds.
+/// KEYS[1]: the sorted set; ARGV[1]: the node's name. Removes entries that are at least four seconds old.
 const SCRIPT: &str = "\
 local now = redis.call('TIME')[1]
 redis.call('ZADD', KEYS[1], now, ARGV[1])
@@ -39,32 +37,31 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 4)
 redis.call('EXPIRE', KEYS[1], 60)
 return redis.call('ZCARD', KEYS[1])";
 
-/// Removes this node from the census.
+/// This node's membership in the census.
 #[derive(Clone, Debug)]
 pub struct Membership {
     leave: mpsc::Sender<oneshot::Sender<()>>,
 }
 
 impl Membership {
-    /// Returns a membership and the receiver of its request to leave.
+    /// Returns a membership and the receiver of its leave request.
     pub(crate) fn new() -> (Self, mpsc::Receiver<oneshot::Sender<()>>) {
         let (leave, leaving) = mpsc::channel(1);
         (Self { leave }, leaving)
     }
 
-    /// Removes this node from the count of the others, for a node that stops. Returns when the store has removed
-    /// it, after a second at the latest, or when the store is dropped.
+    /// Removes this node from the census, for a node that stops. Completes when the store has removed the node, after a
+    /// timeout of one second, or when the store is dropped.
     pub async fn leave(&self) {
         let (done, left) = oneshot::channel();
         if self.leave.send(done).await.is_ok() {
-            // Fails only if the census has ended, which removes the node too.
+            // Fails only if the census has ended, which also removes the node.
             let _ = left.await;
         }
     }
 }
 
-/// Adds this node and sends the count to `nodes` whenever it changes, until the store is dropped or
-/// the node leaves.
+/// Keeps this node in the census and sends changed counts to `nodes`, until the store is dropped or the node leaves.
 pub(crate) async fn take_part(
     config: Config,
     cluster: Option<Arc<Cluster>>,
@@ -98,7 +95,7 @@ pub(crate) async fn take_part(
             () = tokio::time::sleep(EVERY) => {}
         }
     };
-    // If the store does not answer, the node expires.
+    // If the store does not answer, the entry expires.
     let _ = timeout(CONNECT_TIMEOUT, ask(&mut connection, &config, cluster.as_deref(), &leave)).await;
     if let Some(done) = done {
         let _ = done.send(());
@@ -127,16 +124,17 @@ async fn ask(
     }
 }
 
-/// Uses a higher count immediately, and a lower one when it was seen several times in a row.
+/// Uses a higher count immediately, and a lower count only after [`LOWER_COUNTS`] lower counts in a row.
 #[derive(Debug, Default)]
 struct StableCount {
+    /// Consecutive counts below the count in use.
     lower: u32,
-    /// The highest of the lower counts.
+    /// Highest of these lower counts.
     highest: u32,
 }
 
 impl StableCount {
-    /// Returns the count to use after `known` when `count` is seen.
+    /// Returns the count to use, given the count in use (`known`) and a new one.
     fn next(&mut self, known: u32, count: u32) -> u32 {
         if count >= known {
             *self = Self::default();

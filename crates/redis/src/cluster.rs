@@ -1,7 +1,7 @@
-//! The primaries of a Redis Cluster: which of them has which lane.
+//! The primaries of a Redis Cluster, and the routing of lanes to primaries.
 //!
-//! Every primary has its own queue, connection and circuit breaker, so a failing one affects only its own lanes. A task asks
-//! for the slots when a primary is lost, when a key has moved, and regularly.
+//! Every primary has its own queue, connection and circuit breaker, so a failing primary affects only its own lanes. A
+//! task refreshes the slot map at regular intervals, and when a primary is lost or a slot moves.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock, Weak};
@@ -21,32 +21,32 @@ use crate::primary::Primary;
 use crate::script::Scripts;
 use crate::sentinel::with_address;
 
-/// How often the slots are asked for if nothing happens.
+/// Refresh interval of the slot map while the cluster is stable.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
-/// The most primaries; further ones are not used. A cluster has at most 1,000 nodes.
+/// Maximum number of primaries; further primaries are ignored. A cluster has at most 1,000 nodes.
 const MAX_PRIMARIES: usize = 1_000;
 
-/// The primaries of a cluster, and which of them has which lane.
+/// The primaries of a cluster, and the primary of each lane.
 pub(crate) struct Cluster {
     config: Config,
     scripts: Arc<Scripts>,
     counters: Arc<CallCounters>,
     routes: RwLock<Routes>,
-    /// Notified when the slots should be asked for.
+    /// Notified when the slot map must be refreshed.
     stale: Arc<Notify>,
     health: watch::Sender<Health>,
 }
 
 #[derive(Debug, Default)]
 struct Routes {
-    /// The primary of each lane, if it is known.
+    /// The primary of each lane, if known.
     lanes: Vec<Option<Arc<Primary>>>,
-    /// The primaries by their `host:port`.
+    /// The primaries by `host:port`.
     primaries: HashMap<String, Arc<Primary>>,
 }
 
 impl Cluster {
-    /// Starts the task that follows the cluster; it ends when the cluster is dropped.
+    /// Starts the task that tracks the cluster. It ends when the `Cluster` is dropped.
     pub(crate) fn start(config: Config, scripts: Arc<Scripts>, counters: Arc<CallCounters>) -> Arc<Self> {
         let cluster = Arc::new(Self {
             config,
@@ -67,7 +67,7 @@ impl Cluster {
     /// Returns the primary of a lane.
     ///
     /// # Errors
-    /// If it is not known.
+    /// If the primary is unknown.
     pub(crate) fn primary(&self, lane: usize) -> Result<Arc<Primary>, StoreError> {
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         let known = routes.lanes.get(lane).cloned().flatten();
@@ -89,7 +89,7 @@ impl Cluster {
             .ok_or_else(|| StoreError::Unavailable { why: format!("cannot use {address}: invalid, or too many nodes") })
     }
 
-    /// Notes that a lane has moved.
+    /// Records that a lane has moved to `address`.
     pub(crate) fn move_lane(&self, lane: usize, address: &str) {
         let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
         let primary = self.find_or_start(&mut routes, address);
@@ -116,10 +116,10 @@ impl Cluster {
         Some(primary)
     }
 
-    /// Asks any node for the slots and uses the answer, even if the number of lanes cannot be checked.
+    /// Fetches the slot map from the first node that answers, and applies it even if the lane count cannot be checked.
     ///
     /// # Errors
-    /// Why not all lanes can be used.
+    /// If some lanes cannot be used.
     async fn refresh(&self) -> Result<(), String> {
         let mut problems = Vec::new();
         for (host, port) in self.nodes() {
@@ -147,7 +147,7 @@ impl Cluster {
         up.chain(self.config.cluster.iter().flat_map(|seeds| seeds.iter().cloned())).collect()
     }
 
-    /// Returns the address of the primary of each lane by one node.
+    /// Asks one node for the primary's address of each lane.
     async fn ask(&self, host: &str, port: u16) -> Result<Vec<Option<String>>, String> {
         let mut connection = dial_to(&self.config, with_address(&self.config.server, host, port))
             .await
@@ -165,7 +165,7 @@ impl Cluster {
         Ok(addresses)
     }
 
-    /// Checks that the store uses the same number of lanes, which is recorded in the first of them.
+    /// Checks the store's lane count, which is recorded in the first lane, against this node's.
     async fn check_lanes(&self, addresses: &[Option<String>]) -> Result<(), LanesError> {
         let Some((host, port)) = addresses.first().and_then(|address| split_address(address.as_deref()?)) else {
             return Err(LanesError::Unchecked("lane 0 has no primary".to_owned()));
@@ -200,7 +200,7 @@ impl Cluster {
         routes.primaries.retain(|address, _| in_use(address));
     }
 
-    /// Returns the health of the whole: up if the primaries of all lanes are.
+    /// Returns the overall health: up if the primaries of all lanes are up.
     fn overall(&self) -> Health {
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         let unserved = routes.lanes.iter().filter(|lane| lane.is_none()).count();
@@ -221,11 +221,11 @@ impl Cluster {
     }
 }
 
-/// Why the number of lanes in the store is not confirmed to be ours.
+/// Result of a failed lane count check.
 enum LanesError {
-    /// The server of the first lane does not answer; other lanes can still be used.
+    /// The server of the first lane did not answer. Other lanes can still be used.
     Unchecked(String),
-    /// No lane may be used.
+    /// The store has another lane count, so no lane may be used.
     Different(String),
 }
 
@@ -235,7 +235,7 @@ fn split_address(address: &str) -> Option<(String, u16)> {
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// Keeps the routes and the health current, until the cluster is dropped.
+/// Keeps the routes and the health up to date until the cluster is dropped.
 async fn follow(cluster: Weak<Cluster>, stale: Arc<Notify>) {
     loop {
         let Some(cluster_now) = cluster.upgrade() else { return };
@@ -245,7 +245,7 @@ async fn follow(cluster: Weak<Cluster>, stale: Arc<Notify>) {
             Err(why) => Health::Down { why },
         };
         let is_up = health == Health::Up;
-        // While connecting, the health stays unknown until all primaries have answered.
+        // While some primaries are still connecting, the last health stays.
         if health != Health::Connecting {
             cluster_now.health.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
         }
@@ -258,8 +258,8 @@ async fn follow(cluster: Weak<Cluster>, stale: Arc<Notify>) {
     }
 }
 
-/// Returns the address of the primary of each lane from a reply to `CLUSTER SLOTS`; a node without a name is the one
-/// that was asked.
+/// Returns the primary's address of each lane from a `CLUSTER SLOTS` reply. An empty host means `asked`, the host that
+/// sent the reply.
 fn lanes_by_slots(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
     let mut lanes = vec![None; LANES];
     let Value::Array(ranges) = slots else { return None };
@@ -281,7 +281,7 @@ fn lanes_by_slots(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
     Some(lanes)
 }
 
-/// Records the number of lanes in the store, unless one is recorded; returns the key and its value.
+/// Records the lane count in the store, unless one is already recorded. Returns the key and its value.
 async fn recorded_lanes(
     connection: &mut MultiplexedConnection,
     namespace: &str,

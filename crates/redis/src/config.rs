@@ -1,4 +1,4 @@
-//! The address of the store and its deadlines.
+//! Store configuration: address, namespace and deadlines.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,17 +9,17 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
 use crate::sentinel::Sentinels;
 
-/// Maximum time to connect; no decision waits for it.
+/// Connection timeout. No decision waits for a connection.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often a failed store is probed, in the background.
+/// Interval at which a failed store is probed in the background.
 pub(crate) const PROBE_EVERY: Duration = Duration::from_millis(100);
-/// Maximum number of queued requests. Further ones are refused.
+/// Maximum number of queued requests. Further requests fail as unavailable.
 pub(crate) const QUEUE: usize = 4096;
-/// Maximum number of charges in one call, unless one group has more. During a call the store serves nothing else, for
-/// about 5 µs per charge.
+/// Maximum number of charges in one call, unless a single group has more. A call blocks the store for about 5 µs per
+/// charge.
 pub(crate) const BATCH: usize = 128;
 
-/// The address of a store and how to use it.
+/// Configuration of a store.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,27 +40,27 @@ pub struct Config {
     /// The certificate of this client and its key.
     #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "unused without TLS"))]
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
-    /// Where the address of the server comes from, if not from the URL.
+    /// Sentinels that know the server's address, if the URL does not contain it.
     pub(crate) sentinels: Option<Arc<Sentinels>>,
-    /// Nodes of a cluster to ask first; without any, the server is one of the primaries of a cluster.
+    /// Seed nodes of a cluster. `Some` without seeds: this is the configuration of one cluster primary.
     pub(crate) cluster: Option<Arc<[(String, u16)]>>,
-    /// How many replicas must acknowledge a write.
+    /// Number of replicas that must acknowledge a write.
     pub(crate) wait: u32,
     pub(crate) namespace: String,
     pub(crate) deadline: Duration,
 }
 
-/// Why an address cannot be used. Never contains the password.
+/// Error of an invalid store configuration. Never contains the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// It is not the address of a store.
+    /// The URL is not a valid store address.
     Url {
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// The namespace is not a valid prefix of keys.
+    /// The namespace is not a valid key prefix.
     Namespace {
-        /// The given namespace.
+        /// The invalid namespace, cut to 64 characters.
         given: String,
     },
 }
@@ -71,7 +71,7 @@ impl fmt::Display for ConfigError {
             Self::Url { problem } => {
                 write!(
                     f,
-                    "invalid address of a store: {problem}; write it like redis://user:password@host:6379/0, \
+                    "invalid store address: {problem}; write it like redis://user:password@host:6379/0, \
                      redis+sentinel://host:26379,host:26379/master or redis+cluster://host:6379,host:6379"
                 )
             }
@@ -85,18 +85,23 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Parses `redis://[user:password@]host[:port][/db]`, or `redis+sentinel://[user:password@]host[:port],…/master[/db]` with
-    /// the sentinels that know the server called `master`, or `redis+cluster://[user:password@]host[:port],…` with some nodes
-    /// of a cluster. `rediss` instead of `redis` uses TLS. A server that says that it belongs to a cluster when the store is
-    /// created is used as a node of it.
+    /// Parses a store URL, in one of these forms:
     ///
-    /// After a `?` there may be, separated by `&`: `namespace`; with TLS `ca`, the file of a certificate authority to
-    /// trust instead of those of the operating system, and `cert` and `key`, the files of a certificate of this client;
-    /// with Sentinel `sentinel_user` and `sentinel_password`, which the sentinels require; `wait`, the number of
-    /// replicas that must acknowledge a write before it counts.
+    /// - `redis://[user:password@]host[:port][/db]`: a single server. If the server belongs to a cluster, and answers
+    ///   when the store is created, the whole cluster is used.
+    /// - `redis+sentinel://[user:password@]host[:port],…/master[/db]`: sentinels that know the server called `master`.
+    /// - `redis+cluster://[user:password@]host[:port],…`: some nodes of a cluster.
+    ///
+    /// `rediss` instead of `redis` enables TLS. After a `?`, these options can follow, separated by `&`:
+    ///
+    /// - `namespace`: see [`Config::namespace`].
+    /// - `wait`: number of replicas that must acknowledge a write before it counts.
+    /// - With TLS, `ca`: file of a certificate authority to trust instead of the operating system's.
+    /// - With TLS, `cert` and `key`: files of a client certificate and its key.
+    /// - With Sentinel, `sentinel_user` and `sentinel_password`: credentials for the sentinels.
     ///
     /// # Errors
-    /// If it is something else.
+    /// If the URL or an option is invalid.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let wrong = |problem: &str| ConfigError::Url { problem: problem.to_owned() };
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong(SCHEMES))?;
@@ -153,7 +158,7 @@ impl Config {
             address = format!("cluster {address}");
             cluster = Some(seeds.into());
         }
-        // The message of the client may quote parts of the address, so only its kind is reported.
+        // The client's error message may quote parts of the URL, so only the error category is reported.
         let server = url.into_connection_info().map_err(|error| wrong(error.category()))?;
         if !server.addr().is_supported() {
             return Err(wrong("TLS is not compiled in"));
@@ -167,7 +172,7 @@ impl Config {
         }
     }
 
-    /// Returns how to connect to the cluster that the server belongs to.
+    /// Returns the configuration of the cluster that this server belongs to.
     pub(crate) fn in_cluster(self) -> Self {
         let seed = match self.server.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => (host.clone(), *port),
@@ -176,12 +181,11 @@ impl Config {
         Self { address: format!("cluster {}:{}", seed.0, seed.1), cluster: Some([seed].into()), ..self }
     }
 
-    /// Sets the prefix of all keys, so that several installations can share a server. Default:
-    /// `tollgate`.
+    /// Sets the prefix of all keys, so that several installations can share a server. Default: `tollgate`.
     ///
     /// # Errors
-    /// If it is not 1 to 64 letters, digits, `.`, `_`, `-` or `:`; braces would change which node
-    /// of a cluster holds a key.
+    /// If the namespace is not 1 to 64 letters, digits, `.`, `_`, `-` or `:`. Braces are invalid because they would
+    /// change the hash slot of a key.
     pub fn namespace(self, namespace: &str) -> Result<Self, ConfigError> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
         if !(1..=64).contains(&namespace.len()) || !namespace.bytes().all(fits) {
@@ -190,8 +194,8 @@ impl Config {
         Ok(Self { namespace: namespace.to_owned(), ..self })
     }
 
-    /// Sets how long a decision waits for the store, from request to answer. Default: 10 ms. Below
-    /// a few milliseconds, a store that saves to disk occasionally misses it.
+    /// Sets how long a decision waits for the store, from request to answer. Default: 10 ms. A store that saves to disk
+    /// occasionally misses a deadline of only a few milliseconds.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
@@ -201,19 +205,20 @@ impl Config {
 const SCHEMES: &str =
     "it does not begin with redis://, redis+sentinel:// or redis+cluster://, or the same with rediss for TLS";
 
-/// The most replicas that may be waited for.
+/// Maximum number of replicas in `wait`.
 const MAX_WAIT: u32 = 16;
 
 /// The parts of a URL with several hosts.
 struct SeveralHosts {
     seeds: Vec<(String, u16)>,
     master: String,
-    /// The rest, as in a URL with only the first host.
+    /// The URL with only the first host, without the scheme.
     plain: String,
 }
 
 impl SeveralHosts {
-    /// Splits `[user:password@]host[:port],…[/master[/db]][?query]`; the name of the master and the database only for sentinels.
+    /// Splits `[user:password@]host[:port],…[/master[/db]][?query]`. Only a Sentinel URL has a master name and a
+    /// database.
     fn split(rest: &str, by_sentinel: bool) -> Result<Self, &'static str> {
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = place.split_once('/').unwrap_or((place, ""));
@@ -223,7 +228,7 @@ impl SeveralHosts {
             return Err("the name of the master is missing after the sentinels");
         }
         if !by_sentinel && !path.is_empty() {
-            return Err("a cluster has only one database, without a number");
+            return Err("a cluster has only one database; remove the path after the hosts");
         }
         let standard = if by_sentinel { 26_379 } else { 6_379 };
         let mut seeds = Vec::new();
@@ -275,20 +280,20 @@ mod tests {
     #[test]
     fn errors_never_contain_the_password() {
         let hint = "; write it like redis://user:password@host:6379/0, redis+sentinel://host:26379,host:26379/master or redis+cluster://host:6379,host:6379";
-        let scheme = format!("invalid address of a store: {SCHEMES}{hint}");
+        let scheme = format!("invalid store address: {SCHEMES}{hint}");
         check("http://localhost", Err(&scheme));
         check("localhost:6379", Err(&scheme));
         check("unix:///tmp/socket", Err(&scheme));
         let unknown = |option: &str| {
             format!(
-                "invalid address of a store: unknown option `{option}`; valid: `namespace`, `wait`; with rediss `ca`, `cert`, `key`; with \
+                "invalid store address: unknown option `{option}`; valid: `namespace`, `wait`; with rediss `ca`, `cert`, `key`; with \
                  sentinel `sentinel_user`, `sentinel_password`{hint}"
             )
         };
         check("redis://a:secret@store?name=x", Err(&unknown("name")));
         check("redis://store?ca=x", Err(&unknown("ca")));
         check("redis://store?sentinel_password=x", Err(&unknown("sentinel_password")));
-        let missing = "invalid address of a store: the name of the master is missing after the sentinels";
+        let missing = "invalid store address: the name of the master is missing after the sentinels";
         check("redis+sentinel://a,b", Err(&format!("{missing}{hint}")));
         check("redis+sentinel://a,b/", Err(&format!("{missing}{hint}")));
         let refused = Config::from_url("redis://a:secret@store/x").unwrap_err().to_string();

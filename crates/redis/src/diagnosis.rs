@@ -1,4 +1,4 @@
-//! Diagnoses a store before it is used, for `tollgate doctor`.
+//! Store diagnosis for `tollgate doctor`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,31 +10,31 @@ use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::link::{Link, PROBE_CALLS, describe, dial, find_cluster, send};
 use crate::script::Scripts;
 
-/// How often the scripts are called.
+/// Number of timed probes.
 const CALLS: usize = 20;
 
 /// The findings of [`diagnose`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// The kind and version of the server.
+    /// Server kind and version.
     pub server: String,
-    /// The number of calls of the scripts that were timed.
+    /// Number of timed script calls.
     pub calls: usize,
-    /// The median duration of a call.
+    /// Median duration of a call.
     pub median: Duration,
-    /// The longest duration of a call.
+    /// Longest duration of a call.
     pub worst: Duration,
-    /// By how much the clock of the store is ahead, in microseconds, give or take half a round trip.
+    /// Store clock minus local clock, in microseconds; accurate to half a round trip.
     pub clock_difference_us: i64,
-    /// The eviction policy, if it deletes counters before they expire.
+    /// The eviction policy, if it can delete counters before they expire.
     pub evicts: Option<String>,
 }
 
-/// Connects as a store does, runs the real scripts on a separate key, and compares the clock with `wall_us`, the
-/// microseconds since 1970.
+/// Connects like a store, runs the real scripts on a separate key, and compares the store's clock with `wall_us`, which
+/// returns microseconds since 1970.
 ///
 /// # Errors
-/// Why the store cannot be used.
+/// If the store cannot be used; the message gives the reason.
 pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diagnosis, String> {
     let scripts = Arc::new(Scripts::new());
     let config = &find_cluster(config.clone()).await;
@@ -55,7 +55,7 @@ pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diag
         (Some(version), _) => format!("Valkey {version}"),
         (None, version) => format!("Redis {}", version.unwrap_or("of an unknown version")),
     };
-    // Counters have an expiry, so the volatile policies delete them, too.
+    // Counters have an expiry, so the volatile-* policies can evict them too.
     let policy = line("maxmemory_policy").filter(|policy| *policy != "noeviction");
     let evicts = policy.filter(|_| line("maxmemory").is_some_and(|bytes| bytes != "0")).map(str::to_owned);
     Ok(Diagnosis {
@@ -68,7 +68,7 @@ pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diag
     })
 }
 
-/// Returns `INFO`, and the difference of the clocks.
+/// Returns the `INFO` text and the clock difference in microseconds.
 async fn ask(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<(String, i64), RedisError> {
     let mut connection = dial(config).await?;
     let info = send(&mut connection, &redis::cmd("INFO")).await?;

@@ -1,26 +1,26 @@
-//! How long requests wait for the store, as counts by duration.
+//! A histogram of the time that requests wait for the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The upper bounds of the counts, in microseconds; the last count has none. A store on the same network answers within a
-/// millisecond, and the default deadline is 10.
+/// Upper bucket bounds in microseconds; the last bucket is unbounded. A store on the same network answers within 1 ms,
+/// and the default deadline is 10 ms.
 pub const BOUNDS_US: [u64; 10] = [125, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000];
 
-/// Counts by duration, of all threads. The counts order no other memory access, so every access is relaxed.
+/// The histogram, shared by all threads. It orders no other memory access, so every access is relaxed.
 #[derive(Debug, Default)]
 pub(crate) struct DurationCounters {
     counts: [AtomicU64; BOUNDS_US.len() + 1],
     micros: AtomicU64,
 }
 
-/// Counts of durations.
+/// A snapshot of the histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Durations {
-    /// The number of requests for each bound of [`BOUNDS_US`]: at most that long, and longer than the bound before; the
-    /// last count is for longer ones.
+    /// Number of requests per bucket. Bucket `i` is above `BOUNDS_US[i - 1]` and at most `BOUNDS_US[i]`; see
+    /// [`BOUNDS_US`]. The last bucket has no upper bound.
     pub counts: [u64; BOUNDS_US.len() + 1],
-    /// Their sum in microseconds.
+    /// Sum of all durations, in microseconds.
     pub micros: u64,
 }
 

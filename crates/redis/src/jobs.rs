@@ -1,6 +1,6 @@
-//! Sends groups to the servers of a cluster and follows redirections.
+//! Sends groups to cluster servers and follows redirections.
 //!
-//! A group that is redirected was not executed, so it is sent again within the deadline, at most three times.
+//! A redirected group was not executed, so it is sent again within the deadline, at most three times.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::config::{BATCH, Config};
 use crate::primary::{Primary, Ticket};
 use crate::request::{QueuedGroup, Route};
 
-/// How often a group is sent again because of redirections.
+/// Maximum number of resends of a group.
 const MAX_RESENDS: u8 = 3;
 
-/// Groups that are sent together.
+/// Groups to be sent together, with their indexes.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     indexes: Vec<usize>,
@@ -52,7 +52,7 @@ impl Outbox {
 }
 
 impl Sent {
-    /// Waits for the answers and passes each on with the index of its group.
+    /// Waits for the answers and calls `answer` with the index of each group.
     pub(crate) async fn await_answers(
         self,
         deadline: Instant,
@@ -72,12 +72,12 @@ impl Sent {
     }
 }
 
-/// A group, or a part of one, that is sent to one server.
+/// A group, or part of a group, that is sent to one server.
 pub(crate) struct Job {
     pub(crate) route: Route,
-    /// Whether it has several charges.
+    /// Whether the group has several charges.
     is_divisible: bool,
-    /// The server that a redirection names, instead of that of the lane.
+    /// The redirection target, used instead of the lane's server.
     address: Option<String>,
     resends: u8,
     reply: Option<Result<ReplyPart, JobError>>,
@@ -85,7 +85,7 @@ pub(crate) struct Job {
 
 enum JobError {
     Failed(StoreError),
-    /// Its keys are at two servers, so each charge has to be sent separately.
+    /// The keys are split between two servers, so each charge must be sent separately.
     Split,
 }
 
@@ -95,7 +95,7 @@ impl Job {
         Self { route, is_divisible: charges > 1, address: None, resends: 0, reply: None }
     }
 
-    /// Returns whether each of its charges has to be sent separately.
+    /// Returns whether each charge must be sent separately.
     pub(crate) fn is_split(&self) -> bool {
         matches!(self.reply, Some(Err(JobError::Split)))
     }
@@ -103,7 +103,7 @@ impl Job {
     /// Returns the reply.
     ///
     /// # Errors
-    /// Why there is none.
+    /// If the job failed or has no reply.
     pub(crate) fn into_reply(self) -> Result<ReplyPart, StoreError> {
         match self.reply {
             Some(Ok(part)) => Ok(part),
@@ -128,7 +128,7 @@ impl Job {
                 (self.address, self.route.asking, self.route.alone) = (Some(address.clone()), true, true);
                 address
             }
-            // Of the groups in a call, those whose keys are at one server can be decided there.
+            // In a call of its own, the group succeeds if all of its own keys are on one server.
             Err(NoReply::TryAgain) if !self.route.alone => {
                 self.route.alone = true;
                 "the same server".to_owned()
@@ -144,7 +144,7 @@ impl Job {
     }
 }
 
-/// Sends groups, each with its index, to one server that is not part of a cluster; passes each reply on with the index.
+/// Sends indexed groups to a server outside of a cluster, and calls `answer` with each index and reply.
 pub(crate) async fn ask_primary(
     primary: &Primary,
     config: &Config,
@@ -184,10 +184,10 @@ pub(crate) async fn ask_primary(
     }
 }
 
-/// Jobs that were sent, by server.
+/// Sent jobs by server.
 type Dispatched = Vec<(Arc<Primary>, Sent)>;
 
-/// Queues all jobs without a reply. `encode` returns the group of a job, by its index.
+/// Queues all jobs without a reply. `encode` returns the group of the job with the given index.
 pub(crate) fn dispatch(
     cluster: &Cluster,
     jobs: &mut [Job],

@@ -1,18 +1,18 @@
-//! Divides keys into lanes, each of which is one slot of a Redis Cluster.
+//! Divides keys into lanes. Each lane is one hash slot of a Redis Cluster.
 //!
-//! All charges of a lane can be decided in one call, whichever rules they belong to: the lane is computed from the
-//! first value that a rule counts by. There are 64 lanes, evenly spaced over the slots, so that equal ranges of slots
-//! have equally many.
+//! All charges in a lane can be decided in one call, even for different rules: the lane is computed from the first
+//! value that a rule counts by. The 64 lanes are evenly spaced over the slots, so equal slot ranges contain equally
+//! many lanes.
 
 use tollgate_engine::store::Charge;
 
-/// The number of lanes. This number is recorded in the store: nodes with another number would count the same keys in
-/// other places.
+/// Number of lanes. The number is recorded in the store, because nodes with different numbers would keep the same key
+/// in different lanes.
 pub(crate) const LANES: usize = 64;
-/// The number of slots for each lane; the slot of lane `n` is the first of them.
+/// Distance between the hash slots of two lanes: lane `n` is hash slot `n * SLOTS_PER_LANE`.
 pub(crate) const SLOTS_PER_LANE: u16 = 16_384 / LANES as u16;
 
-/// The tag between braces in the keys of a lane: the cluster computes the slot from it alone.
+/// Hash tags of the lanes. The cluster computes the hash slot of a key only from its tag, the part between braces.
 pub(crate) const TAGS: [&str; LANES] = [
     "1bz", "nbd", "04s", "o4m", "dlj", "3el", "003", "23e", "5nw", "bgq", "pt6", "c1x", "5j7", "7ia", "4x6", "c58",
     "17p", "n7n", "0ay", "06", "130", "30f", "0e9", "4v", "h85", "bvs", "4mt", "cdr", "qsu", "7xc", "4i4", "6jb",
@@ -20,13 +20,13 @@ pub(crate) const TAGS: [&str; LANES] = [
     "356", "1rh", "gio", "8iq", "31v", "d8p", "5f", "8m1", "b3k", "092l", "6o2", "4ld", "7ys", "hym", "6kr", "abt",
 ];
 
-/// Returns the lane of a value, the same on every node.
+/// Returns the lane of a value. The result is the same on every node.
 pub(crate) fn lane_of(value: &[u8]) -> usize {
     (crate::request::spread(value) % LANES as u64) as usize
 }
 
-/// Returns which of `count` parts of the memory of this node a charge belongs to, given the [`spread`](crate::request::spread) of
-/// its key: in a cluster its lane. On one server the parts only divide the work between threads.
+/// Returns which of this node's `count` in-memory shards holds a charge, given the [`spread`](crate::request::spread)
+/// of its key. In a cluster, this is the lane. With a single server, shards only reduce lock contention.
 pub(crate) fn part_of(charge: &Charge<'_>, spread: u64, count: usize) -> u8 {
     let part = if count == LANES { lane_of(charge.placed_by()) } else { (spread % count as u64) as usize };
     part as u8
@@ -36,7 +36,7 @@ pub(crate) fn part_of(charge: &Charge<'_>, spread: u64, count: usize) -> u8 {
 mod tests {
     use super::*;
 
-    /// CRC-16/XMODEM, which a cluster computes slots by.
+    /// CRC-16/XMODEM, from which a cluster computes hash slots.
     fn hash_slot(tag: &str) -> u16 {
         let mut crc = 0_u16;
         for byte in tag.bytes() {

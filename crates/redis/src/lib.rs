@@ -1,35 +1,35 @@
-//! State of limits in Redis or Valkey, shared by many nodes.
+//! Limit states in Redis or Valkey, shared by many nodes.
 //!
-//! [`RedisStore`] implements the engine's `Store`. A decision is one call of a script (see [`script`]), which
-//! decides any number of charges by the store's own clock, all or none of a group; concurrent
-//! decisions of a process share calls. Keys of rules with `consistency: leased` or `eventual` are decided on the node, by what the
-//! store granted or reported before. It requires Redis 6.2 or newer, or any Valkey.
+//! [`RedisStore`] implements the engine's `Store`. A decision is one script call (see [`script`]). The script charges
+//! each group all or none, using the store's clock. Concurrent decisions in a process share calls. For rules with
+//! `consistency: leased` or `eventual`, the node decides locally, from tokens that the store granted in advance or from
+//! the last known state of the key. Requires Redis 6.2 or newer, or any Valkey.
 //!
 //! # Faults
 //!
-//! [`Health`] and the errors report faults of the store; the rule that a request matches determines what happens to the
-//! request. No request waits beyond the [deadline](Config::deadline), nothing is sent twice, and the store is probed
-//! until it recovers. Each row is caused for real by a test in `tests/outages.rs`, `tests/keys.rs` or the conformance
-//! suite.
+//! [`Health`] and the errors report store faults; the matching rule determines what then happens to a request. No
+//! request waits beyond the [deadline](Config::deadline), no charge is sent twice, and a failed store is probed until
+//! it recovers. For each row of this table, a test causes the fault in a real server: in `tests/outages.rs`, in
+//! `tests/keys.rs`, or in the conformance suite.
 //!
 //! | fault | outcome | test |
 //! |---|---|---|
-//! | killed | in progress: unknown; later: unavailable immediately, until it recovers | `killed_store_…`, `call_in_progress_…` |
-//! | restarted empty, `FLUSHALL` | limits start unused, and hold | `killed_store_…`, `after_flushall_…` |
-//! | unreachable at the start | unavailable until it is reachable | `store_reached_later_…` |
-//! | stopped, or too slow | unknown at the deadline, and counted as spent; after half of the last calls unavailable immediately | `stopped_store_…`, `late_answer_…` |
+//! | killed | in flight: unknown; later: unavailable immediately, until the store recovers | `killed_store_…`, `call_in_progress_…` |
+//! | restarted empty, `FLUSHALL` | limits start unused and are enforced from then on | `killed_store_…`, `after_flushall_…` |
+//! | unreachable at startup | unavailable until the store is reachable | `store_reached_later_…` |
+//! | stopped, or too slow | unknown at the deadline, and counted as spent; once half of the recent calls have failed, unavailable immediately | `stopped_store_…`, `late_answer_…` |
 //! | script cache flushed | the script is sent again, within the deadline | `flushed_script_cache_…` |
-//! | wrong password, user without permission | unavailable; the health has the message of the server, never the password | `wrong_password_…`, `user_without_permission_…` |
-//! | replica, out of memory | unavailable, nothing is spent | `store_that_cannot_write_…` |
-//! | a key of another type, a value of another program | its groups are rejected with the names of their rules, others are not affected, and it is left as it is | `key_of_another_type_…`, `foreign_value_…` |
-//! | a damaged value | rejected, or decoded as a state; others are not affected | `damaged_values_…` |
-//! | a key that lost its expiry | gets one with its next write, and refuses no request until then | `key_without_expiry_…` |
-//! | failover by Sentinel | in progress: unknown; unavailable until the new primary answers; what was not replicated is lost | `sentinel.rs` |
-//! | a primary of a cluster killed or stopped | its lanes as above, until a replica has taken over; other lanes are not affected | `cluster.rs` |
-//! | a slot of a cluster is moved | its groups are sent again where their keys are | `cluster.rs` |
-//! | any of these, `consistency: leased` | leases are spent first, until they expire; what was granted with an answer that is lost counts as spent | `faults/shared.rs`, `leased.rs` |
-//! | any of these, `consistency: eventual` | the node goes on by what it knows; what it took is merged exactly once when the store answers | `faults/shared.rs`, `eventual.rs` |
-//! | calendar windows that do not fit the store's clock | stale, with its time; nothing is spent | `windows_handed_in_are_used_and_must_fit` |
+//! | wrong password, user without permission | unavailable; the health contains the server's message, never the password | `wrong_password_…`, `user_without_permission_…` |
+//! | replica, out of memory | unavailable; nothing is spent | `store_that_cannot_write_…` |
+//! | a key with another type or another program's value | groups with this key are rejected, and the error names their rules; other groups are not affected; the value is kept | `key_of_another_type_…`, `foreign_value_…` |
+//! | a damaged value | rejected, or decoded as some state; other keys are not affected | `damaged_values_…` |
+//! | a key that lost its expiry | the next write sets one; no request is refused because of the missing expiry | `key_without_expiry_…` |
+//! | Sentinel failover | in flight: unknown; then unavailable until the new primary answers; unreplicated writes are lost | `sentinel.rs` |
+//! | a cluster primary killed or stopped | its lanes behave as above until a replica takes over; other lanes are not affected | `cluster.rs` |
+//! | a cluster slot moves | its groups are sent again, to the server that has their keys | `cluster.rs` |
+//! | any of these, `consistency: leased` | leases are spent first, until they expire; a grant whose reply is lost counts as spent | `faults/shared.rs`, `leased.rs` |
+//! | any of these, `consistency: eventual` | the node decides from its last known states; its charges are merged exactly once when the store answers | `faults/shared.rs`, `eventual.rs` |
+//! | calendar windows that do not contain the store's time | stale, with the store's time; nothing is spent | `windows_handed_in_are_used_and_must_fit` |
 
 mod answer;
 mod batcher;
@@ -65,7 +65,7 @@ pub use script::Scripts;
 pub use sharing::{Overshoot, Shared};
 pub use store::{Counts, RedisStore};
 
-/// Compiles the example of the README.
+/// Compiles the README example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadmeExample;

@@ -1,4 +1,4 @@
-//! A connection to the store, and calls of the scripts on it.
+//! A connection to the store, for script calls.
 
 use std::sync::Arc;
 
@@ -16,31 +16,31 @@ use crate::params::EncodedLimits;
 use crate::request::{Call, Decider, GroupKind, QueuedCharge, QueuedGroup, Route, build_calls};
 use crate::script::{Script, Scripts};
 
-/// A connection on which the scripts were probed. Clones share it, and their calls are sent in order.
+/// A probed connection. Clones share the connection, and their calls are sent in order.
 #[derive(Clone)]
 pub(crate) struct Link {
     connection: MultiplexedConnection,
     scripts: Arc<Scripts>,
 }
 
-/// Why a call has no answer.
+/// Reason why a call has no answer.
 #[derive(Clone, Debug)]
 pub(crate) enum CallError {
-    /// The store refused it before it changed anything.
+    /// The store refused the call before it changed anything.
     Refused(String),
-    /// The store refused it before it changed anything, because the server has become a replica.
+    /// The store refused the call before it changed anything, because the server is now a replica.
     ReadOnly(String),
-    /// The keys are at another server of the cluster.
+    /// The keys are on another server of the cluster.
     Moved(String),
-    /// The keys are being moved to another server of the cluster, and are not at this one.
+    /// The keys are being moved to another server, and have left this one.
     Ask(String),
-    /// The keys are being moved to another server of the cluster, and only some of them are at this one.
+    /// The keys are being moved to another server, and only some of them are still on this one.
     TryAgain,
-    /// Fewer replicas than required have acknowledged it.
+    /// Too few replicas acknowledged the call; contains their number.
     Unreplicated(i64),
-    /// The connection broke, or the reply is invalid. The call may have been carried out.
+    /// The connection broke, or the reply is invalid. The call may have been executed.
     Lost(String),
-    /// No answer within the deadline; it may still arrive, and is then ignored.
+    /// No answer within the deadline. A later answer is ignored.
     Late,
 }
 
@@ -59,16 +59,15 @@ impl CallError {
 }
 
 impl Link {
-    /// Connects, loads the scripts, and runs them to write and delete a separate key. A ping would not prove that the
-    /// scripts can run and write: a replica, a full store and a user without permission all answer pings.
+    /// Connects, loads the scripts, and probes them with a separate key. A ping would not prove that the scripts can
+    /// run and write: a replica, a full store and a user without permission all answer pings.
     ///
     /// # Errors
-    /// Why the store cannot be used, for the log.
+    /// If the store cannot be used; the message gives the reason, for the log.
     pub(crate) async fn open(config: &Config, scripts: &Arc<Scripts>) -> Result<Self, String> {
-        // The timeout of the client does not cover everything it does, so this one is around all of
-        // it.
+        // The client's own timeout does not cover all of its work, so this timeout wraps the whole attempt.
         let connection = timeout(CONNECT_TIMEOUT, connect(config, scripts)).await;
-        // A server that expects no TLS waits for the end of a command.
+        // A server without TLS takes the TLS handshake for an incomplete command, and waits for more.
         let is_tls = matches!(config.server.addr(), redis::ConnectionAddr::TcpTls { .. });
         let hint = if is_tls { " (does the port expect TLS?)" } else { "" };
         let connection = connection.map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}{hint}"))?;
@@ -81,17 +80,17 @@ impl Link {
         Ok(link)
     }
 
-    /// Runs every command that the scripts need on a separate key: after an error later than the first write of a call,
-    /// it would be unknown what was decided.
+    /// Runs every command that the scripts need, on a separate key. If a command failed later, after the first write of
+    /// a call, the outcome of the call would be unknown.
     ///
     /// # Errors
-    /// Why the store cannot be used, for the log.
+    /// If the store cannot be used; the message gives the reason, for the log.
     pub(crate) async fn probe(&mut self, config: &Config) -> Result<(), String> {
         for groups in probe(config)? {
             let calls = build_calls(groups.iter().enumerate(), self.scripts.special.is_some());
             for result in self.call(&calls, config).await {
                 match result {
-                    // Another server has the lane of this key by now, so this redirection is no fault.
+                    // The lane of the probe key is on another server, so a redirection is not a fault.
                     Err(CallError::Moved(_) | CallError::Ask(_)) if config.cluster.is_some() => {}
                     result => drop(result.map_err(|error| error.describe(config))?),
                 }
@@ -100,11 +99,11 @@ impl Link {
         Ok(())
     }
 
-    /// Sends all calls in one write; returns their results. A store that does not know a script is sent its
-    /// source, within the same deadline; nothing else is repeated.
+    /// Sends all calls in one write and returns their results. If the store does not know a script, the call is sent
+    /// again with the script's source, within the same deadline. No other call is sent again.
     pub(crate) async fn call(&mut self, calls: &[Call<'_>], config: &Config) -> Vec<Result<Vec<u8>, CallError>> {
         let mut results = vec![Err(CallError::Late); calls.len()];
-        // At the deadline, calls that were answered keep their results.
+        // After a timeout, calls that were answered keep their results.
         let _ = timeout(config.deadline, self.call_without_deadline(calls, config, &mut results)).await;
         results
     }
@@ -143,8 +142,8 @@ impl Link {
         }
     }
 
-    /// Sends commands in one write, each perhaps after `ASKING`; returns a reply for each. If replicas have to acknowledge the
-    /// writes and too few do, that is the reply to all that succeeded.
+    /// Sends commands in one write, each optionally after `ASKING`. Returns one reply per command. If too few replicas
+    /// acknowledge the writes, all successful commands get [`SendError::Unreplicated`].
     async fn send_all(&mut self, commands: Vec<(bool, Cmd)>, config: &Config) -> Vec<Result<Value, SendError>> {
         if let [(false, command)] = &*commands
             && config.wait == 0
@@ -181,7 +180,7 @@ impl Link {
             _ => i64::from(config.wait),
         };
         let reply = |place: usize| {
-            // The client returns errors of the server as values.
+            // The client returns server errors as values.
             let value = std::mem::replace(&mut values[place], Value::Nil).extract_error().map_err(SendError::Client)?;
             if acknowledged < i64::from(config.wait) { Err(SendError::Unreplicated(acknowledged)) } else { Ok(value) }
         };
@@ -189,7 +188,7 @@ impl Link {
     }
 }
 
-/// Why a command has no reply.
+/// Reason why a command has no reply.
 enum SendError {
     Client(RedisError),
     Unreplicated(i64),
@@ -222,7 +221,7 @@ fn read_reply(reply: Result<Value, SendError>, config: &Config) -> Result<Vec<u8
     })
 }
 
-/// Returns the address that a redirection names. If the host is missing, it is that of the redirecting server.
+/// Returns the target address of a redirection. An empty host means the redirecting server's host.
 fn redirect_address(error: &RedisError, config: &Config) -> String {
     let address = error.redirect_node().map_or("", |(address, _)| address);
     match address.strip_prefix(':') {
@@ -231,12 +230,12 @@ fn redirect_address(error: &RedisError, config: &Config) -> String {
     }
 }
 
-/// A node of a cluster answers for some keys and redirects others, so it would appear alternately up and down. If this
-/// was not known when the store was created, it counts as down.
+/// Error for a cluster node that was not detected as such when the store was created. Used as a single server, it would
+/// serve some keys and redirect others, and so would appear alternately up and down.
 const CLUSTER: &str = "this server belongs to a Redis Cluster and did not answer at the start; write redis+cluster://host:port, or start again";
 
-/// Asks a single server whether it belongs to a cluster, and if so, returns how to connect to the cluster. A server that does
-/// not answer is a single one, see [`Link::open`].
+/// Asks a single server whether it belongs to a cluster. If so, returns the configuration of the cluster. A server that
+/// does not answer is treated as a single server until [`Link::open`] checks again.
 pub(crate) async fn find_cluster(config: Config) -> Config {
     if config.cluster.is_some() || config.sentinels.is_some() {
         return config;
@@ -248,19 +247,18 @@ pub(crate) async fn find_cluster(config: Config) -> Config {
     }
 }
 
-/// Returns whether the server reports that it belongs to a cluster. A server that does not report it is used like any
-/// other.
+/// Returns whether the server reports that it belongs to a cluster. On an error, the server is treated as a single one.
 async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
     let said = send(connection, redis::cmd("INFO").arg("cluster")).await;
     let text = said.and_then(|value| Ok(String::from_redis_value(value)?));
     text.is_ok_and(|text| text.lines().any(|line| line.trim_end() == "cluster_enabled:1"))
 }
 
-/// The number of calls of a probe.
+/// Number of calls in a probe.
 pub(crate) const PROBE_CALLS: u32 = 3;
 
-/// Returns the groups of each call of a probe: the special script sets a key and changes it in place, the general one
-/// deletes it and then reads its type. Keys of limits have braces, so none has this name.
+/// Returns the groups of each call in a probe. The special script sets a key and changes it in place; the general
+/// script deletes the key and then reads its type. Keys of limits contain braces, so none of them is called `probe`.
 fn probe(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], String> {
     let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
     let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;
@@ -287,15 +285,14 @@ fn probe(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], St
     Ok([three, vec![group(StoreVerb::Reset)], vec![group(StoreVerb::Peek)]])
 }
 
-/// Sends a command. The client returns errors of the server as values, which are extracted here.
+/// Sends a command, and converts error values from the server to errors.
 pub(crate) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
     connection.send_packed_command(command).await?.extract_error()
 }
 
 async fn connect(config: &Config, scripts: &Scripts) -> Result<MultiplexedConnection, RedisError> {
     let mut connection = dial(config).await?;
-    // Before authentication the server rejects anything as long as the script, with a misleading
-    // error.
+    // An unauthenticated client gets a misleading error for a command as long as the script, so a short one goes first.
     send(&mut connection, &redis::cmd("PING")).await?;
     for script in scripts.all() {
         let mut load = redis::cmd("SCRIPT");
@@ -305,7 +302,7 @@ async fn connect(config: &Config, scripts: &Scripts) -> Result<MultiplexedConnec
     Ok(connection)
 }
 
-/// Connects without timeouts: callers have their own.
+/// Connects, without a timeout; callers apply their own.
 pub(crate) async fn dial(config: &Config) -> Result<MultiplexedConnection, RedisError> {
     match &config.sentinels {
         Some(sentinels) => {
@@ -316,7 +313,7 @@ pub(crate) async fn dial(config: &Config) -> Result<MultiplexedConnection, Redis
     }
 }
 
-/// Connects to one server.
+/// Connects to one server, without a timeout.
 pub(crate) async fn dial_to(config: &Config, server: ConnectionInfo) -> Result<MultiplexedConnection, RedisError> {
     let settings = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     new_client(config, server)?.get_multiplexed_async_connection_with_config(&settings).await
@@ -329,7 +326,7 @@ fn new_client(config: &Config, server: ConnectionInfo) -> Result<Client, RedisEr
     if !matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
         return Client::open(server);
     }
-    // If the process has already chosen a provider, that one is used.
+    // Fails if the process has already installed a provider, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let root_cert = config.authority.as_ref().map(std::fs::read).transpose()?;
     let client_tls = match &config.certificate {
@@ -349,7 +346,7 @@ fn new_client(_config: &Config, server: ConnectionInfo) -> Result<Client, RedisE
 /// Describes why a server cannot be reached, for the log.
 pub(crate) fn describe_dial(error: &RedisError, config: &Config) -> String {
     let is_plain = !matches!(config.server.addr(), redis::ConnectionAddr::TcpTls { .. });
-    // A port with TLS answers a plain command with an alert, which is not a reply, and closes the connection.
+    // A TLS port answers a plain command with an alert, which is not a Redis reply, and closes the connection.
     let is_closed = error.is_connection_dropped() && !error.is_connection_refusal();
     if is_plain && (error.kind() == ErrorKind::Parse || is_closed) {
         return format!("{}; if the port expects TLS, write rediss:// instead of redis://", describe(error));
@@ -357,12 +354,11 @@ pub(crate) fn describe_dial(error: &RedisError, config: &Config) -> String {
     describe(error)
 }
 
-/// Describes an error in one line, for the log: the message of the server with its code, without
-/// the position in the script.
+/// Describes an error in one line, for the log: the server's error code and message, without the script position.
 pub(crate) fn describe(error: &RedisError) -> String {
     let mut text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
-        // The message made in `dial`.
+        // The message from `dial`.
         (None, Some(detail)) if error.kind() == ErrorKind::InvalidClientConfig => detail.to_owned(),
         _ => error.to_string(),
     };

@@ -1,5 +1,4 @@
-//! Decodes a state whose parameters differ from those of the charge: its own parameters, and its words for the core
-//! functions.
+//! Decodes a stored value into its own parameters and its state. The parameters may differ from those of the charge.
 
 use tollgate_core::{
     Algorithm, BucketParams, Cost, DecodedState, Limit, Limits, Nanos, Now, Params, Phase, Rate, SlidingSlices, Stamp,
@@ -9,18 +8,18 @@ use tollgate_core::{
 use crate::answer::{Bytes, TooShort, instant_nanos};
 use crate::params::{HEAD, UnitTime, count_width, encode_limit, slice_count};
 
-/// How far ahead of the clock an instant is plausible; beyond it the clock was set back.
+/// Largest plausible lead of an instant over the clock. A larger lead means that the clock was set back.
 const STALE_MICROS: u64 = 1_000_000;
 
 /// A state with its own parameters.
 pub(crate) struct OwnState {
     pub(crate) limits: Limits,
     pub(crate) words: Vec<u64>,
-    /// For each limit with leases, the time until the last one ends.
+    /// For each concurrency limit, the time until its last lease ends.
     pub(crate) leases_left: [Option<Nanos>; Limits::MAX],
 }
 
-/// The bytes cannot be a state.
+/// The bytes are not a valid state.
 pub(crate) struct InvalidState;
 
 impl From<TooShort> for InvalidState {
@@ -30,8 +29,8 @@ impl From<TooShort> for InvalidState {
 }
 
 impl OwnState {
-    /// Decodes the state in a reply to a charge under the limits `asked`, with space for a state of
-    /// these.
+    /// Decodes the value in the reply to a charge under the limits `asked`. `words` has space for a state of either set
+    /// of limits.
     pub(crate) fn decode(bytes: &[u8], asked: &Limits, now: &Now<'_>) -> Result<Self, InvalidState> {
         let mut bytes = Bytes::new(bytes);
         bytes.take(HEAD - 2)?;
@@ -49,8 +48,8 @@ impl OwnState {
     }
 }
 
-/// Decodes parameters: the inverse of what `params` encodes, as far as it matters to a state's own parameters. A limit that is
-/// encoded like the one at its position in `asked` is that one.
+/// Decodes parameters, the inverse of the encoder in `params` except for fields that do not affect a stored state. If a
+/// limit has the same encoding as the limit at its position in `asked`, that limit is used.
 fn decode_limits(bytes: &[u8], asked: &Limits) -> Result<Limits, InvalidState> {
     let mut bytes = Bytes::new(bytes);
     let count = read_array(&mut bytes)?;
@@ -70,7 +69,7 @@ fn decode_limits(bytes: &[u8], asked: &Limits) -> Result<Limits, InvalidState> {
     Limits::new(limits).map_err(|_| InvalidState)
 }
 
-/// Returns the parameters that the fields of the script describe; `None` if they are invalid.
+/// Returns the parameters from the script's fields, or `None` if the fields are invalid.
 fn decode_params(fields: &[u64]) -> Option<Params> {
     let window =
         |limit, micros, max_debt, initial| WindowParams { limit, length: micros_to_nanos(micros), max_debt, initial };
@@ -78,7 +77,7 @@ fn decode_params(fields: &[u64]) -> Option<Params> {
         [1, ticks, whole, part, burst, max_debt, initial] => {
             Params::TokenBucket(BucketParams { rate: rate_of_unit_time(ticks, whole, part)?, burst, max_debt, initial })
         }
-        // The longest wait affects only admission, for which the parameters of the charge are used.
+        // The longest wait affects only admission, which uses the charge's parameters.
         [2, ticks, whole, part, burst, max_debt, initial, _, _, free] => Params::LeakyBucket {
             bucket: BucketParams { rate: rate_of_unit_time(ticks, whole, part)?, burst, max_debt, initial },
             free,
@@ -119,7 +118,7 @@ fn decode_params(fields: &[u64]) -> Option<Params> {
     })
 }
 
-/// Returns the rate at which one unit takes that long.
+/// Returns the rate for this time per unit: `whole` microseconds and `part / ticks` of a microsecond.
 fn rate_of_unit_time(ticks: u64, whole: u64, part: u64) -> Option<Rate> {
     let nanos = whole.checked_mul(ticks)?.checked_add(part)?.checked_mul(1_000)?;
     let divisor = crate::params::greatest_common_divisor(ticks, nanos).max(1);
@@ -130,7 +129,7 @@ const fn micros_to_nanos(micros: u64) -> Nanos {
     Nanos::from_nanos(instant_nanos(micros))
 }
 
-/// Writes the words of one limit's state; for leases, returns how long until the last one ends.
+/// Writes the state words of one limit. For a concurrency limit, returns the time until its last lease ends.
 fn restore(limit: &Limit, words: &mut [u64], bytes: &mut Bytes<'_>, now: &Now<'_>) -> Result<Option<Nanos>, TooShort> {
     match limit.params() {
         Params::Unlimited | Params::DenyAll => {}
@@ -170,7 +169,7 @@ fn restore(limit: &Limit, words: &mut [u64], bytes: &mut Bytes<'_>, now: &Now<'_
         }
         Params::Concurrency { lease, .. } => {
             let (held, last_end, _) = (bytes.take_number(2)?, bytes.take_number(7)?, bytes.take_number(7)?);
-            // One lease of the whole cost gives the same decisions as all of them; only their ends differ.
+            // One lease of the total cost leads to the same decisions as the individual leases; only the ends differ.
             limit.init(words, now);
             if held > 0 {
                 limit.commit(words, now, &Verdict::stamped(Cost::new(held), Stamp::from_bits(1)));
@@ -181,15 +180,15 @@ fn restore(limit: &Limit, words: &mut [u64], bytes: &mut Bytes<'_>, now: &Now<'_
     Ok(None)
 }
 
-/// Returns how long until the last lease ends, which ends at `last_end` in microseconds or is 0. If the clock was set back, it lasts
-/// as long as a new one.
+/// Returns the time until the last lease ends. `last_end` is in microseconds, or 0 without leases. If the clock was set
+/// back, returns the full length of a lease.
 pub(crate) fn leases_left(last_end: u64, now: &Now<'_>, lease: Nanos) -> Nanos {
     let lease = crate::params::micros_ceil(lease);
     let left = last_end.saturating_sub(now.mono().as_nanos() / 1_000);
     Nanos::from_micros(if left > lease + STALE_MICROS { lease } else { left })
 }
 
-/// Reads the instant at which nothing will be owed, in core's ticks.
+/// Reads the instant at which the bucket will be unused again, in core's ticks.
 pub(crate) fn bucket_ticks(bucket: &BucketParams, bytes: &mut Bytes<'_>) -> Result<u128, TooShort> {
     let unit = UnitTime::new(bucket);
     let (whole, part) = (bytes.take_number(7)?, bytes.take_number(6)?);
@@ -197,7 +196,7 @@ pub(crate) fn bucket_ticks(bucket: &BucketParams, bytes: &mut Bytes<'_>) -> Resu
     Ok(u128::from(whole) * per_micro + u128::from(part) * u128::from(unit.coarser))
 }
 
-/// Reads the counts of slices and writes their words; returns the end of the present slice.
+/// Reads the slice counts and writes the state words. Returns the end of the current slice.
 pub(crate) fn restore_slices(
     limit: &Limit,
     window: &WindowParams,
@@ -244,7 +243,7 @@ mod tests {
         Concurrency, FixedWindow, IntervalBucket, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     };
 
-    /// Only the longest wait of a leaky bucket is not decoded; lengths in whole microseconds are unchanged.
+    /// Lengths in whole microseconds survive the round trip; only a leaky bucket's longest wait is not decoded.
     #[test]
     fn decoded_parameters_are_those_that_were_encoded() {
         let rate: Rate = "7777/s".parse().unwrap();
@@ -267,7 +266,7 @@ mod tests {
                 decode_limits(encoded.bytes(), &Limit::Unlimited.into()).unwrap_or_else(|_| panic!("{limit:?}"));
             assert_eq!(decoded, limit.into());
         }
-        // The decoded rate is in lowest terms, except for the rate of the charge, which is used as it is.
+        // Rates are in lowest terms, so 10/s is decoded as 1/100ms, with or without the same limit in `asked`.
         let limits: Limits = Limit::from(TokenBucket::new("10/s".parse().unwrap(), 9).unwrap()).into();
         let encoded = EncodedLimits::new(&limits).unwrap();
         assert!(decode_limits(encoded.bytes(), &limits).is_ok_and(|decoded| decoded == limits));

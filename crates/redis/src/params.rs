@@ -1,17 +1,17 @@
-//! Encodes the parameters of limits for the script, and rejects those that it cannot compute exactly.
+//! Encodes limit parameters for the scripts, and rejects parameters for which a script cannot compute exactly.
 //!
-//! The script's clock ticks in microseconds and its numbers are doubles, exact for integers up to 2⁵³. A rate is
-//! therefore sent as the time of one unit, as whole microseconds and a remainder in *ticks*, where a microsecond has as
-//! many ticks as make the remainder an integer: 7777 per second has 7777 ticks to the microsecond, and a unit takes 128
-//! µs and 4544 ticks. Instants are kept the same way, so no number is larger than some years of microseconds or a burst
-//! times a part.
+//! The store's clock has a resolution of one microsecond. Lua numbers are doubles, which are exact for integers up to
+//! 2⁵³. A rate is therefore sent as the time per unit: whole microseconds and a remainder in *ticks*. The number of
+//! ticks per microsecond is chosen so that the remainder is an integer. For example, 7777/s has 7777 ticks per
+//! microsecond, and a unit takes 128 µs and 4544 ticks. Instants have the same form, so the largest numbers are some
+//! years in microseconds, or a burst times a remainder.
 
 use tollgate_core::{BucketParams, Limit, Limits, Nanos, Params, Phase, Steps, WindowParams};
 
-/// Below this bound every integer, and every quotient of two of them rounded down, is exact in a double.
+/// Below this bound, integers are exact in a double, and so is the rounded-down quotient of two of them.
 pub(crate) const EXACT: u64 = 1 << 52;
 
-/// The limits of a charge, encoded for the script.
+/// Limits with their encoding for the scripts.
 #[derive(Debug)]
 pub(crate) struct EncodedLimits {
     limits: Limits,
@@ -27,7 +27,7 @@ impl EncodedLimits {
     /// Encodes limits.
     ///
     /// # Errors
-    /// Names the parameter that the script cannot compute exactly, and what is allowed.
+    /// If the script cannot compute exactly with a parameter. The message names the parameter and the allowed range.
     pub(crate) fn new(limits: &Limits) -> Result<Self, String> {
         let mut encoded = Self {
             limits: limits.clone(),
@@ -54,12 +54,11 @@ impl EncodedLimits {
         Ok(encoded)
     }
 
-    /// Returns the parameters for the special script, if it can decide by these limits.
+    /// Returns the parameters for the special script if that script supports these limits.
     pub(crate) fn special(&self) -> Option<&[u8]> {
         self.special.as_deref()
     }
 
-    /// Returns the limits.
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -69,37 +68,37 @@ impl EncodedLimits {
         &self.bytes
     }
 
-    /// Returns whether a window is spread by the key.
+    /// Returns whether a limit has spread windows, so the spread of the key must be sent.
     pub(crate) fn uses_spread(&self) -> bool {
         self.uses_spread
     }
 
-    /// Returns whether calendar windows have to be sent.
+    /// Returns whether calendar windows must be sent.
     pub(crate) fn uses_windows(&self) -> bool {
         self.uses_windows
     }
 
-    /// Returns how many bytes of a reply carry a state under these parameters: the whole value if its length is fixed, which
-    /// begins with the version and the parameters after their length.
+    /// Returns the length of a state with these parameters in a reply. A state of fixed length is sent as the whole
+    /// value: version, length of the parameters, parameters, state.
     pub(crate) fn state_len_in_reply(&self) -> usize {
         self.state_len + if self.is_fixed_length { HEAD + self.bytes.len() } else { 0 }
     }
 }
 
-/// Returns whether a refusal by these limits changes nothing in the store.
+/// Returns whether refusals under these limits leave the state in the store unchanged.
 pub(crate) fn refusals_change_nothing(limits: &Limits) -> bool {
     let counts = |limit: &Limit| matches!(limit.params(), Params::SlidingLog { count_refused: true, .. });
     !limits.as_slice().iter().any(counts)
 }
 
-/// The bytes at the beginning of a value: the version and the length of the parameters.
+/// Length of a value's header: the version and the length of the parameters.
 pub(crate) const HEAD: usize = 3;
 
-/// The version of values, as in `main.lua`.
+/// Version of the value format, as in `main.lua`.
 const VERSION: u8 = 2;
 
-/// Returns the parameters as the special script reads them; `None` unless the limits are one token bucket that starts
-/// full and whose numbers are all exact in a double.
+/// Returns the parameters for the special script. Returns `None` unless the limits are one token bucket that starts
+/// full and all numbers are exact in a double.
 fn encode_special(limits: &Limits, bytes: &[u8]) -> Option<Vec<u8>> {
     let [limit] = limits.as_slice() else { return None };
     let Params::TokenBucket(bucket) = limit.params() else { return None };
@@ -130,7 +129,7 @@ fn encode_special(limits: &Limits, bytes: &[u8]) -> Option<Vec<u8>> {
     Some(special)
 }
 
-/// Returns whether the state of the limit always has the same length.
+/// Returns whether states of the limit always have the same length.
 pub(crate) fn is_fixed_length(limit: &Limit) -> bool {
     match limit.params() {
         Params::SlidingLog { .. } | Params::Concurrency { .. } => false,
@@ -145,7 +144,7 @@ pub(crate) fn is_fixed_length(limit: &Limit) -> bool {
     }
 }
 
-/// Returns how many bytes of a reply carry the state of one limit.
+/// Returns the length of one limit's state in a reply.
 pub(crate) fn state_len(limit: &Limit) -> usize {
     match limit.params() {
         Params::Unlimited | Params::DenyAll => 0,
@@ -158,33 +157,33 @@ pub(crate) fn state_len(limit: &Limit) -> usize {
     }
 }
 
-/// Returns how many slices make up a window.
+/// Returns the number of slices per window.
 pub(crate) fn slice_count(window: &WindowParams, precision: Nanos) -> usize {
     window.length.as_nanos().div_ceil(precision.as_nanos().max(1)) as usize
 }
 
-/// Returns how many bytes the count of a slice has.
+/// Returns the width of a slice count, in bytes.
 pub(crate) const fn count_width(window: &WindowParams) -> usize {
     let bits = u64::BITS - (window.limit + window.max_debt).leading_zeros();
     bits.div_ceil(8) as usize
 }
 
-/// Returns a duration in microseconds, rounded up. It is only compared with whole microseconds, so rounding loses
-/// nothing.
+/// Returns a duration in microseconds, rounded up. Rounding changes no result, because the duration is only compared
+/// with whole microseconds.
 pub(crate) const fn micros_ceil(length: Nanos) -> u64 {
     length.as_nanos().div_ceil(1_000)
 }
 
-/// The time of one unit of a rate.
+/// The time per unit of a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UnitTime {
-    /// Ticks to the microsecond.
+    /// Ticks per microsecond.
     pub(crate) ticks: u64,
     /// Whole microseconds.
     pub(crate) whole: u64,
-    /// The remaining ticks, fewer than a microsecond has.
+    /// Remaining ticks, less than a microsecond.
     pub(crate) part: u64,
-    /// How many of core's ticks, `count` to the nanosecond, make one of these.
+    /// Number of core ticks per tick. Core has `rate.count()` ticks per nanosecond.
     pub(crate) coarser: u64,
 }
 
@@ -197,14 +196,14 @@ impl UnitTime {
     }
 }
 
-/// Returns the fields of one limit, in the order in which the script reads them.
+/// Returns the fields of one limit, in the order that the script expects.
 pub(crate) fn encode_limit(limit: &Limit) -> Result<Vec<u64>, String> {
     Ok(match limit.params() {
         Params::TokenBucket(bucket) => bucket_fields(1, &bucket)?,
         Params::LeakyBucket { bucket, free, max_wait } => {
             let mut fields = bucket_fields(2, &bucket)?;
             fields.extend(max_level_to_wait(&bucket, free, max_wait));
-            // Only to distinguish the parameters: Rust computes the waits.
+            // The script only compares this field, to detect changed parameters; Rust computes the waits.
             fields.push(free);
             fields
         }
@@ -221,13 +220,13 @@ pub(crate) fn encode_limit(limit: &Limit) -> Result<Vec<u64>, String> {
         }
         Params::SlidingWindow(window) => window_fields(4, &window, &[])?,
         Params::SlidingSlices { window, precision } => {
-            // Only the slices have to be whole microseconds.
+            // Only the slice length must be in whole microseconds.
             let mut fields = window_fields(10, &WindowParams { length: precision, ..window }, &[])?;
             fields.push(slice_count(&window, precision) as u64);
             fields
         }
         Params::SlidingLog { window, minimum_gap, count_refused } => {
-            // Entries are whole microseconds, so rounding these up changes nothing.
+            // Log entries are in whole microseconds, so rounding up changes nothing.
             let window = WindowParams { length: Nanos::from_micros(micros_ceil(window.length)), ..window };
             window_fields(5, &window, &[micros_ceil(minimum_gap), count_refused.into()])?
         }
@@ -251,8 +250,8 @@ fn bucket_fields(kind: u64, bucket: &BucketParams) -> Result<Vec<u64>, String> {
     if u128::from(most) * u128::from(unit.part) >= u128::from(EXACT) || most >= EXACT {
         let largest = (EXACT - 1) / unit.part.max(1);
         return Err(format!(
-            "a burst and debt of {most} together at {rate} cannot be computed exactly by the store, which counts in \
-             numbers up to 2^52; at this rate they must be at most {largest}, or the rate a rounder one"
+            "burst plus debt is {most}, which is too large for exact arithmetic in the store at {rate}; it must be at \
+             most {largest}, or the rate must be rounder"
         ));
     }
     Ok(vec![kind, unit.ticks, unit.whole, unit.part, bucket.burst, bucket.max_debt, bucket.initial])
@@ -269,41 +268,41 @@ fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
     for (what, length) in [("period", period), ("offset", offset)] {
         if length.as_nanos() % 1_000 != 0 {
             return Err(format!(
-                "the {what} of {length} is not a whole number of microseconds, in which the clock of the store ticks"
+                "the {what} of {length} is not a whole number of microseconds, the resolution of the store's clock"
             ));
         }
     }
     let micros = period.as_nanos() / 1_000;
     if refill > micros {
         return Err(format!(
-            "a refill of {refill} every {period} is more than one per microsecond, which the store cannot count exactly; at \
-             this period it must be at most {micros}"
+            "a refill of {refill} every {period} is more than one token per microsecond, which the store cannot count \
+             exactly; with this period, the refill must be at most {micros}"
         ));
     }
-    // The steps and the longest wait are in whole microseconds, so a fraction makes no difference.
+    // Steps are in whole microseconds, so a fraction of a microsecond in the longest wait makes no difference.
     let max_wait = max_wait.as_nanos() / 1_000;
     let sold = if max_wait == 0 { 0 } else { (u128::from(max_wait / micros) + 1) * u128::from(refill) };
     let believed = u128::from(burst) + sold.max(max_debt.into()) + u128::from((1_000_000 / micros + 1) * refill);
     if believed >= u128::from(EXACT) {
         return Err(format!(
-            "a burst of {burst}, a debt of {max_debt} and what comes within the longest wait cannot be computed exactly by the \
-             store; together they must be below {EXACT}"
+            "a burst of {burst}, a debt of {max_debt} and the refills during the longest wait are too large for exact \
+             arithmetic in the store; their sum must be below {EXACT}"
         ));
     }
     Ok(vec![9, refill, micros, burst, max_debt, initial, first, offset.as_nanos() / 1_000, max_wait])
 }
 
-/// Returns the most that a unit may find in a leaky bucket to wait no longer than allowed: the free
-/// part, and what leaks in the longest wait.
+/// Returns the highest level of a leaky bucket at which a unit is still admitted, as whole microseconds and ticks: the
+/// free part plus the amount that leaks during the longest wait.
 fn max_level_to_wait(bucket: &BucketParams, free: u64, max_wait: Nanos) -> [u64; 2] {
     let unit = UnitTime::new(bucket);
     let ticks = u128::from(unit.ticks);
     let free = u128::from(free) * (u128::from(unit.whole) * ticks + u128::from(unit.part));
-    // The content of the bucket is a whole number of ticks, so rounding down changes nothing.
+    // The level is a whole number of ticks, so rounding down changes nothing.
     let patience = free + u128::from(max_wait.as_nanos()) * ticks / 1_000;
     match u64::try_from(patience / ticks) {
         Ok(whole) if whole < EXACT => [whole, (patience % ticks) as u64],
-        // Saturates: a bucket never holds that much.
+        // Saturates: no bucket reaches this level.
         _ => [EXACT, 0],
     }
 }
@@ -312,13 +311,13 @@ fn window_fields(kind: u64, window: &WindowParams, more: &[u64]) -> Result<Vec<u
     let WindowParams { limit, length, max_debt, initial } = *window;
     if limit.checked_add(max_debt).is_none_or(|most| most >= EXACT) {
         return Err(format!(
-            "a limit of {limit} and a debt of {max_debt} cannot be computed exactly by the store; together they must be \
-             below {EXACT}"
+            "a limit of {limit} and a debt of {max_debt} are too large for exact arithmetic in the store; their sum must \
+             be below {EXACT}"
         ));
     }
     if length.as_nanos() % 1_000 != 0 {
         return Err(format!(
-            "a window of {length} is not a whole number of microseconds, in which the clock of the store ticks"
+            "a window of {length} is not a whole number of microseconds, the resolution of the store's clock"
         ));
     }
     Ok([&[kind, limit, length.as_nanos() / 1_000, max_debt, initial][..], more].concat())
@@ -331,12 +330,12 @@ pub(crate) const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
     a
 }
 
-/// Writes the head of an array; ours have at most 15 elements.
+/// Writes a MessagePack array header. The arrays have at most 15 elements.
 fn write_array(bytes: &mut Vec<u8>, len: usize) {
     bytes.push(0x90 | len as u8);
 }
 
-/// Writes a number in the shortest form, so that equal parameters are equal bytes.
+/// Writes a MessagePack integer in its shortest form, so that equal parameters have equal bytes.
 fn write_number(bytes: &mut Vec<u8>, number: u64) {
     let wide = number.to_be_bytes();
     let (mark, width) = match number {
@@ -382,7 +381,7 @@ mod tests {
         let whole_unit = [333_333, 1];
         check(leaky, Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, EXACT, 0, 2]));
         check(leaky.max_wait(Nanos::from_millis(1)), Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, 667_666, 2, 2]));
-        // Half a microsecond is one and a half of three ticks; one whole tick fits.
+        // A microsecond has 3 ticks, so half a microsecond is 1.5 ticks, rounded down to 1.
         check(
             leaky.max_wait(Nanos::from_nanos(500)),
             Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, 666_667, 0, 2]),
@@ -397,13 +396,13 @@ mod tests {
         check(first, Ok(&[9, 5, 1_000_000, 9, 9, 9, 1, 0, 1]));
         check(
             interval.steps(Steps::Aligned(Nanos::from_nanos(1))),
-            Err("the offset of 1ns is not a whole number of microseconds, in which the clock of the store ticks"),
+            Err("the offset of 1ns is not a whole number of microseconds, the resolution of the store's clock"),
         );
         check(
             IntervalBucket::new(2_000, Nanos::from_micros(3)).unwrap(),
             Err(
-                "a refill of 2000 every 3µs is more than one per microsecond, which the store cannot count exactly; at this \
-                 period it must be at most 3",
+                "a refill of 2000 every 3µs is more than one token per microsecond, which the store cannot count exactly; \
+                 with this period, the refill must be at most 3",
             ),
         );
         let slices = SlidingSlices::new(100, Nanos::SECOND, Nanos::from_millis(300)).unwrap();
@@ -416,20 +415,20 @@ mod tests {
     fn parameters_beyond_exactness_are_rejected_with_what_is_allowed() {
         check(
             FixedWindow::new(5, Nanos::from_nanos(1_500)).unwrap(),
-            Err("a window of 1.5µs is not a whole number of microseconds, in which the clock of the store ticks"),
+            Err("a window of 1.5µs is not a whole number of microseconds, the resolution of the store's clock"),
         );
         check(
             SlidingWindow::new(EXACT, Nanos::SECOND).unwrap().max_debt(0).unwrap(),
             Err(
-                "a limit of 4503599627370496 and a debt of 0 cannot be computed exactly by the store; together they must be \
-                 below 4503599627370496",
+                "a limit of 4503599627370496 and a debt of 0 are too large for exact arithmetic in the store; their sum \
+                 must be below 4503599627370496",
             ),
         );
         check(
             bucket("77777777/day", 77_777_777),
             Err(
-                "a burst and debt of 155555554 together at 77777777/day cannot be computed exactly by the store, which \
-                 counts in numbers up to 2^52; at this rate they must be at most 67553119, or the rate a rounder one",
+                "burst plus debt is 155555554, which is too large for exact arithmetic in the store at 77777777/day; it \
+                 must be at most 67553119, or the rate must be rounder",
             ),
         );
         let odd = Rate::new(7, Nanos::from_nanos(3_153_599_999_999_999_999)).unwrap();

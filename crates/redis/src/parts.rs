@@ -1,5 +1,5 @@
-//! The parts of a group whose keys are at several servers of a cluster: how a group is split, the replies of the
-//! servers about each part, and the refunds of a part.
+//! Parts of a group whose keys are on several cluster servers: splitting a group, merging the replies, and refunding a
+//! part.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(crate) struct ChargeAnswer {
     pub(crate) reports: Vec<Report>,
 }
 
-/// The answer to a part of a group.
+/// The answer to one part of a group.
 #[derive(Debug)]
 pub(crate) struct PartAnswer {
     pub(crate) charges: Vec<ChargeAnswer>,
@@ -27,7 +27,7 @@ pub(crate) struct PartAnswer {
 }
 
 impl PartAnswer {
-    /// Reads the reply to a group.
+    /// Decodes the reply to a part.
     pub(crate) fn read(group: &Group<'_>, reply: Result<ReplyPart, StoreError>) -> Result<Self, StoreError> {
         let part = reply?;
         let mut answers = Answers::default();
@@ -48,7 +48,7 @@ impl PartAnswer {
         self.charges.iter().all(|charge| charge.outcome.is_admitted())
     }
 
-    /// Returns the answer to a part without a reply, in a group that another part refuses.
+    /// Returns the answer to a part without a reply: it took nothing. Used if another part refuses the group.
     pub(crate) fn taking_nothing(part: &Part<'_>) -> Self {
         let nothing =
             ChargeAnswer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: Vec::new() };
@@ -56,7 +56,7 @@ impl PartAnswer {
     }
 }
 
-/// The answer to a group over several lanes.
+/// The answer to a group that spans several lanes.
 #[derive(Debug)]
 pub(crate) struct Merged {
     pub(crate) charges: Vec<ChargeAnswer>,
@@ -64,7 +64,7 @@ pub(crate) struct Merged {
 }
 
 impl Merged {
-    /// Adds this as the answer to the group.
+    /// Adds this answer to `answers`.
     pub(crate) fn answer(self, answers: &mut Answers) {
         for charge in self.charges {
             answers.charge(charge.outcome, charge.taken, charge.stamps, charge.reports);
@@ -73,13 +73,13 @@ impl Merged {
     }
 }
 
-/// The part of a group that is in one lane.
+/// The charges of a group that are in one lane.
 #[derive(Clone)]
 pub(crate) struct Part<'a> {
     pub(crate) lane: u8,
-    /// How the part is asked in the first round.
+    /// The verb in the first round.
     pub(crate) verb: StoreVerb,
-    /// The positions of the charges in the group.
+    /// Positions of the charges in the group.
     pub(crate) places: Vec<usize>,
     pub(crate) charges: Vec<Charge<'a>>,
 }
@@ -89,7 +89,7 @@ impl<'a> Part<'a> {
         Group { verb, charges: &self.charges }
     }
 
-    /// Returns the refunds of what it took.
+    /// Returns refunds for everything that this part took.
     pub(crate) fn refunds_of<'b>(&'b self, answer: &'b PartAnswer) -> impl Iterator<Item = Refund<'b>> {
         let charges = self.charges.iter().zip(&answer.charges).filter(|_| answer.is_admitted());
         let took = charges.filter(|(_, answer)| answer.taken > Cost::ZERO);
@@ -100,17 +100,17 @@ impl<'a> Part<'a> {
         })
     }
 
-    /// Splits it into one part for each charge, to be asked like this.
+    /// Splits the part into one part per charge, with this verb.
     pub(crate) fn divide(&self, verb: StoreVerb) -> impl Iterator<Item = Part<'a>> {
         let each = self.places.iter().zip(&self.charges);
         each.map(move |(place, charge)| Part { lane: self.lane, verb, places: vec![*place], charges: vec![*charge] })
     }
 }
 
-/// A charge that refunds what a part took.
+/// A refund of one charge of a part.
 pub(crate) struct Refund<'a> {
     pub(crate) lane: u8,
-    /// The time of the take, by the clock of the store that took.
+    /// Store time of the original charge.
     pub(crate) taken_at: Time<Wall>,
     pub(crate) charge: Charge<'a>,
 }
@@ -120,8 +120,8 @@ impl Refund<'_> {
         Group { verb: StoreVerb::Refund, charges: std::slice::from_ref(&self.charge) }
     }
 
-    /// Returns the instant from which the store ignores it, in microseconds of its clock. Windows and logs ignore
-    /// expired amounts themselves, and a lease is held until it is released, so this applies to buckets.
+    /// Returns the store time in microseconds after which the store ignores the refund. Only buckets need this: windows
+    /// and logs already ignore expired amounts, and a lease is held until it is released.
     pub(crate) fn ignored_after(&self, deadline: Duration) -> Option<u64> {
         let limits = self.charge.limits;
         let is_bucket =
@@ -131,8 +131,10 @@ impl Refund<'_> {
     }
 }
 
-/// Splits a group by lanes, in ascending order. Of a check in several lanes, only parts with a key that `is_suspect` take first if
-/// there are any, and the others are peeked at.
+/// Splits a group into parts, in ascending order of lanes.
+///
+/// If a check spans several lanes and some of its keys are suspects (`is_suspect`), only the parts with suspects take
+/// in the first round. The other parts are only peeked at.
 pub(crate) fn split<'a>(group: &Group<'a>, is_suspect: impl Fn(&[u8]) -> bool) -> Vec<Part<'a>> {
     let (verb, charges) = (group.verb, group.charges);
     let mut parts: Vec<Part<'a>> = Vec::with_capacity(1);
@@ -158,7 +160,7 @@ pub(crate) fn split<'a>(group: &Group<'a>, is_suspect: impl Fn(&[u8]) -> bool) -
     parts
 }
 
-/// Puts the answers to all charges back into the order of the group.
+/// Merges the answers of all parts, in the order of the group.
 pub(crate) fn merge(parts: &[Part<'_>], answers: Vec<PartAnswer>) -> Merged {
     let at = answers.iter().map(|answer| answer.at).max().unwrap_or(Time::ZERO);
     let placed = parts.iter().zip(answers).flat_map(|(part, answer)| part.places.iter().copied().zip(answer.charges));

@@ -1,4 +1,4 @@
-//! A server that decides, and the task that talks to it.
+//! A primary server with its request queue.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::config::{Config, QUEUE};
 use crate::request::QueuedGroup;
 use crate::script::Scripts;
 
-/// A server with its queue, connection and circuit breaker. Its task ends when it is dropped.
+/// A server with its queue, connection and circuit breaker. Dropping it ends its task.
 #[derive(Debug)]
 pub(crate) struct Primary {
     config: Config,
@@ -20,7 +20,7 @@ pub(crate) struct Primary {
 }
 
 impl Primary {
-    /// Starts the task, which connects and reconnects automatically. `changed` is notified of changes of the health.
+    /// Starts the task, which connects and reconnects automatically. `changed` is notified when the health changes.
     pub(crate) fn start(
         config: Config,
         scripts: Arc<Scripts>,
@@ -35,12 +35,10 @@ impl Primary {
         Self { config, queue, health }
     }
 
-    /// How to connect to it.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Returns a receiver of changes of the health.
     pub(crate) fn watch_health(&self) -> watch::Receiver<Health> {
         self.health.clone()
     }
@@ -48,7 +46,7 @@ impl Primary {
     /// Queues groups to be sent.
     ///
     /// # Errors
-    /// If the server is not up, or too many requests wait for it.
+    /// If the server is not up, or its queue is full.
     pub(crate) fn send(&self, groups: Vec<QueuedGroup>) -> Result<Ticket, StoreError> {
         if let health @ (Health::Connecting | Health::Down { .. }) = &*self.health.borrow() {
             return Err(unavailable_error(&self.config, health));
@@ -65,17 +63,17 @@ impl Primary {
     }
 }
 
-/// A queued request. If this is dropped before the request was sent, the request is not sent.
+/// A queued request. If the ticket is dropped before the request is sent, the request is cancelled.
 pub(crate) struct Ticket {
     claim: Arc<Claim>,
     answer: oneshot::Receiver<Result<Vec<GroupReply>, StoreError>>,
 }
 
 impl Ticket {
-    /// Waits for the answers, one for each group.
+    /// Waits for the answers, one per group.
     ///
     /// # Errors
-    /// Why there are none, the same for all groups.
+    /// If the whole request failed or missed the deadline.
     pub(crate) async fn await_answers(
         mut self,
         deadline: Instant,
@@ -83,8 +81,7 @@ impl Ticket {
     ) -> Result<Vec<GroupReply>, StoreError> {
         match timeout_at(deadline, &mut self.answer).await {
             Ok(Ok(answer)) => answer,
-            // The task has ended, which drops the queue; a call in progress may have been carried
-            // out.
+            // The task has ended and dropped the queue. A call in flight may have been executed.
             Ok(Err(_)) => Err(StoreError::Unknown { why: "the runtime of the connection has ended".to_owned() }),
             Err(_) if self.claim.take() => {
                 Err(StoreError::Unavailable { why: format!("not sent within {:?}", config.deadline) })

@@ -1,15 +1,15 @@
-//! Refusals that are repeated without asking the store.
+//! A cache of refusals, which are repeated without asking the store.
 //!
-//! A group that was refused with a known wait is refused again until the wait has passed, at most for a second: only
-//! time restores capacity, and further takes can only use up more. So a key under attack costs the store almost
-//! nothing.
+//! A group that was refused with a known wait is refused again until the wait has passed, for at most one second. This
+//! is correct because only time restores capacity, and further charges only use up more of it. A key under attack
+//! therefore costs the store almost nothing.
 //!
-//! A remembered refusal is dropped when capacity may have been restored earlier: by a refund, a renewal or a reset of
-//! one of the keys, by a take of one of them under other parameters, and by a new connection, since the store may have
-//! lost its state. Only what this node does is noticed. If another node does one of these, or the key is deleted with
-//! another client, this node may refuse for up to a second what the store would admit.
+//! A remembered refusal is dropped when capacity may have been restored earlier: after a refund, a renewal or a reset
+//! of one of its keys, after a charge of one of its keys under other parameters, and after a reconnect, since the store
+//! may have lost its state. Only operations of this node are noticed. If another node performs one of them, or another
+//! client deletes the key, this node may refuse requests for up to one second that the store would admit.
 //!
-//! A refusal applies to one group: the same keys, limits and amounts. A refusal of cost 5 does not refuse cost 1.
+//! A refusal applies only to groups with the same keys, limits and amounts. A refusal of cost 5 does not refuse cost 1.
 
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,22 +20,21 @@ use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, Limits, Nanos, Outcome, Report, Retry, Stamps, Time, Wall, Window};
 use tollgate_engine::store::{Answers, Charge, Group, GroupAnswer, StoreVerb};
 
-/// The most refusals that are remembered. Beyond that, and for groups whose hashes collide, the newest refusal is kept.
+/// Number of cache slots. Each slot keeps the newest refusal among the groups that hash to it.
 const REFUSALS: usize = 4_096;
-/// How many counters there are for changes of keys. Keys that share a counter drop each other's refusals, which is
-/// harmless.
+/// Number of change marks. Keys that share a mark invalidate each other's refusals, which is harmless.
 const MARKS: usize = 1 << 16;
-/// The longest that a refusal is repeated.
+/// Maximum time for which a refusal is repeated.
 const LONGEST: Duration = Duration::from_secs(1);
-/// The last part of the wait, for which the store is asked again, because its clock and ours may run at slightly
+/// A refusal is not repeated during the last 1/64 of the wait, because the store's clock and ours may run at slightly
 /// different rates.
 const CLOCK_RATES: u32 = 64;
 
-/// The refusals that are remembered.
+/// The cache.
 pub(crate) struct Refusals {
     refusals: Box<[Mutex<Option<Refusal>>]>,
-    /// For the keys that share it: in the upper half the number of changes that may have restored capacity, in the
-    /// lower half the id of the limits under which one of them was last charged.
+    /// Change marks. A key uses the mark at its hash. Upper half: number of changes that may have restored capacity.
+    /// Lower half: id of the limits of the last charge.
     marks: Box<[AtomicU64]>,
     hasher: RandomState,
 }
@@ -44,9 +43,10 @@ pub(crate) struct Refusals {
 struct Refusal {
     charges: Arc<[RefusedCharge]>,
     marks: u64,
-    /// Until when it is repeated: counted from before the request was sent, so never longer than the store refuses.
+    /// End of the repetition. It is counted from before the request was sent, so the store would still refuse until
+    /// then.
     until: Instant,
-    /// When the answer arrived: waits are counted from here, so they are never too short.
+    /// When the answer arrived. Repeated waits are counted from here, so they are never too short.
     answered: Instant,
     at: Time<Wall>,
 }
@@ -61,7 +61,7 @@ struct RefusedCharge {
     reports: Box<[Report]>,
 }
 
-/// Where a group belongs in the table, and what had changed when it was looked up.
+/// The slot of a group, and the marks of its keys at lookup time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RefusalLookup {
     index: usize,
@@ -78,8 +78,8 @@ impl Refusals {
         }
     }
 
-    /// Records what a group that is about to be sent may change, and returns its position in the table if a refusal of
-    /// it may be remembered. `connections` is the number of connections made so far.
+    /// Prepares for sending a group. Invalidates refusals that the group may make obsolete, and returns a lookup if the
+    /// group's own refusal may be remembered. `connections` is the number of connections made so far.
     pub(crate) fn prepare(&self, group: &Group<'_>, connections: u64, now: Instant) -> Option<RefusalLookup> {
         match group.verb {
             StoreVerb::Peek => return None,
@@ -95,7 +95,7 @@ impl Refusals {
             let mark = self.mark(charge.key);
             let mut seen = mark.load(Ordering::Relaxed);
             if seen as u32 != charge.limits_id {
-                // A lost race only drops more refusals than necessary.
+                // A lost race only invalidates more refusals than necessary.
                 seen = ((seen >> 32) + 1) << 32 | u64::from(charge.limits_id);
                 mark.store(seen, Ordering::Relaxed);
             }
@@ -107,8 +107,8 @@ impl Refusals {
         Some(RefusalLookup { index: hasher.finish() as usize % REFUSALS, marks, asked: now })
     }
 
-    /// Records that a group may have restored capacity, if its verb can. Call it before the group is sent, for the
-    /// groups after it, and when it was answered, for those that were refused meanwhile.
+    /// Invalidates refusals of the group's keys if its verb can restore capacity. Call it before the group is sent, for
+    /// refusals until now, and again after its answer, for refusals that arrived in the meantime.
     pub(crate) fn note_room_of(&self, group: &Group<'_>) {
         match group.verb {
             StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
@@ -118,7 +118,7 @@ impl Refusals {
         }
     }
 
-    /// Records that a key may have capacity again.
+    /// Invalidates the refusals of a key, which may have capacity again.
     pub(crate) fn note_room(&self, key: &[u8]) {
         self.mark(key).fetch_add(1 << 32, Ordering::Relaxed);
     }
@@ -131,7 +131,7 @@ impl Refusals {
         self.refusals[ticket.index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the remembered refusal of the group, if there is one that is still valid.
+    /// Returns the remembered refusal of the group if it is still valid.
     pub(crate) fn find(&self, group: &Group<'_>, ticket: &RefusalLookup) -> Option<Repetition> {
         let slot = self.lock_slot(ticket);
         let refusal = slot.as_ref().filter(|refusal| {
@@ -141,7 +141,7 @@ impl Refusals {
         Some(Repetition { charges: refusal.charges.clone(), passed, at: refusal.at.saturating_add(passed) })
     }
 
-    /// Remembers an answer of the store if it is a refusal with a known wait.
+    /// Remembers the store's answer if it is a refusal with a known wait.
     pub(crate) fn remember(&self, group: &Group<'_>, ticket: &RefusalLookup, answer: &GroupAnswer<'_>, now: Instant) {
         let wait = match answer.outcome() {
             Outcome::Deny(Retry::After(wait)) => LONGEST.min(wait.into()),
@@ -176,7 +176,7 @@ pub(crate) struct Repetition {
 }
 
 impl Repetition {
-    /// Adds it as the answer to the group.
+    /// Adds the refusal as the answer to the group, with shortened waits.
     pub(crate) fn answer(&self, answers: &mut Answers) {
         let left = |wait: Nanos| wait.saturating_sub(self.passed);
         for charge in &*self.charges {
@@ -235,7 +235,7 @@ mod tests {
         }]
     }
 
-    /// Remembers a refusal of cost 3 of `k`, for 640 ms from `start`, which was answered after 10 ms.
+    /// Remembers a refusal of cost 3 for key `k`: sent at `start`, answered after 10 ms, with a wait of 640 ms.
     fn with_remembered_refusal(start: Instant) -> Refusals {
         let refusals = Refusals::new();
         remember_refusal(&refusals, start);
@@ -255,7 +255,7 @@ mod tests {
         refusals.remember(&group, &ticket, &answers.group(0).unwrap(), start + Duration::from_millis(10));
     }
 
-    /// Asks again after `millis`; returns the wait if the refusal is repeated.
+    /// Asks again `millis` after `start`. Returns the wait in milliseconds if the refusal is repeated.
     fn repeated_wait(refusals: &Refusals, charges: &[Charge<'_>], start: Instant, millis: u64) -> Option<u64> {
         let group = Group { verb: StoreVerb::Check, charges };
         let ticket = refusals.prepare(&group, 1, start + Duration::from_millis(millis)).unwrap();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_make_room_undoes_a_refusal() {
+    fn operations_that_may_restore_capacity_invalidate_refusals() {
         let (start, limits) = (Instant::now(), sample_limits());
         let charges = charge("k", &limits, 1, 3);
         for verb in [StoreVerb::Refund, StoreVerb::Renew, StoreVerb::Reset] {
@@ -304,10 +304,10 @@ mod tests {
         let group = Group { verb: StoreVerb::Check, charges: &charges };
         assert!(refusals.prepare(&Group { verb: StoreVerb::Peek, charges: &charges }, 1, start).is_none());
         assert_eq!(repeated_wait(&refusals, &charges, start, 20), Some(630), "a peek changes nothing");
-        // A charge of the same key under other limits.
+        // A charge of the same key under other limits invalidates the refusal.
         assert_eq!(repeated_wait(&refusals, &charge("k", &limits, 2, 1), start, 20), None);
         assert_eq!(repeated_wait(&refusals, &charges, start, 20), None);
-        // A request that was refused while a refund was in progress.
+        // A refusal that arrives while a refund is in flight is invalidated by the refund's answer.
         let refund = Group { verb: StoreVerb::Refund, charges: &charges };
         let refusals = Refusals::new();
         assert!(refusals.prepare(&refund, 1, start).is_none());

@@ -1,4 +1,4 @@
-//! Encodes charges for the scripts: groups of charges of one caller, and calls with the groups of several callers.
+//! Encodes charges for the scripts. A call contains the groups of several callers.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tollgate_share::lease::{Exchange, Need};
 
 use crate::params::{EXACT, EncodedLimits};
 
-/// The most charges of one call. It bounds how long the store is busy with a call, and how many charges a failed call affects.
+/// Maximum number of charges in a group. It bounds how long a call blocks the store.
 pub(crate) const MAX_CHARGES: usize = 255;
 
 const EXACTLY: u8 = 1;
@@ -20,36 +20,36 @@ const RESET: u8 = 5;
 const RENEW: u8 = 6;
 const PEEK: u8 = 8;
 
-/// The fields after a refund or a renewal: none, its stamps, or its stamps and the instant after which it is ignored.
+/// Fields that follow a refund or a renewal: none, stamps, or stamps and the instant after which it is ignored.
 const UNSTAMPED: u8 = 0;
 const STAMPED: u8 = 1;
 const STAMPED_UNTIL: u8 = 2;
 
-/// Added to the status of a group in which the state of a charge stays under other parameters than the charge has.
+/// Added to the status of a group if one of its states keeps parameters other than the charge's.
 pub(crate) const OTHER_PARAMETERS: u8 = 16;
 
-/// The status of a group that the special script leaves to the general one.
+/// Status of a group that the special script leaves to the general one.
 const LEFT_TO_GENERAL: u8 = 255;
-/// The length of the state of a bucket, all that the reply of the special script carries of a value.
+/// Length of a bucket state. A reply of the special script contains the state without the parameters.
 const CELLS: usize = 13;
 
-/// A charge that owns its data, so that it can be sent after its caller has given up.
+/// An encoded charge. It owns its data, so it can be sent even after its caller has given up.
 #[derive(Clone, Debug)]
 pub(crate) struct QueuedCharge {
     key: Vec<u8>,
     encoded: Arc<EncodedLimits>,
-    /// How many charges of the group follow.
+    /// Number of charges of the group after this one.
     rest: u16,
     verb: u8,
     cost: u64,
-    /// Spread, windows and stamps, which only some charges have.
+    /// Optional fields: spread, windows and stamps.
     more: Vec<u8>,
-    /// The position at which the stamps begin.
+    /// Position of the stamps in `more`.
     stamps_at: usize,
 }
 
 impl QueuedCharge {
-    /// Encodes a charge of a group; `rest` charges follow. `key` is the key in the store.
+    /// Encodes a charge that is followed by `rest` charges of its group. `key` is the name of the key in the store.
     pub(crate) fn new(
         verb: StoreVerb,
         charge: &Charge<'_>,
@@ -90,7 +90,7 @@ impl QueuedCharge {
         Self { key, encoded, rest: rest as u16, verb, cost: clamp_cost(charge.ask.cost()), more, stamps_at }
     }
 
-    /// Makes the store ignore a refund with stamps if its clock is past this time, in microseconds.
+    /// Makes the store ignore a stamped refund that it receives after this store time, in microseconds.
     pub(crate) fn ignore_after(&mut self, micros: u64) {
         if let Some(given) = self.more.get_mut(self.stamps_at).filter(|given| **given == STAMPED) {
             *given = STAMPED_UNTIL;
@@ -98,7 +98,7 @@ impl QueuedCharge {
         }
     }
 
-    /// Returns where the answer to this charge ends, if it begins at `at`; `None` if the reply is too short.
+    /// Returns the end of the answer to this charge, which starts at `at`, or `None` if the reply is too short.
     fn answer_end(&self, reply: &[u8], at: usize, has_foreign: bool) -> Option<usize> {
         let taken = if matches!(self.verb & !PEEK, UP_TO | REFUND | RENEW) { 7 } else { 0 };
         let state = at + 1 + taken;
@@ -111,12 +111,12 @@ impl QueuedCharge {
     }
 }
 
-/// Clamps a cost: no limit holds more, so a larger cost makes no difference.
+/// Clamps a cost to `EXACT`. No finite limit has that much capacity, so larger costs make no difference.
 pub(crate) fn clamp_cost(cost: Cost) -> u64 {
     cost.get().min(EXACT)
 }
 
-/// Returns whether the answer to the charge carries how much was taken.
+/// Returns whether the answer to a charge contains the amount taken.
 pub(crate) fn carries_taken(verb: StoreVerb, charge: &Charge<'_>) -> bool {
     match verb {
         StoreVerb::Check | StoreVerb::Peek => matches!(charge.ask, Ask::UpTo(_)),
@@ -125,11 +125,11 @@ pub(crate) fn carries_taken(verb: StoreVerb, charge: &Charge<'_>) -> bool {
     }
 }
 
-/// Returns when the spread windows of a key begin: a number of microseconds below 2⁵⁰, to be taken modulo the length of the window.
-/// It is the same on every node.
+/// Returns the start of a key's spread windows, in microseconds modulo the window length. The result is below 2⁵⁰ and
+/// the same on every node.
 pub fn spread(key: &[u8]) -> u64 {
-    // FNV-1a with a final mix, because its upper bits hardly depend on the last bytes. It must be uniform, not secret:
-    // a caller that chooses keys has no advantage from choosing when their windows begin.
+    // FNV-1a with a final mix, because the upper bits of FNV-1a hardly depend on the last bytes. The hash must be
+    // uniform but need not be secret: choosing when a window starts gives a caller no advantage.
     let hash = key
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
@@ -137,8 +137,9 @@ pub fn spread(key: &[u8]) -> u64 {
     (mixed ^ mixed >> 29) & ((1 << 50) - 1)
 }
 
-/// Encodes stamps for any parameters that the state may have by now: leases have numbers, all others have instants in
-/// nanoseconds, of which the script uses the microseconds. So each is sent as its quotient and remainder by 1000.
+/// Encodes stamps. A lease stamp is a number; any other stamp is an instant in nanoseconds, of which the script uses
+/// the microseconds. The state may have other parameters by now, so only the script knows the kind of each stamp. Each
+/// stamp is therefore sent as a quotient and a remainder by 1000.
 fn push_stamps(bytes: &mut Vec<u8>, stamps: &Stamps) {
     bytes.push(stamps.count() as u8);
     for bits in (0..stamps.count()).map(|index| stamps.get(index).to_bits()) {
@@ -147,12 +148,12 @@ fn push_stamps(bytes: &mut Vec<u8>, stamps: &Stamps) {
     }
 }
 
-/// Writes seven bytes; every valid number is below 2⁵⁶.
+/// Writes a number as seven bytes. Every valid number is below 2⁵⁶.
 fn push_number(bytes: &mut Vec<u8>, number: u64) {
     bytes.extend(&number.min((1 << 56) - 1).to_le_bytes()[..7]);
 }
 
-/// The charges of a group, to be sent.
+/// An encoded group.
 #[derive(Clone, Debug)]
 pub(crate) struct QueuedGroup {
     pub(crate) charges: Vec<QueuedCharge>,
@@ -160,28 +161,28 @@ pub(crate) struct QueuedGroup {
     pub(crate) kind: GroupKind,
 }
 
-/// What is done with a group.
+/// The operation of a group.
 #[derive(Clone, Debug)]
 pub(crate) enum GroupKind {
-    /// Its charges are decided, all or none.
+    /// Decides the charges, all or none.
     Charges,
-    /// Its charges are counted once, each by itself, in a call of their own.
+    /// Merges each charge independently, exactly once, in a separate call.
     Merge(MergeHead),
-    /// Leases are exchanged. It has no charges.
+    /// Exchanges leases. The group has no charges.
     Exchange(QueuedExchange),
 }
 
-/// What identifies a merge.
+/// The identity and age of a merge.
 #[derive(Clone, Debug)]
 pub(crate) struct MergeHead {
     /// The key of the node's counter.
     pub(crate) counter: Vec<u8>,
     pub(crate) sequence: u64,
-    /// How long ago its charges were taken, in microseconds.
+    /// Age of the charges, in microseconds.
     pub(crate) age: u64,
 }
 
-/// An exchange of leases, to be sent.
+/// An encoded exchange of leases.
 #[derive(Clone, Debug)]
 pub(crate) struct QueuedExchange {
     key: Vec<u8>,
@@ -191,12 +192,13 @@ pub(crate) struct QueuedExchange {
 }
 
 impl QueuedExchange {
-    /// Encodes an exchange; `name` is the name of the key in the store. Amounts and instants are rounded as the script knows them.
+    /// Encodes an exchange. `name` is the name of the key in the store. Amounts are clamped and instants are converted
+    /// to microseconds.
     pub(crate) fn new(key: &[u8], name: Vec<u8>, encoded: Arc<EncodedLimits>, exchange: &Exchange) -> Self {
         let (holds, need) = match exchange.need {
             Need::Hold(amount) => (1, amount),
             Need::Spend(amount) => (0, amount),
-            // The store decides these verbs by charges.
+            // These needs are sent as charges instead.
             Need::UpTo(_) | Need::Regardless(_) | Need::Refund(_) | Need::Reset => (0, 0),
         };
         let mut rest = vec![holds];
@@ -213,7 +215,7 @@ impl QueuedExchange {
         Self { key: name, encoded, rest }
     }
 
-    /// Returns where the answer ends, if it begins at `at`; `None` if the reply is too short.
+    /// Returns the end of the answer that starts at `at`, or `None` if the reply is too short.
     fn answer_end(&self, reply: &[u8], at: usize) -> Option<usize> {
         let end = match reply.get(at)? {
             0 | 1 => {
@@ -227,27 +229,27 @@ impl QueuedExchange {
     }
 }
 
-/// The length of an answer to an exchange before its slices and its state: status, epoch, what is leased and until when, whether
-/// the pool is hungry, and the number of slices.
+/// Length of an exchange answer up to its slices and state: status, epoch, leased amount, expiry, hungry flag, and
+/// number of slices.
 const EXCHANGED: usize = 1 + 7 + 7 + 7 + 1 + 1;
 
-/// The lane of a group: a call has only groups of one lane. Outside of a cluster all groups have the same lane.
+/// The route of a group. All groups in a call have the same route. Without a cluster, all groups have the same lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) lane: u8,
-    /// Whether the lane is being moved to this server.
+    /// Whether the lane is being moved to this server, which requires `ASKING`.
     pub(crate) asking: bool,
-    /// Whether it must be the only group of its call, because the keys of its lane are on two servers.
+    /// Whether the group needs a call of its own, because the keys of its lane are split between two servers.
     pub(crate) alone: bool,
 }
 
 impl QueuedGroup {
-    /// Returns how much of a call it takes up, in charges.
+    /// Returns the size of the group in a call, in charges; at least 1.
     pub(crate) fn weight(&self) -> usize {
         self.charges.len().max(1)
     }
 
-    /// Returns the key and the parameters for the special script, if it can decide this group.
+    /// Returns the key and the parameters for the special script if that script can decide this group.
     fn special(&self) -> Option<(&[u8], &[u8])> {
         match (&*self.charges, &self.kind) {
             ([charge], GroupKind::Charges) if charge.verb == EXACTLY && charge.cost > 0 => {
@@ -257,7 +259,7 @@ impl QueuedGroup {
         }
     }
 
-    /// Returns where in a reply the answer to this group ends, if it begins at `at`; `None` if the reply is too short.
+    /// Returns the end of the answer to this group, which starts at `at`, or `None` if the reply is too short.
     pub(crate) fn answer_end(&self, reply: &[u8], mut at: usize, decider: Decider) -> Option<usize> {
         match &self.kind {
             GroupKind::Merge(_) => return Some(reply.len()),
@@ -277,17 +279,17 @@ impl QueuedGroup {
     }
 }
 
-/// Returns whether the answer to a group is that the general script has to decide it.
+/// Returns whether the special script left the group to the general script.
 pub(crate) fn is_left_to_general(answer: &[u8]) -> bool {
     answer == [LEFT_TO_GENERAL]
 }
 
-/// Returns whether the answer to a group is a refusal by states that are under the parameters of its charges.
+/// Returns whether the answer is a refusal in which every state has the parameters of its charge.
 pub(crate) fn is_plain_refusal(answer: &[u8]) -> bool {
     answer.first() == Some(&1)
 }
 
-/// Which script a call is for.
+/// The script of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decider {
     General,
@@ -296,22 +298,22 @@ pub(crate) enum Decider {
     Exchange,
 }
 
-/// One call of a script: several groups, with each key and each set of parameters once.
+/// One script call with several groups. Each key and each set of parameters is sent once.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) decider: Decider,
     pub(crate) route: Route,
-    /// The indexes of the groups, in order.
+    /// Indexes of the groups, in order.
     pub(crate) groups: Vec<usize>,
     keys: StringTable<'a>,
     parameters: StringTable<'a>,
     charges: Vec<u8>,
-    /// The last run of charges for the special script, to which more may be added.
+    /// The open run of charges for the special script.
     run: Option<Run>,
     merge: Option<&'a MergeHead>,
 }
 
-/// Charges of consecutive keys with the same parameters and cost.
+/// Charges for consecutive keys, all with the same parameters and cost.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     first: u16,
@@ -320,8 +322,8 @@ struct Run {
     cost: u64,
 }
 
-/// Returns the calls that decide these groups, each group with its index. No key is in two calls, so charges of one key are
-/// decided in order.
+/// Builds the calls for indexed groups. No key is sent to both the general and the special script, so charges of a key
+/// are decided in order.
 pub(crate) fn build_calls<'a>(
     groups: impl Iterator<Item = (usize, &'a QueuedGroup)> + Clone,
     with_special: bool,
@@ -411,8 +413,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Returns the command; `how` is `EVALSHA` and the hash of the script, or `EVAL` and its
-    /// source.
+    /// Returns the command. `how` is `EVALSHA` and the script's hash, or `EVAL` and its source.
     pub(crate) fn to_command(&self, how: [&str; 2]) -> redis::Cmd {
         let mut command = redis::cmd(how[0]);
         let counter = self.merge.map(|merge| &*merge.counter);
@@ -428,7 +429,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Byte strings that are sent once and referred to by their index, counted from one.
+/// Byte strings that are sent once and then referenced by a one-based index.
 #[derive(Debug, Default)]
 struct StringTable<'a> {
     known: Vec<&'a [u8]>,
@@ -474,7 +475,7 @@ mod tests {
         QueuedGroup { charges, route: Route::default(), kind: GroupKind::Charges }
     }
 
-    /// Checks which groups go to the special script, and which to the general one.
+    /// Checks which groups are sent to the special script and which to the general one.
     #[track_caller]
     fn check(groups: &[QueuedGroup], special: &[usize], general: &[usize]) {
         let calls = build_calls(groups.iter().enumerate(), true);
@@ -494,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn charges_alike_are_one_run() {
+    fn equal_charges_of_consecutive_keys_form_a_run() {
         let groups =
             [("a", 1), ("b", 1), ("c", 2), ("a", 2)].map(|(key, cost)| queued_group(key, cost, StoreVerb::Check));
         let calls = build_calls(groups.iter().enumerate(), true);

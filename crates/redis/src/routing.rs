@@ -1,16 +1,16 @@
-//! Decides groups whose keys are at several servers of a cluster.
+//! Decides groups whose keys are on several servers of a cluster.
 //!
-//! **A group over several lanes** is split into parts, which take at the same time, in one round trip;
-//! [`tollgate_share::parts`] decides what follows. If a part has no answer, the others are refunded, and the group has
-//! no answer.
+//! **Parts.** A group that spans several lanes is split into parts. All parts take at the same time, in one round trip;
+//! [`tollgate_share::parts`] decides the next steps. If a part has no answer, the others are refunded and the whole
+//! group has no answer.
 //!
-//! **Suspects** are parts with a key that was recently refused: they take first, while the other parts are only peeked
-//! at, so that a caller that is refused anyway does not hold tokens of others.
+//! **Suspects** are parts with a recently refused key. They take first, while the other parts are only peeked at.
+//! Otherwise a caller that is about to be refused would briefly hold tokens that other callers need.
 //!
-//! **Refunds** are queued before the group is answered. They have their own deadline, since that of the request may
-//! have passed, and are sent even if the caller gives up. A refund that fails is counted and does not stop the others.
-//! A bucket refills while a token is held, so the store ignores a refund to a bucket that arrives more than two
-//! deadlines after the take.
+//! **Refunds** are queued before the group is answered. They have their own deadline, because the request's may have
+//! passed, and they are sent even if the caller gives up. A failed refund is counted and does not stop the others. A
+//! bucket refills while a token is held, so the store ignores a bucket refund that arrives more than two deadlines
+//! after the charge.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::request::{QueuedGroup, Route};
 use crate::store::{RedisStore, Reply};
 
 impl RedisStore {
-    /// Sends all groups without a reply to the servers of a cluster.
+    /// Sends all groups without a reply to the cluster.
     pub(crate) async fn ask_cluster(
         &self,
         cluster: &Arc<Cluster>,
@@ -37,8 +37,8 @@ impl RedisStore {
         deadline: Instant,
     ) {
         let asked = Instant::now();
-        // A group over several lanes may hold tokens until it is refused, and later groups must not be refused because
-        // of that.
+        // A group in several lanes may hold tokens until it is refused. Later groups with the same keys must not be
+        // refused because of these tokens, so they are sent afterwards.
         let mut held: HashSet<&[u8]> = HashSet::new();
         let mut together: Vec<(usize, Vec<Part<'_>>)> = Vec::with_capacity(groups.len());
         for (index, group) in groups.iter().enumerate() {
@@ -58,7 +58,7 @@ impl RedisStore {
         self.ask_together(cluster, groups, together, replies, deadline).await;
     }
 
-    /// Sends groups, each with its index and parts, at the same time.
+    /// Sends groups, each with its index and parts, in parallel.
     async fn ask_together(
         &self,
         cluster: &Arc<Cluster>,
@@ -90,7 +90,8 @@ impl RedisStore {
         }
     }
 
-    /// Decides a group from the replies to its parts. If the keys of a lane are at two servers, each of its charges becomes a part.
+    /// Decides a group from the replies to its parts. If the keys of a lane are split between two servers, each charge
+    /// in that lane becomes a part of its own.
     async fn decide(
         &self,
         cluster: &Arc<Cluster>,
@@ -105,7 +106,7 @@ impl RedisStore {
             let again = job.is_split() || is_split && group.verb == StoreVerb::Check;
             let answer = PartAnswer::read(&part.group(part.verb), job.into_reply());
             if again {
-                // All parts of a check take again, at the same time.
+                // For a check, all parts are refunded and take again, at the same time.
                 took.extend(answer.ok().map(|answer| (part, answer)));
                 divided.extend(part.divide(group.verb));
                 answers.resize_with(divided.len(), || None);
@@ -144,7 +145,7 @@ impl RedisStore {
         let is_probed = parts.iter().any(|part| part.verb == StoreVerb::Peek);
         let suspects: Vec<bool> = parts.iter().map(|part| is_probed && part.verb == StoreVerb::Check).collect();
         let mut machine = Parts::new(&suspects, &mut actions);
-        // The first round, in which all parts take or some are peeked at, is over.
+        // The first round, of takes and perhaps peeks, is already done.
         actions.clear();
         let mut answers: Vec<Option<PartAnswer>> = parts.iter().map(|_| None).collect();
         let mut errors: Vec<StoreError> = Vec::new();
@@ -164,11 +165,12 @@ impl RedisStore {
         }
         let mut verdict = None;
         while !actions.is_empty() {
-            // Refunds go first: takes that follow find what they give back.
+            // Refunds go first, so that the takes after them find the refunded tokens.
             let (refunds, others): (Vec<Action>, Vec<Action>) =
                 std::mem::take(&mut actions).into_iter().partition(|action| matches!(action, Action::Refund(_)));
             self.refund_parts(cluster, parts, &refunds, &mut answers, deadline).await;
-            // After a peek several parts take at the same time, in the order of their lanes one after the other.
+            // After peeks, several parts take at the same time. In the ordered round, there is only one take per
+            // iteration.
             let takes: Vec<usize> = others.iter().filter_map(part_to_take).collect();
             let asked: Vec<Group<'_>> = takes.iter().map(|at| parts[*at].group(StoreVerb::Check)).collect();
             let mut jobs: Vec<Job> =
@@ -184,7 +186,7 @@ impl RedisStore {
                 match action {
                     Action::Refund(_) | Action::Take(_) | Action::Peek(_) => {}
                     Action::Answer(Verdict::Partial) => {
-                        // The rule decides about the request as a whole, so what the other parts took is given back.
+                        // The rule's fault policy decides the whole request, so the other parts are refunded.
                         verdict = Some(Verdict::Partial);
                         machine.conclude(false, &mut actions);
                     }
@@ -205,7 +207,7 @@ impl RedisStore {
         }
     }
 
-    /// Charges that take up to an amount all take the least that any of them can: the others give back the rest.
+    /// Reduces all `Ask::UpTo` charges to the smallest amount that any of them took, and refunds the excess.
     async fn take_the_least(
         &self,
         cluster: &Arc<Cluster>,
@@ -241,7 +243,7 @@ impl RedisStore {
         merge(parts, answers)
     }
 
-    /// Refunds what parts took; their answers then say that they took nothing, and what is left afterwards.
+    /// Refunds parts. Their answers then report zero taken tokens and the state after the refund.
     async fn refund_parts(
         &self,
         cluster: &Arc<Cluster>,
@@ -271,7 +273,7 @@ impl RedisStore {
         }
     }
 
-    /// Encodes a refund, which the store ignores if it arrives too late.
+    /// Encodes a refund. The store ignores it if it arrives too late.
     fn encode_refund(&self, refund: &Refund<'_>) -> Result<QueuedGroup, StoreError> {
         let mut group = self.encode(&refund.group(), Route { lane: refund.lane, ..Route::default() })?;
         if let Some(latest) = refund.ignored_after(self.config.deadline) {
@@ -280,7 +282,7 @@ impl RedisStore {
         Ok(group)
     }
 
-    /// Refunds charges; returns their answers as far as they arrive within `deadline`.
+    /// Refunds charges. Returns the answers, or `None` for each if they do not all arrive before `deadline`.
     async fn refund(
         &self,
         cluster: &Arc<Cluster>,
@@ -327,7 +329,7 @@ fn part_to_take(action: &Action) -> Option<usize> {
     }
 }
 
-/// Returns what a server said about a part.
+/// Converts an answer for the state machine in [`tollgate_share::parts`].
 fn reply_of(answer: &Result<PartAnswer, StoreError>) -> PartReply {
     match answer {
         Ok(answer) if answer.is_admitted() => PartReply::Passed,
@@ -339,7 +341,7 @@ fn reply_of(answer: &Result<PartAnswer, StoreError>) -> PartReply {
     }
 }
 
-/// Returns the order in which errors decide about a group.
+/// Returns the rank of an error. The error of a group is the one with the lowest rank among its parts.
 fn error_severity(error: &StoreError) -> u8 {
     match error {
         StoreError::Rejected { .. } => 0,

@@ -1,8 +1,10 @@
-//! The scripts that decide, assembled from their files.
+//! The Lua scripts, assembled from the files in `script/`.
 
-/// Assembles a script: each named file becomes a branch of the Lua function `chunk(name, ...)`, which runs the file with the
-/// further arguments and returns its result; `$start` follows. So each file is a complete Lua chunk that a linter reads,
-/// and creates its functions only when it is needed.
+/// Assembles a script from Lua files, followed by `$start`.
+///
+/// Each file becomes a branch of the Lua function `chunk(name, ...)`, which runs the file with the remaining arguments
+/// and returns its result. This way each file is a complete Lua chunk that a linter can read, and its functions are
+/// created only when they are needed.
 macro_rules! assemble {
     ($($name:literal),+; $start:expr) => {
         concat!(
@@ -14,7 +16,7 @@ macro_rules! assemble {
     };
 }
 
-/// Assembles the files that decide charges, with `$start`.
+/// Assembles the files that decide charges, followed by `$start`.
 macro_rules! assemble_charges {
     ($start:expr) => {
         assemble!(
@@ -35,20 +37,20 @@ macro_rules! assemble_charges {
     };
 }
 
-/// The source of the script that decides everything. The header of `main.lua` describes its arguments, its reply and what it mirrors.
+/// Source of the general script, which decides any group of charges. See the header of `main.lua`.
 pub const SOURCE: &str = assemble_charges!("return chunk('main', KEYS, 0, false)\n");
 
-/// The source of the script that merges what nodes took under `consistency: eventual`; the header of `merge.lua` describes it.
+/// Source of the script that merges node charges under `consistency: eventual`. See the header of `merge.lua`.
 pub const MERGE_SOURCE: &str = assemble_charges!(include_str!("script/merge.lua"));
 
-/// The source of the script that grants leases under `consistency: leased`; the header of `exchange.lua` describes it.
+/// Source of the script that grants leases under `consistency: leased`. See the header of `exchange.lua`.
 pub const EXCHANGE_SOURCE: &str =
     assemble!("pool", "arithmetic", "bucket", "fixed_window"; include_str!("script/exchange.lua"));
 
-/// The source of the script for the most common kind of charge; its header describes it.
+/// Source of the fast script for the most common kind of charge. See the header of `special.lua`.
 pub const SPECIAL_SOURCE: &str = include_str!("script/special.lua");
 
-/// A script, and the hash it is cached under in the store.
+/// A script with its SHA-1 hash, which is its name in the store's script cache.
 #[derive(Debug)]
 pub struct Script {
     source: String,
@@ -61,29 +63,29 @@ impl Script {
         Self { source, sha }
     }
 
-    /// Returns the source that the store compiles.
+    /// Returns the Lua source.
     pub fn source(&self) -> &str {
         &self.source
     }
 
-    /// Returns the hash that the script is called by.
+    /// Returns the hash for `EVALSHA`.
     pub fn sha(&self) -> &str {
         &self.sha
     }
 }
 
-/// The scripts of a store. All read and write the same values.
+/// The scripts of a store. They share one value format.
 #[derive(Debug)]
 pub struct Scripts {
-    /// Decides everything.
+    /// Decides any group of charges.
     pub(crate) general: Script,
-    /// Decides the most common kind of charge at less cost.
+    /// Decides the most common kind of charge, faster.
     pub(crate) special: Option<Script>,
-    /// Merges what nodes took by their own views.
+    /// Merges charges that nodes decided by their own views.
     pub(crate) merge: Script,
     /// Grants leases.
     pub(crate) exchange: Script,
-    /// Whether the store's own clock decides.
+    /// Whether the scripts use the store's own clock.
     pub(crate) is_own_clock: bool,
 }
 
@@ -93,7 +95,8 @@ impl Scripts {
         Self::from_assembled(|source| Script::new(source.to_owned()), true)
     }
 
-    /// Returns scripts with another clock, for tests: `edit` replaces the lines of each source that read the clock and set expiries.
+    /// Returns scripts with a test clock: `edit` replaces the parts of each source that read the clock and set
+    /// expiries.
     pub fn with_clock(edit: impl Fn(&str) -> String) -> Self {
         Self::from_assembled(|source| Script::new(edit(source)), false)
     }
@@ -103,12 +106,11 @@ impl Scripts {
         Self { general, special, merge: script(MERGE_SOURCE), exchange: script(EXCHANGE_SOURCE), is_own_clock }
     }
 
-    /// Returns all scripts.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Script> {
         [&self.general, &self.merge, &self.exchange].into_iter().chain(self.special.as_ref())
     }
 
-    /// Makes the general script decide everything, for tests that compare the two.
+    /// Removes the special script, for tests that compare it with the general one.
     #[must_use]
     pub fn without_special(self) -> Self {
         Self { special: None, ..self }

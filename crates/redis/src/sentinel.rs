@@ -1,8 +1,8 @@
-//! Finds the primary of a set of servers that Sentinel watches.
+//! Finds the primary through Redis Sentinel.
 //!
-//! The sentinels are asked one after the other, whenever a connection is opened: after a failover the old primary
-//! refuses writes or is gone, the connection is opened again, and the sentinels name the new one. A partitioned
-//! sentinel may still name the old primary, so a server is used only if it reports itself as a primary.
+//! Whenever a connection is opened, the sentinels are asked one after the other. After a failover, the old primary
+//! refuses writes or is gone, so the connection is opened again and the sentinels name the new primary. A partitioned
+//! sentinel may still name the old primary, so a server is used only if it reports the role of a primary itself.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,13 +14,13 @@ use tokio::time::timeout;
 use crate::config::Config;
 use crate::link::{describe, describe_dial, dial_to, send};
 
-/// How long each sentinel, and the server that it names, may take to answer.
+/// Timeout for each sentinel, and for the server that it names.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// The sentinels and the name of the primary that they watch.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Sentinels {
-    /// Host and port of each.
+    /// Hosts and ports of the sentinels.
     pub(crate) seeds: Vec<(String, u16)>,
     /// The name of the primary in their configuration.
     pub(crate) master: String,
@@ -38,7 +38,7 @@ impl Sentinels {
     /// Connects to the primary.
     ///
     /// # Errors
-    /// What the sentinels said, or why they did not.
+    /// The problem with each sentinel, or with the server that it named.
     pub(crate) async fn connect(&self, config: &Config) -> Result<MultiplexedConnection, String> {
         let mut problems = Vec::new();
         for (host, port) in &self.seeds {
@@ -59,7 +59,7 @@ impl Sentinels {
         Err(format!("no primary for `{}`: {}", self.master, problems.join("; ")))
     }
 
-    /// Returns host and port of the primary by one sentinel.
+    /// Asks one sentinel for the primary's host and port.
     async fn ask(&self, config: &Config, host: &str, port: u16) -> Result<(String, u16), String> {
         let mut settings = RedisConnectionInfo::default();
         if let Some(username) = &self.username {
@@ -86,15 +86,15 @@ impl Sentinels {
     }
 }
 
-/// Returns the names that a sentinel watches.
+/// Returns the names of the masters that a sentinel watches.
 async fn watched_masters(connection: &mut MultiplexedConnection) -> Vec<String> {
     let reply = send(connection, redis::cmd("SENTINEL").arg("MASTERS")).await.unwrap_or(Value::Nil);
     let fields = Vec::<Vec<String>>::from_redis_value(reply).unwrap_or_default();
-    // Each is a list of names and values, and `name` comes first.
+    // Each master is a list of field names and values, starting with `name` and its value.
     fields.into_iter().filter_map(|fields| fields.into_iter().nth(1)).collect()
 }
 
-/// Connects to a server, which must say that it is a primary.
+/// Connects to a server and checks that it is a primary.
 async fn open_primary(config: &Config, (host, port): &(String, u16)) -> Result<MultiplexedConnection, String> {
     let connection = dial_to(config, with_address(&config.server, host, *port)).await;
     let mut connection = connection.map_err(|error| describe_dial(&error, config))?;
@@ -108,7 +108,7 @@ async fn open_primary(config: &Config, (host, port): &(String, u16)) -> Result<M
     }
 }
 
-/// Returns how to connect to another server in the same way.
+/// Returns the same connection settings with another host and port.
 pub(crate) fn with_address(server: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();
     let address = match server.addr() {

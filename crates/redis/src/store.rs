@@ -1,4 +1,4 @@
-//! The store: sends the charges of the engine to Redis or Valkey.
+//! The store: sends the engine's charges to Redis or Valkey.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,11 +29,10 @@ use crate::script::Scripts;
 use crate::sharing::{Shared, Sharing, is_shared};
 use crate::suspects::Suspects;
 
-/// A store in Redis or Valkey, shared by all nodes that use the same server and namespace.
+/// A store in Redis or Valkey, shared by all nodes with the same server and namespace.
 ///
-/// Every decision is exact: the script decides by the store's clock, and no two nodes are ever
-/// granted the same tokens. [`Config`] and [`Health`] describe the deadlines, and what happens when
-/// the store is slow or unreachable.
+/// Decisions under `consistency: strict` are exact: the script uses the store's clock, and no two nodes get the same
+/// tokens. See [`Config`] for deadlines and [`Health`] for slow or unreachable stores.
 pub struct RedisStore {
     pub(crate) config: Arc<Config>,
     pub(crate) servers: Arc<Servers>,
@@ -41,44 +40,43 @@ pub struct RedisStore {
     nodes: watch::Receiver<u32>,
     membership: Membership,
     pub(crate) counters: Arc<CallCounters>,
-    /// Encoded limits, by their id. Read for every charge and written once per set of limits.
+    /// Encoded limits by id. Read for every charge, written once per set of limits.
     encoded: RwLock<HashMap<u32, Arc<EncodedLimits>>>,
-    /// `None` if the store has the clock of a test, with which the process's clock cannot be compared.
+    /// `None` under a test clock, which is unrelated to the process clock.
     pub(crate) refusals: Option<Arc<Refusals>>,
-    /// Used in a cluster only.
+    /// Used only in a cluster.
     pub(crate) suspects: Suspects,
-    /// What this node decides by itself.
+    /// Keys that this node decides locally.
     pub(crate) sharing: Arc<Sharing>,
 }
 
-/// The counts of a store.
+/// Statistics of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
-    /// Calls of the script.
+    /// Script calls.
     pub calls: u64,
-    /// Charges sent with these calls.
+    /// Charges in these calls.
     pub charges: u64,
-    /// Calls without an answer, and lost refunds of groups over several servers.
+    /// Failed calls, and lost refunds of groups that span several servers.
     pub failures: u64,
-    /// How long requests waited for their answer, or for the deadline.
+    /// Time that requests waited, until the answer or the deadline.
     pub durations: Durations,
 }
 
-/// Maximum number of encoded limits; beyond it all are dropped and encoded again when needed.
+/// Maximum number of cached encodings. When the cache is full, it is cleared.
 const MAX_ENCODED: usize = 1 << 15;
 
 impl RedisStore {
-    /// Connects to a store. Returns when the first connection succeeded or failed; then it is
-    /// retried for as long as the store exists, and until it succeeds every request is answered as
-    /// unavailable.
+    /// Connects to a store. Returns when the first attempt has succeeded or failed. A failed connection is retried
+    /// until the store is dropped; while there is none, requests are answered as unavailable.
     ///
-    /// Must be called within a tokio runtime with time and I/O enabled; a separate task communicates with the server,
+    /// Must be called within a tokio runtime with time and I/O enabled. A separate task communicates with the server,
     /// and ends when the store is dropped.
     pub async fn connect(config: Config) -> Self {
         Self::with_scripts(config, Scripts::new()).await
     }
 
-    /// Like [`RedisStore::connect`], with other scripts: tests replace the clock.
+    /// Like [`RedisStore::connect`], with other scripts, such as those with a test clock.
     pub async fn with_scripts(config: Config, scripts: Scripts) -> Self {
         let config = find_cluster(config).await;
         let counters = Arc::new(CallCounters::default());
@@ -96,46 +94,46 @@ impl RedisStore {
         let (nodes_sender, nodes) = watch::channel(1);
         let (membership, leaving) = Membership::new();
         tokio::spawn(take_part(config.clone(), cluster, nodes_sender, leaving));
-        // Fails only if the task has ended, which requests report.
+        // Fails only if the task has ended; requests then report that.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
         let (encoded, suspects, config) = (RwLock::default(), Suspects::new(), Arc::new(config));
         let sharing = Sharing::new(&servers, &config);
         Self { config, servers, health, nodes, membership, counters, encoded, refusals, suspects, sharing }
     }
 
-    /// The current health.
+    /// Returns the current health.
     pub fn health(&self) -> Health {
         self.health.borrow().clone()
     }
 
-    /// Returns a receiver of changes of the health.
+    /// Returns a receiver of health changes.
     pub fn watch_health(&self) -> watch::Receiver<Health> {
         self.health.clone()
     }
 
-    /// Returns a receiver of the number of nodes that use the store and namespace, this one
-    /// included; while the store is unreachable, the last known number.
+    /// Returns a receiver of the node count: the number of nodes with this store and namespace, including this one.
+    /// While the store is unreachable, the last known count stays.
     pub fn watch_nodes(&self) -> watch::Receiver<u32> {
         self.nodes.clone()
     }
 
-    /// Returns the membership of this node in that count, to leave when the node stops.
+    /// Returns this node's membership in the node count, so that a stopping node can leave.
     pub fn membership(&self) -> Membership {
         self.membership.clone()
     }
 
-    /// Sends what this node took and the store has not counted yet, and returns all leases, for a node that stops. Returns when the
-    /// store has answered or has failed to.
+    /// Sends all unsent charges and returns all leases, for a node that stops. Completes when the store has answered or
+    /// failed.
     pub async fn flush(&self) {
         self.sharing.flush().await;
     }
 
-    /// Returns what this node decides without asking the store for every request.
+    /// Returns statistics about the keys that this node decides locally.
     pub fn shared(&self) -> Shared {
         self.sharing.read()
     }
 
-    /// The counts so far.
+    /// Returns the statistics so far.
     pub fn counts(&self) -> Counts {
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         Counts {
@@ -146,7 +144,7 @@ impl RedisStore {
         }
     }
 
-    /// Returns the name of a key in the store: in a cluster with the tag of its lane.
+    /// Returns the name of a key in the store. In a cluster, the name contains the tag of the lane.
     pub(crate) fn key_name(&self, key: &[u8], lane: u8) -> Vec<u8> {
         self.servers.key_name(&self.config.namespace, key, lane)
     }
@@ -166,7 +164,6 @@ impl RedisStore {
         Ok(encoded)
     }
 
-    /// Encodes a group.
     pub(crate) fn encode(&self, group: &Group<'_>, route: Route) -> Result<QueuedGroup, StoreError> {
         let reject = |why: String| StoreError::Rejected { why };
         if group.charges.len() > MAX_CHARGES {
@@ -175,7 +172,7 @@ impl RedisStore {
                 group.charges.len()
             )));
         }
-        // Two charges of one key in a group would each be decided without the other.
+        // Each of two charges of the same key would ignore the other.
         let key_at = |place: usize| group.charges[place].key;
         if (1..group.charges.len()).any(|one| (0..one).any(|other| key_at(one) == key_at(other))) {
             return Err(reject("two charges of a group have the same key".to_owned()));
@@ -189,12 +186,12 @@ impl RedisStore {
         Ok(QueuedGroup { charges, route, kind: GroupKind::Charges })
     }
 
-    /// Has the store decide all groups.
+    /// Has the store decide all groups within the configured deadline.
     pub(crate) async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
         self.answer_by(batch, Instant::now() + self.config.deadline, answers).await;
     }
 
-    /// Has the store decide all groups until this deadline.
+    /// Has the store decide all groups before `deadline`.
     pub(crate) async fn answer_by(&self, batch: Batch<'_>, deadline: Instant, answers: &mut Answers) {
         let asked = Instant::now();
         let mut replies: Vec<Option<Reply>> = Vec::with_capacity(batch.groups.len());
@@ -211,7 +208,7 @@ impl RedisStore {
                 Servers::Cluster(cluster) => self.ask_cluster(cluster, batch.groups, &mut replies, deadline).await,
             }
             self.counters.durations.record(asked.elapsed());
-            // A check that was sent before capacity was restored may have been refused meanwhile.
+            // A check may have been refused just before these groups restored capacity.
             if let Some(refusals) = &self.refusals {
                 batch.groups.iter().for_each(|group| refusals.note_room_of(group));
             }
@@ -234,7 +231,7 @@ impl RedisStore {
         ask_primary(primary, &self.config, encoded, deadline, answer).await;
     }
 
-    /// Records what a group may change; returns a ticket if a refusal of it may be remembered.
+    /// Drops refusals that the group may make obsolete. Returns a ticket if its own refusal may be remembered.
     fn prepare(&self, group: &Group<'_>, asked: Instant) -> Option<refusals::RefusalLookup> {
         let connections = self.counters.connections.load(Ordering::Relaxed);
         let ticket = self.refusals.as_ref()?.prepare(group, connections, asked)?;
@@ -259,7 +256,7 @@ impl RedisStore {
         if ReplyReader::new(part.bytes(), part.now, part.decider).read(group, answers).is_err() {
             return answers.fail_group(StoreError::Unknown { why: "the reply of the script is too short".to_owned() });
         }
-        // A state under other parameters may be converted by a take under its own.
+        // Not if a state has other parameters: a take under those parameters may convert it.
         if let Some((ticket, refusals)) = ticket.zip(self.refusals.as_ref())
             && is_plain_refusal(part.bytes())
             && let Ok(answer) = answers.group(answers.len() - 1)
@@ -270,14 +267,14 @@ impl RedisStore {
     }
 }
 
-/// Where the states are.
+/// The servers that hold the states.
 pub(crate) enum Servers {
     One(Box<Primary>),
     Cluster(Arc<Cluster>),
 }
 
 impl Servers {
-    /// Returns the name of a key in the store: in a cluster with the tag of its lane.
+    /// Returns the name of a key in the store. In a cluster, the name contains the tag of the lane.
     pub(crate) fn key_name(&self, namespace: &str, key: &[u8], lane: u8) -> Vec<u8> {
         let namespace = namespace.as_bytes();
         match self {
@@ -289,7 +286,7 @@ impl Servers {
         }
     }
 
-    /// Sends groups to the servers of their lanes at the same time; returns the replies in order.
+    /// Sends groups to the servers of their lanes in parallel. Returns the replies in order.
     pub(crate) async fn send(
         &self,
         config: &Config,
@@ -315,16 +312,16 @@ impl Servers {
     }
 }
 
-/// The outcome of a group.
+/// The reply to a group.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// The store answered.
+    /// One server answered.
     Part(ReplyPart),
     /// Several servers answered.
     Merged(Merged),
     /// The store did not answer.
     Failed(StoreError),
-    /// The store was not asked.
+    /// A remembered refusal; the store was not asked.
     Repeated(Repetition),
 }
 

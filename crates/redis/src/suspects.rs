@@ -1,7 +1,8 @@
-//! Keys that were recently refused. In a group over several servers, their parts are asked first.
+//! Suspects: keys that were recently refused. In a group that spans several servers, the parts with suspects take
+//! first.
 //!
-//! A refused key is remembered until its wait has passed, but for at most one second. If a key is forgotten early,
-//! because another key has the same hash, the next group only takes in all lanes at once.
+//! A refused key is a suspect until its wait has passed, but for at most one second. A hash collision can evict a
+//! suspect early, which is harmless: the next group then takes in all lanes at once.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
@@ -11,12 +12,12 @@ use tokio::time::Instant;
 use tollgate_core::{Outcome, Retry};
 use tollgate_engine::store::{Answers, Group, StoreVerb};
 
-/// Maximum number of keys that are remembered.
+/// Number of table slots, which is the maximum number of suspects.
 const SUSPECTS: usize = 4_096;
-/// The longest time that a key is remembered.
+/// Maximum time for which a key is a suspect.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The recently refused keys, by their hashes.
+/// A hash table of recently refused keys.
 #[derive(Debug)]
 pub(crate) struct Suspects {
     places: Box<[Mutex<Option<Suspect>>]>,
@@ -41,7 +42,7 @@ impl Suspects {
         place.is_some_and(|suspect| suspect.hash == hash && now < suspect.until)
     }
 
-    /// Remembers the keys of a group that an answer refuses, and forgets those that it admits.
+    /// Remembers the refused keys of a group, and forgets all of its keys if the group is admitted.
     pub(crate) fn note(&self, group: &Group<'_>, answers: &Answers, index: usize, now: Instant) {
         if group.verb != StoreVerb::Check {
             return;

@@ -1,13 +1,14 @@
-//! What this node admitted while the store did not answer, until it is charged to the store.
+//! Arrears: requests that this node admitted during a store outage and still has to charge to the store.
 //!
-//! A request has arrears only if the store certainly did not carry it out. One with an unknown outcome counts as spent in the
-//! store, so charging it again would charge it twice. One that the store rejected has none, because the store would reject
-//! every such request, and the key would owe for ever.
+//! Only a request that the store certainly did not carry out causes arrears. A request with an unknown outcome counts
+//! as spent in the store, and charging it again might charge it twice. A request that the store rejected causes none
+//! either: the store would also reject the repayment, and the key would stay in arrears permanently.
 //!
-//! The arrears of a key are charged before this node's next request for it, at the same time and first in order; those of keys
-//! that are not requested again by [`Engine::repay`]. They are sent at most once: if no answer comes, they count as charged, as
-//! requests do. While the last request had no answer, none are sent: either the next one has an answer, or the store is known
-//! to be unreachable and nothing is sent at all.
+//! The arrears of a key are charged together with this node's next request for the key, and before it.
+//! [`Engine::repay`] charges the arrears of all other keys. A repayment is sent at most once: without an answer it
+//! counts as charged, like a request. While the outcome of the last request is unknown, no repayments are sent. The
+//! next request ends this state: either the store answers it, or the store is known to be unreachable and nothing is
+//! sent at all.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -28,24 +29,25 @@ use crate::inline::InlineLimits;
 use crate::rules::Consistency;
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 
-/// Keys are spread over this many locks.
+/// Number of shards, each with its own lock.
 const SHARDS: usize = 16;
-/// The most keys with arrears. What is admitted for others is not charged to the store.
+/// Maximum number of keys with arrears. Admissions for further keys are never charged to the store.
 const MAX_KEYS: usize = FALLBACK_KEYS;
-/// A shard of a full table is searched at most this often for keys that owe nothing any more, because each search visits all keys.
+/// Minimum interval between sweeps of a shard while the table is full. A sweep visits every key of the shard and drops
+/// those without arrears.
 const SWEEP_EVERY: Nanos = Nanos::SECOND;
-/// The most keys that [`Engine::repay`] charges with one call.
-const TOGETHER: usize = 64;
+/// Maximum number of keys that [`Engine::repay`] charges in one call.
+const REPAY_BATCH: usize = 64;
 
 /// The arrears of all keys.
 pub(super) struct ArrearsTable {
     shards: [Mutex<ArrearsShard>; SHARDS],
     hasher: RandomState,
     keys: AtomicUsize,
-    /// The shard from which [`Engine::repay`] takes first; each time another, so that keys which cannot be charged do not keep
-    /// others from it.
+    /// First shard that [`Engine::repay`] visits. It rotates, so that keys that cannot be charged do not starve the
+    /// others.
     first_shard: AtomicUsize,
-    /// Whether the last request had no answer and may have been carried out.
+    /// Whether the outcome of the last request is unknown.
     in_doubt: AtomicBool,
 }
 
@@ -53,7 +55,7 @@ pub(super) struct ArrearsTable {
 #[derive(Default)]
 struct ArrearsShard {
     keys: HashMap<Box<[u8]>, KeyArrears>,
-    /// When keys that owe nothing any more may be dropped again, in nanoseconds.
+    /// Earliest time of the next sweep, in nanoseconds of the monotonic clock.
     next_sweep: u64,
 }
 
@@ -75,7 +77,7 @@ pub(super) struct Admission<'a> {
     pub(super) share: &'a InlineLimits,
     pub(super) windows: &'a [Window],
     pub(super) taken: Cost,
-    /// Whether it may have been taken into debt.
+    /// Whether the charge may have put the share into debt.
     pub(super) owes: bool,
     pub(super) reports: &'a [Report],
 }
@@ -91,19 +93,19 @@ impl ArrearsTable {
         }
     }
 
-    /// Returns whether there are none.
+    /// Returns whether no key has arrears.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        // Orders nothing: a request that is decided at the same time as another may miss what that one adds.
+        // No ordering needed: a request may miss arrears that another thread adds at the same time.
         self.keys.load(Ordering::Relaxed) == 0
     }
 
-    /// Notes whether the store answered the last request, or may have carried it out without an answer.
+    /// Records whether the outcome of the last request is unknown.
     pub(super) fn note_doubt(&self, in_doubt: bool) {
         self.in_doubt.store(in_doubt, Ordering::Relaxed);
     }
 
-    /// Adds what the fallback admitted at `now`.
+    /// Adds an admission by the fallback at `now`.
     pub(super) fn add(&self, admitted: &Admission<'_>, now: u64) {
         if admitted.taken == Cost::ZERO || !has_arrears(admitted.limits) {
             return;
@@ -132,14 +134,14 @@ impl ArrearsTable {
         }
     }
 
-    /// Subtracts what was given back.
+    /// Subtracts a refund.
     pub(super) fn give_back(&self, key: &[u8], cost: Cost) {
         if let Some(known) = self.lock(key).keys.get_mut(key) {
             known.each.iter_mut().for_each(|arrears| arrears.give_back(cost.get()));
         }
     }
 
-    /// Forgets the arrears of a key.
+    /// Drops the arrears of a key.
     pub(super) fn forget(&self, key: &[u8]) {
         if !self.is_empty() {
             drop(self.take(key));
@@ -176,7 +178,8 @@ impl ArrearsTable {
         }
     }
 
-    /// Returns whether there is space for another key, after dropping those of a shard that owe nothing any more.
+    /// Returns whether another key fits. If the table is full, sweeps the shard first, at most once per
+    /// [`SWEEP_EVERY`].
     fn has_space(&self, shard: &mut ArrearsShard, now: u64) -> bool {
         if self.keys.load(Ordering::Relaxed) >= MAX_KEYS && now >= shard.next_sweep {
             shard.next_sweep = now.saturating_add(SWEEP_EVERY.as_nanos());
@@ -197,15 +200,16 @@ fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl KeyArrears {
-    /// Returns what is owed. A charge takes the same amount from all limits of a key, so it is the least that any of them is owed:
-    /// a limit that refills in a second must not pay for what a limit of a day is owed.
+    /// Returns the amount due. A charge takes the same amount from all limits of a key, so this is the smallest amount
+    /// due to any of them: a limit that refills within a second must not be charged for the arrears of a daily limit.
     fn due(&self, now: u64) -> u64 {
         let shares = self.share.entry().limits.as_slice();
         self.each.iter().zip(shares).map(|(arrears, share)| arrears.due(share, now)).min().unwrap_or(0)
     }
 }
 
-/// Charges the arrears of planned charges to the store while `requests` run, and before them.
+/// Repays the arrears of the planned keys concurrently with `requests`. The repayment is polled first, so the store
+/// receives it first.
 pub(super) async fn repay_first<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
@@ -227,18 +231,18 @@ pub(super) async fn repay_first<S: Store, F: Store>(
     .await;
 }
 
-/// Charges the store with all arrears; see [`Engine::repay`].
+/// Charges all arrears to the store; see [`Engine::repay`].
 pub(super) async fn repay<S: Store, F: Store>(engine: &Engine<S, F>) {
     while !engine.arrears.is_empty() {
-        let owed = engine.arrears.take_some(TOGETHER);
+        let owed = engine.arrears.take_some(REPAY_BATCH);
         if !charge(engine, &engine.running.load_full(), owed).await {
             return;
         }
     }
 }
 
-/// Charges arrears to the store; returns whether to go on: it answered for some of them, and none may have been carried out
-/// without an answer. Those that were not sent are put back.
+/// Charges arrears to the store, and puts back those that were not sent. Returns whether to continue: the store
+/// answered at least one charge, and no outcome is unknown.
 async fn charge<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
@@ -286,7 +290,7 @@ mod tests {
     use crate::rules::LimitText;
 
     #[test]
-    fn shard_of_a_full_table_is_swept_at_most_once_in_a_second() {
+    fn full_shard_is_swept_at_most_once_per_second() {
         const SECOND: u64 = Nanos::SECOND.as_nanos();
         let limits = LimitText { limit: "10/s", burst: None, algorithm: None }.read().unwrap();
         let (table, share) = (ArrearsTable::new(), Shares::new().share_of_node(&limits, 1));

@@ -1,7 +1,8 @@
 //! Counts refusals towards bans, and starts bans.
 //!
-//! This happens after a refusal by a rule that bans: one more call to the store, and another one for the refusal that
-//! starts a ban, which is then reported as a refusal by that ban. If the store does not answer, the refusal is not counted.
+//! After a refusal by a rule with a ban, one more call to the store counts the refusal. If that refusal starts a ban,
+//! another call follows, and the request is reported as refused by the ban. If the store does not answer, the refusal
+//! is not counted.
 
 use std::ops::Range;
 
@@ -17,21 +18,21 @@ use crate::rules::Consistency;
 use crate::ruleset::{BanLimits, RuleLimits};
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreVerb};
 
-/// How many refusals of a counter count towards a ban.
+/// The number of a counter's refusals that count towards a ban.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RefusalCount {
-    /// The charge to that counter.
+    /// The index of the counter's charge.
     pub(crate) charge: u32,
     pub(crate) refusals: u64,
 }
 
-/// The keys of the ban and of the refusals that belong to a counter.
+/// The concatenated keys of a counter, its refusals and its ban.
 pub(super) struct SideKeys(Vec<u8>);
 
-/// The banned keys of a request, each with the answer about its ban.
+/// The bans started by a request: the keys, and the answer about the ban.
 type Started = Vec<(SideKeys, AnswerSource)>;
 
-/// Counts refusals by rules that ban. A refusal that starts a ban is reported as a refusal by the ban.
+/// Counts refusals by rules with a ban. A refusal that starts a ban is reported as a refusal by the ban.
 pub(super) async fn note_refusals<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
@@ -56,7 +57,7 @@ pub(super) async fn note_refusals<S: Store, F: Store>(
     }
 }
 
-/// Counts the refusal of a charge. Returns the answer about its ban, if the counter is banned now.
+/// Counts one refusal by the charge at index `counter`. Returns the answer about its ban, if the counter is banned now.
 async fn note_refusal<S: Store, F: Store>(
     engine: &Engine<S, F>,
     counter: usize,
@@ -67,7 +68,7 @@ async fn note_refusal<S: Store, F: Store>(
     let planned = &decisions.plan.charges[counter];
     let banning = banning_of(planned, running)?;
     let keys = SideKeys::for_counter(decisions.plan.key(planned));
-    // Another item of the request started the ban.
+    // Another item of the request has already started the ban.
     if let Some((_, answered)) = started.iter().find(|(known, _)| known.0 == keys.0) {
         return Some(*answered);
     }
@@ -85,7 +86,7 @@ async fn note_refusal<S: Store, F: Store>(
     let asks = charge(keys.ban(), &banning.ban, Cost::ZERO);
     let begins = Charge { ask: Ask::Regardless(BanLimits::COST), ..asks };
     let mut groups = vec![Group { verb: StoreVerb::Check, charges: std::slice::from_ref(&begins) }];
-    // After the ban, counting begins again at zero.
+    // After the ban, counting starts again from zero.
     groups.extend(
         refusals.iter().map(|refusals| Group { verb: StoreVerb::Reset, charges: std::slice::from_ref(refusals) }),
     );
@@ -104,7 +105,7 @@ async fn note_refusal<S: Store, F: Store>(
     Some(answered)
 }
 
-/// Asks the store how many refusals count towards bans by the rules that a request matches, for explanations.
+/// Reads from the store how many refusals count towards the bans of a request's counters, for explanations.
 pub(super) async fn read_refusals<S: Store, F: Store>(
     engine: &Engine<S, F>,
     request: usize,
@@ -130,7 +131,7 @@ pub(super) async fn read_refusals<S: Store, F: Store>(
     }
 }
 
-/// Returns the positions of the charges of a request to counters that can be banned.
+/// Returns the indices of a request's charges to counters that can be banned.
 fn counters_with_bans(decisions: &Decisions, request: usize) -> Vec<usize> {
     let charges = to_usize_range(&decisions.plan.asked[request].charges);
     let bans =
@@ -138,7 +139,7 @@ fn counters_with_bans(decisions: &Decisions, request: usize) -> Vec<usize> {
     charges.clone().filter(bans).collect()
 }
 
-/// Returns those of them that refused and are not banned already.
+/// Returns the indices of a request's charges that refused, can be banned, and are not banned yet.
 fn refused_before_a_ban(decisions: &Decisions, request: usize) -> Vec<usize> {
     let mut counters = counters_with_bans(decisions, request);
     let said = |place: usize| decisions.answer(&decisions.plan.charges[place]).map(|(answer, _)| answer.outcome);
@@ -148,7 +149,7 @@ fn refused_before_a_ban(decisions: &Decisions, request: usize) -> Vec<usize> {
     counters
 }
 
-/// Returns where the refusals of the only request are counted, with the limits to count them by.
+/// Returns the keys of the first request's refusal counters, with their limits, for a reset.
 pub(super) fn refusals_to_forget<'r>(
     decisions: &Decisions,
     running: &'r RulesInForce,
@@ -162,12 +163,12 @@ pub(super) fn refusals_to_forget<'r>(
 }
 
 impl SideKeys {
-    /// Returns a charge of one refusal.
+    /// Returns the charge of one refusal.
     pub(super) fn refusals_under<'a>(&'a self, rule_limits: &'a RuleLimits) -> Charge<'a> {
         charge(self.refusals(), rule_limits, Cost::ONE)
     }
 
-    /// Returns the keys beside the counter with this key.
+    /// Builds the keys for the counter with this key.
     fn for_counter(key: &[u8]) -> Self {
         let mut keys = key.to_vec();
         key::push_beside(&mut keys, 0..key.len(), SideCounter::Refusals);
@@ -175,7 +176,7 @@ impl SideKeys {
         Self(keys)
     }
 
-    /// Returns the length of one key: those of the counter, of its refusals and of its ban are equally long.
+    /// Returns the key of the refusals. All three keys have the same length.
     fn refusals(&self) -> &[u8] {
         let length = self.0.len() / 3;
         &self.0[length..2 * length]
@@ -197,7 +198,7 @@ fn charge<'a>(key: &'a [u8], rule_limits: &'a RuleLimits, cost: Cost) -> Charge<
     Charge { key, limits_id: *id, limits, earlier: &[], ask, stamps: None, windows: &[], consistency }
 }
 
-/// Returns how many refusals there were, by the answer about them.
+/// Returns the number of counted refusals, from the report of the refusal counter.
 fn refusals_counted(answers: &Answers) -> u64 {
     let report = answers.answer(0).and_then(|answer| answers.reports(answer).first());
     report.map_or(0, |report| report.limit.saturating_sub(report.remaining))

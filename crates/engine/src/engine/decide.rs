@@ -1,16 +1,17 @@
-//! The phases of a decision, in the order in which they run.
+//! The phases of a decision, in execution order.
 //!
-//! 1. **Plan** (`plan.rs`): which rules match, under which keys, at what cost.
-//! 2. **Charge** (here): all enforced charges of a request are one group of the store, admitted together or not at all.
-//! 3. **Policy**: requests that the store did not answer (`policy.rs`), and rules of which one suffices (`suffice.rs`).
-//! 4. **Report** (`report.rs`): the outcome of all charges of a request, and which of them decides. Then follows what
-//!    depends on the outcome: shadow rules are charged if the request is admitted (here), and refusals count towards
-//!    bans (`bans.rs`).
-//! 5. **Count** (`report.rs`): the meters.
+//! 1. **Plan** (`plan.rs`): find the matching rules, their keys and costs.
+//! 2. **Charge** (here): charge all enforced charges of a request as one group, admitted together or not at all.
+//! 3. **Policy**: decide requests that the store did not answer (`policy.rs`), and apply rules marked `suffices`
+//!    (`suffice.rs`).
+//! 4. **Report** (`report.rs`): combine the charges of each request into an outcome and find the deciding charge. Two
+//!    steps depend on the outcome: shadow rules are charged if the request is admitted (here), and refusals count
+//!    towards bans (`bans.rs`).
+//! 5. **Count** (`report.rs`): update the meters.
 //!
 //! The requests of a batch are decided independently and in order, with the same answers as single requests. A batch is
-//! one call to the store, unless a rule that bans or suffices matches: then the decision about a request depends on the
-//! results of phases 3 and 4 for earlier requests, and the requests are decided one after the other.
+//! one call to the store, unless a rule with a ban or with `suffices` matches. In that case a decision depends on the
+//! results of phases 3 and 4 for earlier requests, so the requests are decided one by one.
 
 use std::mem::take;
 use std::ops::Range;
@@ -29,7 +30,7 @@ use crate::request::Request;
 use crate::rules::OnFault;
 use crate::store::{Answer, Answers, Batch, Group, Store, StoreError, StoreVerb};
 
-/// Decides requests.
+/// Plans and decides requests.
 pub(super) async fn decide<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
@@ -42,7 +43,7 @@ pub(super) async fn decide<S: Store, F: Store>(
     decide_planned(engine, verb, taking, &running, decisions).await;
 }
 
-/// Plans requests.
+/// Runs phase 1 for requests.
 #[inline]
 pub(super) fn plan<S: Store, F: Store>(
     engine: &Engine<S, F>,
@@ -59,7 +60,7 @@ pub(super) fn plan<S: Store, F: Store>(
     }
 }
 
-/// Decides planned requests.
+/// Runs phases 2 to 5 for planned requests.
 #[inline]
 pub(super) async fn decide_planned<S: Store, F: Store>(
     engine: &Engine<S, F>,
@@ -88,7 +89,8 @@ pub(super) async fn decide_planned<S: Store, F: Store>(
     }
 }
 
-/// Returns whether a request of a batch may start a ban, or leave out a rule, that concerns the requests after it.
+/// Returns whether a request of a batch may affect the decisions about later ones: by starting a ban, or by leaving out
+/// an exhausted rule.
 fn depends_on_order(running: &RulesInForce, plan: &Plan) -> bool {
     let bans = || plan.charges.iter().any(PlannedCharge::is_ban);
     let suffices = || plan.charges.iter().any(|planned| suffice::is_sufficient(planned, running));
@@ -127,7 +129,8 @@ async fn charge_and_report<S: Store, F: Store>(
     }
 }
 
-/// Charges the enforced rules of the requests that `among` picks, and notes which requests the store did not answer.
+/// Charges the enforced rules of the requests that `among` selects, and records which requests the store did not
+/// answer.
 pub(super) async fn charge_enforced<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
@@ -138,8 +141,8 @@ pub(super) async fn charge_enforced<S: Store, F: Store>(
     let Decisions { plan, enforced, scratch, .. } = decisions;
     let wanted = move |request: usize, planned: &PlannedCharge| !planned.shadow && among(request);
     run_and_take(engine, verb, running, plan, enforced, scratch, wanted).await;
-    // The calendar windows did not fit the store's time: retry with the windows of the time it reported. If these do
-    // not fit either, the store's clock is unreliable.
+    // The calendar windows did not contain the store's time: retry with the windows for the time it reported. If that
+    // fails too, the store's clock is unreliable.
     if !scratch.unanswered.stale.is_empty() {
         let stale = take(&mut scratch.unanswered.stale);
         plan.move_windows(running, &stale, scratch.unanswered.store_time.unwrap_or(Time::ZERO));
@@ -150,7 +153,7 @@ pub(super) async fn charge_enforced<S: Store, F: Store>(
     }
 }
 
-/// Runs the enforced charges that `wanted` picks and takes their answers.
+/// Runs the enforced charges that `wanted` selects and links their answers to the plan.
 async fn run_and_take<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
@@ -172,8 +175,8 @@ async fn run_and_take<S: Store, F: Store>(
     remember(engine, running, plan, answers, first, &scratch.spans);
 }
 
-/// Charges the shadow rules of requests that all enforced rules have admitted. They change nothing, so nothing is reported
-/// about them if the store does not answer.
+/// Charges the shadow rules of requests that all enforced rules have admitted. Shadow rules do not affect the outcome,
+/// so store errors are ignored.
 async fn charge_shadows<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
@@ -182,8 +185,8 @@ async fn charge_shadows<S: Store, F: Store>(
     requests: Range<usize>,
 ) {
     let Decisions { plan, shadows, decided, scratch, .. } = decisions;
-    // Skipped if a shadow rule denies, which refuses the whole group, and for a request that has already waited for the
-    // store without an answer.
+    // Skipped in two cases: a shadow rule denies, which refuses the whole group; or the request has already waited for
+    // the store without an answer.
     let admitted = |request: usize| {
         let asks = |decided: &DecisionRecord| {
             decided.outcome.is_admitted() && !decided.shadow_refused && decided.standing != Standing::Fallback
@@ -211,14 +214,14 @@ async fn charge_shadows<S: Store, F: Store>(
     }
 }
 
-/// Which charges a store was asked about.
+/// The kind of charges that were sent to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChargeKind {
     Enforced,
     Shadow,
 }
 
-/// Runs the charges that `wanted` picks, one group for each request. Records in the spans which requests these are.
+/// Runs the charges that `wanted` selects, one group per request, and records those requests in `scratch.spans`.
 async fn run_groups<S: Store>(
     store: &S,
     verb: StoreVerb,
@@ -232,7 +235,7 @@ async fn run_groups<S: Store>(
     plan.collect(running, &mut charges, &mut scratch.spans, wanted);
     match &*scratch.spans {
         [] => {}
-        // Nearly always there is one group, which needs no list.
+        // Nearly always there is only one group, which needs no list.
         [_] => {
             let group = Group { verb, charges: &charges };
             store.run(Batch { limit_table: running, groups: std::slice::from_ref(&group) }, answers).await;
@@ -247,7 +250,7 @@ async fn run_groups<S: Store>(
     scratch.charges = emptied_charges(charges);
 }
 
-/// Notes in the plan where the answers to its charges are, from the group `first` on.
+/// Records in the plan the index of each charge's answer, starting with the group `first`.
 #[inline]
 fn take_answers<S: Store, F: Store>(
     engine: &Engine<S, F>,
@@ -301,7 +304,7 @@ fn take_error<S: Store, F: Store>(
     }
 }
 
-/// Records what the store said, from the group `first` on, for rules that decide by it while the store does not answer.
+/// Records the store's reports, starting with the group `first`, for rules that decide from them during a store outage.
 pub(super) fn remember<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
@@ -322,7 +325,7 @@ pub(super) fn remember<S: Store, F: Store>(
             let is_news = match answer.standing {
                 Standing::Exact => true,
                 Standing::Leased => is_news_of_lease(answer, group.reports(answer)),
-                // While the store does not answer, the node goes on by what it knows.
+                // During an outage, the node continues with its own view of the key.
                 Standing::Eventual | Standing::Fallback => false,
             };
             if planned.on_fault != OnFault::Local || planned.is_ban() || !is_news {
@@ -336,8 +339,8 @@ pub(super) fn remember<S: Store, F: Store>(
     }
 }
 
-/// Returns whether a decision from leases has to be recorded: a refusal, and an admission for every 32nd part of the limit that is
-/// used. The others are made without the store, in little more time than recording them takes.
+/// Returns whether a decision from leases has to be recorded: every refusal, and one admission per 1/32 of the limit
+/// used. The other admissions are decided locally in little more time than recording takes.
 fn is_news_of_lease(answer: &Answer, reports: &[Report]) -> bool {
     let Some(report) = reports.iter().min_by_key(|report| report.remaining) else { return false };
     let step = (report.limit / 32).max(1);

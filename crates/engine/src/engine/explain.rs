@@ -1,5 +1,4 @@
-//! Explains requests: decides them without taking anything, and compares them with the rules as
-//! written.
+//! Explains requests: decides them without taking anything, and compares them with the rules as written.
 
 mod conditions;
 mod matching;
@@ -21,12 +20,12 @@ use crate::store::{Store, StoreVerb};
 use conditions::{distance, failed_condition, failed_expression, has_only, nearest_first};
 use matching::ChargeContext;
 
-/// Maximum number of rules that do not match in an explanation.
+/// Maximum number of non-matching rules in an explanation.
 const MAX_UNMET: usize = 100;
-/// Maximum length of a value, in characters.
+/// Maximum length of a displayed value, in characters.
 const SHOWN: usize = 64;
 
-/// The rules and the time of a request that was decided to be explained.
+/// The rules and the time of a decision that is to be explained.
 #[derive(Debug)]
 pub struct ExplanationContext {
     rules: Arc<RulesInForce>,
@@ -37,7 +36,7 @@ impl ExplanationContext {
     /// Explains how the request would be decided. Takes milliseconds if the domain has thousands of rules.
     ///
     /// # Errors
-    /// If the request could not be decided.
+    /// If the request is invalid.
     pub fn explain(&self, domain: &[u8], item: &Item<'_>, decisions: &Decisions) -> Result<Explanation, RequestError> {
         self.rules.explain(&Request { domain, items: std::slice::from_ref(item) }, decisions, 0, self.at)
     }
@@ -53,13 +52,13 @@ pub(super) async fn decide_to_explain<S: Store, F: Store>(
     let request = Request { domain, items: std::slice::from_ref(item) };
     let rules = loop {
         decide(engine, StoreVerb::Peek, Taking::Exactly, std::slice::from_ref(&request), decisions).await;
-        // If the rules were replaced twice in the meantime, the request is decided again.
+        // If the rules were replaced twice during the decision, the request is decided again.
         if let Some(rules) = rules_at_version(engine, decisions.version) {
             break rules;
         }
     };
-    // A request that waited for the store without an answer does not wait again, and a denied one
-    // has no ban to look up.
+    // A request that has waited for the store without an answer does not wait again, and a denied request has no ban to
+    // look up.
     let has_answer = decisions.get(0)?.standing() != Standing::Fallback;
     if has_answer && !decisions.plan.asked[0].denied {
         bans::read_refusals(engine, 0, &rules, decisions).await;
@@ -77,7 +76,7 @@ pub(super) fn explain_decided<S: Store, F: Store>(
     rules_at_version(engine, decisions.version)?.explain(request, decisions, position, (engine.wall)()).ok()
 }
 
-/// Returns the rules of a version: those in force, or the previous ones.
+/// Returns the rules with this version: the current or the previous ones.
 fn rules_at_version<S: Store, F: Store>(engine: &Engine<S, F>, version: u64) -> Option<Arc<RulesInForce>> {
     let is_meant = |running: &Arc<RulesInForce>| running.rules.version() == version;
     Some(engine.running.load_full()).filter(is_meant).or_else(|| {
@@ -87,7 +86,7 @@ fn rules_at_version<S: Store, F: Store>(engine: &Engine<S, F>, version: u64) -> 
 }
 
 impl RulesInForce {
-    /// Explains why the request at `position` was decided as it was.
+    /// Explains the decision about the request at index `position`.
     fn explain(
         &self,
         request: &Request<'_>,
@@ -99,7 +98,7 @@ impl RulesInForce {
         let written = self.written_of(request.domain);
         let entries = request.items.first().map_or(&[][..], |item| item.entries);
         let counters = charged_counters(decisions, position);
-        // One pass over the rules of the domain: a pass for each rule that matches would take long if there are many.
+        // A single pass over the domain's rules: a pass per matching rule would be slow in large domains.
         let ids: HashSet<&str> = counters.iter().map(|(_, id)| *id).collect();
         let (mut matching, mut unmet) = (Vec::new(), Vec::new());
         for (at, rule) in written.iter().enumerate() {
@@ -139,7 +138,7 @@ impl RulesInForce {
         domain.map_or(&[], |domain| domain.rules())
     }
 
-    /// Returns where a rule is written.
+    /// Returns the source position of a rule.
     fn rule_position(&self, rule: &Rule) -> String {
         let position = rule.position();
         if self.written.hides_positions() {
@@ -182,17 +181,17 @@ impl RulesInForce {
     }
 }
 
-/// Returns the index of each counter that a request charges, with the id of its rule.
+/// Returns the charge index and rule id of each counter that a request charges.
 fn charged_counters(decisions: &Decisions, position: usize) -> Vec<(usize, &str)> {
     let plan = &decisions.plan;
     let asked = &plan.asked[position];
     let charges = asked.charges.start as usize..asked.charges.end as usize;
-    // A ban that is left out together with its rule is known only by its key.
+    // A ban that is left out together with its rule can be recognised only by its key.
     let is_counter = |charge: &usize| !key::is_beside(plan.key(&plan.charges[*charge]));
     charges.filter(is_counter).map(|charge| (charge, plan.name(charge as u32))).collect()
 }
 
-/// Returns why a rule does not match.
+/// Returns the reason why a rule does not match.
 fn why_not(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> MatchResult {
     match (failed_condition(rule.when(), entries), judge) {
         (Some(unmet), _) => MatchResult::ConditionFailed(unmet),

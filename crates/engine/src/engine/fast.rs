@@ -1,8 +1,8 @@
-//! The fast path of most requests: a single request that only charges a few plain limits in memory, or one plain limit that
-//! this node decides without its store.
+//! The fast path for most requests: a single request that charges only a few plain limits in memory, or one plain limit
+//! that this node decides without contacting its store.
 //!
-//! It has the same results and counts as the phases in `decide.rs`, without building lists of charges and
-//! answers. `tests/fast_path.rs` compares both on random requests.
+//! It gives the same results and counts as the phases in `decide.rs`, without building lists of charges and answers.
+//! `tests/fast_path.rs` compares both on random requests.
 
 use super::decide::remember;
 use super::plan::{AnswerSource, SmallList, Span};
@@ -12,8 +12,8 @@ use crate::meters::{Event, RuleEvent};
 use crate::store::{Answers, Store};
 use crate::striped::Stripe;
 
-/// Decides the only request of a batch if all of its rules are plain and the store answers immediately.
-/// `false`: the fast path does not apply, and nothing has happened.
+/// Decides the only request of a batch if all of its rules are plain and the store answers immediately. `false`: the
+/// fast path does not apply, and nothing has happened.
 #[inline]
 pub(super) fn try_decide<S: Store, F: Store>(
     engine: &Engine<S, F>,

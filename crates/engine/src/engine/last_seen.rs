@@ -1,10 +1,9 @@
-//! The last usage that the store reported for each key, for the time in which it does not answer.
+//! The usage that the store last reported for each key, for decisions during a store outage.
 //!
-//! Every answer of the store says how much of each limit is left. The engine records it: one hash of the key, one
-//! uncontended lock and a few words, which is little beside a round trip. The table is bounded and keeps the records
-//! that matter longest: a record is useless once its limit must be full again, so the record whose limit is full first
-//! is evicted, and a key whose limit would be full before all others is not recorded. A key without a record is treated
-//! as a new one.
+//! Every answer of the store reports the remaining amount of each limit, and the engine records it. Recording costs one
+//! key hash, one uncontended lock and a few words, which is little compared with a round trip. The table is bounded. A
+//! record is useless once its limit must be full again, so the record whose limit is full first is evicted. A new key
+//! is not recorded if its limit would be full before all others. A key without a record is treated as new.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,28 +12,28 @@ use tollgate::core::{Mono, Nanos, Time, Wall};
 use tollgate::{Limit, Limits, Report};
 use tollgate_share::shares::Seen;
 
-/// The number of sets. With [`WAYS`] records of 48 bytes each, 6 MiB.
+/// Number of sets. With [`WAYS`] records of 48 bytes per set, the table takes 6 MiB.
 const SETS: usize = 1 << 14;
 
-/// The number of records that share a lock: the limits of one key, and those of others.
+/// Number of records per set, enough for all limits of one key.
 const WAYS: usize = Limits::MAX;
 
-/// Answers of concurrent requests may be recorded in another order than the store gave them. A
-/// record that is further ahead than this was made before the store's clock stepped back.
+/// Answers to concurrent requests may arrive out of order. If the existing record is ahead by more than this, the
+/// store's clock has stepped back since.
 const REORDERED: Nanos = Nanos::SECOND;
 
-/// The records of all keys, one for each limit of a key.
+/// The records of all keys, one per limit of a key.
 pub(super) struct LastSeen {
-    /// Allocated with the first record: an engine whose store cannot fail needs none.
+    /// Allocated with the first record, because an engine whose store cannot fail needs no table.
     sets: OnceLock<Box<[Mutex<RecordSet>]>>,
     hasher: RandomState,
 }
 
-/// Records that share a lock. The tags are together, so that a record is found in one cache line
-/// and read in another.
+/// Records that share a lock. The tags are contiguous: a lookup reads one cache line of tags, and another for the
+/// record.
 #[derive(Debug, Default)]
 struct RecordSet {
-    /// The key and limit of each record; zero if there is none.
+    /// The hash of key and limit for each record; zero if the entry is empty.
     tags: [u64; WAYS],
     records: [Record; WAYS],
 }
@@ -42,17 +41,17 @@ struct RecordSet {
 /// The usage of one limit of one key.
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
-    /// The usage when the answer arrived, by this node's clock.
+    /// The reported usage and the arrival time, by this node's clock.
     seen: Seen,
-    /// When the store decided, by its own clock.
+    /// The decision time by the store's clock.
     store_time: u64,
-    /// The id of the limits that the answer was about.
+    /// The id of the limits that the answer was for.
     limits: u32,
-    /// Whether the fallback has a state made from this record.
+    /// Whether the fallback's state was already initialised from this record.
     begun: bool,
 }
 
-/// The usage of each limit of a key now, as far as this node knows.
+/// The current usage of each limit of a key; `None` where there is no record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage {
     each: [Option<Record>; Limits::MAX],
@@ -64,8 +63,7 @@ impl LastSeen {
         Self { sets: OnceLock::new(), hasher: RandomState::new() }
     }
 
-    /// Records what the store reported about a key, one report for each limit of those with the id
-    /// `limits`.
+    /// Records the store's reports for a key, one per limit; `limits` is the id of these limits.
     pub(super) fn record(&self, key: &[u8], limits: u32, now: Time<Mono>, store_time: Time<Wall>, reports: &[Report]) {
         if reports.is_empty() {
             return;
@@ -96,8 +94,8 @@ impl LastSeen {
         }
     }
 
-    /// Returns the usage of each limit of a key. If the store has answered since the fallback last had a state for the
-    /// key, `begin` must write a new state; meanwhile no other thread reads the key.
+    /// Returns the usage of each limit of a key. If the store has answered since the fallback's state was last
+    /// initialised, calls `begin`, which must initialise it again. No other thread reads the key during this call.
     pub(super) fn usage_of(&self, key: &[u8], now: Time<Mono>, begin: impl FnOnce(&Usage)) -> Usage {
         let mut used = Usage { each: [None; Limits::MAX], now: now.as_nanos() };
         let Some(sets) = self.sets.get() else { return used };
@@ -120,7 +118,7 @@ impl LastSeen {
 }
 
 impl Usage {
-    /// Returns the id of the limits that the store last answered about; `None` if the key is unknown.
+    /// Returns the id of the limits that the store last answered for; `None` if the key is unknown.
     pub(super) fn limits(&self) -> Option<u32> {
         self.each.iter().flatten().next().map(|record| record.limits)
     }
@@ -130,19 +128,18 @@ impl Usage {
         self.each.get(position)?.map(|record| record.seen)
     }
 
-    /// Returns how much of the limit at `position` is left; `None` if the key is unknown.
+    /// Returns the remaining amount of the limit at `position`; `None` if the key is unknown.
     pub(super) fn amount_left(&self, position: usize, limit: &Limit) -> Option<u64> {
         Some(self.seen(position)?.left_at(limit, self.now))
     }
 
-    /// Returns the time until `cost` is left of the limit at `position`; `cost` is at most its
-    /// capacity.
+    /// Returns the wait until the limit at `position` has `cost` remaining; `cost` must be at most its capacity.
     pub(super) fn until_left(&self, position: usize, limit: &Limit, cost: u64) -> Nanos {
         let at = self.seen(position).map_or(0, |seen| seen.instant_left(limit, cost));
         Nanos::from_nanos(at.saturating_sub(self.now))
     }
 
-    /// Returns the time that it is about, by this node's clock.
+    /// Returns the time of this usage, by this node's clock.
     pub(super) fn now(&self) -> u64 {
         self.now
     }
@@ -153,14 +150,13 @@ impl RecordSet {
         self.tags.iter().position(|known| *known == tag)
     }
 
-    /// Replaces the record of the same limit, or the one that is full first.
+    /// Replaces the record of the same limit, or the one whose limit is full first.
     fn insert(&mut self, tag: u64, record: Record, nothing_left: bool) {
         if let Some(place) = self.find(tag) {
             let known = &mut self.records[place];
             let ahead = known.store_time.saturating_sub(record.store_time);
             let late = ahead > 0 && ahead <= REORDERED.as_nanos();
-            // An answer with nothing left under other parameters gives only a lower bound of the
-            // usage.
+            // An exhausted limit under other parameters gives only a lower bound of the usage.
             let says_less = nothing_left && known.limits != record.limits && known.seen.full_at > record.seen.at;
             if !late && !says_less {
                 *known = record;
@@ -177,11 +173,11 @@ impl RecordSet {
 }
 
 fn lock(sets: &[Mutex<RecordSet>], hash: u64) -> MutexGuard<'_, RecordSet> {
-    // The low bits select the set; the tag has all bits.
+    // The low bits select the set; the tag contains all bits.
     sets[hash as usize % sets.len()].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Identifies a key and limit; never zero.
+/// Returns the tag of a key and limit; never zero.
 fn key_tag(hash: u64, position: usize) -> u64 {
     hash.wrapping_add((position as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)).max(1)
 }
@@ -226,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_for_a_cost_ends_when_it_is_left_after() {
+    fn wait_for_a_cost_ends_when_the_cost_is_available() {
         let seen = LastSeen::new();
         seen.record(b"k", 0, mono_at(100), store_at(7), &[report(60, 10, 50)]);
         for (algorithm, seconds) in [("token_bucket", 15), ("interval_bucket", 50), ("fixed_window", 50)] {
@@ -237,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn state_is_begun_once_for_each_answer() {
+    fn state_is_initialised_once_per_answer() {
         let seen = LastSeen::new();
         let begun = |seconds| {
             let mut begun = false;

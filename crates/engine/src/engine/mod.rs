@@ -1,12 +1,12 @@
-//! The engine: decides requests by rules, with the state in a store, and handles its failures.
+//! The engine: applies rules to requests, keeps states in a store, and handles store failures.
 //!
-//! **The naive method** evaluates the rules one by one and charges each as it matches. If the third rule
-//! refuses, the first two have been charged for a request that did not pass; on a shared store each of them
-//! was a round trip; and an error of the store in the middle leaves some rules charged and some not.
+//! **The naive method** evaluates the rules one by one and charges each as it matches. If the third rule refuses, the
+//! first two have been charged for a request that did not pass. On a shared store, each charge is a round trip, and an
+//! error in the middle leaves some rules charged and others not.
 //!
-//! **The idea** is to plan first and charge once. A plan is the list of all charges of a request: rule, key,
-//! limits and cost. The store gets them as one group, which it admits as a whole or refuses as a whole, in one
-//! call. Everything else is a step before or after that call:
+//! **The idea** is to plan first and charge once. A plan is the list of all charges of a request: rule, key, limits and
+//! cost. The store gets them as one group and admits or refuses the whole group in one call. Everything else is a step
+//! before or after that call:
 //!
 //! ```text
 //! request ─▶ plan ─▶ charge ─▶ policy ─▶ report ─▶ count
@@ -15,17 +15,17 @@
 //!                     store                rule, then shadow rules and bans
 //! ```
 //!
-//! `decide.rs` has these phases in order. Most requests come alone and match a few plain limits in memory;
-//! `fast.rs` decides them without building lists, with the same result.
+//! `decide.rs` runs these phases in order. Most requests come alone and match a few plain limits in memory; `fast.rs`
+//! decides them without building lists, with the same result.
 //!
-//! **What holds.** A refused request spends nothing. A decision sees one rule set from beginning to end. A
-//! store that fails is answered for by the rule's `on_fault` (`policy.rs`), by a share of what was last seen to
-//! be left (`last_seen.rs`, `shares.rs`), and never by an error; when it answers again, it is charged with what
-//! was admitted so (`arrears.rs`). Shadow rules are a group of their own, charged
-//! after the request was admitted, so they cannot refuse.
+//! **Invariants.** A refused request spends nothing. A decision uses one rule set from beginning to end. A store
+//! failure never becomes an error of a decision: the rule's `on_fault` decides (`policy.rs`), if necessary from this
+//! node's share of the amount last seen remaining (`last_seen.rs`, `shares.rs`). When the store recovers, these
+//! admissions are charged to it (`arrears.rs`). Shadow rules are a separate group, charged after the request was
+//! admitted, so they cannot refuse.
 //!
-//! **Cost.** In memory a decision allocates nothing: plans, answers and results are in buffers that the caller
-//! reuses ([`Decisions`](crate::Decisions)).
+//! **Cost.** In memory a decision allocates nothing: plans, answers and results are in buffers that the caller reuses
+//! ([`Decisions`](crate::Decisions)).
 
 mod arrears;
 mod bans;
@@ -71,8 +71,7 @@ pub use settle::Settled;
 use shares::Shares;
 pub use taking::Taking;
 
-/// Decides requests by rules, with the state in a store `S`, or in `F` while the store does not
-/// answer.
+/// Applies rules to requests. States are in a store `S`, or in the fallback `F` while the store does not answer.
 ///
 /// ```
 /// use tollgate_engine::rules::{Rules, Source};
@@ -104,28 +103,26 @@ pub use taking::Taking;
 pub struct Engine<S, F = MemoryStore> {
     store: S,
     fallback: F,
-    /// Replaced as a whole, so that a decision sees one set of rules from beginning to end. Reading
-    /// takes no lock and writes no shared counter, unlike an `RwLock<Arc<_>>`, to whose cache line
-    /// every decision would write twice.
+    /// Replaced as a whole, so that a decision uses one rule set from beginning to end. Reading takes no lock and
+    /// writes no shared counter. With an `RwLock<Arc<_>>`, every decision would write twice to the same cache line.
     running: ArcSwap<RulesInForce>,
     interner: Interner,
     shares: Shares,
     last_seen: LastSeen,
     arrears: ArrearsTable,
-    /// Held while deciding whether shares go into debt.
+    /// Held while checking and charging shares that may go into debt.
     debt_lock: Mutex<()>,
-    /// Held while rules are compiled, so that each set follows the one before.
+    /// Held while rules are compiled, so that each rule set is derived from the previous one.
     compiling: Mutex<()>,
-    /// Held while `running` is replaced. The previous value stays here: a decision may still be
-    /// using it, and would otherwise have to drop thousands of rules.
+    /// Held while `running` is replaced. Keeps the previous value alive: otherwise a decision that still uses it would
+    /// have to drop thousands of rules.
     replaced: Mutex<Option<Arc<RulesInForce>>>,
     observing: AtomicBool,
     nodes: AtomicU32,
-    /// Whether the fallback holds any state.
+    /// Whether the fallback has any state.
     fell_back: AtomicBool,
     meters: Meters,
-    /// Reads the wall clock, for rules that depend on it: calendars, schedules, overrides that
-    /// expire.
+    /// Reads the wall clock, for time-dependent rules: calendars, schedules, and overrides that expire.
     wall: ClockFn<Wall>,
     /// Reads the monotonic clock, for the age of the store's answers.
     mono: ClockFn<Mono>,
@@ -138,8 +135,7 @@ pub(crate) struct RulesInForce {
     /// The rules as written, for explanations.
     written: Arc<Rules>,
     limit_ids: Arc<LimitIds>,
-    /// The successor. A decision that still uses this one may find a state that was written under
-    /// limits known only there, and must not treat it as unknown.
+    /// The successor. A decision that still uses this value may read a state whose limits only the successor knows.
     next: OnceLock<Arc<RulesInForce>>,
 }
 
@@ -160,10 +156,10 @@ impl LimitTable for RulesInForce {
 /// Whether refusals are enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enforcement {
-    /// They are.
+    /// Refusals are enforced.
     Enforce,
-    /// They are counted and reported, and every request passes: to try rules, or to disable all of
-    /// them at once.
+    /// Refusals are counted and reported, but every request passes. For trying out rules, or for disabling all of them
+    /// at once.
     Observe,
 }
 
@@ -177,12 +173,12 @@ impl Enforcement {
     }
 }
 
-/// Why an operation other than a decision failed.
+/// Reason why an operation other than a decision failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineError {
-    /// The caller must change something.
+    /// The request is invalid.
     Request(RequestError),
-    /// The store failed. [`StoreError`] says whether the operation may have been carried out.
+    /// The store failed. [`StoreError`] states whether the operation may have been carried out.
     Store(StoreError),
 }
 
@@ -209,22 +205,22 @@ impl From<StoreError> for EngineError {
     }
 }
 
-/// The number of keys that the process can decide locally while the store does not answer.
+/// Maximum number of keys that the fallback can decide while the store does not answer.
 const FALLBACK_KEYS: usize = 100_000;
 
 impl<S: Store> Engine<S> {
     /// Creates an engine without rules.
     ///
     /// # Errors
-    /// If the table of the fallback does not fit the address space.
+    /// If the fallback's tables do not fit into the address space.
     pub fn new(store: S) -> Result<Self, CapacityError> {
         Ok(Self::with_fallback(store, MemoryStore::new(FALLBACK_KEYS)?))
     }
 }
 
 impl<S: Store, F: Store> Engine<S, F> {
-    /// Creates an engine without rules that decides in `fallback` while `store` does not answer.
-    /// The fallback must answer immediately, as memory does.
+    /// Creates an engine without rules, with `fallback` for decisions while `store` does not answer. The fallback must
+    /// answer immediately, like memory.
     pub fn with_fallback(store: S, fallback: F) -> Self {
         let running = RulesInForce::new(Arc::new(RuleSet::empty()), Arc::default(), Arc::new(LimitIds::new()));
         let (wall, mono) = clock_functions(PreciseClock::new());
@@ -248,23 +244,23 @@ impl<S: Store, F: Store> Engine<S, F> {
         }
     }
 
-    /// Sets the clock for rules that depend on the time. Refills depend on the store's clock.
+    /// Sets the clock for time-dependent rules. Refills use the store's clock.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Clock + Send + Sync + 'static) -> Self {
         (self.wall, self.mono) = clock_functions(clock);
         self
     }
 
-    /// Returns the time if any rule depends on it.
+    /// Returns the current time if any rule depends on it, and zero otherwise.
     fn time_for(&self, running: &RulesInForce) -> Time<Wall> {
         if running.rules.uses_time() { (self.wall)() } else { Time::ZERO }
     }
 
-    /// Loads rules in place of those in force. Usage under a rule is kept if its id is, whatever
-    /// happens to its limits. Returns the version of the new set.
+    /// Replaces the rules in force, and returns the version of the new rule set. A rule that keeps its id keeps its
+    /// usage, even if its limits change.
     ///
     /// # Errors
-    /// The rules whose limits the store cannot represent. Those in force stay.
+    /// If the store does not support some of the rules. The current rules stay in force.
     pub fn put(&self, rules: &Rules) -> Result<u64, Mistakes> {
         self.check_limits(rules)?;
         let _compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
@@ -277,14 +273,13 @@ impl<S: Store, F: Store> Engine<S, F> {
         Ok(version)
     }
 
-    /// Returns warnings about rules that are valid but probably not what was meant: rules and
-    /// overrides that never apply, expired overrides, names that look like typos, and limits that
-    /// changed by more than a factor of ten.
+    /// Returns warnings about valid rules that are probably mistakes: rules and overrides that never apply, expired
+    /// overrides, names that look like typos, and limits that changed by more than a factor of ten.
     pub fn warnings(&self, rules: &Rules) -> Vec<Mistake> {
         all_warnings(rules, &self.rules(), (self.wall)())
     }
 
-    /// Replaces the running rules, after linking them to their successor. The caller must hold `replaced`.
+    /// Links the running rules to their successor and replaces them. The caller must hold `replaced`.
     fn replace(&self, running: RulesInForce) -> Arc<RulesInForce> {
         let running = Arc::new(running);
         // Each value is replaced once, so the successor is not set yet.
@@ -332,16 +327,16 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.running.load().rules.clone()
     }
 
-    /// Returns the rules in force, and the same rules as they were written, in the same order.
+    /// Returns the rules in force, compiled and as written, in the same order.
     pub fn rules_as_written(&self) -> (Arc<RuleSet>, Arc<Rules>) {
         let running = self.running.load();
         (running.rules.clone(), running.written.clone())
     }
 
-    /// Returns limits to use inline in requests. Equal limits are the same; keep the result to save the lookup.
+    /// Returns limits for inline use in requests. Equal limits share one id; keep the result to save the lookup.
     ///
     /// # Errors
-    /// If the store cannot represent them.
+    /// If the store does not support them.
     pub fn intern_limits(&self, limits: &Limits) -> Result<InlineLimits, RequestError> {
         if let Some(known) = self.interner.find(limits) {
             return Ok(known);
@@ -367,14 +362,14 @@ impl<S: Store, F: Store> Engine<S, F> {
         if self.observing.load(Ordering::Relaxed) { Enforcement::Observe } else { Enforcement::Enforce }
     }
 
-    /// Switches between enforcing and observing, from the next decision on.
+    /// Switches between enforcing and observing. Takes effect with the next decision.
     pub fn set_enforcement(&self, enforcement: Enforcement) {
-        // Orders nothing: a concurrent decision may go either way.
+        // No ordering needed: a concurrent decision may use either setting.
         self.observing.store(enforcement == Enforcement::Observe, Ordering::Relaxed);
     }
 
-    /// Sets how many nodes share the limits of the store, this one included. While the store does
-    /// not answer, this node grants its share of them.
+    /// Sets the number of nodes that share the store's limits, including this one. While the store does not answer,
+    /// this node grants its share of them.
     pub fn set_nodes(&self, nodes: u32) {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }
@@ -389,7 +384,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         &self.store
     }
 
-    /// Returns the store that decides while the other does not answer.
+    /// Returns the fallback store.
     pub fn fallback(&self) -> &F {
         &self.fallback
     }

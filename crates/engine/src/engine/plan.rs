@@ -1,4 +1,4 @@
-//! Plans charges: which rules match, under which keys, at what cost.
+//! Plans the charges of requests: matching rules, keys and costs.
 
 mod add;
 
@@ -17,27 +17,27 @@ use crate::rules::{Consistency, Metadata, OnFault};
 use crate::ruleset::RuleLimits;
 use crate::store::{Charge, Group, StoreVerb};
 
-/// Enough charges for nearly all requests; more of them allocate.
+/// A list with inline space for the charges of nearly all requests; longer lists allocate.
 pub(crate) type SmallList<T> = SmallVec<[T; 16]>;
 
-/// The charges of a batch of requests. Borrows nothing, so that it can be reused.
+/// The charges of a batch of requests. It borrows nothing, so that it can be reused.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) asked: Vec<PlannedRequest>,
     pub(crate) charges: Vec<PlannedCharge>,
-    /// Which item produced which charge.
+    /// The charges of each item.
     pub(crate) item_matches: Vec<ItemMatch>,
     keys: Vec<u8>,
-    /// The window of each limit, for charges with several.
+    /// The windows of charges with several limits.
     windows: Vec<Option<Nanos>>,
-    /// Calendar windows, for the charges that need them.
+    /// The calendar windows of charges that need them.
     given: Vec<Window>,
     pub(crate) limits: PlanLimits,
-    /// The metadata of charges whose rules have any, by charge.
+    /// Rule metadata, with the index of the charge; only for rules that have any.
     metadata: Vec<(u32, Arc<Metadata>)>,
-    /// The time, if any rule depends on it.
+    /// The time at which rules are evaluated; zero if no rule depends on it.
     now: Option<Time<Wall>>,
-    /// How much of the cost of the requests is taken.
+    /// The part of the requests' costs that is taken.
     taking: Taking,
     /// Whether the request being added has matched only plain rules so far.
     plain: bool,
@@ -55,16 +55,15 @@ pub(crate) struct PlanLimits {
 pub(crate) struct PlannedRequest {
     pub(crate) charges: Range<u32>,
     pub(crate) item_matches: Range<u32>,
-    /// Whether a rule denies it, so that no store is needed.
+    /// Whether a rule denies the request without asking the store.
     pub(crate) denied: bool,
-    /// Whether all of its charges are to [plain](crate::ruleset::RunningRule::plain) rules or to
-    /// inline limits.
+    /// Whether all charges are to [plain](crate::ruleset::ActiveRule::plain) rules or to inline limits.
     pub(crate) plain: bool,
-    /// The cost of its first item; one if the rules determine it.
+    /// The cost of the first item; 1 if the rules determine it.
     pub(crate) weighs: Cost,
 }
 
-/// A match of an item and a charge.
+/// A pair of an item and a charge that it caused.
 #[derive(Debug)]
 pub(crate) struct ItemMatch {
     pub(crate) item: u32,
@@ -76,18 +75,18 @@ pub(crate) struct ItemMatch {
 pub(crate) struct PlannedCharge {
     by: LimitSource,
     key: Range<u32>,
-    /// The range of the rule id within `keys`, at the beginning of the key.
+    /// The range of the rule id in `keys`; it is part of the key.
     name: Range<u32>,
-    /// The window of its first limit, and of all limits if there are several.
+    /// The window of the only limit. If there are several, `windows` is their range in the plan's `windows`.
     window: Option<Nanos>,
     windows: Range<u32>,
-    /// The index of its first calendar window.
+    /// The index of the first calendar window.
     given: u32,
     pub(crate) cost: Cost,
     pub(crate) shadow: bool,
-    /// Whether a cost above 0 is taken into debt.
+    /// Whether a positive cost may be taken into debt.
     pub(crate) postpaid: bool,
-    /// Whether it has no capacity and was left out, because another rule suffices.
+    /// Whether the rule had no capacity and was left out because another rule suffices.
     pub(crate) exhausted: bool,
     pub(crate) on_fault: OnFault,
     pub(crate) answered: AnswerSource,
@@ -97,22 +96,22 @@ pub(crate) struct PlannedCharge {
 #[derive(Clone, Copy, Debug)]
 enum LimitSource {
     Rule(u32),
-    /// A rule, and the index of the limits of its override.
+    /// A rule, and the index of its override's limits.
     Overridden(u32, u32),
     Unlimited(u32),
     Denied(u32),
-    /// The ban of the counter of a rule. It follows the charge of that counter.
+    /// The ban of a rule's counter. It follows the charge of that counter.
     Ban(u32),
-    /// A rule, or its ban, that another one replaces.
+    /// A rule, or its ban, that another rule replaces.
     Replaced(u32),
     /// The index of inline limits.
     Inline(u32),
 }
 
-/// Which answer a charge got: its source and index.
+/// The source and index of a charge's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AnswerSource {
-    /// No answer: there is no limit, or the enforced rules refused.
+    /// No answer: the rule has no limits, or the charge was not sent to the store.
     Not,
     Enforced(u32),
     Shadow(u32),
@@ -124,7 +123,7 @@ pub(crate) enum AnswerSource {
 }
 
 impl PlannedCharge {
-    /// Returns the number of the rule, if the charge is that of a rule.
+    /// Returns the rule's index; `None` for an inline limit.
     pub(crate) fn rule(&self) -> Option<u32> {
         match &self.by {
             LimitSource::Rule(rule)
@@ -137,7 +136,7 @@ impl PlannedCharge {
         }
     }
 
-    /// Returns whether it is a ban.
+    /// Returns whether the charge is a ban.
     pub(crate) fn is_ban(&self) -> bool {
         matches!(self.by, LimitSource::Ban(_))
     }
@@ -147,24 +146,24 @@ impl PlannedCharge {
         matches!(self.by, LimitSource::Denied(_))
     }
 
-    /// Leaves it out, because another rule replaces it.
+    /// Leaves out the charge, because another rule replaces its rule.
     pub(crate) fn replace(&mut self) {
         if let Some(rule) = self.rule() {
             self.by = LimitSource::Replaced(rule);
         }
     }
 
-    /// Returns whether another rule replaces it.
+    /// Returns whether another rule replaces this one.
     pub(crate) fn is_replaced(&self) -> bool {
         matches!(self.by, LimitSource::Replaced(_))
     }
 
-    /// Returns the outcome of a charge that no store answered.
+    /// Returns the outcome of a charge without an answer.
     pub(crate) fn outcome_unanswered(&self) -> Outcome {
         match self.answered {
             AnswerSource::Not if self.is_denied() => Outcome::Deny(Retry::Never),
             AnswerSource::Closed => Outcome::Deny(FAULT_RETRY),
-            // A store may have given fewer answers than there were charges.
+            // A store may give fewer answers than there are charges.
             AnswerSource::Not
             | AnswerSource::Open
             | AnswerSource::Enforced(_)
@@ -173,7 +172,7 @@ impl PlannedCharge {
         }
     }
 
-    /// Returns whether there is anything to ask the store.
+    /// Returns whether the store has to be asked.
     pub(crate) fn has_limits(&self) -> bool {
         match &self.by {
             LimitSource::Rule(_) | LimitSource::Overridden(..) | LimitSource::Ban(_) | LimitSource::Inline(_) => true,
@@ -196,7 +195,7 @@ impl PlanLimits {
         }
     }
 
-    /// Returns the limits of the override of a charge.
+    /// Returns the limits of the override that applies to a charge.
     pub(crate) fn override_limits_of(&self, planned: &PlannedCharge) -> Option<&Limits> {
         match planned.by {
             LimitSource::Overridden(_, place) => {
@@ -211,7 +210,7 @@ impl PlanLimits {
         }
     }
 
-    /// Returns the limits to count by, if any.
+    /// Returns the limits of a charge; `None` for bans and rules without limits.
     pub(crate) fn limits<'a>(&'a self, planned: &PlannedCharge, running: &'a RulesInForce) -> Option<&'a Limits> {
         match planned.by {
             LimitSource::Inline(_) => self.inline_limit_of(planned).map(|entry| &entry.limits),
@@ -222,7 +221,7 @@ impl PlanLimits {
         }
     }
 
-    /// Returns the id of the limits to count by, if any.
+    /// Returns the id of a charge's limits, including bans; `None` for rules without limits.
     pub(crate) fn limits_id(&self, planned: &PlannedCharge, running: &RulesInForce) -> Option<u32> {
         match planned.by {
             LimitSource::Inline(_) => self.inline_limit_of(planned).map(|entry| entry.id),
@@ -235,7 +234,7 @@ impl PlanLimits {
         }
     }
 
-    /// Returns the limits of the rule of a charge.
+    /// Returns the limits that the rule, its override or its ban gives to a charge.
     fn of_rule<'a>(&'a self, planned: &PlannedCharge, running: &'a RulesInForce) -> Option<&'a RuleLimits> {
         let rule = |number: u32| running.rules.rules().get(number as usize);
         match planned.by {
@@ -262,7 +261,7 @@ impl Plan {
         self.metadata.clear();
     }
 
-    /// Sets the time and the kind of taking for the requests that are added next.
+    /// Sets the time and the mode of taking for the requests that are added next.
     pub(crate) fn begin(&mut self, now: Time<Wall>, taking: Taking) {
         (self.now, self.taking) = (Some(now), taking);
     }
@@ -271,12 +270,12 @@ impl Plan {
         self.taking
     }
 
-    /// Returns the time that its rules were evaluated at.
+    /// Returns the time at which rules are evaluated.
     pub(crate) fn now(&self) -> Time<Wall> {
         self.now.unwrap_or(Time::ZERO)
     }
 
-    /// Moves the calendar windows of `requests` to another time, that of the store.
+    /// Recomputes the calendar windows of `requests` for the time `now`.
     pub(crate) fn move_windows(&mut self, running: &RulesInForce, requests: &[u32], now: Time<Wall>) {
         for request in requests {
             let charges = &self.asked[*request as usize].charges;
@@ -290,7 +289,7 @@ impl Plan {
         }
     }
 
-    /// Returns the memory of its largest buffers.
+    /// Returns the size of the largest buffers in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.keys.capacity() + self.charges.capacity() * size_of::<PlannedCharge>()
     }
@@ -299,14 +298,14 @@ impl Plan {
         &self.keys[planned.key.start as usize..planned.key.end as usize]
     }
 
-    /// Returns the id of the rule; empty for inline limits.
+    /// Returns the rule id of a charge; empty for inline limits.
     pub(crate) fn name(&self, charge: u32) -> &str {
         let Range { start, end } = self.charges[charge as usize].name;
         // Ids are ASCII.
         str::from_utf8(&self.keys[start as usize..end as usize]).unwrap_or_default()
     }
 
-    /// Returns the metadata of the rule of a charge, if it has any.
+    /// Returns the rule metadata of a charge, if any.
     pub(crate) fn metadata(&self, charge: u32) -> Option<&Metadata> {
         self.metadata.iter().find(|(of, _)| *of == charge).map(|(_, metadata)| &**metadata)
     }
@@ -318,7 +317,7 @@ impl Plan {
         }
     }
 
-    /// Collects the charges that `wanted` selects, one span for each request that has any.
+    /// Collects the charges that `wanted` selects, and one span for each request with such charges.
     #[inline]
     pub(crate) fn collect<'a>(
         &'a self,
@@ -344,8 +343,8 @@ impl Plan {
         }
     }
 
-    /// Adds the keys of rules that count separately for each value of `per`, with their limits. The key of a rule without
-    /// `per` is the same for all requests.
+    /// Adds the keys and limits of charges whose rules have a `per`. A rule without `per` has only one key, which needs
+    /// no prefetch.
     pub(crate) fn push_separate_keys<'a>(
         &'a self,
         running: &'a RulesInForce,
@@ -361,7 +360,7 @@ impl Plan {
         }
     }
 
-    /// Collects the charges of the only request if all are plain; returns whether they are.
+    /// Collects the charges of the only request if it is plain; returns whether it is.
     #[inline]
     pub(crate) fn collect_plain<'a>(
         &'a self,
@@ -390,7 +389,7 @@ impl Plan {
         true
     }
 
-    /// Returns the only charge, which is plain, if its rule is not strict.
+    /// Returns the only charge if it is to a rule that is not `strict`. The request must be plain.
     #[inline]
     pub(crate) fn only_shared<'a>(&'a self, running: &'a RulesInForce) -> Option<Charge<'a>> {
         let [planned @ PlannedCharge { by: LimitSource::Rule(number), .. }] = &*self.charges else { return None };
@@ -437,12 +436,12 @@ impl Plan {
         charges.push(Charge { key, limits_id, limits, earlier, ask, stamps: None, windows, consistency });
     }
 
-    /// Returns the windows of the calendar that the limits of a charge refer to.
+    /// Returns the calendar windows of a charge.
     pub(crate) fn calendar_windows(&self, planned: &PlannedCharge, running: &RulesInForce) -> &[Window] {
         self.limits.of_rule(planned, running).map_or(&[], |rule_limits| self.windows_used(planned, rule_limits))
     }
 
-    /// Returns the calendar windows that its limits refer to.
+    /// Returns the calendar windows that a charge's limits refer to.
     #[inline]
     fn windows_used(&self, planned: &PlannedCharge, rule_limits: &RuleLimits) -> &[Window] {
         let first = planned.given as usize;
@@ -450,7 +449,7 @@ impl Plan {
     }
 }
 
-/// The charges of one request in a list of charges.
+/// The range of one request's charges in a list of charges.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     pub(crate) request: u32,
@@ -462,14 +461,14 @@ pub(crate) fn to_usize_range(range: &Range<u32>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
 
-/// Makes groups of a list of charges.
+/// Adds one group for each span of charges.
 pub(crate) fn push_groups<'a>(verb: StoreVerb, charges: &'a [Charge<'a>], spans: &[Span], groups: &mut Vec<Group<'a>>) {
     let of = |span: &Span| &charges[span.charges.start as usize..span.charges.end as usize];
     groups.extend(spans.iter().map(|span| Group { verb, charges: of(span) }));
 }
 
-/// Empties a buffer and changes its lifetime. There are no elements to convert, and the standard
-/// library keeps the memory.
+/// Empties a buffer and changes its lifetime parameter. The in-place `collect` of the standard library keeps the
+/// allocation.
 pub(crate) fn emptied_charges<'b>(mut charges: Vec<Charge<'_>>) -> Vec<Charge<'b>> {
     charges.clear();
     charges.into_iter().map(|_| unreachable!("the buffer was emptied")).collect()

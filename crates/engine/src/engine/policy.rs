@@ -1,8 +1,8 @@
-//! The only place that decides requests which the store did not answer.
+//! Decides requests that the store did not answer. No other module does this.
 //!
-//! A rule that decides locally uses this node's share of its limits, which begins with a share of what the store last
-//! reported as left (`last_seen.rs`). [`tollgate_share::shares`] has the arithmetic and the bound. What is admitted is noted
-//! in `arrears.rs`, and charged to the store when it answers again.
+//! A rule with `on_fault: local` uses this node's share of its limits. The share starts with a part of the amount that
+//! the store last reported as remaining (`last_seen.rs`). The arithmetic and the bound are in
+//! [`tollgate_share::shares`]. Admissions are recorded in `arrears.rs` and charged to the store when it recovers.
 
 use std::pin::pin;
 use std::sync::PoisonError;
@@ -23,20 +23,20 @@ use crate::inline::InlineLimits;
 use crate::rules::{Consistency, OnFault};
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreVerb};
 
-/// The wait of a request that is refused because the store does not answer. Its recovery time is
-/// unknown, and retrying sooner only adds load.
+/// The retry wait of a request that is refused because the store does not answer. The recovery time is unknown, and
+/// retrying sooner only adds load.
 pub(super) const FAULT_RETRY: Retry = Retry::After(Nanos::SECOND);
 
-/// A charge that is decided locally.
+/// A charge of this node's share, decided locally.
 struct LocalCharge<'a> {
     charge: Charge<'a>,
-    /// The limits that the charge has a share of, and their id.
+    /// The limits of the whole fleet, and their id; the charge uses a share of them.
     whole: &'a Limits,
     whole_id: u32,
     used: Usage,
 }
 
-/// Decides requests that the store did not answer, as their rules say: a `closed` rule refuses the whole
+/// Decides requests that the store did not answer, by the `on_fault` of their rules: a `closed` rule refuses the whole
 /// request; `local` rules decide together, all or none; `open` rules admit it.
 pub(super) fn fall_back<S: Store, F: Store>(
     engine: &Engine<S, F>,
@@ -48,7 +48,7 @@ pub(super) fn fall_back<S: Store, F: Store>(
     let mut shares: Vec<InlineLimits> = Vec::new();
     let mut spans: Vec<Span> = Vec::new();
     if running.rules.uses_time() {
-        // The store's clock may have selected other calendar windows, or they ended in the meantime.
+        // The planned calendar windows may belong to the store's clock, or may have ended since.
         decisions.plan.move_windows(running, &decisions.scratch.unanswered.lost, (engine.wall)());
     }
     for request in &decisions.scratch.unanswered.lost {
@@ -70,7 +70,7 @@ pub(super) fn fall_back<S: Store, F: Store>(
     }
 }
 
-/// An engine while its store does not answer.
+/// Context for decisions while the store does not answer.
 struct Fallback<'e, S, F> {
     engine: &'e Engine<S, F>,
     running: &'e RulesInForce,
@@ -79,7 +79,7 @@ struct Fallback<'e, S, F> {
 }
 
 impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
-    /// Marks how each enforced charge of a request is answered, and adds the shares of local ones.
+    /// Sets the answer source of each enforced charge of a request, and adds the shares of the local ones.
     fn apply(&self, charges: &mut [PlannedCharge], limits: &PlanLimits, shares: &mut Vec<InlineLimits>) {
         let enforced = |planned: &&mut PlannedCharge| planned.has_limits() && !planned.shadow;
         let closed = charges
@@ -89,7 +89,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
             planned.answered = match planned.on_fault {
                 OnFault::Closed => AnswerSource::Closed,
                 OnFault::Open => AnswerSource::Open,
-                // It would not be charged in any case.
+                // A closed rule refuses the request, so this charge is not needed.
                 OnFault::Local if closed => AnswerSource::Not,
                 OnFault::Local => match limits.limits(planned, self.running) {
                     Some(limits) => {
@@ -113,7 +113,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
             }
         }
         let before = fallback.len();
-        // Two threads must not check at the same time whether a share can go into debt.
+        // Checking whether a share may go into debt and charging it must not interleave with another thread.
         let may_owe = self.nodes > 1 && locals.iter().any(LocalCharge::may_owe);
         let owing = may_owe.then(|| self.engine.debt_lock.lock().unwrap_or_else(PoisonError::into_inner));
         let mut waits: Vec<Option<Nanos>> = Vec::new();
@@ -129,7 +129,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         drop(charges);
         if verb == StoreVerb::Check {
             let is_owed = |request: u32| scratch.unanswered.not_owed.binary_search(&request).is_err();
-            self.note_admitted(&locals, shares, spans, fallback, before, is_owed);
+            self.record_admitted(&locals, shares, spans, fallback, before, is_owed);
         }
         drop(locals);
         for (place, span) in spans.iter().enumerate() {
@@ -137,8 +137,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
             let charges = to_usize_range(&plan.asked[span.request as usize].charges);
             let local = plan.charges[charges].iter_mut().filter(|planned| is_local(&&**planned));
             for (planned, (offset, charge)) in local.zip((0..).zip(to_usize_range(&span.charges))) {
-                // If the fallback does not answer either, the request passes: a limiter must not
-                // cause an outage.
+                // If the fallback does not answer either, the request passes: a limiter must not cause an outage.
                 planned.answered = first.map_or(AnswerSource::Open, |first| AnswerSource::Fallback(first + offset));
                 if let (Some(first), Some(Some(wait))) = (first, waits.get(charge)) {
                     fallback.set_wait(first + offset, *wait);
@@ -147,9 +146,9 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         }
     }
 
-    /// Notes what the fallback admitted, from the group `first` on, to be charged to the store if `is_owed` says so of the
-    /// request.
-    fn note_admitted(
+    /// Records arrears for the groups that the fallback admitted, starting with the group `first`, if `is_owed` returns
+    /// true for the request.
+    fn record_admitted(
         &self,
         locals: &[LocalCharge<'_>],
         shares: &[InlineLimits],
@@ -179,8 +178,8 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         }
     }
 
-    /// Creates a charge of this node's share, which begins with its part of what was left if the
-    /// store has answered since.
+    /// Creates a charge of this node's share. If the store has answered since the share was last started, starts it
+    /// again from the reported remaining amount.
     fn local_charge<'a>(&self, planned: &'a PlannedCharge, share: &'a InlineLimits, plan: &'a Plan) -> LocalCharge<'a>
     where
         'e: 'a,
@@ -193,7 +192,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         let consistency = Consistency::Strict;
         let charge = Charge { key, limits_id, limits, earlier: &[], ask, stamps: None, windows, consistency };
         let used = self.engine.last_seen.usage_of(key, (self.engine.mono)(), |used| {
-            // Usage belongs to the parameters that the store answered for, whatever these are.
+            // The reported usage belongs to the limits in the store's answer. They may differ from the current ones.
             let other = used.limits().and_then(|id| running.get(id)).filter(|answered| *answered != whole);
             match other {
                 Some(other) => self.begin_share(&charge, &self.engine.shares.share_of_node(other, nodes), other, used),
@@ -204,7 +203,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         LocalCharge { charge, whole, whole_id, used }
     }
 
-    /// Begins a share of `whole` with its part of what is left.
+    /// Starts a share of `whole` with its part of the remaining amount.
     fn begin_share(&self, charge: &Charge<'_>, share: &InlineLimits, whole: &Limits, used: &Usage) {
         let (limits_id, limits) = (share.entry().id, &share.entry().limits);
         if let Some(start) = ShareStart::new(limits, whole, self.nodes, used.now(), |position| used.seen(position)) {
@@ -213,8 +212,9 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         }
     }
 
-    /// Allows a charge to put the share into debt if it fits what was left and the share has at least one token.
-    /// Otherwise returns the wait, because the share itself would report that the cost never fits.
+    /// Allows a charge to put the share into debt. The cost must fit the remaining amount of the whole limit, and the
+    /// share must have at least one token. Otherwise, if the cost exceeds the share's capacity, returns the wait,
+    /// because the share itself would report that the cost never fits.
     fn allow_debt(&self, local: &mut LocalCharge<'_>) -> Option<Nanos> {
         let Ask::Exactly(cost) = local.charge.ask else { return None };
         let mut answers = Answers::default();
@@ -228,7 +228,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
                 return None;
             }
             let at_hand = report.remaining;
-            // If it is not known how much was left, the key is treated as new: all of the limit is left.
+            // If the remaining amount is unknown, the key is treated as new, with the full limit remaining.
             let left = local.used.amount_left(position, limit).unwrap_or(limit.capacity());
             fits &= fits_what_was_left(cost.get(), at_hand, left, self.nodes);
             too_much |= cost.get() > at_hand;
@@ -241,7 +241,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         (cost.get() > local.charge.limits.capacity()).then_some(wait)
     }
 
-    /// Runs groups in the fallback, which must answer immediately; otherwise they stay unanswered.
+    /// Runs groups in the fallback. If it does not answer immediately, they stay unanswered.
     fn run_fallback(&self, groups: &[Group<'_>], answers: &mut Answers) {
         let limit_ids = self.engine.shares.limit_ids();
         let run = pin!(self.engine.fallback.run(Batch { limit_table: &*limit_ids, groups }, answers));
@@ -250,7 +250,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
 }
 
 impl LocalCharge<'_> {
-    /// Returns whether the charge can fit what was left without fitting the share: a cost of 1 always fits a share
+    /// Returns whether the charge may fit the whole limit without fitting the share. A cost of 1 always fits a share
     /// that has a token.
     fn may_owe(&self) -> bool {
         matches!(self.charge.ask, Ask::Exactly(cost) if cost > Cost::ONE)

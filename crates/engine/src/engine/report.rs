@@ -1,4 +1,4 @@
-//! Combines the charges of a request: the outcome, the charge that decides, and the counts.
+//! Combines the charges of a request into an outcome and a deciding charge, and counts decisions.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::rules::Refusal;
 use crate::store::Store;
 use crate::striped::Stripe;
 
-/// Combines the enforced charges of a request. Returns whether it matches shadow rules as well.
+/// Combines the enforced charges of a request. Returns whether the request also matches shadow rules.
 #[inline]
 pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running: &RulesInForce) -> bool {
     if decisions.decided[request].is_err() {
@@ -53,7 +53,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
     }
     if !outcome.is_admitted()
         && running.rules.leaves_out()
-        // One rule is enough for requests that take all of their cost; other requests wait for all rules.
+        // `suffices` applies only to requests that take their exact cost; other requests wait for all rules.
         && decisions.plan.taking() == Taking::Exactly
         && let Some((soonest, by)) = soonest_refusal(decisions, request, running).filter(|(soonest, _)| !soonest.is_admitted())
     {
@@ -64,20 +64,20 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
     if let Ok(decided) = &mut decisions.decided[request] {
         (decided.outcome, decided.deciding) = (outcome, deciding);
         decided.standing = decided.standing.max(standing);
-        // Shadow rules are asked about requests that the enforced rules admit.
+        // Shadow rules are evaluated only for requests that the enforced rules admit.
         decided.shadow_refused = shadow_refused && outcome.is_admitted();
         decided.refusal = refusal;
     }
     matches_shadow
 }
 
-/// Returns how the rule of a charge wants its refusals to be answered.
+/// Returns the rule's own response to a refusal, if it has one.
 fn refusal_of(decisions: &Decisions, charge: u32, running: &RulesInForce) -> Option<Arc<Refusal>> {
     let rule = decisions.plan.charges[charge as usize].rule()?;
     running.rules.rules().get(rule as usize)?.special()?.refusal.clone()
 }
 
-/// Counts decisions, for the engine and for each rule.
+/// Counts decisions in the meters of the engine and of each rule.
 pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesInForce, decisions: &Decisions) {
     let (bans, stripe) = (running.rules.bans(), Stripe::of_thread());
     for (request, decided) in decisions.decided.iter().enumerate() {
@@ -97,11 +97,11 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
                 engine.meters.count_in(stripe, event);
             }
         }
-        // A rule that would have admitted the request was not charged if another one refused it.
+        // If another rule refused the request, rules that would have admitted it were not charged.
         let charged = decided.outcome.is_admitted() && decided.observed.is_none();
         let charges = decisions.charges_of(request);
         for (place, planned) in charges.iter().enumerate() {
-            // Shadow rules are asked about requests that the enforced rules admit.
+            // Shadow rules are evaluated only for requests that the enforced rules admit.
             if planned.shadow && !charged || bans && is_counted_elsewhere(decisions, charges, place) {
                 continue;
             }
@@ -119,7 +119,7 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
     }
 }
 
-/// Returns whether a charge is left out of the counts: its ban refuses, or it is itself a ban that does not refuse.
+/// Returns whether a charge is not counted: its ban refuses, or it is itself a ban that does not refuse.
 fn is_counted_elsewhere(decisions: &Decisions, charges: &[PlannedCharge], place: usize) -> bool {
     let refuses = |planned: &PlannedCharge| planned.is_ban() && !decisions.charge_outcome(planned).is_admitted();
     charges[place].is_ban() != refuses(&charges[place]) || charges.get(place + 1).is_some_and(refuses)

@@ -1,4 +1,4 @@
-//! Buffers of the phases of a decision that are not part of its result. Reused to avoid allocation.
+//! Temporary buffers of the decision phases, reused to avoid allocation.
 
 use tollgate::core::{Time, Wall};
 
@@ -13,12 +13,12 @@ pub(crate) struct Scratch {
     pub(crate) rules: Matched,
     /// For matching overrides.
     pub(crate) overrides: Matched,
-    /// Numbers of selected rules or requests.
+    /// Indices of selected rules or requests.
     pub(crate) picked: Vec<u32>,
-    /// The requests of the last groups.
+    /// The requests of the last groups sent to the store.
     pub(crate) spans: Vec<Span>,
     pub(crate) unanswered: Unanswered,
-    /// Empty between two phases, like `groups`, because the elements borrow from the plan.
+    /// Empty between phases, like `groups`, because the elements borrow from the plan.
     pub(crate) charges: Vec<Charge<'static>>,
     pub(crate) groups: Vec<Group<'static>>,
 }
@@ -27,9 +27,9 @@ pub(crate) struct Scratch {
 #[derive(Debug, Default)]
 pub(crate) struct Unanswered {
     pub(crate) lost: Vec<u32>,
-    /// The lost requests that the store is not charged with afterwards: it may have carried them out, or never would.
+    /// Lost requests without arrears: the store may have carried them out, or rejected them.
     pub(crate) not_owed: Vec<u32>,
-    /// Requests whose calendar windows did not fit the store's time, and that time.
+    /// Requests whose calendar windows did not contain the store's time; `store_time` is that time.
     pub(crate) stale: Vec<u32>,
     pub(crate) store_time: Option<Time<Wall>>,
 }
@@ -40,7 +40,7 @@ impl Unanswered {
         self.begin_again();
     }
 
-    /// Clears what the last groups left, and keeps which requests are not owed.
+    /// Clears the results of the last groups, but keeps `not_owed`.
     pub(crate) fn begin_again(&mut self) {
         self.lost.clear();
         self.stale.clear();

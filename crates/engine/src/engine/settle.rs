@@ -1,12 +1,12 @@
-//! Reservations: a cost that is known only afterwards is reserved first and settled then.
+//! Reservations: reserve an estimated cost first, and settle at the actual cost later.
 //!
-//! A reservation is a check whose receipt is kept. Committing it refunds the excess or charges the
-//! shortfall; cancelling it refunds everything. The receipt is the whole state of a reservation, so it costs
-//! no memory, survives restarts, and any node can settle it. A reservation that is never settled counts as
-//! committed: it expires as its usage refills, and settling it later finds nothing to refund.
+//! A reservation is a check whose receipt is kept. Committing it refunds the excess or charges the shortfall;
+//! cancelling it refunds everything. The receipt is the whole state of a reservation, so a reservation needs no memory,
+//! survives restarts, and can be settled by any node. A reservation that is never settled counts as committed: its
+//! usage expires as the limit refills, and a later settlement finds nothing to refund.
 //!
-//! The shortfall is charged like any request: to all enforced limits of the receipt, into debt as far as
-//! they allow, or to none of them; and, if they took it, to the shadow rules as a separate group.
+//! The shortfall is charged like any request: to all enforced limits of the receipt or to none, into debt up to their
+//! `max_debt`. If they accept it, shadow rules are charged as a separate group.
 
 use std::sync::atomic::Ordering;
 
@@ -22,13 +22,12 @@ use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 /// The result of committing a reservation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// What was refunded, the least that any counter accepted; zero if the actual cost was as much
-    /// or more.
+    /// The smallest refund that any counter accepted; zero if the actual cost was not below the reservation.
     pub refunded: Cost,
-    /// What was charged beyond the reservation, the most of any counter; zero if it did not fit all
+    /// The largest amount that was charged to any counter beyond the reservation; zero if the shortfall did not fit all
     /// of them.
     pub charged: Cost,
-    /// What was not charged beyond the reservation, because a limit would exceed its `max_debt`.
+    /// The shortfall that was not charged, because a limit would exceed its `max_debt`.
     pub unpaid: Cost,
 }
 
@@ -74,7 +73,7 @@ pub(super) async fn commit<S: Store, F: Store>(
     Ok(settled)
 }
 
-/// Charges the shortfall to all enforced counters or to none. Returns what was charged and what was not.
+/// Charges the shortfall to all enforced counters or to none. Returns the amounts charged and unpaid.
 async fn charge_shortfall<S: Store, F: Store>(
     engine: &Engine<S, F>,
     receipt: &Receipt,
@@ -96,8 +95,8 @@ async fn charge_shortfall<S: Store, F: Store>(
     });
     let extra: Vec<Shortfall<'_>> = extra.collect();
     let (mut charged, mut unpaid) = (Cost::ZERO, Cost::ZERO);
-    // A receipt is of one request, which was decided either by the store or by the fallback, so one
-    // of the two has no charges.
+    // A receipt belongs to one request, which either the store or the fallback decided, so one of the two has no
+    // charges.
     for fallback in [false, true] {
         let charges = |shadow: bool| -> Vec<Charge<'_>> {
             let here = |extra: &&Shortfall<'_>| extra.taken.fallback == fallback && extra.under.shadow == shadow;
@@ -113,9 +112,9 @@ async fn charge_shortfall<S: Store, F: Store>(
         charged = charged.max(most);
         if fallback {
             let here = extra.iter().filter(|extra| extra.taken.fallback && !extra.under.shadow);
-            note_arrears(engine, here, &answers);
+            record_arrears(engine, here, &answers);
         }
-        // Shadow rules change nothing, so it does not matter if the store does not answer for them.
+        // Shadow rules do not affect the result, so a store error is only counted.
         if let Err(error) = charge_group(engine, &shadows, fallback, &running, &mut answers).await {
             engine.meters.store_error(&error);
         }
@@ -123,8 +122,8 @@ async fn charge_shortfall<S: Store, F: Store>(
     Ok((charged, unpaid))
 }
 
-/// Notes what the fallback charged, to be charged to the store.
-fn note_arrears<'a, S: Store, F: Store>(
+/// Records the fallback's charges so that they can be repaid to the store.
+fn record_arrears<'a, S: Store, F: Store>(
     engine: &Engine<S, F>,
     charged: impl Iterator<Item = &'a Shortfall<'a>>,
     answers: &Answers,
@@ -147,7 +146,7 @@ fn note_arrears<'a, S: Store, F: Store>(
     }
 }
 
-/// Charges one group, in the store or in the fallback. Returns whether it was admitted; an empty group is.
+/// Charges one group to the store or to the fallback. Returns whether it was admitted; `true` for an empty group.
 async fn charge_group<S: Store, F: Store>(
     engine: &Engine<S, F>,
     charges: &[Charge<'_>],

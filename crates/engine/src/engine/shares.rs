@@ -1,6 +1,7 @@
-//! The shares of limits that this node decides by while it cannot reach the store, each with an id.
+//! This node's shares of limits, for decisions while it cannot reach the store. Each share has an
+//! id.
 //!
-//! [`tollgate_share::shares`] has the arithmetic.
+//! The arithmetic is in [`tollgate_share::shares`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,12 +11,12 @@ use tollgate_share::shares::share_of_node;
 
 use crate::inline::{InlineLimits, Interner, LimitIds};
 
-/// The shares needed so far, with their own ids.
+/// The shares used so far, with their own ids.
 #[derive(Debug)]
 pub(super) struct Shares {
     interner: Interner,
     limit_ids: ArcSwap<LimitIds>,
-    /// Held while a share is added, so that it is added to the table in use.
+    /// Held while a share is added, so that it is added to the current table.
     adding: Mutex<()>,
 }
 
@@ -28,7 +29,7 @@ impl Shares {
         }
     }
 
-    /// Returns the share that one of `nodes` has of `limits`.
+    /// Returns the share of `limits` of one out of `nodes` nodes.
     pub(super) fn share_of_node(&self, limits: &Limits, nodes: u32) -> InlineLimits {
         let share = share_of_node(limits, nodes);
         if let Some(known) = self.interner.find(&share) {

@@ -1,4 +1,4 @@
-//! Writes the counters of an engine in memory to a snapshot, and starts an engine with the counters of one.
+//! Writes an in-memory engine's counters to a snapshot, and restores an engine from one.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use crate::ruleset::{INLINE_IDS, RuleSet};
 use crate::store::Store;
 
 impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
-    /// Writes all counters: what keys have spent, quotas, bans and leases. Returns their number.
+    /// Writes all counters (usage, quotas, bans and leases), and returns their number.
     ///
-    /// Decisions continue meanwhile: each counter is written as it is when the walk reaches it.
+    /// Decisions continue during the write: each counter is written as it is when the walk reaches it.
     ///
     /// # Errors
-    /// When the writer fails.
+    /// If the writer fails.
     pub fn write_snapshot<W: Write>(&self, to: &mut SnapshotWriter<W>) -> io::Result<u64> {
         let running = self.running.load_full();
         self.store.write_snapshot(&*running, to)
     }
 
-    /// Returns the number of keys with something used up, estimated where there are many. Decisions continue meanwhile.
+    /// Returns the number of keys with usage, estimated if there are many. Decisions continue during the count.
     pub fn count_used(&self) -> u64 {
         let running = self.running.load_full();
         self.store.count_used(&*running)
     }
 
-    /// Returns an engine without rules whose store holds `keys` keys and has the counters of a snapshot. They count for
-    /// the rules that are put in force next, by the ids of these rules, also where their limits have changed.
+    /// Returns an engine without rules whose store has `keys` keys and the counters of a snapshot. Rules that are
+    /// loaded later use these counters if their ids match, even if their limits have changed.
     ///
     /// # Errors
-    /// When the snapshot cannot be read or is damaged.
+    /// If the snapshot cannot be read or is damaged.
     pub fn restored<R: Read>(
         keys: usize,
         clock: Arc<C>,
@@ -48,7 +48,7 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
             if id < INLINE_IDS {
                 return Some(rules.remember(limits));
             }
-            // If there are more limits than ids, the rest is forgotten, as in a running process.
+            // If there are more limits than ids, the remaining limits are forgotten, as in a running process.
             inline += usize::from(interner.find(limits).is_none());
             (inline <= MAX_INLINE).then(|| interner.add(limits, &limit_ids).0.entry().id)
         })?;

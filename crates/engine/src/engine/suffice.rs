@@ -2,14 +2,15 @@
 //!
 //! A store admits all charges of a group or none, and reports the outcome of each. So all are charged first. If only
 //! rules marked `suffices` refuse and another such rule has capacity, nothing was taken, and the request is charged
-//! again without those that refused. Another request may take that capacity in between: then that rule is left out as
-//! well, and so on. So a request is refused only after each of the rules was found without capacity, no limit is
-//! exceeded, and the loop ends, because every attempt charges fewer rules. A store that implemented this itself would
-//! save the second call, but only requests that find a rule without capacity make one.
+//! again without the refusing rules. If another request takes the capacity in between, the next attempt leaves out that
+//! rule as well. This has three consequences. A request is refused only after each of the rules was found without
+//! capacity. No limit is exceeded. The loop ends, because every attempt charges fewer rules. A store could implement
+//! this itself and save the second call, but only requests that find a rule without capacity need one.
 //!
-//! A banned counter has no capacity. A rule that is closed while the store does not answer refuses, whatever the others say.
+//! A banned counter has no capacity. A `closed` rule refuses during a store outage even if it is marked `suffices`.
 //!
-//! A consequence: a log with `count_refused` records a request that it refused, even if another rule admits it.
+//! As a consequence, a log with `count_refused` records a request that it refused even if another rule admits the
+//! request.
 
 use std::mem::take;
 use std::ops::Range;
@@ -23,7 +24,7 @@ use crate::decision::{Decisions, Standing};
 use crate::ruleset::ActiveRule;
 use crate::store::{Store, StoreVerb};
 
-/// Leaves out the charges without capacity of requests that another rule suffices for, and charges those requests again.
+/// Leaves out charges without capacity if another rule suffices, and charges those requests again.
 pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
@@ -39,7 +40,7 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
             if !leave_out(decisions, request, running) {
                 continue;
             }
-            // A request that has waited for the store without an answer does not wait for it again.
+            // A request that has waited for the store without an answer does not wait again.
             let fell_back = decisions.decided[request].as_ref().is_ok_and(|it| it.standing == Standing::Fallback);
             let list = if fell_back { &mut decisions.scratch.unanswered.lost } else { &mut again };
             list.push(request as u32);
@@ -57,12 +58,12 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
     decisions.scratch.picked = again;
 }
 
-/// Leaves out the charges of a request without capacity if another one suffices. Returns whether to charge it again: not if
-/// any other rule refuses it as well.
+/// Leaves out a request's charges without capacity if another rule suffices. Returns whether to charge the request
+/// again, which is useless if any other rule refuses it too.
 fn leave_out(decisions: &mut Decisions, request: usize, running: &RulesInForce) -> bool {
     let charges = with_their_bans(decisions, request);
-    let has_room = |said: &ChargeWithBan| said.is_enough(decisions, running) && said.outcome.is_admitted();
-    if !charges.iter().any(has_room) {
+    let has_capacity = |said: &ChargeWithBan| said.is_enough(decisions, running) && said.outcome.is_admitted();
+    if !charges.iter().any(has_capacity) {
         return false;
     }
     let (mut left_out, mut refused) = (false, false);
@@ -81,9 +82,8 @@ fn leave_out(decisions: &mut Decisions, request: usize, running: &RulesInForce) 
     left_out && !refused
 }
 
-/// Returns the outcome of a refused request with rules marked `suffices`, and the charge that decides it: the request
-/// has to wait for the first of those rules to have capacity, and for all other rules. `None` if no rule is marked
-/// `suffices`.
+/// Returns the outcome of a refused request with rules marked `suffices`, and its deciding charge. The request has to
+/// wait for the first of those rules to have capacity, and for all other rules. `None` if no rule is marked `suffices`.
 pub(super) fn soonest_refusal(decisions: &Decisions, request: usize, running: &RulesInForce) -> Option<(Outcome, u32)> {
     let stricter = |one: (Outcome, u32), other: (Outcome, u32)| if one.0.and(other.0) == one.0 { one } else { other };
     let (mut enough, mut others) = (None, None);
@@ -99,7 +99,7 @@ pub(super) fn soonest_refusal(decisions: &Decisions, request: usize, running: &R
     Some(others.map_or(enough, |others| stricter(others, enough)))
 }
 
-/// Returns the outcomes of the enforced charges of a request, each together with its ban.
+/// Returns the outcomes of a request's enforced charges, each combined with its ban.
 fn with_their_bans(decisions: &Decisions, request: usize) -> SmallList<ChargeWithBan> {
     let mut all: SmallList<ChargeWithBan> = SmallList::new();
     for place in to_usize_range(&decisions.plan.asked[request].charges) {
@@ -122,7 +122,7 @@ fn with_their_bans(decisions: &Decisions, request: usize) -> SmallList<ChargeWit
     all
 }
 
-/// The outcome of a charge and its ban together.
+/// The combined outcome of a charge and its ban.
 struct ChargeWithBan {
     charges: Range<usize>,
     outcome: Outcome,
@@ -130,14 +130,14 @@ struct ChargeWithBan {
 }
 
 impl ChargeWithBan {
-    /// Returns whether it is marked `suffices`.
+    /// Returns whether the rule is marked `suffices` and is not closed by a fault.
     fn is_enough(&self, decisions: &Decisions, running: &RulesInForce) -> bool {
         let planned = &decisions.plan.charges[self.charges.start];
         is_sufficient(planned, running) && planned.answered != AnswerSource::Closed
     }
 }
 
-/// Returns whether a charge is to the limits of a rule marked `suffices`.
+/// Returns whether a charge belongs to an enforced rule marked `suffices`.
 pub(super) fn is_sufficient(planned: &PlannedCharge, running: &RulesInForce) -> bool {
     let rule = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize));
     let special = rule.and_then(ActiveRule::special);

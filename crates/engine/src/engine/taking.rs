@@ -1,4 +1,4 @@
-//! How much of the cost of a request is taken, and what follows if that is not all of it.
+//! Modes of taking the cost of a request: all, as much as possible, or into debt.
 
 use std::ops::Range;
 
@@ -8,20 +8,21 @@ use super::plan::{Plan, PlannedCharge, to_usize_range};
 use crate::decision::Decisions;
 use crate::request::{Request, RequestError};
 
-/// How much of the cost of a request is taken.
+/// The part of a request's cost that is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Taking {
-    /// All of it, or nothing.
+    /// All or nothing.
     #[default]
     Exactly,
-    /// As much as every rule has left, and at least one. The request has one item, whose cost is the maximum.
+    /// As much as all rules have remaining, and at least one token. The request must have exactly one item, whose cost
+    /// is the maximum.
     UpTo,
-    /// All of it, into debt as far as the limits allow: for usage that has already happened.
+    /// The full cost, into debt if necessary up to the limits' `max_debt`: for usage that has already happened.
     Regardless,
 }
 
 impl Taking {
-    /// Returns what a charge of `cost` asks of its limits.
+    /// Converts a cost to the request made to each limit.
     #[inline]
     const fn ask(self, cost: Cost) -> Ask {
         match self {
@@ -31,7 +32,7 @@ impl Taking {
         }
     }
 
-    /// Checks that a request can be taken in this way.
+    /// Checks that a request is valid in this mode.
     pub(crate) fn check(self, request: &Request<'_>) -> Result<(), RequestError> {
         match (self, request.items) {
             (Self::Exactly | Self::Regardless, _) | (Self::UpTo, []) => Ok(()),
@@ -45,7 +46,7 @@ impl Taking {
 }
 
 impl Plan {
-    /// Returns what a charge asks of its limits. A ban is not about amounts.
+    /// Returns the amount that a charge asks for. A ban always asks for its exact cost.
     #[inline]
     pub(crate) fn ask(&self, planned: &PlannedCharge) -> Ask {
         if planned.is_ban() {
@@ -58,7 +59,7 @@ impl Plan {
     }
 }
 
-/// Lowers the costs of the shadow rules of every request to what its enforced rules granted, since no more is
+/// Lowers the cost of each request's shadow rules to the amount that its enforced rules granted, because no more is
 /// admitted.
 pub(super) fn lower_shadows(decisions: &mut Decisions, requests: Range<usize>) {
     for request in requests {

@@ -27,8 +27,8 @@ pub(super) async fn renew<S: Store, F: Store>(engine: &Engine<S, F>, receipt: &R
     Ok(apply_to_receipt(engine, StoreVerb::Renew, receipt).await?.is_some_and(|least| least > Cost::ZERO))
 }
 
-/// Applies a verb to all counters of a receipt that are still known. Returns the least that any of them accepted; `None` if there
-/// are none.
+/// Applies a verb to all counters of a receipt whose rules still exist. Returns the smallest amount that any of them
+/// accepted; `None` if there are none.
 async fn apply_to_receipt<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
@@ -79,7 +79,7 @@ async fn apply_to_receipt<S: Store, F: Store>(
     Ok((!by_store.is_empty() || !by_fallback.is_empty()).then_some(least))
 }
 
-/// Records what the store reported as left after a refund.
+/// Records the remaining amounts that the store reported after a refund.
 fn remember_undone<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Charge<'_>], answers: &Answers) {
     let Ok(group) = answers.group(0) else { return };
     if engine.store.can_fail() {
@@ -127,7 +127,7 @@ pub(super) async fn reset<S: Store, F: Store>(
     if charges.is_empty() {
         return Ok(0);
     }
-    // Also resets the refusals that count towards bans.
+    // Refusals that count towards bans are reset as well.
     let refusals = refusals_to_forget(decisions, &running);
     charges.extend(refusals.iter().map(|(keys, rule_limits)| keys.refusals_under(rule_limits)));
     let mut answers = Answers::default();
@@ -144,7 +144,7 @@ pub(super) async fn reset<S: Store, F: Store>(
     Ok(plan.charges.iter().filter(|planned| planned.has_limits() && !planned.is_ban()).count())
 }
 
-/// Forgets what was spent while the store did not answer.
+/// Resets the usage that the fallback recorded while the store did not answer.
 async fn reset_fallback<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Charge<'_>]) {
     let nodes = engine.nodes.load(Ordering::Relaxed);
     let parts: Vec<InlineLimits> =
@@ -167,14 +167,14 @@ pub(super) struct CurrentLimits<'a> {
     pub(super) id: u32,
     pub(super) limits: &'a Limits,
     pub(super) calendars: &'a [CachedCalendar],
-    /// Other limits that the key may have been charged under, as in [`Charge::earlier`].
+    /// Earlier limit ids of the key, as in [`Charge::earlier`].
     pub(super) earlier: &'a [u32],
-    /// Whether the rule only observes.
+    /// Whether the rule is a shadow rule for the key.
     pub(super) shadow: bool,
     pub(super) consistency: Consistency,
 }
 
-/// Returns the inline limits of a key. The limits of an override are found through its rule.
+/// Returns the inline limits of a receipt entry. Limits of an override are found through its rule instead.
 pub(super) fn inline_limits<S: Store, F: Store>(
     engine: &Engine<S, F>,
     taken: &ReceiptEntry,
@@ -183,7 +183,7 @@ pub(super) fn inline_limits<S: Store, F: Store>(
     Ok(limits.map(|limits| engine.intern_limits(limits)).transpose()?)
 }
 
-/// Returns the current limits of a key; `None` if its rule was removed.
+/// Returns the current limits of a receipt entry; `None` if its rule was removed.
 pub(super) fn limits_of<'a>(
     taken: &ReceiptEntry,
     inline: Option<&'a InlineLimits>,

@@ -1,4 +1,4 @@
-//! The verbs of an engine: everything that a request or a receipt can be used for.
+//! The operations of an engine on requests and receipts.
 
 use tollgate::core::Cost;
 
@@ -12,10 +12,10 @@ use crate::request::{Item, Request, RequestError};
 use crate::store::{Store, StoreVerb};
 
 impl<S: Store, F: Store> Engine<S, F> {
-    /// Takes the cost of the request from every limit that it matches, or refuses it and takes nothing.
+    /// Takes the cost of the request from every matching limit, or refuses it and takes nothing.
     ///
     /// # Errors
-    /// If the request is invalid. If the store fails, `on_fault` decides; that is not an error.
+    /// If the request is invalid. A store failure is not an error: `on_fault` decides.
     pub async fn check<'d>(
         &self,
         request: &Request<'_>,
@@ -25,18 +25,18 @@ impl<S: Store, F: Store> Engine<S, F> {
         decisions.get(0)
     }
 
-    /// Plans a [`check`](Self::check) without deciding it: which rules match, under which keys.
-    /// [`check_planned`](Self::check_planned) decides it, by these rules, at its own time.
+    /// Plans a [`check`](Self::check) without deciding it: finds the matching rules and keys.
+    /// [`check_planned`](Self::check_planned) decides it later, under the same rules.
     ///
-    /// A caller with many requests, each at a time of its own, plans some, [fetches](Self::fetch_planned) what the store
-    /// needs for all of them, and then decides one after the other.
+    /// A caller with many requests at different times can plan several, [prefetch](Self::fetch_planned) their states
+    /// together, and then decide them one by one.
     pub fn plan_check(&self, request: &Request<'_>, decisions: &mut Decisions) {
         let running = self.running.load_full();
         plan(self, &running, Taking::Exactly, std::slice::from_ref(request), decisions);
         decisions.planned_by = Some(running);
     }
 
-    /// Begins to fetch what the store needs to decide planned checks, at the same time for all of them. Changes nothing.
+    /// Prefetches the states for all planned checks together. Changes nothing.
     pub fn fetch_planned(&self, planned: &[Decisions]) {
         let mut keys = SmallList::new();
         for Decisions { plan, planned_by, .. } in planned {
@@ -58,12 +58,12 @@ impl<S: Store, F: Store> Engine<S, F> {
         decisions.get(0)
     }
 
-    /// Like [`check`](Self::check) for many requests, in order and independently.
+    /// Decides many requests like [`check`](Self::check), in order and independently.
     pub async fn check_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
         decide(self, StoreVerb::Check, Taking::Exactly, requests, decisions).await;
     }
 
-    /// Returns what [`check`](Self::check) would return. Changes nothing.
+    /// Returns the decision that [`check`](Self::check) would return. Changes nothing.
     ///
     /// # Errors
     /// If the request is invalid.
@@ -76,19 +76,19 @@ impl<S: Store, F: Store> Engine<S, F> {
         decisions.get(0)
     }
 
-    /// Like [`peek`](Self::peek) for many requests.
+    /// Peeks at many requests like [`peek`](Self::peek).
     pub async fn peek_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
         decide(self, StoreVerb::Peek, Taking::Exactly, requests, decisions).await;
     }
 
-    /// Takes as much of the cost of each request as `taking` says; [`check_batch`](Self::check_batch) is
+    /// Takes the cost of each request in the mode `taking`; [`check_batch`](Self::check_batch) uses
     /// [`Taking::Exactly`]. [`Decision::taken`] returns the amount.
     pub async fn take_batch(&self, taking: Taking, requests: &[Request<'_>], decisions: &mut Decisions) {
         decide(self, StoreVerb::Check, taking, requests, decisions).await;
     }
 
-    /// Takes as much of the item's cost as every rule has, and at least one; or refuses it and takes nothing. With
-    /// [`Cost::MAX`](tollgate::core::Cost::MAX) it takes everything available.
+    /// Takes as much of the item's cost as all rules have remaining, and at least 1; or refuses and takes nothing.
+    /// [`Cost::MAX`](tollgate::core::Cost::MAX) takes everything available.
     ///
     /// # Errors
     /// If the request is invalid, has several items, or states no amount.
@@ -101,8 +101,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         decisions.get(0)
     }
 
-    /// Takes the cost of the request, into debt if necessary: for work that is already done. Refused only
-    /// if the debt would exceed `max_debt`.
+    /// Takes the cost of the request, into debt if necessary, for work that is already done. Refuses only if the debt
+    /// would exceed `max_debt`.
     ///
     /// # Errors
     /// If the request is invalid.
@@ -115,27 +115,27 @@ impl<S: Store, F: Store> Engine<S, F> {
         decisions.get(0)
     }
 
-    /// Refunds what a decision took, as far as it still counts as usage. Returns the least that any limit
-    /// accepted. What was taken under a deleted rule is not refunded.
+    /// Refunds the charges of a decision, up to the current usage. Returns the smallest amount that any limit accepted.
+    /// Charges under a deleted rule are not refunded.
     ///
     /// # Errors
-    /// If the store does not answer. Refunds are not retried: one with an unknown outcome may have been
-    /// carried out.
+    /// If the store does not answer. Do not retry a refund with an unknown outcome: it may have been carried out.
     pub async fn refund(&self, receipt: &Receipt) -> Result<Cost, EngineError> {
         undo::refund(self, receipt).await
     }
 
-    /// Refunds the cost of a request to every counter that it matches, without a receipt: never above full, and of windows and logs
-    /// only what is used at present. Slots of concurrency limits are not released, because each belongs to its holder.
+    /// Refunds the cost of a request to every matching counter, without a receipt. A bucket is never refunded above
+    /// full, and a window or log only by its current usage. Concurrency slots are not released, because each slot
+    /// belongs to its holder.
     ///
     /// # Errors
-    /// When the request is not valid or the store does not answer.
+    /// If the request is invalid or the store does not answer.
     pub async fn refund_request(&self, request: &Request<'_>, decisions: &mut Decisions) -> Result<(), EngineError> {
         undo::refund_request(self, request, decisions).await
     }
 
-    /// Renews the leases that a decision took, as if they were taken now. Returns whether it took any and all of them
-    /// were still held: one that has expired, or was lost by a reset or a change of the rule, must be taken again.
+    /// Renews the leases that a decision took, as if they were taken now. Returns whether there were leases and all of
+    /// them were still held. A lease that has expired, or was lost by a reset or a rule change, must be taken again.
     ///
     /// # Errors
     /// If the store does not answer.
@@ -143,17 +143,16 @@ impl<S: Store, F: Store> Engine<S, F> {
         undo::renew(self, receipt).await
     }
 
-    /// Settles what a decision took at the actual cost of the request.
+    /// Settles a decision at the actual cost of the request: refunds the excess or charges the shortfall.
     ///
     /// # Errors
-    /// If the store does not answer. In that case the excess may have been refunded or the shortfall charged,
-    /// or not.
+    /// If the store does not answer. The excess may or may not have been refunded, and the shortfall may or may not
+    /// have been charged.
     pub async fn commit(&self, receipt: &Receipt, cost: Cost) -> Result<Settled, EngineError> {
         settle::commit(self, receipt, cost).await
     }
 
-    /// Discards the usage of every limit that the request matches, shadow rules included. Returns the number
-    /// of counters.
+    /// Resets the usage of every matching limit, including shadow rules. Returns the number of counters.
     ///
     /// # Errors
     /// If the request is invalid or the store does not answer.
@@ -161,9 +160,9 @@ impl<S: Store, F: Store> Engine<S, F> {
         undo::reset(self, request, decisions).await
     }
 
-    /// Explains how a request of this item would be decided: the rules it matches with the state of their
-    /// limits, and the others with the condition that fails. Changes nothing. It evaluates every rule and
-    /// reads the state of bans from the store, so it is meant for operators.
+    /// Explains how a request with this item would be decided: the matching rules with the state of their limits, and
+    /// other rules with the condition that fails. Changes nothing. It evaluates every rule and reads the state of bans
+    /// from the store, so it is meant for operators.
     ///
     /// # Errors
     /// If the request is invalid.
@@ -176,11 +175,11 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.decide_to_explain(domain, item, decisions).await?.explain(domain, item, decisions)
     }
 
-    /// Decides a request without taking anything, to be explained afterwards: on another thread where many rules take long
-    /// to compare.
+    /// Decides a request without taking anything. The result can be explained later on another thread, because
+    /// comparing many rules is slow.
     ///
     /// # Errors
-    /// When the request cannot be decided.
+    /// If the request is invalid.
     pub async fn decide_to_explain(
         &self,
         domain: &[u8],
@@ -190,18 +189,18 @@ impl<S: Store, F: Store> Engine<S, F> {
         explain::decide_to_explain(self, domain, item, decisions).await
     }
 
-    /// Explains how the request at index `place` of a batch was decided, with the state at that time. If the request
-    /// has several items, the first is compared with rules that do not match. Does not use the store. Returns `None` if
-    /// the request was not decided, or if the rules have been replaced more than once since then.
+    /// Explains how the request at `index` of a batch was decided, with the state at that time. Rules that do not match
+    /// are compared with the first item only. Does not use the store. Returns `None` if the request was not decided, or
+    /// if the rules have been replaced more than once since then.
     ///
     /// # Panics
-    /// If there were fewer requests.
-    pub fn explain_decided(&self, request: &Request<'_>, decisions: &Decisions, place: usize) -> Option<Explanation> {
-        explain::explain_decided(self, request, decisions, place)
+    /// If `index` is out of range.
+    pub fn explain_decided(&self, request: &Request<'_>, decisions: &Decisions, index: usize) -> Option<Explanation> {
+        explain::explain_decided(self, request, decisions, index)
     }
 
-    /// Charges the store with what this node admitted while it did not answer. Call it when the store answers again; requests
-    /// for a key charge it with what is owed for the key by themselves. Returns when all is charged, or the store does not answer.
+    /// Charges all arrears to the store; call it when the store recovers. Arrears of a key are also charged by the next
+    /// request for that key. Returns when all arrears are charged or the store does not answer.
     pub async fn repay(&self) {
         arrears::repay(self).await;
     }

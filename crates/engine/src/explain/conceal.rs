@@ -1,4 +1,4 @@
-//! Hides values of the request in an explanation.
+//! Hides the request's values in an explanation.
 
 use super::{
     CostSource, CostValue, Explanation, FailedCondition, HeldCondition, MatchExplanation, MatchResult,
@@ -6,7 +6,7 @@ use super::{
 };
 
 impl Explanation {
-    /// Replaces every value of the request by the result of `hide`, also where it appears in the
+    /// Replaces every value of the request by the result of `hide`, including values in the
     /// conditions of an override. Expected values stay, because they reveal nothing about the
     /// request.
     pub fn conceal(&mut self, hide: impl Fn(&str) -> String) {

@@ -1,4 +1,4 @@
-//! Durations and large numbers in a readable form.
+//! Human-readable durations and large numbers.
 
 use std::fmt;
 
@@ -33,7 +33,7 @@ impl fmt::Display for Length {
         }
         const DAY: u64 = 86_400;
         let seconds = match millis.div_ceil(1_000) {
-            // Above a day, hours are precise enough.
+            // Above one day, hours are precise enough.
             seconds if seconds > DAY => seconds.div_ceil(3_600) * 3_600,
             seconds => seconds,
         };

@@ -1,4 +1,4 @@
-//! Explains decisions, as data and as text.
+//! Explanations of decisions, as data and as text.
 
 mod conceal;
 mod length;
@@ -12,117 +12,117 @@ use tollgate::{Outcome, Report};
 use crate::decision::Standing;
 use crate::rules::{Consistency, OnFault};
 
-/// Explains how a request would be decided now.
+/// Explains the decision about a request.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The version of the rules.
     pub version: u64,
     /// The domain of the request.
     pub domain: String,
-    /// When it was explained.
+    /// The time of the explanation.
     pub at: Time<Wall>,
-    /// The outcome of a check.
+    /// The outcome that a check would have.
     pub outcome: Outcome,
-    /// The outcome without `observe`, if refusals are only observed.
+    /// The outcome that would be enforced, if refusals are only observed.
     pub observed: Option<Outcome>,
-    /// Whether the store or a fallback decided.
+    /// How exact the decision is.
     pub standing: Standing,
-    /// The rule that decides; `None` if no rule matches.
+    /// The id of the deciding rule; `None` if no rule matches.
     pub decides: Option<String>,
-    /// Matching rules in their order, then the others: those with the most matching conditions
-    /// first, in their order.
+    /// Matching rules in order, then non-matching rules, those with the most matching conditions
+    /// first.
     pub rules: Vec<RuleExplanation>,
-    /// The number of further rules that do not match.
+    /// The number of further non-matching rules, which are omitted.
     pub left_out: usize,
 }
 
-/// A rule, and why it matches or does not.
+/// A rule, and the reason why it matches or does not.
 #[derive(Clone, Debug)]
 pub struct RuleExplanation {
-    /// Its id.
+    /// The id of the rule.
     pub rule: String,
     /// File, line and column; or the name of the rule set if its text is not visible to users.
     pub position: Option<String>,
-    /// Why it matches or does not.
+    /// The reason why it matches or does not.
     pub why: MatchResult,
 }
 
-/// Why a rule matches or does not.
+/// The reason why a rule matches or does not.
 #[derive(Clone, Debug)]
 pub enum MatchResult {
-    /// All of its conditions hold.
+    /// All conditions hold.
     Matches(Box<MatchExplanation>),
     /// A condition does not hold.
     ConditionFailed(FailedCondition),
-    /// Its conditions hold, but an earlier `allow` or `deny` rule has decided.
+    /// The conditions hold, but an earlier `allow` or `deny` rule has decided.
     DecidedBefore {
         /// The id of that rule.
         by: String,
     },
-    /// Its conditions hold, but the attributes of the request are not exactly those of `only`.
+    /// The conditions hold, but the request's attributes are not exactly those of `only`.
     OtherAttributes,
-    /// Its conditions hold, but its expression does not.
+    /// The conditions hold, but the expression does not.
     ExpressionFailed {
         /// The first operand of `&&` that does not hold, counted from 1.
         part: usize,
         /// The number of operands.
         of: usize,
-        /// The attributes of the expression, with the values of the request.
+        /// The attributes of the expression, with the request's values.
         values: Vec<(String, Option<String>)>,
     },
-    /// Its conditions hold, but its schedule excludes the present time.
+    /// The conditions hold, but the rule does not apply at the current time.
     OutsideSchedule {
-        /// When it applies.
+        /// The times at which the rule applies.
         schedule: Vec<String>,
     },
 }
 
-/// How a matching rule decides.
+/// The result of a matching rule.
 #[derive(Clone, Debug)]
 pub struct MatchExplanation {
-    /// The attributes it counts by, with the values of the request.
+    /// The attributes that the rule counts by, with the request's values.
     pub counted: Vec<(String, Option<String>)>,
     /// The cost of the request.
     pub cost: u64,
-    /// Where the cost comes from.
+    /// The source of the cost.
     pub cost_by: CostSource,
-    /// What it does with the request.
+    /// The effect on the request.
     pub effect: RuleEffect,
-    /// The rule that replaces it.
+    /// The rule that replaces this one.
     pub replaced_by: Option<String>,
-    /// The other matching rules with `suffices`, if it has `suffices`: one of all these must have
-    /// capacity.
+    /// The other matching rules marked `suffices`, if this rule is marked too. One of them must
+    /// have capacity.
     pub suffice: Vec<String>,
-    /// The longest delay, if it delays requests.
+    /// The maximum delay, if the rule delays requests.
     pub delays: Option<Nanos>,
-    /// Whether it is a shadow rule for this counter.
+    /// Whether the rule is a shadow rule for this counter.
     pub shadow: bool,
-    /// Whether that is because `enforce` excludes this counter.
+    /// Whether it is a shadow rule because `enforce` excludes this counter.
     pub spared: bool,
-    /// Whether it refuses, or would refuse as a shadow rule.
+    /// Whether the rule refuses, or would refuse as a shadow rule.
     pub refuses: bool,
-    /// How nodes that share the store agree on its counters.
+    /// How nodes that share the store agree on the rule's counters.
     pub consistency: Consistency,
     /// The `on_fault` that was applied, if the store did not answer.
     pub fault: Option<OnFault>,
-    /// Which of its overrides applies; `None` if it has none.
+    /// The overrides; `None` if the rule has none.
     pub overrides: Option<OverrideExplanation>,
-    /// The state of its ban, if it has one.
+    /// The state of the ban, if the rule has one.
     pub ban: Option<BanState>,
-    /// The state of each of its limits.
+    /// The state of each limit.
     pub limits: Vec<LimitState>,
 }
 
-/// Where the cost of a request comes from.
+/// The source of a request's cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CostSource {
     /// The rule.
     Rule,
     /// The request.
     Request,
-    /// A case of the rule, with these conditions.
+    /// A case of the rule's `cost`, with its conditions.
     Case(Vec<HeldCondition>),
-    /// An attribute of the request, named by the rule.
+    /// An attribute of the request that the rule names.
     Attribute {
         /// The attribute.
         name: String,
@@ -131,33 +131,33 @@ pub enum CostSource {
     },
 }
 
-/// The value of the attribute that a cost comes from.
+/// The value of the attribute that determines the cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CostValue {
     /// A valid cost.
     Number,
-    /// The attribute is missing, and the rule has a cost for that.
+    /// The attribute is missing, and the rule's cost for that case applies.
     Missing,
-    /// More than the maximum of the rule.
+    /// Above the rule's maximum.
     AboveMaximum(String),
-    /// Not a whole number, which counts as the maximum.
+    /// Not a whole number; the rule's maximum applies.
     NotANumber(String),
 }
 
-/// What a rule does with a matching request.
+/// The effect of a rule on a matching request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleEffect {
-    /// Counts it by its own limits.
+    /// Charges the rule's own limits.
     Limits,
-    /// Counts it by the limits of an override.
+    /// Charges the limits of an override.
     Overrides,
-    /// Nothing: it has no limit, or none for this request.
+    /// None: the rule has no limits, or none for this request.
     Unlimited,
-    /// Admits it, whatever other rules say.
+    /// Admits the request regardless of other rules.
     Allows,
-    /// Refuses it without counting.
+    /// Refuses the request without counting.
     Denies,
-    /// Nothing: another matching rule replaces it.
+    /// None: another matching rule replaces this one.
     Replaced,
 }
 
@@ -178,38 +178,38 @@ impl RuleEffect {
 /// The overrides of a matching rule.
 #[derive(Clone, Debug)]
 pub struct OverrideExplanation {
-    /// The first one that matches.
+    /// The first matching override.
     pub applies: Option<AppliedOverride>,
-    /// Those before it that do not match, the nearest first; of all if none matches.
+    /// Non-matching overrides before the applied one, nearest first; if none applies, of all
+    /// overrides.
     pub unmet: Vec<SkippedOverride>,
-    /// The number of further ones that do not match.
+    /// The number of further overrides that do not match.
     pub more_unmet: usize,
-    /// The number of further overrides that were set through the API for other values, by
-    /// attribute.
+    /// The number of overrides that were set through the API for other values, by attribute.
     pub for_others: Vec<(String, usize)>,
-    /// The number of overrides after the one that applies, which are not evaluated.
+    /// The number of overrides after the one that applies; these are not evaluated.
     pub after: usize,
 }
 
-/// Where an override is written.
+/// The source of an override.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverridePosition {
     /// File, line and column.
     At(String),
-    /// The index in the rule, from 1, if the text is not visible to users.
+    /// The index in the rule, counted from 1, if the text is not visible to users.
     InRule(usize),
-    /// Separate from the rule, identified by its value.
+    /// Set through the API, identified by its value.
     Named(String),
 }
 
 /// The override that applies.
 #[derive(Clone, Debug)]
 pub struct AppliedOverride {
-    /// Where it is written.
+    /// The source of the override.
     pub position: OverridePosition,
-    /// Its conditions.
+    /// The conditions.
     pub when: Vec<HeldCondition>,
-    /// When it expires.
+    /// The expiry time.
     pub until: Option<String>,
 }
 
@@ -220,20 +220,20 @@ pub struct HeldCondition {
     pub attribute: String,
     /// The expected value.
     pub expected: String,
-    /// The value of the request, if the condition reveals it.
+    /// The request's value, if the condition compares values.
     pub value: Option<String>,
 }
 
 /// An override that does not apply.
 #[derive(Clone, Debug)]
 pub struct SkippedOverride {
-    /// Where it is written.
+    /// The source of the override.
     pub position: OverridePosition,
-    /// Why it does not apply.
+    /// The reason.
     pub why: OverrideMismatch,
 }
 
-/// Why an override does not apply.
+/// The reason why an override does not apply.
 #[derive(Clone, Debug)]
 pub enum OverrideMismatch {
     /// A condition does not hold.
@@ -242,35 +242,35 @@ pub enum OverrideMismatch {
     Expired(String),
 }
 
-/// The state of a ban for the counter of a request.
+/// The state of the ban of a request's counter.
 #[derive(Clone, Debug)]
 pub struct BanState {
-    /// The number of refusals that start it.
+    /// The number of refusals that start a ban.
     pub after: u64,
-    /// The time in which they must occur.
+    /// The time within which the refusals must occur.
     pub within: Nanos,
-    /// Its duration.
+    /// The duration of a ban.
     pub length: Nanos,
-    /// Whether it is in force.
+    /// Whether the counter is banned.
     pub stands: BanStatus,
 }
 
-/// Whether a ban is in force.
+/// Whether a counter is banned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BanStatus {
-    /// It is.
+    /// Banned.
     Banned {
         /// The remaining time.
         left: Nanos,
-        /// When it ends.
+        /// The end of the ban.
         until: String,
     },
-    /// It is not.
+    /// Not banned.
     Not {
-        /// The number of refusals that count towards it, if known.
+        /// The number of refusals that count towards a ban, if known.
         refusals: Option<u64>,
     },
-    /// Unknown: another rule refuses the request, or the store does not answer.
+    /// Unknown, because another rule refuses the request or the store does not answer.
     NotEvaluated,
 }
 
@@ -279,9 +279,9 @@ pub enum BanStatus {
 pub struct LimitState {
     /// The limit as written; `None` for an inline limit.
     pub written: Option<String>,
-    /// Its usage.
+    /// The current report.
     pub report: Report,
-    /// The time in which the whole limit refills; `None` for concurrency.
+    /// The time in which an empty limit refills completely; `None` for concurrency.
     pub window: Option<Nanos>,
     /// How it refills.
     pub refill: Refill,
@@ -298,14 +298,14 @@ pub enum Refill {
     ByCalendar {
         /// The time zone.
         zone: String,
-        /// When the window began.
+        /// The start of the window.
         began: String,
-        /// When the next one begins.
+        /// The start of the next window.
         resets: String,
     },
     /// Requests expire one by one as they become older than the window.
     Sliding,
-    /// When a slot is released or its lease expires.
+    /// Slots become free when they are released or their leases expire.
     Slots,
 }
 
@@ -316,12 +316,12 @@ pub struct FailedCondition {
     pub attribute: String,
     /// The expected value.
     pub expected: String,
-    /// The values of the request; empty if it does not have the attribute.
+    /// The request's values; empty if it does not have the attribute.
     pub found: Vec<String>,
 }
 
 impl MatchExplanation {
-    /// Returns the remaining time of its ban, if it is banned.
+    /// Returns the remaining time of the ban, if the counter is banned.
     pub fn banned(&self) -> Option<Nanos> {
         match self.ban.as_ref()?.stands {
             BanStatus::Banned { left, .. } => Some(left),

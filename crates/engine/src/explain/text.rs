@@ -14,7 +14,7 @@ use super::{
 use crate::decision::Standing;
 use crate::rules::{Consistency, OnFault};
 
-/// Begins each further line about a rule.
+/// Separator before each additional line about a rule.
 const INDENT: &str = "\n    ";
 
 impl fmt::Display for Explanation {
@@ -59,8 +59,8 @@ impl fmt::Display for Explanation {
 }
 
 impl Explanation {
-    /// Names the rule that admits the fewest requests like this one, if it is not the one with the least left: the cost
-    /// depends on the rule.
+    /// Names the rule that admits the fewest requests like this one, if it is not the rule with the least remaining.
+    /// The two can differ because the cost depends on the rule.
     fn write_nearest(&self, least: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let enforced = self.matching().filter(|(_, met)| !met.shadow);
         let enough: Vec<(u64, &str)> =
@@ -176,8 +176,7 @@ impl fmt::Display for MatchExplanation {
                 others.join(" or ")
             )?;
         }
-        // Limits say when the next request passes. While banned, only those with a longer wait
-        // matter.
+        // Each limit states when the next request passes. During a ban, only limits with a longer wait matter.
         let matters = |limit: &&LimitState| self.banned().is_none_or(|left| limit.report.retry > Retry::After(left));
         for limit in self.limits.iter().filter(matters) {
             write!(f, "{INDENT}")?;
@@ -194,7 +193,7 @@ impl fmt::Display for MatchExplanation {
 }
 
 impl MatchExplanation {
-    /// Returns how many requests like this one its limits admit, if they were evaluated.
+    /// Returns how many requests like this one the rule's limits admit, if they were evaluated.
     fn enough_for(&self) -> Option<u64> {
         self.limits.iter().filter_map(|limit| limit.report.remaining.checked_div(self.cost)).min()
     }

@@ -3,12 +3,12 @@
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A network like `10.0.0.0/8`. Addresses are kept as IPv6, IPv4 ones in their mapped form, so an
-/// IPv4 address is the same in either notation.
+/// A network like `10.0.0.0/8`. All addresses are stored as IPv6, IPv4 addresses in mapped form. So both notations of
+/// an IPv4 address are equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cidr {
     network: u128,
-    /// The length of the prefix, out of 128 bits.
+    /// Length of the prefix, from 0 to 128.
     bits: u8,
 }
 
@@ -49,7 +49,7 @@ impl Cidr {
         address & network_mask(self.bits) == self.network
     }
 
-    /// Returns the network with a prefix of `bits` that an address is in, as bytes.
+    /// Returns the network of an address for a prefix of `bits`, as bytes.
     pub(crate) fn bytes_of(address: u128, bits: u8) -> [u8; 16] {
         (address & network_mask(bits)).to_be_bytes()
     }
@@ -66,14 +66,15 @@ impl Cidr {
 /// Parses a value as an address; `None` if it is not one. A port and a zone are ignored: `192.0.2.1:80`,
 /// `[2001:db8::1]:443` and `fe80::1%eth0` are parsed as the addresses in them.
 pub(crate) fn parse_address(value: &[u8]) -> Option<u128> {
-    // Addresses are short and begin with a digit, a letter up to f, a colon or a bracket: most other values are ruled out at once.
+    // Quickly rules out most other values: addresses are short and start with a hexadecimal digit, a colon or a
+    // bracket.
     let first = value.first()?;
     if value.len() > MAX_ADDRESS || !(first.is_ascii_hexdigit() || [b':', b'['].contains(first)) {
         return None;
     }
     let text = str::from_utf8(value).ok()?;
     if text.contains('/') {
-        // A client that is counted by its network, `2001:db8::/64`, is compared by the address of the network.
+        // A client that is counted by its network, such as `2001:db8::/64`, is compared by the network address.
         return Cidr::new(text).ok().map(|network| network.network);
     }
     let plain = text.parse().ok().or_else(|| {
@@ -102,20 +103,20 @@ pub(crate) fn is_address(attribute: &str) -> bool {
     attribute == CLIENT_IP
 }
 
-/// The prefix by which IPv6 clients are counted: a host is usually given all addresses of such a network.
+/// Prefix length for counting IPv6 clients. A host usually has all addresses of such a network.
 const COUNTED_BITS: u8 = 64;
 
-/// An address in the form in which it is counted.
+/// An address in its counted form.
 pub(crate) struct CountedAddress {
     text: [u8; 48],
     length: usize,
 }
 
 impl CountedAddress {
-    /// Returns the form in which an address is counted: IPv4 without a port, IPv6 by its network of 64 bits. `None` if the value is
-    /// in this form already, or is not an address.
+    /// Returns the counted form of an address: IPv4 without a port, IPv6 as its /64 network. Returns `None` for a plain
+    /// IPv4 address, which already has this form, and for a value that is not an address.
     pub(crate) fn of(value: &[u8]) -> Option<Self> {
-        // Addresses in any other notation contain a colon.
+        // All notations other than plain IPv4 contain a colon.
         if !value.contains(&b':') {
             return None;
         }
@@ -145,7 +146,7 @@ impl Write for CountedAddress {
     }
 }
 
-/// The longest address: IPv6 in brackets with a zone of 15 characters and a port.
+/// Maximum length of an address: IPv6 in brackets with a zone of 15 characters and a port.
 const MAX_ADDRESS: usize = 45 + 1 + 15 + 2 + 6;
 
 fn is_port(text: &str) -> bool {

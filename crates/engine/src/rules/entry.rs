@@ -3,8 +3,8 @@
 //! A rule is stored as one line of JSON with its keys in the order in which files are written.
 //! Trees hold strings only, so a string that is exactly a whole number or a boolean is written as
 //! one: 200 is stored as 200, whether it was given as a number or as a string, and reading it again
-//! gives the same tree. A database has no files next to its rules, so lists of values in files are
-//! refused.
+//! gives the same tree. A database has no files next to its rules, so rules with values in files
+//! are refused.
 
 mod overrides;
 
@@ -94,7 +94,7 @@ fn name_rule(rule: &mut Node, id: &str, notes: &mut Notes) {
 /// Checks files together and splits them into entries.
 ///
 /// # Errors
-/// Every mistake in any of them.
+/// All mistakes in all files.
 pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
     let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
     let mut checker = check::Checker::new(&|_, _| Err(NO_FILES.into()));
@@ -151,7 +151,7 @@ where
     Ok(write::write(&tree))
 }
 
-/// Writes a rule in several lines, to show differences.
+/// Writes a rule over several lines, for diffs.
 ///
 /// # Errors
 /// If it is not an entry returned by [`parse_rule`] or [`split`].
@@ -288,8 +288,7 @@ fn write_json(node: &Node, out: &mut String) {
     }
 }
 
-/// Returns whether a string is a boolean, or a whole number in the canonical form that every JSON parser
-/// keeps.
+/// Returns whether a string is a boolean, or an integer in the canonical form that every JSON parser preserves.
 fn is_itself(text: &str) -> bool {
     const EXACT: std::ops::RangeInclusive<i64> = -(1 << 53)..=1 << 53;
     let number = || text.parse::<i64>().is_ok_and(|number| EXACT.contains(&number) && number.to_string() == text);

@@ -1,18 +1,18 @@
 //! Expressions, for conditions that `when` cannot express:
 //! `size(path) > 200 || int(bytes) >= 4096 && plan != 'pro'`.
 //!
-//! They are a subset of the Common Expression Language (CEL): strings, whole numbers and booleans.
-//! Evaluating it here has three advantages: a decision allocates nothing; its time is bounded by
-//! the lengths of expression and values, since there are neither loops nor regular expressions; and
-//! types are checked when the rules are loaded. The crate `cel` evaluates the whole language, with
-//! nested loops, floating point and values on the heap, and adds two dozen crates.
+//! The language is a subset of the Common Expression Language (CEL), with strings, integers and booleans. Our own
+//! evaluator has three advantages. It allocates nothing. Its time is bounded by the lengths of the expression and of
+//! the values, because there are no loops and no regular expressions. Types are checked when the rules are loaded. The
+//! crate `cel` evaluates the whole language, with nested loops, floating point and values on the heap, and adds two
+//! dozen dependencies.
 //!
-//! As in CEL, a part that cannot be computed (a missing attribute, `int` of something else, a division by zero, an
-//! overflow) makes the whole expression undefined, unless the other side of `&&` or `||` decides alone. An undefined
-//! expression does not hold.
+//! As in CEL, a part that cannot be computed (a missing attribute, `int` of a string that is not a number, a division
+//! by zero, an overflow) makes the whole expression undefined, unless the other side of `&&` or `||` decides alone. An
+//! undefined expression does not hold.
 //!
-//! Each part is evaluated at most once, there are fewer parts than bytes in the text, and each
-//! takes time proportional to the lengths of its values.
+//! Each part is evaluated at most once, and takes time proportional to the lengths of its values. There are fewer parts
+//! than bytes in the expression.
 
 mod implied;
 mod parse;
@@ -34,7 +34,7 @@ impl Expression {
     /// Parses an expression.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the expression is invalid; the message describes the problem.
     pub fn new(text: &str) -> Result<Self, String> {
         if text.len() > Self::MAX_BYTES {
             return Err(format!("expression too long: {} bytes (maximum {})", text.len(), Self::MAX_BYTES));
@@ -42,12 +42,12 @@ impl Expression {
         parse::read(text)
     }
 
-    /// Returns the attributes it refers to.
+    /// Returns the attributes in the expression.
     pub fn attributes(&self) -> &[Box<str>] {
         &self.attributes
     }
 
-    /// Returns whether it holds for the values of its attributes, given by their index in
+    /// Returns whether the expression holds. `value` returns the value of an attribute, given its index in
     /// [`attributes`](Self::attributes).
     pub fn holds<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> bool {
         self.condition.evaluate(value) == Some(true)
@@ -201,9 +201,9 @@ impl Bool {
     }
 }
 
-/// Returns whether `text` contains `part`, in linear time. A part that is not UTF-8 is undefined. A valid part begins with the
-/// first byte of a character, which never occurs inside an invalid sequence, so it is enough to search the valid
-/// chunks.
+/// Returns whether `text` contains `part`, in linear time. Returns `None` (undefined) if `part` is not UTF-8. A valid
+/// part starts with the first byte of a character, which never occurs inside an invalid sequence, so searching the
+/// valid chunks of `text` is enough.
 fn contains(text: &[u8], part: &[u8]) -> Option<bool> {
     let part = str::from_utf8(part).ok()?;
     Some(part.is_empty() || text.utf8_chunks().any(|chunk| chunk.valid().contains(part)))
@@ -373,7 +373,7 @@ mod tests {
         check("bytes > 99999999999999999999", "character 9: number too large");
     }
 
-    /// Counts how often a value is requested while evaluating.
+    /// Counts the values that an evaluation reads.
     fn values_requested(text: &str) -> usize {
         let expression = Expression::new(text).unwrap_or_else(|problem| panic!("{problem}"));
         let asked = std::cell::Cell::new(0);

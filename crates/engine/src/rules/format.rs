@@ -1,11 +1,11 @@
 //! The canonical form of a rule file, with its comments.
 //!
-//! It is our own because the crates that write YAML drop comments, and rule files are reviewed by their comments. Those that
-//! keep them edit single values in place and do not order or align the rest.
+//! This formatter is our own, because the crates that write YAML drop comments, which reviewers need. Crates that keep
+//! comments only edit single values in place, and do not order or align the rest.
 //!
-//! Trees have no comments, so these are found in the text and attached to what follows or precedes
-//! them on the line. The result is verified: it is parsed again and must have the same content and
-//! as many comments.
+//! Parsed trees contain no comments, so comments are found in the text. A comment is attached to the next key or item,
+//! or to the one before it on the same line. The result is verified by parsing it again: it must have the same content
+//! and the same number of comments.
 
 use std::fmt;
 
@@ -17,10 +17,10 @@ use comments::{Comment, scan};
 
 mod comments;
 
-/// Why a file was not formatted.
+/// Reason why a file was not formatted.
 #[derive(Debug)]
 pub enum FormatError {
-    /// It cannot be parsed.
+    /// The file cannot be parsed.
     Mistakes(Mistakes),
     /// Formatting would lose something.
     Loses {
@@ -54,7 +54,7 @@ impl std::error::Error for FormatError {}
 /// ```
 ///
 /// # Errors
-/// If it cannot be parsed, or if formatting would lose something.
+/// If the file cannot be parsed, or if formatting would lose something.
 pub fn format(source: &Source<'_>) -> Result<String, FormatError> {
     let mut notes = Notes::new(source.name);
     let tree = text::read(source.text, &mut notes);
@@ -69,7 +69,7 @@ pub fn format(source: &Source<'_>) -> Result<String, FormatError> {
     Ok(formatted)
 }
 
-/// Checks by parsing the result that nothing was lost.
+/// Parses the result and checks that nothing was lost.
 fn verify(tree: &Node, found: &[Comment], formatted: &str) -> Result<(), FormatError> {
     let again = text::read(formatted.as_bytes(), &mut Notes::new(""));
     let same = again.is_some_and(|again| write(&again) == write(tree));
@@ -85,15 +85,15 @@ fn verify(tree: &Node, found: &[Comment], formatted: &str) -> Result<(), FormatE
     }
 }
 
-/// A key with its value, or an item of a list: whatever can have a line of its own.
+/// A key with its value, or a list item: anything that can have its own line.
 struct CommentTarget {
     position: Position,
     last_line: u32,
     parent: Option<usize>,
 }
 
-/// Attaches comments on their own lines to what follows, others to the largest unit that ends on
-/// their line.
+/// Attaches a comment on its own line to the next unit, and any other comment to the largest unit that ends on its
+/// line.
 fn attach(tree: &Node, found: &[Comment]) -> Comments {
     let mut units = Vec::new();
     collect(tree, None, &mut units);

@@ -11,8 +11,7 @@
 //!
 //! `{name}` matches one segment and captures it for `per`.
 //!
-//! Matching never backtracks further than to the last star, so its time is at most the product of
-//! both lengths.
+//! Matching never backtracks beyond the last star, so its time is at most the product of both lengths.
 
 use std::fmt;
 
@@ -75,7 +74,7 @@ impl Glob {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the pattern is invalid; the message describes the problem.
     pub fn new(text: &str) -> Result<Self, &'static str> {
         if text.len() > Self::MAX_BYTES {
             return Err("pattern too long (maximum 1024 bytes)");
@@ -162,16 +161,15 @@ impl<'g> Segment<'g> {
     }
 }
 
-/// Returns whether the rest of a value matches the rest of a pattern; `None` if no segments are left.
+/// Returns whether the rest of a value matches the rest of a pattern. `None` means that no segments are left.
 pub(crate) fn matches_rest(pattern: Option<&[u8]>, value: Option<&[u8]>) -> bool {
     matches_in_steps(pattern, value, &mut || {})
 }
 
-/// Like [`matches_rest`], with a call for every byte that is compared or skipped, so that a test
-/// can count them.
+/// Like [`matches_rest`]. Calls `step` for every byte that is compared or skipped, so that a test can count them.
 #[inline]
 fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: &mut impl FnMut()) -> bool {
-    // Where to continue after a mismatch: after the last `**`, which then matches one segment more.
+    // Where to continue after a mismatch: after the last `**`, which then matches one more segment.
     let mut fallback: Option<(&[u8], &[u8])> = None;
     loop {
         match (pattern.map(split_segment), value) {
@@ -191,7 +189,7 @@ fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: 
             }
             (Some(_), None) | (None, Some(_)) => {}
         }
-        // `**` cannot match the last segment as well, since a pattern follows it.
+        // `**` cannot match the last segment too, because a pattern follows it.
         let Some((after, tail)) = fallback.and_then(|(after, left)| Some((after, split_segment(left).1?))) else {
             return false;
         };
@@ -200,7 +198,7 @@ fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: 
     }
 }
 
-/// Returns whether a segment matches a pattern whose stars match any characters. Only the last star ever has to be extended.
+/// Returns whether a segment matches a pattern whose stars match any characters. Only the last star is ever extended.
 pub(crate) fn segment_matches(pattern: &[u8], segment: &[u8]) -> bool {
     segment_in_steps(pattern, segment, &mut || {})
 }
@@ -236,8 +234,8 @@ pub(crate) fn split_segment(value: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Returns the index of the first slash, eight bytes at a time: bytes that are slashes become zero,
-/// and up to the first of them only a zero byte borrows into its highest bit.
+/// Returns the index of the first slash. Searches eight bytes at a time: slashes become zero bytes, and up to the first
+/// of them, only a zero byte borrows into its highest bit.
 #[inline]
 fn slash_in(value: &[u8]) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -340,7 +338,7 @@ mod tests {
 
     #[test]
     fn worst_patterns_take_at_most_the_product_of_both_lengths() {
-        // The longest pattern and value, such that every star has to be extended repeatedly.
+        // Patterns and values of maximum length, for which every star is extended repeatedly.
         let stars = format!("{}b", "*a".repeat(511));
         let deep = format!("{}b", "**/a*/".repeat(170));
         let both = format!("/**/{}b", "a*".repeat(500));
@@ -362,12 +360,14 @@ mod tests {
         match (segments, value) {
             ([], []) => true,
             ([Segment::Deep, rest @ ..], _) => (0..=value.len()).any(|taken| matches_slowly(rest, &value[taken..])),
-            ([one, rest @ ..], [first, others @ ..]) => one_obviously(one, first) && matches_slowly(rest, others),
+            ([one, rest @ ..], [first, others @ ..]) => {
+                segment_matches_slowly(one, first) && matches_slowly(rest, others)
+            }
             ([], [_, ..]) | ([_, ..], []) => false,
         }
     }
 
-    fn one_obviously(segment: &Segment<'_>, value: &[u8]) -> bool {
+    fn segment_matches_slowly(segment: &Segment<'_>, value: &[u8]) -> bool {
         fn matches_stars(pattern: &[u8], value: &[u8]) -> bool {
             match pattern {
                 [] => value.is_empty(),

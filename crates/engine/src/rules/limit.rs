@@ -24,9 +24,9 @@ pub(crate) struct LimitWords<'w> {
     pub(crate) limit: Option<&'w str>,
     pub(crate) algorithm: Option<&'w str>,
     pub(crate) option: &'w dyn Fn(&str) -> Option<&'w str>,
-    /// How many calendar windows the limits before this one have.
+    /// Number of calendar windows in the limits before this one.
     pub(crate) position: usize,
-    /// Whether an override inherits some of them from its rule.
+    /// Whether some of the words are inherited from the rule of an override.
     pub(crate) inherits: bool,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn read<'w>(words: &'w LimitWords<'w>) -> Result<(Limit, Option<Calen
 struct LimitParser<'w> {
     words: &'w LimitWords<'w>,
     mistakes: Vec<LimitMistake>,
-    /// Whether a calendar window with a mistake is meant, so that its rate is not checked.
+    /// Whether the limit is a calendar window with a mistake. Its rate is then not checked.
     half_a_calendar: bool,
 }
 
@@ -108,7 +108,7 @@ struct Options {
 }
 
 impl<'w> LimitParser<'w> {
-    /// Every word is parsed before the limit is built, so that all mistakes are found.
+    /// Builds the limit. All words are parsed first, so that all mistakes are found.
     fn limit(&mut self, calendar: Option<&Calendar>) -> Option<Limit> {
         let algorithm = self.algorithm();
         let quota = match (algorithm, calendar) {
@@ -131,7 +131,7 @@ impl<'w> LimitParser<'w> {
             initial: self.count("initial"),
             max_debt: self.count("max_debt"),
         };
-        // The parameters do not depend on an unknown zone.
+        // An unknown zone does not affect the parameters.
         let (count, per) = quota.filter(|_| self.mistakes.iter().all(|mistake| mistake.word == "zone"))?;
         match algorithm? {
             "token_bucket" => self.token_bucket(count, per, &options),
@@ -145,7 +145,7 @@ impl<'w> LimitParser<'w> {
         }
     }
 
-    /// Returns the name of the algorithm, and reports options it does not take.
+    /// Returns the name of the algorithm, and reports options that it does not have.
     fn algorithm(&mut self) -> Option<&'static str> {
         let name = self.words.algorithm.unwrap_or("token_bucket");
         let Some((name, takes, _)) = ALGORITHMS.iter().find(|(algorithm, ..)| *algorithm == name) else {

@@ -1,4 +1,4 @@
-//! `metadata` of a rule: values for the caller, which no decision depends on.
+//! `metadata` of a rule: values that are passed to the caller and do not affect decisions.
 
 use super::mistake::Notes;
 use super::text::{Node, Value};
@@ -17,8 +17,8 @@ pub enum Metadata {
 }
 
 impl Metadata {
-    /// The maximum size of the metadata of a rule: the bytes of its strings, and one for each value. It is sent with every
-    /// response.
+    /// Maximum size of a rule's metadata: the bytes of its strings, plus one byte per value. Metadata is sent with
+    /// every response.
     pub const MAX_BYTES: usize = 4_096;
 
     /// Reads the map of a rule.
@@ -37,7 +37,7 @@ impl Metadata {
         Self::check_value(node, notes)
     }
 
-    /// Counts recursively; the depth is bounded by that of a file.
+    /// Converts a value recursively. The depth of a file is bounded, so the recursion is too.
     fn check_value(node: &Node, notes: &mut Notes) -> Option<Self> {
         Some(match &node.value {
             Value::Empty => Self::Null,

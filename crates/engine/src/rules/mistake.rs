@@ -23,7 +23,7 @@ pub struct Mistake {
     pub problem: String,
     /// A suggestion, if there is one.
     pub help: Option<String>,
-    /// The line of the position, if known, and how many characters of it precede the position.
+    /// The line at the position, if known, and the number of its characters before the position.
     pub snippet: Option<(Box<str>, usize)>,
 }
 
@@ -63,7 +63,7 @@ impl Mistake {
     }
 }
 
-/// How many characters of a line are shown, and how many of these before the position.
+/// Maximum number of characters in a snippet, and how many of them may precede the position.
 const SNIPPET_CHARS: usize = 100;
 const SNIPPET_BEFORE: usize = 60;
 
@@ -89,7 +89,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// All mistakes of the files. Nothing was loaded; the running rules stay in force.
+/// All mistakes in a set of files. Nothing was loaded; the running rules stay in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistakes {
     found: Vec<Mistake>,
@@ -105,7 +105,7 @@ impl Mistakes {
         &self.found
     }
 
-    /// Adds the line of each mistake from the texts.
+    /// Adds the line of each mistake from its file.
     pub(crate) fn with_snippets(mut self, sources: &[super::Source<'_>]) -> Self {
         for mistake in &mut self.found {
             let source = sources.iter().find(|source| *source.name == *mistake.file);
@@ -114,7 +114,7 @@ impl Mistakes {
         self
     }
 
-    /// Returns how many more were found.
+    /// Returns the number of further mistakes, beyond [`Mistakes::MAX`].
     pub fn left_out(&self) -> usize {
         self.left_out
     }

@@ -21,9 +21,8 @@
 //! separate value: all requests without an API key share one counter, so omitting the key does not avoid the
 //! limit. To exempt such requests, add `api_key: { present: true }` to `when`.
 //!
-//! Parsing has two stages, syntax and meaning, and does not stop at the first mistake: all are
-//! reported with file, line and column. No input makes it panic or take more than bounded time and
-//! memory.
+//! Parsing has two stages, syntax and meaning. It does not stop at the first mistake: all mistakes are reported, with
+//! file, line and column. No input causes a panic, and time and memory are bounded.
 
 mod check;
 mod cidr;
@@ -76,13 +75,13 @@ pub const MAX_RULES: usize = 100_000;
 /// The text of a rule file and its name in messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// Usually its path.
+    /// The name, usually a path.
     pub name: &'a str,
-    /// YAML or JSON.
+    /// The content, as YAML or JSON.
     pub text: &'a [u8],
 }
 
-/// Reads a file of values that a rule file refers to, given the names of both.
+/// Reads a file of values. The arguments are the name of the rule file, and the name that it uses for the value file.
 pub type ReadFile<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<u8>, String>;
 
 /// Checked rules, ready to be loaded.
@@ -109,17 +108,16 @@ impl Rules {
     /// Reads and checks all files together.
     ///
     /// # Errors
-    /// Every mistake in any of them.
+    /// All mistakes in all files.
     pub fn read(sources: &[Source<'_>]) -> Result<Self, Mistakes> {
         Self::read_with(sources, &|_, _| Err("reading files is not supported here".into()))
     }
 
-    /// Like [`read`](Self::read), for rules that refer to files of values. `file` receives the
-    /// names of the rule file and of the file in it, and returns its content or why it cannot be
-    /// read.
+    /// Like [`read`](Self::read), for rules that refer to files of values. `file` receives the name of the rule file
+    /// and the referenced name. It returns the content, or the reason why the file cannot be read.
     ///
     /// # Errors
-    /// Every mistake in any of them.
+    /// All mistakes in all files.
     pub fn read_with(sources: &[Source<'_>], file: ReadFile<'_>) -> Result<Self, Mistakes> {
         let (domains, notes, left_out) = read_files(sources, check::Checker::new(file));
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
@@ -127,8 +125,8 @@ impl Rules {
         Ok(Self { domains, left_out, hides_positions: false, is_partial: false })
     }
 
-    /// Returns only the rules without mistakes, so that warnings can be reported for them as well. These rules
-    /// must not be loaded, because the others are missing.
+    /// Reads only the rules without mistakes, so that warnings can be reported for them. The result must not be loaded,
+    /// because other rules are missing.
     #[must_use]
     pub fn read_valid(sources: &[Source<'_>], file: ReadFile<'_>) -> Self {
         let (domains, ..) = read_files(sources, check::Checker::skipping_invalid(file));
@@ -151,7 +149,7 @@ impl Rules {
         self.hides_positions
     }
 
-    /// Returns what an imported file says that rules cannot express, if anything.
+    /// Returns the parts of imported files that rules cannot express, if any.
     pub fn left_out(&self) -> Option<&Mistakes> {
         self.left_out.as_ref()
     }
@@ -172,7 +170,7 @@ impl Rules {
     }
 }
 
-/// Returns the domains, the mistakes, and what an import left out.
+/// Returns the domains, the mistakes, and the parts that imports left out.
 fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<Domain>, Notes, Notes) {
     let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
     for source in sources {
@@ -181,7 +179,7 @@ fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<D
         let before = notes.count();
         let tree = text::read(source.text, &mut notes);
         let tree = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out));
-        // If a file could be parsed only in part, its rules may not be complete.
+        // If a file was parsed only partly, its rules may be incomplete.
         if let Some(tree) = tree.filter(|_| notes.count() == before || !checker.skips_invalid()) {
             for domain in raw::read(&tree, &mut notes) {
                 checker.check_domain(&domain, &mut notes);
@@ -191,7 +189,7 @@ fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<D
     (checker.finish(&mut notes), notes, left_out)
 }
 
-/// Rules under one name. A request names its domain.
+/// A named set of rules. A request names its domain.
 #[derive(Clone, Debug)]
 pub struct Domain {
     pub(crate) name: Box<str>,

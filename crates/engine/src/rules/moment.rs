@@ -6,7 +6,7 @@ use super::limit::read_zone;
 use super::raw::shorten;
 use crate::calendar::ParsedInstant;
 
-/// Why a string is not a valid time.
+/// Reason why a string is not a valid time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TimeError {
     /// The syntax is wrong.
@@ -61,7 +61,7 @@ pub fn parse_time(text: &str) -> Result<Time<Wall>, TimeError> {
     }
 }
 
-/// Parses an expiry time. A time after 2554 is treated as never, one before 1970 as past.
+/// Parses an expiry time. A time after 2554 means never; a time before 1970 means already expired.
 pub(crate) fn end(text: &str) -> Result<Time<Wall>, TimeError> {
     read(text).map(ParsedInstant::nearest)
 }

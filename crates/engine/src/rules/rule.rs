@@ -10,34 +10,33 @@ use super::{CapturePosition, Cidr, Expression, Glob, Metadata, Position};
 use crate::calendar::Calendar;
 use crate::schedule::Hours;
 
-/// A rule: its conditions, the attributes it counts by, its limits, and what happens above them or
-/// on a fault.
+/// A rule: its conditions, the attributes that it counts by, its limits, and its behaviour above the limits and during
+/// a fault.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(crate) id: Box<str>,
     pub(crate) position: RulePosition,
     pub(crate) when: Vec<Condition>,
     pub(crate) expression: Option<Expression>,
-    /// All attributes that a request must have, in order; empty if any are allowed.
+    /// The exact attributes of a matching request, in order; empty if any attributes are allowed.
     pub(crate) only: Box<[Box<str>]>,
     pub(crate) per: Vec<PerElement>,
     pub(crate) effect: Effect,
-    /// Its limits as written, in order.
+    /// The limits as written, in order.
     pub(crate) words: Box<[Box<str>]>,
     pub(crate) overrides: Vec<Override>,
-    /// The ids of rules that are left out where this one matches.
+    /// Ids of rules that do not apply to requests that match this rule.
     pub(crate) replaces: Box<[Box<str>]>,
-    /// Whether it is enough that one of several such rules admits the request.
+    /// Whether a request needs capacity in only one of the matching rules with this flag.
     pub(crate) suffices: bool,
-    /// Whether a cost above 0 is taken into debt.
+    /// Whether a cost above 0 may be charged into debt.
     pub(crate) postpaid: bool,
     pub(crate) cost: CostOf,
     pub(crate) on_exceed: OnExceed,
     pub(crate) on_fault: OnFault,
     pub(crate) consistency: Consistency,
     pub(crate) on_change: OnChange,
-    /// Of ten thousand counters, the number for which it is enforced; for the others it is a shadow
-    /// rule.
+    /// Number of counters out of 10,000 for which the rule is enforced. For the others, it is a shadow rule.
     pub(crate) enforce: u16,
     pub(crate) ban: Option<Ban>,
     pub(crate) schedule: Vec<Hours>,
@@ -45,11 +44,11 @@ pub struct Rule {
     pub(crate) metadata: Option<Arc<Metadata>>,
 }
 
-/// `enforce` for all counters.
+/// Value of `enforce` for all counters.
 pub(crate) const ALL: u16 = 10_000;
 
 impl Rule {
-    /// Its identity within the domain.
+    /// Returns the id, which is unique within the domain.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -59,7 +58,7 @@ impl Rule {
         &self.words
     }
 
-    /// Returns where it is written.
+    /// Returns the file and the position in it.
     pub fn position(&self) -> &RulePosition {
         &self.position
     }
@@ -74,18 +73,18 @@ impl Rule {
         self.expression.as_ref()
     }
 
-    /// Returns all attributes that a request must have, in order; empty if any are allowed.
+    /// Returns the exact attributes of a matching request, in order; empty if any attributes are allowed.
     pub fn only(&self) -> &[Box<str>] {
         &self.only
     }
 
-    /// Returns whether `when` alone decides which requests it matches.
+    /// Returns whether `when` alone decides which requests match.
     pub(crate) fn is_unconditional_beyond_when(&self) -> bool {
         self.schedule.is_empty() && self.expression.is_none() && self.only.is_empty()
     }
 
-    /// Returns the conditions to index it by: those of `when` and, if they contain no value, one
-    /// that its expression implies.
+    /// Returns the conditions for the index: those of `when` and, if these contain no value, one that the expression
+    /// implies.
     pub(crate) fn sought(&self) -> Cow<'_, [Condition]> {
         let names_values = |condition: &Condition| matches!(condition.test, Test::AnyOf(_));
         let implied = match &self.expression {
@@ -98,12 +97,12 @@ impl Rule {
         }
     }
 
-    /// Returns the attributes that it counts by.
+    /// Returns the attributes that the rule counts by.
     pub fn per(&self) -> &[PerElement] {
         &self.per
     }
 
-    /// Returns what it does with matching requests.
+    /// Returns the effect on matching requests.
     pub fn effect(&self) -> &Effect {
         &self.effect
     }
@@ -113,12 +112,12 @@ impl Rule {
         self.effect.limits().map(|set| &set.limits)
     }
 
-    /// Other limits for some requests; the first one that matches applies.
+    /// Returns the overrides. The first matching override applies.
     pub fn overrides(&self) -> &[Override] {
         &self.overrides
     }
 
-    /// Returns the ids of rules that a request is not charged to if it matches this one.
+    /// Returns the ids of rules that do not apply to requests that match this rule.
     pub fn replaces(&self) -> &[Box<str>] {
         &self.replaces
     }
@@ -128,17 +127,17 @@ impl Rule {
         &self.cost
     }
 
-    /// Returns what happens above the limits.
+    /// Returns the behaviour above the limits.
     pub fn on_exceed(&self) -> OnExceed {
         self.on_exceed
     }
 
-    /// Returns what happens when the store does not answer.
+    /// Returns the behaviour while the store does not answer.
     pub fn on_fault(&self) -> OnFault {
         self.on_fault
     }
 
-    /// How nodes that share a store agree.
+    /// Returns how nodes with a shared store agree on counters.
     pub fn consistency(&self) -> Consistency {
         self.consistency
     }
@@ -153,7 +152,7 @@ impl Rule {
         self.metadata.as_deref()
     }
 
-    /// Every set of limits that it may charge.
+    /// Returns all sets of limits that the rule may charge.
     pub(crate) fn all_limits(&self) -> impl Iterator<Item = &LimitSet> {
         let overrides = self.overrides.iter().map(|other| &other.effect);
         std::iter::once(&self.effect).chain(overrides).filter_map(Effect::limits)
@@ -172,13 +171,13 @@ pub struct RulePosition {
 /// What a rule does with a matching request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Charges it to these limits.
+    /// Charges the request to these limits.
     Limits(LimitSet),
-    /// Nothing, except that it is counted in the metrics.
+    /// Applies no limit; the request is only counted in the metrics.
     Unlimited,
-    /// Admits it, whatever other rules say.
+    /// Admits the request without evaluating other rules.
     Allow,
-    /// Always refuses it.
+    /// Always refuses the request.
     Deny,
 }
 
@@ -192,34 +191,34 @@ impl Effect {
     }
 }
 
-/// Limits, and the calendars of those that are calendar windows.
+/// Limits, with the calendars of calendar windows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LimitSet {
     /// The limits.
     pub limits: Limits,
-    /// The windows that limits of phase `Given` refer to by index.
+    /// The calendars, which limits with phase `Given` reference by index.
     pub calendars: Vec<Calendar>,
 }
 
 /// Other limits for some requests.
 #[derive(Clone, Debug)]
 pub struct Override {
-    /// Its position.
+    /// The position in the file.
     pub position: Position,
     /// The conditions, all of which must hold.
     pub when: Vec<Condition>,
-    /// What applies to these requests.
+    /// The effect on these requests.
     pub effect: Effect,
-    /// Its limits as written, with what it inherits from the rule, in order.
+    /// The limits as written, in order, including inherited options.
     pub(crate) words: Box<[Box<str>]>,
-    /// When it expires.
+    /// The expiry time.
     pub until: Option<Time<Wall>>,
-    /// Whether it was set through the API, separately from the rule.
+    /// Whether the override was set through the API, separately from the rule.
     pub(crate) by_api: bool,
 }
 
 impl Override {
-    /// Returns the value that identifies it, if it was set through the API.
+    /// Returns the value that identifies an override set through the API.
     pub(crate) fn name(&self) -> Option<&str> {
         match &self.when[..] {
             [Condition { test: Test::AnyOf(patterns), .. }] if self.by_api => match &patterns[..] {
@@ -234,9 +233,9 @@ impl Override {
 /// An element of `per`: requests are counted separately for each of its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PerElement {
-    /// The element as written, which is part of the identity of the counter.
+    /// The element as written. It is part of the counter's identity.
     pub text: Box<str>,
-    /// The sources of the value; the first that the request has counts.
+    /// The sources of the value. The first source that the request has is used.
     pub origins: Vec<Origin>,
 }
 
@@ -259,7 +258,7 @@ pub enum Origin {
 pub struct Condition {
     /// The name of the attribute.
     pub attribute: Box<str>,
-    /// The test. If the attribute has several values, one must pass.
+    /// The test. If the attribute has several values, one passing value is enough.
     pub test: Test,
 }
 
@@ -310,7 +309,7 @@ pub enum CostOf {
     From {
         /// The attribute.
         attribute: Box<str>,
-        /// The largest cost; also used for values that are not whole numbers.
+        /// The maximum cost, also used for values that are not whole numbers.
         max: Cost,
         /// The cost of a request without the attribute.
         missing: Cost,
@@ -341,14 +340,14 @@ impl CostOf {
 /// What happens to a request above the limits of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExceed {
-    /// It is refused.
+    /// The request is refused.
     #[default]
     Deny,
     /// The request is admitted, and reported as one that would have been refused.
     Shadow,
     /// The request is refused without an answer.
     Drop,
-    /// It is admitted after a wait; the limits are built so that they return the wait.
+    /// The request is admitted after a wait, which the limits compute.
     Delay {
         /// The longest wait.
         max_wait: Nanos,
@@ -365,9 +364,9 @@ pub enum OnFault {
     /// The request is decided in this process, by this node's share of the limits.
     #[default]
     Local,
-    /// It is admitted.
+    /// The request is admitted.
     Open,
-    /// It is refused.
+    /// The request is refused.
     Closed,
 }
 
@@ -375,7 +374,8 @@ impl OnFault {
     pub(crate) const WORDS: &[(&str, Self)] = &[("local", Self::Local), ("open", Self::Open), ("closed", Self::Closed)];
 }
 
-/// How nodes that share a store agree on the counters of a rule. A store in the memory of one process decides all of them alike.
+/// How nodes with a shared store agree on the counters of a rule. With the in-memory store, all variants behave like
+/// `Strict`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Consistency {
     /// The store decides every request.
@@ -383,7 +383,7 @@ pub enum Consistency {
     Strict,
     /// Nodes spend tokens that the store granted them in advance.
     Leased,
-    /// Nodes decide by what they know, and exchange what they took.
+    /// Nodes decide by local views, and exchange their charges at this interval.
     Eventual(SyncEvery),
 }
 
@@ -400,7 +400,7 @@ impl Consistency {
     }
 }
 
-/// How often nodes exchange what they took.
+/// Interval at which nodes exchange their charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SyncEvery {
     millis: u16,
@@ -414,7 +414,8 @@ impl SyncEvery {
     /// The interval of a rule that does not state one.
     pub const DEFAULT: Self = Self { millis: 100 };
 
-    /// Creates an interval; `None` unless it is from [`SyncEvery::MIN`] to [`SyncEvery::MAX`]. Parts of a millisecond are dropped.
+    /// Creates an interval, or returns `None` if it is below [`SyncEvery::MIN`] or above [`SyncEvery::MAX`]. Fractions
+    /// of a millisecond are dropped.
     pub fn new(every: Nanos) -> Option<Self> {
         let millis = u16::try_from(every.as_nanos() / 1_000_000).ok()?;
         (Self::MIN <= every && every <= Self::MAX).then_some(Self { millis })
@@ -438,7 +439,7 @@ pub(crate) enum OnInvalid {
     /// The rule does not match them.
     #[default]
     Ignore,
-    /// It refuses them.
+    /// The rule refuses them.
     Deny,
 }
 
@@ -446,13 +447,13 @@ impl OnInvalid {
     pub(crate) const WORDS: &[(&str, Self)] = &[("ignore", Self::Ignore), ("deny", Self::Deny)];
 }
 
-/// What happens to usage when the limits of a rule change.
+/// What happens to used amounts when the limits of a rule change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnChange {
-    /// It is kept.
+    /// Used amounts are kept.
     #[default]
     Keep,
-    /// It is discarded.
+    /// Used amounts are discarded.
     Reset,
 }
 
@@ -463,21 +464,21 @@ impl OnChange {
 /// Refuses all requests for a while after too many refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
-    /// The number of refusals.
+    /// The number of refusals that starts a ban.
     pub after: u64,
-    /// The time in which they must occur.
+    /// The time within which these refusals must occur.
     pub within: Nanos,
     /// The duration of the ban.
     pub length: Nanos,
 }
 
-/// What a refusal looks like to the caller.
+/// How a refusal is reported to the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// The status code, if it is not that of the front end.
+    /// The status code, unless the front end's default applies.
     pub status: Option<u16>,
-    /// The message, if it is not that of the front end.
+    /// The message, unless the front end's default applies.
     pub message: Option<Box<str>>,
-    /// Whether to send no answer, where the front end can do that.
+    /// Whether to send no answer, if the front end supports this.
     pub silent: bool,
 }

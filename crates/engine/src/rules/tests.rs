@@ -170,6 +170,6 @@ fn mistakes_above_the_maximum_are_counted() {
 fn rules_above_the_maximum_are_refused() {
     let text = format!("domain: a\nrules:\n{}", "- {}\n".repeat(MAX_RULES + 2));
     let mistakes = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).unwrap_err();
-    // Two mistakes for each rule that was checked, one for the first that was not.
+    // Two mistakes for each checked rule, and one for the first unchecked rule.
     assert_eq!(mistakes.as_slice().len() + mistakes.left_out(), 2 * MAX_RULES + 1);
 }

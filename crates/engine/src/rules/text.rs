@@ -18,7 +18,7 @@ use super::mistake::{Notes, Position};
 pub const MAX_FILE_BYTES: usize = 16 << 20;
 /// Maximum nesting of lists and maps. Rules need five levels.
 pub const MAX_DEPTH: usize = 16;
-/// Maximum number of values in a file; a rule takes about twenty.
+/// Maximum number of values in a file; a rule has about 20.
 pub const MAX_NODES: usize = 4_000_000;
 /// Maximum number of values that all aliases of a file expand to.
 pub const MAX_ALIASED: usize = 200_000;
@@ -51,8 +51,8 @@ impl Node {
     }
 }
 
-/// Parses a file into a tree. Returns `None` if it cannot be parsed; the reason is in `notes`. The
-/// first of two equal keys counts, so that the rest of the file is checked as well.
+/// Parses a file into a tree. Returns `None` if it cannot be parsed; the reason is in `notes`. A duplicate key is
+/// reported and ignored, so that the rest of the file is checked as well.
 pub(crate) fn read(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
     if bytes.len() > MAX_FILE_BYTES {
         notes.add(START, format!("file too large: {} bytes (maximum {MAX_FILE_BYTES})", bytes.len()));
@@ -88,7 +88,7 @@ fn parse(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<RawNo
             max_events: 2 * MAX_NODES,
             max_total_scalar_bytes: MAX_FILE_BYTES,
             max_recorded_anchor_events: MAX_ALIASED,
-            // The expansion of aliases is bounded, so their number per anchor does not matter.
+            // The total expansion of aliases is bounded, so the number of aliases per anchor does not matter.
             enforce_alias_anchor_ratio: false,
         },
         alias_limits: serde_saphyr::alias_limits! {
@@ -109,7 +109,7 @@ fn note(error: &Error, text: &str, notes: &mut Notes) {
         Error::DuplicateMappingKey { key: None, .. } => notes.add(position, "duplicate key"),
         other => {
             let message = other.render_with_formatter(&UserMessageFormatter);
-            // The position is printed once, in front.
+            // The position is already printed in front.
             let message = message.split(" at line ").next().unwrap_or_default();
             let problem = format!("invalid YAML: {message}");
             match help::suggest_fix(text, position, message) {
@@ -134,16 +134,17 @@ fn position_of(bytes: &[u8], at: usize) -> Position {
     Position { line: line as u32, column: column as u32 }
 }
 
-/// A value as the parser returns it: what looks like a number or a boolean has been parsed as one.
+/// A value as returned by the parser, which has already interpreted numbers and booleans.
 enum RawNode {
     Empty,
     Text(String),
+    /// A number or a boolean. Its original text is restored by [`resolve`].
     Guessed,
     List(Vec<Spanned<RawNode>>),
     Map(Vec<(Spanned<RawNode>, Spanned<RawNode>)>),
 }
 
-/// Replaces every number and boolean by the text it was written as, and every span by a position.
+/// Replaces every number and boolean by its original text, and every span by a position.
 fn resolve(tree: Spanned<RawNode>, text: &str) -> Node {
     let written = || {
         let span = tree.defined.span();

@@ -64,7 +64,7 @@ pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) ->
     notes.into_all()
 }
 
-/// Rules after an `allow` or `deny` rule that decides all of their requests.
+/// Warns about rules that never apply, because an earlier `allow` or `deny` rule decides all of their requests.
 fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     let judges = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny);
     let always = |rule: &Rule| rule.is_unconditional_beyond_when() && is_positive(rule.when());
@@ -80,7 +80,7 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     let sought: Vec<IndexEntry<'_>> = judging.iter().map(|(_, rule)| index_entry(rule.when())).collect();
     let index = Index::new(&sought, 0);
     for (position, rule) in domain.rules().iter().enumerate() {
-        // An `allow` or `deny` rule can be hidden only by such rules before it.
+        // An `allow` or `deny` rule can be hidden only by an earlier one.
         let stops = |number: u32| {
             let (judge, _) = judging[number as usize];
             judge != position && (judge < position || !judges(&rule))
@@ -96,7 +96,7 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     }
 }
 
-/// Rules in `replaces` that do not exist.
+/// Warns about ids in `replaces` that do not exist.
 fn replaced_rules(domain: &Domain, notes: &mut Notes) {
     let mut replacing = domain.rules().iter().filter(|rule| !rule.replaces().is_empty()).peekable();
     if replacing.peek().is_none() {
@@ -117,8 +117,8 @@ fn replaced_rules(domain: &Domain, notes: &mut Notes) {
     }
 }
 
-/// Many rules that are evaluated for every request: rules that require neither a value nor an
-/// attribute to be present cannot be indexed.
+/// Warns about many rules that are evaluated for every request. A rule cannot be indexed if it requires neither a value
+/// nor the presence of an attribute.
 fn unindexed_rules(domain: &Domain, notes: &mut Notes) {
     let is_found =
         |rule: &Rule| rule.sought().iter().any(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present));
@@ -135,14 +135,14 @@ fn index_entry(when: &[Condition]) -> IndexEntry<'_> {
     IndexEntry { when, names: Vec::new() }
 }
 
-/// Returns whether all conditions require something to be present, so that further attributes cannot make
+/// Returns whether all conditions require an attribute or a value to be present, so that further attributes cannot make
 /// them fail.
 fn is_positive(when: &[Condition]) -> bool {
     when.iter().all(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present))
 }
 
-/// Returns an element accepted by `stops` that matches every request that `when` matches; `None` if
-/// there is none or this cannot be proved.
+/// Returns an element of the index that `stops` accepts and that matches every request that `when` matches. Returns
+/// `None` if there is none, or if this cannot be proved.
 fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) -> Option<u32> {
     let mut requests: Vec<Vec<Entry<'_>>> = vec![Vec::new()];
     for Condition { attribute, test } in when {
@@ -154,7 +154,7 @@ fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool
                 Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) | Pattern::NotAnAddress => None,
             })
             .collect();
-        // Patterns are left out: what matches without the attribute also matches with it.
+        // Attributes with patterns are left out: an element that matches without the attribute also matches with it.
         let Some(texts) = texts.filter(|texts| texts.len() * requests.len() <= MAX_REQUESTS) else { continue };
         requests = requests
             .iter()
@@ -176,7 +176,7 @@ fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool
     found
 }
 
-/// Attributes that are used once and look like a typo of one that is used more often.
+/// Warns about attributes that are used once and look like a typo of a more common one.
 fn attributes_used_once(domain: &Domain, notes: &mut Notes) {
     let mut named: HashMap<&str, (usize, &Rule)> = HashMap::new();
     for rule in domain.rules() {
@@ -203,7 +203,8 @@ fn attributes_used_once(domain: &Domain, notes: &mut Notes) {
     }
 }
 
-/// Concurrency limits without a `lease`: a caller that never releases its slot holds it for the default time.
+/// Warns about concurrency limits without a `lease`: a caller that never releases its slot holds it for the default
+/// time.
 fn slots_without_lease(rule: &Rule, notes: &mut Notes) {
     let Some(limits) = rule.limits() else { return };
     let has_lease = |words: &str| words.split(", ").any(|word| word.starts_with("lease "));
@@ -219,7 +220,7 @@ fn slots_without_lease(rule: &Rule, notes: &mut Notes) {
     }
 }
 
-/// Limits that changed by more than a factor of ten against those in force.
+/// Warns about limits that differ from those in force by more than a factor of ten.
 fn jumped_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes) {
     let old = running.find(&key::rule_name(domain, rule.id()));
     let (Some(old), Some(new)) = (old.and_then(|old| old.limits()), rule.limits()) else { return };

@@ -48,8 +48,7 @@ pub(super) fn write_with(tree: &Node, comments: &mut Comments) -> String {
 #[derive(Clone, Copy)]
 struct Level {
     indent: usize,
-    /// How many more levels of lists and maps are written over several lines even if they fit into
-    /// one.
+    /// Number of further levels of lists and maps that are written over several lines even if they fit into one.
     spread: usize,
 }
 
@@ -60,7 +59,7 @@ impl Level {
         Self { indent: self.indent + indent, spread: self.spread.saturating_sub(1) }
     }
 
-    /// The level of a value: lists of rules, and each rule, are written over several lines.
+    /// Returns the level of a value. Lists of rules, and each rule, are written over several lines.
     fn level_of_value(self, key: &Node) -> Self {
         let of_rules = matches!(&key.value, Value::Text(name) if name == "rules" || name == "domains");
         if of_rules { Self { spread: 2, ..self } } else { self }
@@ -73,7 +72,7 @@ struct Writer<'c> {
 }
 
 impl Writer<'_> {
-    /// `begun`: the first line already has its indentation.
+    /// Writes a map over several lines. With `begun`, the first line already has its indentation.
     fn write_map(&mut self, pairs: &[(Node, Node)], level: Level, mut begun: bool) {
         for (key, value) in in_order(pairs) {
             if !begun {
@@ -115,8 +114,7 @@ impl Writer<'_> {
                 self.comment_after(owner);
                 self.list(nodes, Level { indent: level.indent, ..level.deeper_by(0) });
             }
-            // An empty value is written as `null`, so that a comment after it has something to
-            // belong to.
+            // An empty value is written as `null`, so that a comment after it stays attached to it.
             Value::Map(_) | Value::List(_) | Value::Text(_) | Value::Empty => {
                 self.out.push(' ');
                 match &value.value {
@@ -154,7 +152,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Moves a comment after a map that is written over several lines to before it.
+    /// Moves a comment after a map to before it, if the map is written over several lines.
     fn spread_comment(&mut self, node: &Node, level: Level) {
         let Value::Map(pairs) = &node.value else { return };
         let of_a_pair = pairs.iter().any(|(key, _)| key.position == node.position);
@@ -290,7 +288,7 @@ fn is_plain(text: &str, context: Context) -> bool {
         && !empty
 }
 
-/// Writes a JSON string that YAML parsers read as the same.
+/// Writes a JSON string that YAML parsers read as the same string.
 pub(super) fn write_quoted(text: &str, out: &mut String) {
     out.push('"');
     for letter in text.chars() {

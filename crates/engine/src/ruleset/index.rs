@@ -1,9 +1,9 @@
-//! Finds the rules of a domain that a request matches, without looking at the others.
+//! Finds the rules of a domain that match a request, without evaluating the others.
 //!
-//! One condition of each rule is its *anchor*: the one that the fewest rules share, a tenant's name
-//! rather than the method GET. Rules are found by the values of their anchors, with one hash table
-//! lookup for each attribute of the request, and a few more for path patterns ([`Paths`]). The
-//! other conditions of a rule that is found are then evaluated.
+//! One condition of each rule is its *anchor*: the condition that the fewest rules share, such as a tenant name rather
+//! than the method GET. Rules are found by the values of their anchors. This takes one hash table lookup per attribute
+//! of the request, and a few more for path patterns ([`Paths`]). The remaining conditions of each found rule are then
+//! evaluated.
 
 mod build;
 
@@ -17,54 +17,54 @@ use build::IndexBuilder;
 /// The rules of a domain, indexed by their anchors.
 #[derive(Debug)]
 pub(crate) struct Index {
-    /// The number of the first rule.
+    /// The index of the first rule.
     first: u32,
-    /// Attribute names are in the space [`NAMES`], the values of attribute `n` in the space `n + 1`. The segments of paths, prefixes
-    /// and networks use the spaces after those.
+    /// Attribute names are in the space [`NAMES`], and the values of attribute `n` in the space `n + 1`. Path segments,
+    /// prefixes and networks use the spaces after those.
     lookup: Lookup,
     attributes: Box<[Attribute]>,
-    /// Numbered attributes, like the second value of another.
+    /// Numbered attributes, such as `a#2`, the second value of `a`.
     nth: Box<[NumberedAttribute]>,
-    /// Lists of rules that share a value.
+    /// Lists of rules that share an anchor value.
     shared: Box<[Box<[u32]>]>,
-    /// Rules without an anchor: they require nothing, or only that something is absent.
+    /// Rules without an anchor: they have no conditions, or only conditions on absent values.
     unanchored: Box<[u32]>,
     /// For each rule, the conditions other than its anchor.
     others: Box<[Box<[FurtherCondition]>]>,
 }
 
 const NAMES: u32 = 0;
-/// The space of names like `a#2`, in which no attribute of a request is looked up.
+/// The space of names like `a#2`. Attributes of requests are never looked up in it.
 const NTH_NAMES: u32 = u32::MAX;
 
-/// An attribute that is one of the values of another.
+/// An attribute that stands for the nth value of another attribute.
 #[derive(Clone, Copy, Debug)]
 struct NumberedAttribute {
     attribute: u32,
     of: u32,
-    /// The number of values before it.
+    /// The number of values before the nth.
     before: u32,
 }
 
-/// The ways to find rules by an attribute other than by its whole value.
+/// The index of one attribute, except for whole values, which are in the lookup table.
 #[derive(Debug)]
 struct Attribute {
-    /// Whether anchors have values of it.
+    /// Whether whole values of the attribute are anchors.
     has_values: bool,
-    /// Whether anything is found by the fields below.
+    /// Whether any of the fields below is in use.
     has_others: bool,
     paths: Option<Paths>,
     present: Box<[u32]>,
     starts: Option<Box<PrefixIndex>>,
 }
 
-/// Prefixes and networks. For each length that occurs there is one lookup.
+/// Prefixes and networks, with one lookup for each distinct length.
 #[derive(Debug)]
 struct PrefixIndex {
-    /// Lengths in bytes.
+    /// The prefix lengths in bytes.
     lengths: Box<[u32]>,
     text_space: u32,
-    /// Prefix lengths of networks in bits, sorted, and [`NOT_AN_ADDRESS`].
+    /// The prefix lengths of networks in bits, sorted; [`NOT_AN_ADDRESS`] is last.
     bits: Box<[u8]>,
     network_space: u32,
 }
@@ -82,7 +82,7 @@ impl PrefixIndex {
             return;
         }
         let Some(address) = parse_address(value) else {
-            // The list is sorted, so the mark is last.
+            // The list is sorted, so the marker is last.
             if self.bits.last() == Some(&NOT_AN_ADDRESS)
                 && let Some(found) = lookup.get(self.network_space, &network_text(NOT_AN_ADDRESS, [0; 16]))
             {
@@ -98,7 +98,7 @@ impl PrefixIndex {
     }
 }
 
-/// Takes the place of a prefix length for rules that match values that are not addresses.
+/// Marker, used instead of a prefix length, for rules that match non-addresses.
 const NOT_AN_ADDRESS: u8 = u8::MAX;
 
 /// Encodes a network as a key of the lookup table.
@@ -108,7 +108,7 @@ fn network_text(bits: u8, network: [u8; 16]) -> [u8; 17] {
     text
 }
 
-/// What to index: its conditions, and further attributes whose numbers are needed.
+/// The conditions of a rule to index, and further attributes that need numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct IndexEntry<'r> {
     pub(crate) when: &'r [Condition],
@@ -129,18 +129,17 @@ enum CompiledTest {
     Absent,
 }
 
-/// Marks a rule with conditions beside its anchor. Rules without further conditions match as soon as they are found,
-/// and nothing more is read for them.
+/// Marks a rule with conditions besides its anchor. A rule without further conditions matches as soon as it is found.
 const HAS_MORE_CONDITIONS: u32 = 1 << 30;
-/// Marks an attribute that is not an anchor; its value may still be counted by or compared.
+/// Marks an attribute that is not an anchor; it may still be used in `per` or in further conditions.
 const NOT_AN_ANCHOR: u32 = 1 << 31;
 /// Marks the index of a list of rules.
 const SHARED: u32 = 1 << 31;
 
-/// The known attributes of an item and the rules it matches. Reused to avoid allocation.
+/// The known attributes of an item and its matching rules. Reused to avoid allocation.
 #[derive(Debug, Default)]
 pub struct Matched {
-    /// The number of the attribute, and the index of the entry.
+    /// Attribute number and entry index of each known attribute.
     known: Vec<(u32, u32)>,
     rules: Vec<u32>,
     walk: Walk,
@@ -171,7 +170,7 @@ impl Matched {
 }
 
 impl Index {
-    /// Creates an index, numbered from `first`.
+    /// Creates an index; the rules are numbered from `first`.
     pub(crate) fn new(sought: &[IndexEntry<'_>], first: u32) -> Self {
         let mut builder = IndexBuilder::default();
         sought.iter().for_each(|sought| builder.count(sought));
@@ -179,7 +178,7 @@ impl Index {
         builder.finish(first)
     }
 
-    /// Returns the number of an attribute that rules refer to.
+    /// Returns the number of an attribute; `None` if no rule refers to it.
     pub(crate) fn attribute_number(&self, name: &str) -> Option<u32> {
         let space = if nth_of(name).is_some() { NTH_NAMES } else { NAMES };
         self.lookup.get(space, name.as_bytes()).map(|named| named & !NOT_AN_ANCHOR)
@@ -190,7 +189,7 @@ impl Index {
         self.unanchored.len()
     }
 
-    /// Finds the rules that an item matches.
+    /// Finds the rules that match an item.
     pub(crate) fn find(&self, entries: &[Entry<'_>], matched: &mut Matched) {
         let Matched { known, rules, walk } = matched;
         known.clear();
@@ -220,8 +219,7 @@ impl Index {
                 !has_more || others.iter().all(|remaining| remaining.condition_holds(entries, known))
             });
         }
-        // Sorted by number, so that the result does not depend on the order of attributes. A rule
-        // may have been found several times.
+        // Sorted, so that the result does not depend on attribute order. A rule may have been found several times.
         match &mut **rules {
             [] | [_] => {}
             [first, second] if first != second => (*first, *second) = (*first.min(second), *second.max(first)),
@@ -232,7 +230,7 @@ impl Index {
         }
     }
 
-    /// Adds the numbered attributes.
+    /// Adds the numbered attributes that the item has.
     fn add_numbered(&self, known: &mut Vec<(u32, u32)>) {
         let named = known.len();
         for nth in &self.nth {
@@ -248,12 +246,12 @@ impl Index {
 struct FoundRules<'f> {
     index: &'f Index,
     rules: &'f mut Vec<u32>,
-    /// Whether some have conditions beside their anchor.
+    /// Whether some of them have conditions besides their anchors.
     has_more: bool,
 }
 
 impl FoundRules<'_> {
-    /// Adds the rules found by a value.
+    /// Adds the rules whose anchors match a value.
     #[inline(always)]
     fn add_rules_of_value(&mut self, number: u32, value: &[u8], walk: &mut Walk) {
         let index = self.index;
@@ -264,13 +262,13 @@ impl FoundRules<'_> {
             self.add(rules);
         }
         if attribute.has_others {
-            self.lead_further(attribute, value, walk);
+            self.add_rules_of_patterns(attribute, value, walk);
         }
     }
 
-    /// Adds the rules found by patterns, prefixes, networks and presence.
+    /// Adds the rules whose anchors are patterns, prefixes, networks or the presence of the attribute.
     #[inline(never)]
-    fn lead_further(&mut self, attribute: &Attribute, value: &[u8], walk: &mut Walk) {
+    fn add_rules_of_patterns(&mut self, attribute: &Attribute, value: &[u8], walk: &mut Walk) {
         let index = self.index;
         if let Some(paths) = &attribute.paths {
             paths.find(value, &index.lookup, walk, |rule| self.add_one(rule));
@@ -297,7 +295,7 @@ impl FoundRules<'_> {
     }
 }
 
-/// Returns the space of the values of an attribute.
+/// Returns the lookup space of an attribute's values.
 fn space_of(attribute: u32) -> u32 {
     NAMES + 1 + attribute
 }

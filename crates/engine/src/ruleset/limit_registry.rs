@@ -1,4 +1,4 @@
-//! Ids of all limits that rules have or had.
+//! Ids of all current and earlier limits of rules.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use super::SPARE_ID;
 use crate::calendar::CachedCalendar;
 use crate::rules::LimitSet;
 
-/// How many limits that no rule has any more are remembered, for states that were written under
-/// them.
+/// Maximum number of retired limits that are kept, for states recorded under them.
 pub(super) const MAX_RETIRED: usize = 1 << 16;
 
-/// Limits with the id that states refer to them by. Rules with equal limits share them, which saves
+/// Limits with the id that states refer to. Rules with equal limits share one value, which saves
 /// cache.
 #[derive(Debug)]
 pub(crate) struct RuleLimits {
     pub(crate) id: u32,
     pub(crate) limits: Limits,
-    /// The calendar windows that its limits refer to by index. Usually none.
+    /// The calendars whose windows the limits refer to by index. Usually empty.
     pub(crate) calendars: Box<[CachedCalendar]>,
-    /// The window of the first limit, and of all limits if there are several.
+    /// The window of the first limit. If there are several limits, `windows` has the window of
+    /// each.
     window: Option<Nanos>,
     windows: Box<[Option<Nanos>]>,
 }
@@ -34,15 +34,15 @@ impl RuleLimits {
     }
 }
 
-/// All limits that rules have or had, by id.
+/// All current and earlier limits of rules, by id.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LimitRegistry {
     pub(super) known: FxHashMap<u32, Arc<RuleLimits>>,
     ids: FxHashMap<LimitSet, u32>,
-    /// Limits that no rule has any more, oldest first.
+    /// Limits that no rule uses any longer, oldest first.
     retired: VecDeque<u32>,
     next: u32,
-    /// The ids used since the last call of `retire`.
+    /// The ids registered since the last call to `retire`.
     in_use: FxHashSet<u32>,
 }
 
@@ -52,18 +52,19 @@ impl LimitRegistry {
         self.known.get(&id).map(|rule_limits| &rule_limits.limits)
     }
 
-    /// Copies the table, with no id in use.
+    /// Copies the registry and marks all ids as unused.
     pub(super) fn successor(&self) -> Self {
         Self { in_use: FxHashSet::default(), ..self.clone() }
     }
 
-    /// Returns limits with their id, or with a new one.
+    /// Returns the limits with their existing id, or with a new one.
     pub(super) fn register(&mut self, set: &LimitSet) -> Arc<RuleLimits> {
         if let Some(known) = self.ids.get(set).and_then(|id| self.known.get(id)) {
             self.in_use.insert(known.id);
             return known.clone();
         }
-        // Ids wrap around after two billion changes, and must not collide with one still known.
+        // Ids wrap around after two billion changes, and must not collide with ids that are still
+        // known.
         while self.known.contains_key(&self.next) {
             self.next = (self.next + 1) % SPARE_ID;
         }
@@ -101,7 +102,7 @@ impl LimitRegistry {
     }
 }
 
-/// Returns the window of each limit: the time in which it refills.
+/// Returns the window of each limit: the time in which it refills completely.
 pub(crate) fn windows_of(limits: &Limits) -> Box<[Option<Nanos>]> {
     limits.as_slice().iter().map(Limit::window).collect()
 }

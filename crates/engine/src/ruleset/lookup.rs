@@ -1,26 +1,26 @@
-//! A hash table of byte strings that is built once and then only read.
+//! A read-only hash table of byte strings.
 //!
-//! A lookup reads one slot of 32 bytes, however many strings there are. Most strings are short and fit two
-//! overlapping words; longer ones are stored elsewhere. Strings belong to *spaces*, so that one table serves the
+//! A lookup usually reads one 32-byte slot, regardless of the table size. Most strings are short and fit into two
+//! overlapping words; longer ones are stored elsewhere. Each string belongs to a *space*, so that one table serves the
 //! values of all attributes and the segments of all paths: the same string in two spaces is two entries.
 //!
-//! The strings come from the author of the rules, so the hash need not resist deliberate collisions.
+//! The strings come from rule authors, so the hash need not resist deliberate collisions.
 
-/// Strings with a number for each.
+/// Maps strings to numbers.
 #[derive(Debug)]
 pub(super) struct Lookup {
-    /// A power of two of slots, at most half of them occupied.
+    /// The slots; their number is a power of two, and at most half are occupied.
     slots: Box<[Slot]>,
-    /// The strings longer than two words.
+    /// The strings longer than [`SHORT`].
     texts: Box<[u8]>,
 }
 
-/// Half a cache line, never across two.
+/// Half a cache line, aligned so that it never crosses two.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Slot {
     key: StringKey,
-    /// Where the string begins, if it is long.
+    /// The offset of a long string in `texts`.
     text: u32,
     value: u32,
 }
@@ -36,11 +36,11 @@ struct StringKey {
     last: u64,
 }
 
-/// The longest string that two words hold.
+/// Maximum length of a string that fits into two words.
 const SHORT: usize = 16;
 
 impl Lookup {
-    /// Builds a table; no string may occur twice in a space.
+    /// Builds a table. A string may occur only once per space.
     pub(super) fn new(entries: &[(u32, Box<[u8]>, u32)]) -> Self {
         let mut slots = vec![EMPTY; (entries.len() * 2).next_power_of_two().max(2)].into_boxed_slice();
         let (mut texts, last) = (Vec::new(), slots.len() - 1);
@@ -58,8 +58,7 @@ impl Lookup {
         Self { slots, texts: texts.into() }
     }
 
-    /// Returns the number of a string. // Inlined: saving registers for a call would take as long
-    /// as the lookup.
+    /// Returns the number of a string. Always inlined, because a call would take as long as the lookup.
     #[inline(always)]
     pub(super) fn get(&self, space: u32, text: &[u8]) -> Option<u32> {
         let key = StringKey::for_text(space, text);
@@ -69,7 +68,7 @@ impl Lookup {
             if slot.key == key && (text.len() <= SHORT || self.is_long(slot, text)) {
                 return Some(slot.value);
             }
-            // Half of the slots are empty, so the loop is short.
+            // At least half of the slots are empty, so the loop is short.
             if slot.key.kind == EMPTY.key.kind {
                 return None;
             }
@@ -77,7 +76,7 @@ impl Lookup {
         }
     }
 
-    /// Returns whether the long string of a slot is this one.
+    /// Returns whether the slot's long string equals `text`.
     #[inline(never)]
     fn is_long(&self, slot: &Slot, text: &[u8]) -> bool {
         self.texts.get(slot.text as usize..).is_some_and(|texts| texts.starts_with(text))
@@ -98,22 +97,21 @@ impl StringKey {
     }
 }
 
-/// Hashes all words but the first and the last.
+/// Hashes all words except the first and the last.
 #[inline(never)]
 fn hash_between(text: &[u8]) -> u64 {
     let words = text.as_chunks().0.iter().skip(1);
     words.fold(0x9E37_79B9_7F4A_7C15, |hash, word| mix(hash ^ u64::from_le_bytes(*word), 0xD6E8_FEB8_6659_FD93))
 }
 
-/// Multiplies and folds: each bit depends on all bits of both factors.
+/// Multiplies and folds: each result bit depends on all bits of both factors.
 #[inline]
 fn mix(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Returns two words that identify up to [`SHORT`] bytes of known length. They overlap in shorter
-/// strings.
+/// Returns two words that identify a string of known length, up to [`SHORT`] bytes. They overlap in shorter strings.
 #[inline(always)]
 fn first_and_last_bytes(text: &[u8]) -> (u64, u64) {
     if let (Some(first), Some(last)) = (text.first_chunk(), text.last_chunk()) {
@@ -123,11 +121,11 @@ fn first_and_last_bytes(text: &[u8]) -> (u64, u64) {
         return (u32::from_le_bytes(*first).into(), u32::from_le_bytes(*last).into());
     }
     let Some(last) = text.len().checked_sub(1) else { return (0, 0) };
-    // Three bytes are all covered; with fewer, some are read twice.
+    // Covers strings of one to three bytes; shorter strings read a byte twice.
     (u64::from(text[0]) | u64::from(text[last / 2 + last % 2]) << 8, text[last].into())
 }
 
-/// Returns whether two strings are equal.
+/// Returns whether two strings are equal; fast for short strings.
 #[inline]
 pub(super) fn equals_short(one: &[u8], other: &[u8]) -> bool {
     one.len() == other.len()

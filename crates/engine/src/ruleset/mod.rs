@@ -1,20 +1,20 @@
-//! Compiled rules, immutable and numbered.
+//! Compiled rules: immutable tables in which each rule has an index.
 //!
-//! **The naive method** keeps the rules as they are written and compares each with every request: ten thousand
-//! rules cost a thousand times as much as ten, and a rule that is edited meanwhile may be seen half changed.
+//! **The naive method** compares every rule as written with every request: ten thousand rules cost a thousand times as
+//! much as ten, and a request may see a rule in the middle of an edit.
 //!
-//! **The idea** is to compile all rules into tables that are built once, and to replace them as a whole:
+//! **The idea** is to compile all rules into tables once, and to replace all tables together:
 //!
-//! - `index.rs` finds the matching rules by one rare condition of each, with a lookup per attribute of the
-//!   request; path patterns are a tree (`paths.rs`), other conditions are compared afterwards (`values.rs`).
+//! - `index.rs` finds rules by one rare condition each, with one lookup per attribute of the request. Path patterns
+//!   form a tree (`paths.rs`); the remaining conditions are compared afterwards (`values.rs`).
 //! - Names and values become numbers (`lookup.rs`), so that matching compares integers.
-//! - A rule is one cache line ([`ActiveRule`]), with its limits by reference. Overrides, calendars, schedules
-//!   and bans, which few rules have, are behind one flag (`special.rs`).
-//! - Limits have ids (`limit_registry.rs`). A state in a table records the id that it was charged under; a rule
-//!   whose limits change gets another id, and the state is converted when it is next charged.
+//! - A rule is one cache line ([`ActiveRule`]) that refers to its limits. Features that few rules use, such as
+//!   overrides, calendars, schedules and bans, are stored separately behind one flag (`special.rs`).
+//! - Limits have ids (`limit_registry.rs`). A state records the id of the limits under which it was charged. If the
+//!   limits of a rule change, they get another id, and the state is converted at the next charge.
 //!
-//! **What holds.** A set is compiled as the successor of the set in force: unchanged limits keep their ids and
-//! rules keep their counts, so replacing a set resets nothing. A set that does not compile replaces nothing.
+//! **Invariants.** A rule set is compiled as the successor of the current one: unchanged limits keep their ids and
+//! rules keep their counts, so replacing a rule set resets nothing. Rules that do not compile replace nothing.
 
 mod attributes;
 mod index;
@@ -42,35 +42,36 @@ pub(crate) use limit_registry::{RuleLimits, windows_of};
 use lookup::Lookup;
 pub(crate) use special::{BanLimits, Judgement, OverrideEffect, Special, limits_of as limits_of_ban};
 
-/// The ids of inline limits begin here; those of rules are below.
+/// The first id of inline limits. The ids of rule limits are below.
 pub(crate) const INLINE_IDS: u32 = 1 << 31;
-/// An id that no limits have.
+/// An id that is never assigned to limits.
 pub(crate) const SPARE_ID: u32 = INLINE_IDS - 1;
 
 /// Marks an attribute whose values are addresses.
 const ADDRESS: u32 = 1 << 31;
 
-/// Maximum number of earlier limits of a rule that are looked up in other tables.
+/// Maximum number of earlier limits per rule that are looked up in other tables.
 const MAX_EARLIER: usize = 4;
 
-/// The rules in force. Never changed, only replaced.
+/// A compiled rule set. It is never changed, only replaced.
 #[derive(Debug)]
 pub struct RuleSet {
     version: u64,
     domains: Vec<CompiledDomain>,
-    /// The index of each domain by its name.
+    /// Maps a domain's name to its index.
     domain_names: Lookup,
     rules: Vec<ActiveRule>,
-    /// The number of each rule, by the part of its key prefix before `per`.
+    /// Maps the key prefix of a rule, without `per`, to the rule's index.
     names: FxHashMap<Box<[u8]>, u32>,
     limit_registry: LimitRegistry,
     /// The key prefixes of all rules.
     key_prefixes: Box<[u8]>,
-    /// The attributes in `per` of all rules, by their number in the index of the domain; marked with [`ADDRESS`].
+    /// The attributes in `per` of all rules, by their number in the domain's index; addresses are marked with
+    /// [`ADDRESS`].
     per: Box<[u32]>,
     /// Whether any rule depends on the time.
     uses_time: bool,
-    /// Whether any rule bans.
+    /// Whether any rule has a ban.
     bans: bool,
     /// Whether any rule has `replaces` or `suffices`.
     leaves_out: bool,
@@ -81,21 +82,21 @@ pub struct RuleSet {
 pub(crate) struct CompiledDomain {
     name: Box<[u8]>,
     pub(crate) index: Index,
-    /// The names of the attributes that the rules read.
+    /// The attributes that the rules read.
     attributes: Box<[Box<str>]>,
-    /// Whether any of them has `allow` or `deny`.
+    /// Whether any rule has `allow` or `deny`.
     judges: bool,
 }
 
 /// A rule in force.
 ///
-/// A decision touches one or two of thousands of rules, so everything it needs is in one cache
-/// line, and the key prefixes are stored together elsewhere.
+/// A decision reads one or two of thousands of rules. So the fields that it needs are in one cache line, and the key
+/// prefixes are stored together elsewhere.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct ActiveRule {
     key_prefix: (u32, u32),
-    /// The range of the id within the key prefix.
+    /// The range of the rule id in the key prefix.
     id: (u16, u16),
     per: (u32, u32),
     shadow: bool,
@@ -103,78 +104,78 @@ pub struct ActiveRule {
     pub(crate) on_fault: OnFault,
     pub(crate) consistency: Consistency,
     pub(crate) cost: Cost,
-    /// `None` if it is unlimited.
+    /// `None` for rules without limits.
     pub(crate) rule_limits: Option<Arc<RuleLimits>>,
     pub(crate) meter: Arc<RuleMeter>,
     /// Whether [`ColdFields::earlier`] is not empty.
     has_earlier: bool,
-    /// Whether it only enforces fixed limits, so that charging them is all there is to do.
+    /// Whether the rule is plain: it enforces fixed limits and has no other features, so the fast path applies.
     pub(crate) plain: bool,
     cold: Box<ColdFields>,
 }
 
-/// The fields of a rule that are rarely needed.
+/// Rarely needed fields of a rule.
 #[derive(Debug)]
 struct ColdFields {
     domain: Box<str>,
     id: Box<str>,
-    /// The ids of its earlier limits, newest first, and of overrides with other state lengths.
+    /// The ids of its earlier limits, newest first, and of overrides whose states have other lengths.
     earlier: Box<[u32]>,
     special: Option<Special>,
 }
 
 impl ActiveRule {
-    /// Returns the domain it belongs to.
+    /// Returns the rule's domain.
     pub fn domain(&self) -> &str {
         &self.cold.domain
     }
 
-    /// Returns whether it has a counter for each value of its `per`, instead of one for all requests.
+    /// Returns whether the rule has a counter for each value of `per`, instead of one for all requests.
     pub(crate) fn counts_separately(&self) -> bool {
         self.per.0 != self.per.1
     }
 
-    /// Its identity within the domain.
+    /// Returns the id, which is unique within the domain.
     pub fn id(&self) -> &str {
         &self.cold.id
     }
 
-    /// Returns the limits, if it has any.
+    /// Returns the limits, if the rule has any.
     pub fn limits(&self) -> Option<&Limits> {
         self.rule_limits.as_ref().map(|rule_limits| &rule_limits.limits)
     }
 
-    /// Returns whether it is a shadow rule.
+    /// Returns whether the rule is a shadow rule.
     pub fn is_shadow(&self) -> bool {
         self.shadow
     }
 
-    /// Returns the range of the id within its keys.
+    /// Returns the range of the rule id in its keys.
     #[inline]
     pub(crate) fn id_place(&self) -> (u16, u16) {
         self.id
     }
 
-    /// Returns what only some rules have.
+    /// Returns the features that only some rules have.
     #[inline]
     pub(crate) fn special(&self) -> Option<&Special> {
         if self.is_special { self.cold.special.as_ref() } else { None }
     }
 
-    /// Returns the ids of other limits that its counters may have been charged under.
+    /// Returns the ids of other limits under which its counters may have been charged.
     #[inline]
     pub(crate) fn earlier(&self) -> &[u32] {
         if self.has_earlier { &self.cold.earlier } else { &[] }
     }
 
-    /// Its counts.
+    /// Returns the rule's counts.
     pub fn meter(&self) -> &RuleMeter {
         &self.meter
     }
 }
 
 impl RuleSet {
-    /// A set without rules.
+    /// Returns a rule set without rules.
     pub(crate) fn empty() -> Self {
         Self {
             version: 0,
@@ -191,13 +192,13 @@ impl RuleSet {
         }
     }
 
-    /// Gives limits that a counter belongs to an id, and returns it. A rule with the same limits gets the same id.
+    /// Assigns an id to the limits of a restored counter. A rule with the same limits gets the same id.
     pub(crate) fn remember(&mut self, limits: &Limits) -> u32 {
         self.limit_registry.register(&LimitSet { limits: limits.clone(), calendars: Vec::new() }).id
     }
 
-    /// Compiles `rules` as the successor of `before`: unchanged limits keep their id, earlier
-    /// limits of a rule are remembered, and its counts continue.
+    /// Compiles `rules` as the successor of `before`: unchanged limits keep their ids, and each rule keeps its earlier
+    /// limits and its counts.
     pub(crate) fn following(before: &Self, rules: &Rules) -> Self {
         let mut compiler = Compiler {
             before,
@@ -247,40 +248,39 @@ impl RuleSet {
         self.uses_time
     }
 
-    /// Returns whether any rule bans.
+    /// Returns whether any rule has a ban.
     pub(crate) fn bans(&self) -> bool {
         self.bans
     }
 
-    /// Returns whether a matching rule may be left out because of another.
+    /// Returns whether a matching rule may be left out because of another (`replaces` or `suffices`).
     #[inline]
     pub(crate) fn leaves_out(&self) -> bool {
         self.leaves_out
     }
 
-    /// Returns the number of rules of a domain that are evaluated for every request, because they cannot be
-    /// indexed.
+    /// Returns the number of a domain's rules that cannot be indexed and are evaluated for every request.
     pub fn unindexed_rules(&self, domain: &[u8]) -> usize {
         self.find_domain(domain).map_or(0, |domain| domain.index.tried())
     }
 
-    /// Returns the version, which increases with every change. The empty set before the first is 0.
+    /// Returns the version. It increases with every replacement; the initial empty rule set has version 0.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Returns all rules, by number.
+    /// Returns all rules, by index.
     pub fn rules(&self) -> &[ActiveRule] {
         &self.rules
     }
 
-    /// Returns the names of the domains, in no particular order.
+    /// Returns the domain names, in no particular order.
     pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
         self.domains.iter().map(|domain| &*domain.name)
     }
 
-    /// Returns the names of the attributes that the rules of a domain read, sorted; `None` if there is no such domain. Other
-    /// attributes of a request do not change how it is decided.
+    /// Returns the attributes that the rules of a domain read, sorted; `None` if the domain is unknown. Other
+    /// attributes of a request do not affect decisions.
     pub fn attributes(&self, domain: &[u8]) -> Option<&[Box<str>]> {
         self.find_domain(domain).map(|domain| &*domain.attributes)
     }
@@ -291,7 +291,7 @@ impl RuleSet {
         &self.key_prefixes[rule.key_prefix.0 as usize..rule.key_prefix.1 as usize]
     }
 
-    /// Appends the values that a rule counts by to a key.
+    /// Appends the values of a rule's `per` to a key.
     #[inline]
     pub(crate) fn push_values(&self, key: &mut Vec<u8>, rule: &ActiveRule, matched: &Matched, entries: &[Entry<'_>]) {
         for attribute in &self.per[rule.per.0 as usize..rule.per.1 as usize] {
@@ -303,10 +303,9 @@ impl RuleSet {
         }
     }
 
-    /// Returns the rules of a domain that these attributes match, by number; `None` if there is no
-    /// such domain.
+    /// Returns the indices of a domain's rules that match these attributes; `None` if the domain is unknown.
     ///
-    /// For explanations and benchmarks. Decisions find their rules in the same way.
+    /// For explanations and benchmarks. Decisions use the same lookup.
     pub fn matching<'m>(&self, domain: &[u8], entries: &[Entry<'_>], matched: &'m mut Matched) -> Option<&'m [u32]> {
         self.find_domain(domain)?.index.find(entries, matched);
         Some(matched.rules())
@@ -337,7 +336,7 @@ impl RuleSet {
         matched.rules().iter().find(judges).copied()
     }
 
-    /// Returns the rule with this name.
+    /// Returns the rule with this name, encoded by [`key::rule_name`].
     pub(crate) fn find(&self, name: &[u8]) -> Option<&ActiveRule> {
         self.names.get(name).and_then(|number| self.rules.get(*number as usize))
     }
@@ -347,7 +346,7 @@ impl RuleSet {
     }
 }
 
-/// Builds the index of some rules, including the conditions that their expressions imply.
+/// Builds an index of rules, including the conditions that their expressions imply.
 pub(crate) fn index_of(rules: &[Rule], first: u32) -> Index {
     let conditions: Vec<Cow<'_, [Condition]>> = rules.iter().map(Rule::sought).collect();
     let sought = |(rule, when)| IndexEntry { when, names: Special::attribute_names(rule) };
@@ -375,7 +374,7 @@ impl Compiler<'_> {
         let shadow = special::is_shadow(rule.on_exceed());
         let limits_only = rule_limits.as_ref().is_some_and(|rule_limits| rule_limits.calendars.is_empty());
         let plain = limits_only && special.is_none() && earlier.is_empty() && !shadow;
-        // The name ends with the id.
+        // The encoded name ends with the rule id.
         let id = ((name.len() - rule.id().len()) as u16, name.len() as u16);
         let key_prefix = self.key_prefixes.len() as u32;
         let generation = match rule.on_change {
@@ -412,9 +411,8 @@ impl Compiler<'_> {
     }
 }
 
-/// Returns the ids of the limits that a rule had before. If its overrides have states of other
-/// lengths than the rule itself, one id of each length is included, because stores may keep them in
-/// other tables.
+/// Returns the ids of a rule's earlier limits. If overrides have states of other lengths than the rule itself, the
+/// result includes one id of each length, because stores may keep such states in other tables.
 fn earlier_limits(old: Option<&ActiveRule>, now: Option<&Arc<RuleLimits>>, special: Option<&Special>) -> Box<[u32]> {
     let overrides = special.and_then(|special| special.overrides.as_ref());
     let mut lengths: Vec<(usize, u32)> = Vec::new();
@@ -484,7 +482,7 @@ mod tests {
         assert_eq!(earlier_ids(&second, "b"), [old.id]);
         assert_eq!(second.limit_registry().get(old.id), Some(&old.limits));
         assert!(earlier_ids(&second, "a").is_empty() && earlier_ids(&second, "c").is_empty());
-        // Changed back to the first limits.
+        // The rule is changed back to its first limits.
         let third = compile_after(&second, "- {id: b, limit: 1/s}\n");
         assert_eq!((rule_limits(&third, "b").id, earlier_ids(&third, "b")), (old.id, &[new.id][..]));
     }
@@ -510,7 +508,7 @@ mod tests {
         let mut set = compile_after(&RuleSet::empty(), "- {id: keep, limit: 7/s}\n- {id: a, limit: 1/s}\n");
         let kept = rule_limits(&set, "keep").id;
         let first = rule_limits(&set, "a").id;
-        // As if the rule had been changed that many times.
+        // As if the rule had been changed `MAX_RETIRED` times.
         for burst in 0..MAX_RETIRED as u64 {
             let bucket = tollgate::TokenBucket::new("3/s".parse().expect("a rate"), burst + 1).expect("a bucket");
             let limits = Limits::from(tollgate::Limit::from(bucket));

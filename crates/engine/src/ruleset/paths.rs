@@ -1,16 +1,15 @@
-//! Matches many path patterns at once with a tree of segments; the time of a search depends on the
-//! path, hardly on the number of patterns.
+//! Matches many path patterns at once with a tree of segments. The search time depends on the path, and hardly on the
+//! number of patterns.
 //!
-//! Each pattern is a path down from the root, one step per segment, and patterns with a common
-//! beginning share it. A search keeps the set of nodes it is at and advances all of them with each
-//! segment: along the literal step of that name, found by one hash lookup; along `*`; along
-//! matching steps like `a*b`, found by their first and last characters; and a node after `**` also
-//! stays. A path of a few segments thus costs a few lookups, and at most one step per segment and
+//! Each pattern is a path from the root, one step per segment, and patterns share their common beginning. A search
+//! keeps its set of current nodes and advances all of them with each segment: along the literal step with that name,
+//! found by one hash lookup; along `*`; and along matching steps like `a*b`, found by their prefixes and suffixes. A
+//! node after `**` also stays. So a path of a few segments costs a few lookups, and at most one step per segment and
 //! node.
 //!
-//! Where only one pattern is left, its rest has no further nodes and is compared as a whole. Most patterns soon
-//! contain a unique name, so most searches end there. As long as only literal steps follow, a search is at one
-//! node, and needs no further state.
+//! Once only one pattern remains, its rest has no further nodes and is compared as a whole. Most patterns soon contain
+//! a unique name, so most searches end there. While only literal steps follow, a search has a single current node and
+//! needs no other state.
 
 mod build;
 
@@ -22,10 +21,10 @@ use super::lookup::{Lookup, equals_short};
 use crate::rules::{Glob, matches_rest, segment_matches, split_segment};
 use build::{OpenPattern, TreeBuilder};
 
-/// Patterns and their numbers. The literal steps are in a shared [`Lookup`].
+/// A tree of patterns, each with a number. The literal steps are in a shared [`Lookup`].
 #[derive(Debug)]
 pub(crate) struct Paths {
-    /// The space of the literal steps of the root.
+    /// The lookup space of the root's literal steps. Node `n` uses the space `first_space + n`.
     first_space: u32,
     /// The node after a leading slash, if all patterns begin with one.
     rooted: Option<StepTarget>,
@@ -40,23 +39,23 @@ pub(crate) struct Paths {
 /// A node of the tree. The first one is the root.
 #[derive(Clone, Copy, Debug)]
 struct PathNode {
-    /// The only literal step, if there is exactly one: the range of its text, and its target.
-    /// Several are in the table.
+    /// The literal step, if there is exactly one: the range of its text, and its target. Several literal steps are in
+    /// the lookup table.
     only: (u32, u32, StepTarget),
-    /// Whether only literal steps follow, so that a search is at one node.
+    /// Whether only literal steps follow, so that a search stays at a single node.
     names_only: bool,
     any: StepTarget,
-    /// After `**`: reached without a segment, and by any number of them.
+    /// The node after `**`, reached by zero or more segments.
     deep: StepTarget,
-    /// The shapes of the following segments with inner stars.
+    /// The index of the shapes of following segments with an inner star; `u32::MAX` if there are none.
     shapes: u32,
-    /// The range of `found` for the patterns that end here.
+    /// The range in `found` of the patterns that end here.
     found: (u32, u32),
-    /// Whether a search may also stay here.
+    /// Whether a search also stays here, because the node follows `**`.
     stays: bool,
 }
 
-/// The target of a step: nowhere, a node, or the rest of the only pattern left.
+/// The target of a step: nowhere, a node, or the rest of the only remaining pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StepTarget(u32);
 
@@ -69,7 +68,7 @@ impl StepTarget {
     }
 }
 
-/// The rest of a pattern, and its number.
+/// The rest of a pattern, and the pattern's number.
 #[derive(Clone, Copy, Debug)]
 struct Tail {
     remains: PatternRest,
@@ -80,7 +79,7 @@ struct Tail {
 enum PatternRest {
     /// Steps that are compared one by one.
     Steps(u32, u32),
-    /// A pattern for the general matcher, because it has an inner star, or `**` before the end.
+    /// A pattern for the general matcher, because it has an inner star, or a `**` that is not last.
     Text(u32, u32),
 }
 
@@ -97,16 +96,16 @@ enum Step {
 /// Steps whose prefix and suffix have the same hash.
 type Steps = Vec<(Box<[u8]>, StepTarget)>;
 
-/// Pattern segments with a `*` inside (`ab*cd`) whose prefixes have the same length, and whose suffixes do.
+/// Pattern segments with an inner star (`ab*cd`), grouped by the lengths of prefix and suffix.
 #[derive(Debug)]
 struct Shape {
     before: usize,
     after: usize,
-    /// Steps by the hash of their prefix and suffix; candidates are compared afterwards.
+    /// Steps by the hash of their prefix and suffix; candidates are then compared.
     steps: FxHashMap<u64, Steps>,
 }
 
-/// The nodes a search is at. Reused to avoid allocation.
+/// The current and next nodes of a search. Reused to avoid allocation.
 #[derive(Debug, Default)]
 pub(crate) struct Walk {
     here: Vec<StepTarget>,
@@ -114,8 +113,8 @@ pub(crate) struct Walk {
 }
 
 impl Paths {
-    /// Builds a tree. Its literal steps are added to `literals`, in spaces from `first_space` on;
-    /// returns the next free space as well.
+    /// Builds a tree. Adds its literal steps to `literals`, in spaces from `first_space` on, and also returns the next
+    /// free space.
     pub(super) fn new(
         patterns: &[(Glob, u32)],
         first_space: u32,
@@ -173,7 +172,7 @@ impl Paths {
         }
     }
 
-    /// Continues a search that can be at several nodes.
+    /// Continues a search that may have several current nodes.
     #[inline(never)]
     fn spread(
         &self,
@@ -213,7 +212,7 @@ impl Paths {
         }
     }
 
-    /// Returns the target of the literal step of this name.
+    /// Returns the target of a node's literal step for a segment.
     #[inline(always)]
     fn literal_target(&self, at: StepTarget, node: &PathNode, segment: &[u8], literals: &Lookup) -> StepTarget {
         let (start, end, to) = node.only;
@@ -229,8 +228,8 @@ impl Paths {
         &self.found[start as usize..end as usize]
     }
 
-    /// Adds a node. If `**` follows, also adds the node after it, because `**` can match zero segments. If only one
-    /// pattern is left, its rest is compared immediately.
+    /// Adds a node to the current nodes. If `**` follows, also adds the node after it, because `**` can match zero
+    /// segments. If only one pattern remains, compares its rest immediately.
     #[inline]
     fn add_node(&self, at: StepTarget, rest: Option<&[u8]>, nodes: &mut Vec<StepTarget>, each: &mut impl FnMut(u32)) {
         if at == StepTarget::NOWHERE {
@@ -240,14 +239,14 @@ impl Paths {
             self.match_rest(at, rest).into_iter().for_each(each);
             return;
         }
-        // There are only a few, so a linear search is fastest.
+        // There are only a few nodes, so a linear search is fastest.
         if !nodes.contains(&at) {
             nodes.push(at);
             self.add_node(self.nodes[at.0 as usize].deep, rest, nodes, each);
         }
     }
 
-    /// Returns the number of the only pattern left, if its rest matches the rest of the path.
+    /// Returns the number of the only remaining pattern, if its rest matches the rest of the path.
     #[inline(always)]
     fn match_rest(&self, at: StepTarget, rest: Option<&[u8]>) -> Option<u32> {
         let Tail { remains, what } = *self.tails.get(at.tail()?)?;

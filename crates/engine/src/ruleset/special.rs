@@ -1,4 +1,4 @@
-//! What only some rules have. Rules without them are marked, so that a decision skips this.
+//! Features that only some rules use. A flag marks other rules, so that decisions skip this.
 
 use std::sync::Arc;
 
@@ -16,33 +16,33 @@ use crate::rules::{
 };
 use crate::schedule::Schedule;
 
-/// The parts of a rule beyond its conditions and limits.
+/// The features of a rule beyond plain conditions and limits.
 #[derive(Debug)]
 pub(crate) struct Special {
     pub(crate) judges: Option<Judgement>,
     schedule: Option<Schedule>,
     /// The expression, and the numbers of its attributes.
     expression: Option<(Expression, Box<[u32]>)>,
-    /// All attributes that a request must have, in order.
+    /// The exact list of attributes that a request must have, in order.
     only: Option<Box<[Box<str>]>>,
     pub(crate) overrides: Option<CompiledOverrides>,
-    /// The numbers of the rules that are left out where this one matches.
+    /// The indices of the rules that are left out if this rule matches.
     pub(crate) replaces: Box<[u32]>,
-    /// Whether it is enough that one of several such rules admits the request.
+    /// Whether the rule is marked `suffices`: one of several such rules is enough to admit a request.
     pub(crate) suffices: bool,
-    /// Whether a cost above 0 is taken into debt.
+    /// Whether a positive cost may be taken into debt.
     pub(crate) postpaid: bool,
     cost: Option<CompiledCost>,
-    /// The sources of the values to count by, if they are not just attributes.
+    /// The sources of the values in `per`, if they are not just attributes.
     per: Option<Box<[Box<[ValueSource]>]>>,
-    /// Of ten thousand counters, the number for which it is enforced.
+    /// The number of counters, out of 10,000, for which the rule is enforced.
     enforce: u16,
     pub(crate) ban: Option<BanLimits>,
     pub(crate) refusal: Option<Arc<Refusal>>,
     pub(crate) metadata: Option<Arc<Metadata>>,
 }
 
-/// The decision of a rule that counts nothing.
+/// The decision of an `allow` or `deny` rule, which counts nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
     Allow,
@@ -54,17 +54,17 @@ pub(crate) enum Judgement {
 enum CompiledCost {
     /// The value of an attribute.
     From { attribute: u32, max: Cost, missing: Cost },
-    /// The cost of the first case that matches.
+    /// The cost of the first matching case.
     Cases { index: Index, costs: Box<[Cost]> },
 }
 
-/// The source of a value to count by.
+/// The source of a value in `per`.
 #[derive(Debug)]
 enum ValueSource {
     Attribute(u32),
     /// An attribute whose values are addresses.
     Address(u32),
-    /// A segment of the first value that one of these patterns matches.
+    /// A segment of the first value that matches one of these patterns.
     Capture(u32, Box<[(Glob, CapturePosition)]>),
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct CompiledOverride {
     pub(crate) does: OverrideEffect,
 }
 
-/// What an override does.
+/// The effect of an override.
 #[derive(Debug)]
 pub(crate) enum OverrideEffect {
     Limit(Arc<RuleLimits>),
@@ -90,8 +90,8 @@ pub(crate) enum OverrideEffect {
 }
 
 impl Special {
-    /// Returns the special parts of a rule, if it has any. `index` and `ids` (the numbers of the
-    /// rules) are those of its domain.
+    /// Returns the special features of a rule, if it has any. `index` is the index of its domain, and `ids` maps the
+    /// domain's rule ids to rule indices.
     pub(super) fn compile(
         rule: &Rule,
         index: &Index,
@@ -165,7 +165,7 @@ impl Special {
         (!is_plain).then_some(special)
     }
 
-    /// Returns the attributes whose numbers a rule needs, beside those it tests.
+    /// Returns the attributes that need numbers, besides those in conditions.
     pub(super) fn attribute_names(rule: &Rule) -> Vec<&str> {
         let origins = rule.per().iter().flat_map(|counted| &counted.origins);
         let counted = origins.map(|origin| match origin {
@@ -179,14 +179,14 @@ impl Special {
         counted.chain(cost).chain(expressed).collect()
     }
 
-    /// Returns whether it depends on the time.
+    /// Returns whether the rule depends on the time.
     pub(super) fn uses_time(&self) -> bool {
         let until =
             |overrides: &CompiledOverrides| overrides.each.iter().any(|each| each.until.is_some() || each.uses_time());
         self.schedule.is_some() || self.overrides.as_ref().is_some_and(until)
     }
 
-    /// Returns whether schedule, `only` and expression hold.
+    /// Returns whether the schedule, `only` and the expression hold.
     pub(crate) fn applies(&self, now: Time<Wall>, matched: &Matched, entries: &[Entry<'_>]) -> bool {
         let names = |only: &[Box<str>]| {
             only.len() == entries.len() && only.iter().zip(entries).all(|(name, entry)| name.as_bytes() == entry.name)
@@ -198,7 +198,7 @@ impl Special {
             })
     }
 
-    /// Returns the cost of the request, if it depends on the request. `scratch` is overwritten.
+    /// Returns the cost, if it depends on the request. Overwrites `scratch`.
     pub(crate) fn cost(&self, matched: &Matched, entries: &[Entry<'_>], scratch: &mut Matched) -> Option<Cost> {
         match self.cost.as_ref()? {
             CompiledCost::From { attribute, max, missing } => {
@@ -214,7 +214,7 @@ impl Special {
         }
     }
 
-    /// Appends the values to count by to a key, if they are not just attributes.
+    /// Appends the values of `per` to a key and returns true, if they are not just attributes. Otherwise returns false.
     pub(crate) fn push_values(&self, key: &mut Vec<u8>, matched: &Matched, entries: &[Entry<'_>]) -> bool {
         let Some(per) = &self.per else { return false };
         for origins in per {
@@ -239,8 +239,8 @@ impl Special {
         true
     }
 
-    /// Returns whether the rule is a shadow rule for a key. All nodes select the same keys, also after restarts; raising the
-    /// percentage adds keys and removes none.
+    /// Returns whether `enforce` makes the rule a shadow rule for a key. All nodes select the same keys, even after
+    /// restarts; a higher percentage adds keys and removes none.
     pub(crate) fn is_shadow_for(&self, key: &[u8]) -> bool {
         self.enforce < crate::rules::ALL && key::place_of(key) >= self.enforce
     }
@@ -292,7 +292,7 @@ impl CompiledOverrides {
         Self { each: each.collect(), index: Index::new(&sought, 0) }
     }
 
-    /// Returns the index of the first that matches.
+    /// Returns the index of the first matching override that has not expired.
     pub(crate) fn first_matching(&self, entries: &[Entry<'_>], matched: &mut Matched, now: Time<Wall>) -> Option<u32> {
         self.index.find(entries, matched);
         let holds = |place: &&u32| self.each[**place as usize].until.is_none_or(|until| now < until);
@@ -318,22 +318,21 @@ impl CompiledOverride {
     }
 }
 
-/// The limits that implement a ban: two more counters beside that of the rule, under separate keys.
+/// The limits that implement a ban: two counters besides the rule's own, under separate keys.
 ///
-/// **The ban** is an interval bucket that holds 1 and gets 2 back when the length of a ban has
-/// passed since it was full. Requests ask it for a cost of 0, which passes unless the bucket is in
-/// debt and changes nothing, so a ban is decided in one group with the limits. Starting a ban takes
-/// [`BanLimits::COST`], which leaves a debt of 1. The refill ends the ban exactly its length later,
-/// whatever the tick of the clock is, and fills the bucket, so the next ban may start at that very
-/// instant. Starting a ban again while it lasts would exceed the largest debt, so a ban cannot
-/// be prolonged.
+/// **The ban** is an interval bucket with a capacity of 1. It refills 2 tokens, one ban length after it was last full.
+/// Requests ask it for a cost of 0. This changes nothing and passes unless the bucket is in debt, so a ban is decided
+/// in one group with the limits. Starting a ban takes [`BanLimits::COST`], which leaves a debt of 1. The refill ends
+/// the ban exactly one ban length later, regardless of the clock's tick. It also fills the bucket, so the next ban may
+/// start at the same instant. Starting a ban again during a ban would exceed the maximum debt, so a ban cannot be
+/// prolonged.
 ///
-/// **The refusals** are a sliding log with room for one refusal fewer than it takes to start a ban; the
+/// **The refusals** are a sliding log whose capacity is one less than the number of refusals that start a ban. The
 /// first refusal that does not fit starts the ban.
 #[derive(Debug)]
 pub(crate) struct BanLimits {
     pub(crate) ban: Arc<RuleLimits>,
-    /// `None` if the first refusal starts the ban.
+    /// The limit that counts refusals; `None` if the first refusal starts the ban.
     pub(crate) refusals: Option<Arc<RuleLimits>>,
 }
 
@@ -349,8 +348,7 @@ impl BanLimits {
     }
 }
 
-/// Returns the limit of a ban, and the limit that counts the refusals before it, unless the first refusal starts the
-/// ban.
+/// Returns the limit of a ban, and the limit that counts refusals; `None` if the first refusal starts the ban.
 pub(crate) fn limits_of(ban: &Ban) -> Result<(Limit, Option<Limit>), LimitError> {
     let bucket = IntervalBucket::new(BanLimits::COST.get(), ban.length)?.burst(1)?.max_debt(1)?;
     let refusals = (ban.after > 1).then(|| SlidingLog::new(ban.after - 1, ban.within)?.max_debt(0));

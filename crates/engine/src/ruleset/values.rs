@@ -1,10 +1,10 @@
-//! The values of a condition other than the anchor: lists of any length, each looked up once.
+//! The values of a further condition: a list of any length, with one lookup.
 
 use rustc_hash::FxHashSet;
 
 use crate::rules::{Cidr, Glob, Pattern, parse_address};
 
-/// Strings, patterns and networks of one condition.
+/// The strings, patterns and networks of one condition.
 #[derive(Debug)]
 pub(super) struct Values {
     texts: StringSet,
@@ -13,7 +13,7 @@ pub(super) struct Values {
     networks: Option<Box<Networks>>,
 }
 
-/// A few are compared one by one, which is faster than hashing the value.
+/// A set of strings. Comparing up to [`FEW`] strings one by one is faster than hashing the value.
 #[derive(Debug)]
 enum StringSet {
     SmallList(Box<[Box<[u8]>]>),
@@ -24,7 +24,7 @@ const FEW: usize = 8;
 
 #[derive(Debug)]
 struct Networks {
-    /// The lengths that occur.
+    /// The distinct prefix lengths in bits.
     bits: Box<[u8]>,
     known: FxHashSet<(u8, [u8; 16])>,
     /// Whether values that are not addresses match too.

@@ -1,4 +1,4 @@
-//! What a store answers.
+//! The answers of a store.
 
 use std::ops::Range;
 
@@ -8,18 +8,18 @@ use tollgate::{Outcome, Report, Retry, Verdict};
 use super::StoreError;
 use crate::decision::Standing;
 
-/// The answers to a batch, in buffers that are kept when it is used again.
+/// The answers to a batch, in buffers that are reused.
 ///
-/// A store gives them in order: [`charge`](Self::charge) for each charge of a group, then [`end_group`](Self::end_group); or
-/// [`fail_group`](Self::fail_group).
+/// A store adds answers in order: [`charge`](Self::charge) for each charge of a group, then
+/// [`end_group`](Self::end_group); or [`fail_group`](Self::fail_group).
 #[derive(Debug, Default)]
 pub struct Answers {
     groups: Vec<GroupRecord>,
-    /// Why groups were not decided, each with the index of its group.
+    /// The errors of failed groups, each with its group index.
     errors: Vec<(u32, StoreError)>,
     charges: Vec<Answer>,
     reports: Vec<Report>,
-    /// The stamps of the charges that have any: they are long, and most charges have none.
+    /// The stamps of charges that have any. Stamps are large, and most charges have none.
     stamps: Vec<Stamps>,
     /// The first charge of the current group.
     open: u32,
@@ -35,21 +35,21 @@ struct GroupRecord {
 /// The answer to one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The outcome of this charge alone: in a refused group a charge may be allowed although nothing was taken.
+    /// The outcome of this charge alone. In a refused group a charge may be allowed although nothing was taken.
     pub outcome: Outcome,
-    /// What was taken, or accepted as a refund.
+    /// The amount taken, or accepted as a refund.
     pub taken: Cost,
-    /// What decided it.
+    /// How exact the answer is.
     pub standing: Standing,
-    /// Where the stamps are, if there are any.
+    /// The index of the stamps, if any.
     stamps: Option<u32>,
     reports: Range<u32>,
-    /// The least that is left of any limit.
+    /// The smallest remaining amount of all limits.
     least: u64,
 }
 
 impl Answer {
-    /// Returns the least that is left of any limit; the maximum if there is no report.
+    /// Returns the smallest remaining amount of all limits; `u64::MAX` if there is no report.
     pub(crate) fn least(&self) -> u64 {
         self.least
     }
@@ -70,14 +70,13 @@ impl Answers {
         self.open = 0;
     }
 
-    /// Adds the answer to the next charge of the current group, with a report for each of its limits in order; no
-    /// report if there is nothing to report.
+    /// Adds the answer to the next charge of the current group, with one report per limit in order, or none at all.
     #[inline]
     pub fn charge(&mut self, outcome: Outcome, taken: Cost, stamps: Stamps, reports: impl IntoIterator<Item = Report>) {
         self.charge_by(Standing::Exact, outcome, taken, stamps, reports);
     }
 
-    /// Like [`charge`](Self::charge), for a charge that was not decided by the exact state.
+    /// Like [`charge`](Self::charge), for a charge that was not decided from the exact state.
     #[inline]
     pub fn charge_by(
         &mut self,
@@ -100,7 +99,7 @@ impl Answers {
         reports: impl IntoIterator<Item = Report>,
     ) -> Answer {
         let (first, mut least) = (self.reports.len() as u32, u64::MAX);
-        // Internal iteration: the iterators are chains, for which `next` is slow.
+        // Internal iteration is faster here: the iterators are chains, whose `next` is slow.
         reports.into_iter().for_each(|report| {
             least = least.min(report.remaining);
             self.reports.push(report);
@@ -113,7 +112,7 @@ impl Answers {
         Answer { outcome, taken, standing: Standing::Exact, stamps, reports, least }
     }
 
-    /// Like [`charge`](Self::charge), for a charge of a single limit that was admitted, as nearly all are.
+    /// Like [`charge`](Self::charge), for the most common case: an admitted charge of a single limit.
     #[inline]
     pub fn push_granted(&mut self, taken: Cost, report: Report) {
         let reports = self.reports.len() as u32..self.reports.len() as u32 + 1;
@@ -122,14 +121,14 @@ impl Answers {
         self.charges.push(Answer { outcome, taken, standing, stamps: None, reports, least });
     }
 
-    /// [`charge`](Self::charge) from a verdict.
+    /// Like [`charge`](Self::charge), from a verdict.
     #[inline]
     pub fn push_verdict(&mut self, verdict: &Verdict<Stamps>, reports: impl IntoIterator<Item = Report>) {
         self.charge(verdict.outcome(), verdict.taken(), verdict.stamp(), reports);
     }
 
-    /// Ends the current group, which was decided at `at` by the store's clock. If any of its charges was refused, none
-    /// has taken anything.
+    /// Ends the current group, decided at `at` by the store's clock. If any of its charges was refused, sets all
+    /// amounts taken to zero.
     #[inline]
     pub fn end_group(&mut self, at: Time<Wall>) {
         let charges = self.open..self.charges.len() as u32;
@@ -141,51 +140,51 @@ impl Answers {
         self.groups.push(GroupRecord { at, charges, failed: false });
     }
 
-    /// Ends the current group, which was not decided.
+    /// Ends the current group with an error and discards its charges.
     pub fn fail_group(&mut self, error: StoreError) {
         self.charges.truncate(self.open as usize);
         self.errors.push((self.groups.len() as u32, error));
         self.groups.push(GroupRecord { at: Time::ZERO, charges: self.open..self.open, failed: true });
     }
 
-    /// Returns how many groups have been answered.
+    /// Returns the number of answered groups.
     pub fn len(&self) -> usize {
         self.groups.len()
     }
 
-    /// Returns whether none has.
+    /// Returns whether no group has been answered.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// Returns the answer to the group at `place`. A group that the store did not answer counts as unknown.
+    /// Returns the answer to the group at `index`. A group without an answer counts as unknown.
     ///
     /// # Errors
-    /// Why there is none.
-    pub fn group(&self, place: usize) -> Result<GroupAnswer<'_>, StoreError> {
-        if let Some(ended) = self.groups.get(place).filter(|ended| !ended.failed) {
+    /// If the group was not decided.
+    pub fn group(&self, index: usize) -> Result<GroupAnswer<'_>, StoreError> {
+        if let Some(ended) = self.groups.get(index).filter(|ended| !ended.failed) {
             return Ok(GroupAnswer { answers: self, ended });
         }
-        let error = self.errors.binary_search_by_key(&place, |(place, _)| *place as usize);
+        let error = self.errors.binary_search_by_key(&index, |(index, _)| *index as usize);
         Err(error.map_or_else(
-            |_| StoreError::Unknown { why: "the store gave fewer answers than it was asked".into() },
+            |_| StoreError::Unknown { why: "the store gave fewer answers than there are groups".into() },
             |error| self.errors[error].1.clone(),
         ))
     }
 
-    /// Returns where the answers to the charges of the group at `place` begin; `None` if it was not decided.
+    /// Returns the position of the first charge of the group at `index`; `None` if the group was not decided.
     #[inline]
-    pub(crate) fn first_charge(&self, place: usize) -> Option<u32> {
-        self.groups.get(place).filter(|ended| !ended.failed).map(|ended| ended.charges.start)
+    pub(crate) fn first_charge(&self, index: usize) -> Option<u32> {
+        self.groups.get(index).filter(|ended| !ended.failed).map(|ended| ended.charges.start)
     }
 
-    /// Returns which of all charges has the least left.
+    /// Returns the position of the charge with the smallest remaining amount.
     #[inline]
     pub(crate) fn with_least_left(&self) -> Option<u32> {
         self.charges.iter().zip(0..).min_by_key(|(answer, _)| answer.least).map(|(_, charge)| charge)
     }
 
-    /// Returns what decided: the least exact of all charges.
+    /// Returns the least exact standing of all charges.
     #[inline]
     pub(crate) fn standing(&self) -> Standing {
         self.charges.iter().map(|answer| answer.standing).max().unwrap_or(Standing::Exact)
@@ -195,7 +194,7 @@ impl Answers {
         self.charges.get(charge as usize)
     }
 
-    /// Replaces the wait of a charge that was refused.
+    /// Replaces the wait of a refused charge.
     pub(crate) fn set_wait(&mut self, charge: u32, wait: Nanos) {
         if let Some(answer) = self.charges.get_mut(charge as usize)
             && !answer.outcome.is_admitted()
@@ -206,7 +205,7 @@ impl Answers {
 
     /// Returns the stamps that undo a charge exactly.
     pub(crate) fn stamps(&self, answer: &Answer) -> Stamps {
-        answer.stamps.and_then(|place| self.stamps.get(place as usize)).copied().unwrap_or_default()
+        answer.stamps.and_then(|index| self.stamps.get(index as usize)).copied().unwrap_or_default()
     }
 
     pub(crate) fn reports(&self, answer: &Answer) -> &[Report] {
@@ -222,7 +221,7 @@ pub struct GroupAnswer<'a> {
 }
 
 impl<'a> GroupAnswer<'a> {
-    /// Returns the store's time of the decision.
+    /// Returns the decision time by the store's clock.
     pub fn at(&self) -> Time<Wall> {
         self.ended.at
     }
@@ -232,7 +231,7 @@ impl<'a> GroupAnswer<'a> {
         &self.answers.charges[self.ended.charges.start as usize..self.ended.charges.end as usize]
     }
 
-    /// Returns the reports of the limits of a charge, in order.
+    /// Returns a charge's reports, one per limit in order.
     pub fn reports(&self, answer: &Answer) -> &'a [Report] {
         self.answers.reports(answer)
     }
@@ -257,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_back_by_group() {
+    fn answers_are_returned_by_group() {
         let mut answers = Answers::default();
         answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), [report(1), report(2)]);
         answers.charge(Outcome::Allow, Cost::ONE, Stamps::default(), [report(3)]);
@@ -271,7 +270,7 @@ mod tests {
         assert_eq!((first.charges().len(), first.at().as_nanos()), (2, 7));
         assert_eq!(first.reports(&first.charges()[1]), [report(3)]);
         assert_eq!(answers.group(1).err(), Some(StoreError::Rejected { why: "no".into() }));
-        assert_eq!((0..4).map(|place| answers.first_charge(place)).collect::<Vec<_>>(), [Some(0), None, Some(2), None]);
+        assert_eq!((0..4).map(|index| answers.first_charge(index)).collect::<Vec<_>>(), [Some(0), None, Some(2), None]);
         let third = answers.group(2).unwrap();
         assert_eq!((third.charges()[0].taken, third.reports(&third.charges()[0])), (Cost::new(4), &[report(4)][..]));
         assert!(matches!(answers.group(3), Err(StoreError::Unknown { .. })));

@@ -6,9 +6,9 @@ use std::cell::Cell;
 use tollgate_engine::rules::{Expression, Rules, Source};
 use tollgate_engine::{Engine, Entry, MemoryStore};
 
-/// The first line is the expression, the others are values of its attributes. It is parsed, or refused with a message;
-/// it uses no more attributes than it has bytes; it and its negation never both hold; and its rule is found whenever it
-/// holds.
+/// The first line is the expression, the others are values of its attributes. Properties: the expression is parsed, or
+/// refused with a message; it uses no more attributes than it has bytes; it and its negation never both hold; and the
+/// index finds its rule whenever it holds.
 pub fn check(input: &[u8]) {
     let mut lines = input.split(|byte| *byte == b'\n');
     let Ok(text) = str::from_utf8(lines.next().unwrap_or_default()) else { return };
@@ -33,7 +33,7 @@ pub fn check(input: &[u8]) {
     }
     let names = expression.attributes();
     let entries: Vec<Entry<'_>> = names.iter().zip(&values).map(|(name, value)| Entry::new(&**name, *value)).collect();
-    // Numbered names are not sent, because they are defined by the values of other attributes.
+    // Numbered names are not sent, because the values of other attributes define them.
     if holds && !names.iter().any(|name| name.contains('#')) {
         assert_ne!(is_found_by_index(text, &entries), Some(false), "{text:?} holds for {values:?} and is not found");
     }

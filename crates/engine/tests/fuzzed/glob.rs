@@ -1,11 +1,12 @@
-// Properties that hold for any pattern and any value. Included by the fuzz target and by the test that replays what it
-// found worth keeping.
+// Properties that hold for any pattern and any value. Included by the fuzz target and by the test that replays its
+// corpus.
 
 use tollgate_engine::rules::{Glob, Rules, Source};
 use tollgate_engine::{Engine, Entry, MemoryStore};
 
-/// The last line is a value, those before it are patterns. Each result equals that of a dynamic-programming table over
-/// all prefixes; and a rule with all patterns is found for exactly the values that one of them matches.
+/// The last line is a value, the lines before it are patterns. Each result must equal the result of a
+/// dynamic-programming table over all prefixes. A rule with all patterns must be found for exactly the values that
+/// match one of them.
 pub fn check(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let (patterns, value) = text.rsplit_once('\n').unwrap_or((text, ""));
@@ -31,8 +32,8 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// Returns whether a request with the value matches one of the rules; `None` if they are refused because a pattern is
-/// too long.
+/// Returns whether a request with the value matches one of the rules; `None` if the rules are invalid because a pattern
+/// is too long.
 fn found_by_rules(rules: &[String], value: &str) -> Option<bool> {
     let text = format!("{{domain: d, rules: [{}]}}", rules.join(", "));
     let rules = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).ok()?;
@@ -45,7 +46,7 @@ fn found_by_rules(rules: &[String], value: &str) -> Option<bool> {
     Some(!met.is_empty())
 }
 
-/// Quotes it as an unambiguous YAML string.
+/// Quotes a string unambiguously for YAML.
 fn quote(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
@@ -54,7 +55,7 @@ fn quote(text: &str) -> String {
     quoted + "\""
 }
 
-/// Compares the segments of both by a table of prefixes, from the shortest on.
+/// Matches segments with a table of prefixes, shortest first.
 fn matches_by_table(pattern: &str, value: &str) -> bool {
     let (patterns, values): (Vec<&str>, Vec<&str>) = (pattern.split('/').collect(), value.split('/').collect());
     let segments = |pattern: &&str, value: &&str| {

@@ -4,8 +4,8 @@
 use tollgate_engine::rules::{Dialect, Imported, Mistakes, Rules, Source, format};
 use tollgate_engine::{Engine, MemoryStore};
 
-/// A file of the reference Envoy service: its import loads and is in canonical form, and loading the file directly
-/// gives the same rules.
+/// Checks a file of the reference Envoy service: its import loads and is in canonical form, and loading the file
+/// directly gives the same rules.
 pub fn check_envoy(input: &[u8]) {
     let source = Source { name: "f", text: input };
     let imported = Imported::read(&source, Some(Dialect::Envoy), "");
@@ -21,7 +21,7 @@ pub fn check_envoy(input: &[u8]) {
     }
 }
 
-/// A configuration of nginx, which may include itself and the part of the input after a line of dashes.
+/// Checks an nginx configuration, which may include itself and the part of the input after a line of dashes.
 pub fn check_nginx(input: &[u8]) {
     const DASHES: &[u8] = b"\n---\n";
     let cut = input.windows(DASHES.len()).position(|window| window == DASHES);

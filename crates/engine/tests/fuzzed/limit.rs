@@ -1,5 +1,5 @@
-// Properties that hold for any text parsed as a limit. Included by the fuzz target and by the test that replays what it
-// found worth keeping.
+// Properties that hold for any text parsed as a limit. Included by the fuzz target and by the test that replays its
+// corpus.
 
 use tollgate_engine::rules::LimitText;
 
@@ -14,8 +14,8 @@ const ALGORITHMS: &[&str] = &[
     "concurrency",
 ];
 
-/// The first line is the limit, a second one the burst. Parsing returns parameters or a message; spaces around the
-/// parts and the long form change nothing; and a rate that is printed and parsed again is the same.
+/// The first line is the limit, the optional second one the burst. Properties: parsing returns parameters or a message;
+/// spaces around the parts and the long form change nothing; and a rate that is printed and parsed again is the same.
 pub fn check(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let mut lines = text.split('\n');

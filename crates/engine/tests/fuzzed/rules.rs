@@ -14,11 +14,11 @@ pub fn check(text: &[u8]) {
         Err(mistakes) => check_mistakes(&mistakes, text),
     }
     if let Ok(limit) = str::from_utf8(text) {
-        // Most are not expressions either; those that are valid are evaluated by the rules above.
+        // Most inputs are not valid expressions either; valid ones are evaluated by the rules above.
         if let Err(problem) = Expression::new(limit) {
             assert!(problem.len() < LONGEST_MESSAGE, "a message is for reading: {problem}");
         }
-        // The same bytes are parsed as an inline limit; most are not one.
+        // The same bytes are parsed as an inline limit; most are not valid.
         for algorithm in [None, Some("fixed_window"), Some("concurrency")] {
             if let Err(mistake) = (LimitText { limit, burst: None, algorithm }).read() {
                 assert!(mistake.to_string().len() < LONGEST_MESSAGE, "a message is for reading: {mistake}");
@@ -27,14 +27,14 @@ pub fn check(text: &[u8]) {
     }
 }
 
-/// Longer ones are not parsed to the end.
+/// Maximum length of a message; a longer one is unreadable.
 const LONGEST_MESSAGE: usize = 2_000;
 
 fn put_in_force(rules: &Rules, text: &[u8]) {
     let memory = || MemoryStore::new(1).expect("a tiny table");
     let engine = Engine::with_fallback(memory(), memory());
     assert_eq!(engine.put(rules), Ok(1));
-    // Values that match some conditions and not others: words of the text itself.
+    // Words of the text itself serve as values, so that some conditions match and others do not.
     let words: Vec<&[u8]> = text.split(|byte| !byte.is_ascii_graphic()).filter(|word| !word.is_empty()).collect();
     let names = rules.domains().iter().flat_map(|domain| domain.rules()).flat_map(|rule| rule.per());
     let names = names.map(|counted| counted.text.as_bytes()).chain([&b"path"[..], b"method"]);
@@ -59,7 +59,7 @@ fn check_mistakes(mistakes: &Mistakes, text: &[u8]) {
     }
 }
 
-/// Returns the memory store decides without waiting.
+/// Runs a future of the memory store, which is always ready.
 fn poll_once<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

@@ -1,4 +1,4 @@
-//! An engine on a clock that the test moves.
+//! Test helpers: an engine on a manual clock.
 #![allow(dead_code, reason = "each test file uses its part of this")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub(crate) struct Bench<S: Store = Memory> {
     pub(crate) decisions: Decisions,
 }
 
-/// Long after the epoch, and at no boundary of a window.
+/// Long after the epoch, and not at a window boundary.
 pub(crate) const START: u64 = 1_700_000_000_000_000_000;
 
 pub(crate) fn memory_store(clock: &Arc<ManualClock>) -> Memory {
@@ -42,12 +42,12 @@ impl<S: Store> Bench<S> {
         bench
     }
 
-    /// Loads rules of the domain `d`.
+    /// Loads rules into the domain `d`.
     pub(crate) fn put(&self, rules: &str) -> u64 {
         self.engine.put(&read(rules)).expect("numbers that memory can keep")
     }
 
-    /// Checks one item with the given attributes and returns the outcome in a word.
+    /// Checks one item with these attributes and returns the outcome as text.
     pub(crate) fn check(&mut self, attributes: &[(&str, &str)]) -> String {
         self.check_cost(attributes, 1)
     }
@@ -56,7 +56,7 @@ impl<S: Store> Bench<S> {
         self.decide(attributes, Some(cost), |decision| show(decision.outcome()))
     }
 
-    /// Checks one item and reads the decision.
+    /// Checks one item and passes the decision to `read`.
     pub(crate) fn decide<R>(
         &mut self,
         attributes: &[(&str, &str)],
@@ -71,7 +71,7 @@ impl<S: Store> Bench<S> {
         read(run(self.engine.check(&request, &mut self.decisions)).expect("a request that can be understood"))
     }
 
-    /// Returns what is left of every limit that the attributes match.
+    /// Returns the remaining amount of every matching limit.
     pub(crate) fn remaining(&mut self, attributes: &[(&str, &str)]) -> Vec<u64> {
         let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
         let items = [Item::new(&entries)];
@@ -80,7 +80,7 @@ impl<S: Store> Bench<S> {
         decision.reports().map(|report| report.report.remaining).collect()
     }
 
-    /// Checks items with limits of their own.
+    /// Checks items with inline limits.
     pub(crate) fn check_items(&mut self, items: &[Item<'_>]) -> Result<String, RequestError> {
         let decision = run(self.engine.check(&Request::new("d", items), &mut self.decisions))?;
         Ok(show(decision.outcome()))
@@ -110,7 +110,7 @@ pub(crate) fn show(outcome: Outcome) -> String {
     }
 }
 
-/// Runs a future that is ready immediately, as all are that use only memory.
+/// Runs a future that is ready immediately, like every future of a memory store.
 pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,
@@ -121,17 +121,17 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
 /// A store that fails on demand.
 pub(crate) struct Flaky {
     pub(crate) memory: Memory,
-    /// Whether batches that fail are carried out nevertheless.
+    /// Whether failing batches are carried out anyway.
     pub(crate) carries_out: AtomicBool,
     failing: Mutex<Failing>,
 }
 
-/// The error, and how many more times to return it.
+/// The error, and how many more times it is returned.
 #[derive(Default)]
 struct Failing {
     error: Option<StoreError>,
     times: usize,
-    /// How many more batches are answered before it fails.
+    /// Number of batches that are still answered before failures start.
     answered: usize,
 }
 
@@ -144,7 +144,7 @@ impl Flaky {
         *self.failing() = Failing { error: Some(error), times, answered: 0 };
     }
 
-    /// Answers this many more batches, and then none.
+    /// Answers `answered` more batches, then fails.
     pub(crate) fn fail_after(&self, answered: usize, error: StoreError) {
         *self.failing() = Failing { error: Some(error), times: usize::MAX, answered };
     }
@@ -199,7 +199,7 @@ pub(crate) fn stale_error() -> StoreError {
     StoreError::Stale { store_time: Time::ZERO }
 }
 
-/// Returns the explanation of the matching rules, below the first line.
+/// Returns the explanation of the matching rules, without the first line.
 pub(crate) fn explain_matching<S: Store>(
     bench: &mut Bench<S>,
     attributes: &[(&str, &str)],

@@ -1,8 +1,8 @@
--- Exact comparisons and quotients of products that a double cannot hold.
+-- Exact comparisons and quotients of products that exceed the exact range of a double.
 
 local floor = math.floor
 
--- Returns the product of two integers below 2^52 as two numbers below 2^52, the upper one first.
+-- Returns the product of two integers below 2^52 as two 52-bit numbers: upper half, lower half.
 local function wide(a, b)
   local a1, b1 = floor(a / 67108864), floor(b / 67108864)
   local a0, b0 = a - a1 * 67108864, b - b1 * 67108864
@@ -13,8 +13,8 @@ local function wide(a, b)
   return a1 * b1 + carry + over, low - over * 4503599627370496
 end
 
--- Returns whether a * b <= c * d, exactly. Rounding keeps the order of two products, so only those that are rounded to the same
--- number are compared in full.
+-- Returns whether a * b <= c * d, exactly. Rounding never reverses the order of two products, so a full comparison is needed only
+-- if both are rounded to the same number.
 local function product_fits(a, b, c, d)
   local left, right = a * b, c * d
   if left ~= right then return left < right end
@@ -25,8 +25,8 @@ local function product_fits(a, b, c, d)
   return left_low <= right_low
 end
 
--- Returns the least n with n * c >= a * b, for a result below 2^52. The estimate is off by a few at most; the loops are bounded for
--- damaged values.
+-- Returns the smallest n with n * c >= a * b, if n is below 2^52. The first estimate is off by a few at most. The loops are
+-- bounded because a damaged value may contain any numbers.
 local function ceil_of(a, b, c)
   local n = floor(a * b / c)
   for _ = 1, 8 do
@@ -40,7 +40,7 @@ local function ceil_of(a, b, c)
   return n
 end
 
--- Returns the quotient a * b / c, rounded down, and the remainder, for a quotient below 2^52.
+-- Returns the quotient a * b / c, rounded down, and the remainder, if the quotient is below 2^52.
 local function divided(a, b, c)
   local n = ceil_of(a, b, c)
   if not product_fits(n, c, a, b) then n = n - 1 end

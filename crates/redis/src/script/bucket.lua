@@ -1,17 +1,19 @@
 -- Token bucket and leaky bucket: `Bucket`, `TokenBucket` and `LeakyBucket` in Rust.
 --
--- Fields   1 (token) or 2 (leaky), ticks, whole, part, burst, debt, initial; for the leaky bucket also the most that may be owed
---          for the wait to be at most `max_wait`, as whole and part, and `free`, which only identifies the parameters.
---          A unit takes `whole` microseconds and `part` ticks, of which `ticks` make a microsecond: so any rate is exact, and no
---          number is larger than a few years of microseconds or a burst of parts.
--- Cells    the instant at which nothing will be owed, in microseconds (7), and the ticks beyond it (6).
+-- Fields   1 (token) or 2 (leaky), ticks, whole, part, burst, debt, initial. A leaky bucket has three more fields: the highest
+--          level at which a unit still waits at most `max_wait`, as whole and part; and `free`, only to identify the parameters.
+--          A unit takes `whole` microseconds and `part` ticks, with `ticks` ticks per microsecond. This way any rate is exact, and
+--          the largest numbers are a few years in microseconds, or a burst times a part.
+-- Cells    the instant at which nothing will be owed, in microseconds (7), and additional ticks (6).
+--
+-- Amounts that are *owed* are times: how long the bucket needs to become unused.
 
 local context = ...
 local now, STALE, UP_TO, EXACTLY = context.now, context.STALE, context.UP_TO, context.EXACTLY
 local floor, min = math.floor, math.min
 local bucket = { format = 'I7I6', cells = 2 }
 
--- Returns the time that these units take, in microseconds and ticks.
+-- Returns the time of these units, in microseconds and ticks.
 local function ticks(limit, units)
   local whole, part, per_micro = units * limit.whole, units * limit.part, limit.ticks
   if part >= per_micro then
@@ -21,7 +23,7 @@ local function ticks(limit, units)
   return whole, part
 end
 
--- Returns the whole units that flow off in that time, and the rest of the time. The estimate is off by a few at most.
+-- Returns the number of whole units in this time, and the remaining time. The first estimate is off by a few at most.
 local function units(limit, whole, part)
   local n = floor((whole * limit.ticks + part) / limit.unit)
   for _ = 1, 8 do
@@ -40,7 +42,7 @@ local function units(limit, whole, part)
   return n, w, p
 end
 
--- Returns what is owed now, and whether the clock was set back: then it is as much as can be owed.
+-- Returns the time owed now, and whether the clock was set back. After a clock step, the maximum is owed.
 local function owed(limit, cells)
   local whole, part = cells[limit.cell] - now, cells[limit.cell + 1]
   if whole < 0 then return 0, 0, false end
@@ -51,7 +53,7 @@ local function owed(limit, cells)
   return whole, part, false
 end
 
--- Writes what is owed now.
+-- Writes the time owed now.
 local function owe(limit, cells, whole, part)
   local cell = limit.cell
   if part >= limit.ticks then whole, part = whole + 1, part - limit.ticks end
@@ -60,8 +62,7 @@ end
 
 function bucket.read(fields)
   local burst, initial, deepest = fields[5], fields[7], fields[5] + fields[6]
-  -- All fields that are set later exist from the start, because a table that grows is allocated
-  -- again.
+  -- Contains all fields that are set later, because a growing table is reallocated.
   local limit = {
     kind = 0, algorithm = 0, cell = 0, bit = 0, weigh = 0, commit = 0, partial = initial < burst,
     ticks = fields[2], whole = fields[3], part = fields[4], unit = fields[3] * fields[2] + fields[4],
@@ -71,8 +72,8 @@ function bucket.read(fields)
   }
   local whole, part = ticks(limit, deepest)
   limit.deepest_whole, limit.deepest_part, limit.max_plausible = whole, part, whole + STALE
-  -- The most that may be owed after a request: at most the burst; and, so that the last unit waits no longer than
-  -- `max_wait`, at most one unit more than a unit may find in the bucket.
+  -- The maximum that may be owed after a request: the burst, and for a leaky bucket at most one unit above the level at which a
+  -- unit still waits at most `max_wait`.
   whole, part = ticks(limit, burst)
   if limit.patience_whole then
     local w, p = limit.patience_whole + limit.whole, limit.patience_part + limit.part
@@ -87,7 +88,7 @@ function bucket.init(limit, cells)
   owe(limit, cells, ticks(limit, limit.burst - limit.initial))
 end
 
--- Returns the whole units that fit on top of what is owed.
+-- Returns the number of whole units that fit on top of the time owed.
 local function available(limit, whole, part)
   local w, p = limit.top_whole - whole, limit.top_part - part
   if p < 0 then w, p = w - 1, p + limit.ticks end
@@ -107,7 +108,7 @@ function bucket.weigh(limit, cells, verb, cost)
   if verb == EXACTLY then
     if cost > limit.burst then return nil end
     w, p = limit.top_whole, limit.top_part
-    -- A cost of zero does not wait, so only the burst bounds it.
+    -- A zero cost does not wait, so only the burst limits it.
     if cost == 0 then w, p = ticks(limit, limit.burst) end
   else
     if cost > limit.deepest then return nil end
@@ -129,8 +130,7 @@ function bucket.commit(limit, cells, taken)
       whole, part = whole + carry, part - carry * per_micro
     end
   elseif not limit.stepped_back then
-    -- If nothing is taken, only the repair of a clock step is written: what is owed flows off from this
-    -- instant on.
+    -- If nothing is taken, only the repair of a clock step is written: the maximum is owed from now on.
     return nil
   end
   cells[cell], cells[cell + 1] = now + whole, part
@@ -162,7 +162,7 @@ end
 function bucket.refund(limit, cells, cost)
   local whole, part = owed(limit, cells)
   local spent, w, p = units(limit, whole, part)
-  -- A part of a unit is owed until all of it has flowed off, so it can be given back.
+  -- A partly refilled unit still counts as spent, so it can be refunded.
   if w > 0 or p > 0 then spent = spent + 1 end
   local accepted = min(cost, spent)
   if accepted > 0 then
@@ -185,20 +185,20 @@ function bucket.used(limit, cells)
   return n, w * limit.ticks + p, limit.unit
 end
 
--- Writes that at least these units are owed at an instant.
+-- Raises the state so that at least these units are owed at an instant.
 function bucket.at_least(limit, cells, at, used)
   local cell, whole, part = limit.cell, ticks(limit, used)
   whole = at + whole
   if cells[cell] < whole or (cells[cell] == whole and cells[cell + 1] < part) then cells[cell], cells[cell + 1] = whole, part end
 end
 
--- Writes the repair of a clock step.
+-- Repairs the state after a clock step.
 function bucket.refresh(limit, cells)
   local whole, part, stepped_back = owed(limit, cells)
   if stepped_back then owe(limit, cells, whole, part) end
 end
 
--- A part of a token is rounded up to a tick.
+-- A fraction of a token is rounded up to a tick.
 function bucket.start_with(limit, cells, whole, part, per)
   if whole > limit.deepest then return false end
   local w, p = ticks(limit, whole)
@@ -214,7 +214,7 @@ function bucket.start_with(limit, cells, whole, part, per)
   return w < limit.deepest_whole or (w == limit.deepest_whole and p <= limit.deepest_part)
 end
 
--- What is owed is kept, by `start_with` the amount used.
+-- `start_with` does the conversion, because only the used amount is kept.
 function bucket.convert()
   return false
 end

@@ -1,9 +1,9 @@
--- Concurrency: `Concurrency` in Rust, which links slots; here leases are a list in the order in which they end.
+-- Concurrency: `Concurrency` in Rust. Rust uses linked slots; here, the leases are a list sorted by their ends.
 --
 -- Fields   6, limit, lease, debt.
--- Cells    the weight of all leases in the list, ended or not (4), the number given last (7), and the leases, each its number (7),
---          its end (7) and its weight (2), after their length in bytes (2).
--- Summary  what is held (2), when the last lease ends (7, or 0), the number given last (7).
+-- Cells    total weight of all leases in the list, ended or not (4); last assigned number (7); length of the list in bytes (2); the
+--          leases, each with its number (7), its end (7) and its weight (2).
+-- Summary  held weight (2), end of the last lease (7, or 0), last assigned number (7).
 
 local context = ...
 local now, STALE, UP_TO, REGARDLESS = context.now, context.STALE, context.UP_TO, context.REGARDLESS
@@ -29,7 +29,7 @@ function leases.init(limit, cells)
   cells[limit.cell], cells[limit.cell + 1], cells[limit.cell + 2] = 0, 0, ''
 end
 
--- Returns the weight of leases that have ended, counted from the first until it is enough, and how many they are.
+-- Returns the total weight and the number of ended leases. Stops as soon as the weight reaches `enough`.
 local function ended(limit, cells, enough)
   local list, weight, count = cells[limit.cell + 2], 0, 0
   for at = 1, #list, 16 do
@@ -45,18 +45,18 @@ local function held(limit, cells)
   return max(cells[limit.cell] - ended(limit, cells, 1 / 0), 0)
 end
 
--- Returns when the last lease ends, or 0.
+-- Returns the end of the last lease, or 0.
 local function last_end(limit, cells)
   local list = cells[limit.cell + 2]
   return #list > 0 and read('<I7', list, #list - 8) or 0
 end
 
--- Returns whether leases last longer than this clock can have granted.
+-- Returns whether the clock was set back: a lease lasts longer than a new one would.
 local function stepped_back(limit, cells)
   return last_end(limit, cells) - now > limit.lease + STALE
 end
 
--- Returns the list in which no lease ends later than `latest`. The order does not change.
+-- Returns the list with every later end replaced by `latest`. The order does not change.
 local function cut_short(list, latest)
   local from = #list + 1
   while from > 1 and read('<I7', list, from - 9) > latest do from = from - 16 end
@@ -80,13 +80,13 @@ function leases.weigh(limit, cells, verb, cost)
     cost = min(cost, max(available(limit, cells), 1))
   end
   if cost > ceiling then return nil end
-  -- Ended leases are counted only as far as their weight is needed, which is usually not at all.
+  -- Ended leases are only counted until their weight is enough; usually they are not needed at all.
   local missing = cells[limit.cell] + cost - ceiling
   if missing > 0 and ended(limit, cells, missing) < missing then return nil end
   return cost
 end
 
--- Returns the list with a lease inserted by its end: last, unless the clock or the length was changed.
+-- Returns the list with a lease inserted in order of its end. It is the last one, unless the clock or the lease length changed.
 local function insert(list, number, stop, weight)
   local at = #list
   while at > 0 and read('<I7', list, at - 8) > stop do at = at - 16 end
@@ -95,7 +95,7 @@ end
 
 function leases.commit(limit, cells, taken)
   local cell, wrote = limit.cell, false
-  -- Even a refusal writes the repair of a clock step: leases last from this instant on.
+  -- Even a refusal writes the repair of a clock step: leases that are too long are shortened to a full lease from now.
   if stepped_back(limit, cells) then
     cells[cell + 2] = cut_short(cells[cell + 2], now + limit.lease)
     wrote = true
@@ -114,7 +114,7 @@ function leases.refuse(limit, cells)
   return leases.commit(limit, cells, 0)
 end
 
--- Returns the position of the lease with this number, its end and its weight; nil if it has ended.
+-- Returns the position, end and weight of the lease with this number, or nil if the lease has ended.
 local function lease_of(list, stamp)
   if not stamp or stamp == 0 then return nil end
   local sought, at = pack('<I7', stamp), 1
@@ -159,7 +159,7 @@ function leases.used(limit, cells)
   return held(limit, cells), 0, 1
 end
 
--- One lease of that cost, for which no stamp exists.
+-- Creates one lease of this weight, without a stamp.
 function leases.start_with(limit, cells, spent, part)
   if part > 0 then spent = spent + 1 end
   if spent > limit.slots then return false end
@@ -169,7 +169,7 @@ function leases.start_with(limit, cells, spent, part)
   return true
 end
 
--- No lease lasts longer than the new length from now.
+-- Keeps the leases, each shortened to at most the new lease length from now.
 function leases.convert(limit, cells, own, before)
   local cell, list = limit.cell, before[own.cell + 2]
   local weight, count = ended(own, before, 1 / 0)

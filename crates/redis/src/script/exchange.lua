@@ -1,34 +1,34 @@
--- Exchanges leases of nodes for tokens of the pools of their keys: `consistency: leased`. A node reports what it spent of its
--- leases, returns what it does not need, takes what it needs, and gets tokens to spend in advance. `pool.lua` describes pools.
+-- Exchanges leases under `consistency: leased`. For each key, a node reports spent tokens, returns unneeded ones, asks for an
+-- immediate need, and gets further tokens in advance. `pool.lua` describes pools.
 --
--- Mirrors `tollgate_share::lease::Pool::exchange` for times that are whole microseconds, for the needs `Spend` and `Hold`, and for
--- parameters that do not change. Waits and remainders are not computed here: Rust computes them from the state and the slices.
+-- Mirrors `tollgate_share::lease::Pool::exchange` for times in whole microseconds, for the needs `Spend` and `Hold`, and for
+-- unchanged parameters. Waits and remaining amounts are not computed here: Rust computes them from the state and the slices.
 --
--- KEYS     the keys of the exchanges, each once.
--- ARGV[1]  the exchanges in order, each:
---            2 bytes  index of its key in KEYS
---            1        index of its parameters in ARGV, less one
---            1        0: the need is spent, 1: it is held as part of the lease
---            7 + 7    the amount needed, and the amount wanted beyond it
+-- KEYS     the keys of the exchanges, without duplicates.
+-- ARGV[1]  the exchanges in order. Fields of each exchange, with their sizes in bytes:
+--            2        index of the key in KEYS
+--            1        index of the parameters in ARGV, minus one
+--            1        0: spend the need, 1: add the need to the lease
+--            7 + 7    the amount needed, and the amount wanted in addition
 --            7        the key's offset for spread windows
---            1        number of leases that are reported, and for each
---              7 + 7    the epoch of its pool, the expiry of its slice
---              7 + 7 + 7  what was spent, what is returned, what is still held
+--            1        number of reported leases, and for each
+--              7 + 7    epoch of the pool, expiry of the slice
+--              7 + 7 + 7  amounts spent, returned, and still held
 -- ARGV[2…] the parameters in use, as for `main.lua`: only token buckets, and fixed windows without a calendar.
 --
 -- Reply    one string: the store's time in microseconds (7), then for each exchange
---            1 byte   status: 0 the need is met, 1 it is not, 2 the leases are settled and the need is left to `main.lua`, because
---                     the state is under other parameters, 3 nothing was done: the key holds another type or a value of another
---                     program
+--            1        status: 0 the need is met, 1 the need is refused, 2 the leases are settled, but the state has other
+--                     parameters and `main.lua` must decide the need, 3 nothing was done, because the key has another type
+--                     or holds another program's value
 --          and for status 0, 1 and 2
---            7        the epoch of the pool
+--            7        epoch of the pool
 --          and for status 0 and 1
---            7 + 7    what is leased, and the expiry of its slice
---            1        1 if a need could not be met lately
+--            7 + 7    the leased amount, and the expiry of its slice
+--            1        1 if the pool is hungry: a need was recently refused
 --            1        number of slices, and for each its expiry and its sum (7 + 7)
 --            n        the state after the exchange: its value as in `main.lua`
 --
--- Value and expiry as in `pool.lua` and `main.lua`. A pool that is no longer needed is removed.
+-- Values and expiries are as in `pool.lua` and `main.lua`. A pool that is no longer needed is removed.
 
 local floor, ceil, min, max = math.floor, math.ceil, math.min, math.max
 local pack, read, byte, sub = struct.pack, struct.unpack, string.byte, string.sub
@@ -37,7 +37,7 @@ local call, keys, arguments = redis.call, KEYS, ARGV
 local VERSION, POOLED = 2, 3
 local EXACTLY, UP_TO, REGARDLESS = 1, 2, 3
 local TOKEN_BUCKET, FIXED_WINDOW, CALENDAR = 1, 3, 3
--- The number of fields of each kind of limit.
+-- Number of fields by kind of limit.
 local FIELDS = { [TOKEN_BUCKET] = 7, [FIXED_WINDOW] = 6 }
 -- As in `main.lua`.
 local MARGIN = 4
@@ -53,7 +53,7 @@ local context = {
 }
 local pools = chunk('pool', now)
 
--- Returns whether these are fields of limits that can be leased. A damaged value may read as anything.
+-- Returns whether these are the fields of limits that can be leased. A damaged value may contain anything.
 local function is_plausible(fields)
   if type(fields) ~= 'table' or #fields == 0 or #fields > 8 then return false end
   for index = 1, #fields do
@@ -69,7 +69,7 @@ local function is_plausible(fields)
   return true
 end
 
--- Returns the limits with these parameters; false if they are not parameters of limits that can be leased.
+-- Returns the limits with these parameters, or false if the limits cannot be leased or the bytes are not parameters.
 local algorithms, parsed = {}, {}
 local function parse(bytes)
   if parsed[bytes] ~= nil then return parsed[bytes] end
@@ -93,8 +93,8 @@ local function parse(bytes)
   return limits
 end
 
--- Returns the pool of a key, the limits that its state is under, and its cells, of which the first is the head; nil if it holds
--- anything else.
+-- Returns the pool of a key, the limits of its state, and its cells, starting with the head. Returns nil if the key holds anything
+-- else.
 local function load(key, asked)
   local value, pool = call('MGET', key)[1], nil
   if not value then
@@ -107,14 +107,14 @@ local function load(key, asked)
     pool, value = pools.open(value)
     if not pool then return nil end
   end
-  -- The mark of `special.lua`.
+  -- Removes the mark of `special.lua`.
   if byte(value, 6) == 204 and byte(value) == VERSION and #value > 7 then
     value = pack('<BI2', VERSION, read('<I2', value, 2) - 1) .. sub(value, 4, 5) .. sub(value, 7)
   end
   if #value < 3 or byte(value) ~= VERSION then return nil end
   local length = read('<I2', value, 2)
   local limits = parse(sub(value, 4, 3 + length))
-  -- A state under limits that cannot be leased is converted by `main.lua`.
+  -- `main.lua` converts states with limits that cannot be leased.
   if not limits then return pool or pools.new(), false, value end
   if #value ~= limits.size then return nil end
   return pool or pools.new(), limits, { read(limits.format, value) }
@@ -131,7 +131,7 @@ end
 
 local function settle(limits, cells, pool, epoch, expiry, spent, back, held)
   if epoch ~= pool.epoch then
-    -- The store lost the state: what was spent and what is held has to be taken from the new one.
+    -- The store lost the state, so spent and held amounts are charged to the new state.
     take(limits, cells, spent + held)
     for index = 1, limits.count do limits[index].algorithm.refresh(limits[index], cells) end
     if expiry > now and held > 0 then pools.add(pool, expiry, held, 1) end
@@ -150,14 +150,14 @@ local function settle(limits, cells, pool, epoch, expiry, spent, back, held)
       return
     end
   end
-  -- A slice that is absent has expired, and counts as spent.
+  -- A missing slice has expired and counts as spent.
 end
 
 local function left_of(limit, cells)
   return limit.algorithm.weigh(limit, cells, UP_TO, HUGE) or 0
 end
 
--- Returns what can be leased beyond the need.
+-- Returns the amount that can be leased in addition to the need.
 local function spare(limits, cells, pool, need, wants, expiry)
   local sum, leases, has_slice = pools.outstanding(pool), 0, false
   for number = 1, #pool do

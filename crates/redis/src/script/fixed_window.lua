@@ -1,8 +1,8 @@
 -- Fixed window: `FixedWindow` in Rust.
 --
--- Fields   3, limit, length, debt, initial, phase: 0 epoch, 1 from the first request on, 2 spread, 3 and more: the calendar window
---          of the charge at that position less 3.
--- Cells    the end of the window (7) and what is counted in it (7).
+-- Fields   3, limit, length, debt, initial, phase: 0 epoch, 1 starting with the first request, 2 spread, 3 + n: calendar window at
+--          zero-based position n of the charge.
+-- Cells    end of the window (7), count (7).
 
 local context = ...
 local now, STALE, UP_TO, EXACTLY = context.now, context.STALE, context.UP_TO, context.EXACTLY
@@ -15,18 +15,19 @@ function window.read(fields)
     kind = 0, algorithm = 0, cell = 0, bit = 0, weigh = 0, commit = 0,
     partial = fields[5] < fields[2], spreads = fields[6] == SPREAD, window = fields[6] >= CALENDAR and fields[6] - 2,
     limit = fields[2], length = fields[3], deepest = fields[2] + fields[4], initial = fields[5], phase = fields[6],
-    -- A state is kept until its debt is surely paid off: no calendar window is longer than 1.5 times the average.
+    -- Upper bound of the window length, so that a state is kept until its debt is paid off. No calendar window is longer than 1.5
+    -- times the average.
     longest = fields[6] >= CALENDAR and floor(fields[3] * 1.5) or fields[3],
     slack = max(fields[3], STALE), seen_end = 0, seen_used = 0,
   }
 end
 
--- Returns the calendar window that the charge has for this limit; without one, windows begin with the first request.
+-- Returns the charge's calendar window for this limit. Without one, windows start with the first request.
 local function calendar_window(limit)
   return limit.window and context.windows[limit.window] or nil
 end
 
--- Returns the end of the window around now and what is counted in it, for a count of another window, which ended at `stop`.
+-- Returns the end and the count of the window that contains now, given the count of another window that ended at `stop`.
 local function enter(limit, stop, used)
   local length, given = limit.length, calendar_window(limit)
   local free = not given and (limit.phase == FIRST_REQUEST or limit.phase >= CALENDAR)
@@ -36,13 +37,12 @@ local function enter(limit, stop, used)
   elseif free then
     next_stop = now + length
   else
-    -- If something is counted, the end of its window includes the offset, which the parameters of the charge may not
-    -- have.
+    -- If the count is not zero, `stop` contains the offset. The charge may lack it, if its parameters have no spread window.
     local offset = limit.phase == SPREAD and (used > 0 and stop or context.spread) % length or 0
     local elapsed = now % length
     next_stop = now + (elapsed < offset and offset - elapsed or length - (elapsed - offset))
   end
-  -- Nothing is counted, or the clock was set back: the count is that of the present window.
+  -- The count is zero, or the clock was set back: the count is moved to the current window.
   if used == 0 or stop > next_stop then return next_stop, used end
   local passed
   if given then
@@ -55,12 +55,12 @@ local function enter(limit, stop, used)
   return next_stop, used
 end
 
--- Returns the end of the current window, and its count.
+-- Returns the end and the count of the current window.
 local function current(limit, cells)
   local stop, used = cells[limit.cell], min(cells[limit.cell + 1], limit.deepest)
   if used > 0 then
     local given = calendar_window(limit)
-    -- A window of the calendar that the limit had before may end before the given one.
+    -- A window of the limit's earlier calendar may end before the given one.
     local most = given and given[2] + max(given[2] - given[1], limit.slack) or now + limit.length + limit.slack
     if now < stop and stop <= most then return stop, used end
   end
@@ -122,8 +122,8 @@ function window.used(limit, cells)
   return used, 0, 1
 end
 
--- Writes that at least this is counted, if an instant is in the window. A state without a count is in no window
--- yet: it enters the present one if the offset of the key is known.
+-- Raises the count to at least `used` if the window has not ended at the instant `at`. A state without a count is in no window yet:
+-- it enters the current window if the key's offset is known.
 function window.at_least(limit, cells, at, used)
   local cell = limit.cell
   if at == now and used > 0 and cells[cell + 1] == 0 and (context.knows_key or limit.phase ~= SPREAD) then
@@ -132,13 +132,13 @@ function window.at_least(limit, cells, at, used)
   if at < cells[cell] and cells[cell + 1] < used then cells[cell + 1] = used end
 end
 
--- Writes the state of the present window.
+-- Advances the state to the current window.
 function window.refresh(limit, cells)
   local stop, used = current(limit, cells)
   write(limit, cells, used > 0 and stop or 0, used)
 end
 
--- Returns the end of the present window, which is not one of a calendar.
+-- Returns the end of the current window; not for calendar windows.
 function window.window_end(limit)
   return (enter(limit, 0, 0))
 end
@@ -150,8 +150,8 @@ function window.start_with(limit, cells, spent, part)
   return true
 end
 
--- Returns whether a state belongs to the calendar of the given window. A window that ends within the given one, or
--- after it, belongs to another calendar.
+-- Returns whether a state belongs to the calendar of the given window. If the window of the state ends within the given window, or
+-- after it, the state belongs to another calendar.
 function window.lies_in(limit, cells, given)
   local stop, used = cells[limit.cell], cells[limit.cell + 1]
   return not given or used == 0 or stop <= given[1] or stop == given[2]

@@ -1,9 +1,8 @@
 -- Interval bucket: `IntervalBucket` in Rust.
 --
--- Fields   9, refill, period, burst, debt, initial, steps (0 aligned, 1 from the first request on), offset, longest wait.
--- Cells    the mark (7), which is what is owed plus the refill of every step until then, and the origin from which steps
---          are counted (7), 0 if they are aligned. A microsecond refills one unit at most, so a mark fits a number until
---          2112.
+-- Fields   9, refill, period, burst, debt, initial, steps (0 aligned, 1 starting with the first request), offset, longest wait.
+-- Cells    the mark (7), which is the amount owed plus the refills of all steps so far, and the origin from which steps are counted
+--          (7), 0 if they are aligned. At most one unit is refilled per microsecond, so marks are exact until the year 2112.
 
 local context = ...
 local now, STALE, UP_TO, REGARDLESS = context.now, context.STALE, context.UP_TO, context.REGARDLESS
@@ -28,13 +27,13 @@ local function owed_by(limit, mark, base)
   return owed <= limit.max_plausible and owed or limit.deepest
 end
 
--- Returns the mark at which nothing would be owed now, how much of the present step has elapsed, what is owed, and the origin.
+-- Returns the mark of an unused state (`base`), the elapsed time of the current step, the amount owed, and the origin.
 local function current_of(limit, mark, origin)
   local period, refill = limit.period, limit.refill
   if limit.first then
     if now < origin then
-      -- The clock was set back, by at least the steps that explain what is owed; if by more than STALE, all of it is owed
-      -- from now on.
+      -- The clock was set back, by at least as many steps as the excess of the mark requires. If this is more than STALE, the
+      -- whole amount is owed from now on.
       local ahead = origin - now + floor(max(mark - limit.deepest, 0) / refill) * period
       if ahead <= STALE then return 0, 0, owed_by(limit, mark, 0), origin end
       return 0, 0, min(mark, limit.deepest), now
@@ -64,18 +63,18 @@ local function write(limit, cells, base, owed, origin)
   cells[limit.cell], cells[limit.cell + 1] = base + owed, origin
 end
 
--- Returns how long until `count` further steps have passed.
+-- Returns the time until `count` more steps have passed.
 local function until_step(limit, elapsed, origin, count)
   if count == 0 then return 0 end
   return max(origin - now, 0) + limit.period - elapsed + (count - 1) * limit.period
 end
 
--- Returns how long until nothing is owed.
+-- Returns the time until nothing is owed.
 local function paid(limit, elapsed, owed, origin)
   return until_step(limit, elapsed, origin, floor((owed + limit.refill - 1) / limit.refill))
 end
 
--- Returns what may be owed, including what is taken ahead from the steps within the longest wait.
+-- Returns the maximum amount that may be owed: the burst plus the refills within the longest wait.
 local function room(limit, elapsed, origin)
   if limit.max_wait == 0 then return limit.burst end
   local rest = limit.max_wait - until_step(limit, elapsed, origin, 1)
@@ -110,7 +109,7 @@ end
 function bucket.commit(limit, cells, taken)
   local cell, base, owed, origin = limit.cell, limit.seen_base, limit.seen_owed, limit.seen_origin
   if taken == 0 then
-    -- Where nothing is taken, only a clock that was set back is written: what is owed flows off from here on.
+    -- If nothing is taken, only the repair of a clock step is written: the amount is owed from now on.
     local changed = base + owed < cells[cell]
     if limit.first then changed = owed > 0 and (changed or origin ~= cells[cell + 1]) end
     if not changed then return nil end
@@ -152,7 +151,7 @@ function bucket.start_with(limit, cells, spent, part)
   return true
 end
 
--- Steps that began with a first request continue if the period is the same.
+-- If both limits count steps from the first request and have the same period, the steps continue.
 function bucket.convert(limit, cells, own, before)
   if not limit.first or not own.first or limit.period ~= own.period then return false end
   local base, _, owed, origin = current(own, before)

@@ -1,59 +1,61 @@
--- Decides any number of groups of charges in one call: every charge of a group is admitted and charged, or none is.
+-- The general script: decides any number of groups of charges in one call. Each group is charged all or none.
 --
--- Mirrors `tollgate-core` for times that are whole microseconds: `Limits` with `weigh`, `commit`, `refund`, `renew`, `init` and
--- `convert`, and below it `Bucket` (`TokenBucket`, `LeakyBucket`), `IntervalBucket`, `FixedWindow`, `SlidingWindow`,
--- `SlidingSlices`, `SlidingLog` and `Concurrency`. Waits and remainders are not computed here: the reply carries the state after
--- the decision, and the Rust functions compute from it what the caller is answered (`answer.rs`).
+-- Mirrors `tollgate-core` for times in whole microseconds: `Limits` (`weigh`, `commit`, `refund`, `renew`, `init`, `convert`), and
+-- the algorithms `Bucket` (`TokenBucket`, `LeakyBucket`), `IntervalBucket`, `FixedWindow`, `SlidingWindow`, `SlidingSlices`,
+-- `SlidingLog` and `Concurrency`. Waits and remaining amounts are not computed here. The reply contains the state after the
+-- decision, and Rust computes the answer from it (`answer.rs`).
 --
--- KEYS     every key that is charged, each once. A key holds the states of all limits of one rule.
--- ARGV[1]  the charges in order, each:
---            2 bytes  charges of its group that follow
---            2        index of its key in KEYS
---            1        index of its parameters in ARGV, less one
+-- KEYS     the charged keys, without duplicates. A key holds the states of all limits of one rule.
+-- ARGV[1]  the charges in order. Fields of each charge, with their sizes in bytes:
+--            2        number of charges of the group after this one
+--            2        index of the key in KEYS
+--            1        index of the parameters in ARGV, minus one
 --            1        verb: 1 take exactly, 2 take up to, 3 take regardless (into debt), 4 refund, 5 reset, 6 renew;
---                     9, 10, 11: peek with 1, 2, 3
+--                     9, 10, 11: peek with verb 1, 2, 3
 --            7        cost
---            7        the key's offset for spread windows, if the parameters have one
---            1 + 14n  calendar windows: their number, start and end of each, if the parameters have one
---            1        for verbs 4 and 6: 0, or 1 followed by 1 byte for the number of stamps and for each stamp its thousands (7)
---                     and the rest (2); or 2, followed by the same and by the instant after which a refund is ignored (7)
--- ARGV[2…] the parameters in use, each a MessagePack array with one array per limit: its kind and its fields, which the file of
---          the algorithm lists.
+--            7        if a limit has spread windows: the key's offset
+--            1 + 14n  if a limit has a calendar window: number of calendar windows, then start and end of each
+--            1        for verbs 4 and 6: 0 no stamps, 1 stamps follow, 2 stamps and a deadline follow. Stamps: their number (1),
+--                     and for each stamp its quotient by 1000 (7) and its remainder (2). Deadline: the instant after which the
+--                     refund is ignored (7)
+-- ARGV[2…] the parameters in use. Each is a MessagePack array with one array per limit: the kind and the fields, which are listed
+--          in the header of the algorithm's file.
 --
 -- Reply    one string: the store's time in microseconds (7), then for each group
---            1 byte   status: 0 admitted (or done, for verbs 4 to 6), 1 refused, 2 a calendar window does not contain the store's
---                     time, 3 a key is of another type, 4 a key holds a value of another program; 16 is added to 0 or 1 when the
---                     state of a charge stays under other parameters than the charge has
---          and for status 0, 1, 16 and 17 for each charge
---            1        a bit for each limit that refuses it
---            7        what was taken, only for verbs 2, 10, 4 and 6
---            2        only for status 16 and 17: the length of the state that follows if it stays under other parameters; 0 if it
---                     is under those of the charge
---            n        the state after the charge: the value as stored, unless there are logs and leases, whose length varies: then
---                     without the head, and with their summaries. A state that stays under other parameters: always the
---                     value as stored, only leases by their summary; for verbs that take and peek, as it was before the charge
+--            1        status: 0 admitted (verbs 4 to 6: done), 1 refused, 2 a calendar window does not contain the store's time,
+--                     3 a key has another type, 4 a key holds another program's value. 16 is added to 0 or 1 if a state of the
+--                     group keeps parameters other than the charge's
+--          and, for status 0, 1, 16 and 17, for each charge
+--            1        one bit per limit, set if the limit refuses the charge
+--            7        only for verbs 2, 4, 6 and 10: the amount taken
+--            2        only for status 16 and 17: length of the state that follows if it keeps other parameters; otherwise 0
+--            n        the state after the charge. If the state has a fixed length: the value as stored. If a limit is a log or has
+--                     leases: the cells without the head, with summaries for logs and leases. If the state keeps other
+--                     parameters: the value as stored, with summaries only for leases; for verbs that take or peek, this is
+--                     the state before the charge
 --
--- Value    the head, which is the version of the format (1) and the parameters of the state (2 bytes for the length, then as in
---          ARGV), and then the cells of each limit. The version is 2. A value of version 1, which was never released, is replaced
---          as if the key were new. `special.lua` marks values of its own, which is removed here. A value of version 3 has a pool
---          before the state: `pool.lua` describes it, and keeps its floor in whatever is written here.
--- Law      the state of a key belongs to the parameters it was last charged under, its own. Time acts on it by these. A take under
---          other parameters is admitted if what is spent by the state's own parameters and the cost together fit the capacity
---          of the request's parameters; only then is the state converted and written. Refusals and peeks leave state and
---          parameters as they are. Refunds and renewals apply under the state's own parameters.
--- Expiry   every write sets it: a second after the state will be unused, rounded up to a quarter of a second. A key that lost its
---          expiry gets one with its next write; since states hold instants, it refuses no request until then.
+-- Value    a head, then the cells of each limit. The head is the format version (1), which is 2, the length of the parameters (2),
+--          and the parameters of the state as in ARGV. A value of version 1, which was never released, is treated as a new
+--          key. `special.lua` puts a mark into values, which is removed here. A value of version 3 has a pool before the
+--          state: see `pool.lua`, whose floor is applied to every write.
+-- Law      a state has the parameters of its last charge, called its own parameters. It refills or expires by these. A charge under
+--          other parameters is admitted if the amount used under the state's own parameters plus the cost fits the capacity of the
+--          charge's parameters. Only then is the state converted and written. Refusals and peeks change neither the state nor
+--          its parameters. Refunds and renewals are applied under the state's own parameters.
+-- Expiry   set by every write: one second after the state becomes unused, rounded up to a quarter of a second. If a key has lost
+--          its expiry, the next write sets one. Until then the key is harmless: states contain instants, so an old state is unused.
 --
--- Exactness: all numbers are integers, little-endian. Lua computes in doubles, which are exact for integers up to 2^53. The
--- sender bounds the parameters so that no product leaves that range, except where `arithmetic.lua` compares products exactly.
+-- Exactness: all numbers are little-endian integers. Lua computes in doubles, which are exact for integers up to 2^53. The sender
+-- bounds the parameters so that products stay in that range, except those that `arithmetic.lua` compares exactly.
 --
--- Errors: the script raises no error after its first write, and no value found under a key makes it raise one.
+-- Errors: the script raises no error after its first write, and no stored value makes it raise one.
 --
--- Speed: a call costs tens of microseconds before it decides anything, much of it for creating closures. So the common cases are
--- written out here, and each other file is run when it is first needed. `chunk(name, ...)` runs a file: `script.rs`.
+-- Speed: a call costs tens of microseconds before the first decision, mostly for creating closures. So this file contains the
+-- common cases, and every other file is run when it is first needed, by `chunk(name, ...)` (see `script.rs`).
 
--- Run as a chunk, with the keys of the states, the age of the charges in microseconds (they are decided as of that long ago), and
--- whether they are left out, so that only the time is answered: `merge.lua` uses both, otherwise they are 0 and false.
+-- Arguments of this chunk: the keys of the states, the age of the charges in microseconds, and whether to skip the charges and
+-- reply only with the time. Charges are decided as of `age` microseconds ago. `merge.lua` sets both; otherwise they are 0 and
+-- false.
 local keys, age, left_out = ...
 local floor = math.floor
 local pack, read, unpack = struct.pack, struct.unpack, unpack
@@ -63,16 +65,16 @@ local VERSION, POOLED = 2, 3
 local EXACTLY, UP_TO, REGARDLESS = 1, 2, 3
 local TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG = 1, 2, 3, 4, 5
 local CONCURRENCY, UNLIMITED, DENY_ALL, INTERVAL_BUCKET, SLIDING_SLICES = 6, 7, 8, 9, 10
--- How long a state is kept after it is unused, in quarters of a second.
+-- Time for which an unused state is kept, in quarters of a second.
 local MARGIN = 4
--- In place of a time until a state is unused, when it still has to be computed.
+-- Placeholder for a time until a state is unused that has to be computed later.
 local UNKNOWN = -1
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2] - age
 
--- The environment of the other files. A state further ahead of the clock than STALE (as in Rust) was written before
--- the clock was set back. `spread` and `windows` are those of the current charge.
+-- The environment of the other files. If a state is further ahead of the clock than STALE (as in Rust), the clock was set back
+-- after it was written. `spread` and `windows` belong to the current charge.
 local NO_WINDOWS = {}
 local context = {
   now = now, STALE = 1000000, EXACTLY = EXACTLY, UP_TO = UP_TO, REGARDLESS = REGARDLESS, spread = 0, windows = NO_WINDOWS,
@@ -81,29 +83,29 @@ local context = {
 
 -- Parameters ------------------------------------------------------------------------------------------------------------------
 
--- The functions of an algorithm. A limit is a table with its parameters; its cells begin at `limit.cell` in the cells of a state.
+-- The functions of an algorithm. A limit is a table with its parameters; its cells start at `limit.cell` in the cells of a state.
 --   read(fields)                       returns the limit with these parameters
---   format, cells                      how its cells are packed, and how many they are; of the limit where they depend on it
+--   format, cells                      pack format and number of its cells; fields of the limit if they depend on the parameters
 --   init(limit, cells)                 writes the state of a new key
---   weigh(limit, cells, verb, cost)    returns how much is admitted, or nil; remembers in the limit what it read
---   commit(limit, cells, taken)        takes it, directly after weighing it; returns the microseconds until the state is unused,
---                                      or nil if nothing was written
---   refuse(limit, cells, verb, cost)   records a refusal, directly after weighing it; returns true if anything was written
---   fast(limit, one, other, cost)      only for algorithms with two cells: returns both after a plain take, and what `commit`
---                                      returns; nil if the fast path does not apply
---   refund(limit, cells, cost, stamp)  returns how much is accepted
+--   weigh(limit, cells, verb, cost)    returns the admitted amount, or nil; caches the state that it read in the limit
+--   commit(limit, cells, taken)        takes the amount, directly after `weigh`; returns the microseconds until the state is
+--                                      unused, or nil if nothing was written
+--   refuse(limit, cells, verb, cost)   records a refusal, directly after `weigh`; returns true if anything was written
+--   fast(limit, one, other, cost)      only for algorithms with two cells: takes exactly `cost`; returns both new cells and the
+--                                      result of `commit`, or nil if the fast path does not apply
+--   refund(limit, cells, cost, stamp)  returns the accepted amount
 --   renew(limit, cells, stamp)         only for leases: returns whether the lease was still held
---   used(limit, cells)                 returns what is used up, with debt: whole tokens, and a fraction as part and whole
---   start_with(limit, cells, whole, part, per)   writes the state that has just that used up, rounded up to what the limit
---                                      distinguishes; returns false if it is more than the limit can hold
---   at_least, refresh, window_end      only where `exchange.lua` grants leases: the floor of `pool.lua`, the state as of now, and
---                                      the end of the window
---   convert(limit, cells, own, before) writes `cells` with what `before` says, a state of the same algorithm under the
---                                      parameters `own`; returns false if `start_with` what is used up does as well or has to do
+--   used(limit, cells)                 returns the used amount, including debt: whole tokens, and a fraction `part / per`
+--   start_with(limit, cells, whole, part, per)   writes a state in which this amount is used, rounded up to the resolution of the
+--                                      limit; returns false if the limit cannot hold the amount
+--   at_least, refresh, window_end      only for limits that `exchange.lua` can lease: apply the floor of `pool.lua`, advance the
+--                                      state to now, return the end of the window
+--   convert(limit, cells, own, before) converts `before`, a state of the same algorithm with the parameters `own`, and writes it to
+--                                      `cells`; returns false if the caller must use `start_with` with the used amount instead
 --   until_unused(limit, cells)         returns the microseconds until the state is unused
---   encode(limit, cells)               only where the length of the state varies: returns how it is stored
---   sound(limit, cells)                likewise: returns whether a state that was read can be one
---   summary(limit, cells, verb, cost, refuses, settled)   likewise: returns what the reply carries instead of the state
+--   encode(limit, cells)               only for states of variable length: returns the stored form
+--   sound(limit, cells)                likewise: returns whether the cells that were read are a valid state
+--   summary(limit, cells, verb, cost, refuses, settled)   likewise: returns the form of the state in the reply
 local algorithms = {}
 local function algorithm_of(kind)
   local algorithm = algorithms[kind]
@@ -131,17 +133,17 @@ local function algorithm_of(kind)
   return algorithm
 end
 
--- Returns the limits with these parameters. Raises an error for bytes that are not parameters. The head of a value is the first
--- cell of a state, so that one call reads or writes a value.
+-- Returns the limits with these parameters, or raises an error if the bytes are not parameters. The head of a value is the first
+-- cell of a state, so that one `pack` or `unpack` handles the whole value.
 local parsed = {}
 local function parse(bytes)
   local fields = cmsgpack.unpack(bytes)
   local head = pack('<BI2c0', VERSION, #bytes, bytes)
   local limits = {
     head = head, count = #fields, cells = 1, format = '<c' .. #head, size = 0,
-    -- Whether the value is always of the same length; whether, besides, a charge needs neither spread nor windows; whether a new
-    -- key has less than the capacity; whether a window is spread; the indexes of calendar windows; the fast path of a single
-    -- limit.
+    -- fixed: the value has a fixed length. simple: fixed, and charges need neither spread nor windows. partial: a new key starts
+    -- with less than the capacity. spread: a limit has spread windows. windows: indexes of calendar windows. fast: the fast path,
+    -- if there is only one limit.
     fixed = true, simple = true, partial = false, spread = false, windows = NO_WINDOWS, fast = false,
   }
   for index = 1, #fields do
@@ -167,7 +169,7 @@ local function parse(bytes)
   return limits
 end
 
--- The limits with the parameters at an index of the arguments.
+-- Returns the limits with the parameters at an index of ARGV, minus one.
 local parameters = {}
 local function parameters_at(index)
   local bytes = arguments[index + 1]
@@ -178,18 +180,18 @@ end
 
 -- Keys ------------------------------------------------------------------------------------------------------------------------
 
--- The present values, by the index of their key: as found or as changed by the charges so far. False if there is none,
--- or if it has to be packed from the record. The fast path uses nothing else of a key.
+-- The current values by key index, including changes by the charges so far. False if there is no value, or if it must be packed
+-- from the record. The fast path uses only these values and no records.
 local values = {}
--- One record for each key that needs more than the fast path. It has few fields, since creating it costs time:
---   1…        the cells of the state, of which the first is the head of the value
+-- One record for each key that needs more than the fast path. Creating a record is slow, so it has few fields:
+--   1…        the cells of the state; the first cell is the head of the value
 --   limits    the state's own parameters
---   unused    the microseconds until the state is unused or UNKNOWN, if it has to be written; otherwise false
--- A key without a value that does not have to be written does not exist yet, and its cells are those of a new key. Rarely also:
---   begins    true for a new key that starts with less than the capacity: it has to be written when next charged or refused
---   delete    true if the key has to be deleted unless it is written
---   spread, windows   those of the last charge, which the expiry may depend on
---   gap_passed  true in a converted log: the minimum gap has passed, so it is not to be judged by entries that were moved
+--   unused    if the record must be written: the microseconds until the state is unused, or UNKNOWN; otherwise false
+-- If a key has no value and must not be written, it does not exist yet, and its cells are those of a new key. Rare fields:
+--   begins    true for a new key that starts with less than the capacity: the next charge or refusal must write it
+--   delete    true if the key must be deleted, unless it is written
+--   spread, windows   those of the last charge, which may affect the expiry
+--   gap_passed  true in a converted log whose minimum gap has passed: the gap must not be checked again with the moved entries
 --   status    3 or 4 if the key cannot be used
 local records = {}
 -- The pools of keys that have one, by the index of the key.
@@ -204,12 +206,12 @@ if #keys > 0 and not left_out then
       if version == POOLED then
         has_pools = true
       elseif mark == 204 and version == VERSION and #value > 7 then
-        -- The mark of `special.lua`, in a value with at least a head.
+        -- Removes the mark of `special.lua` from a value that has at least a head.
         values[key] = pack('<BI2', VERSION, read('<I2', value, 2) - 1) .. string.sub(value, 4, 5) .. string.sub(value, 7)
       end
     end
   end
-  -- A key of another type reads as absent, so the absent ones are counted.
+  -- MGET returns nothing for a key of another type, so check whether missing keys exist.
   local missing = {}
   for key = 1, #keys do
     if not values[key] then missing[#missing + 1] = keys[key] end
@@ -221,8 +223,9 @@ if #keys > 0 and not left_out then
   end
 end
 
--- Writes a value that will be unused after these microseconds. The expiry is an instant, since the store would otherwise convert
--- it for its replicas, and a multiple of a quarter of a second, since most are then equal: formatting takes a tenth of all time.
+-- Writes a value that will be unused after `unused` microseconds. The expiry is absolute, because the store would otherwise convert
+-- it for its replicas. It is a multiple of 250 ms, so that most expiries are equal and are formatted only once: formatting takes
+-- a tenth of the total time.
 local expiries, slow_path = {}, nil
 local function write(key, value, unused)
   if pooled[key] then value, unused = slow_path().with_pool(pools, pooled[key], value) end
@@ -252,7 +255,7 @@ slow_path = function()
   return slow
 end
 
--- What is left of leases is taken into account before anything is decided. A value that cannot be read stays, and is not ours.
+-- Applies the floors of pools before any decision. A value that cannot be decoded stays as it is and is later rejected.
 if has_pools then
   pools = chunk('pool', now)
   for key = 1, #keys do
@@ -270,8 +273,8 @@ while position <= #charges do
   local limits = parameters[index] or parameters_at(index)
   local record, done, fast = records[key], false, limits.fast
   if fast and not record and rest == 0 and verb == EXACTLY then
-    -- The fast path, which most charges take: one bucket, and the cost fits. It works on the stored value, without a
-    -- record, and writes immediately, so that the next charge of the key finds the result.
+    -- The fast path, for most charges: one bucket, and the cost fits. It works on the stored value without a record, and writes
+    -- immediately, so that the next charge of the key sees the result.
     local value, head, one, other, unused = values[key], nil, 0, 0, nil
     if not value then
       head = not limits.partial and limits.head
@@ -288,8 +291,7 @@ while position <= #charges do
     end
   end
   if not done then
-    -- The middle path: one charge of any verb that takes, on limits whose states are of fixed length and are under these
-    -- parameters.
+    -- The middle path: one charge with any verb that takes. Its state has a fixed length and the charge's parameters.
     if rest ~= 0 or verb > REGARDLESS or not limits.simple then
       record = nil
     elseif not record then
@@ -335,7 +337,7 @@ while position <= #charges do
       local value = values[key]
       if unused then
         value = pack(limits.format, unpack(record, 1, limits.cells))
-        -- A limit from which nothing was taken has not returned the time until it is unused.
+        -- If nothing was taken, some limits may not have returned a time.
         values[key], record.unused = value, taken > 0 and unused or UNKNOWN
       elseif not value then
         value = pack(limits.format, unpack(record, 1, limits.cells))
@@ -352,8 +354,8 @@ while position <= #charges do
   end
 end
 
--- Writes the records. A write can fail only at the first one (out of memory, a replica); then nothing is written and
--- the call fails as a whole. The permission to set and delete was tested when the connection was made.
+-- Writes the records. Only the first write can fail (out of memory, or a replica); then nothing is written and the whole call
+-- fails. The permissions for SET and DEL were tested when the connection was opened.
 for key, record in pairs(records) do
   local limits, unused = record.limits, record.unused
   if unused and limits.cells > 1 then
@@ -361,7 +363,7 @@ for key, record in pairs(records) do
     write(key, values[key] or slow_path().value_of(record), unused)
   elseif record.delete then
     if pooled[key] then
-      -- A reset leaves the leases of nodes as they are, in the window of the key.
+      -- A reset does not affect leases that nodes hold, so the pool stays.
       context.spread, context.knows_key = record.spread or 0, true
       write(key, slow_path().value_of(record), 0)
     else

@@ -1,14 +1,16 @@
--- The pool of a key: tokens that were granted to nodes in advance, under `consistency: leased`. `exchange.lua` grants them; this
--- file keeps what must hold while they are out, in every script that changes the state.
+-- The pool of a key: the tokens that nodes hold in leases under `consistency: leased`. `exchange.lua` grants the leases. Every
+-- script that changes the state uses this file to maintain the pool's invariant, the floor.
 --
--- Mirrors `touch` and its helpers of `tollgate_share::lease::Pool` for times that are whole microseconds.
+-- Mirrors `tollgate_share::lease::Pool::touch` and its helpers for times in whole microseconds.
 --
--- Value    of a key with a pool: the version, which is 3 (1), the epoch of the pool, which is when it was created (7), until when
---          it is hungry (7), the number of slices (1), for each slice its expiry (7), its sum (7) and how many leases it has (4),
---          and then the value of the state as in `main.lua`. A pool without slices that is not hungry is not stored.
--- Floor    what is outstanding counts as used for as long as it is: otherwise the state would refill to the whole burst beside it.
+-- Value    of a key with a pool: the version (1), which is 3; the epoch of the pool (7), which is its creation time; the end of its
+--          hunger (7); the number of slices (1); for each slice its expiry (7), its sum (7) and its number of leases (4); and then
+--          the value of the state as in `main.lua`. A pool is stored only while it has slices or is hungry.
+-- Floor    outstanding tokens count as used until they are settled or expire. Otherwise the state would refill to the full burst
+--          while nodes still hold tokens.
 --
--- A pool is a table with its slices in ascending order of expiry, each { expiry, sum, leases }, and `epoch` and `hungry_until`.
+-- A pool is a table of slices in ascending order of expiry, each { expiry, sum, leases }, with the fields `epoch` and
+-- `hungry_until`.
 
 local now = ...
 local ceil, max = math.ceil, math.max
@@ -21,7 +23,7 @@ function pools.new()
   return { epoch = now, hungry_until = 0 }
 end
 
--- Returns the pool and the value of the state; nil if the value is damaged.
+-- Returns the pool and the value of the state, or nil if the value is damaged.
 function pools.open(value)
   if #value < HEAD then return nil end
   local _, epoch, hungry_until, count = read('<BI7I7B', value)
@@ -36,7 +38,7 @@ function pools.open(value)
   return pool, sub(value, at)
 end
 
--- Returns the value of a key with this pool and this value of its state.
+-- Returns the combined value of a pool and a state.
 function pools.close(pool, state)
   local parts = { pack('<BI7I7B', VERSION, pool.epoch, pool.hungry_until, #pool) }
   for number = 1, #pool do
@@ -47,7 +49,7 @@ function pools.close(pool, state)
   return table.concat(parts)
 end
 
--- Returns until when a pool has to be stored; 0 if not at all.
+-- Returns the instant until which a pool must be stored, or 0 if it is no longer needed.
 function pools.needed_until(pool)
   local last = max(pool[#pool] and pool[#pool][1] or 0, pool.hungry_until)
   return last > now and last or 0
@@ -73,13 +75,13 @@ function pools.add(pool, expiry, sum, leases)
   pool[#pool + 1] = { expiry, sum, leases }
 end
 
--- Returns when a lease that is granted now expires, if no window ends before.
+-- Returns the expiry of a lease that is granted now, unless a window ends earlier.
 function pools.expiry()
   return ceil((now + TTL) / SECOND) * SECOND
 end
 
--- Returns whether the floor can be kept in states of these limits. If not, the rule has other limits by now than the leases
--- were granted under.
+-- Returns whether the floor can be applied to states of these limits. It cannot if the rule's limits have changed to a kind
+-- that cannot be leased.
 local function can_lease(limits)
   for number = 1, limits.count do
     if not limits[number].algorithm.at_least or limits[number].window then return false end
@@ -87,14 +89,14 @@ local function can_lease(limits)
   return true
 end
 
--- Keeps what is outstanding used, as of an instant.
+-- Raises the used amount to the outstanding amount, as of an instant.
 function pools.raise_floor(limits, cells, pool, at)
   if not can_lease(limits) then return end
   local sum = pools.outstanding(pool)
   for number = 1, limits.count do limits[number].algorithm.at_least(limits[number], cells, at, sum) end
 end
 
--- Advances to the present: expired slices count as spent, and the state refills to the burst less what is outstanding.
+-- Advances the pool to now: expired slices count as spent, and the state refills up to the burst minus the outstanding amount.
 function pools.touch(limits, cells, pool)
   while pool[1] and pool[1][1] <= now do
     pools.raise_floor(limits, cells, pool, pool[1][1])
@@ -104,7 +106,7 @@ function pools.touch(limits, cells, pool)
     for number = 1, limits.count do limits[number].algorithm.refresh(limits[number], cells) end
     pools.raise_floor(limits, cells, pool, now)
   end
-  -- The clock was set back: no lease lasts longer than one that is granted now.
+  -- If the clock was set back, slices are shortened to the expiry of a lease that is granted now.
   local latest = pools.expiry()
   while pool[1] and pool[#pool][1] > latest + SECOND do
     local slice = table.remove(pool)

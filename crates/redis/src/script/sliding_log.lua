@@ -1,10 +1,10 @@
 -- Sliding log: `SlidingLog` in Rust.
 --
 -- Fields   5, limit, length, debt, initial, gap, 1 if refused attempts count.
--- Cells    how many of the oldest entries belong to no request (2): what `initial` leaves out, or another algorithm used
---          up; and the instants of the entries, oldest first (7 each), after their length in bytes (2).
--- Summary  entries inside the window (2), the wait for what was asked (7), the wait for the same again (7), the newest
---          entry (7, or 0), and how long until the state is unused (7).
+-- Cells    number of oldest entries that belong to no request (2), but represent capacity missing from `initial` or used under
+--          another algorithm; length of the entries in bytes (2); instants of the entries, oldest first (7 each).
+-- Summary  number of entries in the window (2), wait for the request (7), wait for the same request again (7), newest entry
+--          (7, or 0), time until the state is unused (7).
 
 local context = ...
 local now, STALE, UP_TO, REGARDLESS = context.now, context.STALE, context.UP_TO, context.REGARDLESS
@@ -29,7 +29,7 @@ function log.sound(limit, cells)
   return #cells[limit.cell + 1] % 7 == 0 and cells[limit.cell] * 7 <= #cells[limit.cell + 1]
 end
 
--- Returns the number of entries, and the instant that later ones count as made at: now, if the clock was set back.
+-- Returns the number of entries, and, if the clock was set back, now: the instant to use for later entries.
 local function ring(limit, cells)
   local entries = cells[limit.cell + 1]
   local count = #entries / 7
@@ -37,14 +37,14 @@ local function ring(limit, cells)
   return min(count, limit.slots), nil
 end
 
--- Returns the entry at that index before the newest; it must exist.
+-- Returns an existing entry. Index 0 is the newest entry.
 local function entry(entries, index, latest)
   local instant = read('<I7', entries, #entries - 7 * index - 6)
   if latest and instant > latest then return latest end
   return instant
 end
 
--- Returns the first index from `low` on and before `high` whose entry is not later than `instant`.
+-- Returns the first index in [low, high) whose entry is not later than `instant`, or `high`.
 local function later_than(entries, latest, low, high, instant)
   while low < high do
     local middle = floor((low + high) / 2)
@@ -53,38 +53,36 @@ local function later_than(entries, latest, low, high, instant)
   return low
 end
 
--- Returns how many entries are inside the window, how many there are in all, and the latest instant
--- that `ring` returns.
+-- Returns the number of entries in the window, and both results of `ring`.
 local function inside_of(limit, cells)
   local count, latest = ring(limit, cells)
   return later_than(cells[limit.cell + 1], latest, 0, count, now - limit.length), count, latest
 end
 
--- Returns how much of a gap after the last request is left.
+-- Returns the remaining part of a gap after the last request.
 local function gap_left(cells, cell, count, latest, gap)
   if gap == 0 or count <= cells[cell] then return 0 end
   return max(entry(cells[cell + 1], 0, latest) + gap - now, 0)
 end
 
--- Returns what is asked, with what applies to it: the cost, the most inside the window, the gap after the previous request.
+-- Returns the cost to check, the maximum number of entries in the window, and the minimum gap after the last request.
 local function wanted(limit, cells, verb, cost)
   if verb == REGARDLESS then return cost, limit.slots, 0 end
   if verb == UP_TO and cost > 0 then cost = min(cost, max(limit.limit - inside_of(limit, cells), 1)) end
   return cost, limit.limit, cells.gap_passed and 0 or limit.gap
 end
 
--- Returns how much of a span is left, counted from the entry at that index once `written` further entries are made now.
+-- Returns the remaining part of a span that starts with the entry at an index, as if `written` entries had been added now.
 local function left(entries, count, latest, written, index, span)
   if index >= written then
     if index - written >= count then return 0 end
     return max(entry(entries, index - written, latest) + span - now, 0)
   end
-  -- An entry made now is never before the newest, so that the order holds.
+  -- An added entry is never earlier than the newest entry, so that entries stay sorted.
   return max((count > 0 and max(entry(entries, 0, latest), now) or now) + span - now, 0)
 end
 
--- Returns how long until the cost is admitted, once `written` further entries are made now. The cost is at most the
--- ceiling.
+-- Returns the time until the cost is admitted, as if `written` entries had been added now. The cost must not exceed the ceiling.
 local function wait(limit, cells, cost, ceiling, gap, written)
   local entries, count, latest = cells[limit.cell + 1], ring(limit, cells)
   local room = left(entries, count, latest, written, ceiling - cost, limit.length)
@@ -93,11 +91,11 @@ local function wait(limit, cells, cost, ceiling, gap, written)
   return max(room, gap_left(cells, limit.cell, count, latest, gap))
 end
 
--- Makes entries now and returns their instant. The oldest entries beyond the maximum are dropped.
+-- Adds entries now and returns their instant. Drops the oldest entries beyond the maximum.
 local function push(limit, cells, units, count, latest)
   local entries = cells[limit.cell + 1]
   if latest then
-    -- Entries ahead of the clock count as made now.
+    -- Moves entries ahead of the clock to now.
     local ahead = later_than(entries, nil, 0, count, latest)
     entries = sub(entries, 1, #entries - 7 * ahead) .. rep(pack('<I7', latest), ahead)
   end
@@ -136,26 +134,25 @@ function log.commit(limit, cells, taken)
   return max(instant + max(limit.length, limit.gap) - now, 0)
 end
 
--- Returns the wait that a refusal reports, and how many entries it makes: if refused attempts count, the next request finds this
--- attempt in the log.
+-- Returns the wait of a refusal, and the number of entries that it adds. If refused attempts count, the wait includes this attempt.
 local function refusal(limit, cells, verb, cost)
   local units, ceiling, gap = wanted(limit, cells, verb, cost)
-  -- A request that can never be admitted makes no entries.
+  -- A request that can never be admitted adds no entries.
   if units > ceiling then return 0, 0 end
   local asked = wait(limit, cells, units, ceiling, gap, 0)
   if asked == 0 or not limit.counts_refused then return asked, 0 end
-  -- A request for up to an amount is admitted as soon as one unit fits.
+  -- An `UP_TO` request is admitted as soon as one unit fits.
   return wait(limit, cells, verb == UP_TO and 1 or units, ceiling, gap, units), units
 end
 
--- Returns how much of this limit's gap after the last request is left, in a state under the parameters `own`, which remembers the
--- request for its own length or gap.
+-- Returns the remaining part of this limit's gap after the last request, for a state with the parameters `own`. The gap is capped,
+-- because such a state remembers the request only for its own length or gap.
 function log.gap_left(limit, own, cells)
   local count, latest = ring(own, cells)
   return gap_left(cells, own.cell, count, latest, min(limit.gap, max(own.length, own.gap)))
 end
 
--- Returns how many entries a request that this limit refuses makes in a state under the parameters `own`.
+-- Returns the number of entries that a request refused by this limit adds to a state with the parameters `own`.
 function log.attempts(limit, own, cells, verb, cost)
   if not limit.counts_refused then return 0 end
   if verb == UP_TO then return min(cost, max(limit.limit - inside_of(own, cells), 1)) end
@@ -171,7 +168,7 @@ end
 function log.refund(limit, cells, cost, stamp)
   local cell, entries = limit.cell, cells[limit.cell + 1]
   local inside, count, latest = inside_of(limit, cells)
-  -- Without a stamp the oldest entries: they are about to leave, so that grants the least.
+  -- Without a stamp, removes the oldest entries. They expire first, so this restores the least capacity.
   local from, to = inside - min(cost, inside), inside
   if stamp then
     from = later_than(entries, latest, 0, inside, stamp)
@@ -197,8 +194,8 @@ function log.used(limit, cells)
   return inside_of(limit, cells), 0, 1
 end
 
--- Keeps the entries that are inside the own window, and the last request if only its gap needs it. Entries older than a shorter
--- new window count as made at its beginning, so that as much is used as before.
+-- Keeps the entries inside the old window, and the last request if only its gap needs it. If the new window is shorter, older
+-- entries are moved to its start, so that the used amount stays the same.
 function log.convert(limit, cells, own, before)
   local entries = before[own.cell + 1]
   local inside, count, latest = inside_of(own, before)
@@ -211,7 +208,7 @@ function log.convert(limit, cells, own, before)
     if index < inside and instant < oldest then instant = oldest end
     copies[kept - index] = pack('<I7', instant)
   end
-  -- The gap is judged by the entries as they were: `gap_left`.
+  -- `gap_left` checks the gap with the original entries.
   cells.gap_passed = true
   cells[limit.cell] = max(kept - (count - before[own.cell]), 0)
   cells[limit.cell + 1] = table.concat(copies)
@@ -220,7 +217,7 @@ end
 
 function log.summary(limit, cells, verb, cost, refuses, settled)
   local inside, count, latest = inside_of(limit, cells)
-  -- After a refusal was recorded, its wait can no longer be computed.
+  -- A recorded refusal has changed the entries, so its wait was saved in `cells`.
   local asked = 0
   if refuses then asked = settled and cells[-limit.cell] or refusal(limit, cells, verb, cost) end
   local again = cost <= limit.limit and wait(limit, cells, cost, limit.limit, limit.gap, 0) or 0

@@ -1,8 +1,8 @@
 -- Sliding slices: `SlidingSlices` in Rust.
 --
--- Fields   10, limit, length of a slice, debt, initial, number of slices that make up the window.
--- Cells    the end of the present slice (7), what is counted in the window (7) and in the present slice (7), and the counts of the
---          slices before, each at its number modulo the number of slices, in as few bytes as hold the limit and its debt.
+-- Fields   10, limit, length of a slice, debt, initial, number of slices per window.
+-- Cells    end of the current slice (7), count of the window (7), count of the current slice (7), and a ring with the counts of the
+--          previous slices. A count has as many bytes as limit plus debt need.
 
 local context = ...
 local now, STALE, UP_TO, EXACTLY = context.now, context.STALE, context.UP_TO, context.EXACTLY
@@ -27,7 +27,7 @@ local function next_end(limit)
   return now + limit.precision - now % limit.precision
 end
 
--- Returns the cell of the count of the slice with that number.
+-- Returns the cell with the count of the slice with this number.
 local function cell_of(limit, number)
   return limit.cell + 3 + number % limit.slices
 end
@@ -41,14 +41,14 @@ local function counts(limit, cells)
   return sum, min(cells[limit.cell + 2], sum)
 end
 
--- Returns four values: the end of the current slice, the count of the window, the count of that slice, and the number of slices
--- that began since the state was written, or -1 if no earlier slice counts any more.
+-- Returns four values: the end of the current slice, the count of the window, the count of the current slice, and the number of
+-- slices that have started since the state was written, or -1 if no earlier slice counts any more.
 local function current(limit, cells)
   local stop, precision = cells[limit.cell], limit.precision
   local sum, present = counts(limit, cells)
   if now < stop and stop <= now + limit.most then return stop, sum, present, 0 end
   local next_stop = next_end(limit)
-  -- The clock was set back: all of it belongs to the present slice.
+  -- The clock was set back: the whole count is moved to the current slice.
   if stop > next_stop then return next_stop, sum, sum, -1 end
   local turns = floor((next_stop - stop + precision - 1) / precision)
   if turns > limit.slices or sum == 0 then return next_stop, 0, 0, -1 end
@@ -57,7 +57,7 @@ local function current(limit, cells)
   return next_stop, max(sum, 0), 0, turns
 end
 
--- Returns the count of the slice that is `back` slices before the present one.
+-- Returns the count of the slice that is `back` slices before the current one.
 local function older(limit, cells, stop, turns, back)
   if turns < 0 or back < turns then return 0 end
   if turns > 0 and back == turns then
@@ -68,7 +68,7 @@ local function older(limit, cells, stop, turns, back)
   return cells[cell_of(limit, number + limit.slices - (back - turns))]
 end
 
--- Writes what is counted, after shifting the slices to the present one.
+-- Advances the ring to the current slice, and writes the end and the counts.
 local function write(limit, cells, stop, sum, present, turns)
   local cell = limit.cell
   if turns < 0 then
@@ -113,7 +113,7 @@ end
 function sliced.refund(limit, cells, cost, stamp)
   local stop, sum, present, turns = current(limit, cells)
   local gap = stop - (stamp or stop)
-  -- After a change of the slices, they may end at other instants.
+  -- If the slice length was changed, the stamp may not be the end of a slice.
   if gap < 0 or gap % limit.precision ~= 0 then return 0 end
   local back = gap / limit.precision
   if back > limit.slices then return 0 end
@@ -148,7 +148,7 @@ function sliced.start_with(limit, cells, spent, part)
   return true
 end
 
--- Slices of the same length, in a window at least as long, keep their counts.
+-- Slices keep their counts if they have the same length and the new window is at least as long.
 function sliced.convert(limit, cells, own, before)
   if limit.precision ~= own.precision or limit.slices < own.slices then return false end
   local stop, sum, present, turns = current(own, before)

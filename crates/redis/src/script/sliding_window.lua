@@ -1,7 +1,7 @@
 -- Sliding window: `SlidingWindow` in Rust.
 --
 -- Fields   4, limit, length, debt, initial.
--- Cells    the end of the window (7), what was counted in the one before (7), and what is counted in it (7).
+-- Cells    end of the window (7), count of the previous window (7), count of the window (7).
 
 local context = ...
 local now, STALE, UP_TO, EXACTLY = context.now, context.STALE, context.UP_TO, context.EXACTLY
@@ -24,13 +24,13 @@ local function next_end(limit)
   return now + limit.length - now % limit.length
 end
 
--- Returns the end of the current window, and the counts of the one before and of it.
+-- Returns the end of the current window, the count of the previous window, and the count of the current one.
 local function current(limit, cells)
   local cell, deepest = limit.cell, limit.deepest
   local stop, previous, used = cells[cell], min(cells[cell + 1], deepest), min(cells[cell + 2], deepest)
   if now < stop and stop <= now + limit.most then return stop, previous, used end
   local next_stop = next_end(limit)
-  -- The clock was set back: the counts are those of the present window.
+  -- The clock was set back: the counts are moved to the current window.
   if stop > next_stop then return next_stop, previous, used end
   if next_stop - stop <= limit.length then return next_stop, used, 0 end
   return next_stop, 0, 0
@@ -45,13 +45,13 @@ function window.init(limit, cells)
   window.start_with(limit, cells, limit.limit - limit.initial, 0)
 end
 
--- Returns what the window before still weighs, rounded up.
+-- Returns the weighted count of the previous window, rounded up.
 local function weight(limit, stop, previous)
   if previous == 0 then return 0 end
   return ceil_of(previous, min(stop - now, limit.length), limit.length)
 end
 
--- Returns the whole units that fit on top of the estimate.
+-- Returns the number of whole units that fit on top of the estimate.
 local function available(limit, stop, previous, used)
   return max(limit.limit - used - weight(limit, stop, previous), 0)
 end
@@ -72,7 +72,7 @@ end
 
 function window.commit(limit, cells, taken)
   local cell, stop, previous, used = limit.cell, limit.seen_end, limit.seen_previous, limit.seen_used
-  -- Only a clock that was set back makes a window end earlier, and even a refusal writes that.
+  -- A window ends earlier only if the clock was set back; even a refusal writes this repair.
   if taken == 0 and cells[cell] <= stop then return nil end
   used = min(used + taken, limit.deepest)
   cells[cell], cells[cell + 1], cells[cell + 2] = stop, previous, used

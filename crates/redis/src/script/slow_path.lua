@@ -1,7 +1,7 @@
--- Everything beyond the paths in `main.lua`: groups of several charges, the other verbs, states under other parameters than the
--- charge has, logs and leases, and charges with calendar or spread windows.
+-- The slow path of `main.lua`: groups of several charges, verbs that do not take, states with parameters other than the charge's,
+-- logs and leases, and charges with calendar or spread windows.
 --
--- `decide` decides the group at a position, appends the result to the reply and returns the position after it.
+-- `decide` decides the group at a position, appends the result to the reply and returns the position after the group.
 
 local main = ...
 local context, records, values, reply, parsed, parse = main.context, main.records, main.values, main.reply, main.parsed, main.parse
@@ -25,7 +25,7 @@ local function new_record(limits)
   return record
 end
 
--- Uses the charge's calendar windows for a limit of the state, or none if the charge's limit has other windows.
+-- Selects the charge's calendar windows for a limit of the state, or no windows if the charge's limit has another calendar.
 local function use_windows(charge, record, index)
   local limit, own = charge.limits[index], record.limits[index]
   local alike = not own.window or (limit and limit.window == own.window and limit.length == own.length
@@ -33,9 +33,9 @@ local function use_windows(charge, record, index)
   context.windows, context.other_calendar = alike and charge.windows or NO_WINDOWS, not alike
 end
 
--- Returns a record with the state of a charge's key converted to the parameters of the charge, limit by limit, and a
--- bit for each limit that cannot hold what is used up, or whose minimum gap after the last request has not passed. A
--- limit without a predecessor starts unused.
+-- Converts the state of a charge's key to the parameters of the charge, limit by limit. Returns the record, and one bit per limit,
+-- set if the limit cannot hold the used amount or its minimum gap after the last request has not passed. A limit without a
+-- predecessor starts unused.
 local function converted(charge)
   local limits, record = charge.limits, charge.record
   local cells, overfull = { limits = limits, unused = false, limits.head }, 0
@@ -64,10 +64,10 @@ local function converted(charge)
   return cells, overfull
 end
 
--- The number of fields of each kind of limit.
+-- Number of fields by kind of limit.
 local FIELDS = { 7, 10, 6, 5, 7, 4, 1, 1, 9, 6 }
 
--- Returns whether parameters found in a value are such that a limit can compute with them: a damaged value may read as anything.
+-- Returns whether limits can compute with parameters from a stored value. A damaged value may contain anything.
 local function is_plausible(fields)
   if type(fields) ~= 'table' or #fields == 0 or #fields > 8 then return false end
   for index = 1, #fields do
@@ -86,7 +86,7 @@ local function is_plausible(fields)
   return true
 end
 
--- Returns the record of a value under these parameters, or nil if it is not such a value.
+-- Returns the record of a value with these parameters, or nil if the value does not have their format.
 local function record_under(limits, value)
   if limits.fixed then
     if #value ~= limits.size then return nil end
@@ -103,7 +103,7 @@ local function record_under(limits, value)
   return cells
 end
 
--- Returns the record of a value under its own parameters, or nil if the value is not ours.
+-- Returns the record of a value with its own parameters, or nil if another program wrote the value.
 local function decode(value)
   if #value < 3 then return nil end
   local version, length = read('<BI2', value)
@@ -119,7 +119,7 @@ local function decode(value)
   return record_under(limits, value)
 end
 
--- Returns whether nothing is used up of the state of a record.
+-- Returns whether the state of a record is unused.
 local function is_unused(charge, record)
   for index = 1, record.limits.count do
     local own = record.limits[index]
@@ -129,8 +129,8 @@ local function is_unused(charge, record)
   return true
 end
 
--- Returns the record of a charge's key, or nil and a status. A charge that only peeks, or refunds where nothing was
--- taken, creates no record for a key that does not exist: the state of a new key depends on the charge that creates it.
+-- Returns the record of a charge's key, or nil and a status. For a key that does not exist, only a charge that takes stores a new
+-- record, because the state of a new key depends on the charge that creates it.
 local function record_of(charge)
   local key, limits = charge.key, charge.limits
   local record, value, replaced = records[key], values[key], false
@@ -146,7 +146,7 @@ local function record_of(charge)
     if record.status then return nil, record.status end
     local known = record.unused or value or record.limits == limits
     if known and limits.partial and record.limits ~= limits and (charge.verb < REFUND or charge.verb > PEEK) then
-      -- A key with nothing used under other limits counts as new under limits with an initial amount.
+      -- Under limits with an initial amount, an unused key with other limits counts as a new key.
       known = not is_unused(charge, record)
       context.windows = charge.windows
       if not known and charge.verb < REFUND then values[key] = false end
@@ -160,7 +160,7 @@ local function record_of(charge)
   return new
 end
 
--- Returns the value that a record is written as; for a reply, with summaries in place of leases.
+-- Returns the stored value of a record. With `for_reply`, leases are replaced by their summaries.
 local function value_of(record, for_reply)
   local limits = record.limits
   if limits.fixed then return pack(limits.format, unpack(record, 1, limits.cells)) end
@@ -179,14 +179,14 @@ local function value_of(record, for_reply)
   return concat(parts)
 end
 
--- Notes that a state was changed, or has to be written because it begins.
+-- Schedules a record for writing if its state changed, or if it is a new record that must be written.
 local function note(key, record, changed)
   if changed or record.begins then values[key], record.unused, record.begins = false, UNKNOWN, nil end
 end
 
 -- Verbs -----------------------------------------------------------------------------------------------------------------------
 
--- Returns how much is admitted, and a bit for each limit that refuses.
+-- Returns the admitted amount, and one bit per limit, set if the limit refuses.
 local function weigh(limits, cells, verb, cost, overfull)
   local taken, refusing = cost, 0
   for index = 1, limits.count do
@@ -210,11 +210,11 @@ local function commit(key, record, taken)
     if time_left and (not unused or time_left > unused) then unused = time_left end
   end
   note(key, record, unused)
-  -- A limit from which nothing was taken has not returned the time until it is unused.
+  -- If nothing was taken, some limits may not have returned a time.
   if unused and taken > 0 then record.unused = unused end
 end
 
--- Records a refusal in the limits that refused, directly after weighing it.
+-- Records a refusal in the limits that refused, directly after `weigh`.
 local function refuse(key, record, verb, cost, refusing)
   local limits, changed = record.limits, false
   for index = 1, limits.count do
@@ -224,8 +224,8 @@ local function refuse(key, record, verb, cost, refusing)
   note(key, record, changed)
 end
 
--- Writes what a charge under other parameters leaves in a state that stays under its own: refused attempts, if both limits are
--- logs and the charge's counts them, and that the clock was set back.
+-- Updates a state that keeps its own parameters after a charge with other parameters: adds refused attempts, if both limits are
+-- logs and the charge's limit counts them, and repairs a state after the clock was set back.
 local function leave(charge)
   local record, changed = charge.record, false
   for index = 1, min(charge.limits.count, record.limits.count) do
@@ -244,22 +244,22 @@ local function leave(charge)
   note(charge.key, record, changed)
 end
 
--- Returns the stamp of a limit, as it knows stamps: leases have numbers, which are sent as thousands and the rest; the others have
--- instants in microseconds, for which the thousands of nanoseconds are enough.
+-- Returns the stamp in the form that a limit uses. Stamps are sent as quotient and remainder by 1000. A lease stamp is a number, so
+-- both are needed. Any other stamp is an instant in nanoseconds, and the quotient is the instant in microseconds.
 local function stamp_of(limit, stamps, index)
   local stamp = stamps[index]
   return limit.kind == CONCURRENCY and stamp[1] * 1000 + stamp[2] or stamp[1]
 end
 
--- Returns how many limits a charge with these stamps was made to: the key may have more limits by now.
+-- Returns the number of limits that a charge with these stamps had. The key may have more limits by now.
 local function count_of(limits, stamps)
   return stamps and min(limits.count, #stamps) or limits.count
 end
 
--- Returns the least that any of the limits accepted.
+-- Refunds a charge. Returns the smallest amount that any limit accepted.
 local function refund(key, record, cost, stamps)
   local limits = record.limits
-  -- A key that does not exist was not charged, unless its limits have no state.
+  -- A key that does not exist was never charged, unless its limits have no state.
   if limits.cells > 1 and not (record.unused or values[key]) then return 0 end
   local accepted, changed = cost, false
   for index = 1, count_of(limits, stamps) do
@@ -272,7 +272,7 @@ local function refund(key, record, cost, stamps)
   return accepted
 end
 
--- Returns the cost if all leases were still held, otherwise 0. Limits without leases have nothing to renew.
+-- Renews leases. Returns the cost if all leases were still held, otherwise 0. Limits without leases are skipped.
 local function renew(key, record, cost, stamps)
   if not (record.unused or values[key]) then return 0 end
   local limits, held, changed = record.limits, nil, false
@@ -301,17 +301,17 @@ end
 
 -- Groups ----------------------------------------------------------------------------------------------------------------------
 
--- The charges of the group at hand, reused from group to group:
+-- The charges of the current group. The tables are reused by the next group. Fields:
 --   key, limits, verb, cost, spread, windows, stamps, latest   as sent
---   record            the record of its key
---   new               what `converted` returned for a state under other parameters
---   state             what the reply carries of a state that stays under other parameters, otherwise false
+--   record            the record of the key
+--   new               the converted record, if the state has other parameters
+--   state             if the state keeps other parameters: its form in the reply; otherwise false
 --   taken, refusing   the result
 local group = {}
--- Whether a charge of the group has a spread or calendar windows; whether a state of the group is under other parameters.
+-- has_windows: a charge of the group has spread or calendar windows. is_foreign: a state of the group has other parameters.
 local has_windows, is_foreign = false, false
 
--- Reads the charges of a group; returns their number and the position after them.
+-- Reads the charges of a group. Returns their number and the position after them.
 local function read_group(at)
   local charges, count = ARGV[1], 0
   local rest, index
@@ -365,12 +365,12 @@ local function read_group(at)
   return count, at
 end
 
--- Makes the spread and the windows of a charge those that the algorithms see.
+-- Passes the spread and the windows of a charge to the algorithms.
 local function use(charge)
   if has_windows then context.spread, context.windows = charge.spread, charge.windows end
 end
 
--- Returns whether a calendar window of the charge does not contain the present.
+-- Returns whether a calendar window of the charge does not contain the current time.
 local function window_passed(charge)
   for _, index in ipairs(charge.limits.windows) do
     local window = charge.windows[index]
@@ -379,7 +379,7 @@ local function window_passed(charge)
   return false
 end
 
--- Finds the states of a group; returns a status other than 0 if it cannot be decided.
+-- Finds the states of a group. Returns 0, or the status of a group that cannot be decided.
 local function find_states(count)
   is_foreign = false
   for number = 1, count do
@@ -392,15 +392,15 @@ local function find_states(count)
     if record.limits ~= charge.limits then
       is_foreign = true
     elseif has_windows then
-      -- Needed again for the expiry.
+      -- For the expiry.
       record.spread, record.windows = charge.spread, charge.windows
     end
   end
   return 0
 end
 
--- Decides all charges, then commits all of them or none; after a refusal, every charge that is refused records it. Charges that
--- take up to an amount all take the least that any of them can. Returns whether any is refused.
+-- Weighs all charges, then commits all of them or none. If any is refused, the refused charges record their refusal. All `UP_TO`
+-- charges take the smallest amount that any of them can take. Returns whether any charge is refused.
 local function take(count)
   local peeking, refused, least = group[1].verb > PEEK, false, nil
   for number = 1, count do
@@ -425,7 +425,7 @@ local function take(count)
   if is_foreign then
     for number = 1, count do
       local charge = group[number]
-      -- From a state under other parameters, Rust computes the answer as of before the charge.
+      -- If a state keeps other parameters, Rust computes the answer from the state before the charge.
       if charge.record.limits ~= charge.limits and (peeking or refused or charge.taken == 0 or charge.limits.cells == 1) then
         charge.state = value_of(charge.record, true)
       end
@@ -439,7 +439,7 @@ local function take(count)
     if refused and charge.refusing == 0 then
       note(key, record, false)
     elseif record.limits == limits then
-      -- Other charges may have been weighed by these limits since.
+      -- Weighs again, because another charge with these limits may have overwritten their cached state.
       if count > 1 then weigh(limits, record, verb, cost, 0) end
       if refused then
         refuse(key, record, verb, cost, charge.refusing)
@@ -478,11 +478,11 @@ local function give_back(count)
   end
 end
 
--- Returns what the reply carries of a state that is under the parameters of the charge.
+-- Returns the reply form of a state with the charge's parameters.
 local function summary(charge, settled)
   local key, limits, record = charge.key, charge.limits, charge.record
   if limits.fixed then
-    -- A peek at a key that is new to these limits keeps the value written under other limits.
+    -- For a peek, an unused key with other limits counts as new, but keeps its stored value.
     local value = records[key] == record and values[key]
     if not value then
       value = pack(limits.format, unpack(record, 1, limits.cells))
@@ -540,7 +540,7 @@ local function decide(at)
   return at
 end
 
--- Returns how long until the state of a record is unused, in microseconds.
+-- Returns the time until the state of a record is unused, in microseconds.
 local function until_unused(record)
   local limits, unused = record.limits, 0
   context.spread, context.windows = record.spread or 0, record.windows or NO_WINDOWS
@@ -548,7 +548,7 @@ local function until_unused(record)
   return unused
 end
 
--- Returns the value of a state with the floor of its pool as of now; nil if it is not a state.
+-- Returns the value of a state with the current floor of its pool applied, or nil if the value is not a state.
 local function touched(pools, pool, state)
   local record = decode(state)
   if not record then return nil end
@@ -556,7 +556,7 @@ local function touched(pools, pool, state)
   return value_of(record)
 end
 
--- Returns the value of a state together with its pool, and how long until both are unused.
+-- Returns the combined value of a state and its pool, and the time until both are unused.
 local function with_pool(pools, pool, value)
   local record = decode(value)
   pools.raise_floor(record.limits, record, pool, now)

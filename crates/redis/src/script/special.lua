@@ -1,31 +1,30 @@
--- Decides charges of the most common kind: one token bucket that starts full, alone in its group, with an exact cost of
--- at least 1. The script of `main.lua` decides everything else, including charges in which this script finds something
--- unusual.
+-- The special script: decides the most common kind of charge. This is a group of one charge, with an exact cost of at least 1,
+-- under one token bucket that starts full. The general script (`main.lua`) decides all other charges, including those whose stored
+-- value this script does not expect.
 --
--- Mirrors `TokenBucket::weigh` and `commit` for times that are whole microseconds, as `bucket.lua` does; `bucket.lua` says what the
--- numbers mean.
+-- Mirrors `TokenBucket::weigh` and `commit` for times in whole microseconds, as `bucket.lua` does; see there for the numbers.
 --
--- KEYS     every key that is charged, each once.
--- ARGV[1]  the charges in order, as runs of consecutive keys:
---            2 bytes  index of the first key in KEYS
+-- KEYS     the charged keys, without duplicates.
+-- ARGV[1]  the charges in order, as runs of consecutive keys. Fields of each run, with their sizes in bytes:
+--            2        index of the first key in KEYS
 --            2        number of keys
---            1        index of the parameters in ARGV, less one
+--            1        index of the parameters in ARGV, minus one
 --            7        cost of each charge
--- ARGV[2…] the parameters in use, each: ticks, whole, part, burst, what a full burst takes as whole and part, and from what on an
---          instant is not plausible (7 each); then the head of a value under these parameters.
+-- ARGV[2…] the parameters in use, each: ticks, whole, part, burst, the time of a full burst as whole and part, and the smallest
+--          implausible time owed (7 each); then the head of a value with these parameters.
 --
--- Reply    one string: the store's time in microseconds (7), then for each charge the byte 255 if nothing was done and the other
---          script has to decide; otherwise
---            1 byte   status: 0 admitted, 1 refused
---            1        the same again: a bit for the limit if it refuses
+-- Reply    one string: the store's time in microseconds (7), then for each charge either the byte 255, if nothing was done and the
+--          general script must decide, or
+--            1        status: 0 admitted, 1 refused
+--            1        the same again: the bit of the limit that refuses
 --            13       the cells after the charge
 --
--- Value    as in `main.lua`, so both scripts may be mixed freely, also with nodes that do not know this one. A key that
---          is used again is *marked*: the kind of its limit, 1, is written as the two bytes 204 1, the same number to
---          MessagePack. `main.lua` reads a marked value like any other and writes it without the mark.
--- Expiry   without the mark as in `main.lua`. The expiry of a marked value follows from its cells: the end of the ten
---          seconds in which the state is unused, and ten more. So while that stays the same only the cells are written,
---          which costs half as much as setting an expiry.
+-- Value    as in `main.lua`, so nodes can mix both scripts freely, even nodes of a version without this script. When a key is used
+--          again, its value is *marked*: the kind of the limit, 1, is encoded as the two bytes 204 1, the same number in
+--          MessagePack. `main.lua` accepts marked values and writes them without the mark.
+-- Expiry   of an unmarked value: as in `main.lua`. The expiry of a marked value is a function of its cells: the end of the
+--          10-second interval in which the state becomes unused, plus ten seconds and the margin. While this interval stays the
+--          same, only the cells are written, which costs half as much as setting an expiry.
 --
 -- Speed: no closures, no tables for parameters, and a refusal costs no more than reading the value.
 
@@ -40,7 +39,7 @@ local now = time[1] * 1000000 + time[2]
 local values = call('MGET', unpack(keys))
 local reply, replies = { pack('<I7', now) }, 1
 
--- The current parameters, and the last expiry in quarters of a second and as a string.
+-- The current parameters, and the last expiry, in quarters of a second and as a string.
 local current, ticks, whole, part, burst, top_whole, top_part, max_plausible, head, marked, format, marked_format, size
 local expiry_steps, expiry
 
@@ -57,7 +56,7 @@ while position <= #runs do
     marked = pack('<BI2', 2, #head - 2) .. sub(head, 4, 5) .. '\204' .. sub(head, 6)
     format, marked_format = '<c' .. #head .. 'I7I6', '<c' .. #marked .. 'I7I6'
   end
-  -- The time that the cost takes, and the most that may be owed before it.
+  -- The time of the cost, and the longest time that may be owed before the charge.
   local cost_whole, cost_part, room_whole, room_part = 0, 0, -1, 0
   if cost <= burst then
     cost_whole, cost_part = cost * whole, cost * part
@@ -104,7 +103,7 @@ while position <= #runs do
         local steps = floor((rest > 0 and owed + 1 or owed) / 250000) + 1 + MARGIN
         if steps ~= expiry_steps then expiry_steps, expiry = steps, string.format('%.0f', steps * 250) end
         written = head .. cells
-        -- MGET does not see a key of another type.
+        -- NX, because MGET returns nothing for a key of another type.
         if not call('SET', keys[key], written, 'PXAT', expiry, 'NX') then found = nil end
       end
       if found then
@@ -116,11 +115,11 @@ while position <= #runs do
       reply[replies + 1], reply[replies + 2] = REFUSED, sub(value, -13)
       replies = replies + 2
     else
-      -- A state that this script does not handle, or a cost above the burst of a new key.
+      -- A value that this script does not handle, or a new key and a cost above the burst.
       found = nil
     end
     if not found then
-      -- Charges of a key are decided in order, so all that follow for this one are not decided here either.
+      -- Charges of a key are decided in order, so the general script must also decide all later charges of this key.
       replies, values[key] = replies + 1, ''
       reply[replies] = GENERAL
     end

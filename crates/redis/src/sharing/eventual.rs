@@ -1,8 +1,7 @@
 //! `consistency: eventual`: this node decides by its views of keys, and syncs them with the store.
 //!
-//! The state machine is [`tollgate_share::tally`]. Here are its clock, its locks and its messages. Each lane has a tally of its own,
-//! so that requests for different keys rarely wait for each other, and each `sync_every` has its own set of lanes and its own
-//! task.
+//! This module adds clocks and locks to the state machine in [`tollgate_share::tally`]. Each lane has its own tally, so
+//! requests for different keys rarely wait for each other. Each `sync_every` has its own lanes and its own task.
 
 use std::collections::hash_map;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,33 +19,33 @@ use crate::lanes::{LANES, part_of};
 use crate::params::EncodedLimits;
 use crate::request::spread;
 
-/// The most keys with a view, over all lanes of a cycle.
+/// Maximum number of views in a cycle, over all lanes.
 const MAX_KEYS: usize = 1 << 20;
-/// The most unsent entries, over all lanes of a cycle.
+/// Maximum number of unsent entries in a cycle, over all lanes.
 const MAX_UNSENT: usize = 1 << 18;
-/// The most limits that a lane keeps encoded.
+/// Maximum number of cached encodings per lane.
 const MAX_ENCODED: usize = 1 << 10;
 
 /// The keys of all rules with the same `sync_every`.
 pub(super) struct Cycle {
     pub(super) every: SyncEvery,
     pub(super) lanes: Box<[Mutex<Lane>]>,
-    /// Notified when something has to be sent at once.
+    /// Notified when a sync must not wait for the interval.
     pub(super) urgent: Notify,
     origin: Instant,
-    /// Held while exchanging, so that a payload is sent by one task at a time.
+    /// Held during a sync, so that only one task at a time sends a payload.
     pub(super) syncing: tokio::sync::Mutex<()>,
 }
 
 /// The keys of one lane.
 pub(super) struct Lane {
     pub(super) tally: Tally,
-    /// The store's time less this node's, in nanoseconds, by the last answer.
+    /// Store time minus local time at the last answer, in nanoseconds.
     offset: i128,
     indebted: IndebtedLimits,
 }
 
-/// Limits, and the same with debt, which views and the store decide by.
+/// The limits of a rule, and the same limits with additional debt. Views and merges use the latter.
 pub(super) struct Indebted {
     limits: Limits,
     pub(super) with_debt: Arc<Limits>,
@@ -62,7 +61,7 @@ impl Indebted {
     }
 }
 
-/// The limits with debt, by the id of those without.
+/// Cache of [`Indebted`] by limits id.
 #[derive(Default)]
 struct IndebtedLimits(FxHashMap<u32, Arc<Indebted>>);
 
@@ -79,12 +78,12 @@ impl IndebtedLimits {
 }
 
 impl Lane {
-    /// Returns the store's time as this node estimates it.
+    /// Estimates the store time at local time `at`, both in nanoseconds.
     fn estimate(&self, at: u64) -> u64 {
         u64::try_from(i128::from(at) + self.offset).unwrap_or(0)
     }
 
-    /// Notes the store's time of an answer that arrives at `at`.
+    /// Records the store time of an answer that arrives at local time `at`. Returns the store time in nanoseconds.
     pub(super) fn note_time(&mut self, part: &ReplyPart, at: u64) -> u64 {
         let time = part.now.saturating_mul(1_000);
         self.offset = i128::from(time) - i128::from(at);
@@ -92,11 +91,11 @@ impl Lane {
     }
 }
 
-/// Why a charge was not decided here.
+/// Reason why a charge was not decided locally.
 pub(super) enum Undecided {
-    /// Its key has to be read first.
+    /// The key must be read from the store first.
     Unread,
-    /// It cannot be decided at all.
+    /// The charge cannot be decided at all.
     Failed(StoreError),
 }
 
@@ -104,20 +103,20 @@ fn unread(_: Unread) -> Undecided {
     Undecided::Unread
 }
 
-/// What was taken of a key, so that it can be put back.
+/// A decision about a charge, with everything needed to undo it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) taken: Cost,
     pub(super) stamps: Stamps,
     pub(super) outcome: Outcome,
-    /// The store's time as this node estimates it.
+    /// Estimated store time.
     pub(super) at: Time<Wall>,
 }
 
 impl Cycle {
-    /// Creates the lanes, as many as there are places where keys are kept.
+    /// Creates a cycle: 64 lanes in a cluster, 8 with a single server.
     pub(super) fn new(every: SyncEvery, is_cluster: bool) -> Self {
-        // On one server a lane only divides the work between threads.
+        // With a single server, lanes only reduce lock contention.
         let count = if is_cluster { LANES } else { LANES / 8 };
         let stale_after = every.length().as_nanos().saturating_mul(2).max(RECENT);
         let bounds = Bounds { keys: MAX_KEYS / count, unsent: MAX_UNSENT / count, stale_after };
@@ -131,9 +130,9 @@ impl Cycle {
         }
     }
 
-    /// Returns this node's time, in nanoseconds.
+    /// Returns the local monotonic time, in nanoseconds.
     pub(super) fn now(&self) -> u64 {
-        // A view that has to be read again is renewed at 0, so no time is near it.
+        // The tally marks a stale view with renewal time 0, so the clock starts far above 0.
         u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1 << 40)
     }
 
@@ -145,7 +144,7 @@ impl Cycle {
         self.lanes[usize::from(lane)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides a charge by the view of its key and takes. What is reported about it is added to `answers`.
+    /// Decides a charge by the view of its key, and takes if admitted. Adds the answer to `answers`.
     pub(super) fn take(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<Taken, Undecided> {
         let spread = spread(charge.key);
         let mut lane = self.lock(part_of(charge, spread, self.lanes.len()));
@@ -163,7 +162,8 @@ impl Cycle {
         taken.map_err(unread)
     }
 
-    /// Decides a charge of a group that may still be refused: what is taken is sent after [`confirm`](Self::confirm).
+    /// Decides a charge of a group that may still be refused. The amount is only reserved: it is sent to the store
+    /// after [`confirm`](Self::confirm), or given back by [`release`](Self::release).
     pub(super) fn reserve(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<Taken, Undecided> {
         let (mut lane, at) = (self.lock(self.lane_of(charge)), self.now());
         let now = now_for(charge, lane.estimate(at));
@@ -178,7 +178,7 @@ impl Cycle {
         taken.map_err(unread)
     }
 
-    /// Has a reserved amount sent.
+    /// Schedules a reserved amount to be sent to the store.
     pub(super) fn confirm(&self, charge: &Charge<'_>, taken: Cost) {
         let mut lane = self.lock(self.lane_of(charge));
         lane.tally.confirm(charge.key, self.now(), taken);
@@ -198,7 +198,7 @@ impl Cycle {
         }
     }
 
-    /// Returns what [`take`](Self::take) would, and takes nothing.
+    /// Returns the decision that [`take`](Self::take) would make, without taking.
     pub(super) fn peek(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<Taken, Undecided> {
         let mut lane = self.lock(self.lane_of(charge));
         let at = self.now();
@@ -209,14 +209,14 @@ impl Cycle {
         peeked.map_err(unread)
     }
 
-    /// Refunds what was taken, as far as it was not sent; returns how much that is.
+    /// Refunds up to `taken` tokens that were not sent to the store yet. Returns the refunded amount.
     pub(super) fn put_back(&self, charge: &Charge<'_>, taken: Cost, stamps: Stamps) -> u64 {
         let mut lane = self.lock(self.lane_of(charge));
         let now = now_for(charge, lane.estimate(self.now()));
         lane.tally.put_back(charge.key, &now, taken, stamps)
     }
 
-    /// Returns whether the key has to be read before it is decided, with its limits to be sent.
+    /// Returns the limits to read the key with, or `None` if the key has a usable view.
     pub(super) fn to_read(&self, charge: &Charge<'_>) -> Result<Option<Arc<Indebted>>, StoreError> {
         let mut lane = self.lock(self.lane_of(charge));
         if !lane.tally.is_unread(charge.key, self.now()) {
@@ -226,7 +226,8 @@ impl Cycle {
     }
 }
 
-/// Refuses a charge that may go into debt if its rule allows less debt than a view may have.
+/// Checks an `Ask::Regardless` charge against the debt that its rule allows, which is less than a view allows. Returns
+/// `None` if the charge is not refused by this check.
 fn refuse_debt(
     tally: &mut Tally,
     charge: &Charge<'_>,
@@ -241,7 +242,7 @@ fn refuse_debt(
     refused.map_err(unread)
 }
 
-/// Adds what is reported about a charge under `limits`, whose state is under `own`.
+/// Adds the answer to a charge under `limits`. The state `words` has the parameters `own`.
 fn report(
     charge: &Charge<'_>,
     limits: &Limits,

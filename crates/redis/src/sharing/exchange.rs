@@ -1,6 +1,6 @@
-//! Exchanges of leases with the store: what is sent, what is answered, and the task that reports and returns leases in time.
+//! Exchanges of leases with the store, and the task that reports and returns leases in time.
 //!
-//! An exchange runs in a task of its own, so that its outcome is noted even if the request that needed it has given up.
+//! Each exchange runs in its own task, so that its outcome is recorded even if the request that needed it gives up.
 
 #[cfg(test)]
 mod traces;
@@ -23,35 +23,36 @@ use crate::own::OwnState;
 use crate::params::EncodedLimits;
 use crate::request::{GroupKind, QueuedExchange, QueuedGroup, Route, spread};
 
-/// How often leases are looked through for some that have to be reported or returned.
+/// Interval between sweeps, which find leases to report or return.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
-/// The most exchanges that a sweep starts; the next one goes on. It leaves most of the queue to requests.
+/// Maximum number of exchanges started by one sweep. This leaves most of the queue to requests; the next sweep
+/// continues.
 const MAX_STARTED: usize = 1_024;
-/// The most leases that are returned at the same time by a node that stops.
+/// Maximum number of concurrent exchanges while a stopping node returns its leases.
 const RETURNED_TOGETHER: usize = 256;
 
-/// What the store granted.
+/// A grant by the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Granted {
     pub(super) grant: Grant,
-    /// The store's time, in nanoseconds.
+    /// Store time, in nanoseconds.
     pub(super) at: u64,
 }
 
 pub(super) type ExchangeResult = Result<Granted, NoLease>;
 
-/// What the store answered.
+/// The store's answer to an exchange.
 #[derive(Debug)]
 enum Exchanged {
     Granted(Grant),
-    /// The leases are settled. Nothing is granted, because the state is under other parameters.
+    /// The leases are settled, but nothing is granted because the state has other parameters. Contains the epoch.
     Settled(u64),
-    /// The key is of another type or holds a value of another program.
+    /// The key has another type or holds another program's value.
     NotOurs,
 }
 
 impl Sharing {
-    /// Starts an exchange; none may be in flight. With `drains`, everything is returned.
+    /// Starts an exchange. No other exchange may be in flight for this key. With `drains`, all leases are returned.
     pub(super) fn start_exchange(
         self: &Arc<Self>,
         lane: u8,
@@ -67,7 +68,7 @@ impl Sharing {
         self.runtime.spawn(async move {
             let result = sharing.exchange(lane, &key, &encoded, &exchange).await;
             let result = sharing.conclude(lane, &key, result);
-            // A caller that gave up needs no answer.
+            // Fails only if the caller gave up.
             let _ = done.send(result);
         });
         answer
@@ -94,7 +95,7 @@ impl Sharing {
         Ok((exchanged, instant_nanos(part.now)))
     }
 
-    /// Notes the outcome of an exchange.
+    /// Records the outcome of an exchange.
     fn conclude(&self, lane: u8, key: &[u8], result: Result<(Exchanged, u64), StoreError>) -> ExchangeResult {
         let mut shard = self.leases.lock(lane);
         let Some(entry) = shard.get_mut(key) else { return Err(NoLease::Strict) };
@@ -140,7 +141,7 @@ impl Sharing {
             };
             let returning: Vec<_> = some.iter().map(start).collect();
             for task in returning {
-                // A task fails only if the runtime ends, and then the leases expire.
+                // A task fails only if the runtime ends; its leases then expire.
                 let _ = task.await;
             }
         }
@@ -173,7 +174,7 @@ async fn sweep(sharing: Weak<Sharing>) {
     }
 }
 
-/// Reads the reply to an exchange, as `exchange.lua` describes it.
+/// Decodes the reply to an exchange; `exchange.lua` describes the format.
 fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<Exchanged, TooShort> {
     let time = instant_nanos(part.now);
     let now = Now::at(time).with_spread(spread(key).wrapping_mul(1_000));
@@ -214,7 +215,8 @@ fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<Exc
     }))
 }
 
-/// Returns how long until the slices end that leave too little for the need.
+/// Returns the time until enough slices have expired that `need` fits beside the outstanding leases. `slices` contains
+/// expiries and amounts, earliest first. Returns `u64::MAX` if the need exceeds the capacity.
 fn until_slices_end(capacity: u64, need: u64, slices: &[(u64, u64)], now: u64) -> u64 {
     let Some(most) = capacity.checked_sub(need) else { return u64::MAX };
     let mut outstanding: u64 = slices.iter().map(|(_, sum)| sum).sum();

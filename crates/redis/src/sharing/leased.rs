@@ -1,8 +1,8 @@
 //! `consistency: leased`: this node spends tokens that the store granted it in advance.
 //!
-//! The state machines are those of [`tollgate_share::lease`]: a [`Holder`] for each key here, the pool in `exchange.lua`. Here are
-//! the clock, the locks and the decisions; `exchange.rs` has the messages. Only charges of an exact amount are decided here.
-//! All others return the leases of their key and are decided by the store.
+//! The protocol is [`tollgate_share::lease`], with one [`Holder`] per key on this node and the pool in `exchange.lua`.
+//! This module contains the clock, the locks and the decisions; `exchange.rs` contains the messages. Only charges of an
+//! exact amount are decided locally. For any other charge, the leases of the key are returned and the store decides.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -25,20 +25,20 @@ use crate::params::EncodedLimits;
 use crate::request::spread;
 use crate::store::RedisStore;
 
-/// The most keys with leases. Others are decided by the store.
+/// Maximum number of keys with leases. The store decides further keys.
 const MAX_KEYS: usize = 1 << 18;
 
 /// The leases of this node.
 pub(super) struct Leases {
-    /// By lane. On one server a lane only divides the work between threads.
+    /// One shard per lane. With a single server, lanes only reduce lock contention.
     shards: Box<[Mutex<Shard>]>,
-    /// The store's time less this node's, in nanoseconds, by the last answer.
+    /// Store time minus local time at the last answer, in nanoseconds.
     offset: AtomicI64,
-    /// Whether the task that reports and returns leases was started.
+    /// Whether the sweep task was started.
     pub(super) is_swept: AtomicBool,
 }
 
-/// The leases of the keys of a lane.
+/// The leases of one lane, by key.
 pub(super) type Shard = HashMap<Arc<[u8]>, Entry, KeyHash>;
 
 /// The leases of one key.
@@ -46,42 +46,43 @@ pub(super) struct Entry {
     pub(super) holder: Holder,
     pub(super) encoded: Arc<EncodedLimits>,
     meters: Box<[Meter]>,
-    /// Notified when an exchange has ended.
+    /// Notified when an exchange ends.
     pub(super) answered: Arc<Notify>,
 }
 
 /// A decision about a charge.
 pub(super) struct LeaseDecision {
     pub(super) taken: Taken,
-    /// What was taken from leases, so that it can be put back; `None` if nothing was, or the store took it.
+    /// The amount taken from leases, so that it can be put back. `None` if nothing was taken, or the store took it.
     pub(super) reservation: Option<Reservation>,
 }
 
-/// Why this node does not decide a charge.
+/// Reason why a charge cannot be decided locally.
 pub(super) enum NoLease {
-    /// The store has to: the charge is not of an exact amount, the state is under other parameters, or there are too many keys.
+    /// The store must decide: the charge is not for an exact amount, the state has other parameters, or too many keys
+    /// have leases.
     Strict,
     Failed(StoreError),
 }
 
-/// What a request waits for.
+/// The next step of a request.
 enum Step {
     Decided(LeaseDecision),
     Wait(OwnedNotified),
     Asked(oneshot::Receiver<ExchangeResult>),
 }
 
-/// How a charge was decided.
+/// The result of a charge.
 enum Decided {
     Held(Reservation),
-    /// The store took it at this time of its own.
+    /// Taken by the store at this store time, in nanoseconds.
     Spent(u64),
-    /// Refused for this long.
+    /// Refused, with this wait in nanoseconds; `u64::MAX` means forever.
     Refused(u64),
 }
 
 impl Entry {
-    /// Returns whether leases may be used for a cost under these limits.
+    /// Returns whether this cost under these limits can be charged to the leases.
     fn can_lease(&self, limits: &Limits, cost: u64) -> bool {
         self.encoded.limits() == limits && self.meters.iter().all(|meter| cost <= meter.capacity())
     }
@@ -101,7 +102,6 @@ impl Leases {
         part_of(charge, spread(charge.key), self.shards.len())
     }
 
-    /// Returns the lanes.
     pub(super) fn lanes(&self) -> impl Iterator<Item = u8> + use<> {
         0..self.shards.len() as u8
     }
@@ -110,18 +110,18 @@ impl Leases {
         self.shards[usize::from(lane)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the store's time, in nanoseconds, of an answer that just arrived.
+    /// Records the store time, in nanoseconds, of an answer that just arrived.
     pub(super) fn note_time(&self, time: u64) {
         let offset = i128::from(time) - i128::from(now());
         self.offset.store(i64::try_from(offset).unwrap_or(0), Ordering::Relaxed);
     }
 
-    /// Returns the store's time as this node estimates it.
+    /// Estimates the store time at local time `now`.
     fn estimate(&self, now: u64) -> Time<Wall> {
         Time::from_nanos(now.saturating_add_signed(self.offset.load(Ordering::Relaxed)))
     }
 
-    /// Returns the number of keys with leases, and the tokens held.
+    /// Returns the number of keys with leases and the number of held tokens.
     pub(super) fn held(&self) -> (usize, u64) {
         let of_lane = |lane| {
             let shard = self.lock(lane);
@@ -133,7 +133,7 @@ impl Leases {
             .fold((0, 0), |(keys, tokens), (more, held)| (keys + more, tokens.saturating_add(held)))
     }
 
-    /// Adds the answer to a charge that was decided here.
+    /// Adds the answer to a locally decided charge.
     fn report(
         &self,
         entry: Option<&Entry>,
@@ -147,7 +147,7 @@ impl Leases {
         let cost = charge.ask.cost();
         let stamps = |window_at: u64| entry.map(|entry| stamps_of(&entry.meters, window_at)).unwrap_or_default();
         let (outcome, taken, stamps) = match &decided {
-            // The lease was granted in the window in which it ends.
+            // A lease ends within the window in which it was granted.
             Decided::Held(from) => (Outcome::Allow, cost, stamps(from.slice().saturating_sub(1))),
             Decided::Spent(time) => (Outcome::Allow, cost, stamps(*time)),
             Decided::Refused(u64::MAX) => (Outcome::Deny(Retry::Never), Cost::ZERO, Stamps::default()),
@@ -169,14 +169,14 @@ impl Leases {
         LeaseDecision { taken: Taken { taken, stamps, outcome, at: self.estimate(at) }, reservation }
     }
 
-    /// Makes requests for a key ask the store again, because something was given back to it.
+    /// Makes requests for a key ask the store again, because tokens were returned to it.
     pub(super) fn forget_refusal(&self, charge: &Charge<'_>) {
         if let Some(entry) = self.lock(self.lane_of(charge)).get_mut(charge.key) {
             entry.holder.forget_refusal();
         }
     }
 
-    /// Gives back what was taken from leases.
+    /// Puts a reservation back into its leases.
     pub(super) fn put_back(&self, charge: &Charge<'_>, reservation: &Reservation) {
         if let Some(entry) = self.lock(self.lane_of(charge)).get_mut(charge.key) {
             entry.holder.put_back(reservation);
@@ -184,7 +184,8 @@ impl Leases {
     }
 }
 
-/// Returns where a take at this time of the store is refunded: windows accept refunds only before they end.
+/// Returns the refund stamps of a charge at store time `at`. A window's stamp is its end, because a window accepts
+/// refunds only until then.
 fn stamps_of(meters: &[Meter], at: u64) -> Stamps {
     Stamps::from_stamps(meters.iter().map(|meter| match meter {
         Meter::Bucket { .. } => Stamp::NONE,
@@ -192,7 +193,8 @@ fn stamps_of(meters: &[Meter], at: u64) -> Stamps {
     }))
 }
 
-/// Returns the time of a clock that only goes forward, also while the machine sleeps: a lease must not outlast its slice.
+/// Returns the time of a monotonic clock that keeps running while the machine sleeps, in nanoseconds. Otherwise a lease
+/// could outlast its slice.
 pub(super) fn now() -> u64 {
     let time = rustix::time::clock_gettime(CLOCK);
     let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
@@ -201,13 +203,13 @@ pub(super) fn now() -> u64 {
 
 #[cfg(target_os = "linux")]
 const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-/// It counts the time asleep on macOS.
+/// On macOS, this clock includes time asleep.
 #[cfg(not(target_os = "linux"))]
 const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
 impl RedisStore {
-    /// Decides a charge from leases, or asks the pool for what it needs. With `holds`, what the pool gives becomes part of a lease,
-    /// for a group that may still be refused. The answer is added to `answers`.
+    /// Decides a charge from leases, and asks the pool if they are not enough. With `holds`, the pool adds the needed
+    /// amount to a lease instead of spending it, for a group that may still be refused. Adds the answer to `answers`.
     pub(super) async fn take_leased(
         &self,
         charge: &Charge<'_>,
@@ -219,7 +221,7 @@ impl RedisStore {
             self.settle_lease(charge).await;
             return Err(NoLease::Strict);
         };
-        // A cost of zero is refused only by a limit in debt, which the pool knows.
+        // A zero cost is refused only by a limit in debt, and only the store knows the debt.
         if cost == Cost::ZERO {
             return Err(NoLease::Strict);
         }
@@ -271,7 +273,7 @@ impl RedisStore {
         step
     }
 
-    /// Takes a charge from what this node holds. `None`: it does not hold enough, and nothing has happened.
+    /// Takes a charge from held leases. Returns `None`, and changes nothing, if they are not enough.
     pub(super) fn try_take_held(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<Taken> {
         let cost = charge.ask.cost().get();
         if !matches!(charge.ask, Ask::Exactly(_)) || cost == 0 {
@@ -286,7 +288,7 @@ impl RedisStore {
         Some(leases.report(Some(entry), charge, Decided::Held(reservation), at, answers).taken)
     }
 
-    /// Starts an exchange without a need if one is due.
+    /// Starts an exchange if the leases are due for one. It asks for no immediate amount.
     fn renew_if_due(&self, entry: &mut Entry, lane: u8, charge: &Charge<'_>, at: u64) {
         if entry.holder.is_due(at) {
             drop(self.sharing.start_exchange(lane, &Arc::from(charge.key), entry, Need::default(), false));
@@ -303,7 +305,8 @@ impl RedisStore {
     ) -> Result<Step, NoLease> {
         let (sharing, cost) = (&self.sharing, charge.ask.cost().get());
         let (leases, at) = (&sharing.leases, now());
-        // A lease belongs to the parameters that it was granted under. It is returned when it was not used for a second.
+        // A lease is valid only for the parameters under which it was granted. After one second without use, it is
+        // returned.
         if entry.encoded.limits() != charge.limits {
             return Err(NoLease::Strict);
         }
@@ -328,13 +331,14 @@ impl RedisStore {
     fn new_entry(&self, charge: &Charge<'_>) -> Result<Entry, NoLease> {
         let encoded = self.encoded_limits(charge).map_err(|why| NoLease::Failed(StoreError::Rejected { why }))?;
         let offset = spread(charge.key).wrapping_mul(1_000);
-        // An override may have limits without a state, which cannot be leased.
+        // An override may have limits without a state (`Unlimited`, `DenyAll`), which cannot be leased.
         let meters = charge.limits.as_slice().iter().map(|limit| Meter::new(limit, offset)).collect::<Option<_>>();
         let meters = meters.ok_or(NoLease::Strict)?;
         Ok(Entry { holder: Holder::default(), encoded, meters, answered: Arc::default() })
     }
 
-    /// Returns what [`take_leased`](Self::take_leased) would, if this node holds as much as the charge needs. Takes nothing.
+    /// Returns the decision that [`take_leased`](Self::take_leased) would make from held leases, without taking. Fails
+    /// if they are not enough.
     pub(super) fn peek_leased(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LeaseDecision, NoLease> {
         let (leases, at) = (&self.sharing.leases, now());
         let shard = leases.lock(leases.lane_of(charge));
@@ -347,7 +351,7 @@ impl RedisStore {
         Ok(LeaseDecision { reservation: None, ..decision })
     }
 
-    /// Reports and returns the leases of a key, so that the store alone knows its state.
+    /// Reports and returns the leases of a key, so that the store has its complete state.
     pub(super) async fn settle_lease(&self, charge: &Charge<'_>) {
         let leases = &self.sharing.leases;
         self.sharing.return_lease(leases.lane_of(charge), charge.key).await;
@@ -355,14 +359,14 @@ impl RedisStore {
 }
 
 impl Sharing {
-    /// Reports and returns the leases of a key. If that fails they expire, and count as spent.
+    /// Reports and returns the leases of a key. If that fails, the leases expire and count as spent.
     pub(super) async fn return_lease(self: &Arc<Self>, lane: u8, key: &[u8]) {
         let deadline = Instant::now() + self.config.deadline;
         loop {
             let step = {
                 let mut shard = self.leases.lock(lane);
                 let Some(entry) = shard.get_mut(key) else { return };
-                // The store decides the next request, by what is given back.
+                // The next request must ask the store, which then has the returned tokens.
                 entry.holder.forget_refusal();
                 if entry.holder.is_in_flight() {
                     Step::Wait(entry.answered.clone().notified_owned())
@@ -375,7 +379,7 @@ impl Sharing {
             let is_settled = match step {
                 Step::Wait(answered) => timeout_at(deadline, answered).await.is_err(),
                 Step::Asked(answer) => {
-                    // What is not answered expires.
+                    // Without an answer, the leases expire.
                     let _ = timeout_at(deadline, answer).await;
                     true
                 }

@@ -1,12 +1,12 @@
-//! Decisions that this node makes without asking the store for every request: those about keys of rules whose
-//! `consistency` is not `strict`.
+//! Local decisions: keys of rules with `consistency: leased` or `eventual`, for which this node does not ask the store
+//! on every request.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `groups.rs` | groups of charges, some of which are decided here and some by the store |
-//! | `eventual.rs` | the local views that decide keys of `consistency: eventual` |
-//! | `sync.rs` | the task that reports what was taken to the store, and learns what others took |
-//! | `leased.rs` | the leases that decide keys of `consistency: leased` |
+//! | `groups.rs` | groups that this node and the store decide together |
+//! | `eventual.rs` | local views, for `consistency: eventual` |
+//! | `sync.rs` | the task that syncs views with the store |
+//! | `leased.rs` | leases, for `consistency: leased` |
 //! | `exchange.rs` | exchanges of leases with the store |
 //! | `states.rs` | states in the store's replies |
 
@@ -29,17 +29,17 @@ use crate::store::Servers;
 use eventual::Cycle;
 use leased::Leases;
 
-/// The most rules that overshoot is counted for separately: the first ones. That of others is counted together.
+/// Maximum number of rules with a separate overshoot count. Further rules share one count.
 const MAX_RULES: usize = 1_000;
 
-/// The keys that this node decides.
+/// The keys that this node decides locally.
 pub(crate) struct Sharing {
     servers: Weak<Servers>,
     config: Arc<Config>,
     is_cluster: bool,
-    /// Where the tasks run: that of the connections, which outlives the requests.
+    /// The runtime of the connections, which outlives the requests. All tasks run on it.
     runtime: Handle,
-    /// Random for each process, so that no two have the same counters of merges.
+    /// Random name of this process, so that no two processes share a merge counter.
     node: String,
     cycles: CycleList,
     leases: Leases,
@@ -47,7 +47,7 @@ pub(crate) struct Sharing {
     overshoot: Mutex<HashMap<(String, String), u64>>,
 }
 
-/// The cycles, a list that only grows: finding one takes no lock. Rules have few different intervals.
+/// An append-only linked list of cycles, searched without a lock. Rules use few different intervals.
 type CycleList = OnceLock<Box<CycleNode>>;
 
 struct CycleNode {
@@ -55,13 +55,13 @@ struct CycleNode {
     next: CycleList,
 }
 
-/// Returns whether a group has a charge that the store does not decide by itself.
+/// Returns whether a group has a charge that is not `consistency: strict`.
 pub(crate) fn is_shared(group: &Group<'_>) -> bool {
     group.charges.iter().any(|charge| charge.consistency != Consistency::Strict)
 }
 
 impl Sharing {
-    /// Creates it without keys. Must be called within a tokio runtime.
+    /// Creates an empty set of keys. Must be called within a tokio runtime.
     pub(crate) fn new(servers: &Arc<Servers>, config: &Arc<Config>) -> Arc<Self> {
         Arc::new(Self {
             servers: Arc::downgrade(servers),
@@ -75,7 +75,8 @@ impl Sharing {
         })
     }
 
-    /// Returns the keys with this `sync_every`; with the first use of an interval, the task that syncs them is started.
+    /// Returns the cycle for this `sync_every`. The first use of an interval creates the cycle and starts its sync
+    /// task.
     fn cycle(self: &Arc<Self>, every: SyncEvery) -> &Arc<Cycle> {
         let start = || {
             let cycle = Arc::new(Cycle::new(every, self.is_cluster));
@@ -96,7 +97,8 @@ impl Sharing {
         std::iter::successors(self.cycles.get(), |node| node.next.get()).map(|node| &node.cycle)
     }
 
-    /// Sends what is unsent and returns all leases, for a node that stops. Returns when the store has answered or failed.
+    /// Sends all unsent charges and returns all leases, for a node that stops. Completes when the store has answered or
+    /// failed.
     pub(crate) async fn flush(self: &Arc<Self>) {
         self.return_leases().await;
         for cycle in self.all_cycles() {
@@ -112,14 +114,14 @@ impl Sharing {
         let mut overshoot = self.overshoot.lock().unwrap_or_else(PoisonError::into_inner);
         let mut name = (String::from_utf8_lossy(domain).into_owned(), rule.to_owned());
         if overshoot.len() >= MAX_RULES && !overshoot.contains_key(&name) {
-            // No domain has an empty name.
+            // No real domain has an empty name.
             name = (String::new(), "other".to_owned());
         }
         let count = overshoot.entry(name).or_default();
         *count = count.saturating_add(tokens);
     }
 
-    /// Returns the counts.
+    /// Returns the statistics.
     pub(crate) fn read(&self) -> Shared {
         let overshoot = self.overshoot.lock().unwrap_or_else(PoisonError::into_inner);
         let overshoot = overshoot.iter().map(|((domain, rule), tokens)| Overshoot {
@@ -141,28 +143,29 @@ impl Sharing {
     }
 }
 
-/// What a node decides without asking the store for every request.
+/// Statistics about the keys that a node decides locally.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shared {
-    /// Tokens that this node admitted beyond a limit under `consistency: eventual`, as merging showed; by rule, in order of names.
+    /// Tokens that this node admitted beyond a limit under `consistency: eventual`, detected by merging. Sorted by
+    /// domain and rule.
     pub overshoot: Vec<Overshoot>,
-    /// The number of keys that are decided by what this node knows of them.
+    /// Number of keys with a local view.
     pub views: usize,
-    /// Tokens that this node took and could not count in the store, because there were too many or they became too old.
+    /// Tokens taken by this node that never reached the store, because too many were unsent or they became too old.
     pub dropped: u64,
-    /// The number of keys of which this node holds leases, or has spent some of them and not reported it.
+    /// Number of keys with held or unreported leases.
     pub leased_keys: usize,
-    /// Tokens that this node holds in leases.
+    /// Unspent tokens in held leases.
     pub leased_tokens: u64,
 }
 
 /// The overshoot of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overshoot {
-    /// The domain of the rule.
+    /// The rule's domain.
     pub domain: String,
-    /// The id of the rule.
+    /// The rule's id.
     pub rule: String,
-    /// The tokens.
+    /// Tokens admitted beyond the limit.
     pub tokens: u64,
 }

@@ -1,4 +1,4 @@
-//! Decodes the states that a reply carries, for views.
+//! Decodes states in a reply, for views.
 
 use tollgate_core::{Limits, Now};
 
@@ -7,16 +7,16 @@ use crate::own::OwnState;
 use crate::params::EncodedLimits;
 use crate::request::OTHER_PARAMETERS;
 
-/// What was asked about one key, as far as the reply depends on it.
+/// The parts of a request for one state that determine the format of the reply.
 pub(super) struct AskedState<'a> {
     pub(super) limits: &'a Limits,
     pub(super) encoded: &'a EncodedLimits,
-    /// Whether the reply carries how much was taken.
+    /// Whether the reply contains the amount taken.
     pub(super) carries_taken: bool,
 }
 
-/// Reads the states of several groups of one charge each; `None` for a key that holds no state, for example a value of another
-/// program.
+/// Decodes the states in a reply to groups with one charge each. The result is `None` for a key without a valid state,
+/// for example with another program's value.
 pub(super) fn read_states(
     bytes: &[u8],
     asked: &[AskedState<'_>],
@@ -34,7 +34,7 @@ fn read_state(bytes: &mut Bytes<'_>, asked: &AskedState<'_>, now: &Now<'_>) -> R
     }
     bytes.take(if asked.carries_taken { 8 } else { 1 })?;
     let foreign = if status & OTHER_PARAMETERS == 0 { 0 } else { bytes.take_number(2)? as usize };
-    // All algorithms that can be merged have states of fixed length, so the reply carries the value as stored.
+    // All algorithms that can be merged have states of fixed length, so the reply contains the whole stored value.
     let state = bytes.take(if foreign > 0 { foreign } else { asked.encoded.state_len_in_reply() })?;
     Ok(OwnState::decode(state, asked.limits, now).ok().map(|mut own| {
         own.words.truncate(tollgate_core::Algorithm::words(&own.limits));

@@ -1,7 +1,8 @@
-//! Exchanges what was taken by views with the store.
+//! Syncs the views of `consistency: eventual` with the store.
 //!
-//! What is sent is frozen until the store has answered it, and is sent again under the same number until then; the script counts
-//! it once. Keys that were used and not taken from are read, so that this node learns what others took.
+//! A payload is frozen when it is sent, and sent again under the same sequence number until the store answers. The
+//! script counts it exactly once. Keys that were used but not charged are read, so that this node learns about the
+//! charges of other nodes.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -22,13 +23,13 @@ use crate::params::EncodedLimits;
 use crate::request::{GroupKind, MergeHead, QueuedCharge, QueuedGroup, Route, spread};
 use crate::store::Servers;
 
-/// The least time between two exchanges.
+/// Minimum time between two syncs.
 const APART: Duration = Duration::from_millis(1);
-/// How often views that are no longer used are forgotten.
+/// Interval at which idle views are evicted.
 const FORGET_EVERY: Duration = Duration::from_secs(30);
-/// The most exchanges in a row, if one cannot carry everything.
+/// Maximum number of consecutive rounds if everything does not fit into one.
 const MAX_ROUNDS: usize = 64;
-/// After this time without an answer a payload is given up: an hour before the store forgets whether it counted.
+/// Time after which an unanswered payload is dropped. The store forgets the node's sequence number an hour later.
 const GIVE_UP: Nanos = Nanos::from_secs(23 * 3_600);
 
 /// Syncs the keys of a cycle until the store is dropped.
@@ -57,22 +58,22 @@ pub(super) async fn run(sharing: Weak<Sharing>, cycle: Arc<Cycle>) {
     }
 }
 
-/// Encoded limits by the address of the limits, which the messages keep alive.
+/// Encoded limits by the address of the limits. The messages keep the limits alive.
 type KnownLimits = HashMap<usize, Arc<EncodedLimits>>;
 
 fn address(limits: &Arc<Limits>) -> usize {
     Arc::as_ptr(limits).addr()
 }
 
-/// What is sent for one lane.
+/// A message for one lane.
 enum Message {
-    /// What was taken, and whether it may take balances below zero.
+    /// A payload, and whether it is recent enough to take balances below zero.
     Merge(Payload, bool),
     Read(Key, Arc<Limits>),
 }
 
 impl Sharing {
-    /// Sends what is unsent, and reads what was used, until the store has answered all of it or does not answer.
+    /// Sends all unsent charges and reads all used keys. Stops early if the store does not answer.
     pub(super) async fn sync(&self, cycle: &Cycle) {
         let Some(servers) = self.servers.upgrade() else { return };
         let _in_turn = cycle.syncing.lock().await;
@@ -86,7 +87,7 @@ impl Sharing {
                     groups.push(self.encode(&servers, cycle, lane, message, &mut encoded));
                 }
             }
-            // Limits with debt were encoded before they were used, so none of them fails.
+            // Encoding cannot fail: all limits with debt were encoded before they were used.
             let groups: Vec<QueuedGroup> = groups.into_iter().flatten().collect();
             if groups.is_empty() || groups.len() != messages.len() {
                 return;
@@ -146,14 +147,15 @@ impl Sharing {
         })
     }
 
-    /// Returns the key of the counter of this node's merges. Keys of limits have braces or begin otherwise, so none has this name.
+    /// Returns the key of this node's merge counter. No limit key has this name: without a cluster, limit keys contain
+    /// braces; in a cluster, the part after the tag starts differently.
     fn counter(&self, cycle: &Cycle, lane: u8) -> Vec<u8> {
         let (namespace, node, every) = (&self.config.namespace, &self.node, cycle.every.length());
         let tag = if self.is_cluster { format!("{{{}}}", TAGS[usize::from(lane) % TAGS.len()]) } else { String::new() };
         format!("{namespace}:{tag}merged:{node}:{every}:{lane}").into_bytes()
     }
 
-    /// Applies the answer of the store.
+    /// Applies the store's answer to a message.
     fn apply(&self, cycle: &Cycle, lane: u8, message: &Message, part: &ReplyPart, encoded: &KnownLimits) {
         let mut lane = cycle.lock(lane);
         let at = cycle.now();
@@ -170,7 +172,7 @@ impl Sharing {
             }
             Message::Merge(payload, is_recent) => {
                 lane.tally.acknowledge(payload.sequence);
-                // Nothing is known about the states of a payload that was counted before.
+                // The store had already counted this payload, so the reply contains no states.
                 if part.bytes().is_empty() {
                     return;
                 }
@@ -196,7 +198,7 @@ impl Sharing {
     }
 }
 
-/// Adds what a lane has to send; returns whether there is more.
+/// Collects the messages that a lane has to send. Returns whether more remain.
 fn collect(lane: &mut Lane, at: u64, number: u8, messages: &mut Vec<(u8, Message)>) -> bool {
     if lane.tally.payload(at).is_some_and(|payload| payload.age(at) > GIVE_UP) {
         lane.tally.give_up();
@@ -213,13 +215,13 @@ fn collect(lane: &mut Lane, at: u64, number: u8, messages: &mut Vec<(u8, Message
     is_full
 }
 
-/// Returns a charge of a key that is sent apart from any request.
+/// Returns a charge that does not belong to a request.
 pub(super) fn charge_of<'a>(key: &'a [u8], limits: &'a Limits, ask: Ask) -> Charge<'a> {
     let consistency = Consistency::Strict;
     Charge { key, limits_id: 0, limits, earlier: &[], ask, stamps: None, windows: &[], consistency }
 }
 
-/// Returns the store's time for a key.
+/// Returns the store time as a `Now`, with the key's spread.
 pub(super) fn now_of(key: &[u8], time: u64) -> Now<'static> {
     Now::at(time).with_spread(spread(key).wrapping_mul(1_000))
 }

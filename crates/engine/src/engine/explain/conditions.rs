@@ -10,8 +10,8 @@ use crate::rules::{Condition, Pattern, Rule, Test, nth_of, parse_address};
 /// Maximum number of values in a list.
 const SHOWN_VALUES: usize = 8;
 
-/// Sorts by how close conditions are to holding: first those that hold, then by most conditions that hold, then by
-/// fewest that fail.
+/// Sort key for how close conditions are to holding: first if all hold, then by the most holding conditions, then by
+/// the fewest failing ones.
 pub(super) type Distance = (bool, Reverse<usize>, usize);
 
 pub(super) fn distance(when: &[Condition], entries: &[Entry<'_>]) -> Distance {
@@ -21,7 +21,7 @@ pub(super) fn distance(when: &[Condition], entries: &[Entry<'_>]) -> Distance {
     }
 }
 
-/// Returns the `most` nearest, in order.
+/// Returns the indices of the `most` nearest elements, nearest first.
 pub(super) fn nearest_first(mut all: Vec<(Distance, usize)>, most: usize) -> impl Iterator<Item = usize> {
     if all.len() > most {
         all.select_nth_unstable(most);
@@ -58,13 +58,13 @@ pub(super) fn describe_held(condition: &Condition, entries: &[Entry<'_>]) -> Hel
     HeldCondition { attribute: condition.attribute.to_string(), expected: describe_expected(&condition.test), value }
 }
 
-/// Returns whether the attributes are exactly those of `only`, if the rule has it.
+/// Returns whether the request has exactly the attributes in the rule's `only`, if it is set.
 pub(super) fn has_only(rule: &Rule, entries: &[Entry<'_>]) -> bool {
     let names = rule.only().iter().map(|name| name.as_bytes());
     rule.only().is_empty() || names.eq(entries.iter().map(|entry| entry.name))
 }
 
-/// Returns why the expression of a rule does not hold, if so.
+/// Returns the failing part of a rule's expression; `None` if it holds or there is none.
 pub(super) fn failed_expression(rule: &Rule, entries: &[Entry<'_>]) -> Option<MatchResult> {
     let expression = rule.expression()?;
     let names = expression.attributes();
@@ -98,8 +98,7 @@ fn matches(pattern: &Pattern, value: &[u8]) -> bool {
     }
 }
 
-/// Returns the values of an attribute. Allocates nothing, because it is called for each override of
-/// a rule.
+/// Returns the values of an attribute. Allocates nothing, because it is called for each override of a rule.
 pub(super) fn attribute_values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl Iterator<Item = &'e [u8]> {
     let (name, first, most) = match nth_of(name) {
         Some((name, before)) => (name, before as usize, 1),
@@ -108,7 +107,7 @@ pub(super) fn attribute_values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl
     entries.iter().filter(move |entry| entry.name == name.as_bytes()).map(|entry| entry.value).skip(first).take(most)
 }
 
-/// Describes what a condition expects of a value.
+/// Describes the expected value of a condition.
 fn describe_expected(test: &Test) -> String {
     match test {
         Test::AnyOf(patterns) => list(patterns),

@@ -1,5 +1,4 @@
-//! Explains a matching rule: its overrides, its ban and its limits, compared with the rule as
-//! written.
+//! Explains a matching rule: its overrides, ban and limits, compared with the rule as written.
 
 use tollgate::core::{Cost, Nanos, Params, Phase, Time, Wall};
 use tollgate::{Limit, Outcome, Retry};
@@ -19,10 +18,10 @@ use crate::request::{Entry, Item};
 use crate::rules::{CostOf, Effect, OnExceed, OnFault, Override, Rule};
 use crate::ruleset::Matched;
 
-/// Maximum number of overrides that do not apply in an explanation.
+/// Maximum number of non-matching overrides in an explanation.
 const MAX_UNMET: usize = 3;
-/// Maximum number of overrides searched for the nearest ones: refusals in the log are explained while other requests
-/// wait.
+/// Maximum number of overrides compared to find the nearest ones. Refusals for the log are explained while other
+/// requests wait.
 const MAX_COMPARED: usize = 10_000;
 
 /// A charge and everything needed to explain it.
@@ -30,16 +29,16 @@ pub(super) struct ChargeContext<'a> {
     pub(super) decisions: &'a Decisions,
     /// The index of the charge.
     pub(super) charge: usize,
-    /// The ban of its counter.
+    /// The ban of the charge's counter.
     pub(super) ban: Option<&'a PlannedCharge>,
     /// The item that matched the rule.
     pub(super) item: &'a Item<'a>,
     /// The rule; `None` for inline limits.
     pub(super) rule: Option<&'a Rule>,
     pub(super) running: &'a RulesInForce,
-    /// The rules of the domain that match, as written and in their order.
+    /// The matching rules of the domain, as written and in order.
     pub(super) matching: &'a [&'a Rule],
-    /// The present time.
+    /// The current time.
     pub(super) at: Time<Wall>,
 }
 
@@ -105,7 +104,7 @@ impl ChargeContext<'_> {
                 let is_number = |value: &[u8]| !value.is_empty() && value.iter().all(u8::is_ascii_digit);
                 let number = value.and_then(|value| str::from_utf8(value).ok()?.parse().ok()).map(Cost::new);
                 let said = match value {
-                    // Several items cost more than the first of them says.
+                    // If several items share the charge, its cost differs from the first item's cost.
                     None if cost == *missing => CostValue::Missing,
                     Some(value) if cost == *max && !is_number(value) => CostValue::NotANumber(printable(value)),
                     Some(value) if cost == *max && number.is_none_or(|number| number > *max) => {
@@ -127,7 +126,7 @@ impl ChargeContext<'_> {
         }
     }
 
-    /// Returns the other matching rules with `suffices`, if this one has it.
+    /// Returns the other matching rules marked `suffices`, if this rule is marked too.
     fn suffice(&self) -> Vec<String> {
         let Some(rule) = self.rule.filter(|rule| rule.suffices) else { return Vec::new() };
         let others = self.matching.iter().filter(|other| other.suffices && other.id() != rule.id());
@@ -142,7 +141,7 @@ impl ChargeContext<'_> {
         matching.find(replaces).map(|other| other.id().to_owned())
     }
 
-    /// Returns the index of the override that applies, found as in the decision.
+    /// Returns the index of the override that applies, with the same lookup as in the decision.
     fn first_that_holds(&self, planned: &PlannedCharge) -> Option<usize> {
         let rule = self.running.rules.rules().get(planned.rule()? as usize)?;
         let overrides = rule.special()?.overrides.as_ref()?;
@@ -160,7 +159,7 @@ impl ChargeContext<'_> {
         };
         let (mut near, mut for_others, mut more_unmet) = (Vec::new(), Vec::<(String, usize)>::new(), 0);
         for (at, other) in all.iter().enumerate().take(applies.unwrap_or(all.len())) {
-            // There may be one override for every customer, and those of other customers are irrelevant. An override
+            // There may be one override per customer, and the overrides of other customers are irrelevant. An override
             // that has not expired and does not apply is for another value.
             let expired = || other.until.is_some() && !distance(&other.when, self.entries()).0;
             match (name(at), &other.when[..]) {
@@ -179,7 +178,7 @@ impl ChargeContext<'_> {
             position: position(at),
             why: match failed_condition(&all[at].when, self.entries()) {
                 Some(unmet) => OverrideMismatch::ConditionFailed(unmet),
-                // An override whose conditions hold and that does not apply has expired.
+                // An override that does not apply although its conditions hold has expired.
                 None => OverrideMismatch::Expired(Zone::utc().format_time(all[at].until.unwrap_or(Time::ZERO))),
             },
         });
@@ -199,7 +198,7 @@ impl ChargeContext<'_> {
     fn ban_state(&self, planned: &PlannedCharge, rule: &Rule) -> Option<BanState> {
         let ban = rule.ban()?;
         let noted = self.decisions.noted.iter().rfind(|noted| noted.charge as usize == self.charge);
-        // Bans are kept in the store: the fallback knows none.
+        // Bans exist only in the store; the fallback knows none.
         let said = match planned.answered {
             AnswerSource::Enforced(_) => self.decisions.answer(planned).map(|(answer, _)| answer.outcome),
             AnswerSource::Not
@@ -210,7 +209,7 @@ impl ChargeContext<'_> {
         };
         let stands = match said {
             Some(Outcome::Deny(Retry::After(left))) => {
-                // Rounded up to a second, so that a request at that time is not too early.
+                // Rounded up to a whole second, so that a request at that time is not too early.
                 let second = Nanos::SECOND.as_nanos();
                 let ends = self.at.saturating_add(left).as_nanos().div_ceil(second).saturating_mul(second);
                 BanStatus::Banned { left, until: Zone::utc().format_time(Time::from_nanos(ends)) }
@@ -223,8 +222,7 @@ impl ChargeContext<'_> {
         Some(BanState { after: ban.after, within: ban.within, length: ban.length, stands })
     }
 
-    /// Returns the state of each limit that was evaluated, with the words of the rule or of its
-    /// override.
+    /// Returns the state of each evaluated limit, with its text from the rule or the override.
     fn limit_states(&self, planned: &PlannedCharge, overriding: Option<&Override>) -> Vec<LimitState> {
         let decisions = self.decisions;
         let Some((answer, answers)) = decisions.answer(planned) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! Adds requests to a plan: items match rules, and each rule becomes a charge.
+//! Adds requests to a plan: matches items with rules, and adds a charge for each match.
 
 use tollgate::core::{Cost, Nanos};
 
@@ -9,21 +9,21 @@ use crate::request::{Inline, Item, Request, RequestError, check_size};
 use crate::rules::OnFault;
 use crate::ruleset::{ActiveRule, Judgement, Matched, OverrideEffect, RuleSet};
 
-/// Maximum number of rules that several items of a request may match: each is compared with all
-/// before.
+/// Maximum total number of rules matched by the items of a request with several items. Each match is compared with all
+/// previous ones, to find equal keys.
 const MAX_MATCHES: usize = 4096;
 
-/// A match of an item and a rule.
+/// The context of a match between an item and a rule.
 struct MatchContext<'a> {
     /// The index of the item.
     place: usize,
     item: &'a Item<'a>,
     rules: &'a RuleSet,
-    /// The number of the rule.
+    /// The index of the rule.
     number: u32,
-    /// The first charge of the request.
+    /// The index of the request's first charge.
     first: usize,
-    /// The number of items of the request.
+    /// The number of items in the request.
     items: usize,
 }
 
@@ -78,7 +78,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Leaves out the rules that others replace. A replaced rule still replaces the rules it names.
+    /// Leaves out replaced rules. A replaced rule still replaces the rules that it names.
     fn replace(&mut self, rules: &RuleSet, first: usize, replaced: &mut Vec<u32>) {
         replaced.clear();
         for rule in self.charges[first..].iter().filter_map(PlannedCharge::rule) {
@@ -174,8 +174,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Returns the charge already planned for this request under the key that begins at `key_start`.
-    /// Only different items can have the same key.
+    /// Returns the existing charge of this request with the key that begins at `key_start`. Only different items can
+    /// have the same key.
     #[inline]
     fn same_key(&self, first: usize, key_start: usize, items: usize) -> Option<u32> {
         if items == 1 { None } else { self.find_key(first, key_start) }
@@ -187,7 +187,7 @@ impl Plan {
         Some((first + same) as u32)
     }
 
-    /// Adds the cost of another item that is counted together.
+    /// Adds the cost of another item to a charge with the same key.
     fn join(&mut self, charge: u32, cost: Cost, key_start: usize) -> u32 {
         self.keys.truncate(key_start);
         let planned = &mut self.charges[charge as usize];
@@ -195,7 +195,7 @@ impl Plan {
         charge
     }
 
-    /// Adds a special rule, unless it does not apply after all.
+    /// Adds a special rule if its remaining conditions hold.
     #[inline(never)]
     fn add_special(&mut self, matching: &MatchContext<'_>, matched: &Matched, overrides: &mut Matched) {
         let MatchContext { place, item, rules, number, first, items } = *matching;
@@ -272,7 +272,7 @@ impl Plan {
         self.push(PlannedCharge { shadow: rule.is_shadow(), on_fault: rule.on_fault, ..planned }, windows)
     }
 
-    /// Creates a charge of the key that begins at `key_start`, with the range of the rule id in it.
+    /// Creates a charge for the key that begins at `key_start`; `id` is the range of the rule id in that key.
     #[inline(always)]
     fn new_charge(&self, by: LimitSource, id: (u16, u16), cost: Cost, key_start: usize) -> PlannedCharge {
         let start = key_start as u32;

@@ -1,4 +1,4 @@
-//! Costs, and what happens to requests above the limits.
+//! Costs, schedules, and the behaviour above the limits.
 
 use tollgate::SlidingLog;
 use tollgate::core::{Cost, Nanos};
@@ -16,11 +16,11 @@ use crate::schedule::Hours;
 const MAX_MESSAGE_BYTES: usize = 1024;
 /// Maximum number of refusals before a ban: each is an entry of a sliding log.
 const MAX_REFUSALS: u64 = SlidingLog::MAX_ENTRIES;
-/// The shortest ban: the clock of every store ticks at least twice in it.
+/// Minimum length of a ban: two ticks of the coarsest store clock.
 const MIN_BAN: Nanos = Nanos::from_micros(2);
 /// Maximum number of cases of a cost.
 const MAX_CASES: usize = 64;
-/// Maximum number of times in the schedule of a rule.
+/// Maximum number of entries in a rule's schedule.
 const MAX_HOURS: usize = 32;
 
 impl Checker<'_> {
@@ -161,7 +161,7 @@ fn check_hours(map: &RawMap, notes: &mut Notes) -> Option<Hours> {
         },
     };
     let (from, to) = (from?, to?);
-    // If it ends no later than it begins, it ends on the next day.
+    // If the end is not after the start, it is on the next day.
     Some(Hours { days, from, to: if to > from { to } else { to + DAY }, zone: zone? })
 }
 
@@ -200,7 +200,7 @@ pub(super) fn check_refusal(raw: &RawRule, on_exceed: OnExceed, notes: &mut Note
     Refusal { status, message, silent: on_exceed == OnExceed::Drop }
 }
 
-/// Reports keys that have no effect beside others.
+/// Reports keys that have no effect in combination with others.
 pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed, notes: &mut Notes) {
     let ban = raw.ban.as_ref().map(|ban| ("ban", ban.position));
     let enforce = raw.enforce.as_ref().map(|enforce| ("enforce", enforce.position));

@@ -19,7 +19,7 @@ const MAX_CHAIN: usize = 8;
 
 impl Checker<'_> {
     pub(super) fn check_when(&mut self, raw: &[(RawText, RawAttributeCondition)], notes: &mut Notes) -> Vec<Condition> {
-        // A condition with `not` beside another key is two tests in a row on one attribute.
+        // A condition that combines `not` with another key is two consecutive tests of one attribute.
         let another = |(position, (name, _)): &(usize, &(RawText, RawAttributeCondition))| {
             *position == 0 || raw[position - 1].0 != *name
         };
@@ -115,11 +115,11 @@ impl Checker<'_> {
     }
 }
 
-/// Compares addresses by their value, whatever their notation.
+/// Makes a test compare addresses by value, in any notation.
 fn compare_addresses(test: &mut Test) {
     let (Test::AnyOf(patterns) | Test::NoneOf(patterns)) = test else { return };
     for pattern in patterns {
-        // No client is a network: `tollgate check` warns about it.
+        // A network as a string matches no client; `tollgate check` warns about it.
         if let Pattern::Equals(text) = pattern
             && !text.contains('/')
             && let Ok(address) = Cidr::new(text)
@@ -129,7 +129,7 @@ fn compare_addresses(test: &mut Test) {
     }
 }
 
-/// Makes a rule that denies networks also match values that are not addresses, if it has `invalid: deny`.
+/// With `invalid: deny`, extends a rule that denies networks to values that are not addresses.
 pub(super) fn match_invalid(
     when: &mut [Condition],
     on_invalid: OnInvalid,

@@ -9,7 +9,7 @@ use super::super::raw::{RawRule, RawText, shorten};
 use super::super::rule::{Consistency, Effect, Override, SyncEvery};
 use super::super::words::valid_instead;
 
-/// Returns how nodes agree on the counters of a rule; reports limits that cannot be shared like that.
+/// Returns the consistency of a rule, and reports limits that do not support it.
 pub(super) fn check_consistency(
     raw: &RawRule,
     effect: &Effect,
@@ -79,7 +79,7 @@ fn supported_limits(consistency: Consistency) -> &'static str {
     }
 }
 
-/// Returns what of a limit cannot be shared by this consistency.
+/// Returns the feature of a limit that this consistency does not support, if any.
 fn why_not(consistency: Consistency, limit: &Limit) -> Option<&'static str> {
     let is_leased = match consistency {
         Consistency::Strict => return None,
@@ -87,7 +87,7 @@ fn why_not(consistency: Consistency, limit: &Limit) -> Option<&'static str> {
         Consistency::Eventual(_) => false,
     };
     match limit.params() {
-        Params::FixedWindow { phase: Phase::Given(_), .. } => Some("windows of the calendar"),
+        Params::FixedWindow { phase: Phase::Given(_), .. } => Some("calendar windows"),
         Params::FixedWindow { phase: Phase::FirstRequest, .. } if is_leased => Some("`phase: first_request`"),
         Params::SlidingWindow(_) if is_leased => Some("`sliding_window`"),
         Params::SlidingSlices { .. } if is_leased => Some("`sliding_slices`"),

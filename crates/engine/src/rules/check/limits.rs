@@ -167,15 +167,18 @@ fn check_delay(raw: &RawLimit, limit: &Limit, max_wait: Nanos, notes: &mut Notes
     }
 }
 
-/// Returns the limit that admits immediately what `limit` admits, and more after a wait of at most
-/// `max_wait`. A token bucket becomes a leaky bucket whose free part is the burst, with capacity
-/// above it for what leaks in `max_wait`, rounded up: `max_wait` itself bounds the wait exactly.
+/// Returns a limit that admits the same requests as `limit` immediately, and further requests after a wait of at most
+/// `max_wait`.
+///
+/// A token bucket becomes a leaky bucket whose free part is the burst. Above the burst, it has capacity for the amount
+/// that leaks within `max_wait`, rounded up. The rounding does not lengthen waits, because `max_wait` itself limits
+/// them.
 fn delaying_limit(limit: &Limit, max_wait: Nanos) -> Option<Result<Limit, LimitError>> {
     let leaky = |bucket: tollgate::core::BucketParams| {
         let flows = u128::from(bucket.rate.count()) * u128::from(max_wait.as_nanos());
         let extra = u64::try_from(flows.div_ceil(bucket.rate.per().as_nanos().into())).unwrap_or(u64::MAX);
         let leaky = LeakyBucket::new(bucket.rate, bucket.burst.saturating_add(extra))?;
-        // A unit waits for those before it, so the last unit that passes immediately has one fewer before it.
+        // The last unit that passes immediately has `burst - 1` units before it.
         let leaky = leaky.free(bucket.burst - 1)?.max_wait(max_wait).max_debt(bucket.max_debt)?;
         Ok(leaky.initial(bucket.initial.saturating_add(extra))?.into())
     };

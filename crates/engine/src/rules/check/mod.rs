@@ -1,4 +1,4 @@
-//! Checks rules as written and turns them into rules; nothing validates them again.
+//! Checks raw rules and converts them to [`Rule`]s. No later stage validates them again.
 
 mod behaviour;
 mod condition;
@@ -24,10 +24,10 @@ use together::check_matched_together;
 /// Maximum length of the name of a domain, a rule or an attribute.
 const MAX_NAME_BYTES: usize = 128;
 
-/// Checks files one after the other; rule ids are unique over all of them.
+/// Checks files one after the other. A rule id must be unique in its domain, over all files.
 pub(crate) struct Checker<'f> {
     domains: Vec<Domain>,
-    /// The position of each rule of each domain.
+    /// The file and position of each rule id, by domain.
     seen: HashMap<(usize, Box<str>), (Arc<str>, Position)>,
     rules: usize,
     file: ReadFile<'f>,
@@ -191,7 +191,7 @@ fn choose<T: Copy>(raw: Option<&RawText>, choices: &[(&str, T)], key: &str, note
     default
 }
 
-/// Checks the ids that a rule replaces. The rules named need not exist, because rules are created and deleted
+/// Checks the ids in `replaces`. The replaced rules need not exist, because rules are created and deleted
 /// independently.
 fn check_replaces(by: Option<&str>, raw: &[RawText], notes: &mut Notes) -> Box<[Box<str>]> {
     if let Some(id) = raw.get(MAX_REPLACED) {

@@ -1,4 +1,4 @@
-//! Checks how many rules of a domain certainly match the same requests.
+//! Checks for too many rules that match the same requests.
 
 use std::collections::HashMap;
 
@@ -7,9 +7,9 @@ use super::super::mistake::Notes;
 use super::super::rule::{Condition, Rule};
 use crate::request::Item;
 
-/// Reports each group of rules with the same `when` that is too large for any request that matches them: deciding would refuse
-/// every such request. Rules with an empty `when` count for every group; rules with `if`, `only` or `schedule` for none, because
-/// they may not match.
+/// Reports each group of rules with the same `when` that has more than [`Item::MAX_RULES`] rules, because every
+/// matching request would be refused. Rules with an empty `when` count in every group. Rules with `if`, `only` or
+/// `schedule` count in none, because they may not match.
 pub(super) fn check_matched_together(domain: &Domain, notes: &mut Notes) {
     if domain.rules.len() <= Item::MAX_RULES {
         return;

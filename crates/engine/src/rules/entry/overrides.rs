@@ -15,23 +15,23 @@ pub struct EntryOverride<'o> {
     pub value: &'o str,
     /// The limits, as in [`ParsedOverride::effect`].
     pub effect: &'o str,
-    /// When it expires.
+    /// The expiry time.
     pub until: Option<&'o str>,
 }
 
-/// An override that was parsed on its own and fits its rule.
+/// An override that was parsed separately and is valid for its rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedOverride {
     /// The attribute to compare: the one given, or the first one in `per` of the rule.
     pub attribute: String,
     /// Everything except `attribute` and `until`, as one line of JSON.
     pub effect: String,
-    /// When it expires.
+    /// The expiry time.
     pub until: Option<String>,
 }
 
-/// Parses an override for `value` of a rule, which is given as JSON. The text has the keys of an
-/// override in a file except `when`, and optionally `attribute`.
+/// Parses an override for `value`. `rule` is the rule as JSON. The text has the keys of an override in a file, without
+/// `when` and optionally with `attribute`.
 ///
 /// # Errors
 /// Every mistake, with its line in the text.
@@ -83,8 +83,7 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
     Some(ParsedOverride { attribute, effect: to_json_text(&effect), until })
 }
 
-/// Returns the first attribute in `per` of a rule. If that is a choice between attributes, the override has to
-/// name one.
+/// Returns the first attribute in a rule's `per`. If it is a choice between attributes, the override must name one.
 fn first_counted(rule: &Node, value: &str, position: Position, notes: &mut Notes) -> Option<String> {
     let rules: Rules = check_tree(&file_of("domain", vec![rule.clone()]), &mut Notes::new(""));
     let per = rules.domains().first().and_then(|domain| domain.rules().first()).map_or(&[][..], |rule| rule.per());

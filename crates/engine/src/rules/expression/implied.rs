@@ -1,11 +1,11 @@
-//! Conditions that an expression implies, so that its rule can be indexed by one.
+//! Conditions that an expression implies, for indexing its rule.
 
 use super::super::rule::{Condition, Pattern, Test};
 use super::{Bool, Comparison, Expression, Number, Text};
 
 impl Expression {
-    /// Returns a condition that holds whenever the expression does: that an attribute has one of
-    /// some values, or else that it is present. `None` if there is none.
+    /// Returns a condition that holds whenever the expression holds: preferably that an attribute has one of certain
+    /// values, otherwise that an attribute is present. Returns `None` if there is no such condition.
     pub(crate) fn implied(&self) -> Option<Condition> {
         let implied = self.condition.implied();
         let names_values = |(_, test): &&(usize, Test)| matches!(test, Test::AnyOf(_));
@@ -15,9 +15,9 @@ impl Expression {
 }
 
 impl Bool {
-    /// Returns conditions on attributes that are necessary for this to be true. An expression uses
-    /// the first value of an attribute and a condition any of them, so a condition may hold where
-    /// the expression does not, which is correct for an index.
+    /// Returns necessary conditions on attributes. An expression uses only the first value of an attribute, but a
+    /// condition tests all values. So a condition may hold although the expression does not, which is correct for an
+    /// index.
     fn implied(&self) -> Vec<(usize, Test)> {
         match self {
             Self::And(left, right) => left.implied().into_iter().chain(right.implied()).collect(),
@@ -46,7 +46,7 @@ impl Bool {
         }
     }
 
-    /// Returns the attributes without which this is undefined.
+    /// Returns the attributes without which the expression is undefined.
     fn needed(&self) -> Vec<(usize, Test)> {
         let (texts, numbers): (Vec<&Text>, Vec<&Number>) = match self {
             Self::Texts(_, left, right)

@@ -304,7 +304,7 @@ impl Parser {
         self.expect(")").map(|()| result)
     }
 
-    /// Parses the call of a method after its name, like `path.startsWith('/v1')`.
+    /// Parses the arguments of a method call like `path.startsWith('/v1')`, after the method's name.
     fn parse_method(&mut self, of: Any, position: usize, method: &str) -> Result<Any, String> {
         let make: Option<fn(Text, Text) -> Bool> = match method {
             "startsWith" => Some(Bool::StartsWith),

@@ -15,8 +15,8 @@ pub(super) struct Comment {
 /// Returns all comments and empty lines.
 ///
 /// # Errors
-/// The line and the name of something that formatting would lose: anchors, tags, and texts in which
-/// comments cannot be recognised.
+/// The line and the name of a construct that formatting would lose: anchors, tags, and strings in which comments cannot
+/// be recognised.
 pub(super) fn scan(text: &str) -> Result<Vec<Comment>, (u32, &'static str)> {
     let mut found = Vec::new();
     // The minimum indentation of the current block scalar (`|` or `>`).

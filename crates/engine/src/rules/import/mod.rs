@@ -1,9 +1,8 @@
-//! Imports limits of other systems.
+//! Imports limits from other systems.
 //!
-//! An importer builds a tree of the rule language whose nodes keep the positions of the original,
-//! so that mistakes are reported with its lines. Files of the reference Envoy service are
-//! recognised wherever rules are loaded; nginx configurations contain much more than limits, and
-//! are only imported.
+//! An importer builds a tree of the rule language. Its nodes keep the positions of the original file, so that mistakes
+//! are reported there. Files of the reference Envoy service are recognised wherever rules are loaded. nginx
+//! configurations contain much more than limits, so they must be imported explicitly.
 
 mod build;
 mod envoy;
@@ -23,8 +22,8 @@ pub enum Dialect {
     Nginx,
 }
 
-/// Reads the files that a configuration includes by a name or a pattern, in order, each with its
-/// name, or returns why it cannot.
+/// Reads included files, given a name or a pattern. Returns their names and contents in order, or the reason why they
+/// cannot be read.
 pub type ReadIncluded<'a> = &'a dyn Fn(&str) -> Result<Vec<(String, Vec<u8>)>, String>;
 
 /// Limits of another system in the rule language.
@@ -32,12 +31,12 @@ pub type ReadIncluded<'a> = &'a dyn Fn(&str) -> Result<Vec<(String, Vec<u8>)>, S
 pub struct Imported {
     /// A rule file.
     pub yaml: String,
-    /// What could not be imported, if anything.
+    /// The parts that could not be imported, if any.
     pub left_out: Option<Mistakes>,
 }
 
 impl Imported {
-    /// Translates a file. Without a dialect, it is detected.
+    /// Translates a file. If `dialect` is `None`, it is detected.
     ///
     /// ```
     /// use tollgate_engine::rules::{Imported, Source};
@@ -105,7 +104,7 @@ impl Dialect {
     }
 }
 
-/// Returns a tree in the rule language, translated if the file is one of Envoy.
+/// Translates the tree of an Envoy file to the rule language. Other trees are returned unchanged.
 pub(super) fn translate(tree: Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
     if envoy::is_meant(&tree) { envoy::convert(&tree, notes, left_out) } else { Some(tree) }
 }

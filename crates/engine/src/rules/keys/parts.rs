@@ -38,8 +38,8 @@ pub const OPTIONS: &[Key] = &[
     ),
     key(
         "max_wait",
-        "a length of time",
-        "the time that the burst takes; 0 for `interval_bucket`",
+        "a duration",
+        "the time of a full burst; 0 for `interval_bucket`",
         "the longest wait of a request, for buckets that delay requests",
         "{id: a, limit: 10/s, algorithm: leaky_bucket, max_wait: 500ms}",
     ),
@@ -52,21 +52,21 @@ pub const OPTIONS: &[Key] = &[
     ),
     key(
         "offset",
-        "a length of time",
+        "a duration",
         "0",
         "shifts the steps of an interval bucket",
         "{id: a, limit: 10/m, algorithm: interval_bucket, offset: 15s}",
     ),
     key(
         "precision",
-        "a length of time",
+        "a duration",
         "a tenth of the window",
         "the length of a slice",
         "{id: a, limit: 1000/h, algorithm: sliding_slices, precision: 2m}",
     ),
     key(
         "minimum_gap",
-        "a length of time",
+        "a duration",
         "0",
         "the minimum time between two requests, for a sliding log",
         "{id: a, limit: 5/m, algorithm: sliding_log, minimum_gap: 1s}",
@@ -80,9 +80,9 @@ pub const OPTIONS: &[Key] = &[
     ),
     key(
         "lease",
-        "a length of time",
+        "a duration",
         "60s",
-        "the time after which a slot that is not released becomes free, for concurrency",
+        "the time after which an unreleased slot becomes free, for concurrency",
         "{id: a, limit: 3, algorithm: concurrency, lease: 10s}",
     ),
     key("initial", "a whole number", "the capacity", "the tokens of a new key", "{id: a, limit: 100/h, initial: 10}"),
@@ -254,7 +254,7 @@ pub const COST_CASE: &[Key] = &[
 /// Keys of a delay.
 pub const DELAY: &[Key] = &[key(
     "max_wait",
-    "a length of time",
+    "a duration",
     "required",
     "the longest wait of a request",
     "{id: a, limit: 10/s, on_exceed: {delay: {max_wait: 2s}}}",
@@ -271,14 +271,14 @@ pub const BAN: &[Key] = &[
     ),
     key(
         "within",
-        "a length of time",
+        "a duration",
         "required",
         "the window: the first and the last of these refusals are less than this apart",
         "{id: a, per: [client_ip], limit: 5/m, ban: {after: 20, within: 10m, for: 1h}}",
     ),
     key(
         "for",
-        "a length of time",
+        "a duration",
         "required",
         "the length of the ban, at least 2us",
         "{id: a, per: [client_ip], limit: 5/m, ban: {after: 20, within: 10m, for: 1h}}",

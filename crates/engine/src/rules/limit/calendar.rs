@@ -38,8 +38,7 @@ pub(crate) fn read_zone(name: &str) -> Result<Zone, (String, String)> {
 }
 
 impl LimitParser<'_> {
-    /// Returns the calendar windows, or `None` if no word refers to the calendar or one has a
-    /// mistake.
+    /// Returns the calendar windows, or `None` if no word refers to the calendar or such a word has a mistake.
     pub(super) fn calendar(&mut self) -> Option<Calendar> {
         let (zone, anchor) = ((self.words.option)("zone"), (self.words.option)("anchor"));
         let unit = self.words.limit.and_then(|limit| unit_of(period_of(limit)?));

@@ -21,9 +21,9 @@ use super::{LimitWords, NO_LIMIT, NOTHING, read};
 pub struct LimitText<'a> {
     /// A rate like `100/s`; for concurrency a whole number.
     pub limit: &'a str,
-    /// The burst size, for buckets; by default the count of the rate.
+    /// The burst of a bucket; by default, the count of the rate.
     pub burst: Option<u64>,
-    /// By default `token_bucket`.
+    /// The algorithm; by default, `token_bucket`.
     pub algorithm: Option<&'a str>,
 }
 

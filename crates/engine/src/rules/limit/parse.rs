@@ -59,7 +59,7 @@ pub(crate) fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
     };
     match parts() {
         Some((count, per)) if count > 0 => Ok((count, per)),
-        // Everything valid was parsed above; the error of `Rate` explains best what is wrong.
+        // Invalid input is parsed again as a `Rate`, for its error message.
         _ => match text.parse::<Rate>() {
             Ok(rate) => Ok((rate.count().into(), rate.per())),
             Err(error) => Err(error),
@@ -67,8 +67,8 @@ pub(crate) fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
     }
 }
 
-/// Suggests how to write a rate that is put into other words: `5 per minute` or `5/m` for "5 a
-/// minute" or "5 requests every minute". `None` if the meaning is unclear.
+/// Suggests a valid form for a rate in other words: `5 per minute` or `5/m` for "5 a minute" or "5 requests every
+/// minute". Returns `None` if the meaning is unclear.
 pub(crate) fn as_written(text: &str) -> Option<String> {
     const FILLING: &[&str] = &[
         "a", "an", "any", "call", "calls", "each", "every", "in", "per", "request", "requests", "the", "time", "times",
@@ -97,7 +97,7 @@ pub(crate) fn as_written(text: &str) -> Option<String> {
     Some(format!("`{count} per {period}`{short}"))
 }
 
-/// Suggests how to write a number: 10000 for "10,000", and 3 per 2 seconds for "1.5/s".
+/// Suggests a valid form for a number: 10000 for "10,000", and 3 per 2 seconds for "1.5/s".
 fn number_as_written(text: &str) -> Option<String> {
     let (count, period) = text.split_once('/').or_else(|| text.split_once(" per "))?;
     let (count, period) = (count.trim(), period.trim());

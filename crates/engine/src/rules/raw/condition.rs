@@ -75,7 +75,7 @@ pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(RawText, RawAttr
     tests
 }
 
-/// Splits a condition with `not` beside another key into two.
+/// Splits a condition that combines `not` with another key into two conditions.
 fn read_tests(node: &Node, notes: &mut Notes) -> (Option<RawAttributeCondition>, Option<RawAttributeCondition>) {
     let Value::Map(pairs) = &node.value else { return (read_test(node, notes), None) };
     let is_not = |(key, _): &&(Node, Node)| matches!(&key.value, Value::Text(name) if name == "not");

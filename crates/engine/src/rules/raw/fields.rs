@@ -21,12 +21,12 @@ pub(super) struct Fields<'n> {
 }
 
 impl<'n> Fields<'n> {
-    /// Reports keys that are in none of the tables, with the key that was probably meant.
+    /// Reads a map. Reports keys that are in none of the tables, with the key that was probably meant.
     pub(super) fn of(node: &'n Node, what: &str, tables: &[&[Key]], notes: &mut Notes) -> Option<Self> {
         Self::of_part(node, what, tables, &|_| None, notes)
     }
 
-    /// Like [`of`](Self::of); `elsewhere` knows keys that belong somewhere else.
+    /// Like [`of`](Self::of). `elsewhere` returns help for keys that belong somewhere else.
     pub(super) fn of_part(
         node: &'n Node,
         what: &str,
@@ -49,7 +49,7 @@ impl<'n> Fields<'n> {
             if valid.contains(&name) {
                 known.push((key.position, name, value));
             } else if notes.is_full() {
-                // Searching for the nearest word takes longer than everything else.
+                // Searching for the nearest word is the slowest part of parsing.
                 notes.count_unlisted();
             } else {
                 let problem = format!("`{}` is not a key of {what}", shorten(name));
@@ -121,7 +121,7 @@ pub(super) fn text_of(node: &Node) -> Option<&str> {
     }
 }
 
-/// A map of strings whose keys are those of a table.
+/// A map of strings, with keys from a table.
 #[derive(Debug)]
 pub(crate) struct RawMap {
     pub(crate) position: Position,

@@ -12,19 +12,18 @@ pub(crate) struct RawLimit {
     pub(crate) limit: Option<RawText>,
     pub(crate) algorithm: Option<RawText>,
     pub(crate) options: Vec<(&'static str, RawText)>,
-    /// Whether an override inherits some of this from its rule.
+    /// Whether some of the fields are inherited from the rule.
     pub(crate) inherits: bool,
 }
 
-/// The limits of a rule or override, or what replaces them.
+/// The limits of a rule or an override, or the key that is given instead of limits.
 #[derive(Debug)]
 pub(crate) struct RawEffect {
     pub(crate) position: Position,
     pub(crate) limits: Vec<RawLimit>,
     /// `unlimited`, `allow` and `deny`, if given.
     pub(crate) instead: Vec<(&'static str, RawText)>,
-    /// Whether a mistake was reported that may explain missing limits; then these are not reported
-    /// as well.
+    /// Whether a reported mistake may explain missing limits. Missing limits are then not reported.
     pub(crate) noted: bool,
 }
 
@@ -86,8 +85,7 @@ fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) 
     several.iter().filter_map(|node| read_limit(node, notes)).collect()
 }
 
-/// Combines an override with the limit that it inherits from. Another algorithm inherits nothing
-/// but the rate.
+/// Combines an override with the limit that it inherits from. With another algorithm, only the rate is inherited.
 fn inherit_from(base: &RawLimit, mut limit: RawLimit) -> RawLimit {
     if limit.algorithm.is_some() && algorithm(&limit) != algorithm(base) {
         limit.limit = limit.limit.or_else(|| base.limit.clone());

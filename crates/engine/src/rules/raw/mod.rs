@@ -31,7 +31,7 @@ pub(crate) struct RawDomain {
 #[derive(Debug)]
 pub(crate) struct RawRule {
     pub(crate) position: Position,
-    /// Whether a mistake was reported while it was read.
+    /// Whether a mistake was reported while this rule was read.
     pub(crate) noted: bool,
     pub(crate) id: Option<RawText>,
     /// Whether an unknown key was probably meant to be the id.
@@ -180,8 +180,8 @@ fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Opt
     })
 }
 
-/// Helps with a key that belongs to the rule and not to an override, which may be why the override
-/// has no limit.
+/// Returns help for a key of a rule that was written in an override. Such a key may explain why the override has no
+/// limit.
 fn of_the_rule(key: &str) -> Option<KeyHint> {
     let help = match key {
         "cost" => {
@@ -197,7 +197,7 @@ fn of_the_rule(key: &str) -> Option<KeyHint> {
     Some(KeyHint { help, word: Some("limit") })
 }
 
-/// Helps with keys that people look for and that do not exist.
+/// Returns help for plausible keys that do not exist.
 fn of_nothing(key: &str) -> Option<KeyHint> {
     let help = match key {
         "period" | "window" | "interval" | "unit" | "duration" => {
@@ -233,7 +233,7 @@ fn read_case(node: &Node, notes: &mut Notes) -> Option<RawCostCase> {
     Some(RawCostCase { position: node.position, when, cost: fields.text("cost", notes) })
 }
 
-/// Reads a word, or a map with the only key `delay`.
+/// Reads a word, or a map with the single key `delay`.
 fn read_exceed(node: &Node, notes: &mut Notes) -> Option<RawExceed> {
     let Value::Map(pairs) = &node.value else { return read_text(node, "`on_exceed`", notes).map(RawExceed::Word) };
     let [(key, delay)] = &**pairs else {

@@ -1,11 +1,11 @@
-//! Suggestions for files that are not valid YAML. The parser reports what it did not expect; the
-//! likely cause is guessed from the line: a tab, or a brace, star or colon outside of quotes.
+//! Suggestions for invalid YAML. The parser only reports an unexpected token. The likely cause is guessed from the
+//! line: a tab, or a brace, star or colon outside of quotes.
 
 use super::super::glob::Glob;
 use super::super::mistake::Position;
 use super::super::raw::shorten;
 
-/// How much of the line after the position is examined.
+/// Number of characters that are examined after the position.
 const MAX_AFTER: usize = 1024;
 
 /// Returns the best position for a syntax error, and a suggestion if there is one.
@@ -34,8 +34,8 @@ fn line_at(text: &str, position: Position) -> &str {
     text.lines().nth((position.line as usize).saturating_sub(1)).unwrap_or_default()
 }
 
-/// Returns the first tab in the indentation of this line or the next: the parser may have stopped
-/// at the end of the line before.
+/// Returns the first tab in the indentation of this line or the next one, because the parser may stop at the end of the
+/// previous line.
 fn tab_from(text: &str, position: Position) -> Option<Position> {
     let from = (position.line as usize).saturating_sub(1);
     text.lines().enumerate().skip(from).take(2).find_map(|(number, line)| {
@@ -57,8 +57,8 @@ fn in_braces(line: &[char], at: usize) -> Option<String> {
     unquoted.then(|| "quote a string that contains a brace".into())
 }
 
-/// Returns the value from `start` to its end in a map or list, at least up to `at`, braces
-/// included.
+/// Returns the value that starts at `start`, including braces. It ends with its element in a map or list; a closing
+/// brace ends it only at or after `at`.
 fn value_around(line: &[char], start: usize, at: usize) -> String {
     let mut depth = 0_usize;
     let mut end = start;
@@ -76,7 +76,7 @@ fn value_around(line: &[char], start: usize, at: usize) -> String {
     shorten(&line[start..end].iter().collect::<String>())
 }
 
-/// Suggests a fix for a colon at a wrong position: inside a string, or after a misaligned key.
+/// Suggests a fix for a misplaced colon: inside a string, or after a misaligned key.
 fn unexpected_colon(before: &[char]) -> String {
     let is_second = before.windows(2).any(|pair| pair[0] == ':' && pair[1].is_whitespace());
     match is_second {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn tabs_are_reported_where_they_stand() {
+    fn tabs_are_reported_at_their_position() {
         let help = "indent with spaces, not with tabs";
         check("rules:\n- id: x\n\tlimit: 1/s\n", &format!("3:1 {help}"));
         check("rules:\n- when:\n  \tpath: /x\n", &format!("3:3 {help}"));

@@ -6,8 +6,8 @@ use tollgate::core::Algorithm;
 use super::super::mistake::Notes;
 use super::super::rule::{CostCase, CostOf, Effect, Rule};
 
-/// Warns about limits that no request can pass, or no request with an invalid cost. They are valid,
-/// because a request may state its own cost.
+/// Warns about limits whose capacity is below the cost of a request. Such limits are valid, because a request may state
+/// its own cost.
 pub(super) fn costs_above_capacity(rule: &Rule, notes: &mut Notes) {
     let weights = match rule.cost() {
         CostOf::Fixed(cost) => vec![(cost.get(), "a request".to_owned(), "`cost`")],

@@ -1,18 +1,18 @@
-//! Leased limits that are too small to be leased.
+//! Limits that are too small for `consistency: leased`.
 
 use tollgate::core::{Algorithm, Params};
 
 use super::super::mistake::Notes;
 use super::super::rule::{Consistency, Rule};
 
-/// The number of nodes that the warning assumes, and states: rules do not know it.
+/// Assumed number of nodes, because rules do not contain the real one. The warning states it.
 const NODES: u64 = 3;
-/// Below this rate for each node, leases expire unused more often than they save a call.
+/// Rate per node and second below which leases expire unused more often than they save a call.
 const MIN_RATE: u64 = 50;
-/// Below this burst for each node, leases strand a large part of the limit.
+/// Burst per node below which leases strand a large part of the limit.
 const MIN_BURST: u64 = 8;
 
-/// A rule with `consistency: leased` and a limit of which leases would strand a large part, or save few calls.
+/// Warns about a rule with `consistency: leased` if leases would strand a large part of a limit, or save few calls.
 pub(super) fn leases_that_do_not_pay(rule: &Rule, notes: &mut Notes) {
     if rule.consistency() != Consistency::Leased {
         return;

@@ -10,7 +10,7 @@ use super::{always_matches, index_entry, is_positive};
 use crate::request::Entry;
 use crate::ruleset::{Index, Matched};
 
-/// Overrides that are hidden by an earlier one, and expired ones.
+/// Warns about expired overrides, and about overrides that are hidden by an earlier one.
 pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
     let overrides = rule.overrides();
     if overrides.is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes
     }
 }
 
-/// Overrides for requests that their rule does not match. Each value is matched in a request with
+/// Warns about overrides for requests that their rule does not match. Each value is tested in a request that contains
 /// nothing else.
 pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
     let own = rule.sought();
@@ -50,7 +50,7 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
         Index::new(&own.iter().map(|condition| index_entry(std::slice::from_ref(condition))).collect::<Vec<_>>(), 0);
     let mut matched = Matched::default();
     for other in rule.overrides() {
-        // A numbered attribute would need the values before it as well.
+        // A numbered attribute is skipped, because the request would also need the values before it.
         let pairs = other.when.iter().filter(|condition| nth_of(&condition.attribute).is_none());
         let mut pairs = pairs.flat_map(|condition| {
             let same = own.iter().enumerate().filter(|(_, own)| own.attribute == condition.attribute);

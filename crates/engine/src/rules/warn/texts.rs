@@ -1,4 +1,4 @@
-//! Strings that are taken literally but probably were meant as something else.
+//! Strings that are compared literally but were probably meant as something else.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use super::super::raw::shorten;
 use super::super::rule::{Condition, Origin, Pattern, Rule, Test};
 use super::super::words::is_typo;
 
-/// Names in `per` that look like several attributes.
+/// Warns about names in `per` that look like several attributes.
 pub(super) fn counted_literally(rule: &Rule, notes: &mut Notes) {
     let per = rule.per().iter().flat_map(|counted| &counted.origins);
     for origin in per {
@@ -32,8 +32,7 @@ fn are_several(name: &str) -> bool {
     chosen || name.contains(|letter: char| matches!(letter, ',' | '|') || letter.is_whitespace())
 }
 
-/// Attributes in `per` that no other rule uses and that differ by a typo from a capture of the
-/// rule.
+/// Warns about attributes in `per` that no other rule uses, and that look like a typo of a capture of the rule.
 pub(super) fn captures_missed(domain: &Domain, notes: &mut Notes) {
     let captures = |rule: &Rule| -> Vec<String> {
         let patterns = rule.when().iter().flat_map(|condition| match &condition.test {
@@ -82,7 +81,7 @@ fn attribute_names(rule: &Rule, counted: bool) -> Vec<&str> {
     tested.map(|condition| &*condition.attribute).chain(expressed.map(|name| &**name)).chain(per).collect()
 }
 
-/// Networks, regular expressions and paths without a leading slash, which are compared as strings.
+/// Warns about networks, regular expressions and paths without a leading slash that are compared as strings.
 pub(super) fn compared_literally(rule: &Rule, notes: &mut Notes) {
     let own = rule.when().iter().map(|condition| (rule.position().position, condition));
     let others =
@@ -96,7 +95,7 @@ pub(super) fn compared_literally(rule: &Rule, notes: &mut Notes) {
     }
 }
 
-/// Returns the warning for a pattern and how to write what was probably meant.
+/// Returns the warning for a pattern, and help for what was probably meant.
 fn literal_pattern_warning(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
     let text = match pattern {
         Pattern::Equals(text) => {

@@ -1,4 +1,4 @@
-//! Builds an index: each rule is stored at its anchor.
+//! Builds an index, in which each rule is stored under its anchor.
 
 use rustc_hash::FxHashMap;
 
@@ -15,14 +15,14 @@ use crate::rules::{Condition, Glob, Pattern, Test, nth_of};
 pub(super) struct IndexBuilder {
     names: FxHashMap<Box<str>, u32>,
     nth: Vec<NumberedAttribute>,
-    /// How many rules have a value or pattern of an attribute.
+    /// The number of rules that use each value or pattern of an attribute.
     popularity: FxHashMap<(u32, Box<str>), u32>,
     anchors: Vec<Anchors>,
     unanchored: Vec<u32>,
     others: Vec<Box<[FurtherCondition]>>,
 }
 
-/// The rules found by one attribute.
+/// The rules whose anchor is a condition on one attribute.
 #[derive(Default)]
 struct Anchors {
     equals: FxHashMap<Box<[u8]>, Vec<u32>>,
@@ -108,8 +108,8 @@ impl IndexBuilder {
         best.map(|(_, place)| place)
     }
 
-    /// Returns how many rules this pattern finds. A pattern of stars alone matches almost anything,
-    /// and is the last choice.
+    /// Estimates how many rules share this pattern. A pattern of only stars matches almost
+    /// anything, so it is the last choice.
     fn rules_found_by(&self, attribute: u32, pattern: &Pattern) -> u32 {
         let same = self.popularity.get(&(attribute, pattern_id(pattern))).copied().unwrap_or(0);
         match pattern {
@@ -189,7 +189,7 @@ impl EntryCollector {
         PrefixIndex { lengths: lengths.into(), text_space, bits: bits.into(), network_space }
     }
 
-    /// Adds a key that leads to one or several rules.
+    /// Adds a table entry that leads to one or several rules.
     fn add(&mut self, space: u32, text: Box<[u8]>, rules: Vec<u32>) {
         let found = match &*rules {
             [rule] => *rule,
@@ -216,7 +216,7 @@ impl Anchors {
             Pattern::NotAnAddress => self.networks.entry(network_text(NOT_AN_ADDRESS, [0; 16])).or_default(),
             Pattern::Glob(glob) => return self.globs.push((glob.clone(), rule)),
         };
-        // A rule that names a value twice is found once.
+        // A rule that lists a value twice is added once.
         if rules.last() != Some(&rule) {
             rules.push(rule);
         }

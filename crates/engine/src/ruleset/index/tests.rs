@@ -59,7 +59,7 @@ fn numbers_begin_with_the_given_one() {
     assert_eq!(find(&index, &[("x", "y")]), [10, 11]);
 }
 
-/// Evaluates a rule slowly, exactly as the documentation says: the reference for the index.
+/// Evaluates a rule directly as the documentation defines it: the reference for the index.
 fn matches_slowly(rule: &Rule, attributes: &[(String, String)]) -> bool {
     rule.when().iter().all(|when| {
         let mut values =

@@ -1,5 +1,5 @@
-//! Builds the tree: common beginnings are shared, and the rest of a single pattern is kept as a
-//! whole.
+//! Builds the tree: patterns share common beginnings, and the rest of a single pattern is stored as
+//! a whole.
 
 use rustc_hash::FxHashMap;
 
@@ -24,7 +24,8 @@ pub(super) struct TreeBuilder<'b> {
     pub(super) nodes: Vec<PathNode>,
     pub(super) tails: Vec<Tail>,
     pub(super) steps: Vec<Step>,
-    /// Rests of patterns by their text: patterns with the same ending share one, which saves cache.
+    /// Pattern rests by their text. Patterns with the same ending share one rest, which saves
+    /// cache.
     pub(super) remains: FxHashMap<Option<Box<[u8]>>, PatternRest>,
     pub(super) texts: Vec<u8>,
     pub(super) shapes: Vec<Box<[Shape]>>,
@@ -33,10 +34,10 @@ pub(super) struct TreeBuilder<'b> {
 }
 
 impl TreeBuilder<'_> {
-    /// Adds the node that all of these patterns have reached, and everything below it.
+    /// Adds the node that all of these patterns have reached, and its subtree.
     pub(super) fn add_node(&mut self, ways: &mut [OpenPattern<'_>], stays: bool) -> StepTarget {
         let number = self.nodes.len();
-        // Patterns that end here first, then groups with the same next segment.
+        // Sorts patterns that end here first, then groups the others by their next segment.
         ways.sort_by_key(|way| way.left.map(|left| split_segment(left).0));
         let ended = ways.partition_point(|way| way.left.is_none());
         let start = self.found.len() as u32;
@@ -91,7 +92,7 @@ impl TreeBuilder<'_> {
     /// pattern.
     fn step(&mut self, ways: &mut [OpenPattern<'_>], deep: bool) -> StepTarget {
         if let [way] = ways {
-            // After `**`, the rest includes the `**`.
+            // After `**`, the rest still begins with the `**`.
             let left = if deep { way.left } else { way.left.and_then(|left| split_segment(left).1) };
             return self.add_tail(left, way.what);
         }
@@ -115,8 +116,8 @@ impl TreeBuilder<'_> {
         StepTarget(StepTarget::TAIL | (self.tails.len() as u32 - 1))
     }
 
-    /// Returns the rest of a pattern as steps, unless there is an inner star or `**` before the
-    /// end.
+    /// Converts the rest of a pattern to steps; `None` if it has an inner star, or a `**` that is
+    /// not last.
     fn rest_as_steps(&mut self, left: Option<&[u8]>) -> Option<PatternRest> {
         let (start, mut left) = (self.steps.len() as u32, left);
         while let Some(text) = left {

@@ -1,5 +1,5 @@
-//! Random exchanges and charges, carried out by the scripts in real servers and by the pool in Rust, compared one by one to the
-//! microsecond.
+//! Random exchanges and charges. The scripts in real servers and the pool in Rust execute the same steps, and every
+//! result must be equal to the microsecond.
 
 use tollgate::ledger::LimitTable;
 use tollgate_core::{Ask, FixedWindow, Limit, Nanos, Phase, TokenBucket};
@@ -12,7 +12,7 @@ use super::*;
 use crate::store::RedisStore;
 use crate::{Config, Scripts};
 
-/// In 2026.
+/// A time in 2026, in microseconds.
 const START: u64 = 1_790_000_000_000_000;
 const KEY: &[u8] = b"k";
 
@@ -24,7 +24,7 @@ impl LimitTable for NoLimitTable {
     }
 }
 
-/// Returns the scripts with a clock that stands where the test sets it, and with expiries some fifty years later.
+/// Returns scripts with a manual clock. Expiries are delayed by about fifty years, so that the server expires no key.
 fn scripts() -> Scripts {
     Scripts::with_clock(|source| {
         source
@@ -56,7 +56,7 @@ struct Trace<'a> {
     pool: Pool,
     /// Whether the key does not exist.
     is_absent: bool,
-    /// The leases of all nodes: epoch, slice and what is left.
+    /// The leases of all nodes: epoch, slice and remaining amount.
     leases: Vec<(u64, u64, u64)>,
     now: u64,
 }
@@ -75,8 +75,9 @@ impl Trace<'_> {
             4 => random.below(1_500_000),
             _ => random.below(9_000_000),
         };
-        // A charge finds leases of a later window only if the clock was set back, and does not know where a spread window of its
-        // key begins before it is read. Then the windows differ, within what a step of the clock may admit.
+        // After the clock is set back, a charge may find leases of a later window. The script does not know the start
+        // of a spread window before it has read the key, so it may then choose another window than Rust. This is within
+        // the tolerance for clock steps, but the results differ, so the clock is not set back for spread windows.
         let is_spread = |meter: &Meter| matches!(meter, Meter::Window { offset, .. } if *offset > 0);
         if random.happens_in_percent(3) && !self.meters.iter().any(is_spread) {
             self.now -= random.pick(&[1, 1_000, 999_999, 1_000_001, 3_000_000, 20_000_000]);
@@ -92,7 +93,8 @@ impl Trace<'_> {
         }
     }
 
-    /// The store keeps a pool only while tokens are out or nodes are hungry, and creates another one when it is needed again.
+    /// Adopts the epoch of a new pool. The store keeps a pool only while tokens are leased or nodes are hungry, and
+    /// creates a new one when needed.
     fn note_epoch(&mut self, said: &Exchanged) {
         self.pool.touch(self.nanos());
         if let Exchanged::Granted(grant) = said
@@ -139,7 +141,7 @@ impl Trace<'_> {
         let Exchanged::Granted(grant) = said else { panic!("{said:?} {place}") };
         assert_eq!(grant, expected, "{place}");
         self.is_absent = false;
-        // The holders learn the epoch of the pool that they reported to.
+        // Holders adopt the epoch of the pool that they reported to.
         let now = self.nanos();
         for settle in exchange.settle.iter().filter(|settle| settle.held > 0 && settle.slice > now) {
             self.leases.push((grant.epoch, settle.slice, settle.held));
@@ -149,7 +151,7 @@ impl Trace<'_> {
         }
     }
 
-    /// A charge that does not know of leases must decide by the same state.
+    /// Compares a strict charge, which must use the same state as the leases.
     async fn charge(&mut self) {
         let most = self.meters.iter().map(Meter::capacity).min().unwrap_or(1);
         let cost = self.random.below(most + 2).max(1);
@@ -181,10 +183,10 @@ impl Trace<'_> {
             let left = answer.reports(said).iter().map(|report| report.remaining).min().unwrap_or(0);
             assert_eq!(left, grant.left, "{place}");
         }
-        // What changes nothing is not written, so the store may keep an expired pool, with the epoch that nodes know.
+        // An operation without effect is not written, so the store may keep an expired pool with its old epoch.
         let is_written = match verb {
             StoreVerb::Reset => true,
-            // Each limit of which something is used accepts it.
+            // A refund is written if any limit is in use.
             StoreVerb::Refund => {
                 let mut touched = before.clone();
                 touched.touch(self.nanos());
@@ -201,9 +203,9 @@ impl Trace<'_> {
     }
 }
 
-/// Runs traces on both servers. `TOLLGATE_SEEDS` sets their number.
+/// Runs traces on Redis and on Valkey. `TOLLGATE_SEEDS` sets the number of traces.
 #[test]
-fn pools_of_the_scripts_are_those_of_rust() {
+fn script_pools_match_rust_pools() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for kind in Kind::ALL {
         let server = Server::start(kind);

@@ -1,11 +1,11 @@
 //! Files of the reference Envoy rate-limit service.
 //!
-//! There, a request has descriptors, each an ordered list of entries, and a descriptor matches at most
-//! one limit: the one at the end of the path that its entries take through the tree, where each level
-//! takes the most specific child (the same value, else the first matching value with stars, else the
-//! key without a value) and never backtracks.
+//! There, a request has descriptors, and a descriptor is an ordered list of entries. The entries select a path through
+//! the tree of the file, and the descriptor matches at most one limit, at the end of that path. Each level selects the
+//! most specific child: the same value, else the first matching value with stars, else the key without a value. There
+//! is no backtracking.
 //!
-//! Here, a limit becomes a rule that expresses all of that alone:
+//! Here, each limit becomes one self-contained rule:
 //!
 //! | Envoy | rule |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | the second entry with the same key | its name with a number: `header_match#2` |
 //! | a value; a value with stars | a condition; patterns, or a prefix |
 //! | a more specific sibling | its values are excluded: `not`, or an override without a limit |
-//! | counted for each value that is not given | `per`; not with `share_threshold` |
+//! | a key without a value or with stars: one counter per value | `per`; not with `share_threshold` |
 //! | a count per unit | `fixed_window` |
 //! | 0 per unit | `deny` |
 //! | `shadow_mode` | `on_exceed: shadow` |
@@ -22,7 +22,7 @@
 //! | `quota_mode` | `suffices` |
 //! | `metadata` | `metadata` |
 //!
-//! Both examine all descriptors of a request before anything is counted, and a replaced limit still
+//! In both systems, all descriptors of a request are examined before anything is counted, and a replaced limit still
 //! replaces others.
 
 mod pattern;
@@ -44,12 +44,12 @@ const MAX_STARRED: usize = 256;
 /// Maximum number of conditions of all rules: exclusions are repeated at every level below.
 const MAX_CONDITIONS: usize = 1_000_000;
 
-/// Returns whether a file is one of the reference service.
+/// Returns whether a file is written for the reference service.
 pub(super) fn is_meant(tree: &Node) -> bool {
     read::is_meant(tree)
 }
 
-/// Returns the same limits in the rule language; `None` if mistakes leave nothing.
+/// Returns the same limits in the rule language, or `None` if the file cannot be read.
 pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
     let file = EnvoyParser { notes, left_out }.read_file(tree)?;
     let mut converter = Converter {
@@ -296,8 +296,8 @@ fn more_specific_siblings<'d>(
     beside.iter().filter(takes_from).map(|(_, values)| *values).collect()
 }
 
-/// Returns whether a value has the prefix and suffix of a pattern, in linear time. This excludes more values than necessary,
-/// which changes nothing: the additional ones never match.
+/// Returns whether a value has the prefix and suffix of a pattern, in linear time. This may exclude more values than
+/// necessary, which is harmless because the additional values never match.
 fn may_match(pattern: &str, value: &str) -> bool {
     let (first, last) = (pattern.split('*').next(), pattern.rsplit('*').next());
     value.starts_with(first.unwrap_or_default()) && value.ends_with(last.unwrap_or_default())

@@ -1,5 +1,4 @@
-//! Values of descriptors as conditions. A star of Envoy matches any characters; a star here stops
-//! at a slash.
+//! Descriptor values as conditions. A star in Envoy matches any characters; a star in a rule stops at a slash.
 
 use super::super::super::mistake::Position;
 use super::super::super::text::Node;
@@ -34,7 +33,7 @@ impl<'v> DescriptorValue<'v> {
         }
     }
 
-    /// Returns the condition, or why there is none.
+    /// Returns the condition, or the reason why it cannot be expressed.
     pub(super) fn condition(self, position: Position) -> Result<Node, &'static str> {
         Ok(match self.condition_parts(position)? {
             ("any_of", texts) => texts,
@@ -65,7 +64,7 @@ impl<'v> DescriptorValue<'v> {
 pub(super) enum Exclusion {
     /// A condition that includes the exclusion.
     Not(Node),
-    /// Conditions of overrides, one of which matches each excluded value.
+    /// Conditions for overrides. Each excluded value matches one of them.
     Each(Vec<Node>),
 }
 
@@ -103,9 +102,8 @@ impl Exclusion {
     }
 }
 
-/// Returns patterns that together match the same as a value with stars. A star inside becomes two
-/// patterns, one that stays in its segment and one that crosses slashes. At the ends `**` does
-/// both.
+/// Returns patterns that together match the same values as a value with stars. An inner star becomes two patterns, one
+/// within a segment and one across slashes. At the ends, `**` covers both.
 fn to_globs(value: &str) -> Result<Vec<String>, &'static str> {
     if value.contains(['{', '}']) {
         return Err("a value with stars and braces cannot be expressed as a pattern");

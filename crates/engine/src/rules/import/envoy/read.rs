@@ -22,10 +22,10 @@ pub(super) struct Descriptor {
 pub(super) struct RateLimit {
     pub(super) position: Position,
     pub(super) name: Option<String>,
-    /// The names of limits that are not counted where this one matches.
+    /// Names of limits that do not apply where this one matches.
     pub(super) replaces: Vec<(Position, String)>,
     pub(super) shadow: bool,
-    /// Set if it is enough that one of several such limits admits the request.
+    /// Position of `quota_mode`, if set: among the matching limits with this mode, one that admits is enough.
     pub(super) quota: Option<Position>,
     pub(super) allows: Allows,
 }
@@ -80,7 +80,7 @@ const DESCRIPTOR: &[&str] = &[
 ];
 const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 
-/// Returns whether a file is one of the reference service.
+/// Returns whether a file is written for the reference service.
 pub(super) fn is_meant(tree: &Node) -> bool {
     let named = |name: &str| matches!(&tree.value, Value::Map(pairs) if pairs.iter().any(|(key, _)| as_text(key) == Some(name)));
     named("descriptors") && !named("rules") && !named("domains")

@@ -11,11 +11,11 @@ const MAX_FILES: usize = 256;
 /// Maximum nesting of includes.
 const MAX_DEPTH: usize = 8;
 
-/// All files read; the first is the one given.
+/// All files. The first one is the main file.
 #[derive(Debug)]
 pub(super) struct Files<'f> {
     pub(super) names: Vec<String>,
-    /// The included texts; their numbers begin with 1.
+    /// Contents of the included files, which are numbered from 1.
     pub(super) included: Vec<Vec<u8>>,
     bytes: usize,
     read: ReadFiles<'f>,

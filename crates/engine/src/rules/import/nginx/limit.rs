@@ -1,4 +1,4 @@
-//! The parameters of a limit of nginx.
+//! The parameters of an nginx limit.
 
 use super::super::super::mistake::{Notes, Position};
 use super::super::super::raw::shorten;

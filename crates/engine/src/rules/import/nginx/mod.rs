@@ -40,7 +40,7 @@ const MAX_LIMITS: usize = 4096;
 /// Maximum number of rules times locations.
 const MAX_COMBINATIONS: usize = 4_000_000;
 
-/// Returns whether a file has limits of nginx, or may include some.
+/// Returns whether a file has nginx limits, or may include some.
 pub(super) fn is_meant(bytes: &[u8]) -> bool {
     let ours = |line: &str| {
         let line = line.trim();
@@ -254,7 +254,7 @@ impl Importer<'_, '_> {
         Some(rule)
     }
 
-    /// Reports where the rule applies and the limit does not, or vice versa.
+    /// Reports regions in which the rule applies but the limit does not, or vice versa.
     fn report_differences(&mut self, number: usize, style: &RefusalStyle, regions: &Regions) {
         let kind = self.zones[number].kind();
         let source = |scope: usize| {

@@ -2,7 +2,7 @@
 
 use super::super::super::mistake::{Notes, Position};
 
-/// Words up to a semicolon or a brace.
+/// A directive: words up to a semicolon or a brace.
 #[derive(Debug)]
 pub(super) struct Directive {
     /// The index of its file.
@@ -39,7 +39,7 @@ impl Directive {
         self.words.get(1..).unwrap_or_default()
     }
 
-    /// Returns what follows `name=` in one of the words.
+    /// Returns the position and the value of the option `name=…`.
     pub(super) fn option(&self, name: &str) -> Option<(Position, &str)> {
         self.arguments().iter().find_map(|word| Some((word.position, word.text.strip_prefix(name)?.strip_prefix('=')?)))
     }

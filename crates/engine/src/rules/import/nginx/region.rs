@@ -1,5 +1,5 @@
-//! The regions of a configuration in which a limit applies, as an ordered list of exceptions of
-//! which the first match applies.
+//! The regions of a configuration in which a limit applies, as an ordered list of exceptions. The first matching
+//! exception applies.
 //!
 //! nginx uses the longest location that is a prefix of the path, and a location inherits the limits
 //! around it unless it has its own. Both are expressed by listing locations from the longest to the
@@ -26,7 +26,7 @@ struct Server {
     locations: Vec<(usize, Option<usize>)>,
 }
 
-/// Requests with another limit than the scope around them.
+/// Requests whose limit differs from the one of the enclosing scope.
 #[derive(Debug)]
 pub(super) struct Exception<'s, T> {
     hosts: &'s [String],
@@ -71,13 +71,12 @@ impl Regions {
                 });
             }
         }
-        // Names with stars match more than those without, and a server without a name matches
-        // everything.
+        // A name with a star matches more hosts than one without, and a server without a name matches all hosts.
         servers.sort_by_key(|server| (server.hosts.is_empty(), server.hosts.iter().any(|host| host.contains('*'))));
         Self { servers }
     }
 
-    /// Servers without a name, which rules cannot distinguish.
+    /// Returns the servers without a name, which rules cannot distinguish.
     pub(super) fn nameless(&self) -> impl Iterator<Item = usize> {
         self.servers.iter().filter(|server| server.hosts.is_empty()).filter_map(|server| server.scope)
     }
@@ -117,8 +116,7 @@ impl Regions {
                     add(&server.hosts, Some(&scopes.get(*scope).block), holds(*scope));
                 }
             }
-            // Servers without a name come last and match everything, so the others must be excluded
-            // from them.
+            // Servers without a name come last and match everything, so all other servers must come before them.
             if whole != base || (nameless_differ && !server.hosts.is_empty()) {
                 add(&server.hosts, None, whole);
             }
@@ -140,7 +138,7 @@ impl<T> Exception<'_, T> {
         [("host", host), ("path", path)].into_iter().filter_map(|(name, test)| Some((name, test?))).collect()
     }
 
-    /// Returns its path, if it is a single one.
+    /// Returns the path, if there is exactly one.
     pub(super) fn path(&self) -> Option<&str> {
         match &*self.paths {
             [path] => path.path(),

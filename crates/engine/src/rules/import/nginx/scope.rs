@@ -30,7 +30,7 @@ impl NginxLimitKind {
     }
 }
 
-/// What refusals look like.
+/// How refusals are reported.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RefusalStyle {
     pub(super) dry_run: bool,
@@ -51,7 +51,7 @@ pub(super) struct Scope {
     pub(super) parent: Option<usize>,
     pub(super) block: Block,
     settings: HashMap<String, String>,
-    /// Which kinds of limits it has itself.
+    /// Whether the scope itself has limits, by kind.
     has: [bool; 2],
 }
 
@@ -86,8 +86,7 @@ impl Scopes {
     pub(super) fn read(directives: &[Directive], files: &Files<'_>, notes: &mut Notes, left_out: &mut Notes) -> Self {
         let position = Position { line: 1, column: 1 };
         let mut scopes = Self { all: vec![Scope::new(position, None, Block::File)], limits: Vec::new() };
-        // Other blocks, like `http`, are transparent: their content belongs to the scope around
-        // them.
+        // Other blocks, such as `http`, are transparent: their content belongs to the enclosing scope.
         let mut open = vec![0];
         for (number, directive) in directives.iter().enumerate() {
             files.set_file(directive, notes, left_out);
@@ -172,13 +171,12 @@ impl Scopes {
         &self.limits
     }
 
-    /// Returns the scope whose limits apply in a scope: itself, or the nearest one around it that
-    /// has any.
+    /// Returns the scope whose limits apply in a scope: itself, or the nearest enclosing scope with limits.
     pub(super) fn inherited_from(&self, scope: usize, kind: NginxLimitKind) -> Option<usize> {
         self.scopes_around(scope).find(|scope| self.all[*scope].has[kind as usize])
     }
 
-    /// Returns whether refusals in a scope are only reported, and their status code.
+    /// Returns how refusals in a scope are reported.
     pub(super) fn style(&self, scope: usize, kind: NginxLimitKind) -> RefusalStyle {
         let inherited = |what: &str| {
             let name = kind.setting_name(what);
@@ -190,7 +188,7 @@ impl Scopes {
         }
     }
 
-    /// Returns the server around a scope.
+    /// Returns the server that contains a scope.
     pub(super) fn server_around(&self, scope: usize) -> Option<usize> {
         self.scopes_around(scope).find(|scope| matches!(self.all[*scope].block, Block::Server(_)))
     }
@@ -200,7 +198,7 @@ impl Scopes {
         self.scopes_around(scope).skip(1).any(|scope| self.all[scope].block == Block::Expression)
     }
 
-    /// Returns a scope and all scopes around it, from the inside out.
+    /// Returns a scope and all enclosing scopes, from the inside out.
     fn scopes_around(&self, scope: usize) -> impl Iterator<Item = usize> {
         std::iter::successors(Some(scope), |scope| self.all[*scope].parent)
     }
