@@ -1,4 +1,4 @@
-//! A request of one node to the home of a key, and the answer.
+//! Requests from one node to the home of a key, and the answers.
 
 use std::sync::Arc;
 
@@ -10,38 +10,38 @@ use crate::homes::{Homes, Hop, Route, Unavailable};
 use crate::table::{Charge, SharedLimits, Table, Verb};
 use crate::wire::limits::LimitsCode;
 
-/// A group of charges, all of which have the same home.
+/// A group of charges that all have the same home.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The number by which the answer refers to it.
+    /// Identifies the request in its answer.
     pub id: u64,
-    /// Whether the request was passed on, as its receiver sees it.
+    /// How often the request was relayed, from the receiver's point of view.
     pub hop: Hop,
-    /// What to do with the charges.
+    /// Operation to perform on the charges.
     pub verb: Verb,
-    /// The charges, at most [`Ask::MAX_CHARGES`].
+    /// At most [`Ask::MAX_CHARGES`].
     pub charges: Vec<AskCharge>,
 }
 
-/// A charge of an [`Ask`].
+/// One charge in an [`Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskCharge {
-    /// The key.
+    /// Fingerprint of the key.
     pub key: Fingerprint,
-    /// Its limits.
+    /// Limits of the key's rule.
     pub limits: LimitsCode,
-    /// The amount.
+    /// Amount to charge.
     pub amount: Amount,
-    /// Where it was taken, for a refund.
+    /// Stamps of the charge to undo, for a refund.
     pub stamps: Option<Stamps>,
 }
 
-/// The answer of the home.
+/// The home's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The number of the request.
+    /// The `id` of the [`Ask`].
     pub id: u64,
-    /// An answer for each charge, in order.
+    /// One answer per charge, in order.
     pub result: Result<Vec<ChargeAnswer>, Refusal>,
 }
 
@@ -50,45 +50,45 @@ pub struct Answer {
 pub struct ChargeAnswer {
     /// The outcome of this charge alone.
     pub outcome: Outcome,
-    /// What was taken, or accepted as a refund.
+    /// Amount taken, or amount accepted as a refund.
     pub taken: Cost,
-    /// The stamps that undo the charge exactly.
+    /// Stamps that undo the charge exactly.
     pub stamps: Stamps,
-    /// A report for each limit.
+    /// One report per limit.
     pub reports: Vec<Report>,
 }
 
-/// Why a group was not decided. Nothing was taken.
+/// Reason why a group was not decided. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The asked node does not see a majority.
     Minority,
-    /// The asked node knows no home for the key.
+    /// The asked node knows of no home for the key.
     NoHome,
-    /// The limits are none that nodes can share.
+    /// Nodes cannot share these limits.
     BadLimits,
 }
 
-/// The reaction to a request of another node.
+/// Result of [`receive`].
 #[derive(Debug)]
 pub enum AskStep {
-    /// Send this answer. If much is unsent, the mesh should send a delta at once.
+    /// Send this answer.
     Answer {
-        /// The answer.
+        /// Goes to the asking node.
         answer: Answer,
-        /// As [`Decided::urgent`](crate::table::Decided::urgent).
+        /// Whether the mesh should send a delta at once; see [`Decided::urgent`](crate::table::Decided::urgent).
         urgent: bool,
     },
-    /// Pass the request on to this node under a new number, and return its answer.
+    /// Forward the request to this node under a new id, and relay its answer.
     Forward(NodeId, Ask),
 }
 
 impl Ask {
-    /// Maximum number of charges of a group.
+    /// Maximum number of charges in a group.
     pub const MAX_CHARGES: usize = 256;
 }
 
-/// Decides what another node asks, or passes it on.
+/// Decides a request from another node, or forwards it.
 pub fn receive(homes: &Homes, table: &Table, now: &Now<'_>, ask: Ask) -> AskStep {
     let refused = |refusal| AskStep::Answer { answer: Answer { id: ask.id, result: Err(refusal) }, urgent: false };
     let Some(first) = ask.charges.first() else {

@@ -1,4 +1,4 @@
-//! Questions to other nodes that have no answer yet.
+//! Asks (requests to other nodes) that are still unanswered.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,13 +13,13 @@ use crate::ask::Answer;
 use crate::link::Outbox;
 use crate::wire::{self, Frame};
 
-/// The maximum number of questions without an answer. Further ones are not asked.
+/// Maximum number of unanswered asks. Further asks fail.
 pub(crate) const MAX_ASKS: usize = 1 << 16;
 
-/// How long the answer to a question of another node is waited for. Its caller has given up long before.
+/// How long a relayed ask waits for its answer. The original caller gives up much earlier.
 const RELAY: Nanos = Nanos::from_secs(5);
 
-/// The questions without an answer, by their number.
+/// Unanswered asks by id.
 #[derive(Default)]
 pub(crate) struct Asks {
     next: AtomicU64,
@@ -33,13 +33,13 @@ struct PendingEntry {
 }
 
 enum Waiter {
-    /// A request of this node.
+    /// A request on this node.
     Caller(oneshot::Sender<Answer>),
-    /// Another node, with its number for the question.
+    /// Another node, with the id that it gave the ask.
     Relay { outbox: Arc<Outbox>, id: u64, until: Time<Mono> },
 }
 
-/// A question of this node. Dropping it forgets the question.
+/// An ask sent by this node. Dropping it cancels the wait.
 pub(crate) struct PendingAsk<'a> {
     asks: &'a Asks,
     pub(crate) id: u64,
@@ -53,14 +53,15 @@ impl Drop for PendingAsk<'_> {
 }
 
 impl Asks {
-    /// Adds a question of this node; `None` if there are too many.
+    /// Registers an ask of this node. `None` if [`MAX_ASKS`] are unanswered.
     pub(crate) fn ask(&self, peer: NodeId) -> Option<PendingAsk<'_>> {
         let (sender, answer) = oneshot::channel();
         let id = self.add(peer, Waiter::Caller(sender))?;
         Some(PendingAsk { asks: self, id, answer })
     }
 
-    /// Adds a question of another node, which is passed on to `peer`, and returns its number here; `None` if there are too many.
+    /// Registers an ask that is relayed from another node to `peer`, and returns its local id. `None` if [`MAX_ASKS`]
+    /// are unanswered.
     pub(crate) fn relay(&self, peer: NodeId, outbox: Arc<Outbox>, id: u64, now: Time<Mono>) -> Option<u64> {
         self.add(peer, Waiter::Relay { outbox, id, until: now.saturating_add(RELAY) })
     }
@@ -75,7 +76,7 @@ impl Asks {
         Some(id)
     }
 
-    /// Passes an answer to its waiter. Drops an answer without a waiter, or from another node than was asked.
+    /// Passes an answer to its waiter. Drops answers without a waiter and answers from the wrong node.
     pub(crate) fn answer(&self, from: NodeId, mut answer: Answer) {
         let mut waiting = self.lock();
         if waiting.get(&answer.id).is_none_or(|waiting| waiting.peer != from) {
@@ -93,12 +94,12 @@ impl Asks {
         }
     }
 
-    /// The link to a node ended: what it was asked has no answer.
+    /// Drops the asks sent to `peer`, whose link has ended.
     pub(crate) fn lost(&self, peer: NodeId) {
         self.lock().retain(|_, waiting| waiting.peer != peer);
     }
 
-    /// Forgets questions of other nodes that were not answered.
+    /// Drops relayed asks that have timed out.
     pub(crate) fn expire(&self, now: Time<Mono>) {
         self.lock().retain(|_, waiting| match waiting.waiter {
             Waiter::Caller(_) => true,
@@ -106,7 +107,7 @@ impl Asks {
         });
     }
 
-    /// Returns how many have no answer.
+    /// Returns the number of unanswered asks.
     pub(crate) fn len(&self) -> usize {
         self.lock().len()
     }
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answer_reaches_its_caller_and_only_from_the_node_that_was_asked() {
+    async fn answer_reaches_its_caller_only_if_the_asked_node_sent_it() {
         let asks = Asks::default();
         let mut asked = asks.ask(PEER).unwrap();
         asks.answer(NodeId(2), answer(asked.id));
@@ -146,20 +147,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn callers_that_give_up_and_nodes_that_are_lost_leave_nothing() {
+    async fn cancelled_and_lost_asks_are_removed() {
         let asks = Asks::default();
         drop(asks.ask(PEER));
         assert_eq!(asks.len(), 0);
         let mut asked = asks.ask(PEER).unwrap();
         let other = asks.ask(NodeId(2)).unwrap();
         asks.lost(PEER);
-        assert!((&mut asked.answer).await.is_err(), "it will not be answered");
+        assert!((&mut asked.answer).await.is_err(), "the ask ends without an answer");
         assert_eq!(asks.len(), 1);
         drop(other);
     }
 
     #[test]
-    fn relayed_questions_expire_and_all_are_bounded() {
+    fn relayed_asks_expire_and_all_asks_are_bounded() {
         let asks = Asks::default();
         let outbox = Arc::new(Outbox::default());
         let relay = |at: u64| asks.relay(PEER, outbox.clone(), 7, Time::from_nanos(at));
@@ -168,7 +169,7 @@ mod tests {
         assert_eq!(asks.len(), 1);
         let id = relay(2).unwrap();
         asks.answer(PEER, answer(id));
-        assert!(outbox.queued() > 0, "the answer is passed on");
+        assert!(outbox.queued() > 0, "the answer is relayed");
         while relay(3).is_some() {}
         assert_eq!(asks.len(), MAX_ASKS);
         assert!(asks.ask(PEER).is_none());

@@ -1,4 +1,4 @@
-//! The address of a cluster, and of this node in it.
+//! Cluster configuration: the addresses of its nodes, and this node's own address.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -13,10 +13,10 @@ use crate::greeting::MAX_NAME;
 use crate::members::MAX_SEEDS;
 use crate::secret::{self, ClusterSecret};
 
-/// The port of peers, unless the address has another.
+/// Default port for links between peers.
 pub const DEFAULT_PORT: u16 = 7_400;
 
-/// A cluster, and this node in it.
+/// Configuration of a cluster and of this node.
 ///
 /// ```
 /// use tollgate_peers::Config;
@@ -40,7 +40,7 @@ pub struct Config {
     pub(crate) manual_clock: Option<Arc<ManualClock>>,
 }
 
-/// Why an address cannot be used.
+/// Reason why a [`Config`] value is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError(String);
 
@@ -53,11 +53,11 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads `peers://host[:port],…[?secret_file=PATH&cluster=NAME]`. A host is an address or a name; a name stands for all its
-    /// addresses and is resolved again and again. The file of the secret is read.
+    /// Parses `peers://host[:port],…[?secret_file=PATH&cluster=NAME]` and reads the secret file. A host is an IP
+    /// address or a DNS name. A name stands for all its addresses and is resolved repeatedly.
     ///
     /// # Errors
-    /// If it has another form, or the secret cannot be read.
+    /// If the URL is malformed or the secret cannot be read.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let wrong = |problem: String| {
             ConfigError(format!(
@@ -92,10 +92,10 @@ impl Config {
         Ok(Self { seeds, cluster, secret, listen, advertise, name: None, deadline, max_keys, manual_clock })
     }
 
-    /// Sets the address to listen on; [`advertise`](Self::advertise) sets the one by which other nodes reach this one.
+    /// Sets the address to listen on and to advertise; change the latter with [`advertise`](Self::advertise).
     ///
     /// # Errors
-    /// If it is not loopback and there is no secret.
+    /// If the address is not loopback and there is no secret.
     pub fn listen_at(mut self, address: SocketAddr) -> Result<Self, ConfigError> {
         self.check(address)?;
         self.listen = address;
@@ -103,18 +103,18 @@ impl Config {
         Ok(self)
     }
 
-    /// Sets the address to listen on, by which other nodes also reach this one. For an unspecified address such as `0.0.0.0`,
-    /// that is the address from which this machine reaches the first seed.
+    /// Sets the address to listen on and to advertise. If it is unspecified (such as `0.0.0.0`), this node advertises
+    /// the local address from which it reaches the first seed.
     ///
     /// # Errors
-    /// If it is not loopback and there is no secret, or the own address cannot be found out.
+    /// If the address is not loopback and there is no secret, or the address to advertise cannot be determined.
     pub fn listen(self, address: SocketAddr) -> Result<Self, ConfigError> {
         let mut config = self.listen_at(address)?;
         if address.ip().is_unspecified() {
             let own = config.own_address(address).ok_or_else(|| {
                 ConfigError(format!(
-                    "{address} does not say by which address other nodes reach this one, and no seed can be resolved: \
-                     set it with --peers-advertise"
+                    "{address} is not an address that other nodes can dial, and no seed resolves: \
+                     set one with --peers-advertise"
                 ))
             })?;
             config.advertise = SocketAddr::new(own, address.port());
@@ -122,14 +122,14 @@ impl Config {
         Ok(config)
     }
 
-    /// Sets the address by which other nodes reach this one, if it is not the one it listens on.
+    /// Sets the address that other nodes dial, if it differs from the listening address.
     ///
     /// # Errors
-    /// If it is unspecified, or not loopback and there is no secret.
+    /// If the address is unspecified or has port 0, or is not loopback and there is no secret.
     pub fn advertise(mut self, address: SocketAddr) -> Result<Self, ConfigError> {
         if address.ip().is_unspecified() || address.port() == 0 {
             return Err(ConfigError(format!(
-                "{address}: other nodes cannot connect to it; name an address of this machine"
+                "{address}: not an address that other nodes can dial; use an address and port of this machine"
             )));
         }
         self.check(address)?;
@@ -137,43 +137,43 @@ impl Config {
         Ok(self)
     }
 
-    /// Sets the name of this node, which no other has; without this, the address by which others reach it.
+    /// Sets this node's name, which must be unique in the cluster. Default: the advertised address.
     ///
     /// # Errors
-    /// If it is empty, too long or not printable.
+    /// If the name is empty, longer than 64 bytes or not printable ASCII.
     pub fn named(mut self, name: &str) -> Result<Self, ConfigError> {
         if !is_name(name) {
-            return Err(ConfigError(format!("a name of a node has 1 to {MAX_NAME} printable ASCII characters")));
+            return Err(ConfigError(format!("a node name has 1 to {MAX_NAME} printable ASCII characters")));
         }
         self.name = Some(name.to_owned());
         Ok(self)
     }
 
-    /// Sets how long a request waits for the answer of another node; 10 ms without this.
+    /// Sets how long a request waits for another node's answer. Default: 10 ms.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
     }
 
-    /// Sets the maximum number of keys in memory; a million without this.
+    /// Sets the maximum number of keys in memory. Default: 1,000,000.
     #[must_use]
     pub fn max_keys(self, max_keys: usize) -> Self {
         Self { max_keys, ..self }
     }
 
-    /// Decides by a clock that a test moves. What nodes send each other still has ages by real time, so only what one node
-    /// decides alone is exact by this clock.
+    /// Decides by a test's manual clock. Messages between nodes still use real time, so only decisions made by a single
+    /// node are exact on this clock.
     #[must_use]
     pub fn decide_by(self, clock: Arc<ManualClock>) -> Self {
         Self { manual_clock: Some(clock), ..self }
     }
 
-    /// The name of this node.
+    /// Returns this node's name.
     pub fn name(&self) -> String {
         self.name.clone().unwrap_or_else(|| self.advertise.to_string())
     }
 
-    /// The address that this node listens on.
+    /// Returns the address to listen on.
     pub fn listens_on(&self) -> SocketAddr {
         self.listen
     }
@@ -183,25 +183,25 @@ impl Config {
         self.listen
     }
 
-    /// The address by which other nodes reach this one.
+    /// Returns the address that other nodes dial.
     pub fn advertised(&self) -> SocketAddr {
         self.advertise
     }
 
-    /// Sets the port that the system chose, for an address with port 0.
+    /// Records the port that the system chose, if the configured port is 0.
     pub(crate) fn listening_on(&mut self, port: u16) {
         if self.advertise.port() == 0 {
             self.advertise.set_port(port);
         }
     }
 
-    /// A number that identifies the cluster: nodes of another name or secret have another.
+    /// Returns a number that identifies the cluster. It depends on the cluster's name and secret.
     pub(crate) fn cluster_id(&self) -> u64 {
         let [first, ..] = self.words(&format!("tollgate peers cluster {}", self.cluster));
         first
     }
 
-    /// The points of the fingerprints of keys. All nodes have the same, and without the secret they cannot be guessed.
+    /// Returns the fingerprint points. They are equal on all nodes and cannot be guessed without the secret.
     pub(crate) fn fingerprint_points(&self) -> [u64; 2] {
         let [first, second, ..] = self.words("tollgate peers fingerprints");
         [first, second]
@@ -221,12 +221,12 @@ impl Config {
             return Ok(());
         }
         Err(ConfigError(format!(
-            "{address} can be reached from other machines, and there is no secret: add ?secret_file=PATH to the address of the \
-             store; openssl rand -hex 32 prints one"
+            "{address} can be reached from other machines, and there is no secret: add ?secret_file=PATH to the store \
+             address; openssl rand -hex 32 prints one"
         )))
     }
 
-    /// Returns the address from which this machine reaches the first seed that can be resolved. Nothing is sent.
+    /// Returns the local address from which the first resolvable seed is reached. Sends nothing.
     fn own_address(&self, listen: SocketAddr) -> Option<IpAddr> {
         use std::net::ToSocketAddrs;
         let addresses = self.seeds.iter().filter_map(|(host, port)| (&**host, *port).to_socket_addrs().ok()).flatten();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_would_be_right() {
+    fn errors_state_the_correct_form() {
         assert!(refused("peers://").contains("`` is not a host; write peers://host:7400"));
         assert!(refused("peers://a:b").contains("`a:b`: not a port"));
         assert!(refused("peers://a b").contains("is not a host"));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn address_for_others_is_found_out_or_given() {
+    fn advertised_address_is_detected_or_given() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("secret");
         std::fs::write(&file, "0123456789abcdef0123456789abcdef").unwrap();
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn clusters_of_other_names_or_secrets_have_other_ids() {
+    fn cluster_id_depends_on_name_and_secret() {
         let plain = Config::from_url("peers://a").unwrap();
         let named = Config::from_url("peers://a?cluster=other").unwrap();
         assert_eq!(plain.cluster_id(), Config::from_url("peers://b").unwrap().cluster_id());

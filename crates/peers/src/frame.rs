@@ -1,18 +1,19 @@
-//! Frames of a link: a length of four bytes, little-endian, a byte for the kind, and a body. The length is that of kind and body.
+//! Framing on a link: a four-byte little-endian length, one byte for the kind, and the body. The length counts kind and
+//! body.
 //!
-//! Kinds from [`FIRST_OWN`] on belong to the links themselves; those below it are defined in [`crate::wire`].
+//! Kinds from [`FIRST_OWN`] up are for the link itself; lower kinds are defined in [`crate::wire`].
 
 use std::fmt;
 
 use crate::wire::MAX_FRAME;
 
-/// The first kind of the frames that are defined here and in `greeting.rs`.
+/// First of the kinds defined in `greeting.rs`.
 pub const FIRST_OWN: u8 = 0xF0;
 
-/// The bytes of a length.
+/// Size of the length prefix in bytes.
 const HEAD: usize = 4;
 
-/// A frame that is longer than [`MAX_FRAME`], or empty.
+/// Error: a frame is empty or longer than [`MAX_FRAME`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LengthError {
     length: usize,
@@ -26,7 +27,7 @@ impl fmt::Display for LengthError {
 
 impl std::error::Error for LengthError {}
 
-/// Appends a frame of a kind, whose body `encode` appends. A frame that is too long is left out.
+/// Appends a frame whose body is written by `encode`. Appends nothing if the frame is too long.
 pub fn push(to: &mut Vec<u8>, kind: u8, encode: impl FnOnce(&mut Vec<u8>)) {
     let start = to.len();
     to.extend_from_slice(&[0, 0, 0, 0, kind]);
@@ -38,21 +39,21 @@ pub fn push(to: &mut Vec<u8>, kind: u8, encode: impl FnOnce(&mut Vec<u8>)) {
     to[start..start + HEAD].copy_from_slice(&(length as u32).to_le_bytes());
 }
 
-/// Returns the kind and the body of a whole frame.
+/// Returns the kind and body of a complete frame.
 pub fn parts(frame: &[u8]) -> (u8, &[u8]) {
     frame.get(HEAD..).and_then(<[u8]>::split_first).map_or((0, &[]), |(kind, body)| (*kind, body))
 }
 
-/// Received bytes that are taken out frame by frame.
+/// Receive buffer that yields complete frames.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
-    /// What was taken out.
+    /// Length of the prefix that was already yielded.
     taken: usize,
 }
 
 impl Frames {
-    /// Returns the buffer to append received bytes to. What was taken out is dropped first.
+    /// Returns the buffer for appending received bytes, after dropping the frames already yielded.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         if self.taken == self.bytes.len() {
             self.bytes.clear();
@@ -63,10 +64,10 @@ impl Frames {
         &mut self.bytes
     }
 
-    /// Takes the next frame out, with its length in front; `None` until all of it has been received.
+    /// Returns the next frame, including its length prefix. `None` until the whole frame is received.
     ///
     /// # Errors
-    /// If it is longer than [`MAX_FRAME`] or empty, before anything of it is kept.
+    /// If the length is 0 or above [`MAX_FRAME`]. The check needs only the length prefix.
     pub fn next_frame(&mut self) -> Result<Option<&[u8]>, LengthError> {
         let rest = &self.bytes[self.taken..];
         let Some(head) = rest.first_chunk::<HEAD>() else { return Ok(None) };
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_out_as_they_went_in_wherever_they_are_cut() {
+    fn frames_survive_any_split_of_the_byte_stream() {
         let mut sent = Vec::new();
         for length in [0, 1, 255, 70_000] {
             push(&mut sent, 0xF7, |to| to.extend(vec![7; length]));
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_and_enormous_frames_are_refused_by_their_head() {
+    fn empty_and_oversized_frames_are_refused_from_the_length_alone() {
         for length in [0, MAX_FRAME as u32 + 1, u32::MAX] {
             let mut frames = Frames::default();
             frames.buffer().extend_from_slice(&length.to_le_bytes());
@@ -113,6 +114,6 @@ mod tests {
         }
         let mut sent = vec![1];
         push(&mut sent, 0xF7, |to| to.resize(to.len() + MAX_FRAME, 0));
-        assert_eq!(sent, [1], "nothing of it stays");
+        assert_eq!(sent, [1], "an oversized frame leaves no bytes");
     }
 }

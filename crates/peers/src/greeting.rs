@@ -1,14 +1,14 @@
-//! The frames by which nodes introduce themselves and report the members that they know.
+//! Handshake and gossip: frames with which nodes introduce themselves and report known members.
 //!
 //! | kind | frame | body |
 //! |---|---|---|
 //! | `0xF0` | greeting, the first frame in both directions | magic, version, cluster, record of the sender |
 //! | `0xF1` | gossip | records |
-//! | `0xF2` | refused, the answer to a greeting; then the link is closed | the reason as text |
-//! | `0xF3` | accepted, the answer to a greeting | empty |
+//! | `0xF2` | refused, a reply to a greeting; the link then closes | the reason as text |
+//! | `0xF3` | accepted, a reply to a greeting | empty |
 //!
-//! A record is the node, its heartbeat, its state, its address and its name. All numbers are little-endian; texts have their
-//! length in one byte.
+//! A record consists of node id, heartbeat, state, address and name. Numbers are little-endian; strings have a one-byte
+//! length prefix.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -23,44 +23,44 @@ const GOSSIP: u8 = FIRST_OWN + 1;
 const REFUSED: u8 = FIRST_OWN + 2;
 const ACCEPTED: u8 = FIRST_OWN + 3;
 
-/// The first bytes of a greeting.
+/// First bytes of a greeting.
 const MAGIC: [u8; 8] = *b"tollgate";
 
-/// The maximum length of a name.
+/// Maximum length of a name in bytes.
 pub const MAX_NAME: usize = 64;
-/// The maximum length of a reason.
+/// Maximum length of a reason in bytes.
 const MAX_REASON: usize = 255;
-/// The maximum number of records in a gossip: as many as there are members.
+/// Maximum number of records in a gossip frame.
 pub const MAX_RECORDS: usize = 256;
 
-/// What a node says of itself. Others pass it on unchanged; the one with the highest heartbeat is the newest.
+/// A node's description of itself. Other nodes pass it on unchanged; the highest heartbeat wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The node.
+    /// Id of the node.
     pub node: NodeId,
-    /// Rises with every heartbeat.
+    /// Increases with every heartbeat.
     pub heartbeat: u64,
-    /// Its state.
+    /// State of the node.
     pub state: MemberState,
-    /// Where others reach it.
+    /// Address that other nodes dial.
     pub address: SocketAddr,
-    /// Its name, for people.
+    /// Human-readable name.
     pub name: String,
 }
 
-/// A frame of the links themselves.
+/// A frame of the link itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OwnFrame {
     /// Introduces the sender.
     Greeting {
-        /// The version of the protocol.
+        /// Protocol version.
         version: u16,
         /// Identifies the cluster.
         cluster: u64,
-        /// The record of the sender; empty if the version is another.
+        /// Record of the sender; a placeholder if the versions differ.
         record: Record,
     },
-    /// The members that the sender believes to be alive.
+    /// Members that the sender believes to be alive.
     Gossip(Vec<Record>),
     /// The sender refuses the link.
     Refused(String),
@@ -69,7 +69,7 @@ pub enum OwnFrame {
 }
 
 impl OwnFrame {
-    /// Appends the frame, with its length in front.
+    /// Appends the frame with its length prefix.
     pub fn encode(&self, to: &mut Vec<u8>) {
         match self {
             Self::Greeting { cluster, record, .. } => push_greeting(to, *cluster, record),
@@ -90,17 +90,17 @@ pub fn push_greeting(to: &mut Vec<u8>, cluster: u64, record: &Record) {
     });
 }
 
-/// Appends records.
+/// Appends a gossip frame.
 pub fn push_gossip<'a>(to: &mut Vec<u8>, records: impl IntoIterator<Item = &'a Record>) {
     frame::push(to, GOSSIP, |to| records.into_iter().take(MAX_RECORDS).for_each(|record| push_record(to, record)));
 }
 
-/// Appends the reason why a link is refused.
+/// Appends a refusal with its reason.
 pub fn push_refused(to: &mut Vec<u8>, reason: &str) {
     frame::push(to, REFUSED, |to| push_text(to, reason, MAX_REASON));
 }
 
-/// Appends the acceptance of a link.
+/// Appends an acceptance.
 pub fn push_accepted(to: &mut Vec<u8>) {
     frame::push(to, ACCEPTED, |_| ());
 }
@@ -123,15 +123,15 @@ fn push_text(to: &mut Vec<u8>, text: &str, max: usize) {
     to.extend_from_slice(bytes);
 }
 
-/// Returns whether a frame is one of these.
+/// Returns whether the frame belongs to this module.
 pub fn is_own(frame: &[u8]) -> bool {
     frame::parts(frame).0 >= FIRST_OWN
 }
 
-/// Decodes one of these frames.
+/// Decodes a frame of this module.
 ///
 /// # Errors
-/// What is wrong with it.
+/// If the frame is malformed.
 pub fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
     let (kind, body) = frame::parts(frame);
     let mut body = GreetingReader(body);
@@ -143,7 +143,7 @@ pub fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
             let version = u16::from_le_bytes(body.array()?);
             let cluster = u64::from_le_bytes(body.array()?);
             if version != VERSION {
-                // The rest may have another form.
+                // In another version the rest may have a different layout.
                 let address = SocketAddr::from(([0; 4], 0));
                 let record =
                     Record { node: NodeId(0), heartbeat: 0, state: MemberState::Joining, address, name: String::new() };
@@ -168,7 +168,7 @@ pub fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
     if body.0.is_empty() { Ok(decoded) } else { Err(FrameError("bytes after the end")) }
 }
 
-/// A frame that does not have the form above.
+/// Describes why a frame is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameError(&'static str);
 
@@ -178,7 +178,7 @@ impl fmt::Display for FrameError {
     }
 }
 
-/// The rest of a body.
+/// Unread rest of a body.
 struct GreetingReader<'a>(&'a [u8]);
 
 impl<'a> GreetingReader<'a> {
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_decoded_as_they_were_encoded() {
+    fn encoded_frames_decode_to_the_same_value() {
         let [greeting, gossip, refused, accepted] = frames();
         assert_eq!(decode(&greeting), Ok(OwnFrame::Greeting { version: VERSION, cluster: 5, record: record(1) }));
         assert_eq!(decode(&gossip), Ok(OwnFrame::Gossip(vec![record(1), record(2)])));
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn greeting_of_another_version_is_read_as_far_as_needed() {
+    fn greeting_of_another_version_yields_version_and_cluster() {
         let [mut greeting, ..] = frames();
         greeting[13] ^= 0xFF;
         greeting.truncate(30);
@@ -254,10 +254,10 @@ mod tests {
     }
 
     #[test]
-    fn cut_and_changed_frames_are_errors_or_other_frames_and_never_panic() {
+    fn truncated_and_corrupt_frames_never_panic() {
         for frame in frames() {
             for end in 0..frame.len() {
-                // A gossip that is cut between two records is a shorter one.
+                // A gossip frame that is cut between two records decodes to a shorter one.
                 let cut = decode(&frame[..end]);
                 assert!(cut.is_err() || matches!(cut, Ok(OwnFrame::Gossip(_))), "{end}: {cut:?}");
             }

@@ -1,48 +1,48 @@
 //! Chooses the node that decides about a key under a `strict` rule.
 //!
 //! The home of a key is the ready node with the largest hash of node and key (rendezvous hashing): when a node joins or
-//! leaves, only its own keys move. Every node knows the state of every key, so a home moves without handing anything
-//! over; what the new home has not heard yet is the excess of the move.
+//! leaves, only its own keys move. Every node has the state of every key, so a home moves without a handover. The
+//! move can exceed a limit by the charges that the new home has not yet received.
 //!
-//! Two nodes may disagree for a while about who is ready, and a link between two nodes may be broken while both are
-//! well. So a request that cannot reach the home goes to the next node in order of the key, which passes it on to
-//! the home if it can. Only if it cannot either does it decide itself. A request is passed on at most once.
+//! Nodes may disagree for a while about which nodes are ready, and the link between two healthy nodes may be broken. A
+//! request that cannot reach its home therefore goes to the next-ranked node for the key. That node forwards the
+//! request to the home, or decides itself if it has no link to the home either. A request is forwarded at most once.
 //!
-//! A node that does not see a majority decides nothing: the rule's `on_fault` applies.
+//! A node without a majority decides nothing; the rule's `on_fault` applies.
 
 use tollgate::fingerprint::Fingerprint;
 
 use crate::NodeId;
 
-/// The homes of keys, as one node sees them. The mesh makes a new one whenever something changes.
+/// One node's view of the homes. The mesh replaces it whenever the view changes.
 #[derive(Clone, Debug)]
 pub struct Homes {
     own: NodeId,
-    /// This node, if it is ready, and the ready nodes that are alive.
+    /// The ready nodes that are alive, including this one if it is ready.
     candidates: Vec<(NodeId, Reach)>,
     nodes: u32,
     has_majority: bool,
 }
 
-/// How this node reaches another.
+/// How this node reaches a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// It is this node.
+    /// The candidate is this node.
     Own,
-    /// By a link.
+    /// Over a link.
     Linked,
-    /// It is alive, but there is no link to it.
+    /// The candidate is alive, but there is no link to it.
     Alive,
 }
 
-/// Whether a request was passed on.
+/// How far a request has travelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hop {
-    /// The request was made on this node.
+    /// The request was received from a client by this node.
     Origin,
-    /// The node on which it was made has sent it here.
+    /// The origin sent the request here.
     Relayed,
-    /// It was passed on once, and is decided here in any case.
+    /// The request was forwarded once and must be decided here.
     Last,
 }
 
@@ -51,23 +51,23 @@ pub enum Hop {
 pub enum Route {
     /// On this node.
     Here,
-    /// On that node, or on the one that it passes the request on to.
+    /// On this node, or on a node that it forwards the request to.
     To(NodeId),
-    /// No node that this one knows of: the rule's `on_fault` applies.
+    /// Nowhere: the rule's `on_fault` applies.
     Unavailable(Unavailable),
 }
 
-/// Why a request cannot be decided. Nothing was taken.
+/// Reason why a request cannot be decided. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unavailable {
     /// This node does not see a majority of the nodes.
     Minority,
-    /// No node is ready that this node has a link to.
+    /// This node has no link to a ready node.
     NoHome,
 }
 
 impl Unavailable {
-    /// Returns the reason, for the log.
+    /// Returns the reason as text for the log.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Minority => "this node does not see a majority of the nodes",
@@ -94,8 +94,8 @@ impl Homes {
             Some((home, Reach::Linked)) => return Route::To(home),
             Some((_, Reach::Alive)) | None => {}
         }
-        // The home is alive but not linked. At its origin, a request goes to another node, which may have a link; the next node in
-        // order is the one that decides if no node has.
+        // The home is alive but not linked. The origin sends the request to the next-ranked linked node, which may have
+        // a link to the home and otherwise decides.
         let next = self.first(key, |_, reach| match reach {
             Reach::Own => hop == Hop::Relayed,
             Reach::Linked => true,
@@ -109,7 +109,7 @@ impl Homes {
         }
     }
 
-    /// Returns the number of nodes that share the limits, at least 1.
+    /// Returns how many nodes share the limits, at least 1.
     pub fn nodes(&self) -> u32 {
         self.nodes.max(1)
     }
@@ -119,7 +119,7 @@ impl Homes {
         self.has_majority
     }
 
-    /// Returns the node that this picture belongs to.
+    /// Returns the node whose view this is.
     pub fn own(&self) -> NodeId {
         self.own
     }
@@ -130,7 +130,7 @@ impl Homes {
     }
 }
 
-/// Returns the rank of a node for a key: a hash of both (SplitMix64).
+/// Returns the rank of a node for a key, as a SplitMix64 hash of both.
 fn weight(node: NodeId, key: Fingerprint) -> u64 {
     let (low, high) = key.parts();
     let mut mixed = node.0 ^ low.rotate_left(17) ^ u64::from(high) << 32;
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn all_nodes_agree_and_keys_are_even() {
+    fn all_nodes_agree_and_keys_are_spread_evenly() {
         let linked = |nodes: &[u64]| nodes.iter().map(|node| (*node, Reach::Linked)).collect::<Vec<_>>();
         let (one, two) = (homes(71, &linked(&[82, 93])), homes(82, &linked(&[93, 71])));
         let mut counts = [0; 3];
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn only_keys_of_a_node_that_leaves_move() {
+    fn only_the_leaving_nodes_keys_move() {
         let three = homes(1, &[(2, Reach::Linked), (3, Reach::Linked)]);
         let two = homes(1, &[(2, Reach::Linked)]);
         for number in 0..1_000 {
@@ -183,14 +183,14 @@ mod tests {
     }
 
     #[test]
-    fn request_that_cannot_reach_the_home_goes_through_one_other_node() {
+    fn request_that_cannot_reach_its_home_is_relayed_once() {
         let all = homes(1, &[(2, Reach::Linked), (3, Reach::Linked)]);
         let number = (0..).find(|number| all.route(key(*number), Hop::Origin) == Route::To(NodeId(3))).unwrap();
         let cut = homes(1, &[(2, Reach::Linked), (3, Reach::Alive)]);
         assert_eq!(cut.route(key(number), Hop::Origin), Route::To(NodeId(2)));
         let relay = homes(2, &[(1, Reach::Linked), (3, Reach::Linked)]);
         assert_eq!(relay.route(key(number), Hop::Relayed), Route::To(NodeId(3)));
-        // If the other node has no link either, the next node of the key decides, and no request is passed on twice.
+        // If the other node has no link either, the next-ranked node decides. No request is forwarded twice.
         let both = homes(2, &[(1, Reach::Linked), (3, Reach::Alive)]);
         assert_ne!(both.route(key(number), Hop::Relayed), Route::To(NodeId(3)));
         assert_eq!(both.route(key(number), Hop::Last), Route::Here);

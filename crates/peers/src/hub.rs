@@ -1,7 +1,7 @@
-//! What the links of a node have in common: the mesh, the members, and who is linked.
+//! State shared by all links of a node: the mesh, the members and the link table.
 //!
-//! Everything here runs on the thread of the peers, so its lock is never contended. The threads that decide requests use the
-//! table, the [`Homes`] and the outboxes, which need no lock of the hub.
+//! This code runs on the peers thread, so its lock is uncontended. Threads that decide requests use the table, the
+//! [`Homes`] and the outboxes without taking the hub's lock.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use crate::status::{LinkCounts, NodeInfo, NodeStatus, PeerStatus};
 use crate::table::Table;
 use crate::wire::{self, Frame};
 
-/// What all threads share.
+/// State shared by all threads.
 pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) cluster: u64,
@@ -35,28 +35,28 @@ pub(crate) struct Shared {
     pub(crate) homes: ArcSwap<Homes>,
     pub(crate) outboxes: ArcSwap<HashMap<NodeId, Arc<Outbox>>>,
     pub(crate) asks: Asks,
-    /// Much was taken and not sent, or this node is to leave.
+    /// Wakes the peers thread: many charges are unsent, or this node should leave.
     pub(crate) urgent: Notify,
     pub(crate) stage: watch::Sender<Stage>,
     pub(crate) counters: Counters,
     hub: Mutex<Hub>,
 }
 
-/// The progress of a node.
+/// Lifecycle stage of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It waits for the states of the others.
+    /// Waiting for the other nodes' states.
     Joining,
-    /// It has joined.
+    /// Joined.
     Ready {
-        /// Whether it knows all states. `false`: other nodes were ready, and none sent its states in time.
+        /// Whether all states are known. `false`: other nodes were ready, but none sent its states in time.
         complete: bool,
     },
-    /// It has left: all that it took is acknowledged by others, or none of them could be reached.
+    /// Left: the other nodes acknowledged all charges, or none was reachable.
     Left,
 }
 
-/// Counts of all links.
+/// Counters over all links.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) received: AtomicU64,
@@ -67,7 +67,7 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn add(counter: &AtomicU64, count: usize) {
-        // Orders nothing: it is only reported.
+        // Relaxed: the counter is only reported.
         counter.fetch_add(count as u64, Ordering::Relaxed);
     }
 
@@ -86,14 +86,14 @@ struct Hub {
     mesh: Mesh,
     members: Members,
     links: HashMap<NodeId, LinkEntry>,
-    /// Distinguishes a link from its predecessor to the same peer.
+    /// Distinguishes a link from an earlier link to the same peer.
     generation: u64,
     actions: Vec<Action>,
-    /// This node has left: links are neither dialled nor accepted.
+    /// This node has left: it neither dials nor accepts links.
     closed: bool,
-    /// The addresses and reasons of refused links that were logged.
+    /// Addresses and reasons of refused links that were already logged.
     logged: HashSet<(String, String)>,
-    /// When the first of them was logged.
+    /// When `logged` was last cleared.
     logged_at: Time<Mono>,
 }
 
@@ -104,16 +104,15 @@ struct LinkEntry {
     dialled: bool,
 }
 
-/// A link that was accepted.
+/// An accepted link.
 pub(crate) struct Admission {
     pub(crate) outbox: Arc<Outbox>,
     pub(crate) generation: u64,
 }
 
-/// The maximum number of refused links that are remembered as logged. Further ones are only counted, so that a stream of
-/// connections cannot fill the log.
+/// Maximum size of `logged`. Further refusals are only counted, so connection attempts cannot flood the log.
 const MAX_LOGGED: usize = 256;
-/// After this time the remembered ones are logged again.
+/// Interval after which `logged` is cleared and refusals are logged again.
 const LOG_AGAIN: Nanos = Nanos::from_secs(3_600);
 
 impl Shared {
@@ -151,7 +150,7 @@ impl Shared {
         }
     }
 
-    /// Returns the time by which requests are decided.
+    /// Returns the time used for decisions.
     #[inline]
     pub(crate) fn now(&self) -> Now<'static> {
         match &self.config.manual_clock {
@@ -164,7 +163,7 @@ impl Shared {
         self.hub.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what is due. Returns the addresses to dial, and when to call it again.
+    /// Performs all due work. Returns the addresses to dial and the time of the next call.
     pub(crate) fn step(&self, urgent: bool) -> (Vec<SocketAddr>, Time<Mono>) {
         let now = self.clock.now();
         let mut hub = self.hub();
@@ -196,7 +195,7 @@ impl Shared {
         (due, wake_at)
     }
 
-    /// Begins to leave.
+    /// Starts leaving the cluster.
     pub(crate) fn leave(&self) {
         let now = self.clock.now();
         let mut hub = self.hub();
@@ -205,11 +204,11 @@ impl Shared {
         mesh.on(&now, Event::Leave, actions);
         self.perform(&mut hub, &now);
         drop(hub);
-        // The heartbeat that announces it is due.
+        // Wake the peers thread to send the heartbeat that announces the departure.
         self.urgent.notify_one();
     }
 
-    /// Ends all links after what is queued has been written; there are no new ones.
+    /// Ends all links after their queues are written, and prevents new ones.
     pub(crate) fn close(&self) {
         let mut hub = self.hub();
         hub.closed = true;
@@ -221,23 +220,24 @@ impl Shared {
         self.hub().closed
     }
 
-    /// The addresses that the seeds stand for.
+    /// Sets the resolved addresses of the seeds.
     pub(crate) fn set_seeds(&self, seeds: Vec<SocketAddr>) {
         self.hub().members.set_seeds(seeds);
     }
 
-    /// The record of this node.
+    /// Returns this node's record.
     pub(crate) fn own(&self) -> Record {
         self.hub().members.own().clone()
     }
 
-    /// Returns why a node cannot have a link.
+    /// Returns why a link to this node must be refused, if so.
     pub(crate) fn conflict(&self, record: &Record) -> Option<String> {
         self.hub().members.conflict(record, self.clock.mono())
     }
 
-    /// Accepts a link to the node with this record, which was dialled at an address or was accepted. Of two links to one node,
-    /// both sides keep the one that the lower id dialled; of two that one side dialled, the later. `None`: another link stays.
+    /// Accepts a link to the node with this record. `dialled` is the dialled address, or `None` for an incoming link.
+    /// Of two links between the same nodes, both sides keep the one dialled by the lower id. Of two links dialled by
+    /// the same side, they keep the later. Returns `None` if the existing link stays.
     pub(crate) fn admit(&self, record: Record, dialled: Option<SocketAddr>) -> Option<Admission> {
         let now = self.clock.now();
         let peer = record.node;
@@ -275,7 +275,7 @@ impl Shared {
         Some(Admission { outbox, generation })
     }
 
-    /// A link ended.
+    /// Removes a link that has ended.
     pub(crate) fn ended(&self, peer: NodeId, generation: u64, why: &str) {
         let now = self.clock.now();
         let mut hub = self.hub();
@@ -286,7 +286,7 @@ impl Shared {
         self.unlink(&mut hub, peer, &now);
         self.perform(&mut hub, &now);
         drop(hub);
-        // It is dialled again immediately.
+        // Redial at once.
         self.urgent.notify_one();
     }
 
@@ -299,13 +299,13 @@ impl Shared {
         mesh.on(now, Event::LinkDown { peer }, actions);
     }
 
-    /// Makes the outboxes known to the threads that decide.
+    /// Publishes the outboxes to the deciding threads.
     fn publish(&self, hub: &Hub) {
         let outboxes = hub.links.iter().map(|(node, link)| (*node, link.outbox.clone())).collect();
         self.outboxes.store(Arc::new(outboxes));
     }
 
-    /// Passes a frame of a link to the mesh.
+    /// Passes a received frame to the mesh.
     pub(crate) fn frame(&self, peer: NodeId, generation: u64, frame: Frame) {
         let now = self.clock.now();
         let mut hub = self.hub();
@@ -316,7 +316,7 @@ impl Shared {
         }
     }
 
-    /// Learns the members that a peer knows.
+    /// Merges the member records that a peer sent.
     pub(crate) fn hear(&self, records: Vec<Record>) {
         let now = self.clock.now();
         let mut hub = self.hub();
@@ -328,26 +328,26 @@ impl Shared {
         }
     }
 
-    /// A connection to an address was made, or could not be made.
+    /// Records whether an address accepted a connection.
     pub(crate) fn reached(&self, address: SocketAddr, answers: bool) {
         self.hub().members.reached(address, answers);
     }
 
-    /// Dialling an address failed.
+    /// Records a failed dial and schedules the retry.
     pub(crate) fn dial_failed(&self, address: SocketAddr, why: &str) {
-        // The seconds of a clock are random enough for a pause.
+        // The clock reading is random enough for the retry jitter.
         let (now, random) = (self.clock.mono(), self.clock.mono().as_nanos().wrapping_mul(0x9E37_79B9_7F4A_7C15));
         self.hub().members.dial_failed(address, now, random);
         self.log_refusal(&address.to_string(), why);
     }
 
-    /// This node answered at an address that it dialled.
+    /// Records that a dialled address belongs to this node itself.
     pub(crate) fn is_own_address(&self, address: SocketAddr) {
         self.hub().members.is_own_address(address);
     }
 
-    /// Logs why there is no link with an address: once an hour for each reason, and again after a link with it existed. Several nodes
-    /// may have one address, each with its own reason.
+    /// Logs why there is no link to an address: once per hour and reason, and again after a link was established.
+    /// Several nodes may share an address, each with its own reason.
     pub(crate) fn log_refusal(&self, address: &str, why: &str) {
         let now = self.clock.mono();
         let mut hub = self.hub();
@@ -359,7 +359,7 @@ impl Shared {
         }
     }
 
-    /// Returns what is known of this node and its peers.
+    /// Returns the status of this node and its peers.
     pub(crate) fn status(&self) -> NodeStatus {
         let hub = self.hub();
         let mesh = hub.mesh.status();
@@ -388,9 +388,9 @@ impl Shared {
         }
     }
 
-    /// Carries out what the mesh has decided.
+    /// Performs the mesh's pending actions.
     fn perform(&self, hub: &mut Hub, now: &Now<'_>) {
-        // Closing a link makes the mesh decide more.
+        // Closing a link can queue further actions.
         while !hub.actions.is_empty() {
             for action in std::mem::take(&mut hub.actions) {
                 match action {

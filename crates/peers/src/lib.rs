@@ -1,24 +1,24 @@
 //! Limits that nodes share by talking to each other, without a store.
 //!
-//! Every node holds the state of every active key in a [`table`] and broadcasts what it takes as *deltas*,
-//! which every other node applies exactly once. An `eventual` rule is decided by this node's own state; a
-//! `strict` rule is decided by the key's *home*, one of the ready nodes, chosen by hashing. Since the state is
-//! everywhere, a home moves without handing anything over.
+//! Every node holds the state of every active key in a [`table`]. It broadcasts its own charges as *deltas*, and every
+//! other node applies each delta exactly once. A node decides `eventual` rules from its own state. A `strict` rule is
+//! decided by the key's *home*, a ready node chosen by hashing. Because every node has the state, moving a home needs
+//! no handover.
 //!
 //! | module | does |
 //! |---|---|
-//! | [`table`] | keeps the states of all keys, decides, and notes what was taken |
-//! | [`homes`] | chooses the home of a key, and the way to it |
-//! | [`ask`] | decides what another node asks its home, or passes it on once |
-//! | [`mesh`] | replicates: deltas, acknowledgements, snapshots for nodes that join or missed too much; majorities |
+//! | [`table`] | keeps the states of all keys, decides charges, and records unsent charges |
+//! | [`homes`] | chooses the home of a key and the route to it |
+//! | [`ask`] | decides requests from other nodes, or relays them once |
+//! | [`mesh`] | replication: deltas, acknowledgements, snapshots for nodes that join or fell behind; majorities |
 //! | [`wire`] | frames as bytes |
-//! | [`frame`], [`greeting`] | the frames of a connection, and those by which nodes introduce themselves |
+//! | [`frame`], [`greeting`] | framing on a connection; handshake and gossip frames |
 //!
-//! None of these reads a clock, opens a socket or starts a task. The simulator of `tollgate-testkit` runs them
-//! on up to a hundred nodes with faults and checks the bounds that `mesh` states.
+//! None of these reads a clock, opens a socket or starts a task. The simulator in `tollgate-testkit` runs them on up to
+//! a hundred nodes with faults and checks the bounds stated in [`mesh`].
 //!
-//! [`PeerStore`] connects them: it links this node with all others over TCP, with TLS 1.3 and a secret that all of
-//! them have, and implements the engine's `Store`. [`Config`] says where the others are.
+//! [`PeerStore`] adds the I/O: it links this node with all others over TCP, secured by TLS 1.3 and a shared secret, and
+//! implements the engine's `Store`. [`Config`] lists the other nodes.
 
 pub mod ask;
 mod asks;
@@ -40,7 +40,7 @@ pub mod wire;
 
 use std::fmt;
 
-/// The bounds on what another process can send or occupy.
+/// Bounds on the data that another process can send or occupy.
 pub mod bounds {
     pub use crate::ask::Ask;
     pub use crate::link::{MAX_QUEUED, SILENCE, WRITE_TIMEOUT};
@@ -54,7 +54,7 @@ pub use hub::Stage;
 pub use status::{LinkCounts, NodeInfo, NodeStatus, PeerStatus};
 pub use store::PeerStore;
 
-/// A process of the cluster. The number is random at each start, so a restarted node is another one.
+/// A process in the cluster. The id is random at each start, so a restarted node counts as a new one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
@@ -70,7 +70,7 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// Compiles the example of the README.
+/// Compiles the README example.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct ReadmeExample;

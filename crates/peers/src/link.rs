@@ -1,11 +1,11 @@
-//! One link to a peer: a connection, its queue of frames to send, and the frames that arrive.
+//! One link to a peer: a connection, its send queue, and its received frames.
 //!
-//! Frames are appended to one buffer. The task that writes takes the whole buffer whenever the connection is idle, so a frame
-//! that finds it idle is written immediately, and frames that arrive during a write share the next one.
+//! Frames are appended to one buffer. The writer takes the whole buffer whenever the connection is idle: a frame on an
+//! idle connection is written at once, and frames queued during a write share the next one.
 //!
-//! The buffer is bounded by [`MAX_QUEUED`], and a write that makes no progress for [`WRITE_TIMEOUT`] ends the link: a peer that
-//! never reads costs a bounded amount of memory for a bounded time, and the other links notice nothing. A peer that sends
-//! nothing for [`SILENCE`] is gone: every node sends its heartbeat more often than that (`members.rs`).
+//! The buffer is bounded by [`MAX_QUEUED`], and a write without progress for [`WRITE_TIMEOUT`] ends the link. A peer
+//! that never reads therefore costs bounded memory for a bounded time and does not affect other links. A peer that
+//! sends nothing for [`SILENCE`] is considered gone, because nodes send heartbeats more often (see `members.rs`).
 
 use std::fmt;
 use std::io;
@@ -18,34 +18,34 @@ use tokio::time::timeout;
 
 use crate::frame::{Frames, LengthError};
 
-/// The maximum number of bytes that wait to be written to one peer.
+/// Maximum number of bytes queued for one peer.
 pub const MAX_QUEUED: usize = 32 << 20;
-/// The time within which a peer has to accept some of a write.
+/// Maximum time for a write to make progress.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
-/// A peer that sends nothing for this time is gone.
+/// A peer that sends nothing for this time is considered gone.
 pub const SILENCE: Duration = Duration::from_secs(5);
 
-/// The most that is read at once.
+/// Maximum bytes per read.
 const READ: usize = 64 << 10;
-/// A write buffer that is larger than this is freed after the write.
+/// Write buffers larger than this are shrunk after the write.
 const KEPT: usize = 256 << 10;
 
-/// Why a link ended.
+/// Reason why a link ended.
 #[derive(Debug)]
 pub(crate) enum LinkEndReason {
-    /// The peer closed it.
+    /// The peer closed the link.
     Closed,
-    /// It failed.
+    /// An I/O error occurred.
     Failed(io::Error),
     /// The peer does not read.
     NotReading,
     /// The peer sent nothing for [`SILENCE`].
     Silent,
-    /// The peer sent something else than frames.
+    /// The peer sent an invalid frame length.
     LengthError(LengthError),
-    /// A message that this node does not understand.
+    /// The peer sent an invalid message.
     BadMessage(String),
-    /// This node ended it.
+    /// This node ended the link.
     Ended,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Display for LinkEndReason {
     }
 }
 
-/// The frames that wait to be written to a peer.
+/// Queue of frames to write to a peer.
 #[derive(Default)]
 pub(crate) struct Outbox {
     state: Mutex<Queued>,
@@ -73,15 +73,14 @@ pub(crate) struct Outbox {
 #[derive(Default)]
 struct Queued {
     bytes: Vec<u8>,
-    /// The link ends after what is queued is written.
+    /// Whether the link ends once the queue is written.
     closing: bool,
-    /// The link has ended.
+    /// Whether the link has ended.
     ended: bool,
 }
 
 impl Outbox {
-    /// Queues the frames that `encode` appends. Returns whether they are queued: not if the link has ended, or has as much queued
-    /// as it may.
+    /// Queues the frames that `encode` appends. Returns `false` if the link has ended or its queue is full.
     pub(crate) fn push(&self, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut queued = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if queued.ended || queued.closing || queued.bytes.len() > MAX_QUEUED {
@@ -96,18 +95,18 @@ impl Outbox {
         true
     }
 
-    /// Returns how many bytes are queued.
+    /// Returns the number of queued bytes.
     pub(crate) fn queued(&self) -> usize {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).bytes.len()
     }
 
-    /// Ends the link after what is queued has been written.
+    /// Ends the link after the queue is written.
     pub(crate) fn close(&self) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).closing = true;
         self.wake.notify_one();
     }
 
-    /// Ends the link without writing what is queued.
+    /// Ends the link and discards its queue.
     pub(crate) fn end(&self) {
         let mut queued = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         queued.ended = true;
@@ -116,7 +115,7 @@ impl Outbox {
         self.wake.notify_one();
     }
 
-    /// Swaps the queued bytes with an empty buffer and returns whether there were any; `None` if the link is to end.
+    /// Swaps the queued bytes with an empty buffer and returns whether there were any. `None` if the link should end.
     fn take(&self, spare: &mut Vec<u8>) -> Option<bool> {
         let mut queued = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if queued.bytes.is_empty() {
@@ -126,13 +125,13 @@ impl Outbox {
         Some(true)
     }
 
-    /// Writes what is queued until the link ends.
+    /// Writes queued bytes until the link ends.
     async fn write_to<W: AsyncWrite + Unpin>(&self, stream: &mut W) -> LinkEndReason {
         let mut buffer = Vec::new();
         loop {
             match self.take(&mut buffer) {
                 None => {
-                    // The peer may have closed it first.
+                    // Best effort: the peer may already have closed the connection.
                     let _ = timeout(WRITE_TIMEOUT, stream.shutdown()).await;
                     return LinkEndReason::Ended;
                 }
@@ -171,15 +170,15 @@ async fn write_all<W: AsyncWrite + Unpin>(stream: &mut W, mut bytes: &[u8]) -> R
     }
 }
 
-/// Receives the frames of a link.
+/// Receiver of a link's frames.
 pub(crate) trait Receive {
-    /// Takes a whole frame, with its length in front.
+    /// Handles a complete frame, including its length prefix.
     ///
     /// # Errors
-    /// What is wrong with it; the link then ends.
+    /// If the message is invalid. The link then ends.
     fn frame(&mut self, frame: &[u8]) -> Result<(), String>;
 
-    /// All complete frames of one read were taken.
+    /// Called after all complete frames of one read were handled.
     fn end_of_read(&mut self) {}
 }
 
@@ -204,14 +203,14 @@ async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to
     }
 }
 
-/// Reads once.
+/// Reads once from the connection into the frame buffer.
 pub(crate) async fn read_more<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames) -> Result<(), LinkEndReason> {
     let buffer = frames.buffer();
     buffer.reserve(READ);
     match timeout(SILENCE, stream.read_buf(buffer)).await {
         Ok(Ok(0)) => Err(LinkEndReason::Closed),
         Ok(Ok(_)) => Ok(()),
-        // TLS reports a connection that was closed without a notice.
+        // TLS reports this error if the connection was closed without `close_notify`.
         Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => Err(LinkEndReason::Closed),
         Ok(Err(error)) => Err(LinkEndReason::Failed(error)),
         Err(_) => Err(LinkEndReason::Silent),
@@ -253,7 +252,7 @@ mod tests {
         }
     }
 
-    /// Runs a link over a pipe of `room` bytes whose other end does `peer`.
+    /// Runs a link over a pipe with `room` bytes of buffer; `peer` drives the other end.
     async fn link<F: Future<Output = ()>>(
         room: usize,
         outbox: &Outbox,
@@ -278,7 +277,7 @@ mod tests {
             assert!(outbox.push(|to| frame::push(to, 0xFF, |to| to.extend_from_slice(body))));
         }
         outbox.close();
-        assert!(!outbox.push(|to| to.push(1)), "no more after that");
+        assert!(!outbox.push(|to| to.push(1)), "a closing outbox accepts nothing");
         let (end, _) = link(1 << 16, &outbox, async |mut far| {
             let mut read = Vec::new();
             far.read_to_end(&mut read).await.unwrap();
@@ -295,7 +294,7 @@ mod tests {
         while outbox.push(|to| to.resize(to.len() + PART, 0)) {}
         assert!((MAX_QUEUED..=MAX_QUEUED + PART).contains(&outbox.queued()), "{outbox:?}");
         let (end, _) = link(64, &outbox, async |mut far| {
-            // It sends, and reads nothing.
+            // The peer sends but never reads.
             while far.write_all(b"\x01\0\0\0\xff").await.is_ok() {
                 tokio::time::sleep(SILENCE / 2).await;
             }
@@ -303,11 +302,11 @@ mod tests {
         .await;
         assert!(matches!(end, LinkEndReason::NotReading), "{end}");
         assert_eq!(outbox.queued(), 0);
-        assert!(!outbox.push(|to| to.push(1)), "nothing is kept for it");
+        assert!(!outbox.push(|to| to.push(1)), "an ended outbox accepts nothing");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn silent_peer_is_given_up() {
+    async fn silent_peer_is_dropped() {
         let (end, _) = link(1 << 16, &Outbox::default(), async |mut far| {
             assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
         })

@@ -1,17 +1,17 @@
-//! Membership: who is in the cluster, who is alive, and which addresses to dial.
+//! Membership: which nodes exist, which are alive, and which addresses to dial.
 //!
-//! Every node has a record of itself with a heartbeat, which it increments every [`BEAT`]. It sends its record to all peers it
-//! has a link to, and all records that it believes to be alive to [`FANOUT`] of them in turn. A record with a higher heartbeat
-//! than the known one is news, wherever it comes from; a member whose heartbeat has not risen for [`ALIVE`] is not alive. So a
-//! node that two others reach stays alive for all three when one link is cut, and a dead one is not kept alive by rumours: only
-//! records that the sender believes to be alive are sent.
+//! Every node has a record of itself with a heartbeat, which it increments every [`BEAT`]. It sends this record to all
+//! linked peers. To [`FANOUT`] of them in turn it also sends all records that it believes to be alive. A record with a
+//! higher heartbeat replaces the known one, regardless of which peer sent it. A member whose heartbeat has not risen
+//! for [`ALIVE`] is dead. So if one of three links is cut, the two nodes still see each other through the third. Stale
+//! records do not keep a dead node alive, because a node only sends records that it believes to be alive.
 //!
-//! Addresses come from the seeds, which are resolved again and again, and from records. An address is dialled unless a link to
-//! its node exists, after a pause that doubles with each failure.
+//! Addresses come from records and from the seeds, which are resolved repeatedly. An address is dialled unless its node
+//! is already linked. After a failure the backoff doubles.
 //!
-//! This is a state machine: instants and random numbers are arguments, and what is to be done is returned. A gossip library
-//! was tried on paper: `chitchat` brings a C library for compression, a port and an encryption of its own for UDP, and reads
-//! clocks and spawns tasks by itself. Here every node has a link to every other anyway.
+//! This is a state machine: instants and random numbers are arguments, and the work to do is returned. The alternative
+//! was a gossip library such as `chitchat`. It needs a C library for compression, another port and separate encryption
+//! for UDP, and it reads clocks and spawns tasks itself. Here every node has a link to every other node anyway.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -22,20 +22,20 @@ use crate::NodeId;
 use crate::greeting::{MAX_RECORDS, Record};
 use crate::mesh::{Member, MemberState};
 
-/// The interval of heartbeats.
+/// Interval between heartbeats.
 pub(crate) const BEAT: Nanos = Nanos::from_millis(500);
-/// A member whose heartbeat has not risen for this time is not alive.
+/// A member whose heartbeat has not risen for this time is considered dead.
 pub(crate) const ALIVE: Nanos = Nanos::from_millis(3_000);
-/// How many peers get all records with a heartbeat.
+/// Number of peers that receive all records at each heartbeat.
 const FANOUT: usize = 3;
-/// A member that has not been alive for this time is forgotten, and its address no longer dialled.
+/// A member that has been dead for this time is removed, and its address is no longer dialled.
 const FORGET: Nanos = Nanos::from_secs(600);
-/// The pause after the first failure to connect, and the longest one.
+/// First and longest backoff after a failed dial.
 const PAUSE: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_millis(2_000));
-/// The maximum number of seed addresses.
+/// Maximum number of seed addresses.
 pub const MAX_SEEDS: usize = 256;
 
-/// The members that a node knows.
+/// Members known to this node.
 #[derive(Debug)]
 pub(crate) struct Members {
     own: Record,
@@ -43,9 +43,9 @@ pub(crate) struct Members {
     seeds: BTreeSet<SocketAddr>,
     dials: HashMap<SocketAddr, Dial>,
     next_beat: Time<Mono>,
-    /// Which peers get all records next.
+    /// Index of the first peer that receives all records at the next heartbeat.
     turn: usize,
-    /// What was last returned by [`changes`](Self::changes).
+    /// Last result of [`changes`](Self::changes).
     reported: Option<Vec<(NodeId, MemberState)>>,
 }
 
@@ -62,9 +62,9 @@ struct Dial {
     failures: u32,
     next: Time<Mono>,
     dialling: bool,
-    /// Whether something listens there.
+    /// Whether the address accepts connections.
     answers: bool,
-    /// The node that answered there last; the own id for an own address.
+    /// The last node that answered at this address; this node's id if the address is its own.
     node: Option<NodeId>,
 }
 
@@ -74,12 +74,12 @@ impl Default for Dial {
     }
 }
 
-/// What to send at a heartbeat.
+/// Messages to send at a heartbeat.
 #[derive(Debug)]
 pub(crate) struct Beat {
-    /// The own record, for all peers.
+    /// This node's record, for all peers.
     pub(crate) own: Record,
-    /// All records, for these peers.
+    /// All live records, for the peers in `all_to`.
     pub(crate) all: Vec<Record>,
     pub(crate) all_to: Vec<NodeId>,
 }
@@ -97,23 +97,23 @@ impl Members {
         }
     }
 
-    /// The record of this node.
+    /// Returns this node's record.
     pub(crate) fn own(&self) -> &Record {
         &self.own
     }
 
-    /// Replaces the addresses that are dialled besides those of members.
+    /// Replaces the seed addresses, which are dialled in addition to those of members.
     pub(crate) fn set_seeds(&mut self, seeds: impl IntoIterator<Item = SocketAddr>) {
         self.seeds = seeds.into_iter().take(MAX_SEEDS).collect();
     }
 
-    /// Announces another state of this node with the next heartbeat, which is due now.
+    /// Changes this node's state and makes the heartbeat that announces it due now.
     pub(crate) fn set_state(&mut self, state: MemberState, now: Time<Mono>) {
         self.own.state = state;
         self.next_beat = now;
     }
 
-    /// Learns records from a peer.
+    /// Merges records from a peer.
     pub(crate) fn hear(&mut self, records: impl IntoIterator<Item = Record>, now: Time<Mono>) {
         for record in records {
             if record.node == self.own.node {
@@ -130,7 +130,7 @@ impl Members {
         }
     }
 
-    /// Returns why a node with this record cannot join: another one that is alive has its name.
+    /// Returns why a node with this record cannot join: a live node has the same name at another address.
     pub(crate) fn conflict(&self, record: &Record, now: Time<Mono>) -> Option<String> {
         let others = self.known.values().filter(|known| known.is_alive(now)).map(|known| &known.record);
         let other = others
@@ -139,7 +139,8 @@ impl Members {
         Some(format!("the name {} is taken by the node at {}", other.name, other.address))
     }
 
-    /// A link to this node exists, perhaps to an address that was dialled. Another process that had its address has ended.
+    /// Records a link to the node, and the address that was dialled, if any. Removes other unlinked members with the
+    /// same address, because their processes have ended.
     pub(crate) fn linked(&mut self, record: Record, dialled: Option<SocketAddr>, now: Time<Mono>) {
         let node = record.node;
         self.known.retain(|other, known| *other == node || known.linked || known.record.address != record.address);
@@ -152,44 +153,44 @@ impl Members {
         }
     }
 
-    /// The link to this node ended.
+    /// Records that the link to this node ended.
     pub(crate) fn unlinked(&mut self, node: NodeId) {
         if let Some(known) = self.known.get_mut(&node) {
             known.linked = false;
         }
     }
 
-    /// This node answered at an address that it dialled.
+    /// Records that a dialled address belongs to this node itself.
     pub(crate) fn is_own_address(&mut self, address: SocketAddr) {
         self.dials.insert(address, Dial { node: Some(self.own.node), ..Dial::default() });
     }
 
-    /// A connection to an address was made, or could not be made.
+    /// Records whether an address accepted a connection.
     pub(crate) fn reached(&mut self, address: SocketAddr, answers: bool) {
         self.dials.entry(address).or_default().answers = answers;
     }
 
-    /// Returns whether others listen where this node looks for its peers, and it has no link with any of them.
+    /// Returns whether peer addresses accept connections but no peer is linked.
     pub(crate) fn is_shut_out(&self) -> bool {
         !self.known.values().any(|known| known.linked) && self.dials.values().any(|dial| dial.answers)
     }
 
-    /// Dialling an address failed. `random` is uniformly distributed.
+    /// Records a failed dial and sets the backoff. `random` is uniformly distributed.
     pub(crate) fn dial_failed(&mut self, address: SocketAddr, now: Time<Mono>, random: u64) {
         let dial = self.dials.entry(address).or_default();
         dial.failures = dial.failures.saturating_add(1);
         let (first, longest) = PAUSE;
         let doubled = first.as_nanos().saturating_mul(1 << (dial.failures - 1).min(16)).min(longest.as_nanos());
-        // Between half of the pause and all of it, so that nodes do not dial in step.
+        // Jitter: 50 to 100% of the backoff, so that nodes do not dial in step.
         let pause = doubled / 2 + (u128::from(doubled / 2) * u128::from(random) / u128::from(u64::MAX)) as u64;
         dial.next = now.saturating_add(Nanos::from_nanos(pause));
         dial.dialling = false;
-        // Another node may have the address by now.
+        // Another node may use the address by now.
         dial.node = None;
     }
 
-    /// Returns the addresses to dial now. Each is dialled until [`dial_failed`](Self::dial_failed), [`linked`](Self::linked) or
-    /// [`is_own_address`](Self::is_own_address) is called with it.
+    /// Returns the addresses to dial now. Each counts as being dialled until [`dial_failed`](Self::dial_failed),
+    /// [`linked`](Self::linked) or [`is_own_address`](Self::is_own_address) is called for it.
     pub(crate) fn due(&mut self, now: Time<Mono>) -> Vec<SocketAddr> {
         let own = (self.own.node, self.own.address);
         self.known.retain(|_, known| known.linked || now.since(known.advanced) < FORGET);
@@ -213,7 +214,7 @@ impl Members {
         due
     }
 
-    /// Returns the members that are alive, if they or their states changed since the last call.
+    /// Returns the live members if they or their states changed since the last call.
     pub(crate) fn changes(&mut self, now: Time<Mono>) -> Option<Vec<Member>> {
         let alive = || self.known.values().filter(|known| known.is_alive(now)).map(|known| &known.record);
         let states: Vec<_> = alive().map(|record| (record.node, record.state)).collect();
@@ -235,7 +236,7 @@ impl Members {
         self.known.get(&node).map(|known| &known.record)
     }
 
-    /// Returns what to send if a heartbeat is due.
+    /// Returns the messages to send if a heartbeat is due.
     pub(crate) fn beat(&mut self, now: Time<Mono>) -> Option<Beat> {
         if now < self.next_beat {
             return None;
@@ -248,13 +249,13 @@ impl Members {
         Some(Beat { own: self.own.clone(), all: self.alive(now), all_to })
     }
 
-    /// Returns the records of all members that are alive, with the own one.
+    /// Returns the records of all live members and of this node.
     pub(crate) fn alive(&self, now: Time<Mono>) -> Vec<Record> {
         let others = self.known.values().filter(|known| known.is_alive(now)).map(|known| known.record.clone());
         others.chain([self.own.clone()]).collect()
     }
 
-    /// Returns when a heartbeat is due.
+    /// Returns when the next heartbeat is due.
     pub(crate) fn wake_at(&self) -> Time<Mono> {
         self.next_beat
     }
@@ -288,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn member_is_alive_while_its_heartbeat_rises_wherever_it_is_heard() {
+    fn member_is_alive_while_any_peer_reports_a_rising_heartbeat() {
         let mut members = members();
         assert_eq!(alive(&mut members, 0), Some(vec![]), "at the start");
         members.hear([record(0, 9), record(1, 5), record(2, 5)], at(0));
@@ -297,7 +298,7 @@ mod tests {
         members.hear([record(1, 6), record(2, 5)], at(2_000));
         assert_eq!(alive(&mut members, 3_000), Some(vec![1]), "the heartbeat of 2 did not rise");
         members.hear([record(2, 4)], at(3_500));
-        assert_eq!(alive(&mut members, 3_500), None, "an old rumour");
+        assert_eq!(alive(&mut members, 3_500), None, "a stale record");
         members.hear([record(2, 6)], at(4_000));
         assert_eq!(alive(&mut members, 4_000), Some(vec![1, 2]));
         members.hear([Record { state: MemberState::Leaving, ..record(2, 7) }], at(4_100));
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn every_peer_gets_the_own_record_and_a_few_get_all() {
+    fn every_peer_gets_the_own_record_and_three_get_all() {
         let mut members = members();
         for node in 1..=5 {
             members.linked(record(node, 1), None, at(0));
@@ -319,13 +320,13 @@ mod tests {
             assert_eq!((beat.all.len(), beat.all_to.len()), (6, FANOUT));
             reached.extend(beat.all_to);
         }
-        assert_eq!(reached.len(), 5, "all of them in two turns");
+        assert_eq!(reached.len(), 5, "all peers within two heartbeats");
         let late = members.beat(at(10_000)).unwrap();
-        assert_eq!(late.all.len(), 1, "only those that are alive");
+        assert_eq!(late.all.len(), 1, "only live records");
     }
 
     #[test]
-    fn node_is_shut_out_while_others_answer_and_none_is_linked() {
+    fn node_is_shut_out_while_peers_answer_but_none_is_linked() {
         let mut members = members();
         let (one, other) = (record(1, 0).address, record(2, 0).address);
         members.set_seeds([one, other]);
@@ -336,27 +337,27 @@ mod tests {
         assert!(!members.is_shut_out(), "no peer listens");
         members.reached(other, true);
         members.dial_failed(other, at(0), 0);
-        assert!(members.is_shut_out(), "it answered and refused");
+        assert!(members.is_shut_out(), "a peer answered and refused");
         members.linked(record(1, 1), Some(one), at(1));
-        assert!(!members.is_shut_out(), "one of them accepts it");
+        assert!(!members.is_shut_out(), "one peer is linked");
         members.unlinked(NodeId(1));
         members.is_own_address(other);
-        assert!(!members.is_shut_out(), "it is this node itself");
+        assert!(!members.is_shut_out(), "the address is this node's own");
     }
 
     #[test]
-    fn addresses_are_dialled_with_growing_pauses_until_they_are_linked() {
+    fn addresses_are_dialled_with_backoff_until_linked() {
         let mut members = members();
         let seed = record(1, 0).address;
         members.set_seeds([seed, record(0, 0).address]);
-        assert_eq!(members.due(at(0)), [seed], "not the own address");
-        assert_eq!(members.due(at(0)), [], "it is being dialled");
+        assert_eq!(members.due(at(0)), [seed], "not this node's own address");
+        assert_eq!(members.due(at(0)), [], "already being dialled");
         members.dial_failed(seed, at(0), u64::MAX);
         assert_eq!(members.due(at(99)), []);
         assert_eq!(members.due(at(100)), [seed]);
         members.dial_failed(seed, at(100), 0);
         assert_eq!(members.due(at(199)), []);
-        assert_eq!(members.due(at(200)), [seed], "between half of the pause and all of it");
+        assert_eq!(members.due(at(200)), [seed], "between half the backoff and all of it");
         for failure in 0..70 {
             members.dial_failed(seed, at(200 + failure), u64::MAX);
         }
@@ -374,7 +375,7 @@ mod tests {
         members.set_seeds([other]);
         assert_eq!(members.due(at(0)), [other]);
         members.linked(record(1, 1), Some(other), at(0));
-        assert_eq!(members.due(at(0)), [], "neither there nor at its own address");
+        assert_eq!(members.due(at(0)), [], "neither at the dialled nor at the recorded address");
         let own = SocketAddr::from(([10, 0, 0, 1], 7_400));
         members.set_seeds([own]);
         assert_eq!(members.due(at(0)), [own]);
@@ -383,25 +384,25 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_members_are_dialled_until_they_are_forgotten() {
+    fn member_addresses_are_dialled_until_the_member_is_removed() {
         let mut members = members();
         members.hear([record(2, 1)], at(0));
         assert_eq!(members.due(at(0)), [record(2, 0).address]);
         members.dial_failed(record(2, 0).address, at(0), 0);
-        assert_eq!(members.due(at(599_000)), [record(2, 0).address], "it may come back");
+        assert_eq!(members.due(at(599_000)), [record(2, 0).address], "it may recover");
         members.dial_failed(record(2, 0).address, at(599_000), 0);
         assert_eq!(members.due(at(601_000)), []);
         assert_eq!(members.get(NodeId(2)), None);
     }
 
     #[test]
-    fn second_node_of_a_name_is_refused_and_a_successor_at_the_same_address_is_not() {
+    fn duplicate_name_is_refused_unless_the_address_is_the_same() {
         let mut members = members();
         members.hear([record(1, 1)], at(0));
         let namesake = Record { name: "n1".to_owned(), ..record(2, 1) };
         let why = members.conflict(&namesake, at(0)).unwrap();
         assert_eq!(why, "the name n1 is taken by the node at 127.0.0.1:7401");
-        assert_eq!(members.conflict(&namesake, at(3_000)), None, "the other is no longer alive");
+        assert_eq!(members.conflict(&namesake, at(3_000)), None, "the other node is dead");
         let successor = Record { node: NodeId(9), ..record(1, 1) };
         assert_eq!(members.conflict(&successor, at(0)), None);
         let own = Record { name: "n0".to_owned(), ..record(2, 1) };
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_takes_over_an_address_replaces_its_predecessor() {
+    fn new_process_replaces_the_old_one_at_its_address() {
         let mut members = members();
         members.hear([record(1, 9), record(2, 9)], at(0));
         assert_eq!(alive(&mut members, 0), Some(vec![1, 2]));

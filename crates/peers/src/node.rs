@@ -1,4 +1,4 @@
-//! The thread of the peers: listens, dials, and runs the links.
+//! The peers thread: listens, dials and runs the links.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,16 +21,16 @@ use crate::link::{self, LinkEndReason, Outbox, Receive};
 use crate::tls::LinkTls;
 use crate::wire::{self, Frame, VERSION};
 
-/// The time to connect, and then to introduce oneself.
+/// Timeout for connecting, for the TLS handshake and for the greeting.
 pub const HANDSHAKE: Duration = Duration::from_secs(2);
-/// The maximum number of accepted connections that have not introduced themselves.
+/// Maximum number of accepted connections that have not completed the greeting.
 pub const MAX_UNGREETED: usize = 256;
-/// How often the seeds are resolved: once a second until the node has joined, then every five.
+/// Interval between seed lookups: the first until the node has joined, then the second.
 const RESOLVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
-/// The longest pause of the thread, so that a clock that was set never stops it.
+/// Maximum sleep of the thread, in case the clock is adjusted.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Runs until `stop` is done.
+/// Runs the node until `stop` completes.
 pub(crate) async fn run(
     shared: Arc<Shared>,
     listener: TcpListener,
@@ -45,7 +45,7 @@ pub(crate) async fn run(
     }
 }
 
-/// Resolves the seeds again and again.
+/// Resolves the seeds periodically.
 async fn resolve(shared: &Shared) {
     loop {
         let mut addresses = Vec::new();
@@ -55,7 +55,7 @@ async fn resolve(shared: &Shared) {
                 Err(error) => shared.log_refusal(&format!("{host}:{port}"), &error.to_string()),
             }
         }
-        // A name that cannot be resolved for a while does not make the node forget its seeds.
+        // A temporary DNS failure does not remove the seeds.
         if !addresses.is_empty() {
             shared.set_seeds(addresses);
             shared.urgent.notify_one();
@@ -65,7 +65,7 @@ async fn resolve(shared: &Shared) {
     }
 }
 
-/// Runs the timers, and dials.
+/// Runs the timers and dials due addresses.
 async fn drive(shared: &Arc<Shared>, tls: Option<&LinkTls>) {
     let mut urgent = false;
     loop {
@@ -85,14 +85,14 @@ async fn accept(shared: &Arc<Shared>, listener: &TcpListener, tls: Option<&LinkT
     let ungreeted = Arc::new(Semaphore::new(MAX_UNGREETED));
     loop {
         let Ok((stream, from)) = listener.accept().await else {
-            // No files are left, or the connection was gone before it was accepted.
+            // File descriptors are exhausted, or the client closed the connection before it was accepted.
             sleep(Duration::from_millis(10)).await;
             continue;
         };
         if shared.is_closed() {
             continue;
         }
-        // Beyond the maximum the connection is closed.
+        // Close connections above the maximum.
         let Ok(permit) = ungreeted.clone().try_acquire_owned() else { continue };
         let (shared, tls) = (shared.clone(), tls.cloned());
         tokio::spawn(async move {
@@ -135,15 +135,15 @@ async fn connect(shared: &Arc<Shared>, address: SocketAddr, tls: Option<LinkTls>
 }
 
 fn tls_problem(error: &io::Error) -> String {
-    // The kind of the errors of rustls.
+    // rustls reports its errors with this kind.
     let hint = if error.kind() == io::ErrorKind::InvalidData { "; all nodes need the same secret" } else { "" };
     format!("no TLS with the peer: {error}{hint}")
 }
 
-/// Introduces this node, and runs the link until it ends.
+/// Exchanges greetings and runs the link until it ends.
 ///
 /// # Errors
-/// Why there is no link.
+/// If no link was established.
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     shared: &Arc<Shared>,
     mut stream: S,
@@ -158,7 +158,7 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         Err(NoGreeting::Refuse(why)) => {
             let mut refusal = Vec::new();
             greeting::push_refused(&mut refusal, &why);
-            // It may be gone.
+            // Best effort: the peer may be gone.
             let _ = timeout(HANDSHAKE, stream.write_all(&refusal)).await;
             let _ = timeout(HANDSHAKE, stream.shutdown()).await;
             return Err(why);
@@ -180,14 +180,15 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(())
 }
 
-/// Why a peer is not accepted.
+/// Reason why a handshake failed.
 enum NoGreeting {
     Failed(String),
-    /// The reason is sent to the peer.
+    /// This node refuses the peer and sends the reason to it.
     Refuse(String),
 }
 
-/// Exchanges greetings, and waits until the peer accepts this node: one that is refused must not count the peer as a member.
+/// Exchanges greetings and waits until the peer accepts. A node that the peer refuses must not count the peer as a
+/// member.
 async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     shared: &Shared,
     stream: &mut S,
@@ -200,7 +201,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     stream.flush().await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
     let record = match next_frame(stream, frames).await? {
         OwnFrame::Greeting { version, .. } if version != VERSION => {
-            return Err(NoGreeting::Refuse(format!("version {version} of the protocol instead of {VERSION}")));
+            return Err(NoGreeting::Refuse(format!("protocol version {version} instead of {VERSION}")));
         }
         OwnFrame::Greeting { cluster, .. } if cluster != shared.cluster => {
             return Err(NoGreeting::Refuse("another cluster: its name or secret differs".to_owned()));
@@ -221,7 +222,7 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Reads a frame of the greeting.
+/// Reads the next handshake frame.
 async fn next_frame<S: AsyncRead + Unpin>(stream: &mut S, frames: &mut Frames) -> Result<OwnFrame, NoGreeting> {
     loop {
         let decoded = match frames.next_frame() {
@@ -240,7 +241,7 @@ async fn next_frame<S: AsyncRead + Unpin>(stream: &mut S, frames: &mut Frames) -
     }
 }
 
-/// Takes the frames of one link.
+/// Handles the frames of one link.
 struct Receiver<'a> {
     shared: &'a Arc<Shared>,
     peer: NodeId,
@@ -258,7 +259,7 @@ impl Receive for Receiver<'_> {
                     self.shared.hear(records);
                     Ok(())
                 }
-                OwnFrame::Greeting { .. } | OwnFrame::Accepted => Err("a second greeting".to_owned()),
+                OwnFrame::Greeting { .. } | OwnFrame::Accepted => Err("unexpected second greeting".to_owned()),
                 OwnFrame::Refused(why) => Err(format!("refused by the peer: {why}")),
             };
         }
@@ -266,7 +267,7 @@ impl Receive for Receiver<'_> {
             Ok(Some((Frame::Ask(ask), _))) => self.asked(ask),
             Ok(Some((Frame::Answer(answer), _))) => self.shared.asks.answer(self.peer, answer),
             Ok(Some((frame, _))) => self.shared.frame(self.peer, self.generation, frame),
-            Ok(None) => return Err("a frame is shorter than it says".to_owned()),
+            Ok(None) => return Err("frame shorter than its length prefix".to_owned()),
             Err(error) => return Err(error.to_string()),
         }
         Ok(())
@@ -280,7 +281,7 @@ impl Receive for Receiver<'_> {
 }
 
 impl Receiver<'_> {
-    /// Decides what a peer asks, or passes it on.
+    /// Decides an ask from the peer, or forwards it.
     fn asked(&mut self, ask: ask::Ask) {
         let (shared, id) = (self.shared, ask.id);
         Counters::add(&shared.counters.answered, 1);

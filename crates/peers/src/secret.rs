@@ -1,40 +1,40 @@
-//! The secret that all nodes of a cluster have, and the keys that are derived from it.
+//! The cluster secret, and the keys derived from it.
 //!
-//! A node proves that it has the secret by a TLS key pair that is derived from it (`tls.rs`). The public key can be obtained by
-//! opening a connection, and a guess of the secret can be checked against it without asking a node. So the secret has to be
-//! random: [`MIN_BYTES`] is what `openssl rand -hex 16` prints.
+//! A node proves that it knows the secret with a TLS key pair derived from it (`tls.rs`). Anyone who connects can
+//! obtain the public key and check guesses of the secret against it offline. The secret must therefore be random:
+//! [`MIN_BYTES`] is the length that `openssl rand -hex 16` prints.
 //!
-//! The fingerprints of keys depend on a secret too, which cannot change while the states of keys are kept. So it is separate: the
-//! first line of the file. Further lines secure the links instead of it, and can be replaced by a rolling restart for each step:
-//! a node presents the first of them and accepts all.
+//! Key fingerprints also depend on a secret, which cannot change while key states are kept. It is therefore separate:
+//! the first line of the file. If further lines exist, they secure the links instead of the first. They can be replaced
+//! step by step with rolling restarts: a node presents the first of them and accepts all.
 
 use std::fmt;
 use std::path::Path;
 
 use ring::hmac;
 
-/// The minimum length of a secret, in bytes.
+/// Minimum length of a secret in bytes.
 pub(crate) const MIN_BYTES: usize = 32;
-/// The maximum length of a secret, in bytes.
+/// Maximum length of a secret in bytes.
 pub(crate) const MAX_BYTES: usize = 1_024;
 
-/// The maximum number of secrets that secure links: one, and another that replaces it.
+/// Maximum number of link secrets: the current one and its replacement.
 const MAX_LINK_SECRETS: usize = 2;
 
-/// The secrets of a cluster. Its `Debug` output hides them.
+/// The cluster's secrets. The `Debug` output hides them.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ClusterSecret {
     keys: Vec<u8>,
-    /// The one to present, and others to accept.
+    /// Link secrets. The first is presented, all are accepted.
     links: Vec<Vec<u8>>,
 }
 
 impl ClusterSecret {
-    /// Checks the lines of a file: the secret of the keys, then those of the links; without these it is the same. Spaces around
-    /// a secret and empty lines do not count.
+    /// Parses the lines of a secret file: the fingerprint secret, then link secrets. Without link secrets, the first
+    /// line also secures the links. Surrounding whitespace and empty lines are ignored.
     ///
     /// # Errors
-    /// If one is shorter than [`MIN_BYTES`] or longer than [`MAX_BYTES`], or there are too many.
+    /// If a secret is shorter than [`MIN_BYTES`] or longer than [`MAX_BYTES`], or if there are too many.
     pub(crate) fn new(text: &[u8]) -> Result<Self, String> {
         let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
         let mut secrets = lines.map(<[u8]>::to_vec).collect::<Vec<_>>();
@@ -46,7 +46,7 @@ impl ClusterSecret {
         }
         let (keys, mut links) = (secrets.remove(0), secrets);
         if links.len() > MAX_LINK_SECRETS {
-            return Err(format!("{} secrets of links after the first line (maximum {MAX_LINK_SECRETS})", links.len()));
+            return Err(format!("{} link secrets after the first line (maximum {MAX_LINK_SECRETS})", links.len()));
         }
         if links.is_empty() {
             links.push(keys.clone());
@@ -54,10 +54,10 @@ impl ClusterSecret {
         Ok(Self { keys, links })
     }
 
-    /// Reads a secret from a file.
+    /// Reads a secret file.
     ///
     /// # Errors
-    /// If the file cannot be read, or its content is too short or too long.
+    /// If the file cannot be read or [`new`](Self::new) rejects its content.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let length = std::fs::metadata(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?.len();
         if length > 4 * MAX_BYTES as u64 {
@@ -67,12 +67,12 @@ impl ClusterSecret {
         Self::new(&text).map_err(|why| format!("{}: {why}", path.display()))
     }
 
-    /// Derives a key for one purpose: HMAC-SHA-256 of its label under the secret of the keys.
+    /// Derives a key as HMAC-SHA-256 of `label` under the fingerprint secret.
     pub(crate) fn derive(&self, label: &str) -> [u8; 32] {
         derive(&self.keys, label)
     }
 
-    /// Derives keys of links in the same way: the one to present, and others to accept.
+    /// Derives link keys in the same way. The first is presented, all are accepted.
     pub(crate) fn derive_for_links(&self, label: &str) -> Vec<[u8; 32]> {
         self.links.iter().map(|secret| derive(secret, label)).collect()
     }
@@ -84,11 +84,11 @@ impl fmt::Debug for ClusterSecret {
     }
 }
 
-/// Derives a key for one purpose from a secret.
+/// Derives a key as HMAC-SHA-256 of `label` under `secret`.
 pub(crate) fn derive(secret: &[u8], label: &str) -> [u8; 32] {
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), label.as_bytes());
     let mut key = [0; 32];
-    // SHA-256 has 32 bytes.
+    // SHA-256 tags have 32 bytes.
     key.iter_mut().zip(tag.as_ref()).for_each(|(to, from)| *to = *from);
     key
 }
@@ -101,26 +101,26 @@ mod tests {
     fn secret_is_checked_and_hidden() {
         let text = "0123456789abcdef0123456789abcdef\n";
         let secret = ClusterSecret::new(text.as_bytes()).unwrap();
-        assert_eq!(secret, ClusterSecret::new(text.trim().as_bytes()).unwrap(), "the line end does not count");
+        assert_eq!(secret, ClusterSecret::new(text.trim().as_bytes()).unwrap(), "the line end is ignored");
         assert!(!format!("{secret:?}").contains("0123"));
         let error = ClusterSecret::new(b"hunter2").unwrap_err();
         assert!(error.contains("has 7 bytes (32 to 1024)") && !error.contains("hunter2"), "{error}");
         assert!(ClusterSecret::new(&[b'x'; MAX_BYTES + 1]).is_err());
         assert!(ClusterSecret::new(b" \n\n").unwrap_err().contains("has 0 bytes"));
         assert!(ClusterSecret::new(format!("{text}short\n").as_bytes()).unwrap_err().contains("has 5 bytes"));
-        assert!(ClusterSecret::new(text.repeat(4).as_bytes()).unwrap_err().contains("3 secrets of links"));
+        assert!(ClusterSecret::new(text.repeat(4).as_bytes()).unwrap_err().contains("3 link secrets"));
         assert!(ClusterSecret::read(Path::new("nowhere")).unwrap_err().contains("cannot read nowhere"));
     }
 
     #[test]
-    fn keys_of_different_purposes_and_secrets_differ() {
+    fn derived_keys_differ_by_label_and_secret() {
         let [one, other] = [b'a', b'b'].map(|byte| ClusterSecret::new(&[byte; MIN_BYTES]).unwrap());
         assert_eq!(one.derive("tls"), one.derive("tls"));
         assert_ne!(one.derive("tls"), one.derive("keys"));
         assert_ne!(one.derive("tls"), other.derive("tls"));
         let [a, b] = ["a", "b"].map(|byte| byte.repeat(MIN_BYTES));
         let replaced = ClusterSecret::new(format!("{a}\n{b}\n{a}\n").as_bytes()).unwrap();
-        assert_eq!(replaced.derive("keys"), one.derive("keys"), "the first line is for the keys");
+        assert_eq!(replaced.derive("keys"), one.derive("keys"), "the first line is the fingerprint secret");
         assert_eq!(replaced.derive_for_links("tls"), [other.derive("tls"), one.derive("tls")]);
     }
 }

@@ -1,4 +1,4 @@
-//! What a node knows of itself and its peers, for people and metrics.
+//! Status of a node and its peers, for people and metrics.
 
 use crate::NodeId;
 use crate::greeting::Record;
@@ -6,16 +6,16 @@ use crate::hub::Stage;
 use crate::mesh::{MemberState, MeshCounts};
 use crate::table::TableCounts;
 
-/// A node of the cluster.
+/// Identity and state of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Its id, which is another after a restart.
+    /// Id of the node. It changes at every restart.
     pub node: NodeId,
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Where others reach it.
+    /// Address that other nodes dial.
     pub address: String,
-    /// What it announces of itself.
+    /// State that the node announces.
     pub state: &'static str,
 }
 
@@ -30,53 +30,53 @@ impl From<&Record> for NodeInfo {
     }
 }
 
-/// What a node knows of another.
+/// A node's view of one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
-    /// Which node.
+    /// Identity of the peer.
     pub info: NodeInfo,
-    /// Whether there is a link.
+    /// Whether the peer is linked.
     pub linked: bool,
-    /// The bytes that wait to be written to it.
+    /// Bytes queued for the peer.
     pub queued_bytes: usize,
-    /// Deltas of this node that it has not acknowledged.
+    /// Deltas of this node that the peer has not acknowledged.
     pub unacknowledged: u64,
-    /// Deltas of it that are known to be missing here.
+    /// Deltas of the peer that are known to be missing here.
     pub missing: u64,
 }
 
-/// What a node knows of itself and all others.
+/// A node's view of itself and all peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// This node.
+    /// Identity of this node.
     pub info: NodeInfo,
-    /// How far it has come.
+    /// Lifecycle stage.
     pub stage: Stage,
-    /// Nodes that share the limits, this one included.
+    /// Number of nodes that share the limits, including this one.
     pub nodes: u32,
-    /// Whether this node sees a majority of them.
+    /// Whether this node sees a majority of the nodes.
     pub has_majority: bool,
-    /// The others that are alive.
+    /// Live peers.
     pub peers: Vec<PeerStatus>,
-    /// The bytes of deltas that are kept for other nodes.
+    /// Bytes of deltas kept for other nodes.
     pub ring_bytes: usize,
-    /// The counts of replication.
+    /// Replication counters.
     pub mesh: MeshCounts,
-    /// The counts of the table.
+    /// Table counters.
     pub table: TableCounts,
-    /// The counts of the links.
+    /// Link counters.
     pub links: LinkCounts,
 }
 
-/// What happened on the links of a node.
+/// Counters over all links of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounts {
     /// Bytes received.
     pub received: u64,
-    /// Groups of charges that were sent to their home.
+    /// Groups sent to their home.
     pub asked: u64,
-    /// Groups of charges that other nodes sent here.
+    /// Groups received from other nodes.
     pub answered: u64,
-    /// Connections that were refused.
+    /// Refused connections.
     pub refused: u64,
 }

@@ -1,7 +1,7 @@
-//! The store: decides the charges of the engine here, or asks the home of their key.
+//! The store: decides charges locally, or asks the key's home.
 //!
-//! Charges of `eventual` rules, and those of which this node is home, are decided in the table of this node. Others are asked of
-//! their home: the question is appended to the queue of the link, and is written immediately if the link is idle.
+//! Charges of `eventual` rules are decided in this node's table, and so are charges whose home is this node. Other
+//! charges are sent to their home: the ask is appended to the link's queue and written at once if the link is idle.
 
 mod groups;
 #[cfg(test)]
@@ -32,12 +32,12 @@ use crate::table::{Charge, SharedLimits, Verb, check_limits};
 use crate::tls::LinkTls;
 use crate::wire::{self, Frame};
 
-/// How long leaving may take: what the mesh waits for, and a little more.
+/// Maximum time for leaving: the mesh's own timeout plus a margin.
 const LEAVE: Duration = Duration::from_secs(3);
-/// How long links have to write what is queued when the node stops.
+/// Time for links to write their queues when the node stops.
 const CLOSE: Duration = Duration::from_millis(500);
 
-/// A store in the memory of all nodes of a cluster, which exchange what they take.
+/// A store in the memory of all cluster nodes, which exchange their charges.
 pub struct PeerStore {
     shared: Arc<Shared>,
     thread: Mutex<Option<Thread>>,
@@ -49,10 +49,10 @@ struct Thread {
 }
 
 impl PeerStore {
-    /// Listens for other nodes and dials them, on a thread of its own, which ends when the store is dropped.
+    /// Starts a thread that listens for other nodes and dials them. The thread ends when the store is dropped.
     ///
     /// # Errors
-    /// If it cannot listen, or the thread cannot be started.
+    /// If the node cannot listen or the thread cannot be started.
     pub fn start(mut config: Config) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(config.listen)?;
         listener.set_nonblocking(true)?;
@@ -67,7 +67,7 @@ impl PeerStore {
         let run = move || {
             runtime.block_on(async move {
                 let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
-                // An error means that the sender was dropped, which stops the thread too.
+                // An error means that the sender was dropped, which also stops the thread.
                 node::run(running, listener, tls, async move { drop(stopped.await) }).await;
             });
             runtime.shutdown_background();
@@ -76,24 +76,24 @@ impl PeerStore {
         Ok(Self { shared, thread: Mutex::new(Some(Thread { stop, handle })) })
     }
 
-    /// Returns a receiver of how far the node has come.
+    /// Returns a receiver of lifecycle stages.
     pub fn watch_stage(&self) -> watch::Receiver<Stage> {
         self.shared.stage.subscribe()
     }
 
-    /// Waits until the node has joined: the states of another node have arrived, or none sent them in time.
+    /// Waits until the node has joined: another node's states have arrived, or no node sent them in time.
     pub async fn joined(&self) -> Stage {
         let mut stage = self.watch_stage();
-        // The sender exists as long as the store.
+        // The sender lives as long as the store.
         stage.wait_for(|stage| *stage != Stage::Joining).await.map_or(Stage::Left, |stage| *stage)
     }
 
-    /// Leaves the cluster: the node stops being home, and others acknowledge what it took. Returns after three seconds at the
-    /// latest; then all links are closed.
+    /// Leaves the cluster: the node stops being a home and waits until the others acknowledge its charges. Closes all
+    /// links and returns after about three seconds at the latest.
     pub async fn leave(&self) {
         self.shared.leave();
         let mut stage = self.watch_stage();
-        // Others find out by themselves that it is gone.
+        // On a timeout, the other nodes detect the loss themselves.
         let _ = timeout(LEAVE, stage.wait_for(|stage| *stage == Stage::Left)).await;
         self.shared.close();
         let _ = timeout(CLOSE, async {
@@ -109,17 +109,17 @@ impl PeerStore {
         self.shared.homes.load().nodes()
     }
 
-    /// Returns whether this node sees a majority of the nodes. Without one, `on_fault` decides about `strict` rules.
+    /// Returns whether this node sees a majority of the nodes. Otherwise `on_fault` applies to `strict` rules.
     pub fn has_majority(&self) -> bool {
         self.shared.homes.load().has_majority()
     }
 
-    /// Returns what is known of this node and its peers.
+    /// Returns the status of this node and its peers.
     pub fn status(&self) -> NodeStatus {
         self.shared.status()
     }
 
-    /// Returns the charges of a group with their limits and where they are decided.
+    /// Resolves the limits of each charge and the node that decides it.
     fn resolve<'a>(&self, group: &Group<'a>) -> Result<Vec<GroupPart<'a>>, StoreError> {
         let homes = self.shared.homes.load();
         let table = &self.shared.table;
@@ -141,7 +141,7 @@ impl PeerStore {
         group.charges.iter().map(part).collect()
     }
 
-    /// Decides charges in the table of this node.
+    /// Decides charges in this node's table.
     fn decide_here(
         &self,
         verb: Verb,
@@ -173,7 +173,7 @@ impl PeerStore {
         now.wall()
     }
 
-    /// Decides a group of one eventual charge by the entry of its key, if it has one.
+    /// Decides a group of one eventual charge, if its key already has an entry.
     fn try_decide_here(&self, charge: &EngineCharge<'_>, answers: &mut Answers) -> Option<bool> {
         let (Consistency::Eventual(_), Amount::Exactly(cost)) = (charge.consistency, charge.ask) else { return None };
         let (table, now) = (&self.shared.table, self.shared.now());
@@ -188,15 +188,15 @@ impl PeerStore {
         Some(outcome.is_admitted())
     }
 
-    /// Asks the home of charges.
+    /// Sends charges to their home.
     fn ask(&self, node: NodeId, verb: Verb, charges: Vec<AskCharge>) -> Result<PendingAsk<'_>, StoreError> {
         let unavailable = |why: &str| StoreError::Unavailable { why: why.to_owned() };
         let outboxes = self.shared.outboxes.load();
-        let outbox = outboxes.get(&node).ok_or_else(|| unavailable("no link with the home of the key"))?;
-        let asked = self.shared.asks.ask(node).ok_or_else(|| unavailable("too many requests wait for other nodes"))?;
+        let outbox = outboxes.get(&node).ok_or_else(|| unavailable("no link to the key's home"))?;
+        let asked = self.shared.asks.ask(node).ok_or_else(|| unavailable("too many requests in flight to peers"))?;
         let ask = Ask { id: asked.id, hop: Hop::Relayed, verb, charges };
         if !outbox.push(|to| wire::encode(&Frame::Ask(ask), to)) {
-            return Err(unavailable("the queue of the link with the home of the key is full"));
+            return Err(unavailable("the link queue to the key's home is full"));
         }
         Counters::add(&self.shared.counters.asked, 1);
         Ok(asked)
@@ -213,9 +213,9 @@ impl PeerStore {
         let unknown = |why: String| StoreError::Unknown { why };
         let answer = match timeout_at(deadline, &mut asked.answer).await {
             Ok(Ok(answer)) => answer.result,
-            Ok(Err(_)) => return Err(unknown("the link with the home of the key ended".to_owned())),
+            Ok(Err(_)) => return Err(unknown("the link to the key's home ended".to_owned())),
             Err(_) => {
-                return Err(unknown(format!("no answer of the home within {:?}", self.shared.config.deadline)));
+                return Err(unknown(format!("no answer from the key's home within {:?}", self.shared.config.deadline)));
             }
         };
         match answer {
@@ -225,17 +225,17 @@ impl PeerStore {
                 }
                 Ok(charges)
             }
-            Ok(_) => Err(unknown("the home answered another number of charges".to_owned())),
+            Ok(_) => Err(unknown("the key's home answered the wrong number of charges".to_owned())),
             Err(refusal @ (Refusal::Minority | Refusal::NoHome)) => {
                 let why = if refusal == Refusal::Minority {
-                    "the home of the key does not see a majority of the nodes"
+                    "the key's home does not see a majority of the nodes"
                 } else {
-                    "no home of the key is ready"
+                    "no home for the key is ready"
                 };
                 Err(StoreError::Unavailable { why: why.to_owned() })
             }
             Err(Refusal::BadLimits) => {
-                Err(StoreError::Rejected { why: "the home of the key refuses its limits".to_owned() })
+                Err(StoreError::Rejected { why: "the key's home refuses its limits".to_owned() })
             }
         }
     }
@@ -262,7 +262,8 @@ impl PeerStore {
         }
     }
 
-    /// Begins a group. `None`: it was decided and its answer is in `answers`, which is given while no earlier group waits.
+    /// Starts deciding a group. `answers` is present if no earlier group is pending. Returns `None` if the group was
+    /// decided and written to `answers`.
     async fn begin<'s>(
         &'s self,
         group: &Group<'_>,
@@ -275,7 +276,7 @@ impl PeerStore {
         };
         let verb = match group.verb {
             StoreVerb::Check => Verb::Check,
-            // Nothing that can be renewed is kept here.
+            // Peer stores keep nothing that can be renewed.
             StoreVerb::Peek | StoreVerb::Renew => Verb::Peek,
             StoreVerb::Refund => Verb::Refund,
             StoreVerb::Reset => Verb::Reset,
@@ -306,16 +307,16 @@ impl PeerStore {
     }
 }
 
-/// Whether the rule of a charge is decided by the state of this node.
+/// Returns whether this node's own state decides the charge.
 fn is_eventual(charge: &EngineCharge<'_>) -> bool {
     matches!(charge.consistency, Consistency::Eventual(_))
 }
 
-/// A charge of a group.
+/// A charge with its resolved limits.
 struct GroupPart<'a> {
     key: Fingerprint,
     limits: Arc<SharedLimits>,
-    /// The node that decides it, if it is another.
+    /// The node that decides the charge, if it is not this node.
     at: Option<NodeId>,
     charge: &'a EngineCharge<'a>,
 }
@@ -336,7 +337,7 @@ impl GroupPart<'_> {
     }
 }
 
-/// How far a group of a batch has come.
+/// Progress of a group in a batch.
 enum Step<'a> {
     Decided(GroupDecision),
     Asked(PendingAsk<'a>, Verb, usize),
@@ -355,7 +356,7 @@ impl GroupDecision {
     }
 }
 
-/// A peek takes nothing.
+/// Clears the charged amount, because a peek takes nothing.
 fn untake(answer: &mut ChargeAnswer) {
     (answer.taken, answer.stamps) = (Cost::ZERO, Stamps::default());
 }
@@ -380,9 +381,7 @@ impl Store for PeerStore {
     fn check_consistency(&self, consistency: Consistency) -> Result<(), String> {
         match consistency {
             Consistency::Strict | Consistency::Eventual(_) => Ok(()),
-            Consistency::Leased => {
-                Err("`consistency: leased` needs a store on Redis; use strict or eventual".to_owned())
-            }
+            Consistency::Leased => Err("`consistency: leased` needs a Redis store; use strict or eventual".to_owned()),
         }
     }
 
@@ -395,7 +394,7 @@ impl Drop for PeerStore {
     fn drop(&mut self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Thread { stop, handle }) = thread {
-            // The thread may have ended by itself.
+            // The thread may already have ended.
             let _ = stop.send(());
             let _ = handle.join();
         }

@@ -1,11 +1,11 @@
-//! Encryption of links: TLS 1.3, both sides with a key pair that is derived from the cluster secret.
+//! Encryption of links: TLS 1.3 with key pairs derived from the cluster secret.
 //!
-//! There are no certificates: both sides present a raw public key (RFC 7250), and each accepts only the key that it has itself, or
-//! the one that replaces it. The signature that TLS 1.3 requires of both sides proves that they have the private key, and so the secret. Client and
-//! server sign different strings, so a signature cannot be sent back to its author.
+//! There are no certificates: both sides present a raw public key (RFC 7250), and each accepts only its own key or the
+//! replacement key. The signatures that TLS 1.3 requires from both sides prove possession of the private key, and so of
+//! the secret. Client and server sign different strings, so a signature cannot be reflected to its author.
 //!
-//! Alternatives: certificates have names and expiry dates, which mean nothing here and stop a cluster on some day; an HMAC over
-//! the exporter of an unauthenticated session proves the same, with a protocol of our own.
+//! Alternatives: certificates have names and expiry dates, which are meaningless here, and an expired certificate stops
+//! the cluster. An HMAC over the exporter of an unauthenticated session proves the same, but needs a custom protocol.
 
 use std::sync::Arc;
 
@@ -27,11 +27,11 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use crate::secret::ClusterSecret;
 
-/// The header of an Ed25519 private key in PKCS#8; the seed comes after it.
+/// PKCS#8 prefix of an Ed25519 private key. The seed follows it.
 const PKCS8_HEAD: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
-/// Both ends of encrypted links.
+/// TLS configuration for both ends of a link.
 #[derive(Clone)]
 pub(crate) struct LinkTls {
     pub(crate) connector: TlsConnector,
@@ -39,10 +39,10 @@ pub(crate) struct LinkTls {
 }
 
 impl LinkTls {
-    /// Derives the key pair from the secret.
+    /// Derives the key pairs from the secret.
     ///
     /// # Errors
-    /// If the cryptography provider refuses the key, which it does not.
+    /// If the cryptography provider refuses a key, which does not happen for valid seeds.
     pub(crate) fn new(secret: &ClusterSecret) -> Result<Self, Error> {
         let provider = Arc::new(ring::default_provider());
         let mut accepted = Vec::new();
@@ -71,7 +71,7 @@ impl LinkTls {
     }
 }
 
-/// Accepts the public keys of the secrets that this node has, and no other.
+/// Accepts only public keys derived from this node's link secrets.
 #[derive(Debug)]
 struct SameKey {
     accepted: Vec<Vec<u8>>,
@@ -99,7 +99,7 @@ impl SameKey {
 
 const NO_TLS12: Error = Error::PeerIncompatible(PeerIncompatible::Tls12NotOffered);
 
-/// The methods that both verifiers have.
+/// Methods shared by both verifiers.
 macro_rules! signatures_of_the_same_key {
     () => {
         fn verify_tls12_signature(
@@ -208,10 +208,10 @@ mod tests {
             assert!(handshake(tls(&step[0]), tls(&step[1])).await, "{step:?}");
             assert!(handshake(tls(&step[1]), tls(&step[0])).await, "{step:?}");
         }
-        assert!(!handshake(tls(&steps[0]), tls(&steps[3])).await, "the old secret alone is refused in the end");
+        assert!(!handshake(tls(&steps[0]), tls(&steps[3])).await, "the old secret alone is finally refused");
         assert!(
             !handshake(tls(&keys), tls(&format!("{keys}\n{new}"))).await,
-            "the secret of the keys secures no links"
+            "the fingerprint secret does not secure links"
         );
     }
 

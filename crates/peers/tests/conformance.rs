@@ -1,10 +1,10 @@
-//! The conformance suite and the model of rules, on nodes in this process that share limits: on one, and on three that are
-//! asked in turn, so that most keys have another node as their home. A test moves the clock by which they decide.
+//! Runs the conformance suite and the rule model on peers in this process: on one node, and on three that are asked in
+//! turn, so that most keys have their home on another node. The tests control the decision clock.
 //!
-//! `TOLLGATE_MODEL_DECISIONS` says how many decisions are compared, `TOLLGATE_MODEL_SEED` with which seed to begin.
+//! `TOLLGATE_MODEL_DECISIONS` sets how many decisions are compared, `TOLLGATE_MODEL_SEED` the first seed.
 
-#![allow(clippy::print_stdout, reason = "a long run says how much it compared")]
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::print_stdout, reason = "a long run prints how much it compared")]
+#![allow(clippy::unwrap_used, reason = "a failure here ends the test")]
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,17 +23,17 @@ use tollgate_testkit::rule_model::random::Topic;
 use tollgate_testkit::rule_model::settle::Settled;
 use tollgate_testkit::rule_model::{Answer, Request, RuleSet, Verb, memory};
 
-/// Far longer than anything takes here.
+/// Far longer than any operation in these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 const START: u64 = 1_700_000_000_000_000_000;
-/// More limits than a case or trace has.
+/// More limits than a case or trace uses.
 const LIMITS_PER_RUN: u32 = 1 << 16;
 
 /// Nodes that share limits.
 struct Cluster {
     nodes: Vec<PeerStore>,
     clock: Arc<ManualClock>,
-    /// Distinguishes cases and traces: each begins without keys, and numbers its limits from zero.
+    /// Id of the current case or trace. Each starts without keys and numbers its limits from zero.
     run: AtomicU32,
 }
 
@@ -91,7 +91,7 @@ impl Store for Cluster {
             .collect();
         let groups: Vec<Group<'_>> =
             batch.groups.iter().zip(&charges).map(|(group, charges)| Group { charges, ..*group }).collect();
-        // What a refused group gives back is seen by later requests of the same node, so a run asks one node.
+        // A refused group's refunds are visible to later requests on the same node, so each run uses one node.
         let node = &self.nodes[run as usize % self.nodes.len()];
         node.run(Batch { groups: &groups, ..batch }, answers).await;
     }
@@ -140,7 +140,7 @@ static ONE: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::star
 static THREE: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::start(3)));
 
 fn run(case: impl AsyncFnOnce(&mut Case<'_>), cluster: &Mutex<Cluster>) {
-    // Another case may have failed.
+    // Ignore poisoning: another case may have failed.
     let cluster = cluster.lock().unwrap_or_else(PoisonError::into_inner);
     cluster.begin_run();
     runtime().block_on(async { tokio::time::timeout(PATIENCE, case(&mut Case(&cluster))).await.unwrap() });
@@ -162,7 +162,7 @@ mod three_nodes {
     tollgate_testkit::store_conformance!(run);
 }
 
-/// The engine on a cluster.
+/// An engine on a cluster.
 struct OnPeers {
     runtime: Runtime,
     cluster: Arc<Cluster>,
@@ -225,14 +225,14 @@ fn compare(nodes: usize) {
     let number =
         |name: &str, otherwise| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
     let (seed, decisions) = (number("TOLLGATE_MODEL_SEED", 1), number("TOLLGATE_MODEL_DECISIONS", 5_000));
-    // A rule that delays is a leaky bucket.
+    // A delaying rule is a leaky bucket, which peers cannot share.
     let left_out = [Topic::Ban, Topic::Delay, Topic::NotShared];
     let (compared, traces) = lockstep::compare(&mut OnPeers::start(nodes), seed, decisions, &left_out);
-    println!("{nodes} nodes: {compared} decisions of {traces} traces from seed {seed} show no difference");
+    println!("{nodes} nodes: {compared} decisions of {traces} traces from seed {seed} agree with the model");
 }
 
 #[test]
-fn node_alone_decides_as_the_model_does() {
+fn single_node_decides_as_the_model_does() {
     compare(1);
 }
 

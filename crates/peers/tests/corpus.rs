@@ -1,4 +1,4 @@
-//! Replays the inputs that fuzzing found; see `fuzz/`.
+//! Replays the inputs found by fuzzing; see `fuzz/`.
 
 #[path = "fuzzed/frames.rs"]
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]

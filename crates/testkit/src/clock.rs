@@ -2,8 +2,8 @@
 
 use tollgate_core::{Mono, Nanos, Now, Time, Wall};
 
-/// Both readings stay fixed until a test moves them. `advance` moves both; only the wall clock can
-/// be stepped alone.
+/// A clock whose readings stay fixed until a test moves them. `advance` moves both readings; only
+/// the wall clock can be stepped alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestClock {
     mono: Time<Mono>,
@@ -27,8 +27,8 @@ impl TestClock {
         self.wall = self.wall.saturating_add(by);
     }
 
-    /// Steps the wall clock forward, or back if `by` is negative. The monotonic clock does not
-    /// change.
+    /// Steps the wall clock forward, or back if `by` is negative. The monotonic clock stays
+    /// unchanged.
     pub const fn step_wall(&mut self, by: i64) {
         self.wall = Time::from_nanos(self.wall.as_nanos().saturating_add_signed(by));
     }

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The longest time that anything in a test may take: far longer than it takes on a busy machine.
+/// Timeout of all waits in tests: far longer than any operation takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 const PAUSE: Duration = Duration::from_millis(10);
@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Polls until `condition` holds.
 ///
 /// # Panics
-/// If it does not hold within [`PATIENCE`].
+/// If the condition does not hold within [`PATIENCE`].
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -21,10 +21,10 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Polls until `condition` holds, on a runtime.
+/// Polls asynchronously until `condition` holds.
 ///
 /// # Panics
-/// If it does not hold within [`PATIENCE`].
+/// If the condition does not hold within [`PATIENCE`].
 pub async fn eventually_async(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !condition().await {
@@ -33,19 +33,19 @@ pub async fn eventually_async(what: &str, mut condition: impl AsyncFnMut() -> bo
     }
 }
 
-/// Returns what `action` returns, and the time that it took.
+/// Runs `action` and returns its result and duration.
 pub fn timed<T>(action: impl FnOnce() -> T) -> (T, Duration) {
     let start = Instant::now();
     let result = action();
     (result, start.elapsed())
 }
 
-/// Lets time pass, for tests that show that nothing happens meanwhile.
+/// Sleeps, in tests that check that nothing happens in the meantime.
 pub fn pass_time(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Returns the wall clock in whole seconds since 1970.
+/// Returns the wall clock time in whole seconds since 1970.
 ///
 /// # Panics
 /// If the clock is before 1970.

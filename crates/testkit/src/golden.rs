@@ -40,7 +40,7 @@ pub fn check(path: impl AsRef<Path>, actual: &str) {
     );
 }
 
-/// Returns the lines between the common start and the common end of two strings.
+/// Returns the lines between the common prefix and the common suffix of two strings.
 fn differing_lines(expected: &str, actual: &str) -> String {
     let (expected, actual): (Vec<&str>, Vec<&str>) =
         (expected.split_inclusive('\n').collect(), actual.split_inclusive('\n').collect());
@@ -57,12 +57,12 @@ fn differing_lines(expected: &str, actual: &str) -> String {
     lines
 }
 
-/// Several inputs, each with its output, as the contents of one golden file.
+/// Contents of a golden file with several inputs and their outputs.
 #[derive(Debug, Default)]
 pub struct Page(String);
 
 impl Page {
-    /// Adds an input and the output it produced.
+    /// Adds an input and its output.
     pub fn add_case(&mut self, input: &str, output: &str) {
         if !self.0.is_empty() {
             self.0.push('\n');

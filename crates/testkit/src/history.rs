@@ -2,11 +2,11 @@
 //!
 //! The bound is `burst + rate × T` for every closed interval of length `T`. Comparing all pairs of
 //! events takes n² steps. Replaying the history through an envelope finds the same violations in n
-//! steps. The envelope is the most that any interval ending now has used of the burst. It decreases
-//! at the rate, is never below zero (an interval that starts now would then be larger), and
-//! increases with each event. The bound is violated exactly when the envelope exceeds the burst.
-//! The input is instants and amounts only, so the checker applies to any store, front end or
-//! simulation.
+//! steps. The envelope is the maximum, over all intervals that end now, of the part of the burst
+//! that the interval used. It decreases at the rate, is never below zero (the interval that starts
+//! now uses nothing), and increases with each event. The bound is violated exactly when the
+//! envelope exceeds the burst. The input consists of instants and amounts only, so the checker
+//! applies to any store, front end or simulation.
 
 use num_bigint::BigInt;
 use num_traits::{Signed, Zero};
@@ -14,7 +14,7 @@ use tollgate_core::Rate;
 
 use crate::model::Exact;
 
-/// At most `burst + count × T / per` in any interval of length `T`. All amounts are multiplied by
+/// Bound of `burst + count × T / per` in any interval of length `T`. All amounts are multiplied by
 /// `per`, so that they are integers.
 #[derive(Clone, Debug)]
 pub struct Bound {
@@ -39,24 +39,24 @@ impl Bound {
     }
 }
 
-/// An interval in which too much was admitted.
+/// An interval that admitted too much.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excess {
-    /// The first instant of the interval, in nanoseconds.
+    /// Start of the interval, in nanoseconds.
     pub from: u64,
-    /// The last instant of the interval, that of the violating event.
+    /// End of the interval: the time of the violating event.
     pub to: u64,
     /// The excess over the bound.
     pub by: Exact,
 }
 
-/// Reads admitted events in order of time and reports those that violate the bound.
+/// Reads admitted events in time order and reports those that violate the bound.
 #[derive(Clone, Debug)]
 pub struct Checker<'a> {
     bound: &'a Bound,
-    /// The most that any interval ending at `at` admitted beyond the rate.
+    /// Maximum, over all intervals ending at `at`, of the amount admitted beyond the rate.
     envelope: BigInt,
-    /// The start of that interval.
+    /// Start of that interval.
     since: u64,
     at: u64,
 }
@@ -70,13 +70,12 @@ impl<'a> Checker<'a> {
     /// Adds an event.
     ///
     /// # Errors
-    /// Returns the interval that ends here and violates the bound. The event is counted
-    /// nevertheless.
+    /// Returns the interval that ends here and violates the bound. The event is counted anyway.
     ///
     /// # Panics
     /// If the event is earlier than the previous one: sort the history first.
     pub fn admit(&mut self, instant: u64, cost: u64) -> Result<(), Excess> {
-        assert!(instant >= self.at, "events go in by time: {instant} after {}", self.at);
+        assert!(instant >= self.at, "events must be in time order: {instant} after {}", self.at);
         self.envelope -= &self.bound.count * (instant - self.at);
         if !self.envelope.is_positive() {
             (self.envelope, self.since) = (BigInt::zero(), instant);
@@ -89,16 +88,16 @@ impl<'a> Checker<'a> {
         Err(self.bound.excess_between(self.since, instant, &self.envelope))
     }
 
-    /// Adds a whole history in order of time and stops at the first violation.
+    /// Adds a whole history in time order and stops at the first violation.
     ///
     /// # Errors
-    /// As for [`Checker::admit`].
+    /// See [`Checker::admit`].
     pub fn admit_all(&mut self, events: &[(u64, u64)]) -> Result<(), Excess> {
         events.iter().try_for_each(|&(instant, cost)| self.admit(instant, cost))
     }
 }
 
-/// Finds the first violation by comparing all pairs of events: slow, and obviously correct.
+/// Finds the first violation by comparing all pairs of events: slow, but obviously correct.
 pub fn fullest_excess(bound: &Bound, events: &[(u64, u64)]) -> Option<Excess> {
     (0..events.len()).find_map(|last| {
         let to = events[last].0;
@@ -115,21 +114,20 @@ pub fn fullest_excess(bound: &Bound, events: &[(u64, u64)]) -> Option<Excess> {
     })
 }
 
-/// An admitted request as its client sees it: the instant of the decision lies between sending and
-/// receiving.
+/// An admitted request as seen by its client. The decision happened between sending and receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedRequest {
-    /// The time just before the request was sent, in nanoseconds.
+    /// Time just before the request was sent, in nanoseconds.
     pub asked: u64,
-    /// The time just after the reply arrived, by the same clock.
+    /// Time just after the reply arrived, by the same clock.
     pub answered: u64,
-    /// The amount admitted.
+    /// Admitted amount.
     pub cost: u64,
 }
 
-/// Finds an interval in which more was sent, decided and received than the bound allows. Requests
-/// that lie within the interval were also decided in it, so only the client's clock is needed, and
-/// a late reply cannot cause a false violation.
+/// Finds an interval that violates the bound, counting only requests that were both sent and
+/// received within it. Such requests were also decided within it. So only the client's clock is
+/// needed, and a late reply cannot cause a false violation.
 pub fn excess_observed(bound: &Bound, seen: &[ObservedRequest]) -> Option<Excess> {
     let mut seen = seen.to_vec();
     seen.sort_by_key(|event| event.answered);

@@ -1,12 +1,12 @@
-//! Checks that a test program made of several files has all of them.
+//! Checks that a multi-file test program includes all of its files.
 
 use std::fs;
 
-/// Asserts that `main`, the text of `tests/main.rs` in `package`, lists every other file of its folder as a module,
-/// except those `apart`, which are separate programs.
+/// Asserts that `main`, the text of `tests/main.rs` in `package`, declares every other file in its folder as a module.
+/// Files in `apart` are separate programs and are skipped.
 ///
 /// # Panics
-/// If a file is missing: its tests would not be run.
+/// If a file is not declared: its tests would not run.
 pub fn assert_all_listed(package: &str, main: &str, apart: &[&str]) {
     for file in fs::read_dir(format!("{package}/tests")).expect("the tests of the package") {
         let name = file.expect("an entry of the folder").file_name().into_string().expect("a name in UTF-8");

@@ -40,7 +40,7 @@ fn caller_pays_its_own_cost() {
         "not admitted at the expense of the next caller"
     );
     assert_eq!(bucket.wait(from_millis(500)).check(5), Outcome::Allow);
-    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(from_millis(100))), "no debt of others is left to pay");
+    assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(from_millis(100))), "no earlier debt to pay");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn cost_above_capacity_is_refused_with_never() {
         assert_eq!(key.remaining(), 10);
     }
     for_each_algorithm!(refuses_eleven_with_never);
-    // Also with the longest possible wait.
+    // Even with the longest possible wait.
     let patient = leaky_bucket("10/s", 10).max_wait(Nanos::MAX);
     assert_eq!(Key::new(patient).check(11), Outcome::Deny(Retry::Never));
     let patient = interval_bucket(10, SECOND).max_wait(Nanos::from_secs(60)).expect("a limit");
@@ -72,7 +72,7 @@ fn cost_above_capacity_is_refused_with_never() {
 #[test]
 fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
     let mut bucket = Key::new(leaky_bucket("10/s", 10).max_wait(from_millis(250)));
-    assert_eq!(bucket.check(2), Outcome::Delay(from_millis(100)), "until its second unit may leave");
+    assert_eq!(bucket.check(2), Outcome::Delay(from_millis(100)), "until its second unit leaves");
     assert_eq!(bucket.check(1), Outcome::Delay(from_millis(200)));
     let before = bucket.state.clone();
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(from_millis(50))), "the wait would be 300 ms, above 250");
@@ -86,7 +86,7 @@ fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
     assert_eq!(
         bucket.check(1),
         Outcome::Deny(Retry::After(from_millis(500))),
-        "the next step is taken, the one after is too far away"
+        "the next step is used up, and the one after exceeds the maximum wait"
     );
     assert_eq!(bucket.state, before);
     assert_eq!(bucket.wait(from_millis(500)).check(1), Outcome::Delay(from_millis(1_500)));
@@ -108,7 +108,7 @@ fn burst_is_the_total_at_one_instant() {
             assert!(key.passes(1));
         }
         assert!(!key.passes(1));
-        assert!(key.wait(Nanos::from_secs(3600)).passes(10), "also as one request");
+        assert!(key.wait(Nanos::from_secs(3600)).passes(10), "also as a single request");
         assert!(!key.passes(1));
     }
     for_each_algorithm!(admits_exactly_ten);
@@ -154,11 +154,11 @@ fn buckets_follow_the_monotonic_clock() {
 fn aligned_windows_follow_the_wall_clock_and_never_go_back() {
     let mut key = Key::new(fixed_window(10, Nanos::from_secs(60)));
     assert!(key.limit.uses_wall_clock());
-    // The start, 1000 s, is 40 s into its minute.
+    // The start time, 1000 s, is 40 s into its minute.
     assert!(key.passes(10));
     assert_eq!(key.check(1), Outcome::Deny(Retry::After(Nanos::from_secs(20))));
     key.clock.step_wall(20_000_000_000);
-    assert!(key.passes(10), "the next minute");
+    assert!(key.passes(10), "the next minute starts");
     key.clock.step_wall(-30_000_000_000);
     assert!(!key.passes(1), "the previous minute does not start again");
     assert_eq!(key.report(1).retry, Retry::After(Nanos::from_secs(90)), "until the later minute ends");
@@ -173,9 +173,9 @@ fn clock_steps_neither_grant_nor_lock_out_beyond_one_burst() {
         key.clock = TestClock::new(START, START);
         assert!(!key.passes(1), "a step back grants nothing");
         assert!(key.report(1).reset <= longest, "{:?} until unused", key.report(1).reset);
-        assert!(key.wait(longest).passes(10), "and does not lock out until the clock has caught up");
+        assert!(key.wait(longest).passes(10), "no lockout until the clock has caught up");
     }
-    // Without debt, at most the time that one burst takes.
+    // Without debt, the lockout lasts at most as long as one burst takes to refill.
     step_back_by_a_day(token_bucket("10/s", 10).max_debt(0).expect("a limit"), SECOND);
     step_back_by_a_day(leaky_bucket("10/s", 10).max_debt(0).expect("a limit"), SECOND);
     step_back_by_a_day(fixed_window(10, SECOND), SECOND);
@@ -214,7 +214,7 @@ fn reset_is_until_unused_and_retry_is_until_this_cost_passes() {
 
 #[test]
 fn waits_round_up_remaining_rounds_down_and_no_refusal_says_zero() {
-    // One token every 333,333,333 1/3 ns.
+    // One token every 333,333,333⅓ ns.
     let mut bucket = Key::new(token_bucket("3/s", 3));
     assert!(bucket.passes(3));
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(Nanos::from_nanos(333_333_334))));
@@ -223,8 +223,8 @@ fn waits_round_up_remaining_rounds_down_and_no_refusal_says_zero() {
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(Nanos::from_nanos(1))));
     assert!(bucket.wait(Nanos::from_nanos(1)).passes(1));
 
-    // 9 were used in the previous second, and 500,000,001 ns of it still overlap: 4.500000009 count. For 6 to pass, at most 4
-    // may count, which is an overlap of at most 444,444,444 ns.
+    // 9 were used in the previous second, and 500,000,001 ns of it still overlap: 4.500000009 count. For a cost of 6 to
+    // pass, at most 4 may count, which requires an overlap of at most 444,444,444 ns.
     let mut window = Key::new(sliding_window(10, SECOND));
     assert!(window.passes(9));
     window.wait(Nanos::from_nanos(1_499_999_999));
@@ -295,7 +295,7 @@ fn only_buckets_delay_and_a_group_waits_the_longest_delay() {
         assert!(matches!(key.check(1), Outcome::Deny(_)));
     }
     for_each_algorithm!(never_delays);
-    // The last of 4 + 3 units waits for six: 600 ms at 10/s, 1200 at 5/s.
+    // The last of 4 + 3 units waits for six others: 600 ms at 10/s, 1200 ms at 5/s.
     let group = Limits::new([leaky_bucket("10/s", 10).into(), leaky_bucket("5/s", 10).into(), Limit::Unlimited]);
     let mut group = Key::new(group.expect("a group"));
     assert!(group.passes(4));
@@ -340,11 +340,11 @@ fn several_limits_are_charged_all_or_none() {
         assert!(!group.passes(refused));
     }
     assert_eq!(group.state, before, "a refusal by one limit charges none of the others");
-    assert_eq!(group.drain(), 2, "the least that any limit has left");
+    assert_eq!(group.drain(), 2, "the smallest remaining amount of all limits");
     assert_eq!(remaining_of_each(&group), [5, 4, 3, 2, 1, 0, 2, 1]);
 }
 
-/// Returns what remains of each limit.
+/// Returns the remaining amount of each limit.
 fn remaining_of_each(group: &Key<Limits>) -> Vec<u64> {
     let now = group.clock.now();
     group.limit.reports(group.state.as_slice(), &now, Cost::ONE).map(|report| report.remaining).collect()

@@ -1,4 +1,4 @@
-//! The documents name tests, files and folders that exist, and the golden file of messages has every message.
+//! Checks that tests, files and folders named in documents exist, and that the golden file lists every message.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(repository_root().join(path)).expect("the document")
 }
 
-/// Adds the paths of all files below `folder`, relative to the repository, without build output.
+/// Adds the paths of all files below `folder`, relative to the repository root. Skips build output.
 fn add_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(repository_root().join(folder)).expect("a folder") {
         let entry = entry.expect("an entry");
@@ -39,7 +39,7 @@ fn backticked_strings(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// Checks that every name is a function of the sources.
+/// Checks that every name is a function in the sources.
 fn check_tests(page: &str, names: &[&str]) {
     let sources = source_files().into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
     let code: Vec<String> =
@@ -50,7 +50,7 @@ fn check_tests(page: &str, names: &[&str]) {
     }
 }
 
-/// Returns the cells of the last column of the tables in a text.
+/// Returns the last column's cells of all tables in a text.
 fn last_column(text: &str) -> impl Iterator<Item = &str> {
     let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);
     rows.filter_map(|row| row.trim_end_matches(" |").rsplit(" | ").next())
@@ -83,7 +83,7 @@ fn every_file_named_by_the_architecture_page_exists() {
     let files = source_files();
     let mut known: HashSet<String> = HashSet::new();
     for file in &files {
-        // A path is named from any folder on, with or without `src/`, and a module without its extension.
+        // A document may name a path from any folder on, with or without `src/`, and a module without its extension.
         let text = file.to_str().expect("a path in UTF-8").trim_start_matches("crates/");
         for text in [text.to_owned(), text.replacen("/src/", "/", 1)] {
             let parts: Vec<&str> = text.split('/').collect();
@@ -111,7 +111,7 @@ fn every_file_named_by_the_architecture_page_exists() {
     }
 }
 
-/// Returns the string literals of a source file, without its comments and its tests, which follow the code.
+/// Returns the string literals of a source file, excluding comments and the tests at its end.
 fn string_literals(source: &str) -> Vec<String> {
     let code =
         source.split("\n#[cfg(test").next().and_then(|code| code.split("\n#[cfg(all(test").next()).unwrap_or_default();
@@ -147,14 +147,14 @@ fn end_of_string(text: &str) -> Option<usize> {
     })
 }
 
-/// Joins the lines of a literal that continues after a backslash.
+/// Joins a literal that continues over several lines after backslashes.
 fn join_lines(literal: &str) -> String {
     let mut lines = literal.split("\\\n");
     let first = lines.next().unwrap_or_default().to_owned();
     lines.fold(first, |text, line| text + line.trim_start())
 }
 
-/// Returns whether a literal may be part of a message: several words, and not SQL.
+/// Returns whether a literal may be part of a message: it has several words and is not SQL.
 fn is_message(literal: &str) -> bool {
     const SQL: [&str; 12] =
         ["SELECT", "INSERT", "UPDATE", "DELETE", "FROM", "WHERE", "ORDER", "AND", "OR ", "SET ", "PRAGMA", "BEGIN"];
@@ -165,7 +165,8 @@ fn is_message(literal: &str) -> bool {
 
 #[test]
 fn every_message_is_in_the_golden_file() {
-    // These are generated into pages: docs/rules.md, docs/openapi.json, docs/security.md and docs/metrics.md.
+    // These messages are part of generated pages: docs/rules.md, docs/openapi.json, docs/security.md and
+    // docs/metrics.md.
     let elsewhere = ["rules/keys", "rules/reference.rs", "api/describe", "server/src/bounds.rs", "observe/metrics.rs"];
     let tests = ["/tests.rs", "/tests/", "testing.rs", "stalled_client.rs"];
     let mut page = String::new();
@@ -187,7 +188,7 @@ fn every_message_is_in_the_golden_file() {
     tollgate_testkit::golden!("messages", page);
 }
 
-/// Returns the production sources of a package: without files of tests, and without the tests at the end of a file.
+/// Returns the production sources of a package, without test files and without the tests at the end of a file.
 fn production_sources(package: &str) -> Vec<(PathBuf, String)> {
     let mut files = Vec::new();
     add_files(&Path::new("crates").join(package).join("src"), &mut files);
@@ -214,7 +215,7 @@ fn leading_name(text: &str) -> &str {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()
 }
 
-/// Returns the names of the types that a source file defines outside of functions and implementations.
+/// Returns the names of types that a source file defines at the top level.
 fn type_names(source: &str) -> impl Iterator<Item = &str> {
     source.lines().filter_map(|line| {
         let public = line.strip_prefix("pub").map(|rest| match rest.strip_prefix('(') {
@@ -226,7 +227,7 @@ fn type_names(source: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns the types that a source file has implementations of, other than those of traits.
+/// Returns the types with inherent implementations in a source file.
 fn implemented_types(source: &str) -> impl Iterator<Item = &str> {
     let headers = source.match_indices("\nimpl").filter_map(|(at, _)| source[at + 5..].split('{').next());
     headers.filter_map(|header| {
@@ -236,7 +237,7 @@ fn implemented_types(source: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns what follows the generic parameters at the start of `text`.
+/// Returns the rest of `text` after its leading generic parameters.
 fn skip_generics(text: &str) -> Option<&str> {
     let mut depth = 0;
     let end = text.char_indices().find_map(|(at, c)| {
@@ -264,7 +265,7 @@ fn no_type_name_occurs_twice_within_a_crate() {
 
 #[test]
 fn no_type_is_implemented_in_more_than_three_files() {
-    // The store on Redis has two types with four files each.
+    // The Redis store has two types with four files each.
     for package in packages().into_iter().filter(|package| package != "redis") {
         let sources = production_sources(&package);
         let mut files = std::collections::BTreeMap::<&str, std::collections::BTreeSet<&Path>>::new();
@@ -280,7 +281,7 @@ fn no_type_is_implemented_in_more_than_three_files() {
 }
 
 #[test]
-fn types_and_their_implementations_are_found_in_a_source() {
+fn types_and_their_implementations_are_found() {
     let source = "pub struct A<T>(T);\npub(crate) enum B {}\ntrait C {}\nfn f() {\n    struct D;\n}\n\nimpl<T: Fn() -> X<T>> A<T> {}\n\nimpl B\nwhere\n    X: Y,\n{}\n\nimpl C for B {}\n";
     assert_eq!(type_names(source).collect::<Vec<_>>(), ["A", "B", "C"]);
     assert_eq!(implemented_types(source).collect::<Vec<_>>(), ["A", "B"]);

@@ -1,4 +1,5 @@
-//! Three simulated years at rates that do not divide a second: the amount admitted equals the exact bound at every step.
+//! Three simulated years at rates that do not divide a second. The admitted amount equals the exact bound at every
+//! step.
 
 use tollgate_core::{
     Algorithm, Ask, Cost, FixedWindow, IntervalBucket, LeakyBucket, Nanos, Now, Outcome, Pacing, Phase, Rate, Retry,
@@ -40,8 +41,8 @@ impl Rng {
     }
 }
 
-/// Requests of random costs retry after the advertised wait and pause at random, but never until the bucket is full. No refill is
-/// lost, so the amount admitted plus the amount remaining equals the exact refill.
+/// Requests of random costs retry after the advertised wait and pause at random, but never until the bucket is full. No
+/// refill is lost, so the admitted plus the remaining amount equals the exact refill.
 #[test]
 fn token_bucket_admits_its_exact_bound_over_three_years() {
     for text in RATES {
@@ -86,8 +87,8 @@ fn random_cost(rng: &mut Rng, most: u64) -> Cost {
     Cost::new(1 + rng.below(most))
 }
 
-/// Requests of random costs keep the bucket from emptying: each leaves at the first nanosecond at which all units before it have
-/// left.
+/// Requests of random costs keep the bucket from emptying. Each leaves at the first nanosecond after all earlier units
+/// have left.
 #[test]
 fn leaky_bucket_delays_are_exact_to_the_nanosecond_over_three_years() {
     for text in RATES {
@@ -113,7 +114,7 @@ fn leaky_bucket_delays_are_exact_to_the_nanosecond_over_three_years() {
             // A request leaves with its last unit.
             assert_eq!(now + wait.as_nanos(), start + exact.nanos_for(total - 1), "{text} after {decisions} decisions");
             decisions += 1;
-            // A unit is available exactly when one has left. When the bucket is half empty it is filled again.
+            // A unit becomes available exactly when one has left. A half-empty bucket is filled again.
             let remaining = limit.report(&state, &Now::at(now), Cost::ONE).remaining;
             assert_eq!(
                 total + remaining,
@@ -127,7 +128,7 @@ fn leaky_bucket_delays_are_exact_to_the_nanosecond_over_three_years() {
     }
 }
 
-/// A caller drains the limit and returns after the advertised wait: it gets the capacity once per window.
+/// A caller drains the limit and returns after the advertised wait. It gets the capacity once per window.
 #[test]
 fn windows_and_logs_admit_their_limit_once_per_window_over_three_years() {
     fn assert_total<A: Algorithm>(limit: &A, length: u64) {
@@ -154,16 +155,16 @@ fn windows_and_logs_admit_their_limit_once_per_window_over_three_years() {
         let interval = IntervalBucket::new(count, length).expect("a limit");
         assert_total(&interval, length.as_nanos());
         assert_total(&interval.steps(Steps::FirstRequest), length.as_nanos());
-        // An amount taken at the beginning of a slice expires one slice late.
+        // An amount taken at the start of a slice expires one slice late.
         let precision = Nanos::from_nanos(length.as_nanos().div_ceil(7));
         assert_total(&SlidingSlices::new(count, length, precision).expect("a limit"), 8 * precision.as_nanos());
     }
     assert_total(&SlidingLog::new(77, length).expect("a limit"), length.as_nanos());
 }
 
-/// Requests of cost 1 retry after the advertised wait, with a small burst and long pauses: after a pause, unit n passes at the first
-/// nanosecond at which it is refilled. (A burst of 1 is excluded: it is full when the unit arrives, and loses the rest of the
-/// nanosecond by definition.)
+/// Requests of cost 1 retry after the advertised wait, with a small burst and long pauses. After a pause, unit n passes
+/// at the first nanosecond at which it is refilled. (A burst of 1 is excluded: it is full when the unit arrives, and by
+/// definition loses the rest of the nanosecond.)
 #[test]
 fn token_bucket_admits_each_unit_at_its_nanosecond_over_three_years() {
     const IN_A_ROW: u64 = 50;
@@ -192,7 +193,7 @@ fn token_bucket_admits_each_unit_at_its_nanosecond_over_three_years() {
     }
 }
 
-/// Requests of random costs keep a pacer busy: each passes at the first nanosecond at which all costs before it are paid.
+/// Requests of random costs keep a pacer busy. Each passes at the first nanosecond at which all earlier costs are paid.
 #[test]
 fn pacer_waits_are_exact_to_the_nanosecond_over_three_years() {
     for text in RATES {

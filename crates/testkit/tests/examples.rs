@@ -1,10 +1,10 @@
-//! Worked examples, and examples of bugs in published sketches of token buckets.
+//! Worked examples, and examples of bugs in published token bucket sketches.
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, TokenBucket};
 
 const MILLI: u64 = 1_000_000;
 
-/// One bucket with its state.
+/// A bucket and its state.
 struct Bucket {
     limit: TokenBucket,
     state: [u64; 2],
@@ -63,8 +63,8 @@ fn after_a_pause_at_most_the_capacity_passes_at_one_instant() {
 fn callers_1_9_s_apart_on_a_1_s_interval_lose_no_fraction() {
     let mut bucket = Bucket::new("1/s", 1_000);
     assert!(bucket.passes(0, 1_000));
-    // Each request takes one while 1.9 are refilled: nine of ten leave a fraction, and none of it
-    // is lost.
+    // Each request takes one token while 1.9 are refilled. Nine out of ten leave a fraction, and no
+    // fraction is lost.
     for caller in 1..=1_000 {
         assert!(bucket.passes(caller * 1_900, 1), "caller {caller}");
         assert_eq!(bucket.remaining(caller * 1_900), caller * 9 / 10, "after caller {caller}");

@@ -1,4 +1,4 @@
-//! The history checker finds exactly the violations that comparing all pairs of events finds.
+//! The history checker finds the same violations as comparing all pairs of events.
 
 use proptest::prelude::*;
 use tollgate_testkit::history::{Bound, Checker, Excess, ObservedRequest, excess_observed, fullest_excess};
@@ -7,12 +7,13 @@ use tollgate_testkit::model::to_exact;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Returns the bound of 10 at one instant and 10 per second.
+/// Returns a bound with a burst of 10 and a rate of 10 per second.
 fn bound_of_ten() -> Bound {
     Bound::of("10/s".parse().expect("a rate"), 10)
 }
 
-/// Returns a burst of 10, then one every 100 ms, for 1000 s: at the bound in every interval.
+/// Returns a burst of 10, then one event every 100 ms for 1000 s. Every interval is exactly at the
+/// bound.
 fn fullest_history() -> Vec<(u64, u64)> {
     let steady = (1..=10_000).map(|nth| (nth * SECOND / 10, 1));
     [(0, 10)].into_iter().chain(steady).collect()
@@ -30,8 +31,8 @@ fn planted_excess_is_found() {
     let found = Checker::new(&bound_of_ten()).admit_all(&history);
     let excess = found.expect_err("one too many");
     assert_eq!((excess.from, excess.to), (0, 500 * SECOND - 1));
-    // The planted event came a nanosecond before its token, and the regular event beside it is
-    // still to come.
+    // The planted event comes a nanosecond before its token, and the regular event next to it
+    // follows.
     assert_eq!(excess.by, to_exact(1) / to_exact(100_000_000));
     assert_eq!(fullest_excess(&bound_of_ten(), &history), Some(excess));
 }
@@ -55,7 +56,7 @@ fn more_than_the_burst_at_one_instant_is_an_excess() {
 fn observed_excess_is_reported_only_if_certain() {
     let seen = |asked, answered| ObservedRequest { asked, answered, cost: 10 };
     let late = [seen(0, SECOND / 2), seen(SECOND / 4, SECOND)];
-    assert_eq!(excess_observed(&bound_of_ten(), &late), None, "they may have been decided at 0 s and at 1 s");
+    assert_eq!(excess_observed(&bound_of_ten(), &late), None, "the decisions may have been at 0 s and at 1 s");
     let close = [seen(1, SECOND / 2), seen(SECOND / 4, SECOND)];
     let excess = Excess { from: 1, to: SECOND, by: to_exact(1) / to_exact(100_000_000) };
     assert_eq!(excess_observed(&bound_of_ten(), &close), Some(excess));
@@ -73,7 +74,7 @@ proptest! {
         let found = Checker::new(&bound).admit_all(&history).err();
         let slow = fullest_excess(&bound, &history);
         let seen: Vec<_> = history.iter().map(|&(at, cost)| ObservedRequest { asked: at, answered: at, cost }).collect();
-        prop_assert_eq!(excess_observed(&bound, &seen).is_some(), slow.is_some(), "seen at the instant it happened");
+        prop_assert_eq!(excess_observed(&bound, &seen).is_some(), slow.is_some(), "observed at the instant of the decision");
         prop_assert_eq!(found.map(|excess| (excess.to, excess.by)), slow.map(|excess| (excess.to, excess.by)));
     }
 }

@@ -1,9 +1,9 @@
-//! Compares recorded decisions of nginx with those of the imported rules, each on its own state.
+//! Compares recorded nginx decisions with those of the imported rules, each on its own state.
 //!
 //! nginx counts thousandths of a request and keeps its rate in whole thousandths per second. For
-//! rates per second this loses nothing at whole milliseconds, and all decisions must be equal. For
-//! rates per minute nginx gives its clients slightly less at every step: it may refuse or delay
-//! longer where we do not, never the other way round, and a case ends when the two have diverged.
+//! rates per second this is exact at whole milliseconds, so all decisions must be equal. For rates
+//! per minute, nginx gives its clients slightly less at every step: it may refuse or delay longer
+//! where we do not, but never the other way round. A case ends when the two have diverged.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -16,7 +16,7 @@ use tollgate_testkit::oracle::{Case, Fields, Read, TraceDirectory, TraceStep};
 
 const MILLI: u64 = 1_000_000;
 
-/// Returns the configuration lines that a case was recorded with.
+/// Returns the configuration lines with which a case was recorded.
 fn nginx_config(case: &Case) -> Read<String> {
     let lines = case.config.list("limits")?.iter().enumerate().map(|(place, limit)| {
         let (rate, burst) = (limit.read_text("rate")?, limit.count("burst")?);
@@ -33,7 +33,7 @@ fn nginx_config(case: &Case) -> Read<String> {
     lines.collect()
 }
 
-/// The outcome, and the delay in milliseconds, which nginx rounds down.
+/// Outcome, with the delay in milliseconds, which nginx rounds down.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
     Passed { delay_ms: u64 },

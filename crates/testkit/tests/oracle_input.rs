@@ -1,4 +1,4 @@
-//! The replays accept every trace of the documented format: each step is compared, or skipped for a reason that is counted.
+//! The replays accept every trace of the documented format: each step is compared, or skipped for a counted reason.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ fn replay(title: &str) -> &'static Replay {
     REPLAYS.iter().find(|replay| replay.title == title).expect("a replay of this title")
 }
 
-/// Replays one case, and checks that every step is in exactly one count.
+/// Replays one case and checks that every step is counted exactly once.
 fn run(replay: &Replay, case: &Value) -> Tally {
     let case = Case::parse(&case.to_string()).expect("a case");
     let tally = replay.run(std::slice::from_ref(&case));
@@ -38,7 +38,8 @@ fn resilience_case(start: i64, period: i64, limit: i64, steps: &Value) -> Value 
     case_json("atomic_rate_limiter", &config, steps)
 }
 
-/// Returns a granted reservation of one permit that leaves `available` and, if that is 0, `wait` nanoseconds to the next one.
+/// Returns a granted reservation of one permit that leaves `available` permits. If that is 0, the next permit comes
+/// after `wait` nanoseconds.
 fn reserve(at: i64, available: i64, wait: i64) -> Value {
     let state = json!({"available": available, "nanos_to_wait_for_one": wait, "cycle": 0});
     json!({"at_ns": at, "op": "reserve_permission", "args": {"permits": 1},
@@ -46,7 +47,7 @@ fn reserve(at: i64, available: i64, wait: i64) -> Value {
 }
 
 #[test]
-fn clock_may_begin_below_zero() {
+fn clock_may_start_below_zero() {
     let replay = replay("resilience4j_atomic");
     let steps = json!([reserve(-500, 1, 0), reserve(-400, 0, 900), reserve(500, 1, 0)]);
     assert_eq!(skips_of(replay, &resilience_case(-500, 1_000, 2, &steps)), []);
@@ -135,7 +136,7 @@ fn commands_without_arguments_are_skipped() {
     }
 }
 
-/// Replaces, removes or empties something at a random position.
+/// Replaces, removes or empties a value at a random position.
 fn mutate(rng: &mut Rng, value: &mut Value) {
     let odd = || {
         [json!(0), json!(-1), json!(1), json!(i64::MIN), json!(i64::MAX), json!(u64::MAX), json!(1e300), json!(-0.5)]

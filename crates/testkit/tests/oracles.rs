@@ -1,5 +1,5 @@
 //! Replays all recorded decisions of the reference limiters. `TOLLGATE_ORACLES` names another
-//! directory of traces, and `--nocapture` shows the counts.
+//! directory of traces; `--nocapture` prints the counts.
 
 use serde_json::{Value, json};
 use tollgate_testkit::oracle::{Case, REPLAYS, Replay, TraceDirectory, TraceStep};
@@ -17,7 +17,7 @@ fn decisions_equal_those_of_the_references() {
         print!("{tally}");
     }
     let differing: usize = tallies.iter().map(|tally| tally.differing.len()).sum();
-    assert_eq!(differing, 0, "steps differ without a reason");
+    assert_eq!(differing, 0, "steps differ without a known reason");
     for tally in &tallies {
         let by_rule: usize = tally.by_rule.values().sum();
         let skipped: usize = tally.skipped.values().sum();
@@ -26,7 +26,7 @@ fn decisions_equal_those_of_the_references() {
     }
 }
 
-/// Reverses the recorded verdict of a step; `None` if it has none.
+/// Reverses the recorded verdict of a step. `None` if it has no verdict.
 fn flip_verdict(step: &mut TraceStep) -> Option<()> {
     let result = step.result.as_object_mut()?;
     for name in ["ok", "blocked"] {
@@ -44,7 +44,7 @@ fn flip_verdict(step: &mut TraceStep) -> Option<()> {
     Some(())
 }
 
-/// Returns a case without differences, and its first step with a verdict.
+/// Returns a case without differences, and the index of its first step with a verdict.
 fn plain_case(replay: &Replay) -> (Case, usize) {
     let is_plain = |case: &Case| {
         let tally = replay.run(std::slice::from_ref(case));

@@ -1,5 +1,5 @@
-//! The eight algorithms against their exact models, and laws that need no model: one table of
-//! properties, and a file per algorithm with its parameters, its bound and its special cases.
+//! Tests the eight algorithms against their exact models, and laws that need no model. The properties are shared; a
+//! file per algorithm has its parameters, its bound and its special cases.
 
 use std::fmt::Debug;
 
@@ -29,48 +29,45 @@ trait Subject: Copy + Debug {
     /// Changes the model to these parameters.
     fn change_model(&self, model: &mut Self::Model, now: &Now<'_>);
 
-    /// Returns the same parameters with the alignment of `old`, if the algorithm has one: such a
-    /// change rounds less.
+    /// Returns the same parameters with the alignment of `old`, if the algorithm has one. Such a change rounds less.
     fn on_grid_of(self, old: &Self) -> Self {
         let _ = old;
         self
     }
 
-    /// Returns the clock around `start`, with calendar windows.
+    /// Returns a clock around `start`, with calendar windows.
     fn clock_with_calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> CalendarClock {
         let _ = (start, spread, halves);
         CalendarClock { ahead, spread: 0, windows: Vec::new() }
     }
 
-    /// Returns the start of histories for [`check_admitted`](Self::check_admitted).
+    /// Generates the start of histories for [`check_admitted`](Self::check_admitted).
     fn any_start() -> BoxedStrategy<u64> {
         any_word().boxed()
     }
 
-    /// Checks the guarantee on all admitted requests of one history.
+    /// Checks the guarantee for all admitted requests of a history.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError>;
 
-    /// Returns these parameters with debt and waiting turned off, because either makes the bounds
-    /// inexact when the clock steps.
+    /// Returns these parameters without debt and waiting, because both make the bounds inexact when the clock steps.
     fn for_clock_steps(self) -> Self {
         self
     }
 
-    /// Returns the amount that may pass at the beginning.
+    /// Returns the amount that may pass initially.
     fn at_first(&self) -> Exact;
-    /// Returns the additional amount that may pass after the clock stepped from one instant to
-    /// another, in either direction.
+    /// Returns the additional amount that may pass after a clock step, in either direction.
     fn after_step(&self, from: u64, to: u64) -> Exact;
     /// Returns the longest time in nanoseconds until the limit is full, after any clock steps.
     fn longest_reset(&self) -> u64;
-    /// Checks further laws for a verdict under clock steps.
+    /// Checks additional laws for a verdict under clock steps.
     fn check_verdict(&self, verdict: &Verdict) -> Result<(), TestCaseError> {
         let _ = verdict;
         Ok(())
     }
 }
 
-/// The types of a subject: its limit, its model, and how the model changes its parameters.
+/// Associates a subject with its limit and model, and with the model's change of parameters.
 macro_rules! row {
     ($limit:ty, $model:ty, |$own:ident, $changed:ident, $now:ident| $make:expr, $new:expr, $change:expr) => {
         type Limit = $limit;
@@ -133,15 +130,15 @@ macro_rules! properties {
                 }
             }
 
-            /// The amount admitted is bounded by the steps of the clock, and after any steps no key
-            /// is locked out for longer than the longest reset.
+            /// The admitted amount is bounded by the clock steps, and no key is ever locked out for longer than the
+            /// longest reset.
             #[test]
             fn clock_steps_neither_grant_nor_lock_out(subject in <$subject>::any_params(), steps in clock_steps()) {
                 check_clock_steps(&subject.for_clock_steps(), &steps)?;
             }
 
-            /// Both are changed in the middle of a history; from then on every decision is that of
-            /// a limit with the same amount spent.
+            /// Limit and model are changed in the middle of a history. From then on, every decision must match a limit
+            /// with the same spent amount.
             #[test]
             fn changed_parameters_keep_the_amount_spent(
                 (old, new, same_grid) in (<$subject>::any_params(), <$subject>::any_params(), any::<bool>()),
@@ -174,7 +171,7 @@ mod subjects {
     mod token_bucket;
 }
 
-/// Generates the offset of the wall clock, the spread value of the key, and the lengths of calendar windows, in halves.
+/// Generates the wall clock's offset, the key's spread value, and the lengths of calendar windows in half periods.
 fn any_calendar() -> impl Strategy<Value = (u64, u64, Vec<u64>)> {
     (any_size(1 << 60), any_word(), prop::collection::vec(1_u64..6, 20))
 }
@@ -184,7 +181,7 @@ fn any_words() -> impl Strategy<Value = Vec<u64>> {
     prop_oneof![prop::collection::vec(any_word(), 0..5), prop::collection::vec(any_word(), 0..70)]
 }
 
-/// Instants in any order, with an ask for each.
+/// Generates instants in any order, with a cost for each.
 fn clock_steps() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((any_size(HORIZON), prop_oneof![Just(u64::MAX), any_size(u64::MAX)]), 1..30)
 }
@@ -209,7 +206,7 @@ fn check_clock_steps<S: Subject>(subject: &S, steps: &[(u64, u64)]) -> Result<()
     Ok(())
 }
 
-/// Makes an amount valid by reducing it to the largest that the error names.
+/// Reduces an amount to the largest valid one, which the error names.
 fn largest_valid<T>(amount: u64, make: impl Fn(u64) -> Result<T, LimitError>) -> u64 {
     match make(amount) {
         Ok(_) => amount,
@@ -221,7 +218,7 @@ fn largest_valid<T>(amount: u64, make: impl Fn(u64) -> Result<T, LimitError>) ->
     }
 }
 
-/// Generates lengths of windows, periods and leases in nanoseconds, half of them short.
+/// Generates lengths of windows, periods and leases in nanoseconds. Half of them are short.
 fn any_length() -> impl Strategy<Value = u64> {
     prop_oneof![1_u64..100, any_size(Rate::MAX_PERIOD.as_nanos()).prop_map(|n| n.max(1))]
 }
@@ -230,12 +227,12 @@ fn any_debt() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), any_size(u64::MAX)]
 }
 
-/// Generates initial amounts; an amount above the limit means the limit.
+/// Generates initial amounts. An amount above the limit stands for the limit.
 fn any_initial() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(u64::MAX), 1 => any_size(u64::MAX)]
 }
 
-/// Returns how many windows of this length can have begun during the clock steps.
+/// Returns how many windows of this length can have started during a clock step.
 fn windows_begun(from: u64, to: u64, length: u64) -> u64 {
     if to > from { (to - from) / length + 1 } else { 0 }
 }

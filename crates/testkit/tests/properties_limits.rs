@@ -1,4 +1,4 @@
-//! Several limits together against the exact models of each: all or none.
+//! Tests groups of limits against the exact models of each limit: all or none.
 
 use proptest::prelude::*;
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Phase, Stamp, Stamps};
@@ -7,7 +7,7 @@ use tollgate_testkit::model::lockstep::Lockstep;
 use tollgate_testkit::model::script::{any_rate, any_script, any_size, any_start, any_word, config_with_cases};
 use tollgate_testkit::model::{GroupModel, LeakyParams, LeaseParams, LogParams, Member, TokenParams, WindowParams};
 
-/// Generates a limit of any kind with a capacity of about a dozen.
+/// Generates a limit of any kind with a capacity of up to about a dozen.
 fn any_member() -> impl Strategy<Value = Member> {
     let lengths = || prop_oneof![1_u64..100, any_size(1 << 50).prop_map(|n| n.max(1))];
     let buckets = (any_rate(), 1_u64..15, 0_u64..5, any::<bool>()).prop_map(|(rate, burst, max_debt, leaky)| {
@@ -30,7 +30,7 @@ fn any_member() -> impl Strategy<Value = Member> {
         Member::Concurrency(LeaseParams { limit, lease: Nanos::from_nanos(lease), max_debt })
     });
     prop_oneof![2 => buckets, 2 => windows, 1 => logs, 1 => leases].prop_filter("valid", |member| {
-        // Slow rates can hold less debt.
+        // Limits with slow rates support less debt.
         member.limit().is_ok()
     })
 }
@@ -43,7 +43,7 @@ proptest! {
     #![proptest_config(config_with_cases(800))]
 
     /// The group decides as its definition does, a refusal changes no word, and after each step
-    /// each limit reports what it would report alone after the same takings.
+    /// each limit reports the same as it would alone after the same charges.
     #[test]
     fn group_is_charged_all_or_none(members in any_group(), start in any_start(), script in any_script(30)) {
         let limits = Member::limits(&members).expect("valid params");
@@ -70,7 +70,7 @@ proptest! {
         }
     }
 
-    /// A limit keeps the amount spent when other limits of the group are added, removed or changed,
+    /// A limit keeps its spent amount when other limits of the group are added, removed or changed
     /// and words move.
     #[test]
     fn changed_group_keeps_the_amount_spent_at_each_position(

@@ -5,7 +5,7 @@ use tollgate_core::{Cost, Nanos, Pace, Pacing, Time};
 use tollgate_testkit::model::PacerModel;
 use tollgate_testkit::model::script::{any_rate, any_size, any_start, any_word, config_with_cases};
 
-/// Generates calls: the time after the last one, and the number of permits.
+/// Generates calls: the time since the last call, and the number of permits.
 fn any_calls() -> impl Strategy<Value = Vec<(Idle, u64)>> {
     let idles = prop_oneof![
         Just(Idle::Nanos(0)),
@@ -18,9 +18,9 @@ fn any_calls() -> impl Strategy<Value = Vec<(Idle, u64)>> {
 
 #[derive(Clone, Copy, Debug)]
 enum Idle {
-    /// This many nanoseconds.
+    /// Fixed duration in nanoseconds.
     Nanos(u64),
-    /// The advertised wait, and this much longer.
+    /// The advertised wait plus an offset.
     Advertised(i64),
 }
 
@@ -46,7 +46,7 @@ fn walk(pacing: &Pacing, mut model: PacerModel, start: u64, calls: &[(Idle, u64)
 /// Asserts that a wait is never shorter than the exact one, and at most `tolerance` longer.
 fn prop_assert_within(ours: u64, exact: u64, tolerance: u64) {
     assert!(ours >= exact, "{ours} ns, exactly {exact}");
-    assert!(ours - exact <= tolerance, "{ours} ns, exactly {exact}, and {tolerance} more are allowed");
+    assert!(ours - exact <= tolerance, "{ours} ns, exactly {exact}, tolerance {tolerance} ns");
 }
 
 proptest! {
@@ -61,8 +61,8 @@ proptest! {
     }
 
     /// Each reservation is rounded up to a tick, at most a nanosecond. A call that comes later by
-    /// that finds the pacer slightly less cold, by no more than that again. The error is therefore
-    /// at most a nanosecond per call, and another where it is reported.
+    /// this error finds the pacer slightly less cold, by no more than the same error. The total
+    /// error is therefore at most a nanosecond per call, plus one in the report.
     #[test]
     fn warming_pacer_is_at_most_a_tick_per_call_slower_than_its_model(
         rate in any_rate(), warm_up in any_size(Pacing::MAX_STORE.as_nanos()), cold in 1_000_u32..=20_000, start in any_start(),
@@ -74,7 +74,7 @@ proptest! {
         walk(&pacing, PacerModel::warm_up(rate, warm_up, cold, start), start, &calls, |nth| nth + 1);
     }
 
-    /// Pauses between calls: the stored permits are exact, only the time of the next call is
+    /// With pauses between calls, the stored permits are exact. Only the time of the next call is
     /// rounded.
     #[test]
     fn warming_pacer_that_cools_down_stays_within_the_same_error(
@@ -91,7 +91,7 @@ proptest! {
         let (mut pace, mut model, mut now) =
             (pacing.start(Time::from_nanos(start)), PacerModel::warm_up(rate, warm_up, 3_000, start), start);
         for (idle, permits) in calls {
-            // Only pauses that end all waiting: then both are free now.
+            // Only pauses that end all waiting, so that both are idle now.
             if let Idle::Nanos(nanos) = idle
                 && nanos > 0
             {
@@ -105,7 +105,7 @@ proptest! {
             model.reserve(now, permits);
             let (ours, exact) = (pacing.earliest(&pace, Time::from_nanos(now)).as_nanos(), model.earliest(now));
             // A nanosecond of rounding stores fewer permits, worth at most the cold factor for each
-            // call so far.
+            // earlier call.
             prop_assert!(ours.abs_diff(exact) <= 4 * 40, "{ours} ns, exactly {exact}");
         }
     }

@@ -5,8 +5,8 @@ use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limits, Nanos, Now, Outco
 const SECOND: u64 = 1_000_000_000;
 const ONE: Ask = Ask::Exactly(Cost::ONE);
 
-/// A state of one word covers some decades, and a later instant is stored as the largest word. That
-/// must refuse; comparing it with a present beyond that word would make the bucket appear full.
+/// A one-word state covers some decades, and a later instant is stored as the largest word. Such a
+/// state must refuse. Compared with a current time beyond that word, the bucket would appear full.
 #[test]
 fn bucket_refuses_beyond_the_range_of_a_word() {
     let limit = TokenBucket::new("7/s".parse().unwrap(), 3).unwrap();
@@ -18,9 +18,9 @@ fn bucket_refuses_beyond_the_range_of_a_word() {
     assert!(passed <= 3, "{passed} passed at one instant");
 }
 
-/// The amount spent is capped to burst and debt when read after a clock step. A refusal must write
-/// that too: otherwise each further refusal reads the original state again, until the clock has
-/// caught up.
+/// After a clock step, the spent amount is capped to burst and debt when read. A refusal must write
+/// the capped amount. Otherwise each further refusal reads the original state again until the clock
+/// has caught up.
 #[test]
 fn refusal_records_a_clock_step_back() {
     let limit = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap().max_debt(0).unwrap();
@@ -32,8 +32,8 @@ fn refusal_records_a_clock_step_back() {
     assert!(limit.decide(&mut state, &Now::at(SECOND / 10), ONE).is_admitted(), "after the advertised wait");
 }
 
-/// `take_up_to` refused by the minimum gap: its wait is until one unit fits, not until as much fits
-/// as did at the time of the request.
+/// If the minimum gap refuses a `take_up_to`, the wait is until one unit fits, not until the amount
+/// fits that was available at the time of the request.
 #[test]
 fn take_up_to_waits_for_one_unit() {
     let limit = SlidingLog::new(3, Nanos::from_nanos(29)).unwrap().minimum_gap(Nanos::from_nanos(2)).unwrap();
@@ -42,13 +42,13 @@ fn take_up_to_waits_for_one_unit() {
     limit.init(&mut state, &Now::at(0));
     assert!(limit.decide(&mut state, &Now::at(0), ONE).is_admitted());
     let refused = limit.decide(&mut state, &Now::at(1), Ask::UpTo(Cost::MAX));
-    // The unit of 0 ns expires at 29 ns; the refused request recorded 2 more, at 1 ns.
+    // The unit from 0 ns expires at 29 ns. The refused request recorded 2 more at 1 ns.
     assert_eq!(refused.outcome(), Outcome::Deny(Retry::After(Nanos::from_nanos(28))));
     assert_eq!(limit.weigh(&state, &Now::at(29), Ask::UpTo(Cost::MAX)).taken(), Cost::ONE);
 }
 
-/// A group asks its limits for exactly what the tightest can give. A limit in debt refuses a cost
-/// of exactly 0, but not "up to" 0.
+/// A group asks its limits for exactly the amount of the tightest one. A limit in debt refuses a
+/// cost of exactly 0, but not "up to" 0.
 #[test]
 fn take_up_to_zero_passes_in_debt() {
     let window = FixedWindow::new(8, Nanos::SECOND).unwrap().max_debt(4).unwrap();

@@ -1,4 +1,4 @@
-//! Differences that the rule model found, as named traces, on the memory store.
+//! Past differences between the rule model and the memory store, as named traces.
 
 use tollgate_testkit::rule_model::findings;
 use tollgate_testkit::rule_model::memory::InMemory;

@@ -1,4 +1,4 @@
-//! Laws of rules that need no model: two runs of the engine that differ in something that must not matter.
+//! Laws of rules that need no model: two runs of the engine that differ in something irrelevant give the same answers.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ fn rule_set(rule: Rule) -> RuleSet {
     RuleSet { rules: vec![rule] }
 }
 
-/// Three requests of each of a hundred users at one instant, under a limit of two.
+/// Sends three requests for each of a hundred users at one instant, under a limit of two.
 fn three_requests_each(rule: Rule) -> Vec<Vec<Answer>> {
     let mut memory = InMemory::new();
     memory.begin(START);
@@ -80,23 +80,23 @@ fn partly_enforced_rule_is_enforced_or_a_shadow_for_each_key() {
             for (user, answer) in answers.iter().enumerate() {
                 let is_enforced = *answer == enforced[user];
                 assert!(is_enforced || *answer == shadow[user], "{share}%, user {user}: {answer:#?}");
-                assert!(is_enforced || !before[user], "a higher share takes user {user} out");
+                assert!(is_enforced || !before[user], "a higher share no longer enforces for user {user}");
                 before[user] = is_enforced;
             }
             let count = before.iter().filter(|enforced| **enforced).count();
-            // Five standard deviations of a hundred tosses are at most 25.
+            // Five standard deviations of a hundred coin tosses are at most 25.
             assert!(count.abs_diff(share.into()) <= 25, "{count} of 100 users at {share}%");
             assert!(!matches!(share, 0 | 100) || count == usize::from(share));
         }
     }
 }
 
-/// Memory with a clock that is ahead by the window offset of one key, so that its windows start at
-/// multiples of the period.
+/// Memory with a clock that is ahead by one key's window offset, so that the key's windows start at multiples of the
+/// period.
 struct Shifted {
     memory: InMemory,
     now: u64,
-    /// The key, and the period of its windows.
+    /// The key and the period of its windows.
     key: (Request, u64),
     offset: Option<u64>,
 }
@@ -149,7 +149,7 @@ impl RuleSubject for Shifted {
 }
 
 #[test]
-fn spread_window_is_an_epoch_window_moved_by_an_offset_of_the_key() {
+fn spread_window_is_an_epoch_window_shifted_per_key() {
     let mut offsets = BTreeSet::new();
     for seed in 1..=40 {
         let rng = &mut Rng::new(seed);

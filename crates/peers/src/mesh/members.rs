@@ -1,4 +1,4 @@
-//! Which nodes are counted, and which of them are the homes of keys.
+//! Which nodes count towards the majority, and which can be homes.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::{Action, Member, MemberState, Mesh};
 use crate::NodeId;
 use crate::homes::{Homes, Reach};
 
-/// A node that was silent for this long no longer counts, for nodes that see a majority.
+/// Silence after which a node with a majority removes a peer from its count, in nanoseconds.
 const STRIKE_AFTER: u64 = 10_000_000_000;
 
 pub(super) fn on_members(mesh: &mut Mesh, at: u64, members: Vec<Member>) {
@@ -15,7 +15,7 @@ pub(super) fn on_members(mesh: &mut Mesh, at: u64, members: Vec<Member>) {
     for member in members.into_iter().take(crate::wire::MAX_NODES) {
         let Some(peer) = mesh.peer(member.node) else { continue };
         peer.is_alive = true;
-        // What a node says itself, on a link, is newer.
+        // A state announced by the node itself on a link is newer.
         if !peer.is_linked() {
             peer.enter(member.state);
         }
@@ -28,7 +28,7 @@ pub(super) fn on_members(mesh: &mut Mesh, at: u64, members: Vec<Member>) {
     mesh.homes_changed = true;
 }
 
-/// A process at this address has just started, so another one that was there is gone.
+/// Marks other nodes at this address as gone, because a new process has started there.
 fn replace_others(mesh: &mut Mesh, node: NodeId, address: &str) {
     for (other, peer) in &mut mesh.peers {
         if *other != node && peer.address == address && !peer.is_linked() && !peer.is_alive {
@@ -37,8 +37,8 @@ fn replace_others(mesh: &mut Mesh, node: NodeId, address: &str) {
     }
 }
 
-/// Removes nodes from the count that were silent for long, if this node sees a majority. A minority that did so would become
-/// a majority of what it has left.
+/// Removes nodes with a long silence from the count, if this node sees a majority. A minority that did so would become
+/// the majority of the rest.
 pub(super) fn strike(mesh: &mut Mesh, at: u64) {
     if !mesh.homes.has_majority() {
         return;
@@ -52,7 +52,7 @@ pub(super) fn strike(mesh: &mut Mesh, at: u64) {
     }
 }
 
-/// Makes a new picture of the homes if something has changed.
+/// Publishes new homes if something has changed.
 pub(super) fn check_homes(mesh: &mut Mesh, actions: &mut Vec<Action>) {
     if !std::mem::take(&mut mesh.homes_changed) {
         return;
@@ -61,7 +61,7 @@ pub(super) fn check_homes(mesh: &mut Mesh, actions: &mut Vec<Action>) {
     let own = mesh.config.node;
     let mut candidates: Vec<(NodeId, Reach)> = Vec::with_capacity(mesh.peers.len() + 1);
     candidates.extend(is_ready.then_some((own, Reach::Own)));
-    // The nodes that a majority is counted of, those that this node sees, and the lowest of both.
+    // Counted nodes, the ones among them that this node sees, and the lowest id of each.
     let (mut nodes, mut seen) = (u32::from(is_ready), u32::from(is_ready));
     let (mut lowest, mut lowest_seen) = (own, own);
     if !is_ready {

@@ -1,28 +1,32 @@
-//! Replication between nodes: every node applies what every other one took, exactly once.
+//! Replication between nodes: every node applies the charges of every other node exactly once.
 //!
-//! **The naive method** sends each other node what was taken and forgets it. A link that breaks loses what was on its
-//! way; sending it again counts it twice; and a node that joins starts with every limit full.
+//! **The naive method** sends each charge to every other node and forgets it. A broken link loses the charges in
+//! flight; resending them counts them twice; and a node that joins starts with every limit full.
 //!
-//! **The idea.** What a node takes within a tick is a *delta* with the next number of that node. Deltas stay in a *ring*
-//! of bounded size, and every other node has a cursor into it. The receiver applies a delta if its number is the next one,
-//! and says on each new link which it applied last; so links may break anywhere, and every delta counts once.
+//! **The idea.** The charges of one node within a tick form a *delta* with that node's next sequence number. Deltas
+//! stay in a *ring* of bounded size, and every other node has a cursor into it. A receiver applies a delta only if it
+//! is the next one, and on each new link it announces the last delta that it applied. So links may break anywhere, and
+//! every delta counts once.
 //!
-//! - **Age.** A delta says how long ago it was taken, computed when it is sent, so clocks need not agree. It is charged as of
-//!   then. What is older than a second never takes a balance below zero, so a fault is not followed by a debt of its length.
-//! - **Snapshot.** A node that joins, or missed more than a ring holds, pulls the state from one other node in parts.
-//!   The *vector*, which says what deltas are in the snapshot, is read before the first part; so a delta that arrives at the
-//!   sender during the walk may count twice at the receiver, and none is lost. States are merged by the larger amount used, since
-//!   adding would count twice what both know. What only one of two sides knows is lost: at most a burst for each merge.
-//! - **Order.** A node that joins asks for no deltas before it has the vector, then for all after it. Nothing has to be
-//!   buffered, and a delta that was still on its way to the sender of the snapshot is replayed by its own node.
-//! - **Majority.** A node counts the nodes that it has seen ready, without those that left or were replaced at their address.
-//!   It decides `strict` rules only while it is linked to more than half of them, or to half with the lowest id. Only such a
-//!   node strikes others that are silent for ten seconds from its count. So a minority never becomes a majority by waiting.
+//! - **Age.** A delta contains its age, computed when it is sent, so clocks need not agree. It is charged as of that
+//!   time. A delta older than a second never takes a balance below zero, so a long fault is not followed by a long
+//!   debt.
+//! - **Snapshot.** A node that joins, or that missed more than a ring holds, pulls the state from one other node in
+//!   parts. The *vector* lists the last delta of each node in the snapshot. It is read before the first part: a delta
+//!   that reaches the sender during the walk may count twice at the receiver, but none is lost. Merging keeps the
+//!   larger used amount, because adding would count shared charges twice. Charges that only one side knows are
+//!   lost: at most one burst per merge.
+//! - **Order.** A joining node requests no deltas before it has the vector, then all deltas after it. Nothing has to be
+//!   buffered, and a delta that was still in flight to the snapshot's sender is replayed by its own node.
+//! - **Majority.** A node counts the nodes that it has seen ready, except those that left or were replaced at their
+//!   address. It decides `strict` rules only while it is linked to more than half of them, or to exactly half including
+//!   the lowest id. Only such a node removes others from its count after ten seconds of silence. So a minority never
+//!   becomes a majority by waiting.
 //!
-//! **Guarantee**, with `δ` the tick and a round trip, `B` the burst and `r` the rate: `eventual` rules admit at most
-//! `(N − 1)·(B + r·δ)` beyond the limit. For `strict` rules this is zero while all nodes agree about the home, and
-//! `(h − 1)·(B + r·δ)` for `h` homes at a time. A crash loses one tick. A partition of length `P` into `s` sides:
-//! `(s − 1)·(B + r·P)` for `eventual` rules, and what `on_fault` allows for `strict` ones.
+//! **Guarantee**, where `δ` is a tick plus a round trip, `B` the burst and `r` the rate: `eventual` rules admit at most
+//! `(N − 1)·(B + r·δ)` beyond the limit. For `strict` rules the excess is zero while all nodes agree about the home,
+//! and `(h − 1)·(B + r·δ)` with `h` homes at the same time. A crash loses one tick. A partition of length `P` into `s`
+//! sides adds `(s − 1)·(B + r·P)` for `eventual` rules. For `strict` rules it adds the `on_fault` admissions.
 //!
 //! [`Mesh::on`] is the whole interface: no sockets, clocks or tasks.
 
@@ -47,181 +51,181 @@ use peer::{Link, Peer};
 use pull::Pull;
 use ring::Ring;
 
-/// How long after a delta the next one may be sent at once.
+/// Minimum interval before an urgent delta, in nanoseconds.
 const URGENT_APART: u64 = 1_000_000;
-/// A link on which nothing arrives for this long is closed.
+/// A link that receives nothing for this long is closed.
 const LINK_TIMEOUT: u64 = 1_000_000_000;
-/// A link on which nothing was sent for this long gets a sign of life.
+/// A link that has sent nothing for this long sends a keepalive.
 const SIGN_OF_LIFE: u64 = 300_000_000;
-/// How long a node waits for a snapshot to begin before it is ready without.
+/// How long a joining node waits for a snapshot to begin before it becomes ready without one.
 const JOIN_TIMEOUT: u64 = 2_000_000_000;
-/// How long a node waits for a snapshot in all.
+/// Maximum time that a joining node waits for a complete snapshot.
 const JOIN_MAX: u64 = 30_000_000_000;
-/// How long a node that leaves waits for acknowledgements.
+/// How long a leaving node waits for acknowledgements.
 const LEAVE_TIMEOUT: u64 = 2_000_000_000;
 
-/// The parameters of a mesh.
+/// Mesh parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct MeshConfig {
-    /// This node.
+    /// Id of this node.
     pub node: NodeId,
-    /// Identifies the cluster; links to nodes of another one are closed.
+    /// Identifies the cluster. Links to nodes of other clusters are closed.
     pub cluster: u64,
-    /// How often what was taken is sent; 100 ms.
+    /// Interval between deltas. Default: 100 ms.
     pub tick: Nanos,
-    /// The most bytes of deltas that are kept for other nodes; 16 MiB.
+    /// Maximum bytes of deltas kept for other nodes. Default: 16 MiB.
     pub ring_bytes: usize,
 }
 
 impl MeshConfig {
-    /// Returns the usual parameters.
+    /// Returns the default parameters.
     pub fn new(node: NodeId, cluster: u64) -> Self {
         Self { node, cluster, tick: Nanos::from_millis(100), ring_bytes: 16 << 20 }
     }
 }
 
-/// What happens to a mesh.
+/// Input to the mesh.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// The instant of [`Mesh::wake_at`] has come.
+    /// The time [`Mesh::wake_at`] has been reached.
     Timer,
-    /// A decision left much unsent.
+    /// Many charges are unsent.
     Urgent,
-    /// All nodes that are alive as far as the failure detector knows, without this one.
+    /// All other nodes that the failure detector considers alive.
     Members(Vec<Member>),
-    /// A link to a node is open in both directions.
+    /// A link is open in both directions.
     LinkUp {
-        /// The node.
+        /// Node at the other end.
         peer: NodeId,
     },
-    /// The link to a node is closed.
+    /// A link is closed.
     LinkDown {
-        /// The node.
+        /// Node at the other end.
         peer: NodeId,
     },
-    /// A frame arrived, in the order in which it was sent. [`Frame::Ask`] and [`Frame::Answer`] are ignored here.
+    /// A frame arrived, in sending order. [`Frame::Ask`] and [`Frame::Answer`] are ignored here.
     Frame {
-        /// Its sender.
+        /// Sender of the frame.
         peer: NodeId,
-        /// The frame.
+        /// Decoded frame.
         frame: Frame,
     },
     /// This node is shutting down.
     Leave,
 }
 
-/// A node that is alive.
+/// A live node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// The node.
+    /// Id of the node.
     pub node: NodeId,
-    /// Its address. A new node at the address of another one replaces it.
+    /// Address of the node. A new node at the same address replaces an older one.
     pub address: String,
-    /// Its state as it announces it.
+    /// State that the node announces.
     pub state: MemberState,
 }
 
-/// The state of a node.
+/// Lifecycle state of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// The node does not know all states yet.
+    /// The node does not have all key states yet.
     Joining,
-    /// The node may be a home.
+    /// The node can be a home.
     Ready,
     /// The node is shutting down.
     Leaving,
 }
 
-/// The actions that a mesh requests, in order.
+/// Action that the mesh requests. Actions are performed in order.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Send a frame.
+    /// Send a frame on a link.
     Send {
-        /// The receiver.
+        /// Receiver of the frame.
         peer: NodeId,
-        /// The frame.
+        /// Frame to encode.
         frame: Frame,
     },
-    /// Close the link, since the other node is silent or breaks the protocol.
+    /// Close the link, because the other node is silent or violates the protocol.
     Close {
-        /// The node.
+        /// Node at the other end.
         peer: NodeId,
-        /// The reason, for the log.
+        /// Reason for the log.
         why: &'static str,
     },
-    /// Route requests of `strict` rules by this from now on.
+    /// Route requests of `strict` rules with these homes from now on.
     Homes(Arc<Homes>),
-    /// This node is ready; announce that.
+    /// This node is ready; announce it.
     Ready {
-        /// Whether it knows all states. `false`: others were ready, and no snapshot arrived in time.
+        /// Whether all key states are known. `false`: other nodes were ready, but no snapshot arrived in time.
         complete: bool,
     },
-    /// All that this node took is acknowledged, or no peer has acknowledged it in time.
+    /// This node has left: its peers acknowledged all its charges, or did not do so in time.
     Left,
 }
 
-/// Counts since the mesh was made.
+/// Counters since the mesh was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MeshCounts {
-    /// Deltas of this node.
+    /// Deltas created by this node.
     pub deltas: u64,
     /// Deltas of other nodes that were applied.
     pub applied: u64,
-    /// Deltas that had been applied before.
+    /// Received deltas that had already been applied.
     pub repeated: u64,
-    /// Snapshots that were merged.
+    /// Merged snapshots.
     pub snapshots: u64,
-    /// Snapshots that were given up.
+    /// Abandoned snapshots.
     pub snapshots_failed: u64,
-    /// Keys that did not fit a part of a snapshot.
+    /// Keys that did not fit into a snapshot part.
     pub left_out: u64,
-    /// Whether this node became ready without the snapshot of a ready one.
+    /// Whether this node became ready without a snapshot although other nodes were ready.
     pub joined_without: bool,
 }
 
-/// Another node, for metrics and pages.
+/// Another node, for metrics and status pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeshPeer {
-    /// The node.
+    /// Id of the node.
     pub node: NodeId,
-    /// Its address, if the failure detector knows it.
+    /// Address, or empty if the failure detector does not know it.
     pub address: String,
-    /// Its state, if it has said so.
+    /// Announced state, if known.
     pub state: Option<MemberState>,
-    /// Whether there is a link to it.
+    /// Whether the node is linked.
     pub is_linked: bool,
-    /// Whether a majority is counted of it.
+    /// Whether the node counts towards the majority.
     pub counts: bool,
-    /// Deltas of this node that it has not acknowledged.
+    /// Deltas of this node that the other has not acknowledged.
     pub unacknowledged: u64,
-    /// Deltas of it that are known to be missing here.
+    /// Deltas of the other node that are known to be missing here.
     pub missing: u64,
 }
 
-/// The state of a mesh, for metrics and pages.
+/// State of the mesh, for metrics and status pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// This node.
+    /// Id of this node.
     pub node: NodeId,
-    /// Its state.
+    /// State of this node.
     pub state: MemberState,
-    /// The number of nodes that share the limits.
+    /// Number of nodes that share the limits.
     pub nodes: u32,
-    /// Whether it sees a majority of them.
+    /// Whether this node sees a majority of them.
     pub has_majority: bool,
-    /// The bytes of deltas that are kept for other nodes.
+    /// Bytes of deltas kept for other nodes.
     pub ring_bytes: usize,
     /// All other nodes.
     pub peers: Vec<MeshPeer>,
-    /// What has happened.
+    /// Counters since the start.
     pub counts: MeshCounts,
 }
 
-/// The progress of the shutdown of this node.
+/// Progress of this node's shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
     NotAsked,
-    /// Waits for acknowledgements since this instant.
+    /// Waiting for acknowledgements since this instant.
     Since(u64),
     Done,
 }
@@ -239,7 +243,7 @@ pub struct Mesh {
     next_tick: u64,
     flushed_at: u64,
     is_urgent: bool,
-    /// Whether deltas are asked for: it has a snapshot, or has stopped waiting for one.
+    /// Whether this node requests deltas: it has a snapshot, or has stopped waiting for one.
     has_joined: bool,
     is_shut_out: bool,
     pull: Option<Pull>,
@@ -250,7 +254,7 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Makes a node that has just started.
+    /// Creates a node that has just started.
     pub fn new(config: MeshConfig, table: Arc<Table>, now: &Now<'_>) -> Self {
         let at = now.mono().as_nanos();
         Self {
@@ -273,13 +277,13 @@ impl Mesh {
         }
     }
 
-    /// Sets whether others answer where this node looks for its peers, and none of them is linked: they refuse it, or are paused. It
-    /// does not become ready then. As the only node it would be a majority, and would admit again what the others have admitted.
+    /// Sets whether peer addresses accept connections but no peer is linked, because the peers refuse this node or are
+    /// paused. Such a node does not become ready: on its own it would be a majority and admit the whole limits again.
     pub fn set_shut_out(&mut self, is_shut_out: bool) {
         self.is_shut_out = is_shut_out;
     }
 
-    /// Handles an event at `now`, and adds what is to be done.
+    /// Handles an event at `now` and appends the resulting actions.
     pub fn on(&mut self, now: &Now<'_>, event: Event, actions: &mut Vec<Action>) {
         let at = now.mono().as_nanos();
         match event {
@@ -309,7 +313,7 @@ impl Mesh {
         members::check_homes(self, actions);
     }
 
-    /// Returns when to pass [`Event::Timer`] at the latest.
+    /// Returns the latest time for the next [`Event::Timer`].
     pub fn wake_at(&self) -> Time<Mono> {
         let urgent = if self.is_urgent { self.flushed_at.saturating_add(URGENT_APART) } else { u64::MAX };
         Time::from_nanos(self.next_tick.min(urgent))
@@ -320,23 +324,23 @@ impl Mesh {
         self.state
     }
 
-    /// Returns where requests of `strict` rules are decided.
+    /// Returns the homes, which route requests of `strict` rules.
     pub fn homes(&self) -> &Arc<Homes> {
         &self.homes
     }
 
-    /// Returns the last delta of each node that is in the table, this one included.
+    /// Returns the last delta of each node, including this one, that is in the table.
     pub fn vector(&self) -> Vec<(NodeId, u64)> {
         let others = self.peers.iter().filter_map(|(node, peer)| Some((*node, peer.applied?)));
         others.chain([(self.config.node, self.ring.head())]).take(MAX_NODES).collect()
     }
 
-    /// Returns what has happened since the mesh was made.
+    /// Returns the counters.
     pub fn counts(&self) -> MeshCounts {
         self.counts
     }
 
-    /// Returns the state of the mesh.
+    /// Returns the status for metrics and pages.
     pub fn status(&self) -> Status {
         let peers = self.peers.iter().map(|(node, peer)| {
             let link = peer.link.as_ref();
@@ -364,7 +368,7 @@ impl Mesh {
     fn on_timer(&mut self, now: &Now<'_>, actions: &mut Vec<Action>) {
         let at = now.mono().as_nanos();
         if at >= self.next_tick.saturating_add(LINK_TIMEOUT / 2) {
-            // This node was paused, so the others were not silent: their frames were not read.
+            // This node was paused: the others were not silent, but their frames were not read.
             self.links().for_each(|(_, link)| link.heard_at = at);
         }
         let is_tick = at >= self.next_tick;
@@ -379,7 +383,7 @@ impl Mesh {
         for (node, peer) in &mut self.peers {
             let Some(link) = &mut peer.link else { continue };
             if at >= link.heard_at.saturating_add(LINK_TIMEOUT) {
-                actions.push(Action::Close { peer: *node, why: "nothing arrived for a second" });
+                actions.push(Action::Close { peer: *node, why: "nothing received for a second" });
                 continue;
             }
             if link.is_greeted && (link.owes_ack || at >= link.sent_at.saturating_add(SIGN_OF_LIFE)) {
@@ -415,7 +419,7 @@ impl Mesh {
         }
     }
 
-    /// Sends the state of this node to all linked nodes.
+    /// Sends this node's state to all linked nodes.
     fn announce(&mut self, at: u64, actions: &mut Vec<Action>) {
         let state = self.state;
         for (node, peer) in &mut self.peers {
@@ -439,7 +443,7 @@ impl Mesh {
         self.peers.iter_mut().filter_map(|(node, peer)| Some((*node, peer.link.as_mut()?)))
     }
 
-    /// Returns what is known of another node; `None` if it is this one, or there are too many.
+    /// Returns the entry of another node, creating it if needed. `None` for this node itself, or if there are too many.
     fn peer(&mut self, node: NodeId) -> Option<&mut Peer> {
         if node == self.config.node {
             return None;
@@ -453,7 +457,7 @@ impl Mesh {
     }
 }
 
-/// Acknowledges what was applied. Also a sign of life.
+/// Acknowledges applied deltas. The frame is also a keepalive.
 fn acknowledge(
     node: NodeId,
     link: &mut Link,

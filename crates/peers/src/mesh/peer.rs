@@ -1,4 +1,4 @@
-//! What this node knows about another one.
+//! This node's knowledge of another node.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::MemberState;
 use crate::table::SharedLimits;
 
-/// The most sets of limits of another node that are known by number. Beyond it, those with the lowest numbers are forgotten.
+/// Maximum number of limit sets known per peer. Beyond it, the lowest numbers are dropped.
 const MAX_PARAMS: usize = 1 << 16;
 
 /// Another node.
@@ -16,55 +16,55 @@ pub(super) struct Peer {
     pub(super) link: Option<Link>,
     pub(super) address: String,
     pub(super) state: Option<MemberState>,
-    /// Whether the failure detector says that it is alive.
+    /// Whether the failure detector considers the node alive.
     pub(super) is_alive: bool,
-    /// Since when it is neither linked nor alive.
+    /// When the node was first neither linked nor alive.
     pub(super) silent_since: Option<u64>,
-    /// Whether a majority is counted of it.
+    /// Whether the node counts towards the majority.
     pub(super) membership: Membership,
-    /// The last of its deltas that this node has applied; `None` if that is not known before a snapshot.
+    /// The last of the node's deltas applied here. `None`: unknown until a snapshot arrives.
     pub(super) applied: Option<u64>,
-    /// Whether it no longer has the deltas that are missing here.
+    /// Whether the node no longer has the deltas that are missing here.
     pub(super) has_gap: bool,
-    /// How often a snapshot was asked of it.
+    /// How often a snapshot was requested from the node.
     pub(super) pulls: u32,
 }
 
-/// Whether a majority is counted of a node.
+/// Whether a node counts towards the majority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Membership {
-    /// The node was not ready yet.
+    /// The node has not been ready yet.
     #[default]
     New,
-    /// The node was ready, and counts.
+    /// The node was ready and counts.
     Counted,
-    /// The node was silent for too long, and no longer counts.
+    /// The node was silent for too long and no longer counts.
     Struck,
-    /// The node left, or was replaced by another process at its address.
+    /// The node left, or another process replaced it at its address.
     Left,
 }
 
-/// A link to another node, from when it opens until it closes.
+/// An open link to another node.
 #[derive(Debug)]
 pub(super) struct Link {
-    /// Whether its `Hello` has arrived.
+    /// Whether the peer's `Hello` has arrived.
     pub(super) is_greeted: bool,
-    /// The next delta to send; `None` until it says where to begin.
+    /// The next delta to send. `None` until the peer requests a starting point.
     pub(super) cursor: Option<u64>,
-    /// The last delta of this node that it has applied.
+    /// Last delta of this node that the peer has applied.
     pub(super) acked: u64,
-    /// The last of its deltas when it last said so.
+    /// The peer's last delta, as of its latest announcement.
     pub(super) head: u64,
-    /// Whether it has said that it sends the deltas that are missing here.
+    /// Whether the peer has confirmed that it sends the deltas missing here.
     pub(super) is_resumed: bool,
-    /// The limits whose numbers were sent to it.
+    /// Numbers of the limits already sent to the peer.
     pub(super) announced: HashSet<u32>,
-    /// Its limits by number.
+    /// The peer's limits by number.
     pub(super) params: BTreeMap<u32, Arc<SharedLimits>>,
-    /// When a frame last arrived, and when one was last sent.
+    /// Times of the last received and the last sent frame.
     pub(super) heard_at: u64,
     pub(super) sent_at: u64,
-    /// Whether deltas were applied that are not acknowledged, and their bytes.
+    /// Whether applied deltas are unacknowledged, and their size.
     pub(super) owes_ack: bool,
     pub(super) unacked_bytes: usize,
 }
@@ -93,7 +93,7 @@ impl Link {
         self.params.insert(number, limits);
     }
 
-    /// Records that the receiver knows this number; returns whether it did not know it before.
+    /// Records that the peer knows this number. Returns whether the number is new to the peer.
     pub(super) fn tell(&mut self, number: u32) -> bool {
         if self.announced.len() >= MAX_PARAMS {
             self.announced.clear();
@@ -107,26 +107,26 @@ impl Peer {
         self.link.as_ref().is_some_and(|link| link.is_greeted)
     }
 
-    /// Returns whether it is one of the nodes that a majority is counted of.
+    /// Returns whether the node counts towards the majority.
     pub(super) fn counts(&self) -> bool {
         self.membership == Membership::Counted
     }
 
-    /// Notes its state; returns whether that changes anything.
+    /// Records the node's state. Returns whether anything changed.
     pub(super) fn enter(&mut self, state: MemberState) -> bool {
         let before = (self.state, self.membership);
         self.state = Some(state);
         self.membership = match (state, self.membership) {
             (MemberState::Leaving, _) => Membership::Left,
             (MemberState::Ready, Membership::New) => Membership::Counted,
-            // The node is reachable again. A majority that had removed it counts it again.
+            // The node is reachable again, so it counts again.
             (MemberState::Ready, Membership::Struck) if self.is_linked() => Membership::Counted,
             (MemberState::Joining | MemberState::Ready, same) => same,
         };
         before != (self.state, self.membership)
     }
 
-    /// Records since when nothing was received from it.
+    /// Records when the node was first neither linked nor alive.
     pub(super) fn update_silence(&mut self, at: u64) {
         if self.is_linked() || self.is_alive {
             self.silent_since = None;

@@ -1,4 +1,4 @@
-//! Snapshots: pulled in parts by a node that joins, or that missed more than a ring holds.
+//! Snapshots, pulled in parts by a node that joins or that missed more than a ring holds.
 
 use tollgate_core::Now;
 
@@ -8,28 +8,28 @@ use crate::NodeId;
 use crate::wire::body::PartBuilder;
 use crate::wire::{Frame, Part, PartBody};
 
-/// How many parts are asked for at a time.
+/// Number of parts requested in advance.
 const PARTS_AHEAD: u32 = 16;
-/// A snapshot of which nothing arrives for this long is given up.
+/// A snapshot without progress for this long is abandoned.
 const PULL_TIMEOUT: u64 = 1_000_000_000;
-/// The most parts of a snapshot.
+/// Maximum number of parts in a snapshot.
 const MAX_PARTS: u32 = 1 << 16;
 
-/// A snapshot that is being pulled.
+/// A snapshot transfer in progress.
 #[derive(Debug)]
 pub(super) struct Pull {
     pub(super) from: NodeId,
-    /// What it contains, from its first part.
+    /// Last delta of each node in the snapshot. Sent with the first part.
     vector: Vec<(NodeId, u64)>,
     parts: u32,
-    /// The next part to arrive, and the next to be asked for.
+    /// Next part to arrive, and next part to request.
     next: u32,
     asked: u32,
     progress_at: u64,
 }
 
 impl Mesh {
-    /// Starts to pull a snapshot if one is needed, and gives up one that does not arrive.
+    /// Starts pulling a snapshot if one is needed, and abandons a stalled one.
     pub(super) fn check_pull(&mut self, now: &Now<'_>, actions: &mut Vec<Action>) {
         let at = now.mono().as_nanos();
         if self.pull.as_ref().is_some_and(|pull| at >= pull.progress_at.saturating_add(PULL_TIMEOUT)) {
@@ -39,7 +39,8 @@ impl Mesh {
         if self.pull.is_some() {
             return;
         }
-        // A node that joins asks any ready one, another time one that lacks deltas; the one that was asked least often.
+        // A joining node asks any ready peer. A joined node asks a peer whose deltas it lacks. Prefer the one asked
+        // least.
         let joins = !self.has_joined;
         let useful = self.peers.iter_mut().filter(|(_, peer)| {
             peer.is_linked() && if joins { peer.state == Some(MemberState::Ready) } else { peer.has_gap }
@@ -51,17 +52,17 @@ impl Mesh {
         self.send(at, from, Frame::Want { part: 0 }, actions);
     }
 
-    /// Sends a part of what this node knows.
+    /// Sends a part of this node's snapshot.
     pub(super) fn on_want(&mut self, now: &Now<'_>, node: NodeId, part: u32, actions: &mut Vec<Action>) {
         let (at, parts) = (now.mono().as_nanos(), self.table.parts());
         if part >= parts {
-            actions.push(Action::Close { peer: node, why: "asks for a part of a snapshot that does not exist" });
+            actions.push(Action::Close { peer: node, why: "requests a snapshot part that does not exist" });
             return;
         }
         let mut vector = Vec::new();
         if part == 0 {
-            // What is unsent becomes a delta first: it would count twice otherwise. The vector is read before any state is, so
-            // what is applied meanwhile is not missing where the snapshot goes.
+            // Unsent charges become a delta first, otherwise they would count twice. The vector is read before any
+            // state, so deltas that are applied during the walk are not lost at the receiver.
             self.flush(at, actions);
             vector = self.vector();
         }
@@ -78,18 +79,18 @@ impl Mesh {
         self.send(at, node, Frame::Part(Part { part, parts, vector, body: body.into() }), actions);
     }
 
-    /// Merges a part of a snapshot.
+    /// Merges a snapshot part.
     pub(super) fn on_part(&mut self, now: &Now<'_>, node: NodeId, part: Part, actions: &mut Vec<Action>) {
         let at = now.mono().as_nanos();
         let Some(pull) = self.pull.as_mut().filter(|pull| pull.from == node && pull.next == part.part) else { return };
         let Some(link) = self.peers.get(&node).and_then(|peer| peer.link.as_ref()) else { return };
         let Ok(body) = PartBody::decode(&part.body) else {
-            actions.push(Action::Close { peer: node, why: "sent a part of a snapshot that cannot be read" });
+            actions.push(Action::Close { peer: node, why: "sent a malformed snapshot part" });
             return;
         };
         for (number, known) in &body.blocks {
             let Some(limits) = link.params.get(number) else {
-                actions.push(Action::Close { peer: node, why: "refers to limits that it has not sent" });
+                actions.push(Action::Close { peer: node, why: "refers to unknown limits" });
                 return;
             };
             known.iter().for_each(|known| self.table.merge(now, limits, known));
@@ -110,13 +111,14 @@ impl Mesh {
         }
     }
 
-    /// All is merged: asks every node for the deltas that are not in the snapshot.
+    /// Completes a snapshot: requests from every node the deltas that are not in it.
     fn finish_pull(&mut self, at: u64, vector: Vec<(NodeId, u64)>, actions: &mut Vec<Action>) {
         self.counts.snapshots += 1;
         let joins = !std::mem::replace(&mut self.has_joined, true);
         for (node, seq) in vector {
             let Some(peer) = self.peer(node) else { continue };
-            // What a node sends without a gap is not skipped: the snapshot may lack what both sides know differently.
+            // A node without a gap is not skipped ahead: the snapshot may lack charges that the two sides know
+            // differently.
             if joins || peer.has_gap {
                 let is_newer = peer.applied.is_none_or(|applied| applied < seq);
                 if is_newer {
@@ -127,8 +129,8 @@ impl Mesh {
         self.resume_all(at, actions);
     }
 
-    /// Asks for the deltas of every node from which none are on their way. A link that is just opening is asked too: its greeting
-    /// asked for nothing.
+    /// Requests deltas from every node that is not yet sending them. This includes links that are still opening,
+    /// because their greeting requested nothing.
     fn resume_all(&mut self, at: u64, actions: &mut Vec<Action>) {
         let is_waiting = |peer: &Peer| peer.link.as_ref().is_some_and(|link| !link.is_resumed) && !peer.has_gap;
         let waiting = self.peers.iter_mut().filter(|(_, peer)| is_waiting(peer));
@@ -138,12 +140,12 @@ impl Mesh {
         }
     }
 
-    /// Becomes ready when everything is here that the others had when they were asked, or after a while.
+    /// Becomes ready once this node has all deltas that the others announced, or after a timeout.
     pub(super) fn check_joined(&mut self, at: u64, actions: &mut Vec<Action>) {
         if self.state != MemberState::Joining {
             return;
         }
-        // A snapshot that makes progress is waited for: a large one takes seconds.
+        // Keep waiting for a snapshot that makes progress: a large one takes seconds.
         let has_begun = self.pull.as_ref().is_some_and(|pull| pull.next > 0);
         let wait = if has_begun { JOIN_MAX } else { JOIN_TIMEOUT };
         let is_late = at >= self.started_at.saturating_add(wait);
@@ -151,7 +153,7 @@ impl Mesh {
         if !is_complete && (!is_late || self.is_shut_out) {
             return;
         }
-        // A node that finds no ready one is the first, and has missed nothing.
+        // A node that finds no ready peer is the first one and has missed nothing.
         let complete = self.has_joined || !self.peers.values().any(|peer| peer.membership != Membership::New);
         self.counts.joined_without = !complete;
         self.state = MemberState::Ready;

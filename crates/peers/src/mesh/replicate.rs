@@ -1,4 +1,4 @@
-//! Deltas: made of what was taken, sent from the ring, applied once.
+//! Deltas: built from unsent charges, sent from the ring, applied once.
 
 use std::sync::Arc;
 
@@ -9,17 +9,17 @@ use crate::NodeId;
 use crate::table::Drained;
 use crate::wire::{Delta, DeltaBody, Frame, Hello, VERSION};
 
-/// The most items of a delta.
+/// Maximum number of items in a delta.
 const MAX_ITEMS: usize = 32_768;
-/// The most bytes of deltas that are sent before they are acknowledged.
+/// Maximum bytes of unacknowledged deltas in flight to one peer.
 const WINDOW: u64 = 4 << 20;
-/// After this many bytes of deltas they are acknowledged at once, not with the next tick.
+/// After this many bytes, deltas are acknowledged at once instead of at the next tick.
 const ACK_AFTER: usize = 1 << 20;
-/// How long a delta that all nodes have acknowledged stays in the ring, for nodes that join.
+/// How long a delta that all nodes have acknowledged stays in the ring for joining nodes, in nanoseconds.
 const KEEP: u64 = 30_000_000_000;
 
 impl Mesh {
-    /// Makes deltas of what was taken, and sends them.
+    /// Builds deltas from unsent charges and sends them.
     pub(super) fn flush(&mut self, at: u64, actions: &mut Vec<Action>) {
         (self.is_urgent, self.flushed_at) = (false, at);
         loop {
@@ -43,7 +43,7 @@ impl Mesh {
         nodes.into_iter().for_each(|node| self.pump(at, node, actions));
     }
 
-    /// Sends deltas from the ring, as many as may be on their way.
+    /// Sends deltas from the ring until [`WINDOW`] is full.
     pub(super) fn pump(&mut self, at: u64, node: NodeId, actions: &mut Vec<Action>) {
         let Some(link) = self.peers.get_mut(&node).and_then(|peer| peer.link.as_mut()) else { return };
         let Some(mut cursor) = link.cursor else { return };
@@ -63,7 +63,7 @@ impl Mesh {
         }
         link.cursor = Some(cursor);
         if cursor <= self.ring.head() && self.ring.get(cursor).is_none() {
-            // It was too slow: what it needs next is no longer in the ring.
+            // The peer was too slow: its next delta is no longer in the ring.
             link.cursor = None;
             let head = self.ring.head();
             self.send(at, node, Frame::Head { head, gap: true }, actions);
@@ -75,7 +75,7 @@ impl Mesh {
         let Some(link) = self.peers.get_mut(&node).and_then(|peer| peer.link.as_mut()) else { return };
         link.heard_at = at;
         if !link.is_greeted && !matches!(frame, Frame::Hello(_)) {
-            actions.push(Action::Close { peer: node, why: "the first frame is not a greeting" });
+            actions.push(Action::Close { peer: node, why: "first frame is not a greeting" });
             return;
         }
         match frame {
@@ -84,7 +84,7 @@ impl Mesh {
             Frame::Head { head, gap } => self.on_head(now, node, head, gap, actions),
             Frame::Params { number, code } => match self.table.limits_of(&code) {
                 Ok(limits) => link.learn(number, limits),
-                Err(_) => actions.push(Action::Close { peer: node, why: "sent limits that cannot be shared" }),
+                Err(_) => actions.push(Action::Close { peer: node, why: "sent limits that nodes cannot share" }),
             },
             Frame::Delta(delta) => self.on_delta(now, node, &delta, actions),
             Frame::Ack { seq, state } => {
@@ -102,7 +102,7 @@ impl Mesh {
             }
             Frame::Want { part } => self.on_want(now, node, part, actions),
             Frame::Part(part) => self.on_part(now, node, part, actions),
-            // Requests of `strict` rules do not pass through here.
+            // The mesh does not handle requests of `strict` rules.
             Frame::Ask(_) | Frame::Answer(_) => {}
         }
     }
@@ -110,11 +110,11 @@ impl Mesh {
     fn on_hello(&mut self, now: &Now<'_>, node: NodeId, hello: &Hello, actions: &mut Vec<Action>) {
         let at = now.mono().as_nanos();
         let why = if hello.version != VERSION {
-            Some("speaks another version of the protocol")
+            Some("uses another protocol version")
         } else if hello.cluster != self.config.cluster {
             Some("belongs to another cluster")
         } else if hello.node != node {
-            Some("says that it is another node")
+            Some("claims another node id")
         } else {
             None
         };
@@ -135,7 +135,7 @@ impl Mesh {
         self.check_pull(now, actions);
     }
 
-    /// Another node says which deltas it lacks.
+    /// Starts sending deltas after `from`, which is the last one that the peer has.
     fn on_resume(&mut self, at: u64, node: NodeId, from: u64, actions: &mut Vec<Action>) {
         let head = self.ring.head();
         if from > head {
@@ -151,7 +151,7 @@ impl Mesh {
         self.pump(at, node, actions);
     }
 
-    /// Another node says what it will send.
+    /// Records the last delta that the peer announces. On a gap, a snapshot is needed.
     fn on_head(&mut self, now: &Now<'_>, node: NodeId, head: u64, gap: bool, actions: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.has_gap = gap;
@@ -177,14 +177,14 @@ impl Mesh {
             return;
         }
         let Ok(body) = DeltaBody::decode(&delta.body) else {
-            actions.push(Action::Close { peer: node, why: "sent a delta that cannot be read" });
+            actions.push(Action::Close { peer: node, why: "sent a malformed delta" });
             return;
         };
         if body.blocks.iter().any(|(number, _)| !link.params.contains_key(number)) {
-            actions.push(Action::Close { peer: node, why: "refers to limits that it has not sent" });
+            actions.push(Action::Close { peer: node, why: "refers to unknown limits" });
             return;
         }
-        // What was taken after a reset within the tick follows it.
+        // Resets come first: charges in the same delta were taken after them.
         body.resets.iter().for_each(|(key, generation)| self.table.apply_reset(now, *key, *generation));
         let age = Nanos::from_nanos(delta.age);
         for (number, items) in &body.blocks {

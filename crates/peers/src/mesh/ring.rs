@@ -1,4 +1,4 @@
-//! The deltas of this node that another node may still need.
+//! Ring of this node's deltas that other nodes may still need.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use crate::table::SharedLimits;
 /// A delta, encoded once for all nodes.
 #[derive(Debug)]
 pub(super) struct RingDelta {
-    /// When the last of it was taken, by the monotonic clock, in nanoseconds.
+    /// Monotonic time of the last charge, in nanoseconds.
     pub(super) taken_at: u64,
     pub(super) body: Arc<[u8]>,
-    /// The limits that it refers to.
+    /// Limits that the delta refers to.
     pub(super) limits: Vec<Arc<SharedLimits>>,
-    /// The bytes of all deltas before it.
+    /// Total bytes of all earlier deltas.
     offset: u64,
 }
 
-/// The last deltas, in order, bounded in bytes.
+/// The most recent deltas in order, bounded in bytes.
 #[derive(Debug)]
 pub(super) struct Ring {
     deltas: VecDeque<RingDelta>,
-    /// The number of the last delta.
+    /// Sequence number of the last delta.
     head: u64,
     bytes: usize,
     max_bytes: usize,
-    /// The bytes of all deltas that ever were.
+    /// Total bytes of all deltas ever added.
     total: u64,
 }
 
@@ -34,7 +34,7 @@ impl Ring {
         Self { deltas: VecDeque::new(), head: 0, bytes: 0, max_bytes, total: 0 }
     }
 
-    /// Adds the next delta, and removes the oldest while there are too many bytes. The last one stays in any case.
+    /// Adds the next delta and evicts the oldest ones while the size limit is exceeded. The last delta always stays.
     pub(super) fn push(&mut self, taken_at: u64, body: Arc<[u8]>, limits: Vec<Arc<SharedLimits>>) {
         self.head += 1;
         let size = body.len() + size_of::<RingDelta>();
@@ -59,17 +59,17 @@ impl Ring {
         }
     }
 
-    /// Returns the number of the last delta; zero if there was none.
+    /// Returns the sequence number of the last delta, or 0 if there was none.
     pub(super) fn head(&self) -> u64 {
         self.head
     }
 
-    /// Returns the number of the oldest delta that is still there, or of the next one.
+    /// Returns the sequence number of the oldest delta in the ring, or of the next one if the ring is empty.
     fn first(&self) -> u64 {
         self.head + 1 - self.deltas.len() as u64
     }
 
-    /// Returns whether all deltas after `from` are there.
+    /// Returns whether all deltas after `from` are in the ring.
     pub(super) fn holds_after(&self, from: u64) -> bool {
         from <= self.head && from + 1 >= self.first()
     }
@@ -79,7 +79,7 @@ impl Ring {
         self.deltas.get(usize::try_from(place).ok()?)
     }
 
-    /// Returns the bytes of the deltas from `from` to before `to`, as far as they are there.
+    /// Returns the bytes of the deltas in `from..to` that are still in the ring.
     pub(super) fn bytes_between(&self, from: u64, to: u64) -> u64 {
         let offset = |seq: u64| self.get(seq).map_or(self.total, |delta| delta.offset);
         offset(to).saturating_sub(offset(from.max(self.first())))
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn oldest_deltas_go_first_and_the_last_one_stays() {
+    fn oldest_deltas_are_evicted_first_and_the_last_one_stays() {
         let mut ring = Ring::new(3 * (100 + size_of::<RingDelta>()));
         assert!(ring.holds_after(0) && !ring.holds_after(1));
         for number in 1..=5 {

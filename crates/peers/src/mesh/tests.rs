@@ -12,7 +12,7 @@ use crate::wire::{self, Delta};
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 
-/// Nodes with links that take no time.
+/// Nodes whose links have no latency.
 struct Cluster {
     at: u64,
     nodes: Vec<Node>,
@@ -53,7 +53,7 @@ impl Cluster {
         self.nodes.push(Node { mesh, table, actions: Vec::new() });
     }
 
-    /// A cluster whose nodes are linked and ready.
+    /// Creates a cluster whose nodes are linked and ready.
     fn ready(count: usize) -> Self {
         let mut cluster = Self::new(count);
         cluster.link_all();
@@ -112,7 +112,7 @@ impl Cluster {
         }
     }
 
-    /// Lets time pass, in steps of 10 ms.
+    /// Advances time in steps of 10 ms.
     fn run(&mut self, time: u64) {
         let end = self.at + time;
         self.deliver();
@@ -152,7 +152,7 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
     let mut cluster = Cluster::ready(3);
     let limits = limits("4/s", 4);
     let key = cluster.nodes[0].table.fingerprint(b"customer");
-    // Deltas that are sent at once are a millisecond apart.
+    // Urgent deltas are at least a millisecond apart.
     cluster.at += 2 * MILLI;
     for node in 0..3 {
         (0..4).for_each(|_| assert!(cluster.take(node, key, &limits, 1)));
@@ -163,7 +163,7 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
     assert_eq!(cluster.used(key), [12, 12, 12]);
     assert_eq!(cluster.nodes[0].table.counts().overshoot, 8);
     cluster.run(2_000 * MILLI);
-    assert!((0..3).all(|node| !cluster.take(node, key, &limits, 1)), "the debt is paid back first");
+    assert!((0..3).all(|node| !cluster.take(node, key, &limits, 1)), "the debt is repaid first");
     cluster.run(250 * MILLI);
     assert!(cluster.take(0, key, &limits, 1));
 }
@@ -182,7 +182,7 @@ fn deltas_are_replayed_after_a_broken_link_and_count_once() {
     cluster.deliver();
     assert_eq!(cluster.used(key(1)), [23, 23]);
     cluster.run(SECOND);
-    // A frame that arrives again changes nothing.
+    // A duplicate frame changes nothing.
     let body = cluster.nodes[0].mesh.ring.get(1).unwrap().body.clone();
     cluster.on(1, Event::Frame { peer: NodeId(0), frame: Frame::Delta(Delta { seq: 1, age: 0, body }) });
     assert_eq!(cluster.used(key(1)), [23, 23]);
@@ -191,11 +191,11 @@ fn deltas_are_replayed_after_a_broken_link_and_count_once() {
 }
 
 #[test]
-fn node_that_joins_knows_all_states_before_it_is_ready() {
+fn joining_node_has_all_states_before_it_is_ready() {
     let mut cluster = Cluster::ready(2);
     let limits = limits("1/day", 1_000);
     (0..500).for_each(|number| assert!(cluster.take(0, key(number), &limits, number + 1)));
-    // Not yet sent when the snapshot is made: it counts once nevertheless.
+    // Unsent when the snapshot is taken, and still counted only once.
     cluster.add(16 << 20);
     cluster.link(2, 0);
     cluster.link(2, 1);
@@ -210,7 +210,7 @@ fn node_that_joins_knows_all_states_before_it_is_ready() {
 }
 
 #[test]
-fn node_that_joins_waits_for_a_snapshot_that_makes_progress_and_not_for_one_that_does_not() {
+fn joining_node_waits_only_for_a_snapshot_that_makes_progress() {
     let mut cluster = Cluster::ready(1);
     (0..200).for_each(|number| assert!(cluster.take(0, key(number), &limits("1/day", 1_000), 9)));
     cluster.add(16 << 20);
@@ -226,10 +226,10 @@ fn node_that_joins_waits_for_a_snapshot_that_makes_progress_and_not_for_one_that
         }
         assert!(cluster.at < start + 25 * SECOND);
     }
-    assert!(cluster.at > start + 2 * SECOND, "it did not wait");
+    assert!(cluster.at > start + 2 * SECOND, "the node did not wait");
     assert!(cluster.nodes[1].actions.iter().any(|action| matches!(action, Action::Ready { complete: true })));
     assert_eq!(cluster.used(key(150)), [9, 9]);
-    // Nothing answers the request for a snapshot.
+    // No peer answers the snapshot request.
     cluster.add(16 << 20);
     cluster.link(0, 2);
     let start = cluster.at;
@@ -267,7 +267,7 @@ fn node_that_missed_more_than_the_ring_holds_gets_a_snapshot() {
         let used = cluster.used(key(number));
         assert!(used.iter().all(|one| *one == used[0]) && used[0] > 0, "{used:?}");
     }
-    // From then on by deltas again.
+    // Afterwards, deltas work again.
     assert!(cluster.take(0, key(1), &limits, 1));
     let before = cluster.used(key(1))[0];
     cluster.run(200 * MILLI);
@@ -296,7 +296,7 @@ fn reset_reaches_all_nodes_and_a_snapshot_does_not_undo_it() {
 }
 
 #[test]
-fn node_that_leaves_waits_for_acknowledgements() {
+fn leaving_node_waits_for_acknowledgements() {
     let mut cluster = Cluster::ready(3);
     assert!(cluster.take(2, key(1), &limits("1/day", 100), 9));
     cluster.on(2, Event::Leave);
@@ -309,11 +309,11 @@ fn node_that_leaves_waits_for_acknowledgements() {
     let routes: BTreeSet<bool> = (0..100)
         .map(|number| cluster.nodes[0].mesh.homes().route(key(number), Hop::Origin) == Route::To(NodeId(2)))
         .collect();
-    assert_eq!(routes, BTreeSet::from([false]), "it is home no longer");
+    assert_eq!(routes, BTreeSet::from([false]), "the leaving node is no longer a home");
 }
 
 #[test]
-fn only_a_majority_strikes_silent_nodes() {
+fn only_a_majority_removes_silent_nodes() {
     let mut cluster = Cluster::ready(5);
     for one in 0..2 {
         (2..5).for_each(|other| cluster.cut(one, other));
@@ -333,14 +333,14 @@ fn only_a_majority_strikes_silent_nodes() {
 }
 
 #[test]
-fn of_two_halves_the_one_with_the_lowest_id_goes_on() {
+fn half_with_the_lowest_id_keeps_deciding() {
     let mut cluster = Cluster::ready(2);
     cluster.cut(0, 1);
     assert_eq!([0, 1].map(|node| cluster.nodes[node].mesh.homes().has_majority()), [true, false]);
 }
 
 #[test]
-fn process_that_replaces_another_at_its_address_takes_its_place_in_the_count() {
+fn new_process_at_an_address_replaces_the_old_one_in_the_count() {
     let mut cluster = Cluster::ready(2);
     let member = |node, address: &str, state| Member { node: NodeId(node), address: address.into(), state };
     cluster.on(0, Event::Members(vec![member(1, "b:7400", MemberState::Ready)]));
@@ -350,27 +350,23 @@ fn process_that_replaces_another_at_its_address_takes_its_place_in_the_count() {
 }
 
 #[test]
-fn frames_against_the_protocol_close_the_link() {
+fn protocol_violations_close_the_link() {
     let hello = |version, cluster, node| {
         Frame::Hello(Hello { version, cluster, node: NodeId(node), state: MemberState::Ready, resume: None })
     };
     let body: Arc<[u8]> = [1, 9, 1].into();
     let cases = [
-        (false, Frame::Ack { seq: 0, state: MemberState::Ready }, "the first frame is not a greeting"),
-        (false, hello(VERSION + 1, 7, 1), "speaks another version of the protocol"),
+        (false, Frame::Ack { seq: 0, state: MemberState::Ready }, "first frame is not a greeting"),
+        (false, hello(VERSION + 1, 7, 1), "uses another protocol version"),
         (false, hello(VERSION, 8, 1), "belongs to another cluster"),
-        (false, hello(VERSION, 7, 2), "says that it is another node"),
+        (false, hello(VERSION, 7, 2), "claims another node id"),
         (true, Frame::Ack { seq: 99, state: MemberState::Ready }, "acknowledges a delta that was not sent"),
         (true, Frame::Resume { from: 99 }, "resumes after the last delta"),
-        (true, Frame::Want { part: u32::MAX }, "asks for a part of a snapshot that does not exist"),
-        (true, Frame::Params { number: 1, code: [7, 7][..].into() }, "sent limits that cannot be shared"),
+        (true, Frame::Want { part: u32::MAX }, "requests a snapshot part that does not exist"),
+        (true, Frame::Params { number: 1, code: [7, 7][..].into() }, "sent limits that nodes cannot share"),
         (true, Frame::Delta(Delta { seq: 9, age: 0, body: body.clone() }), "skipped a delta"),
-        (true, Frame::Delta(Delta { seq: 1, age: 0, body: body.clone() }), "sent a delta that cannot be read"),
-        (
-            true,
-            Frame::Delta(Delta { seq: 1, age: 0, body: [1, 5, 0, 0][..].into() }),
-            "refers to limits that it has not sent",
-        ),
+        (true, Frame::Delta(Delta { seq: 1, age: 0, body: body.clone() }), "sent a malformed delta"),
+        (true, Frame::Delta(Delta { seq: 1, age: 0, body: [1, 5, 0, 0][..].into() }), "refers to unknown limits"),
     ];
     for (is_greeted, frame, why) in cases {
         let mut cluster = Cluster::new(1);
@@ -391,7 +387,7 @@ fn silent_link_is_closed_unless_this_node_was_paused() {
     cluster.run(900 * MILLI);
     assert!(cluster.closed.is_empty());
     cluster.run(300 * MILLI);
-    assert!(cluster.closed.contains(&"nothing arrived for a second"));
+    assert!(cluster.closed.contains(&"nothing received for a second"));
     let mut paused = Cluster::ready(2);
     paused.at += 5 * SECOND;
     paused.run(300 * MILLI);
@@ -399,7 +395,7 @@ fn silent_link_is_closed_unless_this_node_was_paused() {
 }
 
 #[test]
-fn update_of_a_key_takes_at_most_24_bytes_per_node() {
+fn key_update_takes_at_most_24_bytes_per_node() {
     let mut cluster = Cluster::ready(3);
     let limits = limits("1000/s", 1_000);
     let before = cluster.bytes;
@@ -407,7 +403,7 @@ fn update_of_a_key_takes_at_most_24_bytes_per_node() {
         (0..300).for_each(|number| assert!(cluster.take(0, key(tick * 7 + number), &limits, 1 + number % 100)));
         cluster.run(100 * MILLI);
     }
-    // All frames of all three nodes in this second, acknowledgements and signs of life included.
+    // All frames of all three nodes in this second, including acknowledgements and keepalives.
     let per_update = (cluster.bytes - before) as f64 / (10.0 * 300.0 * 2.0);
     println!("{per_update:.1} bytes per key update and node");
     assert!(per_update <= 24.0, "{per_update}");

@@ -1,10 +1,12 @@
 //! Groups whose charges have several homes.
 //!
-//! Such a group takes from one after the other, in order of their ids, and last from this node. If
-//! one refuses or does not answer, what the others took is given back. All nodes take in the same order, so two groups
-//! cannot refuse each other over the last tokens. Answers say what is left after that, so places that gave something back are
-//! looked at again: a refusal costs one more round trip if it was not the first place that refused. While a group holds tokens that are given back later, their bucket refills:
-//! that can exceed a limit by what is held, at most by the rate times the time in which such holds overlap.
+//! Such a group charges the homes one after the other, in id order, and this node last. If one refuses or does not
+//! answer, the other charges are refunded. All nodes use the same order, so two groups cannot refuse each other over
+//! the last tokens. Answers report the remaining amounts after the refunds, so homes with refunds are peeked at again.
+//! A refusal therefore costs one more round trip unless the first home refused.
+//!
+//! While a group holds tokens that it later refunds, their bucket keeps refilling. That can exceed a limit by the held
+//! amount, but at most by the rate times the duration of such overlapping holds.
 
 use tokio::time::Instant;
 use tollgate_core::{Ask as Amount, Cost, Stamps};
@@ -16,7 +18,7 @@ use crate::ask::{AskCharge, ChargeAnswer};
 use crate::table::{Charge, Verb};
 
 impl PeerStore {
-    /// Gives back what charges took, without waiting for an answer.
+    /// Refunds charges without waiting for an answer.
     fn give_back(&self, node: Option<NodeId>, taken: &[(&GroupPart<'_>, Cost, Stamps)]) {
         let taken: Vec<_> = taken.iter().filter(|(_, cost, _)| *cost > Cost::ZERO).collect();
         if taken.is_empty() {
@@ -41,13 +43,13 @@ impl PeerStore {
                     stamps: Some(*stamps),
                     ..part.asked()
                 });
-                // A home that cannot be reached keeps it as spent.
+                // Best effort: an unreachable home keeps the tokens as spent.
                 drop(self.ask(node, Verb::Refund, refunds.collect()));
             }
         }
     }
 
-    /// Decides a group whose charges are decided in several places, one place after the other.
+    /// Decides a group whose charges have several homes, one home after the other.
     pub(super) async fn decide_in_order(
         &self,
         verb: Verb,
@@ -55,7 +57,7 @@ impl PeerStore {
         deadline: Instant,
     ) -> Result<GroupDecision, StoreError> {
         let mut places: Vec<Option<NodeId>> = parts.iter().map(|part| part.at).collect();
-        // This node comes last: it needs no round trip, so the others hold their parts only briefly.
+        // This node comes last: it needs no round trip, so the homes hold their parts only briefly.
         places.sort_unstable_by_key(|place| (place.is_none(), *place));
         places.dedup();
         let mut answers: Vec<Option<ChargeAnswer>> = vec![None; parts.len()];
@@ -63,7 +65,7 @@ impl PeerStore {
         for place in &places {
             let indexes: Vec<usize> = (0..parts.len()).filter(|index| parts[*index].at == *place).collect();
             let here: Vec<&GroupPart<'_>> = indexes.iter().map(|index| &parts[*index]).collect();
-            // After a refusal the others are only looked at: their answers are wanted, their takings are not.
+            // After a refusal, the remaining homes are only peeked at for their reports.
             let verb = if verb == Verb::Check && outcome == Ok(false) { Verb::Peek } else { verb };
             let answered = match place {
                 None => {
@@ -80,7 +82,7 @@ impl PeerStore {
                 Ok(mut answered) => {
                     if verb == Verb::Check && !answered.iter().all(|answer| answer.outcome.is_admitted()) {
                         outcome = Ok(false);
-                        // A place takes all of its charges or none, so there is nothing to give back.
+                        // A home charges all of its parts or none, so it has nothing to refund.
                         answered.iter_mut().for_each(untake);
                     }
                     indexes.iter().zip(answered).for_each(|(index, answer)| answers[*index] = Some(answer));
@@ -103,8 +105,8 @@ impl PeerStore {
         Ok(GroupDecision { answers: answers.collect(), at })
     }
 
-    /// Gives back what the parts of a group took: all of it if the group is not admitted, otherwise what is more than the least of
-    /// those that take up to an amount. Returns the parts that gave something back, by place.
+    /// Refunds excess charges. A refused group refunds everything. In an admitted group, each `UpTo` part is reduced to
+    /// the smallest amount that any of them took. Returns the parts with refunds, by home.
     fn settle(
         &self,
         parts: &[GroupPart<'_>],
@@ -137,8 +139,8 @@ impl PeerStore {
         changed
     }
 
-    /// Replaces what the answers of these parts say is left by what is left now. An answer that does not arrive in time stays as
-    /// it is.
+    /// Updates the reports of these parts after their refunds. An answer that does not arrive in time leaves the old
+    /// report in place.
     async fn look_again(
         &self,
         parts: &[GroupPart<'_>],
@@ -166,7 +168,7 @@ impl PeerStore {
                         }
                     });
                 }
-                // Sent after the refund on the same link, so it is answered after it.
+                // Sent after the refund on the same link, so it is answered after the refund.
                 Some(node) => {
                     let charges = here.iter().map(|part| part.asked()).collect();
                     asked.extend(self.ask(*node, Verb::Peek, charges).map(|pending| (indexes, pending)));

@@ -8,7 +8,7 @@ use tollgate_core::{Ask as Amount, Limit, TokenBucket};
 use tollgate_engine::store::{GroupAnswer, SyncEvery};
 use tollgate_testkit::eventually::{PATIENCE, eventually_async};
 
-/// A limit of 4 at a time, which refills so slowly that the length of a test does not matter.
+/// A limit with a burst of 4 that refills too slowly to matter during a test.
 fn four_an_hour() -> Limits {
     Limit::from(TokenBucket::new("4/h".parse().unwrap(), 4).unwrap()).into()
 }
@@ -21,7 +21,7 @@ impl tollgate::ledger::LimitTable for NoTable {
     }
 }
 
-/// Returns addresses that are free, unless another process takes them.
+/// Returns free addresses. Another process may still take them.
 fn addresses<const N: usize>() -> [SocketAddr; N] {
     let listeners = [(); N].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap())
@@ -48,7 +48,7 @@ async fn three() -> ([SocketAddr; 3], [PeerStore; 3]) {
     (all, nodes)
 }
 
-/// Waits until all nodes are linked to all others and know that they are ready.
+/// Waits until all nodes are linked and know that all others are ready.
 async fn agree(nodes: &[PeerStore]) {
     eventually_async("all nodes see all others", async || {
         nodes.iter().all(|node| {
@@ -112,7 +112,7 @@ impl<'a> Query<'a> {
         self.of(node, |answer| answer.outcome().is_admitted()).await.unwrap()
     }
 
-    /// Returns the wait of a refusal, in whole tokens.
+    /// Returns the retry wait of a refusal, converted to whole tokens.
     async fn owed(self, node: &PeerStore) -> u64 {
         let wait = |answer: GroupAnswer<'_>| match answer.charges()[0].outcome {
             tollgate::Outcome::Deny(tollgate::Retry::After(wait)) => wait.as_nanos().div_ceil(900_000_000_000),
@@ -122,12 +122,12 @@ impl<'a> Query<'a> {
     }
 }
 
-/// Returns a key whose home is the node at an index.
+/// Returns a key whose home is the node at index `home`.
 fn key_of(nodes: &[PeerStore], home: usize) -> String {
     keys_of(nodes, home).next().unwrap()
 }
 
-/// Returns keys whose home is the node at an index.
+/// Returns keys whose home is the node at index `home`.
 fn keys_of(nodes: &[PeerStore], home: usize) -> impl Iterator<Item = String> {
     let homes = nodes[0].shared.homes.load();
     let names = (0..).map(|number| format!("key {number}"));
@@ -149,18 +149,18 @@ async fn strict_limit_is_exact_whichever_node_is_asked() {
         for turn in 0..9 {
             admitted += u64::from(Query::strict(&keys).passes(&nodes[turn % 3]).await);
         }
-        assert_eq!(admitted, 4, "of the home {home}");
+        assert_eq!(admitted, 4, "home {home}");
     }
     let asked: u64 = nodes.iter().map(|node| node.status().links.asked).sum();
     let answered: u64 = nodes.iter().map(|node| node.status().links.answered).sum();
-    assert!(asked == 18 && answered == 18, "two of three are asked of another node: {asked}, {answered}");
+    assert!(asked == 18 && answered == 18, "two of three requests go to another node: {asked}, {answered}");
 }
 
 #[tokio::test]
-async fn eventual_limit_is_decided_locally_and_what_passed_too_much_is_owed() {
+async fn eventual_limit_is_decided_locally_and_overshoot_becomes_debt() {
     let (_, nodes) = three().await;
     let keys = ["k"];
-    // All at once: no node has heard of the others yet.
+    // All at once, before any node has received another's deltas.
     let mut passed = 0;
     for node in &nodes {
         for _ in 0..4 {
@@ -169,7 +169,7 @@ async fn eventual_limit_is_decided_locally_and_what_passed_too_much_is_owed() {
     }
     assert!((4..=12).contains(&passed));
     for (index, node) in nodes.iter().enumerate() {
-        eventually_async("everything is known everywhere", async || {
+        eventually_async("every node has all charges", async || {
             Query::eventual(&keys).peek().owed(node).await == passed - 4 + 1
         })
         .await;
@@ -190,26 +190,27 @@ async fn group_over_several_homes_is_charged_all_or_none() {
     assert!(!Query::strict(&keys).passes(&nodes[1]).await, "the last key is used up");
     for key in &keys[..2] {
         let left = |answer: GroupAnswer<'_>| answer.reports(&answer.charges()[0])[0].remaining;
-        eventually_async("what was taken is given back", async || {
+        eventually_async("the charges are refunded", async || {
             Query::strict(&[key]).peek().of(&nodes[2], left).await.unwrap() == 3
         })
         .await;
     }
-    // Charges that take up to an amount all take the same.
+    // All `UpTo` charges of a group take the same amount.
     let up_to = Query { amount: Amount::UpTo(Cost::new(9)), ..Query::strict(&keys[..2]) };
     let taken = |answer: GroupAnswer<'_>| answer.charges().iter().map(|charge| charge.taken.get()).collect::<Vec<_>>();
     assert!(Query::strict(&keys[..1]).passes(&nodes[0]).await);
     assert_eq!(up_to.of(&nodes[2], taken).await.unwrap(), [2, 2]);
     let left = |answer: GroupAnswer<'_>| answer.reports(&answer.charges()[0])[0].remaining;
-    eventually_async("the rest is given back", async || {
+    eventually_async("the excess is refunded", async || {
         Query::strict(&keys[1..2]).peek().of(&nodes[0], left).await.unwrap() == 1
     })
     .await;
 }
 
-/// A defect: of two charges with the same home, of which one is refused, the other was given back and had not been taken.
+/// Regression: of two charges with the same home, one was refused, and the other was refunded although it had not been
+/// charged.
 #[tokio::test]
-async fn refused_group_over_several_homes_gives_back_only_what_it_took() {
+async fn refused_group_over_several_homes_refunds_only_its_charges() {
     let (_, nodes) = three().await;
     let same: Vec<String> = keys_of(&nodes, 1).take(2).collect();
     let other = key_of(&nodes, 2);
@@ -263,7 +264,7 @@ async fn rolling_restart_resets_nothing() {
         for key in &keys {
             for node in &nodes {
                 let is_refused = |answer: GroupAnswer<'_>| !answer.outcome().is_admitted();
-                eventually_async("one of the others is home, and refuses", async || {
+                eventually_async("another node is home and refuses", async || {
                     Query::strict(&[key]).of(node, is_refused).await.is_ok_and(|is_refused| {
                         assert!(is_refused, "{key} while {own} is stopped");
                         true
@@ -318,7 +319,7 @@ async fn secret_is_replaced_by_rolling_restarts_that_reset_nothing() {
 }
 
 #[tokio::test]
-async fn home_that_dies_is_replaced_by_the_next_and_nothing_is_forgotten() {
+async fn next_node_replaces_a_dead_home_and_keeps_all_usage() {
     let (_, nodes) = three().await;
     let key = key_of(&nodes, 2);
     let keys = [&*key];
@@ -340,19 +341,19 @@ async fn home_that_dies_is_replaced_by_the_next_and_nothing_is_forgotten() {
 }
 
 #[tokio::test]
-async fn node_alone_of_three_decides_no_strict_rule_and_goes_on_with_eventual_ones() {
+async fn isolated_node_decides_eventual_rules_but_no_strict_ones() {
     let (_, nodes) = three().await;
     let [first, second, third] = nodes;
     drop((second, third));
     let key = ["k"];
-    eventually_async("it notices that it is alone", async || !first.has_majority()).await;
+    eventually_async("the node notices that it is isolated", async || !first.has_majority()).await;
     let error = Query::strict(&key).of(&first, |_| ()).await.unwrap_err();
     assert!(matches!(&error, StoreError::Unavailable { why } if why.contains("majority")), "{error}");
     assert!(Query::eventual(&key).passes(&first).await);
 }
 
 #[tokio::test]
-async fn wrong_secret_other_cluster_and_second_node_of_a_name_are_refused_and_others_unharmed() {
+async fn wrong_secret_cluster_or_duplicate_name_is_refused_without_harm() {
     let folder = tempfile::tempdir().unwrap();
     let secret = |name: &str, text: &str| {
         let path = folder.path().join(name);
@@ -375,10 +376,10 @@ async fn wrong_secret_other_cluster_and_second_node_of_a_name_are_refused_and_ot
         start_refused(3, &format!("{right}&cluster=other"), "other-cluster"),
         start_refused(4, &right, &all[0].to_string()),
     ];
-    // Each dials again and again, for longer than it would wait if no peer answered.
-    eventually_async("all of them are refused", async || nodes[0].status().links.refused >= 6 * 3).await;
+    // Each redials for longer than the join timeout.
+    eventually_async("all three nodes are refused", async || nodes[0].status().links.refused >= 6 * 3).await;
     for refused in &refused_nodes {
-        // As the first of a cluster of its own it would be a majority.
+        // On its own, a ready node would be a majority.
         assert_eq!(refused.status().stage, Stage::Joining, "{:?}", refused.status());
     }
     assert_eq!(nodes.each_ref().map(|node| node.status().nodes), [2, 2]);
@@ -391,7 +392,7 @@ async fn wrong_secret_other_cluster_and_second_node_of_a_name_are_refused_and_ot
 }
 
 #[tokio::test]
-async fn garbage_and_peers_that_never_read_are_cut_and_others_unharmed() {
+async fn garbage_and_silent_peers_are_dropped_without_harm() {
     let (all, nodes) = three().await;
     let garbage: [&[u8]; 5] =
         [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff\xff", b"\x05\0\0\0\xf0abcd", &[0; 64]];
@@ -400,10 +401,10 @@ async fn garbage_and_peers_that_never_read_are_cut_and_others_unharmed() {
         stream.write_all(bytes).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let closed = tokio::task::spawn_blocking(move || stream.read_to_end(&mut Vec::new()).map(drop));
-        // Closed with or without a reset.
+        // The connection may be closed with or without a reset.
         drop(closed.await.unwrap());
     }
-    // A peer that introduces itself and then never reads nor writes is silent, and cut.
+    // A peer that sends nothing after its greeting is silent and gets dropped.
     let mut silent = TcpStream::connect(all[0]).unwrap();
     let mut greeting = Vec::new();
     let record = crate::greeting::Record {
@@ -427,9 +428,9 @@ async fn garbage_and_peers_that_never_read_are_cut_and_others_unharmed() {
     assert_eq!(admitted, 4);
 }
 
-/// It sends signs of life, so it is not silent; what is written to it goes nowhere.
+/// The peer sends heartbeats, so it is not silent, but it never reads.
 #[tokio::test]
-async fn peer_that_never_reads_is_cut_although_it_sends_signs_of_life_and_others_are_unharmed() {
+async fn peer_that_never_reads_is_dropped_despite_its_heartbeats() {
     let (all, nodes) = three().await;
     let (node, state) = (NodeId(u64::MAX), crate::mesh::MemberState::Joining);
     let (address, name) = (addresses::<1>()[0], "deaf".to_owned());
@@ -452,7 +453,7 @@ async fn peer_that_never_reads_is_cut_although_it_sends_signs_of_life_and_others
         }
     });
     let start = Instant::now();
-    // Far more than the buffers of the system take.
+    // Far more than the socket buffers hold.
     assert!(outbox().unwrap().push(|to| to.resize(to.len() + (24 << 20), 0)));
     let mut admitted = 0;
     for turn in 0..9 {
@@ -460,6 +461,6 @@ async fn peer_that_never_reads_is_cut_although_it_sends_signs_of_life_and_others
     }
     assert_eq!(admitted, 4);
     eventually_async("it is cut", async || outbox().is_none()).await;
-    assert!(start.elapsed() >= Duration::from_secs(4), "it was cut for silence");
+    assert!(start.elapsed() >= Duration::from_secs(4), "the peer was dropped for silence");
     beats.join().unwrap();
 }

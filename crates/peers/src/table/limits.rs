@@ -1,4 +1,4 @@
-//! The limits of a charge as nodes share them, and all of them by id, by code and by number.
+//! Limits in the form that nodes share, interned by id and by encoded form.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,15 +9,16 @@ use tollgate_share::tally::with_debt;
 
 use crate::wire::limits::{LimitsCode, decode_limits, encode_limits};
 
-/// The most sets of limits that are remembered by id or code. Beyond it all are forgotten and interned again when used.
+/// Maximum number of interned limit sets. When it is reached, the table is cleared and limits are interned again on
+/// use.
 const MAX_LIMITS: usize = 1 << 16;
 
-/// The limits of a key as this node charges them.
+/// The limits of a rule, as nodes share them.
 #[derive(Debug)]
 pub struct SharedLimits {
-    /// As the rule has them.
+    /// As written in the rule.
     pub(crate) plain: Limits,
-    /// With room for debt: what several nodes took at once is owed.
+    /// With additional debt, because several nodes may take the same tokens at once.
     pub(crate) with_debt: Limits,
     code: LimitsCode,
     number: u32,
@@ -25,22 +26,22 @@ pub struct SharedLimits {
 }
 
 impl SharedLimits {
-    /// Returns the limits as bytes, as another node reads them.
+    /// Returns the encoded limits, as sent to other nodes.
     pub fn code(&self) -> &LimitsCode {
         &self.code
     }
 
-    /// Returns the number by which this node refers to these limits in deltas.
+    /// Returns this node's number for these limits in deltas.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Returns the limits of the rule.
+    /// Returns the limits as written in the rule.
     pub fn limits(&self) -> &Limits {
         &self.plain
     }
 
-    /// Returns how much of a key may be unsent before it is sent at once: a sixteenth of the capacity.
+    /// Returns the unsent amount from which a delta is sent at once: a sixteenth of the capacity.
     pub(crate) fn urgent_from(&self) -> u64 {
         self.urgent_from
     }
@@ -50,10 +51,10 @@ impl SharedLimits {
     }
 }
 
-/// Returns whether nodes can share these limits.
+/// Checks whether nodes can share these limits.
 ///
 /// # Errors
-/// Names the algorithm that cannot be shared, and says what to use instead.
+/// Names the algorithm that cannot be shared, and an alternative.
 pub fn check_limits(limits: &Limits) -> Result<(), String> {
     for limit in limits.as_slice() {
         let (what, instead) = match limit.params() {
@@ -66,17 +67,17 @@ pub fn check_limits(limits: &Limits) -> Result<(), String> {
             Params::Concurrency { .. } => ("concurrency", "a store on Redis"),
             Params::LeakyBucket { .. } => ("leaky_bucket", "token_bucket"),
             Params::IntervalBucket { .. } => ("interval_bucket", "token_bucket"),
-            Params::Unlimited | Params::DenyAll => ("a limit of nothing or of everything", "no limit"),
+            Params::Unlimited | Params::DenyAll => ("an unlimited or deny-all limit", "no limit"),
         };
         return Err(format!("{what} cannot be shared by peers; use {instead}"));
     }
     Ok(())
 }
 
-/// All limits that this node charges under.
+/// All limits in use on this node.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
-    /// By the caller's id, for the fast path.
+    /// By the engine's id, for the fast path.
     by_id: RwLock<HashMap<u32, Arc<SharedLimits>>>,
     by_code: Mutex<HashMap<LimitsCode, Arc<SharedLimits>>>,
     next: AtomicU32,
@@ -97,7 +98,7 @@ impl Interner {
         Ok(interned)
     }
 
-    /// Returns the limits with this code, of another node.
+    /// Returns the limits with this encoded form.
     pub(super) fn by_code(&self, code: &LimitsCode) -> Result<Arc<SharedLimits>, String> {
         let mut by_code = self.by_code.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = by_code.get(code) {
@@ -105,7 +106,7 @@ impl Interner {
         }
         let plain = decode_limits(code).map_err(|error| error.to_string())?;
         check_limits(&plain)?;
-        // A limit that takes centuries to refill has the debt of its rule only.
+        // A limit that takes centuries to refill gets no additional debt.
         let with_debt = with_debt(&plain).unwrap_or_else(|| plain.clone());
         let urgent_from = plain.capacity().div_ceil(16);
         let number = self.next.fetch_add(1, Ordering::Relaxed);

@@ -1,32 +1,33 @@
-//! How charges of other nodes change a state.
+//! Applies charges of other nodes to a state.
 //!
-//! A delta is charged as of the instant at which it was taken, `age` ago, so that a bucket refills from then on. Core takes
-//! an instant long before the state for a clock that was set back, and repairs the state; so a delta that lies before what
-//! the state still knows is dropped here, where it can no longer count, or charged to the earliest instant where it does.
+//! A delta is charged as of the instant `age` ago, so that a bucket refills from then on. The core treats an instant
+//! long before the state as a clock that was set back, and would repair the state. A delta from before the state's
+//! window is therefore handled here: it is dropped if it no longer counts, and otherwise charged to the earliest window
+//! that counts.
 
 use tollgate_core::{
     Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, Offset, Params, Phase, Time, WindowParams,
 };
 use tollgate_share::tally::RECENT;
 
-/// What is used of one limit, as it travels in a snapshot: rounded up to a fraction of 2⁻³² tokens.
+/// Used amount of one limit in a snapshot, rounded up to a multiple of 2⁻³² tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
     /// Whole tokens.
     pub whole: u64,
-    /// The rest, in units of 2⁻³² tokens.
+    /// Fraction in units of 2⁻³² tokens.
     pub part: u32,
 }
 
-/// The parts of a token in [`Used`].
+/// Units per token in [`Used::part`].
 const UNIT: u64 = 1 << 32;
 
-/// The result of a delta.
+/// Result of applying a delta.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Merged {
-    /// By how much more than before the key owes beyond its capacity.
+    /// Increase of the amount used beyond the capacity.
     pub(super) overshoot: u64,
-    /// What was too old to be charged in full.
+    /// Amount that was too old to be charged.
     pub(super) forgiven: u64,
 }
 
@@ -37,8 +38,8 @@ pub(super) fn as_of<'a>(now: &Now<'a>, age: Nanos) -> Now<'a> {
         .with_spread(now.spread())
 }
 
-/// Charges what another node took `age` ago, or gives it back if it is negative. What is older than a second
-/// takes only what is left.
+/// Applies a charge that another node made `age` ago. A negative cost is a refund. A charge older than a second takes
+/// only the remaining tokens.
 pub(super) fn apply(limits: &Limits, words: &mut [u64], now: &Now<'_>, age: Nanos, cost: i64) -> Merged {
     let mut merged = Merged::default();
     let mut first = 0;
@@ -60,13 +61,13 @@ pub(super) fn apply(limits: &Limits, words: &mut [u64], now: &Now<'_>, age: Nano
 
 type Cells<'a> = Offset<&'a mut [u64]>;
 
-/// Returns what was charged.
+/// Charges one limit and returns the charged amount.
 fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost: u64) -> u64 {
     let is_recent = age.as_nanos() <= RECENT;
     let then = as_of(now, age);
     let at = match limit.params() {
         Params::FixedWindow { window, phase } => match start_of(limit, cells, window) {
-            // The window of the delta has ended.
+            // The delta's window has ended.
             Some(start) if clock(&then, phase) < start => return 0,
             _ => then,
         },
@@ -76,7 +77,7 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
             }
             _ => then,
         },
-        // Slices are counted from now on: longer than they should be by their age.
+        // Old charges go into the current slice, so they count longer by their age.
         Params::SlidingSlices { window, .. } if !is_recent => {
             if age.as_nanos() > window.length.as_nanos() {
                 return 0;
@@ -101,7 +102,7 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
     if verdict.is_admitted() { verdict.taken().get() } else { 0 }
 }
 
-/// Charges the window before that of the state, as far as that leaves the limit unused.
+/// Charges the window before the current one, up to the limit's remaining amount.
 fn charge_previous(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, then: &Now<'_>, cost: u64) -> u64 {
     let Some(DecodedState::Windows { end, previous, used }) = limit.decode(cells) else { return 0 };
     let length = limit.window().map_or(0, Nanos::as_nanos);
@@ -115,7 +116,7 @@ fn charge_previous(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, then: &N
 }
 
 fn give_back(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost: u64) {
-    // An old refund would add tokens to those that have refilled since.
+    // An old refund would add to tokens that have already refilled.
     if age.as_nanos() > RECENT {
         return;
     }
@@ -125,7 +126,7 @@ fn give_back(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, co
         Params::SlidingWindow(window) => Some((window, Phase::Epoch)),
         _ => None,
     };
-    // What was taken in an earlier window is not given back to this one.
+    // A charge of an earlier window is not refunded to this one.
     if let Some((window, phase)) = window
         && start_of(limit, cells, window).is_some_and(|start| clock(&then, phase) < start)
     {
@@ -134,12 +135,12 @@ fn give_back(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, co
     limit.refund(cells, now, Cost::new(cost), None);
 }
 
-/// Returns the clock that windows of this phase go by.
+/// Returns the clock reading used by windows of this phase.
 fn clock(now: &Now<'_>, phase: Phase) -> u64 {
     if phase == Phase::FirstRequest { now.mono().as_nanos() } else { now.wall().as_nanos() }
 }
 
-/// Returns the first instant of the window that a state counts.
+/// Returns the start of the state's current window.
 fn start_of(limit: &Limit, cells: &Cells<'_>, window: WindowParams) -> Option<u64> {
     match limit.decode(cells)? {
         DecodedState::Window { end, .. } | DecodedState::Windows { end, .. } => {
@@ -149,7 +150,7 @@ fn start_of(limit: &Limit, cells: &Cells<'_>, window: WindowParams) -> Option<u6
     }
 }
 
-/// Returns the most that can be used of a limit, with its debt.
+/// Returns the maximum used amount: the capacity plus the debt.
 fn most(limit: &Limit) -> u64 {
     let debt = match limit.params() {
         Params::TokenBucket(bucket) => bucket.max_debt,
@@ -165,7 +166,7 @@ fn beyond_capacity(limit: &Limit, cells: &Cells<'_>, now: &Now<'_>) -> u64 {
     limit.used(cells, now).floor().saturating_sub(limit.capacity())
 }
 
-/// Returns what is used of each limit.
+/// Returns the used amount of each limit.
 pub(super) fn used(limits: &Limits, words: &[u64], now: &Now<'_>) -> Vec<Used> {
     let mut first = 0;
     let each = limits.as_slice().iter().map(|limit| {
@@ -177,8 +178,8 @@ pub(super) fn used(limits: &Limits, words: &[u64], now: &Now<'_>) -> Vec<Used> {
     each.collect()
 }
 
-/// Raises what is used of each limit to what another node knows; what is used more here stays. For a bucket this is the later of the
-/// two instants at which it is full.
+/// Raises the used amount of each limit to another node's value. A larger local value stays. For a bucket, the later of
+/// the two times at which it is full again wins.
 pub(super) fn raise(limits: &Limits, words: &mut [u64], now: &Now<'_>, used: &[Used]) {
     let mut first = 0;
     for (limit, other) in limits.as_slice().iter().zip(used) {
@@ -187,7 +188,7 @@ pub(super) fn raise(limits: &Limits, words: &mut [u64], now: &Now<'_>, used: &[U
         if let (Params::TokenBucket(bucket), Some(DecodedState::Bucket { ticks })) =
             (limit.params(), limit.decode(&cells))
         {
-            // In ticks, since what is used of a bucket is seldom whole.
+            // In ticks, because a bucket's used amount is rarely a whole number.
             let per = u128::from(bucket.rate.per().as_nanos());
             let owed = u128::from(other.whole) * per + (u128::from(other.part) * per).div_ceil(UNIT.into());
             let most = u128::from(most(limit)) * per;

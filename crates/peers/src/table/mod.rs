@@ -1,16 +1,16 @@
-//! The states of all keys of this node, shared by all its threads.
+//! The states of all keys on this node, shared by all its threads.
 //!
-//! Every decision of the node is made here: of `eventual` rules where they are asked, of `strict` rules if this
-//! node is the home of the key. What is taken is noted as *unsent* and drained by the mesh for the next delta; what
-//! other nodes took is charged by [`Table::apply`].
+//! Every decision of the node is made here: for `eventual` rules always, for `strict` rules if this node is the key's
+//! home. Charges are recorded as *unsent*, and the mesh drains them into the next delta. [`Table::apply`] applies the
+//! charges of other nodes.
 //!
-//! The table is divided into shards, each behind a mutex that is held only while a few states are changed. A
-//! group locks the shards of its keys in ascending order, so two groups cannot wait for each other, weighs all
-//! charges, and commits all or none.
+//! The table is divided into shards, each behind a mutex that is held only while a few states change. A group locks the
+//! shards of its keys in ascending order, so two groups cannot deadlock. It weighs all charges, then commits all or
+//! none.
 //!
-//! A table holds at most `max_keys` keys. When a shard is full, keys that have nothing used up are forgotten. If
-//! that is not enough, takes of new keys are counted in an entry that all keys without room share, per set of
-//! limits, and not broadcast; deltas of new keys are dropped and counted in [`TableCounts::dropped`].
+//! A table holds at most `max_keys` keys. A full shard evicts unused keys. If that is not enough, charges of new keys
+//! go to an overflow entry that all such keys with the same limits share. They are not broadcast. Deltas for new keys
+//! are dropped and counted in [`TableCounts::dropped`].
 
 mod limits;
 mod merge;
@@ -33,29 +33,29 @@ pub use shard::Standing;
 
 use crate::wire::limits::LimitsCode;
 
-/// What to do with the charges of a group.
+/// Operation on the charges of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// Takes all or nothing.
+    /// Charges all or none.
     Check,
-    /// Returns what [`Verb::Check`] would return, and changes nothing.
+    /// Returns what [`Verb::Check`] would return, without changing anything.
     Peek,
-    /// Gives back the cost of each charge, each independently.
+    /// Refunds each charge independently.
     Refund,
-    /// Discards the usage, on all nodes.
+    /// Discards the usage on all nodes.
     Reset,
 }
 
-/// A charge of one key.
+/// A charge against one key.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// The key.
+    /// Fingerprint of the key.
     pub key: Fingerprint,
-    /// Its limits, from [`Table::limits`].
+    /// Limits of the key, from [`Table::limits`].
     pub limits: &'a Arc<SharedLimits>,
-    /// The amount. A refund gives back [`Ask::cost`].
+    /// Amount to charge. A refund returns [`Ask::cost`].
     pub ask: Ask,
-    /// Where it was taken, for a refund.
+    /// Stamps of the charge to undo, for a refund.
     pub stamps: Option<Stamps>,
 }
 
@@ -64,64 +64,65 @@ pub struct Charge<'a> {
 pub struct Decided {
     /// Whether all charges were admitted.
     pub admitted: bool,
-    /// Whether much is unsent, so that the mesh should send a delta at once.
+    /// Whether many charges are unsent, so that the mesh should send a delta at once.
     pub urgent: bool,
 }
 
-/// What one node took of a key, or gave back.
+/// Net charges of one node against a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// The key.
+    /// Fingerprint of the key.
     pub key: Fingerprint,
-    /// The amount; negative if more was given back than taken.
+    /// Charged amount. Negative if refunds exceed charges.
     pub cost: i64,
 }
 
-/// What was taken of all keys since the last delta.
+/// All charges since the last delta.
 #[derive(Debug, Default)]
 pub struct Drained {
-    /// When the last of it was taken, by the monotonic clock. Counted as of the first, other nodes would refill what was not taken yet.
+    /// Monotonic time of the last charge. With the time of the first one, other nodes would refill tokens before they
+    /// were taken.
     pub taken_at: u64,
-    /// What was taken, with the limits of each key, in no order.
+    /// Charges with the limits of each key, unordered.
     pub items: Vec<(Arc<SharedLimits>, Item)>,
-    /// The keys that were reset, with their new generation.
+    /// Keys that were reset, with their new generation.
     pub resets: Vec<(Fingerprint, u32)>,
 }
 
 impl Drained {
-    /// Returns whether nothing happened.
+    /// Returns whether there are neither charges nor resets.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty() && self.resets.is_empty()
     }
 }
 
-/// One key of a snapshot.
+/// A key in a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The key.
+    /// Fingerprint of the key.
     pub key: Fingerprint,
-    /// How often it was reset.
+    /// How often the key was reset.
     pub generation: u32,
-    /// What is used of each of its limits.
+    /// Used amount of each limit.
     pub used: Vec<Used>,
 }
 
-/// Counts since the table was made.
+/// Counters since the table was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCounts {
-    /// The keys that have an entry.
+    /// Current number of entries.
     pub keys: u64,
-    /// Updates of other nodes that were dropped because the table was full.
+    /// Updates from other nodes that were dropped because the table was full.
     pub dropped: u64,
     /// Tokens that arrived too late to be charged in full.
     pub forgiven: u64,
     /// Tokens that all nodes together admitted beyond a limit.
     pub overshoot: u64,
-    /// Takes of keys without an entry.
+    /// Charges of keys without an entry.
     pub overflowed: u64,
 }
 
-/// The states of all keys.
+/// The states of all keys on this node.
 #[derive(Debug)]
 pub struct Table {
     shards: Box<[Mutex<Shard>]>,
@@ -141,10 +142,10 @@ struct TableCounters {
 type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 
 impl Table {
-    /// Maximum number of keys of a table: a shard of it still fits one frame of a snapshot.
+    /// Maximum number of keys in a table. A shard of such a table still fits into one snapshot frame.
     pub const MAX_KEYS: usize = 1 << 23;
 
-    /// Makes a table for `max_keys` keys, at most [`Table::MAX_KEYS`]. All nodes need the same secret.
+    /// Creates a table for `max_keys` keys, at most [`Table::MAX_KEYS`]. All nodes need the same secret.
     pub fn new(max_keys: usize, secret: Secret) -> Self {
         let max_keys = max_keys.clamp(1, Self::MAX_KEYS);
         let shards = (max_keys / 1_024).next_power_of_two().clamp(8, 1_024);
@@ -156,29 +157,29 @@ impl Table {
         }
     }
 
-    /// Returns the fingerprint of a key under the secret of the cluster.
+    /// Returns the fingerprint of a key under the cluster's secret.
     pub fn fingerprint(&self, key: &[u8]) -> Fingerprint {
         key.fingerprint(&self.secret)
     }
 
-    /// Returns limits as this table charges them. `id` identifies them within this process.
+    /// Returns the limits in the form that the table uses. `id` identifies them within this process.
     ///
     /// # Errors
-    /// As [`check_limits`].
+    /// See [`check_limits`].
     pub fn limits(&self, id: u32, limits: &Limits) -> Result<Arc<SharedLimits>, String> {
         self.limits.by_id(id, limits)
     }
 
-    /// Returns the limits that another node sent as bytes.
+    /// Returns the limits that another node sent in encoded form.
     ///
     /// # Errors
-    /// If the bytes are not the limits of anything that nodes can share.
+    /// If the bytes are malformed or nodes cannot share the limits.
     pub fn limits_of(&self, code: &LimitsCode) -> Result<Arc<SharedLimits>, String> {
         self.limits.by_code(code)
     }
 
-    /// Decides a group of charges, all or none, and calls `each` for every charge in order, after the decision about the group. No
-    /// two charges have the same key.
+    /// Decides a group of charges, all or none, then calls `each` for every charge in order. Keys within a group must
+    /// be distinct.
     pub fn decide(
         &self,
         now: &Now<'_>,
@@ -222,7 +223,7 @@ impl Table {
         for (index, charge) in charges.iter().enumerate() {
             let shard = shard_in(&mut guards, self.shard_of(charge.key));
             let now = now.with_spread(charge.key.parts().0);
-            // Charges that take up to an amount all take the same.
+            // All `UpTo` charges of a group take the same amount.
             if decided.admitted && matches!(charge.ask, Ask::UpTo(_)) && verdicts[index].taken() > least {
                 verdicts[index] = shard.weigh(charge, Ask::UpTo(least), &now);
             }
@@ -236,12 +237,13 @@ impl Table {
         decided
     }
 
-    /// Decides a check of one charge by the entry of its key, if the engine last charged it under the same id, and returns the
-    /// outcome, the report and whether a delta should be sent at once. `None`: the fast path does not apply and nothing has happened;
+    /// Fast path: checks one charge, if the engine last charged its key under the same id. Returns the outcome, the
+    /// report and whether a delta should be sent at once. `None`: the fast path does not apply and nothing has changed;
     /// call [`decide`](Self::decide), then [`note_id`](Self::note_id).
     ///
-    /// It looks up the key once instead of five times, and no limits. A decision of the engine takes 1,776 instructions, beside
-    /// 1,734 in memory; by the general path it had 0.26 of the speed of one in memory.
+    /// The fast path looks up the key once instead of five times, and does not look up the limits. An engine decision
+    /// takes 1,776 instructions, compared to 1,734 with the in-memory store. The general path reached only 26% of the
+    /// in-memory speed.
     pub(crate) fn try_check(
         &self,
         now: &Now<'_>,
@@ -252,12 +254,12 @@ impl Table {
         self.shard(self.shard_of(key)).try_check(key, limits_id, &now.with_spread(key.parts().0), cost)
     }
 
-    /// Notes the id under which the engine charges a key, for [`try_check`](Self::try_check).
+    /// Records the id under which the engine charges a key, for [`try_check`](Self::try_check).
     pub(crate) fn note_id(&self, key: Fingerprint, limits: &Arc<SharedLimits>, limits_id: u32) {
         self.shard(self.shard_of(key)).note_id(key, limits, limits_id);
     }
 
-    /// Charges what another node took `age` ago.
+    /// Applies a charge that another node made `age` ago.
     pub fn apply(&self, now: &Now<'_>, age: Nanos, limits: &Arc<SharedLimits>, item: &Item) {
         let now = now.with_spread(item.key.parts().0);
         let mut shard = self.shard(self.shard_of(item.key));
@@ -271,16 +273,16 @@ impl Table {
         self.counts.overshoot.fetch_add(merged.overshoot, Ordering::Relaxed);
     }
 
-    /// Carries out a reset of another node.
+    /// Applies a reset by another node.
     pub fn apply_reset(&self, now: &Now<'_>, key: Fingerprint, generation: u32) {
         let mut shard = self.shard(self.shard_of(key));
         if let Some(entry) = shard.entries.get_mut(&key) {
-            // Every node counts the resets that it has seen, so the counts agree once all are delivered.
+            // Every node counts the resets that it has seen, so the generations agree once all are delivered.
             entry.reset(generation.max(entry.generation.saturating_add(1)), &now.with_spread(key.parts().0));
         }
     }
 
-    /// Merges what another node knows of a key: the larger of what is used there and here, since the last reset.
+    /// Merges another node's state of a key: the larger used amount since the last reset wins.
     pub fn merge(&self, now: &Now<'_>, limits: &Arc<SharedLimits>, known: &Known) {
         let now = now.with_spread(known.key.parts().0);
         let mut shard = self.shard(self.shard_of(known.key));
@@ -292,13 +294,13 @@ impl Table {
         if known.generation > entry.generation {
             entry.reset(known.generation, &now);
         }
-        // What was used before a reset no longer counts.
+        // Usage from before a reset no longer counts.
         if known.generation == entry.generation {
             entry.raise(&now, &known.used);
         }
     }
 
-    /// Removes what was taken and not sent, of as many shards as hold at most `max_items` in all. Returns whether that was everything.
+    /// Drains unsent charges, whole shards at a time, up to about `max_items`. Returns whether everything was drained.
     pub fn drain(&self, max_items: usize, into: &mut Drained) -> bool {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -310,12 +312,12 @@ impl Table {
         true
     }
 
-    /// Returns the number of parts of a snapshot.
+    /// Returns the number of parts in a snapshot.
     pub fn parts(&self) -> u32 {
         self.shards.len() as u32
     }
 
-    /// Calls `each` for every key of a part of the table that has something used up.
+    /// Calls `each` for every used key in a part of the table.
     pub fn walk(&self, part: u32, now: &Now<'_>, mut each: impl FnMut(&Arc<SharedLimits>, Known)) {
         let Some(shard) = self.shards.get(part as usize) else { return };
         let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -326,7 +328,7 @@ impl Table {
         }
     }
 
-    /// Returns what is used of the first limit of a key, rounded up; zero if it has no entry.
+    /// Returns the used amount of a key's first limit, rounded up. Zero if the key has no entry.
     pub fn used(&self, key: Fingerprint, now: &Now<'_>) -> u64 {
         let shard = self.shard(self.shard_of(key));
         let entry = shard.entries.get(&key);
@@ -334,7 +336,7 @@ impl Table {
         used.map_or(0, |used| used.whole.saturating_add(u64::from(used.part > 0)))
     }
 
-    /// Returns what has happened since the table was made.
+    /// Returns the counters.
     pub fn counts(&self) -> TableCounts {
         let keys = self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).entries.len());
         TableCounts {
@@ -347,7 +349,7 @@ impl Table {
     }
 
     fn shard_of(&self, key: Fingerprint) -> usize {
-        // A power of two. The other part of the fingerprint selects the place within the shard.
+        // The shard count is a power of two. The other part of the fingerprint is the hash within the shard.
         key.parts().1 as usize & (self.shards.len() - 1)
     }
 
@@ -355,7 +357,7 @@ impl Table {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the shards of all charges, in ascending order.
+    /// Locks the shards of all charges in ascending order.
     fn lock(&self, charges: &[Charge<'_>]) -> Guards<'_> {
         let mut indices: SmallVec<[usize; 4]> = charges.iter().map(|charge| self.shard_of(charge.key)).collect();
         indices.sort_unstable();

@@ -1,4 +1,4 @@
-//! A part of the table: the entries behind one mutex.
+//! A shard of the table: the entries behind one mutex.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -11,76 +11,76 @@ use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Report, Stamps, V
 use super::merge::{self, Merged, Used};
 use super::{Charge, Drained, Item, SharedLimits};
 
-/// How long after a sweep that made no room the next one may happen, in nanoseconds.
+/// Minimum interval after an unsuccessful sweep, in nanoseconds.
 const SWEEP_APART: u64 = 1_000_000_000;
 
-/// The maximum number of entries that keys without their own entry share. Callers can send limits of their own, so there may be
-/// any number of limits; those beyond this share an entry, as a key does whose limits change.
+/// Maximum number of overflow entries per shard. Callers can send inline limits, so the number of limit sets is
+/// unbounded. Limits with the same slot share an entry, which then behaves like a key whose limits change.
 const MAX_OVERFLOW: u32 = 64;
 
 fn overflow_slot(limits: &SharedLimits) -> u32 {
     limits.number() % MAX_OVERFLOW
 }
 
-/// The words of a state: two for any single bucket.
+/// State words. Any single bucket needs two.
 type Words = SmallVec<[u64; 2]>;
 
 #[derive(Debug)]
 pub(super) struct Shard {
     max_keys: usize,
     pub(super) entries: HashMap<Fingerprint, Entry, BuildHasherDefault<FingerprintHasher>>,
-    /// The entries that keys without their own entry share, see [`overflow_slot`].
+    /// Overflow entries for keys without their own entry, by [`overflow_slot`].
     pub(super) overflow: HashMap<u32, Entry>,
-    /// The keys with something unsent.
+    /// Keys with unsent charges.
     dirty: Vec<Fingerprint>,
     resets: Vec<(Fingerprint, u32)>,
-    /// When something was last taken, by the monotonic clock.
+    /// Monotonic time of the last charge.
     taken_at: u64,
     swept_at: u64,
 }
 
-/// The state of a key.
+/// State of a key.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// The limits that it was last charged under.
+    /// Limits of the last admitted charge.
     pub(super) limits: Arc<SharedLimits>,
     words: Words,
-    /// How often it was reset.
+    /// How often the key was reset.
     pub(super) generation: u32,
-    /// What was taken here and is in no delta.
+    /// Local charges that are not yet in a delta.
     unsent: i64,
     is_dirty: bool,
-    /// The id under which the engine of this node last charged these limits.
+    /// Id under which this node's engine last charged these limits.
     charged_as: Option<u32>,
-    /// It was reset and not charged since, so the next charge begins it.
+    /// Whether the key was reset and not charged since. The next charge then starts a new state.
     is_reset: bool,
 }
 
-/// The result of a commit.
+/// Result of a commit.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Committed {
     pub(super) urgent: bool,
     pub(super) overflowed: bool,
 }
 
-/// The state of a key after the decision about its group.
+/// State of a key after its group was decided.
 #[derive(Debug)]
 pub struct Standing<'a> {
     verdict: Verdict<Stamps>,
     limits: &'a SharedLimits,
-    /// The limits that the state belongs to, if they are others.
+    /// Limits of the stored state, if they differ from the charge's.
     own: Option<&'a SharedLimits>,
     words: &'a [u64],
     now: Now<'a>,
 }
 
 impl Standing<'_> {
-    /// Returns what the limits say of this charge by itself; what was accepted back, for a refund.
+    /// Returns the verdict for this charge alone. For a refund, it contains the accepted amount.
     pub fn verdict(&self) -> &Verdict<Stamps> {
         &self.verdict
     }
 
-    /// Returns the report of each limit, with `retry` for another request of `cost`.
+    /// Returns one report per limit, with `retry` for another request of `cost`.
     pub fn reports(&self, cost: Cost) -> SmallVec<[Report; 2]> {
         let limits = &self.limits.with_debt;
         match self.own {
@@ -116,18 +116,18 @@ impl Entry {
         merge::raise(&self.limits.with_debt, &mut self.words, now, used);
     }
 
-    /// Discards what is used.
+    /// Discards the usage.
     pub(super) fn reset(&mut self, generation: u32, now: &Now<'_>) {
         (self.generation, self.unsent, self.is_reset) = (generation, 0, true);
         self.charged_as = None;
         self.limits.with_debt.init(&mut *self.words, now);
     }
 
-    /// Decides under the limits of a charge, without changing anything.
+    /// Decides under the charge's limits without changing anything.
     fn weigh(&self, limits: &Arc<SharedLimits>, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
         let same = self.limits.is_same(limits);
         match ask {
-            // The debt that a rule allows is not that which nodes need.
+            // The rule's own debt applies, not the additional debt of shared limits.
             Ask::Regardless(_) => limits.plain.weigh_from(&self.limits.with_debt, &*self.words, now, ask),
             Ask::Exactly(_) | Ask::UpTo(_) if same => limits.with_debt.weigh(&*self.words, now, ask),
             Ask::Exactly(_) | Ask::UpTo(_) => {
@@ -136,8 +136,8 @@ impl Entry {
         }
     }
 
-    /// Returns whether the key counts as new: it was reset, or it has nothing used under other limits, and under these a new key
-    /// starts with less than everything.
+    /// Returns whether the key counts as new under these limits: it was reset, or it is unused under other limits and
+    /// these limits do not start full.
     fn is_new_under(&self, limits: &Arc<SharedLimits>, now: &Now<'_>) -> bool {
         let is_unused = || {
             !self.limits.is_same(limits)
@@ -182,7 +182,7 @@ impl Shard {
         }
     }
 
-    /// Decides a check of one charge under the limits with this id of the engine, without finding these; see [`Table::try_check`].
+    /// Fast path: checks one charge by the engine's limits id, without looking up the limits. See [`Table::try_check`].
     ///
     /// [`Table::try_check`]: super::Table::try_check
     pub(super) fn try_check(
@@ -207,14 +207,14 @@ impl Shard {
         Some((outcome, report, urgent))
     }
 
-    /// Notes the id under which the engine charges a key under these limits.
+    /// Records the id under which the engine charges a key with these limits.
     pub(super) fn note_id(&mut self, key: Fingerprint, limits: &Arc<SharedLimits>, limits_id: u32) {
         if let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.limits.is_same(limits)) {
             entry.charged_as = Some(limits_id);
         }
     }
 
-    /// Decides what a charge would get, without changing anything.
+    /// Returns the verdict for a charge without changing anything.
     pub(super) fn weigh(&self, charge: &Charge<'_>, ask: Ask, now: &Now<'_>) -> Verdict<Stamps> {
         match self.find(charge, now) {
             Some(entry) => entry.weigh(charge.limits, now, ask),
@@ -222,7 +222,7 @@ impl Shard {
         }
     }
 
-    /// Applies the verdict of a charge, and notes what it took if the group was admitted.
+    /// Applies the verdict of a charge. If the group was admitted, also records the charge as unsent.
     pub(super) fn commit(
         &mut self,
         charge: &Charge<'_>,
@@ -233,7 +233,7 @@ impl Shard {
         let (key, limits) = (charge.key, charge.limits);
         let taken = verdict.taken().get();
         if !admitted || taken == 0 {
-            // A key that starts with less than everything begins with its first request.
+            // A key whose limits do not start full begins with its first request.
             if !limits.with_debt.starts_full() {
                 self.begun_entry(key, limits, now);
             }
@@ -268,7 +268,7 @@ impl Shard {
         self.show(charge, self.weigh(charge, charge.ask, now), now, each);
     }
 
-    /// Gives back and returns whether that should be sent at once.
+    /// Refunds a charge. Returns whether the refund should be sent at once.
     pub(super) fn refund(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&Standing<'_>)) -> bool {
         let (mut accepted, mut urgent) = (Cost::ZERO, false);
         if let Some(entry) = self.entries.get_mut(&charge.key).filter(|entry| !entry.is_reset) {
@@ -289,7 +289,7 @@ impl Shard {
         self.show(charge, Verdict::default(), now, each);
     }
 
-    /// Returns the entry of a key, which is made if there is room.
+    /// Returns the entry of a key, creating it unless the shard is full.
     pub(super) fn entry_for(
         &mut self,
         key: Fingerprint,
@@ -302,7 +302,7 @@ impl Shard {
         Some(self.entries.entry(key).or_insert_with(|| Entry::new(limits, now)))
     }
 
-    /// Returns the entry of a key for a charge under these limits, and begins it again if it counts as new.
+    /// Returns the key's entry for a charge under these limits. Starts a new state if the key counts as new.
     fn begun_entry(&mut self, key: Fingerprint, limits: &Arc<SharedLimits>, now: &Now<'_>) -> Option<&mut Entry> {
         let entry = self.entry_for(key, limits, now)?;
         if entry.is_new_under(limits, now) {
@@ -313,7 +313,7 @@ impl Shard {
         Some(entry)
     }
 
-    /// Forgets keys that have nothing used up, if there is no room for a new one.
+    /// Evicts unused keys if the shard is full and the key is new.
     pub(super) fn make_room(&mut self, key: Fingerprint, now: &Now<'_>) {
         let at = now.mono().as_nanos();
         if self.is_full() && at >= self.swept_at && !self.entries.contains_key(&key) {
@@ -328,7 +328,7 @@ impl Shard {
         self.entries.retain(|key, entry| !entry.is_forgettable(&now.with_spread(key.parts().0)));
     }
 
-    /// Returns how many keys have something unsent.
+    /// Returns the number of keys with unsent charges.
     pub(super) fn unsent(&self) -> usize {
         self.dirty.len()
     }
@@ -350,7 +350,7 @@ impl Shard {
         }
     }
 
-    /// Returns the entry that decides about a charge; none if its key is new.
+    /// Returns the entry that decides the charge. `None` if the key is new.
     fn find(&self, charge: &Charge<'_>, now: &Now<'_>) -> Option<&Entry> {
         match self.entries.get(&charge.key) {
             Some(entry) => Some(entry).filter(|entry| !entry.is_new_under(charge.limits, now)),
@@ -372,14 +372,14 @@ impl Shard {
 }
 
 impl Entry {
-    /// Notes what was taken, or given back; returns whether that should be sent at once.
+    /// Records an unsent charge or refund. Returns whether it should be sent at once.
     fn note(&mut self, amount: i64) -> bool {
         self.unsent = self.unsent.saturating_add(amount);
         self.unsent.unsigned_abs() >= self.limits.urgent_from()
     }
 }
 
-/// Uses a part of the fingerprint, which is evenly distributed and secret, as its hash.
+/// Hasher that uses one part of the fingerprint, which is already uniform and secret.
 #[derive(Debug, Default)]
 pub(super) struct FingerprintHasher(u64);
 
@@ -391,7 +391,7 @@ impl Hasher for FingerprintHasher {
     }
 
     fn write_u64(&mut self, low: u64) {
-        // The highest bits of a fingerprint are zero, and a hash table uses them.
+        // Fingerprints have zeros in their highest bits, which the hash table uses.
         self.0 = low.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 

@@ -44,15 +44,15 @@ fn group_takes_all_or_nothing() {
     let group = |cost| [(1, &small, exactly(cost)), (2, &large, exactly(cost))];
     assert_eq!(decide(&table, 0, Verb::Check, &group(2)), (true, vec![(2, 1), (2, 8)]));
     let (admitted, each) = decide(&table, 0, Verb::Check, &group(2));
-    assert_eq!((admitted, each[1].1), (false, 8), "the second charge would pass alone");
+    assert_eq!((admitted, each[1].1), (false, 8), "alone, the second charge would be admitted");
     assert!(decide(&table, 0, Verb::Peek, &group(1)).0);
     let up_to = Ask::UpTo(Cost::new(5));
     let (_, each) = decide(&table, 0, Verb::Check, &[(1, &small, up_to), (2, &large, up_to)]);
-    assert_eq!(each, [(1, 0), (1, 7)], "both take what the smaller one has");
+    assert_eq!(each, [(1, 0), (1, 7)], "both take the smaller amount");
 }
 
 #[test]
-fn what_is_taken_given_back_and_reset_is_drained_once() {
+fn charges_refunds_and_resets_are_drained_once() {
     let table = table(1_000);
     let limits = table.limits(1, &bucket("1/day", 100)).unwrap();
     for cost in [5, 2] {
@@ -72,7 +72,7 @@ fn what_is_taken_given_back_and_reset_is_drained_once() {
 }
 
 #[test]
-fn charge_into_debt_is_bounded_by_the_rule_and_not_by_what_nodes_owe() {
+fn debt_of_a_charge_is_bounded_by_the_rule() {
     let table = table(1_000);
     let limit = TokenBucket::new("1/s".parse().unwrap(), 10).unwrap().max_debt(5).unwrap();
     let limits = table.limits(1, &Limit::from(limit).into()).unwrap();
@@ -91,18 +91,18 @@ fn state_belongs_to_the_parameters_of_the_last_admitted_request() {
     assert!(decide(&table, 0, Verb::Check, &[(1, &before, exactly(60))]).0);
     assert!(!decide(&table, 0, Verb::Check, &[(1, &after, exactly(1))]).0);
     table.apply(&Now::at(0), Nanos::ZERO, &after, &item(1, 10));
-    assert!(decide(&table, 0, Verb::Check, &[(1, &before, exactly(30))]).0, "a refusal and a delta converted nothing");
+    assert!(decide(&table, 0, Verb::Check, &[(1, &before, exactly(30))]).0, "refusals and deltas convert no state");
     assert!(decide(&table, 51 * SECOND, Verb::Check, &[(1, &after, exactly(1))]).0);
     assert_eq!(table.used(key(1), &Now::at(51 * SECOND)), 50);
 }
 
 #[test]
-fn delta_is_charged_as_of_the_instant_at_which_it_was_taken() {
+fn delta_is_charged_as_of_its_original_time() {
     let table = table(1_000);
     let limits = table.limits(1, &bucket("10/s", 10)).unwrap();
     table.apply(&Now::at(5 * SECOND), Nanos::from_millis(500), &limits, &item(1, 8));
     assert_eq!(table.used(key(1), &Now::at(5 * SECOND)), 3, "five have refilled since");
-    // What is older takes what is left then, and nothing beyond.
+    // An older delta takes only the tokens that remained then.
     table.apply(&Now::at(5 * SECOND), Nanos::from_millis(1_500), &limits, &item(1, 100));
     assert!(table.used(key(1), &Now::at(5 * SECOND)) <= 10);
     assert!(table.counts().forgiven > 0);
@@ -111,7 +111,7 @@ fn delta_is_charged_as_of_the_instant_at_which_it_was_taken() {
     assert_eq!(table.counts().forgiven, old + 7);
 }
 
-/// An instant long before the state looks like a clock that was set back, and the repair would forget what is used.
+/// An instant long before the state looks like a clock that was set back. The repair would discard the usage.
 #[test]
 fn old_deltas_erase_nothing() {
     let minute = Nanos::from_secs(60);
@@ -137,7 +137,7 @@ fn old_deltas_erase_nothing() {
 }
 
 #[test]
-fn snapshot_raises_what_is_used_and_never_lowers_it() {
+fn snapshot_raises_usage_and_never_lowers_it() {
     let minute = Nanos::from_secs(60);
     let all: [Limit; 4] = [
         TokenBucket::new("7/s".parse().unwrap(), 100).unwrap().into(),
@@ -154,7 +154,7 @@ fn snapshot_raises_what_is_used_and_never_lowers_it() {
         let at = 1_000_000 * SECOND;
         take(&one, at, 40);
         take(&other, at, 25);
-        // The clocks of the two nodes have nothing in common.
+        // The clocks of the two nodes are unrelated.
         let (here, there) = (Now::at(at + 1_234_567), Now::new(Time::from_nanos(77), Time::from_nanos(at + 1_234_567)));
         let copy = |from: &Table, from_now: &Now<'_>, to: &Table, to_now: &Now<'_>| {
             (0..from.parts()).for_each(|part| {
@@ -174,7 +174,7 @@ fn snapshot_raises_what_is_used_and_never_lowers_it() {
 }
 
 #[test]
-fn full_table_forgets_unused_keys_then_drops_deltas_and_shares_one_entry() {
+fn full_table_evicts_unused_keys_then_drops_deltas_and_overflows() {
     let table = table(16);
     let limits = table.limits(1, &bucket("10/s", 10)).unwrap();
     for number in 0..100 {
@@ -184,14 +184,14 @@ fn full_table_forgets_unused_keys_then_drops_deltas_and_shares_one_entry() {
     assert!(counts.keys <= 16 && counts.dropped == 100 - counts.keys, "{counts:?}");
     let admitted =
         (200..300).filter(|number| decide(&table, SECOND, Verb::Check, &[(*number, &limits, exactly(1))]).0).count();
-    assert!(admitted < 100, "keys without room share limits: {admitted}");
+    assert!(admitted < 100, "keys without an entry share one: {admitted}");
     assert!(table.counts().overflowed > 0);
     assert!(decide(&table, 60 * SECOND, Verb::Check, &[(400, &limits, exactly(10))]).0);
     assert_eq!(table.used(key(400), &Now::at(60 * SECOND)), 10);
 }
 
 #[test]
-fn million_new_keys_of_other_nodes_leave_a_small_table_bounded_and_its_keys_exact() {
+fn million_foreign_keys_leave_a_small_table_bounded_and_exact() {
     let table = table(1_000);
     let limits = table.limits(1, &bucket("1/h", 10)).unwrap();
     let own = u64::MAX;
@@ -223,7 +223,7 @@ fn full_table_with_ever_new_limits_is_bounded() {
 }
 
 #[test]
-fn limits_that_cannot_be_shared_are_named_with_what_to_use() {
+fn error_for_unshareable_limits_names_an_alternative() {
     let log = tollgate_core::SlidingLog::new(10, Nanos::SECOND).unwrap();
     let error = table(8).limits(1, &Limit::from(log).into()).unwrap_err();
     assert_eq!(error, "sliding_log cannot be shared by peers; use sliding_slices");
@@ -235,7 +235,7 @@ fn limits_that_cannot_be_shared_are_named_with_what_to_use() {
 }
 
 #[test]
-fn much_that_is_unsent_is_urgent() {
+fn large_unsent_amount_is_urgent() {
     let table = table(1_000);
     let limits = table.limits(1, &bucket("10/s", 160)).unwrap();
     let take = |cost| {
@@ -247,7 +247,7 @@ fn much_that_is_unsent_is_urgent() {
 }
 
 #[test]
-fn fast_path_agrees_with_the_general_one() {
+fn fast_path_agrees_with_the_slow_path() {
     let [fast, general] = [table(1_000), table(1_000)];
     let kinds = [
         bucket("10/s", 5),
@@ -260,7 +260,7 @@ fn fast_path_agrees_with_the_general_one() {
         let random = (step + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         at += random % 100 * 1_000_000;
         let (number, cost, now) = (random / 100 % 6, Cost::new(random / 600 % 4), Now::at(at));
-        // The limits of the last two keys change now and then.
+        // The limits of the last two keys change every 100 steps.
         let id = if number < 4 { number } else { step / 100 % 2 } as u32;
         let decide = |table: &Table| {
             let limits = table.limits(id, &kinds[id as usize]).unwrap();

@@ -1,4 +1,4 @@
-//! The lists inside deltas and parts of snapshots, which are long: encoded once, sent to many nodes.
+//! Bodies of deltas and snapshot parts. A body is encoded once and sent to many nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,27 +9,27 @@ use super::codec::{FINGERPRINT, Reader, put_fingerprint, put_number, unzigzag, z
 use super::{MAX_FRAME, WireError};
 use crate::table::{Drained, Item, Known, SharedLimits, Used};
 
-/// What one node took, by the number of the limits.
+/// Charges and resets of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeltaBody {
-    /// What was taken, by the number of the limits under which the sender charged it.
+    /// Charges, grouped by the sender's number for their limits.
     pub blocks: Vec<(u32, Vec<Item>)>,
-    /// The keys that were reset, with their new generation.
+    /// Keys that were reset, with their new generation.
     pub resets: Vec<(Fingerprint, u32)>,
 }
 
-/// A part of what a node knows, by the number of the limits.
+/// Key states in a snapshot part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartBody {
-    /// The keys, by the number of the limits that they were last charged under.
+    /// Keys, grouped by the number of their last limits.
     pub blocks: Vec<(u32, Vec<Known>)>,
 }
 
-/// The most bytes of a body, so that a frame has room for its head.
+/// Maximum length of a body. The rest of a frame is for its other fields.
 pub(crate) const MAX_BODY: usize = MAX_FRAME - 16 * 1_024;
 
 impl DeltaBody {
-    /// Encodes what was drained from a table. Returns the limits that the items refer to.
+    /// Encodes drained charges. Returns the limits that they refer to.
     pub(crate) fn encode_drained(drained: &mut Drained, out: &mut Vec<u8>) -> Vec<Arc<SharedLimits>> {
         drained.items.sort_unstable_by_key(|(limits, item)| (limits.number(), item.key));
         let mut limits: Vec<Arc<SharedLimits>> = Vec::new();
@@ -68,7 +68,7 @@ impl DeltaBody {
     /// Decodes a body.
     ///
     /// # Errors
-    /// If it is not complete, or something follows it.
+    /// If the body is truncated or followed by other bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let mut body = Self::default();
@@ -92,12 +92,12 @@ fn put_item(item: &Item, out: &mut Vec<u8>) {
     put_number(zigzag(item.cost), out);
 }
 
-/// Collects a part of a snapshot.
+/// Builds a snapshot part.
 #[derive(Debug, Default)]
 pub(crate) struct PartBuilder {
     blocks: BTreeMap<u32, (Arc<SharedLimits>, u64, Vec<u8>)>,
     bytes: usize,
-    /// The keys that did not fit.
+    /// Number of keys that did not fit.
     pub(crate) left_out: u64,
 }
 
@@ -111,11 +111,11 @@ impl PartBuilder {
         let before = block.len();
         put_known(known, block);
         *count += 1;
-        // The number and the count of a block take at most 15 bytes.
+        // A block's number and count take at most 15 bytes.
         self.bytes += block.len() - before + if *count == 1 { 15 } else { 0 };
     }
 
-    /// Returns the body and the limits that it refers to.
+    /// Returns the encoded body and the limits that it refers to.
     pub(crate) fn finish(self) -> (Vec<u8>, Vec<Arc<SharedLimits>>) {
         let mut out = Vec::with_capacity(self.bytes + 10);
         put_number(self.blocks.len() as u64, &mut out);
@@ -144,7 +144,7 @@ impl PartBody {
     /// Decodes a body.
     ///
     /// # Errors
-    /// If it is not complete, or something follows it.
+    /// If the body is truncated or followed by other bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let mut body = Self::default();

@@ -1,13 +1,13 @@
-//! Numbers, fingerprints and lists as bytes. Reading checks every length before it allocates.
+//! Encoding of numbers, fingerprints and lists. Reading checks every length before it allocates.
 
 use tollgate::fingerprint::Fingerprint;
 
 use super::WireError;
 
-/// The bytes of a fingerprint.
+/// Encoded size of a fingerprint in bytes.
 pub(super) const FINGERPRINT: usize = 12;
 
-/// Reads from a slice.
+/// Reads fields from a byte slice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
@@ -24,7 +24,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// Returns all that is left.
+    /// Returns the remaining bytes.
     pub(super) fn rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Reads a number in groups of seven bits, the lowest first.
+    /// Reads a varint: seven bits per byte, the lowest first.
     pub(super) fn number(&mut self) -> Result<u64, WireError> {
         let mut number = 0;
         for shift in (0..64).step_by(7) {
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         u32::try_from(self.number()?).map_err(|_| WireError::Invalid("a number above 32 bits"))
     }
 
-    /// Reads how many elements follow, each of which takes at least `least` bytes.
+    /// Reads an element count. Each element takes at least `least` bytes.
     pub(super) fn count(&mut self, least: usize, max: usize) -> Result<usize, WireError> {
         let count = self.number()?;
         let fits = self.rest.len() / least.max(1);
@@ -98,7 +98,7 @@ pub(super) fn put_fingerprint(key: Fingerprint, out: &mut Vec<u8>) {
     out.extend_from_slice(&high.to_le_bytes());
 }
 
-/// Returns a signed number as one that is small if it is near zero.
+/// Encodes a signed number so that values near zero are small.
 pub(super) fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
 }
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back() {
+    fn encoded_numbers_decode_to_the_same_value() {
         for number in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX - 1, u64::MAX] {
             let mut bytes = Vec::new();
             put_number(number, &mut bytes);

@@ -1,4 +1,4 @@
-//! The fields of each kind of frame.
+//! Fields of each frame kind.
 
 use tollgate_core::{Ask as Amount, Cost, Limits, Nanos, Outcome, Report, Retry, Stamp, Stamps};
 
@@ -22,7 +22,7 @@ const PART: u8 = 8;
 const ASK: u8 = 9;
 const ANSWER: u8 = 10;
 
-/// No limit refused.
+/// Marks stamps without a refusing limit.
 const NONE_REFUSED: u8 = 0xff;
 
 pub(super) fn put(frame: &Frame, out: &mut Vec<u8>) {
@@ -205,7 +205,7 @@ fn read_ask(reader: &mut Reader<'_>) -> Result<Ask, WireError> {
     Ok(Ask { id, hop, verb, charges: charges.collect::<Result<_, _>>()? })
 }
 
-/// Encodes how many limits the stamps are from, the stamp of each, and the first limit that refused.
+/// Encodes the number of stamps, each stamp, and the first limit that refused.
 fn put_stamps(stamps: &Stamps, out: &mut Vec<u8>) {
     let count = stamps.count();
     out.push(count as u8);
@@ -229,7 +229,7 @@ fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
     if refused == NONE_REFUSED {
         return Ok(Some(Stamps::from_stamps(each)));
     }
-    // A refusal took nothing, so its stamps say nothing else.
+    // A refusal charged nothing, so its stamps contain only the refusing limit.
     Ok(Some(Stamps::refused_by(refused.into()).of_first(count)))
 }
 

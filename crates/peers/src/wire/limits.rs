@@ -1,4 +1,4 @@
-//! Limits as bytes: the algorithm of each and its parameters.
+//! Encoding of limits: algorithm and parameters of each.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use tollgate_core::{BucketParams, Limit, Limits, Nanos, Params, Phase, Rate, Win
 use super::WireError;
 use super::codec::{Reader, put_number};
 
-/// The most bytes of a set of limits: eight of them, each with six numbers.
+/// Maximum length of encoded limits: eight limits with up to six numbers each.
 pub const MAX_CODE: usize = 512;
 
-/// Limits as bytes. Equal limits have equal bytes.
+/// Encoded limits. Equal limits have equal bytes.
 pub type LimitsCode = Arc<[u8]>;
 
 const TOKEN_BUCKET: u8 = 1;
@@ -18,7 +18,8 @@ const FIXED_WINDOW: u8 = 2;
 const SLIDING_WINDOW: u8 = 3;
 const SLIDING_SLICES: u8 = 4;
 
-/// Encodes limits. Those that nodes cannot share are left out; [`check_limits`](crate::table::check_limits) refuses them before.
+/// Encodes limits. Skips limits that nodes cannot share; [`check_limits`](crate::table::check_limits) refuses them
+/// earlier.
 pub fn encode_limits(limits: &Limits) -> LimitsCode {
     let mut out = Vec::with_capacity(32);
     for limit in limits.as_slice() {
@@ -63,7 +64,7 @@ pub fn encode_limits(limits: &Limits) -> LimitsCode {
 /// Decodes limits.
 ///
 /// # Errors
-/// If the bytes are not complete, or their parameters are not valid.
+/// If the bytes are truncated or the parameters are invalid.
 pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
     if code.len() > MAX_CODE {
         return Err(WireError::Invalid("limits that are too long"));
@@ -118,7 +119,7 @@ mod tests {
     use tollgate_core::{FixedWindow, SlidingSlices, SlidingWindow, TokenBucket};
 
     #[test]
-    fn limits_come_back() {
+    fn encoded_limits_decode_to_the_same_value() {
         let all = Limits::new([
             TokenBucket::new("7777/s".parse().unwrap(), 9).unwrap().initial(3).unwrap().into(),
             FixedWindow::new(10, Nanos::from_secs(60)).unwrap().phase(Phase::Spread).into(),

@@ -1,19 +1,19 @@
-//! Frames between nodes as bytes.
+//! Encoding of the frames between nodes.
 //!
-//! A frame is its length as four bytes, the lowest first, then a byte for its kind, then its fields: numbers
-//! in groups of seven bits, fingerprints as twelve bytes, lists with their length before them. Decoding accepts any
-//! bytes and never panics: every length is checked against what is there before anything is allocated.
+//! A frame consists of a four-byte little-endian length, a byte for its kind, and its fields. Numbers are varints of
+//! seven bits per byte, fingerprints have twelve bytes, and lists are preceded by their length. Decoding accepts any
+//! bytes and never panics: every length is checked against the remaining input before anything is allocated.
 //!
-//! | frame | sent | says |
+//! | frame | sent | content |
 //! |---|---|---|
-//! | `Hello` | first on each link | version, cluster, node, its state, from where on it wants deltas |
-//! | `Resume` | after a snapshot | from where on it wants deltas |
-//! | `Head` | in answer to both | the number of the last delta; whether those asked for are still there |
-//! | `Params` | before its first use on a link | the limits that have this number |
-//! | `Delta` | per tick, or at once | what the sender took |
-//! | `Ack` | per tick, and as a sign of life | the last delta that was applied; the sender's state |
-//! | `Want`, `Part` | by a node that joins or missed too much | a part of a snapshot |
-//! | `Ask`, `Answer` | for `strict` rules | a group of charges for its home |
+//! | `Hello` | first on each link | version, cluster, node, its state, the last delta that it has |
+//! | `Resume` | after a snapshot | the last delta that it has |
+//! | `Head` | as the reply to both | the sender's last delta; whether the requested deltas are gone |
+//! | `Params` | before their first use on a link | limits and their number |
+//! | `Delta` | per tick, or at once | the sender's charges |
+//! | `Ack` | per tick, and as a keepalive | the last applied delta; the sender's state |
+//! | `Want`, `Part` | by a node that joins or fell behind | request for a snapshot part, and the part |
+//! | `Ask`, `Answer` | for `strict` rules | a group of charges for its home, and the result |
 
 pub(crate) mod body;
 mod codec;
@@ -32,13 +32,13 @@ pub use body::{DeltaBody, PartBody};
 use codec::Reader;
 use limits::LimitsCode;
 
-/// Maximum number of bytes of a frame after its length.
+/// Maximum length of a frame in bytes, without the length prefix.
 pub const MAX_FRAME: usize = 1 << 20;
 
-/// The version of the protocol. Nodes of different versions do not exchange anything.
+/// Protocol version. Nodes of different versions do not talk to each other.
 pub const VERSION: u16 = 1;
 
-/// Maximum number of nodes in the vector of a snapshot.
+/// Maximum number of nodes in a snapshot's vector.
 pub const MAX_NODES: usize = 1_024;
 
 /// A message between two nodes.
@@ -46,42 +46,42 @@ pub const MAX_NODES: usize = 1_024;
 pub enum Frame {
     /// The first frame of a link.
     Hello(Hello),
-    /// Asks for all deltas after `from`.
+    /// Requests all deltas after `from`.
     Resume {
-        /// The last delta that the sender has.
+        /// Last delta that the sender has.
         from: u64,
     },
-    /// Says what follows a `Hello` or `Resume`.
+    /// Reply to `Hello` or `Resume`.
     Head {
-        /// The last delta of the sender.
+        /// The sender's last delta.
         head: u64,
-        /// Whether the deltas that were asked for are gone, so that a snapshot is needed.
+        /// Whether the requested deltas are gone, so that a snapshot is needed.
         gap: bool,
     },
-    /// Gives limits a number, on this link.
+    /// Defines a number for limits on this link.
     Params {
-        /// The number.
+        /// Number used in deltas and snapshot parts.
         number: u32,
-        /// The limits.
+        /// Encoded limits.
         code: LimitsCode,
     },
-    /// What the sender took.
+    /// Charges of the sender.
     Delta(Delta),
-    /// Says that all deltas up to this one were applied.
+    /// Acknowledges all deltas up to `seq`.
     Ack {
-        /// The number of the delta.
+        /// Sequence number of the delta.
         seq: u64,
-        /// The state of the sender.
+        /// State of the sender.
         state: MemberState,
     },
-    /// Asks for a part of a snapshot.
+    /// Requests a snapshot part.
     Want {
-        /// The number of the part.
+        /// Index of the part.
         part: u32,
     },
-    /// A part of a snapshot.
+    /// A snapshot part.
     Part(Part),
-    /// Asks the home of a key.
+    /// Asks a key's home to decide a group.
     Ask(Ask),
     /// Answers an `Ask`.
     Answer(Answer),
@@ -90,52 +90,52 @@ pub enum Frame {
 /// The first frame of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// [`VERSION`] of the sender.
+    /// The sender's [`VERSION`].
     pub version: u16,
     /// Identifies the cluster.
     pub cluster: u64,
-    /// The sender.
+    /// Id of the sender.
     pub node: NodeId,
-    /// Its state.
+    /// State of the sender.
     pub state: MemberState,
-    /// The last delta of the receiver that the sender has applied; `None` if it waits for a snapshot first.
+    /// The receiver's last delta that the sender has applied. `None` if the sender needs a snapshot first.
     pub resume: Option<u64>,
 }
 
-/// What a node took within one tick.
+/// Charges of one node within one tick.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delta {
-    /// Its number; the first delta of a node has number 1.
+    /// Sequence number. The first delta of a node has number 1.
     pub seq: u64,
-    /// How long before sending it the last of it was taken, in nanoseconds.
+    /// Time from the last charge to sending, in nanoseconds.
     pub age: u64,
-    /// A [`DeltaBody`].
+    /// Encoded [`DeltaBody`].
     pub body: Arc<[u8]>,
 }
 
-/// A part of a snapshot.
+/// A snapshot part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Its number, from zero.
+    /// Index of the part, from zero.
     pub part: u32,
-    /// The number of parts.
+    /// Number of parts.
     pub parts: u32,
-    /// The last delta of each node that is surely in the snapshot, with the first part only. It is read before any state is.
+    /// The last delta of each node that is certainly in the snapshot. Only in the first part. Read before any state.
     pub vector: Vec<(NodeId, u64)>,
-    /// A [`PartBody`].
+    /// Encoded [`PartBody`].
     pub body: Arc<[u8]>,
 }
 
-/// Why bytes are not a frame.
+/// Reason why bytes are not a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
     /// The frame is longer than [`MAX_FRAME`].
     TooLong(usize),
-    /// A field goes beyond the end of the frame.
+    /// A field extends beyond the end of the frame.
     Truncated,
-    /// There is no such kind of frame.
+    /// The frame kind does not exist.
     UnknownKind(u8),
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     Invalid(&'static str),
 }
 
@@ -143,8 +143,8 @@ impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TooLong(length) => write!(f, "frame too long: {length} bytes (maximum {MAX_FRAME})"),
-            Self::Truncated => f.write_str("a field goes beyond the end of the frame"),
-            Self::UnknownKind(kind) => write!(f, "unknown kind of frame: {kind}"),
+            Self::Truncated => f.write_str("a field extends beyond the end of the frame"),
+            Self::UnknownKind(kind) => write!(f, "unknown frame kind: {kind}"),
             Self::Invalid(what) => write!(f, "invalid frame: {what}"),
         }
     }
@@ -152,7 +152,7 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
-/// Appends a frame with its length.
+/// Appends a frame with its length prefix.
 pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -161,10 +161,10 @@ pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// Decodes the first frame of `input`: returns it with the number of bytes that it took; `None` if it is not complete yet.
+/// Decodes the first frame of `input`. Returns the frame and its length in bytes, or `None` if it is incomplete.
 ///
 /// # Errors
-/// If the bytes are not a frame; the link is of no use from then on.
+/// If the bytes are not a valid frame. The link must then be closed.
 pub fn decode(input: &[u8]) -> Result<Option<(Frame, usize)>, WireError> {
     let Some((length, rest)) = input.split_first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_le_bytes(*length) as usize;

@@ -100,7 +100,7 @@ fn frame() -> impl Strategy<Value = Frame> {
 
 proptest! {
     #[test]
-    fn frames_come_back_and_their_beginnings_are_incomplete(frame in frame(), rest in vec(any::<u8>(), 0..5)) {
+    fn frames_round_trip_and_prefixes_are_incomplete(frame in frame(), rest in vec(any::<u8>(), 0..5)) {
         let mut bytes = Vec::new();
         encode(&frame, &mut bytes);
         let length = bytes.len();
@@ -112,20 +112,20 @@ proptest! {
     }
 
     #[test]
-    fn changed_frames_are_decoded_or_refused(frame in frame(), place in any::<usize>(), byte in any::<u8>()) {
+    fn corrupt_frames_are_decoded_or_refused(frame in frame(), place in any::<usize>(), byte in any::<u8>()) {
         let mut bytes = Vec::new();
         encode(&frame, &mut bytes);
         let place = 4 + place % (bytes.len() - 4);
         bytes[place] = byte;
         let _ = decode(&bytes);
-        // A frame that ends early is refused, whatever its kind.
+        // A frame that ends early is refused, regardless of its kind.
         let shorter = (bytes.len() as u32 - 5).to_le_bytes();
         bytes[..4].copy_from_slice(&shorter);
         let _ = decode(&bytes);
     }
 
     #[test]
-    fn bodies_come_back(
+    fn bodies_round_trip(
         items in vec((any::<u32>(), vec((key(), any::<i64>()), 0..9)), 0..5),
         resets in vec((key(), any::<u32>()), 0..5),
         known in vec((any::<u32>(), vec((key(), any::<u32>(), vec((any::<u64>(), any::<u32>()), 0..8)), 0..9)), 0..5),
@@ -148,7 +148,7 @@ proptest! {
 }
 
 #[test]
-fn enormous_lengths_are_refused_before_anything_is_allocated() {
+fn huge_lengths_are_refused_before_allocation() {
     let mut long = (MAX_FRAME as u32 + 1).to_le_bytes().to_vec();
     assert_eq!(decode(&long), Err(WireError::TooLong(MAX_FRAME + 1)));
     long[..4].copy_from_slice(&7u32.to_le_bytes());

@@ -1,12 +1,11 @@
-// Properties that hold for any bytes from another node. Included by the fuzz target and by the test that replays its
-// corpus.
+// Properties that hold for any bytes from another node. Shared by the fuzz target and the corpus test.
 
 use tollgate_peers::frame::Frames;
 use tollgate_peers::greeting::{self, OwnFrame};
 use tollgate_peers::wire::limits::{decode_limits, encode_limits};
 use tollgate_peers::wire::{DeltaBody, Frame, MAX_FRAME, PartBody, VERSION, decode, encode};
 
-/// Every frame of the input is decoded within the limits or refused, and means the same when it is encoded again.
+/// Checks that every frame in the input is decoded or refused, and survives re-encoding.
 pub fn check(input: &[u8]) {
     check_connection(input);
     let mut rest = input;
@@ -26,7 +25,8 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// The input is split into the same frames however it arrives, and the frames of the greeting are decoded or refused.
+/// Checks that the input splits into the same frames regardless of chunking, and that greeting frames are decoded or
+/// refused.
 fn check_connection(input: &[u8]) {
     let split = |size: usize| {
         let (mut frames, mut found) = (Frames::default(), Vec::new());
@@ -50,7 +50,7 @@ fn check_connection(input: &[u8]) {
         let Ok(decoded) = greeting::decode(frame) else { continue };
         let mut again = Vec::new();
         decoded.encode(&mut again);
-        // Of another version, only the version and the cluster are read.
+        // For another version, only version and cluster are decoded.
         if !matches!(decoded, OwnFrame::Greeting { version, .. } if version != VERSION) {
             assert_eq!(greeting::decode(&again), Ok(decoded));
         }

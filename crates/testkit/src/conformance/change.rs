@@ -8,7 +8,7 @@ use super::groups::slow_bucket;
 use super::harness::Harness;
 use super::limits::{YEAR, one_of_each};
 
-/// Larger and smaller limits keep the amount spent.
+/// Checks that the spent amount is kept when a limit is raised or lowered.
 pub async fn changed_parameters_keep_the_amount_spent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (five, eight, two) = (harness.one_of_each(5), harness.one_of_each(8), harness.one_of_each(2));
@@ -26,12 +26,12 @@ pub async fn changed_parameters_keep_the_amount_spent(subject: &mut impl Subject
     }
 }
 
-/// Every algorithm keeps the amount spent under every other.
+/// Checks that the spent amount is kept when the algorithm changes to any other.
 pub async fn another_algorithm_keeps_the_amount_spent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (from, old) in harness.one_of_each(5) {
         for (to, new) in harness.one_of_each(6) {
-            // Leases cannot be converted to other algorithms, nor the other way round.
+            // Leases cannot be converted to or from other algorithms.
             if (from == "concurrency") != (to == "concurrency") {
                 continue;
             }
@@ -44,7 +44,7 @@ pub async fn another_algorithm_keeps_the_amount_spent(subject: &mut impl Subject
     }
 }
 
-/// Each limit continues from the one at the same position.
+/// Checks that each limit continues from the previous limit at the same position.
 pub async fn more_and_fewer_limits_keep_the_amount_spent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let window: Limit = FixedWindow::new(20, YEAR).expect("a window").into();
@@ -64,7 +64,8 @@ pub async fn more_and_fewer_limits_keep_the_amount_spent(subject: &mut impl Subj
     assert!(!harness.check(&charge).await.passed());
 }
 
-/// A store may reject parameters that it cannot compute exactly, but not these, unless it refuses the algorithm.
+/// Checks that the store accepts ordinary parameters. It may reject parameters that it cannot compute exactly, but not
+/// these, unless it refuses the algorithm.
 pub async fn ordinary_parameters_are_accepted(subject: &mut impl Subject) {
     for (name, limit) in one_of_each(1_000) {
         let accepted = subject.store().check_limits(&limit.into());

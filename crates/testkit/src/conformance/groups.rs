@@ -1,4 +1,4 @@
-//! Groups: charges admitted all or none, and groups that are independent of each other.
+//! Groups: charges are admitted all or none, and groups are independent of each other.
 
 use std::pin::Pin;
 use std::task::Poll;
@@ -9,12 +9,12 @@ use tollgate_engine::store::StoreVerb;
 use super::Subject;
 use super::harness::Harness;
 
-/// Returns a bucket so slow that nothing is refilled during a case.
+/// Returns a bucket that refills too slowly to matter during a case.
 pub(super) fn slow_bucket(burst: u64) -> Limit {
     TokenBucket::new("1/day".parse().expect("a rate"), burst).expect("a bucket").into()
 }
 
-/// If one charge is refused, none is charged.
+/// Checks that a refused charge leaves all charges of its group undone.
 pub async fn group_is_charged_all_or_none(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (a, b) = (harness.charge_limit(slow_bucket(5), "a"), harness.charge_limit(slow_bucket(2), "b"));
@@ -28,25 +28,25 @@ pub async fn group_is_charged_all_or_none(subject: &mut impl Subject) {
     assert!(!answers.iter().all(|answer| answer.passed()));
     assert!(answers.iter().all(|answer| answer.taken == 0), "a refused group takes nothing");
     assert_eq!(harness.peek(&a).await.remaining(), [3]);
-    // The same with the refusing charge first.
+    // The same, with the refusing charge first.
     harness.run_group(StoreVerb::Check, &[b, a.clone()]).await;
     assert_eq!(harness.peek(&a).await.remaining(), [3]);
 }
 
-/// Each charge has its own answer.
+/// Checks that each charge of a refused group has its own answer.
 pub async fn refused_group_answers_each_charge(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (rich, poor) = (harness.charge_limit(slow_bucket(5), "rich"), harness.charge_limit(slow_bucket(1), "poor"));
     let answers = harness.run_group(StoreVerb::Check, &[rich.clone(), poor.clone().cost(2)]).await;
     assert_eq!(answers[1].outcome, Outcome::Deny(Retry::Never));
-    assert!(answers[0].passed(), "by itself it would have passed");
+    assert!(answers[0].passed(), "alone, it would be admitted");
     assert_eq!((answers[0].remaining(), answers[1].remaining()), (vec![5], vec![1]));
     assert_eq!(harness.check(&poor).await.outcome, Outcome::Allow);
     let answers = harness.run_group(StoreVerb::Check, &[poor, rich]).await;
     assert!(!answers[0].passed() && answers[0].wait() > Nanos::ZERO);
 }
 
-/// A refused group does not affect the next one.
+/// Checks that a refused group does not affect the next one.
 pub async fn groups_of_a_batch_are_independent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (a, b) = (harness.charge_limit(slow_bucket(1), "a"), harness.charge_limit(slow_bucket(1), "b"));
@@ -63,10 +63,10 @@ pub async fn groups_of_a_batch_are_independent(subject: &mut impl Subject) {
         answers.iter().map(|group| group.as_ref().unwrap().iter().map(|answer| answer.passed()).collect()).collect();
     assert_eq!(passed[..2], [vec![false], vec![true]]);
     assert!(!passed[2].iter().all(|passed| *passed));
-    assert_eq!(passed[3], [true, false], "the third group was refused and left a as it was");
+    assert_eq!(passed[3], [true, false], "the third group was refused and did not charge a");
 }
 
-/// Groups of a batch are decided in order.
+/// Checks that the groups of a batch are decided in order.
 pub async fn later_group_sees_earlier_group(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let charge = [harness.charge_limit(slow_bucket(5), "k")];
@@ -77,7 +77,8 @@ pub async fn later_group_sees_earlier_group(subject: &mut impl Subject) {
     assert_eq!(left.collect::<Vec<_>>(), [4, 3, 2, 1, 0, 0, 0]);
 }
 
-/// The group takes the least that any of its charges can, whatever the length of their states, and reports what is left then.
+/// Checks that all `UpTo` charges of a group take the smallest possible amount, regardless of their state sizes, and
+/// that the reports reflect it.
 pub async fn charges_up_to_an_amount_all_take_the_least(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (log, slots) = (harness.log_or_slices(300), harness.slots_or_window(3));
@@ -98,7 +99,7 @@ pub async fn charges_up_to_an_amount_all_take_the_least(subject: &mut impl Subje
     assert_eq!(answers.iter().flat_map(|answer| answer.remaining()).collect::<Vec<_>>(), [2, 297, 0, 6]);
 }
 
-/// Groups of twenty charges, and keys of arbitrary bytes and lengths.
+/// Checks groups of twenty charges, and keys of arbitrary bytes and lengths.
 pub async fn large_groups_and_unusual_keys_are_decided(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let limits_id = harness.limit(slow_bucket(2));
@@ -111,10 +112,10 @@ pub async fn large_groups_and_unusual_keys_are_decided(subject: &mut impl Subjec
         assert_eq!(answers.iter().all(|answer| answer.passed()), passes);
     }
     let other = harness.charge_key(limits_id, "k20");
-    assert!(harness.check(&other).await.passed(), "no key is taken for another");
+    assert!(harness.check(&other).await.passed(), "keys are not confused");
 }
 
-/// Concurrent callers together get no more than the burst.
+/// Checks that concurrent callers together get no more than the burst.
 pub async fn concurrent_callers_get_no_more_than_the_limit(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (shared, other) =
@@ -130,7 +131,7 @@ pub async fn concurrent_callers_get_no_more_than_the_limit(subject: &mut impl Su
     assert_eq!(
         harness.peek(&other).await.remaining(),
         [100 - with_other],
-        "refused groups took nothing from the other"
+        "refused groups did not charge the other key"
     );
 }
 

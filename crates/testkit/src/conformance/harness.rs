@@ -12,15 +12,15 @@ use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreEr
 use super::Subject;
 use super::limits::{YEAR, one_of_each};
 
-/// A store, the limits known to it, and a namespace for keys.
+/// A store, its limits, and a namespace for keys.
 pub(super) struct Harness<'s, S> {
     pub(super) subject: &'s mut S,
     limits_by_id: LimitList,
-    /// Distinguishes this run from all others on the same store.
+    /// Distinguishes this run from all other runs on the same store.
     name: u64,
 }
 
-/// Limits by id, which is their index.
+/// Limits indexed by id.
 struct LimitList(Vec<Limits>);
 
 impl tollgate::ledger::LimitTable for LimitList {
@@ -29,7 +29,7 @@ impl tollgate::ledger::LimitTable for LimitList {
     }
 }
 
-/// A charge of one key.
+/// A charge against one key.
 #[derive(Clone, Debug)]
 pub(super) struct TestCharge {
     pub(super) limits_id: u32,
@@ -63,7 +63,7 @@ impl TestCharge {
         self
     }
 
-    /// Returns a refund of what `answer` took.
+    /// Returns a refund of the amount that `answer` took.
     pub(super) fn refund_of(mut self, answer: &ChargeAnswer) -> Self {
         self.ask = Ask::Exactly(Cost::new(answer.taken));
         self.stamps = Some(answer.stamps);
@@ -90,7 +90,7 @@ impl ChargeAnswer {
         self.reports.iter().map(|report| report.remaining).collect()
     }
 
-    /// Returns the wait of a refusal.
+    /// Returns the retry wait of a refusal.
     pub(super) fn wait(&self) -> Nanos {
         match self.outcome {
             Outcome::Deny(Retry::After(wait)) => wait,
@@ -106,17 +106,17 @@ impl<'s, S: Subject> Harness<'s, S> {
         Self { subject, limits_by_id: LimitList(Vec::new()), name: RandomState::new().hash_one("harness") }
     }
 
-    /// Returns those of the limits whose algorithm the store does not refuse.
+    /// Filters out limits whose algorithm the store refuses.
     pub(super) fn accepted(&self, limits: Vec<(&'static str, Limit)>) -> Vec<(&'static str, Limit)> {
         limits.into_iter().filter(|(name, _)| !self.refuses(name)).collect()
     }
 
-    /// Returns one limit of each algorithm that the store does not refuse.
+    /// Returns one limit per algorithm that the store accepts.
     pub(super) fn one_of_each(&self, limit: u64) -> Vec<(&'static str, Limit)> {
         self.accepted(one_of_each(limit))
     }
 
-    /// Returns a log, or slices for a store that refuses logs.
+    /// Returns a sliding log, or slices if the store refuses logs.
     pub(super) fn log_or_slices(&self, limit: u64) -> Limit {
         if self.refuses("sliding log") {
             return SlidingSlices::new(limit, YEAR, Nanos::from_secs(7 * 86_400)).expect("slices").into();
@@ -124,7 +124,7 @@ impl<'s, S: Subject> Harness<'s, S> {
         SlidingLog::new(limit, YEAR).expect("a log").into()
     }
 
-    /// Returns slots, or a window for a store that refuses slots.
+    /// Returns a concurrency limit, or a window if the store refuses concurrency limits.
     pub(super) fn slots_or_window(&self, limit: u64) -> Limit {
         if self.refuses("concurrency") {
             return FixedWindow::new(limit, YEAR).expect("a window").into();
@@ -146,14 +146,14 @@ impl<'s, S: Subject> Harness<'s, S> {
         self.register_limits([limit.into()])
     }
 
-    /// Returns a charge of a key at a cost of 1.
+    /// Returns a charge of cost 1 against a key.
     pub(super) fn charge_key(&self, limits_id: u32, key: &str) -> TestCharge {
         let key = [&self.name.to_le_bytes(), key.as_bytes()].concat();
         let ask = Ask::Exactly(Cost::ONE);
         TestCharge { limits_id, key, ask, stamps: None, earlier: Vec::new(), windows: Vec::new() }
     }
 
-    /// Registers one limit and returns a charge of a key under it.
+    /// Registers one limit and returns a charge of cost 1 under it.
     pub(super) fn charge_limit(&mut self, limit: impl Into<Limit>, key: &str) -> TestCharge {
         let limits_id = self.limit(limit);
         self.charge_key(limits_id, key)
@@ -167,12 +167,12 @@ impl<'s, S: Subject> Harness<'s, S> {
         self.run_one(StoreVerb::Peek, charge).await
     }
 
-    /// Refunds and returns the accepted amount.
+    /// Refunds the charge and returns the accepted amount.
     pub(super) async fn refund(&self, charge: &TestCharge) -> u64 {
         self.run_one(StoreVerb::Refund, charge).await.taken
     }
 
-    /// Renews leases and returns the cost if all of them were still held, else 0.
+    /// Renews leases. Returns the cost if all of them were still held, otherwise 0.
     pub(super) async fn renew(&self, charge: &TestCharge) -> u64 {
         self.run_one(StoreVerb::Renew, charge).await.taken
     }

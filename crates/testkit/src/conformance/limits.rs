@@ -1,4 +1,4 @@
-//! Every algorithm with its options, at one instant.
+//! Every algorithm and its options, at one instant.
 
 use tollgate_core::{
     Ask, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Limit, Nanos, Outcome, Phase, Rate, Retry,
@@ -9,10 +9,10 @@ use super::Subject;
 use super::groups::slow_bucket;
 use super::harness::Harness;
 
-/// So long that no window ends during a case, and short enough for every store.
+/// Long enough that no window ends during a case, and short enough for every store.
 pub(super) const YEAR: Nanos = Nanos::from_secs(365 * 86_400);
 
-/// Returns one limit of each algorithm, with a capacity of `limit`. Names begin with that of the algorithm.
+/// Returns one limit per algorithm with a capacity of `limit`. Each name begins with the algorithm's name.
 pub(super) fn one_of_each(limit: u64) -> Vec<(&'static str, Limit)> {
     let rate: Rate = "1/day".parse().expect("a rate");
     let fixed = FixedWindow::new(limit, YEAR).expect("a window");
@@ -36,7 +36,7 @@ pub(super) fn one_of_each(limit: u64) -> Vec<(&'static str, Limit)> {
     ]
 }
 
-/// Exactly the limit passes.
+/// Checks that exactly the limit passes.
 pub async fn every_algorithm_counts_to_its_limit(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.one_of_each(3) {
@@ -54,7 +54,7 @@ pub async fn every_algorithm_counts_to_its_limit(subject: &mut impl Subject) {
     }
 }
 
-/// Costs above 1, above the capacity, and 0.
+/// Checks costs above 1, above the capacity, and 0.
 pub async fn costs_are_counted(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.one_of_each(5) {
@@ -65,11 +65,11 @@ pub async fn costs_are_counted(subject: &mut impl Subject) {
         assert_eq!(harness.check(&charge.clone().cost(0)).await.remaining(), [2], "{name}");
         let answer = harness.check(&charge.clone().cost(2)).await;
         assert_eq!((answer.passed(), answer.taken, answer.remaining()), (true, 2, vec![0]), "{name}");
-        assert!(harness.check(&charge.cost(0)).await.passed(), "{name}: nothing always passes");
+        assert!(harness.check(&charge.cost(0)).await.passed(), "{name}: a cost of 0 always passes");
     }
 }
 
-/// Several limits on one key, as in ten a second, a thousand a day and three at a time.
+/// Checks several limits on one key, such as ten per second, a thousand per day and three at a time.
 pub async fn several_limits_on_one_key_decide_as_one(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let limits = [
@@ -86,7 +86,7 @@ pub async fn several_limits_on_one_key_decide_as_one(subject: &mut impl Subject)
     assert_eq!(harness.check(&charge).await.remaining(), [6, 4, 2, 0]);
 }
 
-/// Reports come in the order of the limits.
+/// Checks that reports have the order of the limits.
 pub async fn reports_come_in_the_order_of_the_limits(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let each = harness.one_of_each(9);
@@ -99,7 +99,7 @@ pub async fn reports_come_in_the_order_of_the_limits(subject: &mut impl Subject)
     assert_eq!(answer.remaining(), [7, 7, 7, 7, 7, 7, 7, 6]);
 }
 
-/// `UpTo` and `Regardless`.
+/// Checks `UpTo` and `Regardless` asks.
 pub async fn up_to_and_regardless_take_less_and_more(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.one_of_each(5) {
@@ -108,7 +108,7 @@ pub async fn up_to_and_regardless_take_less_and_more(subject: &mut impl Subject)
         assert_eq!(harness.check(&up_to).await.taken, 3, "{name}");
         let answer = harness.check(&up_to).await;
         assert_eq!((answer.passed(), answer.taken, answer.remaining()), (true, 2, vec![0]), "{name}");
-        assert!(!harness.check(&up_to).await.passed(), "{name}: there is nothing left");
+        assert!(!harness.check(&up_to).await.passed(), "{name}: no tokens remain");
     }
     let indebted = TokenBucket::new("1/day".parse().expect("a rate"), 5).expect("a bucket").max_debt(4).expect("debt");
     let charge = harness.charge_limit(indebted, "debt");
@@ -119,7 +119,7 @@ pub async fn up_to_and_regardless_take_less_and_more(subject: &mut impl Subject)
     assert!(harness.check(&regardless(1)).await.passed());
 }
 
-/// Each request is admitted with a longer delay.
+/// Checks that each request is admitted with a longer delay.
 pub async fn leaky_bucket_returns_delays(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     if harness.refuses("leaky bucket") {
@@ -129,8 +129,7 @@ pub async fn leaky_bucket_returns_delays(subject: &mut impl Subject) {
     let charge = harness.charge_limit(leaky.max_wait(Nanos::from_secs(3 * 3_600)), "k");
     let hours = |answer: &super::harness::ChargeAnswer| match answer.outcome {
         Outcome::Allow => 0,
-        // The clock of the store may advance between the calls, so waits are slightly below whole
-        // hours.
+        // The store's clock may advance between calls, so waits are slightly below whole hours.
         Outcome::Delay(wait) => wait.as_secs_ceil().div_ceil(3_600),
         Outcome::Deny(_) => 99,
     };
@@ -141,7 +140,7 @@ pub async fn leaky_bucket_returns_delays(subject: &mut impl Subject) {
     assert_eq!(waits, [0, 0, 1, 2, 99]);
 }
 
-/// The options of a log.
+/// Checks the options of a log.
 pub async fn log_keeps_minimum_gap_and_counts_refusals_if_configured(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);
@@ -160,9 +159,9 @@ pub async fn log_keeps_minimum_gap_and_counts_refusals_if_configured(subject: &m
     let charge = harness.charge_limit(stubborn, "stubborn");
     assert!(harness.check(&charge).await.passed());
     harness.subject.wait(Nanos::from_nanos(2 * unit.as_nanos())).await;
-    assert!(!harness.check(&charge).await.passed(), "and this attempt counts");
+    assert!(!harness.check(&charge).await.passed(), "refused, and the attempt counts");
     harness.subject.wait(Nanos::from_nanos(2 * unit.as_nanos())).await;
-    assert!(!harness.check(&charge).await.passed(), "the first one is over, the attempt is not");
+    assert!(!harness.check(&charge).await.passed(), "the first entry has expired, the attempt has not");
     harness.subject.wait(Nanos::from_nanos(4 * unit.as_nanos())).await;
     assert!(harness.check(&charge).await.passed());
 }

@@ -1,8 +1,8 @@
-//! The conformance suite: what every store must do.
+//! Conformance suite for stores.
 //!
-//! A store passes if all cases pass unchanged. The cases use only the [`Store`] contract. Time passes on a manual clock or by
-//! waiting. With a real clock the cases assume that a few calls take less than a [unit](Subject::unit), and make fewer exact
-//! comparisons.
+//! A store conforms if all cases pass unchanged. The cases use only the [`Store`] contract. Time passes on a manual
+//! clock or by waiting. With a real clock, the cases assume that a few calls take less than a [unit](Subject::unit),
+//! and they make fewer exact comparisons.
 //!
 //! ```ignore
 //! tollgate_testkit::store_conformance!(run);
@@ -12,7 +12,7 @@
 //! }
 //! ```
 
-#![allow(clippy::unwrap_used, reason = "what a store fails to do here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a store failure here ends the test")]
 
 mod change;
 mod groups;
@@ -32,14 +32,13 @@ pub use undo::*;
 
 /// A store under test with its clock.
 pub trait Subject {
-    /// The type of the store.
+    /// Type of the store.
     type Store: Store;
 
     /// Returns the store.
     fn store(&self) -> &Self::Store;
 
-    /// Returns a time within which a few calls are certainly answered, and for which a test can
-    /// wait a few times.
+    /// Returns a duration that is longer than a few calls take, and short enough for a test to wait several times.
     fn unit(&self) -> Nanos;
 
     /// Returns whether time stands still between calls.
@@ -48,21 +47,21 @@ pub trait Subject {
     /// Returns the resolution of the store's clock.
     fn tick(&self) -> Nanos;
 
-    /// Returns the algorithms that the store refuses: `sliding log`, `concurrency`, `leaky bucket`, `interval bucket` or
-    /// `calendar window`. Cases leave them out or use another algorithm; those about nothing else do nothing.
+    /// Returns the algorithms that the store refuses: `sliding log`, `concurrency`, `leaky bucket`, `interval bucket`
+    /// or `calendar window`. Cases skip them or use another algorithm. Cases about nothing else do nothing.
     fn refused_algorithms(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Lets time pass on the store's clock.
+    /// Advances the store's clock, or waits.
     fn wait(&mut self, length: Nanos) -> impl Future<Output = ()>;
 }
 
-/// Defines a test for each case. `$run` takes an async function of the subject, creates a subject
-/// and runs the function.
+/// Defines a test for each case. `$run` takes an async function of the subject, creates a subject and runs the
+/// function.
 ///
-/// With `in_threads`, runs all cases at once in the calling test, for stores that are expensive to
-/// start; `$run` then also takes the value of the variable `$of` and the name of the case.
+/// With `in_threads`, runs all cases concurrently in the calling test, for stores that are expensive to start. `$run`
+/// then also takes the value of the variable `$of` and the name of the case.
 #[macro_export]
 macro_rules! store_conformance {
     (in_threads $of:ident, $run:path) => {
@@ -116,7 +115,7 @@ macro_rules! store_conformance {
             }
         )*
     };
-    // This arm is last, because tokens after a path are an error in the arms above.
+    // This arm must be last: a path cannot be followed by the tokens of the arms above.
     ($run:path) => {
         $crate::store_conformance! { cases (each) $run }
     };

@@ -14,7 +14,7 @@ fn multiply(unit: Nanos, n: u64) -> Nanos {
     Nanos::from_nanos(unit.as_nanos() * n)
 }
 
-/// Returns limits of two per `length`, of every algorithm that reports a wait.
+/// Returns a limit of two per `length` for every algorithm that reports a wait.
 fn two_per(length: Nanos) -> Vec<(&'static str, Limit)> {
     let rate = Rate::new(2, length).expect("a rate");
     let fixed = FixedWindow::new(2, length).expect("a window").phase(Phase::FirstRequest);
@@ -27,7 +27,7 @@ fn two_per(length: Nanos) -> Vec<(&'static str, Limit)> {
     ]
 }
 
-/// After two windows every key is unused.
+/// Checks that every key is unused after two windows.
 pub async fn used_amount_is_restored_over_time(subject: &mut impl Subject) {
     let length = multiply(subject.unit(), 2);
     let mut harness = Harness::new(subject);
@@ -42,7 +42,8 @@ pub async fn used_amount_is_restored_over_time(subject: &mut impl Subject) {
     }
 }
 
-/// A request passes after the advertised wait; on a manual clock, not one tick earlier.
+/// Checks that a request passes after the advertised wait and, on a manual clock, not one tick
+/// earlier.
 pub async fn advertised_wait_is_true(subject: &mut impl Subject) {
     let (unit, tick) = (subject.unit(), subject.tick());
     let mut harness = Harness::new(subject);
@@ -63,7 +64,7 @@ pub async fn advertised_wait_is_true(subject: &mut impl Subject) {
     }
 }
 
-/// A slot that is not released becomes free when its lease ends.
+/// Checks that an unreleased slot becomes free when its lease ends.
 pub async fn lost_lease_expires(subject: &mut impl Subject) {
     let lease = multiply(subject.unit(), 2);
     let mut harness = Harness::new(subject);
@@ -80,7 +81,7 @@ pub async fn lost_lease_expires(subject: &mut impl Subject) {
     assert!(!harness.check(&charge).await.passed());
 }
 
-/// Calendar windows come from the caller, the time from the store.
+/// Checks calendar windows, which come from the caller while the time comes from the store.
 pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     if harness.refuses("calendar window") {
@@ -106,14 +107,13 @@ pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subjec
     assert_eq!(harness.peek(&charge).await.remaining(), [0], "nothing was changed");
 }
 
-/// Returns the window from `nanos` before `time` to `nanos` after it, as far as time is
-/// representable.
+/// Returns the window of `nanos` on either side of `time`, saturating at the ends of time.
 fn window_around(time: Time<tollgate_core::Wall>, nanos: u64) -> Window {
     let (start, end) = (time.as_nanos().saturating_sub(nanos), time.as_nanos().saturating_add(nanos));
     Window::new(Time::from_nanos(start), Time::from_nanos(end)).expect("a window")
 }
 
-/// The time in answers advances with the store's clock.
+/// Checks that the time in answers advances with the store's clock.
 pub async fn answers_carry_the_store_time(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);

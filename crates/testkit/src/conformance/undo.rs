@@ -7,7 +7,7 @@ use super::Subject;
 use super::groups::slow_bucket;
 use super::harness::Harness;
 
-/// A peek changes neither the state nor the next decision.
+/// Checks that a peek changes neither the state nor the next decision.
 pub async fn peek_changes_nothing(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.one_of_each(3) {
@@ -24,7 +24,7 @@ pub async fn peek_changes_nothing(subject: &mut impl Subject) {
     }
 }
 
-/// A refund returns what was taken, and never more than full.
+/// Checks that a refund returns the charged amount, but never more than the capacity.
 pub async fn refund_returns_what_was_taken(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.one_of_each(5) {
@@ -35,11 +35,11 @@ pub async fn refund_returns_what_was_taken(subject: &mut impl Subject) {
         assert_eq!(harness.peek(&charge).await.remaining(), [3], "{name}");
         harness.refund(&charge.clone().refund_of(&first)).await;
         harness.refund(&charge.clone().refund_of(&first)).await;
-        assert!(harness.peek(&charge).await.remaining()[0] <= 5, "{name}: never above full");
+        assert!(harness.peek(&charge).await.remaining()[0] <= 5, "{name}: never above the capacity");
     }
 }
 
-/// A stamp identifies one lease.
+/// Checks that a stamp releases its lease only once.
 pub async fn lease_is_released_once(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     if harness.refuses("concurrency") {
@@ -58,7 +58,7 @@ pub async fn lease_is_released_once(subject: &mut impl Subject) {
     assert_eq!(harness.refund(&charge.clone().refund_of(&second)).await, 1);
 }
 
-/// A renewed lease is held; renewing an expired one fails.
+/// Checks that a renewed lease is held, and that renewing an expired lease fails.
 pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);
@@ -82,7 +82,7 @@ pub async fn lease_is_renewed_while_held(subject: &mut impl Subject) {
     assert_eq!(harness.renew(&fresh.refund_of(&kept)).await, 0, "no slot is held");
 }
 
-/// A refund applies only to the window in which the amount was taken.
+/// Checks that a refund applies only to the window of its charge.
 pub async fn refund_applies_only_to_its_window(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);
@@ -95,7 +95,7 @@ pub async fn refund_applies_only_to_its_window(subject: &mut impl Subject) {
     assert_eq!(harness.peek(&charge).await.remaining(), [4]);
 }
 
-/// Refunds of a group are independent of each other.
+/// Checks that the refunds of a group are independent.
 pub async fn refunds_of_a_group_are_independent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (used, new) = (harness.charge_limit(slow_bucket(5), "used"), harness.charge_limit(slow_bucket(5), "new"));
@@ -107,7 +107,7 @@ pub async fn refunds_of_a_group_are_independent(subject: &mut impl Subject) {
     assert_eq!(harness.check(&new.cost(5)).await.taken, Cost::new(5).get());
 }
 
-/// A reset key is unused.
+/// Checks that a reset key is unused and other keys are unaffected.
 pub async fn reset_affects_one_key(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.one_of_each(3) {

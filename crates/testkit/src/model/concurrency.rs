@@ -1,17 +1,17 @@
-//! The definition of a concurrency limit: a list of leases, each with its weight and its end.
+//! Definition of a concurrency limit: a list of leases, each with a weight and an end.
 
 use tollgate_core::{Ask, Concurrency, LimitError, Nanos, Now, Outcome, Report, Retry};
 
 use super::{Law, Model, ModelAnswer};
 
-/// At most `limit` at the same time, each for `lease`.
+/// At most `limit` units held at the same time, each for at most `lease`.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseParams {
-    /// The most that may be held at the same time.
+    /// Maximum weight held at the same time.
     pub limit: u64,
-    /// The length of a lease.
+    /// Length of a lease.
     pub lease: Nanos,
-    /// The additional amount that charges may hold.
+    /// Additional weight that charges may hold as debt.
     pub max_debt: u64,
 }
 
@@ -19,7 +19,7 @@ impl LeaseParams {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// As for the constructor of the limit.
+    /// See the limit's constructor.
     pub fn limit(&self) -> Result<Concurrency, LimitError> {
         Concurrency::new(self.limit, self.lease)?.max_debt(self.max_debt)
     }
@@ -29,7 +29,7 @@ impl LeaseParams {
     }
 }
 
-/// All leases ever granted, by receipt.
+/// All leases ever granted, indexed by receipt.
 #[derive(Clone, Debug)]
 pub struct ConcurrencyModel {
     params: LeaseParams,
@@ -39,10 +39,10 @@ pub struct ConcurrencyModel {
 
 #[derive(Clone, Copy, Debug)]
 struct ModelLease {
-    /// Zero after a complete refund.
+    /// Zero after a full refund.
     weight: u64,
     ends: u64,
-    /// The order in which leases were taken or renewed.
+    /// Position in the order in which leases were taken or renewed.
     touched: u64,
 }
 
@@ -52,8 +52,8 @@ impl ConcurrencyModel {
         Self { params, leases: Vec::new(), touches: 0 }
     }
 
-    /// Changes the parameters. No lease lasts longer than a new one. If there are more leases than
-    /// the new limit has units, those that end last are kept; among equal ends, those touched last.
+    /// Changes the parameters. Existing leases end no later than a new lease would. If the leases
+    /// exceed the new limit, those that end last are kept; among equal ends, those touched last.
     pub fn change_params(&mut self, params: LeaseParams, now: &Now<'_>) {
         let now = now.mono().as_nanos();
         let mut held: Vec<&mut ModelLease> =
@@ -65,7 +65,7 @@ impl ConcurrencyModel {
         self.params = params;
     }
 
-    /// Extends the lease from now, unless it has ended. Returns whether it was extended.
+    /// Extends the lease from now on, unless it has ended. Returns whether it was extended.
     pub fn renew(&mut self, now: &Now<'_>, receipt: usize) -> bool {
         self.touches += 1;
         let (now, length, touched) = (now.mono().as_nanos(), self.params.length(), self.touches);
@@ -82,7 +82,7 @@ impl ConcurrencyModel {
         self.leases.iter().filter(move |lease| lease.weight > 0 && lease.ends > now)
     }
 
-    /// Returns the weight of all leases that have not ended.
+    /// Returns the total weight of all leases that have not ended.
     pub fn weight_held(&self, now: u64) -> u64 {
         self.held_leases(now).map(|lease| lease.weight).sum()
     }
@@ -95,7 +95,7 @@ impl Model for ConcurrencyModel {
         let (cost, ceiling) = match ask {
             Ask::Exactly(cost) => (cost.get(), self.params.limit),
             Ask::Regardless(cost) => (cost.get(), self.params.limit + self.params.max_debt),
-            // A cost of 0 is never refused here, even in debt.
+            // An `UpTo` ask of cost 0 is never refused, even in debt.
             Ask::UpTo(cost) if cost.get() == 0 => (0, u64::MAX),
             Ask::UpTo(cost) => (cost.get().min(self.params.limit.saturating_sub(held).max(1)), self.params.limit),
         };
@@ -112,7 +112,7 @@ impl Model for ConcurrencyModel {
         ModelAnswer { outcome, taken, receipt: self.leases.len().saturating_sub(1) }
     }
 
-    /// Only the holder of a lease can release it.
+    /// Refunds a lease by its receipt. Only the holder can release it.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let Some(lease) = receipt.and_then(|receipt| self.find(now.mono().as_nanos(), receipt)) else { return 0 };
         let given = cost.min(lease.weight);

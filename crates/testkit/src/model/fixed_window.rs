@@ -1,5 +1,4 @@
-//! The definition of a fixed window: the count of each window, and the debt that it leaves to later
-//! windows.
+//! Definition of a fixed window: a count per window, and the debt that it leaves to later windows.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +9,15 @@ use super::{Model, ModelAnswer, first_wait};
 /// `limit` per window of `length`, fixed or sliding.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowParams {
-    /// The most per window.
+    /// Maximum count per window.
     pub limit: u64,
-    /// The length of a window.
+    /// Length of a window in nanoseconds.
     pub length: u64,
-    /// The additional amount that charges may count.
+    /// Additional amount that charges may count as debt.
     pub max_debt: u64,
-    /// The amount that a new key has left.
+    /// Remaining amount of a new key.
     pub initial: u64,
-    /// The alignment of the windows; sliding windows are aligned to multiples of the length.
+    /// Alignment of the windows. Sliding windows always start at multiples of the length.
     pub phase: Phase,
 }
 
@@ -26,7 +25,7 @@ impl WindowParams {
     /// Returns the fixed window with these parameters.
     ///
     /// # Errors
-    /// As for the constructor of the limit.
+    /// See the limit's constructor.
     pub fn fixed(&self) -> Result<FixedWindow, LimitError> {
         let limit = FixedWindow::new(self.limit, Nanos::from_nanos(self.length))?.phase(self.phase);
         limit.max_debt(self.max_debt)?.initial(self.initial)
@@ -35,21 +34,21 @@ impl WindowParams {
     /// Returns the sliding window with these parameters.
     ///
     /// # Errors
-    /// As for the constructor of the limit.
+    /// See the limit's constructor.
     pub fn sliding(&self) -> Result<SlidingWindow, LimitError> {
         SlidingWindow::new(self.limit, Nanos::from_nanos(self.length))?.max_debt(self.max_debt)?.initial(self.initial)
     }
 }
 
-/// Counts by window. Calendar windows, which have irregular lengths, carry no debt here.
+/// Counts per window. Calendar windows have irregular lengths and carry no debt here.
 #[derive(Clone, Debug)]
 pub struct FixedWindowModel {
     params: WindowParams,
-    /// The start of a window: that of the first request, or an aligned instant.
+    /// Start of one window: the first request, or an aligned instant.
     origin: u64,
-    /// The amount taken in each window, by the start of the window, less the amount refunded in it.
+    /// Net charges of each window, by window start.
     counts: BTreeMap<i128, i128>,
-    /// The end of the window of each taking.
+    /// Window end of each charge, by receipt.
     takings: Vec<u64>,
 }
 
@@ -61,7 +60,7 @@ impl FixedWindowModel {
         new
     }
 
-    /// Changes the parameters. The amount used stays used, in the same window if the alignment is
+    /// Changes the parameters. The used amount is kept, in the same window if the alignment is
     /// unchanged. An excess over the new limit that was not debt does not become debt.
     pub fn change_params(&mut self, params: WindowParams, now: &Now<'_>) {
         let used = self.used_at(now, self.instant_of_windows(now));
@@ -75,7 +74,7 @@ impl FixedWindowModel {
         self.add(now, used);
     }
 
-    /// Returns the instant on the clock that the windows follow.
+    /// Returns the reading of the clock that the windows follow.
     fn instant_of_windows(&self, now: &Now<'_>) -> u64 {
         if self.params.phase == Phase::FirstRequest { now.mono().as_nanos() } else { now.wall().as_nanos() }
     }
@@ -90,7 +89,7 @@ impl FixedWindowModel {
         };
     }
 
-    /// Returns the start and the end of the window that contains `at`.
+    /// Returns the start and end of the window that contains `at`.
     fn window_around(&self, now: &Now<'_>, at: u64) -> (i128, i128) {
         if let Phase::Given(position) = self.params.phase {
             let window = now.window(position).expect("a window handed in");
@@ -101,8 +100,8 @@ impl FixedWindowModel {
         (start, start + length)
     }
 
-    /// Returns the amount used at `at`: what was taken in that window plus the debt of earlier
-    /// windows, of which each window pays one limit.
+    /// Returns the amount used at `at`: the charges in that window plus the debt of earlier
+    /// windows. Each window pays off one limit.
     fn used_at(&self, now: &Now<'_>, at: u64) -> i128 {
         if let Phase::Given(_) = self.params.phase {
             let (start, end) = self.window_around(now, self.instant_of_windows(now));
@@ -141,7 +140,7 @@ impl Model for FixedWindowModel {
         let (cost, ceiling) = match ask {
             Ask::Exactly(_) => (cost, limit),
             Ask::Regardless(_) => (cost, deepest),
-            // A cost of 0 is never refused here, even in debt.
+            // An `UpTo` ask of cost 0 is never refused, even in debt.
             Ask::UpTo(_) if cost == 0 => (0, i128::MAX),
             Ask::UpTo(_) => (cost.min((limit - used).max(1)), limit),
         };
@@ -159,7 +158,7 @@ impl Model for FixedWindowModel {
         ModelAnswer { outcome: Outcome::Deny(retry), taken: 0, receipt }
     }
 
-    /// Only in the current window, and no more than is used in it.
+    /// Refunds in the current window only, at most the amount used in it.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let used = self.used_at(now, self.instant_of_windows(now));
         if used == 0 || receipt.is_some_and(|receipt| self.takings[receipt] != self.end(now)) {

@@ -1,4 +1,4 @@
-//! The definition of several limits together: ask each, and keep the answers only if all admit.
+//! Definition of a group of limits: ask each, and keep the answers only if all admit.
 
 use tollgate_core::{Ask, Cost, Limit, LimitError, Limits, Nanos, Now, Outcome, Report, Retry};
 
@@ -7,7 +7,7 @@ use super::{
     SlidingLogModel, SlidingWindowModel, TokenBucketModel, TokenParams, WindowParams,
 };
 
-/// The parameters of one limit of a group.
+/// Parameters of one limit in a group.
 #[derive(Clone, Copy, Debug)]
 pub enum Member {
     /// A token bucket.
@@ -28,7 +28,7 @@ impl Member {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// As for the constructor of the limit.
+    /// See the limit's constructor.
     pub fn limit(&self) -> Result<Limit, LimitError> {
         Ok(match self {
             Self::TokenBucket(params) => params.limit()?.into(),
@@ -43,7 +43,7 @@ impl Member {
     /// Returns the limits of a group.
     ///
     /// # Errors
-    /// As for the constructors of the limits.
+    /// See the limits' constructors.
     pub fn limits(members: &[Self]) -> Result<Limits, LimitError> {
         Limits::new(members.iter().map(Self::limit).collect::<Result<Vec<_>, _>>()?)
     }
@@ -75,7 +75,7 @@ impl<M: Model + Clone + 'static> ClonableModel for M {
 #[expect(missing_debug_implementations, reason = "models of any kind")]
 pub struct GroupModel {
     members: Vec<Box<dyn ClonableModel>>,
-    /// The receipts of each taking, by limit.
+    /// The limits' receipts for each charge.
     takings: Vec<Vec<usize>>,
 }
 
@@ -90,8 +90,7 @@ impl GroupModel {
         self.members.iter().map(|member| member.report(now, cost)).collect()
     }
 
-    /// Returns the common outcome, and the state of each model if all admit, and if only this one
-    /// refuses.
+    /// Asks a clone of each model. Returns the answers and the resulting clones.
     fn try_out(&self, now: &Now<'_>, ask: Ask) -> Vec<(ModelAnswer, Box<dyn ClonableModel>)> {
         let twins = self.members.iter().map(|member| member.boxed_clone());
         twins.map(|mut boxed_clone| (boxed_clone.ask(now, ask), boxed_clone)).collect()
@@ -103,7 +102,7 @@ impl Model for GroupModel {
         let mut tried = self.try_out(now, ask);
         let least = tried.iter().map(|(answer, _)| answer.taken).min().unwrap_or(0);
         if matches!(ask, Ask::UpTo(_)) && least > 0 {
-            // As much as the tightest limit has, from all of them.
+            // All limits take as much as the tightest one allows.
             tried = self.try_out(now, Ask::Exactly(Cost::new(least)));
         }
         let outcome = tried.iter().map(|(answer, _)| answer.outcome).reduce(Outcome::and).unwrap_or(Outcome::Allow);

@@ -1,26 +1,25 @@
-//! The definition of an interval bucket: a number of tokens, to which every step adds, up to the
-//! burst.
+//! Definition of an interval bucket: a number of tokens to which every step adds, up to the burst.
 
 use tollgate_core::{Ask, IntervalBucket, LimitError, Nanos, Now, Outcome, Report, Retry, Steps};
 
 use super::{Model, ModelAnswer, first_wait};
 
-/// `refill` every `period`, at most `burst`.
+/// `refill` tokens every `period`, at most `burst`.
 #[derive(Clone, Copy, Debug)]
 pub struct IntervalParams {
-    /// The refill of one step.
+    /// Tokens added per step.
     pub refill: u64,
-    /// The time between two steps.
+    /// Time between two steps in nanoseconds.
     pub period: u64,
-    /// The capacity.
+    /// Maximum number of tokens.
     pub burst: u64,
-    /// The alignment of the steps.
+    /// Alignment of the steps.
     pub steps: Steps,
-    /// The longest wait for a later step.
+    /// Longest wait for a later step, in nanoseconds.
     pub max_wait: u64,
-    /// The largest debt.
+    /// Maximum debt.
     pub max_debt: u64,
-    /// The tokens of a new key.
+    /// Initial tokens of a new key.
     pub initial: u64,
 }
 
@@ -28,7 +27,7 @@ impl IntervalParams {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// As for the constructor of the limit.
+    /// See the limit's constructor.
     pub fn limit(&self) -> Result<IntervalBucket, LimitError> {
         let limit = IntervalBucket::new(self.refill, Nanos::from_nanos(self.period))?.burst(self.burst)?;
         let limit = limit.steps(self.steps).max_wait(Nanos::from_nanos(self.max_wait))?;
@@ -36,14 +35,14 @@ impl IntervalParams {
     }
 }
 
-/// The tokens at an instant, less what was promised to waiting requests or charged beyond them.
+/// Tokens at an instant, less those promised to waiting requests or charged as debt.
 #[derive(Clone, Debug)]
 pub struct IntervalBucketModel {
     params: IntervalParams,
-    /// The instant of one step.
+    /// Instant of one step.
     origin: i128,
     tokens: i128,
-    /// The instant at which `tokens` is valid.
+    /// Instant to which `tokens` applies.
     at: i128,
 }
 
@@ -55,8 +54,8 @@ impl IntervalBucketModel {
         new
     }
 
-    /// Changes the parameters. The missing amount stays missing, as far as the new parameters can
-    /// hold it, and so does the alignment if it is unchanged.
+    /// Changes the parameters. The missing amount is kept up to the new maximum. An unchanged
+    /// alignment is also kept.
     pub fn change_params(&mut self, params: IntervalParams, now: &Now<'_>) {
         self.advance(now);
         let missing = i128::from(self.params.burst) - self.tokens;
@@ -79,13 +78,13 @@ impl IntervalBucketModel {
         }
     }
 
-    /// Returns the number of steps after `from` up to `to`.
+    /// Returns the number of steps in `(from, to]`.
     fn steps_between(&self, from: i128, to: i128) -> i128 {
         let number = |at: i128| (at - self.origin).div_euclid(self.params.period.into());
         number(to) - number(from)
     }
 
-    /// Returns the tokens at a later instant if nothing is taken.
+    /// Returns the tokens at a later instant if nothing is taken before.
     fn tokens_at(&self, later: i128) -> i128 {
         let brought = self.steps_between(self.at, later) * i128::from(self.params.refill);
         (self.tokens + brought).min(self.params.burst.into())
@@ -100,7 +99,7 @@ impl IntervalBucketModel {
         }
     }
 
-    /// Returns how long a cost taken at `asked` has to wait.
+    /// Returns how long a cost that is taken at `asked` has to wait.
     fn wait_of(&self, asked: i128, cost: i128) -> u64 {
         let left = self.tokens_at(asked) - cost;
         let covered =
@@ -121,7 +120,7 @@ impl IntervalBucketModel {
     }
 
     fn remaining(&self, now: i128) -> u64 {
-        // Admission is monotonic in the cost: searches the largest cost that passes.
+        // Admission is monotonic in the cost: a binary search finds the largest cost that passes.
         let (mut low, mut high) = (0, i128::from(self.params.burst));
         while low < high {
             let middle = (low + high + 1) / 2;

@@ -4,9 +4,9 @@ use tollgate_core::{Algorithm, Ask, Cells, Cost, Nanos, Now, Outcome, Retry, Tim
 
 use super::Law;
 
-/// Builds the present from an instant: the clock readings, the spread and the windows.
+/// Builds a [`Now`] from an instant: clock readings, spread and windows.
 pub trait InstantClock {
-    /// Returns the present at `instant` nanoseconds.
+    /// Returns the [`Now`] at `instant` nanoseconds.
     fn now_at(&self, instant: u64) -> Now<'_>;
 }
 
@@ -20,14 +20,14 @@ impl InstantClock for OneClock {
     }
 }
 
-/// A wall clock ahead of the monotonic one, a spread value of the key, and calendar windows.
+/// A wall clock ahead of the monotonic one, a key's spread value, and calendar windows.
 #[derive(Clone, Debug)]
 pub struct CalendarClock {
-    /// The offset of the wall clock.
+    /// Offset of the wall clock in nanoseconds.
     pub ahead: u64,
-    /// The spread value of the key.
+    /// Spread value of the key.
     pub spread: u64,
-    /// Consecutive windows from time zero; the present has the one that contains it.
+    /// Consecutive windows from time zero. The one that contains the instant is passed on.
     pub windows: Vec<Window>,
 }
 
@@ -39,30 +39,30 @@ impl InstantClock for CalendarClock {
     }
 }
 
-/// A limit in a state at an instant, with a clock for looking ahead.
+/// A limit and its state at an instant, with a clock for looking ahead.
 #[derive(Debug)]
 pub struct LawPlace<'a, A, C> {
-    /// The limit.
+    /// Limit under test.
     pub limit: &'a A,
-    /// Its state.
+    /// State words of the limit.
     pub state: &'a [u64],
-    /// The clock.
+    /// Clock for later instants.
     pub clock: &'a C,
-    /// The instant.
+    /// Current instant in nanoseconds.
     pub instant: u64,
 }
 
 impl<A: Algorithm, C: InstantClock> LawPlace<'_, A, C> {
-    /// Returns what a request `later` would get.
+    /// Returns the outcome of a request made `later` nanoseconds from now.
     fn outcome_later(&self, later: u64, ask: Ask) -> Outcome {
         self.limit.weigh(self.state, &self.clock.now_at(self.instant + later), ask).outcome()
     }
 }
 
-/// After the advertised wait the request passes, and one nanosecond earlier it does not. No refusal
-/// advertises a wait of zero, and `Never` holds at any time.
+/// Checks that a request passes after the advertised wait, and not one nanosecond earlier. No
+/// refusal advertises a wait of zero, and `Never` holds at any time.
 pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(place: &LawPlace<'_, A, C>, ask: Ask) {
-    // Limits that count refusals advertise the wait of a caller that sends nothing meanwhile.
+    // Limits that count refusals advertise the wait of a caller that sends nothing in the meantime.
     let mut state = place.state.to_vec();
     let verdict = place.limit.decide(state.as_mut_slice(), &place.clock.now_at(place.instant), ask);
     let Outcome::Deny(retry) = verdict.outcome() else { return };
@@ -70,7 +70,7 @@ pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(place: &LawPlace<'
     match retry {
         Retry::After(wait) => {
             let wait = wait.as_nanos();
-            assert!(wait > 0, "a refusal of {ask:?} says to wait for nothing");
+            assert!(wait > 0, "a refusal of {ask:?} advertises a wait of zero");
             assert!(
                 place.outcome_later(wait, ask).is_admitted(),
                 "{ask:?} is refused after the advertised wait of {wait} ns"
@@ -80,7 +80,7 @@ pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(place: &LawPlace<'
                 "{ask:?} passes one nanosecond before {wait} ns"
             );
         }
-        // All leases have ended by then.
+        // By then, all leases have ended.
         Retry::OnRelease => {
             let reset = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE).reset;
             assert!(
@@ -90,24 +90,30 @@ pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(place: &LawPlace<'
         }
         Retry::Never => {
             for later in [1, 1 << 40, 1 << 58, 1 << 61] {
-                assert!(!place.outcome_later(later, ask).is_admitted(), "{ask:?} is never to pass, yet passes later");
+                assert!(
+                    !place.outcome_later(later, ask).is_admitted(),
+                    "{ask:?} was refused with `Never`, yet passes later"
+                );
             }
         }
     }
 }
 
-/// Exactly the remaining amount passes.
+/// Checks that the remaining amount is the largest that passes.
 pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: InstantClock>(place: &LawPlace<'_, A, C>) {
     let report = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE);
     let exactly = |n: u64| place.outcome_later(0, Ask::Exactly(Cost::new(n)));
-    assert!(report.remaining <= report.limit, "more remains than the limit holds: {report:?}");
+    assert!(report.remaining <= report.limit, "remaining exceeds the limit: {report:?}");
     if report.remaining > 0 {
-        assert!(exactly(report.remaining).is_admitted(), "what remains does not pass: {report:?}");
+        assert!(exactly(report.remaining).is_admitted(), "the remaining amount does not pass: {report:?}");
     }
-    assert!(!exactly(report.remaining.saturating_add(1)).is_admitted(), "more passes than remains: {report:?}");
+    assert!(
+        !exactly(report.remaining.saturating_add(1)).is_admitted(),
+        "more than the remaining amount passes: {report:?}"
+    );
 }
 
-/// The key is unused at the reported reset and not a nanosecond earlier.
+/// Checks that the key is unused at the reported reset, and not a nanosecond earlier.
 pub fn reset_is_when_it_is_new<A: Algorithm, C: InstantClock>(place: &LawPlace<'_, A, C>) {
     let reset = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE).reset.as_nanos();
     let is_new = |later: u64| place.limit.is_new(place.state, &place.clock.now_at(place.instant + later));
@@ -118,8 +124,8 @@ pub fn reset_is_when_it_is_new<A: Algorithm, C: InstantClock>(place: &LawPlace<'
     assert!(reset == 0 || !is_new(reset - 1), "unused one nanosecond before the reset of {reset} ns");
 }
 
-/// If a cost of `n` passes, so do `n` requests of cost 1, and both leave the same words, or, for
-/// algorithms that store each taking, the same later reports.
+/// Checks that if a cost of `n` passes, `n` requests of cost 1 pass as well. Both must leave the
+/// same words or, for algorithms that store each charge, the same later reports.
 pub fn at_once_equals_one_by_one<A: Algorithm, C: InstantClock>(
     place: &LawPlace<'_, A, C>,
     n: Cost,
@@ -153,7 +159,7 @@ pub fn at_once_equals_one_by_one<A: Algorithm, C: InstantClock>(
     }
 }
 
-/// For any words, time, cost and stamp: no panic, and consistent results.
+/// Checks that any words, time, cost and stamp give consistent results without a panic.
 pub fn arbitrary_state_causes_no_panic<A: Algorithm>(
     limit: &A,
     old: &A,

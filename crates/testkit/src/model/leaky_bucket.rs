@@ -1,25 +1,25 @@
-//! The definition of a leaky bucket: costs are added and drain at the rate; a request waits for all
-//! units before its last one.
+//! Definition of a leaky bucket: costs are added and drain at the rate. A request waits until only
+//! `free` units are ahead of its last unit.
 
 use num_traits::Zero;
 use tollgate_core::{Ask, LeakyBucket, LimitError, Nanos, Now, Outcome, Rate, Report, Retry};
 
 use super::{Exact, Model, ModelAnswer, ceil, ceil_nanos, floor, per_nano, to_exact};
 
-/// At most `burst` in the bucket, draining at `rate`.
+/// At most `burst` units in the bucket, draining at `rate`.
 #[derive(Clone, Copy, Debug)]
 pub struct LeakyParams {
-    /// The drain rate.
+    /// Drain rate.
     pub rate: Rate,
-    /// The capacity.
+    /// Capacity of the bucket.
     pub burst: u64,
-    /// The level up to which requests pass without a wait.
+    /// Level up to which requests pass without a wait.
     pub free: u64,
-    /// The longest wait.
+    /// Longest wait.
     pub max_wait: Nanos,
-    /// The additional amount that charges may add.
+    /// Additional amount that charges may add as debt.
     pub max_debt: u64,
-    /// The free capacity of a new key.
+    /// Initial free capacity of a new key.
     pub initial: u64,
 }
 
@@ -27,19 +27,19 @@ impl LeakyParams {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// As for the constructor of the limit.
+    /// See the limit's constructor.
     pub fn limit(&self) -> Result<LeakyBucket, LimitError> {
         let limit = LeakyBucket::new(self.rate, self.burst)?.free(self.free)?.max_wait(self.max_wait);
         limit.max_debt(self.max_debt)?.initial(self.initial)
     }
 }
 
-/// The level of the bucket, which may be a fraction.
+/// Level of the bucket, possibly a fraction.
 #[derive(Clone, Debug)]
 pub struct LeakyBucketModel {
     params: LeakyParams,
     level: Exact,
-    /// The instant at which `level` is valid.
+    /// Instant to which `level` applies.
     at: u64,
 }
 
@@ -49,9 +49,9 @@ impl LeakyBucketModel {
         Self { params, level: to_exact(params.burst - params.initial), at: now.mono().as_nanos() }
     }
 
-    /// Changes the parameters. The level is kept, rounded up to the resolution of the new bucket (a
-    /// rate of n per p nanoseconds in lowest terms counts in p-ths of a unit), as far as burst and
-    /// debt go.
+    /// Changes the parameters. The level is kept up to burst plus debt. It is rounded up to the
+    /// resolution of the new bucket: a rate of n per p nanoseconds in lowest terms counts in p-ths
+    /// of a unit.
     pub fn change_params(&mut self, params: LeakyParams, now: &Now<'_>) {
         let part = to_exact(params.rate.per().as_nanos());
         let level = (self.level_at(now) * &part).ceil() / part;
@@ -59,7 +59,7 @@ impl LeakyBucketModel {
         self.params = params;
     }
 
-    /// Returns the level at `now`: the previous level less what drained since.
+    /// Returns the level at `now`: the previous level less the amount drained since.
     fn level_at(&self, now: &Now<'_>) -> Exact {
         let elapsed = to_exact(now.mono().as_nanos()) - to_exact(self.at);
         (&self.level - elapsed * per_nano(self.params.rate)).max(Exact::zero())
@@ -79,8 +79,8 @@ impl LeakyBucketModel {
         ceil_nanos(&((self.level_at(now) - wanted) / per_nano(self.params.rate)))
     }
 
-    /// Returns the highest level at which `cost` is admitted, by both bounds; negative if it never
-    /// is.
+    /// Returns the highest level at which `cost` is admitted, considering both bounds. Negative if
+    /// it is never admitted.
     fn max_level_for(&self, cost: u64) -> Exact {
         // A cost of zero does not wait, so only the burst bounds it.
         if cost == 0 {
@@ -89,7 +89,8 @@ impl LeakyBucketModel {
         (to_exact(self.params.burst) - to_exact(cost)).min(self.patience() - to_exact(cost - 1))
     }
 
-    /// Adds `cost` if the level is at most `ceiling`; otherwise returns when it will be.
+    /// Adds `cost` if the level is at most `ceiling`. Otherwise returns the wait until that is the
+    /// case.
     fn pour(&mut self, now: &Now<'_>, cost: u64, ceiling: &Exact, outcome: Outcome) -> ModelAnswer {
         let level = self.level_at(now);
         if *ceiling < Exact::zero() {
@@ -103,8 +104,8 @@ impl LeakyBucketModel {
         ModelAnswer { outcome, taken: cost, receipt: 0 }
     }
 
-    /// Returns the wait of a request that comes now: until the level before its last unit is down
-    /// to `free`.
+    /// Returns the wait of a request made now: until the level ahead of its last unit is down to
+    /// `free`.
     fn wait_of(&self, now: &Now<'_>, cost: u64) -> Outcome {
         match self.time_until_level(now, &(to_exact(self.params.free) - to_exact(cost.saturating_sub(1)))) {
             wait if wait == Nanos::ZERO || cost == 0 => Outcome::Allow,
@@ -112,7 +113,7 @@ impl LeakyBucketModel {
         }
     }
 
-    /// Returns the whole units that are admitted now.
+    /// Returns the number of whole units that are admitted now.
     fn available(&self, now: &Now<'_>) -> u64 {
         let level = self.level_at(now);
         if level > self.patience() {
@@ -130,7 +131,7 @@ impl Model for LeakyBucketModel {
                 let deepest = to_exact(self.params.burst) + to_exact(self.params.max_debt);
                 return self.pour(now, cost.get(), &(deepest - to_exact(cost.get())), Outcome::Allow);
             }
-            // A cost of 0 is never refused here, at any level.
+            // An `UpTo` ask of cost 0 is never refused, at any level.
             Ask::UpTo(cost) if cost.get() == 0 => return ModelAnswer { outcome: Outcome::Allow, taken: 0, receipt: 0 },
             Ask::UpTo(cost) => self.available(now).min(cost.get()).max(1),
         };

@@ -1,4 +1,4 @@
-//! Runs an algorithm and its model through one script and compares all results.
+//! Runs an algorithm and its model through the same script and compares all results.
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Report};
 
@@ -6,17 +6,17 @@ use super::laws::{self, InstantClock};
 use super::script::{ScriptAct, ScriptAmount, ScriptPause, ScriptStep};
 use super::{Law, Model};
 
-/// The latest instant of scripts: 73 years, up to which every state is exact.
+/// Latest instant of scripts: 73 years. Up to it, every state is exact.
 pub const HORIZON: u64 = 1 << 61;
 
 /// An admitted request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admitted {
-    /// The time of the request, in nanoseconds.
+    /// Time of the request in nanoseconds.
     pub asked: u64,
-    /// The time at which it passes: later than `asked` if it is delayed.
+    /// Time at which the request passes. Later than `asked` if it is delayed.
     pub passes: u64,
-    /// The amount.
+    /// Admitted amount.
     pub cost: u64,
 }
 
@@ -30,7 +30,7 @@ impl Admitted {
     }
 }
 
-/// Runs only the algorithm through a script of takes, from `start`, and returns what was admitted.
+/// Runs only the algorithm through a script, from `start`, and returns the admitted requests.
 pub fn walk<A: Algorithm, C: InstantClock>(limit: &A, clock: &C, start: u64, script: &[ScriptStep]) -> Vec<Admitted> {
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
@@ -56,7 +56,7 @@ pub fn walk<A: Algorithm, C: InstantClock>(limit: &A, clock: &C, start: u64, scr
     admitted
 }
 
-/// An algorithm with its state, its model and their common clock.
+/// An algorithm with its state, its model and a shared clock.
 #[expect(missing_debug_implementations, reason = "the stamp need not have one")]
 pub struct Lockstep<'a, A: Algorithm, M, C> {
     limit: &'a A,
@@ -64,14 +64,14 @@ pub struct Lockstep<'a, A: Algorithm, M, C> {
     clock: &'a C,
     instant: u64,
     state: Vec<u64>,
-    /// Charges that can be refunded: the stamp of the algorithm and the receipt of the model.
+    /// Charges that can be refunded: the algorithm's stamp and the model's receipt.
     takings: Vec<(A::Stamp, usize)>,
-    /// The waits that `ScriptPause` refers to.
+    /// Report whose waits `ScriptPause` refers to.
     last: Report,
 }
 
 impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
-    /// Returns both, new at `instant`, with `clock` for the present.
+    /// Creates the algorithm's state and pairs it with `model`, both new at `instant`.
     pub fn new(limit: &'a A, model: M, clock: &'a C, instant: u64) -> Self {
         let mut state = vec![0; limit.words()];
         limit.init(state.as_mut_slice(), &clock.now_at(instant));
@@ -86,14 +86,14 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         }
     }
 
-    /// Returns the state, the model and the present, for checks of a single algorithm.
+    /// Returns the state, the model and the current time, for checks of a single algorithm.
     pub fn look(&self) -> (&[u64], &M, Now<'a>) {
         (&self.state, &self.model, self.clock.now_at(self.instant))
     }
 
-    /// Changes the parameters as an admitted request does: converts the state, and the model by
-    /// `change`. If more is used than the new parameters can hold, no request can be admitted under
-    /// them, and the old ones stay.
+    /// Changes the parameters as an admitted request does: converts the state, and changes the
+    /// model with `change`. If the used amount exceeds the new maximum, no request can be admitted
+    /// under the new parameters, and the old ones stay.
     pub fn change_limit(&mut self, limit: &'a A, change: impl FnOnce(&mut M, &Now<'_>)) {
         let now = self.clock.now_at(self.instant);
         self.state.resize(limit.words().max(self.limit.words()), 0);
@@ -108,7 +108,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         self.last = self.model.report(&now, 1);
     }
 
-    /// Waits, acts and compares.
+    /// Waits, runs the operation and compares the results.
     pub fn step(&mut self, step: &ScriptStep) {
         self.wait(step.pause);
         let clock = self.clock;
@@ -140,7 +140,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         laws::reset_is_when_it_is_new(&place);
     }
 
-    /// Waits, unless that would exceed the range of states; the end of time has its own tests.
+    /// Waits, unless that would exceed [`HORIZON`]. The end of time has its own tests.
     fn wait(&mut self, pause: ScriptPause) {
         let next = self.instant.saturating_add(pause.to_nanos(&self.last));
         if next <= HORIZON {
@@ -148,18 +148,19 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         }
     }
 
-    /// Decides on both sides and returns the ask.
+    /// Decides on both sides and returns the cost asked for.
     fn decide(&mut self, now: &Now<'_>, ask: Ask) -> u64 {
         let place = laws::LawPlace { limit: self.limit, state: &self.state, clock: self.clock, instant: self.instant };
         laws::at_once_equals_one_by_one(&place, ask.cost(), |law| self.model.is_exempt_from(law));
         let before = self.state.clone();
-        // `decide` may have a faster path than `weigh` and `commit`, with the same result.
+        // `decide` may use a fast path that `weigh` and `commit` do not have. The result must be
+        // the same.
         let mut slow_state = before.clone();
         let peeked = self.limit.weigh(before.as_slice(), now, ask);
         self.limit.commit(slow_state.as_mut_slice(), now, &peeked);
         let verdict = self.limit.decide(self.state.as_mut_slice(), now, ask);
         assert_eq!((peeked.outcome(), peeked.taken()), (verdict.outcome(), verdict.taken()), "peek of {ask:?} differs");
-        assert_eq!(slow_state, self.state, "{ask:?} at {now:?} leads elsewhere than weighing and committing");
+        assert_eq!(slow_state, self.state, "{ask:?} at {now:?} differs from weighing and committing");
         let answer = self.model.ask(now, ask);
         let expected = (answer.outcome, Cost::new(answer.taken));
         assert_eq!((verdict.outcome(), verdict.taken()), expected, "{ask:?} at {now:?}, state was {before:?}");

@@ -1,10 +1,10 @@
 //! One slow, obvious and exact model per algorithm, and the laws that the fast implementations must
 //! satisfy.
 //!
-//! A model is written from the definition of its algorithm, not from our code: amounts are rational
-//! numbers of any size, histories are lists that are counted again for every request, and a wait is
-//! found by searching for the first instant at which the definition is satisfied. Values are
-//! rounded only where the definition says so: waits up, remaining down.
+//! A model follows the definition of its algorithm, not our code. Amounts are rational numbers of
+//! any size. Histories are lists that are counted again for every request. A wait is found by
+//! searching for the first instant that satisfies the definition. Values are rounded only where the
+//! definition requires it: waits up, remaining amounts down.
 
 mod concurrency;
 mod fixed_window;
@@ -36,43 +36,43 @@ pub use sliding_slices::SlidingSlicesModel;
 pub use sliding_window::SlidingWindowModel;
 pub use token_bucket::{TokenBucketModel, TokenParams};
 
-/// A number without rounding and without bounds.
+/// An exact, unbounded number.
 pub type Exact = BigRational;
 
-/// The answer of a model to a request.
+/// A model's answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModelAnswer {
-    /// The outcome.
+    /// Outcome of the request.
     pub outcome: Outcome,
-    /// The amount taken.
+    /// Amount taken.
     pub taken: u64,
-    /// The receipt by which the model recognises this taking in a refund.
+    /// Identifies this charge in a later refund.
     pub receipt: usize,
 }
 
-/// Laws that an algorithm, or one of its options, does not satisfy by definition.
+/// Laws from which an algorithm, or one of its options, may be exempt by definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Law {
-    /// A refusal changes nothing. Not for logs that count refusals.
+    /// A refusal changes nothing. Exempt: logs that count refusals.
     RefusalChangesNothing,
-    /// The remaining amount passes now. Not with a minimum gap between requests.
+    /// The remaining amount passes now. Exempt: limits with a minimum gap between requests.
     RemainingPasses,
-    /// What passes as one request passes in single units. Not if the second of two units has to
-    /// wait longer than the first.
+    /// A cost that passes as one request also passes in single units. Exempt: limits where a later
+    /// unit has to wait longer than an earlier one.
     SinglyPasses,
-    /// One request and single units leave the same words. Not if each taking is stored separately.
+    /// One request and single units leave the same words. Exempt: algorithms that store each charge
+    /// separately.
     SameWords,
 }
 
-/// The definition of an algorithm, to compare with its implementation. Time only moves forward
-/// here.
+/// Definition of an algorithm, to compare with its implementation. Time never moves backwards here.
 pub trait Model {
-    /// Decides and applies.
+    /// Decides a request and applies the result.
     fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer;
-    /// Refunds up to `cost`, to the taking with this receipt if there is one, and returns the
-    /// amount accepted.
+    /// Refunds up to `cost`, to the charge with this receipt if there is one. Returns the accepted
+    /// amount.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64;
-    /// Returns the report, with the retry for a further request of `cost`.
+    /// Returns the report, with `retry` for another request of `cost`.
     fn report(&self, now: &Now<'_>, cost: u64) -> Report;
     /// Returns whether the algorithm is exempt from `law`.
     fn is_exempt_from(&self, _law: Law) -> bool {
@@ -87,27 +87,28 @@ pub fn to_exact(n: impl Into<BigInt>) -> Exact {
     Exact::from_integer(n.into())
 }
 
-/// Returns the units per nanosecond.
+/// Returns the rate in units per nanosecond.
 pub fn per_nano(rate: Rate) -> Exact {
     Exact::new(rate.count().into(), rate.per().as_nanos().into())
 }
 
-/// Returns the largest integer not above `x`, at least 0.
+/// Returns the largest integer not above `x`, but at least 0.
 pub fn floor(x: &Exact) -> u64 {
     if x.is_negative() { 0 } else { x.floor().to_integer().to_u64().unwrap_or(u64::MAX) }
 }
 
-/// Returns the smallest integer not below `x`, at least 0.
+/// Returns the smallest integer not below `x`, but at least 0.
 pub fn ceil(x: &Exact) -> u64 {
     if x.is_negative() { 0 } else { x.ceil().to_integer().to_u64().unwrap_or(u64::MAX) }
 }
 
-/// Returns the first whole nanosecond not before `x`.
+/// Rounds `x` up to whole nanoseconds.
 pub fn ceil_nanos(x: &Exact) -> Nanos {
     Nanos::from_nanos(ceil(x))
 }
 
-/// Returns how long after `now` the condition `holds` first becomes true; once true it stays true.
+/// Returns how long after `now` the condition `holds` first becomes true. Once true, it must stay
+/// true.
 pub fn first_wait(now: u64, holds: impl Fn(u64) -> bool) -> Nanos {
     let (mut low, mut high) = (0, u64::MAX - now);
     while low < high {

@@ -1,12 +1,12 @@
-//! The definition of pacers: permits that are stored while idle and cost the area under a curve, in rational
-//! numbers.
+//! Definition of pacers in rational numbers: permits accumulate while idle, and spending them costs the area under a
+//! curve.
 
 use num_traits::Zero;
 use tollgate_core::Rate;
 
 use super::{Exact, ceil, per_nano, to_exact};
 
-/// The stored permits, and when the next caller may pass.
+/// The stored permits, and the time at which the next caller may pass.
 #[derive(Clone, Debug)]
 pub struct PacerModel {
     /// Nanoseconds per permit.
@@ -16,26 +16,26 @@ pub struct PacerModel {
     next_free: Exact,
 }
 
-/// The capacity for stored permits, and the cost of a stored permit.
+/// Capacity and price of stored permits.
 #[derive(Clone, Debug)]
 enum Curve {
-    /// Stored permits cost nothing; the capacity is given.
+    /// Stored permits are free. The capacity is given.
     Free { max: Exact },
-    /// Stored permits cost as much as new ones up to the threshold, and above it linearly more, up
-    /// to `cold` times as much.
+    /// Stored permits cost as much as new ones up to the threshold. Above it the price rises linearly, up to `cold`
+    /// times as much.
     Ramp { threshold: Exact, max: Exact, cold: Exact, warm_up: Exact },
 }
 
 impl PacerModel {
-    /// Returns a pacer that stores permits of at most `store` nanoseconds, with none stored.
+    /// Returns a pacer that can store the permits of `store` nanoseconds. Initially none are stored.
     pub fn bursty(rate: Rate, store: u64, now: u64) -> Self {
         let interval = per_nano(rate).recip();
         let max = to_exact(store) / &interval;
         Self { interval, curve: Curve::Free { max }, stored: Exact::zero(), next_free: to_exact(now) }
     }
 
-    /// As Guava defines it: half of the permits of the warm-up are below the threshold, and the
-    /// permits above it take the warm-up time.
+    /// Returns a pacer as defined by Guava. The threshold is half of the permits that pass during the warm-up time, and
+    /// the permits above the threshold take the warm-up time.
     pub fn warm_up(rate: Rate, warm_up: u64, cold_permille: u32, now: u64) -> Self {
         let interval = per_nano(rate).recip();
         let (warm_up, cold) = (to_exact(warm_up), Exact::new(cold_permille.into(), 1_000.into()));
@@ -50,7 +50,7 @@ impl PacerModel {
         ceil(&(&self.next_free - to_exact(now)))
     }
 
-    /// Takes permits and moves the time at which the next caller may pass.
+    /// Takes permits and postpones the time at which the next caller may pass.
     pub fn reserve(&mut self, now: u64, permits: u64) {
         if permits == 0 {
             return;
@@ -68,14 +68,14 @@ impl PacerModel {
         }
         let (max, cooling) = match &self.curve {
             Curve::Free { max } => (max, self.interval.clone()),
-            // The capacity refills within the warm-up time.
+            // The full capacity accumulates within the warm-up time.
             Curve::Ramp { max, warm_up, .. } => (max, warm_up / max),
         };
         self.stored = (&self.stored + (&now - &self.next_free) / cooling).min(max.clone());
         self.next_free = now;
     }
 
-    /// Returns the cost of the last `spent` stored permits.
+    /// Returns the cost of the topmost `spent` stored permits.
     fn area_under_curve(&self, spent: &Exact) -> Exact {
         let Curve::Ramp { threshold, max, cold, .. } = &self.curve else { return Exact::zero() };
         let price = |stored: &Exact| {

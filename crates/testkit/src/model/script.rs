@@ -1,7 +1,7 @@
 //! Scripts of operations on a limiter, as data that proptest generates and shrinks.
 //!
-//! Random numbers alone would rarely hit an edge, so steps may refer to the last result of the limiter: wait exactly
-//! the advertised time, or one nanosecond less; ask for exactly what remains, or one more.
+//! Random numbers alone would rarely hit an edge case, so steps may refer to the limiter's last result: wait exactly
+//! the advertised time or one nanosecond less; ask for exactly the remaining amount or one more.
 
 use std::env;
 
@@ -16,39 +16,39 @@ const DAY: u64 = 86_400_000_000_000;
 /// How long to wait before acting.
 #[derive(Clone, Copy, Debug)]
 pub enum ScriptPause {
-    /// This many nanoseconds.
+    /// Fixed duration in nanoseconds.
     Nanos(u64),
-    /// The wait advertised for the same cost, and this much longer.
+    /// The wait advertised for the same cost, plus an offset.
     Retry(i64),
-    /// Until the key is unused, and this much longer.
+    /// The time until the key is unused, plus an offset.
     Reset(i64),
 }
 
-/// An amount.
+/// Amount of an operation.
 #[derive(Clone, Copy, Debug)]
 pub enum ScriptAmount {
-    /// This amount.
+    /// Fixed amount.
     Of(u64),
-    /// What remains, and this much more.
+    /// The remaining amount plus an offset.
     Remaining(i64),
-    /// The capacity, and this much more.
+    /// The capacity plus an offset.
     Capacity(i64),
-    /// Twice the capacity, and this much more: where the default debt ends.
+    /// Twice the capacity plus an offset. The default debt ends there.
     Twice(i64),
 }
 
-/// An operation.
+/// Operation on a limiter.
 #[derive(Clone, Copy, Debug)]
 pub enum ScriptAct {
-    /// Takes all or nothing.
+    /// Takes the whole amount or nothing.
     Check(ScriptAmount),
-    /// Peeks.
+    /// Decides without taking anything.
     Peek(ScriptAmount),
-    /// Takes as much as fits, up to this.
+    /// Takes as much as possible, up to this amount.
     TakeUpTo(ScriptAmount),
-    /// Takes everything that fits.
+    /// Takes as much as possible.
     Drain,
-    /// Takes regardless, into debt.
+    /// Takes the amount regardless of the limit, into debt.
     Charge(ScriptAmount),
     /// Refunds the charge made this many charges ago, if there is one.
     Refund(ScriptAmount, Option<usize>),
@@ -59,14 +59,14 @@ pub enum ScriptAct {
 /// A wait followed by an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct ScriptStep {
-    /// The wait.
+    /// Wait before the operation.
     pub pause: ScriptPause,
-    /// The operation.
+    /// Operation to perform.
     pub act: ScriptAct,
 }
 
 impl ScriptPause {
-    /// Returns the nanoseconds to wait if the limiter last said `last`.
+    /// Returns the wait in nanoseconds, given the limiter's last report.
     pub fn to_nanos(self, last: &Report) -> u64 {
         match (self, last.retry) {
             (Self::Nanos(n), _) => n,
@@ -78,7 +78,7 @@ impl ScriptPause {
 }
 
 impl ScriptAmount {
-    /// Returns the amount if the limiter reports `seen`.
+    /// Returns the amount, given the limiter's current report.
     pub fn to_units(self, seen: &Report) -> u64 {
         match self {
             Self::Of(n) => n,
@@ -89,8 +89,8 @@ impl ScriptAmount {
     }
 }
 
-/// Returns a configuration with this many cases, unless `PROPTEST_CASES` is set. Failing cases are
-/// stored beside the test and tried first.
+/// Returns a configuration with this many cases, unless `PROPTEST_CASES` is set. Failing cases are stored next to the
+/// test and run first.
 pub fn config_with_cases(cases: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     let cases = if env::var_os("PROPTEST_CASES").is_some() { default.cases } else { cases };
@@ -101,13 +101,13 @@ pub fn config_with_cases(cases: u32) -> ProptestConfig {
     }
 }
 
-/// Generates numbers up to `max`, every order of magnitude equally often.
+/// Generates numbers up to `max`, with every order of magnitude equally likely.
 pub fn any_size(max: u64) -> impl Strategy<Value = u64> {
     (0..=max.leading_zeros().abs_diff(64), any::<u64>())
         .prop_map(move |(bits, n)| if bits == 0 { 0 } else { (n >> (64 - bits)).min(max) })
 }
 
-/// Generates numbers of every order of magnitude, and often the largest.
+/// Generates numbers of every order of magnitude, and often values near the maximum.
 pub fn any_word() -> impl Strategy<Value = u64> {
     prop_oneof![4 => any_size(u64::MAX), 1 => Just(u64::MAX), 1 => any_size(16).prop_map(|n| u64::MAX - n)]
 }
@@ -117,7 +117,7 @@ pub fn any_start() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), any_size(HORIZON)]
 }
 
-/// Generates amounts from 1 up, all magnitudes equally often.
+/// Generates amounts of at least 1, with every order of magnitude equally likely.
 pub fn any_amount() -> impl Strategy<Value = u64> {
     prop_oneof![Just(1), 1_u64..20, any_size(u64::MAX).prop_map(|n| n.max(1))]
 }
@@ -160,8 +160,7 @@ fn any_ask() -> impl Strategy<Value = ScriptAmount> {
     ]
 }
 
-/// Generates operations that only take, so that what an interval admitted follows from their
-/// results.
+/// Generates operations that only take, so that their results alone determine the admitted amounts.
 fn any_taking() -> impl Strategy<Value = ScriptAct> {
     prop_oneof![
         4 => any_ask().prop_map(ScriptAct::Check),

@@ -1,33 +1,33 @@
-//! The definition of a sliding log: every unit that passed is stored, and counted again for every
+//! Definition of a sliding log: every admitted unit is stored, and all are counted again for every
 //! request.
 
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Report, Retry, SlidingLog};
 
 use super::{Law, Model, ModelAnswer, first_wait};
 
-/// A list of units, each with its instant and its taking, oldest first.
+/// The instants of all units, oldest first.
 #[derive(Clone, Debug)]
 pub struct SlidingLogModel {
     params: LogParams,
     units: Vec<u64>,
-    /// How many of them, the oldest, belong to no request: the used part of a new key.
+    /// Number of oldest units that belong to no request: the used part of a new key.
     opening: usize,
-    /// The instant of each taking.
+    /// Instant of each charge, by receipt.
     takings: Vec<u64>,
 }
 
 /// At most `limit` in any window of `length`.
 #[derive(Clone, Copy, Debug)]
 pub struct LogParams {
-    /// The most in a window.
+    /// Maximum per window.
     pub limit: u64,
-    /// The length of the window.
+    /// Length of the window in nanoseconds.
     pub length: u64,
-    /// The additional amount that charges may take.
+    /// Additional amount that charges may take as debt.
     pub max_debt: u64,
-    /// The amount that a new key has left.
+    /// Remaining amount of a new key.
     pub initial: u64,
-    /// The minimum time between two units.
+    /// Minimum time between two requests, in nanoseconds.
     pub gap: u64,
     /// Whether refused requests are recorded as if they had passed.
     pub count_refused: bool,
@@ -37,7 +37,7 @@ impl LogParams {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// As for the constructor of the limit.
+    /// See the limit's constructor.
     pub fn limit(&self) -> Result<SlidingLog, LimitError> {
         let limit = SlidingLog::new(self.limit, Nanos::from_nanos(self.length))?.max_debt(self.max_debt)?;
         let limit = limit.initial(self.initial)?.minimum_gap(Nanos::from_nanos(self.gap))?;
@@ -53,8 +53,8 @@ impl SlidingLogModel {
         new
     }
 
-    /// Changes the parameters. Units in the window, and the one that the minimum gap refers to, are
-    /// kept as far as they fit.
+    /// Changes the parameters. Keeps the units in the window and the one that the minimum gap
+    /// refers to, as many as fit.
     pub fn change_params(&mut self, params: LogParams, now: &Now<'_>) {
         let now = now.mono().as_nanos();
         let inside = self.units_inside(now);
@@ -78,7 +78,7 @@ impl SlidingLogModel {
         self.forget();
     }
 
-    /// Keeps only as many units as can matter: limit plus debt.
+    /// Drops the oldest units beyond limit plus debt, because they can no longer matter.
     fn forget(&mut self) {
         let most = (self.params.limit + self.params.max_debt) as usize;
         self.drop_oldest(self.units.len().saturating_sub(most));
@@ -141,8 +141,8 @@ impl Model for SlidingLogModel {
                 self.take(now, most.max(1), limit, gap)
             }
         };
-        // The wait is that of a caller that sends nothing meanwhile, with the refused request
-        // itself recorded or not.
+        // The wait assumes that the caller sends nothing in the meantime, and that the refused
+        // request itself may have been recorded.
         if answer.outcome == Outcome::Deny(Retry::NOW) {
             let wait = first_wait(now, |later| match ask {
                 Ask::Exactly(_) => self.passes(later, cost, limit, gap),
@@ -154,8 +154,8 @@ impl Model for SlidingLogModel {
         answer
     }
 
-    /// With a receipt, refunds units of that instant; without one, the oldest; only units still in
-    /// the window.
+    /// Refunds units that are still in the window: with a receipt those of its instant, otherwise
+    /// the oldest.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let now = now.mono().as_nanos();
         let taken = receipt.map(|receipt| self.takings[receipt]);

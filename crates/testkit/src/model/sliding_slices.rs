@@ -1,17 +1,17 @@
-//! The definition of sliding slices: a list of amounts by slice, added up again for every request.
+//! Definition of sliding slices: a list of amounts per slice, added up again for every request.
 
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Report, Retry, SlidingSlices};
 
 use super::{Model, ModelAnswer, WindowParams, first_wait};
 
-/// Counts by slice.
+/// Counts per slice.
 #[derive(Clone, Debug)]
 pub struct SlidingSlicesModel {
     params: WindowParams,
     precision: u64,
-    /// The amount taken in each slice, less what was refunded.
+    /// Net charges of each slice.
     takings: Vec<(u64, u64)>,
-    /// The end of the slice of each taking.
+    /// Slice end of each charge, by receipt.
     receipts: Vec<u128>,
 }
 
@@ -19,15 +19,15 @@ impl WindowParams {
     /// Returns the sliding slices with these parameters.
     ///
     /// # Errors
-    /// As for the constructor of the limit.
+    /// See the limit's constructor.
     pub fn slices(&self, precision: u64) -> Result<SlidingSlices, LimitError> {
         let limit = SlidingSlices::new(self.limit, Nanos::from_nanos(self.length), Nanos::from_nanos(precision))?;
         limit.max_debt(self.max_debt)?.initial(self.initial)
     }
 }
 
-/// Returns the length of a slice: the requested precision if it divides the length, otherwise the
-/// length divided by the least number of slices that divides it and makes them no longer.
+/// Returns the length of a slice: `length` divided by the smallest slice count that divides it
+/// evenly and gives slices no longer than `precision`.
 fn slice_length(length: u64, precision: u64) -> u64 {
     let fewest = length.div_ceil(precision.min(length));
     let slices = (fewest..=SlidingSlices::MAX_SLICES).find(|slices| length.is_multiple_of(*slices)).unwrap_or(fewest);
@@ -43,8 +43,8 @@ impl SlidingSlicesModel {
         new
     }
 
-    /// Changes the parameters. If slices have the same length and the window is not shorter, their
-    /// counts are kept; otherwise the whole amount counts in the current slice.
+    /// Changes the parameters. Counts stay in their slices if the slice length is the same and the
+    /// window is not shorter. Otherwise the whole amount counts in the current slice.
     pub fn change_params(&mut self, params: WindowParams, precision: u64, now: &Now<'_>) {
         let (at, precision) = (now.wall().as_nanos(), slice_length(params.length, precision));
         let inside: Vec<_> = self.takings.iter().copied().filter(|&(slice, _)| self.is_inside(slice, at)).collect();
@@ -57,7 +57,7 @@ impl SlidingSlicesModel {
         (self.params, self.precision) = (params, precision);
     }
 
-    /// Returns whether a slice counts: until a whole window has passed since its end.
+    /// Returns whether a slice still counts: until a whole window has passed since its end.
     fn is_inside(&self, slice: u64, at: u64) -> bool {
         let slices = u128::from(self.params.length.div_ceil(self.precision));
         u128::from(at) < (u128::from(slice) + 1 + slices) * u128::from(self.precision)
@@ -86,7 +86,7 @@ impl Model for SlidingSlicesModel {
         let (cost, ceiling) = match ask {
             Ask::Exactly(_) => (cost, limit),
             Ask::Regardless(_) => (cost, limit + u128::from(self.params.max_debt)),
-            // A cost of 0 is never refused here, even in debt.
+            // An `UpTo` ask of cost 0 is never refused, even in debt.
             Ask::UpTo(_) if cost == 0 => (0, u128::MAX),
             Ask::UpTo(_) => (cost.min(available.max(1)), limit),
         };
@@ -98,8 +98,8 @@ impl Model for SlidingSlicesModel {
         ModelAnswer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt }
     }
 
-    /// Only in the slice of the taking, or in the current one without a receipt, and no more than
-    /// is counted in it. After a change of the alignment there may be no slice with that end.
+    /// Refunds in the slice of the charge, or in the current one without a receipt, at most the
+    /// amount counted there. After a change of the alignment there may be no slice with that end.
     fn refund(&mut self, now: &Now<'_>, mut cost: u64, receipt: Option<usize>) -> u64 {
         let at = now.wall().as_nanos();
         let slice = match receipt.map(|receipt| self.receipts[receipt]) {

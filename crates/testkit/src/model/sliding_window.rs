@@ -1,5 +1,5 @@
-//! The definition of a sliding window: the count of the current window, plus that of the previous
-//! one in proportion to its overlap.
+//! Definition of a sliding window: the count of the current window, plus the previous window's
+//! count in proportion to its overlap.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use tollgate_core::{Ask, Nanos, Now, Outcome, Report, Retry};
 
 use super::{Model, ModelAnswer, WindowParams, first_wait};
 
-/// Counts by window; windows start at multiples of the length.
+/// Counts per window. Windows start at multiples of the length.
 #[derive(Clone, Debug)]
 pub struct SlidingWindowModel {
     params: WindowParams,
     counts: BTreeMap<u64, u64>,
-    /// The end of the window of each taking.
+    /// Window end of each charge, by receipt.
     takings: Vec<u64>,
 }
 
@@ -24,7 +24,7 @@ impl SlidingWindowModel {
         new
     }
 
-    /// Changes the parameters. Windows of the same length keep their counts; otherwise the
+    /// Changes the parameters. Windows of the same length keep their counts. Otherwise the
     /// estimate, rounded up, counts in the current window. No count exceeds limit plus debt.
     pub fn change_params(&mut self, params: WindowParams, now: &Now<'_>) {
         let at = now.wall().as_nanos();
@@ -57,7 +57,8 @@ impl SlidingWindowModel {
         self.window_index(at).checked_sub(1).map_or(0, |window| self.count(window))
     }
 
-    /// Returns the estimate of the last `length`, multiplied by `length`, so that it is an integer.
+    /// Returns the estimate for the last `length` nanoseconds, multiplied by `length` to make it an
+    /// integer.
     fn estimate(&self, at: u64) -> u128 {
         let overlap = self.end(self.window_index(at)) - at;
         u128::from(self.previous_count(at)) * u128::from(overlap) + self.scaled(self.count(self.window_index(at)))
@@ -91,7 +92,7 @@ impl Model for SlidingWindowModel {
         let (cost, ceiling) = match ask {
             Ask::Exactly(cost) => (cost.get(), limit),
             Ask::Regardless(cost) => (cost.get(), limit + self.params.max_debt),
-            // A cost of 0 is never refused here, even in debt.
+            // An `UpTo` ask of cost 0 is never refused, even in debt.
             Ask::UpTo(cost) if cost.get() == 0 => return ModelAnswer { outcome: Outcome::Allow, taken: 0, receipt },
             Ask::UpTo(cost) => (cost.get().min(self.remaining(at).max(1)), limit),
         };
@@ -104,8 +105,8 @@ impl Model for SlidingWindowModel {
         ModelAnswer { outcome: Outcome::Allow, taken: cost, receipt }
     }
 
-    /// In the window of the taking, if that still counts, and no more than is counted there;
-    /// without a receipt, in the current window.
+    /// Refunds in the window of the charge if it still counts, at most the amount counted there.
+    /// Without a receipt, refunds in the current window.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let present = self.window_index(now.wall().as_nanos());
         let end = receipt.map_or(self.end(present), |receipt| self.takings[receipt]);

@@ -1,4 +1,4 @@
-//! The definition of a token bucket: tokens are added at the rate, up to the burst.
+//! Definition of a token bucket: tokens are added at the rate, up to the burst.
 
 use num_traits::Zero;
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Rate, Report, Retry, TokenBucket};
@@ -8,13 +8,13 @@ use super::{Exact, Model, ModelAnswer, ceil, ceil_nanos, floor, per_nano, to_exa
 /// At most `burst` at one instant, refilled at `rate`.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenParams {
-    /// The refill rate.
+    /// Refill rate.
     pub rate: Rate,
-    /// The capacity.
+    /// Maximum number of tokens.
     pub burst: u64,
-    /// The largest debt.
+    /// Maximum debt.
     pub max_debt: u64,
-    /// The tokens of a new key.
+    /// Initial tokens of a new key.
     pub initial: u64,
 }
 
@@ -22,18 +22,18 @@ impl TokenParams {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// As for the constructor of the limit.
+    /// See the limit's constructor.
     pub fn limit(&self) -> Result<TokenBucket, LimitError> {
         TokenBucket::new(self.rate, self.burst)?.max_debt(self.max_debt)?.initial(self.initial)
     }
 }
 
-/// A number of tokens, which may be a fraction or, in debt, negative.
+/// Number of tokens: possibly a fraction, and negative in debt.
 #[derive(Clone, Debug)]
 pub struct TokenBucketModel {
     params: TokenParams,
     tokens: Exact,
-    /// The instant at which `tokens` is valid.
+    /// Instant to which `tokens` applies.
     at: u64,
 }
 
@@ -49,9 +49,9 @@ impl TokenBucketModel {
         (&self.tokens + elapsed * per_nano(self.params.rate)).min(to_exact(self.params.burst))
     }
 
-    /// Changes the parameters. The amount spent is kept, rounded up to the resolution of the new
-    /// bucket (a rate of n per p nanoseconds in lowest terms counts in p-ths of a token), as far as
-    /// burst and debt go.
+    /// Changes the parameters. The spent amount is kept up to burst plus debt. It is rounded up to
+    /// the resolution of the new bucket: a rate of n per p nanoseconds in lowest terms counts in
+    /// p-ths of a token.
     pub fn change_params(&mut self, params: TokenParams, now: &Now<'_>) {
         let part = to_exact(params.rate.per().as_nanos());
         let spent = ((to_exact(self.params.burst) - self.tokens_at(now)) * &part).ceil() / part;
@@ -69,8 +69,8 @@ impl TokenBucketModel {
         ceil_nanos(&((wanted - self.tokens_at(now)) / per_nano(self.params.rate)))
     }
 
-    /// Takes `cost` if at least `floor` tokens are left afterwards; otherwise returns when they
-    /// will be.
+    /// Takes `cost` if at least `floor` tokens remain afterwards. Otherwise returns the wait until
+    /// that is the case.
     fn take(&mut self, now: &Now<'_>, cost: u64, floor: &Exact) -> ModelAnswer {
         let left = self.tokens_at(now) - to_exact(cost);
         let outcome = if left >= *floor {
@@ -91,7 +91,7 @@ impl Model for TokenBucketModel {
         match ask {
             Ask::Exactly(cost) => self.take(now, cost.get(), &empty),
             Ask::Regardless(cost) => self.take(now, cost.get(), &-to_exact(self.params.max_debt)),
-            // A cost of 0 is never refused here, even in debt.
+            // An `UpTo` ask of cost 0 is never refused, even in debt.
             Ask::UpTo(cost) if cost.get() == 0 => ModelAnswer { outcome: Outcome::Allow, taken: 0, receipt: 0 },
             Ask::UpTo(cost) => {
                 let most = floor(&self.tokens_at(now)).min(cost.get());

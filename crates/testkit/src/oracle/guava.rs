@@ -8,7 +8,7 @@
 //! | `set_rate` | convert to the same pacer at the other rate |
 //! | stored permits | the time in which they are refilled at the rate |
 //!
-//! A rate is a double there and a fraction here: the simplest one that a double cannot distinguish from it. Stored permits
+//! Guava's rate is a double, ours a fraction: the simplest one that a double cannot distinguish from it. Stored permits
 //! are loaded to the nanosecond. The time of the next permit is compared to the microsecond, plus or minus one.
 
 use tollgate_core::{Cost, Mono, Nanos, Pace, Pacing, Rate, Time};
@@ -55,7 +55,7 @@ pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
 
 struct Guava {
     kind: GuavaKind,
-    /// `None` if it is infinite.
+    /// `None` if the rate is infinite.
     rate: Option<f64>,
     state: GuavaState,
 }
@@ -76,7 +76,7 @@ impl GuavaKind {
     }
 }
 
-/// The state recorded after each call; the numbers may be infinite or NaN.
+/// State recorded after each call. Its numbers may be infinite or NaN.
 #[derive(Clone, Copy)]
 struct GuavaState {
     stored: Option<f64>,
@@ -89,7 +89,7 @@ impl GuavaState {
         Ok(Self { stored: state.field("stored").as_f64(), next_free_us: state.count("next_free_us")? })
     }
 
-    /// Returns the permits as the time of their refill, in nanoseconds.
+    /// Returns the stored permits as their refill time in nanoseconds.
     fn stored_nanos(&self, rate: f64) -> Option<u64> {
         self.stored.map(|stored| (stored * 1e9 / rate).round() as u64)
     }
@@ -166,13 +166,13 @@ impl OwnPacer {
         (self, wait)
     }
 
-    /// Compares the state, which Guava updates at granted calls only.
+    /// Compares the state, which Guava updates only on granted calls.
     fn compare(&self, verdict: Comparison, step: &TraceStep) -> Read<Seen> {
         let after = GuavaState::read(&step.result)?;
         let recorded = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));
         let next = self.now.saturating_add(self.pacing.earliest(&self.pace, self.now));
         let ours = i128::from(next.as_nanos().div_ceil(MICRO));
-        // The refill since then, if the call did not update the state, as a refused one does not.
+        // Refill since the last update, if this call did not update the state. Refused calls do not.
         let idle = self.now.as_nanos().saturating_sub(after.next_free_us.saturating_mul(MICRO));
         let seen = verdict.clone().expect_within_one("next_free_us", recorded, ours);
         let seen = match after.stored_nanos(self.rate).filter(|_| idle == 0) {
@@ -191,12 +191,12 @@ impl OwnPacer {
     }
 }
 
-/// Returns the simplest fraction that a double cannot distinguish from a rate per second, if we can
-/// represent it.
+/// Returns the simplest fraction that a double cannot distinguish from a rate per second. `None` if we cannot represent
+/// it.
 fn approximate_rate(rate: f64) -> Option<Rate> {
     let (mut count, mut secs, mut last_count, mut last_secs) = (1.0_f64, 0.0_f64, 0.0_f64, 1.0_f64);
     let mut rest = rate;
-    // The continued fraction: each integer part improves the previous two approximations.
+    // Continued fraction: each integer part improves the previous two approximations.
     for _ in 0..40 {
         let whole = rest.floor();
         (count, last_count) = (whole * count + last_count, count);

@@ -1,14 +1,13 @@
-//! Replays of recorded decisions of existing rate limiters, which ran on a controlled clock.
+//! Replays recorded decisions of existing rate limiters, which ran on a controlled clock.
 //!
-//! Each step is replayed separately: the recorded state before it becomes ours, one operation is
-//! run, and verdict, remaining and wait are compared. Nothing imitates the floating-point
-//! arithmetic of a reference, so we compare with what it did, not with what we believe it does.
-//! redis-cell is also replayed freely, from the first step to the last.
+//! Each step is replayed separately: our limiter is loaded with the recorded state before the step and runs one
+//! operation. Then verdict, remaining amount and wait are compared. Nothing imitates the floating-point arithmetic of a
+//! reference, so we compare with its actual behaviour, not with our idea of it. redis-cell is also replayed freely,
+//! from the first step to the last.
 //!
-//! There is one module per reference, which translates a recorded step into our call and back.
-//! Where a reference errs and we differ, a [`KnownDifference`] says so. Rules depend on what happened, never
-//! on the name of a case, so they apply to new traces too. The traces are in `traces/`;
-//! `TOLLGATE_ORACLES` names another directory.
+//! There is one module per reference, which translates a recorded step into our call and back. Where a reference errs
+//! and we differ, a [`KnownDifference`] documents it. Its rule depends on the recorded behaviour, never on the name of
+//! a case, so it also applies to new traces. The traces are in `traces/`; `TOLLGATE_ORACLES` names another directory.
 
 mod bucket4j;
 mod guava;
@@ -23,29 +22,29 @@ mod trace;
 pub use tally::{Comparison, KnownDifference, Mismatch, Seen, Skip, Tally};
 pub use trace::{Case, Fields, Read, TraceDirectory, TraceStep};
 
-/// The limiter of a reference, as far as its state is recorded, beside ours.
+/// Replays one case: tracks the recorded state of the reference and compares it with ours.
 pub trait Player {
-    /// Runs the step on ours and compares.
+    /// Runs the step on our limiter and compares the results.
     ///
     /// # Errors
     /// If the step cannot be compared.
     fn compare(&self, step: &TraceStep) -> Read<Seen>;
 
-    /// Advances to the state after the step, compared or not.
+    /// Advances to the state after the step, whether or not the step was compared.
     ///
     /// # Errors
-    /// If that state is not known.
+    /// If that state is unknown.
     fn follow(&mut self, step: &TraceStep) -> Read<()>;
 }
 
-/// One file of traces and its player.
+/// A trace file and its player.
 #[derive(Clone, Copy, Debug)]
 pub struct Replay {
-    /// The name of the file, without its extension.
+    /// File name without extension.
     pub file: &'static str,
-    /// The name of the replay in the output.
+    /// Name of the replay in the output.
     pub title: &'static str,
-    /// Creates the player of a case, or returns why it cannot.
+    /// Creates the player for a case, or returns why that is impossible.
     cast: fn(&Case) -> Read<Box<dyn Player>>,
 }
 
@@ -62,7 +61,7 @@ pub const REPLAYS: &[Replay] = &[
 ];
 
 impl Replay {
-    /// Replays cases of this file.
+    /// Replays the cases of this file.
     pub fn run(&self, cases: &[Case]) -> Tally {
         let mut tally = Tally::new(self.title);
         for case in cases {
@@ -82,7 +81,7 @@ impl Replay {
 
 fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
     let mut last = case.start().unwrap_or(i64::MIN);
-    // Why nothing is compared from here on: the state of the reference is not known.
+    // Why no further step is compared: the state of the reference is unknown.
     let mut lost = None;
     for (number, step) in case.steps.iter().enumerate() {
         if step.at < last {
@@ -106,7 +105,7 @@ fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
     }
 }
 
-/// Returns how far a blocking call moved the clock by itself, in the unit of the reference's clock.
+/// Returns how far a blocking call advanced the clock, in units of the reference's clock.
 fn time_slept(case: &Case, step: &TraceStep) -> i64 {
     let parked = step.result.maybe_int("now_ns").map(|now| now - i128::from(step.at));
     let advances = case.config.field("sleep_advances_clock").as_bool() == Some(true);

@@ -8,9 +8,9 @@
 //! | several `limit_req` | all are weighed, then all are charged or none; the longest wait counts |
 //!
 //! nginx logs its state, the excess, only for requests that it delays or refuses. The state before a step is therefore
-//! computed from the recorded outcomes by nginx's formula for accepted requests, in integers, and replaced by the logged
-//! excess where there is one. Our bucket is loaded with the excess at the last accepted request and drains from there.
-//! Waits are compared in milliseconds, to which nginx rounds down.
+//! computed from the recorded outcomes, with nginx's integer formula for accepted requests. It is replaced by the
+//! logged excess where there is one. Our bucket is loaded with the excess at the last accepted request and drains from
+//! there. Waits are compared in milliseconds, because nginx rounds them down.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ const DRAINS_IN_THOUSANDTHS: KnownDifference = KnownDifference {
 /// Nanoseconds in a unit of nginx's clock.
 const MILLI: u64 = 1_000_000;
 
-/// The largest excess that is accepted, in thousandths of a request.
+/// Largest accepted excess, in thousandths of a request.
 const MOST_MILLI: i128 = u64::MAX as i128;
 
 /// Returns the player of a case.
@@ -38,12 +38,11 @@ pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
 
 struct Nginx {
     limits: Vec<NginxLimit>,
-    /// The state of each limit, by key.
+    /// State of each limit, by key.
     keys: HashMap<String, Vec<NginxExcess>>,
 }
 
-/// The state of a limit of nginx for a key: thousandths of a request, and its instant in
-/// milliseconds.
+/// State of an nginx limit for a key: thousandths of a request, and their time in milliseconds.
 #[derive(Clone, Copy)]
 struct NginxExcess {
     milli: i128,
@@ -90,7 +89,7 @@ impl Player for Nginx {
 }
 
 impl Nginx {
-    /// Runs the request on our limits, in the states that `load` returns, and compares.
+    /// Runs the request on our limits, in the states returned by `load`, and compares the results.
     fn compare_from(&self, step: &TraceStep, load: impl Fn(&NginxLimit, usize) -> [u64; 2]) -> Read<Seen> {
         let now = Now::at(step.at_nanos(MILLI)?);
         let mut states: Vec<_> = self.limits.iter().enumerate().map(|(index, limit)| load(limit, index)).collect();
@@ -117,7 +116,7 @@ impl Nginx {
     }
 }
 
-/// Returns the zone whose excess was logged.
+/// Returns the index of the zone whose excess was logged.
 fn by_limit(result: &Value) -> usize {
     result.maybe_int("by_limit").map_or(0, |index| usize::try_from(index).unwrap_or(usize::MAX))
 }
@@ -143,15 +142,13 @@ impl NginxLimit {
         Ok(Self { ours, rate_milli: rate_milli.into(), burst: burst.into() })
     }
 
-    /// Returns the excess after nginx accepts a request, and whether it lost a part of a
-    /// thousandth.
+    /// Returns the excess after nginx accepts a request, and whether a fraction of a thousandth was lost.
     fn excess_after(&self, excess: &NginxExcess, step: &TraceStep) -> (i128, bool) {
         let drained = self.rate_milli * (i128::from(step.at) - excess.at);
         ((excess.milli - drained / 1_000 + 1_000).max(0), drained % 1_000 != 0)
     }
 
-    /// Returns the words of our state for an excess in thousandths at an instant in milliseconds;
-    /// empty for a new key.
+    /// Returns our state words for an excess in thousandths at a time in milliseconds. Empty for a new key.
     fn load(&self, excess: Option<&NginxExcess>, level: impl Fn(&NginxExcess) -> (i128, i128)) -> [u64; 2] {
         let Some((milli, at_ms)) = excess.map(level) else { return [0; 2] };
         let (count, per) = (u128::from(self.ours.rate().count()), u128::from(self.ours.rate().per().as_nanos()));
@@ -160,8 +157,7 @@ impl NginxLimit {
         [empty_at as u64, (empty_at >> 64) as u64]
     }
 
-    /// Returns what fits beside this excess: after an accepted request the rest, at a refused one
-    /// nothing.
+    /// Returns how many requests still fit at this excess: zero after a refused request.
     fn remaining_beside(&self, excess: i128) -> i128 {
         ((self.burst * 1_000 - excess).max(0)) / 1_000
     }

@@ -1,13 +1,13 @@
 //! redis-cell 0.5.0: `CL.THROTTLE` on a Redis with a controlled clock, in nanoseconds.
 //!
-//! Both replays use [`Throttle`], the translation of our own `CL.THROTTLE`, and compare all five
-//! numbers of the reply. *Stepwise* loads the recorded arrival time of the key before each step.
-//! *Free* uses only the clock and the arguments: each key continues from our own state.
+//! Both replays use [`Throttle`], our own `CL.THROTTLE` translation, and compare all five numbers
+//! of the reply. The *stepwise* replay loads the key's recorded arrival time before each step. The
+//! *free* replay uses only the clock and the arguments: each key continues from our own state.
 //!
 //! A key disappears from Redis when it is accessed in a millisecond after its expiry. redis-cell
-//! rounds the expiry down twice, so a key can be forgotten before it is unused. The replays forget
-//! it too, since what follows depends on it; where that changes the reply it is counted as a rule,
-//! because our own table never forgets early.
+//! rounds the expiry down twice, so a key can expire before it is unused. The replays drop it too,
+//! because later replies depend on it. Where that changes the reply, it counts as a known
+//! difference, because our own table never forgets early.
 
 use std::collections::HashMap;
 
@@ -49,7 +49,7 @@ pub(super) fn new_free_player(_: &Case) -> Read<Box<dyn Player>> {
     Ok(Box::new(Free::default()))
 }
 
-/// A key of Redis: the arrival time, and the last millisecond in which it exists, if it expires.
+/// A Redis key: its arrival time, and the last millisecond in which it exists, if it expires.
 #[derive(Clone, Copy)]
 struct CellKey {
     arrival: u64,
@@ -108,7 +108,7 @@ impl Player for Free {
             let now = step.at_nanos(1)?;
             let found = self.0.get(&call.key).filter(|kept| kept.is_found(now)).map_or(0, |kept| kept.arrival);
             if let Ok(([0, ..], arrival)) = call.decide(found, now) {
-                // As in redis-cell: the time to live in whole milliseconds, from the current one.
+                // As in redis-cell: the TTL in whole milliseconds, from the current one.
                 let to_live = arrival.saturating_sub(now) / 1_000_000;
                 let until_ms = Some(i128::from(now / 1_000_000 + to_live));
                 self.0.insert(call.key, CellKey { arrival, until_ms });
@@ -120,7 +120,7 @@ impl Player for Free {
     }
 }
 
-/// Runs a plain command that sets a key; if the value is not a number, the next call fails.
+/// Runs a plain command that sets a key. If the value is not a number, the next call fails.
 fn prepare(keys: &mut HashMap<String, CellKey>, args: &Value) -> Read<()> {
     let argv: Vec<_> = args.list("argv")?.iter().filter_map(Value::as_str).collect();
     if let ["SET", key, value] = argv[..]
@@ -131,10 +131,10 @@ fn prepare(keys: &mut HashMap<String, CellKey>, args: &Value) -> Read<()> {
     Ok(())
 }
 
-/// A call of `CL.THROTTLE`, as recorded.
+/// A recorded `CL.THROTTLE` call.
 struct Call {
     key: String,
-    /// Burst, count, period, quantity; `None` if an argument is not a number.
+    /// Burst, count, period, quantity. `None` if an argument is not a number.
     numbers: Option<[i64; 4]>,
 }
 
@@ -157,14 +157,14 @@ impl Call {
             5 => [number(1), number(2), number(3), number(4)],
             _ => [None; 4],
         };
-        // A call without arguments names no key; it fails in any case.
+        // A call without arguments names no key and fails in any case.
         Ok(Some(Self { key: argv.first().copied().unwrap_or_default().to_owned(), numbers: all_present(numbers) }))
     }
 
-    /// Returns our reply for a key with this arrival time (0: no key), and the arrival time
-    /// afterwards.
+    /// Returns our reply for a key with this arrival time (0: no key), and the arrival time after
+    /// the call.
     fn decide(&self, arrival: u64, now: u64) -> Result<([i64; 5], u64), String> {
-        let [max_burst, count, period, quantity] = self.numbers.ok_or("an argument is no number")?;
+        let [max_burst, count, period, quantity] = self.numbers.ok_or("an argument is not a number")?;
         let call = Throttle::new(max_burst, count, period, quantity).map_err(|error| error.to_string())?;
         let mut state = [arrival];
         let reply = call.decide(&mut state, &Now::at(now));
@@ -197,13 +197,13 @@ impl Call {
             }))
     }
 
-    /// Returns the nanoseconds of one request.
+    /// Returns the interval per request in nanoseconds.
     fn interval(&self) -> i128 {
         let [_, count, period, _] = self.numbers.unwrap_or([0, 1, 0, 0]).map(i128::from);
         period * 1_000_000_000 / if count == 0 { 1 } else { count }
     }
 
-    /// Returns whether a product in the reference exceeds the range of times of both.
+    /// Returns whether a product in the reference exceeds the time range of either side.
     fn is_beyond_time(&self) -> bool {
         let [max_burst, _, _, quantity] = self.numbers.unwrap_or_default().map(i128::from);
         let interval = self.interval().abs();

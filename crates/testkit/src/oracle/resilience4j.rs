@@ -66,24 +66,23 @@ pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
 struct Resilience {
     limit: i128,
     period: u64,
-    /// The time of construction, by a clock with any origin; all other times are relative to it.
+    /// Construction time, by a clock with any origin. All other times are relative to it.
     start: i64,
     timeout: u64,
-    /// The last recorded state, and its instant.
+    /// Last recorded state, and its time.
     seen: Seen4j,
     at: u64,
     stored: Stored,
 }
 
-/// The state after the last call that took or tried to take something, and its cycle. Only the next
-/// such call updates it.
+/// State after the last call that took or tried to take permits, and its cycle. Only the next such call updates it.
 #[derive(Clone, Copy)]
 struct Stored {
     permits: i128,
     cycle: i128,
 }
 
-/// The state recorded after each call.
+/// State recorded after each call.
 #[derive(Clone, Copy)]
 struct Seen4j {
     available: i128,
@@ -97,7 +96,7 @@ impl Seen4j {
     }
 }
 
-/// Ours during a step: the limit with waits and the one without report differently on one state.
+/// Our limits during a step. The one with waits and the one without report differently on the same state.
 struct OwnBuckets {
     waiting: IntervalBucket,
     limit: IntervalBucket,
@@ -106,7 +105,7 @@ struct OwnBuckets {
 }
 
 impl Resilience {
-    /// Returns the beginning and the end of a step; the end is later if the call slept.
+    /// Returns the start and end of a step. The end is later if the call slept.
     fn start_and_end(&self, step: &TraceStep) -> Read<(u64, u64)> {
         let end = step.result.maybe_int("now_ns").map_or(Ok(step.at), i64::try_from).map_err(|_| Skip::BeyondTime)?;
         let since_start = |at: i64| to_nanos(at.checked_sub(self.start).ok_or(Skip::BeyondTime)?, 1);
@@ -121,7 +120,7 @@ impl Resilience {
         bucket.max_wait(Nanos::from_nanos(max_wait).min(Rate::MAX_PERIOD))
     }
 
-    /// Returns ours in the last recorded state, at `now`.
+    /// Returns our limits in the last recorded state, at `now`.
     fn load(&self, now: u64) -> Result<OwnBuckets, Seen> {
         let (waiting, limit) = match (self.our_limit(self.limit, self.timeout), self.our_limit(self.limit, 0)) {
             (Ok(waiting), Ok(limit)) => (waiting, limit),
@@ -138,7 +137,7 @@ impl Resilience {
         Ok(OwnBuckets { waiting, limit, state, now })
     }
 
-    /// Returns what theirs computes from the permits it stored, at `now` and under `limit`.
+    /// Returns the reference's computation from its stored permits, at `now` and under `limit`.
     fn stored_at(&self, now: u64, limit: i128) -> Stored {
         let cycle = i128::from(now / self.period);
         let permits = match cycle - self.stored.cycle {
@@ -158,7 +157,7 @@ impl OwnBuckets {
         }
     }
 
-    /// Returns the wait as if ours admitted what theirs does.
+    /// Returns the wait as if our limit admitted the same call.
     fn forced_wait(&mut self, permits: u64) -> Option<u64> {
         let ask = Ask::Regardless(Cost::new(permits));
         self.limit.decide(&mut self.state, &Now::at(self.now), ask).is_admitted().then(|| self.wait_for(0))

@@ -1,10 +1,10 @@
 //! rolling-rate-limiter 0.4.2 and 0.1.11, in memory and on Redis, in whole microseconds.
 //!
-//! Both are a [`SlidingLog`] with a minimum gap, in which refused attempts count. The state before
-//! a step is the list of the recorded attempts, as the reference left it after the last one; ours
-//! expires older ones itself. In 0.4.2 the wait is for an attempt after this one, so it equals our
-//! report afterwards; in 0.1.11 it is for this attempt as if it were not counted, so it equals our
-//! answer before it is counted.
+//! Both are a [`SlidingLog`] with a minimum gap that counts refused attempts. The state before a
+//! step is the list of recorded attempts as the reference left it; our log expires older ones
+//! itself. In 0.4.2 the wait is for an attempt after this one, so it equals our report after the
+//! attempt. In 0.1.11 the wait is for this attempt as if it were not counted, so it equals our
+//! answer before counting it.
 
 use std::collections::HashMap;
 
@@ -72,13 +72,13 @@ enum Version {
 }
 
 struct Rolling {
-    /// Our log, which does not count refused attempts yet.
+    /// Our log, before refused attempts are counted.
     plain: SlidingLog,
     gap: Nanos,
     fractional: bool,
     store: Store,
     version: Version,
-    /// The times of the attempts, in nanoseconds, by id.
+    /// Times of the attempts in nanoseconds, by id.
     attempts: HashMap<String, Vec<u64>>,
 }
 
@@ -154,7 +154,8 @@ impl Rolling {
             .seen())
     }
 
-    /// Returns the one function: it returns a wait, zero for permission, and what remains.
+    /// Compares the only function of 0.1.11, which returns a wait (zero if admitted) and the
+    /// remaining amount.
     fn compare_early(&self, step: &TraceStep, before: Outcome, remaining: u64) -> Read<Seen> {
         let ours = if let Outcome::Deny(retry) = before { wait(retry) } else { Nanos::ZERO };
         let (told_ms, ours_ms) = (step.result.count("wait_ms")?, ours.as_nanos() / 1_000_000);

@@ -1,27 +1,27 @@
-//! Counts of the results of a replay.
+//! Result counts of a replay.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 
-/// Why a step was not compared. All steps of a case whose limiter we cannot construct are skipped.
+/// Reason why a step was not compared. If we cannot construct the limiter, all steps of a case are
+/// skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Skip {
-    /// The operation returned an error: nothing was decided.
+    /// The operation returned an error, so nothing was decided.
     Error,
     /// The clock went back earlier in the case.
     ClockBack,
-    /// An argument is the first or last number of 64 bits.
+    /// An argument is the smallest or largest 64-bit number.
     Extreme,
-    /// The recorded state before the step is impossible for our limit, such as a bucket above its
-    /// capacity.
+    /// Our limit cannot have the recorded state, such as a bucket above its capacity.
     ImpossibleState,
     /// Our types reject the limit.
     RefusedLimit,
-    /// The clock is before 1970, where our clocks begin.
+    /// The clock is before 1970, where our clocks start.
     BeforeTime,
     /// The clock is too far in the future for ours.
     BeyondTime,
-    /// This field is missing, negative or of another kind.
+    /// This field is missing, negative or of another type.
     Field(&'static str),
     /// The reference has no such operation.
     UnknownOperation,
@@ -33,45 +33,45 @@ impl fmt::Display for Skip {
             Self::Error => "returned an error",
             Self::ClockBack => "after the clock went back",
             Self::Extreme => "64-bit limit as argument",
-            Self::ImpossibleState => "state we cannot hold",
+            Self::ImpossibleState => "state that our limit cannot have",
             Self::RefusedLimit => "limit that our types refuse",
             Self::BeforeTime => "clock before 1970",
             Self::BeyondTime => "clock too far in the future",
             Self::UnknownOperation => "unknown operation",
-            Self::Field(name) => return write!(f, "field `{name}` missing, negative or of another kind"),
+            Self::Field(name) => return write!(f, "field `{name}` missing, negative or of another type"),
         })
     }
 }
 
-/// A deliberate difference: where a reference errs, and what we do instead.
+/// A deliberate difference: where a reference errs, and our behaviour instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KnownDifference {
-    /// A short name.
+    /// Short name for the output.
     pub name: &'static str,
-    /// What the reference does, and why we do not.
+    /// The reference's behaviour, and why ours differs.
     pub reason: &'static str,
 }
 
 /// The result of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// Verdict, remaining and wait are those of the reference.
+    /// Verdict, remaining amount and wait agree with the reference.
     Equal,
-    /// They differ on purpose.
+    /// They differ for a known reason.
     ByRule(&'static KnownDifference),
-    /// They differ.
+    /// They differ without a known reason.
     Differs(Mismatch),
-    /// Not compared.
+    /// The step was not compared.
     Skipped(Skip),
 }
 
 impl Seen {
-    /// Returns whether the step is equal or differs for a known reason.
+    /// Returns whether the results are equal or differ for a known reason.
     pub fn is_explained(&self) -> bool {
         matches!(self, Self::Equal | Self::ByRule(_))
     }
 
-    /// Returns this result, or the rule if it differs and `rule` holds.
+    /// Returns this result, or the known difference if the results differ and `holds` returns true.
     #[must_use]
     pub fn unless_rule(self, rule: &'static KnownDifference, holds: impl FnOnce() -> bool) -> Self {
         match self {
@@ -81,16 +81,16 @@ impl Seen {
     }
 }
 
-/// The answers of both sides, as far as they were compared.
+/// The compared parts of both answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mismatch {
-    /// The answer of the reference.
+    /// Answer of the reference.
     pub expected: String,
     /// Our answer.
     pub got: String,
 }
 
-/// Compares the parts of an answer one by one.
+/// Compares an answer part by part.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
     shown: Mismatch,
@@ -111,13 +111,13 @@ impl Comparison {
         self.note(what, &expected, &got, differs)
     }
 
-    /// Adds a part that may be one unit longer than that of the reference, which rounds down.
+    /// Adds a part that may be one unit larger than the reference's, which rounds down.
     #[must_use]
     pub fn up_to_one_more(self, what: &str, expected: i128, got: i128) -> Self {
         self.note(what, &expected, &got, !(expected..=expected + 1).contains(&got))
     }
 
-    /// Adds a part that may be one unit more or less, because the reference rounds on the way.
+    /// Adds a part that may differ by one unit, because the reference rounds intermediate results.
     #[must_use]
     pub fn expect_within_one(self, what: &str, expected: i128, got: i128) -> Self {
         self.note(what, &expected, &got, expected.abs_diff(got) > 1)
@@ -130,28 +130,28 @@ impl Comparison {
         self
     }
 
-    /// Returns the result.
+    /// Returns the result of the comparison.
     pub fn seen(self) -> Seen {
         if self.differs { Seen::Differs(self.shown) } else { Seen::Equal }
     }
 }
 
-/// The counts of one file.
+/// Counts for one replay.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// The file and the way it was replayed.
+    /// File and mode of the replay.
     pub title: String,
     /// Cases replayed.
     pub cases: usize,
-    /// The steps, each in exactly one of the counts below.
+    /// Number of steps. Each is in exactly one of the counts below.
     pub steps: usize,
-    /// Equal to the reference.
+    /// Steps equal to the reference.
     pub equal: usize,
-    /// Different for a named reason.
+    /// Steps that differ for a known reason.
     pub by_rule: BTreeMap<&'static KnownDifference, usize>,
-    /// Not compared.
+    /// Steps that were not compared.
     pub skipped: BTreeMap<Skip, usize>,
-    /// Different without a known reason: where, and how.
+    /// Steps that differ without a known reason: location and both answers.
     pub differing: Vec<String>,
 }
 
@@ -161,7 +161,7 @@ impl Tally {
         Self { title: title.into(), ..Self::default() }
     }
 
-    /// Counts one step; `place` names it in case it differs.
+    /// Counts one step. `place` describes its location if it differs.
     pub fn count(&mut self, seen: Seen, place: impl FnOnce() -> String) {
         self.steps += 1;
         match seen {

@@ -1,7 +1,7 @@
 //! Reads recorded traces: one JSON object per line, one line per case.
 //!
 //! Numbers are read as 64-bit integers. Only values that a reference returns as doubles are read as
-//! such.
+//! doubles.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -12,16 +12,16 @@ use serde_json::Value;
 
 use super::tally::Skip;
 
-/// What one reference did, starting from a new state.
+/// A recorded case: the operations of one reference limiter, from a new state.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The reference and its version.
     pub oracle: String,
     /// The algorithm of the reference.
     pub algorithm: String,
-    /// The name, used only to locate a difference.
+    /// Name of the case, used only to locate differences.
     pub name: String,
-    /// The limits of the limiter.
+    /// Configuration of the limiter.
     pub config: Value,
     /// The operations, in order.
     pub steps: Vec<TraceStep>,
@@ -30,13 +30,13 @@ pub struct Case {
 /// One operation and its result.
 #[derive(Clone, Debug)]
 pub struct TraceStep {
-    /// The time, in the unit of the reference's clock; negative only if the clock went back.
+    /// Time in units of the reference's clock. Negative only if the clock went back.
     pub at: i64,
     /// The operation.
     pub op: String,
-    /// Its arguments.
+    /// Arguments of the operation.
     pub args: Value,
-    /// Its result, with the state afterwards where that is recorded.
+    /// Result of the operation, with the state afterwards if recorded.
     pub result: Value,
 }
 
@@ -44,7 +44,7 @@ impl TraceStep {
     /// Returns the time in nanoseconds, for a clock with a unit of `unit` nanoseconds.
     ///
     /// # Errors
-    /// If it is before 1970 or too far in the future for our clocks.
+    /// If the time is before 1970 or too far in the future for our clocks.
     pub fn at_nanos(&self, unit: u64) -> Read<u64> {
         to_nanos(self.at, unit)
     }
@@ -54,7 +54,7 @@ impl TraceStep {
         self.result.get("error").is_some() || self.result.get("server_aborted").is_some()
     }
 
-    /// Returns whether an argument is the smallest or the largest number of 64 bits.
+    /// Returns whether an argument is the smallest or largest 64-bit number.
     pub fn has_extreme_argument(&self) -> bool {
         any_number(&self.args, |n| n == i128::from(i64::MIN) || n == i128::from(i64::MAX) || n == i128::from(u64::MAX))
     }
@@ -64,7 +64,7 @@ fn any_number(value: &Value, test: fn(i128) -> bool) -> bool {
     match value {
         Value::Array(items) => items.iter().any(|item| any_number(item, test)),
         Value::Object(fields) => fields.values().any(|field| any_number(field, test)),
-        // Raw arguments of a command are recorded as strings.
+        // Raw command arguments are recorded as strings.
         Value::String(text) => text.parse().is_ok_and(test),
         Value::Number(number) => as_integer(number).is_some_and(test),
         Value::Null | Value::Bool(_) => false,
@@ -75,10 +75,10 @@ fn as_integer(number: &serde_json::Number) -> Option<i128> {
     number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from))
 }
 
-/// A value, or why what needs it is skipped.
+/// A value, or the reason why a step that needs it is skipped.
 pub type Read<T> = Result<T, Skip>;
 
-/// Times beyond this leave no range for a wait after them.
+/// Latest usable time. It leaves range for a wait.
 const LATEST: u64 = u64::MAX / 4;
 
 /// Converts a time in units of `unit` nanoseconds.
@@ -87,13 +87,13 @@ pub(super) fn to_nanos(at: i64, unit: u64) -> Read<u64> {
     at.checked_mul(unit).filter(|nanos| *nanos <= LATEST).ok_or(Skip::BeyondTime)
 }
 
-/// The fields of recorded objects. A step that needs a missing or mistyped field is skipped, with
-/// the name of the field.
+/// Field access in recorded objects. A step that needs a missing or mistyped field is skipped under
+/// the field's name.
 pub trait Fields {
     /// Returns the field itself, or null.
     fn field(&self, name: &str) -> &Value;
 
-    /// Returns an integer, if the field is one.
+    /// Returns an integer, if the field contains one.
     fn maybe_int(&self, name: &str) -> Option<i128>;
 
     /// Reads an integer.
@@ -101,7 +101,7 @@ pub trait Fields {
         self.maybe_int(name).ok_or(Skip::Field(name))
     }
 
-    /// Reads an integer that is not negative.
+    /// Reads a non-negative integer.
     fn count(&self, name: &'static str) -> Read<u64> {
         u64::try_from(self.read_int(name)?).map_err(|_| Skip::Field(name))
     }
@@ -111,7 +111,7 @@ pub trait Fields {
         self.field(name).as_bool().ok_or(Skip::Field(name))
     }
 
-    /// Reads a number that the reference keeps as a double.
+    /// Reads a number that the reference returns as a double.
     fn read_double(&self, name: &'static str) -> Read<f64> {
         self.field(name).as_f64().ok_or(Skip::Field(name))
     }
@@ -137,13 +137,12 @@ impl Fields for Value {
     }
 }
 
-/// The location of the traces: a directory of `<name>.jsonl` or `<name>.jsonl.gz`.
+/// Location of the traces: a directory of `<name>.jsonl` or `<name>.jsonl.gz` files.
 #[derive(Clone, Debug)]
 pub struct TraceDirectory(PathBuf);
 
 impl TraceDirectory {
-    /// Returns the traces of the repository, or those in the directory that `TOLLGATE_ORACLES`
-    /// names.
+    /// Returns the repository's traces, or the directory named by `TOLLGATE_ORACLES`.
     pub fn from_environment() -> Self {
         let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("traces");
         Self(std::env::var_os("TOLLGATE_ORACLES").map_or_else(committed, PathBuf::from))
@@ -169,7 +168,7 @@ impl TraceDirectory {
 }
 
 impl Case {
-    /// Parses a line of a file of traces.
+    /// Parses a line of a trace file.
     ///
     /// # Errors
     /// If the line is not JSON, or a required field of a case or step is missing.
@@ -188,7 +187,7 @@ impl Case {
         read().map_err(|skip| io::Error::new(io::ErrorKind::InvalidData, format!("not a case: {skip}")))
     }
 
-    /// Returns the start of the case, in the unit of the reference's clock.
+    /// Returns the start time of the case, in units of the reference's clock.
     pub(super) fn start(&self) -> Option<i64> {
         let start = ["start_ns", "start_us", "start_ms"].into_iter().find_map(|name| self.config.maybe_int(name));
         start.and_then(|start| start.try_into().ok())

@@ -1,24 +1,25 @@
-//! Bans: a key that is refused `after` times within any interval of `within` is refused entirely.
+//! Bans: a key that is refused `after` times within any interval of `within` is then refused
+//! entirely.
 
 use super::rules::Ban;
 
-/// The refusals of one key, and its ban.
+/// A key's refusals and its ban.
 #[derive(Clone, Debug, Default)]
 pub struct BanState {
-    /// The instants of refusals by the rule's limits, oldest first, since the last ban.
+    /// Times of refusals by the rule's limits since the last ban, oldest first.
     refusals: Vec<u64>,
-    /// The first instant at which the key is not banned.
+    /// End of the ban.
     until: u64,
 }
 
 impl BanState {
-    /// Returns the rest of the ban; 0 if there is none.
+    /// Returns the remaining time of the ban, or 0.
     pub const fn time_left(&self, at: u64) -> u64 {
         self.until.saturating_sub(at)
     }
 
-    /// Counts a refusal of a key that is not banned, and returns the length of the ban if it starts
-    /// one.
+    /// Counts a refusal of a key that is not banned. Returns the length of the ban if the refusal
+    /// starts one.
     pub fn note(&mut self, ban: &Ban, at: u64) -> Option<u64> {
         self.refusals.push(at);
         let inside = self.refusals.iter().filter(|refusal| at < **refusal + ban.within).count();

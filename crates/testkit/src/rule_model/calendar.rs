@@ -1,5 +1,5 @@
-//! Calendars and schedules, computed by counting days and from the daylight-saving rules of three zones, without a
-//! time zone library.
+//! Calendars and schedules, computed by counting days. The daylight-saving rules of three zones are built in; no time
+//! zone library is used.
 
 const SECOND: u64 = 1_000_000_000;
 const HOUR: i64 = 3_600;
@@ -8,41 +8,39 @@ const DAY: i64 = 86_400;
 /// A time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Zone {
-    /// Without daylight saving.
+    /// No daylight saving.
     Utc,
-    /// Summer time from the last Sunday of March to the last Sunday of October, changed at 1:00
-    /// UTC.
+    /// Summer time from the last Sunday in March to the last Sunday in October, changed at 1:00 UTC.
     Paris,
-    /// Summer time from the second Sunday of March to the first Sunday of November, changed at 2:00
-    /// local time.
+    /// Summer time from the second Sunday in March to the first Sunday in November, changed at 2:00 local time.
     NewYork,
 }
 
 /// A calendar window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Calendar {
-    /// The length of a window.
+    /// Length of a window.
     pub unit: Unit,
-    /// The time zone.
+    /// Time zone of the window.
     pub zone: Zone,
 }
 
-/// The windows that rules can express.
+/// Units that rules can express.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// An hour of the clock.
+    /// One clock hour.
     Hour,
     /// From midnight to midnight.
     Day,
-    /// From midnight on this weekday, Monday being 0.
+    /// From midnight on this weekday, where Monday is 0.
     Week(u8),
-    /// From midnight on this day of the month, or on the last of a shorter month.
+    /// From midnight on this day of the month, or on the last day of a shorter month.
     Month(u8),
     /// From midnight on this day of this month.
     Year(u8, u8),
 }
 
-/// Returns the days since 1970 of a date of the Gregorian calendar.
+/// Returns the days from 1970 to a Gregorian date.
 pub fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let leap_days = |year: i64| year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
     let lengths = [31, 28 + i64::from(is_leap(year)), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
@@ -54,7 +52,7 @@ const fn is_leap(year: i64) -> bool {
     year % 4 == 0 && (year % 100 != 0 || year % 400 == 0)
 }
 
-/// Returns year, month and day of a number of days since 1970.
+/// Returns the year, month and day of a number of days since 1970.
 fn date_of_day(day: i64) -> (i64, i64, i64) {
     let mut year = 1970 + day / 366;
     while days_since_1970(year + 1, 1, 1) <= day {
@@ -64,7 +62,7 @@ fn date_of_day(day: i64) -> (i64, i64, i64) {
     (year, month, day - days_since_1970(year, month, 1) + 1)
 }
 
-/// Returns the date and time in UTC of a number of seconds since 1970.
+/// Formats seconds since 1970 as a UTC date and time.
 pub fn format_timestamp(seconds: u64) -> String {
     let (day, second) = ((seconds / 86_400) as i64, seconds % 86_400);
     let (year, month, day) = date_of_day(day);
@@ -72,7 +70,7 @@ pub fn format_timestamp(seconds: u64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Monday is 0. The first of January 1970 was a Thursday.
+/// Returns the weekday, where Monday is 0. January 1st, 1970 was a Thursday.
 fn weekday(day: i64) -> i64 {
     (day + 3).rem_euclid(7)
 }
@@ -86,7 +84,7 @@ impl Zone {
     /// All zones.
     pub const ALL: [Self; 3] = [Self::Utc, Self::Paris, Self::NewYork];
 
-    /// Returns the name in rules.
+    /// Returns the zone's name in rules.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Utc => "UTC",
@@ -95,7 +93,7 @@ impl Zone {
         }
     }
 
-    /// Returns the seconds east of UTC at an instant in seconds since 1970.
+    /// Returns the offset from UTC in seconds at an instant in seconds since 1970.
     fn utc_offset(self, at: i64) -> i64 {
         let (year, ..) = date_of_day(at.div_euclid(DAY));
         let (standard, summer) = match self {
@@ -113,12 +111,12 @@ impl Zone {
         standard + if summer.contains(&at) { HOUR } else { 0 }
     }
 
-    /// Returns the local time, in seconds since its own 1970.
+    /// Returns the local time in seconds since the local start of 1970.
     fn local_time(self, at: i64) -> i64 {
         at + self.utc_offset(at)
     }
 
-    /// Returns the instant of a local time. If there are two, the first. If the time is skipped,
+    /// Returns the instant of a local time. If there are two, returns the first. If the local time is skipped, returns
     /// the instant at which the clock would show it without the change.
     fn instant_of_local(self, local: i64) -> i64 {
         let unchanged = local - self.utc_offset(local - DAY);
@@ -128,7 +126,7 @@ impl Zone {
 }
 
 impl Calendar {
-    /// Returns the name of the window in a rate.
+    /// Returns the unit's name in a rate.
     pub const fn unit(&self) -> &'static str {
         match self.unit {
             Unit::Hour => "h",
@@ -139,7 +137,7 @@ impl Calendar {
         }
     }
 
-    /// Returns the `anchor` of a rule, where the unit has one.
+    /// Returns the rule's `anchor`, if the unit has one.
     pub fn anchor(&self) -> Option<String> {
         match self.unit {
             Unit::Hour | Unit::Day => None,
@@ -149,7 +147,7 @@ impl Calendar {
         }
     }
 
-    /// Returns the mean length of a window, over 400 years, in nanoseconds.
+    /// Returns the mean window length over 400 years, in nanoseconds.
     pub const fn mean_length(&self) -> u64 {
         let days = 400 * 365 + 97;
         SECOND
@@ -162,17 +160,17 @@ impl Calendar {
             }
     }
 
-    /// Returns the start and the end of the window around `at`, in nanoseconds.
+    /// Returns the start and end of the window that contains `at`, in nanoseconds.
     pub fn window(&self, at: u64) -> (u64, u64) {
         let seconds = (at / SECOND) as i64;
         let nanos = |seconds: i64| u64::try_from(seconds).expect("after 1970") * SECOND;
         if self.unit == Unit::Hour {
-            // The offsets of all these zones are whole hours.
+            // All offsets of these zones are whole hours.
             let start = seconds.div_euclid(HOUR) * HOUR;
             return (nanos(start), nanos(start + HOUR));
         }
         let today = self.zone.local_time(seconds).div_euclid(DAY);
-        // One of the last 400 days began a window, and one of the next 400 begins the next.
+        // One of the last 400 days started a window, and one of the next 400 starts another.
         let start =
             (today - 400..=today).rfind(|day| self.is_window_start(*day)).expect("windows are at most a year long");
         let end =
@@ -180,7 +178,7 @@ impl Calendar {
         (nanos(self.zone.instant_of_local(start * DAY)), nanos(self.zone.instant_of_local(end * DAY)))
     }
 
-    /// Returns whether a window begins with this day.
+    /// Returns whether a window starts on this day.
     fn is_window_start(&self, day: i64) -> bool {
         let (year, month, of_month) = date_of_day(day);
         match self.unit {
@@ -197,21 +195,21 @@ impl Calendar {
     }
 }
 
-/// When a rule applies.
+/// Times at which a rule applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// Weekdays, Monday being 0; all if empty.
+    /// Weekdays, where Monday is 0. Empty: all days.
     pub days: Vec<u8>,
-    /// Minutes of the day at which it begins and ends; on the next day if the end is not later.
+    /// Start in minutes of the day.
     pub from: u16,
-    /// See `from`.
+    /// End in minutes of the day. On the next day if it is not later than `from`.
     pub to: u16,
-    /// The time zone.
+    /// Time zone of the schedule.
     pub zone: Zone,
 }
 
 impl Schedule {
-    /// Returns whether the rule applies at `at`, in nanoseconds.
+    /// Returns whether the rule applies at `at` nanoseconds.
     pub fn applies_at(&self, at: u64) -> bool {
         let at = (at / SECOND) as i64;
         let today = self.zone.local_time(at).div_euclid(DAY);
@@ -226,7 +224,7 @@ impl Schedule {
         (today - 2..=today + 1).any(holds_since)
     }
 
-    /// Returns the schedule as a map of the rule language.
+    /// Returns the schedule as a map in the rule language.
     pub fn text(&self) -> String {
         let names = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
         let time = |minutes: u16| format!("'{:02}:{:02}'", minutes / 60, minutes % 60);
@@ -244,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_of_daylight_saving_are_an_hour_shorter_or_longer() {
+    fn days_with_a_clock_change_are_an_hour_shorter_or_longer() {
         let hours = |zone, year, month, day| {
             let noon = (days_since_1970(year, month, day) * DAY + 12 * HOUR) as u64 * SECOND;
             let (start, end) = Calendar { unit: Unit::Day, zone }.window(noon);
@@ -258,21 +256,21 @@ mod tests {
     }
 
     #[test]
-    fn schedule_ends_at_the_first_of_two_equal_times_and_begins_late_if_its_time_is_skipped() {
+    fn schedule_uses_the_first_of_two_equal_times_and_starts_late_if_skipped() {
         let holds = |from: u16, to: u16, (year, month, day), minutes: i64| {
             let at = (days_since_1970(year, month, day) * DAY + minutes * 60) as u64 * SECOND;
             Schedule { days: Vec::new(), from: from * 15, to: to * 15, zone: Zone::Paris }.applies_at(at)
         };
-        // At 1:00 UTC the clock in Paris goes back from 3:00 to 2:00.
+        // At 1:00 UTC, the clock in Paris goes back from 3:00 to 2:00.
         let (set_back, set_forward) = ((2027, 10, 31), (2027, 3, 28));
         assert_eq!([14, 15, 63].map(|minutes| holds(44, 9, set_back, minutes)), [true, false, false]);
         assert_eq!([-1, 0, 119, 120].map(|minutes| holds(8, 12, set_back, minutes)), [false, true, true, false]);
-        // At 1:00 UTC it goes forward from 2:00 to 3:00, so that 2:30 is skipped.
+        // At 1:00 UTC, the clock goes forward from 2:00 to 3:00, so 2:30 is skipped.
         assert_eq!([60, 89, 90].map(|minutes| holds(10, 20, set_forward, minutes)), [false, false, true]);
     }
 
     #[test]
-    fn billing_month_begins_on_the_last_day_of_a_shorter_month() {
+    fn billing_month_starts_on_the_last_day_of_a_shorter_month() {
         let calendar = Calendar { unit: Unit::Month(31), zone: Zone::Utc };
         let noon = (days_since_1970(2028, 3, 10) * DAY + 12 * HOUR) as u64 * SECOND;
         let midnight = |month, day| days_since_1970(2028, month, day) as u64 * DAY as u64 * SECOND;

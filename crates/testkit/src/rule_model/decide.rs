@@ -1,4 +1,4 @@
-//! Decisions: which rules apply, what each is charged, and the outcome.
+//! Decisions: the rules that apply, the charges to each, and the outcome.
 
 use std::collections::HashMap;
 
@@ -11,24 +11,24 @@ use super::settle::{Receipt, Taken};
 use super::states::State;
 use super::{Answer, LimitAnswer, Verb};
 
-/// The identity of a counter: the rule's id, its `per` with the values of the request, and for
-/// `on_change: reset` the rule's own limits.
+/// Identity of a counter: the rule's id, its `per` names with the request's values, and the rule's own limits if it has
+/// `on_change: reset`.
 pub type Key = (String, Vec<(&'static str, Option<String>)>, Option<String>);
 
 /// All counters, and the rules in force.
 #[derive(Clone, Debug)]
 pub struct RuleModel {
-    /// The resolution of the clock, in nanoseconds.
+    /// Clock resolution in nanoseconds.
     pub(super) tick: u64,
     pub(super) at: u64,
     pub(super) rules: RuleSet,
-    /// Contains only keys with a written state.
+    /// Contains only keys whose state was written.
     pub(super) counters: HashMap<Key, Vec<State>>,
     pub(super) bans: HashMap<Key, BanState>,
     pub(super) leases: u64,
 }
 
-/// A rule that a request is charged to.
+/// A request's charge to one rule.
 #[derive(Clone, Debug)]
 pub(super) struct Charge {
     pub(super) rule: Rule,
@@ -40,7 +40,7 @@ pub(super) struct Charge {
 /// The outcome of a group of charges.
 struct Decided {
     outcome: Outcome,
-    /// The amount that each charge takes.
+    /// Amount that each charge takes.
     taken: Vec<u64>,
     /// Whether each charge is refused by its own limits.
     refused: Vec<bool>,
@@ -48,29 +48,28 @@ struct Decided {
 }
 
 impl RuleModel {
-    /// Returns a model without rules and counters, on a clock with a resolution of `tick`
-    /// nanoseconds.
+    /// Returns a model without rules or counters, on a clock with a resolution of `tick` nanoseconds.
     pub fn new(tick: u64, at: u64) -> Self {
         Self { tick, at, rules: RuleSet::default(), counters: HashMap::new(), bans: HashMap::new(), leases: 0 }
     }
 
-    /// Puts rules in force. The amounts spent are kept.
+    /// Puts rules in force. Spent amounts are kept.
     pub fn put(&mut self, rules: &RuleSet) {
         self.rules = rules.clone();
     }
 
     /// Advances the clock.
     pub fn advance_to(&mut self, at: u64) {
-        assert!(at >= self.at && at.is_multiple_of(self.tick), "time goes forward, tick by tick");
+        assert!(at >= self.at && at.is_multiple_of(self.tick), "time must go forward in whole ticks");
         self.at = at;
     }
 
-    /// Returns the present.
+    /// Returns the current time.
     pub const fn now(&self) -> u64 {
         self.at
     }
 
-    /// Decides, and returns the receipt.
+    /// Decides a request and returns the receipt.
     pub fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, Receipt) {
         let matched = match self.deciding_rules(request) {
             Ok(matched) => matched,
@@ -93,13 +92,13 @@ impl RuleModel {
         let least = decided.taken.iter().copied().min();
         let mut shadow_refused = false;
         if passes {
-            // Shadow rules are evaluated for admitted requests.
+            // Shadow rules are evaluated for admitted requests only.
             let mut passed = request.clone();
             if let (Verb::TakeUpTo, Some(least)) = (verb, least) {
                 shadows.iter_mut().for_each(|charge| charge.cost = least);
                 passed.cost = Some(least);
             }
-            // A shadow rule whose override denies refuses for all of them, as among enforced rules.
+            // If an override of a shadow rule denies, the whole shadow group is refused, as with enforced rules.
             shadow_refused = shadow_denies || !self.decide_group(verb, &shadows, &mut receipt).outcome.is_admitted();
             if !shadow_denies {
                 limits.extend(self.reports_of(&shadows, &passed, true));
@@ -113,8 +112,7 @@ impl RuleModel {
         (answer, receipt)
     }
 
-    /// Returns the rules that decide about a request. `Err`: one of them allows or refuses it
-    /// alone.
+    /// Returns the rules that decide about a request. `Err`: one of them admits or refuses it alone.
     pub(super) fn deciding_rules(&self, request: &Request) -> Result<Vec<Rule>, Does> {
         let mut matched: Vec<Rule> =
             self.rules.rules.iter().filter(|rule| rule.applies(request, self.at)).cloned().collect();
@@ -122,17 +120,17 @@ impl RuleModel {
         if let Some(rule) = matched.iter().find(decides) {
             return Err(rule.does.clone());
         }
-        // A rule that is replaced still replaces others.
+        // A replaced rule still replaces others.
         let replaced: Vec<String> = matched.iter().flat_map(|rule| rule.replaces.clone()).collect();
         matched.retain(|rule| !replaced.contains(&rule.id));
-        // A rule whose override refuses decides alone too.
+        // A rule whose override denies also decides alone.
         if matched.iter().any(|rule| !rule.is_shadow() && rule.does_for(request, self.at) == Does::Deny) {
             return Err(Does::Deny);
         }
         Ok(matched)
     }
 
-    /// Leaves out rules marked `suffices` that have no capacity, if another one has capacity.
+    /// Drops rules marked `suffices` that have no capacity, if another one has capacity.
     fn without_exhausted(&self, verb: Verb, mut charges: Vec<Charge>) -> Vec<Charge> {
         let passes = |charge: &Charge| {
             let alone = std::slice::from_ref(charge);
@@ -144,7 +142,7 @@ impl RuleModel {
         charges
     }
 
-    /// Returns the charges of the request, for these rules.
+    /// Returns the request's charges to these rules.
     fn charges_of(&self, rules: &[Rule], request: &Request) -> Vec<Charge> {
         let charge = |rule: &Rule| {
             let limits = match rule.does_for(request, self.at) {
@@ -157,8 +155,8 @@ impl RuleModel {
         rules.iter().filter_map(charge).collect()
     }
 
-    /// Returns the states of a key, unless it counts as new under these limits: nothing was written for it, or nothing
-    /// is used under other limits.
+    /// Returns the states of a key. `None` if the key counts as new under these limits: nothing was written for it, or
+    /// nothing is used under other limits.
     fn known_states(&self, key: &Key, limits: &[Limit]) -> Option<&Vec<State>> {
         let states = self.counters.get(key)?;
         let seen = |(position, state): (usize, &State)| {
@@ -170,7 +168,7 @@ impl RuleModel {
         is_known.then_some(states)
     }
 
-    /// Returns the state of one limit of a key, as a request under these limits finds it.
+    /// Returns the state of one of a key's limits, as a request under these limits sees it.
     pub(super) fn state_of_limit(&self, key: &Key, position: usize, limits: &[Limit]) -> State {
         let limit = &limits[position];
         match self.known_states(key, limits) {
@@ -202,7 +200,7 @@ impl RuleModel {
     fn weigh(&self, verb: Verb, charges: &[Charge]) -> Decided {
         let mut taken: Vec<u64> = charges.iter().map(|charge| charge.cost).collect();
         if verb == Verb::TakeUpTo && charges.iter().any(|charge| charge.cost > 0) {
-            // As much as the tightest has, at least one.
+            // All charges take as much as the tightest limit has, but at least 1.
             let least = charges.iter().map(|charge| self.remaining(charge).min(charge.cost).max(1)).min();
             taken.fill(least.unwrap_or(0));
         }
@@ -224,8 +222,8 @@ impl RuleModel {
                 together = stricter_of(together, Outcome::Deny(Retry::After(Nanos::from_nanos(left))));
             }
             match together {
-                // None of the rules marked `suffices` has capacity, or it would have been left out:
-                // the first to regain it counts.
+                // No rule marked `suffices` has capacity here, otherwise this one would have been dropped. The first to
+                // regain capacity determines the wait.
                 Outcome::Deny(retry) if charge.rule.suffices && matches!(verb, Verb::Check | Verb::Peek) => {
                     soonest = Some(soonest.map_or(retry, |other: Retry| other.min(retry)));
                 }
@@ -242,7 +240,7 @@ impl RuleModel {
     fn outcomes_of_limits(&self, verb: Verb, charge: &Charge, amount: u64) -> Vec<Outcome> {
         let ask = match verb {
             Verb::Charge => Ask::Regardless(amount),
-            // Taking up to 0 takes nothing and is never refused.
+            // An `UpTo` ask of 0 takes nothing and is never refused.
             Verb::TakeUpTo if amount == 0 => return Vec::new(),
             Verb::Check | Verb::Peek | Verb::TakeUpTo => Ask::Exactly(amount),
         };
@@ -256,7 +254,7 @@ impl RuleModel {
                 return Outcome::Deny(limit.retry(&state, self.at, ask));
             }
             match limit.decide(&state, self.at, ask) {
-                // A request is refused if not even one unit fits.
+                // A take is refused only if not even one unit fits.
                 Outcome::Deny(_) if verb == Verb::TakeUpTo => limit.decide(&state, self.at, Ask::Exactly(1)),
                 outcome => outcome,
             }
@@ -264,7 +262,7 @@ impl RuleModel {
         charge.limits.iter().enumerate().map(decide).collect()
     }
 
-    /// Returns the most that all limits of a charge have left.
+    /// Returns the largest amount that all limits of a charge still have.
     fn remaining(&self, charge: &Charge) -> u64 {
         let left = |(position, limit): (usize, &Limit)| {
             limit.remaining(&self.state_of_limit(&charge.key, position, &charge.limits), self.at)
@@ -272,7 +270,7 @@ impl RuleModel {
         charge.limits.iter().enumerate().map(left).min().unwrap_or(u64::MAX)
     }
 
-    /// A new key with `initial` below the capacity begins with the first request for it.
+    /// Starts new keys whose `initial` is below the capacity. They start with their first request.
     pub(super) fn begin_keys(&mut self, charges: &[Charge]) {
         for charge in charges {
             let limits = &charge.limits;
@@ -305,8 +303,8 @@ impl RuleModel {
         receipt.taken.push(Taken { rule, key: charge.key.clone(), cost: amount, stamps, shadow, limits });
     }
 
-    /// Returns what a log that counts refusals records for this request: 0 if it does not refuse,
-    /// or would always refuse.
+    /// Returns the amount that a log with counted refusals records for this request. 0 if the log does not refuse, or
+    /// would always refuse.
     fn attempt_to_record(&self, verb: Verb, charge: &Charge, position: usize, limit: &Limit) -> u64 {
         let Algorithm::SlidingLog { count_refused: true, .. } = limit.algorithm else { return 0 };
         let state = self.state_of_limit(&charge.key, position, &charge.limits);
@@ -321,7 +319,7 @@ impl RuleModel {
         if refused { ask.cost() } else { 0 }
     }
 
-    /// Each log that counts refusals records this one if it refuses.
+    /// Records the refusal in each refusing log that counts refusals.
     pub(super) fn count_refused(&mut self, charges: &[Charge], verb: Verb) {
         for charge in charges {
             for (position, limit) in charge.limits.iter().enumerate() {
@@ -335,7 +333,7 @@ impl RuleModel {
         }
     }
 
-    /// Refusals by a rule's own limits count towards its ban.
+    /// Counts refusals by a rule's own limits towards its ban.
     fn note_refusals(&mut self, charges: &[Charge], mut decided: Decided) -> Decided {
         for (charge, refused) in charges.iter().zip(&decided.refused) {
             let Some(ban) = charge.rule.ban.filter(|_| *refused) else { continue };
@@ -397,7 +395,7 @@ fn stricter_of(one: Outcome, other: Outcome) -> Outcome {
     }
 }
 
-/// Returns the counter of a request in a rule.
+/// Returns the counter key of a request for a rule.
 pub(super) fn key_of(rule: &Rule, request: &Request) -> Key {
     let values = rule.per.iter().map(|name| (*name, request.value(name).map(str::to_owned))).collect();
     let limits = match (&rule.does, rule.on_change) {

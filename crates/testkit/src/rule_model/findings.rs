@@ -1,4 +1,4 @@
-//! Short named traces of former differences. Every store runs all of them.
+//! Short named traces of past differences. Every store runs all of them.
 
 use super::Verb;
 use super::calendar::{Calendar, Unit, Zone};
@@ -26,7 +26,7 @@ fn trace_of(rules: Vec<Rule>, steps: Vec<Step>) -> Trace {
     Trace { start: START, versions: vec![RuleSet { rules }], steps }
 }
 
-/// Returns a request of user `a` after `pause` seconds, with or without a plan.
+/// Returns a request by user `a` after `pause` seconds, with or without a plan.
 fn ask(pause: u64, verb: Verb, plan: Option<&str>, cost: u64) -> Step {
     let mut attributes = vec![("user", "a".to_owned())];
     attributes.extend(plan.map(|plan| ("plan", plan.to_owned())));
@@ -38,7 +38,7 @@ fn check(pause: u64, cost: u64) -> Step {
     ask(pause, Verb::Check, None, cost)
 }
 
-/// Returns one limit of every algorithm with this count, per week or with leases of a week.
+/// Returns one limit per algorithm with this count, per week or with week-long leases.
 fn every_algorithm(count: u64) -> Vec<Limit> {
     let algorithms = [
         token_bucket(),
@@ -84,7 +84,7 @@ pub fn all_traces() -> Vec<(&'static str, Vec<Trace>)> {
     ]
 }
 
-/// 100 of 100 spent, a peek and a refused check under 2, and 90 more under 100.
+/// Spends 100 of 100, peeks and is refused under a limit of 2, and asks for 90 more under 100.
 fn smaller_parameters() -> Vec<Trace> {
     let traces = every_algorithm(2).into_iter().zip(every_algorithm(100)).map(|(small, large)| {
         let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![large]), until: None };
@@ -99,7 +99,7 @@ fn smaller_parameters() -> Vec<Trace> {
     traces.collect()
 }
 
-/// 10 to 2 and back to 10, with a peek between: 6 spent, 4 left.
+/// From 10 to 2 and back to 10, with a peek in between: 6 are spent, 4 remain.
 fn live_change() -> Trace {
     let version = |count| RuleSet { rules: vec![rule_with_limits("r0", vec![limit(count, WEEK, token_bucket())])] };
     let put = |version| Step { pause: Pause::None, act: Act::Put(version) };
@@ -108,7 +108,7 @@ fn live_change() -> Trace {
     Trace { start: START, versions: vec![version(10), version(2)], steps }
 }
 
-/// 10/10s with an override of 5/10s: ten taken, a refused request under the override, and ten are left after 10 s.
+/// 10/10s with an override of 5/10s: ten are taken, a request is refused under the override, and ten remain after 10 s.
 fn refill_after_refused_override() -> Trace {
     let other = limit(5, 10 * SECOND, token_bucket());
     let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![other]), until: None };
@@ -138,8 +138,7 @@ fn commit() -> Trace {
     trace_of(rules, vec![check(0, 5), commit, ask(0, Verb::Peek, None, 1)])
 }
 
-/// 1/week and a debt of 1: the extra of 2 is refused and recorded, so a cost of 0 is refused as
-/// well.
+/// 1/week with a debt of 1: the extra cost of 2 is refused and recorded, so a cost of 0 is refused as well.
 fn refused_extra() -> Trace {
     let log = Limit { max_debt: Some(1), ..limit(1, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: true }) };
     let commit = Step { pause: Pause::None, act: Act::Commit(0, Amount::Exactly(3)) };
@@ -149,7 +148,7 @@ fn refused_extra() -> Trace {
     )
 }
 
-/// A ban of a second ends, and the refusal at that instant starts the next one.
+/// A one-second ban ends, and the refusal at that instant starts the next ban.
 fn after_a_ban() -> Trace {
     let ban = Some(Ban { after: 1, within: SECOND, length: SECOND });
     let rules = vec![Rule { ban, ..rule_with_limits("r0", vec![limit(1, 3_600 * SECOND, token_bucket())]) }];
@@ -165,7 +164,7 @@ fn long_delay() -> Trace {
     trace_of(rules, vec![check(0, 12), check(0, 1), check(SECOND, 30)])
 }
 
-/// 10 s with slices of 6 s: what passed at 0 expires at 15 s, not at 18 s.
+/// 10 s with slices of 6 s: a request admitted at 0 expires at 15 s, not at 18 s.
 fn uneven_slices() -> Trace {
     let slices = limit(1, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(6 * SECOND) });
     let rules = vec![rule_with_limits("r0", vec![slices])];
@@ -179,7 +178,7 @@ fn usual_debt() -> Vec<Trace> {
     limits.collect()
 }
 
-/// Charged switches between rates that have no common tick.
+/// Charges alternately under rates without a common tick.
 fn switching_rates() -> Trace {
     let other = Override {
         when: vec![("plan", "pro")],
@@ -192,7 +191,7 @@ fn switching_rates() -> Trace {
     trace_of(rules, steps.collect())
 }
 
-/// A leaky bucket has eight, of which the last would wait 7 s; only three are taken.
+/// A leaky bucket has 8 units left, and the last would wait 7 s, but only 3 are taken.
 fn take_up_to() -> Trace {
     let limits =
         vec![limit(8, 8 * SECOND, Algorithm::LeakyBucket { free: 0, max_wait: None }), limit(3, WEEK, token_bucket())];
@@ -213,7 +212,7 @@ fn denying_shadow() -> Trace {
     trace_of(rules, vec![ask(0, Verb::Check, Some("pro"), 1), ask(0, Verb::Peek, None, 1), check(0, 1)])
 }
 
-/// 14 charged in January to 3 a month and 12 of debt: 11 are left to pay in February, 8 in March, and 2 in May.
+/// 14 charged in January to 3 per month with a debt of 12: 11 remain to be paid in February, 8 in March, 2 in May.
 fn calendar_debt() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = limit(3, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
@@ -223,8 +222,9 @@ fn calendar_debt() -> Trace {
     trace_of(rules, vec![ask(0, Verb::Charge, None, 14), peek(), peek(), ask(2 * month, Verb::Check, None, 1)])
 }
 
-/// Nine charged in November to 8 a month and 1 of debt: one is used until the end of December, of 31 days, though a month has 30.4
-/// days on average. So the override is not that of a new key, which would have 1 of 3.
+/// Nine charged in November to 8 per month with a debt of 1. One stays used until the end of December, which has 31
+/// days, although a month has 30.4 days on average. So the key is not new under the override; a new key would have 1 of
+/// 3.
 fn calendar_debt_under_another_limit() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = |count| limit(count, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
@@ -238,7 +238,7 @@ fn calendar_debt_under_another_limit() -> Trace {
     Trace { start, ..trace_of(rules, steps) }
 }
 
-/// The same debt on the last day of December, after as many other keys as a small store can hold.
+/// The same debt on the last day of December, after more keys than a small store can hold.
 fn calendar_debt_beside_other_keys() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = limit(8, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
@@ -255,7 +255,7 @@ fn calendar_debt_beside_other_keys() -> Trace {
     Trace { start, ..trace_of(rules, steps) }
 }
 
-/// Days of two time zones: what was spent in the day of one counts until that day ends, and then in the day of the other.
+/// Days of two time zones: charges in one zone's day count until that day ends, and then in the other zone's day.
 fn other_time_zones() -> Vec<Trace> {
     let daily =
         |count, zone| limit(count, 0, Algorithm::FixedWindow(Windows::Calendar(Calendar { unit: Unit::Day, zone })));
@@ -270,7 +270,7 @@ fn other_time_zones() -> Vec<Trace> {
     traces.into()
 }
 
-/// With `on_change: reset`, the default debt is written explicitly, and then changed.
+/// With `on_change: reset`, the default debt is first written explicitly and then changed.
 fn written_out() -> Trace {
     let version = |max_debt| {
         let limit = Limit { max_debt, ..limit(5, WEEK, token_bucket()) };
@@ -281,7 +281,7 @@ fn written_out() -> Trace {
     Trace { start: START, versions: vec![version(None), version(Some(5)), version(Some(4))], steps }
 }
 
-/// Five taken under every algorithm, three more under every other one, then the first taking is refunded.
+/// Takes five under every algorithm and three more under every other one, then refunds the first charge.
 fn refund_after_a_change() -> Vec<Trace> {
     let put = Step { pause: Pause::None, act: Act::Put(1) };
     let refund = Step { pause: Pause::None, act: Act::Refund(1) };
@@ -292,8 +292,8 @@ fn refund_after_a_change() -> Vec<Trace> {
     pairs.map(|versions| Trace { start: START, versions, steps: steps.clone() }).collect()
 }
 
-/// Three taken under an override with one limit, five more under the two limits of the rule, then the first taking is refunded:
-/// five are left of both.
+/// Takes three under an override with one limit and five more under the rule's two limits, then refunds the first
+/// charge: five remain of both.
 fn refund_of_one_of_two() -> Trace {
     let ten = || limit(10, WEEK, token_bucket());
     let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![ten()]), until: None };
@@ -302,7 +302,7 @@ fn refund_of_one_of_two() -> Trace {
     trace_of(rules, vec![ask(0, Verb::Check, Some("pro"), 3), check(0, 5), refund, ask(0, Verb::Peek, None, 1)])
 }
 
-/// Slots are taken and renewed; then the rule is removed, or becomes a bucket, which a request converts the slots to.
+/// Takes and renews slots. Then the rule is removed, or becomes a bucket and a request converts the slots.
 fn renewals() -> Vec<Trace> {
     let slots =
         RuleSet { rules: vec![rule_with_limits("r0", vec![limit(3, WEEK, Algorithm::Concurrency { lease: WEEK })])] };
@@ -315,8 +315,8 @@ fn renewals() -> Vec<Trace> {
     vec![removed, Trace { start: START, versions: vec![slots, bucket_rule("r0")], steps }]
 }
 
-/// One is taken a tick before the end of a slice, and one more under a log at the same instant; then the first taking is refunded.
-/// Its receipt names the slice, so the log accepts nothing.
+/// Takes one a tick before the end of a slice and one more under a log at the same instant, then refunds the first
+/// charge. Its receipt names the slice, so the log accepts nothing.
 fn end_of_a_slice() -> Trace {
     let slices = limit(5, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(SECOND) });
     let log = limit(5, 10 * SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
@@ -328,8 +328,8 @@ fn end_of_a_slice() -> Trace {
     trace_of(rules, steps)
 }
 
-/// A key is charged under a log and a window, under a bucket of which a new key has nothing, and under the rule's own.
-/// Once nothing is used, the key counts as new under that bucket, although it was charged under it before.
+/// Charges a key under a log and a window, then under a bucket with an initial amount of 0, then under the rule's own
+/// limit. Once nothing is used, the key counts as new under that bucket, although it was charged under it before.
 fn new_to_an_override() -> Trace {
     let log = limit(12, SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
     let window = limit(11, 5 * SECOND, Algorithm::SlidingWindow);
@@ -338,7 +338,7 @@ fn new_to_an_override() -> Trace {
     let overrides = vec![other("pro", vec![log, window]), other("own", vec![minutes(2, Some(0))])];
     let rules = vec![Rule { overrides, ..rule_with_limits("r0", vec![minutes(10, None)]) }];
     let refund = Step { pause: Pause::None, act: Act::Refund(0) };
-    // The window still has something used when the key is charged under the bucket, so the key does not count as new.
+    // The window is still used when the key is charged under the bucket, so the key does not count as new.
     let own = |pause| ask(pause, Verb::Check, Some("own"), 1);
     trace_of(rules, vec![ask(0, Verb::Check, Some("pro"), 1), own(SECOND), refund, check(0, 1), own(1_000 * SECOND)])
 }
@@ -349,7 +349,7 @@ pub fn differences<S: super::lockstep::RuleSubject>(subject: &mut S) -> Vec<Stri
     for (name, traces) in all_traces() {
         for trace in traces {
             let mut trace = trace;
-            // Rounds times to the clock of the subject.
+            // Round times to the subject's clock.
             let tick = subject.tick();
             for limit in trace.versions.iter_mut().flat_map(|set| &mut set.rules).flat_map(limits_of) {
                 limit.period = limit.period.next_multiple_of(tick);

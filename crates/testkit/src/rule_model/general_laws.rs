@@ -1,4 +1,4 @@
-//! The laws of `laws.rs`, for any store: each runs recorded traces twice with a difference that must not matter.
+//! The laws of `laws.rs` for any store. Each law runs recorded traces twice, with a difference that must not matter.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,13 +10,13 @@ use super::random::{Rng, Topic, Trace};
 use super::rules::Does;
 use super::{Answer, Request, Rule, RuleSet, Verb};
 
-/// How many orders of the rules of a trace are compared.
+/// Number of rule orders compared per trace.
 const SHUFFLES: u64 = 3;
 
 /// Asserts all laws on `traces` traces each.
 ///
 /// # Panics
-/// If one does not hold.
+/// If a law does not hold.
 pub fn all<S: RuleSubject>(subject: &mut S, traces: u64) {
     unrelated_rule_changes_nothing(subject, traces);
     order_of_rules_changes_only_which_is_named(subject, traces);
@@ -26,7 +26,7 @@ pub fn all<S: RuleSubject>(subject: &mut S, traces: u64) {
     refund_restores(subject, traces);
 }
 
-/// Runs `law` on recorded traces that have no topic of `left_out`.
+/// Runs `law` on recorded traces without the topics in `left_out`.
 fn for_traces<S: RuleSubject>(
     subject: &mut S,
     traces: u64,
@@ -42,7 +42,7 @@ fn for_traces<S: RuleSubject>(
     }
 }
 
-/// Returns the operations with other rules.
+/// Returns the operations with changed rules.
 fn with_rules(operations: &[RecordedOperation], change: impl Fn(&mut RuleSet)) -> Vec<RecordedOperation> {
     let mut operations = operations.to_vec();
     for deed in &mut operations {
@@ -59,7 +59,7 @@ fn plain_rule(id: &str, when: Vec<(&'static str, &'static str)>) -> Rule {
     Rule { when, ..Rule::new(id, Does::Limits(vec![limit])) }
 }
 
-/// Asserts that rules which match no request change no answer.
+/// Asserts that rules that match no request change no answer.
 ///
 /// # Panics
 /// If the law does not hold.
@@ -78,7 +78,7 @@ pub fn unrelated_rule_changes_nothing<S: RuleSubject>(subject: &mut S, traces: u
     });
 }
 
-/// Asserts that the order of rules changes only which of them an answer names.
+/// Asserts that the order of rules only changes the order of the limits in an answer.
 ///
 /// # Panics
 /// If the law does not hold.
@@ -94,13 +94,13 @@ pub fn order_of_rules_changes_only_which_is_named<S: RuleSubject>(subject: &mut 
         came.into_iter().map(|(number, came)| (number, sort(came))).collect()
     };
     for_traces(subject, traces, &[], |subject, trace, operations| {
-        // Of rules with `allow` or `deny`, the first decides.
+        // Among rules with `allow` or `deny`, the first decides.
         if trace.versions.iter().flat_map(|set| &set.rules).any(|rule| matches!(rule.does, Does::Allow | Does::Deny)) {
             return;
         }
         let as_given = sorted(replay(subject, trace.start, operations));
         for seed in 1..=SHUFFLES {
-            // Every set of rules is shuffled in another way.
+            // Every rule set is shuffled differently.
             let random = RefCell::new(Rng::new(seed));
             let shuffled = with_rules(operations, |rules| shuffle(&mut rules.rules, &mut random.borrow_mut()));
             let other = sorted(replay(subject, trace.start, &shuffled));
@@ -144,7 +144,7 @@ pub fn refused_request_changes_no_other_answer<S: RuleSubject>(subject: &mut S, 
     });
 }
 
-/// Asserts that limits which are changed and changed back, without a charge, change no answer.
+/// Asserts that changing limits and changing them back, without a charge, changes no answer.
 ///
 /// # Panics
 /// If the law does not hold.
@@ -158,8 +158,7 @@ pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject
                 in_force = Some(rules.clone());
             }
             let (LawOperation::Ask(_, request), Some(rules)) = (&deed.what, &in_force) else { continue };
-            // Changes to every other version, peeks, sends a request that never fits, and changes
-            // back.
+            // Switches to every other version, peeks, sends a request that never fits, and switches back.
             for version in &trace.versions {
                 let never = Request { cost: Some(1 << 40), ..request.clone() };
                 let peek = LawOperation::Ask(Verb::Peek, request.clone());
@@ -175,8 +174,7 @@ pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject
                 }
             }
         }
-        // A refused request may start a ban or begin a key, so only traces without these are
-        // compared.
+        // A refused request may start a ban or a key, so only traces without these are compared.
         let touched = [Topic::Ban, Topic::Initial].iter().any(|topic| topic.is_in(trace));
         let unlimited = trace.versions.iter().flat_map(|set| &set.rules).any(|rule| {
             let passes = |does: &Does| matches!(does, Does::Unlimited | Does::Allow);
@@ -187,13 +185,13 @@ pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject
                 operations,
                 &replay(subject, trace.start, operations),
                 &replay(subject, trace.start, &longer),
-                "there and back again changes nothing",
+                "changing limits and back changes nothing",
             );
         }
     });
 }
 
-/// Asserts that a refund restores what was there before the request.
+/// Asserts that a refund restores the state before the request.
 ///
 /// # Panics
 /// If the law does not hold.
@@ -237,7 +235,7 @@ pub fn refund_restores<S: RuleSubject>(subject: &mut S, traces: u64) {
     );
 }
 
-/// Brings the elements into a random order.
+/// Shuffles the elements.
 fn shuffle<T>(elements: &mut [T], random: &mut Rng) {
     for place in (1..elements.len()).rev() {
         elements.swap(place, random.below(place as u64 + 1) as usize);

@@ -1,5 +1,4 @@
-//! Laws that need no model: two runs that differ in something that must not matter give the same
-//! answers.
+//! Laws that need no model: two runs that differ in something irrelevant give the same answers.
 //!
 //! A trace is first recorded with its times and amounts resolved. Then it is replayed with and
 //! without the difference.
@@ -11,31 +10,31 @@ use super::random::Trace;
 use super::settle::{Receipt, Settled};
 use super::{Answer, Request, RuleModel, RuleSet, Verb};
 
-/// A resolved operation, with its number in the recorded trace.
+/// A resolved operation with its number in the recorded trace.
 #[derive(Clone, Debug)]
 pub struct RecordedOperation {
-    /// Its number.
+    /// Number in the recorded trace.
     pub number: usize,
-    /// The time.
+    /// Time in nanoseconds.
     pub at: u64,
     /// The operation.
     pub what: LawOperation,
 }
 
-/// An operation with everything resolved.
+/// An operation with resolved amounts.
 #[derive(Clone, Debug)]
 pub enum LawOperation {
-    /// A request was decided.
+    /// Decides a request.
     Ask(Verb, Request),
-    /// The taking of this operation was refunded.
+    /// Refunds the charge of the operation with this number.
     Refund(usize),
-    /// Its leases were renewed.
+    /// Renews the leases of the operation with this number.
     Renew(usize),
-    /// The reservation was settled at this cost.
+    /// Settles the reservation of the operation with this number at this cost.
     Commit(usize, u64),
-    /// Counters were reset.
+    /// Resets counters.
     Reset(Request),
-    /// Rules were put in force.
+    /// Puts rules in force.
     Put(RuleSet),
 }
 
@@ -44,13 +43,13 @@ pub enum LawOperation {
 pub enum OperationResult {
     /// A decision.
     Decided(Answer),
-    /// A settlement, or a number.
+    /// A settlement or a number.
     Settled(Settled),
     /// Nothing to compare.
     Nothing,
 }
 
-/// A subject that is a model and records its calls.
+/// A subject that consists of the model and records its calls.
 #[derive(Debug)]
 struct Recorder {
     tick: u64,
@@ -173,10 +172,10 @@ pub fn replay<S: RuleSubject>(
     came
 }
 
-/// Compares the results of the operations that both runs have.
+/// Compares the results of the operations that occur in both runs.
 ///
 /// # Panics
-/// If they differ.
+/// If results differ.
 pub fn assert_same_results(
     operations: &[RecordedOperation],
     one: &BTreeMap<usize, OperationResult>,

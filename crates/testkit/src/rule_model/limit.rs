@@ -1,8 +1,7 @@
 //! One limit: its parameters, and the decision about one request under them.
 //!
-//! The state that a request finds may belong to other parameters ([`State`] knows which). The
-//! parameters of the request determine how much fits and how long a request may wait; the state
-//! determines the amount spent, and when it decreases.
+//! A request may find a state that belongs to other parameters, which [`State`] stores. The request's parameters
+//! determine how much fits and how long it may wait. The state determines the spent amount and when it decreases.
 
 use tollgate_core::{Nanos, Outcome, Report, Retry};
 
@@ -10,29 +9,28 @@ use super::calendar::Calendar;
 use super::states::{State, When};
 use super::{Tokens, ceil, floor, whole_tokens};
 
-/// The parameters of a limit, as a rule writes them. `None`: omitted. Two limits are equal if their
-/// [`parameters`](Limit::parameters) are.
+/// Parameters of a limit as written in a rule. `None`: omitted. Two limits are equal if their
+/// [`parameters`](Limit::parameters) are equal.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    /// The amount per period; the number of slots, for concurrency.
+    /// Amount per period, or number of slots for concurrency.
     pub count: u64,
-    /// The period, in nanoseconds. Not used by concurrency and calendars.
+    /// Period in nanoseconds. Unused by concurrency and calendars.
     pub period: u64,
     /// The algorithm.
     pub algorithm: Algorithm,
     /// The capacity of a bucket.
     pub burst: Option<u64>,
-    /// The tokens of a new key.
+    /// Initial tokens of a new key.
     pub initial: Option<u64>,
-    /// The largest debt of a charge.
+    /// Maximum debt of a charge.
     pub max_debt: Option<u64>,
 }
 
-/// An algorithm. Lengths of time are in nanoseconds.
+/// An algorithm. Durations are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Refills continuously. With `delay` (of the rule's `on_exceed`), a request may wait that long
-    /// for its tokens.
+    /// Refills continuously. With `delay`, from the rule's `on_exceed`, a request may wait that long for its tokens.
     TokenBucket {
         /// The longest wait.
         delay: Option<u64>,
@@ -51,13 +49,13 @@ pub enum Algorithm {
         /// The longest wait for a later step.
         max_wait: u64,
     },
-    /// Counts by window.
+    /// Counts per window.
     FixedWindow(Windows),
-    /// Counts the current window and a part of the previous one.
+    /// Counts the current window and part of the previous one.
     SlidingWindow,
-    /// Counts the last period by slices.
+    /// Counts the last period in slices.
     SlidingSlices {
-        /// The length of a slice; a tenth of the period if omitted.
+        /// Length of a slice. Default: a tenth of the period.
         precision: Option<u64>,
     },
     /// Counts the last period exactly.
@@ -69,7 +67,7 @@ pub enum Algorithm {
     },
     /// Counts slots in use.
     Concurrency {
-        /// The lease of a slot.
+        /// Lease length of a slot.
         lease: u64,
     },
 }
@@ -88,21 +86,21 @@ pub enum Grid {
 pub enum Windows {
     /// At multiples of the period.
     Epoch,
-    /// From the charge that finds nothing counted.
+    /// From the charge that finds an unused window.
     FirstRequest,
-    /// At multiples of the period, shifted by the program by an offset for each key. The model does
-    /// not know the offset: a test has to set the clock of the program forward by it.
+    /// At multiples of the period, shifted by an offset per key. The model does not know the offset: a test has to set
+    /// the program's clock forward by it.
     Spread,
-    /// By the calendar.
+    /// Calendar windows.
     Calendar(Calendar),
 }
 
-/// The kind of a request to a limit.
+/// Kind of request to a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// All of it, within the capacity.
+    /// The whole cost, within the capacity.
     Exactly(u64),
-    /// All of it, up to `max_debt` above the capacity.
+    /// The whole cost, up to `max_debt` above the capacity.
     Regardless(u64),
 }
 
@@ -123,16 +121,16 @@ impl PartialEq for Limit {
 
 impl Eq for Limit {}
 
-/// The parameters of a limit with those that are omitted: count and period, algorithm, burst, amount
-/// spent at first, largest debt.
+/// Parameters of a limit with defaults filled in: count and period, algorithm, burst, initially spent amount, maximum
+/// debt.
 pub type Parameters = ((u64, u64), Algorithm, u64, u64, u64);
 
 impl Limit {
-    /// Returns the parameters as the program has them.
+    /// Returns the parameters in the program's normal form.
     pub fn parameters(&self) -> Parameters {
         let (count, period) = (self.count, self.period);
         let rate = match &self.algorithm {
-            // A rate in lowest terms; the burst says what else the count does.
+            // A rate in lowest terms. The count's other effect is in the burst.
             Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
                 let divisor = greatest_common_divisor(count, period);
                 (count / divisor, period / divisor)
@@ -147,7 +145,7 @@ impl Limit {
         (rate, algorithm, self.burst(), self.spent_at_first(), self.max_debt())
     }
 
-    /// Returns the burst of a bucket, without what a delay adds.
+    /// Returns the burst of a bucket, without the part added by a delay.
     fn burst(&self) -> u64 {
         self.burst.unwrap_or(self.count)
     }
@@ -157,7 +155,7 @@ impl Limit {
         Tokens::new(self.count.into(), self.period.into())
     }
 
-    /// Returns the largest amount spent after a request has passed, without debt.
+    /// Returns the largest spent amount after an admitted request, without debt.
     fn most(&self) -> Tokens {
         match self.algorithm {
             Algorithm::TokenBucket { delay: Some(wait) } => {
@@ -170,8 +168,7 @@ impl Limit {
         }
     }
 
-    /// Returns the reported limit: the largest cost that can pass, rounded up where a wait brings a
-    /// part of a token.
+    /// Returns the reported limit: the largest cost that can pass. Rounded up if waiting adds a fraction of a token.
     pub fn capacity(&self) -> u64 {
         ceil(self.most())
     }
@@ -185,7 +182,7 @@ impl Limit {
         })
     }
 
-    /// Returns the largest amount that is ever spent.
+    /// Returns the largest possible spent amount, including debt.
     pub fn deepest(&self) -> Tokens {
         whole_tokens(self.capacity() + self.max_debt())
     }
@@ -199,8 +196,8 @@ impl Limit {
         self.initial.map_or(0, |initial| whole - initial)
     }
 
-    /// Returns the length and the number of slices: at least as many as the precision requires, and
-    /// a number that divides the period, if one up to 64 does.
+    /// Returns the length and number of slices. The number is at least what the precision requires, and divides the
+    /// period if a number up to 64 does.
     pub fn slices(&self) -> (u64, u64) {
         let precision = match self.algorithm {
             Algorithm::SlidingSlices { precision: Some(precision) } => precision,
@@ -211,15 +208,15 @@ impl Limit {
         (self.period.div_ceil(slices), slices)
     }
 
-    /// Returns the largest amount spent at which `ask` passes, ignoring minimum gaps and the refills of later steps.
+    /// Returns the largest spent amount at which `ask` passes, ignoring minimum gaps and refills of later steps.
     fn max_spent_for(&self, ask: Ask) -> Tokens {
         let cost = whole_tokens(ask.cost());
         match (ask, &self.algorithm) {
             (Ask::Regardless(_), _) => self.deepest() - cost,
-            // A cost of 0 does not wait: it is refused only in debt.
+            // A cost of 0 does not wait. It is refused only in debt.
             (Ask::Exactly(0), _) => whole_tokens(self.capacity()),
             (Ask::Exactly(_), Algorithm::LeakyBucket { free, max_wait: Some(wait) }) => {
-                // The last unit waits for all before it.
+                // The last unit waits for all earlier ones.
                 let before = whole_tokens(ask.cost() - 1);
                 (self.most() - cost).min(whole_tokens(*free) + whole_tokens(*wait) * self.rate() - before)
             }
@@ -243,11 +240,11 @@ impl Limit {
         state.spent(at) <= self.max_spent_for(ask) && self.gap_ends(state, ask) <= at
     }
 
-    /// Returns when the minimum gap lets `ask` pass.
+    /// Returns when the minimum gap allows `ask` to pass.
     fn gap_ends(&self, state: &State, ask: Ask) -> u64 {
         match (ask, &self.algorithm) {
             (Ask::Exactly(1..), Algorithm::SlidingLog { gap, .. }) => {
-                // A log of other parameters remembers the request for its own period or gap.
+                // A log with other parameters remembers the request for its own period or gap.
                 let remembered = match state.limit.algorithm {
                     Algorithm::SlidingLog { gap: own, .. } => own.max(state.limit.period),
                     _ => 0,
@@ -258,7 +255,7 @@ impl Limit {
         }
     }
 
-    /// Returns the time until `ask` passes if no other request comes.
+    /// Returns the time until `ask` passes if there is no other request.
     pub fn retry(&self, state: &State, at: u64, ask: Ask) -> Retry {
         let room = self.max_spent_for(ask);
         if room < whole_tokens(0) {
@@ -276,9 +273,9 @@ impl Limit {
         }
     }
 
-    /// Returns the same for a bucket that grants later steps. The steps within the longest wait are a fixed
-    /// number, or one more while the current step is nearly over. So a request passes when the
-    /// smaller number is enough, or at the first such time from when the larger is.
+    /// Like [`retry`](Self::retry), for a bucket that grants later steps. The number of steps within the longest wait
+    /// is fixed, or one more near the end of the current step. So a request passes when the smaller number suffices, or
+    /// at the first instant with the larger number once that suffices.
     fn retry_of_steps(&self, state: &State, at: u64, ask: Ask, max_wait: u64) -> Retry {
         let fewer = max_wait / self.period;
         let when = |steps: u64| state.time_until_spent(at, self.max_spent_for(ask) + whole_tokens(steps * self.count));
@@ -290,7 +287,7 @@ impl Limit {
         After(passing.min().expect("the fewer steps are enough") - at)
     }
 
-    /// Returns the wait of a request that passes at `at`.
+    /// Returns the wait of a request that is admitted at `at`.
     fn wait(&self, state: &State, at: u64, ask: Ask) -> u64 {
         let Ask::Exactly(cost @ 1..) = ask else { return 0 };
         let level = match self.algorithm {
@@ -319,7 +316,7 @@ impl Limit {
         }
     }
 
-    /// Returns the largest cost that passes now, without gaps.
+    /// Returns the largest cost that passes now, ignoring gaps.
     pub fn remaining(&self, state: &State, at: u64) -> u64 {
         let spent = state.spent(at);
         match self.algorithm {
@@ -334,7 +331,7 @@ impl Limit {
         }
     }
 
-    /// Returns the report of the limit, with the retry for another request of `cost`.
+    /// Returns the report, with `retry` for another request of `cost`.
     pub fn report(&self, state: &State, at: u64, cost: u64) -> Report {
         Report {
             limit: self.capacity(),
@@ -345,12 +342,12 @@ impl Limit {
     }
 }
 
-#[expect(non_snake_case, reason = "reads like the variant it makes")]
+#[expect(non_snake_case, reason = "reads like the variant that it creates")]
 const fn After(wait: u64) -> Retry {
     Retry::After(Nanos::from_nanos(wait))
 }
 
-/// Returns the first instant from `at` on at which `holds`; once true it stays true.
+/// Returns the first instant from `at` on at which `holds` is true. Once true, it must stay true.
 pub fn first_instant(at: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut step) = (at, 1);
     if holds(low) {

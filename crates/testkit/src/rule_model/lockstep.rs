@@ -11,25 +11,26 @@ use super::{Answer, Request, RuleModel, RuleSet, Verb};
 
 /// The program under test.
 pub trait RuleSubject {
-    /// Returns the resolution of its clock, in nanoseconds.
+    /// Returns the program's clock resolution in nanoseconds.
     fn tick(&self) -> u64;
-    /// Clears everything and sets the clock.
+    /// Clears all state and sets the clock.
     fn begin(&mut self, at: u64);
     /// Sets the clock forward.
     fn advance_to(&mut self, at: u64);
     /// Puts rules in force.
     fn put(&mut self, rules: &RuleSet);
-    /// Decides; returns the answer and its receipt, which is empty where the protocol returns none.
+    /// Decides a request. Returns the answer and its receipt, which is empty if the protocol
+    /// returns none.
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String);
-    /// Refunds; returns the amount accepted.
+    /// Refunds a receipt. Returns the accepted amount.
     fn refund(&mut self, receipt: &str) -> u64;
     /// Settles a reservation.
     fn commit(&mut self, receipt: &str, cost: u64) -> Settled;
-    /// Renews leases; returns whether all of them were still held.
+    /// Renews leases. Returns whether all of them were still held.
     fn renew(&mut self, receipt: &str) -> bool;
-    /// Resets the counters of a request; returns their number.
+    /// Resets the counters of a request. Returns their number.
     fn reset(&mut self, request: &Request) -> usize;
-    /// Reduces an exact answer to what the protocol of the program carries.
+    /// Reduces an exact answer to the fields that the program's protocol contains.
     fn as_carried(&self, exact: Answer) -> Answer {
         exact
     }
@@ -38,9 +39,9 @@ pub trait RuleSubject {
 /// A difference at the end of a trace.
 #[derive(Clone, Debug)]
 pub struct Difference {
-    /// The step with the difference.
+    /// Index of the step with the difference.
     pub step: usize,
-    /// The operation, and both answers.
+    /// Operation and both answers.
     pub what: String,
 }
 
@@ -54,7 +55,7 @@ struct Pair<'a, S> {
     decisions: u64,
 }
 
-/// Runs a trace from the beginning. Returns how many decisions were compared.
+/// Runs a trace from the beginning. Returns the number of compared decisions.
 ///
 /// # Errors
 /// Returns the first difference.
@@ -124,7 +125,7 @@ impl<S: RuleSubject> Pair<'_, S> {
             Pause::BeforeReset(limit) => reset(limit).map(|at| at - tick),
             Pause::Reset(limit) => reset(limit),
         };
-        // Two years are enough: a calendar year and its debt.
+        // Two years are enough for a calendar year and its debt.
         let horizon = now + 63_072_000_000_000_000;
         if let Some(target) = target.filter(|target| *target > now && *target < horizon) {
             self.subject.advance_to(target);
@@ -174,7 +175,7 @@ impl<S: RuleSubject> Pair<'_, S> {
         model: impl FnOnce(&mut RuleModel, &Receipt) -> T,
     ) -> Result<(), String> {
         let Some((text, receipt)) = self.takings.iter().rev().nth(ago).cloned() else { return Ok(()) };
-        // Undefined: docs/rules.md, `renew`.
+        // Undefined behaviour; see `renew` in docs/rules.md.
         if self.model.is_ambiguous(&receipt) {
             return Ok(());
         }
@@ -195,7 +196,7 @@ fn expect_equal<T: PartialEq + std::fmt::Debug>(
     Err(format!("{}\n  the model says {expected:#?}\n  and the program {said:#?}", what()))
 }
 
-/// Returns the shortest trace that still shows a difference, by leaving out steps and rules.
+/// Returns a shorter trace that still shows a difference, by dropping steps and rules.
 pub fn shorten<S: RuleSubject>(subject: &mut S, mut trace: Trace) -> (Trace, Difference) {
     let mut found = run(subject, &trace).expect_err("it showed a difference");
     trace.steps.truncate(found.step + 1);
@@ -223,11 +224,11 @@ pub fn shorten<S: RuleSubject>(subject: &mut S, mut trace: Trace) -> (Trace, Dif
 }
 
 /// Compares traces of consecutive seeds, each plain and [extended](Trace::with_extensions), until
-/// `decisions` were compared. Leaves out traces with a topic of `left_out`. Returns how many
-/// decisions and traces there were.
+/// `decisions` decisions are compared. Skips traces with a topic in `left_out`. Returns the number
+/// of decisions and traces.
 ///
 /// # Panics
-/// With the shortened trace, if there is a difference.
+/// If there is a difference. The message contains the shortened trace.
 pub fn compare<S: RuleSubject>(subject: &mut S, first_seed: u64, decisions: u64, left_out: &[Topic]) -> (u64, u64) {
     let (mut compared, mut traces, mut seed) = (0, 0, first_seed);
     while compared < decisions {
@@ -248,10 +249,10 @@ pub fn compare<S: RuleSubject>(subject: &mut S, first_seed: u64, decisions: u64,
     (compared, traces)
 }
 
-/// Prints a difference so that it can be verified manually.
+/// Formats a difference so that it can be verified by hand.
 pub fn describe(seed: u64, trace: &Trace, difference: &Difference) -> String {
     let mut text = format!("seed {seed}: the model and the program differ\n");
-    let mut line = |line: String| writeln!(text, "{line}").expect("strings take everything");
+    let mut line = |line: String| writeln!(text, "{line}").expect("writing to a string cannot fail");
     trace.versions.iter().enumerate().for_each(|(n, version)| line(format!("# version {n}\n{}", version.text())));
     line(format!("start {}", trace.start));
     trace.steps.iter().for_each(|step| line(format!("  {:?}, {:?}", step.pause, step.act)));

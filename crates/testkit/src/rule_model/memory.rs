@@ -81,7 +81,7 @@ impl RuleSubject for InMemory {
 /// Puts rules in force.
 ///
 /// # Panics
-/// If the rules are invalid: the generator is wrong.
+/// If the rules are invalid, which is a bug in the generator.
 pub fn put<S: Store, F: Store>(engine: &Engine<S, F>, rules: &RuleSet) {
     let text = rules.text();
     let rules = Rules::read(&[Source { name: "rules", text: text.as_bytes() }])
@@ -151,7 +151,7 @@ pub fn to_settled(settled: tollgate_engine::Settled) -> Settled {
     Settled { refunded: settled.refunded.get(), charged: settled.charged.get(), unpaid: settled.unpaid.get() }
 }
 
-/// Runs a future that is immediately ready, as all futures of the memory store are.
+/// Polls a future that is immediately ready, as all futures of the memory store are.
 fn poll_ready_future<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

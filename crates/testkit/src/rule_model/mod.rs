@@ -1,4 +1,4 @@
-//! A model of rules: slow, exact, and written from the documents (`docs/rules.md`, `docs/verbs.md`), not from the engine.
+//! A model of rules: slow, exact, and based on the documents (`docs/rules.md`, `docs/verbs.md`), not on the engine.
 //!
 //! ```text
 //!  RuleSet, as data ──┬─ text() ──▶ the program under test ──▶ Answer ┐
@@ -6,20 +6,20 @@
 //!                     └───────────▶ RuleModel ───────────────▶ Answer ┘
 //! ```
 //!
-//! The model keeps, for every limit of every key, the parameters it was last *charged* under and what was counted under
-//! them ([`states`]). A request may arrive under other parameters: another override, or a later version of the rule.
+//! For every limit of every key, the model keeps the parameters of the last *charge* and the amounts counted under them
+//! ([`states`]). A request may arrive under other parameters: another override, or a later version of the rule.
 //! Everything follows from two definitions:
 //!
 //! - `spent(t)` is the amount used at `t` according to the state, under its own parameters.
-//! - A request of cost `c` under parameters with capacity `n` is admitted exactly if `spent(t) + c ≤ n`
-//!   ([`limit`] has the few additions: waits, gaps, debt).
+//! - A request of cost `c` under parameters with capacity `n` is admitted exactly if `spent(t) + c ≤ n` ([`limit`] adds
+//!   waits, gaps and debt).
 //!
-//! Only an admitted request of at least 1 writes. It converts the amount spent to its own parameters, rounded up to their
-//! resolution, and adds its cost (`states::State::convert`).
+//! Only an admitted request of at least 1 writes. It converts the spent amount to its own parameters, rounded up to
+//! their resolution, and adds its cost (`states::State::convert`).
 //!
 //! The rest of the model is in [`decide`] (groups, shadow rules, overrides, costs), [`ban`] and [`settle`] (refunds,
-//! reservations, leases). [`random`] generates rule sets and traces from a seed; [`lockstep`] runs the model and a program
-//! under test through a trace and compares every answer; [`laws`] compare two runs of the same program.
+//! reservations, leases). [`random`] generates rule sets and traces from a seed; [`lockstep`] runs the model and a
+//! program under test through a trace and compares every answer; [`laws`] compare two runs of the same program.
 
 pub mod ban;
 pub mod calendar;
@@ -51,17 +51,17 @@ pub fn whole_tokens(count: u64) -> Tokens {
     Tokens::from_integer(count.into())
 }
 
-/// Returns the largest integer not above `amount`, at least 0.
+/// Returns the largest integer not above `amount`, but at least 0.
 pub fn floor(amount: Tokens) -> u64 {
     u64::try_from(amount.floor().to_integer().max(0)).expect("the traces stay far below 2^64")
 }
 
-/// Returns the smallest integer not below `amount`, at least 0.
+/// Returns the smallest integer not below `amount`, but at least 0.
 pub fn ceil(amount: Tokens) -> u64 {
     u64::try_from(amount.ceil().to_integer().max(0)).expect("the traces stay far below 2^64")
 }
 
-/// A verb.
+/// Operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     /// Takes the cost or refuses.
@@ -74,23 +74,23 @@ pub enum Verb {
     Charge,
 }
 
-/// The answer of the model or of the program under test.
+/// Answer of the model or of the program under test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Whether the request passes.
+    /// Outcome of the request.
     pub outcome: Outcome,
-    /// The amount granted; 0 if refused. `None`: not reported for this verb.
+    /// Granted amount; 0 if refused. `None`: not reported for this verb.
     pub taken: Option<u64>,
-    /// Whether a ban refused, or begins with this refusal.
+    /// Whether a ban caused the refusal or starts with it.
     pub banned: bool,
     /// Whether a shadow rule would have refused.
     pub shadow_refused: bool,
-    /// Every limit of every matching rule, in the order of the rules.
+    /// Every limit of every matching rule, in rule order.
     pub limits: Vec<LimitAnswer>,
 }
 
 impl Answer {
-    /// Returns a permanent refusal without any limit.
+    /// Returns a permanent refusal without limits.
     pub const fn denied() -> Self {
         let outcome = Outcome::Deny(Retry::Never);
         Self { outcome, taken: Some(0), banned: false, shadow_refused: false, limits: Vec::new() }
@@ -100,10 +100,10 @@ impl Answer {
 /// The state of one limit after a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitAnswer {
-    /// The id of its rule.
+    /// Id of the limit's rule.
     pub rule: String,
-    /// Whether that is a shadow.
+    /// Whether the rule is a shadow rule.
     pub shadow: bool,
-    /// Capacity, remaining, retry for another such request, and reset.
+    /// Report of the limit.
     pub report: Report,
 }

@@ -1,4 +1,4 @@
-//! Random rule sets and traces, each generated from a seed.
+//! Random rule sets and traces, generated from a seed.
 
 mod extensions;
 mod limits;
@@ -10,12 +10,12 @@ pub use rule_sets::{any_rule, any_versions};
 pub use topics::Topic;
 pub use traces::{Act, Amount, Pause, Step, Trace};
 
-/// SplitMix64: short, and good enough for choosing tests.
+/// SplitMix64: short, and good enough to generate tests.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// Returns the generator of a seed.
+    /// Returns a generator for a seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -38,7 +38,7 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// Returns `true` once in `n` times.
+    /// Returns `true` with probability 1/`n`.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }

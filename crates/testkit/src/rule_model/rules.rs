@@ -18,93 +18,93 @@ pub struct RuleSet {
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Its identity, together with `per`.
+    /// Identifies the rule's counters, together with `per`.
     pub id: String,
-    /// Attributes that a request must have, with these values.
+    /// Attributes that a request must have, with their values.
     pub when: Vec<(&'static str, &'static str)>,
-    /// The attributes that it counts by.
+    /// Attributes that the rule counts by.
     pub per: Vec<&'static str>,
-    /// Its limits, or what it does instead.
+    /// Limits or another effect.
     pub does: Does,
-    /// Other parameters for some requests; the first match applies.
+    /// Overrides for some requests. The first match applies.
     pub overrides: Vec<Override>,
-    /// The cost of a request that does not carry one.
+    /// Cost of a request that states none.
     pub cost: Cost,
-    /// What happens above the limits.
+    /// Effect when a limit is exceeded.
     pub on_exceed: Exceed,
-    /// Whether the amount spent is kept when `limits` change.
+    /// Whether the spent amount is kept when `limits` change.
     pub on_change: OnChange,
-    /// The ban for repeated refusals.
+    /// Ban for repeated refusals.
     pub ban: Option<Ban>,
-    /// When it applies.
+    /// Times at which the rule applies.
     pub schedule: Option<Schedule>,
-    /// The ids of rules that do not decide about a request that this rule matches.
+    /// Ids of rules that this rule replaces for the requests that it matches.
     pub replaces: Vec<String>,
     /// A request that matches several rules with this flag is admitted if one of them has capacity.
     pub suffices: bool,
-    /// The percentage of keys that it is enforced for. The model knows only 0 and 100: other percentages depend on a
-    /// hash.
+    /// Percentage of keys for which the rule is enforced. The model supports only 0 and 100, because other percentages
+    /// depend on a hash.
     pub enforce: Option<u8>,
 }
 
 /// The effect of a rule or of an override.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Does {
-    /// Has these limits, all or none.
+    /// Applies these limits, all or none.
     Limits(Vec<Limit>),
-    /// Has the rule's only limit with another count: an override with only a count.
+    /// Applies the rule's only limit with another count: an override with only a count.
     Count(u64),
     /// No limit.
     Unlimited,
-    /// Admits, and no other rule is evaluated.
+    /// Admits the request without evaluating other rules.
     Allow,
-    /// Refuses permanently.
+    /// Refuses the request permanently.
     Deny,
 }
 
 /// Other parameters for some requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// As in a rule.
+    /// Attributes that a request must have, as in a rule.
     pub when: Vec<(&'static str, &'static str)>,
     /// `Limits`, `Count`, `Unlimited` or `Deny`.
     pub does: Does,
-    /// The instant at which it expires, in seconds since 1970.
+    /// Expiry in seconds since 1970.
     pub until: Option<u64>,
 }
 
 /// The cost of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// This amount.
+    /// Fixed cost.
     Number(u64),
     /// The value of the attribute `weight`.
     From {
-        /// The largest cost, which also replaces invalid values.
+        /// Largest cost, which also replaces invalid values.
         max: u64,
-        /// The cost of a request without the attribute.
+        /// Cost of a request without the attribute.
         missing: u64,
     },
 }
 
-/// What happens above the limits.
+/// Effect when a limit is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exceed {
-    /// Refused.
+    /// Refuses the request.
     Deny,
-    /// Admitted and reported.
+    /// Admits and reports the request.
     Shadow,
-    /// Admitted after a wait of at most this many nanoseconds. The limits have the same wait
+    /// Admits the request after a wait of at most this many nanoseconds. The limits contain the same wait
     /// (`Algorithm::TokenBucket`).
     Delay(u64),
 }
 
-/// Whether the amount spent is kept when a rule's own limits change.
+/// Whether the spent amount is kept when a rule's own limits change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnChange {
-    /// It is kept.
+    /// The spent amount is kept.
     Keep,
-    /// Other limits are another counter.
+    /// Changed limits start a new counter.
     Reset,
 }
 
@@ -113,9 +113,9 @@ pub enum OnChange {
 pub struct Ban {
     /// The number of refusals.
     pub after: usize,
-    /// The window.
+    /// Interval in which the refusals are counted, in nanoseconds.
     pub within: u64,
-    /// The length of the ban.
+    /// Length of the ban in nanoseconds.
     pub length: u64,
 }
 
@@ -124,7 +124,7 @@ pub struct Ban {
 pub struct Request {
     /// Names and values.
     pub attributes: Vec<(&'static str, String)>,
-    /// The cost for every rule; `None`: that of each rule.
+    /// Cost for every rule. `None`: each rule's own cost.
     pub cost: Option<u64>,
 }
 
@@ -140,7 +140,7 @@ impl Request {
 }
 
 impl Override {
-    /// Returns whether it applies to a request at an instant.
+    /// Returns whether the override applies to a request at an instant.
     fn applies(&self, request: &Request, at: u64) -> bool {
         request.matches(&self.when) && self.until.is_none_or(|until| at < until * 1_000_000_000)
     }
@@ -176,16 +176,16 @@ impl Rule {
         request.matches(&self.when) && self.schedule.as_ref().is_none_or(|schedule| schedule.applies_at(at))
     }
 
-    /// Returns the effect on a request, by the first override that applies.
+    /// Returns the rule's effect on a request, considering the first override that applies.
     pub fn does_for(&self, request: &Request, at: u64) -> Does {
         let found = self.overrides.iter().find(|other| other.applies(request, at));
         found.map_or_else(|| self.does.clone(), |found| self.does_by(found))
     }
 
-    /// Returns the effect of one of its overrides.
+    /// Returns the effect of one of the rule's overrides.
     pub fn does_by(&self, found: &Override) -> Does {
         match (&found.does, &self.does) {
-            // Everything else is inherited from the rule, except the keys that belong to its count.
+            // Everything else is inherited from the rule, except parameters that depend on its count.
             (Does::Count(count), Does::Limits(limits)) => {
                 let own = &limits[0];
                 let limit = Limit { count: *count, burst: None, initial: None, max_debt: None, ..own.clone() };
@@ -206,14 +206,15 @@ impl Rule {
         }
     }
 
-    /// Returns whether it only reports what it would refuse.
+    /// Returns whether the rule only reports refusals.
     pub fn is_shadow(&self) -> bool {
         self.on_exceed == Exceed::Shadow || self.enforce == Some(0)
     }
 
     fn text(&self) -> String {
         let mut text = format!("- {{id: {}, {}", self.id, self.does.text());
-        let mut put = |key: &str, value: String| write!(text, ", {key}: {value}").expect("strings take everything");
+        let mut put =
+            |key: &str, value: String| write!(text, ", {key}: {value}").expect("writing to a string cannot fail");
         if !self.when.is_empty() {
             put("when", when_text(&self.when));
         }
@@ -271,8 +272,8 @@ impl Does {
         }
     }
 
-    /// Writes it as an override of a rule: limits are written as a list, so that nothing of the rule's own limit is
-    /// inherited.
+    /// Formats the effect of an override. Limits are written as a list, so that nothing is inherited from the rule's
+    /// own limit.
     fn text_in(&self, rule: &Rule) -> String {
         match (self, &rule.does) {
             (Self::Limits(limits), _) if limits.len() == 1 => format!("limits: [{{{}}}]", limits[0].text()),

@@ -1,6 +1,5 @@
-//! What happens after a decision: refunds, reservations, leases and resets. They apply under the
-//! state's own parameters, whatever rules are in force; only a commit above the reservation is a
-//! new charge.
+//! Operations after a decision: refunds, reservations, leases and resets. They apply under the state's own parameters,
+//! regardless of the rules in force. Only a commit above the reservation is a new charge.
 
 use super::Verb;
 use super::decide::{Charge, Key, RuleModel, key_of};
@@ -8,23 +7,23 @@ use super::limit::{Ask, Limit};
 use super::rules::{Does, Request};
 use super::states::Stamp;
 
-/// What a decision took, for a refund.
+/// Charges of a decision, for a refund.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// The takings, by counter.
+    /// Charges by counter.
     pub taken: Vec<Taken>,
 }
 
-/// The taking from one counter.
+/// A charge to one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// The id of the rule.
+    /// Id of the rule.
     pub rule: String,
-    /// The counter.
+    /// Key of the counter.
     pub key: Key,
-    /// The amount.
+    /// Amount charged.
     pub cost: u64,
-    /// The stamps, by limit.
+    /// Stamps by limit.
     pub stamps: Vec<Stamp>,
     /// Whether the rule was a shadow rule.
     pub shadow: bool,
@@ -35,16 +34,16 @@ pub struct Taken {
 /// The result of a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// The excess that was refunded.
+    /// Excess that was refunded.
     pub refunded: u64,
-    /// The missing amount that was charged.
+    /// Missing amount that was charged.
     pub charged: u64,
-    /// The missing amount that could not be charged.
+    /// Missing amount that could not be charged.
     pub unpaid: u64,
 }
 
 impl RuleModel {
-    /// Returns whether a receipt may name a slot that another request took, because its own has ended.
+    /// Returns whether a receipt may name another request's slot, because its own has ended.
     pub fn is_ambiguous(&self, receipt: &Receipt) -> bool {
         receipt.taken.iter().any(|taken| {
             let states = self.counters.get(&taken.key).into_iter().flatten();
@@ -52,7 +51,7 @@ impl RuleModel {
         })
     }
 
-    /// Refunds what a decision took; returns the least that any counter accepted.
+    /// Refunds a decision's charges. Returns the least amount accepted by any counter.
     pub fn refund(&mut self, receipt: &Receipt) -> u64 {
         let known: Vec<&Taken> = receipt.taken.iter().filter(|taken| self.limits_of(taken).is_some()).collect();
         let mut least = None;
@@ -72,8 +71,8 @@ impl RuleModel {
         let too_much = receipt.taken.iter().filter(|taken| taken.cost > cost);
         let too_much = too_much.map(|taken| Taken { cost: taken.cost - cost, ..taken.clone() }).collect();
         let refunded = self.refund(&Receipt { taken: too_much });
-        // The missing amount is charged to all enforced counters or to none; then to the shadow
-        // rules, as a separate group, which changes only their later reports.
+        // The missing amount is charged to all enforced counters or to none. Then it is charged to the shadow rules as
+        // a separate group, which changes only their later reports.
         let (shadows, enforced): (Vec<Taken>, Vec<Taken>) =
             receipt.taken.iter().filter(|taken| taken.cost < cost).cloned().partition(|taken| taken.shadow);
         let most = enforced.iter().filter(|taken| self.limits_of(taken).is_some()).map(|taken| cost - taken.cost).max();
@@ -86,8 +85,8 @@ impl RuleModel {
         Settled { refunded, charged, unpaid }
     }
 
-    /// Charges the missing amount of each of these, into debt, as [`Verb::Charge`] does: to all of
-    /// them, or to none and returns `false`.
+    /// Charges the missing amount to all of these counters, into debt, as [`Verb::Charge`] does. Returns `false`
+    /// without a charge if one refuses.
     fn charge_more(&mut self, taken: &[Taken], cost: u64) -> bool {
         let owed = taken.iter().filter_map(|taken| {
             let limits = self.limits_of(taken)?;
@@ -115,8 +114,7 @@ impl RuleModel {
         all
     }
 
-    /// Extends the leases of a decision from now; returns whether it took any, and all of them were
-    /// still held.
+    /// Extends the leases of a decision from now on. Returns whether it has leases and all of them were still held.
     pub fn renew(&mut self, receipt: &Receipt) -> bool {
         let mut all = None;
         for taken in &receipt.taken {
@@ -133,7 +131,7 @@ impl RuleModel {
         all.unwrap_or(false)
     }
 
-    /// Resets the counters of a request, and returns their number.
+    /// Resets the counters of a request and returns their number.
     pub fn reset(&mut self, request: &Request) -> usize {
         // A rule that decides alone has no counters, and no other rule is evaluated.
         let Ok(matched) = self.deciding_rules(request) else { return 0 };
@@ -148,8 +146,7 @@ impl RuleModel {
         count
     }
 
-    /// Returns the current limits of a counter: those of the override if an equal one still exists,
-    /// or the rule's own.
+    /// Returns the current limits of a counter: the override's if an equal one still exists, otherwise the rule's own.
     fn limits_of(&self, taken: &Taken) -> Option<Vec<Limit>> {
         let rule = self.rules.find(&taken.rule)?;
         let overrides = rule.overrides.iter().filter_map(|other| match rule.does_by(other) {

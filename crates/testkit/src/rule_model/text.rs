@@ -1,16 +1,16 @@
-//! Limits and lengths of time in the syntax of the rule language.
+//! Limits and durations in the syntax of the rule language.
 
 use std::fmt::Write as _;
 
 use super::limit::{Algorithm, Grid, Limit, Windows};
 
 impl Limit {
-    /// Returns the limit as a map of the rule language.
+    /// Returns the limit as a map in the rule language.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut put = |key: &str, value: String| {
             let comma = if text.is_empty() { "" } else { ", " };
-            write!(text, "{comma}{key}: {value}").expect("strings take everything");
+            write!(text, "{comma}{key}: {value}").expect("writing to a string cannot fail");
         };
         match &self.algorithm {
             Algorithm::Concurrency { .. } => put("limit", self.count.to_string()),
@@ -72,7 +72,7 @@ impl Limit {
     }
 }
 
-/// Returns a length of time in the largest unit that divides it.
+/// Formats a duration in the largest unit that divides it.
 pub(super) fn format_length(nanos: u64) -> String {
     let units = [
         (86_400_000_000_000, "day"),

@@ -1,8 +1,8 @@
 //! Real servers for tests: on free loopback ports, in temporary directories, stopped when dropped.
 //!
 //! `redis-server` must be on the PATH. The environment variable `TOLLGATE_VALKEY_SERVER`, which
-//! `scripts/test` sets, names Valkey. PostgreSQL is searched on the PATH and where Debian installs
-//! it. A test that needs a missing server fails with a message that says how to get it.
+//! `scripts/test` sets, names Valkey. PostgreSQL is searched on the PATH and in Debian's
+//! directories. A test that needs a missing server fails with installation instructions.
 
 mod cluster;
 mod netns;
@@ -28,7 +28,7 @@ pub use resp::{Link, Reply};
 pub use sentinel::{FAR_SIDE, MASTER, Sentinels};
 pub use tls::Certificates;
 
-/// The kind of server.
+/// Kind of server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `redis-server` from the PATH.
@@ -81,7 +81,7 @@ impl Server {
         Self::start_with(kind, &[])
     }
 
-    /// Starts a server of this kind with further options such as `["--requirepass", "secret"]`.
+    /// Starts a server of this kind with additional options such as `["--requirepass", "secret"]`.
     ///
     /// # Panics
     /// If the program is missing or does not start.
@@ -89,7 +89,7 @@ impl Server {
         let directory = TempDir::new().unwrap_or_else(|error| panic!("no temporary directory: {error}"));
         let options = options.iter().map(|&option| option.into()).collect();
         let mut server = Self { kind, options, port: 0, directory, process: None };
-        // Another process may take the port after it is released and before the server binds it.
+        // Another process may take the port before the server binds it.
         for _ in 0..10 {
             server.port = free_port();
             if server.try_run() {
@@ -99,7 +99,7 @@ impl Server {
         panic!("{kind:?} did not start on any of ten free ports");
     }
 
-    /// Returns the address.
+    /// Returns the server's URL.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -109,35 +109,36 @@ impl Server {
         self.port
     }
 
-    /// Returns the directory of the server, for files that it needs.
+    /// Returns the server's directory, for files that it needs.
     pub fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Kills the server; its data is lost. Nothing listens on its port until [`Server::restart`].
+    /// Kills the server. Its data is lost, and nothing listens on its port until
+    /// [`Server::restart`].
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // It may have exited already.
+            // The process may have exited already.
             let _ = process.kill();
             let _ = process.wait();
         }
     }
 
-    /// Returns whether the server was not killed.
+    /// Returns whether the server was started and not killed.
     pub fn is_running(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Starts the server again on the same port, empty.
+    /// Restarts the server on the same port, without data.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the server does not start.
     pub fn restart(&mut self) {
         self.kill();
         assert!(self.try_run(), "{:?} did not start again on port {}", self.kind, self.port);
     }
 
-    /// Suspends the process: it keeps its connections and does not reply.
+    /// Suspends the process. It keeps its connections but does not reply.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
@@ -166,11 +167,11 @@ impl Server {
     /// Returns the CPU time used so far, in steps of 10 ms.
     ///
     /// # Panics
-    /// If the server does not run.
+    /// If the server is not running.
     pub fn processor_time(&self) -> Duration {
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("a running server has a stat file");
-        // The process name in parentheses may contain anything; user and system time are fields 12
+        // The process name in parentheses may contain anything. User and system time are fields 12
         // and 13 after it.
         let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let ticks: u64 = fields.skip(11).take(2).map(|field| field.parse::<u64>().expect("ticks are a number")).sum();
@@ -186,7 +187,8 @@ impl Server {
         assert!(status.is_ok_and(|status| status.success()), "`kill {signal}` failed");
     }
 
-    /// Starts the program and waits until it logs that it is ready. Returns whether it does.
+    /// Starts the program and waits until it logs that it is ready. Returns whether it became
+    /// ready.
     fn try_run(&mut self) -> bool {
         let mut command = Command::new(self.kind.program());
         let port = self.port.to_string();
@@ -200,7 +202,7 @@ impl Server {
         let mut process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", self.kind.how_to_get()));
         let mut lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
         let ready = lines.by_ref().map_while(Result::ok).any(|line| line.contains("Ready to accept connections"));
-        // Drains the rest of the output; the thread ends with the server.
+        // Drain the rest of the output. The thread ends with the server.
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         self.process = Some(process);
         if !ready {
@@ -216,10 +218,10 @@ impl Drop for Server {
     }
 }
 
-/// Returns a loopback port on which nothing listens at the moment.
+/// Returns a loopback port on which nothing is listening.
 ///
 /// # Panics
-/// If there is none.
+/// If there is no free port.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback address has free ports");
     listener.local_addr().expect("a listener has an address").port()

@@ -1,12 +1,12 @@
-//! Hosts with addresses of their own, connected by a switch: network namespaces of Linux.
+//! Hosts with their own addresses, connected by a switch. They are Linux network namespaces.
 //!
 //! ```text
 //!   this process ── control cable ── host 0 ── cable ── switch ── cable ── host 1 ── control cable ── this process
 //! ```
 //!
-//! Each host is a network namespace. A [cable](Namespaces::unplug) can be pulled, and one direction between two hosts can be
-//! [blocked](Namespaces::block): packets are lost as in a real network, without an error. The control cables are apart, so that a
-//! test always reaches the programs on its hosts.
+//! Each host is a network namespace. A test can [unplug](Namespaces::unplug) a cable, or [block](Namespaces::block) one
+//! direction between two hosts: packets are lost without an error, as in a real network. The control cables are
+//! separate, so that a test always reaches the programs on its hosts.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -14,23 +14,23 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A network of its own: its addresses mean nothing outside, so many tests can use the same at once.
+/// A network of namespaces. Its addresses are local to it, so concurrent tests can use the same ones.
 #[derive(Debug)]
 pub struct Namespaces {
     name: String,
     hosts: usize,
-    /// The number of the first control cable, of which each has four addresses.
+    /// Number of the first control cable. Each cable has four addresses.
     first_control: u32,
 }
 
-/// The control cables use 198.18.0.0/15, which is reserved for measuring networks: 32,768 cables.
+/// Address range of the control cables: 198.18.0.0/15, which is reserved for benchmarks. It has room for 32,768 cables.
 const CONTROL: (u32, u32) = (0xC612_0000, 1 << 15);
 
 impl Namespaces {
-    /// Makes a switch and hosts, each with a cable.
+    /// Creates a switch and `hosts` hosts, each with a cable.
     ///
     /// # Errors
-    /// Returns why this machine cannot have network namespaces: `ip` is missing, or the user is not root.
+    /// If this machine does not support network namespaces: `ip` is missing, or the user is not root.
     pub fn new(hosts: usize) -> Result<Self, String> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
@@ -66,24 +66,24 @@ impl Namespaces {
         Ok(self)
     }
 
-    /// Returns the address of a host, which other hosts reach.
+    /// Returns the address at which other hosts reach this host.
     pub fn address(&self, host: usize) -> Ipv4Addr {
         Ipv4Addr::from(0x0A4D_0001 + host as u32)
     }
 
-    /// Returns the address of a host which only this process reaches.
+    /// Returns the address at which only this process reaches the host.
     pub fn control_address(&self, host: usize) -> Ipv4Addr {
         self.control_addresses(host)[1]
     }
 
-    /// Returns a command that runs a program on a host. It has the process id of the program.
+    /// Returns a command that runs a program on a host. Its process id is the program's.
     pub fn command(&self, host: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.host(host), program]);
         command
     }
 
-    /// Pulls the cable of a host: it reaches no other, and none reaches it.
+    /// Unplugs a host's cable, which isolates the host from all others.
     ///
     /// # Panics
     /// If `ip` fails.
@@ -91,7 +91,7 @@ impl Namespaces {
         run(&format!("-n {} link set port{host} down", self.switch()));
     }
 
-    /// Plugs the cable of a host in again.
+    /// Reconnects a host's cable.
     ///
     /// # Panics
     /// If `ip` fails.
@@ -99,7 +99,7 @@ impl Namespaces {
         run(&format!("-n {} link set port{host} up", self.switch()));
     }
 
-    /// Loses all packets from one host to another; those in the other direction arrive.
+    /// Drops all packets from one host to another. The other direction still works.
     ///
     /// # Panics
     /// If `ip` fails.
@@ -107,7 +107,7 @@ impl Namespaces {
         run(&format!("-n {} route add blackhole {}/32", self.host(from), self.address(to)));
     }
 
-    /// Lets packets from one host to another pass again.
+    /// Ends [`block`](Self::block).
     ///
     /// # Panics
     /// If `ip` fails.
@@ -115,14 +115,14 @@ impl Namespaces {
         run(&format!("-n {} route del blackhole {}/32", self.host(from), self.address(to)));
     }
 
-    /// Sets what names stand for on a host; earlier ones are forgotten.
+    /// Replaces the host names that a host can resolve.
     ///
     /// # Panics
     /// If the file cannot be written.
     pub fn name_addresses(&self, host: usize, names: &[(&str, Ipv4Addr)]) {
         let line = |(name, address): &(&str, Ipv4Addr)| format!("{address} {name}\n");
         let lines: String = names.iter().map(line).collect();
-        // In place: programs on the host see this file, not another one of its name.
+        // Write in place: programs on the host see this inode.
         fs::write(self.etc(host).join("hosts"), format!("127.0.0.1 localhost\n{lines}")).expect("a file for names");
     }
 
@@ -138,7 +138,7 @@ impl Namespaces {
         PathBuf::from("/etc/netns").join(self.host(host))
     }
 
-    /// Returns the addresses of both ends of a control cable.
+    /// Returns the addresses at both ends of a control cable.
     fn control_addresses(&self, host: usize) -> [Ipv4Addr; 2] {
         let first = CONTROL.0 + (self.first_control + host as u32) % CONTROL.1 * 4;
         [first + 1, first + 2].map(Ipv4Addr::from)
@@ -146,10 +146,10 @@ impl Namespaces {
 }
 
 impl Drop for Namespaces {
-    /// Cables end with the namespaces of their ends, and these when the programs on them have ended.
+    /// Removes the namespaces. Cables disappear with their namespaces, and namespaces once their programs have ended.
     fn drop(&mut self) {
         for host in 0..self.hosts {
-            // As far as it was made.
+            // Best effort: not everything may have been created.
             let _ = ip(&format!("netns del {}", self.host(host)));
             let _ = fs::remove_dir_all(self.etc(host));
         }

@@ -8,8 +8,7 @@ use tempfile::TempDir;
 
 use super::free_port;
 
-/// The directories of the programs on Debian and similar systems, newest first; searched after the
-/// PATH.
+/// Program directories on Debian and similar systems, newest first. Searched after the PATH.
 const FOLDERS: [&str; 4] = [
     "/usr/lib/postgresql/17/bin",
     "/usr/lib/postgresql/16/bin",
@@ -17,8 +16,7 @@ const FOLDERS: [&str; 4] = [
     "/usr/lib/postgresql/14/bin",
 ];
 
-/// A running PostgreSQL on a free loopback port, with its own database cluster, which is deleted when this is
-/// dropped.
+/// A running PostgreSQL server on a free loopback port. Its data directory is deleted on drop.
 #[derive(Debug)]
 pub struct Postgres {
     port: u16,
@@ -27,7 +25,7 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Starts a server with a new cluster.
+    /// Starts a server with a new data directory.
     ///
     /// # Panics
     /// If the program is missing or does not start.
@@ -57,10 +55,10 @@ impl Postgres {
         panic!("PostgreSQL did not start on any of ten free ports");
     }
 
-    /// Creates a database of this name and returns its URL.
+    /// Creates a database and returns its URL.
     ///
     /// # Panics
-    /// If it cannot be created.
+    /// If the database cannot be created.
     pub fn create_database(&self, name: &str) -> String {
         let made = self.run_psql(&format!("CREATE DATABASE {name}"));
         assert!(made, "no database {name}");
@@ -72,11 +70,11 @@ impl Postgres {
         format!("postgres://postgres@127.0.0.1:{}/{name}", self.port)
     }
 
-    /// Kills the server as a power failure would; committed data is on disk. Nothing listens on its
-    /// port until [`Postgres::restart`].
+    /// Kills the server like a power failure. Committed data is on disk. Nothing listens on its port until
+    /// [`Postgres::restart`].
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
-            // Through `runuser` the server is a grandchild; the file contains its process id.
+            // With `runuser`, the server is a grandchild. The file contains its process id.
             let id = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
             if let Some(id) = id.lines().next() {
                 let _ = Command::new("kill").args(["-QUIT", id]).status();
@@ -85,10 +83,10 @@ impl Postgres {
         }
     }
 
-    /// Starts the server again on the same port with its data.
+    /// Restarts the server on the same port with its data.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If the server does not start.
     pub fn restart(&mut self) {
         self.kill();
         assert!(self.try_run(), "PostgreSQL did not start again on port {}", self.port);
@@ -150,14 +148,13 @@ impl Drop for Postgres {
 const HOW_TO_GET: &str =
     "this test needs PostgreSQL: `apt-get install postgresql`, or have `initdb`, `postgres` and `psql` on the PATH";
 
-/// PostgreSQL does not run as root.
+/// Returns whether this process is root. PostgreSQL refuses to run as root.
 fn is_root() -> bool {
     let id = Command::new("id").arg("-u").output();
     id.is_ok_and(|id| id.stdout.trim_ascii() == b"0")
 }
 
-/// PostgreSQL reports readiness only in its log, whose location differs between systems, so it is
-/// polled.
+/// Waits before the next poll. PostgreSQL reports readiness only in its log, whose location differs between systems.
 #[expect(clippy::disallowed_methods, reason = "the server sends no notification to wait for")]
 fn wait() {
     std::thread::sleep(Duration::from_millis(100));

@@ -1,11 +1,11 @@
-//! A network that is slow, stalls or breaks, between a client and a server on the loopback address.
+//! A proxy that simulates a slow, stalled or broken network between a client and a loopback server.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Forwards bytes as configured. Its threads end with the connections.
+/// Forwards bytes as configured. Its threads end with their connections.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -22,16 +22,16 @@ struct Shared {
 struct NetworkState {
     delay: Duration,
     stalled: bool,
-    /// The address of the clients that are cut off, in both directions.
+    /// Client address that is cut off in both directions.
     cut_off: Option<IpAddr>,
     streams: Vec<TcpStream>,
 }
 
-/// The number of bytes forwarded after each delay.
+/// Number of bytes forwarded after each delay.
 const PIECE: usize = 1024;
 
 impl Proxy {
-    /// Starts a proxy to a loopback port; it forwards without delay at first.
+    /// Starts a proxy to a loopback port. Initially it forwards without delay.
     ///
     /// # Panics
     /// If there is no free port.
@@ -43,7 +43,7 @@ impl Proxy {
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(source) = client.peer_addr() else { continue };
-                // If nothing listens there, the client's connection is closed.
+                // If nothing listens on the target, the client's connection is closed.
                 let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, target)) else { continue };
                 for (from, to) in [(&client, &server), (&server, &client)] {
                     let (Ok(from), Ok(to), Ok(kept)) = (from.try_clone(), to.try_clone(), from.try_clone()) else {
@@ -58,7 +58,7 @@ impl Proxy {
         Self { port, shared }
     }
 
-    /// Returns the address to connect to.
+    /// Returns the port to connect to.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -68,17 +68,17 @@ impl Proxy {
         self.shared.network_state().delay = delay;
     }
 
-    /// Stalls: nothing is forwarded, and connections stay open.
+    /// Stalls: forwards nothing, but keeps connections open.
     pub fn stall(&self) {
         self.shared.network_state().stalled = true;
     }
 
-    /// Cuts off the clients that connect from this address: nothing is forwarded for them, and connections stay open.
+    /// Cuts off clients that connect from this address: forwards nothing for them, but keeps connections open.
     pub fn cut_off(&self, source: Ipv4Addr) {
         self.shared.network_state().cut_off = Some(source.into());
     }
 
-    /// Forwards everything again, including what was held back.
+    /// Forwards everything again, including the bytes held back.
     pub fn clear(&self) {
         let mut network_state = self.shared.network_state();
         (network_state.stalled, network_state.cut_off, network_state.delay) = (false, None, Duration::ZERO);
@@ -88,7 +88,7 @@ impl Proxy {
     /// Closes all connections.
     pub fn cut(&self) {
         for stream in self.shared.network_state().streams.drain(..) {
-            // The connection may be closed already.
+            // The connection may already be closed.
             let _ = stream.shutdown(Shutdown::Both);
         }
         self.shared.changed.notify_all();
@@ -100,7 +100,7 @@ impl Shared {
         self.network_state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "delaying is what it is for")]
+    #[expect(clippy::disallowed_methods, reason = "the proxy exists to delay")]
     fn forward(&self, mut from: TcpStream, mut to: TcpStream, source: IpAddr) {
         let mut piece = [0; PIECE];
         while let Ok(count @ 1..) = from.read(&mut piece) {

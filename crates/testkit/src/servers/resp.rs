@@ -1,9 +1,9 @@
-//! A minimal Redis client, to inspect a server without the client under test.
+//! A minimal Redis client, to inspect a server without using the client under test.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
 use std::net::{Ipv4Addr, TcpStream};
 
-/// The reply of a server.
+/// A server's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// A simple string such as OK.
@@ -55,7 +55,7 @@ impl Reply {
     }
 }
 
-/// A connection.
+/// A connection to a server.
 #[derive(Debug)]
 pub struct Link {
     stream: BufReader<TcpStream>,
@@ -80,7 +80,8 @@ impl Link {
         self.try_command(arguments).unwrap_or_else(|error| panic!("the server does not answer: {error}"))
     }
 
-    /// Sends a command and reads the reply of a server that may close the connection, as Sentinel lets servers do.
+    /// Sends a command and reads the reply. For servers that may close the connection, as they do during a Sentinel
+    /// failover.
     ///
     /// # Errors
     /// If the server closes the connection.

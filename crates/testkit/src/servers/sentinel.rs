@@ -9,19 +9,19 @@ use crate::eventually::eventually;
 
 use super::{Kind, Link, Proxy, Reply, Server, free_port, is_listening};
 
-/// The name of the primary.
+/// Name under which the sentinels monitor the primary.
 pub const MASTER: &str = "limits";
 
-/// The address that replicas and sentinels connect from if they reach the primary through a proxy.
+/// Address from which replicas and sentinels connect if they reach the primary through a proxy.
 pub const FAR_SIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Lets servers accept connections from any loopback address; Redis 7.0 otherwise accepts only 127.0.0.1.
+/// Makes servers accept connections from any loopback address. By default, Redis 7.0 accepts only 127.0.0.1.
 const UNPROTECTED: [&str; 2] = ["--protected-mode", "no"];
 
-/// Running servers and the sentinels that watch them.
+/// Running servers and their sentinels.
 #[derive(Debug)]
 pub struct Sentinels {
-    /// The servers; the first was the primary at the start.
+    /// All servers. Initially the first is the primary.
     pub servers: Vec<Server>,
     sentinels: Vec<Sentinel>,
 }
@@ -30,27 +30,27 @@ pub struct Sentinels {
 struct Sentinel {
     port: u16,
     process: Child,
-    /// Holds its configuration, which it rewrites.
+    /// Contains the configuration, which the sentinel rewrites.
     _directory: TempDir,
 }
 
 impl Sentinels {
-    /// Starts one primary, two replicas and three sentinels, which ask for `password` unless it is empty. Returns when the
-    /// sentinels know each other and the replicas.
+    /// Starts one primary, two replicas and three sentinels. The sentinels require `password` unless it is empty.
+    /// Returns when the sentinels know each other and the replicas.
     ///
     /// # Panics
-    /// If they do not start.
+    /// If the servers do not start.
     pub fn start(kind: Kind, password: &str) -> Self {
         let primary = Server::start_with(kind, &UNPROTECTED);
         let port = primary.port();
         Self::start_around(primary, kind, port, password)
     }
 
-    /// Starts the same, and a proxy through which all others reach the primary: replicas and sentinels from [`FAR_SIDE`],
-    /// clients from elsewhere, so that the former can be cut off alone.
+    /// Like [`start`](Self::start), but all others reach the primary through a proxy: replicas and sentinels from
+    /// [`FAR_SIDE`], clients from another address. The former can therefore be cut off alone.
     ///
     /// # Panics
-    /// If they do not start.
+    /// If the servers do not start.
     pub fn start_behind_proxy(kind: Kind) -> (Self, Proxy) {
         let primary = Server::start_with(kind, &UNPROTECTED);
         let proxy = Proxy::to(primary.port());
@@ -83,16 +83,16 @@ impl Sentinels {
         new
     }
 
-    /// Returns the addresses of the sentinels, as in a URL.
+    /// Returns the sentinels' addresses in URL form.
     pub fn seeds(&self) -> String {
         let seeds: Vec<String> = self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port)).collect();
         seeds.join(",")
     }
 
-    /// Asks the sentinels to make a replica the primary; waits until one of them begins.
+    /// Requests a failover and waits until a sentinel starts it.
     ///
     /// # Panics
-    /// If none does.
+    /// If no failover starts.
     pub fn start_failover(&self, password: &str) {
         let mut link = self.sentinels[0].connect(password);
         eventually("the failover begins", || {
@@ -100,10 +100,10 @@ impl Sentinels {
         });
     }
 
-    /// Returns the index of the server that reports itself as the primary, once all running servers agree on it.
+    /// Returns the index of the primary, once all running servers agree on it.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the servers do not agree.
     pub fn primary(&self) -> usize {
         let mut found = None;
         eventually("there is one primary", || {
@@ -151,15 +151,15 @@ impl Sentinel {
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
-        // It may have exited already.
+        // The process may have exited already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Returns whether `INFO replication` of a server contains a line.
+/// Returns whether a server's `INFO replication` contains a line.
 fn info_contains(server: &Server, line: &str) -> bool {
-    // A server whose role changes closes its connections.
+    // A server closes its connections when its role changes.
     let Ok(reply) = server.connect().try_command(&["INFO", "replication"]) else { return false };
     String::from_utf8_lossy(&reply.bytes()).lines().any(|found| found.trim_end() == line)
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A certificate authority and a server certificate for `localhost` signed by it, as PEM files.
+/// A certificate authority and a `localhost` server certificate signed by it, as PEM files.
 #[derive(Debug)]
 pub struct Certificates {
     directory: PathBuf,
@@ -11,10 +11,10 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Creates them in a directory with the `openssl` program.
+    /// Creates the certificates in a directory with the `openssl` program.
     ///
     /// # Panics
-    /// If it is missing or fails.
+    /// If `openssl` is missing or fails.
     pub fn make(directory: &Path) -> Self {
         let new = Self { directory: directory.to_owned(), of_clients: false };
         let run = |arguments: &str| {
@@ -32,28 +32,28 @@ impl Certificates {
         new
     }
 
-    /// Makes servers require a client certificate; the certificate of the server is used for both.
+    /// Makes servers require a client certificate. Clients use the server's certificate.
     #[must_use]
     pub fn of_clients(self) -> Self {
         Self { of_clients: true, ..self }
     }
 
-    /// Returns the certificate of the authority, for clients.
+    /// Returns the certificate authority's certificate, for clients.
     pub fn authority(&self) -> PathBuf {
         self.directory.join("ca.pem")
     }
 
-    /// Returns the certificate of the server.
+    /// Returns the server certificate.
     pub fn certificate(&self) -> PathBuf {
         self.directory.join("server.pem")
     }
 
-    /// Returns the key of the server.
+    /// Returns the server's private key.
     pub fn key(&self) -> PathBuf {
         self.directory.join("server.key")
     }
 
-    /// Returns the options with which a server listens for TLS on this port.
+    /// Returns the options that make a server listen for TLS on this port.
     pub fn server_options(&self, port: u16) -> Vec<String> {
         let file = |name: &str| self.directory.join(name).display().to_string();
         let options = [

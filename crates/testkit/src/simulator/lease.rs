@@ -10,33 +10,33 @@ use crate::history::{Bound, Checker};
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 
-/// A defect to plant, which the check has to find.
+/// A deliberate defect, which the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseDefect {
-    /// No defect: the protocol unchanged.
+    /// The unchanged protocol.
     None,
     /// The pool refills to the burst although tokens are outstanding.
     NoFloor,
 }
 
-/// What happened in a run.
+/// Totals of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeaseOutcome {
-    /// Tokens asked for.
+    /// Requested tokens.
     pub asked: u64,
-    /// Tokens admitted.
+    /// Admitted tokens.
     pub admitted: u64,
     /// Exchanges that reached the pool.
     pub calls: u64,
-    /// Requests admitted.
+    /// Admitted requests.
     pub requests: u64,
 }
 
 enum LeaseEvent {
-    /// A request of this cost at a node.
+    /// A request at a node, with its cost.
     Request(usize, u64),
     ToStore(usize, Flight, Exchange),
-    /// The answer to an exchange, and when it was decided.
+    /// The answer to an exchange, and the time of its decision.
     ToNode(usize, Flight, Grant, u64),
     Deadline(usize, Flight),
     Poll(usize),
@@ -45,7 +45,7 @@ enum LeaseEvent {
     StoreLost,
 }
 
-/// An exchange of a node: the number is new after each, and after a crash.
+/// A node's exchange in flight. Its number is new for each exchange, and after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Flight {
     number: u64,
@@ -62,7 +62,7 @@ struct LeaseNode {
     paused_until: u64,
 }
 
-/// One run.
+/// One simulation run.
 pub struct LeaseSimulation {
     random: Random,
     queue: Queue<LeaseEvent>,
@@ -76,11 +76,11 @@ pub struct LeaseSimulation {
     next_flight: u64,
     next_epoch: u64,
     defect: LeaseDefect,
-    /// Admitted amounts by true time and by the store's.
+    /// Admitted amounts with true time and store time.
     history: Vec<(u64, u64, u64)>,
-    /// The excess of each limit that the faults of this run allow.
+    /// Excess of each limit that the faults of this run permit.
     excess: Vec<u64>,
-    /// The levels without the floor, for the defect.
+    /// Levels without the floor, for the defect.
     unfloored: Vec<Level>,
     outcome: LeaseOutcome,
 }
@@ -101,7 +101,7 @@ impl LeaseSimulation {
         simulation
     }
 
-    /// Makes a run without faults and with even demand: `demand` in percent of the rate, spread over the nodes.
+    /// Returns a run without faults and with even demand: `demand` percent of the rate, spread over the nodes.
     pub fn with_steady_demand(seed: u64, burst: u64, rate: u64, nodes: usize, demand: u64) -> Self {
         let random = Random::new(seed);
         let length = 60 * SECOND;
@@ -111,7 +111,7 @@ impl LeaseSimulation {
             let quick = SimulatedLink::without_loss();
             (node.to_store, node.to_node) = (quick.clone(), quick);
         }
-        // Nodes have different parts of the traffic: the first 1, the second 1/2, the third 1/3 …
+        // Nodes have different shares of the traffic: 1, 1/2, 1/3, …
         let shares: Vec<u64> = (1..=nodes as u64).map(|node| 1_000 / node).collect();
         let all: u64 = shares.iter().sum();
         let count = rate * demand / 100 * length / SECOND;
@@ -178,7 +178,7 @@ impl LeaseSimulation {
             let at = self.random.below(length);
             if self.random.happens_in_percent(50) {
                 self.store_clock.step(at, -(by as i64));
-                // Windows that are passed through again count from the beginning.
+                // Windows that occur twice count from zero again.
                 self.allow(|meter| if matches!(meter, Meter::Window { .. }) { meter.capacity() } else { 0 });
             } else {
                 self.store_clock.step(at, by as i64);
@@ -187,7 +187,7 @@ impl LeaseSimulation {
         }
     }
 
-    /// Adds what a fault allows to the excess of each limit.
+    /// Adds the excess permitted by a fault to each limit.
     fn allow(&mut self, excess: impl Fn(&Meter) -> u64) {
         for (meter, allowed) in self.meters.iter().zip(&mut self.excess) {
             *allowed += excess(meter);
@@ -210,7 +210,7 @@ impl LeaseSimulation {
     /// Runs to the end and checks the history.
     ///
     /// # Errors
-    /// The interval that admitted too much.
+    /// If an interval admitted too much.
     pub fn run(mut self) -> Result<LeaseOutcome, String> {
         while let Some((now, event)) = self.queue.pop() {
             if now > self.length + SECOND {
@@ -230,7 +230,7 @@ impl LeaseSimulation {
             | LeaseEvent::Poll(node) => Some(*node),
             LeaseEvent::ToStore(..) | LeaseEvent::Crash(_) | LeaseEvent::Pause(..) | LeaseEvent::StoreLost => None,
         };
-        // A paused node does everything later.
+        // A paused node handles its events later.
         if let Some(until) = node.map(|node| self.nodes[node].paused_until).filter(|until| now < *until) {
             return self.queue.add(until, event);
         }
@@ -263,7 +263,7 @@ impl LeaseSimulation {
         let local = self.nodes[node].clock.shown_at(now);
         match self.nodes[node].holder.take(local, cost) {
             Taking::Held(reserved) => {
-                // Some are part of a group that is refused elsewhere.
+                // Some requests belong to a group that is refused elsewhere.
                 if self.random.happens_in_percent(5) {
                     self.nodes[node].holder.put_back(&reserved);
                 } else {
@@ -274,7 +274,7 @@ impl LeaseSimulation {
                 let need = if self.random.happens_in_percent(10) { Need::Hold(cost) } else { Need::Spend(cost) };
                 self.send(now, node, need);
             }
-            // Tried again when the exchange in flight is answered.
+            // Retried when the exchange in flight is answered.
             Taking::Wait => self.nodes[node].waiting.push(cost),
             Taking::Refused(_) => {}
         }
@@ -318,7 +318,7 @@ impl LeaseSimulation {
         }
         let grant = pool.exchange(&self.meters, time, exchange);
         if self.defect == LeaseDefect::NoFloor {
-            // The levels as they would be if what is outstanding did not count.
+            // Levels as they would be if outstanding tokens did not count.
             let spent = match flight.need {
                 Need::Spend(_) if grant.refused.is_none() => grant.taken,
                 _ => 0,
@@ -336,7 +336,7 @@ impl LeaseSimulation {
     }
 
     fn on_answer(&mut self, now: u64, node: usize, flight: Flight, grant: &Grant, decided: u64) {
-        // An answer after the deadline is ignored.
+        // Answers after the deadline are ignored.
         if self.nodes[node].flight != Some(flight) {
             return;
         }
@@ -344,7 +344,7 @@ impl LeaseSimulation {
         let local = self.nodes[node].clock.shown_at(now);
         if self.nodes[node].holder.answered(local, grant) {
             match flight.need {
-                // The request counts from when the store decided it.
+                // The request counts from the store's decision on.
                 Need::Spend(cost) if cost > 0 => self.admit(decided, cost),
                 Need::Hold(cost) => self.request(now, node, cost),
                 _ => {}
@@ -404,8 +404,8 @@ fn draw_meter(random: &mut Random) -> Meter {
     }
 }
 
-/// Returns the excess of a step of the store's clock forward by `σ`: at most `r·σ`. Of a slice that would have expired `τ ≤ σ` after
-/// the step, the pool refills `r·(σ − τ)` at the step, and `r·τ` until the nodes stop to spend it.
+/// Returns the excess of a forward step `σ` of the store's clock: at most `r·σ`. For a slice that would have expired `τ
+/// ≤ σ` after the step, the pool refills `r·(σ − τ)` at the step, and `r·τ` until the nodes stop spending it.
 fn step_excess(meter: &Meter, by: u64) -> u64 {
     match *meter {
         Meter::Bucket { count, per, burst, .. } => {

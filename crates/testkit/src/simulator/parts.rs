@@ -1,4 +1,4 @@
-//! Simulates groups over several places: takes, refunds, answers that come late or not at all.
+//! Simulates groups over several places: charges, refunds, and answers that are late or lost.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use crate::history::{Bound, Checker};
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 
-/// A defect to plant, which the check has to find.
+/// A deliberate defect, which the check must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PartsDefect {
-    /// No defect: the protocol unchanged.
+    /// The unchanged protocol.
     None,
-    /// Refunds are carried out twice.
+    /// Refunds are applied twice.
     RefundedTwice,
 }
 
@@ -28,7 +28,7 @@ enum PartsEvent {
         group: u64,
         what: PartsMessage,
     },
-    /// `took` is the instant of a take that passed.
+    /// `took` is the time of an admitted charge.
     ToNode {
         group: u64,
         part: usize,
@@ -50,7 +50,7 @@ enum PartsMessage {
     Peek {
         round: u64,
     },
-    /// Refunds a take at this instant.
+    /// Refunds the charge made at this time.
     Refund(u64),
 }
 
@@ -59,10 +59,10 @@ struct PartsPlace {
     burst: u64,
     rate: Rate,
     words: Vec<u64>,
-    /// Takes and refunds that were carried out.
+    /// Net amount of applied charges and refunds.
     taken: i64,
     history: Vec<(u64, u64)>,
-    /// The intervals from a take to its refund.
+    /// Intervals from a charge to its refund.
     holds: Vec<(u64, u64)>,
 }
 
@@ -71,27 +71,27 @@ struct PartsGroup {
     places: Vec<usize>,
     parts: Parts,
     cost: u64,
-    /// When each part took last, and the number of the question to it.
+    /// Time of each part's last charge, and the number of the message to it.
     took: Vec<Option<u64>>,
     rounds: Vec<u64>,
     admitted: bool,
 }
 
-/// One run.
+/// One simulation run.
 pub struct PartsSimulation {
     random: Random,
     queue: Queue<PartsEvent>,
     places: Vec<PartsPlace>,
-    /// The links of each node to each place, in both directions.
+    /// Links between each node and each place, in both directions.
     links: Vec<Vec<(SimulatedLink, SimulatedLink)>>,
     groups: BTreeMap<u64, PartsGroup>,
     next: u64,
     round: u64,
     deadline: u64,
     defect: PartsDefect,
-    /// Tokens of admitted groups by place, those of unknown parts included.
+    /// Tokens of admitted groups by place, including those of unknown parts.
     kept: Vec<i64>,
-    /// Takes whose answer never came, or whose refund was lost or too old.
+    /// Charges whose answer never arrived, or whose refund was lost or too old.
     lost: Vec<i64>,
     /// Whether any message was lost or late.
     is_faulty: bool,
@@ -146,7 +146,7 @@ impl PartsSimulation {
     /// Runs to the end and checks each place.
     ///
     /// # Errors
-    /// The interval that admitted too much, or tokens that are neither refunded nor part of an admitted group.
+    /// If an interval admitted too much, or tokens are neither refunded nor part of an admitted group.
     pub fn run(mut self) -> Result<(), String> {
         while let Some((now, event)) = self.queue.pop() {
             match event {
@@ -208,7 +208,7 @@ impl PartsSimulation {
     fn answer(&mut self, now: u64, number: u64, verdict: Verdict) {
         let admits = match verdict {
             Verdict::Admitted => true,
-            // The policy of the rules decides about parts without an answer.
+            // The rules' policy decides about parts without an answer.
             Verdict::Partial => self.random.happens_in_percent(50),
             Verdict::Rejected | Verdict::Refused | Verdict::Stale => false,
         };
@@ -218,7 +218,7 @@ impl PartsSimulation {
         group.parts.conclude(admits, &mut actions);
         if admits {
             for (part, place) in group.places.iter().enumerate() {
-                // The part counts from when its place took the tokens.
+                // The part counts from when its place charged the tokens.
                 if let Some(at) = group.took[part] {
                     self.places[*place].history.push((at, group.cost));
                     self.kept[*place] += group.cost as i64;
@@ -255,7 +255,7 @@ impl PartsSimulation {
         let ask = Ask::Exactly(Cost::new(cost));
         let passed = match what {
             PartsMessage::Refund(took) => {
-                // A refund that is older than a call may last would give back what has refilled.
+                // A refund older than a call can last would give back tokens that have already refilled.
                 if now - took <= 2 * self.deadline {
                     let accepted = state.limit.refund(&mut *state.words, &Now::at(now), Cost::new(cost), None);
                     state.taken -= accepted.get() as i64;
@@ -338,7 +338,7 @@ impl PartsSimulation {
     }
 }
 
-/// Returns the length of the longest time in which, without a gap, something was held that was refunded later.
+/// Returns the longest uninterrupted time during which tokens were held that were later refunded.
 fn longest_chain(holds: &[(u64, u64)]) -> u64 {
     let mut holds = holds.to_vec();
     holds.sort_unstable();

@@ -1,5 +1,5 @@
-//! Simulates the local fallback: nodes on one store that they lose now and then, all together or one by one, each of which admits its
-//! share meanwhile and charges the store with it afterwards.
+//! Simulates the local fallback: nodes lose their store from time to time, all together or one by one. Each node then
+//! admits its share and charges the store afterwards.
 
 use std::collections::BTreeMap;
 
@@ -12,42 +12,42 @@ use crate::history::{Bound, Checker};
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 
-/// A defect to plant, which the check has to find.
+/// A deliberate defect, which the check must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharesDefect {
-    /// No defect: the protocol unchanged.
+    /// The unchanged protocol.
     None,
-    /// Every fault begins with a new share, also if the store has not answered in between.
+    /// Every fault starts a new share, even if the store has not answered since the last one.
     ShareAtEveryFault,
-    /// The store is not charged with what was admitted without it.
+    /// The store is never charged for requests admitted during a fault.
     NoArrears,
 }
 
 enum SharesEvent {
-    /// A request of a node for a cost.
+    /// A request at a node, with its cost.
     Request(usize, u64),
-    /// A node charges the store with what it owes.
+    /// A node charges its arrears to the store.
     Repay(usize),
-    /// The store is lost for a node until an instant, or for all.
+    /// A node, or all nodes, lose the store until an instant.
     Lost(Option<usize>, u64),
 }
 
 struct Node {
     clock: Clock,
-    /// How many nodes it takes part with, as far as it knows.
+    /// Number of nodes that this node knows of.
     nodes: u32,
-    /// Until when it does not reach the store.
+    /// Time until which the node does not reach the store.
     lost_until: u64,
-    /// Whether the present fault has had its first request.
+    /// Whether the current fault has had its first request.
     has_noticed: bool,
     seen: Option<Seen>,
-    /// Whether the share was begun since the store last answered.
+    /// Whether the share was started since the store last answered.
     has_begun: bool,
     share: Option<Vec<u64>>,
     arrears: Arrears,
 }
 
-/// One run.
+/// One simulation run.
 pub struct SharesSimulation {
     random: Random,
     queue: Queue<SharesEvent>,
@@ -57,13 +57,13 @@ pub struct SharesSimulation {
     rate: Option<Rate>,
     window: u64,
     store: Vec<u64>,
-    /// Under which limits the state of the store is.
+    /// Whether the store's state is under the limits with debt.
     is_owing: bool,
     length: u64,
     most: u64,
     defect: SharesDefect,
     history: Vec<(u64, u64)>,
-    /// The length of each fault.
+    /// Length of each fault.
     faults: Vec<u64>,
 }
 
@@ -95,7 +95,7 @@ impl SharesSimulation {
                 queue.add(start + number * apart, SharesEvent::Request(node, cost));
             }
         }
-        // The store comes and goes, and is asked only while it is gone.
+        // The store repeatedly fails and recovers, and requests come only while it is down.
         if random.happens_in_percent(30) {
             (0..count as usize).for_each(|node| queue.add(0, SharesEvent::Request(node, 1)));
             for number in 1..random.within(2, 12) {
@@ -107,7 +107,7 @@ impl SharesSimulation {
                 }
             }
         }
-        let owing = with_arrears(&limits).unwrap_or_else(|| panic!("both algorithms can owe"));
+        let owing = with_arrears(&limits).unwrap_or_else(|| panic!("both algorithms support debt"));
         let mut store = vec![0; limits.words().max(owing.words())];
         limits.init(&mut *store, &Now::at(START));
         Self {
@@ -128,10 +128,10 @@ impl SharesSimulation {
         }
     }
 
-    /// Runs to the end and checks; returns what was admitted.
+    /// Runs to the end and checks the history. Returns the admitted amount.
     ///
     /// # Errors
-    /// What was admitted beyond the bound.
+    /// If more than the bound was admitted.
     pub fn run(mut self) -> Result<u64, String> {
         while let Some((now, event)) = self.queue.pop() {
             match event {
@@ -154,7 +154,7 @@ impl SharesSimulation {
             if self.defect == SharesDefect::ShareAtEveryFault {
                 node.has_begun = false;
             }
-            // Another request may come first, and charges the store by itself.
+            // Another request may come first and charge the store itself.
             let later = until + self.random.below(200 * MILLI);
             self.queue.add(later, SharesEvent::Repay(index));
         }
@@ -168,7 +168,7 @@ impl SharesSimulation {
             }
             return;
         }
-        // The first request of a fault may have been carried out, and its answer is lost.
+        // The first request of a fault may have been applied although its answer was lost.
         if !std::mem::replace(&mut self.nodes[node].has_noticed, true) && self.random.happens_in_percent(50) {
             let _ = self.charge(now, Ask::Exactly(Cost::new(cost)), false);
         }
@@ -177,7 +177,7 @@ impl SharesSimulation {
         }
     }
 
-    /// Asks the store for a node, which learns what it reports.
+    /// Asks the store on behalf of a node, which learns the reported state.
     fn ask_store(&mut self, now: u64, node: usize, ask: Ask) -> bool {
         let verdict = self.charge(now, ask, false);
         let own = if self.is_owing { &self.owing } else { &self.limits };
@@ -198,7 +198,8 @@ impl SharesSimulation {
         }
     }
 
-    /// Charges the store, under the limits with debt for arrears. The state belongs to those that it was last charged under.
+    /// Charges the store. Arrears are charged under the limits with debt. The state belongs to the limits of its last
+    /// charge.
     fn charge(&mut self, now: u64, ask: Ask, owing: bool) -> Verdict<Stamps> {
         let now = Now::at(START + now);
         let (own, under) = match (self.is_owing, owing) {
@@ -214,7 +215,8 @@ impl SharesSimulation {
         verdict
     }
 
-    /// `E ≤ Σ(⌈B/Nᵢ⌉ + c) + Σ min(B, r·P)` over the nodes and the faults; a node that counts too few nodes has a larger share.
+    /// Checks `E ≤ Σ(⌈B/Nᵢ⌉ + c) + Σ min(B, r·P)` over the nodes and the faults. A node that counts too few nodes has a
+    /// larger share.
     fn check(&self) -> Result<(), String> {
         let capacity = self.limits.capacity();
         let shares: u64 = self.nodes.iter().map(|node| capacity.div_ceil(node.nodes.into()) + self.most).sum();
@@ -242,12 +244,12 @@ impl SharesSimulation {
     }
 }
 
-/// The store's time at zero, in the middle of a window.
+/// The store's time at the start, in the middle of a window.
 const START: u64 = 1_000_000 * SECOND + SECOND / 3;
 
 impl Node {
     fn draw(random: &mut Random, count: u64) -> Self {
-        // It may not know of the last change.
+        // The node may not know about the last change.
         let known = if random.happens_in_percent(80) { count } else { random.within(count.max(2) - 1, count + 1) };
         Self {
             clock: Clock::draw(random),

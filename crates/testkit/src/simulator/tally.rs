@@ -1,4 +1,4 @@
-//! Simulates the eventual tally: nodes that decide by their views, and a store that merges payloads.
+//! Simulates the eventual tally: nodes decide from their views, and a store merges their payloads.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 const KEY: &[u8] = b"key";
 
-/// A defect to plant, which the check has to find.
+/// A deliberate defect, which the check must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TallyDefect {
-    /// No defect: the protocol unchanged.
+    /// The unchanged protocol.
     None,
-    /// The store does not look at sequence numbers.
+    /// The store ignores sequence numbers.
     MergedTwice,
-    /// A payload whose answer is lost is not sent again.
+    /// A payload whose answer is lost is not resent.
     NotResent,
 }
 
@@ -43,7 +43,7 @@ struct Message {
     /// New for each incarnation of a node.
     node_id: u64,
     payload: Option<Payload>,
-    /// When it was sent, by the node's clock.
+    /// Sending time by the node's clock.
     sent: u64,
 }
 
@@ -62,17 +62,17 @@ struct TallyNode {
     clock: Clock,
     to_store: SimulatedLink,
     to_node: SimulatedLink,
-    /// The store's time less this node's, as of the last answer.
+    /// Store time minus this node's time, as of the last answer.
     offset: Option<i128>,
-    /// Requests that wait for the first touch.
+    /// Requests that wait for the first answer about the key.
     waiting: Vec<u64>,
     reading: bool,
-    /// When the last answer arrived, by true time.
+    /// Arrival of the last answer, in true time.
     heard: u64,
     paused_until: u64,
 }
 
-/// One run.
+/// One simulation run.
 pub struct TallySimulation {
     random: Random,
     queue: Queue<TallyEvent>,
@@ -89,14 +89,14 @@ pub struct TallySimulation {
     next_id: u64,
     defect: TallyDefect,
     history: Vec<(u64, u64)>,
-    /// What was taken on each incarnation, and what the store applied of it.
+    /// Amount taken by each incarnation, and the part of it that the store applied.
     taken: BTreeMap<u64, u64>,
     applied: BTreeMap<u64, u64>,
-    /// The longest time in which a node did not hear from the store while it decided.
+    /// Longest time for which a deciding node did not hear from the store.
     longest_silence: u64,
     crashes: u64,
     losses: u64,
-    /// The steps of the store's clock forward, and back.
+    /// Forward and backward steps of the store's clock.
     steps: [Vec<u64>; 2],
 }
 
@@ -187,12 +187,12 @@ impl TallySimulation {
         }
     }
 
-    /// Runs to the end, lets everything be sent, and checks.
+    /// Runs to the end, delivers everything, and checks the history.
     ///
     /// # Errors
-    /// What was admitted beyond the bound, or counted more or less than once.
+    /// If more than the bound was admitted, or a charge was not counted exactly once.
     pub fn run(mut self) -> Result<u64, String> {
-        // After the requests everything is delivered; pauses last up to three seconds.
+        // After the last request, everything is delivered. Pauses last up to three seconds.
         while let Some((now, event)) = self.queue.pop() {
             if now > self.length * 2 + 6 * SECOND {
                 break;
@@ -209,7 +209,7 @@ impl TallySimulation {
             TallyEvent::Request(node, _) | TallyEvent::Sync(node) | TallyEvent::ToNode(node, _) => Some(*node),
             TallyEvent::ToStore(..) | TallyEvent::Crash(_) | TallyEvent::Pause(..) | TallyEvent::StoreLost => None,
         };
-        // A paused node does everything later.
+        // A paused node handles its events later.
         if let Some(until) = node.map(|node| self.nodes[node].paused_until).filter(|until| now < *until) {
             return self.queue.add(until, event);
         }
@@ -231,14 +231,15 @@ impl TallySimulation {
             }
             TallyEvent::Pause(node, length) => self.nodes[node].paused_until = now + length,
             TallyEvent::StoreLost => {
-                // What was applied is lost with the numbers of what was applied, so a resend applies it again.
+                // The store loses the applied charges together with their sequence numbers, so a resend applies them
+                // again.
                 self.words = None;
                 self.seen.clear();
             }
         }
     }
 
-    /// Returns the store's time as a node estimates it.
+    /// Returns a node's estimate of the store time.
     fn estimate(&self, now: u64, node: usize) -> u64 {
         let node = &self.nodes[node];
         let local = i128::from(node.clock.shown_at(now));
@@ -274,7 +275,7 @@ impl TallySimulation {
     fn sync(&mut self, now: u64, node: usize) {
         let local = self.nodes[node].clock.shown_at(now);
         let payload = self.nodes[node].tally.payload(local).cloned();
-        // Without anything to send it reads, so that it learns what others took.
+        // With nothing to send, a node reads to learn the others' charges.
         if payload.is_some() || !self.nodes[node].tally.is_empty() || self.nodes[node].reading {
             let sequence = payload.as_ref().map(|payload| payload.sequence);
             self.send(now, node, payload);
@@ -286,9 +287,9 @@ impl TallySimulation {
 
     fn send(&mut self, now: u64, node: usize, payload: Option<Payload>) {
         let message = Message { node_id: self.nodes[node].id, payload, sent: self.nodes[node].clock.shown_at(now) };
-        // Sent again by a layer below now and then.
+        // A lower layer sometimes sends a message twice.
         for _ in 0..1 + u64::from(self.random.happens_in_percent(5)) {
-            // After the end of the requests everything is delivered.
+            // After the last request, everything is delivered.
             let arrives = if now > self.length + SECOND / 2 {
                 Some(now + MILLI)
             } else {
@@ -341,7 +342,7 @@ impl TallySimulation {
         let local = state.clock.shown_at(now);
         state.offset = Some(i128::from(answer.time) - i128::from(local));
         state.heard = now;
-        // An answer to a read while a payload is frozen is older than what is unsent says.
+        // An answer to a read while a payload is frozen is older than the unsent charges.
         let is_current = answer.sequence > 0 || state.tally.is_empty() || !state.tally.has_frozen();
         state.tally.acknowledge(answer.sequence);
         if is_current && !state.tally.has_frozen() {
@@ -353,7 +354,7 @@ impl TallySimulation {
         }
     }
 
-    /// Checks that everything taken is applied at most once, and exactly once for nodes that did not crash.
+    /// Checks that each charge is applied at most once, and exactly once for nodes that did not crash.
     fn check_counts(&self) -> Result<(), String> {
         if self.losses > 0 {
             return Ok(());
@@ -374,12 +375,12 @@ impl TallySimulation {
         Ok(())
     }
 
-    /// `E ≤ (N − 1)·(B + r·δ)`, what crashed nodes took and did not send, at most a view each, and what the views refill by clocks
-    /// that are 1 % too fast,
-    /// and by estimates of the store's clock that vary by the delay of a link. A step of that clock forward by `σ` adds `min(B, r·σ)`.
+    /// Checks the excess `E ≤ (N − 1)·(B + r·δ)` plus tolerances: unsent charges of crashed nodes, at most one view
+    /// each; refills by clocks that are 1% fast; and estimates of the store's clock that vary by the link delay. A
+    /// forward step `σ` of that clock adds `min(B, r·σ)`.
     fn check_history(&self) -> Result<(), String> {
         let delta = self.longest_silence + self.sync_every;
-        // A store that lost its state starts with all of it.
+        // A store that lost its state starts full.
         let others = self.nodes.len() as u64 - 1 + self.crashes + self.losses;
         let mut events = self.history.clone();
         events.sort_unstable();
@@ -408,7 +409,7 @@ impl TallySimulation {
     }
 }
 
-/// Draws one of the four algorithms; returns the rate of a bucket or the length of a window.
+/// Draws one of the four algorithms. Returns the rate of a bucket or the length of a window.
 fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
     let valid = |limit: Result<Limit, LimitError>| limit.unwrap_or_else(|error| panic!("{error}"));
     if random.happens_in_percent(60) {

@@ -1,4 +1,4 @@
-//! The protocols hold on every seed, and planted defects are found.
+//! The protocols hold on every seed, and deliberate defects are found.
 
 use super::{lease, parts, peers, run_seeds, shares, tally};
 
@@ -41,9 +41,10 @@ fn planted_defects_of_peers_are_found() {
     }
 }
 
-/// Prints the table of ARCHITECTURE.md: `cargo test -p tollgate-testkit --lib -- --ignored --nocapture traffic_of_peers`.
+/// Prints the table in ARCHITECTURE.md: `cargo test -p tollgate-testkit --lib -- --ignored --nocapture
+/// traffic_of_peers`.
 #[test]
-#[ignore = "a table for the documents; it takes a while"]
+#[ignore = "slow: prints a table for the documents"]
 fn traffic_of_peers() {
     use peers::traffic::{REQUESTS, SECONDS, figures};
     println!(
@@ -65,7 +66,7 @@ fn traffic_of_peers() {
     }
 }
 
-/// A simulator that finds no planted defect would prove nothing.
+/// A simulator that misses these deliberate defects would prove nothing.
 #[test]
 fn planted_defects_are_found() {
     let found = |runs: &dyn Fn(u64) -> bool| (0..100).filter(|seed| runs(*seed)).count();
@@ -76,8 +77,8 @@ fn planted_defects_are_found() {
     let counts = [
         ("a pool without a floor", lease(lease::LeaseDefect::NoFloor)),
         ("a merge applied twice", tally(tally::TallyDefect::MergedTwice)),
-        ("a payload that is not sent again", tally(tally::TallyDefect::NotResent)),
-        ("a refund carried out twice", parts(parts::PartsDefect::RefundedTwice)),
+        ("a payload that is not resent", tally(tally::TallyDefect::NotResent)),
+        ("a refund applied twice", parts(parts::PartsDefect::RefundedTwice)),
         ("a new share at every fault", shares(shares::SharesDefect::ShareAtEveryFault)),
         ("arrears that are not charged", shares(shares::SharesDefect::NoArrears)),
     ];
@@ -87,7 +88,7 @@ fn planted_defects_are_found() {
     }
 }
 
-/// With demand above the limit, nearly everything that may pass does, with few calls to the store.
+/// With demand above the limit, nearly the whole limit is used, with few calls to the store.
 #[test]
 fn leases_cost_few_calls_and_strand_little() {
     for (nodes, demand) in [(3, 200), (3, 105), (10, 200), (10, 105)] {

@@ -1,9 +1,9 @@
-//! What all simulations share: randomness from a seed, the queue of events, links and clocks.
+//! Shared parts of all simulations: seeded randomness, the event queue, links and clocks.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Numbers from a seed (SplitMix64).
+/// Seeded random numbers (SplitMix64).
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -13,7 +13,7 @@ impl Random {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def0)
     }
 
-    /// Returns a number below `bound`; zero if that is zero.
+    /// Returns a number below `bound`, or zero if `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,23 +21,23 @@ impl Random {
         ((u128::from(mixed ^ mixed >> 31) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Returns a number from `low` to `high`.
+    /// Returns a number from `low` to `high`, inclusive.
     pub fn within(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// Returns `true` in `of` cases out of a hundred.
+    /// Returns `true` with a probability of `of` percent.
     pub fn happens_in_percent(&mut self, of: u64) -> bool {
         self.below(100) < of
     }
 
-    /// Returns one of these.
+    /// Returns a random element.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
 }
 
-/// Events in order of time; those of one instant in the order in which they were added.
+/// Events in time order. Events of the same instant keep their insertion order.
 #[derive(Debug)]
 pub struct Queue<E> {
     events: BinaryHeap<Scheduled<E>>,
@@ -52,7 +52,7 @@ struct Scheduled<E> {
 }
 
 impl<E> Ord for Scheduled<E> {
-    /// Orders the earliest as the greatest, since the heap returns that first.
+    /// Reversed, because the heap returns the greatest element first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
@@ -91,11 +91,12 @@ impl<E> Queue<E> {
     }
 }
 
-/// One direction of a connection: it delays, loses and keeps the order, as TCP with its connection lost now and then.
+/// One direction of a connection. It delays, loses messages and keeps their order, like TCP with occasional
+/// disconnects.
 #[derive(Clone, Debug)]
 pub struct SimulatedLink {
     delay: (u64, u64),
-    /// Messages lost, in percent.
+    /// Loss in percent of messages.
     loss: u64,
     /// Intervals in which nothing passes.
     cuts: Vec<(u64, u64)>,
@@ -103,7 +104,7 @@ pub struct SimulatedLink {
 }
 
 impl SimulatedLink {
-    /// Draws a link: mostly fast, sometimes slow, lossy or cut during a part of the run.
+    /// Draws a link: mostly fast, sometimes slow, lossy or cut for part of the run.
     pub fn draw(random: &mut Random, length: u64) -> Self {
         let slow = random.pick(&[200_000, 1_000_000, 1_000_000, 30_000_000]);
         let loss = random.pick(&[0, 0, 0, 2, 20]);
@@ -115,12 +116,12 @@ impl SimulatedLink {
         Self { delay: (50_000, slow), loss, cuts, last: 0 }
     }
 
-    /// Returns a link that loses nothing and takes at most half a millisecond.
+    /// Returns a link without loss and with a delay of at most 0.5 ms.
     pub fn without_loss() -> Self {
         Self { delay: (100_000, 500_000), loss: 0, cuts: Vec::new(), last: 0 }
     }
 
-    /// Returns when a message that is sent now arrives; `None` if it is lost.
+    /// Returns when a message sent now arrives. `None` if it is lost.
     pub fn deliver(&mut self, random: &mut Random, now: u64) -> Option<u64> {
         let arrives = (now + random.within(self.delay.0, self.delay.1)).max(self.last);
         let is_cut = self.cuts.iter().any(|(start, end)| (start..end).contains(&&now));
@@ -132,33 +133,33 @@ impl SimulatedLink {
     }
 }
 
-/// A clock that may be set differently, runs at a slightly different rate, and steps.
+/// A clock with its own start, a slightly different rate, and steps.
 #[derive(Clone, Debug)]
 pub struct Clock {
     start: u64,
-    /// The rate of the clock, in ten-thousandths of true time.
+    /// Rate in ten-thousandths of true time.
     rate: u64,
-    /// The steps of the clock: when, and by how much it is ahead or behind from then on.
+    /// Steps of the clock: the time and the amount of each.
     steps: Vec<(u64, i64)>,
 }
 
 impl Clock {
-    /// Returns a clock that shows `start` at zero and runs at `rate` ten-thousandths of true time.
+    /// Returns a clock that shows `start` at time zero and runs at `rate` ten-thousandths of true time.
     pub fn new(start: u64, rate: u64) -> Self {
         Self { start, rate, steps: Vec::new() }
     }
 
-    /// Draws the clock of a node: set to anything, its rate within 1 %.
+    /// Draws a node's clock: any start, and a rate within 1%.
     pub fn draw(random: &mut Random) -> Self {
         Self::new(random.below(1 << 50), random.within(9_900, 10_100))
     }
 
-    /// Lets the clock step at an instant.
+    /// Adds a step at an instant.
     pub fn step(&mut self, at: u64, by: i64) {
         self.steps.push((at, by));
     }
 
-    /// Returns what it shows at an instant of true time.
+    /// Returns the clock's reading at an instant of true time.
     pub fn shown_at(&self, now: u64) -> u64 {
         let passed = (u128::from(now) * u128::from(self.rate) / 10_000) as u64;
         let steps: i64 = self.steps.iter().filter(|(at, _)| *at <= now).map(|(_, by)| by).sum();

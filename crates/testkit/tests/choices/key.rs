@@ -7,17 +7,17 @@ use tollgate_core::{
 use tollgate_testkit::clock::TestClock;
 
 pub(crate) const SECOND: Nanos = Nanos::SECOND;
-/// The start of every test, in nanoseconds: a whole second, and not a whole minute.
+/// Start time of every test, in nanoseconds: a whole second, but not a whole minute.
 pub(crate) const START: u64 = 1_000_000_000_000;
 
 pub(crate) const fn from_millis(n: u64) -> Nanos {
     Nanos::from_millis(n)
 }
 
-/// The state of one key, its limit, and a clock.
+/// A key's state, its limit, and a clock.
 pub(crate) struct Key<A> {
     pub(crate) limit: A,
-    /// The limit that the state belongs to, if it is not `limit`.
+    /// Limits of the state, if they differ from `limit`.
     own: Option<A>,
     pub(crate) state: Vec<u64>,
     pub(crate) clock: TestClock,
@@ -26,7 +26,7 @@ pub(crate) struct Key<A> {
 impl<A: Algorithm> Key<A> {
     pub(crate) fn new(limit: A) -> Self {
         let clock = TestClock::new(START, START);
-        // Large enough for the states of all limits that a test changes to.
+        // Large enough for the states of all limits used later in a test.
         let mut state = vec![0; limit.words() + 64];
         limit.init(state.as_mut_slice(), &clock.now());
         Self { limit, own: None, state, clock }
@@ -117,7 +117,7 @@ pub(crate) fn concurrency(limit: u64) -> Concurrency {
     Concurrency::new(limit, Nanos::from_secs(30)).expect("a limit")
 }
 
-/// Runs `$test` on a new key of each algorithm, with a capacity of 10 and a rate of 10 per second, or 10 slots.
+/// Runs `$test` on a new key of each algorithm with a capacity of 10: a rate of 10 per second, or 10 slots.
 macro_rules! for_each_algorithm {
     ($test:ident) => {
         $test(Key::new(token_bucket("10/s", 10)));

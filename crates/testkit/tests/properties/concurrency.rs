@@ -22,7 +22,8 @@ impl Subject for LeaseParams {
         parameters.boxed()
     }
 
-    /// Checks that at most `limit` is admitted within any lease, since nothing is released.
+    /// Checks that at most `limit` is admitted within any lease length, because nothing is
+    /// released.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         for (nth, last) in events.iter().enumerate() {
             let inside = |at: u64| last.passes - at < self.lease.as_nanos();
@@ -69,8 +70,8 @@ fn any_acts() -> impl Strategy<Value = Vec<(u64, ScriptAct)>> {
 proptest! {
     #![proptest_config(config_with_cases(1500))]
 
-    /// Stamps are never forgotten here: the stamp of an ended lease must not affect the current
-    /// holder of its slot.
+    /// All stamps are kept here: the stamp of an ended lease must not affect the current holder of
+    /// its slot.
     #[test]
     fn renewing_and_releasing_affect_only_the_named_lease(params in LeaseParams::any_params(), start in any_start(), acts in any_acts()) {
         let (limit, mut model) = (params.limit().expect("valid"), ConcurrencyModel::new(params));
@@ -89,7 +90,7 @@ proptest! {
                     let answer = model.ask(&now, ask(Cost::new(cost)));
                     prop_assert_eq!((verdict.outcome(), verdict.taken().get()), (answer.outcome, answer.taken));
                     if answer.taken > 0 {
-                        prop_assert!(!stamps.iter().any(|&(stamp, _)| stamp == verdict.stamp()), "given twice");
+                        prop_assert!(!stamps.iter().any(|&(stamp, _)| stamp == verdict.stamp()), "the stamp was issued twice");
                         stamps.push((verdict.stamp(), answer.receipt));
                     }
                 }

@@ -18,8 +18,7 @@ impl Subject for Fixed {
         let phases = prop::sample::select(vec![Phase::Epoch, Phase::FirstRequest, Phase::Spread, Phase::Given(0)]);
         let parameters = (any_amount(), any_length(), any_debt(), any_initial(), phases);
         let parameters = parameters.prop_map(|(limit, length, max_debt, initial, phase)| {
-            // With calendar windows, which have irregular lengths, the payment of debt is
-            // approximate.
+            // Calendar windows have irregular lengths, so their debt payment is approximate.
             let max_debt = if phase == Phase::Given(0) { 0 } else { max_debt };
             let params = WindowParams { limit, length, max_debt, initial: initial.min(limit), phase };
             match params.fixed() {
@@ -34,7 +33,7 @@ impl Subject for Fixed {
         Self(WindowParams { length: old.0.length, phase: old.0.phase, max_debt: 0, ..self.0 })
     }
 
-    /// Returns windows of about the length around the start, and one each for all time before and after.
+    /// Returns windows of about this length around the start, plus one for all time before and one for all time after.
     fn clock_with_calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> CalendarClock {
         let first = start + ahead + 1;
         let mut ends = vec![first];
@@ -76,12 +75,12 @@ impl Subject for Fixed {
         to_exact(self.0.limit)
     }
 
-    /// Only steps forward begin windows.
+    /// Only forward steps start windows.
     fn after_step(&self, from: u64, to: u64) -> Exact {
         to_exact(windows_begun(from, to, self.0.length)) * to_exact(self.0.limit)
     }
 
-    /// Returns one window longer than the window, or the second that threads may differ by.
+    /// Returns one window plus the tolerance: another window, or one second of clock difference between threads.
     fn longest_reset(&self) -> u64 {
         self.0.length + self.0.length.max(Nanos::SECOND.as_nanos())
     }

@@ -39,12 +39,12 @@ impl Subject for IntervalParams {
         any_size(1 << 62).boxed()
     }
 
-    /// Checks that at most the burst plus the refill of its steps is admitted in any interval; with waits, a step at
-    /// the very beginning counts.
+    /// Checks that any interval admits at most the burst plus the refill of its steps. With waits, a step at the very
+    /// start also counts.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let period = i128::from(self.period);
         let steps_between = |from: i128, to: i128| match self.steps {
-            // The alignment is not known here, only the largest possible number of steps.
+            // The alignment is unknown here, so use the largest possible number of steps.
             Steps::FirstRequest => (to - from) / period + 1,
             Steps::Aligned(offset) => {
                 let step = |at: i128| (at - i128::from(offset.as_nanos())).div_euclid(period);
@@ -72,20 +72,19 @@ impl Subject for IntervalParams {
         to_exact(self.initial)
     }
 
-    /// Only steps forward refill.
+    /// Only forward steps refill.
     fn after_step(&self, from: u64, to: u64) -> Exact {
         to_exact(windows_begun(from, to, self.period)) * to_exact(self.refill)
     }
 
-    /// Returns the time until the largest possible debt is refilled, plus the second that threads may differ by.
+    /// Returns the refill time of the largest possible debt, plus one second of clock difference between threads.
     fn longest_reset(&self) -> u64 {
         let owed = (self.burst + self.max_debt).div_ceil(self.refill);
         (owed + 2) * self.period + Nanos::SECOND.as_nanos()
     }
 }
 
-/// Found by the property above: the alignment moved with the clock, and steps forward refilled too
-/// much.
+/// Regression: the alignment moved with the clock, and forward steps refilled too much.
 #[test]
 fn grid_of_the_first_request_survives_steps_back() {
     let burst = 57_784_698_448_605;

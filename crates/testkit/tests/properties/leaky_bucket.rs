@@ -39,7 +39,7 @@ impl Subject for LeakyParams {
         to_exact(to.saturating_sub(from)) * per_nano(self.rate)
     }
 
-    /// Returns the time until a full bucket is empty, plus the second that threads may differ by.
+    /// Returns the time to drain a full bucket, plus one second of clock difference between threads.
     fn longest_reset(&self) -> u64 {
         let outflow = ceil_nanos(&((to_exact(self.burst) + to_exact(self.max_debt)) / per_nano(self.rate)));
         outflow.saturating_add(Nanos::SECOND).as_nanos()
@@ -56,13 +56,13 @@ impl Subject for LeakyParams {
 proptest! {
     #![proptest_config(config_with_cases(1500))]
 
-    /// At most `free + cost of the first + rate × (T + 1 ns)` leaves within `T`, in the order of
-    /// arrival, and no request waits longer than allowed.
+    /// At most `free + cost of the first + rate × (T + 1 ns)` leaves within `T`, in order of
+    /// arrival. No request waits longer than allowed.
     #[test]
     fn outflow_is_steady(params in LeakyParams::any_params(), start in any_start(), script in greedy_scripts(60)) {
         let mut events = walk(&params.limit().expect("valid"), &OneClock, start, &script);
         events.retain(|event| event.passes < u64::MAX);
-        // All amounts are multiplied by the period, so that they are integers.
+        // All amounts are multiplied by the period to make them integers.
         let (count, per) = (u128::from(params.rate.count()), u128::from(params.rate.per().as_nanos()));
         for (nth, last) in events.iter().enumerate() {
             prop_assert!(last.passes - last.asked <= params.max_wait.as_nanos());

@@ -24,7 +24,7 @@ impl Subject for LogParams {
         parameters.boxed()
     }
 
-    /// Checks that at most `limit` is admitted in any window, and never closer together than the minimum gap.
+    /// Checks that any window admits at most `limit`, and that requests are never closer than the minimum gap.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         for (nth, last) in events.iter().enumerate() {
             let inside = |asked: u64| last.passes - asked < self.length;
@@ -41,13 +41,13 @@ impl Subject for LogParams {
         to_exact(self.limit)
     }
 
-    /// Returns one limit for each step back, which grants at most that.
+    /// Returns the extra amount after a step: one limit for a step back, one limit per window for a step forward.
     fn after_step(&self, from: u64, to: u64) -> Exact {
         let windows = if to < from { 1 } else { (to - from).div_ceil(self.length) };
         to_exact(windows) * to_exact(self.limit)
     }
 
-    /// Returns the window, plus the second that threads may differ by.
+    /// Returns the longer of window and gap, plus one second of clock difference between threads.
     fn longest_reset(&self) -> u64 {
         self.length.max(self.gap) + Nanos::SECOND.as_nanos()
     }

@@ -37,8 +37,8 @@ impl Subject for Slices {
         if fits { Self { precision, ..self } } else { self }
     }
 
-    /// Checks that at most the limit is admitted in any interval of the length. Up to the year 2262: the last slice
-    /// may be cut short by the end of time.
+    /// Checks that any interval of the window's length admits at most the limit. Only up to the year 2262, because the
+    /// end of time may cut the last slice short.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events = || events.iter().filter(|event| event.passes < 1 << 63);
         for last in events() {
@@ -57,12 +57,13 @@ impl Subject for Slices {
         to_exact(self.params.limit)
     }
 
-    /// Only steps forward expire anything.
+    /// Only forward steps expire charges.
     fn after_step(&self, from: u64, to: u64) -> Exact {
         to_exact(windows_begun(from, to, self.params.length)) * to_exact(self.params.limit)
     }
 
-    /// Returns one window longer than a window and a slice, or the second that threads may differ by.
+    /// Returns one window and slice plus the tolerance: another window, or one second of clock difference between
+    /// threads.
     fn longest_reset(&self) -> u64 {
         let window = self.params.length.div_ceil(self.precision) * self.precision;
         window + self.precision + window.max(Nanos::SECOND.as_nanos())

@@ -30,8 +30,8 @@ impl Subject for Sliding {
         Self(WindowParams { length: old.0.length, max_debt: 0, ..self.0 })
     }
 
-    /// Checks that at most `limit + limit / length × T` is admitted in any interval, and at most `limit` in any aligned
-    /// window. Up to the year 2262: the last window may be cut short by the end of time.
+    /// Checks that any interval admits at most `limit + limit / length × T`, and any aligned window at most `limit`.
+    /// Only up to the year 2262, because the end of time may cut the last window short.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events = events.iter().map(|event| (event.passes, event.cost)).filter(|&(at, _)| at < 1 << 63);
         let (events, length): (Vec<_>, _) = (events.collect(), self.0.length);
@@ -54,12 +54,12 @@ impl Subject for Sliding {
         to_exact(self.0.limit)
     }
 
-    /// Only steps forward begin windows.
+    /// Only forward steps start windows.
     fn after_step(&self, from: u64, to: u64) -> Exact {
         to_exact(windows_begun(from, to, self.0.length)) * to_exact(self.0.limit)
     }
 
-    /// Returns one window longer than two windows, or the second that threads may differ by.
+    /// Returns two windows plus the tolerance: another window, or one second of clock difference between threads.
     fn longest_reset(&self) -> u64 {
         2 * self.0.length + self.0.length.max(Nanos::SECOND.as_nanos())
     }

@@ -22,7 +22,7 @@ impl Subject for TokenParams {
         parameters.boxed()
     }
 
-    /// Checks that at most `burst + rate × T` is admitted in any interval `T`, up to the end of the
+    /// Checks that at most `burst + rate × T` is admitted in any interval `T`, up to the end of
     /// representable time.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events: Vec<_> = events.iter().map(|event| (event.passes, event.cost)).collect();
@@ -40,7 +40,7 @@ impl Subject for TokenParams {
         to_exact(to.saturating_sub(from)) * per_nano(self.rate)
     }
 
-    /// Returns the time to refill capacity and debt, plus the second that threads may differ by.
+    /// Returns the time to refill capacity and debt, plus one second of clock difference between threads.
     fn longest_reset(&self) -> u64 {
         let refill = ceil_nanos(&((to_exact(self.burst) + to_exact(self.max_debt)) / per_nano(self.rate)));
         refill.saturating_add(Nanos::SECOND).as_nanos()

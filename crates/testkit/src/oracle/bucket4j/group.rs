@@ -1,4 +1,4 @@
-//! The bandwidths of a limiter as our buckets, charged all or none.
+//! The bandwidths of a bucket4j limiter as our buckets, charged all or none.
 
 use serde_json::Value;
 use tollgate_core::{
@@ -9,7 +9,7 @@ use tollgate_core::{
 use super::NEVER;
 use crate::oracle::{Comparison, Fields, Read, Skip, TraceStep};
 
-/// One bandwidth: our limit and how it is refilled.
+/// One bandwidth: our limit and its refill alignment.
 #[derive(Clone)]
 pub(super) struct Bandwidth {
     limit: Ours,
@@ -18,12 +18,12 @@ pub(super) struct Bandwidth {
     period: u64,
     pub(super) capacity: u64,
     initial: u64,
-    /// For interval bandwidths, the instant of the first refill.
+    /// Instant of the first refill, for interval bandwidths.
     phase: Option<u64>,
 }
 
 impl Bandwidth {
-    /// `None` for a limit whose refill takes longer than ours allow.
+    /// `None` if the refill takes longer than our limits allow.
     pub(super) fn new(config: &Value, start: u64) -> Read<Option<Self>> {
         let (refill, period, capacity) =
             (config.count("refill_tokens")?, config.count("period_ns")?, config.count("capacity")?);
@@ -48,7 +48,7 @@ impl Bandwidth {
         let deepest = u128::from(Rate::MAX_FILL.as_nanos()) * u128::from(self.refill) / u128::from(self.period);
         let steps = (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill);
         let deepest = self.phase.map_or(u64::try_from(deepest).unwrap_or(u64::MAX), |_| steps);
-        // Debt is unbounded in bucket4j: here it is as large as possible.
+        // bucket4j's debt is unbounded: use the largest possible one.
         let Some(max_debt) = deepest.checked_sub(self.capacity) else { return Ok(None) };
         let period = Nanos::from_nanos(self.period);
         let limit = match self.phase {
@@ -72,8 +72,8 @@ impl Bandwidth {
         }
     }
 
-    /// Returns this bandwidth as the replacement of `old`, which has its id: refilled since the
-    /// last refill of `old`.
+    /// Returns this bandwidth as the replacement of `old`, which has the same id. It refills from
+    /// the last refill of `old`.
     pub(super) fn in_place_of(mut self, old: &Self, now: u64) -> Read<Option<Self>> {
         if self.phase.is_some() {
             let refilled = |phase: u64| phase + now.saturating_sub(phase) / old.period * old.period;
@@ -82,28 +82,28 @@ impl Bandwidth {
         self.with_limit()
     }
 
-    /// Returns the refill of a greedy bandwidth by `now` since the last interval of the one it
-    /// replaces, if any, rounded up.
+    /// Returns a greedy bandwidth's refill by `now`, rounded up, since the last interval of the
+    /// bandwidth that it replaces.
     pub(super) fn refilled_after(&self, old: &Self, now: u64) -> i128 {
         let since = |phase: u64| u128::from(now.saturating_sub(phase) % old.period);
         let since = old.phase.filter(|_| self.phase.is_none()).map_or(0, since);
         (since * u128::from(self.refill)).div_ceil(self.period.into()) as i128
     }
 
-    /// Returns which bandwidth of `old` one of `new` replaces: that with its id, or the only one
-    /// without an id.
+    /// Returns the index of the bandwidth in `old` that this one replaces: the one with the same
+    /// id, or the only one without an id.
     pub(super) fn index_of_replaced(&self, old: &[Self], new: &[Self]) -> Option<usize> {
         let alike = |all: &[Self]| all.iter().filter(|other| other.id == self.id).count();
         let is_clear = self.id.is_some() || (alike(old) <= 1 && alike(new) <= 1);
         old.iter().position(|other| other.id == self.id).filter(|_| is_clear)
     }
 
-    /// Returns the present of a bandwidth: its clock stands still before the first refill.
+    /// Returns the bandwidth's current time. It stands still before the first refill.
     fn clock_of_bandwidth(&self, now: u64) -> u64 {
         now.max(self.phase.unwrap_or(0))
     }
 
-    /// Returns our limit in the state recorded at `at`, or `None` if that is above capacity.
+    /// Returns our limit in the state recorded at `at`. `None` if that state is above the capacity.
     pub(super) fn load(&self, [tokens, part]: [i128; 2], at: u64, now: u64) -> Option<BandwidthStep<'_>> {
         let missing = u128::try_from(i128::from(self.capacity) - tokens).ok()?;
         let mut state = [0; 2];
@@ -130,7 +130,7 @@ impl Bandwidth {
         limit
     }
 
-    /// Returns our limit in the state of the one it replaces.
+    /// Returns our limit in the state of the limit that it replaces.
     pub(super) fn converted_from(&self, old: &BandwidthStep<'_>) -> BandwidthStep<'_> {
         let mut state = old.state;
         self.limit.convert(&old.bandwidth.limit, &mut state, &old.now());
@@ -162,12 +162,12 @@ impl BandwidthStep<'_> {
         i128::from(self.bandwidth.limit.report(&self.state, &self.now(), Cost::ONE).remaining)
     }
 
-    /// Returns whether `tokens` exceed the capacity, where ours stops at full.
+    /// Returns whether `tokens`, limited to our capacity, equal our remaining amount.
     pub(super) fn is_cut(&self, tokens: i128) -> bool {
         tokens.clamp(0, i128::from(self.bandwidth.capacity)) == self.remaining()
     }
 
-    /// Returns our wait, counted from the call.
+    /// Returns our wait, measured from the call.
     fn since_asked(&self, wait: Nanos) -> i128 {
         let wait = i128::from(wait.as_nanos());
         if wait == 0 { 0 } else { i128::from(self.now) + wait - i128::from(self.asked) }
@@ -245,7 +245,7 @@ impl Group<'_> {
         })
     }
 
-    /// Runs a blocking call, which takes its cost regardless.
+    /// Runs a blocking call, which charges its cost regardless of the limit.
     pub(super) fn run_forced(&mut self, step: &TraceStep) -> Read<Comparison> {
         self.take(Ask::Regardless(Cost::new(step.args.count("tokens")?)));
         Ok(Comparison::new().up_to_one_more("parked", step.result.read_int("parked_ns")?, self.wait(Cost::ZERO)))

@@ -46,7 +46,7 @@ const KEEPS_TOKENS: KnownDifference = KnownDifference {
     reason: "the remaining amount is kept, unchanged or in proportion; ours keeps the amount spent",
 };
 
-/// The value of bucket4j for never.
+/// bucket4j's value for never.
 const NEVER: i128 = i64::MAX as i128;
 
 /// Returns the player of a case.
@@ -64,7 +64,7 @@ fn read_bandwidths(config: &Value, start: u64) -> Read<Option<Vec<Bandwidth>>> {
 struct Bucket4j {
     /// `None` if our limit cannot be constructed.
     bandwidths: Option<Vec<Bandwidth>>,
-    /// The state after the last step, and its instant.
+    /// State after the last step, and its time.
     seen: BucketState,
     at: u64,
 }
@@ -106,7 +106,7 @@ impl Player for Bucket4j {
         }
         let seen = group.run(step)?.expect_equal("tokens", after.remaining(), group.tokens()).seen();
         let is_cut = || after.0.iter().zip(&group.0).all(|(&[tokens, _], limit)| limit.is_cut(tokens));
-        // As if ours had admitted what theirs did.
+        // Compare again as if ours had admitted the same call.
         let is_forced = || {
             let mut group = before.clone();
             let forced = group.run_forced(step);
@@ -159,9 +159,8 @@ impl Bucket4j {
         };
         let ours: Vec<_> = new.iter().map(ours).collect();
         let seen = Comparison::new().expect_equal("tokens", after.remaining(), ours).seen();
-        // The tokens of one bandwidth after a change, in bucket4j: at least the conversion of the
-        // whole tokens, at most that of one more, plus what a greedy bandwidth refilled since the
-        // last interval of its predecessor.
+        // bucket4j's tokens after a change: at least the conversion of the whole tokens, at most the conversion of one
+        // more. A greedy bandwidth adds its refill since the last interval of its predecessor.
         let is_kept = |(bandwidth, &[recorded, _]): (&Bandwidth, &[i128; 2])| {
             let Some(place) = place(bandwidth) else { return true };
             let (capacity, was) = (i128::from(bandwidth.capacity), i128::from(old[place].capacity));

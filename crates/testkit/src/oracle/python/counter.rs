@@ -1,5 +1,5 @@
-//! The sliding counter: the count of the previous window, weighted by its overlap. Both counts are
-//! recorded before each call, so no state has to be kept.
+//! The sliding counter: the previous window's count, weighted by its overlap. Both counts are
+//! recorded before each call, so the player keeps no state.
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingWindow};
 
@@ -26,7 +26,7 @@ impl Counter {
         SlidingWindow::new(amount, length).map(Self).map_err(|_| Skip::RefusedLimit)
     }
 
-    /// Returns our window with these counts, or `None` if they exceed its range.
+    /// Returns our window with these counts. `None` if they exceed its range.
     fn load(&self, counts: &Counts) -> Option<[u64; 3]> {
         let now = Now::at(counts.at);
         let mut state = [0; 3];
@@ -41,7 +41,7 @@ impl Counter {
     }
 }
 
-/// The counts recorded before a call, with its instant in nanoseconds.
+/// Counts recorded before a call, and its time in nanoseconds.
 struct Counts {
     previous: i128,
     current: i128,
@@ -64,8 +64,8 @@ impl Counts {
         self.weighted().div_euclid(self.length.into())
     }
 
-    /// Returns whether `reset` is the next change of the rounded sum, the end of the window, or now
-    /// within the precision of doubles.
+    /// Returns whether `reset` is the next change of the rounded sum, the end of the window, or
+    /// now, within the precision of doubles.
     fn is_known_reset(&self, reset_us: i128) -> bool {
         let micro = i128::from(MICRO);
         let change = (self.previous > 0).then(|| self.weighted() % i128::from(self.length) / self.previous / micro);
@@ -102,7 +102,7 @@ impl Windowed for Counter {
 }
 
 impl Counter {
-    /// Returns whether their result follows from a rounded sum of one more or one less.
+    /// Returns whether the recorded result follows from a rounded sum that is one higher or lower.
     fn is_one_off(&self, counts: &Counts, step: &TraceStep) -> Read<bool> {
         let limit = i128::from(self.0.limit());
         let is_told = |rounded: i128| {
@@ -129,7 +129,7 @@ impl Counter {
         let remaining = self.0.report(state, &now, Cost::ONE).remaining;
         let recorded = step.result.count("remaining")?;
         let told_reset = reset_us(step)? - i128::from(step.at);
-        // As for the moving window: the wait for one more than what remains.
+        // As for the moving window: the wait for one more than the remaining amount.
         let Retry::After(reset) = self.0.report(state, &now, Cost::new(remaining.saturating_add(1))).retry else {
             let seen = Comparison::new().expect_equal("remaining", recorded, remaining).seen();
             return Ok(if seen == Seen::Equal && told_reset != 0 { Seen::ByRule(&NOTHING_COUNTED) } else { seen });

@@ -1,4 +1,4 @@
-//! The fixed window, which starts with the first hit. Refused hits are counted too.
+//! The fixed window, which starts with the first hit. Refused hits also count.
 
 use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Nanos, Now, Phase};
 
@@ -16,7 +16,7 @@ pub(super) struct Fixed {
     length: u64,
 }
 
-/// The start of the window, and the hits in it, refused or not.
+/// Start of the window and the hits in it, including refused ones.
 pub(super) struct WindowHits {
     start: u64,
     count: i128,
@@ -37,7 +37,7 @@ impl Windowed for Fixed {
         let mut state = [0; 2];
         self.ours.init(&mut state, &now);
         if let Some(kept) = kept {
-            // Counts above the limit refuse no more than the limit itself.
+            // Counts above the limit have the same effect as a count at the limit.
             let used = u64::try_from(kept.count.min(self.amount)).map_err(|_| Skip::ImpossibleState)?;
             let _ = self.ours.decide(&mut state, &Now::at(kept.start), Ask::Exactly(Cost::new(used)));
         }

@@ -1,4 +1,4 @@
-//! Python's `limits` 5.8.0 with memory storage, in microseconds. Its clock is a double of seconds, which is precise
+//! Python's `limits` 5.8.0 with memory storage, in microseconds. Its clock is a double in seconds, which is precise
 //! enough for microseconds.
 //!
 //! | theirs | ours |
@@ -10,7 +10,8 @@
 //! | `get_window_stats` | a report; the reset is reported as a point in time |
 //! | `clear` | reset |
 //!
-//! Only the counts of the sliding counter are recorded; otherwise the state before a step follows from the recorded hits.
+//! Only the sliding counter's counts are recorded. For the others, the state before a step follows from the recorded
+//! hits.
 
 mod counter;
 mod fixed;
@@ -50,11 +51,10 @@ pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
 
 /// One kind of window.
 trait Windowed {
-    /// The state of a key that was hit.
+    /// State of a key that was hit.
     type Kept;
 
-    /// Runs `hit`, `test` or `get_window_stats` on ours, from the stored state of the key, and
-    /// compares.
+    /// Runs `hit`, `test` or `get_window_stats` on our limit, from the key's stored state, and compares the results.
     fn compare(&self, kept: Option<&Self::Kept>, step: &TraceStep) -> Read<Seen>;
 
     /// Returns the state after a recorded hit.
@@ -91,8 +91,7 @@ impl<W: Windowed> Player for PythonLimitsPlayer<W> {
     }
 }
 
-/// Compares the report of a window: the remaining amount, and the time until the reset, `None` if
-/// nothing is used.
+/// Compares a window's report: the remaining amount, and the time until the reset, or `None` if nothing is used.
 fn compare_stats(step: &TraceStep, remaining: u64, reset: Option<u64>) -> Read<Seen> {
     let recorded = step.result.count("remaining")?;
     let seen = Comparison::new()
@@ -102,7 +101,7 @@ fn compare_stats(step: &TraceStep, remaining: u64, reset: Option<u64>) -> Read<S
     Ok(seen.unless_rule(&NOTHING_COUNTED, || reset.is_none() && recorded == remaining))
 }
 
-/// Returns the reported reset, to the nearest microsecond, which is the precision of the double.
+/// Returns the reported reset rounded to microseconds, which is the precision of the double.
 fn reset_us(step: &TraceStep) -> Read<i128> {
     Ok((step.result.read_double("reset_time_s")? * 1e6).round() as i64 as i128)
 }

@@ -1,4 +1,4 @@
-//! The moving window: a list of instants, one for each unit of cost. Refused hits are not recorded.
+//! The moving window: a list of times, one per unit of cost. Refused hits are not recorded.
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingLog};
 
@@ -17,9 +17,9 @@ impl Moving {
         SlidingLog::new(amount, length).map(Self).map_err(|_| Skip::RefusedLimit)
     }
 
-    /// Returns our log with the instants of the admitted units.
+    /// Returns our log with the times of the admitted units.
     fn load(&self, hits: &[u64]) -> Vec<u64> {
-        // Recorded whether or not ours would have admitted them.
+        // Recorded regardless of whether our log would have admitted them.
         let writing = self.0.count_refused();
         let mut state = vec![0; writing.words()];
         for &at in hits {
@@ -37,7 +37,7 @@ impl Moving {
 }
 
 impl Windowed for Moving {
-    /// The instants of admitted units, oldest first.
+    /// Times of admitted units, oldest first.
     type Kept = Vec<u64>;
 
     fn compare(&self, kept: Option<&Vec<u64>>, step: &TraceStep) -> Read<Seen> {
@@ -46,7 +46,8 @@ impl Windowed for Moving {
         let at = step.at_nanos(MICRO)?;
         if step.op == "get_window_stats" {
             let remaining = self.0.report(state.as_slice(), &Now::at(at), Cost::ONE).remaining;
-            // The time until the oldest unit expires is the wait for one more than what remains.
+            // The time until the oldest unit expires is the wait for one more than the remaining
+            // amount.
             let reset =
                 match self.0.report(state.as_slice(), &Now::at(at), Cost::new(remaining.saturating_add(1))).retry {
                     Retry::After(wait) => Some(wait.as_nanos()),

@@ -1,6 +1,5 @@
-//! Adds relations between rules, and time: rules that replace others, rules of which one suffices,
-//! overrides that expire, rules that are enforced for no key, schedules, denials among shadow rules, and debt of calendar
-//! windows.
+//! Adds features that the plain generator leaves out: rules that replace others, rules marked `suffices`, overrides
+//! that expire, rules enforced for no key, schedules, denying shadow rules, and debt of calendar windows.
 
 use super::super::limit::{Algorithm, Limit, Windows};
 use super::super::rules::{Does, Exceed, Override, Rule};
@@ -9,11 +8,11 @@ use super::rule_sets::any_schedule;
 use super::{Rng, Trace};
 
 impl Trace {
-    /// Returns the trace with these additions to its rules. The steps stay the same.
+    /// Returns the trace with these features added to its rules. The steps stay the same.
     #[must_use]
     pub fn with_extensions(mut self, rng: &mut Rng) -> Self {
         let ids: Vec<String> = self.versions[0].rules.iter().map(|rule| rule.id.clone()).collect();
-        // A rule is enforced or a shadow rule in all versions, like `on_exceed` of the generator.
+        // A rule is enforced or a shadow rule in all versions, like the generator's `on_exceed`.
         let enforced: Vec<Option<u8>> = ids.iter().map(|_| rng.pick(&[None, None, None, Some(0), Some(100)])).collect();
         let start = self.start / 1_000_000_000;
         for rule in self.versions.iter_mut().flat_map(|version| &mut version.rules) {
@@ -47,7 +46,7 @@ impl Trace {
     }
 }
 
-/// Makes some rules that deny shadow rules, and lets some overrides of a shadow rule deny.
+/// Turns some denying rules into shadow rules, and lets some overrides of shadow rules deny.
 fn deny_in_shadow(rng: &mut Rng, rule: &mut Rule) {
     if rule.does == Does::Deny && rng.one_in(2) {
         rule.on_exceed = Exceed::Shadow;
@@ -72,7 +71,7 @@ fn go_into_debt(rng: &mut Rng, rule: &mut Rule) {
     }
 }
 
-/// Returns an override that expires during the trace, sometimes followed by another one for the same requests.
+/// Returns an override that expires during the trace, sometimes followed by another for the same requests.
 fn expiring_overrides(rng: &mut Rng, other: Override, start: u64) -> Vec<Override> {
     if rng.one_in(2) {
         return vec![other];
@@ -82,9 +81,8 @@ fn expiring_overrides(rng: &mut Rng, other: Override, start: u64) -> Vec<Overrid
     if rng.one_in(2) { vec![expiring, other] } else { vec![expiring] }
 }
 
-/// Returns whether the documents define the effect of a rule marked `suffices` beside others: not
-/// for refusals that it counts, and not for new keys that it begins, while another rule admits the
-/// request.
+/// Returns whether the documents define the effect of a rule marked `suffices` next to other rules. They do not for
+/// refusals that it counts, or for new keys that it starts, while another rule admits the request.
 fn may_suffice(rule: &Rule) -> bool {
     let counts = |limit: &Limit| {
         matches!(limit.algorithm, Algorithm::SlidingLog { count_refused: true, .. }) || limit.spent_at_first() > 0

@@ -8,7 +8,7 @@ const MICRO: u64 = 1_000;
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000_000_000;
 
-/// Returns a period that the clock of a store can represent: a multiple of `tick` nanoseconds.
+/// Returns a period that a store's clock can represent: a multiple of `tick` nanoseconds.
 fn any_period(rng: &mut Rng, tick: u64) -> u64 {
     let period = match rng.below(4) {
         0 | 1 => rng.pick(&[1, 10, 60, 3_600, 86_400, 604_800]) * SECOND,
@@ -26,18 +26,18 @@ fn count(rng: &mut Rng) -> u64 {
     }
 }
 
-/// Returns a part of a length of time, in ticks.
+/// Returns part of a duration, in whole ticks.
 fn any_part(rng: &mut Rng, whole: u64, tick: u64) -> u64 {
     (rng.between(1, whole) / rng.pick(&[1, 3, 10])).max(1).next_multiple_of(tick)
 }
 
-/// Returns a token bucket of a rule that delays.
+/// Returns a token bucket for a delaying rule.
 pub(super) fn delaying_bucket(rng: &mut Rng, tick: u64, delay: u64) -> Limit {
     let limit = any_bucket(rng, tick, Algorithm::TokenBucket { delay: Some(delay) });
     Limit { initial: None, ..limit }
 }
 
-/// Returns the longest wait of a rule that delays.
+/// Returns the longest wait of a delaying rule.
 pub(super) fn any_delay(rng: &mut Rng, tick: u64) -> u64 {
     rng.between(1, 30_000_000_000).next_multiple_of(tick)
 }
@@ -56,7 +56,7 @@ pub(super) fn any_extras(rng: &mut Rng, capacity: u64) -> (Option<u64>, Option<u
     (initial, max_debt)
 }
 
-/// Returns any limit. `alone`: the limit is never used with other parameters, so it may have a `max_wait`.
+/// Returns any limit. With `alone`, the limit is never used with other parameters, so it may have a `max_wait`.
 pub(super) fn any_limit(rng: &mut Rng, tick: u64, alone: bool) -> Limit {
     match rng.below(10) {
         0 | 1 => any_bucket(rng, tick, Algorithm::TokenBucket { delay: None }),
@@ -99,7 +99,7 @@ fn any_fixed_window(rng: &mut Rng, tick: u64) -> Limit {
     any_window(rng, tick, Algorithm::FixedWindow(windows))
 }
 
-/// Returns a calendar window without debt, which [`Trace::with_extensions`](super::Trace::with_extensions) adds.
+/// Returns a calendar window without debt. [`Trace::with_extensions`](super::Trace::with_extensions) adds debt.
 fn any_calendar_window(rng: &mut Rng) -> Limit {
     let unit = match rng.below(5) {
         0 => Unit::Hour,
@@ -143,7 +143,7 @@ fn any_concurrency(rng: &mut Rng, tick: u64) -> Limit {
     Limit { count, period: 0, algorithm, burst: None, initial: None, max_debt }
 }
 
-/// Returns the same kind of limit with some other parameters.
+/// Returns a limit of the same kind with some parameters changed.
 pub(super) fn with_changed_parameters(rng: &mut Rng, tick: u64, limit: &Limit) -> Limit {
     let mut changed = limit.clone();
     changed.count = count(rng);

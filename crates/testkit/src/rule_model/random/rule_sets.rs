@@ -5,7 +5,7 @@ use super::super::limit::{Algorithm, Limit, Windows};
 use super::super::rules::{Ban, Cost, Does, Exceed, OnChange, Override, Rule, RuleSet};
 use super::{Rng, limits};
 
-/// Returns a few versions of a rule set; the first is in force first.
+/// Returns a few versions of a rule set. The first is initially in force.
 pub fn any_versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
     let first: Vec<Rule> = (0..rng.pick(&[1, 1, 2, 3])).map(|n| any_rule(rng, tick, &format!("r{n}"))).collect();
     let mut versions = vec![RuleSet { rules: first }];
@@ -16,7 +16,7 @@ pub fn any_versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
     versions
 }
 
-/// Returns whether the rule has a `max_wait`, whose conversion to other parameters is not defined.
+/// Returns whether the rule has a `max_wait`. Its conversion to other parameters is undefined.
 fn is_fixed(rule: &Rule) -> bool {
     let sells = |limit: &Limit| matches!(limit.algorithm, Algorithm::IntervalBucket { max_wait: 1.., .. });
     matches!(&rule.does, Does::Limits(limits) if limits.iter().any(sells))
@@ -105,7 +105,7 @@ pub fn any_rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
     if is_fixed(&rule) {
         return rule;
     }
-    // Then an override belongs to a counter that never has other parameters.
+    // With `plan` in `per`, an override has a separate counter that never has other parameters.
     if rng.one_in(3) {
         rule.per.push("plan");
     }
@@ -130,8 +130,8 @@ fn any_override_effect(rng: &mut Rng, tick: u64, rule: &Rule, own: &[Limit]) -> 
     }
 }
 
-/// Returns whether an override may give the limit another count and nothing else: not where `free`
-/// was written for this count, and not for a calendar, which would get the default debt.
+/// Returns whether an override may change only the limit's count. Not if `free` was written for
+/// this count, and not for a calendar, which would get the default debt.
 const fn takes_a_count(limit: &Limit) -> bool {
     !matches!(limit.algorithm, Algorithm::LeakyBucket { .. } | Algorithm::FixedWindow(Windows::Calendar(_)))
 }

@@ -1,4 +1,4 @@
-//! The topics of a trace, by which tests choose traces.
+//! Topics of a trace. Tests select traces by topic.
 
 use super::super::limit::{Algorithm, Limit, Windows};
 use super::super::rules::{Does, Exceed, OnChange, Rule, RuleSet};
@@ -23,13 +23,12 @@ pub enum Topic {
     UnevenSlices,
     /// A log counts refusals.
     CountRefused,
-    /// A limit that nodes cannot share without a store: a log, slots, a leaky or interval bucket, a calendar window.
+    /// A limit that peers cannot share: a log, slots, a leaky or interval bucket, a calendar window.
     NotShared,
 }
 
 impl Trace {
-    /// Returns the trace without the steps of the topics in `left_out`, or `None` if a rule has
-    /// one.
+    /// Returns the trace without the steps of topics in `left_out`. `None` if a rule has such a topic.
     pub fn without_topics(mut self, left_out: &[Topic]) -> Option<Self> {
         self.steps.retain(|step| match step.act {
             Act::Commit(..) => !left_out.contains(&Topic::Commit),
@@ -89,13 +88,13 @@ fn limits_of(rule: &Rule) -> Vec<Limit> {
     limits(&rule.does).into_iter().chain(overridden).collect()
 }
 
-/// Returns whether a counter of the rule may be used with and without an override.
+/// Returns whether a counter of the rule may be used both with and without an override.
 fn is_overridden(rule: &Rule) -> bool {
     let changes = rule.overrides.iter().any(|other| matches!(other.does, Does::Limits(_) | Does::Count(_)));
     changes && !rule.per.contains(&"plan")
 }
 
-/// Returns whether a rule has other limits in another version and keeps the amount spent.
+/// Returns whether a rule has different limits in another version and keeps the spent amount.
 fn has_other_limits(versions: &[RuleSet]) -> bool {
     let mut rules = versions.iter().flat_map(|version| &version.rules);
     rules.any(|rule| {

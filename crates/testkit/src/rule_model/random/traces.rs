@@ -1,6 +1,6 @@
-//! Traces: requests and their times. Times and amounts refer to the last answer, so that the edges
-//! of limits occur: the advertised retry and one tick before it, the reset and one tick before it,
-//! all that remains and one more.
+//! Traces: requests and their times. Times and amounts refer to the last answer, so that the edge
+//! cases of limits occur: the advertised retry, the reset, and one tick before each; the remaining
+//! amount and one more.
 
 use super::super::Verb;
 use super::super::calendar::days_since_1970;
@@ -10,9 +10,9 @@ use super::{Rng, any_versions};
 /// Rules and the steps of a trace.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// The start, in nanoseconds since 1970.
+    /// Start in nanoseconds since 1970.
     pub start: u64,
-    /// Versions of the rules; the first is in force at the beginning.
+    /// Versions of the rules. The first is initially in force.
     pub versions: Vec<RuleSet>,
     /// The steps.
     pub steps: Vec<Step>,
@@ -30,53 +30,53 @@ pub struct Step {
 /// A wait.
 #[derive(Clone, Copy, Debug)]
 pub enum Pause {
-    /// None.
+    /// No wait.
     None,
-    /// This many ticks.
+    /// A number of ticks.
     Ticks(u64),
-    /// This many nanoseconds, rounded to ticks.
+    /// A number of nanoseconds, rounded to ticks.
     Nanos(u64),
-    /// Until one tick before the retry that was advertised last.
+    /// Until one tick before the last advertised retry.
     BeforeRetry,
-    /// Until that retry.
+    /// Until the last advertised retry.
     Retry,
-    /// Until one tick before the reset of this limit of the last answer.
+    /// Until one tick before the reset of this limit in the last answer.
     BeforeReset(usize),
-    /// Until that reset.
+    /// Until the reset of this limit in the last answer.
     Reset(usize),
 }
 
 /// An operation.
 #[derive(Clone, Debug)]
 pub enum Act {
-    /// A request is decided. The amount determines its cost.
+    /// Decides a request. The amount determines its cost.
     Ask(Verb, Request, Amount),
-    /// The last request is decided again.
+    /// Decides the last request again.
     Again,
-    /// The last request is peeked at.
+    /// Peeks with the last request.
     PeekAgain,
-    /// The charge made this many charges ago is refunded.
+    /// Refunds the charge made this many charges ago.
     Refund(usize),
-    /// It is settled at this amount.
+    /// Settles the charge made this many charges ago at this amount.
     Commit(usize, Amount),
-    /// Its leases are renewed.
+    /// Renews the leases of the charge made this many charges ago.
     Renew(usize),
-    /// The counters of a request are reset.
+    /// Resets the counters of a request.
     Reset(Request),
-    /// This version of the rules is put in force.
+    /// Puts this version of the rules in force.
     Put(usize),
 }
 
 /// An amount.
 #[derive(Clone, Copy, Debug)]
 pub enum Amount {
-    /// That of the rules.
+    /// The rules' own cost.
     Unsaid,
-    /// This amount.
+    /// Fixed amount.
     Exactly(u64),
-    /// What the tightest limit has left, and this much more.
+    /// The remaining amount of the tightest limit plus an offset.
     Remaining(i64),
-    /// Everything.
+    /// The largest possible amount.
     All,
 }
 
@@ -89,7 +89,7 @@ impl Trace {
     }
 }
 
-/// Returns an instant, often shortly before a clock change.
+/// Returns a start time, often shortly before a clock change.
 fn start(rng: &mut Rng, tick: u64) -> u64 {
     let (year, month, day) =
         rng.pick(&[(2026, 9, 21), (2027, 3, 27), (2027, 3, 13), (2027, 10, 30), (2027, 11, 6), (2028, 2, 28)]);

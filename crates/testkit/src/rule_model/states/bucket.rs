@@ -5,9 +5,9 @@ use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
-    /// Returns the tokens per nanosecond.
+    /// Tokens per nanosecond.
     rate: Tokens,
-    /// The amount spent at `at`.
+    /// Spent amount at `at`.
     spent: Tokens,
     at: u64,
 }

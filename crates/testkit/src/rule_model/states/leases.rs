@@ -1,4 +1,4 @@
-//! Concurrency: leases, each with its weight and its end.
+//! Concurrency: leases, each with a weight and an end.
 
 use super::super::limit::{Algorithm, Limit};
 use super::super::{Tokens, whole_tokens};
@@ -12,7 +12,7 @@ pub(super) struct Leases {
 
 #[derive(Clone, Copy, Debug)]
 struct Lease {
-    /// `None`: an amount spent under another algorithm.
+    /// `None`: an amount that was spent under another algorithm.
     number: Option<u64>,
     weight: u64,
     taken: u64,
@@ -45,7 +45,7 @@ impl Leases {
         Stamp::Lease(number, at)
     }
 
-    /// No lease lasts longer than a new one.
+    /// Adopts another lease length. Existing leases end no later than a new lease would.
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
         let Algorithm::Concurrency { lease } = limit.algorithm else { return };
         self.length = lease;
@@ -57,15 +57,15 @@ impl Leases {
         self.held.iter_mut().find(|lease| lease.number == Some(number) && at < lease.end && lease.weight > 0)
     }
 
-    /// Programs number leases by the clock. A state that was reset or converted may give out a number
-    /// again within about a microsecond.
+    /// Returns whether the stamp's number may belong to another lease. Programs number leases by the clock, so a state
+    /// that was reset or converted may reuse a number within about a microsecond.
     pub(super) fn is_ambiguous(&self, at: u64, stamp: Stamp) -> bool {
         let Stamp::Lease(number, taken) = stamp else { return false };
         let is_other = |lease: &Lease| lease.number != Some(number) && lease.taken.abs_diff(taken) < 1_000_000;
         !self.held_leases(at).any(|lease| lease.number == Some(number)) && self.held_leases(at).any(is_other)
     }
 
-    /// Releases only the lease that the stamp names.
+    /// Releases only the lease named by the stamp.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         let Some(lease) = self.find(at, stamp) else { return 0 };
         let accepted = amount.min(lease.weight);

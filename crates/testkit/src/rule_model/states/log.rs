@@ -1,4 +1,4 @@
-//! Sliding logs: the instant of every unit that passed.
+//! Sliding logs: the time of every admitted unit.
 
 use super::super::limit::{Algorithm, Limit};
 use super::super::{Tokens, ceil, floor, whole_tokens};
@@ -8,7 +8,7 @@ use super::{Stamp, When};
 pub(super) struct Log {
     length: u64,
     gap: u64,
-    /// Returns how many units are stored: the limit plus all debt.
+    /// Maximum number of stored units: the limit plus all debt.
     most: usize,
     /// Oldest first.
     units: Vec<LogUnit>,
@@ -17,8 +17,8 @@ pub(super) struct Log {
 #[derive(Clone, Copy, Debug)]
 struct LogUnit {
     at: u64,
-    /// Whether the unit belongs to a request, to which the minimum gap applies, or to the used part
-    /// of a new key or an amount spent under another algorithm.
+    /// Whether the unit belongs to a request, to which the minimum gap applies. Otherwise it is the
+    /// used part of a new key, or was spent under another algorithm.
     of_request: bool,
 }
 
@@ -57,8 +57,8 @@ impl Log {
         Stamp::Time(at)
     }
 
-    /// Keeps the units in the window, with those older than a shorter new window moved to its
-    /// beginning; or the last request, if only its gap matters.
+    /// Keeps the units in the window, moving those older than a shorter new window to its start.
+    /// Keeps only the last request if just its gap matters.
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64, tick: u64) {
         let Algorithm::SlidingLog { gap, .. } = limit.algorithm else { return };
         let oldest = (at + tick).saturating_sub(limit.period);
@@ -70,7 +70,8 @@ impl Log {
         *self = Self { length: limit.period, gap, most: ceil(limit.deepest()) as usize, units: kept };
     }
 
-    /// Removes units of that instant, those of requests first; without a stamp the oldest.
+    /// Removes units with the stamp's time, those of requests first. Without a stamp, removes the
+    /// oldest.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         let is_meant =
             |unit: &LogUnit| at < unit.at + self.length && stamp.is_none_or(|stamp| stamp == Stamp::Time(unit.at));

@@ -1,7 +1,7 @@
-//! The state of one limit of one key, with the parameters it was last charged under.
+//! State of one limit for one key, with the parameters of its last charge.
 //!
-//! A state refills and expires by the parameters that are stored with it, even if a request has
-//! others. Only an admitted charge changes them (`State::convert`).
+//! A state refills and expires by its stored parameters, even if a request has others. Only an admitted charge changes
+//! them (`State::convert`).
 
 mod bucket;
 mod leases;
@@ -22,30 +22,30 @@ use sliding::Sliding;
 use steps::Steps;
 use window::Window;
 
-/// When a condition becomes true, by time or by a release.
+/// When a condition becomes true: at a time, or on a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// From this instant on.
+    /// From this time on.
     At(u64),
     /// When a slot is released.
     OnRelease,
 }
 
-/// The part of a state from which an amount was taken, for a refund.
+/// Identifies the part of a state that was charged, for a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stamp {
-    /// No particular part: buckets.
+    /// No particular part, for buckets.
     Anywhere,
-    /// The window or slice with this end, or this instant of a log.
+    /// The window or slice with this end, or this time in a log.
     Time(u64),
-    /// The lease of this number, taken at this instant.
+    /// The lease with this number, taken at this time.
     Lease(u64, u64),
 }
 
 /// A state and the parameters it belongs to.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// The parameters it was last charged under.
+    /// Parameters of the last charge.
     pub limit: Limit,
     counted: Counted,
 }
@@ -82,12 +82,12 @@ impl State {
         Self::with_spent(limit, at, whole_tokens(limit.spent_at_first()))
     }
 
-    /// Returns the state of a limit that a known key has not used.
+    /// Returns the unused state of a limit for a known key.
     pub fn unused_state(limit: &Limit, at: u64) -> Self {
         Self::with_spent(limit, at, whole_tokens(0))
     }
 
-    /// Returns a state with `spent` used at `at`, by no request.
+    /// Returns a state in which `spent` is used at `at`, by no request.
     fn with_spent(limit: &Limit, at: u64, spent: Tokens) -> Self {
         let whole = ceil(spent);
         let counted = match limit.algorithm {
@@ -104,8 +104,8 @@ impl State {
         Self { limit: limit.clone(), counted }
     }
 
-    /// Returns the state as a request under `limit` finds it. A store does not know the calendar of windows other than
-    /// the state's own, so those have their mean length.
+    /// Returns the state as seen by a request under `limit`. A store knows the calendar of the state's own windows
+    /// only, so other windows have their mean length.
     pub fn seen_by(&self, limit: &Limit) -> Self {
         let mut seen = self.clone();
         if let Counted::Window(window) = &mut seen.counted {
@@ -119,7 +119,7 @@ impl State {
         each!(&self.counted, state => state.spent(at))
     }
 
-    /// Returns when at most `room` is spent, from `at` on.
+    /// Returns the first time from `at` on at which at most `room` is spent.
     pub fn time_until_spent(&self, at: u64, room: Tokens) -> When {
         if self.spent(at) <= room {
             return When::At(at);
@@ -127,7 +127,7 @@ impl State {
         each!(&self.counted, state => state.until(at, room))
     }
 
-    /// Returns the first instant at which the state equals that of an unused key.
+    /// Returns the first time at which the state equals an unused key's.
     pub fn is_unused_at(&self, at: u64) -> u64 {
         match (&self.counted, self.time_until_spent(at, whole_tokens(0))) {
             (Counted::Leases(leases), _) => leases.last_end(at),
@@ -137,7 +137,7 @@ impl State {
         }
     }
 
-    /// Returns the instant of the newest unit of a log.
+    /// Returns the time of the newest unit in a log.
     pub fn last_unit(&self) -> Option<u64> {
         match &self.counted {
             Counted::Log(log) => log.last(),
@@ -145,7 +145,7 @@ impl State {
         }
     }
 
-    /// Returns the instant of a step under `limit`, for a charge at `at`.
+    /// Returns the time of a step under `limit`, for a charge at `at`.
     pub fn origin_under(&self, limit: &Limit, at: u64) -> u64 {
         match (&limit.algorithm, &self.counted) {
             (Algorithm::IntervalBucket { grid: Grid::Aligned(offset), .. }, _) => *offset,
@@ -158,9 +158,8 @@ impl State {
         }
     }
 
-    /// Takes `amount` at `at` under `limit`; the caller has checked that it fits. `tick` is the
-    /// resolution of the clock in nanoseconds: the amount spent is rounded up to the resolution of
-    /// the new bucket on such a clock.
+    /// Takes `amount` at `at` under `limit`. The caller has checked that it fits. The spent amount is rounded up to the
+    /// resolution of the new bucket on a clock with a resolution of `tick` nanoseconds.
     pub fn charge(&mut self, limit: &Limit, at: u64, amount: u64, tick: u64, lease: u64) -> Stamp {
         self.convert(limit, at, tick);
         match &mut self.counted {
@@ -174,7 +173,7 @@ impl State {
         }
     }
 
-    /// Converts the amount spent to `limit`. States of the same kind keep the times of charges; otherwise the amount
+    /// Converts the spent amount to `limit`. States of the same kind keep the times of charges. Otherwise the amount
     /// counts as spent now.
     fn convert(&mut self, limit: &Limit, at: u64, tick: u64) {
         if self.limit == *limit {
@@ -207,12 +206,12 @@ impl State {
         self.limit = limit.clone();
     }
 
-    /// Refunds up to `amount` of what was taken at `stamp`, and returns the amount accepted.
+    /// Refunds up to `amount` of the charge at `stamp`. Returns the accepted amount.
     pub fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         each!(&mut self.counted, state => state.refund(at, amount, stamp))
     }
 
-    /// Extends a lease from now. `None`: there are no leases.
+    /// Extends a lease from now on. `None` if the state has no leases.
     pub fn renew(&mut self, at: u64, stamp: Stamp) -> Option<bool> {
         match &mut self.counted {
             Counted::Leases(leases) => Some(leases.renew(at, stamp)),
@@ -220,8 +219,7 @@ impl State {
         }
     }
 
-    /// Returns whether the lease of a stamp is no longer held, and another one was taken at about the
-    /// same instant.
+    /// Returns whether the stamp's lease is no longer held and another was taken at about the same time.
     pub fn is_ambiguous(&self, at: u64, stamp: Stamp) -> bool {
         match &self.counted {
             Counted::Leases(leases) => leases.is_ambiguous(at, stamp),

@@ -1,5 +1,4 @@
-//! Sliding slices: the amount taken in each slice. A slice counts until a whole window has passed
-//! since its end.
+//! Sliding slices: the amount taken in each slice. A slice counts until a whole window has passed since its end.
 
 use super::super::limit::Limit;
 use super::super::{Tokens, floor, whole_tokens};
@@ -9,7 +8,7 @@ use super::{Stamp, When};
 pub(super) struct Slices {
     length: u64,
     precision: u64,
-    /// The end of each slice and what is counted in it.
+    /// End of each slice and its count.
     counts: Vec<(u64, u64)>,
 }
 
@@ -47,7 +46,7 @@ impl Slices {
                 return When::At(end + self.length);
             }
         }
-        unreachable!("nothing is left when all slices have left")
+        unreachable!("nothing is used once all slices have expired")
     }
 
     pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
@@ -59,13 +58,13 @@ impl Slices {
         Stamp::Time(end)
     }
 
-    /// Counts that have left the shorter window stay expired.
+    /// Adopts other slices of the same length. Expired counts stay expired.
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
         let (precision, slices) = limit.slices();
         *self = Self { length: precision * slices, precision, counts: self.slices_inside(at).copied().collect() };
     }
 
-    /// Refunds in the slice of the taking, if that still counts; without a stamp, in the current one.
+    /// Refunds in the slice of the charge if it still counts. Without a stamp, refunds in the current slice.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         let present = self.present_end(at);
         let length = self.length;

@@ -1,4 +1,4 @@
-//! Sliding windows: the count of the current window, and that of the previous one in proportion to
+//! Sliding windows: the current window's count, plus the previous window's count in proportion to
 //! its overlap.
 
 use super::super::limit::first_instant;
@@ -8,7 +8,7 @@ use super::{Stamp, When};
 #[derive(Clone, Debug)]
 pub(super) struct Sliding {
     length: u64,
-    /// Returns the index of the current window.
+    /// Index of the current window.
     window: u64,
     present: u64,
     previous: u64,
@@ -34,7 +34,7 @@ impl Sliding {
         (self.window + 1) * self.length
     }
 
-    /// Returns the count of the window before the one around `at`.
+    /// Returns the count of the window before the one that contains `at`.
     pub(super) fn previous_count(&self, at: u64) -> u64 {
         self.advanced_to(at).previous
     }
@@ -55,8 +55,8 @@ impl Sliding {
         Stamp::Time(self.end())
     }
 
-    /// Refunds in the window of the taking, if that still counts; without a stamp, in the current
-    /// one.
+    /// Refunds in the window of the charge if it still counts. Without a stamp, refunds in the
+    /// current window.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         *self = self.advanced_to(at);
         let end = self.end();

@@ -8,9 +8,9 @@ use super::{Stamp, When};
 pub(super) struct Steps {
     pub(super) grid: Grid,
     period: u64,
-    /// The refill of a step.
+    /// Tokens per step.
     refill: u64,
-    /// The instant of a step.
+    /// Time of one step.
     origin: u64,
     /// The debt at `at`.
     owed: u64,
@@ -47,8 +47,8 @@ impl Steps {
         )
     }
 
-    /// Returns the instant of a step for a charge at `at`: a grid that starts with the first
-    /// request starts again when nothing is owed.
+    /// Returns the time of a step for a charge at `at`. A grid that starts with the first request
+    /// restarts when nothing is owed.
     pub(super) fn origin_for(&self, at: u64) -> u64 {
         if self.grid == Grid::FirstRequest && self.owed_at(at) == 0 { at } else { self.origin }
     }

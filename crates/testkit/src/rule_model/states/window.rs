@@ -1,8 +1,8 @@
-//! Fixed windows: a count and its window. An excess over the limit counts in the following windows,
-//! `limit` of it in each.
+//! Fixed windows: a count and its window. An excess over the limit counts in the following windows, `limit` of it in
+//! each.
 //!
-//! A store knows the calendar window of a request, but not the ones that follow it, and not those of another calendar that
-//! the key was charged under. Where these matter, they have the mean length of the unit.
+//! A store knows the calendar window of a request, but neither the following windows nor those of another calendar
+//! under which the key was charged. Where these matter, they have the mean length of the unit.
 
 use super::super::limit::{Limit, Windows};
 use super::super::{Tokens, floor, whole_tokens};
@@ -12,12 +12,12 @@ use super::{Stamp, When};
 pub(super) struct Window {
     pub(super) windows: Windows,
     length: u64,
-    /// Returns how much debt one window pays.
+    /// Amount of debt that one window pays off.
     limit: u64,
     used: u64,
-    /// The end of the window that `used` is counted in.
+    /// End of the window in which `used` is counted.
     end: u64,
-    /// Whether the windows after that one have the mean length of the calendar.
+    /// Whether later windows have the mean length of the calendar.
     pub(super) is_estimated: bool,
 }
 
@@ -29,7 +29,7 @@ impl Window {
         new
     }
 
-    /// Returns the end of the window around `at`, if it does not depend on the previous one.
+    /// Returns the end of the window that contains `at`, if it does not depend on the previous one.
     fn end_around(&self, at: u64) -> u64 {
         match self.windows {
             Windows::Epoch | Windows::Spread => at - at % self.length + self.length,
@@ -38,7 +38,7 @@ impl Window {
         }
     }
 
-    /// Returns the end of the window that begins at `start`.
+    /// Returns the end of the window that starts at `start`.
     fn next_end(&self, start: u64) -> u64 {
         match self.windows {
             Windows::Calendar(calendar) if !self.is_estimated => calendar.window(start).1,
@@ -46,7 +46,7 @@ impl Window {
         }
     }
 
-    /// Returns the amount used at `at`, and the end of its window.
+    /// Returns the amount used at `at` and the end of its window.
     fn used_and_end(&self, at: u64) -> (u64, u64) {
         let (mut used, mut end) = (self.used, self.end);
         while at >= end && used > 0 {
@@ -61,7 +61,7 @@ impl Window {
 
     pub(super) fn until(&self, at: u64, room: Tokens) -> When {
         let (used, end) = self.used_and_end(at);
-        // A wait beyond the current window is an estimate where windows are of unequal length.
+        // A wait beyond the current window is an estimate if windows have unequal lengths.
         let further = (used - floor(room) - 1) / self.limit;
         When::At(end + further * self.length)
     }
@@ -77,7 +77,7 @@ impl Window {
         (self.limit, self.is_estimated) = (limit.count, false);
     }
 
-    /// Refunds only in the window of the taking.
+    /// Refunds only in the window of the charge.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         let (used, end) = self.used_and_end(at);
         if stamp.is_some_and(|stamp| stamp != Stamp::Time(end)) {

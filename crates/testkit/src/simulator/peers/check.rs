@@ -6,11 +6,11 @@ use tollgate_core::Rate;
 
 use super::{MILLI, PeersOutcome, PeersSimulation, SECOND, TICK};
 
-/// After this long without frames a node knows that a link is cut: a second, and some ticks.
+/// Silence after which a node has noticed a cut link: a second plus some ticks.
 const NOTICED: u64 = 1_500 * MILLI;
 
 impl PeersSimulation {
-    /// Checks that a node that decides under a `strict` rule during a partition is on the side of the majority.
+    /// Checks that a node that decides a `strict` rule during a partition is on the majority side.
     pub(super) fn check_majority(&mut self, now: u64, host: usize) {
         let Some((start, end, side)) = self.partition.as_ref().filter(|_| self.is_strict) else { return };
         if now < start + NOTICED || now >= *end {
@@ -25,7 +25,7 @@ impl PeersSimulation {
         }
     }
 
-    /// Checks a run that has ended.
+    /// Checks a finished run.
     pub(super) fn check(mut self, end: u64) -> Result<PeersOutcome, String> {
         for process in self.hosts.iter().filter_map(|host| host.process.as_ref()) {
             self.faults.forgiven = self.faults.forgiven.max(process.table.counts().forgiven);
@@ -42,22 +42,22 @@ impl PeersSimulation {
         Ok(self.outcome)
     }
 
-    /// Returns how long an amount that one node took may be unknown to another that is linked.
+    /// Returns how long a charge may be unknown to another linked node.
     fn delta(&self) -> u64 {
         self.longest_lag.max(self.net.round_trip()) + TICK
     }
 
-    /// Returns how long an amount that a node took before it crashed may have been unknown to all others.
+    /// Returns how long a crashed node's charge may have been unknown to all others.
     fn unsent(&self) -> u64 {
         self.net.longest_cut() + self.faults.longest_pause + NOTICED
     }
 
-    /// Checks the excess of a bucket: every decider sees everything except what the others took within `δ` and what
-    /// was lost. A clock may be 1 % fast.
+    /// Checks the excess of a bucket. Every deciding node sees all charges except the others' last `δ` and lost ones. A
+    /// clock may be 1% fast.
     fn check_bucket(&mut self, rate: Rate) -> Result<(), String> {
         let others = (self.deciders.len() as u64).saturating_sub(1);
         let each = self.capacity + refill(rate, self.delta());
-        // A crash loses what was unsent, and a snapshot what only one of two sides knew.
+        // A crash loses unsent charges, and a snapshot those that only one of two sides knew.
         let lost = (self.faults.crashes + self.faults.heals) * (self.capacity + refill(rate, self.unsent()))
             + self.faults.joined_without * each
             + self.faults.forgiven;
@@ -83,7 +83,7 @@ impl PeersSimulation {
             *windows.entry(at / self.window).or_default() += cost;
         }
         let others = self.deciders.len() as u64 + self.faults.crashes + self.faults.heals + self.faults.joined_without;
-        // A clock that is set shows another window.
+        // A clock step leads into another window.
         let bound = self.capacity * others.max(1) * (2 + self.delta() / self.window) * (1 + self.faults.steps);
         match windows.values().max() {
             Some(most) if *most > bound => Err(format!("{most} in a window, at most {bound}")),
@@ -91,7 +91,7 @@ impl PeersSimulation {
         }
     }
 
-    /// Checks that no debt exceeds what the nodes can take within about a second, before they see each other's charges.
+    /// Checks that no debt exceeds the charges that nodes can make within about a second, before they see each other's.
     fn check_debt(&self, rate: Rate) -> Result<(), String> {
         let others = self.deciders.len() as u64;
         let recent = SECOND + self.longest_transit + 2 * TICK;
@@ -105,7 +105,7 @@ impl PeersSimulation {
         Ok(())
     }
 
-    /// Checks that, after a while without requests, all views are equal except for what was taken within one `δ`.
+    /// Checks that after a quiet period all views are equal, except for charges within one `δ`.
     fn check_views(&self, rate: Rate, end: u64) -> Result<(), String> {
         let views: Vec<(usize, u64)> = self
             .hosts
@@ -120,7 +120,7 @@ impl PeersSimulation {
             + (self.faults.heals + self.faults.joined_without) * self.capacity
             + self.faults.forgiven;
         let order = most_taken(&self.history, self.delta()) + refill(rate, self.delta());
-        // Clocks that differ by 2 % refill differently since the last request.
+        // Clocks that differ by 2% have refilled differently since the last request.
         let drift = refill(rate, (end - self.history.last().map_or(0, |last| last.0)) / 50) + most / 50 + 2;
         let bound = order + drift + lost;
         if most - least > bound {
@@ -140,7 +140,7 @@ fn refill(rate: Rate, time: u64) -> u64 {
     (u128::from(time) * u128::from(rate.count())).div_ceil(u128::from(rate.per().as_nanos())) as u64
 }
 
-/// Returns the most that was admitted within `time`.
+/// Returns the largest amount admitted within `time`.
 fn most_taken(history: &[(u64, u64)], time: u64) -> u64 {
     let (mut first, mut sum, mut most) = (0, 0, 0);
     for (at, cost) in history {

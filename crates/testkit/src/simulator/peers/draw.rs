@@ -1,4 +1,4 @@
-//! What a run consists of, drawn from its seed.
+//! Draws the parameters, faults and requests of a run from its seed.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ impl PeersSimulation {
         run
     }
 
-    /// Makes a run without faults and requests: all hosts start within a moment.
+    /// Creates a run without faults or requests. All hosts start at about the same time.
     pub(super) fn bare(mut random: Random, hosts: usize, defect: PeersDefect) -> Self {
         let capacity = random.pick(&[1, 4, 10, 50, 200]);
         let (limit, rate, window) = draw_limit(&mut random, capacity);
@@ -79,14 +79,14 @@ impl PeersSimulation {
         }
     }
 
-    /// Replaces the limit by a token bucket.
+    /// Replaces the limit with a token bucket.
     pub(super) fn set_bucket(&mut self, rate: u64, burst: u64) {
         let rate = Rate::per_second(rate).unwrap_or_else(|error| panic!("{error}"));
         let bucket = TokenBucket::new(rate, burst).unwrap_or_else(|error| panic!("{error}"));
         (self.limits, self.capacity, self.rate, self.window) = (Limit::from(bucket).into(), burst, Some(rate), 0);
     }
 
-    /// Splits the network in two for a while, and nothing else.
+    /// Draws a run whose only fault is a temporary partition into two sides.
     fn draw_partition(&mut self) {
         let hosts = self.hosts.len();
         let start = 3 * SECOND + self.random.below(SECOND);
@@ -107,7 +107,7 @@ impl PeersSimulation {
         if self.random.happens_in_percent(50) {
             let (rate, burst) = (self.random.pick(&[4, 50, 200]), self.random.pick(&[4, 10, 50]));
             self.set_bucket(rate, burst);
-            // Both sides are asked for more than the limit.
+            // Both sides get more requests than the limit admits.
             let count = (2 * rate * long / SECOND).min(2_000);
             for number in 0..2 * count {
                 let host = self.random.below(hosts as u64) as usize;
@@ -116,8 +116,8 @@ impl PeersSimulation {
         }
     }
 
-    /// One node leaves and comes back while the others take steadily, and nothing else. Little refills, so what a node lacks stays
-    /// visible.
+    /// Draws a run in which one node leaves and returns while the others charge steadily, without other faults. Little
+    /// refills, so missing charges stay visible.
     fn draw_join(&mut self) {
         self.set_bucket(1, 500);
         let hosts = self.hosts.len() as u64;
@@ -195,7 +195,7 @@ impl PeersSimulation {
     }
 }
 
-/// Draws one of the four algorithms; returns the rate of a bucket or the length of a window.
+/// Draws one of the four algorithms. Returns the rate of a bucket or the length of a window.
 fn draw_limit(random: &mut Random, burst: u64) -> (Limit, Option<Rate>, u64) {
     let valid = |limit: Result<Limit, LimitError>| limit.unwrap_or_else(|error| panic!("{error}"));
     if random.happens_in_percent(75) {

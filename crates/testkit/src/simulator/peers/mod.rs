@@ -2,11 +2,11 @@
 //!
 //! Each run has one key and one rule, `eventual` or `strict`. Frames are encoded and decoded. The checks (`check.rs`):
 //!
-//! - no delta is applied twice by a node, and none is skipped;
-//! - what was admitted in every interval is at most `B + r·T + E`;
-//! - after a while without requests, the views of all nodes are equal but for what was taken within one tick and round trip;
-//! - no view owes more than what nodes may take within a second of each other;
-//! - during a partition, a side without a majority decides nothing under a `strict` rule.
+//! - no node applies a delta twice or skips one;
+//! - every interval admits at most `B + r·T + E`;
+//! - after a quiet period, the views of all nodes are equal, except for charges within one tick and round trip;
+//! - no view owes more than the nodes can charge within a second of each other;
+//! - during a partition, the minority side decides nothing under a `strict` rule.
 
 mod check;
 mod draw;
@@ -32,24 +32,24 @@ use node::Host;
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 const TICK: u64 = 100 * MILLI;
-/// How often nodes exchange which of them are alive, and how long that information is used.
+/// How often nodes exchange lists of live nodes, and how long such an entry stays valid.
 const GOSSIP: u64 = 500 * MILLI;
 const ALIVE: u64 = 3 * SECOND;
 /// How often a node tries to open a link.
 const DIAL: u64 = 150 * MILLI;
-/// The time without requests at the end of a run.
+/// Quiet period at the end of a run.
 const QUIET: u64 = 5 * SECOND;
 
-/// A defect to plant, which the checks have to find.
+/// A deliberate defect, which the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeersDefect {
-    /// The protocol as it is.
+    /// The unchanged protocol.
     None,
-    /// The vector of a snapshot is read after the walk, so that what is applied in between is missing.
+    /// The vector of a snapshot is read after the walk, so deltas applied in between are lost.
     VectorAfterWalk,
-    /// A side without a majority strikes silent members from its count.
+    /// A minority removes silent members from its count.
     MinorityStrikes,
-    /// A delta older than a second is charged as if it were recent, and makes debt.
+    /// A delta older than a second is charged as if it were recent, and creates debt.
     OldDeltaMakesDebt,
 }
 
@@ -70,26 +70,26 @@ enum PeersEvent {
     Step { host: usize, by: i64 },
 }
 
-/// What a run did, for figures.
+/// Figures of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PeersOutcome {
-    /// The tokens that were admitted.
+    /// Admitted tokens.
     pub admitted: u64,
-    /// Frames, and their bytes with the length before each.
+    /// Number of frames.
     pub frames: u64,
-    /// See `frames`.
+    /// Bytes of all frames with their length prefixes.
     pub bytes: u64,
-    /// Deltas that were applied.
+    /// Applied deltas.
     pub deltas: u64,
-    /// Snapshots that were merged.
+    /// Merged snapshots.
     pub snapshots: u64,
-    /// The most that was admitted beyond `B + r·T` in any interval, rounded up.
+    /// Largest amount admitted beyond `B + r·T` in any interval, rounded up.
     pub excess: u64,
-    /// The bound of that.
+    /// Upper bound on `excess`.
     pub bound: u64,
 }
 
-/// One run.
+/// One simulation run.
 #[derive(Debug)]
 pub struct PeersSimulation {
     random: Random,
@@ -102,18 +102,18 @@ pub struct PeersSimulation {
     rate: Option<Rate>,
     window: u64,
     is_strict: bool,
-    /// The whole network in two halves: from when, until when, and the hosts of the first.
+    /// A partition into two sides: start, end, and the hosts of the first side.
     partition: Option<(u64, u64, BTreeSet<usize>)>,
     defect: PeersDefect,
     ring_bytes: usize,
     length: u64,
-    /// From when on frames are counted, until the time without requests begins.
+    /// Time from which frames are counted, until the quiet period.
     counted_from: u64,
     next_id: u64,
-    /// Whether members are wrong now and then.
+    /// Whether member lists are sometimes wrong.
     wrong_members: bool,
     duplicates: bool,
-    // What happened.
+    // Recorded during the run.
     history: Vec<(u64, u64)>,
     deciders: BTreeSet<NodeId>,
     applied: BTreeSet<(NodeId, NodeId, u64)>,
@@ -122,25 +122,25 @@ pub struct PeersSimulation {
     worst_debt: u64,
     faults: Faults,
     outcome: PeersOutcome,
-    /// Requests on their way to the home, by number: the host that made each, and the one that has to get the answer.
+    /// Requests in flight to the home, by number, with the host that gets the answer.
     asks: BTreeMap<u64, usize>,
     next_ask: u64,
     violation: Option<String>,
 }
 
-/// The faults of a run that add to its bound.
+/// Faults of a run that add to its bound.
 #[derive(Clone, Copy, Debug, Default)]
 struct Faults {
     crashes: u64,
-    /// Snapshots that were merged into the state of a ready node.
+    /// Snapshots merged into the state of a ready node.
     heals: u64,
-    /// How often a wall clock was set.
+    /// Number of wall clock steps.
     steps: u64,
     /// Nodes that became ready without a snapshot although others were ready.
     joined_without: u64,
-    /// The longest pause of a host.
+    /// Longest pause of a host.
     longest_pause: u64,
-    /// The most that was too old to be charged, over all nodes.
+    /// Largest amount on any node that was too old to be charged.
     forgiven: u64,
 }
 
@@ -148,7 +148,7 @@ impl PeersSimulation {
     /// Runs to the end and checks.
     ///
     /// # Errors
-    /// What does not hold.
+    /// If a check fails.
     pub fn run(mut self) -> Result<PeersOutcome, String> {
         let end = self.length + QUIET;
         while let Some((now, event)) = self.queue.pop() {
@@ -164,7 +164,7 @@ impl PeersSimulation {
     }
 
     fn on(&mut self, now: u64, event: PeersEvent) {
-        // On a paused host everything waits, and then happens in order.
+        // On a paused host, events wait and then happen in order.
         let host = match &event {
             PeersEvent::Timer { host, .. } | PeersEvent::LinkUp { host, .. } | PeersEvent::LinkDown { host, .. } => {
                 Some(*host)
@@ -226,14 +226,14 @@ impl PeersSimulation {
         if self.hosts[host].process.is_some() {
             return;
         }
-        // Ids are random, so that any node may have the lowest.
+        // Ids are random, so any node may have the lowest.
         let id = NodeId(self.random.below(1 << 40) << 16 | self.next_id);
         self.next_id += 1;
         self.hosts[host].start(now, id, &self.limits, self.ring_bytes);
         self.pass(now, host, MeshEvent::Timer);
     }
 
-    /// Ends a process. The others notice it at once, or by its silence.
+    /// Ends a process. The others notice immediately, or by its silence.
     fn stop(&mut self, now: u64, host: usize, silently: bool) {
         let Some(process) = self.hosts[host].process.take() else { return };
         if process.mesh.state() != MemberState::Leaving {
@@ -266,7 +266,7 @@ impl PeersSimulation {
         self.queue.add(at, PeersEvent::LinkUp { host: other, other: one, number });
     }
 
-    /// Closes a link as one side sees it, and notifies that side.
+    /// Closes one side of a link and notifies that side.
     fn close(&mut self, now: u64, host: usize, other: usize) {
         if !self.net.close(host, other) {
             return;
@@ -282,7 +282,7 @@ impl PeersSimulation {
         }
     }
 
-    /// Passes the list of live nodes from node to node, wherever frames would pass.
+    /// Passes the lists of live nodes along, wherever frames can pass.
     fn gossip(&mut self, now: u64) {
         self.queue.add(now + GOSSIP, PeersEvent::Gossip);
         let hosts = self.hosts.len();
@@ -291,7 +291,7 @@ impl PeersSimulation {
                 continue;
             }
             for from in (0..hosts).filter(|from| *from != to) {
-                // In large clusters each node hears a few others at a time.
+                // In large clusters each node hears only a few others at a time.
                 if (hosts > 20 && self.random.happens_in_percent(80)) || self.net.cut_until(from, to, now).is_some() {
                     continue;
                 }
@@ -334,7 +334,7 @@ impl PeersSimulation {
         members
     }
 
-    /// Passes an event to the mesh of a host and carries out what it says.
+    /// Passes an event to a host's mesh and performs the resulting actions.
     fn pass(&mut self, now: u64, host: usize, event: MeshEvent) {
         let local = self.hosts[host].now(now);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
@@ -349,7 +349,7 @@ impl PeersSimulation {
                     }
                 }
                 Action::Homes(_) => {}
-                // Before the first request a node that joins misses nothing.
+                // Before the first request, a joining node misses nothing.
                 Action::Ready { complete } => {
                     self.faults.joined_without += u64::from(!complete && !self.history.is_empty());
                 }
@@ -402,7 +402,7 @@ impl PeersSimulation {
         let Some(peer) = self.net.peer(to, from) else { return };
         let mut frame = match wire::decode(bytes) {
             Ok(Some((frame, length))) if length == bytes.len() => frame,
-            other => return self.violation = Some(format!("a frame is not decoded: {other:?}")),
+            other => return self.violation = Some(format!("a frame was not decoded: {other:?}")),
         };
         match &mut frame {
             Frame::Ask(_) | Frame::Answer(_) => return self.arrive_ask(now, from, to, frame),
@@ -428,7 +428,7 @@ impl PeersSimulation {
         let after = receiver.mesh.counts();
         if after.snapshots > before.snapshots {
             self.outcome.snapshots += 1;
-            // A node that is ready already merges two states of which each lacks something.
+            // A ready node merges two states that may both lack charges.
             self.faults.heals += u64::from(was_ready);
         }
         if after.applied > before.applied
@@ -439,7 +439,7 @@ impl PeersSimulation {
         }
     }
 
-    /// Records that a node applied a delta, and reports a violation if it had applied it before.
+    /// Records that a node applied a delta. Reports a violation if the delta was already applied.
     fn applied_delta(&mut self, now: u64, own: NodeId, host: usize, origin: NodeId, seq: u64, lag: u64) {
         self.outcome.deltas += 1;
         if !self.applied.insert((own, origin, seq)) {
@@ -453,7 +453,7 @@ impl PeersSimulation {
         }
     }
 
-    /// Makes a request for the key at a place; only those for the first are checked.
+    /// Makes a request for the key with this index. Only requests for the first key are checked.
     fn request(&mut self, now: u64, host: usize, cost: u64, place: u32) {
         if self.hosts[host].paused_until > now {
             return;
@@ -494,7 +494,7 @@ impl PeersSimulation {
         let ask = match frame {
             Frame::Ask(ask) => ask,
             Frame::Answer(Answer { id, .. }) => {
-                // Through the node that passed it on, back to where it was made.
+                // Back to the origin through the relaying node.
                 self.asks.remove(&id);
                 return;
             }
@@ -514,7 +514,7 @@ impl PeersSimulation {
         }
     }
 
-    /// Notes a decision of a host.
+    /// Records a host's decision.
     fn decided(&mut self, now: u64, host: usize, admitted: bool, cost: u64, urgent: bool) {
         if admitted {
             self.history.push((now, cost));

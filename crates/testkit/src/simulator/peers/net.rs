@@ -1,4 +1,4 @@
-//! The network between hosts: delays, cuts in one or both directions, and connections that keep the order of frames.
+//! The network between hosts: delays, cuts in one or both directions, and connections that preserve frame order.
 
 use tollgate_peers::NodeId;
 
@@ -8,9 +8,9 @@ use super::super::Random;
 #[derive(Debug)]
 pub(super) struct Net {
     hosts: usize,
-    /// For each ordered pair of hosts.
+    /// One per ordered pair of hosts.
     directions: Vec<Direction>,
-    /// For each unordered pair, at the place of the ordered one with the lower host first.
+    /// One per unordered pair, at the index of the ordered pair with the lower host first.
     sessions: Vec<Session>,
 }
 
@@ -18,18 +18,18 @@ pub(super) struct Net {
 struct Direction {
     delay: (u64, u64),
     cuts: Vec<(u64, u64)>,
-    /// When the last frame arrives.
+    /// Arrival time of the last frame.
     last: u64,
 }
 
-/// A connection, as each side sees it.
+/// A connection, as seen by each side.
 #[derive(Clone, Copy, Debug, Default)]
 struct Session {
-    /// Counts the connections of this pair: a frame of an earlier one is lost.
+    /// Number of connections of this pair so far. Frames of earlier connections are lost.
     number: u64,
-    /// Whether it is open for the lower and for the higher host.
+    /// Whether the connection is open for the lower and the higher host.
     is_up: [bool; 2],
-    /// The processes on the lower and on the higher host.
+    /// Processes on the lower and the higher host.
     nodes: [Option<NodeId>; 2],
 }
 
@@ -43,18 +43,18 @@ impl Net {
         Self { hosts, directions: directions.collect(), sessions: vec![Session::default(); hosts * hosts] }
     }
 
-    /// Lets nothing pass from one host to another from `start` to `end`.
+    /// Cuts the direction from one host to another from `start` to `end`.
     pub(super) fn cut(&mut self, from: usize, to: usize, start: u64, end: u64) {
         self.directions[from * self.hosts + to].cuts.push((start, end));
     }
 
-    /// Returns when the cut ends that lies over this instant, if there is one.
+    /// Returns the end of the cut at this instant, if there is one.
     pub(super) fn cut_until(&self, from: usize, to: usize, now: u64) -> Option<u64> {
         let cuts = &self.directions[from * self.hosts + to].cuts;
         cuts.iter().filter(|(start, end)| (start..end).contains(&&now)).map(|(_, end)| *end).max()
     }
 
-    /// Returns when what is sent now arrives. What is sent during a cut is sent again after it.
+    /// Returns the arrival time of a frame sent now. Frames sent during a cut are resent after it.
     pub(super) fn arrival(&mut self, random: &mut Random, from: usize, to: usize, now: u64, extra: u64) -> u64 {
         let mut sent = now;
         while let Some(end) = self.cut_until(from, to, sent) {
@@ -95,7 +95,7 @@ impl Net {
         session.number
     }
 
-    /// Returns the process on the other side of the last connection.
+    /// Returns the process at the other end of the last connection.
     pub(super) fn peer(&mut self, own: usize, other: usize) -> Option<NodeId> {
         self.session(own, other).nodes[usize::from(other > own)]
     }
@@ -106,13 +106,13 @@ impl Net {
         cuts.map(|(start, end)| end - start).max().unwrap_or(0)
     }
 
-    /// Returns the number of the connection that is open as `own` sees it.
+    /// Returns the number of the connection that `own` considers open.
     pub(super) fn number(&mut self, own: usize, other: usize) -> Option<u64> {
         let session = self.session(own, other);
         session.is_up[usize::from(own > other)].then_some(session.number)
     }
 
-    /// Closes the connection as `own` sees it; returns whether it was open.
+    /// Closes the connection on `own`'s side. Returns whether it was open.
     pub(super) fn close(&mut self, own: usize, other: usize) -> bool {
         std::mem::replace(&mut self.session(own, other).is_up[usize::from(own > other)], false)
     }

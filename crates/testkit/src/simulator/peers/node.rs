@@ -11,13 +11,13 @@ use tollgate_peers::table::{Charge, SharedLimits, Table, Verb};
 
 use super::super::{Clock, Random};
 
-/// A host, on which at most one process runs at a time.
+/// A host that runs at most one process at a time.
 #[derive(Debug)]
 pub(super) struct Host {
     pub(super) process: Option<Process>,
     pub(super) mono: Clock,
     pub(super) wall: Clock,
-    /// Until when nothing happens on it.
+    /// Time until which the host is paused.
     pub(super) paused_until: u64,
 }
 
@@ -28,9 +28,9 @@ pub(super) struct Process {
     pub(super) table: Arc<Table>,
     pub(super) mesh: Mesh,
     pub(super) limits: Arc<SharedLimits>,
-    /// The earliest timer that is scheduled, by true time.
+    /// Earliest scheduled timer, in true time.
     pub(super) timer_at: Option<u64>,
-    /// The last sign of life of every node that it knows of: when, its host and its state.
+    /// Last sign of life of every known node: time, host and state.
     pub(super) seen: BTreeMap<NodeId, (u64, usize, MemberState)>,
 }
 
@@ -59,7 +59,8 @@ impl Process {
         self.mesh.state() == MemberState::Ready
     }
 
-    /// Decides a request here; returns whether it is admitted, and whether much is unsent.
+    /// Decides a request locally. Returns whether it is admitted and whether many charges are
+    /// unsent.
     pub(super) fn decide(&self, now: &Now<'_>, key: Fingerprint, cost: u64) -> (bool, bool) {
         let ask = Ask::Exactly(Cost::new(cost));
         let charge = Charge { key, limits: &self.limits, ask, stamps: None };
@@ -67,7 +68,7 @@ impl Process {
         (decided.admitted, decided.urgent)
     }
 
-    /// Returns the members that this node believes to be alive.
+    /// Returns the members that this node considers alive.
     pub(super) fn members(&self, at: u64, alive_for: u64) -> Vec<Member> {
         let alive = self.seen.iter().filter(|(_, (seen, ..))| at <= seen + alive_for);
         alive

@@ -1,13 +1,13 @@
-//! Measures what replication costs, and how much it admits beyond the limit, without faults, by the number of nodes.
+//! Measures the replication traffic and the excess without faults, by node count.
 
 use super::{MILLI, PeersDefect, PeersEvent, PeersOutcome, PeersSimulation, SECOND};
 use crate::simulator::Random;
 
-/// How long requests are made, in seconds.
+/// Duration of the requests in seconds.
 pub const SECONDS: u64 = 5;
-/// The requests per second and node.
+/// Requests per second and node.
 pub const REQUESTS: u64 = 200;
-/// The keys that they are spread over.
+/// Number of keys that the requests are spread over.
 pub const KEYS: u64 = 1_000;
 
 const START: u64 = 3 * SECOND;
@@ -21,7 +21,7 @@ fn without_faults(hosts: usize) -> PeersSimulation {
     run
 }
 
-/// Makes a run in which every node makes [`REQUESTS`] per second for one of [`KEYS`] keys, all of which pass.
+/// Creates a run in which every node makes [`REQUESTS`] per second for [`KEYS`] keys. All requests are admitted.
 pub fn traffic(hosts: usize) -> PeersSimulation {
     let mut run = without_faults(hosts);
     run.set_bucket(1_000, 1_000);
@@ -35,8 +35,8 @@ pub fn traffic(hosts: usize) -> PeersSimulation {
     run
 }
 
-/// Makes a run that exceeds the limit as far as possible: all nodes are asked for a whole burst of one key at the
-/// same instant, and for more than the limit afterwards.
+/// Creates a run with the largest possible excess: all nodes get a whole burst for one key at the same instant, and
+/// then more requests than the limit admits.
 pub fn burst(hosts: usize, rate: u64, burst: u64) -> PeersSimulation {
     let mut run = without_faults(hosts);
     run.set_bucket(rate, burst);
@@ -49,10 +49,10 @@ pub fn burst(hosts: usize, rate: u64, burst: u64) -> PeersSimulation {
     run
 }
 
-/// Returns the traffic and the largest excess for a number of nodes.
+/// Returns the traffic and the largest excess for a node count.
 ///
 /// # Errors
-/// What does not hold.
+/// If a check fails.
 pub fn figures(hosts: usize) -> Result<(PeersOutcome, PeersOutcome), String> {
     Ok((traffic(hosts).run()?, burst(hosts, 100, 100).run()?))
 }
