@@ -1,4 +1,4 @@
-// The audit page: who changed what, when and why.
+// The audit page: the log of changes with author, time and comment.
 
 import { append, fill, get, h } from "./base.js";
 import { empty, errorBox, field, heading, input, link, ruleHref, table, when } from "./parts.js";
@@ -26,7 +26,7 @@ export function audit({ query, signal, setQuery }) {
     setQuery(Object.fromEntries(FILTERS.map((name, at) => [name, controls[at].value.trim()])));
     try {
       const page = await get(address(), own);
-      if (!own.aborted && !signal.aborted) fill(list, page.items.length ? part(page) : empty("Nothing was recorded.", "Changes of rules, overrides and tokens, resets and the kill switch are recorded here."));
+      if (!own.aborted && !signal.aborted) fill(list, page.items.length ? part(page) : empty("No entries.", "Changes of rules, overrides and tokens, resets and the kill switch are recorded here."));
     } catch (error) {
       if (!own.aborted && !signal.aborted) fill(list, errorBox(error));
     }

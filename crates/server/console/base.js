@@ -1,12 +1,12 @@
-// What every page is made of: calls of the API, elements, and numbers and times as people read them. It imports nothing, so
-// the calls that every page begins with are sent while the other files are loading.
+// Helpers for every page: API requests, DOM elements, and number and time formats. This file imports nothing, so that the
+// first requests are sent while the other files are still loading.
 
-// Calls of the public API. The session is a cookie that no script can read.
+// Requests to the public API. The session is a cookie that scripts cannot read.
 
-/** The header of every call; pages of other origins cannot send it. */
+/** The header of every request. Pages of other origins cannot send it. */
 const OWN = { "tollgate-console": "1" };
 
-/** Calls that every page begins with. A page in the background does not read live data yet. */
+/** Requests that every page needs, sent in advance. A page in the background does not read live data yet. */
 const begun = new Map(
   ["/v1/session", ...(document.hidden ? [] : ["/v1/history"])].map((path) => {
     const response = fetch(path, { headers: OWN, cache: "no-store" });
@@ -16,7 +16,7 @@ const begun = new Map(
   }),
 );
 
-/** A failed call, with the problem details of the server. */
+/** A failed request, with the problem details of the server. */
 export class Problem extends Error {
   /** @param {number} status @param {any} details */
   constructor(status, details) {
@@ -36,7 +36,7 @@ export class Problem extends Error {
   }
 }
 
-/** Asks for a login and resolves when there is a session again. @type {() => Promise<void>} */
+/** Shows the login dialog, and resolves when the user has logged in. @type {() => Promise<void>} */
 let login = () => Promise.reject(new Problem(401, { detail: "not logged in" }));
 
 /** @param {() => Promise<void>} asks */
@@ -50,13 +50,13 @@ export function onUnauthorized(asks) {
  * @property {string} [text] the body, as YAML
  * @property {FormData} [form] the body, as a form with files
  * @property {string} [ifMatch] the version that the change is based on
- * @property {string} [comment] why it is changed
+ * @property {string} [comment] the reason for the change
  * @property {AbortSignal} [signal]
- * @property {boolean} [once] whether a missing session is an error, and the login page is not shown
+ * @property {boolean} [once] whether a missing session is an error instead of showing the login dialog
  */
 
 /**
- * Sends a request. Without a session, the reader is asked to log in and the request is sent again: nothing on the page is lost.
+ * Sends a request. Without a session, shows the login dialog and sends the request again, so that nothing on the page is lost.
  * @param {string} method
  * @param {string} path
  * @param {Options} [options]
@@ -73,7 +73,7 @@ export async function send(method, path, options = {}) {
     headers["content-type"] = "application/yaml";
     body = options.text;
   } else if (options.form !== undefined) {
-    // The browser adds the content type, which has the boundary.
+    // The browser adds the content type with the boundary.
     body = options.form;
   }
   if (options.ifMatch) headers["if-match"] = options.ifMatch;
@@ -111,7 +111,7 @@ export async function call(method, path, options) {
 }
 
 /**
- * Decides a request. It is sent as a list, whose response has status 200 for any decision. @param
+ * Decides a request. It is sent as a list, because the response to a list has status 200 for any decision. @param
  * {string} path @param {any} request @param {AbortSignal} [signal]
  */
 export async function decide(path, request, signal) {
@@ -120,12 +120,12 @@ export async function decide(path, request, signal) {
   return decision;
 }
 
-/** The path of a rule. @param {string} domain @param {string} id @param {...string} rest */
+/** Returns the API path of a rule. @param {string} domain @param {string} id @param {...string} rest */
 export function rulePath(domain, id, ...rest) {
   return ["/v1/domains", domain, "rules", id, ...rest].map((part, at) => (at ? encodeURIComponent(part) : part)).join("/");
 }
 
-// Elements. Text is only ever set as text, so markup in names and values is shown, never interpreted.
+// DOM elements. Text is always set as text, so that markup in names and values is never interpreted.
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 /** @typedef {Child | Child[]} Children */
@@ -133,7 +133,7 @@ export function rulePath(domain, id, ...rest) {
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * Sets attributes; `onclick` and the like are listeners, `true` and `false` set and remove.
+ * Sets attributes. Names that start with `on` add listeners; `true` sets an empty attribute; `false` and null are skipped.
  * @param {Element} element
  * @param {Record<string, any>} attributes
  */
@@ -201,15 +201,15 @@ export function fill(element, ...children) {
   return append(element, ...children);
 }
 
-/** Resolves when the next frame has been drawn. What is not in it yet can begin then. @returns {Promise<void>} */
+/** Resolves when the next frame has been drawn. Used to start less urgent work. @returns {Promise<void>} */
 export const drawn = () => new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 
-// Numbers, times and lengths of time, as people read them.
+// Formats for numbers, times and durations.
 
-/** A count with all its digits, in groups of three. @param {number} value */
+/** Formats a count with all digits, in groups of three. @param {number} value */
 export const count = (value) => String(value).replaceAll(/\B(?<!\..*)(?=(\d{3})+(?!\d))/g, ",");
 
-/** A count in few characters. @param {number} value */
+/** Formats a count with at most three significant digits from 10,000 on. @param {number} value */
 export function short(value) {
   if (value < 10_000) return count(value);
   const rounded = Number(value.toPrecision(3));
@@ -217,7 +217,7 @@ export function short(value) {
   return `${count(Number((rounded / unit).toPrecision(3)))}${letter}`;
 }
 
-/** A length of time. @param {number | null | undefined} nanos */
+/** Formats a duration in nanoseconds. @param {number | null | undefined} nanos */
 export function nanos(nanos) {
   if (nanos === null || nanos === undefined || nanos === 0) return "–";
   if (nanos >= 4_294_967_295) return "> 4 s";
@@ -226,7 +226,7 @@ export function nanos(nanos) {
   return `${trim(nanos / 1_000_000_000)} s`;
 }
 
-/** A length of time. @param {number | null | undefined} ms */
+/** Formats a duration in milliseconds. @param {number | null | undefined} ms */
 export function span(ms) {
   if (ms === null || ms === undefined) return "never";
   if (ms < 1_000) return `${ms} ms`;
@@ -242,7 +242,7 @@ function trim(value) {
   return value >= 100 ? String(Math.round(value)) : String(Number(value.toPrecision(3)));
 }
 
-/** An instant in the time zone of the reader. @param {number} ms */
+/** Formats an instant in the user's time zone. @param {number} ms */
 export function time(ms) {
   const date = new Date(ms);
   const pad = (/** @type {number} */ value) => String(value).padStart(2, "0");
@@ -250,16 +250,16 @@ export function time(ms) {
   return `${day} ${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
 }
 
-/** A time of day in UTC, with the day if it is not today's. @param {number} ms */
+/** Formats a time of day in UTC, with the date unless it is today. @param {number} ms */
 export function clock(ms) {
   const [day, hours] = new Date(ms).toISOString().split("T");
   return day === new Date().toISOString().slice(0, 10) ? hours.slice(0, 8) : `${day} ${hours.slice(0, 8)}`;
 }
 
-/** A share, with three digits. @param {number} part @param {number} all */
+/** Formats a fraction as a percentage with three digits. @param {number} part @param {number} all */
 export const percent = (part, all) => `${trim(all === 0 ? 0 : (part * 100) / all)} %`;
 
-/** How long ago an instant was. @param {number} ms */
+/** Formats the time since an instant. @param {number} ms */
 export function ago(ms) {
   const seconds = Math.max(0, Math.floor((Date.now() - ms) / 1_000));
   if (seconds < 2) return "now";

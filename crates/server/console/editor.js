@@ -1,12 +1,12 @@
-// The editor: marks mistakes at their lines while the user types; then shows the plan with its differences and asks
-// for a comment before anything changes.
+// The editor page: marks mistakes at their lines while the user types. Before changes are applied, it shows the plan with
+// a diff, and asks for a comment.
 
 import { call, fill, h, plural, Problem, send } from "./base.js";
 import { badge, card, diffView, empty, errorBox, errorText, field, heading, input, link, ruleHref, toast } from "./parts.js";
 import { replayForm } from "./replay.js";
 import { may, needs, source } from "./server.js";
 
-/** How long the reader must pause before the text is checked, in milliseconds. */
+/** The text is checked after a typing pause of this many milliseconds. */
 const PAUSE = 250;
 
 const EXAMPLE = `domain: api
@@ -22,7 +22,7 @@ rules:
 export function editor({ query, signal }) {
   if (source !== "database") return h("div", {}, heading("Editor"), empty("The rules of this server are not edited here.", `They come from ${source}; change them there.`));
   const [domain, rule] = [query.get("domain"), query.get("rule")];
-  // A draft is kept when the page changes, until the window is closed.
+  // The draft survives page changes until the window is closed.
   const draft = `draft ${domain ?? ""} ${rule ?? ""}`;
   const text = /** @type {HTMLTextAreaElement} */ (
     h("textarea", { id: "rules", spellcheck: "false", autocomplete: "off", wrap: "off", rows: "14", "aria-label": "Rule file", "aria-describedby": "findings" })
@@ -44,7 +44,7 @@ export function editor({ query, signal }) {
     timer = setTimeout(check, PAUSE);
   }
 
-  /** Writes the numbers of the lines, and marks some. @param {Map<number, string>} marks */
+  /** Writes the line numbers, and highlights the marked ones. @param {Map<number, string>} marks */
   function number(marks) {
     const lines = text.value.split("\n").length;
     fill(numbers, ...Array.from({ length: lines }, (_, at) => h(`div${marks.has(at + 1) ? `.${marks.get(at + 1)}` : ""}`, {}, at + 1)));
@@ -94,7 +94,7 @@ export function editor({ query, signal }) {
       h("div.change", {}, h("p", {}, badge(change.action === "delete" ? "bad" : "neutral", change.action), " ", link(ruleHref(change.domain, change.id), `${change.domain} / ${change.id}`)), diffView(change.diff)),
     );
     if (changes.length === 0) {
-      fill(outcome, card("Plan", empty("Nothing would change.", `The text has ${plural(planned.unchanged, "rule")}, stored like this already.`)));
+      fill(outcome, card("Plan", empty("Nothing would change.", `The text has ${plural(planned.unchanged, "rule")}, already stored in this form.`)));
       return;
     }
     const comment = input({ placeholder: "Why?" });
@@ -125,10 +125,10 @@ export function editor({ query, signal }) {
     );
   }
 
-  /** Another user changed the rule first. @param {Problem} problem */
+  /** Shows the conflict with another user's change. @param {Problem} problem */
   function first(problem) {
     const box = errorBox(problem);
-    box.append(h("p", {}, "Your text is kept. Plan again to see it against the present rules."), h("button", { type: "button", onclick: plan }, "Plan again"));
+    box.append(h("p", {}, "Your text is kept. Plan again to compare it with the current rules."), h("button", { type: "button", onclick: plan }, "Plan again"));
     return box;
   }
 

@@ -1,4 +1,4 @@
-// Keys: the heaviest by rule, what one key has left, and help for it: a reset, or other limits for a time.
+// The keys page: the heaviest keys of each rule, and the remaining capacity of one key, with a reset and overrides.
 
 import { call, count, decide, fill, get, h, plural, rulePath, short, span } from "./base.js";
 import { badge, card, confirm, empty, errorBox, field, heading, input, link, load, ruleHref, select, table, toast } from "./parts.js";
@@ -45,7 +45,7 @@ function oneKey(page) {
   const reset = () =>
     confirm({
       title: "Reset the counters of this request?",
-      text: h("p", {}, "Every limit that it matches is full again, and bans are lifted. The audit log records it."),
+      text: h("p", {}, "Every limit that it matches is full again, and bans are lifted. The audit log records the reset."),
       button: "Reset",
       danger: true,
       act: async () => {
@@ -74,7 +74,7 @@ function standing(request, decision, again) {
   const limits = decision.limits ?? [];
   const verdict = decision.allowed ? badge("good", "would be admitted") : badge("bad", "would be refused");
   if (limits.length === 0) {
-    return empty("No limit applies to it.", "A rule may need further attributes, such as path: ", link(requestHref("try", request.domain, pairs(request)), "see why under Try"), ".");
+    return empty("No limit applies to this request.", "A rule may need further attributes, such as path: ", link(requestHref("try", request.domain, pairs(request)), "see why under Try"), ".");
   }
   const rows = limits.map((/** @type {any} */ limit) => [
     [limit.rule ? link(ruleHref(request.domain, limit.rule), limit.rule) : "inline limit", limit.shadow && " ", limit.shadow && badge("warn", "shadow")],
@@ -85,13 +85,13 @@ function standing(request, decision, again) {
     limit.rule && source === "database" ? h("button.small", { type: "button", onclick: () => override(request, limit.rule, again), ...needs("operator", request.domain) }, "Override…") : "",
   ]);
   const number = (/** @type {string} */ name) => ({ name, number: true });
-  return h("div", {}, h("p.verdict", {}, verdict), table("What is left", ["Rule", number("Limit"), number("Left"), number("Next in"), number("Full in"), ""], rows));
+  return h("div", {}, h("p.verdict", {}, verdict), table("Remaining capacity", ["Rule", number("Limit"), number("Remaining"), number("Retry in"), number("Full in"), ""], rows));
 }
 
 /** @param {import("./request.js").Request} request @returns {[string, string][]} */
 const pairs = (request) => Object.entries(request.attributes).flatMap(([name, values]) => [values].flat().map((value) => /** @type {[string, string]} */ ([name, value])));
 
-/** Gives one customer other limits. @param {import("./request.js").Request} request @param {string} id @param {() => void} again */
+/** Sets an override for one attribute value. @param {import("./request.js").Request} request @param {string} id @param {() => void} again */
 async function override(request, id, again) {
   const stored = await get(rulePath(request.domain, id));
   const per = [stored.rule.per ?? []].flat().map(String);
@@ -103,8 +103,8 @@ async function override(request, id, again) {
   const comment = input();
   const lengths = [3_600, 86_400, 604_800, 2_592_000];
   confirm({
-    title: `Other limits under ${id}`,
-    text: h("p", {}, "They apply to requests with this value, on the same counter, on all nodes within a second."),
+    title: `Override the limit of ${id}`,
+    text: h("p", {}, "It applies to requests with this value, on the same counter, on all nodes within a second."),
     fields: [field("Attribute", attribute), field("Value", value), field("Limit", limit), field("For", hours), field("Comment", comment)],
     button: "Set",
     act: async () => {
@@ -131,15 +131,15 @@ function topTables(all, filter) {
     cards.push(h("section.card", {}, h("h3", {}, rule === null ? "Inline limits" : link(ruleHref(domain, rule), h("span.muted", {}, `${domain} / `), rule)), h("div.halves", {}, ...columns)));
   }
   if (cards.length) return h("div", {}, ...cards);
-  return filter ? empty(`No key matches “${filter}”.`, "Keys are shown with the attributes that a rule counts by.") : empty("No decisions were counted lately.", "The heaviest keys of each rule appear here with the first requests.");
+  return filter ? empty(`No key matches “${filter}”.`, "Keys are shown with the attributes that a rule counts by.") : empty("No recent decisions.", "The heaviest keys of each rule appear here with the first requests.");
 }
 
 /** @param {string} domain @param {any} key */
 export function keyRow(domain, key) {
-  // `a=b, c=d`, as the server writes the attributes that a rule counts by.
+  // The server writes the attributes that a rule counts by as `a=b, c=d`.
   const given = key.key.split(", ").map((/** @type {string} */ pair) => pair.split(/=(.*)/s));
   const attributes = given.filter((/** @type {string[]} */ pair) => pair.length > 1).map((/** @type {string[]} */ [name, value]) => /** @type {[string, string]} */ ([name, value]));
-  const text = h("code", {}, key.key || "(all together)");
+  const text = h("code", {}, key.key || "(all requests)");
   const shown = key.error ? `${short(key.count - key.error)}–${short(key.count)}` : short(key.count);
   return [domain && attributes.length ? link(requestHref("keys", domain, attributes), text) : text, shown];
 }

@@ -1,4 +1,4 @@
-// The frame around every page: navigation, the state of the server, the kill switch; and the choice of the page by the address.
+// The frame around every page: navigation, server state, kill switch, and routing by URL.
 
 import { call, drawn, fill, h } from "./base.js";
 import { overview } from "./overview.js";
@@ -7,7 +7,7 @@ import { follow, live, logout, may, needs, onEvent, session, start } from "./ser
 
 /** @typedef {import("./parts.js").Page} Page */
 
-/** The pages, with the key that opens each after `g`. @type {{path: string, name: string, key: string, role?: string}[]} */
+/** The pages. `g` followed by `key` opens a page. @type {{path: string, name: string, key: string, role?: string}[]} */
 const PAGES = [
   { path: "", name: "Overview", key: "o" },
   { path: "rules", name: "Rules", key: "r" },
@@ -19,12 +19,12 @@ const PAGES = [
   { path: "tokens", name: "Tokens", key: "s", role: "admin" },
 ];
 
-/** Below this width, in pixels, the names of the pages may not fit beside each other. */
+/** Below this width in pixels, the page names may not fit in one line. */
 const NARROW = 800;
 
 /** @typedef {(page: Page) => HTMLElement} Render */
 
-/** Loads the code of a page, if it is not the first page that most people see. @type {Record<string, (parts: string[]) => Render | Promise<Render>>} */
+/** Loads the code of a page on demand. The overview is always loaded, because most users see it first. @type {Record<string, (parts: string[]) => Render | Promise<Render>>} */
 const RENDER = {
   "": () => overview,
   rules: async (parts) => (parts.length >= 2 ? (await import("./rule.js")).rule : (await import("./rules.js")).rules),
@@ -43,7 +43,7 @@ const navigation = h("nav.pages", { "aria-label": "Pages" });
 const state = h("div.state");
 let leaving = new AbortController();
 
-/** Shows the page of the address. */
+/** Shows the page for the current URL. */
 async function show() {
   leaving.abort();
   leaving = new AbortController();
@@ -56,16 +56,16 @@ async function show() {
   showNavigation();
   try {
     let render = known ? RENDER[known.path](page.parts) : () => nothing(url.pathname);
-    // The overview does not wait: a wait would show an empty page first.
+    // No `await` for the overview: it would show an empty page first.
     if (render instanceof Promise) render = await render;
-    // The reader may have opened another page in the meantime.
+    // The user may have opened another page while the code was loading.
     if (!signal.aborted) fill(main, render(page));
   } catch (error) {
     if (!signal.aborted) fill(main, heading("Error"), errorBox(error));
   }
 }
 
-/** Shows the pages that the reader may open. */
+/** Shows links to the pages that the user may open. */
 function showNavigation() {
   const [, , open = ""] = location.pathname.split("/");
   fill(
@@ -74,11 +74,11 @@ function showNavigation() {
       h("a", { href: `/console${path && `/${path}`}`, "aria-current": path === open ? "page" : null }, name),
     ),
   );
-  // A narrow screen shows a part of the list.
+  // A narrow screen shows only part of the list.
   if (innerWidth < NARROW) navigation.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
-/** Shows who the reader is. */
+/** Shows the name and role of the user. */
 function showUser() {
   fill(
     user,
@@ -109,7 +109,7 @@ function setQuery(changes) {
   history.replaceState(null, "", url);
 }
 
-/** Opens an address of the console. @param {string} path */
+/** Opens a page of the console by its URL. @param {string} path */
 export async function navigate(path) {
   history.pushState(null, "", path);
   await show();
@@ -117,15 +117,15 @@ export async function navigate(path) {
   /** @type {HTMLElement | null} */ (main.querySelector("h1"))?.focus();
 }
 
-/** Shows the state of the server and its warnings. */
+/** Shows the server state and warnings. */
 function showState() {
   const { last, lost } = live;
   const notices = [];
   if (lost) notices.push(["warn", `No live data: ${lost}`]);
-  if (last && !last.store_up) notices.push(["bad", "Deciding by fallback: the store is unreachable, and on_fault of each rule decides."]);
+  if (last && !last.store_up) notices.push(["bad", "Deciding by fallback: the store is unreachable, so the on_fault setting of each rule decides."]);
   else if (last?.fallback > 0) notices.push(["bad", "Deciding by fallback: some requests were decided without the store in the last second."]);
-  if (last?.mode === "observe") notices.push(["warn", "Observing: refusals are counted and reported, and every request passes."]);
-  if (last?.rules_stale) notices.push(["warn", "Stale rules: the rules service is unreachable, and the last rules stay in force."]);
+  if (last?.mode === "observe") notices.push(["warn", "Observing: refusals are counted and reported, but every request is admitted."]);
+  if (last?.rules_stale) notices.push(["warn", "Stale rules: the rules service is unreachable, so the last loaded rules stay in force."]);
   const text = notices.map(([, notice]) => notice).join("\n");
   if (banners.dataset.text !== text) {
     banners.dataset.text = text;
@@ -145,7 +145,7 @@ function killSwitch(mode) {
   const next = enforcing ? "observe" : "enforce";
   const act = async () => {
     await call("POST", "/v1/enforcement", { json: { mode: next } });
-    toast(enforcing ? "This server observes; no request is refused." : "This server enforces its rules.");
+    toast(enforcing ? "This server only observes; no request is refused." : "This server enforces its rules.");
   };
   const ask = () =>
     confirm({
@@ -197,7 +197,7 @@ function onKey(event) {
   event.preventDefault();
 }
 
-/** Links within the console do not load the document again. @param {MouseEvent} event */
+/** Opens links within the console without reloading the document. @param {MouseEvent} event */
 function onClick(event) {
   const anchor = /** @type {HTMLElement} */ (event.target).closest("a");
   if (!anchor || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0 || anchor.target) return;
@@ -208,7 +208,7 @@ function onClick(event) {
 }
 
 async function begin() {
-  // The frame is there before the first answers are.
+  // Show the frame before the first responses arrive.
   document.body.append(
     h("a.skip", { href: "#main", onclick: () => main.focus() }, "Skip to the content"),
     h(
@@ -226,7 +226,7 @@ async function begin() {
   await started;
   document.addEventListener("keydown", onKey);
   document.addEventListener("click", onClick);
-  // Another user may have logged in: the page stays, with the text in it.
+  // Another user may have logged in. The page keeps its contents.
   document.addEventListener("session", () => {
     showUser();
     showNavigation();
@@ -241,7 +241,7 @@ async function begin() {
   markFirstData();
 }
 
-/** For measurements: marks the end of the frame that shows the first data. */
+/** Sets a performance mark after the first frame with data, for measurements. */
 function markFirstData() {
   const first = new AbortController();
   const mark = () => {

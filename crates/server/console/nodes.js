@@ -1,4 +1,4 @@
-// Nodes: which servers follow this one, and which are behind.
+// The nodes page: the servers that follow this one, and their revisions.
 
 import { get, h, plural, span } from "./base.js";
 import { badge, card, empty, heading, load, table } from "./parts.js";
@@ -16,7 +16,7 @@ export function nodes({ signal }) {
   const timer = setInterval(read, 2_000);
   signal.addEventListener("abort", () => clearInterval(timer));
   const elsewhere = empty("Nodes report to the rules service.", `The rules of this server come from ${source}.`);
-  return h("div", {}, heading("Nodes"), card("This server", own), card("Servers that follow it", source === "database" ? list : elsewhere));
+  return h("div", {}, heading("Nodes"), card("This server", own), card("Servers that follow this one", source === "database" ? list : elsewhere));
 }
 
 /** @param {any} status */

@@ -1,18 +1,18 @@
-// The overview: rates and problems now and in the last hour.
+// The overview page: current rates and problems, and the last hour.
 
 import { count, drawn, fill, get, h, nanos, plural, short, span } from "./base.js";
 import { badge, card, empty, heading, link, load, plot, ruleHref, sparkline, table } from "./parts.js";
 import { live, onEvent, source, SPARK } from "./server.js";
 
-/** The ranges of the plots: how many points, and the seconds between them. @type {Record<string, [number, number]>} */
+/** The ranges of the plots: the number of points, and the seconds between them. @type {Record<string, [number, number]>} */
 const RANGES = { "5m": [300, 1], "15m": [900, 1], "1h": [360, 10] };
 
 /** @param {import("./parts.js").Page} page */
 export function overview({ query, signal, setQuery }) {
   let range = RANGES[query.get("range") ?? ""] ? String(query.get("range")) : "15m";
   const [points, step] = RANGES[range];
-  const rates = plot({ label: "Decisions a second", step, points });
-  const times = plot({ label: "Time of a decision", step, points, format: nanos, height: 130 });
+  const rates = plot({ label: "Decisions per second", step, points });
+  const times = plot({ label: "Decision time", step, points, format: nanos, height: 130 });
   const stats = h("div.stats");
   const busiest = h("div");
   const status = h("div.cards");
@@ -51,7 +51,7 @@ export function overview({ query, signal, setQuery }) {
     times.update(
       [
         { name: "mean", color: "admitted", values: series.mean_ns },
-        { name: "99 % within", color: "neutral", values: series.p99_ns },
+        { name: "99th percentile", color: "neutral", values: series.p99_ns },
       ],
       step,
       points,
@@ -61,12 +61,12 @@ export function overview({ query, signal, setQuery }) {
       stats,
       stat("Admitted", short(last.admitted), "/s", "admitted"),
       stat("Refused", short(last.refused), "/s", "refused"),
-      stat("Shadow", short(last.shadow), "/s", "shadow", "Passed although a limit was exceeded: by a shadow rule, or while observing"),
-      stat("Mean time", nanos(last.mean_ns), "", "", "The time of a decision, with the store, in the last second"),
+      stat("Shadow", short(last.shadow), "/s", "shadow", "Requests above a limit that were admitted: by a shadow rule, or in observe mode"),
+      stat("Mean time", nanos(last.mean_ns), "", "", "The mean decision time in the last second, including the store"),
     );
     fill(
       status,
-      fact("Store", last.store_up ? badge("good", "answers") : badge("bad", "unreachable"), last.store_up ? "Every limit is decided exactly." : "on_fault of each rule decides."),
+      fact("Store", last.store_up ? badge("good", "answers") : badge("bad", "unreachable"), last.store_up ? "Every limit is decided exactly." : "The on_fault setting of each rule decides."),
       fact(
         "Enforcement",
         last.mode === "enforce" ? badge("good", "enforcing") : badge("warn", "observing"),
@@ -88,7 +88,7 @@ export function overview({ query, signal, setQuery }) {
         busiest,
         none
           ? empty("No rules are in force.", link("/editor", "Write the first one in the editor"))
-          : empty("No rule has decided anything in the last second.", link("/rules", `See all ${plural(last.rule_count, "rule")}`)),
+          : empty("No decisions in the last second.", link("/rules", `See all ${plural(last.rule_count, "rule")}`)),
       );
       return;
     }
@@ -119,8 +119,8 @@ export function overview({ query, signal, setQuery }) {
     {},
     heading("Overview", choose),
     stats,
-    card("Decisions a second", rates.node),
-    card("Time of a decision", times.node),
+    card("Decisions per second", rates.node),
+    card("Decision time", times.node),
     status,
     card("Busiest rules", busiest),
   );

@@ -1,16 +1,16 @@
-// Parts that several pages share: headings, tables, forms, dialogs, and plots.
+// Components shared by several pages: headings, tables, forms, dialogs and plots.
 
 import { ago, clock, fill, h, Problem, s, short, span, time } from "./base.js";
 
 /** @typedef {import("./base.js").Children} Children */
 
 /**
- * What a page gets.
+ * The input of a page.
  * @typedef {object} Page
- * @property {string[]} parts the parts of the path after the name of the page
+ * @property {string[]} parts the path segments after the page name
  * @property {URLSearchParams} query
- * @property {AbortSignal} signal aborted when the reader leaves the page
- * @property {(changes: Record<string, string | null>) => void} setQuery changes the address, without a new entry in the history
+ * @property {AbortSignal} signal aborted when the user leaves the page
+ * @property {(changes: Record<string, string | null>) => void} setQuery changes the URL without a new history entry
  */
 
 /** @param {string} title @param {...Children} actions */
@@ -32,10 +32,10 @@ export const empty = (title, ...hint) => h("div.empty", {}, h("p.empty-title", {
 /** A section with a title. @param {string} title @param {...Children} children */
 export const card = (title, ...children) => h("section.card", {}, title ? h("h2", {}, title) : null, ...children);
 
-/** An instant: how long ago, and exactly. @param {number} ms */
+/** An instant: the time since then, with the exact time as a tooltip. @param {number} ms */
 export const when = (ms) => h("time", { title: time(ms), datetime: new Date(ms).toISOString() }, ago(ms));
 
-/** What is wrong. @param {unknown} error */
+/** Returns the message of an error. @param {unknown} error */
 export function errorText(error) {
   if (error instanceof Problem) return error.message;
   return error instanceof Error ? error.message : String(error);
@@ -52,7 +52,7 @@ export function errorBox(error) {
 }
 
 /**
- * A table. Narrow screens show each row as a block, with the names of the columns before the values.
+ * A table. On narrow screens each row is a block, with the column names before the values.
  * @param {string} label
  * @param {(string | {name: string, number?: boolean})[]} columns
  * @param {Children[][]} rows
@@ -69,7 +69,7 @@ export function table(label, columns, rows) {
   );
 }
 
-/** Lines that begin with `+`, `-` or a space. @param {string} diff */
+/** Shows a diff, whose lines begin with `+`, `-` or a space. @param {string} diff */
 export function diffView(diff) {
   const kinds = /** @type {Record<string, string>} */ ({ "+": "added", "-": "removed" });
   const lines = diff.replace(/\n$/, "").split("\n");
@@ -80,7 +80,7 @@ export function diffView(diff) {
 export const code = (text) => h("pre.code", { tabindex: "0" }, text);
 
 /**
- * Tabs, as links: the address holds which is open.
+ * Tabs as links. The URL determines the open tab.
  * @param {string} label
  * @param {{name: string, href: string, open: boolean}[]} items
  */
@@ -107,9 +107,9 @@ export const select = (values, chosen, attributes = {}) =>
   /** @type {HTMLSelectElement} */ (h("select", attributes, ...values.map((value) => h("option", { selected: value === chosen }, value))));
 
 /**
- * Asks before something is done. `act` runs when the user confirms; its error is shown and the dialog stays
+ * Shows a confirmation dialog. `act` runs when the user confirms. If it fails, its error is shown and the dialog stays
  * open. @param {object} options @param {string} options.title @param {Children} options.text @param {string}
- * options.button @param {string} [options.word] what must be typed first @param {boolean} [options.danger]
+ * options.button @param {string} [options.word] a word to type before confirming @param {boolean} [options.danger]
  * @param {Children} [options.fields] @param {() => Promise<unknown>} options.act
  */
 export function confirm({ title, text, button, word, danger, fields, act }) {
@@ -169,15 +169,15 @@ export async function load(place, promise, show, signal) {
   }
 }
 
-// Plots as SVG: lines over time with axes and a reading under the pointer, and sparklines.
+// SVG plots: lines over time with axes and a readout at the pointer, and sparklines.
 
 /** @typedef {{name: string, color: string, values: number[]}} Line */
 /**
  * @typedef {object} PlotOptions
- * @property {string} label what is plotted, for people who do not see it
+ * @property {string} label the accessible name
  * @property {number} step seconds between two points
- * @property {number} points how many points the width stands for
- * @property {number} [start] the time of the first point, if the lines are of the past: in milliseconds
+ * @property {number} points the number of points over the whole width
+ * @property {number} [start] the time of the first point in milliseconds, for historical data
  * @property {(value: number) => string} [format]
  * @property {number} [height]
  */
@@ -187,21 +187,21 @@ const BOTTOM = 22;
 const TOP = 8;
 
 /**
- * Creates a plot. Its lines end at the right edge, which is now. Lines of the past begin at `start`, and their legend has their
- * sums while no point is pointed at.
+ * Creates a plot. The right edge is now. With `start`, the plot shows historical data that begins at `start`, and the legend
+ * shows totals while no point is selected.
  * @param {PlotOptions} options
  * @returns {{node: HTMLElement, update: (lines: Line[], step?: number, points?: number) => void}}
  */
 export function plot({ label, step, points, start, format = short, height = 180 }) {
-  // For the keyboard it is a slider: the arrows choose the point that is read.
+  // For the keyboard, the plot is a slider: the arrow keys select a point.
   const svg = s("svg", { class: "plot", height, role: "slider", tabindex: 0, "aria-label": label, "aria-valuemin": 0, preserveAspectRatio: "none" });
   const legend = h("div.legend");
   const node = h("figure.plot-figure", {}, legend, svg);
   /** @type {Line[]} */
   let lines = [];
-  /** Known once the plot is on the page; nothing is drawn before. */
+  /** The width in pixels; 0 until the plot is on the page. Nothing is drawn before. */
   let width = 0;
-  /** The point that is read, counted from the right. @type {number | null} */
+  /** The selected point, counted from the right. @type {number | null} */
   let pointed = null;
 
   const x = (/** @type {number} */ back) => LEFT + (width - LEFT - 1) * (1 - back / (points - 1));
@@ -220,7 +220,7 @@ export function plot({ label, step, points, start, format = short, height = 180 
     svg.setAttribute("aria-valuetext", read ? `${when()}: ${read}` : "no data yet");
   }
 
-  /** The value of a point counted from the right, or the sum of a line of the past. @param {Line} line @param {number} back */
+  /** Returns the value of a point, or the total of historical data if no point is selected. @param {Line} line @param {number} back */
   function value(line, back) {
     if (start !== undefined && pointed === null) return line.values.reduce((sum, one) => sum + one, 0);
     return line.values.at(-1 - back);
@@ -228,10 +228,10 @@ export function plot({ label, step, points, start, format = short, height = 180 
 
   function when() {
     if (start === undefined) return pointed ? `${span(pointed * step * 1_000)} ago` : "now";
-    return pointed === null ? "in all" : time(pointed, start);
+    return pointed === null ? "total" : time(pointed, start);
   }
 
-  /** The time of a point counted from the right. @param {number} back @param {number} start */
+  /** Returns the time of a point, counted from the right. @param {number} back @param {number} start */
   const time = (back, start) => clock(start + (points - 1 - back) * step * 1_000);
 
   /** @param {Line} line */
@@ -277,7 +277,7 @@ export function plot({ label, step, points, start, format = short, height = 180 
     );
   }
 
-  /** Reads a point, counted from the right; none: the newest, or the sums. @param {number | null} back */
+  /** Selects a point, counted from the right. `null` shows the newest point, or totals. @param {number | null} back */
   function point(back) {
     pointed = back === null ? null : Math.min(points - 1, Math.max(0, back));
     draw();
@@ -293,7 +293,7 @@ export function plot({ label, step, points, start, format = short, height = 180 
   svg.addEventListener("keydown", (event) => {
     const { key, ctrlKey, metaKey, altKey } = /** @type {KeyboardEvent} */ (event);
     const [at, page] = [pointed ?? 0, Math.ceil(points / 10)];
-    // The oldest point that has a value.
+    // The oldest point with a value.
     const oldest = Math.min(points, Math.max(1, ...lines.map((line) => line.values.length))) - 1;
     /** @type {Record<string, number | null>} */
     const keys = { ArrowLeft: at + 1, ArrowRight: at - 1, PageUp: at + page, PageDown: at - page, Home: oldest, End: 0, Escape: null };
@@ -317,20 +317,20 @@ export function plot({ label, step, points, start, format = short, height = 180 
   };
 }
 
-/** A time below a plot of this many seconds: with seconds, minutes or days. @param {number} ms @param {number} length */
+/** Formats an axis label: with seconds, minutes or days, depending on the length of the plot in seconds. @param {number} ms @param {number} length */
 function tick(ms, length) {
   const text = new Date(ms).toISOString();
   return length < 600 ? text.slice(11, 19) : length < 172_800 ? text.slice(11, 16) : text.slice(0, 10);
 }
 
-/** The next of 1, 2, 5, 10, 20, … @param {number} value */
+/** Rounds up to the next of 1, 2, 5, 10, 20, … @param {number} value */
 function niceTop(value) {
   const unit = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 5, 10].map((part) => part * unit).find((top) => top >= value) ?? value;
 }
 
 /**
- * Creates a sparkline of what passed and what was refused.
+ * Creates a sparkline of admitted, refused and shadow-refused requests.
  * @param {{admitted: number[], refused: number[], shadow: number[]} | undefined} series
  * @param {number} points
  */
@@ -348,7 +348,7 @@ export function sparkline(series, points) {
     });
     svg.append(s("path", { class: `line ${color}`, d: d.join("") }));
   }
-  const last = series ? `${short(series.admitted.at(-1) ?? 0)} admitted and ${short(series.refused.at(-1) ?? 0)} refused a second` : "no data";
+  const last = series ? `${short(series.admitted.at(-1) ?? 0)} admitted and ${short(series.refused.at(-1) ?? 0)} refused per second` : "no data";
   svg.setAttribute("aria-label", `The last ten minutes: now ${last}`);
   return svg;
 }

@@ -1,25 +1,25 @@
-// Replay: what the text of the editor would have done with a log, before it is applied.
+// Replay: decides the requests of a log by the rules in the editor, before they are applied.
 
 import { call, clock, count, fill, h, percent, plural, span } from "./base.js";
 import { badge, card, code, empty, errorBox, field, input, plot, table } from "./parts.js";
 import { may, needs, session } from "./server.js";
 
-/** The bytes that the server accepts: the log as it is, with the rules. */
+/** Maximum size of an upload in bytes: the log as sent, with the rules. */
 const MAX_UPLOAD = 32 * 1024 * 1024;
 
-/** The keys that are listed: of a rule, and of those that are newly refused or relieved. */
+/** Maximum number of keys in a list: of a rule, and of the newly refused and relieved keys. */
 const MAX_KEYS = 10;
 
-/** The rules whose keys are listed. */
+/** Maximum number of rules whose keys are listed. */
 const MAX_RULES = 6;
 
 /**
- * The form below the editor, and the result.
+ * Creates the form below the editor, with its result.
  * @param {object} options
- * @param {() => string} options.text the rules as they are written now
- * @param {() => boolean} options.deletes whether rules that the text does not contain would be deleted
+ * @param {() => string} options.text returns the current text of the editor
+ * @param {() => boolean} options.deletes returns whether rules that are missing in the text would be deleted
  * @param {string | null} options.domain
- * @param {AbortSignal} options.signal aborted when the reader leaves the page
+ * @param {AbortSignal} options.signal aborted when the user leaves the page
  */
 export function replayForm({ text, deletes, domain, signal }) {
   const file = input({ type: "file", id: "log", required: true, multiple: true });
@@ -101,9 +101,9 @@ export function replayForm({ text, deletes, domain, signal }) {
         field("Domain", chosen),
         field("Format", format, "combined, envoy, haproxy, json, csv, or a log_format"),
         field("Attributes from fields", map, "attribute=field, with spaces between"),
-        field("The same for all", set, "attribute=value, with spaces between"),
-        field("Suggest limits for each", suggest, "an attribute that identifies a client"),
-        field("Time zone", zone, "of times without one, such as Europe/Paris"),
+        field("Fixed attributes", set, "attribute=value, with spaces between; the same for all requests"),
+        field("Suggest limits per", suggest, "an attribute that identifies a client"),
+        field("Time zone", zone, "for times without a zone, such as Europe/Paris"),
         h("label.check", { for: "replay-hashed" }, hashed, " show hashes instead of keys"),
       ),
     ),
@@ -120,10 +120,10 @@ export function replayForm({ text, deletes, domain, signal }) {
     }
     replay();
   });
-  return h("details.card", {}, h("summary", {}, "Replay a log: what would this text have refused?"), form, result);
+  return h("details.card", {}, h("summary", {}, "Replay a log: what would these rules have refused?"), form, result);
 }
 
-/** What the server found. @param {any} report */
+/** Shows the report of a replay. @param {any} report */
 function reportView(report) {
   const run = report.result;
   const [log] = report.logs;
@@ -133,7 +133,7 @@ function reportView(report) {
     ...report.errors.map((/** @type {string} */ error) => h("p.notice.warn", {}, error)),
     ...report.problems.map((/** @type {any} */ problem) => h("p.notice.warn", {}, `${plural(problem.lines, "line")} ${problem.description}`, problem.first ? `; the first is ${problem.first}` : "")),
     missing.length > 0 && h("p.notice.warn", {}, `The log does not have ${missing.join(", ")}, which rules read. Name the fields under Format and attributes.`),
-    run?.overflowed > 0 && h("p.notice.warn", {}, "Not exact: there are more keys than a replay counts."),
+    run?.overflowed > 0 && h("p.notice.warn", {}, "Not exact: the log has more keys than a replay counts."),
   ];
   if (!run || run.requests === 0) return [...notes, empty("No request was decided.", "The log has no line that can be used.")];
   return [
@@ -145,7 +145,7 @@ function reportView(report) {
       ` ${count(run.refused)} of ${plural(run.requests, "request")} in ${span(report.last_ms - report.first_ms)} of ${names}`,
       run.shadow_refused > 0 && `; ${count(run.shadow_refused)} more by shadow rules`,
       ".",
-      report.at_once && h("span.muted", {}, ` The log has whole seconds: if all requests of a second came at its beginning, ${count(report.at_once.refused)}.`),
+      report.at_once && h("span.muted", {}, ` The log has whole seconds. If all requests of a second arrived at its start, ${count(report.at_once.refused)} would be refused.`),
     ),
     timeline(run.timeline),
     card("Rules", rules(run.rules)),
@@ -158,7 +158,7 @@ function reportView(report) {
 /** @param {any} found */
 function suggestion(found) {
   const number = (/** @type {string} */ name) => ({ name, number: true });
-  // A log of whole seconds has two results: requests spread over their second, and all at its beginning.
+  // A log with whole seconds has two results: requests spread over each second, and all at its start.
   const both = (/** @type {number} */ spread, /** @type {number | undefined} */ once) => (once === undefined || once === spread ? count(spread) : `${count(spread)} – ${count(once)}`);
   const rows = found.candidates.map((/** @type {any} */ limit, /** @type {number} */ at) => [
     [h("code", {}, limit.limit), at === found.recommended && [" ", badge("good", "admits least in a minute")]].flat(),
@@ -170,8 +170,8 @@ function suggestion(found) {
   const peaks = found.peaks.map((/** @type {any} */ peak) => [peak.interval, count(peak.half), count(peak.most), count(peak.nearly_all), count(peak.max)]);
   return card(
     `Limits that 99.9 % of ${plural(found.clients, "client")} never notice`,
-    table("The most requests of a client", ["Most requests in a", number("Half of them"), number("99 %"), number("99.9 %"), number("The busiest")], peaks),
-    table("Suggested limits", ["Limit", number("Burst"), number("At most in a minute"), number("Requests refused"), number("Clients refused")], rows),
+    table("The most requests of a client", ["Most requests in a", number("50 % of clients"), number("99 %"), number("99.9 %"), number("Busiest client")], peaks),
+    table("Suggested limits", ["Limit", number("Burst"), number("Maximum per minute"), number("Requests refused"), number("Clients refused")], rows),
     code(found.rules),
   );
 }
@@ -208,7 +208,7 @@ function rules(found) {
 const keyTable = (title, what, top) =>
   table(title, ["Key", { name: what, number: true }], top.slice(0, MAX_KEYS).map((key) => [h("code", {}, key.key || "all requests"), `${key.error ? "≈ " : ""}${count(key.count)}`]));
 
-/** The keys that each rule refused most, or charged most if it refused none. @param {any[]} found */
+/** Lists the keys that each rule refused most, or charged most if it refused none. @param {any[]} found */
 function topKeys(found) {
   const listed = found.filter((rule) => rule.top_refused.length + rule.top_charged.length > 0).slice(0, MAX_RULES);
   const one = (/** @type {any} */ rule) => {

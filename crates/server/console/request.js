@@ -1,4 +1,4 @@
-// A request as a form: a domain and attributes. The address holds it.
+// The request form: a domain, attributes and a cost. The URL stores its values.
 
 import { fill, get, h } from "./base.js";
 import { field, input } from "./parts.js";
@@ -57,7 +57,7 @@ export function requestForm({ query, signal, setQuery }) {
     "div",
     {},
     known,
-    h("div.columns", {}, field("Domain", domain), field("Cost", cost, "1, or what the rule specifies, if empty")),
+    h("div.columns", {}, field("Domain", domain), field("Cost", cost, "if empty: the cost set by each rule, by default 1")),
     h("div.field", { role: "group", "aria-label": "Attributes" }, h("span.label", {}, "Attributes"), rows),
     h("button.small", { type: "button", onclick: add }, "Add an attribute"),
   );
@@ -74,7 +74,7 @@ export function requestForm({ query, signal, setQuery }) {
   };
 }
 
-/** The attributes in the address. @param {URLSearchParams} query @returns {[string, string][]} */
+/** Returns the attributes in the URL. @param {URLSearchParams} query @returns {[string, string][]} */
 function given(query) {
   try {
     const pairs = JSON.parse(query.get("with") ?? "[]");
@@ -84,6 +84,6 @@ function given(query) {
   }
 }
 
-/** The address of a page with a request. @param {string} page @param {string} domain @param {[string, string][]} pairs */
+/** Returns the URL of a page with a request filled in. @param {string} page @param {string} domain @param {[string, string][]} pairs */
 export const requestHref = (page, domain, pairs) =>
   `/${page}?${new URLSearchParams({ domain, ...(pairs.length ? { with: JSON.stringify(pairs) } : {}) })}`;

@@ -1,4 +1,4 @@
-// One rule: its plots, its text, its overrides and its history.
+// The page of one rule: traffic, YAML, overrides and history.
 
 import { call, count, fill, get, h, plural, rulePath, send } from "./base.js";
 import { keyRow } from "./keys.js";
@@ -19,7 +19,7 @@ const TABS = /** @type {Record<string, (rule: Rule) => HTMLElement>} */ ({
  * @typedef {object} Rule
  * @property {string} domain
  * @property {string} id
- * @property {any} stored the rule in the database; null if the rules come from elsewhere
+ * @property {any} stored the rule in the database; null if this server has no database
  * @property {Page} page
  * @property {() => void} reload
  */
@@ -34,7 +34,7 @@ export function rule(page) {
 
   async function reload() {
     const [found] = (await get(`/v1/rules?${new URLSearchParams({ domain, rule: id })}`, page.signal)).items;
-    // A server whose rules come from a file or from another server has no rules service.
+    // Only a server with a database is a rules service.
     const stored = source === "database" ? await get(rulePath(domain, id), page.signal) : null;
     if (page.signal.aborted) return;
     if (!stored && !found) {
@@ -65,7 +65,7 @@ function buttons({ domain, id, stored, reload }) {
   const ask = () =>
     confirm({
       title: stored.enabled ? "Disable this rule?" : "Enable this rule?",
-      text: h("p", {}, stored.enabled ? "Nodes will not receive it any more, and its limits will not apply." : "Nodes will receive it again, and its limits will apply."),
+      text: h("p", {}, stored.enabled ? "Nodes will no longer receive it, and its limits will not apply." : "Nodes will receive it again, and its limits will apply."),
       fields: field("Comment", comment),
       button: stored.enabled ? "Disable" : "Enable",
       danger: stored.enabled,
@@ -84,8 +84,8 @@ function buttons({ domain, id, stored, reload }) {
 /** @param {Rule} rule */
 function traffic({ domain, id, page }) {
   const query = `domain=${encodeURIComponent(domain)}&rule=${encodeURIComponent(id)}`;
-  const fine = plot({ label: "Decisions a second by this rule", step: 1, points: 900 });
-  const coarse = plot({ label: "Decisions a second by this rule, an hour", step: 10, points: 360, height: 130 });
+  const fine = plot({ label: "Decisions per second by this rule", step: 1, points: 900 });
+  const coarse = plot({ label: "Decisions per second by this rule, last hour", step: 10, points: 360, height: 130 });
   const place = h("div", {}, h("p.muted", {}, "Loading…"));
   const top = h("div");
   /** @type {any} */
@@ -137,7 +137,7 @@ function topKeys(all, domain, id) {
   const found = all.rules.find((/** @type {any} */ rule) => rule.domain === domain && rule.rule === id);
   const list = (/** @type {any[]} */ keys) => keys.slice(0, 10).map((key) => keyRow(domain, key));
   const side = (/** @type {string} */ title, /** @type {any[]} */ keys, /** @type {string} */ column) =>
-    card(title, keys.length ? table(title, ["Key", { name: column, number: true }], list(keys)) : h("p.muted", {}, "None lately."));
+    card(title, keys.length ? table(title, ["Key", { name: column, number: true }], list(keys)) : h("p.muted", {}, "None recently."));
   return h("div.columns", {}, side("Charged most", found?.charged ?? [], "Charged"), side("Refused most", found?.refused ?? [], "Refused"));
 }
 
@@ -151,7 +151,7 @@ function yaml({ domain, id, stored, page }) {
 }
 
 const elsewhere = () =>
-  empty("The text of the rule is not on this server.", "Its rules come from a file or from another server; the overview names it. Look there, or at POST /v1/explain.");
+  empty("The text of the rule is not on this server.", "The rules come from a file or from another server, which the overview page names. See the rule there, or use POST /v1/explain.");
 
 /** @param {Rule} rule */
 function overrides({ domain, id, stored, page, reload }) {
@@ -174,10 +174,10 @@ function overrides({ domain, id, stored, page, reload }) {
     get(`${rulePath(domain, id, "overrides")}?limit=1000`, page.signal),
     (list) =>
       list.items.length === 0
-        ? empty("No overrides beside the rule.", "An override gives one customer other limits on the same counter. Overrides in the text of the rule are under YAML.")
+        ? empty("No separate overrides.", "An override sets other limits for some requests, on the same counter. Overrides in the text of the rule are under YAML.")
         : table(
             "Overrides",
-            ["Value", "Attribute", "Instead", "Until", "By", ""],
+            ["Value", "Attribute", "Effect", "Until", "By", ""],
             list.items.map((/** @type {any} */ override) => [
               h("code", {}, override.value),
               override.attribute,
@@ -200,13 +200,13 @@ function versions({ domain, id, stored, page, reload }) {
   const diff = (/** @type {number} */ version) => {
     page.setQuery({ version: String(version) });
     const text = send("GET", `${rulePath(domain, id, "diff")}?from=${version - 1}&to=${version}`, { signal: page.signal });
-    load(shown, text.then((response) => response.text()), (lines) => card(`What version ${version} changed`, diffView(lines || " (no change of the text)")), page.signal);
+    load(shown, text.then((response) => response.text()), (lines) => card(`Changes in version ${version}`, diffView(lines || " (the text did not change)")), page.signal);
   };
   const rollBack = (/** @type {any} */ version) => {
     const comment = input({ id: "comment" });
     confirm({
       title: `Roll back to version ${version.version}?`,
-      text: h("p", {}, "Its text becomes the current one, as a new version."),
+      text: h("p", {}, "A new version with the text of this one is created and comes into force."),
       fields: field("Comment", comment),
       button: "Roll back",
       act: async () => {

@@ -1,13 +1,13 @@
-// Rules: all rules in force on this server, found by a few words.
+// The rules page: searches the rules in force on this server.
 
 import { fill, get, h, plural, short } from "./base.js";
 import { badge, empty, errorBox, heading, input, link, ruleHref, sparkline, table } from "./parts.js";
 import { live, onEvent, ruleKey, source, SPARK, TRACKED } from "./server.js";
 
-/** The rows of a page; more are shown on demand. */
+/** Page size, in rows. More rows are shown on demand. */
 const ROWS = 100;
 
-/** The states that can be chosen, and how the address names them. @type {Record<string, string | null>} */
+/** The states to choose from, with their values in the URL. @type {Record<string, string | null>} */
 const STATES = { "in force": null, enforced: "enforced", shadow: "shadow", disabled: "disabled" };
 
 /** @param {import("./parts.js").Page} page */
@@ -35,7 +35,7 @@ export function rules({ query, signal, setQuery }) {
     }
   }
 
-  /** Reads a part of the list. @param {number} after @param {AbortSignal} signal */
+  /** Reads one page of the list. @param {number} after @param {AbortSignal} signal */
   const read = (after, signal) => (state === "disabled" ? disabled(search.value, after, signal) : get(address(search.value, STATES[state], after), signal));
 
   /** @param {any[]} items @param {number} total @param {number} [next] */
@@ -54,7 +54,7 @@ export function rules({ query, signal, setQuery }) {
   /** @param {any} rule */
   function row(rule) {
     const name = link(ruleHref(rule.domain, rule.id), h("span.muted", {}, `${rule.domain} / `), rule.id);
-    const cells = [name, rule.limits.join(" · "), rule.per.join(", ") || h("span.muted", {}, "all together"), stateBadge(rule)];
+    const cells = [name, rule.limits.join(" · "), rule.per.join(", ") || h("span.muted", {}, "all requests"), stateBadge(rule)];
     if (state === "disabled") return cells;
     const place = h("span");
     sparks.push({ key: ruleKey(rule.domain, rule.id), place });
@@ -105,7 +105,7 @@ function address(search, state, after) {
 }
 
 /**
- * Returns a part of the disabled rules, which are not in force and known to the rules service only.
+ * Returns one page of the disabled rules. They are not in force, so only the rules service has them.
  * @param {string} search @param {number} after @param {AbortSignal} signal
  */
 async function disabled(search, after, signal) {
@@ -135,7 +135,7 @@ export function stateBadge(rule) {
 
 /** @param {string} search @param {string} state */
 function nothing(search, state) {
-  if (search) return empty(`No rule matches “${search}”.`, "The words are searched in the domain, the id, the limits and the attributes that a rule counts by.");
+  if (search) return empty(`No rule matches “${search}”.`, "The search covers the domain, the id, the limits and the attributes that a rule counts by.");
   if (state === "shadow") return empty("No rule is in shadow.", "A rule with on_exceed: shadow reports what it would refuse, and refuses nothing.");
   if (state === "disabled") return empty("No rule is disabled.", "A disabled rule stays in the database, and nodes do not receive it.");
   return empty("No rules are in force.", link("/editor", "Write the first one in the editor"));

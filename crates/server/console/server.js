@@ -1,5 +1,5 @@
-// What is known of the server: the user of the console with what the role permits, and live data. The server enforces the
-// roles; the console only explains what would be refused.
+// The state of the server: the user's session and role, and live data. The server enforces roles; the console only disables
+// controls and explains why.
 
 import { call, drawn, h, onUnauthorized, Problem, send } from "./base.js";
 
@@ -7,7 +7,7 @@ import { call, drawn, h, onUnauthorized, Problem, send } from "./base.js";
 
 const ROLES = ["reader", "node", "operator", "editor", "admin"];
 
-/** Where the rules of this server come from: `database` if it is a rules service. */
+/** The source of this server's rules; `database` if it is a rules service. */
 export let source = "";
 
 /** @type {Session} */
@@ -19,20 +19,20 @@ function use(own) {
   source = own.rules_source;
 }
 
-/** Whether the reader has a role, in a domain or in all. @param {string} role @param {string} [domain] */
+/** Returns whether the user has a role in a domain, or in all domains if none is given. @param {string} role @param {string} [domain] */
 export function may(role, domain) {
   const has = ROLES.indexOf(session.role) >= ROLES.indexOf(role);
   const scoped = session.role !== "admin" && session.domains.length > 0;
   return has && (!scoped || (domain !== undefined && session.domains.includes(domain)));
 }
 
-/** Attributes of a control that needs a role. @param {string} role @param {string} [domain] */
+/** Returns the attributes of a control that needs a role: it is disabled if the user lacks the role. @param {string} role @param {string} [domain] */
 export function needs(role, domain) {
   if (may(role, domain)) return {};
   return { disabled: true, title: `This needs the role ${role}; the token “${session.name}” has the role ${session.role}.` };
 }
 
-/** Reads the session, after a login if there is none. */
+/** Reads the session. Without one, the user must log in first. */
 export async function start() {
   onUnauthorized(login);
   use(await call("GET", "/v1/session"));
@@ -41,7 +41,7 @@ export async function start() {
 /** @type {Promise<void> | null} */
 let open = null;
 
-/** Asks for a token, once even if several calls wait for it. @returns {Promise<void>} */
+/** Shows the login dialog, only once even if several requests wait for it. @returns {Promise<void>} */
 function login() {
   open ??= ask().finally(() => (open = null));
   return open;
@@ -60,7 +60,7 @@ function ask() {
       "form",
       { method: "dialog" },
       h("h2", {}, ended ? "Your session has ended" : "Log in to Tollgate"),
-      h("p.muted", {}, ended ? "Log in to go on; nothing on the page is lost." : "The console has the rights of your token."),
+      h("p.muted", {}, ended ? "Log in to continue; nothing on the page is lost." : "The console has the rights of your token."),
       h("label", { for: "token" }, "Token"),
       input,
       error,
@@ -95,7 +95,7 @@ export async function logout() {
   location.assign("/console");
 }
 
-// Live data: one event per second, and the history before the first event.
+// Live data: the history, then one event per second.
 
 /** @typedef {{admitted: number[], refused: number[], shadow: number[]}} RuleSeries */
 /** @typedef {RuleSeries & {fallback: number[], mean_ns: number[], p99_ns: number[]}} Series */
@@ -103,23 +103,23 @@ export async function logout() {
 const COLUMNS = /** @type {const} */ (["admitted", "refused", "shadow", "fallback", "mean_ns", "p99_ns"]);
 const SECONDS = 900;
 const TENS = 360;
-/** The rules whose history the server keeps: the busiest. */
+/** Number of rules with a history on the server: the busiest rules. */
 export const TRACKED = 64;
-/** The points of a sparkline: ten minutes by ten seconds. */
+/** Number of points of a sparkline: one per ten seconds, for ten minutes. */
 export const SPARK = 60;
 
 /** @returns {Series} */
 const empty = () => ({ admitted: [], refused: [], shadow: [], fallback: [], mean_ns: [], p99_ns: [] });
 
-/** What is known now. */
+/** The latest live data. */
 export const live = {
   /** The last event. @type {any} */
   last: null,
-  /** Whether events arrive; the reason if not. @type {string} */
+  /** The reason why no events arrive; empty while they do. @type {string} */
   lost: "",
   seconds: empty(),
   tens: empty(),
-  /** Indexed by domain and id, see `ruleKey`. @type {Map<string, RuleSeries>} */
+  /** Keyed by domain and id, see `ruleKey`. @type {Map<string, RuleSeries>} */
   rules: new Map(),
 };
 
@@ -131,7 +131,7 @@ const listeners = new Set();
 /** @type {any[]} */
 let ten = [];
 
-/** Calls `listener` with every event until `signal` aborts. @param {() => void} listener @param {AbortSignal} signal */
+/** Calls `listener` after every event until `signal` aborts. @param {() => void} listener @param {AbortSignal} signal */
 export function onEvent(listener, signal) {
   listeners.add(listener);
   signal.addEventListener("abort", () => listeners.delete(listener));
@@ -151,8 +151,8 @@ function visible() {
 }
 
 /**
- * Reads events for as long as the page is open. A page in the background opens no stream: a browser has few connections
- * to one server, and each stream needs one.
+ * Reads events while the page is open. A page in the background has no stream, because each stream needs a connection and
+ * browsers open only a few connections to one server.
  */
 export async function follow() {
   for (let wait = 500; ; wait = Math.min(wait * 2, 8_000)) {
@@ -169,7 +169,7 @@ export async function follow() {
       const last = Object.fromEntries(COLUMNS.map((column) => [column, live.seconds[column].at(-1) ?? 0]));
       live.last = { ...last, ...history.status, rules: [] };
       listeners.forEach((listener) => listener());
-      // The history is shown before the stream begins.
+      // Draw the history before the stream begins.
       await drawn();
       const response = await send("GET", "/v1/live", { signal });
       const body = /** @type {ReadableStream<any>} */ (response.body);
@@ -187,7 +187,7 @@ export async function follow() {
           wait = 500;
         }
       }
-      lose("The server has ended the stream of live data.");
+      lose("The server closed the live-data stream.");
     } catch (error) {
       if (signal.aborted) {
         wait = 500;
@@ -216,7 +216,7 @@ function take(event) {
   listeners.forEach((listener) => listener());
 }
 
-/** Adds the means of ten events. */
+/** Adds a ten-second point: the mean of ten events, or the maximum for the 99th percentile. */
 function endTen() {
   const mean = (/** @type {(event: any) => number} */ of) => Math.round(ten.reduce((sum, event) => sum + of(event), 0) / ten.length);
   for (const column of COLUMNS) {

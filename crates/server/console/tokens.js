@@ -1,4 +1,4 @@
-// The tokens page: roles, domains and expiry of each token. A secret is shown once.
+// The tokens page: name, role, domains and expiry of each token. A new token is shown only once.
 
 import { call, get, h, time } from "./base.js";
 import { badge, confirm, empty, field, heading, input, load, select, table, toast, when } from "./parts.js";
@@ -59,7 +59,7 @@ function create(read) {
   const lengths = [30, 90, 365];
   confirm({
     title: "Create a token",
-    text: h("p.muted", {}, "Its name is the author of changes made with it."),
+    text: h("p.muted", {}, "The token name is recorded as the author of its changes."),
     fields: [field("Name", name), field("Role", role), field("Domains", domains, "Separated by commas"), field("Expires", days)],
     button: "Create",
     act: async () => {
@@ -83,7 +83,7 @@ function showSecret(made) {
   const secret = input({ value: made.token, readonly: true, onfocus: () => secret.select() });
   confirm({
     title: `The token of ${made.name}`,
-    text: h("p", {}, "Copy it now: it is shown this once. Send it as ", h("code", {}, "Authorization: Bearer …"), "."),
+    text: h("p", {}, "Copy it now: it is shown only once. Send it as ", h("code", {}, "Authorization: Bearer …"), "."),
     fields: field("Token", secret),
     button: "I have copied it",
     act: async () => {},

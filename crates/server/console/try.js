@@ -1,5 +1,4 @@
-// The page "Try": shows how a request would be decided, and why. Nothing is taken unless the reader
-// asks for it.
+// The try page: explains how a request would be decided. Counters are charged only if the user confirms it.
 
 import { call, count, decide, fill, h, plural, span } from "./base.js";
 import { badge, card, confirm, empty, errorBox, heading, link, ruleHref, toast } from "./parts.js";
@@ -13,7 +12,7 @@ export function tryPage(page) {
   async function explain() {
     const request = form.read();
     if (!request.domain) {
-      fill(result, empty("Which request?", "Name a domain and the attributes that its rules match and count by."));
+      fill(result, empty("No request yet.", "Enter a domain and the attributes that its rules match and count by."));
       return;
     }
     try {
@@ -34,7 +33,7 @@ export function tryPage(page) {
         await explain();
       },
     });
-  const node = h("form", {}, form.node, h("div.actions", {}, h("button.primary", { type: "submit" }, "Explain"), h("button", { type: "button", onclick: take }, "Check, and take")));
+  const node = h("form", {}, form.node, h("div.actions", {}, h("button.primary", { type: "submit" }, "Explain"), h("button", { type: "button", onclick: take }, "Check and take")));
   node.addEventListener("submit", (event) => {
     event.preventDefault();
     explain();
@@ -52,7 +51,7 @@ function tree(explanation) {
     "",
     h("p.verdict", {}, verdict, " ", rule ? ["by ", link(ruleHref(explanation.domain, rule), rule)] : allowed ? "no enforced rule refuses it" : ""),
     observed && observed !== "allow" ? h("p.muted", {}, `Only observed; otherwise: ${observed}.`) : null,
-    !allowed ? h("p.muted", {}, explanation.retry_after_ms === null ? "Waiting does not help." : `It passes in ${span(explanation.retry_after_ms)}.`) : null,
+    !allowed ? h("p.muted", {}, explanation.retry_after_ms === null ? "Waiting does not help." : `It would be admitted in ${span(explanation.retry_after_ms)}.`) : null,
     explanation.standing === "exact" ? null : h("p.muted", {}, `Decided by ${explanation.standing}: the store is unreachable.`),
     h("p.muted", {}, `${matching} of ${plural(rules.length + (leftOut ?? 0), "rule")} of the domain match.`),
     h("ul.tree", {}, ...rules.map((/** @type {any} */ one) => branch(explanation.domain, one))),
@@ -64,7 +63,7 @@ function tree(explanation) {
 function branch(domain, rule) {
   const name = rule.rule ? link(ruleHref(domain, rule.rule), rule.rule) : h("b", {}, "inline limit");
   if (!rule.met) return h("li", {}, badge("neutral", "no match"), " ", name, h("span.muted", {}, ` ${whyNot(rule)}`));
-  const sign = rule.refuses ? badge(rule.shadow ? "warn" : "bad", rule.shadow ? "would refuse" : "refuses") : badge("good", "within");
+  const sign = rule.refuses ? badge(rule.shadow ? "warn" : "bad", rule.shadow ? "would refuse" : "refuses") : badge("good", "within limits");
   const counted = Object.entries(rule.counted_by ?? {}).map(([key, value]) => `${key}=${value ?? "(missing)"}`);
   return h(
     "li",
@@ -100,15 +99,15 @@ function leaf(limit) {
 function whyNot(rule) {
   switch (rule.why) {
     case "condition":
-      return rule.found === null || rule.found === undefined ? `needs ${rule.attribute}: ${rule.expected}` : `needs ${rule.attribute}: ${rule.expected}, and it is ${rule.found}`;
+      return rule.found === null || rule.found === undefined ? `needs ${rule.attribute}: ${rule.expected}` : `needs ${rule.attribute}: ${rule.expected}, but it is ${rule.found}`;
     case "judged":
       return `not evaluated: ${rule.by} has decided`;
     case "others":
-      return "the request has other attributes than the rule allows";
+      return "the request has attributes that the rule does not allow";
     case "expression":
       return `its expression is false in part ${rule.part} of ${rule.parts}`;
     case "not_now":
-      return `outside of its schedule ${rule.schedule}`;
+      return `outside its schedule ${rule.schedule}`;
     default:
       return rule.why ?? "";
   }

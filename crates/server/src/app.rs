@@ -26,7 +26,7 @@ use crate::ops::idempotency::IdempotencyTable;
 use crate::rls::{HeldBodies, HeldSlots, ResponseOptions, ZeroCostChecks};
 use crate::rules_source::status::{RulesSource, SourceStatus};
 
-/// The kill switches of a server: its own, and that of its fleet.
+/// The kill switches: one for this server, one for its whole fleet.
 #[derive(Debug)]
 struct KillSwitches {
     server: Enforcement,
@@ -48,56 +48,56 @@ impl KillSwitches {
 pub struct App<S> {
     /// Decides requests.
     pub engine: Engine<S>,
-    /// The open connections, and shutdown.
+    /// The open connections and the shutdown signal.
     pub connections: Arc<Connections>,
-    /// The counters.
+    /// The counters of `/metrics`.
     pub metrics: Metrics,
     /// Whether the store answers.
     pub health: Arc<StoreHealth>,
-    /// The requests that wait to be admitted.
+    /// The requests of `/v1/acquire` that wait for capacity.
     pub waiters: Waiters,
     /// The heaviest keys.
     pub top: TopKeys,
-    /// The log of refusals, if they are logged.
+    /// The log of refusals, if enabled.
     pub refusals: Option<RefusalLog>,
     /// The valid tokens.
     pub auth: Authenticator,
-    /// The sessions of browsers.
+    /// The browser sessions.
     pub sessions: Sessions,
-    /// Rates and their history, for viewers of live data.
+    /// Current rates and their history, for the live API.
     pub live: Live,
     /// The source of the rules.
     pub source: SourceStatus,
-    /// How the address of a client behind proxies is found.
+    /// Finds the address of a client behind trusted proxies.
     pub client: ClientIp,
-    /// After this time a connection of the rate-limit service is closed, so that clients spread over new servers.
+    /// Maximum age of a rate-limit-service connection. Closing old connections lets clients spread over new servers.
     pub max_connection_age: Duration,
     /// The concurrency slots that callers of the rate-limit service hold.
     pub held_slots: HeldSlots,
-    /// The descriptors of the rate-limit service that are charged after a check with a cost of 0.
+    /// The descriptors of the rate-limit service that were last checked with a cost of 0.
     pub zero_cost_checks: ZeroCostChecks,
-    /// The bytes of bodies that connections of the rate-limit service hold.
+    /// The bytes of request bodies that rate-limit-service connections hold in memory.
     pub held_bodies: HeldBodies,
-    /// The headers and metadata of responses of the rate-limit service.
+    /// The headers and metadata that rate-limit-service responses contain.
     pub rls_options: ResponseOptions,
-    /// The host names that HTTP requests may name, on servers that check it.
+    /// The host names accepted in HTTP requests; `None` accepts any.
     pub hosts: Option<AllowedHosts>,
-    /// For everything but limits, which use the clock of their store.
+    /// The clock for everything except limits, which use the clock of their store.
     clock: PreciseClock,
-    /// The stored outputs of requests with an idempotency key.
+    /// The stored results of requests with an idempotency key.
     pub idempotency: IdempotencyTable,
-    /// The state of snapshots of the counters.
+    /// The state of counter snapshots.
     pub snapshots: SnapshotStatus,
-    /// Locked when one is switched, never during a decision.
+    /// Locked only to read or change a switch, never during a decision.
     switches: Mutex<KillSwitches>,
-    /// The keys of `CL.THROTTLE`, if they are kept in this process. Its limits come with every call and its state is
-    /// always one word, so it needs neither rules nor the engine. With a shared store it is an inline limit like any
-    /// other.
+    /// The keys of `CL.THROTTLE`, if they are kept in this process. Every call contains its limit, and the state is
+    /// always one word, so the command needs neither rules nor the engine. With a shared store, `CL.THROTTLE` is
+    /// decided by the engine as an inline limit.
     pub throttles: Option<RedisCellTable>,
 }
 
 impl<S: Store> App<S> {
-    /// Returns the state around an engine.
+    /// Creates the state for an engine, with defaults for all options.
     pub fn new(engine: Engine<S>, throttles: Option<RedisCellTable>) -> Self {
         let clock = PreciseClock::new();
         Self {
@@ -127,44 +127,43 @@ impl<S: Store> App<S> {
         }
     }
 
-    /// Logs refusals.
+    /// Sets the refusal log. Default: none.
     #[must_use]
     pub fn with_refusals(self, refusals: Option<RefusalLog>) -> Self {
         Self { refusals, ..self }
     }
 
-    /// Sets how the heaviest keys are shown.
+    /// Sets whether the heaviest keys are shown in plain text. Default: yes.
     #[must_use]
     pub fn with_names(self, names: Names) -> Self {
         Self { top: TopKeys::new(names, self.now()), ..self }
     }
 
-    /// Sets whether callers need tokens; without this they do not.
+    /// Sets whether callers need tokens. Default: no.
     #[must_use]
     pub fn with_tokens(self, policy: TokenPolicy) -> Self {
         Self { auth: Authenticator::new(policy), ..self }
     }
 
-    /// Sets how the address of a client behind proxies is found; without this no proxy is trusted.
+    /// Sets the trusted proxies. Default: none.
     #[must_use]
     pub fn with_client(self, client: ClientIp) -> Self {
         Self { client, ..self }
     }
 
-    /// Sets the host names that HTTP requests may be for; without this, any.
+    /// Sets the host names accepted in HTTP requests. Default: any.
     #[must_use]
     pub fn with_hosts(self, hosts: Option<AllowedHosts>) -> Self {
         Self { hosts, ..self }
     }
 
-    /// Sets after which time a connection of the rate-limit service is closed; without this a day.
+    /// Sets the maximum age of a rate-limit-service connection. Default: one day.
     #[must_use]
     pub fn with_connection_age(self, max_connection_age: Duration) -> Self {
         Self { max_connection_age, ..self }
     }
 
-    /// Sets what responses of the rate-limit service have; without this `RateLimit` and
-    /// `RateLimit-Policy`.
+    /// Sets the contents of rate-limit-service responses. Default: the headers `RateLimit` and `RateLimit-Policy`.
     #[must_use]
     pub fn with_rls_options(self, rls_options: ResponseOptions) -> Self {
         Self { rls_options, ..self }
@@ -176,7 +175,7 @@ impl<S: Store> App<S> {
         Self { source: SourceStatus::new(source), ..self }
     }
 
-    /// Returns the wall clock in milliseconds since 1970, by which tokens expire.
+    /// Returns the wall-clock time in milliseconds since 1970. Token expiry uses it.
     pub fn wall_ms(&self) -> i64 {
         let wall = self.clock.wall(self.clock.mono());
         i64::try_from(wall.as_nanos() / 1_000_000).unwrap_or(i64::MAX)
@@ -192,10 +191,10 @@ impl<S: Store> App<S> {
         &self.clock
     }
 
-    /// Reserves an entry of the audit log, if this server has one, before the action that it records.
+    /// Reserves an audit-log entry. Must be called before the action; returns `None` on a server without an audit log.
     ///
     /// # Errors
-    /// When the log cannot store it; the action must not be carried out.
+    /// When the queue of the log is full. The action must then not be carried out.
     pub fn audit_slot(&self, queue: AuditQueue) -> Result<Option<AuditSlot<'_>>, OpError> {
         self.source.audit().map(|audit| audit.reserve_entry(queue)).transpose()
     }
@@ -205,7 +204,7 @@ impl<S: Store> App<S> {
         self.change_switches(|switches| switches.server = mode);
     }
 
-    /// Sets the kill switch of the fleet, as the rules service has it.
+    /// Sets the kill switch of the fleet, as received from the rules service.
     pub fn set_fleet_mode(&self, mode: Enforcement) {
         let before = self.fleet_mode();
         self.change_switches(|switches| switches.fleet = mode);
@@ -220,7 +219,7 @@ impl<S: Store> App<S> {
     }
 
     fn change_switches(&self, change: impl FnOnce(&mut KillSwitches)) {
-        // Locked until the engine is switched, so that the last change is the one in force.
+        // The lock is held until the engine is switched, so that concurrent changes reach the engine in order.
         let mut switches = self.switches.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut switches);
         self.engine.set_enforcement(switches.mode());

@@ -1,4 +1,4 @@
-//! The HTTP client of another tollgate server: its address, the token, and extra CA certificates.
+//! An HTTP client for another tollgate server, with a bearer token and extra CA certificates.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,17 +9,17 @@ use anyhow::{Context, ensure};
 use reqwest::redirect::Policy;
 use reqwest::{Certificate, Method, RequestBuilder, Url};
 
-/// A string that is not shown, such as a password or a token.
+/// A string that `Debug` hides, such as a password or a token.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Hides a string from logs.
+    /// Wraps a secret string.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// Returns the string, to connect with it.
+    /// Returns the secret string.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -31,10 +31,10 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// How long connecting may take.
+/// Connect timeout.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// How long a connection may be idle before a TCP keepalive probe.
+/// Idle time before the first TCP keepalive probe, and the interval between probes.
 const KEEPALIVE: Duration = Duration::from_secs(5);
 
 /// A client of one server.
@@ -46,7 +46,9 @@ pub struct Client {
 }
 
 impl Client {
-    /// Creates a client of the server at `url`, such as `https://rules.internal:8080`. `ca` is a file of extra CA certificates (PEM).
+    /// Creates a client for the server at `url`, such as `https://rules.internal:8080`.
+    ///
+    /// `ca` is a file of extra CA certificates (PEM).
     ///
     /// # Errors
     /// When the address or the file is invalid.
@@ -54,12 +56,12 @@ impl Client {
         let invalid = || format!("`{url}` is not the address of a server; write it like https://127.0.0.1:8080");
         let base = Url::parse(url).with_context(invalid)?;
         ensure!(matches!(base.scheme(), "http" | "https") && base.host().is_some(), invalid());
-        // The HTTP client has no cryptography provider of its own. A provider that this process has already installed
-        // is used too.
+        // The HTTP client uses the process-wide cryptography provider. The error is ignored: it means that a provider
+        // is already installed.
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
-        // No redirects: the token is for the server that was named.
+        // No redirects: the token must not reach another server.
         let mut http = reqwest::Client::builder().connect_timeout(CONNECT).tcp_nodelay(true).redirect(Policy::none());
-        // A long poll waits for half a minute, so a dead peer would be noticed late without probes.
+        // A long poll takes up to 30 s; without probes a dead peer would be detected only at its end.
         http = http.tcp_keepalive(KEEPALIVE).tcp_keepalive_interval(KEEPALIVE).tcp_keepalive_retries(2);
         if let Some(ca) = ca {
             let pem = std::fs::read(ca).with_context(|| format!("cannot read {}", ca.display()))?;
@@ -70,7 +72,7 @@ impl Client {
         Ok(Self { http: http.build()?, base, token })
     }
 
-    /// Returns a request to fill in. The segments of the path are percent-encoded.
+    /// Returns a request builder with the token set. Path segments are percent-encoded.
     pub fn request(&self, method: Method, path: &[&str]) -> RequestBuilder {
         let mut url = self.base.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -83,14 +85,14 @@ impl Client {
         }
     }
 
-    /// Returns whether the token is sent over the network without encryption.
+    /// Returns whether the token is sent unencrypted to another machine.
     pub fn exposes_token(&self) -> bool {
         let host = self.base.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
         self.token.is_some() && self.base.scheme() == "http" && !here
     }
 
-    /// Returns its address.
+    /// Returns the base URL of the server.
     pub fn url(&self) -> &Url {
         &self.base
     }
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unencrypted_token_is_noticed_beyond_this_machine() {
+    fn token_is_exposed_only_by_plain_http_to_another_machine() {
         let shows =
             |url: &str, token: Option<&str>| Client::new(url, token.map(Secret::new), None).unwrap().exposes_token();
         for url in ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://rules:1"] {

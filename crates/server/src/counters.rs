@@ -1,9 +1,8 @@
-//! The snapshot of the counters on disk, so that counts, quotas, bans and leases survive a restart.
+//! Snapshots of the in-memory counters on disk, so that counts, quotas, bans and leases survive a restart.
 //!
-//! It is written every `--snapshot-every` seconds and when the server stops, and read when it starts. A process that is
-//! killed loses what was counted since the last write, at most that interval. A file that cannot be used is renamed and
-//! the server starts with empty counters; it is never loaded in part. A write that fails is logged, and decisions
-//! continue.
+//! A snapshot is written every `--snapshot-every` seconds and on shutdown, and restored on startup. A killed process
+//! loses the changes since the last snapshot, at most one interval. A file that cannot be restored completely is
+//! renamed, and the server starts with empty counters. A failed write is logged, and decisions continue.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, BufReader, BufWriter, Write};
@@ -23,9 +22,9 @@ use tollgate_engine::{Engine, MemoryStore};
 use crate::app::App;
 use crate::net::background::BackgroundThread;
 
-/// The name of the file in the data directory.
+/// The snapshot file in the data directory.
 const FILE: &str = "counters.snapshot";
-/// The name of a file that could not be used.
+/// The new name of a snapshot file that could not be restored.
 const REFUSED: &str = "counters.snapshot.refused";
 
 /// Where and how often snapshots are written.
@@ -33,43 +32,44 @@ const REFUSED: &str = "counters.snapshot.refused";
 pub struct SnapshotConfig {
     /// The data directory.
     pub directory: PathBuf,
-    /// The interval; not zero.
+    /// Interval between snapshots; not zero.
     pub every: Duration,
 }
 
-/// The state of snapshots, for metrics. The values are independent, so every access is relaxed.
+/// Snapshot metrics. The values are independent, so every access is relaxed.
 #[derive(Debug, Default)]
 pub struct SnapshotStatus {
-    /// When the last one was written, by the clock of [`App::now`]; 0 for never.
+    /// When the last snapshot was written, in nanoseconds of [`App::now`]; 0 if never.
     written_at: AtomicU64,
+    /// Failed writes since the last successful one.
     failures: AtomicU64,
     keys: AtomicU64,
     capacity: AtomicU64,
 }
 
 impl SnapshotStatus {
-    /// Returns the seconds since the last snapshot was written, if one was.
+    /// Returns the seconds since the last snapshot was written; `None` if there is none.
     pub fn age(&self, now: Time<Mono>) -> Option<u64> {
         let at = Some(self.written_at.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
         Some(now.since(Time::from_nanos(at)).as_nanos() / 1_000_000_000)
     }
 
-    /// Returns the number of keys with something used up, as last counted.
+    /// Returns the number of keys in use, as last counted.
     pub fn keys(&self) -> u64 {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of keys that memory has room for; 0 if counters are not in memory.
+    /// Returns the maximum number of keys in memory; 0 if counters are not in memory.
     pub fn capacity(&self) -> u64 {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Sets the number of keys that memory has room for.
+    /// Sets the maximum number of keys in memory.
     pub fn set_capacity(&self, capacity: usize) {
         self.capacity.store(capacity as u64, Ordering::Relaxed);
     }
 
-    /// Returns how many snapshots could not be written.
+    /// Returns the number of failed writes since the last successful one.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
@@ -78,7 +78,7 @@ impl SnapshotStatus {
 /// The counters of a server that keeps them in memory.
 pub type Counters = (Engine<MemoryStore>, RedisCellTable);
 
-/// Returns the counters of the last snapshot, or empty ones for `capacity` keys.
+/// Restores the counters from the last snapshot, or creates empty ones for `capacity` keys.
 ///
 /// # Errors
 /// When the tables do not fit in memory.
@@ -115,10 +115,10 @@ fn read(path: &Path, capacity: usize) -> Result<Counters, RestoreError> {
     Ok((engine, throttles))
 }
 
-/// A store in memory does not fail, so nothing is ever decided in the fallback.
+/// Capacity of the fallback store. A store in memory does not fail, so the fallback is never used.
 const FALLBACK_KEYS: usize = 1;
 
-/// Removes files of writes that were interrupted.
+/// Removes the temporary files of interrupted writes.
 fn remove_unfinished(directory: &Path) {
     let Ok(files) = std::fs::read_dir(directory) else { return };
     for file in files.flatten() {
@@ -131,7 +131,7 @@ fn remove_unfinished(directory: &Path) {
     }
 }
 
-/// Writes a snapshot, and returns the number of counters.
+/// Writes a snapshot and returns its counter count.
 fn write(path: &Path, app: &App<MemoryStore>) -> io::Result<u64> {
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
@@ -147,27 +147,27 @@ fn write(path: &Path, app: &App<MemoryStore>) -> io::Result<u64> {
     })
 }
 
-/// Writes a snapshot and logs a failure, unless the last write failed too.
+/// Writes a snapshot. Only the first of consecutive failures is logged.
 pub fn save(app: &App<MemoryStore>, config: &SnapshotConfig) {
     let path = config.directory.join(FILE);
     let (file, status) = (path.display(), &app.snapshots);
     match write(&path, app) {
         Ok(counters) => {
             if status.failures.swap(0, Ordering::Relaxed) > 0 {
-                tracing::info!(%file, "the snapshot of the counters is written again");
+                tracing::info!(%file, "counter snapshot written after failures");
             }
             status.written_at.store(app.now().as_nanos(), Ordering::Relaxed);
             tracing::debug!(%file, counters, "snapshot written");
         }
         Err(error) => {
             if status.failures.fetch_add(1, Ordering::Relaxed) == 0 {
-                tracing::error!(%file, %error, "cannot write the snapshot of the counters; decisions continue");
+                tracing::error!(%file, %error, "cannot write the counter snapshot; decisions continue");
             }
         }
     }
 }
 
-/// Counts the keys regularly, and writes a snapshot at every interval if it is configured; never returns.
+/// Counts the keys every few seconds, and writes snapshots if they are configured. Never returns.
 pub async fn maintain(app: Arc<App<MemoryStore>>, config: Option<SnapshotConfig>) {
     let thread = match BackgroundThread::start("tollgate-counters") {
         Ok(thread) => thread,
@@ -189,10 +189,10 @@ pub async fn maintain(app: Arc<App<MemoryStore>>, config: Option<SnapshotConfig>
     tokio::join!(counting, saving);
 }
 
-/// How often the keys are counted, for the metrics.
+/// Interval between key counts for the metrics.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
 
-/// The number of buckets of the table of `CL.THROTTLE` that are looked at to count its keys.
+/// Maximum number of buckets of the `CL.THROTTLE` table that a count visits.
 const MAX_COUNTED_BUCKETS: usize = 1 << 16;
 
 fn count(app: &App<MemoryStore>) {
@@ -200,14 +200,14 @@ fn count(app: &App<MemoryStore>) {
     app.snapshots.keys.store(throttles + app.engine.count_used(), Ordering::Relaxed);
 }
 
-/// Runs work on a thread regularly, from `first` on; never returns.
+/// Runs `work` on a background thread after `first` and then at every interval. Never returns.
 async fn repeat(thread: &BackgroundThread, every: Duration, first: Duration, work: impl Fn() + Clone + Send + 'static) {
     let mut ticks = interval_at(Instant::now() + first, every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
         if let Err(error) = thread.handle().spawn_blocking(work.clone()).await {
-            tracing::error!(%error, "work on the counters panicked");
+            tracing::error!(%error, "counter maintenance panicked");
         }
     }
 }

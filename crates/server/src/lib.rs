@@ -1,4 +1,4 @@
-//! The parts of the `tollgate` program.
+//! The modules of the `tollgate` program.
 
 pub mod app;
 #[cfg(test)]

@@ -31,8 +31,8 @@ fn request_of_kind(kind: &str) -> Value {
     json!({"domain": "api", "attributes": {"kind": kind, "user": "alice"}})
 }
 
-/// Returns the reply of both protocols to a request of this kind, in the form of HTTP, and the
-/// status. Fails if they differ.
+/// Returns the status and the reply to a request of this kind, in HTTP's form. Fails if the two
+/// protocols differ.
 fn decide_kind(server: &Server, kind: &str) -> (u16, Value) {
     let (status, http) = post(server, "/v1/peek", &request_of_kind(kind));
     let args = ["-p", &server.resp_port(), "-3", "--json", "TG.PEEK", "api", "1", "kind", kind, "user", "alice"];
@@ -43,8 +43,8 @@ fn decide_kind(server: &Server, kind: &str) -> (u16, Value) {
     (status, http)
 }
 
-/// Over the Redis protocol `true` is 1 and an unknown wait is -1; rules without a name are null in
-/// both. Waits are computed a moment apart.
+/// Converts an HTTP reply to the Redis protocol's form, where `true` is 1 and an unknown wait is
+/// -1. Waits are rounded to ten minutes, because they are computed at different times.
 fn in_words_of_resp(name: &str, value: &Value) -> Value {
     match value {
         Value::Object(map) => map.iter().map(|(name, value)| (name.clone(), in_words_of_resp(name, value))).collect(),
@@ -98,12 +98,12 @@ fn closed_refusal_is_distinguishable() {
     let rules = Rules::new(RULES);
     store.kill();
     let server = Server::start(&["--rules", rules.path(), "--store", &store.url(), "--log-refusals", "1/h"]);
-    // Refused with 429, and without the status and message that the rule has for clients above the
+    // Refused with 429, without the status and message that the rule sets for clients above the
     // limit.
     let (status, closed) = decide_kind(&server, "closed");
     assert_eq!((status, &closed["closed"], &closed["standing"]), (429, &json!(true), &json!("fallback")), "{closed}");
     assert_eq!((closed.get("message"), &closed["retry_after_ms"]), (None, &json!(1_000)), "{closed}");
-    // By this server's share of the limit: refused as usual, with standing `fallback`.
+    // Decided by this server's share of the limit: refused as usual, with standing `fallback`.
     assert_eq!(post(&server, "/v1/check", &request_of_kind("local")).0, 200);
     let (status, local) = decide_kind(&server, "local");
     assert_eq!((status, local.get("closed"), &local["standing"]), (429, None, &json!("fallback")), "{local}");
@@ -112,7 +112,7 @@ fn closed_refusal_is_distinguishable() {
     assert!(line.contains("closed=true") && line.contains("standing=\"fallback\""), "{line}");
 }
 
-/// The log lines about refusals, after nine refused requests of two rules.
+/// Returns the log lines about refusals, after nine refused requests of two rules.
 fn logged_refusals(args: &[&str]) -> Vec<String> {
     let rules = Rules::new(RULES);
     let server = Server::start(&[&["--rules", rules.path()], args].concat());
@@ -160,7 +160,7 @@ fn keys_without_an_entry_are_counted_in_all_stores() {
         line.and_then(|count| count.parse::<u64>().ok()).unwrap_or_else(|| panic!("no count in {metrics}"))
     };
     assert_eq!(overflowed(), 0);
-    // A key that has spent little is not inserted among keys that have spent much.
+    // A lightly used key does not displace heavily used keys.
     for (cost, name) in [(5, "heavy"), (1, "light")] {
         let asked = |key: u32| json!({"key": format!("{name} {key}"), "limit": "5/day", "cost": cost});
         assert_eq!(post(&server, "/v1/check", &(0..500).map(asked).collect()).0, 200);

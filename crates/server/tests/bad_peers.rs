@@ -1,5 +1,5 @@
-//! Servers that share limits are connected to by others that do not belong to them, or that send anything else: these are
-//! refused, each reason is logged once, and nothing changes for the rest.
+//! Connections from foreign servers, or with arbitrary bytes, to servers that share limits. They are refused, each
+//! reason is logged once, and the other servers are unaffected.
 
 use crate::common;
 
@@ -15,12 +15,12 @@ const GREETING: u8 = 0xF0;
 const REFUSED: u8 = 0xF2;
 const ACCEPTED: u8 = 0xF3;
 
-/// The bytes of a greeting before the version, the cluster, and after it.
+/// Offsets of the version, the cluster and the record in a greeting.
 const VERSION_AT: usize = 13;
 const CLUSTER_AT: usize = 15;
 const RECORD_AT: usize = 23;
 
-/// How often each of them connects.
+/// Number of connections per case.
 const TIMES: usize = 3;
 
 fn connect(address: SocketAddr) -> TcpStream {
@@ -29,7 +29,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Reads a frame; returns its length, kind and body.
+/// Reads a frame, including its length prefix.
 fn read_frame(stream: &mut TcpStream) -> Vec<u8> {
     let mut frame = vec![0; 4];
     stream.read_exact(&mut frame).expect("a length");
@@ -44,12 +44,12 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     [&length[..], &[kind], body].concat()
 }
 
-/// Returns the greeting of a server, as another server could send it.
+/// Returns a greeting as another server could send it.
 fn greeting_like(theirs: &[u8], version: u8, cluster_change: u8, name: &str) -> Vec<u8> {
     let mut body = theirs[5..RECORD_AT].to_vec();
     body[VERSION_AT - 5] = version;
     body[CLUSTER_AT - 5] ^= cluster_change;
-    // Node, heartbeat, and the state of a node that joins.
+    // Node, heartbeat, and the state of a joining node.
     body.extend_from_slice(&[9; 16]);
     body.push(0);
     for text in ["127.0.0.1:9", name] {
@@ -59,7 +59,7 @@ fn greeting_like(theirs: &[u8], version: u8, cluster_change: u8, name: &str) -> 
     frame(GREETING, &body)
 }
 
-/// Sends a greeting, and returns the answer.
+/// Sends a greeting and returns the answer.
 fn greet(address: SocketAddr, version: u8, cluster_change: u8, name: &str) -> (TcpStream, Vec<u8>) {
     let mut stream = connect(address);
     let theirs = read_frame(&mut stream);
@@ -75,7 +75,7 @@ fn send(address: SocketAddr, bytes: &[u8]) {
     read_frame(&mut stream);
     stream.write_all(bytes).expect("it is sent");
     stream.shutdown(Shutdown::Write).expect("it is open");
-    // Closed with or without a reset.
+    // The connection may be closed with or without a reset.
     let _ = stream.read_to_end(&mut Vec::new());
 }
 
@@ -83,7 +83,7 @@ fn refused_links(server: &Server) -> usize {
     read_metric(server, "tollgate_peers_refused_links_total").unwrap_or_default() as usize
 }
 
-/// Stops a server and checks that its log has each of these texts in one line.
+/// Stops a server and checks that its log contains each of these texts in exactly one line.
 fn logged_once(server: Server, texts: &[&str]) {
     let lines = server.last_lines();
     for text in texts {
@@ -99,7 +99,7 @@ fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
     let address = three.address(0);
     let taken = three.address(1).to_string();
     let refusals = [
-        (2, 0, "x", "version 2 of the protocol instead of 1".to_owned()),
+        (2, 0, "x", "protocol version 2 instead of 1".to_owned()),
         (1, 1, "x", "another cluster".to_owned()),
         (1, 0, &*taken, format!("the name {taken} is taken")),
     ];
@@ -120,7 +120,7 @@ fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
     for (bytes, _) in others {
         (0..TIMES).for_each(|_| send(address, bytes));
     }
-    // Accepted, and then it breaks the protocol: the link ends.
+    // Accepted, but then violates the protocol: the link ends.
     let (mut stream, answer) = greet(address, 1, 0, "late");
     assert_eq!(answer[4], ACCEPTED);
     stream.write_all(&[frame(ACCEPTED, b""), frame(ACCEPTED, b"")].concat()).expect("it is sent");
@@ -133,7 +133,7 @@ fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
     logged_once(servers.remove(0), &reasons.collect::<Vec<_>>());
 }
 
-/// As the only servers that they see, they would be majorities of their own, and admit what the others have admitted.
+/// On its own, each of these servers would be a majority and admit the other servers' limits again.
 #[test]
 fn servers_with_another_secret_cluster_or_a_taken_name_do_not_start_and_are_logged_once() {
     let folder = Folder::new();
@@ -149,11 +149,11 @@ fn servers_with_another_secret_cluster_or_a_taken_name_do_not_start_and_are_logg
     let log = |expected: &str| folder.path().join(format!("{}.log", expected.replace(' ', "-")));
     let mut started =
         others.each_ref().map(|(options, name, expected)| three.start_other(options, name, &log(expected)));
-    // Each dials again and again.
+    // Each server redials repeatedly.
     eventually("all were refused several times", || refused_links(&servers[0]) >= 4 * started.len());
     for (_, _, expected) in &others {
         let lines = || std::fs::read_to_string(log(expected)).expect("a log");
-        eventually("it says why it does not start", || lines().contains("none of them has accepted this one"));
+        eventually("the log says why the server does not start", || lines().contains("none has accepted this server"));
         let says = |line: &&str| line.contains("no link with peer") && line.contains(expected);
         let count = lines().lines().filter(says).count();
         assert!((1..=3).contains(&count), "once for each address: {}", lines());

@@ -40,12 +40,12 @@ fn rules_in_force_stay_whatever_the_service_answers() {
         node.wait_for_line(output);
         assert_eq!(limit_of(&node), 5, "{output}");
         if !output.contains("refused") && !output.contains("limt") {
-            // A valid answer in between resets the back-off, so that the test does not wait.
+            // A valid answer in between resets the backoff, so that the test does not wait.
             service.answer(set(1, GOOD));
             node.wait_for_line("rules service available again");
         }
     }
-    // The last refused revision is reported by the server and to the service.
+    // The last refused revision is reported by the node and to the service.
     let status: Value = serde_json::from_str(&get(&node, "/v1/rules-status")).expect("JSON");
     assert_eq!((&status["revision"], &status["refused"]["revision"]), (&1.into(), &4.into()), "{status}");
     assert!(read_metric(&node, "tollgate_rules_refused_total").is_some_and(|count| count >= 3));
@@ -54,7 +54,7 @@ fn rules_in_force_stay_whatever_the_service_answers() {
     }
     assert!(service.asked().to_lowercase().contains("tollgate-running: 1\r\n"), "{}", service.asked());
     let now = std::fs::read(folder.path().join("data/last-good.json")).expect("it was kept");
-    assert_eq!(now, kept, "only what runs is kept");
+    assert_eq!(now, kept, "only the rules in force are kept");
     service.answer(set(5, BETTER));
     node.wait_for_line("rules loaded revision=5 ");
     assert_eq!(limit_of(&node), 6);
@@ -79,7 +79,7 @@ fn start_with_bad_rules_uses_those_on_disk_or_fails() {
     }
 }
 
-/// Whether a server accepts a token.
+/// Returns whether a server accepts a token.
 fn accepts_token(node: &Server, token: &str) -> bool {
     let mut client = node.connect_http();
     client.send(format!(
@@ -101,7 +101,7 @@ fn tokens_of_a_refused_set_are_valid_also_after_a_restart_without_the_service() 
     assert!(accepts_token(&node, "old") && !accepts_token(&node, "new"));
     service.answer(set_with_token(2, "{", "new"));
     node.wait_for_line("rules refused; the rules in force stay revision=2");
-    // Tokens are written to disk after they took effect.
+    // Tokens are written to disk after they take effect.
     let file = folder.path().join("data/last-good.json");
     while !std::fs::read_to_string(&file).is_ok_and(|kept| kept.contains("\"new\"")) {
         std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Attacks of a web page in a real browser on a server on the same machine.
+//! Attacks by a web page in a real browser against a server on the same machine.
 
 use crate::common;
 
@@ -9,8 +9,8 @@ use std::process::Command;
 use common::api::ask;
 use common::{Folder, Server, run};
 
-/// Serves one page at `/`, and passes every other connection on to `target`: from the browser's side that is a host name whose
-/// address changes between two requests.
+/// Serves one page at `/` and forwards every other connection to `target`. To the browser, this looks like a host name
+/// whose address changes between two requests.
 fn rebinding_host(page: &'static str, target: SocketAddr) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port();
@@ -37,7 +37,7 @@ fn rebinding_host(page: &'static str, target: SocketAddr) -> u16 {
     port
 }
 
-/// Opens a page in Chromium, in which every host name is this machine, and returns its text.
+/// Opens a page in Chromium and returns its text. Every host name resolves to this machine.
 fn open_in_chromium(folder: &Folder, url: &str) -> String {
     let mut command = Command::new("chromium");
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]);
@@ -47,7 +47,7 @@ fn open_in_chromium(folder: &Folder, url: &str) -> String {
 
 #[test]
 fn web_page_reads_and_switches_nothing_by_dns_rebinding() {
-    // The page requests its own host name, as a script of the same origin may.
+    // The page requests its own host name, as same-origin scripts may.
     const PAGE: &str = "<body><script>
         const ask = (method, path, body) => {
             const request = new XMLHttpRequest();
@@ -74,11 +74,11 @@ fn web_page_reads_and_switches_nothing_by_dns_rebinding() {
     let address = server.http.expect("HTTP is on");
     let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/", rebinding_host(PAGE, address)));
     assert!(!page.contains("tollgate_") && page.contains("421 ") | page.contains("403 "), "{page}");
-    assert!(ask(&server, "GET", "/v1/enforcement", &[], "").body.contains("\"enforce\""), "it was not switched");
+    assert!(ask(&server, "GET", "/v1/enforcement", &[], "").body.contains("\"enforce\""), "the mode was not switched");
     // A user who is led to the address sees nothing either.
     let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/metrics", address.port()));
     assert!(!page.contains("tollgate_build_info") && page.contains("Misdirected"), "{page}");
-    // A direct request of the operator is served.
+    // A direct request by the operator is served.
     let page = open_in_chromium(&folder, &format!("http://127.0.0.1:{}/metrics", address.port()));
     assert!(page.contains("tollgate_build_info"), "{page}");
 }

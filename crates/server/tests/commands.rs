@@ -27,7 +27,7 @@ fn import_prints_rules_and_reports_what_is_not_imported() {
     assert!(ran.err.contains(&format!("{envoy}:4:20: `detailed_metric` is not imported")), "{}", ran.err);
     let rules = folder.write_file("rules.yaml", &ran.out);
     assert_eq!(tollgate(&["check", &rules], b"").code, Some(0));
-    assert_eq!(tollgate(&["fmt", "--check", &rules], b"").code, Some(0), "it is in its canonical form");
+    assert_eq!(tollgate(&["fmt", "--check", &rules], b"").code, Some(0), "the file is in its canonical form");
 
     let nginx = folder.write_file(
         "nginx.conf",
@@ -173,7 +173,7 @@ fn fmt_rewrites_files_or_reports_why_not() {
         ran.err
     );
     assert_eq!(std::fs::read_to_string(&path).unwrap(), shared);
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "nothing is left behind");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2, "no temporary file is left behind");
 }
 
 #[test]
@@ -194,7 +194,7 @@ fn folder_of_rules_is_served_decided_and_explained_like_a_file() {
     folder.write_file("rules/more.yml", "domain: more\nrules:\n- {id: c, limit: 1/h}\n");
     server.wait_for_line("rules loaded");
     assert_eq!(client.post("/v1/check", &request("more")).0, 200);
-    assert_eq!(client.post("/v1/check", &request("web")).0, 429, "what was spent is kept");
+    assert_eq!(client.post("/v1/check", &request("web")).0, 429, "the spent amount is kept");
 }
 
 #[test]

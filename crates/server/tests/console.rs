@@ -1,7 +1,7 @@
-//! The web console: its types, its pages in a real browser, sessions, and the stream of live data.
+//! The web console: its types, its pages in a real browser, sessions, and the live data stream.
 //!
-//! `scripts/test` installs Chromium, and playwright-core, axe-core and typescript into `TOLLGATE_TEST_NODE_MODULES`. With
-//! `TOLLGATE_CONSOLE_PICTURES=DIR` the test of the browser writes a picture of every page there.
+//! `scripts/test` installs Chromium, and playwright-core, axe-core and typescript into `TOLLGATE_TEST_NODE_MODULES`.
+//! With `TOLLGATE_CONSOLE_PICTURES=DIR`, the browser test saves a screenshot of every page there.
 
 use crate::common;
 
@@ -22,7 +22,7 @@ rules:
   - { id: old, limit: 1000/s }
 ";
 
-/// A server that requires tokens, with rules, and one token for each role.
+/// A server that requires tokens, with rules and one token per role.
 struct Console {
     server: Server,
     folder: Folder,
@@ -60,7 +60,7 @@ impl Console {
         self.tokens[role].as_str().expect("a token")
     }
 
-    /// Calls the API as an admin, and returns the body of a success.
+    /// Calls the API as an admin and returns the body of a success.
     fn call(&self, method: &str, path: &str, headers: &str, body: &str) -> Result<String, String> {
         let token = self.token("admin");
         let reply = self.send(&format!(
@@ -77,7 +77,7 @@ impl Console {
         client.rest()
     }
 
-    /// Opens a session, and returns its cookie.
+    /// Opens a session and returns its cookie.
     fn log_in(&self, role: &str) -> String {
         let body = json!({"token": self.token(role)}).to_string();
         let reply = self.send(&format!(
@@ -97,7 +97,7 @@ impl Console {
         ))
     }
 
-    /// Starts a stream of live data, and returns its first event with the connection.
+    /// Starts a live data stream. Returns the connection and the first event.
     fn watch(&self, authorization: &str) -> (Client, Value) {
         let mut client = self.server.connect_http();
         client.send(format!(
@@ -107,7 +107,7 @@ impl Console {
             let line = client.line();
             assert!(!line.starts_with("HTTP/1.1") || line == "HTTP/1.1 200 OK", "{line}");
             if let Some(event) = line.strip_prefix("data: ") {
-                // A chunk ends after the empty line of the event.
+                // A chunk ends after the event's empty line.
                 let event = event.split("\n\n").next().expect("an event");
                 return (client, serde_json::from_str(event).expect("JSON"));
             }
@@ -156,7 +156,7 @@ fn every_page_works_in_a_browser() {
         })
     };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/console/console.mjs");
-    // Two more servers: a node that follows the first, and one with rules from a file and a store that does not answer.
+    // Two more servers: a node that follows the first, and one with rules from a file and an unreachable store.
     let (service, data) = (console.server.url(""), console.folder.join("node"));
     let _node = Server::start(&[
         "--rules",
@@ -187,7 +187,7 @@ fn every_page_works_in_a_browser() {
     }
 }
 
-/// Returns a digest of what the pictures in `docs/` show: the files of the console without lines of comments.
+/// Returns a digest of the console's files without comment lines, which the pictures in `docs/` depend on.
 fn digest_of_the_console() -> String {
     let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/console")).expect("the folder");
     let mut paths: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
@@ -208,7 +208,7 @@ fn pictures_of_the_documentation_show_this_console() {
     assert_eq!(
         taken,
         digest_of_the_console(),
-        "the console has changed since its pictures were taken: run scripts/pictures"
+        "the console has changed since its screenshots were taken: run scripts/pictures"
     );
 }
 
@@ -222,7 +222,7 @@ fn session_stands_for_its_token_and_ends_with_it() {
         "{reply}"
     );
     assert!(console.get("/v1/tokens", &cookie).starts_with("HTTP/1.1 403"), "an operator must not list tokens");
-    // The cookie has no effect without the console's header; an invented cookie has no effect at all.
+    // The cookie has no effect without the console's header. A made-up cookie has no effect at all.
     let plain =
         format!("GET /v1/session HTTP/1.1\r\nhost: limits.example\r\ncookie: {cookie}\r\nconnection: close\r\n\r\n");
     assert!(console.send(&plain).starts_with("HTTP/1.1 401"));
@@ -234,7 +234,7 @@ fn session_stands_for_its_token_and_ends_with_it() {
     let (mut stream, _) = console.watch(&format!("cookie: {cookie}"));
     console.call("DELETE", &format!("/v1/tokens/{id}"), "", "").expect("revoked");
     eventually("the session ends with its token", || console.get("/v1/session", &cookie).starts_with("HTTP/1.1 401"));
-    // The stream ends, too.
+    // The stream also ends.
     stream.rest();
     let cookie = console.log_in("reader");
     let close = format!(
@@ -261,7 +261,7 @@ fn pages_of_other_origins_cannot_use_the_console() {
         ));
         assert!(reply.starts_with("HTTP/1.1 403"), "{marks}{reply}");
     }
-    // On loopback without tokens the console needs no login, and only the names of loopback are accepted.
+    // On loopback without tokens, the console needs no login and accepts only loopback host names.
     let open = Server::start(&[]);
     let get = |host: &str, path: &str, marks: &str| {
         let mut client = open.connect_http();
@@ -301,7 +301,7 @@ fn live_data_has_the_rates_and_a_bounded_number_of_viewers() {
             counted.0 += event["admitted"].as_u64().expect("a rate");
             counted.1 += event["refused"].as_u64().expect("a rate");
         }
-        // Rates are per second of the time that passed, so their sum is near the count.
+        // Rates are per second of elapsed time, so their sum is near the count.
         counted.0 >= 8 && counted.1 >= 32
     });
     let mut viewers = vec![stream];

@@ -1,4 +1,4 @@
-//! Replays the inputs that fuzzing found; see `fuzz/`.
+//! Replays the inputs found by fuzzing; see `fuzz/`.
 
 #[path = "fuzzed/form.rs"]
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
@@ -28,7 +28,7 @@ mod rls;
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
 mod xds;
 
-/// Passes every input of a corpus on.
+/// Passes every input of a corpus to `check`.
 fn replay(name: &str, check: impl Fn(&[u8])) {
     let folder = format!("{}/../../fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));
     let mut count = 0;

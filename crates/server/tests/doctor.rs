@@ -1,4 +1,4 @@
-//! `tollgate doctor` with parts that work and parts that are broken for real.
+//! `tollgate doctor` with working parts and with really broken ones.
 
 use crate::common;
 
@@ -14,7 +14,7 @@ use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 use tollgate_testkit::servers::{Certificates, Kind, Server as StoreServer, free_port};
 
-/// Runs `tollgate doctor` in a folder, with at most 512 open files.
+/// Runs `tollgate doctor` in a folder, with a limit of 512 open files.
 fn run_doctor(folder: &Folder, args: &[&str]) -> CommandResult {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 512; exec \"$0\" doctor \"$@\"", env!("CARGO_BIN_EXE_tollgate")]);
@@ -26,7 +26,7 @@ fn run_doctor(folder: &Folder, args: &[&str]) -> CommandResult {
     CommandResult::run(&mut command, b"")
 }
 
-/// Replaces what differs between runs: ports, versions, durations and points in time.
+/// Replaces values that differ between runs: ports, versions, durations and timestamps.
 fn replace_varying_parts(text: &str) -> String {
     let word = |word: &str| {
         let is_time = word.len() >= 20 && word.trim_end_matches(';').ends_with('Z') && word.contains('T');
@@ -39,7 +39,7 @@ fn replace_varying_parts(text: &str) -> String {
         }
     };
     let line = |line: &str| match line.split_once("median ") {
-        // How fast the store is depends on the machine.
+        // Store latency depends on the machine.
         Some(_) => "STATUS   store latency median …".to_owned(),
         None => line.split(' ').map(word).collect::<Vec<_>>().join(" "),
     };
@@ -48,7 +48,7 @@ fn replace_varying_parts(text: &str) -> String {
         if let Some((before, after)) = line.split_once("Redis ") {
             *line = format!("{before}Redis VERSION,{}", after.split_once(',').map_or("", |(_, rest)| rest));
         }
-        // Two days, or one and all but a second.
+        // Two days, or a second less.
         if let Some((before, after)) = line.split_once("expires in ") {
             *line = format!("{before}expires in DAYS,{}", after.split_once(',').map_or("", |(_, rest)| rest));
         }
@@ -56,7 +56,7 @@ fn replace_varying_parts(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Makes a certificate that expired in 2020.
+/// Creates a certificate that expired in 2020.
 fn make_expired(folder: &Folder) {
     folder.write_file(
         "ca.cnf",
@@ -93,7 +93,7 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
     set_mode(&folder.path().join("server.key"), 0o600);
     folder.write_file("rules.yaml", "domain: api\nrules:\n- {id: all, limit: 100/s}\n");
     let url = store.url();
-    // A busy machine may take longer than the default deadline.
+    // A busy machine may exceed the default deadline.
     let well = ["--rules", "rules.yaml", "--store", &url, "--store-deadline", "10000", "--connections", "100"];
     let tls = ["--tls-cert", "server.pem", "--tls-key", "server.key"];
     case(
@@ -125,7 +125,7 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
     case("a port for other servers that another program uses", &[&ports[..], &peers].concat(), 1);
     let socket = |path: &'static str| ["--data", "off", "--rls", path];
     case("a Unix socket", &[&ports[..], &socket("unix:rls.sock")].concat(), 0);
-    assert!(!folder.path().join("rls.sock").exists(), "it is removed");
+    assert!(!folder.path().join("rls.sock").exists(), "the socket is removed");
     case("a Unix socket in no directory", &[&ports[..], &socket("unix:nowhere/rls.sock")].concat(), 1);
     case("a Unix socket where a file is", &[&ports[..], &socket("unix:rules.yaml")].concat(), 1);
     let listener = UnixListener::bind(folder.path().join("other.sock")).expect("a socket");
@@ -160,7 +160,7 @@ fn service_is_followed_only_with_the_role_that_nodes_need() {
         let made = tollgate(&["tokens", "create", "--role", role, "--name", role, "--data", &data], b"").done();
         made.split_whitespace().find(|word| word.starts_with("tg_")).expect("a token").to_owned()
     };
-    // A server that requires tokens needs one of an admin.
+    // A server that requires tokens needs an admin token.
     let (_, reader, node) = (token("admin"), token("reader"), token("node"));
     let service = Server::start(&["--data", &data, "--tokens", "required"]);
     let look = |url: &str, token: &str| {
@@ -216,7 +216,7 @@ fn nodes_that_are_behind_and_a_key_with_nearly_all_traffic_are_reported() {
         "{found}"
     );
     assert!(
-        found.contains("warning  key           user=a takes 99 % of what each admits; a proxy in front"),
+        found.contains("warning  key           user=a takes 99 % of the tokens of each; a proxy in front"),
         "{found}"
     );
     assert!(found.contains("runs with 1 rule, from database"), "{found}");

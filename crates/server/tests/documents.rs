@@ -1,12 +1,10 @@
-//! Runs the examples of the documents: every block marked `console`, in order, by a shell, against
-//! the real program.
+//! Runs the examples in the documents: every block marked `console`, in order, in a shell, against the real program.
 //!
-//! A line that begins with `$ ` is a command, continued after a backslash or by lines that begin
-//! with `> `. The other lines are its expected output, on both streams. In them `…` stands for
-//! anything within a line, and alone for any number of lines. A command that ends with `&` starts a
-//! server, and the script continues when the server answers. After a `sleep`, which is for a change to
-//! arrive, it continues when the servers that follow another have the rules of that, and when servers that
-//! share limits with each other are linked. Ports are replaced by free ones.
+//! A line that starts with `$ ` is a command, continued after a backslash or by lines that start with `> `. The other
+//! lines are its expected output on both streams. In them, `…` stands for anything within a line, and alone for any
+//! number of lines. A command that ends with `&` starts a server, and the script continues when the server answers.
+//! After a `sleep`, which waits for a change, the script continues when following servers have the new rules and
+//! servers that share limits are linked. Ports are replaced by free ones.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -21,7 +19,7 @@ use common::proxy::{start_app, tool_path};
 use common::{Folder, eventually, stable_port};
 use tollgate_testkit::servers::Postgres;
 
-/// A command of a document with its expected output.
+/// A command in a document with its expected output.
 struct Step {
     line: usize,
     command: String,
@@ -78,11 +76,10 @@ fn line_matches(expected: &str, printed: &str) -> bool {
     true
 }
 
-/// The ports in the documents, each with the free port that replaces it. The first two are the
-/// defaults of the program.
+/// The ports in the documents, each with its free replacement. The first two are the program's defaults.
 struct Ports(Vec<(&'static str, u16)>);
 
-/// The index of the port of a proxy.
+/// Index of the proxy's port.
 const PROXY: usize = 10;
 
 impl Ports {
@@ -97,7 +94,7 @@ impl Ports {
 
     fn replace(&self, text: String) -> String {
         self.0.iter().fold(text, |text, (old, new)| {
-            // redis-cli gets the port alone.
+            // redis-cli gets only the port.
             let text = text.replace(&format!("127.0.0.1:{old}"), &format!("127.0.0.1:{new}"));
             text.replace(&format!("-p {old}"), &format!("-p {new}"))
         })
@@ -106,7 +103,7 @@ impl Ports {
 
 const MARK: &str = "==== step";
 
-/// A change arrives within a second, but not on a busy machine.
+/// Replacement for `sleep` that waits until a change has arrived, because a busy machine may take longer.
 const SLEEP: &str = r#"
 revision_of() { curl -s -H "Authorization: Bearer $TOLLGATE_TOKEN" "$1/v1/rules-status" | grep -o '"revision":[0-9]*'; }
 sleep() {
@@ -127,8 +124,8 @@ sleep() {
 }
 "#;
 
-/// One script for the whole document, so that later commands see the effects of earlier ones.
-/// `address` is that of a server without another one, `proxy` that of an Envoy.
+/// Returns one script for the whole document, so that later commands see the effects of earlier ones. `address` is the
+/// default server address, `proxy` is Envoy's.
 fn document_script(steps: &[Step], address: &str, proxy: &str) -> String {
     // Servers end with the shell.
     let mut script = String::from("exec 2>&1\ntrap 'kill $(jobs -p) 2> /dev/null' EXIT\n");
@@ -158,7 +155,7 @@ fn document_script(steps: &[Step], address: &str, proxy: &str) -> String {
     script
 }
 
-/// The database URL of the documents, replaced by that of a real server.
+/// The database URL in the documents, replaced by a real server's.
 const POSTGRES: &str = "postgres://tollgate:secret@db.internal/tollgate";
 
 fn read_document(name: &str) -> String {
@@ -171,7 +168,7 @@ fn run(name: &str, folder: &Folder) {
     run_text(name, read_document(name), &Ports::new(), folder);
 }
 
-/// Runs the text of a document, or of a part of it.
+/// Runs the text of a document or part of it.
 fn run_text(name: &str, text: String, ports: &Ports, folder: &Folder) {
     let mut text = ports.replace(text);
     let postgres = text.contains(POSTGRES).then(Postgres::start);
@@ -189,7 +186,7 @@ fn run_text(name: &str, text: String, ports: &Ports, folder: &Folder) {
             format!("{}:{}:{}", folder.join("bin"), program.display(), std::env::var("PATH").unwrap_or_default()),
         )
         .env("TZ", "UTC")
-        // Far longer than by default: a busy machine must not change what is decided.
+        // Far longer than the default: a busy machine must not change decisions.
         .env("TOLLGATE_STORE_DEADLINE", "20000")
         .env("TOLLGATE_HTTP", ports.free_address(0))
         .env("TOLLGATE_RESP", ports.free_address(1))
@@ -229,7 +226,7 @@ fn readme_examples_run() {
     run("README.md", &Folder::new());
 }
 
-/// Runs a page whose first YAML block is the rule file that its commands use.
+/// Runs a page whose first YAML block is the rule file used by its commands.
 fn run_with_rules(name: &str) {
     let (folder, page) = (Folder::new(), read_document(name));
     let rules = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).expect("rules");
@@ -252,7 +249,7 @@ fn faults_page_examples_run() {
     run_with_rules("docs/faults.md");
 }
 
-/// A program that ends with the test.
+/// A program that is killed at the end of the test.
 struct Terminated(Child);
 
 impl Drop for Terminated {
@@ -262,7 +259,7 @@ impl Drop for Terminated {
     }
 }
 
-/// The configuration of an nginx as a distribution installs it, but within a folder.
+/// Configuration of an nginx as installed by a distribution, but within a folder.
 const NGINX: &str = "
 daemon off; pid nginx.pid; error_log error.log; worker_processes 1;
 events {}
@@ -280,8 +277,8 @@ fn proxies_page_examples_run() {
     for part in [nginx, envoy] {
         let (folder, mut ports) = (Folder::new(), Ports::new());
         ports.0.push(("9000", start_app().port()));
-        // Programs that run within the folder, and wait longer for a busy machine than the 50 ms of
-        // the snippets.
+        // Wrapper programs that run within the folder, and wait longer than the snippets' 50 ms in case the machine is
+        // busy.
         let (home, proxy) = (folder.path().display().to_string(), ports.free_address(PROXY));
         let nginx = format!(
             "#!/bin/bash\nsed -i 's/50ms/2s/' {home}/conf.d/*\n\
@@ -300,7 +297,7 @@ fn proxies_page_examples_run() {
             let path = folder.write_file(name, script);
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
-        // On a real machine nginx runs already.
+        // On a real machine, nginx is already running.
         let _nginx = Terminated(Command::new(folder.join("bin/nginx")).spawn().expect("nginx"));
         eventually("nginx runs", || folder.path().join("nginx.pid").exists());
         run_text("docs/proxies.md", part.replace("/etc/nginx/conf.d/", &folder.join("conf.d/")), &ports, &folder);
@@ -318,7 +315,7 @@ fn tests_that_the_faults_page_names_exist() {
     }
 }
 
-/// A line of the last table names the fault of a line above by its first words, after the consistency or the store.
+/// A line in the last table names a fault from above by its first words, after the consistency or the store.
 #[test]
 fn every_line_of_the_faults_page_names_a_test() {
     let page = read_document("docs/faults.md");

@@ -1,4 +1,4 @@
-//! A real Envoy whose rate-limit filter asks Tollgate, with the configuration of `tollgate snippets envoy-rls`.
+//! A real Envoy whose rate-limit filter calls Tollgate, with the configuration of `tollgate snippets envoy-rls`.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ use common::proxy::{Proxy, Response, start_app, start_app_named, start_echo, sta
 use common::{Rules, Server, eventually, run};
 use tollgate_testkit::servers::free_port;
 
-/// A rule file of the reference service, for the descriptors that the snippet sends.
+/// A rule file for the reference service, for the descriptors sent by the snippet.
 const RULES: &str = "
 domain: api
 descriptors:
@@ -19,13 +19,13 @@ descriptors:
 - {key: remote_address, rate_limit: {unit: day, requests_per_unit: 1000}}
 ";
 
-/// Starts a server, and an Envoy in front of an application. The snippet is edited, and its timeout
-/// of 50 ms made longer: a busy machine may take more time for an answer.
+/// Starts a server, and an Envoy in front of an application. The snippet is edited, and its 50 ms timeout is extended
+/// for busy machines.
 fn start(rules: &str, edit: impl Fn(String) -> String) -> (Server, Proxy, Rules) {
     start_before(rules, &[], start_app(), edit)
 }
 
-/// Starts a server with further arguments, and an Envoy in front of the application at `app`.
+/// Starts a server with additional arguments, and an Envoy in front of the application at `app`.
 fn start_before(
     rules: &str,
     args: &[&str],
@@ -86,8 +86,8 @@ fn message_of_the_rule_is_the_body_of_the_refusal() {
     assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"), "{refused:?}");
 }
 
-/// Replaces the limits of the snippet by those of its one route. The timeout is longer: on a busy machine a request could pass
-/// without an answer, and its slot be taken after its end.
+/// Replaces the snippet's limits with limits on its only route. The timeout is longer. Otherwise, on a busy machine, a
+/// request could pass without an answer and take its slot after it has ended.
 fn with_rate_limits(snippet: &str, rate_limits: &str) -> String {
     let snippet = snippet.replace("timeout: 0.05s", "timeout: 10s");
     let route = "routes: [{match: {prefix: /}, route: {cluster: app}}]";
@@ -113,7 +113,7 @@ fn token_budget_is_charged_when_streams_end() {
         passed += u32::from(status == 200);
         status == 429
     });
-    // The charge of a stream may arrive after the check of the next one.
+    // A stream's charge may arrive after the next stream's check.
     assert!(passed >= 1, "the first requests pass");
     assert_eq!(proxy.send("GET", "/", &[]).status, 429);
 }
@@ -155,7 +155,7 @@ fn quotas_of_the_reference_service_are_charged_to_the_service_that_served() {
         let response = proxy.send("GET", "/multiservice-tokenquota", &[]);
         calls += 3;
         if response.status == 200 {
-            // The charge arrives after the response: two descriptors of the check, and one of the charge.
+            // The charge arrives after the response: two descriptors for the check and one for the charge.
             let counted = format!("tollgate_rls_descriptors_total{{matched=\"true\"}} {calls}");
             eventually("the charge has arrived", || page().contains(&counted));
         }
@@ -177,13 +177,12 @@ fn concurrency_slot_is_held_while_its_stream_is_open() {
     let (_server, proxy, _rules) = start_before(rules, &[], app, |snippet| with_rate_limits(&snippet, limits));
     for _ in 0..3 {
         let mut held = None;
-        eventually("the slot of the stream before is released", || {
+        eventually("the previous stream's slot is released", || {
             held = Some(proxy.begin("/held")).filter(|(_, begun)| begun.starts_with("HTTP/1.1 200"));
             held.is_some()
         });
         let (mut first, _) = held.expect("an open stream");
-        // Envoy sends the negative hits of a refused stream as well; they release no slot of
-        // another stream.
+        // Envoy also sends the negative hits of refused streams. They release no slot of another stream.
         for _ in 0..5 {
             assert_eq!(proxy.send("GET", "/", &[]).status, 429, "the first stream is open");
         }
@@ -203,7 +202,7 @@ fn request_headers_reach_the_application() {
     assert!(lines.iter().any(|line| line.contains("\"api_key\";r=1;")), "{echoed:?}");
 }
 
-/// Lets Envoy add its own `X-RateLimit-*` and `Retry-After`.
+/// Makes Envoy add its own `X-RateLimit-*` and `Retry-After`.
 fn with_headers_of_envoy(snippet: &str) -> String {
     let own = "enable_x_ratelimit_headers: DRAFT_VERSION_03\n              enable_retry_after_header: true";
     let edited = snippet.replace("failure_mode_deny: false", own);
@@ -228,16 +227,16 @@ fn headers_of_envoy_are_added_beside_ours_except_retry_after() {
         let own = ["x-ratelimit-limit", "x-ratelimit-remaining", "ratelimit-policy"];
         own.map(|name| lines(&admitted, name).join(" "))
     };
-    // A period that is not a unit of the protocol is left out by Envoy.
+    // Envoy omits periods that are not a unit of the protocol.
     assert_eq!(headers(&[]), ["1", "0", "\"quarter\";q=1;w=900"]);
-    assert_eq!(headers(&["--rls-headers", "x-ratelimit"]), ["1 1", "0 0", ""], "the same headers of both");
+    assert_eq!(headers(&["--rls-headers", "x-ratelimit"]), ["1 1", "0 0", ""], "the same headers from both");
 }
 
 #[test]
 fn retry_after_is_the_end_of_the_window() {
     let rules = "{domain: api, descriptors: [{key: api_key, rate_limit: {unit: hour, requests_per_unit: 1}}]}";
     let (_server, proxy, _rules) = start(rules, |snippet| snippet);
-    // Once more if an hour ends between the readings of the clock.
+    // Retry if an hour ends between the clock readings.
     eventually("a refusal within one hour", || {
         let ask = || proxy.send("GET", "/", &[("x-api-key", "one")]);
         ask();
@@ -249,7 +248,7 @@ fn retry_after_is_the_end_of_the_window() {
         }
         let retry: u64 = refused.header("retry-after").and_then(|retry| retry.parse().ok()).expect("seconds");
         let end = (before / 3_600 + 1) * 3_600;
-        // Readings are in whole seconds, rounded down; waits are rounded up.
+        // Readings are whole seconds, rounded down. Waits are rounded up.
         assert!((end - after..=end - before).contains(&retry), "{retry} s, {before} to {after}, end {end}");
         true
     });

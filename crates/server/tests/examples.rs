@@ -1,5 +1,5 @@
-//! The clients under `examples/clients/` in the frameworks they are for: they decide, pass headers and the status of a
-//! refusal on, and fail open when the server is unreachable or answers with an error.
+//! The clients in `examples/clients/`, in the frameworks that they are for. They decide, pass on headers and the status
+//! of refusals, and fail open if the server is unreachable or answers with an error.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use common::{Folder, Rules, Server, required_variable, run};
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clients");
 
-/// The rules: one request an hour, and a path that is denied with its own status.
+/// Starts a server with one request per hour, and a denied path with its own status.
 fn start_server() -> (Server, Rules) {
     let rules = Rules::new(
         "domain: api\nrules:\n- {id: denied, when: {path: /denied}, deny: true, status: 451}\n\
@@ -24,8 +24,8 @@ fn start_server() -> (Server, Rules) {
 /// An address where nothing listens.
 const GONE: &str = "http://127.0.0.1:9";
 
-/// What a framework prints for the requests of every test: status, `RateLimit`, `Retry-After`. The requests: the first
-/// and the second of an hour, a denied one, one without rules on the server, and one while the server is unreachable.
+/// Expected output of every framework: status, `RateLimit`, `Retry-After`. The requests: the first and second within an
+/// hour, a denied one, one without rules on the server, and one while the server is unreachable.
 const EXPECTED: &str = "200 true false\n429 true true\n451 false true\n200 false false\n200 false false\n";
 
 #[test]
@@ -125,7 +125,7 @@ func main() {
 "#,
     );
     let mut command = Command::new(go);
-    // Unoptimised, and the cache of the build is kept between runs.
+    // Unoptimised. The build cache is kept between runs.
     command.current_dir(folder.path()).args(["run", "-gcflags=-N -l", ".", &server.url(""), GONE]);
     assert_eq!(run(&mut command), EXPECTED);
 }
@@ -184,7 +184,7 @@ async function call(url, domain, path) {
 fn java_client_refuses_and_fails_open() {
     let (server, _rules) = start_server();
     let file = format!("{CLIENTS}/Tollgate.java");
-    // The first check of a process loads classes, so it may take longer than the deadline of a service.
+    // The first check of a process loads classes, so it may exceed a realistic deadline.
     let call = |url: &str| {
         let args = [&*file, url, "api", r#"{"client_ip":"192.0.2.1"}"#, "30000"];
         run(Command::new("java").args(args))
@@ -229,12 +229,12 @@ fn python() -> Command {
     Command::new(required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter with the packages of scripts/test"))
 }
 
-/// The beginning of an answer that never ends, over HTTP and over the Redis protocol.
+/// Start of an answer that never ends, over HTTP and over the Redis protocol.
 const SLOW_HTTP: &str = "HTTP/1.1 200 OK\r\nx-slow: ";
 const SLOW_RESP: &str = "+";
 
-/// Returns the port of a server that accepts connections and never finishes an answer. After `start` it sends a byte every now and
-/// then, so that a deadline of each socket operation would never pass; it sends nothing if `start` is empty.
+/// Returns the port of a server that accepts connections but never finishes an answer. After `start` it sends a byte
+/// from time to time, so that a timeout per socket operation would never expire. If `start` is empty, it sends nothing.
 #[expect(clippy::disallowed_methods, reason = "a slow server waits between two bytes")]
 fn start_server_that_never_answers(start: &'static str) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -253,8 +253,8 @@ fn start_server_that_never_answers(start: &'static str) -> u16 {
     port
 }
 
-/// Runs a check against servers that never finish an answer; `check` runs it in a folder with the clients, given the port. Returns
-/// what it prints open and closed, for a silent server and for a slow one.
+/// Runs `check` against servers that never finish an answer, in a folder with the clients, given the port. Returns its
+/// output when failing open and closed, for a silent and for a slow server.
 fn never_answered(slow: &'static str, check: impl Fn(&Path, u16) -> String) -> Vec<String> {
     let mut printed = Vec::new();
     for start in ["", slow] {
@@ -303,7 +303,7 @@ sys.path.insert(0, sys.argv[1])
 from tollgate_redis import Limits
 print(Limits(f"redis://127.0.0.1:{sys.argv[2]}").check("api")[0])
 "#;
-    // redis-py has a deadline for each socket operation only.
+    // redis-py only has a timeout per socket operation.
     let outputs =
         never_answered("", |folder, port| run(python().args(["-c", script]).arg(folder).arg(port.to_string())));
     assert_eq!(outputs[..2], ["True\n", "False\n"]);

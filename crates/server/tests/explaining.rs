@@ -1,4 +1,4 @@
-//! What operators can see about a decision: explanations, the log, and peeks.
+//! Tools for operators to understand a decision: explanations, the log, and peeks.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -22,7 +22,7 @@ rules:
 /// Far longer than a store takes, even on a busy machine.
 const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
 
-/// Runs `test` with a server in memory and with one on a real Redis, both of which log refusals.
+/// Runs `test` with an in-memory server and with one on a real Redis. Both log refusals.
 fn on_every_store(test: impl Fn(&Server)) {
     let rules = Rules::new(RULES);
     let args = ["--rules", rules.path(), "--log-refusals", "1/s"];
@@ -40,7 +40,7 @@ fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
     (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}")))
 }
 
-/// Returns the output of the program for the operator of this server.
+/// Returns the program's output for this server's operator.
 fn run_tollgate(server: &Server, args: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     let output =
@@ -62,8 +62,7 @@ fn peek_reports_the_rule_and_length_of_a_ban() {
     let lines: Vec<&str> = peeked.lines().collect();
     assert_eq!(lines[0], "it is banned by login, for 2h more; `tollgate keys reset` lifts that", "{peeked}");
     assert!(lines[1].starts_with("and it would be refused by login, and pass in "), "{peeked}");
-    // The limit of the rule with the ban lasts longer than the ban, and the limit of the other rule
-    // does not matter.
+    // The limit of the banning rule lasts longer than the ban. The other rule's limit does not matter.
     assert!(lines[3].starts_with("login  1 ") && lines[4].starts_with("pages  2 "), "{peeked}");
 }
 
@@ -77,7 +76,7 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
             assert!(decision["banned"] == true || decision["banned"] == 1, "{decision}");
             decision["retry_after_ms"].as_u64().expect("a wait")
         };
-        // The whole ban, less the time between the clock readings of a thread that had to wait for its turn.
+        // The whole ban, less the time between the clock readings of a thread that had to wait.
         let assert_banned = |decision: &Value| {
             let wait = wait_of_banned(decision);
             assert!((BAN_MS - 60_000..=BAN_MS).contains(&wait), "{decision}");
@@ -137,7 +136,7 @@ fn explanation_of_a_banned_key_says_until_when() {
         );
         post(server, "/v1/check", &ask);
         let output = explain();
-        // A moment later it is a second less than two hours.
+        // A moment later, it is a second less than two hours.
         let two_hours = |text: &str| text.replace("1h 59m 59s", "2h");
         let output = two_hours(&output);
         assert!(output.starts_with("refused for 2h, by `tries`, banned until 20"), "{output}");
@@ -198,7 +197,7 @@ fn explanation_names_calendars_and_overrides() {
     assert_eq!(ask("enterprise")["why"], "unlimited");
     let (_, own) = post(&server, "/v1/explain", &json!({"key": "alice", "limit": "3/m"}));
     assert_eq!((&own["rule"], &own["rules"][0]["counted_by"]), (&Value::Null, &json!({"key": "alice"})), "{own}");
-    // A file is explained without any server.
+    // A file is explained without a server.
     let output = run_tollgate(&server, &["explain", "--rules", rules.path(), "api", "path=/v1", "plan=enterprise"]);
     assert!(
         output.contains("\n    unlimited by override ") && output.contains(", since plan is \"enterprise\"\n"),

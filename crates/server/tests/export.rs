@@ -1,4 +1,4 @@
-//! Exports, their application, and what an export leaves out.
+//! Exports, applying them, and omissions of an export.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -20,7 +20,7 @@ fn export_lists_what_it_leaves_out() {
 
     let text = "domain: api\nrules:\n- id: a\n  per: [user]\n  limit: 5/s\n- id: b\n  limit: 9/m\n";
     cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).done();
-    assert_eq!(cli.run(&["rules", "export"]).done(), text, "there is nothing else");
+    assert_eq!(cli.run(&["rules", "export"]).done(), text, "nothing is left out");
     cli.run(&["rules", "disable", "api", "b"]).done();
     for user in ["ann", "bob"] {
         cli.run(&["rules", "overrides", "set", "api", "a", user, "--limit", "50/s"]).done();
@@ -38,10 +38,10 @@ fn export_lists_what_it_leaves_out() {
     let out = cli.run(&["rules", "apply", "--prune", &file]).done();
     assert_eq!(out, "nothing to change: 2 rules as in the files\n");
     assert_eq!(cli.run(&["rules", "export"]).done(), exported);
-    assert_eq!(cli.run(&["fmt", "--check", &file]).code, Some(0), "it is in its canonical form");
+    assert_eq!(cli.run(&["fmt", "--check", &file]).code, Some(0), "the export is in its canonical form");
 }
 
-/// A rule in JSON that uses features of the language.
+/// Generates a JSON rule that uses features of the language.
 fn any_rule() -> impl Strategy<Value = Value> {
     let when = prop_oneof![
         Just(Value::Null),
@@ -100,7 +100,7 @@ fn export_and_apply_are_inverse() {
         let again = folder.write_file("again.yaml", &exported);
         let out = cli.run(&["rules", "apply", "--plan", "--prune", &again]).done();
         prop_assert!(out.starts_with("nothing to change"), "{}\n{}", out, exported);
-        // Applied to an empty database, it creates what was exported.
+        // Applied to an empty database, the export recreates the same rules.
         let other = Folder::new();
         let (_server, elsewhere) = serve(&other, &[]);
         elsewhere.run(&["rules", "apply", &again]).done();

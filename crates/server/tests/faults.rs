@@ -1,4 +1,5 @@
-//! Real nodes on one store that are killed or stopped, join and leave under load: nothing more is admitted than `docs/faults.md` says.
+//! Real nodes on one store that are killed or stopped, join and leave under load. They admit no more than
+//! `docs/faults.md` states.
 
 use crate::common;
 
@@ -12,7 +13,7 @@ use tokio::time::Instant;
 use tollgate_testkit::history::{Bound, excess_observed};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// The most that nodes admit beyond the limit, and how long one of them is stopped.
+/// A rule, the permitted excess, and how long one node is stopped.
 struct Faults {
     rule: &'static str,
     burst: u64,
@@ -34,7 +35,7 @@ fn nodes_with_leases_that_are_killed_or_stopped_join_or_leave_admit_nothing_more
     lose_nodes(&Faults { rule, burst: 400, rate: 200, excess: 0, stopped_for: Duration::from_secs(7) });
 }
 
-/// Three nodes decide by what they know, which adds (N − 1)·(B + r·δ); the killed one loses at most B + r·`sync_every`.
+/// Three nodes decide from their views, which adds (N − 1)·(B + r·δ). The killed node loses at most B + r·`sync_every`.
 #[test]
 fn nodes_with_views_that_are_killed_or_stopped_join_or_leave_lose_what_one_has_not_sent() {
     let rule = "{id: all, limit: 50/s, burst: 100, on_fault: closed, consistency: eventual}";
@@ -50,8 +51,8 @@ fn lose_nodes(faults: &Faults) {
     let start = || Server::start(&["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "2000"]);
     let (killed, stopped, mut leaving) = (start(), start(), start());
     let body = json!({"domain": "d", "attributes": {}});
-    // Several for each node, so that together they reach the limit.
-    // The pool grants nothing in advance while more than the limit is asked for, so the first two ask for little of a leased one.
+    // Several clients per node, so that together they reach the limit. The pool grants nothing in advance while demand
+    // exceeds the limit, so with leases the first two ask for little.
     let is_leased = faults.rule.contains("leased");
     let pauses = if is_leased { [50, 50, 1, 1] } else { [1; 4] };
     let clients = pauses.map(|pause| Clients::new(&body, Duration::from_millis(pause)));
@@ -92,22 +93,22 @@ fn lose_nodes(faults: &Faults) {
     });
     let bound = |burst| Bound::new(burst, faults.rate, 1_000_000_000);
     assert_eq!(excess_observed(&bound(faults.burst + faults.excess), &history), None, "{} admitted", history.len());
-    // What exceeds the limit by itself shows that nodes did not know of each other.
+    // An excess over the limit itself shows that nodes did not know each other's charges.
     let reached = if faults.excess > 0 { faults.burst } else { faults.burst / 2 };
     assert!(excess_observed(&bound(reached), &history).is_some(), "the load reaches the limit");
 }
 
-/// The number of connections to each node.
+/// Number of connections to each node.
 const CONNECTIONS: usize = 3;
 
-/// Returns the value of a metric without labels; zero while there is none.
+/// Returns the value of a metric without labels, or zero if it is missing.
 fn gauge(node: &Server, name: &str) -> u64 {
     let page = common::run(std::process::Command::new("curl").args(["-s", &node.url("/metrics")]));
     let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
     value.map_or(0, |value| value as u64)
 }
 
-/// Sends a request for a key; returns the status and what remains.
+/// Sends a request for a key. Returns the status and the remaining amount.
 fn take(node: &Server, verb: &str, key: &str, cost: u64) -> (u16, u64) {
     let body = json!({"domain": "d", "attributes": {"client": key}, "cost": cost}).to_string();
     let (status, answer) = node.connect_http().post(&format!("/v1/{verb}"), &body);
@@ -115,7 +116,7 @@ fn take(node: &Server, verb: &str, key: &str, cost: u64) -> (u16, u64) {
     (status, answer["limits"][0]["remaining"].as_u64().unwrap_or_else(|| panic!("what remains: {answer}")))
 }
 
-/// A node that joins reads the store before it decides, and one that is terminated has sent everything.
+/// A joining node reads the store before it decides, and a terminated node has sent everything.
 #[test]
 fn joining_node_knows_what_others_took_and_a_terminated_one_leaves_nothing_unsent() {
     let store = StoreServer::start(Kind::Valkey);
@@ -134,7 +135,7 @@ fn joining_node_knows_what_others_took_and_a_terminated_one_leaves_nothing_unsen
     }
 }
 
-/// What a killed node held of a lease counts as spent after it expired, and is then refilled.
+/// A killed node's lease counts as spent until it expires, and is then refilled.
 #[test]
 fn lease_of_a_killed_node_is_usable_again_soon_after_it_expired() {
     let store = StoreServer::start(Kind::Redis);
@@ -149,7 +150,7 @@ fn lease_of_a_killed_node_is_usable_again_soon_after_it_expired() {
     killed.signal("KILL");
     let lost = Instant::now();
     assert!(take(&other, "peek", "k", 1).1 < 2_000, "the lease is stranded");
-    eventually("all of it is usable", || take(&other, "peek", "k", 1).1 == 2_000);
-    // A lease lasts 5 s and a second; the rest is for a busy machine.
+    eventually("the whole limit is usable", || take(&other, "peek", "k", 1).1 == 2_000);
+    // A lease lasts 5 s plus a second. The rest is for a busy machine.
     assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
 }

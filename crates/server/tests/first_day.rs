@@ -1,5 +1,5 @@
-//! Common pitfalls of the first day: plans, a protected login, an expensive export and a monthly
-//! quota, from the documents alone.
+//! Common tasks of the first day, using only the documents: plans, a protected login, an expensive export and a monthly
+//! quota.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -145,7 +145,7 @@ fn overrides_are_mentioned_wherever_their_rule_is_shown() {
     let in_column = |line: &'_ str| line[column..].split_whitespace().next().map(str::to_owned);
     let overrides: Vec<String> = list.lines().skip(1).filter_map(in_column).collect();
     assert_eq!(overrides, ["1", "2", "2"], "those in the rule and those beside it: {list}");
-    let overrides_line = "2 overrides beside it: `tollgate rules overrides list api quota`";
+    let overrides_line = "2 overrides stored separately: `tollgate rules overrides list api quota`";
     let shown = cli.run(&["rules", "get", "api", "quota"]).done();
     assert_eq!(shown.lines().nth(1), Some(&*format!("# {overrides_line}")));
     let history = cli.run(&["rules", "history", "api", "quota"]).done();
@@ -165,7 +165,7 @@ fn overrides_are_mentioned_wherever_their_rule_is_shown() {
         assert!(words.windows(2).any(|words| words == pair), "{domains}");
     }
     assert!(domains.ends_with("api     3      4                      5\n"), "{domains}");
-    eventually("all of them are in force", || {
+    eventually("all overrides are in force", || {
         let status = cli.run(&["rules", "status", "--json"]).json();
         [&status["domains"], &status["rules"], &status["overrides"]] == [&json!(1), &json!(3), &json!(5)]
     });
@@ -185,7 +185,7 @@ fn rollback_names_its_version_and_goes_further_each_time() {
     assert_eq!(back(&["3"]).done(), "api/login: back to version 3, as version 6, in force\n");
     assert_eq!(back(&["3"]).done(), "api/login: version 6 equals version 3; nothing was changed\n");
     back(&["9"]).assert_failed(1, "there is no version 9");
-    // A rollback skips versions that were rolled back from.
+    // A rollback skips versions that were rolled back.
     let quota = |limit: &str| {
         let text = FIRST.replace("limit: 10k/month", &format!("limit: {limit}/month"));
         assert_ne!(text, FIRST);
@@ -254,11 +254,11 @@ fn missing_attributes_of_a_key_are_reported() {
     assert_eq!(cli.run(&["keys", "peek", "api", "path=/login"]).err, hint);
     let ran = cli.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]);
     assert_eq!((&*ran.err, ran.out.starts_with("it would pass\nRULE")), ("", true));
-    // Durations are written as `explain` writes them.
+    // Durations are formatted as in `explain`.
     assert!(ran.out.lines().any(|line| line.ends_with("now      0s")), "{}", ran.out);
-    assert_eq!(cli.run(&["keys", "reset", "api", "--json"]).err, "", "scripts are output by the number");
+    assert_eq!(cli.run(&["keys", "reset", "api", "--json"]).err, "", "scripts use the number");
 
-    // With rules from a file there is no list of rules, but missing attributes are reported nevertheless.
+    // With rules from a file there is no list of rules, but missing attributes are still reported.
     let rules = common::Rules::new(FIRST);
     let server = Server::start(&["--rules", rules.path()]);
     let ran = Cli::for_server(&server).run(&["keys", "peek", "api"]);

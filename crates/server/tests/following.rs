@@ -1,4 +1,4 @@
-//! Nodes that follow the real rules service over TLS, with faults of networks, machines and disks.
+//! Nodes that follow the real rules service over TLS, with faults in networks, machines and disks.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ fn wait_for(node: &Server, revision: i64) {
     node.wait_for_line(&format!("rules loaded revision={revision} "));
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long a change takes is what is looked at")]
+#[expect(clippy::disallowed_methods, reason = "measures how long a change takes")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -31,7 +31,7 @@ fn three_nodes_run_the_rules_of_the_service_and_report_their_revisions() {
         assert_eq!(limit_of(node), 5, "before it listens");
         assert_eq!(rules_status(node)["revision"], first);
     }
-    // The long polls of the nodes are waiting for the change.
+    // The nodes' long polls are waiting for the change.
     let begun = now();
     let second = service.limit("7/day");
     let written = begun.elapsed();
@@ -68,7 +68,7 @@ fn killed_service_stops_no_decision_and_is_followed_again_after_its_restart() {
     assert_eq!(limit_of(&node), 5);
     eventually("readiness reports it", || get(&node, "/readyz") == "ready (stale rules)\n");
     assert!(read_metric(&node, "tollgate_rules_polls_total{outcome=\"failed\"}").is_some_and(|count| count >= 1));
-    // A node starts without the service, by the rules on its disk.
+    // A node starts without the service, from the rules on its disk.
     node.signal("TERM");
     assert!(node.wait().success());
     let node = start_follower(&service, &service.url(), "a", &folder.join("a"));
@@ -127,14 +127,14 @@ fn full_disk_of_a_node_keeps_the_last_copy_and_new_rules_take_effect() {
     service.limit("5/day");
     let node = start_follower(&service, &service.url(), "a", data);
     let kept = std::fs::read(disk.path().join("last-good.json")).expect("it was kept");
-    // Fills the disk.
+    // Fill the disk.
     let _ = std::fs::write(disk.path().join("ballast"), vec![0; 64 * 1024]);
     let revision = service.limit("7/day");
     node.wait_for_line("cannot write the rules to disk");
     assert_eq!((limit_of(&node), rules_status(&node)["revision"].as_i64()), (7, Some(revision)));
-    let now = std::fs::read(disk.path().join("last-good.json")).expect("the one before is left");
+    let now = std::fs::read(disk.path().join("last-good.json")).expect("the previous copy is kept");
     assert_eq!(now, kept);
-    // With free space the next set is written.
+    // With free space, the next rule set is written.
     std::fs::remove_file(disk.path().join("ballast")).expect("it is there");
     wait_for(&node, service.limit("8/day"));
     eventually("it is on disk", || {
@@ -161,11 +161,11 @@ fn slow_or_broken_network_only_delays_changes() {
     eventually("it is on disk", || {
         std::fs::read_to_string(folder.path().join("a/last-good.json")).is_ok_and(|kept| kept.contains("7/day"))
     });
-    // The connection stalls without an error; the node continues to decide.
+    // The connection stalls without an error. The node keeps deciding.
     network.stall();
     let revision = service.limit("8/day");
     assert_eq!(limit_of(&node), 7);
-    // A node that starts waits no longer for the stalled service than for an unreachable one.
+    // A starting node waits no longer for a stalled service than for an unreachable one.
     let begun = now();
     let another = start_follower(&service, &url, "b", &{
         let data = folder.path().join("b");
@@ -241,7 +241,7 @@ fn missing_admin_token_or_unusable_database_is_an_error_at_start() {
         output.contains("cannot create the data directory /proc/nothing; choose another with --data DIR"),
         "{output}"
     );
-    // In another directory: beside the first database there may be a write-ahead log that restores it.
+    // Use another directory: a write-ahead log next to the first database might restore it.
     let data = folder.join("damaged");
     std::fs::create_dir(&data).expect("a directory");
     let text = "this is no database, and long enough to be noticed".repeat(100);
@@ -252,7 +252,7 @@ fn missing_admin_token_or_unusable_database_is_an_error_at_start() {
     assert!(output.contains("cannot open the database of --database") && !output.contains("secret"), "{output}");
 }
 
-/// Whether a node refuses a request that costs more than any limit here has.
+/// Returns whether a node refuses a request that costs more than any limit here.
 fn is_refusing(node: &Server) -> bool {
     node.connect_http().post("/v1/check", r#"{"domain":"api","attributes":{},"cost":1000}"#).0 == 429
 }
@@ -274,12 +274,12 @@ fn kill_switch_of_the_fleet_reaches_every_node_and_outlasts_restarts() {
     eventually("it is on the disk of the node", || {
         std::fs::read_to_string(folder.path().join("a/last-good.json")).is_ok_and(|kept| kept.contains("\"observe\""))
     });
-    // A node that starts while the service is unreachable has it from its disk.
+    // A node that starts while the service is unreachable reads the mode from its disk.
     service.kill();
     drop(node);
     let node = start_follower(&service, &service.url(), "a", &folder.join("a"));
     assert!(!is_refusing(&node));
-    // The service has it from its database.
+    // The service reads the mode from its database.
     service.restart();
     assert_eq!(service.call("GET", "/v1/fleet/enforcement", None).1, json!({"mode": "observe"}));
     let over = json!({"domain": "api", "attributes": {}, "cost": 1000});

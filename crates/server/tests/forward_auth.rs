@@ -1,4 +1,4 @@
-//! The endpoint of forward-auth, as a proxy calls it.
+//! The forward-auth endpoint, as called by a proxy.
 
 use crate::common;
 
@@ -63,10 +63,7 @@ fn delay_is_held_and_the_request_passes() {
             assert!(curl(&server, "/v1/forward-auth/api/slow", &[]).starts_with("http/1.1 200"));
         }
     });
-    assert!(
-        time >= Duration::from_millis(90),
-        "the second and third wait for 50 ms each after the one before: {time:?}"
-    );
+    assert!(time >= Duration::from_millis(90), "the second and third each wait 50 ms after the previous one: {time:?}");
 }
 
 #[test]

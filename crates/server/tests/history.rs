@@ -1,5 +1,5 @@
-//! Two servers on one Redis under load: together they never admit more than the limit, as seen by
-//! the clients.
+//! Two servers on one Redis under load. As seen by the clients, together they never admit more than
+//! the limit.
 
 use crate::common;
 
@@ -11,18 +11,19 @@ use tollgate::clock::{Clock, PreciseClock};
 use tollgate_testkit::history::{Bound, ObservedRequest, excess_observed};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// A burst that all clients compete for, and a rate that is low relative to the time of a reply:
-/// the uncertainty about the instant of a decision is far less than one request.
+/// A burst that all clients compete for, and a rate that is low relative to the reply time. The
+/// uncertainty about the time of a decision is far less than one request.
 const RULES: &str = "domain: api\nrules:\n- {id: shared, limit: 20/s, burst: 200}\n";
 
 fn history_bound() -> Bound {
     Bound::of("20/s".parse().expect("a rate"), 200)
 }
 
-/// The number admitted before the clients stop: the burst, and two seconds of the rate.
+/// Number of admitted requests after which the clients stop: the burst plus two seconds of the
+/// rate.
 const ENOUGH: u64 = 240;
 
-/// A client that asks over HTTP or the Redis protocol.
+/// A client that uses HTTP or the Redis protocol.
 enum Caller {
     Http(Client),
     Resp(Client),
@@ -38,8 +39,8 @@ impl Caller {
             }
             Self::Resp(client) => {
                 client.send("TG.CHECK api 1\r\n");
-                // The first pair of the map is `allowed`; the last number is `reset_after_ms` of
-                // the limit.
+                // The first pair of the map is `allowed`. The last number is the limit's
+                // `reset_after_ms`.
                 assert_eq!(client.line(), "*12");
                 let allowed = (0..3).map(|_| client.line()).last();
                 let rest: Vec<String> =
@@ -52,7 +53,7 @@ impl Caller {
     }
 }
 
-/// All admitted requests, with the client's time before sending and after receiving.
+/// Collects all admitted requests, with the client's time before sending and after receiving.
 fn collect_history(servers: &[Server]) -> Vec<ObservedRequest> {
     let (clock, passed) = (PreciseClock::new(), AtomicU64::new(0));
     let ask = |mut caller: Caller| {
@@ -86,7 +87,7 @@ fn two_servers_together_keep_the_limit_in_any_interval() {
     assert!(history.len() as u64 >= ENOUGH);
     assert_eq!(excess_observed(&history_bound(), &history), None);
 
-    // The same checker detects one request more than was admitted.
+    // The same checker detects a single additional request.
     history.push(history[history.len() / 2]);
     assert!(excess_observed(&history_bound(), &history).is_some(), "one too many was not noticed");
 }

@@ -1,4 +1,4 @@
-//! HTTP on a real socket: decisions, batches, headers, mistakes, limits.
+//! HTTP on a real socket: decisions, batches, headers, errors, limits.
 
 use crate::common;
 

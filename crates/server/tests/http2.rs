@@ -1,4 +1,4 @@
-//! The HTTP/2 of the rate-limit service over sockets: nghttp and h2load, and a client that sends frames one by one.
+//! HTTP/2 of the rate-limit service over sockets: nghttp, h2load, and a client that sends frames one by one.
 
 use crate::common;
 
@@ -29,7 +29,7 @@ fn connect(server: &Server) -> FrameClient {
     FrameClient::connect(server.rls.expect("the service is on"))
 }
 
-/// The body of a call: the domain `basic` and a descriptor with the one entry `key`.
+/// Returns the body of a call: the domain `basic` and a descriptor with the single entry `key`.
 fn call_body(value: &str) -> Vec<u8> {
     let field = |number: u8, bytes: &[u8]| [&[number << 3 | 2, bytes.len() as u8], bytes].concat();
     let entry = field(1, &[field(1, b"key"), field(2, value.as_bytes())].concat());
@@ -112,7 +112,7 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
     let (_, answer) = client.answer();
     assert_eq!(answer.field("grpc-message"), "this port speaks gRPC: POST with application/grpc");
     client.call(5, PATH, &call_body("none"));
-    assert_eq!(client.answer().1.code(), Some(2), "the connection is as good as before");
+    assert_eq!(client.answer().1.code(), Some(2), "the connection still works");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn bodies_of_all_connections_are_bounded_together() {
     let mut block = vec![0x83, 0x86];
     put_literal(&mut block, ":path", PATH.as_bytes());
     put_literal(&mut block, "content-type", b"application/grpc");
-    // Each connection sends as much as its window allows, and ends no call.
+    // Each connection sends as much as its window allows and never finishes a call.
     let mut clients: Vec<FrameClient> = (0..CONNECTIONS).map(|_| connect(&server)).collect();
     for client in &mut clients {
         for stream in [1, 3, 5, 7] {
@@ -175,11 +175,11 @@ fn bodies_of_all_connections_are_bounded_together() {
         let line = page.lines().find_map(|line| line.strip_prefix("tollgate_connections "));
         line.and_then(|count| count.parse::<usize>().ok()).expect("a number")
     };
-    // One of HTTP, for the metrics.
+    // Plus one HTTP connection for the metrics.
     let most = MAX_BODIES / (4 * BODY) + 2;
     eventually("connections beyond the budget are closed", || open() <= most);
     let grown = server.memory().saturating_sub(before);
-    // Beside the budget each connection may hold a part of a frame.
+    // Beyond the budget, each connection may hold part of a frame.
     assert!(grown < MAX_BODIES + CONNECTIONS * 64 * 1024 + 24 * 1024 * 1024, "{} KiB", grown / 1024);
     let expected = "all connections together hold too many bytes";
     let is_expected =
@@ -187,7 +187,7 @@ fn bodies_of_all_connections_are_bounded_together() {
     assert!(clients.iter_mut().rev().any(is_expected));
     let mut client = connect(&server);
     client.call(1, PATH, &call_body("a"));
-    assert_eq!(client.answer().1.code(), Some(1), "a small call is answered meanwhile");
+    assert_eq!(client.answer().1.code(), Some(1), "a small call is still answered");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn delayed_call_holds_up_neither_others_nor_the_end() {
     assert_eq!(client.answer().0, 5, "the call before it is delayed");
     server.signal("TERM");
     let (stream, answer) = client.answer();
-    assert_eq!((stream, answer.code()), (3, Some(1)), "it is answered although the server stops");
+    assert_eq!((stream, answer.code()), (3, Some(1)), "the call is answered although the server is stopping");
     client.send_frame(Kind::Ping, 1, 0, b"draining");
     assert_eq!(client.farewell(), "");
 }
@@ -214,7 +214,7 @@ fn connection_ends_at_its_age() {
     assert_eq!(client.answer().0, 1);
     while !matches!(client.next(), Some((Kind::GoAway, ..))) {}
     client.call(3, PATH, &call_body("a"));
-    assert_eq!(client.answer().0, 3, "a call that was on its way");
+    assert_eq!(client.answer().0, 3, "a call that was in flight");
     client.send_frame(Kind::Ping, 1, 0, b"draining");
     assert_eq!(client.farewell(), "");
 }

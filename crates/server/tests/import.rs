@@ -1,10 +1,10 @@
-//! Limits of other programs from end to end: imported, checked, and decided by a server.
+//! Limits of other programs from end to end: imported, checked, and enforced by a server.
 
 use crate::common;
 
 use common::{Client, CommandResult, Folder, Server, tollgate};
 
-/// Imports a file, writes the result beside it and checks that; returns its path and the messages.
+/// Imports a file, writes the result next to it and checks the result. Returns its path and the messages.
 fn import_and_check(folder: &Folder, args: &[&str]) -> (String, String) {
     let CommandResult { code, out, err } = tollgate(&[&["import"], args].concat(), b"");
     assert_eq!(code, Some(0), "{err}");
@@ -14,8 +14,8 @@ fn import_and_check(folder: &Folder, args: &[&str]) -> (String, String) {
     (rules, err)
 }
 
-/// Sends requests with attributes in JSON until the first refusal, at most ten; returns how many
-/// passed and the last status.
+/// Sends up to ten requests with JSON attributes, until the first refusal. Returns the number admitted and the last
+/// status.
 fn count_passing(client: &mut Client, domain: &str, attributes: &str) -> (usize, u16) {
     let body = format!(r#"{{"domain":"{domain}","attributes":{{{attributes}}}}}"#);
     let mut last = 0;
@@ -40,7 +40,7 @@ fn nginx_configuration_with_includes_is_imported_and_enforced() {
     );
     folder.write_file("sites/20-free.conf", "server { server_name free.example; }\n");
     folder.write_file("sites/ignored.txt", "this is { no configuration");
-    // Relative to the folder of the given file, wherever the line is.
+    // Included paths are relative to the folder of the main file.
     folder.write_file("shared/login.inc", "location /login { limit_req zone=ip; limit_req_log_level warn; }\n");
 
     let (rules, output) = import_and_check(&folder, &["--domain", "web", &main]);
@@ -80,7 +80,7 @@ fn envoy_file_with_replaces_is_imported_and_enforced() {
     assert_eq!(output, "");
     let written = std::fs::read_to_string(&rules).expect("a file");
     assert!(written.contains("replaces: [reading]") && written.contains("suffices: true"), "{written}");
-    // A request over HTTP has the entries of one descriptor, so a rule of our own language replaces the limit.
+    // An HTTP request has the entries of one descriptor, so a rule in our own language replaces the limit.
     let gold =
         "- {id: gold, when: {area: read, user: ann}, limit: 5/day, algorithm: fixed_window, replaces: [reading]}\n";
     folder.write_file("rules.yaml", format!("{written}{gold}"));
@@ -90,8 +90,12 @@ fn envoy_file_with_replaces_is_imported_and_enforced() {
     let mut asks = |attributes: &str| count_passing(&mut client, "shop", attributes);
     assert_eq!(asks(r#""area":"read","user":"bob""#), (2, 429));
     assert_eq!(asks(r#""page":"search","user":"bob""#), (4, 429));
-    assert_eq!(asks(r#""area":"read","user":"ann""#), (5, 429), "hers is in the place of the one for all");
-    assert_eq!(asks(r#""area":"read","user":"ann","more":"x""#), (0, 429), "which is for exactly its entries");
+    assert_eq!(asks(r#""area":"read","user":"ann""#), (5, 429), "her rule replaces the general one");
+    assert_eq!(
+        asks(r#""area":"read","user":"ann","more":"x""#),
+        (0, 429),
+        "the imported rule requires exactly its entries"
+    );
     assert_eq!(asks(r#""area":"write","user":"bob""#), (10, 200));
     assert_eq!(asks(r#""quota":"a""#), (1, 429));
 }

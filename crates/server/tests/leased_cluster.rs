@@ -1,4 +1,5 @@
-//! Two servers with a leased rule on a Redis Cluster of which a primary is killed under load: what `docs/sharing.md` says is seen.
+//! Two servers with a leased rule on a Redis Cluster. A primary is killed under load, and the servers behave as
+//! `docs/sharing.md` describes.
 
 use crate::common;
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tollgate_testkit::servers::{Cluster, Kind};
 
-/// Asks a server for a user; returns how it was decided. Every request has an answer.
+/// Sends a check for a user and returns the decision's standing. Every request must be answered.
 fn standing(server: &Server, user: &str) -> String {
     let body = format!(r#"{{"domain":"api","attributes":{{"user":"{user}"}}}}"#);
     let (status, reply) = server.connect_http().post("/v1/check", &body);
@@ -16,7 +17,7 @@ fn standing(server: &Server, user: &str) -> String {
     reply["standing"].as_str().expect("a standing").to_owned()
 }
 
-/// Asks both servers for users until one of the answers for the first is this; the others are never decided by the fallback.
+/// Sends checks to both servers until the first user gets this standing. The other user must never get the fallback.
 fn ask_until(servers: &[Server; 2], users: [&str; 2], wanted: &str) {
     let start = Instant::now();
     loop {
@@ -31,7 +32,7 @@ fn ask_until(servers: &[Server; 2], users: [&str; 2], wanted: &str) {
     }
 }
 
-/// Returns the index of the primary that has the state of a user.
+/// Returns the index of the primary that holds a user's state.
 fn primary_of(cluster: &Cluster, user: &str) -> usize {
     let holds = |at: &usize| !cluster.servers[*at].command(&["KEYS", &format!("*{user}*")]).list().is_empty();
     (0..3).find(holds).unwrap_or_else(|| panic!("no primary has {user}"))
@@ -42,7 +43,7 @@ fn leased_rule_goes_on_by_leases_and_the_fallback_until_a_replica_takes_over() {
     let mut cluster = Cluster::start(Kind::Redis);
     let rule = "{id: per-user, per: [user], limit: 500/s, burst: 1000, consistency: leased}";
     let rules = Rules::new(format!("domain: api\nrules:\n- {rule}\n"));
-    // A busy machine misses the default deadline.
+    // A busy machine would miss the default deadline.
     let start = || Server::start(&["--rules", rules.path(), "--store", &cluster.url(), "--store-deadline", "1000"]);
     let servers = [start(), start()];
     ask_until(&servers, ["alice", "alice"], "leased");
@@ -52,7 +53,7 @@ fn leased_rule_goes_on_by_leases_and_the_fallback_until_a_replica_takes_over() {
         primary_of(&cluster, user) != primary
     });
     let users = ["alice", other.expect("a user at another primary")];
-    // The replica is stopped, so that it does not take over before the leases are spent.
+    // The replica is stopped so that it does not take over before the leases are spent.
     let port = cluster.servers[primary].port();
     let follows = |at: &usize| {
         let text = cluster.servers[*at].command(&["INFO", "replication"]).bytes();

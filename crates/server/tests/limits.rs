@@ -7,7 +7,7 @@ use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
 const RULES: &str = "domain: api\nrules:\n- {id: all, per: [k], limit: 5/h}\n";
 
-/// Sends a request over HTTP and checks the status and a part of the response.
+/// Sends a request over HTTP and checks the status and part of the response.
 #[track_caller]
 fn check(client: &mut Client, body: &str, status: u16, expected: &str) {
     let (got, text) = client.post("/v1/check", body);
@@ -54,7 +54,7 @@ fn bytes_that_are_not_utf8_are_an_error_in_json_and_a_value_in_resp() {
     assert_eq!(resp.line(), "*12");
     let mut resp = server.connect_resp();
     resp.send(b"*3\r\n$8\r\nTG.CHECK\r\n$2\r\n\xff\n\r\n$1\r\n1\r\nPING\r\n");
-    assert!(resp.line().starts_with("-ERR unknown domain"), "one line, whatever was sent");
+    assert!(resp.line().starts_with("-ERR unknown domain"), "one line, regardless of the input");
     resp.expect("+PONG\r\n");
 }
 
@@ -139,7 +139,7 @@ fn throttle_replies(server: &Server, calls: &[&str]) -> Vec<String> {
 
 #[test]
 fn throttle_on_a_shared_store_replies_as_in_memory() {
-    // Periods of days, so that the duration of the test does not change the reported seconds.
+    // Periods of days, so that the test's duration does not change the reported seconds.
     let calls = [
         "k 2 1 86400",
         "k 2 1 86400",

@@ -1,4 +1,4 @@
-//! The errors and warnings that callers and operators see, in golden files to be read in one sitting.
+//! Errors and warnings shown to callers and operators, collected in golden files for review.
 //!
 //! `BLESS=1` rewrites the files; see `tollgate_testkit::golden`.
 #![allow(clippy::unwrap_used)]
@@ -23,7 +23,7 @@ fn run_tollgate(folder: &Folder, line: &str) -> CommandResult {
     CommandResult::run(command.current_dir(folder.path()).args(line.split_whitespace()), b"")
 }
 
-/// Replaces every word that begins with `start` and differs between runs.
+/// Replaces every word that starts with `start` and differs between runs.
 fn hide_words(text: &str, start: &str, with: &str) -> String {
     let mut parts = text.split(start);
     let mut hidden = parts.next().unwrap_or_default().to_owned();
@@ -287,7 +287,7 @@ fn command_line_errors() {
         "tokens revoke none --data data",
     ] {
         let result = run_tollgate(&folder, line);
-        // Log lines begin with the time.
+        // Log lines start with the time.
         let lines: Vec<String> = [&*result.out, &*result.err].concat().lines().map(without_time).collect();
         let code = result.code.map_or("a signal".to_owned(), |code| code.to_string());
         page.add_case(&format!("tollgate {line}"), &format!("{}\nstatus {code}", lines.join("\n")));
@@ -295,7 +295,7 @@ fn command_line_errors() {
     golden!("command_line_errors", page);
 }
 
-/// Removes the time of a log line, and what differs between machines.
+/// Removes the time of a log line, and parts that differ between machines.
 fn without_time(line: &str) -> String {
     match line.split_once("Z ") {
         Some((time, rest)) if time.starts_with("20") => rest.trim_start().to_owned(),
@@ -306,7 +306,7 @@ fn without_time(line: &str) -> String {
 #[test]
 fn log_of_a_server() {
     let rules = Rules::new(RULES);
-    // This few connections fit the limit of open files on every machine.
+    // So few connections fit the open-file limit of every machine.
     let server = Server::start(&["--rules", rules.path(), "--connections", "100"]);
     rules.write("domain: api\nrules:\n- {id: login, limt: 5/m}\n");
     let mut lines = server.start_log.clone();

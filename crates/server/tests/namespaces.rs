@@ -1,9 +1,10 @@
-//! Real servers on hosts of their own (network namespaces), which share limits over links with TLS: cables are pulled, one
-//! direction is lost, all are restarted one after the other, a name moves to other addresses, and clocks are an hour apart.
+//! Real servers on separate hosts (network namespaces) that share limits over TLS links. Cables are unplugged, one
+//! direction is lost, all servers are restarted one by one, a name moves to other addresses, and clocks are an hour
+//! apart.
 //!
-//! Network namespaces need root and `ip`; where they cannot be made, the tests say why and pass.
+//! Network namespaces need root and `ip`. If they cannot be created, the tests print the reason and pass.
 
-#![allow(clippy::print_stdout, reason = "a test says why it is skipped")]
+#![allow(clippy::print_stdout, reason = "a test prints why it is skipped")]
 
 use crate::common;
 
@@ -28,12 +29,12 @@ struct Hosts {
     network: Namespaces,
     folder: Folder,
     count: usize,
-    /// What the servers are given as `--store`.
+    /// Peer addresses for the servers' `--store`.
     seeds: String,
 }
 
 impl Hosts {
-    /// `None`: there cannot be any here.
+    /// Returns `None` if network namespaces are unavailable.
     fn new(count: usize) -> Option<Self> {
         let network = match Namespaces::new(count) {
             Ok(network) => network,
@@ -101,7 +102,7 @@ fn use_up(servers: &[Server], key: &str) {
         eventually("the key is used up", || is_used_up(server, key));
     }
     for (index, server) in servers.iter().enumerate() {
-        // Deltas are applied in order, so what was taken before these is known as well.
+        // Deltas are applied in order, so earlier charges are known as well.
         let key = format!("marker {key} {index}");
         assert!(passes(server, "eventual", &key));
         for other in servers {
@@ -136,11 +137,11 @@ fn hosts_whose_cables_are_pulled_are_closed_and_their_keys_are_not_reset_when_th
     let seconds = (load.elapsed() - cut_at).as_secs() + 1;
     load.until_admitted(0, 20);
     for server in &servers {
-        eventually("what the others took is known", || is_used_up(server, "new"));
+        eventually("the others' charges are known", || is_used_up(server, "new"));
         assert!(!passes(server, "strict", "used"), "a key that was used up before the cut");
     }
     let [history] = load.finish();
-    // Two of the servers are asked, on both sides of the cut.
+    // Two servers get requests, one on each side of the cut.
     let excess = WITHOUT_FAULT + WITHOUT_FAULT + RATE * seconds;
     assert_eq!(excess_observed(&bound(excess), &history), None, "{} admitted", history.len());
     assert!(excess_observed(&bound(RATE * 2), &history).is_some(), "the cut had no effect: {}", history.len());
@@ -194,7 +195,7 @@ fn server_finds_the_others_when_a_name_gets_their_addresses() {
     name(1, &[0, 1]);
     let mut servers = vec![hosts.start(0), hosts.start(1)];
     agree(&servers);
-    // The third one sees only itself, so it is alone, until its name moves to the addresses of the others.
+    // The third server sees only itself until its name moves to the addresses of the others.
     name(2, &[2]);
     servers.push(hosts.start(2));
     assert_eq!(sees(&servers[2]), 1);
@@ -203,7 +204,7 @@ fn server_finds_the_others_when_a_name_gets_their_addresses() {
     admits_fifty(&servers, "k");
 }
 
-/// Rules with windows, which lie where the clock of a server says.
+/// Rules with windows, which follow the server's wall clock.
 const WINDOWS: &str = "\
 - {id: seen-window, when: {kind: seen-window}, per: [key], limit: 30/day, algorithm: fixed_window, consistency: eventual}
 - {id: exact-window, when: {kind: exact-window}, per: [key], limit: 30/h, algorithm: fixed_window, on_fault: closed}
@@ -212,7 +213,7 @@ const WINDOWS: &str = "\
 #[test]
 fn clocks_an_hour_apart_change_no_limit() {
     let Some(hosts) = Hosts::new(3) else { return };
-    // The library that it would load: the program would be a child of `faketime`, and go on when that is killed.
+    // The library that `faketime` would load. As a child of `faketime`, the program would survive its kill.
     let library = match Command::new("faketime").args(["-m", "-f", "+0", "printenv", "LD_PRELOAD"]).output() {
         Ok(output) => String::from_utf8(output.stdout).expect("a path").trim().to_owned(),
         Err(error) => return println!("skipped: faketime is missing ({error})"),
@@ -220,7 +221,7 @@ fn clocks_an_hour_apart_change_no_limit() {
     hosts.folder.write_file("rules.yaml", format!("{RULES}{WINDOWS}"));
     let servers = hosts.start_each(|host| {
         let mut command = hosts.network.command(host, env!("CARGO_BIN_EXE_tollgate"));
-        // The wall clock only.
+        // Only the wall clock is shifted.
         command.env("LD_PRELOAD", &library).env("FAKETIME", ["-1h", "+0", "+1h"][host]);
         command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         hosts.start_by(host, command)
@@ -232,8 +233,8 @@ fn clocks_an_hour_apart_change_no_limit() {
     };
     // The second key is for a run during which an hour ends.
     let is_exact = |key: &str| admitted("exact-window", key) == 30;
-    assert!(is_exact("k") || is_exact("l"), "the home of the key decides by its own clock");
-    // Servers report at once what is a sixteenth of the limit, so little passes before the others know.
+    assert!(is_exact("k") || is_exact("l"), "the key's home decides by its own clock");
+    // Servers send a delta at once when a sixteenth of the limit is unsent, so little passes before the others know.
     let seen = admitted("seen-window", "k");
     assert!((30..=90).contains(&seen), "{seen}");
     for server in &servers {

@@ -9,14 +9,14 @@ use common::{Client, Server};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// The number of requests that each client sends while the store does not answer.
+/// Number of requests that each client sends while the store does not answer.
 const MEANWHILE: usize = 50;
 
-/// The number of consecutive requests within which the store must be used again after it recovered.
+/// Number of consecutive requests within which the recovered store must be used again.
 const PATIENTLY: usize = 100_000;
 
-/// Sends a check and returns whether it was admitted, and its standing. A client that waits far beyond the deadline fails the
-/// test by its own timeout.
+/// Sends a check. Returns whether it was admitted, and its standing. A reply far beyond the deadline fails the test by
+/// the client's own timeout.
 fn ask(client: &mut Client, key: &str, limit: &str) -> (bool, String) {
     let (status, body) = client.post("/v1/check", &json!({"key": key, "limit": limit}).to_string());
     assert!(status == 200 || status == 429, "{status} {body}");
@@ -30,13 +30,13 @@ fn get(server: &Server, path: &str) -> String {
     client.rest()
 }
 
-/// Checks new keys until the store decides one.
+/// Sends checks for new keys until the store decides one.
 fn wait_for_the_store(client: &mut Client, name: &str) {
     let back = (0..PATIENTLY).any(|number| ask(client, &format!("{name} {number}"), "1/day").1 == "exact");
     assert!(back, "the store was not used again");
 }
 
-/// Checks what must hold during and after any fault of the store.
+/// Checks the behaviour during and after any store fault.
 fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&mut StoreServer)) {
     let mut store = StoreServer::start(Kind::Redis);
     let server = Server::start(&["--store", &store.url()]);
@@ -76,12 +76,12 @@ fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&
     let line = server.wait_for_line("store stall ended; on_fault decided meanwhile");
     let decisions = line.split_once("decisions=").and_then(|(_, rest)| rest.split(' ').next()?.parse::<usize>().ok());
     assert!(decisions.is_some_and(|decisions| decisions >= MEANWHILE), "{line}");
-    // Without intervention the limits are shared again, by this server and others.
+    // Without intervention, this server and others share the limits again.
     let (mut one, mut other) = (server.connect_http(), Server::start(&["--store", &store.url()]));
     wait_for_the_store(&mut other.connect_http(), "other");
     let spend = |client: &mut Client| loop {
         let (passed, standing) = ask(client, "shared again", "3/day");
-        // On a busy machine an answer may still be late occasionally, and counts as spent.
+        // On a busy machine an answer may occasionally still be late. Such a request counts as spent.
         if standing == "exact" {
             return passed;
         }

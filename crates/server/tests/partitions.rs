@@ -1,4 +1,4 @@
-//! Five real servers that share limits, and a network between them that is cut.
+//! Five real servers that share limits over a network that is cut.
 
 use crate::common;
 
@@ -12,12 +12,12 @@ use crate::peers::{RULES, admits_fifty, agree, ask, page, passes};
 
 const NODES: usize = 5;
 
-/// A network of loopback addresses, one for each server. Bytes that are sent in a direction that is cut wait until it is
-/// restored, as those of TCP do.
+/// A network of loopback addresses, one per server. Bytes sent in a cut direction wait until it is restored, as with
+/// TCP.
 pub(crate) struct Network {
-    /// The addresses by which servers reach each other.
+    /// Addresses at which the servers reach each other.
     addresses: [SocketAddr; NODES],
-    /// The addresses on which they listen.
+    /// Addresses on which the servers listen.
     targets: [SocketAddr; NODES],
     cuts: Arc<Cuts>,
 }
@@ -46,7 +46,7 @@ impl Cuts {
             }
         }
         for stream in [source, target] {
-            // It may be closed already.
+            // The stream may already be closed.
             let _ = stream.shutdown(std::net::Shutdown::Both);
         }
     }
@@ -63,7 +63,7 @@ impl Network {
             std::thread::spawn(move || {
                 for client in listener.incoming().map_while(Result::ok) {
                     let cuts = cuts.clone();
-                    // Ends with the connection.
+                    // The thread ends with the connection.
                     std::thread::spawn(move || connect(&cuts, &client, to, &addresses, targets[to]));
                 }
             });
@@ -71,7 +71,7 @@ impl Network {
         Self { addresses, targets, cuts }
     }
 
-    /// Cuts these directions, and restores all others.
+    /// Cuts these directions and restores all others.
     pub(crate) fn cut(&self, is_cut: impl Fn(usize, usize) -> bool) {
         let cuts = std::array::from_fn(|from| std::array::from_fn(|to| is_cut(from, to)));
         *self.cuts.is_cut.lock().unwrap_or_else(PoisonError::into_inner) = cuts;
@@ -79,7 +79,7 @@ impl Network {
     }
 }
 
-/// Connects a server with another. The first frame, its greeting, has the address of the one that connects.
+/// Connects one server to another. The first frame is the greeting, which contains the connecting server's address.
 fn connect(
     cuts: &Cuts,
     client: &TcpStream,
@@ -99,7 +99,7 @@ fn connect(
     };
     let from = addresses.iter().position(has)?;
     cuts.wait(from, to);
-    // It may not listen yet; then the connection ends.
+    // The target may not listen yet; then the connection ends.
     let server = TcpStream::connect(target).ok()?;
     (&server).write_all(&greeting).ok()?;
     for stream in [client, &server] {
@@ -143,7 +143,7 @@ fn two_halves_of_five_servers_meet_again_and_no_key_was_reset() {
         answer["allowed"] == false && answer["standing"] == "exact"
     };
     eventually("the key is used up", || !passes(&servers[0], "strict", "used"));
-    // Deltas are applied in order, so what was taken before these is known as well.
+    // Deltas are applied in order, so earlier charges are known as well.
     for (index, server) in servers.iter().enumerate() {
         let key = format!("marker {index}");
         assert!(passes(server, "eventual", &key));
@@ -160,13 +160,13 @@ fn two_halves_of_five_servers_meet_again_and_no_key_was_reset() {
     for server in &servers[..2] {
         let answer = ask(server, "check", "strict", "new");
         assert!(answer["allowed"] == false && answer["standing"] != "exact", "the rule is closed: {answer}");
-        assert!(passes(server, "eventual", "new"), "eventual rules go on");
+        assert!(passes(server, "eventual", "new"), "eventual rules still work");
     }
     admits_fifty(&servers[2..], "new");
     network.cut(|_, _| false);
     agree(&servers);
     for server in &servers {
-        eventually("what the others took is known", || is_used_up(server, "new"));
+        eventually("the others' charges are known", || is_used_up(server, "new"));
         assert!(!passes(server, "strict", "used"), "a key that was used up before the cut");
     }
 }

@@ -1,4 +1,4 @@
-//! Three real servers that share limits among themselves.
+//! Three real servers that share limits as peers.
 
 use crate::common;
 
@@ -29,10 +29,10 @@ rules:
 - {id: exact-rate, when: {kind: exact-rate}, limit: 20/s, burst: 40, on_fault: closed}
 ";
 
-/// The burst and the rate of the rules `seen-rate` and `exact-rate`.
+/// Burst and rate of the rules `seen-rate` and `exact-rate`.
 pub(crate) const BURST: u64 = 40;
 pub(crate) const RATE: u64 = 20;
-/// What another server that decides by itself may add: `B + r·δ`, with a view that is three seconds old on a busy machine.
+/// Excess of each additional deciding server: `B + r·δ`, with a view that is up to three seconds old on a busy machine.
 pub(crate) const WITHOUT_FAULT: u64 = BURST + 3 * RATE;
 
 /// Returns the bound `B + r·T + E` of these rules.
@@ -40,12 +40,12 @@ pub(crate) fn bound(excess: u64) -> Bound {
     Bound::new(BURST + excess, RATE, 1_000_000_000)
 }
 
-/// Returns a request that a rule matches.
+/// Returns a request that matches a rule.
 pub(crate) fn body_of(kind: &str) -> Value {
     json!({"domain": "api", "attributes": {"kind": kind, "key": "k"}})
 }
 
-/// The addresses and files of three servers.
+/// Addresses and files of three servers.
 pub(crate) struct Three {
     folder: Folder,
     ports: [u16; 3],
@@ -57,14 +57,14 @@ impl Three {
         Self::with("")
     }
 
-    /// Three servers with these options in the address of the store.
+    /// Returns three servers with these options in the store URL.
     pub(crate) fn with(options: &str) -> Self {
         let folder = Folder::new();
         folder.write_file("rules.yaml", RULES);
         Self { folder, ports: [(); 3].map(|()| stable_port()), options: options.to_owned() }
     }
 
-    /// Returns where other servers connect to a server.
+    /// Returns the address at which other servers connect to a server.
     pub(crate) fn address(&self, index: usize) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports[index]))
     }
@@ -73,8 +73,7 @@ impl Three {
         self.serve(&self.options, &["--peers-listen", &self.address(index).to_string()])
     }
 
-    /// Starts a further server, with other options in the address of the store, and does not wait for it. Its log is written to
-    /// `log`.
+    /// Starts another server with other options in the store URL, without waiting for it. Its log is written to `log`.
     pub(crate) fn start_other(&self, options: &str, name: &str, log: &Path) -> Child {
         let listen = format!("127.0.0.1:{}", stable_port());
         let (url, rules) = (self.url(options), self.folder.join("rules.yaml"));
@@ -98,7 +97,7 @@ impl Three {
         Server::start(&[&["--rules", &*rules, "--store", &*url, "--store-deadline", "20000"], args].concat())
     }
 
-    /// Starts all of them at once, and waits until each sees the others.
+    /// Starts all servers concurrently and waits until each sees the others.
     pub(crate) fn start_all(&self) -> Vec<Server> {
         let servers = std::thread::scope(|scope| {
             let starting: Vec<_> = (0..3).map(|index| scope.spawn(move || self.start(index))).collect();
@@ -114,7 +113,7 @@ pub(crate) fn agree(servers: &[Server]) {
     eventually("all servers see each other", || servers.iter().all(|server| sees(server) == servers.len()));
 }
 
-/// Returns how many servers share limits, as one of them sees it, if it is linked with all of them.
+/// Returns how many servers share limits from one server's point of view, if it is linked to all of them.
 pub(crate) fn sees(server: &Server) -> usize {
     let page = page(server);
     let linked = page["peers"]
@@ -123,12 +122,12 @@ pub(crate) fn sees(server: &Server) -> usize {
     if page["nodes"] == linked + 1 { linked + 1 } else { 0 }
 }
 
-/// Returns what a server knows of the others.
+/// Returns a server's status page about its peers.
 pub(crate) fn page(server: &Server) -> Value {
     serde_json::from_str(&get(server, "/v1/peers")).expect("JSON")
 }
 
-/// Returns where servers answer HTTP.
+/// Returns the servers' HTTP addresses.
 pub(crate) fn addresses(servers: &[Server]) -> Vec<SocketAddr> {
     servers.iter().map(|server| server.http.expect("HTTP is on")).collect()
 }
@@ -147,7 +146,7 @@ pub(crate) fn passes(server: &Server, kind: &str, key: &str) -> bool {
     ask(server, "check", kind, key)["allowed"] == true
 }
 
-/// Sends four checks to each server at the same time, and returns how many passed.
+/// Sends four checks to each server at the same time. Returns how many were admitted.
 fn twelve_at_once(servers: &[Server], kind: &str, key: &str) -> u64 {
     let barrier = Barrier::new(servers.len());
     let body = json!({"domain": "api", "attributes": {"kind": kind, "key": key}});
@@ -169,13 +168,13 @@ fn twelve_at_once(servers: &[Server], kind: &str, key: &str) -> u64 {
 #[test]
 fn twelve_at_once_against_four_tokens_pass_and_are_owed() {
     let servers = Three::new().start_all();
-    // Servers report what they took at once, so only requests of nearly the same instant all pass.
+    // Servers send these charges at once, so only nearly simultaneous requests are all admitted.
     let all_pass = (0..60).any(|turn| {
         let key = format!("key {turn}");
         let passed = twelve_at_once(&servers, "eventual", &key);
         assert!((4..=12).contains(&passed), "{passed}");
         for server in &servers {
-            // A token comes back every 900 seconds: the next request waits for all that is owed and one more.
+            // A token is refilled every 900 seconds. The next request waits for the whole debt plus one token.
             let (longest, slack) = ((passed - 4 + 1) * 900_000, 120_000);
             eventually("the server knows what all servers admitted", || {
                 let answer = ask(server, "peek", "eventual", &key);
@@ -190,7 +189,7 @@ fn twelve_at_once_against_four_tokens_pass_and_are_owed() {
     assert!(all_pass, "in no turn all twelve passed");
 }
 
-/// Sends ninety checks, thirty to each server at the same time, and checks that fifty pass.
+/// Sends ninety checks, thirty to each server at the same time, and checks that fifty are admitted.
 pub(crate) fn admits_fifty(servers: &[Server], key: &str) {
     let answers: Vec<Value> = std::thread::scope(|scope| {
         let thirty =
@@ -199,7 +198,7 @@ pub(crate) fn admits_fifty(servers: &[Server], key: &str) {
         sent.into_iter().flat_map(|sent| sent.join().expect("no panic")).collect()
     });
     let admitted = answers.iter().filter(|answer| answer["allowed"] == true).count();
-    // On a busy machine a link may break, and an answer be lost.
+    // On a busy machine a link may break and an answer may be lost.
     let unanswered = answers.iter().filter(|answer| answer["standing"] != "exact").count();
     assert!(admitted <= 50 && admitted + unanswered >= 50, "{admitted} admitted, {unanswered} unanswered");
 }
@@ -211,7 +210,7 @@ fn strict_limits_are_exact_on_all_servers_together() {
     let servers = Three::with(&format!("?secret_file={secret}")).start_all();
     admits_fifty(&servers, "k");
     let asked = |server: &Server| read_metric(server, "tollgate_peers_asked_total").unwrap_or_default();
-    eventually("two of three servers asked the home of the key", || servers.iter().map(asked).sum::<u64>() >= 50);
+    eventually("two of three servers asked the key's home", || servers.iter().map(asked).sum::<u64>() >= 50);
     let shown = Cli::for_server(&servers[0]).run(&["nodes"]).done();
     assert_eq!(shown.lines().filter(|line| line.contains("ready")).count(), 3, "{shown}");
 }
@@ -219,19 +218,19 @@ fn strict_limits_are_exact_on_all_servers_together() {
 #[test]
 fn twelve_at_once_against_four_tokens_a_second_are_followed_by_two_seconds_of_refusals() {
     let servers = Three::new().start_all();
-    // On a busy machine a server may hear of the others before it has admitted its four, or a token may come back before all
-    // have heard. So the example is repeated until a turn shows it.
+    // On a busy machine, a server may receive the others' charges before it has admitted its four, or a token may be
+    // refilled before all have received them. So the example is repeated until one turn shows it.
     let shows = |turn: u32| {
         let key = format!("key {turn}");
         let start = Instant::now();
         if twelve_at_once(&servers, "example", &key) < 12 {
             return false;
         }
-        // The balance is -8: a token comes back every 250 ms, and the ninth is the first that can be taken.
+        // The balance is -8: a token is refilled every 250 ms, and the ninth is the first that can be taken.
         let owes_all = |server: &Server| {
             let answer = ask(server, "peek", "example", &key);
             let elapsed = start.elapsed().as_millis() as u64;
-            // Ages of deltas are rounded.
+            // The ages of deltas are rounded.
             answer["retry_after_ms"].as_u64().is_some_and(|wait| wait <= 2_250 && wait + elapsed + 10 >= 2_250)
         };
         let mut owes = [false; 3];
@@ -279,7 +278,8 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
     }
     let [exact, seen, used_up] = load.finish();
     assert_eq!(used_up.len(), 0, "a key that is used up stays so");
-    // A view is at most three seconds old on a busy machine. Strict: two servers may be home at a time. Eventual: all three decide.
+    // A view is at most three seconds old on a busy machine. Strict: up to two servers are home at the same time.
+    // Eventual: all three decide.
     for (history, kind, others) in [(exact, "strict", 1), (seen, "eventual", 2)] {
         let excess = others * WITHOUT_FAULT;
         assert_eq!(excess_observed(&bound(excess), &history), None, "{kind}: {} admitted", history.len());
@@ -288,12 +288,12 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
     }
 }
 
-/// Waits until the others know all that the third server took. Deltas are applied in order, so they know what it took before the
-/// last one that they have seen.
+/// Waits until the others know all charges of the third server. Deltas are applied in order, so after the last charge
+/// they know all earlier ones.
 pub(crate) fn others_know_all(servers: &[Server]) {
     assert!(passes(&servers[2], "eventual", "marker"));
     for server in &servers[..2] {
-        eventually("the others know all that it took", || {
+        eventually("the others know all its charges", || {
             ask(server, "peek", "eventual", "marker")["limits"][0]["remaining"] == 3
         });
     }
@@ -309,7 +309,7 @@ fn killed_server_changes_nothing_for_callers_of_the_others() {
             assert!(passes(&servers[number % 3], "strict", key), "{key}: {number}");
         }
     }
-    // What the killed server took in its last tick may be lost. Here the others know all of it.
+    // The killed server's last tick may be lost. Here the others know all of it.
     others_know_all(&servers);
     signal(servers[2].id(), "KILL");
     for key in &keys {
@@ -317,7 +317,7 @@ fn killed_server_changes_nothing_for_callers_of_the_others() {
         for server in &servers[..2] {
             let mut decided = 0;
             eventually("the other servers decide", || {
-                // The rule is closed while no home answers; the request may have been charged there.
+                // The rule is closed while no home answers. The request may still have been charged there.
                 let answer = ask(server, "check", "strict", key);
                 let is_exact = answer["standing"] == "exact";
                 (decided, unanswered) = (decided + u64::from(is_exact), unanswered + u64::from(!is_exact));
@@ -345,19 +345,19 @@ fn paused_server_is_replaced_as_home_and_learns_what_it_missed() {
     servers[2].pause();
     for key in &keys {
         for server in &servers[..2] {
-            eventually("one of the others is home, and refuses", || {
+            eventually("another server is home and refuses", || {
                 let answer = ask(server, "check", "strict", key);
                 assert_eq!(answer["allowed"], false, "{key}");
                 answer["standing"] == "exact"
             });
         }
     }
-    // Taken while the third one is paused.
+    // Taken while the third server is paused.
     eventually("the new key is used up", || is_used_up(&servers[0], "new"));
     servers[2].signal("CONT");
     agree(&servers);
     for server in &servers {
-        eventually("all have heard of it", || is_used_up(server, "new"));
+        eventually("all servers know the charges", || is_used_up(server, "new"));
         for key in &keys {
             assert!(!passes(server, "strict", key), "{key}");
         }

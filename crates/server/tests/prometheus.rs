@@ -1,5 +1,5 @@
-//! The dashboard and the alert rules of `deploy/` with a real Prometheus that scrapes real servers: every expression is run, and
-//! has data.
+//! The dashboard and the alert rules in `deploy/`, with a real Prometheus that scrapes real servers. Every expression
+//! is run and returns data.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ use tollgate_testkit::servers::{Kind, Server as StoreServer, free_port};
 
 const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy");
 
-/// A Prometheus that scrapes servers every second; dropping it stops it.
+/// A Prometheus that scrapes servers every second. Dropping it stops the process.
 struct Prometheus {
     child: Child,
     url: String,
@@ -26,7 +26,7 @@ impl Prometheus {
             "rule_files": [format!("{DEPLOY}/prometheus/alerts.yml")],
             "scrape_configs": [{"job_name": "tollgate", "static_configs": [{"targets": targets}]}],
         });
-        // JSON is YAML.
+        // JSON is valid YAML.
         let config = folder.write_file("prometheus.yml", config.to_string());
         let mut command = Command::new("prometheus");
         command.arg(format!("--config.file={config}")).arg(format!("--storage.tsdb.path={}", folder.join("data")));
@@ -36,7 +36,7 @@ impl Prometheus {
         Self { child, url: format!("http://127.0.0.1:{port}"), _folder: folder }
     }
 
-    /// Runs an expression; the number of series, or the error.
+    /// Runs an expression. Returns the number of series or the error.
     fn query(&self, expression: &str) -> Result<usize, String> {
         let mut curl = Command::new("curl");
         curl.args(["-s", "--data-urlencode", &format!("query={expression}")]);
@@ -56,7 +56,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Returns the expressions of the dashboard, with the variables that Grafana fills in.
+/// Returns the dashboard's expressions with Grafana's variables filled in.
 fn dashboard_expressions() -> Vec<String> {
     let text = std::fs::read_to_string(format!("{DEPLOY}/grafana/tollgate.json")).expect("the dashboard");
     let dashboard: Value = serde_json::from_str(&text).expect("JSON");
@@ -70,13 +70,13 @@ fn dashboard_expressions() -> Vec<String> {
     targets.map(|target| filled(target["expr"].as_str().expect("an expression"))).collect()
 }
 
-/// Returns the expressions of the alerts without their thresholds: an alert that does not fire has no data.
+/// Returns the alert expressions without their thresholds, because an alert that does not fire has no data.
 fn alert_expressions() -> Vec<String> {
     let text = std::fs::read_to_string(format!("{DEPLOY}/prometheus/alerts.yml")).expect("the alerts");
     let expressions = text.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
     let without = |expression: &str| {
         let threshold = [" > ", " == "].iter().filter_map(|operator| expression.rfind(operator)).max();
-        // The ranges of a rule are minutes, and the servers run for seconds.
+        // The rules use ranges of minutes, but the servers run only for seconds.
         expression[..threshold.expect("a threshold")].replace("[5m]", "[10s]").replace("[10m]", "[10s]")
     };
     expressions.map(without).collect()
@@ -114,7 +114,7 @@ rules:
                 true
             }
         });
-        // Shown by the test runner when the test fails.
+        // The test runner shows the output if the test fails.
         println!("without data: {}, such as {:?}", left.len(), left.first());
         left.is_empty()
     });

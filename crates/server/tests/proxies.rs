@@ -1,8 +1,8 @@
-//! Forward-auth with real proxies: the configurations of `tollgate snippets`, run by nginx, HAProxy, Caddy, Traefik and Envoy.
+//! Forward-auth with real proxies: the configurations of `tollgate snippets`, run by nginx, HAProxy, Caddy, Traefik and
+//! Envoy.
 //!
-//! The tests of a stalled server run exactly what is printed. Those of refusals lengthen the
-//! timeouts of 50 ms, because on a busy machine a check may take longer, and then requests pass
-//! that should be refused.
+//! The stalled-server tests use the printed snippets unchanged. The refusal tests extend the 50 ms timeouts. Otherwise,
+//! on a busy machine, a check may take longer, and requests would pass that should be refused.
 
 use crate::common;
 
@@ -21,7 +21,7 @@ rules:
 - {id: described, when: {path: /described, host: api.example.org, method: GET, scheme: http}, deny: true}
 ";
 
-/// Spellings of a limited path.
+/// Alternative spellings of a limited path.
 const ODD_PATHS: &[&str] = &[
     "/x/..//%6Cimited/a",
     "/limited/./a",
@@ -35,7 +35,7 @@ const ODD_PATHS: &[&str] = &[
     "/limited/a;b=c",
 ];
 
-/// Headers by which a client would describe another request than its own.
+/// Headers with which a client could describe a different request.
 const FORGED: &[(&str, &str)] = &[
     ("x-forwarded-uri", "/other"),
     ("x-original-uri", "/other"),
@@ -46,11 +46,11 @@ const FORGED: &[(&str, &str)] = &[
     ("forwarded", "for=192.0.2.1;host=other;proto=https"),
 ];
 
-/// The abilities of a proxy beyond passing and refusing.
+/// Capabilities of a proxy beyond passing and refusing.
 struct Able {
-    /// The client gets rate-limit headers with admitted requests.
+    /// Whether admitted responses have rate-limit headers.
     headers: bool,
-    /// The status of a request that cannot be checked because Tollgate is down.
+    /// Status of a request that cannot be checked because Tollgate is down.
     unchecked: u16,
 }
 
@@ -79,9 +79,9 @@ fn check(name: &str, able: &Able) {
     assert!((1700..=1800).contains(&retry), "{name}: a token comes back every 1800 s: {refused:?}");
     assert_eq!(refused.header("content-type"), Some("application/problem+json"), "{name}: {refused:?}");
 
-    // The path cannot be disguised, and what the proxy says about the request cannot be forged.
+    // The path cannot be disguised, and the proxy's description of the request cannot be forged.
     for path in ODD_PATHS {
-        // A proxy may refuse a path itself.
+        // A proxy may itself refuse a path.
         let status = proxy.send("GET", path, &[("x-api-key", "one")]).status;
         assert!(status == 429 || status == 400, "{name}: {path}: {status}");
     }
@@ -91,12 +91,13 @@ fn check(name: &str, able: &Able) {
     assert_eq!(proxy.send("GET", "/described", FORGED).status, 429, "{name}: all of them");
     let forged = [("x-forwarded-for", "203.0.113.9"), ("x-api-key", "forged"), ("tollgate-token", "x")];
     assert_eq!(proxy.send("GET", "/limited/a", &forged).status, 200, "{name}");
-    // A request with more headers than Tollgate reads is refused: as a call that failed, it would evade the limits.
+    // A request with more headers than Tollgate reads is refused. If it counted as a failed call, it would evade the
+    // limits.
     let names: Vec<String> = (0..70).map(|n| format!("x-many-{n}")).collect();
     let many: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "1")).chain([("x-api-key", "one")]).collect();
     let status = proxy.send("GET", "/limited/a", &many).status;
     assert!((400..500).contains(&status), "{name}: {status}");
-    // Headers of browsers and of authenticated clients are passed on unchanged.
+    // Headers of browsers and authenticated clients are passed on unchanged.
     let own = [("origin", "https://example.org"), ("authorization", "Bearer x"), ("content-length", "0")];
     let echoed = proxy.send("POST", "/other", &own);
     assert_eq!(echoed.status, 200, "{name}: {echoed:?}");
@@ -154,15 +155,15 @@ fn nginx_with_a_token_asks_a_server_that_requires_tokens() {
     let proxy = Proxy::start("nginx", server.http.expect("HTTP is on"), start_echo(), written);
     let limited = |headers: &[(&str, &str)]| proxy.send("GET", "/limited", headers);
     eventually("the rule is in force", || limited(&[]).status == 429);
-    // The tokens of the client are neither used nor, in the case of that for Tollgate, needed.
+    // The client's own tokens are neither used nor, for Tollgate, needed.
     let own = [("tollgate-token", "wrong"), ("authorization", "Bearer x"), ("origin", "https://example.org")];
     assert_eq!(limited(&own).status, 429);
     let passed = proxy.send("GET", "/other", &own);
     assert!(passed.status == 200 && passed.body.contains("Bearer x"), "{passed:?}");
 }
 
-/// Runs the snippet as it is printed, and shows that a request passes while the server is stalled:
-/// after the 50 ms of the snippet, and soon. HAProxy makes several attempts.
+/// Runs the printed snippet unchanged. While the server is stalled, a request must pass soon after the snippet's 50 ms.
+/// HAProxy makes several attempts.
 fn check_stall(name: &str) {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);

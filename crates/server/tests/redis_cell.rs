@@ -1,4 +1,4 @@
-//! Recorded calls of redis-cell, sent through the socket.
+//! Recorded redis-cell calls, sent through the socket.
 
 use crate::common;
 
@@ -6,7 +6,7 @@ use common::Server;
 use serde_json::Value;
 use tollgate_testkit::oracle::{Fields, TraceDirectory, TraceStep};
 
-/// The words of a recorded call.
+/// Returns the words of a recorded call.
 fn words_of_call(step: &TraceStep) -> Vec<String> {
     let mut words = vec!["CL.THROTTLE".to_owned()];
     if let Ok(argv) = step.args.list("argv") {
@@ -20,7 +20,8 @@ fn words_of_call(step: &TraceStep) -> Vec<String> {
     words
 }
 
-/// Values beyond our range of time are an error here; a credit for which redis-cell fails to set an expiry is not.
+/// Returns whether an error is specific to redis-cell: it fails to set an expiry for a credit. Times beyond our range
+/// are an error here as well.
 fn is_the_references_own(error: &str) -> bool {
     error.ends_with("Error while setting key expire")
 }
@@ -51,8 +52,7 @@ fn first_call_on_a_key_is_answered_as_recorded() {
     let cases = TraceDirectory::from_environment().read("redis_cell").expect("the traces are readable");
     let mut compared = 0;
     for (number, case) in cases.iter().enumerate() {
-        // Nothing has been spent, so the real clock does not matter; beyond 64 bits the reference
-        // wraps around.
+        // Nothing has been spent, so the real clock does not matter. Beyond 64 bits the reference wraps around.
         let Some(step) = case.steps.first().filter(|step| step.op == "cl_throttle" && !step.failed()) else { continue };
         let mut words = words_of_call(step);
         let numbers: Vec<i128> = words[2..].iter().filter_map(|word| word.parse().ok()).collect();

@@ -1,4 +1,5 @@
-//! `tollgate replay` from end to end: logs of all formats against rules, compared with `tollgate decide` and with nginx itself.
+//! `tollgate replay` from end to end: logs of all formats against rules, compared with `tollgate decide` and with nginx
+//! itself.
 
 use crate::common;
 
@@ -25,7 +26,7 @@ rules:
 /// 2026-11-16T09:00:00Z.
 const START_MS: u64 = 1_794_819_600_000;
 
-/// A request of a generated log.
+/// A request in a generated log.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     at_ms: u64,
@@ -34,7 +35,7 @@ struct Sent {
     method: &'static str,
 }
 
-/// The log formats that a request can be written in.
+/// Log formats in which a request can be written.
 const FORMATS: [&str; 5] = ["msec", "envoy", "haproxy", "caddy", "csv"];
 
 impl Sent {
@@ -63,7 +64,7 @@ impl Sent {
         }
     }
 
-    /// The same request for `tollgate decide`.
+    /// Returns the same request for `tollgate decide`.
     fn request(&self) -> String {
         let Self { at_ms, client, path, method } = *self;
         format!(
@@ -111,15 +112,15 @@ fn any_requests() -> impl Strategy<Value = Vec<Sent>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The requests are written twice, independently: as a log and as the input of `tollgate decide`.
+    /// The requests are written twice, independently: as a log and as input for `tollgate decide`.
     #[test]
     fn refusals_equal_those_of_decide(sent in any_requests(), format in prop::sample::select(&FORMATS[..])) {
         assert_decided_alike(&sent, format);
     }
 }
 
-/// Replays requests, decides them with `tollgate decide`, and compares every decision: its outcome, its rule, its wait, and
-/// what is left of each limit. Returns the number of refusals.
+/// Replays requests, decides them with `tollgate decide`, and compares every decision: outcome, rule, wait, and
+/// remaining amount of each limit. Returns the number of refusals.
 fn assert_decided_alike(sent: &[Sent], format: &str) -> u64 {
     let folder = Folder::new();
     let decisions = folder.join("decisions.jsonl");
@@ -172,7 +173,7 @@ fn refusals_of_a_long_log_equal_those_of_decide() {
     assert!((lines / 20..lines).contains(&refused), "{refused} of {lines} are refused");
 }
 
-/// Lines of the combined format: seconds after the start, clients and paths.
+/// Returns lines in the combined format from seconds after the start, clients and paths.
 fn combined_log(lines: &[(u64, u8, &str)]) -> String {
     let line = |(second, client, path): &(u64, u8, &str)| {
         let time = jiff::Timestamp::from_second((START_MS / 1_000 + second) as i64).expect("a time");
@@ -189,7 +190,7 @@ fn whole_seconds_are_reported_spread_and_at_once() {
     let log = combined_log(&[(0, 1, "/"); 10]);
     let report = replay_all(&[log_from_bytes(log)], &replay_options(ONE, |_| {}));
     assert!(report.logs[0].whole_seconds);
-    // Evenly: one each 100 ms, of which every second passes. At once: the burst.
+    // Evenly spread: one every 100 ms, and every other one passes. At once: the burst.
     assert_eq!(report.result.as_ref().map(|run| (run.requests, run.refused)), Some((10, 5)));
     assert_eq!(report.at_once.as_ref().map(|run| (run.requests, run.refused)), Some((10, 9)));
     assert_eq!(report.refused_millionths(), 900_000, "the worst case counts");
@@ -205,7 +206,7 @@ fn many_logs_are_merged_by_time() {
     let lines: Vec<(u64, u8, &str)> = (0..3_000).map(|n| (n / 40, (n % 5) as u8, "/")).collect();
     let whole = replay_all(&[log_from_bytes(combined_log(&lines))], &replay_options(ONE, |_| {}));
     assert!(whole.result.as_ref().is_some_and(|run| run.refused > 100));
-    // Rotated: parts one after the other, named in any order, some compressed.
+    // Rotated logs: consecutive parts, named in any order, some compressed.
     let (a, rest) = lines.split_at(1_400);
     let (b, c) = rest.split_at(680);
     let parts = [
@@ -216,7 +217,7 @@ fn many_logs_are_merged_by_time() {
     ];
     let rotated = replay_all(&parts, &replay_options(ONE, |_| {}));
     assert_eq!((rotated.result, rotated.at_once), (whole.result, whole.at_once.clone()));
-    // Several servers: interleaved. Within a second the order is unknown, which matters only if spread.
+    // Several servers: interleaved. The order within a second is unknown, which matters only if spread.
     let of = |odd: bool| lines.iter().copied().filter(|line| (line.1 % 2 == 1) == odd).collect::<Vec<_>>();
     let servers = replay_all(
         &[log_from_bytes(combined_log(&of(true))), log_from_bytes(combined_log(&of(false)))],
@@ -238,7 +239,7 @@ fn broken_lines_are_counted_by_reason() {
     let early = combined_log(&[(0, 1, "/")]);
     let late = combined_log(&[(70, 1, "/")]);
     let mut log = good.repeat(20).into_bytes();
-    // A line that is more than two chunks late cannot be sorted any more.
+    // A line that is more than two chunks late can no longer be sorted.
     log.extend(good.repeat(30_000).bytes());
     for line in [
         "broken\n".into(),
@@ -281,7 +282,7 @@ fn log_that_breaks_off_is_replayed_as_far_as_it_goes() {
     let report = replay_all(&[log_from_bytes(&whole[..whole.len() / 2])], &replay_options(ONE, |_| {}));
     let requests = report.result.map_or(0, |run| run.requests);
     assert!((1_000..4_000).contains(&requests), "{requests}");
-    assert_eq!((report.left_out, report.errors.len()), (0, 1), "the line that is cut is not counted");
+    assert_eq!((report.left_out, report.errors.len()), (0, 1), "the truncated line is not counted");
     assert!(report.errors[0].starts_with("log: read only in part"), "{}", report.errors[0]);
 }
 
@@ -300,7 +301,7 @@ fn gzip_bomb_ends_at_the_bound() {
 
 #[test]
 fn lines_out_of_order_are_sorted() {
-    // Apache logs a request when it ends, with the time of its beginning.
+    // Apache logs a request when it ends, with its start time.
     let sorted: Vec<(u64, u8, &str)> = (0..2_000).map(|n| (n / 10, (n % 4) as u8, "/")).collect();
     let mut ended = sorted.clone();
     ended.sort_by_key(|(second, client, _)| second + u64::from(*client) * 9);
@@ -342,7 +343,7 @@ fn comparison_names_those_newly_refused_and_relieved() {
 #[test]
 fn suggested_rules_are_ready_and_refuse_what_was_said() {
     let folder = Folder::new();
-    // 2,000 clients with one to five simultaneous requests, and one with two hundred.
+    // 2,000 clients with one to five simultaneous requests, and one client with two hundred.
     let mut lines: Vec<(u64, u8, &str)> = Vec::new();
     lines.resize(200, (50, 200, "/"));
     let mut log = combined_log(&lines);
@@ -366,7 +367,7 @@ fn suggested_rules_are_ready_and_refuse_what_was_said() {
 #[test]
 fn suggested_rules_refuse_hardly_any_client_spread_or_at_once() {
     let folder = Folder::new();
-    // Many requests in one second: spread they need a small burst at 10/s and 100/s, at once a large one.
+    // Many requests in one second: spread, they need a small burst at 10/s and 100/s; at once, a large one.
     let mut log = String::new();
     for client in 0..3_000_u64 {
         let address = format!("10.1.{}.{}", client / 250, client % 250);
@@ -388,14 +389,14 @@ fn suggested_rules_refuse_hardly_any_client_spread_or_at_once() {
         assert!(keys > 2_900 && refused * 1_000 <= keys, "{times}: {refused} of {keys}");
     }
     let text = tollgate(&["replay", &log], b"").done();
-    assert!(text.contains("at once") && text.contains("the larger of what clients need"), "{text}");
+    assert!(text.contains("at once") && text.contains("the larger of the bursts that clients need"), "{text}");
 }
 
 #[test]
 fn comparison_of_whole_seconds_is_reported_spread_and_at_once() {
     let new = "{domain: api, rules: [{id: new, per: [client_ip], limit: 5/s, burst: 5}]}";
     let old = "{domain: api, rules: [{id: old, per: [client_ip], limit: 5/s, burst: 10}]}";
-    // Ten in a second: spread evenly all but a few pass with both; at once only the burst does.
+    // Ten in one second: spread evenly, nearly all pass with both rule sets; at once, only the burst passes.
     let folder = Folder::new();
     let log = folder.write_file("log", combined_log(&[(0, 1, "/"); 10]));
     let (new, old) = (folder.write_file("new", new), folder.write_file("old", old));
@@ -460,10 +461,10 @@ fn page_has_no_script_and_shows_markup_as_text() {
     assert!(
         page.contains("<svg") && page.contains("prefers-color-scheme:dark") && !page.contains("http-equiv=\"refresh")
     );
-    assert!(!page.replace("http://www.w3.org/2000/svg", "").contains("http://"), "nothing from elsewhere");
+    assert!(!page.replace("http://www.w3.org/2000/svg", "").contains("http://"), "no external resources");
 }
 
-/// A morning of traffic: a slow curve, one client that polls too fast, and a burst of logins.
+/// Returns a morning of traffic: a slow curve, one client that polls too fast, and a burst of logins.
 fn morning_log() -> String {
     let mut log = String::new();
     for second in 0..3_600_u64 {
@@ -500,8 +501,8 @@ rules:
     }
 }
 
-/// A server that limits requests by a header, in one place at once and in another after a wait, and logs what it did. The time is
-/// read before the limits are, because a request that waits is logged when it ends.
+/// An nginx that limits requests by a header, at one path immediately and at another after a wait, and logs the result.
+/// The time is read before the limits, because a delayed request is logged when it ends.
 const NGINX: &str = "
 daemon off; master_process off; pid nginx.pid; error_log error.log; worker_processes 1;
 events {}
@@ -523,7 +524,7 @@ http {
 }
 ";
 
-/// Sends requests over one connection, each after the answer to the one before.
+/// Sends requests over one connection, each after the previous answer.
 fn load(port: u16, path: &str, key: &str, requests: usize) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
     let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nx-key: {key}\r\n\r\n");
@@ -560,7 +561,7 @@ fn nginx_refuses_what_replay_refuses() {
     let log = std::fs::read_to_string(folder.join("access.log")).expect("the log");
     let mut lines: Vec<Vec<&str>> = log.lines().map(|line| line.split(' ').collect()).collect();
     assert!(lines.len() >= 20_000, "{} lines", lines.len());
-    // The times have the same number of digits, so they are ordered as strings are.
+    // The times have the same number of digits, so string order is time order.
     lines.sort_by_key(|fields| fields[0]);
     let rules = folder.write_file("rules.yaml", tollgate(&["import", &config], b"").done());
     let format = "$msec $http_x_key $status \"$request\"";
@@ -571,9 +572,9 @@ fn nginx_refuses_what_replay_refuses() {
     let decided = std::fs::read_to_string(decisions).expect("decisions");
     assert_eq!(decided.lines().count(), lines.len());
 
-    // Line by line. nginx logs milliseconds of another clock than it limits by, and of two requests in the same millisecond the
-    // refused one is logged first. So a request may pass one millisecond earlier or later; what has passed until any line
-    // differs by at most the burst of a millisecond, and does not add up.
+    // Line by line. nginx logs milliseconds of a different clock than it limits by, and of two requests in the same
+    // millisecond the refused one is logged first. So a request may pass one millisecond earlier or later. At any line,
+    // the admitted counts differ by at most the burst of a millisecond, and the differences do not accumulate.
     let mut passed: std::collections::HashMap<&str, i64> = std::collections::HashMap::new();
     let mut same = 0;
     for (fields, answer) in lines.iter().zip(decided.lines()) {
@@ -584,7 +585,7 @@ fn nginx_refuses_what_replay_refuses() {
         assert!(difference.abs() <= 6, "{}: {difference} more passed nginx", fields.join(" "));
     }
     assert!(same * 100 >= lines.len() * 97, "{same} of {} decisions are the same", lines.len());
-    assert!(passed.values().all(|difference| difference.abs() <= 2), "in all: {passed:?}");
+    assert!(passed.values().all(|difference| difference.abs() <= 2), "in total: {passed:?}");
     let refused = lines.iter().filter(|fields| fields[2] == "429").count() as i64;
     assert!(
         (1..lines.len() as i64).contains(&refused),

@@ -37,7 +37,7 @@ fn pipeline_longer_than_every_buffer_is_answered_completely() {
     let mut client = server.connect_resp();
     let (count, batch) = (20_000, 500);
     let throttle = encode(&["CL.THROTTLE", "long", "1000000", "1", "1"]).repeat(batch);
-    // Sent in parts and read in between; otherwise both sides would block on full buffers.
+    // Sent in parts and read in between. Otherwise both sides would block on full buffers.
     for part in 0..count / batch {
         client.send(&throttle);
         for number in 0..batch {
@@ -46,7 +46,7 @@ fn pipeline_longer_than_every_buffer_is_answered_completely() {
             assert_eq!(client.line(), ":0");
             assert_eq!(client.line(), ":1000001");
             let remaining: usize = client.line()[1..].parse().expect("a number");
-            // One token per second is refilled meanwhile.
+            // One token per second is refilled during the test.
             assert!((1_000_001 - spent..1_000_001 - spent + 100).contains(&remaining), "{remaining} after {spent}");
             assert_eq!(client.line(), ":-1");
             client.line();
@@ -110,7 +110,8 @@ fn unread_replies_do_not_accumulate() {
     let server = Server::start(&[]);
     let before = server.memory();
     let mut client = server.connect_resp();
-    // Each 14 bytes get a reply of about 2,000, 40 megabytes in all. The sockets buffer some, then the server stops reading.
+    // Each 14 bytes get a reply of about 2,000 bytes, 40 MB in total. The sockets buffer some, then the server stops
+    // reading.
     let commands = "COMMAND DOCS\r\n".repeat(20_000);
     client.send(commands);
     let mut other = server.connect_resp();
@@ -144,7 +145,7 @@ fn connections_beyond_the_maximum_are_refused() {
         client.expect("+PONG\r\n");
     }
     assert_eq!(server.connect_resp().rest(), "-ERR max number of clients reached\r\n");
-    // HTTP has its own maximum of connections, and further ones only for health checks.
+    // HTTP has its own connection limit, plus reserved connections for health checks.
     let (mut third, mut fourth) = (server.connect_http(), server.connect_http());
     for client in [&mut third, &mut fourth] {
         assert_eq!(client.post("/v1/check", r#"{"key":"k","limit":"5/h"}"#).0, 200);

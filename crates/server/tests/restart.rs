@@ -35,7 +35,7 @@ impl Restarted {
         Server::start(&["--rules", &self.rules, "--data", &self.data(), "--snapshot-every", every])
     }
 
-    /// Waits for a snapshot that was begun after this call.
+    /// Waits for a snapshot that was started after this call.
     fn wait_for_snapshot(&self) {
         let written = || std::fs::metadata(self.snapshot()).and_then(|file| file.modified()).ok();
         let mut after: Option<SystemTime> = None;
@@ -114,7 +114,7 @@ fn snapshot_that_cannot_be_written_is_logged_once_and_decisions_go_on() {
     // A directory cannot be created below a file.
     let data = format!("{}/data", restarted.rules);
     let server = Server::start(&["--rules", &restarted.rules, "--data", &data, "--snapshot-every", "1"]);
-    let line = server.wait_for_line("cannot write the snapshot of the counters");
+    let line = server.wait_for_line("cannot write the counter snapshot");
     assert!(line.contains("decisions continue"), "{line}");
     assert_eq!(check(&mut server.connect_http(), "\"who\":\"alice\""), 200);
     eventually("a second failure", || {
@@ -125,7 +125,7 @@ fn snapshot_that_cannot_be_written_is_logged_once_and_decisions_go_on() {
         failures.and_then(|failures| failures.parse::<u64>().ok()).is_some_and(|failures| failures >= 2)
     });
     let lines = server.last_lines();
-    assert!(!lines.iter().any(|line| line.contains("cannot write the snapshot")), "{lines:?}");
+    assert!(!lines.iter().any(|line| line.contains("cannot write the counter snapshot")), "{lines:?}");
 }
 
 #[test]
@@ -141,20 +141,20 @@ fn full_disk_keeps_the_last_snapshot_and_decisions_go_on() {
     eventually("a snapshot", || file.exists());
     let _ = std::fs::write(disk.path().join("ballast"), vec![0; 256 * 1024]);
     let kept = std::fs::read(&file).expect("a snapshot");
-    // More counters than the space that is left can hold.
+    // More counters than the remaining space can hold.
     let mut client = server.connect_http();
     for part in 0..10 {
         let items: Vec<String> =
             (0..1000).map(|n| format!("{{\"domain\":\"api\",\"attributes\":{{\"who\":\"{part}-{n}\"}}}}")).collect();
         assert_eq!(client.post("/v1/check", &format!("[{}]", items.join(","))).0, 200);
     }
-    let line = server.wait_for_line("cannot write the snapshot of the counters; decisions continue");
+    let line = server.wait_for_line("cannot write the counter snapshot; decisions continue");
     assert!(line.contains("No space left"), "{line}");
-    assert_eq!(std::fs::read(&file).expect("the last one stays"), kept);
+    assert_eq!(std::fs::read(&file).expect("the last snapshot stays"), kept);
     assert_eq!(check(&mut client, "\"who\":\"alice\""), 200);
     std::fs::remove_file(disk.path().join("ballast")).expect("it is there");
     disk.resize(8 * 1024);
-    server.wait_for_line("the snapshot of the counters is written again");
+    server.wait_for_line("counter snapshot written after failures");
 }
 
 #[test]

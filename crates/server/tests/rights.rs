@@ -1,4 +1,4 @@
-//! Tokens of one domain, and the audit log, over every protocol of the real program.
+//! Tokens for one domain, and the audit log, over every protocol of the real program.
 
 use crate::common;
 

@@ -1,4 +1,4 @@
-//! The rate-limit service of Envoy, called by grpcio. The first tests are the cases of the reference service's own
+//! Envoy's rate-limit service, called by grpcio. The first tests are the cases of the reference service's own
 //! integration tests, with its rule files.
 
 use crate::common;
@@ -7,7 +7,7 @@ use common::rls_client::{Response, RlsClient, descriptor, with_hits};
 use common::{Rules, Server, eventually, run};
 use serde_json::json;
 
-/// Starts a server with a rule file of the reference service, and a client.
+/// Starts a server with a rule file for the reference service, and a client.
 fn start(rules: &str) -> (Server, RlsClient, Rules) {
     let rules = Rules::new(rules);
     let server = Server::start(&["--rules", rules.path(), "--rls", "127.0.0.1:0"]);
@@ -227,7 +227,11 @@ fn negative_hits_are_refunded_even_if_other_descriptors_are_refused() {
     assert_eq!((mixed.code(), mixed.statuses()), ("OVER_LIMIT", vec![("OK", 0), ("OVER_LIMIT", 0)]));
     assert_eq!(ask(&mut client, json!([with_hits(&[("first", "a")], 0, false)])).remaining(), 4);
     assert_eq!(ask(&mut client, json!([with_hits(&[("first", "a")], 99, true)])).code(), "OK");
-    assert_eq!(ask(&mut client, json!([with_hits(&[("first", "a")], 0, false)])).remaining(), 20, "never above full");
+    assert_eq!(
+        ask(&mut client, json!([with_hits(&[("first", "a")], 0, false)])).remaining(),
+        20,
+        "never above the capacity"
+    );
     assert_eq!(ask(&mut client, json!([with_hits(&[("first", "new")], 1, true)])).code(), "OK");
 }
 
@@ -288,7 +292,7 @@ fn json_endpoint_decides_like_grpc() {
     assert!(ask(body).ends_with(" 429"));
     assert!(ask("{}").contains("the domain is empty"));
     assert!(ask("[").ends_with(" 400"));
-    assert_eq!(client.ask("basic", &[&[("other", "j")]]).remaining(), 0, "one counter for both");
+    assert_eq!(client.ask("basic", &[&[("other", "j")]]).remaining(), 0, "both use one counter");
     let health = run(std::process::Command::new("curl").args(["-s"]).arg(server.url("/healthcheck")));
     assert_eq!(health, "OK");
 }

@@ -1,5 +1,5 @@
-//! The rate-limit service of Envoy, called by grpcio: fields of requests and responses beyond the
-//! cases of the reference service's own tests.
+//! Envoy's rate-limit service, called by grpcio: request and response fields beyond the cases of
+//! the reference service's own tests.
 
 use crate::common;
 
@@ -24,7 +24,7 @@ rules:
 - {id: blocked, when: {j: blocked}, deny: true}
 ";
 
-/// Returns a descriptor with a limit.
+/// Returns a descriptor with its own limit.
 fn with_limit(entries: &[(&str, &str)], requests: u32, unit: u32) -> Value {
     let mut descriptor = descriptor(entries);
     descriptor["limit"] = json!({"requests_per_unit": requests, "unit": unit});
@@ -136,7 +136,7 @@ fn health_is_watched_until_the_server_stops() {
     let (server, mut client, _rules) = start(RULES, &[]);
     assert_eq!(client.call(&json!({"watch": "other"})), json!({"status": "SERVICE_UNKNOWN"}));
     assert_eq!(client.call(&json!({"watch": ""})), json!({"status": "SERVING"}));
-    assert_eq!(client.ask("d", &[&[("k", "week")]]).code(), "OK", "other calls are answered meanwhile");
+    assert_eq!(client.ask("d", &[&[("k", "week")]]).code(), "OK", "other calls are still answered");
     server.signal("TERM");
     assert_eq!(client.call(&json!({"watch": null})), json!({"status": "NOT_SERVING"}));
     assert_eq!(
@@ -160,6 +160,6 @@ fn reload_of_a_folder_adds_the_rules_of_a_file_and_removes_them_with_it() {
     eventually("the added file is in force", || left("second") > 0);
     assert_eq!(left("first"), 3, "the counters of the other file stay");
     std::fs::remove_file(second).expect("a file");
-    eventually("the removed file is out of force", || left("second") == 0);
+    eventually("the removed file is no longer in force", || left("second") == 0);
     assert_eq!(left("first"), 2);
 }

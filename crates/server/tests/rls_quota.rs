@@ -1,5 +1,5 @@
-//! The rate-limit service of Envoy, called by grpcio: token quotas, metadata, headers, and what the reference service does not
-//! have: algorithms, bans, delays and leases behind the same calls.
+//! Envoy's rate-limit service, called by grpcio: token quotas, metadata, headers, and features beyond the reference
+//! service: algorithms, bans, delays and leases behind the same calls.
 
 use crate::common;
 
@@ -81,7 +81,7 @@ fn metadata_names_the_service_that_has_quota() {
         Ok((name, metadata))
     };
     let (first, metadata) = serve().expect("all have quota");
-    assert_eq!(first, "service_1", "of two values of a name the first stays");
+    assert_eq!(first, "service_1", "the first of two values with the same name wins");
     assert_eq!(
         metadata,
         json!({
@@ -201,7 +201,7 @@ rules:
 fn any_bytes_are_values_of_descriptors() {
     let (_server, mut client, _rules) = start("{domain: d, rules: [{id: each, per: [path], limit: 1/h}]}", &[]);
     for path in ["/a/../b", "/%2e%2e/b", "/b?x=1", "//b", "/\u{1f600}", "", " "] {
-        assert_eq!(client.ask("d", &[&[("path", path)]]).code(), "OK", "{path:?} has a counter of its own");
+        assert_eq!(client.ask("d", &[&[("path", path)]]).code(), "OK", "{path:?} has its own counter");
         assert_eq!(client.ask("d", &[&[("path", path)]]).code(), "OVER_LIMIT", "{path:?}");
     }
     let mut many = descriptor(&[("path", "/")]);

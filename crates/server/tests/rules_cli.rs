@@ -1,4 +1,4 @@
-//! The command line of the rules service, as users and scripts run it, against the real server.
+//! The command line of the rules service, as run by users and scripts, against the real server.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -77,7 +77,7 @@ fn rule_is_managed_by_the_command_line() {
     assert!(cli.run(&["rules", "delete", "api", "a"]).done().contains("api/a is deleted"));
     cli.run(&["rules", "get", "api", "a"]).assert_failed(1, "`a`");
     let back = cli.run(&["rules", "rollback", "api", "a"]).done();
-    assert_eq!(back, "api/a: back to version 5, as version 7, in force\n", "it comes back");
+    assert_eq!(back, "api/a: back to version 5, as version 7, in force\n", "the rule is restored");
 
     let audit = cli.run(&["audit", "--subject", "a"]).done();
     assert!(audit.lines().nth(1).unwrap().contains("rollback rule"), "{audit}");
@@ -114,7 +114,7 @@ fn folder_is_applied_atomically_and_mistakes_match_check() {
     assert_eq!(
         (plan["applied"].as_bool(), plan["changes"][0]["id"].as_str()),
         (Some(true), Some("a")),
-        "in the order of the names"
+        "in name order"
     );
     let out = cli.run(&["rules", "apply", "--plan", "--prune", &rules]).done();
     assert_eq!(out, "nothing to change: 3 rules as in the files\n");
@@ -141,7 +141,7 @@ fn folder_is_applied_atomically_and_mistakes_match_check() {
     cli.run(&["rules", "apply"]).assert_failed(2, "PATH");
 }
 
-/// Runs `rules apply` at a terminal, up to the question.
+/// Runs `rules apply` at a terminal, up to the confirmation prompt.
 struct AtTerminal {
     child: Child,
     shown: String,
@@ -162,7 +162,7 @@ impl AtTerminal {
         Self { child, shown: String::from_utf8_lossy(&shown).into_owned() }
     }
 
-    /// Returns the output after the answer, and the status.
+    /// Answers the prompt. Returns the rest of the output and the status.
     fn answer(mut self, answer: &str) -> (String, Option<i32>) {
         writeln!(self.child.stdin.take().unwrap(), "{answer}").unwrap();
         let output = self.child.wait_with_output().unwrap();
@@ -190,7 +190,7 @@ fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     let (output, code) = asked.answer("y");
     assert!(code == Some(0) && output.contains("applied, revision 3"), "{output}");
 
-    // Changes to rules of the plan do.
+    // Changes to rules in the plan do matter.
     folder.write_file("api.yaml", TWO.replace("5/s", "7/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "rollback", "api", "a"]).done();
@@ -383,6 +383,6 @@ fn lost_database_is_reported_and_work_continues_after_recovery() {
 
     postgres.restart();
     eventually("it answers again", || admin.run(&["rules", "list"]).code == Some(0));
-    assert_eq!(admin.run(&["rules", "export"]).done(), exported, "nothing was changed meanwhile");
+    assert_eq!(admin.run(&["rules", "export"]).done(), exported, "nothing was changed during the outage");
     admin.run(&["rules", "delete", "api", "a"]).done();
 }

@@ -1,4 +1,4 @@
-//! The rules service as its users see it, and its behaviour when it is killed or its disk is full.
+//! The rules service as seen by its users, and its behaviour when it is killed or its disk is full.
 #![allow(clippy::disallowed_methods, reason = "real time passes between two real programs")]
 
 use crate::common;
@@ -35,10 +35,10 @@ fn rule_is_created_enforced_changed_and_rolled_back() {
     let server = start(data.path());
     let status = |expected: u16| ask_until(&server, "/v1/check", CHECK, |answer| answer.status == expected);
     assert_eq!(put(&server, RULE, &rule_with_limit("3/h")).status, 201);
-    // Requests pass until the rule is in force, and then three times.
+    // Requests pass until the rule is in force, and then three more times.
     status(429);
     put(&server, RULE, &rule_with_limit("5/h"));
-    // The three that were spent are kept: two more pass.
+    // The three charges are kept: two more requests pass.
     let peek = ask_until(&server, "/v1/peek", CHECK, |answer| answer.status == 200);
     assert_eq!(peek.json()["limits"][0]["remaining"], 2, "{peek:?}");
     let back =
@@ -58,7 +58,7 @@ fn acknowledged_changes_survive_a_kill_at_any_moment() {
     while next < WRITES {
         let server = start(data.path());
         check(&server, &acknowledged, TOGETHER);
-        // Any sequence will do if the instants differ.
+        // Any sequence will do, provided the instants differ.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let moment = Duration::from_millis(20 + (seed >> 33) % 300);
         std::thread::scope(|scope| {
@@ -95,7 +95,8 @@ fn acknowledged_changes_survive_a_kill_at_any_moment() {
     assert!(kills > 10, "it was killed {kills} times only");
 }
 
-/// The state is the last acknowledged one or the one sent after it; a set is complete.
+/// Checks that the state is the last acknowledged one or the one sent after it, and that a set is
+/// complete.
 fn check(server: &Server, acknowledged: &BTreeMap<String, usize>, together: usize) {
     let number = |rule: &serde_json::Value| -> usize {
         let limit = rule["rule"]["limit"].as_str().expect("a limit");
@@ -122,7 +123,7 @@ fn check(server: &Server, acknowledged: &BTreeMap<String, usize>, together: usiz
 fn full_disk_loses_nothing_and_decisions_continue() {
     let folder = Folder::new();
     let Some(disk) = SmallDisk::mount(&folder, 1_536) else {
-        eprintln!("not tested: mounting a small file system takes root");
+        eprintln!("not tested: mounting a small file system needs root");
         return;
     };
     let server = start(disk.path());
@@ -145,7 +146,7 @@ fn full_disk_loses_nothing_and_decisions_continue() {
     // Decisions continue, and the rules can be read.
     assert_eq!(ask(&server, "POST", "/v1/check", &[], CHECK).status, 429);
     assert_eq!(ask(&server, "GET", RULE, &[], "").json()["version"], 1);
-    // With free space the service recovers without a restart.
+    // With free space, the service recovers without a restart.
     disk.resize(16_384);
     put(&server, RULE, &rule_with_limit("4/h"));
     let listed = ask(&server, "GET", "/v1/domains/filling/rules?limit=1000", &[], "");

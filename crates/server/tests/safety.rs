@@ -50,7 +50,7 @@ fn silent_clients_of_one_protocol_do_not_keep_others_or_health_checks_out() {
     refused.expect("-ERR max number of clients reached\r\n");
     let line = server.wait_for_line("connection limit reached");
     assert!(line.contains("resp") && line.contains("max=2"), "{line}");
-    // HTTP has its own maximum of connections.
+    // HTTP has its own connection limit.
     assert!(get(&server, "/metrics", "host: localhost\r\n").starts_with("HTTP/1.1 200"));
     let silent: Vec<Client> = (0..2).map(|_| server.connect_http()).collect();
     eventually("the budget of HTTP is used up", || {
@@ -72,8 +72,8 @@ fn client_beyond_the_limit_of_open_files_gets_an_answer_and_is_logged() {
     let mut kept = server.connect_resp();
     kept.send_command(&["PING"]);
     kept.expect("+PONG\r\n");
-    // The lowest unused descriptor, so that there is room for none. The limit is changed while the server runs, because at start it
-    // lowers --connections.
+    // The lowest unused descriptor, so that no further one is available. The limit is changed at run time, because a
+    // starting server lowers --connections to fit it.
     let used = std::fs::read_dir(format!("/proc/{}/fd", server.id())).expect("its descriptors");
     let used: Vec<u64> =
         used.map_while(Result::ok).filter_map(|file| file.file_name().to_str()?.parse().ok()).collect();
@@ -128,7 +128,7 @@ fn lists_are_bounded() {
 
 #[test]
 fn request_that_matches_too_many_rules_is_refused() {
-    // Each value is another condition, so that no two rules certainly match together.
+    // Each value is a different condition, so no two rules are certain to match together.
     let rules: String = (0..257).map(|n| format!("- {{id: r{n}, when: {{a: [\"1\", x{n}]}}, limit: 1/s}}\n")).collect();
     let rules = Rules::new(format!("domain: api\nrules:\n{rules}"));
     let server = Server::start(&["--rules", rules.path()]);
@@ -155,7 +155,7 @@ fn response_to_a_list_is_bounded_and_says_so_for_the_rest() {
             results.iter().filter(|result| result["detail"].as_str().is_some_and(|text| text.contains("is full")));
         assert_eq!((status, results.len(), done + rest.count()), (200, count, count), "{path}");
         assert!(0 < done && done < count, "{path}: {done}");
-        // Each item that is not decided has a short error instead.
+        // Each undecided item has a short error instead.
         let item = body.len() / done;
         assert!(body.len() <= 8 * 1024 * 1024 + item + 512 * count, "{path}: {} bytes", body.len());
         let left = 100_000 - if path == "/v1/check" { done } else { 0 };
@@ -225,12 +225,15 @@ fn validation_of_300_000_misspelt_keys_is_bounded() {
     };
     validate(&mut client, 1);
     let before = server.memory();
-    // Bounded, though neither program is optimised and the machine may be busy.
+    // Bounded, although neither program is optimised and the machine may be busy.
     client.wait_up_to(std::time::Duration::from_secs(120));
     let (status, body) = validate(&mut client, 300_000);
     let answer: serde_json::Value = serde_json::from_str(&body).expect("JSON");
     assert_eq!((status, answer["mistakes"].as_array().map(Vec::len)), (200, Some(100)), "{body}");
-    assert!(answer["more_mistakes"].as_u64().is_some_and(|more| more > 0), "it says that there are more: {body}");
+    assert!(
+        answer["more_mistakes"].as_u64().is_some_and(|more| more > 0),
+        "the answer says that there are more: {body}"
+    );
     let peak = server.peak_memory().saturating_sub(before) >> 20;
     assert!(peak < 256, "{peak} MiB more");
 }
@@ -263,7 +266,7 @@ fn connections_have_keepalive_and_the_start_line_names_the_store() {
         let client = std::net::TcpStream::connect(address).expect("the server listens");
         let ports =
             [address, client.local_addr().expect("an address")].map(|address| format!(":{:04X}", address.port()));
-        // In the table of the kernel, the connection of the server has the timer 2, that of keepalive probes.
+        // In the kernel's table, the server's connection has timer 2, which stands for keepalive probes.
         eventually("keepalive is set", || {
             let table = std::fs::read_to_string("/proc/self/net/tcp").expect("the table of connections");
             table.lines().any(|line| {
@@ -279,7 +282,7 @@ fn connections_have_keepalive_and_the_start_line_names_the_store() {
     assert!(line.contains(&format!("redis://127.0.0.1:{}", store.port())), "{line}");
 }
 
-/// Returns the value of a metric; zero if it is missing.
+/// Returns the value of a metric, or zero if it is missing.
 fn metric(server: &Server, name: &str) -> u64 {
     let page = get(server, "/metrics", "host: localhost\r\n");
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -293,7 +296,7 @@ fn keys_bans_and_latencies_are_counted_without_a_data_directory() {
     let redis = RedisServer::start(Kind::Redis);
     let url = format!("redis://127.0.0.1:{}", redis.port());
     for store in [&["--data", "off"][..], &["--store", &url]] {
-        // In a small table every key is counted.
+        // In a small table, every key is counted.
         let server = Server::start(&[&["--rules", rules.path(), "--capacity", "1000"], store].concat());
         for _ in 0..4 {
             let ask = "{\"domain\":\"api\",\"attributes\":{\"user\":\"ann\"}}";
@@ -302,7 +305,7 @@ fn keys_bans_and_latencies_are_counted_without_a_data_directory() {
         assert_eq!(metric(&server, "tollgate_bans_total"), 1, "{store:?}");
         assert_eq!(metric(&server, "tollgate_decision_duration_seconds_count"), 4, "{store:?}");
         if store[0] == "--data" {
-            // The rule's counter and that of the ban.
+            // The rule's counter and the ban's counter.
             eventually("the keys are counted", || metric(&server, "tollgate_keys") >= 1);
         } else {
             eventually("calls of the store are counted", || {
@@ -312,7 +315,7 @@ fn keys_bans_and_latencies_are_counted_without_a_data_directory() {
     }
 }
 
-/// Starts the server by a shell, and returns the first lines of its log.
+/// Starts the server from a shell and returns the first lines of its log.
 fn log_of(shell: &str, lines: usize) -> Vec<String> {
     let program = env!("CARGO_BIN_EXE_tollgate");
     let command = format!("{shell} exec {program} serve --http 127.0.0.1:0 --resp off --data off \"$@\"");
@@ -352,7 +355,7 @@ fn log_is_json_if_asked_for() {
 fn transactions_are_refused_and_take_nothing() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
-    // As redis-py's default pipeline sends them: all at once.
+    // As sent by redis-py's default pipeline: all at once.
     for command in [&["MULTI"][..], &["CL.THROTTLE", "k", "0", "1", "60"], &["TG.PEEK", "api", "1"], &["EXEC"]] {
         client.send_command(command);
     }
@@ -369,7 +372,7 @@ fn log_level_is_that_of_the_flag_or_the_environment() {
     let rules = Rules::new("domain: api\nrules:\n- {id: all, limit: 1/h}\n");
     let logged = |level: &[&str], variable: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        // The address cannot be listened on, so it ends with an error.
+        // The server cannot listen on this address, so it ends with an error.
         command.args([
             "serve",
             "--rules",
@@ -385,7 +388,7 @@ fn log_level_is_that_of_the_flag_or_the_environment() {
         let output = command.args(level).env("RUST_LOG", variable).output().expect("the program starts");
         String::from_utf8_lossy(&output.stderr).contains("rules loaded")
     };
-    assert!(logged(&[], "") && logged(&[], "info"), "informative by default");
+    assert!(logged(&[], "") && logged(&[], "info"), "info is the default level");
     assert!(!logged(&[], "warn") && !logged(&["--log-level", "warn"], "info"), "the flag wins");
     assert!(logged(&["--log-level", "info"], "warn"));
 }

@@ -1,12 +1,13 @@
-//! Draws `docs/pictures/sharing.svg`: what passes over time in each way of sharing a limit, with a fault in the middle.
+//! Draws `docs/pictures/sharing.svg`: the admitted requests over time for each way of sharing a limit, with a fault in
+//! the middle.
 //!
 //! ```text
 //! cargo test -p tollgate-server --all-features --test all -- --ignored picture_of_sharing
 //! ```
 //!
-//! Three real servers on hosts of their own share one limit, and all get more requests than it admits. In the middle the cable
-//! of one server is pulled: its callers still reach it, and it reaches neither the others nor the store. The picture differs a
-//! little each time, so no test compares it.
+//! Three real servers on separate hosts share one limit, and all get more requests than it admits. In the middle, the
+//! cable of one server is unplugged: its callers still reach it, but it reaches neither the others nor the store. The
+//! picture differs a little each time, so no test compares it.
 
 use crate::common;
 
@@ -23,26 +24,26 @@ use tollgate_testkit::servers::Namespaces;
 
 use crate::peers::agree;
 
-/// The burst and the rate of the limit.
+/// Burst and rate of the limit.
 const BURST: u64 = 20;
 const RATE: u64 = 20;
-/// The length of the picture, and the fault, in milliseconds.
+/// Length of the picture and time of the fault, in milliseconds.
 const LENGTH: u64 = 16_000;
 const FAULT: (u64, u64) = (6_000, 10_000);
-/// Each server gets a request this often: together six times what the limit admits.
+/// Interval between requests to each server: together six times the limit's rate.
 const EVERY: Duration = Duration::from_millis(25);
-/// The width of a bar, in milliseconds.
+/// Width of a bar in milliseconds.
 const BAR: u64 = 250;
-/// In milliseconds. The default is 10, which a busy machine misses: then servers go by `on_fault` without a fault.
+/// Store deadline in milliseconds. A busy machine misses the default of 10, and `on_fault` would apply without a fault.
 const DEADLINE: &str = "200";
-/// The servers, and the host of the store or the proxy.
+/// Number of servers, and the host of the store or the proxy.
 const SERVERS: usize = 3;
 const STORE: usize = 3;
 
 /// A way of sharing a limit.
 struct Way {
     name: &'static str,
-    /// What the fault is in this way.
+    /// Effect of the fault in this way of sharing.
     fault: &'static str,
     consistency: &'static str,
     runs_on: RunsOn,
@@ -58,48 +59,48 @@ enum RunsOn {
 const WAYS: [Way; 6] = [
     Way {
         name: "sticky",
-        fault: "its key goes to another server, which begins again",
+        fault: "its key moves to another server, which starts from zero",
         consistency: "strict",
         runs_on: RunsOn::Proxy,
     },
     Way {
         name: "strict on Redis",
-        fault: "it goes by its share of what was left",
+        fault: "it uses its share of the remaining limit",
         consistency: "strict",
         runs_on: RunsOn::Redis,
     },
     Way {
         name: "leased on Redis",
-        fault: "it spends its leases, then goes by its share",
+        fault: "it spends its leases, then uses its share",
         consistency: "leased",
         runs_on: RunsOn::Redis,
     },
     Way {
         name: "eventual on Redis",
-        fault: "it decides by what it knows",
+        fault: "it decides from its own view",
         consistency: "eventual",
         runs_on: RunsOn::Redis,
     },
     Way {
         name: "eventual, peers",
-        fault: "it decides by what it knows",
+        fault: "it decides from its own view",
         consistency: "eventual",
         runs_on: RunsOn::Peers,
     },
     Way {
         name: "strict, peers",
-        fault: "it sees no majority, and goes by its share",
+        fault: "it sees no majority and uses its share",
         consistency: "strict",
         runs_on: RunsOn::Peers,
     },
 ];
 
-#[expect(clippy::disallowed_methods, reason = "the picture is of time that passes")]
+#[expect(clippy::disallowed_methods, reason = "the picture shows real time")]
 fn sleep(length: Duration) {
     std::thread::sleep(length);
 }
 
-/// A program that ends with the test.
+/// A program that is killed at the end of the test.
 struct Program(Child);
 
 impl Drop for Program {
@@ -113,7 +114,7 @@ fn run_quietly(mut command: Command) -> Program {
     Program(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"))
 }
 
-/// Sends a check for a key; returns whether it was admitted, or `None` if nothing answered within a second.
+/// Sends a check for a key. Returns whether it was admitted, or `None` if there was no answer within a second.
 fn check(address: SocketAddr, key: &str) -> Option<bool> {
     let body = json!({"domain": "api", "attributes": {"key": key}}).to_string();
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
@@ -129,7 +130,7 @@ fn check(address: SocketAddr, key: &str) -> Option<bool> {
     }
 }
 
-/// Sends requests for as long as the picture is; returns when the admitted ones were sent, in milliseconds.
+/// Sends requests for the length of the picture. Returns the times of the admitted ones in milliseconds.
 fn send_all(address: SocketAddr, key: &str, epoch: Instant) -> Vec<u64> {
     let mut admitted = Vec::new();
     let mut next = Duration::ZERO;
@@ -139,13 +140,13 @@ fn send_all(address: SocketAddr, key: &str, epoch: Instant) -> Vec<u64> {
         if check(address, key) == Some(true) {
             admitted.push(at.as_millis() as u64);
         }
-        // Requests that could not be sent in time are left out.
+        // Requests that could not be sent in time are skipped.
         next = (next + EVERY).max(epoch.elapsed());
     }
     admitted
 }
 
-/// Runs one way, and returns when requests were admitted.
+/// Runs one way of sharing and returns the times of admitted requests.
 fn run(way: &Way) -> Vec<u64> {
     let network = Namespaces::new(SERVERS + 1).unwrap_or_else(|why| panic!("no network namespaces: {why}"));
     let folder = Folder::new();
@@ -208,7 +209,7 @@ fn run(way: &Way) -> Vec<u64> {
     let (addresses, key) = match way.runs_on {
         RunsOn::Proxy => {
             eventually("the proxy answers", || check(entry, "warm-up").is_some());
-            // The key of the server whose cable is pulled.
+            // A key of the server whose cable is unplugged.
             let decided = || {
                 let page = common::service::get(&servers[SERVERS - 1], "/metrics");
                 let lines = page.lines().filter(|line| line.starts_with("tollgate_decisions_total"));
@@ -230,7 +231,7 @@ fn run(way: &Way) -> Vec<u64> {
         }
     };
     eventually("all answer", || addresses.iter().all(|address| check(*address, "another").is_some()));
-    // The connections to the store, and the leases, are made; what the key has spent is refilled.
+    // Wait until the store connections and leases exist and the key's charges are refilled.
     sleep(Duration::from_secs(2));
     let epoch = Instant::now();
     std::thread::scope(|scope| {
@@ -246,18 +247,18 @@ fn run(way: &Way) -> Vec<u64> {
 }
 
 const WIDTH: u64 = 760;
-/// The left and right ends of the time axis.
+/// Left and right ends of the time axis.
 const LEFT: u64 = 16;
 const RIGHT: u64 = 744;
-/// The top of the first lane, the height of its text and its bars, and the distance of lanes.
+/// Top of the first lane, height of its text and bars, and distance between lanes.
 const TOP: u64 = 44;
 const TEXT: u64 = 22;
 const BARS: u64 = 54;
 const LANE: u64 = TEXT + BARS + 18;
-/// The number of requests in a bar of full height.
+/// Number of requests in a bar of full height.
 const FULL: u64 = 24;
 
-/// The style of the other pictures, with bars and the time of the fault.
+/// The style of the other pictures, plus bars and the time of the fault.
 const STYLE: &str = ".tg{max-width:100%;height:auto}.tg text{font:12px system-ui,sans-serif;fill:#7b8492}\
     .tg .t{font-size:15px;font-weight:600}.tg .n{font-weight:600}.tg .e{text-anchor:end}.tg .m{text-anchor:middle}\
     .tg line{fill:none}.tg .g{stroke:#7b8492;stroke-opacity:.35;stroke-width:1}\
@@ -271,7 +272,7 @@ fn x_of(at: u64) -> u64 {
 fn draw(histories: &[(&Way, Vec<u64>)]) -> String {
     let bottom = TOP + LANE * histories.len() as u64;
     let height = bottom + 28;
-    let title = format!("{RATE} a second, {BURST} at once, on three servers; one is cut off for four seconds");
+    let title = format!("{RATE} per second, burst {BURST}, on three servers; one is cut off for four seconds");
     let mut svg = format!(
         "<svg class=\"tg\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
          height=\"{height}\" role=\"img\"><title>{title}</title><style>{STYLE}</style>\n\
@@ -319,7 +320,7 @@ fn draw_lane(svg: &mut String, way: &Way, admitted: &[u64], top: u64) {
 }
 
 #[test]
-#[ignore = "draws a picture of the documentation, in two minutes"]
+#[ignore = "draws a picture for the documentation; takes two minutes"]
 fn picture_of_sharing() {
     let histories: Vec<_> = WAYS.iter().map(|way| (way, run(way))).collect();
     for (way, admitted) in &histories {

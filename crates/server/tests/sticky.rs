@@ -1,5 +1,5 @@
-//! Sticky routing, as docs/sharing.md describes it: a proxy sends each key to one server by consistent hashing, and every
-//! server counts in its own memory. What happens when a server leaves, with the real nginx and HAProxy.
+//! Sticky routing as described in docs/sharing.md: a proxy sends each key to one server by consistent hashing, and
+//! every server counts in its own memory. Tests a departing server with the real nginx and HAProxy.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ use tollgate_testkit::servers::free_port;
 
 const RULES: &str = "domain: api\nrules:\n- {id: per-key, per: [key], limit: 2/h}\n";
 
-/// Returns a configuration of the page, with the addresses of these servers.
+/// Returns a configuration from the page, with these servers' addresses.
 pub(crate) fn proxy_config(name: &str, listen: SocketAddr, servers: &[SocketAddr]) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sharing.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -27,7 +27,7 @@ pub(crate) fn proxy_config(name: &str, listen: SocketAddr, servers: &[SocketAddr
     recipe.replace("10.0.0.9:8080", &listen.to_string())
 }
 
-/// Sends a check through the proxy, with the key in the header that it hashes.
+/// Sends a check through the proxy, with the key in the header that the proxy hashes.
 fn check_through_proxy(proxy: SocketAddr, key: &str) -> bool {
     let body = json!({"domain": "api", "attributes": {"key": key}}).to_string();
     let mut client = Client::connect(proxy);
@@ -61,7 +61,7 @@ fn check(name: &str) {
     let lost: Vec<&String> = keys.iter().filter(|key| has_counted(&servers[2], key)).collect();
     assert!((5..=40).contains(&lost.len()), "{name}: about a third of the keys: {}", lost.len());
     drop(servers.pop());
-    // The keys of the server that left start again with a full limit, once; all others are counted as before.
+    // The keys of the server that left start again with a full limit, once. All others are counted as before.
     eventually("the proxy has noticed", || {
         check_through_proxy(proxy.address, "another") || check_through_proxy(proxy.address, "yet-another")
     });

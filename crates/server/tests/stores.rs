@@ -1,4 +1,4 @@
-//! One server in memory, others on a real Redis and a real Valkey: the same requests, the same
+//! One server in memory, others on a real Redis and a real Valkey: the same requests get the same
 //! decisions.
 
 use crate::common;
@@ -29,7 +29,7 @@ fn requests() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
     pattern.into_iter().cycle().take(20)
 }
 
-/// Returns the parts of a decision that are compared: everything except times.
+/// Returns the compared parts of a decision: everything except times.
 fn without_times(decision: &Value) -> Value {
     let limits = decision["limits"].as_array().expect("limits").iter();
     let limits: Vec<_> = limits.map(|limit| json!([limit["rule"], limit["limit"], limit["remaining"]])).collect();
@@ -74,7 +74,7 @@ fn both_front_ends_and_all_stores_decide_the_same() {
     }
 }
 
-/// Peers share no logs, so these rules have slices instead.
+/// Peers cannot share logs, so these rules use slices instead.
 #[test]
 fn both_front_ends_decide_the_same_on_servers_that_share_limits_among_themselves() {
     let rules = Rules::new(RULES.replace("sliding_log", "sliding_slices"));

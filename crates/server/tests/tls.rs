@@ -1,4 +1,4 @@
-//! TLS on the ports of HTTP and the Redis protocol, as `curl`, `redis-cli` and `openssl` see it.
+//! TLS on the ports of HTTP and the Redis protocol, as seen by `curl`, `redis-cli` and `openssl`.
 
 use crate::common;
 
@@ -15,7 +15,7 @@ fn start(folder: &Folder, made: &Certificates) -> Server {
     Server::start(&["--tls-cert", &certificate, "--tls-key", &key])
 }
 
-/// Replaces the certificate of the server, as tools that renew certificates do.
+/// Replaces the server's certificate, as renewal tools do.
 fn show(folder: &Folder, made: &Certificates) {
     for (from, to) in [(made.certificate(), "now.pem"), (made.key(), "now.key")] {
         std::fs::copy(from, folder.join("new")).expect("a copy");
@@ -37,7 +37,7 @@ fn curl_command(server: &Server, authority: &Path) -> Command {
     command
 }
 
-/// A connection of the Redis protocol that stays open.
+/// A Redis protocol connection that stays open.
 struct Session(Child, BufReader<std::process::ChildStdout>);
 
 impl Session {
@@ -105,7 +105,7 @@ fn renewed_certificate_is_used_for_new_connections_and_open_ones_stay() {
     server.wait_for_line("certificate renewed");
     assert!(run(&mut curl_command(&server, &new.authority())).contains("allowed"));
     let output = curl_command(&server, &old.authority()).output().expect("curl runs");
-    assert!(!output.status.success(), "the authority before has not signed it");
+    assert!(!output.status.success(), "the old authority has not signed the new certificate");
     assert_eq!(session.ping(), "+PONG\r\n", "open connections stay open");
     // An unusable certificate is ignored.
     std::fs::write(folder.join("now.pem"), "nonsense").expect("a file");

@@ -22,7 +22,7 @@ rules:
 /// Far longer than a store takes, even on a busy machine.
 const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
 
-/// Runs `test` with a server in memory and with one on a real Redis.
+/// Runs `test` with an in-memory server and with one on a real Redis.
 fn on_every_store(test: impl Fn(&Server)) {
     let rules = Rules::new(RULES);
     test(&Server::start(&["--rules", rules.path()]));
@@ -112,7 +112,7 @@ fn dash_leaves_the_cost_to_the_rules_over_the_redis_protocol() {
             run_redis_cli(server, &[&[command, "api", "-"], wait, &["kind", "sent", "weight", "9"], &user].concat());
         assert_eq!((remaining_of(&fixed), remaining_of(&sent)), (vec![after.0], vec![after.1]), "{command}");
     }
-    // A dash is a request without a cost over HTTP; a number is the cost, as over HTTP.
+    // A dash equals an HTTP request without a cost. A number is the cost, as over HTTP.
     let ask = json!({"domain": "api", "attributes": {"kind": "fixed", "user": "TG.CHECK"}});
     assert_eq!(remaining_of(&post(server, "/v1/check", &ask).1), [4]);
     assert_eq!(
@@ -131,10 +131,10 @@ fn dash_leaves_the_cost_to_the_rules_over_the_redis_protocol() {
         remaining_of(&run_redis_cli(server, &["TG.CHARGE", "api", "-", "kind", "fixed", "user", "charged"])),
         [7]
     );
-    // Anything else than a number is an error.
+    // Anything other than a number is an error.
     let mut client = server.connect_resp();
     client.send("TG.TAKEUPTO api - kind fixed user x\r\nTG.CHECK api --\r\nTG.COMMIT x -\r\nPING\r\n");
-    client.expect("-ERR missing cost: the amount to take at most\r\n");
+    client.expect("-ERR missing cost: the maximum amount to take\r\n");
     client.expect("-ERR the cost '--' is not an integer from 0 on, such as 1, or - to use the cost of the rules\r\n");
     client.expect("-ERR not a receipt; send the `receipt` of a decision unchanged\r\n+PONG\r\n");
 }
@@ -244,7 +244,7 @@ fn slot_is_renewed_and_released_by_its_receipt() {
         assert_eq!(run_redis_cli(server, &["TG.RENEW", receipt]), json!(1));
         assert_eq!(run_redis_cli(server, &["TG.RELEASE", receipt]), json!(1));
         assert_eq!(run_redis_cli(server, &["TG.RENEW", receipt]), json!(0), "another request holds the slot now");
-        assert_eq!(run_redis_cli(server, &["TG.RELEASE", receipt]), json!(0), "it is given back once");
+        assert_eq!(run_redis_cli(server, &["TG.RELEASE", receipt]), json!(0), "it is released only once");
     });
 }
 
@@ -269,7 +269,7 @@ fn acquire_waits_until_a_slot_is_released() {
         assert_eq!(third["allowed"], 1, "{third}");
         let refused = run_redis_cli(server, &["TG.ACQUIRE", "api", "1", "50", "kind", "slots"]);
         assert_eq!(refused["allowed"], 0, "{refused}");
-        // A client that disconnects does not take the slot that is released afterwards.
+        // A client that disconnects does not take a slot that is released afterwards.
         let (mut http, mut other) = (server.connect_http(), server.connect_resp());
         let body = ask.to_string();
         http.send(format!(
@@ -294,7 +294,7 @@ fn acquire_waits_until_a_slot_is_released() {
     assert_eq!(post(&server, "/v1/check", &json!({"key": "k", "limit": "1/s", "wait_ms": 1})).0, 400);
 }
 
-/// Waits until `count` requests wait.
+/// Waits until `count` requests are waiting.
 fn until_waiting(server: &Server, count: usize) {
     let line = format!("tollgate_waiting {count}");
     eventually(&line, || {
@@ -345,10 +345,18 @@ fn repeated_command_with_an_idempotency_key_runs_once() {
         let reserved = twice("TG.RESERVE api 30 ONCE reserve kind bytes");
         let receipt = reserved["receipt"].as_str().expect("a receipt");
         twice(&format!("TG.COMMIT {receipt} 10 ONCE commit"));
-        assert_eq!(remaining_of(&ask("TG.PEEK api 1 ONCE charge kind bytes")), [70], "who takes nothing needs no key");
+        assert_eq!(
+            remaining_of(&ask("TG.PEEK api 1 ONCE charge kind bytes")),
+            [70],
+            "a peek takes nothing and needs no key"
+        );
         let taken = twice("TG.ACQUIRE api 1 0 ONCE acquire kind slots");
         let give_back = format!("TG.RELEASE {} ONCE release", taken["receipt"].as_str().expect("a receipt"));
-        assert_eq!((ask(&give_back), ask(&give_back)), (json!(1), json!(1)), "numbers have no room for a mark");
+        assert_eq!(
+            (ask(&give_back), ask(&give_back)),
+            (json!(1), json!(1)),
+            "numbers cannot contain a `replayed` mark"
+        );
 
         // A refusal took nothing, so it is not stored under the key.
         assert_eq!(ask("TG.CHECK api 1 ONCE later user k")["allowed"], json!(0));

@@ -1,4 +1,4 @@
-//! Rules from an xDS server of grpcio: the feed by which Envoy Gateway configures the reference
+//! Rules from a grpcio xDS server: the feed with which Envoy Gateway configures the reference
 //! rate-limit service.
 
 use crate::common;
@@ -15,12 +15,12 @@ use tollgate_testkit::servers::Certificates;
 
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/xds_server");
 
-/// Maximum number of requests to a server that answers each refusal at once, before there is a
-/// pause of this length: the pauses are random, and their bound doubles from 250 ms.
+/// Maximum number of requests to a server that answers each refusal at once, before a pause of
+/// [`LONG_PAUSE`]. The pauses are random, and their upper bound doubles from 250 ms.
 const MAX_REQUESTS: usize = 20;
 const LONG_PAUSE: Duration = Duration::from_millis(500);
 
-/// An xDS server; dropping it kills it.
+/// An xDS server. Dropping it kills the process.
 struct XdsServer {
     child: Child,
     responses: ChildStdin,
@@ -29,7 +29,7 @@ struct XdsServer {
 }
 
 impl XdsServer {
-    /// Starts a server on a port, with further arguments for TLS.
+    /// Starts a server on a port, with additional arguments for TLS.
     fn start(port: u16, tls: &[&str]) -> Self {
         let python =
             common::required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `grpc_tools`");
@@ -52,7 +52,7 @@ impl XdsServer {
         writeln!(self.responses, "{response}").expect("the server runs");
     }
 
-    /// Sends one resource for the domain `edge`, with a limit per year of the key `user`.
+    /// Sends one resource for the domain `edge`, with a yearly limit per `user` key.
     fn send_limit(&mut self, version: &str, limit: u32) {
         let descriptor = json!({"key": "user", "rateLimit": {"unit": 6, "requestsPerUnit": limit}});
         let resource = json!({"name": "first", "domain": "edge", "descriptors": [descriptor]});
@@ -108,8 +108,8 @@ fn rules_are_installed_changed_refused_and_removed() {
     let status = run(Command::new("curl").arg("-s").arg(server.url("/v1/rules-status")));
     assert!(status.contains(&format!("\"source\":\"xds://localhost:{}\"", xds.port)), "{status}");
 
-    // A descriptor without a key, and bytes that are not a message: refused, and the rules in force
-    // stay.
+    // A descriptor without a key, and bytes that are not a message: both are refused, and the rules
+    // in force stay.
     let wrong = json!({"name": "first", "domain": "edge", "descriptors": [{"rateLimit": {"unit": 99}}]});
     xds.send(&json!({"version": "3", "resources": [wrong]}));
     let (version, nonce, error) = xds.answer();
@@ -148,9 +148,9 @@ fn rules_stay_while_the_server_restarts_or_stalls() {
     drop(xds);
     server.wait_for_line("xDS server unavailable; the rules in force stay");
     assert_eq!(limit(&mut client, "edge"), 5);
-    // The same set again, and then another set of the same version.
+    // The same set again, then another set with the same version.
     let mut xds = XdsServer::start(port, &[]);
-    assert_eq!(xds.answer().0, "", "a stream begins without a version");
+    assert_eq!(xds.answer().0, "", "a stream starts without a version");
     xds.send_limit("7", 5);
     assert_eq!(xds.answer(), ("7".into(), "0".into(), String::new()));
     let page = run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
@@ -160,7 +160,7 @@ fn rules_stay_while_the_server_restarts_or_stalls() {
     xds.send_limit("7", 6);
     eventually("the rules of the new server are in force", || limit(&mut client, "edge") == 6);
     common::signal(xds.child.id(), "STOP");
-    assert_eq!(limit(&mut client, "edge"), 6, "decisions do not wait for a server that is stalled");
+    assert_eq!(limit(&mut client, "edge"), 6, "decisions do not wait for a stalled server");
     common::signal(xds.child.id(), "CONT");
     xds.send_limit("3", 8);
     eventually("the stream is used again", || limit(&mut client, "edge") == 8);

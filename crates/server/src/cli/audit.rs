@@ -1,4 +1,4 @@
-//! `tollgate audit`: prints who changed what, and when.
+//! `tollgate audit`: prints the audit log.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ pub(super) struct AuditArgs {
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
 
-    /// Only entries of this author (the name of a token)
+    /// Only changes by this author (the name of a token)
     #[arg(long, value_name = "NAME")]
     author: Option<String>,
 
@@ -88,7 +88,7 @@ fn entry_heading(entry: &AuditEntry) -> String {
     format!("{} {author} {action} {kind} {domain}{subject}{comment}", format_time(entry.at_ms))
 }
 
-/// Returns the lines that changed, without those that did not.
+/// Returns only the changed lines, with their signs.
 fn changed_lines(entry: &AuditEntry) -> Vec<String> {
     let text = |value: &Option<Value>| {
         value.as_ref().and_then(|value| serde_json::to_string_pretty(value).ok()).unwrap_or_default()

@@ -26,7 +26,7 @@ pub(super) struct CheckArgs {
 pub(super) const EXAMPLES: &str = "\
 Examples:
   tollgate check rules.yaml
-  tollgate check rules/ login.yaml      all of them together, as `rules apply` takes them
+  tollgate check rules/ login.yaml      all together, as for `rules apply`
   tollgate check --faults --nodes 5 rules.yaml
 
 Each mistake is printed with its file, line and column. The status is 1 if there are any.";
@@ -62,7 +62,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 fn print_warnings(files: &[File], rules: &Rules) -> anyhow::Result<()> {
     let engine = Engine::new(MemoryStore::new(1)?)?;
     for warning in engine.warnings(rules) {
-        // Several files are checked together, and each line is in one of them.
+        // Several files are checked together, and each warning belongs to one of them.
         let text = files.iter().find(|file| *file.name == *warning.file).map_or(&[][..], |file| &file.text);
         write!(std::io::stderr(), "warning: {}", warning.in_text(text).detailed())?;
     }

@@ -18,7 +18,7 @@ use crate::rules_source::file::parse_all;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// A rule file or a folder of them to explain by, with unused limits, instead of a server
+    /// Explain by this rule file or folder of rule files, with unused limits, instead of by a server
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
 
@@ -38,11 +38,11 @@ Examples:
   tollgate explain --rules rules.yaml api path=/login client_ip=192.0.2.1
   tollgate explain --faults --nodes 5 --rules rules.yaml api path=/login client_ip=192.0.2.1
 
-It takes nothing. Rules that match are marked with +: what they count by, which override applies and why, and the state of each \
-limit. The others are marked with - and the first condition that does not hold. With --faults it also prints, for the rules that \
-match, what may be admitted beyond each limit while something fails.";
+It takes no tokens. Rules that match are marked with + and shown with their key, the override that applies and why, and the state \
+of each limit. Other rules are marked with - and shown with the first condition that does not hold. With --faults, it also prints \
+how much each limit of the matching rules may admit in excess while something fails.";
 
-/// The capacity for the keys of one request.
+/// Maximum number of keys; one request needs only a few.
 const KEYS: usize = 1_000;
 
 /// Prints the explanation.
@@ -58,7 +58,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Explains by files, with unused limits.
+/// Explains by rule files, with unused limits.
 fn by_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
     let request = &args.request;
     let attributes = request.attributes()?;

@@ -1,4 +1,5 @@
-//! `tollgate check --faults` and `tollgate explain --faults`: what may be admitted beyond each limit while something fails.
+//! `tollgate check --faults` and `tollgate explain --faults`: how much each limit may admit in excess while something
+//! fails.
 
 use std::io::Write;
 
@@ -9,7 +10,7 @@ use tollgate_engine::rules::{Consistency, OnExceed, Rule, Rules};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct FaultArgs {
-    /// Print what may be admitted beyond each limit while something fails
+    /// Print how much each limit may admit in excess while something fails
     #[arg(long)]
     faults: bool,
 
@@ -17,22 +18,22 @@ pub(super) struct FaultArgs {
     #[arg(long, value_name = "N", default_value_t = 3, requires = "faults", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     nodes: u32,
 
-    /// With --faults: how long a fault lasts
+    /// With --faults: how many seconds a fault lasts
     #[arg(long, value_name = "N", default_value_t = 10, requires = "faults", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
 
-    /// With --faults: how long a decision waits for the store, in milliseconds, as for serve --store-deadline
+    /// With --faults: how many milliseconds a decision waits for the store, as with serve --store-deadline
     #[arg(long, value_name = "MS", default_value_t = 10, requires = "faults", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     deadline: u64,
 }
 
 impl FaultArgs {
-    /// Returns whether the bounds were asked for.
+    /// Returns whether `--faults` was given.
     pub(super) fn is_asked(&self) -> bool {
         self.faults
     }
 
-    /// Prints the bounds of all limits of the rules that `wanted` selects by domain and id, if they were asked for.
+    /// If `--faults` was given, prints the bounds of all limits of the rules that `wanted` selects by domain and id.
     ///
     /// # Errors
     /// When they cannot be written.

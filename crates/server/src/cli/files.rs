@@ -9,7 +9,7 @@ use tollgate_engine::rules::{MAX_FILE_BYTES, Source};
 use crate::rules_source::folder::rule_files;
 use crate::rules_source::watch::WatchedFile;
 
-/// A file, by its name in messages.
+/// A file, with its name for messages.
 pub(super) struct File {
     pub(super) name: String,
     pub(super) text: Vec<u8>,
@@ -21,7 +21,7 @@ impl File {
     }
 }
 
-/// Reads files, and the rule files of folders by name; `-` is the standard input.
+/// Reads files, and the rule files in folders in order of name; `-` is the standard input.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<File>> {
     let mut files = Vec::new();
     for path in paths {
@@ -33,7 +33,7 @@ pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<File>> {
     Ok(files)
 }
 
-/// Reads a file, or the rule files of a folder by name.
+/// Reads a file, or the rule files in a folder in order of name.
 pub(super) fn read_path(path: &Path) -> anyhow::Result<Vec<File>> {
     match path.is_dir() {
         true => rule_files(path)?.iter().map(|path| read_one(path)).collect(),

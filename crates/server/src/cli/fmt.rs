@@ -16,7 +16,7 @@ pub(super) struct FmtArgs {
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
-    /// Change nothing, and fail if something would change
+    /// Change nothing, and fail if a file is not formatted
     #[arg(long)]
     check: bool,
 }
@@ -26,10 +26,10 @@ Examples:
   tollgate fmt rules.yaml
   tollgate fmt --check rules/*.yaml      for continuous integration
 
-Comments stay with what they are about. A file in which something would be lost, such as anchors and aliases, is \
-reported and left as it is. The status is 1 then, and with --check if a file is not formatted.";
+Comments stay with the keys that they describe. A file that would lose something, such as anchors and aliases, is \
+reported and left unchanged. The status is 1 in that case, and with --check if a file is not formatted.";
 
-/// Formats files in place, or reports which are not formatted.
+/// Formats files in place, or reports the files that are not formatted.
 ///
 /// # Errors
 /// When a file cannot be read or written.

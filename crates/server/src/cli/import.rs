@@ -20,7 +20,7 @@ pub(super) struct ImportArgs {
     #[arg(long, value_name = "SYSTEM")]
     from: Option<ImportFrom>,
 
-    /// The domain of the rules, for nginx, which has none
+    /// The domain of rules from nginx, which has no domains
     #[arg(long, value_name = "NAME", default_value = "nginx")]
     domain: String,
 }
@@ -38,10 +38,10 @@ Examples:
   tollgate import envoy.yaml > rules.yaml
   tollgate import --domain edge /etc/nginx/nginx.conf > rules.yaml
 
-What cannot be converted is reported on the standard error stream, with its line and the reason; the status is 0 as long as \
-there are rules. Files of the reference Envoy service need not be imported: `serve --rules` and `check` accept them.";
+Limits that cannot be converted are reported on the standard error stream, with their line and the reason; the status is 0 if \
+there are any rules. Files of the reference Envoy service need not be imported: `serve --rules` and `check` accept them.";
 
-/// Prints the rules, and reports what cannot be converted.
+/// Prints the rules, and reports limits that cannot be converted.
 ///
 /// # Errors
 /// When the file cannot be read.

@@ -18,7 +18,7 @@ pub(super) struct CompletionsArgs {
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ManArgs {
-    /// Write a page for each command into this directory, instead of printing the first one
+    /// Write a page for each command into this directory instead of printing the main page
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
 }
@@ -39,14 +39,14 @@ Examples:
 /// # Errors
 /// When they cannot be printed.
 pub(super) fn print_completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
-    // Generated in memory: the generator panics if writing fails, as to a closed pipe.
+    // Generated in memory, because the generator panics if a write fails, such as to a closed pipe.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "tollgate", &mut script);
     std::io::stdout().write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints the manual page, or writes those of all commands.
+/// Prints the main manual page, or writes the pages of all commands.
 ///
 /// # Errors
 /// When they cannot be written.

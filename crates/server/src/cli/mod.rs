@@ -1,4 +1,4 @@
-//! The command line: each command in a module with its arguments. Errors are sentences for people, with what to do.
+//! The command line: one module per command, with its arguments. Errors name the problem and the remedy.
 
 mod audit;
 mod check;
@@ -46,7 +46,7 @@ enum Command {
     /// Check rule files for mistakes.
     #[command(after_help = check::EXAMPLES)]
     Check(check::CheckArgs),
-    /// Decide requests from lines of JSON, at the times they specify.
+    /// Decide requests from JSON lines, at the times given in them.
     #[command(after_help = decide::EXAMPLES)]
     Decide(decide::DecideArgs),
     /// Replay access logs: what would these rules have refused?
@@ -103,10 +103,10 @@ impl Cli {
     /// Parses a command line.
     ///
     /// # Errors
-    /// When it is invalid, or asks for help.
+    /// When it is invalid or requests help.
     fn read<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches_from(words)?;
-        // A server in the environment is for other commands; one beside a rule file on the command line is a mistake.
+        // TOLLGATE_SERVER may be set for other commands, but both flags on the command line are a mistake.
         let written = |args: &ArgMatches, id| args.value_source(id) == Some(ValueSource::CommandLine);
         if let Some(("explain", args)) = matches.subcommand()
             && written(args, "rules")
@@ -151,7 +151,7 @@ pub fn main() -> ExitCode {
 
 /// Prints why a command failed.
 fn report(error: &anyhow::Error) {
-    // A closed pipe, such as that of `head`, is not an error.
+    // A pipe closed by its reader, such as `head`, is not an error.
     let closed = |cause: &std::io::Error| cause.kind() == std::io::ErrorKind::BrokenPipe;
     if error.downcast_ref().is_some_and(closed) {
         return;
@@ -160,7 +160,7 @@ fn report(error: &anyhow::Error) {
     let _ = writeln!(std::io::stderr(), "tollgate: {error:#}");
 }
 
-/// Prints mistakes in a file, each over several lines.
+/// Prints mistakes in a file, each on several lines.
 fn print_mistakes(mistakes: &Mistakes) -> std::io::Result<()> {
     let mut out = std::io::stderr().lock();
     for mistake in mistakes.as_slice() {

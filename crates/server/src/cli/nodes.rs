@@ -25,10 +25,10 @@ Examples:
   tollgate nodes
   tollgate nodes --server https://10.0.0.9:8080 --json
 
-For servers with `--store peers://…`. LAG is what the other server has not acknowledged, and what is missing here. The status is
-1 if the server sees no majority of the others, or has no link to one of them.";
+For servers with `--store peers://…`. LAG is the number of updates that the other server has not acknowledged, and of its updates
+that are missing here. The status is 1 if the server sees no majority of the servers, or has no link to one of them.";
 
-/// Prints the servers as one of them sees them.
+/// Prints the servers that share limits, as seen by one of them.
 ///
 /// # Errors
 /// When the server cannot be reached, or refuses.
@@ -40,7 +40,7 @@ pub(super) fn run(args: &NodesArgs) -> anyhow::Result<ExitCode> {
         return Ok(exit_code(is_well(&page)));
     }
     let Some(node) = &page.node else {
-        writeln!(std::io::stdout(), "this server shares its limits with no other by --store peers://…")?;
+        writeln!(std::io::stdout(), "this server does not share limits with others (--store peers://…)")?;
         return Ok(exit_code(true));
     };
     let mut table = TextTable::new(&["NODE", "ADDRESS", "STATE", "LINK", "LAG"]);

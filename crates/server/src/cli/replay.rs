@@ -1,4 +1,4 @@
-//! `tollgate replay`: yesterday's access log against tomorrow's rules.
+//! `tollgate replay`: decides the requests of access logs by rules that need not be in force.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ pub(super) struct ReplayArgs {
     #[arg(value_name = "LOG")]
     logs: Vec<PathBuf>,
 
-    /// The rules; without them, limits are suggested
+    /// The rules; without rules, limits are suggested
     #[arg(long, value_name = "FILE")]
     rules: Option<PathBuf>,
 
-    /// The rules to compare with: who is newly refused, and who is relieved
+    /// The rules to compare with: reports keys that are newly refused or no longer refused
     #[arg(long, value_name = "FILE", requires = "rules")]
     against: Option<PathBuf>,
 
@@ -32,12 +32,12 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
 
-    /// The format, if it is not detected: combined, common, vhost_combined, envoy, haproxy, json or csv, or a log_format of
-    /// nginx, a LogFormat of Apache or an access log format of Envoy
+    /// The format, if it is not detected: combined, common, vhost_combined, envoy, haproxy, json or csv, or a
+    /// log_format of nginx, a LogFormat of Apache or an access log format of Envoy
     #[arg(long, value_name = "FORMAT")]
     format: Option<String>,
 
-    /// The time zone of times without one
+    /// The time zone of timestamps that have none
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
     zone: String,
 
@@ -45,11 +45,11 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "ATTRIBUTE=FIELD")]
     map: Vec<String>,
 
-    /// Gives an attribute to all requests, such as plan=free
+    /// Sets an attribute of all requests, such as plan=free
     #[arg(long, value_name = "ATTRIBUTE=VALUE")]
     set: Vec<String>,
 
-    /// Suggests limits for each client that 99.9 % of the clients never notice, such as per=client_ip
+    /// Suggests limits per client that never refuse 99.9 % of the clients, such as per=client_ip
     #[arg(long, value_name = "per=ATTRIBUTE")]
     suggest: Option<String>,
 
@@ -61,11 +61,11 @@ pub(super) struct ReplayArgs {
     #[arg(long)]
     json: bool,
 
-    /// Writes the result as a page
+    /// Writes the result as an HTML page
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 
-    /// Exits with status 1 if more of the requests are refused, such as 0.1%
+    /// Exits with status 1 if more than this percentage of the requests is refused, such as 0.1%
     #[arg(long, value_name = "PERCENT", requires = "rules")]
     fail_above: Option<String>,
 
@@ -73,15 +73,15 @@ pub(super) struct ReplayArgs {
     #[arg(long)]
     hash_keys: bool,
 
-    /// Writes the requests as lines of JSON for `tollgate decide`, which shows each decision
+    /// Writes the requests as JSON lines for `tollgate decide`, which prints each decision
     #[arg(long, value_name = "FILE", requires = "rules")]
     requests: Option<PathBuf>,
 
-    /// Writes the decisions, a line of JSON each, as `tollgate decide` prints them
+    /// Writes the decisions as JSON lines, as `tollgate decide` prints them
     #[arg(long, value_name = "FILE", requires = "rules")]
     decisions: Option<PathBuf>,
 
-    /// How many keys are kept, such as 500k or 10M
+    /// The maximum number of keys, such as 500k or 10M
     #[arg(long, value_name = "KEYS", default_value = "1M")]
     capacity: String,
 }
@@ -94,10 +94,10 @@ Examples:
   tollgate replay --rules rules.yaml --format '$remote_addr [$time_local] \"$request\" $http_x_api_key' \\
       --map api_key=http_x_api_key --set plan=free access.log
 
-Formats are detected from the first lines: those of nginx, Apache, Envoy, HAProxy and Caddy, lines of JSON, and CSV with a line of \
-names. Requests have the attributes that forward-auth gives them (client_ip, method, path, host, header.x, cookie.x, query.x); any \
-other attribute is the field of its name. If times are in whole seconds, the result is reported for requests that come evenly \
-within the second and for requests that come all at its beginning.";
+The format is detected from the first lines: nginx, Apache, Envoy, HAProxy, Caddy, JSON lines, or CSV with a header line. \
+Requests have the same attributes as with forward-auth (client_ip, method, path, host, header.x, cookie.x, query.x); any other \
+attribute is read from the field of the same name. If timestamps are in whole seconds, the result is reported twice: with the \
+requests of each second spread evenly, and with all of them at its beginning.";
 
 /// Replays the logs and prints the result.
 ///
@@ -170,7 +170,7 @@ fn log(path: &Path) -> Log {
     if path.as_os_str() == "-" { Log::StandardInput } else { Log::File(path.to_owned()) }
 }
 
-/// Loads rules, if a file is named. `None`: they have mistakes, which are printed.
+/// Loads the rules of a file, if one is named. `None`: the rules have mistakes, which were printed.
 fn load(path: Option<&Path>) -> anyhow::Result<Option<Option<Rules>>> {
     let Some(path) = path else { return Ok(Some(None)) };
     let files = files::read(&[path.to_owned()])?;
@@ -210,7 +210,7 @@ fn parse_percent(text: &str) -> anyhow::Result<u64> {
     parse().with_context(|| format!("--fail-above {text}: write a percentage like 0.1%, with at most four decimals"))
 }
 
-/// Prints the result and writes the files that are asked for.
+/// Prints the result and writes the requested files.
 fn write(args: &ReplayArgs, report: &Report) -> anyhow::Result<()> {
     let save = |path: &Path, text: &str| {
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))

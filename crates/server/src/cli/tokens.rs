@@ -21,7 +21,7 @@ pub(super) struct TokensArgs {
 
     /// The data directory of a server, to use its database without the server
     ///
-    /// For the first token, before a server runs. The server may also be running.
+    /// Needed for the first token. The server may be running or not.
     #[arg(long, value_name = "DIR", global = true, help_heading = "Database", conflicts_with = "database")]
     data: Option<PathBuf>,
 
@@ -35,7 +35,7 @@ pub(super) struct TokensArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum TokensCommand {
-    /// Create a token; it is shown this once.
+    /// Create a token; it is shown only once.
     Create(CreateArgs),
     /// List tokens, without their secrets.
     List(OutputArgs),
@@ -45,11 +45,11 @@ enum TokensCommand {
 
 #[derive(Clone, Debug, Args)]
 struct CreateArgs {
-    /// What it permits
+    /// Its role
     #[arg(long, value_name = "ROLE")]
     role: Role,
 
-    /// Its name, which is the author of changes made with it; the role by default
+    /// Its name, which is the author of changes made with it; by default the role
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
@@ -110,7 +110,7 @@ fn by_server(remote: &Remote, command: &TokensCommand) -> anyhow::Result<()> {
     }
 }
 
-/// Does the same without a server, when there is no token to authenticate with yet.
+/// Runs the command without a server: there may be no token to authenticate with yet.
 fn in_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let change = Change::by("local");
@@ -142,7 +142,7 @@ fn in_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
     }))
 }
 
-/// Returns a URL that may be shown.
+/// Returns a URL for messages, without user, password and options.
 fn without_password(url: &str) -> String {
     match reqwest::Url::parse(url) {
         Ok(url) => format!("{}://{}{}", url.scheme(), url.host_str().unwrap_or_default(), url.path()),

@@ -1,4 +1,4 @@
-//! The files of the console, compiled into the program.
+//! The console's static files, compiled into the program.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -9,10 +9,10 @@ use flate2::write::GzEncoder;
 
 use crate::control::sha256_hex;
 
-/// The path of files, before the digest of all of them.
+/// The path prefix of files. The digest of all files follows.
 pub(super) const PREFIX: &str = "/console/files/";
 
-/// Where the document names the path of its files.
+/// Placeholder in the document for the path of its files.
 const PLACEHOLDER: &str = "{files}";
 
 const DOCUMENT: &str = include_str!("../../console/index.html");
@@ -66,7 +66,7 @@ impl StaticFile {
     }
 }
 
-/// Returns the digest of all files, which is part of their paths.
+/// Returns the digest of all files. It is part of their paths.
 pub(super) fn digest() -> &'static str {
     static DIGEST: OnceLock<String> = OnceLock::new();
     DIGEST.get_or_init(|| {
@@ -79,7 +79,7 @@ pub(super) fn digest() -> &'static str {
     })
 }
 
-/// Returns the document of every page.
+/// Returns the HTML document, which is the same for all pages.
 pub(super) fn document() -> &'static StaticFile {
     static FILE: OnceLock<StaticFile> = OnceLock::new();
     FILE.get_or_init(|| {
@@ -88,13 +88,13 @@ pub(super) fn document() -> &'static StaticFile {
     })
 }
 
-/// Compresses all files, which would otherwise be done by the first request.
+/// Compresses all files in advance, so that the first request is not delayed.
 pub(super) fn prepare() {
     document();
     files();
 }
 
-/// Finds a file by its path after the prefix.
+/// Finds a file by its path after [`PREFIX`].
 pub(super) fn find(path: &str) -> Option<&'static StaticFile> {
     let name = path.strip_prefix(digest())?.strip_prefix('/')?;
     files().iter().find(|file| file.name == name)
@@ -111,7 +111,7 @@ fn files() -> &'static [StaticFile] {
 mod tests {
     use super::*;
 
-    /// Maximum number of bytes of all files together, as they are sent.
+    /// Maximum total size of all gzipped files, in bytes.
     const MAX_BYTES: usize = 80_000;
 
     #[test]
@@ -124,14 +124,14 @@ mod tests {
     fn console_knows_the_bounds_of_the_server() {
         let (_, text) = FILES.iter().find(|(name, _)| *name == "replay.js").expect("the file");
         let mebibytes = crate::control::api::bounds::MAX_UPLOAD >> 20;
-        assert!(text.contains(&format!("MAX_UPLOAD = {mebibytes} * 1024 * 1024;")), "MAX_UPLOAD is another");
-        assert!(text.contains(&format!("at most {mebibytes} MiB")), "the hint has another size");
+        assert!(text.contains(&format!("MAX_UPLOAD = {mebibytes} * 1024 * 1024;")), "MAX_UPLOAD differs");
+        assert!(text.contains(&format!("at most {mebibytes} MiB")), "the size in the hint differs");
         let (_, text) = FILES.iter().find(|(name, _)| *name == "server.js").expect("the file");
-        assert!(text.contains(&format!("TRACKED = {};", crate::live::MAX_RULES)), "another number of rules is tracked");
+        assert!(text.contains(&format!("TRACKED = {};", crate::live::MAX_RULES)), "TRACKED differs");
     }
 
     #[test]
-    fn every_file_is_served_and_those_of_the_first_view_are_loaded_with_the_document() {
+    fn every_file_is_served_and_static_imports_are_preloaded() {
         let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/console")).expect("the folder");
         for entry in folder {
             let name = entry.expect("an entry").file_name().into_string().expect("text");
@@ -143,7 +143,7 @@ mod tests {
             let import = format!("\"./{name}\"");
             let is_imported = FILES.iter().any(|(_, text)| text.contains(&import));
             assert!(is_loaded(name) || is_imported, "nothing loads {name}");
-            // What is imported at the start is loaded with the document, without a further round trip.
+            // Static imports of preloaded files are preloaded too, which saves a round trip.
             let imports = text.split("from \"./").skip(1).filter_map(|rest| rest.split('"').next());
             for import in imports.filter(|_| is_loaded(name)) {
                 assert!(is_loaded(import), "{name} imports {import}, which the document does not load");
@@ -169,7 +169,7 @@ mod tests {
                 assert!(!text.contains(word), "{name} contains {word}");
             }
             for address in ["http://", "https://", "//cdn"] {
-                // The name of the SVG namespace is not an address.
+                // The SVG namespace is not a network address.
                 let text = text.replace("http://www.w3.org/2000/svg", "");
                 assert!(!text.contains(address), "{name} contains an address of another server");
             }

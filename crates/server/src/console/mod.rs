@@ -1,11 +1,15 @@
-//! The web console at `/console`: its files, and sessions of browsers.
+//! The web console at `/console`: its static files, and browser sessions.
 //!
-//! The console is a client of the public API without privileges of its own: its pages are static files, and a session
-//! has the rights of the token it was opened with. The files in `crates/server/console/` are served unchanged.
+//! The console is an ordinary client of the public API without special privileges. Its pages are static files, served
+//! unchanged from `crates/server/console/`. A browser session has the rights of the token it was opened with.
 //!
-//! Requests from web pages are refused by every server (`http/web.rs`). Those of the console are accepted if they have the
-//! header `Tollgate-Console`, which a page of another origin cannot send without a preflight request that this server refuses, and if, where
-//! the browser sends them, `Sec-Fetch-Site` is `same-origin` or `none`, and `Origin` names the host of the request.
+//! Every server refuses requests from web pages (`http/web.rs`). Requests from the console are accepted if they meet
+//! three conditions:
+//!
+//! - They have the header `Tollgate-Console`. A page of another origin cannot send it without a preflight request,
+//!   which this server refuses.
+//! - `Sec-Fetch-Site`, if present, is `same-origin` or `none`.
+//! - `Origin`, if present, names the host of the request.
 
 mod files;
 pub(crate) mod session;
@@ -22,10 +26,10 @@ use crate::http::body::ReplyBody;
 use crate::http::problem::Problem;
 use files::StaticFile;
 
-/// The header of requests that the console makes.
+/// The header that marks requests of the console.
 pub(crate) const HEADER: &str = "tollgate-console";
 
-/// Everything is loaded from this server, no script or style is inline, and no other page may show this one in a frame.
+/// The content security policy: load everything from this server, no inline scripts or styles, no embedding in frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
@@ -34,15 +38,15 @@ pub(crate) fn owns(path: &str) -> bool {
     path.strip_prefix("/console").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Compresses the files, so that the first request need not.
+/// Compresses the files in advance, so that the first request is not delayed.
 pub(crate) fn prepare() {
     files::prepare();
 }
 
-/// Answers a request for a page or a file of the console. Every page is the same document, which reads its address.
+/// Answers a request for a page or a file of the console. All pages are the same document, which routes by its URL.
 ///
 /// # Errors
-/// When there is no such file, or the method is not GET or HEAD.
+/// When the file does not exist, or the method is not GET or HEAD.
 pub(crate) fn answer(head: &Parts) -> Result<HttpResponse, Problem> {
     let path = head.uri.path();
     if !matches!(head.method, Method::GET | Method::HEAD) {
@@ -74,7 +78,7 @@ fn respond(file: &StaticFile, head: &Parts) -> HttpResponse {
     if gzip {
         headers.insert(CONTENT_ENCODING, text("gzip"));
     }
-    // The address of a file contains the digest of all files; the document names them.
+    // File paths contain a digest, so files never change. The document refers to these paths and must not be cached.
     headers.insert(
         CACHE_CONTROL,
         text(if file.is_document { "no-store" } else { "private, max-age=31536000, immutable" }),
@@ -92,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn every_page_is_the_document_and_every_file_is_named_by_the_digest() {
+    fn every_page_is_the_document_and_file_paths_contain_the_digest() {
         for path in ["/console", "/console/", "/console/rules/api%2Fv1/per-client?q=a"] {
             let page = get(path, "gzip, br").unwrap();
             assert_eq!(page.headers()[CONTENT_TYPE], "text/html; charset=utf-8", "{path}");

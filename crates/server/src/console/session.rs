@@ -1,8 +1,9 @@
-//! Sessions of browsers: a cookie that represents a token for a limited time.
+//! Browser sessions: a cookie that represents a token for a limited time.
 //!
-//! The console sends a token once and gets a cookie with a random number of 256 bits. The cookie is `HttpOnly`, so no
-//! script reads it, and `SameSite=Strict`, so requests of other sites do not carry it. It is used only with the header
-//! of the console ([`super::HEADER`]). A session has the rights of its token, ends when the token does, and expires.
+//! The console sends a token once and gets a cookie with a random 256-bit session id. The cookie is `HttpOnly`, so
+//! scripts cannot read it, and `SameSite=Strict`, so browsers do not send it with requests from other sites. It is
+//! accepted only together with the console's header ([`super::HEADER`]). A session has the rights of its token. It ends
+//! when it expires or when the token becomes invalid.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,19 +23,19 @@ use crate::http::HttpResponse;
 use crate::http::body::ReplyBody;
 use crate::http::problem::Problem;
 
-/// The path of the session.
+/// The path of the session API.
 pub(crate) const PATH: &str = "/v1/session";
 
-/// Maximum number of bytes of the body that opens a session.
+/// Maximum size of the request body that opens a session, in bytes.
 pub(crate) const MAX_BODY: usize = 4 * 1024;
 
-/// The open sessions; beyond that the least recently used one ends.
+/// Maximum number of open sessions. Opening another ends the least recently used one.
 pub(crate) const MAX_SESSIONS: usize = 1_024;
 
-/// A session ends after this time without a request.
+/// Idle timeout of a session.
 pub(crate) const IDLE: Nanos = Nanos::from_secs(3_600);
 
-/// A session ends after this time.
+/// Maximum age of a session.
 pub(crate) const MAX_AGE: Nanos = Nanos::from_secs(12 * 3_600);
 
 const NAME: &str = "tollgate-session";
@@ -50,7 +51,7 @@ struct BrowserSession {
     used: Time<Mono>,
 }
 
-// The token is a secret.
+// Hides the token.
 impl std::fmt::Debug for BrowserSession {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session").field("began", &self.began).field("used", &self.used).finish_non_exhaustive()
@@ -64,7 +65,7 @@ impl BrowserSession {
 }
 
 impl Sessions {
-    /// Opens a session with a token, under a random id.
+    /// Opens a session for a token. `id` must be random.
     fn open(&self, id: SessionId, token: &[u8], now: Time<Mono>) {
         let mut sessions = self.sessions();
         if sessions.len() >= MAX_SESSIONS {
@@ -77,7 +78,7 @@ impl Sessions {
         sessions.insert(id, BrowserSession { token: token.into(), began: now, used: now });
     }
 
-    /// Returns the token of a session, and marks the session as used now.
+    /// Returns the token of a session, and restarts its idle timeout.
     fn token(&self, id: &SessionId, now: Time<Mono>) -> Option<Box<[u8]>> {
         let mut sessions = self.sessions();
         let session = sessions.get_mut(id)?;
@@ -98,18 +99,18 @@ impl Sessions {
     }
 }
 
-/// The credentials of a caller, kept for as long as a stream lasts.
+/// The credentials of a caller. A stream keeps them to check them again.
 #[derive(Debug, Default)]
 pub(crate) struct Credentials {
-    /// The token; none where no tokens are required.
+    /// The token; `None` if it is missing or tokens are not required.
     token: Option<Box<[u8]>>,
-    /// The session that it came from.
+    /// The session that the token belongs to; `None` for a bearer token.
     session: Option<SessionId>,
     cached: CachedToken,
 }
 
 impl Credentials {
-    /// Returns the credentials of a request: the token that it sent, or that of its session.
+    /// Returns the credentials of a request: its bearer token, or the token of its session.
     pub(crate) fn from_request<S: Store>(app: &App<S>, head: &Parts, bearer: Option<&[u8]>) -> Self {
         if !app.auth.requires_tokens() {
             return Self::default();
@@ -127,14 +128,15 @@ impl Credentials {
         self.token.as_deref()
     }
 
-    /// Returns whether the token and the session are still valid. A session is in use for as long as a stream lasts.
+    /// Returns whether the token and the session are still valid. Each call restarts the session's idle timeout, so a
+    /// session with an open stream does not become idle.
     pub(crate) fn are_valid<S: Store>(&mut self, app: &App<S>) -> bool {
         let session_lasts = self.session.is_none_or(|id| app.sessions.token(&id, app.now()).is_some());
         session_lasts && app.auth.authenticate(&mut self.cached, self.token.as_deref(), || app.wall_ms()).is_ok()
     }
 }
 
-/// Returns the session of a request of the console.
+/// Returns the session id of a console request.
 fn session_id(head: &Parts) -> Option<SessionId> {
     if !head.headers.contains_key(super::HEADER) {
         return None;
@@ -147,30 +149,30 @@ fn session_id(head: &Parts) -> Option<SessionId> {
     Some(id)
 }
 
-/// Who a caller is, as `/v1/session` returns it.
+/// The identity and rights of the caller, as returned by `/v1/session`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SessionView<'a> {
-    /// The name of the token, which is the author of changes; `local` where no tokens are required.
+    /// The token name, recorded as the author of changes; `local` if no tokens are required.
     name: &'a str,
-    /// What the caller may do.
+    /// The role of the caller.
     role: Role,
-    /// The domains that the caller may change and take from; none: all.
+    /// The domains that the caller may change and take from; empty for all domains.
     domains: &'a [String],
     /// When the token expires, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     expires_ms: Option<i64>,
     /// Whether the server requires tokens.
     tokens_required: bool,
-    /// Where the rules come from, as in `/v1/rules-status`.
+    /// The source of the rules, as in `/v1/rules-status`.
     rules_source: String,
     /// The version of the server.
     version: &'static str,
 }
 
-/// Opens a session: the only call that a caller without a token may make.
+/// Opens a session. This request needs no authentication, because its body contains the token.
 ///
 /// # Errors
-/// When the body is invalid, or the token is.
+/// When the body or the token is invalid.
 pub(crate) fn open<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<HttpResponse, Problem> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields, expecting = "an object with `token`")]
@@ -185,7 +187,7 @@ pub(crate) fn open<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<
     if app.auth.requires_tokens() {
         let mut id = SessionId::default();
         getrandom::fill(&mut id).map_err(|error| {
-            tracing::error!(%error, "no random numbers for a session");
+            tracing::error!(%error, "cannot generate a session id");
             Problem::bug()
         })?;
         app.sessions.open(id, token, app.now());
@@ -194,10 +196,10 @@ pub(crate) fn open<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<
     Ok(answer)
 }
 
-/// Answers other calls of `/v1/session`.
+/// Answers `GET` and `DELETE /v1/session`.
 ///
 /// # Errors
-/// When the method is another.
+/// When the method is neither.
 pub(crate) fn answer<S: Store>(app: &App<S>, head: &Parts, access: &Access) -> Result<HttpResponse, Problem> {
     match head.method {
         Method::GET => Ok(session_response(app, access)),
@@ -235,8 +237,8 @@ fn session_response<S: Store>(app: &App<S>, access: &Access) -> HttpResponse {
     answer
 }
 
-/// Sets the cookie. Browsers send `Origin` with the calls that set it, so it shows whether the browser uses TLS, also through a proxy
-/// that ends it.
+/// Sets the session cookie. It is marked `Secure` if `Origin` is an `https` URL, which shows that the browser uses TLS
+/// even if a proxy terminates it.
 fn set_cookie(headers: &mut HeaderMap, head: &Parts, value: &str, max_age: u64) -> Result<(), Problem> {
     let is_secure = head.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
     let secure = if is_secure { "; Secure" } else { "" };
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn cookie_counts_only_with_the_header_of_the_console() {
+    fn cookie_is_accepted_only_with_the_console_header() {
         let value = "ab".repeat(32);
         let of = |headers: &[(&str, &str)]| {
             let mut request = hyper::Request::get("/v1/rules");

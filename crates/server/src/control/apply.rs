@@ -18,7 +18,7 @@ use super::snapshot::{self, DomainRules, ExportRow};
 use super::sql::Sql;
 use super::{ControlError, Result, size};
 
-/// From this many domains on, reading all rules is cheaper than one query for each domain.
+/// Above this many domains, reading all rules is cheaper than one query per domain.
 const MANY_DOMAINS: usize = 50;
 
 /// Whole rule files.
@@ -50,7 +50,7 @@ impl RuleFiles<'_> {
         .await
     }
 
-    /// Returns what [`apply`](Self::apply) would do.
+    /// Returns the changes that [`apply`](Self::apply) would make.
     ///
     /// # Errors
     /// When the file has mistakes or the database is unreachable.
@@ -67,12 +67,12 @@ impl RuleFiles<'_> {
         Ok(changes.into_plan(revision, false))
     }
 
-    /// Makes the rules of the domains in a file equal to the file, in one transaction. The expected version of the change is the
-    /// revision of everything. A file with a domain for which `allowed` returns false is refused.
+    /// Applies a rule file in one transaction. `change.expected` is compared with the revision of the database. A file
+    /// with a domain for which `allowed` returns false is refused.
     ///
     /// # Errors
-    /// When the file has mistakes, contains a domain that is not allowed, the revision is not as expected, the rules do not fit, or
-    /// the database is unreachable. Nothing was changed then.
+    /// When the file has mistakes or contains a domain that is not allowed, the revision is not the expected one, the
+    /// rules are too large, or the database is unreachable; nothing is changed.
     pub async fn apply(
         &self,
         change: &Change,
@@ -98,11 +98,13 @@ impl RuleFiles<'_> {
         .await
     }
 
-    /// Returns the rules of a domain that nodes run, and those that they would run after [`apply`](Self::apply). The domain may be
-    /// left out if the file has only one. Nothing is changed: the file is applied in a transaction that is rolled back.
+    /// Returns the rules of a domain that nodes run now, and the rules that they would run after
+    /// [`apply`](Self::apply). `domain` may be `None` if the file has only one domain. The file is applied in a
+    /// transaction that is rolled back.
     ///
     /// # Errors
-    /// When the file has mistakes or does not have the domain, the rules do not fit, or the database is unreachable.
+    /// When the file has mistakes or does not contain the domain, the rules are too large, or the database is
+    /// unreachable.
     pub async fn preview(&self, text: &[u8], others: Others, domain: Option<&str>) -> Result<Preview> {
         let taken = split(text).await?;
         let domain = choose_domain(&taken.domains, domain)?;
@@ -117,12 +119,12 @@ impl RuleFiles<'_> {
         .await
     }
 
-    /// Returns all rules of the given domains, or only one rule of them, or all of all domains, as a formatted rule file that
-    /// [`apply`](Self::apply) accepts. Comments at its head list the overrides and disabled rules, which a file does not contain and
-    /// applying it does not change.
+    /// Returns a formatted rule file that [`apply`](Self::apply) accepts. It has the rules of `domains` (of all domains
+    /// if empty), or only the rule `rule` of each. Comments at its head list overrides and disabled rules, which a file
+    /// cannot express and applying it does not change.
     ///
     /// # Errors
-    /// When a domain has no rules or the database is unreachable.
+    /// When a domain has no rules or lacks the given rule, or the database is unreachable.
     pub async fn export(&self, domains: &[String], rule: Option<&str>) -> Result<String> {
         let rules = with_timeout(LONG, async {
             let mut tx = self.db.read().await?;
@@ -165,7 +167,7 @@ pub struct Preview {
     pub after: String,
 }
 
-/// Returns the domain to look at: the named one, or the only one of the file.
+/// Returns the domain to preview: the named one, or the only domain of the file.
 fn choose_domain(domains: &[String], named: Option<&str>) -> Result<String> {
     let known = || domains.join(", ");
     match (named, domains) {
@@ -178,7 +180,7 @@ fn choose_domain(domains: &[String], named: Option<&str>) -> Result<String> {
     }
 }
 
-/// Makes the changes of a file within a transaction.
+/// Applies a file within a transaction and returns the changes.
 async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: Others) -> Result<FileChanges> {
     let stored = load(&mut write.tx, &taken.domains).await?;
     // Comparing a hundred thousand rules takes more than a minute on a busy machine.
@@ -192,7 +194,7 @@ async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: Others)
     for domain in std::mem::take(&mut changes.domains) {
         let name = domain.name.clone();
         apply_domain(write, domain, &orphans).await?;
-        // The file was checked by itself, but its rules may match together with those that stay.
+        // The file was checked alone, but its rules may match the same requests as the stored rules that stay.
         if others == Others::Keep {
             check_matched_together(write, &name, "").await?;
         }
@@ -255,7 +257,7 @@ async fn apply_domain(write: &mut Write<'_>, changes: DomainChanges, orphans: &O
     write.log(&entries).await
 }
 
-/// Returns the new row of a rule and the action; no action if only its position changes.
+/// Returns the new row of a rule and the action; `None` if only the position changes.
 async fn new_row(
     write: &mut Write<'_>,
     domain: &str,
@@ -298,7 +300,7 @@ async fn split(text: &[u8]) -> Result<SplitFiles> {
     Ok(run_blocking(move || entry::split(&[Source { name: "rules", text: &text }])).await??)
 }
 
-/// Runs long work on another thread, so that this one keeps serving.
+/// Runs long work on a blocking thread, so that this thread keeps serving.
 pub(super) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     spawn_blocking(work).await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)).into())
 }

@@ -1,4 +1,5 @@
-//! The audit log: who changed what, from what to what. Entries are written in the transaction of the change itself.
+//! The audit log: the author, the action, and the values before and after. Entries are written in the transaction of
+//! the change.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,7 +16,7 @@ use super::paging::{Cursor, page_of};
 use super::rules::parse_stored;
 use super::sql::{ROWS, Sql};
 
-/// An action that does not change the database. Nodes report theirs to the service in this form.
+/// An action that does not change the database, such as a reset. Nodes report their actions in this form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Note {
@@ -23,17 +24,18 @@ pub struct Note {
     pub at_ms: i64,
     /// The name of the token, or `local` where no token is required.
     pub author: String,
-    /// What was done.
+    /// The action.
     pub action: NotedAction,
-    /// The domain, if it concerns one.
+    /// The domain, if the action applies to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// What it was done to.
+    /// The key or server that the action applies to.
     pub subject: String,
 }
 
 impl Note {
-    /// Returns a note of something done now. Strings are cut to [`MAX_SUBJECT`] characters, and characters that a database cannot store are removed.
+    /// Returns a note of an action taken now. Strings are cut to [`MAX_SUBJECT`] characters, and characters that a
+    /// database cannot store are removed.
     pub fn now(author: &str, action: NotedAction, domain: Option<&str>, subject: &str) -> Self {
         Self::at(now_ms(), author, action, domain, subject)
     }
@@ -50,7 +52,7 @@ impl Note {
     }
 }
 
-/// What was done.
+/// The kind of action in a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NotedAction {
@@ -174,11 +176,11 @@ impl AuditLog<'_> {
         page_of(&rows, limit, read, |last| Cursor::number(last.seq))
     }
 
-    /// Records actions that do not change the database, in one transaction, with a comment. Creates no revision, so no node is
-    /// woken.
+    /// Records actions that do not change the database, in one transaction, with a comment. Creates no revision, so
+    /// waiting nodes are not woken.
     ///
     /// # Errors
-    /// When the database is unreachable. No entry was written then.
+    /// When the database is unreachable; no entry is written.
     pub async fn note(&self, notes: &[Note], comment: Option<String>) -> Result<()> {
         let Some(first) = notes.first() else { return Ok(()) };
         with_timeout(SHORT, async {

@@ -1,9 +1,9 @@
 //! Authentication by tokens, and authorisation by their roles.
 //!
 //! A token is 256 random bits, so its SHA-256 does not reveal it and the lookup needs no constant-time comparison.
-//! Hashing costs more than a decision, so a connection caches its token: a request with the same token costs a
-//! comparison of the strings and a check whether the tokens have changed. If no tokens are required, the check is one
-//! branch.
+//! Hashing costs more than a decision, so each connection caches its verified token. A request with the same token
+//! costs one string comparison and one check that the token table was not replaced. If no tokens are required,
+//! authentication is one branch.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -34,9 +34,9 @@ type Verifiers = HashMap<TokenDigest, Verifier>;
 #[derive(Debug, Default)]
 pub struct Authenticator {
     tokens: TokenPolicy,
-    /// How often the table was replaced.
+    /// Number of times that the table was replaced.
     edition: AtomicU64,
-    /// Read when a connection sends a token for the first time, or after tokens have changed: not by most decisions.
+    /// Read only when a connection sends a new token or after the table was replaced, so most decisions do not lock it.
     table: RwLock<Arc<Verifiers>>,
 }
 
@@ -99,8 +99,8 @@ impl Authenticator {
         self.tokens == TokenPolicy::Required
     }
 
-    /// Replaces the valid tokens. Other tokens are refused from the next request on, also on connections that used them before.
-    /// An invalid digest is ignored: no token matches it.
+    /// Replaces the valid tokens. All other tokens are refused from the next request on, even on connections that
+    /// already use them. An invalid digest is ignored: no token matches it.
     pub fn replace(&self, verifiers: &[Verifier]) {
         let known = verifiers.iter().filter_map(|verifier| {
             let mut digest = TokenDigest::default();
@@ -111,12 +111,13 @@ impl Authenticator {
         let mut current = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if *current != table {
             *current = table;
-            // Release: pairs with the acquire in `access`, which sees the table by the lock.
+            // Release: pairs with the acquire in `authenticate_cached`. The lock publishes the table itself.
             self.edition.fetch_add(1, Ordering::Release);
         }
     }
 
-    /// Authenticates the caller with `token`. `now` returns milliseconds since 1970, if needed.
+    /// Authenticates the caller with `token`. `now` returns milliseconds since 1970, and is called only if the token
+    /// expires.
     ///
     /// # Errors
     /// When tokens are required and this one is not valid.
@@ -175,12 +176,12 @@ impl Authenticator {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         // Read under the lock, so that the edition matches the table.
         let edition = self.edition.load(Ordering::Acquire);
-        // A copy for the connection: a shared reference count would move its cache line between cores.
+        // A copy per connection: the cache line of a shared reference count would move between cores.
         (edition, table.get(digest).map(|verifier| Access::Token(Arc::new(verifier.clone()))))
     }
 }
 
-/// An upper bound of the length of our tokens.
+/// An upper bound on the length of a token, in bytes.
 const MAX_TOKEN: usize = 256;
 
 impl Access {

@@ -1,8 +1,8 @@
 //! The database: SQLite or PostgreSQL through one interface, and the one way to write.
 //!
-//! Every write is a transaction that first updates the row of `head`. PostgreSQL locks that row, SQLite locks the whole file with
-//! `BEGIN IMMEDIATE`. Writers of all processes are therefore serialised, and what a transaction reads afterwards is what it
-//! replaces.
+//! Every write is a transaction that first updates the row of `head`. PostgreSQL locks that row, SQLite locks the whole
+//! file with `BEGIN IMMEDIATE`. This serialises the writers of all processes, so a transaction replaces exactly the
+//! values that it has read.
 
 use std::future::Future;
 use std::io;
@@ -28,13 +28,13 @@ const ACQUIRE: Duration = Duration::from_secs(3);
 pub(super) const SHORT: Duration = Duration::from_secs(10);
 /// How long reading or writing everything may take.
 pub(super) const LONG: Duration = Duration::from_secs(300);
-/// How often the database is polled for writes of other processes.
+/// Interval between polls for writes of other processes.
 const POLL: Duration = Duration::from_millis(250);
-/// Connections in the pool.
+/// Maximum number of connections in the pool.
 const CONNECTIONS: u32 = 6;
-/// How often migrations are attempted, if another process migrates at the same time.
+/// Maximum number of migration attempts. An attempt may fail while another process migrates the same database.
 const MIGRATE_TRIES: u32 = 5;
-/// The longest comment of a change.
+/// Maximum length of a change's comment.
 const MAX_COMMENT_CHARS: usize = 1000;
 
 /// The migrations, in order. A released migration is never edited: databases store its checksum.
@@ -45,7 +45,7 @@ const MIGRATIONS: [(i64, &str, &str); 3] = [
 ];
 static DRIVERS: Once = Once::new();
 
-/// The kind of database, where the two differ.
+/// The database in use, for statements that differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DatabaseKind {
     Sqlite,
@@ -76,7 +76,7 @@ impl Db {
         }
         let options: AnyConnectOptions = url.parse()?;
         let options = options.disable_statement_logging();
-        // The pool would try again and report only that it could not connect.
+        // The first connection bypasses the pool, which would retry and hide the cause of a failure.
         let mut first = with_timeout(ACQUIRE, async { Ok(AnyConnection::connect_with(&options).await?) }).await?;
         for statement in kind.settings() {
             first.execute(*statement).await?;
@@ -93,8 +93,8 @@ impl Db {
                     Ok(())
                 })
             })
-            // SQLite ends a transaction itself when its disk is full, and rolling it back then fails: the connection would
-            // count as being in a transaction permanently.
+            // When the disk is full, SQLite ends the transaction itself. The later rollback fails, and sqlx would
+            // regard the connection as being in a transaction permanently.
             .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
             .connect_with(options)
             .await?;
@@ -130,7 +130,7 @@ impl Db {
         })
     }
 
-    /// Begins a write, after the writes before it.
+    /// Begins a write transaction, in FIFO order with the other writers of this process.
     pub(super) async fn write<'d>(&'d self, change: &Change) -> Result<Write<'d>> {
         let Change { author, comment, expected } = change;
         if comment.as_ref().is_some_and(|comment| comment.chars().count() > MAX_COMMENT_CHARS) {
@@ -183,7 +183,8 @@ impl Db {
         });
     }
 
-    /// Polls for writes of other processes and publishes their revisions. While the database is unreachable nothing is published.
+    /// Polls for writes of other processes and publishes their revisions. Publishes nothing while the database is
+    /// unreachable.
     pub(super) async fn poll(self: Arc<Self>) {
         let mut ticks = interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -197,8 +198,8 @@ impl Db {
                         tracing::info!(revision, "rules database reachable again");
                     }
                     unreachable = false;
-                    // A write of this process during the poll has published something newer. Otherwise the revision that was
-                    // read counts, even if it is older: a backup was restored.
+                    // If this process wrote during the poll, it has published a newer revision. Otherwise the revision
+                    // in the database is published, even if it is lower because a backup was restored.
                     self.revision.send_if_modified(|known| {
                         let changed = *known == before && revision != before;
                         *known = if changed { revision } else { *known };
@@ -234,7 +235,7 @@ impl Stamp {
     }
 }
 
-/// A write transaction. Dropping it undoes it.
+/// A write transaction, rolled back when dropped.
 pub(super) struct Write<'d> {
     db: &'d Db,
     pub(super) tx: Transaction<'static, Any>,
@@ -243,7 +244,7 @@ pub(super) struct Write<'d> {
     pub(super) expected: Expected,
     /// The revision that this write creates.
     pub(super) revision: i64,
-    /// How many rules there are.
+    /// Number of rules.
     pub(super) rules: i64,
     /// The size of all rules and overrides, see `size.rs`.
     pub(super) size: i64,
@@ -269,7 +270,7 @@ impl Write<'_> {
         Ok(self.revision)
     }
 
-    /// Lets PostgreSQL wait between two statements for as long as the whole write may take ([`LONG`]), for work in between.
+    /// Raises the idle-in-transaction timeout of PostgreSQL to [`LONG`], for long computations between two statements.
     pub(super) async fn allow_idle(&mut self) -> Result<()> {
         if self.db.kind == DatabaseKind::Postgres {
             self.tx.execute("SET LOCAL idle_in_transaction_session_timeout = '300s'").await?;
@@ -277,7 +278,7 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Rolls back before the next writer continues.
+    /// Rolls back, and finishes before the next writer begins.
     pub(super) async fn rollback(self) -> Result<()> {
         Ok(self.tx.rollback().await?)
     }
@@ -312,7 +313,7 @@ impl DatabaseKind {
 /// Characters that need no escaping in the path of a SQLite URL.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 
-/// Returns the URL of a SQLite database in a file, whatever characters its path has.
+/// Returns the URL of a SQLite database file. The path may contain any characters.
 pub fn sqlite_url(path: &Path) -> String {
     format!("sqlite:{}?mode=rwc", percent_encode(path.as_os_str().as_encoded_bytes(), PATH))
 }
@@ -334,7 +335,7 @@ fn prepare_file(url: &str) -> io::Result<()> {
     options.open(path).map(drop)
 }
 
-/// Returns the file of a SQLite URL; none for a database in memory.
+/// Returns the file of a SQLite URL; `None` for an in-memory database.
 fn path_of(url: &str) -> Option<PathBuf> {
     let rest = url.strip_prefix("sqlite:")?;
     let rest = rest.strip_prefix("//").unwrap_or(rest);

@@ -1,4 +1,5 @@
-//! Errors of the rules service, grouped by who has to fix them. Nothing was changed, except possibly after [`ControlError::Database`].
+//! Errors of the rules service, grouped by who has to fix them. A failed call changes nothing, except possibly with
+//! [`ControlError::Database`].
 
 use std::fmt;
 
@@ -6,27 +7,27 @@ use tollgate_engine::rules::Mistakes;
 
 use super::model::{Action, StoredRule};
 
-/// Why the rules service did not do something.
+/// An error of the rules service.
 #[derive(Debug)]
 pub enum ControlError {
-    /// No such thing exists: "rule `login` of the domain `api`".
+    /// The resource does not exist. The text names it, such as "rule `login` of the domain `api`".
     Missing(String),
     /// The resource is not at the version that the writer expected.
     Conflict(Box<Conflict>),
     /// The rules have mistakes.
     Mistakes(Mistakes),
-    /// Something else about the request is wrong.
+    /// The request is invalid for another reason.
     Invalid(String),
-    /// Something else is stored under the same name.
+    /// A different resource is stored under the same name.
     Taken(String),
     /// A size or count would exceed its bound.
     Full(String),
-    /// The database is unreachable or full; the operator must act. If the connection broke during a commit, the write was made
-    /// as a whole or not at all.
+    /// The database is unreachable or full; the operator must act. If the connection broke during a commit, the write
+    /// may have been made, but never in part.
     Database(sqlx::Error),
 }
 
-/// What another writer did in the meantime.
+/// The current state of a resource that another writer has changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conflict {
     /// Names the resource.

@@ -1,4 +1,4 @@
-//! The kill switch of the fleet: one setting that every node follows, kept in the database.
+//! The fleet-wide kill switch: one setting in the database that every node follows.
 
 use sqlx::AnyConnection;
 
@@ -23,10 +23,10 @@ impl Fleet<'_> {
         with_timeout(SHORT, async { read_mode(&mut *self.db.pool().acquire().await?).await }).await
     }
 
-    /// Sets whether the fleet enforces refusals. Creates a revision if it changes, so nodes follow at once.
+    /// Sets whether the fleet enforces refusals. A change creates a revision, so nodes follow at once.
     ///
     /// # Errors
-    /// When the database is unreachable. Nothing was changed then.
+    /// When the database is unreachable; nothing is changed.
     pub async fn set_mode(&self, change: &Change, mode: FleetMode) -> Result<()> {
         with_timeout(SHORT, async {
             let mut write = self.db.write(change).await?;

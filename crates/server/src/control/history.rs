@@ -44,7 +44,7 @@ impl VersionRow {
         row.as_ref().map(Self::read).transpose()
     }
 
-    /// Returns the last version of a rule, whether it exists or was deleted.
+    /// Returns the last version of a rule, even if the rule was deleted.
     pub(super) async fn find_last(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Option<Self>> {
         if !are_storable([domain, id]) {
             return Ok(None);
@@ -67,7 +67,7 @@ fn select(domain: &str, id: &str) -> Sql {
     query
 }
 
-/// A rule to write and the action; no action if only its position changes.
+/// A rule to write, and its action; `None` if only the position changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RuleWrite<'w> {
     pub(super) domain: &'w str,
@@ -82,7 +82,7 @@ pub struct History<'c> {
 }
 
 impl History<'_> {
-    /// Returns the versions of a rule, newest first, whether it exists or was deleted.
+    /// Returns the versions of a rule, newest first, even if the rule was deleted.
     ///
     /// # Errors
     /// When the rule never existed, `after` is invalid, or the database is unreachable.
@@ -119,7 +119,7 @@ impl History<'_> {
         .await
     }
 
-    /// Returns the changes between two versions, line by line, with `-`, `+` and space. Version 0 is empty.
+    /// Returns the line diff of two versions, each line prefixed with `-`, `+` or a space. Version 0 is empty.
     ///
     /// # Errors
     /// When a version does not exist or the database is unreachable.
@@ -131,8 +131,8 @@ impl History<'_> {
         Ok(diff_of_rules(text(from).await?.as_deref(), text(to).await?.as_deref()))
     }
 
-    /// Makes an earlier version the current one, as a new version. A disabled rule stays disabled; a deleted rule is created as it
-    /// was in that version.
+    /// Restores an earlier version as a new version. A disabled rule stays disabled; a deleted rule is created as it
+    /// was in the earlier version.
     ///
     /// # Errors
     /// When the version does not exist, the rule is not at the expected version, or the database is unreachable.
@@ -177,7 +177,7 @@ pub(super) async fn check_version(
     })))
 }
 
-/// Returns the last version numbers of rules that do not exist any more.
+/// Returns the last version number of each rule that has a history.
 pub(super) async fn last_versions(
     write: &mut Write<'_>,
     rules: &[(&str, &str)],
@@ -196,7 +196,7 @@ pub(super) async fn last_versions(
     Ok(last)
 }
 
-/// Writes rules, and a version of each that has an action.
+/// Writes rules, and a new version for each rule with an action.
 pub(super) async fn write_rules(write: &mut Write<'_>, rules: &[RuleWrite<'_>]) -> Result<()> {
     for rules in rules.chunks(ROWS) {
         let mut insert = Sql::new(
@@ -247,7 +247,7 @@ async fn add_versions(write: &mut Write<'_>, rules: &[RuleWrite<'_>]) -> Result<
     Ok(())
 }
 
-/// Deletes rules of a domain and writes the versions that record it. Their overrides remain.
+/// Deletes rules of a domain and records each deletion as a version. Their overrides remain.
 pub(super) async fn delete_rules(write: &mut Write<'_>, domain: &str, rules: &[RuleRow]) -> Result<()> {
     for row in rules {
         orphans::leave_overrides(write, domain, &row.id, row.overrides).await?;
@@ -272,7 +272,7 @@ pub(super) async fn delete_rules(write: &mut Write<'_>, domain: &str, rules: &[R
     write.log(&entries).await
 }
 
-/// Returns the changes between two rules, in the lines in which rule files have them.
+/// Returns the line diff of two rules, formatted as in rule files.
 pub(super) fn diff_of_rules(old: Option<&str>, new: Option<&str>) -> String {
     let lines = |json: &str| entry::to_lines(json).unwrap_or_else(|_| json.into());
     let (old, new) = (old.map(lines).unwrap_or_default(), new.map(lines).unwrap_or_default());
@@ -282,7 +282,7 @@ pub(super) fn diff_of_rules(old: Option<&str>, new: Option<&str>) -> String {
         out.push_str(line.trim_end_matches('\n'));
         out.push('\n');
     };
-    // Files with thousands of new rules have nothing to compare.
+    // Fast path for files with thousands of new rules.
     if old.is_empty() || new.is_empty() {
         old.lines().for_each(|line| add('-', line));
         new.lines().for_each(|line| add('+', line));

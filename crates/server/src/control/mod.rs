@@ -6,10 +6,10 @@
 //!
 //! - [`Control`] is the service without HTTP and without access checks; each resource is a repository of its own
 //!   ([`Rules`], [`Overrides`], [`History`], [`RuleFiles`], [`Tokens`], [`AuditLog`], [`Fleet`]).
-//! - Rules are stored as text in the rule language, one line of JSON each. They are validated before they are written, alone and
-//!   with their overrides, and their total size is bounded by what a node can read.
-//! - A write is atomic and acknowledged when it is on disk. The database numbers writes with a revision; each rule numbers its
-//!   versions, which continue when a rule is deleted and created again.
+//! - Rules are stored in the rule language, one line of JSON each. They are validated before they are written, both
+//!   alone and with their overrides. Their total size is bounded by the largest rule file that a node can read.
+//! - A write is atomic and acknowledged when it is on disk. Each write gets the next revision of the database. Each
+//!   rule has its own version numbers, which continue when the rule is deleted and created again.
 
 pub mod api;
 mod apply;
@@ -57,20 +57,20 @@ pub type Result<T, E = ControlError> = std::result::Result<T, E>;
 #[derive(Debug)]
 pub struct Control {
     db: Arc<Db>,
-    /// The revision that this server itself has installed; none if it does not install rules.
+    /// The revision installed on this server; `None` if it does not install rules.
     installed: watch::Sender<Option<i64>>,
     /// Polls for writes of other processes.
     poller: AbortHandle,
-    /// The last snapshot. Locked while one is built, so that a thousand nodes that ask at once have it built once.
+    /// The last snapshot. The lock is held while a snapshot is built, so a thousand concurrent requests build it once.
     snapshot: Mutex<Option<Arc<Snapshot>>>,
 }
 
-/// How long a change of tokens waits to be in force on this server before it is acknowledged.
+/// How long a token change waits for its installation on this server before it is acknowledged.
 const INSTALLED_WITHIN: Duration = Duration::from_secs(1);
 
 impl Control {
-    /// Opens the database at `sqlite:PATH?mode=rwc` (see [`sqlite_url`]) or `postgres://…` and migrates its tables. Must be called
-    /// within a runtime, on which it keeps a task.
+    /// Opens the database at `sqlite:PATH?mode=rwc` (see [`sqlite_url`]) or `postgres://…` and migrates its tables.
+    /// Must be called within a Tokio runtime, on which it spawns the task that polls for writes of other processes.
     ///
     /// # Errors
     /// When the database is unreachable or was written by a later version of this program.
@@ -80,27 +80,27 @@ impl Control {
         Ok(Self { db, installed: watch::Sender::new(None), poller, snapshot: Mutex::new(None) })
     }
 
-    /// Returns the rules, one by one.
+    /// Returns the repository of single rules.
     pub fn rules(&self) -> Rules<'_> {
         Rules { db: &self.db }
     }
 
-    /// Returns the overrides of rules.
+    /// Returns the repository of overrides.
     pub fn overrides(&self) -> Overrides<'_> {
         Overrides { db: &self.db }
     }
 
-    /// Returns the versions of rules.
+    /// Returns the repository of rule versions.
     pub fn history(&self) -> History<'_> {
         History { db: &self.db }
     }
 
-    /// Returns whole rule files.
+    /// Returns the operations on whole rule files.
     pub fn files(&self) -> RuleFiles<'_> {
         RuleFiles { db: &self.db }
     }
 
-    /// Returns the tokens.
+    /// Returns the repository of tokens.
     pub fn tokens(&self) -> Tokens<'_> {
         Tokens { control: self }
     }
@@ -110,20 +110,21 @@ impl Control {
         AuditLog { db: &self.db }
     }
 
-    /// Returns the kill switch of the fleet.
+    /// Returns the fleet-wide kill switch.
     pub fn fleet(&self) -> Fleet<'_> {
         Fleet { db: &self.db }
     }
 
-    /// Returns a receiver of the revision, whichever process changes it.
+    /// Subscribes to the revision, including changes by other processes.
     pub fn watch(&self) -> watch::Receiver<i64> {
         self.db.watch()
     }
 
-    /// Returns what nodes run now, built once for each revision. While the database is unreachable the last snapshot is returned.
+    /// Returns the snapshot for nodes, built once per revision. While the database is unreachable, returns the last
+    /// snapshot.
     ///
     /// # Errors
-    /// When the database is unreachable and no snapshot of the current revision was built.
+    /// When the database is unreachable and no snapshot of the current revision exists.
     pub async fn snapshot(&self) -> Result<Arc<Snapshot>> {
         let mut last = self.snapshot.lock().await;
         let revision = *self.db.watch().borrow();
@@ -137,13 +138,14 @@ impl Control {
         Ok(snapshot)
     }
 
-    /// Reports that this server has installed a revision, as far as it can.
+    /// Records that this server has handled a revision: it installed the rules or refused them.
     pub fn set_installed(&self, revision: i64) {
         self.installed.send_replace(Some(revision));
     }
 
-    /// Waits until this server itself has installed the last write, if it installs rules: a new token is used immediately. The wait
-    /// is bounded, because the write is committed already.
+    /// Waits until this server has installed the last write, so that a new token works as soon as its creator has it.
+    /// Returns at once if this server does not install rules, and after [`INSTALLED_WITHIN`] at the latest: the write
+    /// is already committed.
     async fn until_installed(&self) {
         let written = *self.db.watch().borrow();
         let mut installed = self.installed.subscribe();
@@ -158,7 +160,7 @@ impl Drop for Control {
     }
 }
 
-/// Returns the SHA-256 of bytes in hexadecimal: of a token, or of a rule set.
+/// Returns the SHA-256 of a token or a rule set in hexadecimal.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }

@@ -1,4 +1,4 @@
-//! The data of the rules service, the same for the database, the API and the command line.
+//! Data types of the rules service, shared by the database, the API and the command line.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ impl Change {
     }
 }
 
-/// What a writer expects to replace: `If-Match` and `If-None-Match`.
+/// Precondition of a write on the current version: `If-Match` or `If-None-Match`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expected {
     /// Any version, or nothing.
@@ -46,7 +46,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Returns whether the expectation holds for the version that exists, if any.
+    /// Returns whether the current version, if any, meets the precondition.
     pub(super) fn matches(self, current: Option<i64>) -> bool {
         match self {
             Self::Anything => true,
@@ -60,15 +60,15 @@ impl Expected {
 /// The result of a write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WriteOutcome<T> {
-    /// What is stored now.
+    /// The value that is stored now.
     pub value: T,
-    /// Whether nothing was stored before.
+    /// Whether the resource is new.
     pub created: bool,
-    /// Whether anything changed: writing what is stored already changes nothing.
+    /// Whether anything changed. Writing the stored value again changes nothing.
     pub changed: bool,
 }
 
-/// What happens to rules that a file does not contain, in the domains that it contains.
+/// Whether rules that are missing from a file are kept or deleted, in the domains of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Others {
@@ -79,27 +79,27 @@ pub enum Others {
     Delete,
 }
 
-/// A rule as it stands.
+/// The current version of a rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StoredRule {
     /// The domain of the rule.
     pub domain: String,
     /// The id of the rule within the domain.
     pub id: String,
-    /// The number of its last change, which is also its ETag. Numbers continue when a rule is deleted and created again.
+    /// The version number, which is also the ETag. Numbering continues when a rule is deleted and created again.
     pub version: i64,
     /// Whether nodes receive it.
     pub enabled: bool,
     /// The rule, as in a file, with its id.
     #[schema(value_type = Object)]
     pub rule: Value,
-    /// How many overrides are stored beside the rule, not counting those in its text.
+    /// Number of overrides stored separately from the rule, not counting overrides in its text.
     #[serde(default)]
     pub overrides: i64,
     /// The name of the token that made this version; only for operators of the domain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
-    /// When, in milliseconds since 1970.
+    /// Time of the change, in milliseconds since 1970.
     pub at_ms: i64,
     /// The author's comment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -122,14 +122,14 @@ pub struct Version {
     /// The name of the token that made it; only for operators of the domain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
-    /// When, in milliseconds since 1970.
+    /// Time of the change, in milliseconds since 1970.
     pub at_ms: i64,
     /// The author's comment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
 }
 
-/// What was done to a resource.
+/// The kind of change to a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
@@ -143,7 +143,7 @@ pub enum Action {
     Rollback,
     /// Nodes receive it again.
     Enable,
-    /// Nodes do not receive it any more.
+    /// Nodes no longer receive it.
     Disable,
 }
 
@@ -166,17 +166,18 @@ impl Action {
     }
 }
 
-/// Other limits for one customer: a small resource beside a rule.
+/// Other limits for one customer, stored separately from the rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StoredOverride {
     /// The id of its rule.
     pub rule: String,
     /// The value of the attribute, compared literally.
     pub value: String,
-    /// The attribute: the first one the rule counts by, unless another is given. It must be given where the rule counts by one
-    /// attribute or another.
+    /// The attribute that has the value; by default the first attribute of the rule's `per`. There is no default if
+    /// `per` begins with `a or b`.
     pub attribute: String,
-    /// What applies instead: the keys of an override in a file (`limit`, `burst`, `limits`, `unlimited`, …) without `when` and `until`.
+    /// The replacement limits: the keys of an override in a file (`limit`, `burst`, `limits`, `unlimited`, …), without
+    /// `when` and `until`.
     #[schema(value_type = Object)]
     pub effect: Value,
     /// When it expires, such as 2030-01-31T18:00:00Z.
@@ -187,14 +188,14 @@ pub struct StoredOverride {
     /// The name of the token that changed it; only for operators of the domain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
-    /// When, in milliseconds since 1970.
+    /// Time of the change, in milliseconds since 1970.
     pub at_ms: i64,
-    /// Whether its rule was deleted. Then it applies to nothing until the rule is created again.
+    /// Whether its rule was deleted. The override has no effect until the rule is created again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rule_deleted: bool,
 }
 
-/// A part of a list, and where the next part begins.
+/// One page of a list.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Page<T> {
     /// The items, in order.
@@ -210,16 +211,16 @@ impl<T> Default for Page<T> {
     }
 }
 
-/// Which part of a list to return.
+/// The page of a list to return.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageRequest {
-    /// The `next` of the previous page; from the beginning if none.
+    /// The `next` of the previous page; `None` for the first page.
     pub after: Option<String>,
     /// The maximum number of items: 100 by default, at most 1000.
     pub limit: Option<usize>,
 }
 
-/// Which rules of a domain to return.
+/// Filter for the rules of a domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleSearch {
     /// Rules whose id or text contains this.
@@ -233,17 +234,17 @@ pub struct RuleSearch {
 pub struct DomainSummary {
     /// Its name.
     pub domain: String,
-    /// How many rules it has.
+    /// Number of rules.
     pub rules: i64,
-    /// How many overrides are stored beside its rules, not counting those in their text.
+    /// Number of overrides stored separately from its rules, not counting overrides in their text.
     #[serde(default)]
     pub overrides: i64,
-    /// The revision of the last change of its rules and overrides.
+    /// The revision of the last change to its rules or overrides.
     #[serde(default)]
     pub revision: i64,
 }
 
-/// What applying a file does, or would do.
+/// The changes that applying a file makes, or would make.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Plan {
     /// The revision the plan is based on, which is also the ETag: send it as `If-Match` to apply exactly this plan.
@@ -252,9 +253,9 @@ pub struct Plan {
     pub applied: bool,
     /// The changes, in the order of the file; deletions come last.
     pub changes: Vec<PlannedChange>,
-    /// How many rules of the file do not change.
+    /// Number of rules in the file that do not change.
     pub unchanged: usize,
-    /// What is valid but probably a mistake.
+    /// Warnings: valid rules that are probably mistakes.
     pub warnings: Vec<String>,
 }
 
@@ -265,23 +266,23 @@ pub struct PlannedChange {
     pub domain: String,
     /// The id of the rule.
     pub id: String,
-    /// What is done.
+    /// The kind of change.
     pub action: Action,
-    /// The changes in its text, line by line with `-`, `+` and space.
+    /// The line diff of its text, each line prefixed with `-`, `+` or a space.
     pub diff: String,
 }
 
 /// The result of validating a rule file, as `tollgate check` prints it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Validation {
-    /// How many rules the file has; 0 if it has mistakes.
+    /// Number of rules in the file; 0 if it has mistakes.
     pub rules: usize,
-    /// What is wrong: the first hundred mistakes.
+    /// The first hundred mistakes.
     pub mistakes: Vec<Finding>,
-    /// How many more mistakes there are.
+    /// Number of further mistakes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more_mistakes: usize,
-    /// What is valid but probably a mistake.
+    /// Warnings: valid rules that are probably mistakes.
     pub warnings: Vec<Finding>,
 }
 
@@ -294,7 +295,7 @@ fn is_zero(count: &usize) -> bool {
 pub struct Finding {
     /// Its line, from 1.
     pub line: u32,
-    /// The character of the line, from 1.
+    /// Its column in characters, from 1.
     pub column: u32,
     /// What is wrong.
     pub problem: String,
@@ -310,17 +311,17 @@ impl From<&Mistake> for Finding {
     }
 }
 
-/// What a token permits; each role includes those before it.
+/// The permissions of a token; each role includes the roles before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Read everything but tokens and the audit log; ask for decisions and settle them.
+    /// Read everything except tokens and the audit log; request decisions and settle them.
     Reader,
-    /// Follow this service: the rules with the digests of tokens.
+    /// Follow this service: receive the rules and the digests of tokens.
     Node,
     /// Change overrides, reset counters, use the kill switch.
     Operator,
-    /// Change the rules of the domains of the token.
+    /// Change the rules in the domains of the token.
     Editor,
     /// Everything, including tokens.
     Admin,
@@ -350,7 +351,7 @@ impl Role {
 pub struct StoredToken {
     /// Its id, which is also part of the token itself.
     pub id: String,
-    /// What it permits.
+    /// Its name, permissions and expiry.
     #[serde(flatten)]
     pub grant: TokenGrant,
     /// When it was created, in milliseconds since 1970.
@@ -360,15 +361,15 @@ pub struct StoredToken {
     pub revoked_ms: Option<i64>,
 }
 
-/// What a token permits, its name and its expiry: everything needed to create one.
+/// The name, permissions and expiry of a token: the input for creating one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenGrant {
     /// Its name, which is the author of changes made with it.
     pub name: String,
-    /// What it permits.
+    /// Its role.
     pub role: Role,
-    /// The domains that it may change and take from; none: all domains.
+    /// The domains in which it may change rules and take tokens; all domains if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<String>,
     /// When it expires, in milliseconds since 1970.
@@ -376,12 +377,12 @@ pub struct TokenGrant {
     pub expires_ms: Option<i64>,
 }
 
-/// A new token. Its secret is returned this once.
+/// A new token. Its secret is returned only this once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreatedToken {
     /// The token, to be sent as `Authorization: Bearer …`, or with AUTH over the Redis protocol.
     pub token: String,
-    /// What is stored.
+    /// The token as it is stored.
     #[serde(flatten)]
     pub stored: StoredToken,
 }
@@ -393,13 +394,13 @@ pub struct AuditEntry {
     pub seq: i64,
     /// The revision of the change.
     pub revision: i64,
-    /// When, in milliseconds since 1970.
+    /// Time of the change, in milliseconds since 1970.
     pub at_ms: i64,
     /// The name of the token that made the change.
     pub author: String,
     /// The kind of resource: `rule`, `override`, `token`, `enforcement`, `key`.
     pub kind: String,
-    /// What was done to it.
+    /// The kind of change.
     pub action: String,
     /// The domain of the resource.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -419,7 +420,7 @@ pub struct AuditEntry {
     pub after: Option<Value>,
 }
 
-/// Which entries of the audit log to return.
+/// Filter for entries of the audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditSearch {
     /// Of this domain.
@@ -430,18 +431,18 @@ pub struct AuditSearch {
     pub subject: Option<String>,
 }
 
-/// What a node runs, as it is sent and kept on the node's disk.
+/// The rules and tokens for a node, as sent to it and as stored on its disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     /// The revision of the database.
     pub revision: i64,
-    /// The SHA-256 of `rules`, in hexadecimal: equal rules need not be compiled again.
+    /// The SHA-256 of `rules`, in hexadecimal. Rules with an equal checksum are not compiled again.
     pub checksum: String,
     /// A rule file, as JSON, with overrides inside their rules.
     pub rules: String,
     /// The valid tokens, as digests, so that one token works on every node.
     pub tokens: Vec<Verifier>,
-    /// The kill switch of the fleet. Left out while refusals are enforced; older services never send it.
+    /// The fleet-wide kill switch. Omitted while refusals are enforced; older services never send it.
     #[serde(default, skip_serializing_if = "FleetMode::is_enforce")]
     pub mode: FleetMode,
 }
@@ -472,7 +473,7 @@ impl From<FleetMode> for Enforcement {
     }
 }
 
-/// The kill switch of the fleet.
+/// The fleet-wide kill switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct FleetSwitch {
@@ -480,14 +481,14 @@ pub struct FleetSwitch {
     pub mode: FleetMode,
 }
 
-/// What a node verifies a token with.
+/// The data with which a node verifies a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Verifier {
     /// The SHA-256 of the token, in hexadecimal. Tokens are 256 random bits, so the digest does not reveal them.
     pub digest: String,
     /// The id of the token.
     pub id: String,
-    /// What it permits.
+    /// Its name, permissions and expiry.
     #[serde(flatten)]
     pub grant: TokenGrant,
 }
@@ -507,7 +508,7 @@ pub struct NodeReport {
     pub seen_ms_ago: u64,
 }
 
-/// A set of rules that a node refused.
+/// A revision that a node refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RefusedRevision {
     /// Its revision.

@@ -1,8 +1,8 @@
 //! Overrides whose rule was deleted.
 //!
-//! Deleting a rule keeps its overrides, because customers may have paid for them and the rule may be created again by a
-//! rollback or a file. Then they apply again; a rule that does not fit one of them is refused. Until then they do not
-//! count towards the size, nodes do not receive them, and they can be listed and deleted.
+//! Deleting a rule keeps its overrides, because customers may have paid for them and a rollback or a file may create
+//! the rule again. The overrides then apply again; a new rule that is incompatible with one of them is refused. Until
+//! then they do not count towards the size and nodes do not receive them, but they can be listed and deleted.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use super::plan::{FileChanges, MAX_WARNINGS};
 use super::rules::describe;
 use super::{ControlError, Result};
 
-/// The number of overrides of each rule that does not exist, by domain and id.
+/// The override count of each deleted rule, by domain and id.
 pub(super) type Orphans = HashMap<(String, String), i64>;
 
 /// Finds overrides without a rule.
@@ -27,7 +27,7 @@ pub(super) async fn find(connection: &mut AnyConnection) -> Result<Orphans> {
     rows.iter().map(read).collect()
 }
 
-/// Adds warnings about overrides of rules that are deleted, and about overrides that apply again.
+/// Adds warnings about overrides that a deletion orphans, and about orphans that apply again.
 pub(super) fn warn_about_orphans(changes: &mut FileChanges, orphans: &Orphans) {
     for domain in &changes.domains {
         let name = &domain.name;
@@ -52,7 +52,7 @@ pub(super) async fn check_overrides(write: &mut Write<'_>, domain: &str, id: &st
     check_fit(domain, id, text, &OverrideRow::load_all(&mut write.tx, domain, id).await?)
 }
 
-/// Applies the overrides of a rule that is created again; returns how many.
+/// Checks the orphaned overrides of a rule that is created again, adds them to the size, and returns their count.
 pub(super) async fn adopt_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<i64> {
     let overrides = OverrideRow::load_all(&mut write.tx, domain, id).await?;
     check_fit(domain, id, text, &overrides)?;
@@ -60,7 +60,7 @@ pub(super) async fn adopt_overrides(write: &mut Write<'_>, domain: &str, id: &st
     Ok(overrides.len() as i64)
 }
 
-/// Keeps the `count` overrides of a rule that is deleted, and subtracts them from the size.
+/// Subtracts the `count` overrides of a deleted rule from the size. Their rows remain.
 pub(super) async fn leave_overrides(write: &mut Write<'_>, domain: &str, id: &str, count: i64) -> Result<()> {
     if count > 0 {
         write.size -=

@@ -1,4 +1,4 @@
-//! Overrides: other limits for one customer, stored as small resources beside a rule.
+//! Overrides: other limits for one customer, stored separately from the rule.
 
 use serde_json::{Value, json};
 use sqlx::any::AnyRow;
@@ -15,9 +15,9 @@ use super::rules::{RuleRow, check_rule_size, describe as describe_rule, missing_
 use super::sql::Sql;
 use super::{ControlError, Result, size};
 
-/// Maximum number of overrides of a rule, including those in its text; the rule language has the same bound.
+/// Maximum number of overrides of a rule, including overrides in its text. The rule language has the same bound.
 const MAX_OVERRIDES: i64 = 100_000;
-/// The maximum length of a value.
+/// Maximum length of a value.
 const MAX_VALUE_BYTES: usize = 1024;
 
 /// The columns of [`OverrideRow`].
@@ -111,7 +111,8 @@ pub struct Overrides<'c> {
 }
 
 impl Overrides<'_> {
-    /// Returns the overrides of a rule, by value. Expired ones and those of a deleted rule remain until they are deleted.
+    /// Returns the overrides of a rule, by value. Expired overrides and overrides of a deleted rule remain until
+    /// deleted.
     ///
     /// # Errors
     /// When neither the rule nor an override of it exists, `after` is invalid, or the database is unreachable.
@@ -177,12 +178,12 @@ impl Overrides<'_> {
         .await
     }
 
-    /// Creates or replaces an override. `text` is an override as in a file, without `when`; with `attribute` unless it is the first
-    /// attribute that the rule counts by.
+    /// Creates or replaces an override. `text` is an override as in a file, without `when`. Its `attribute` defaults to
+    /// the first attribute of the rule's `per`.
     ///
     /// # Errors
-    /// When the rule does not exist; when the override has mistakes, is not at the expected version, exists for another attribute
-    /// or does not fit; or when the database is unreachable.
+    /// When the rule does not exist; when the override has mistakes, is not at the expected version, exists for another
+    /// attribute or does not fit; or when the database is unreachable.
     pub async fn put(
         &self,
         change: &Change,
@@ -239,8 +240,8 @@ impl Overrides<'_> {
             let mut delete = Sql::new("DELETE FROM overrides WHERE domain = ");
             delete.bind(domain).push(" AND id = ").bind(id).push(" AND value = ").bind(value);
             delete.execute(&mut *write.tx).await?;
-            // Overrides of a deleted rule are not counted.
-            if count(&mut write, domain, id, -1).await? {
+            // The size does not include overrides of a deleted rule.
+            if add_to_count(&mut write, domain, id, -1).await? {
                 write.size -= old.size();
             }
             log(&mut write, domain, id, Some(&old), None, Action::Delete).await?;
@@ -250,8 +251,8 @@ impl Overrides<'_> {
     }
 }
 
-/// Adds to the number of overrides of a rule; returns whether the rule exists.
-async fn count(write: &mut Write<'_>, domain: &str, id: &str, added: i64) -> Result<bool> {
+/// Adds `added` to the override count of a rule. Returns whether the rule exists.
+async fn add_to_count(write: &mut Write<'_>, domain: &str, id: &str, added: i64) -> Result<bool> {
     let mut update = Sql::new("UPDATE rules SET overrides = overrides + ");
     update.bind(added).push(" WHERE domain = ").bind(domain).push(" AND id = ").bind(id);
     Ok(update.execute(&mut *write.tx).await? > 0)
@@ -270,7 +271,7 @@ async fn store(
         if rule.overrides + in_text >= MAX_OVERRIDES {
             return Err(ControlError::Full(format!("too many overrides of one rule (maximum {MAX_OVERRIDES})")));
         }
-        count(write, domain, &rule.id, 1).await?;
+        add_to_count(write, domain, &rule.id, 1).await?;
     }
     write.size += new.size() - old.map_or(0, OverrideRow::size);
     size::check(write.size)?;
@@ -325,7 +326,7 @@ fn missing_override(domain: &str, id: &str, value: &str) -> ControlError {
     ControlError::Missing(describe(domain, id, value))
 }
 
-/// Checks that a value has one override in a rule, whatever its attribute; an existing one is not replaced silently.
+/// Returns the error for a value that has an override for another attribute, which must not be replaced silently.
 fn override_exists_error(domain: &str, id: &str, old: &OverrideRow, attribute: &str) -> ControlError {
     let OverrideRow { value, attribute: existing, effect, .. } = old;
     ControlError::Taken(format!(

@@ -1,8 +1,8 @@
 //! The changes that applying a file makes, computed from the stored rules and the file, without a database.
 //!
-//! Rules that allow or deny depend on their order, so the order of the file is preserved. Rules that are not in the
-//! file keep their positions; existing rules of the file exchange their positions so that they have the order of the
-//! file; a new rule is inserted before the rule that follows it in the file, or at the end.
+//! Rules that allow or deny depend on their order, so the order of the file is preserved. Stored rules that are not in
+//! the file keep their positions. Stored rules that are in the file swap positions among themselves to match the order
+//! of the file. A new rule is inserted before the rule that follows it in the file, or at the end.
 
 use std::collections::HashMap;
 
@@ -49,7 +49,7 @@ pub(super) struct RuleChange {
     pub(super) text: Option<String>,
     pub(super) id: String,
     pub(super) position: i64,
-    /// Whether its order among the others changes; a new position alone is not reported.
+    /// Whether the rule moves relative to other rules. A new position number alone is not reported.
     pub(super) moved: bool,
 }
 
@@ -158,7 +158,8 @@ fn arrange_rules(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (
     (slots, deleted)
 }
 
-/// Returns positions for an order: the existing ones with new ones after them if that is possible, otherwise 1 to n.
+/// Returns the position numbers of the new order. Stored rules keep their numbers and new rules get higher ones if that
+/// yields the new order; otherwise all rules are numbered from 1.
 fn assign_positions(slots: &[RulePosition], stored: &[RuleRow]) -> Vec<i64> {
     let mut positions = Vec::with_capacity(slots.len());
     let mut last = stored.iter().map(|row| row.position).max().unwrap_or(0);
@@ -183,7 +184,8 @@ fn assign_positions(slots: &[RulePosition], stored: &[RuleRow]) -> Vec<i64> {
 
 /// Marks the `ranks` that are not part of a longest increasing subsequence: the fewest rules that have to move.
 fn out_of_order(ranks: &[usize], count: usize) -> Vec<bool> {
-    // For each length, the index of the smallest rank that an increasing subsequence can end with, and the predecessor of each.
+    // `ends[n]` is the index of the smallest rank that ends an increasing subsequence of length `n + 1`; `before` has
+    // the predecessor of each index.
     let mut ends: Vec<usize> = Vec::new();
     let mut before: Vec<Option<usize>> = Vec::with_capacity(ranks.len());
     for (index, rank) in ranks.iter().enumerate() {
@@ -207,11 +209,11 @@ fn out_of_order(ranks: &[usize], count: usize) -> Vec<bool> {
     moved
 }
 
-/// Returns warnings: what is valid but probably a mistake, given the stored rules.
+/// Returns warnings about valid rules that are probably mistakes, given the stored rules.
 pub(super) fn plan_warnings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mistake> {
     let (Ok(store), Ok(fallback)) = (MemoryStore::new(1), MemoryStore::new(1)) else { return Vec::new() };
     let engine = Engine::with_fallback(store, fallback);
-    // Limits can only jump in rules that change.
+    // Only a changed rule can have a limit that jumps.
     let texts: HashMap<(&str, &str), &str> =
         taken.entries.iter().map(|entry| ((&*entry.domain, &*entry.id), &*entry.json)).collect();
     let changes = |domain: &str, row: &RuleRow| texts.get(&(domain, &*row.id)).is_some_and(|text| *text != row.text);
@@ -220,8 +222,8 @@ pub(super) fn plan_warnings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mis
         (&**domain, texts)
     });
     let changing = entry::to_json(changing.filter(|(_, texts)| !texts.is_empty()));
-    // Stored rules were validated. If this version of the language refuses the stored rules, there is nothing to
-    // compare with.
+    // Stored rules were validated when they were written. If this version of the language refuses them, there is
+    // nothing to compare with.
     if let Ok(running) = Rules::read(&[Source { name: "stored", text: changing.as_bytes() }]) {
         let _ = engine.put(&running);
     }

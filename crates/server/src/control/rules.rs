@@ -1,4 +1,4 @@
-//! Rules one by one: reading them, and the one path by which a single rule changes.
+//! Single rules: reading them, and the one code path that changes them.
 
 use serde_json::Value;
 use sqlx::any::AnyRow;
@@ -77,12 +77,12 @@ pub(super) fn parse_stored(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.into()))
 }
 
-/// Returns whether two rules are equal, in whatever order their keys are.
+/// Returns whether two rules are equal, ignoring the order of their keys.
 pub(super) fn same_rule(one: &str, other: &str) -> bool {
     one == other || (one.len() == other.len() && parse_stored(one) == parse_stored(other))
 }
 
-/// Names a rule in messages.
+/// Returns the description of a rule for messages.
 pub(super) fn describe(domain: &str, id: &str) -> String {
     format!("rule `{id}` of the domain `{domain}`")
 }
@@ -212,7 +212,7 @@ impl Rules<'_> {
             let row = row.ok_or_else(|| missing_rule(domain, id))?;
             let mut rule = parse_stored(&row.text);
             merge(&mut rule, patch);
-            // Over several lines, so that mistakes have a useful line number.
+            // Pretty-printed, so that mistakes have useful line numbers.
             let whole = serde_json::to_vec_pretty(&rule).map_err(|error| ControlError::Invalid(error.to_string()))?;
             Ok((parse_rule(&whole, domain, id)?, row.enabled, Action::Update))
         };
@@ -257,7 +257,7 @@ impl Rules<'_> {
     }
 }
 
-/// Changes one rule. `make` returns the new text, whether it is enabled, and the action, given the current row.
+/// Changes one rule. Given the current row, `make` returns the new text, the enabled flag and the action.
 pub(super) async fn change_rule(
     db: &Db,
     change: &Change,
@@ -336,8 +336,9 @@ pub(super) fn audit_entry<'e>(
     NewEntry { kind: "rule", action, domain: Some(domain), subject: id.into(), before, after }
 }
 
-/// Checks that nodes accept the enabled rules of a domain after `changed` was written: not too many may match the same requests.
-/// Only rules that may match together with `changed` are read: those without `when`, and those with its values; all if it is empty.
+/// Checks that not too many enabled rules of a domain can match one request after `changed` was written: nodes would
+/// refuse them. Reads only the rules that can match together with `changed`: rules without `when`, and rules that
+/// contain its `when` values. Reads all rules if `changed` is empty.
 pub(super) async fn check_matched_together(write: &mut Write<'_>, domain: &str, changed: &str) -> Result<()> {
     let mut query = Sql::new("SELECT COUNT(*) FROM rules WHERE enabled = 1 AND domain = ");
     let count = query.bind(domain).fetch_optional(&mut *write.tx).await?.map(|row| row.try_get(0)).transpose()?;
@@ -346,7 +347,7 @@ pub(super) async fn check_matched_together(write: &mut Write<'_>, domain: &str, 
     }
     let mut query = Sql::new("SELECT text FROM rules WHERE enabled = 1 AND domain = ");
     query.bind(domain).push(" AND (text NOT LIKE '{\"id\":\"' || id || '\",\"when\":{\"%'");
-    // Stored rules begin with their id and `when`.
+    // Stored rules begin with `id`, followed by `when` if they have it.
     query.push(" OR (id = id");
     for value in plain_values(&parse_stored(changed)["when"]) {
         query.push(" AND text LIKE ").bind(like_pattern(&value)).push(" ESCAPE '!'");
@@ -361,7 +362,7 @@ pub(super) async fn check_matched_together(write: &mut Write<'_>, domain: &str, 
     Ok(())
 }
 
-/// Returns the values in `when` that are written the same in every rule that requires them.
+/// Returns the `when` values that have the same spelling in every rule that requires them.
 fn plain_values(when: &Value) -> Vec<String> {
     let values = when.as_object().into_iter().flat_map(serde_json::Map::values);
     let texts = values.filter_map(|value| match value {

@@ -1,4 +1,5 @@
-//! The size of all rules together. Nodes read them as one file of bounded size, so a write that would exceed the bound is refused.
+//! The total size of all rules. Nodes read them as one file of bounded size, so a write that would exceed the bound is
+//! refused.
 
 use tollgate_engine::rules::{MAX_FILE_BYTES, MAX_NODES};
 
@@ -7,19 +8,19 @@ use super::{ControlError, Result};
 /// Bytes around the list of domains.
 const FRAME: i64 = 64;
 
-/// Returns the size of a rule as JSON with its separator. The number of values in a file is bounded too, so many small
-/// values count for more than their characters.
+/// Returns the size of a rule as JSON with its separator. The number of values in a file is bounded too, so a rule with
+/// many small values counts for more than its bytes.
 pub(super) fn of_rule(text: &str) -> i64 {
     let values = text.bytes().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
     (text.len() + 1).max((values + 1) * MAX_FILE_BYTES / MAX_NODES + 1) as i64
 }
 
-/// Returns the size of what surrounds the rules of a domain.
+/// Returns the size of the JSON around the rules of a domain.
 pub(super) fn of_domain(name: &str) -> i64 {
     (name.len() + r#"{"domain":"","rules":[]},"#.len()) as i64
 }
 
-/// Returns an upper bound of the size of an override inside its rule.
+/// Returns an upper bound on the size of an override inside its rule.
 pub(super) fn of_override(attribute: &str, value: &str, effect: &str, until: Option<&str>) -> i64 {
     const AROUND: usize = r#""overrides":[],{"when":{"":{"equals":""}},"until":"","set_by":"api",}"#.len();
     let quoted = |text: &str| -> usize {

@@ -1,4 +1,5 @@
-//! Snapshots: all enabled rules with their overrides as one file, the valid tokens and the kill switch. Also exports of rules as files.
+//! Snapshots for nodes: the enabled rules with their overrides as one file, the valid tokens and the kill switch. Also
+//! exports of rules as files.
 
 use std::collections::HashMap;
 
@@ -74,14 +75,14 @@ pub(super) async fn build(db: &Db) -> Result<Snapshot> {
     Ok(Snapshot { revision, checksum, rules, tokens, mode })
 }
 
-/// Returns the rules that are enabled, with their overrides, as nodes read them.
+/// Returns the enabled rules with their overrides as a rule file for nodes.
 fn to_file(mut rules: Vec<ExportRow>, overrides: &OverridesByRule) -> String {
     rules.retain(|rule| rule.enabled);
     insert_overrides(&mut rules, overrides);
     entry::to_json(by_domain(&rules))
 }
 
-/// The rules of a domain as a transaction sees them.
+/// The rules and overrides of a domain, as read within a transaction.
 #[derive(Debug)]
 pub(super) struct DomainRules(Vec<ExportRow>, OverridesByRule);
 
@@ -90,7 +91,7 @@ impl DomainRules {
         Ok(Self(ExportRow::list(connection, Some(domain)).await?, read_overrides(connection).await?))
     }
 
-    /// Returns what nodes would run.
+    /// Returns the rule file that nodes would run.
     pub(super) fn into_file(self) -> String {
         to_file(self.0, &self.1)
     }
@@ -134,7 +135,8 @@ fn by_domain(rules: &[ExportRow]) -> Vec<(&str, Vec<&str>)> {
     domains
 }
 
-/// Returns rules as a formatted file; comments at its head list what the file does not contain.
+/// Returns rules as a formatted file. Comments at its head list overrides and disabled rules, which a file cannot
+/// express.
 pub(super) fn to_yaml(rules: &[ExportRow]) -> Result<String, Mistakes> {
     Ok(file_heading(rules) + &entry::to_yaml(by_domain(rules))?)
 }

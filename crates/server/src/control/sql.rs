@@ -1,6 +1,6 @@
 //! SQL statements built from parts: rows of values and optional conditions. Values are always bound.
 //!
-//! The query builder of sqlx writes `?` for each value, which PostgreSQL does not accept; both databases accept `$1`.
+//! sqlx's query builder writes `?` for each value, which PostgreSQL does not accept; both databases accept `$1`.
 
 use std::fmt::Write as _;
 
@@ -56,7 +56,7 @@ impl Sql {
         self.push(")")
     }
 
-    /// Runs the statement and returns how many rows it changed.
+    /// Runs the statement and returns the number of changed rows.
     pub(super) async fn execute<'e>(&mut self, executor: impl Executor<'e, Database = Any>) -> Result<u64> {
         Ok(self.query()?.execute(executor).await?.rows_affected())
     }
@@ -86,6 +86,6 @@ impl Sql {
     }
 }
 
-/// How many rows one statement writes. More would mean fewer statements but slower ones: SQLite searches all value names of
-/// the statement for each value.
+/// Maximum number of rows per statement. The cost of a statement grows with the square of its size: for each bound
+/// value, SQLite searches all parameter names.
 pub(super) const ROWS: usize = 32;

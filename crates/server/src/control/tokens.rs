@@ -1,4 +1,4 @@
-//! Tokens and what they permit. Only digests are stored; a token itself is returned once, when it is created.
+//! Tokens and their permissions. Only digests are stored; a token itself is returned once, when it is created.
 
 use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
@@ -17,7 +17,7 @@ const MAX_NAME_BYTES: usize = 128;
 const MAX_DOMAINS: usize = 100;
 
 const COLUMNS: &str = "id, name, role, domains, created_ms, expires_ms, revoked_ms";
-/// The condition of valid tokens; the current time follows, and a closing parenthesis.
+/// SQL condition for valid tokens. The caller appends the current time and a closing parenthesis.
 const VALID: &str = "revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > ";
 
 /// The tokens.
@@ -123,7 +123,7 @@ impl Tokens<'_> {
     }
 }
 
-/// Returns what nodes verify tokens with: the digests of valid tokens.
+/// Returns the digests and grants of all valid tokens, for nodes.
 pub(super) async fn load_verifiers(connection: &mut AnyConnection) -> Result<Vec<Verifier>> {
     let mut query = Sql::new("SELECT digest, ");
     query.push(COLUMNS).push(" FROM tokens WHERE ").push(VALID).bind(now_ms()).push(") ORDER BY created_ms, id");
@@ -132,7 +132,7 @@ pub(super) async fn load_verifiers(connection: &mut AnyConnection) -> Result<Vec
         let StoredToken { id, grant, .. } = read(row)?;
         Ok(Verifier { digest: row.try_get("digest")?, id, grant })
     };
-    // A token that cannot be parsed permits nothing, and must not keep rules from the nodes.
+    // An unreadable token permits nothing, and must not stop nodes from receiving rules.
     let readable = |row| verifier(row).inspect_err(|error| tracing::error!(%error, "unreadable token ignored")).ok();
     Ok(rows.iter().filter_map(readable).collect())
 }
@@ -160,7 +160,7 @@ fn check(grant: &TokenGrant, now: i64) -> Result<()> {
         )));
     }
     for domain in &grant.domains {
-        // The rule language defines what a name is.
+        // Domain names follow the rule language.
         let rule = Source { name: "token", text: b"unlimited: true" };
         if let Err(mistakes) = entry::parse_rule(&rule, domain, "any") {
             let why = mistakes.as_slice().first().map(|mistake| mistake.problem.clone()).unwrap_or_default();
@@ -178,7 +178,7 @@ async fn find(connection: &mut AnyConnection, id: &str) -> Result<Option<StoredT
 
 fn read(row: &AnyRow) -> Result<StoredToken> {
     let (role, domains): (String, String) = (row.try_get("role")?, row.try_get("domains")?);
-    // Permissions are never guessed.
+    // An unknown role is an error: permissions are never guessed.
     let role = Role::parse(&role).ok_or_else(|| sqlx::Error::Decode(format!("`{role}` is not a role").into()))?;
     let domains = serde_json::from_str(&domains).map_err(|error| sqlx::Error::Decode(error.into()))?;
     let grant = TokenGrant { name: row.try_get("name")?, role, domains, expires_ms: row.try_get("expires_ms")? };

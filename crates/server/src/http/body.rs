@@ -1,4 +1,4 @@
-//! The body of a response: bytes, or a stream that ends when its reader leaves or the server stops.
+//! Response bodies: bytes in memory, or a stream that ends when the client disconnects or the server stops.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -13,11 +13,11 @@ use hyper::body::{Body, Frame, SizeHint};
 /// The body of a response.
 #[derive(Debug)]
 pub enum ReplyBody {
-    /// All of it.
+    /// A complete body, sent as one frame.
     Whole(Full<Bytes>),
-    /// All of it, in frames.
+    /// A complete body, sent in several frames.
     Long(LongBody),
-    /// Parts as they become available.
+    /// A body that is still being produced.
     Stream(UnsyncBoxBody<Bytes, Infallible>),
 }
 
@@ -34,24 +34,24 @@ impl<T: Into<Bytes>> From<T> for ReplyBody {
     }
 }
 
-/// A long response that is written piece by piece. It is kept in parts, because one large buffer would be copied when it grows, and
-/// released in one go, for which other connections would wait.
+/// A long response that is written item by item. It is stored in parts: a single large buffer would be copied when it
+/// grows, and freeing it at once would delay other connections.
 #[derive(Debug, Default)]
 pub struct LongWriter {
     parts: Vec<Bytes>,
-    /// The last part.
+    /// The part being written.
     pub part: Vec<u8>,
-    /// The length of the other parts.
+    /// Total length of the finished parts.
     length: usize,
 }
 
 impl LongWriter {
-    /// Returns the bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn written(&self) -> usize {
         self.length + self.part.len()
     }
 
-    /// Begins another part if the last one is long enough. Call it after each item.
+    /// Starts a new part if the current one is long enough. Call it after each item.
     pub fn end_item(&mut self) {
         if self.part.len() >= MAX_FRAME {
             self.length += self.part.len();
@@ -70,15 +70,15 @@ impl From<LongWriter> for ReplyBody {
     }
 }
 
-/// The bytes of a response that are passed to the kernel before other connections have their turn.
+/// Maximum frame size in bytes. A long body yields to other connections after each frame.
 const MAX_FRAME: usize = 64 * 1024;
 
-/// A long body. After each frame it lets other connections have their turn: a client that reads fast would keep the thread busy
-/// for milliseconds otherwise.
+/// A long body that yields to other connections after each frame. Without that, a client that reads fast could occupy
+/// the thread for milliseconds.
 #[derive(Debug)]
 pub struct LongBody {
     parts: VecDeque<Bytes>,
-    /// The bytes that are left.
+    /// Number of unsent bytes.
     left: usize,
     must_yield: bool,
 }

@@ -1,4 +1,4 @@
-//! One call of an operation, from the body of the request to the response.
+//! One HTTP call of an operation, from request body to response.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,10 +31,10 @@ use crate::ops::{Op, Spec};
 const JSON: &str = "application/json";
 const REPLAYED: &str = "idempotency-replayed";
 
-/// Runs an operation on a body, under an idempotency key if there is one.
+/// Runs an operation on a body, under the idempotency key if one is given.
 ///
 /// # Errors
-/// When the whole body is wrong. An error of one item of a list is at its position in the response.
+/// When the whole body is invalid. The error of a single list item is returned at its index in the response.
 pub(super) async fn call<S: Store>(
     app: &App<S>,
     access: &Access,
@@ -59,7 +59,7 @@ pub(super) async fn call<S: Store>(
         Op::Decide(_) | Op::Acquire | Op::Commit | Op::Refund | Op::Renew | Op::Reset | Op::Explain => {
             parsed = match body.len() {
                 ..=LONG_LIST => Body::parse(body).map_err(|error| Problem::json(&error))?,
-                // Boxed: it is rarely needed.
+                // Boxed because it is rare.
                 _ => Box::pin(parse_in_parts(body)).await?,
             };
             match &parsed {
@@ -71,7 +71,7 @@ pub(super) async fn call<S: Store>(
                     let detail = format!("too many requests to explain: {} (maximum {MAX_EXPLAINED})", items.len());
                     return Err(Problem::bad_request(detail));
                 }
-                // Boxed: the future of one request, which hyper moves, would have room for this one too.
+                // Boxed to keep the future of a single request small, because hyper moves it.
                 Body::Many(items) => return Ok(Box::pin(call_list(app, caller, spec, key, items)).await),
             }
         }
@@ -81,13 +81,13 @@ pub(super) async fn call<S: Store>(
     answer.unwrap_or_else(|| Err(Problem::bug()))
 }
 
-/// The length of a body from which on it is parsed in parts.
+/// Longer bodies are parsed in parts.
 const LONG_LIST: usize = 8 * 1024;
 
-/// The items that are parsed before other connections have their turn.
+/// Number of items to parse before yielding to other connections.
 const PARSED_TOGETHER: usize = 64;
 
-/// Parses a long body. Other connections have their turn between parts of a list.
+/// Parses a long body, and yields to other connections between the parts of a list.
 async fn parse_in_parts(body: &[u8]) -> Result<Body<'_>, Problem> {
     let Some(mut reader) = ListReader::new(body) else {
         return Body::parse(body).map_err(|error| Problem::json(&error));
@@ -97,7 +97,7 @@ async fn parse_in_parts(body: &[u8]) -> Result<Body<'_>, Problem> {
         match reader.read(&mut items, PARSED_TOGETHER) {
             ReadList::More => yield_now().await,
             ReadList::End => return Ok(Body::Many(items)),
-            // The error of the whole body has the position; finding it may take milliseconds.
+            // Parsing the whole body again finds the position of the error. That may take milliseconds.
             ReadList::Wrong => break,
         }
     }
@@ -141,10 +141,10 @@ async fn call_list<S: Store>(
     with_replayed(new_response(StatusCode::OK, JSON, out), is_replay)
 }
 
-/// Returns the body of the response to `POST /v1/check`, for requests from a file.
+/// Decides a request from a file and returns the response body of `POST /v1/check`.
 ///
 /// # Errors
-/// When the body is wrong.
+/// When the body is invalid.
 pub(crate) async fn check_line<S: Store>(app: &App<S>, body: &[u8]) -> Result<Bytes, Problem> {
     let spec = route::find(&Method::POST, "/v1/check")?;
     let answer = call(app, &Access::Local, spec, None, body).await?;
@@ -173,11 +173,11 @@ fn respond(reply: &Reply<'_>) -> Result<HttpResponse, Problem> {
 }
 
 thread_local! {
-    /// Where a response is written, so that it is allocated once, with its exact length.
+    /// Scratch buffer for responses, so that each response is allocated once, with its exact length.
     static WRITTEN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The capacity that is kept for the next response.
+/// Maximum capacity of the scratch buffer between responses, in bytes.
 const MAX_KEPT: usize = 16 * 1024;
 
 fn to_json(output: &Output<'_>) -> Bytes {
@@ -197,7 +197,7 @@ fn with_replayed(mut answer: HttpResponse, replayed: bool) -> HttpResponse {
     answer
 }
 
-/// Returns 200 for a request that passes; for a refusal the status of the rule, or 429.
+/// Returns 200 for an admitted request. For a refusal, returns the status that the rule configures, or 429.
 pub(super) fn decision_status(decision: &DecisionView<'_>) -> StatusCode {
     if decision.is_allowed() {
         return StatusCode::OK;

@@ -1,4 +1,4 @@
-//! Explanations to JSON.
+//! Converts explanations to JSON.
 
 use serde_json::{Value, json};
 use tollgate::Outcome;
@@ -33,12 +33,12 @@ pub(super) fn to_json(explanation: &Explanation) -> Value {
 
 fn rule_to_json(explained: &RuleExplanation) -> Value {
     let mut value = match &explained.why {
-        MatchResult::Matches(met) => of_met(met),
-        MatchResult::ConditionFailed(unmet) => with_fields(json!({"why": "condition"}), of_unmet(unmet)),
+        MatchResult::Matches(matched) => match_to_json(matched),
+        MatchResult::ConditionFailed(failed) => with_fields(json!({"why": "condition"}), condition_to_json(failed)),
         MatchResult::DecidedBefore { by } => json!({"why": "judged", "by": by}),
         MatchResult::OtherAttributes => json!({"why": "others"}),
         MatchResult::ExpressionFailed { part, of, values } => {
-            json!({"why": "expression", "part": part, "parts": of, "values": of_pairs(values)})
+            json!({"why": "expression", "part": part, "parts": of, "values": pairs_to_json(values)})
         }
         MatchResult::OutsideSchedule { schedule } => json!({"why": "not_now", "schedule": schedule}),
     };
@@ -53,24 +53,24 @@ fn rule_id(rule: &str) -> Option<&str> {
     Some(rule).filter(|rule| !rule.is_empty())
 }
 
-fn of_unmet(unmet: &FailedCondition) -> Value {
-    json!({"attribute": unmet.attribute, "expected": unmet.expected, "found": unmet.found})
+fn condition_to_json(failed: &FailedCondition) -> Value {
+    json!({"attribute": failed.attribute, "expected": failed.expected, "found": failed.found})
 }
 
-/// Converts names and values to one object.
-fn of_pairs(pairs: &[(String, Option<String>)]) -> Value {
+/// Converts names and values to an object.
+fn pairs_to_json(pairs: &[(String, Option<String>)]) -> Value {
     pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<serde_json::Map<_, _>>().into()
 }
 
-fn of_met(met: &MatchExplanation) -> Value {
+fn match_to_json(met: &MatchExplanation) -> Value {
     let mut value = json!({
         "why": met.effect.as_str(),
-        "counted_by": of_pairs(&met.counted),
+        "counted_by": pairs_to_json(&met.counted),
         "cost": met.cost,
         "shadow": met.shadow,
         "refuses": met.refuses,
         "banned": met.banned().is_some(),
-        "limits": met.limits.iter().map(limit).collect::<Vec<_>>(),
+        "limits": met.limits.iter().map(limit_to_json).collect::<Vec<_>>(),
     });
     match &met.cost_by {
         CostSource::Rule => {}
@@ -112,29 +112,29 @@ fn of_met(met: &MatchExplanation) -> Value {
         });
     }
     if let Some(overrides) = &met.overrides {
-        value["overrides"] = of_overrides(overrides);
+        value["overrides"] = overrides_to_json(overrides);
     }
     if let Some(ban) = &met.ban {
-        value["ban"] = of_ban(ban);
+        value["ban"] = ban_to_json(ban);
     }
     value
 }
 
-fn of_overrides(overrides: &OverrideExplanation) -> Value {
+fn overrides_to_json(overrides: &OverrideExplanation) -> Value {
     let applies = overrides.applies.as_ref();
     let unmet = overrides.unmet.iter().map(|unmet| {
         let why = match &unmet.why {
-            OverrideMismatch::ConditionFailed(unmet) => of_unmet(unmet),
+            OverrideMismatch::ConditionFailed(failed) => condition_to_json(failed),
             OverrideMismatch::Expired(until) => json!({"ended": until}),
         };
-        with_fields(of_place(&unmet.position), why)
+        with_fields(position_to_json(&unmet.position), why)
     });
     let for_others: serde_json::Map<String, Value> =
         overrides.for_others.iter().map(|(attribute, count)| (attribute.clone(), json!(count))).collect();
     json!({
         "applies": applies.map(|it| {
             let when: Vec<String> = it.when.iter().map(ToString::to_string).collect();
-            with_fields(of_place(&it.position), json!({"when": when, "until": it.until}))
+            with_fields(position_to_json(&it.position), json!({"when": when, "until": it.until}))
         }),
         "unmet": unmet.collect::<Vec<_>>(),
         "more_unmet": overrides.more_unmet,
@@ -143,16 +143,16 @@ fn of_overrides(overrides: &OverrideExplanation) -> Value {
     })
 }
 
-/// Describes where an override is written, and names it.
-fn of_place(place: &OverridePosition) -> Value {
-    let value = json!({"place": place.to_string()});
-    match place {
+/// Converts the position of an override, with its name if it has one.
+fn position_to_json(position: &OverridePosition) -> Value {
+    let value = json!({"place": position.to_string()});
+    match position {
         OverridePosition::Named(name) => with_fields(value, json!({"name": name})),
         OverridePosition::At(_) | OverridePosition::InRule(_) => value,
     }
 }
 
-fn of_ban(ban: &BanState) -> Value {
+fn ban_to_json(ban: &BanState) -> Value {
     let value = json!({
         "after": ban.after,
         "within_ms": ban.within.as_millis_ceil(),
@@ -167,7 +167,7 @@ fn of_ban(ban: &BanState) -> Value {
     }
 }
 
-fn limit(state: &LimitState) -> Value {
+fn limit_to_json(state: &LimitState) -> Value {
     let LimitState { written, report, refill, .. } = state;
     let value = json!({
         "written": written,

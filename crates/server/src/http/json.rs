@@ -1,4 +1,4 @@
-//! Writes outputs as JSON without serde, which would escape every field name again for each decision.
+//! Writes outputs as JSON. Written by hand, because serde would escape every field name for each decision.
 
 use tollgate_engine::Decision;
 
@@ -17,7 +17,7 @@ pub(super) fn write(out: &mut Vec<u8>, output: &Output<'_>) {
     }
 }
 
-/// Writes a decision as `POST /v1/check` returns it, without a receipt.
+/// Writes a decision in the format of `POST /v1/check`, without a receipt.
 pub(crate) fn write_decision_json(out: &mut Vec<u8>, decision: Decision<'_>) {
     let view = DecisionView::new(decision, ViewOptions { taken: false, receipt: false });
     write(out, &Output::Decision(view));

@@ -1,4 +1,4 @@
-//! The HTTP front end: JSON bodies to inputs, outputs to JSON.
+//! The HTTP front end: parses JSON bodies into inputs and serialises outputs as JSON.
 
 pub mod body;
 pub mod bounds;
@@ -20,7 +20,7 @@ pub(crate) use serve::bearer_token;
 pub use serve::{HttpResponse, serve};
 pub use web::AllowedHosts;
 
-/// The whole reply to a connection beyond the limit.
+/// The complete response sent on a connection above the connection limit.
 pub(crate) const TOO_MANY_CONNECTIONS: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\
       retry-after: 1\r\ncontent-length: 94\r\n\r\n\
@@ -29,7 +29,7 @@ pub(crate) const TOO_MANY_CONNECTIONS: &[u8] =
 #[cfg(test)]
 mod tests {
     #[test]
-    fn reply_to_a_connection_beyond_the_limit_is_complete() {
+    fn response_above_the_connection_limit_is_complete() {
         let text = std::str::from_utf8(super::TOO_MANY_CONNECTIONS).expect("UTF-8");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.contains(&format!("content-length: {}", body.len())), "the body has {} bytes", body.len());

@@ -1,4 +1,4 @@
-//! Failed calls as problem details (RFC 9457): the one type for all of HTTP, and the one mapping of errors to statuses.
+//! Problem details (RFC 9457): the error type of all HTTP endpoints, and the mapping from errors to status codes.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use crate::control::{Conflict, ControlError};
 use crate::ops::error::{ErrorKind, OpError};
 
 /// A failed call. Nothing was taken or changed, unless the detail says otherwise.
-// Boxed, because it is rare and large, and results should stay small.
+// Boxed to keep `Result`s small: the details are large, and errors are rare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem(Box<ProblemDetails>);
 
@@ -25,7 +25,7 @@ pub struct Problem(Box<ProblemDetails>);
 #[schema(as = Problem)]
 #[serde(default)]
 pub struct ProblemDetails {
-    /// Always `about:blank`: the title is sufficient.
+    /// Always `about:blank`: the status and the title identify the problem.
     #[serde(rename = "type")]
     #[schema(example = "about:blank", required = true)]
     pub kind: Cow<'static, str>,
@@ -44,31 +44,31 @@ pub struct ProblemDetails {
     /// The line of the body that is not valid JSON, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub line: Option<usize>,
-    /// The character of that line, from 1.
+    /// The column in that line, from 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub column: Option<usize>,
     /// The mistakes in the rules.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub mistakes: Vec<Finding>,
-    /// The current version or revision, if it is not the expected one; none if nothing exists.
+    /// The current version or revision, if it differs from the expected one. Absent if the object does not exist.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current: Option<i64>,
-    /// Who made the current version.
+    /// The author of the current version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
-    /// When, in milliseconds since 1970.
+    /// When the current version was created, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_ms: Option<i64>,
     /// The changes since the expected version, line by line.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub diff: Option<String>,
-    /// A header of the response.
+    /// An extra response header.
     #[serde(skip)]
     header: Option<(HeaderName, HeaderValue)>,
 }
 
 impl Problem {
-    /// Returns a problem. A problem with status 503 asks the caller to retry after a second.
+    /// Creates a problem. Status 503 also sets `Retry-After: 1`.
     pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
         let problem = Self(Box::new(ProblemDetails {
             kind: "about:blank".into(),
@@ -102,12 +102,12 @@ impl Problem {
         HeaderValue::from_str(methods).into_iter().fold(problem, |problem, methods| problem.with(ALLOW, methods))
     }
 
-    /// Returns a 500 for a bug of this server, whose details are in the log.
+    /// Returns a 500 for a bug in this server. The log has the details.
     pub fn bug() -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "Internal error", "a bug of the server; its log has details")
     }
 
-    /// Returns the problem of an operation on the item at `pointer`.
+    /// Converts the error of an operation on the item at `pointer`.
     pub fn from_op(error: &OpError, pointer: &str) -> Self {
         let (status, title) = match error.kind {
             ErrorKind::Invalid => (StatusCode::BAD_REQUEST, "Bad request"),
@@ -125,7 +125,7 @@ impl Problem {
         }
     }
 
-    /// Returns a 400 for a body that is not JSON, or not of the right form.
+    /// Returns a 400 for a body that is not JSON or has the wrong structure.
     pub fn json(error: &serde_json::Error) -> Self {
         // The position has its own fields.
         let text = error.to_string();
@@ -140,14 +140,14 @@ impl Problem {
         problem
     }
 
-    /// Adds the invalid part of the body.
+    /// Sets the JSON pointer to the invalid part of the body.
     #[must_use]
     pub fn at(mut self, pointer: impl Into<String>) -> Self {
         self.0.pointer = Some(pointer.into());
         self
     }
 
-    /// Adds the line of a file that has one request per line.
+    /// Sets the line number, for files with one request per line.
     #[must_use]
     pub fn in_line(mut self, line: usize) -> Self {
         self.0.line = Some(line);
@@ -156,19 +156,19 @@ impl Problem {
         self
     }
 
-    /// Sets the header of the response.
+    /// Sets the extra response header.
     fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.header = Some((name, value));
         self
     }
 
-    /// Asks the caller to retry after some seconds.
+    /// Sets the `Retry-After` header, in seconds.
     #[must_use]
     pub fn retry_after(self, seconds: u32) -> Self {
         self.with(RETRY_AFTER, seconds.into())
     }
 
-    /// Returns what is wrong.
+    /// Returns the error message.
     pub fn detail(&self) -> &str {
         &self.0.detail
     }
@@ -233,7 +233,7 @@ impl From<ControlError> for Problem {
             ControlError::Taken(_) => Self::new(StatusCode::CONFLICT, "Taken", detail),
             ControlError::Full(_) => Self::new(StatusCode::CONFLICT, "Full", detail),
             ControlError::Database(error) => {
-                // The details name hosts, files and tables, so only the log has them.
+                // Only the log gets the details, because they name hosts, files and tables.
                 tracing::warn!(%error, "rules database unavailable");
                 let detail = if is_full(&error) {
                     "the disk of the database is full; nothing was changed, and the current rules stay in force"
@@ -246,7 +246,7 @@ impl From<ControlError> for Problem {
     }
 }
 
-/// Returns whether the disk of the database is full, by the error codes of SQLite and PostgreSQL.
+/// Returns whether the database disk is full: code 13 (SQLite) or 53100 (PostgreSQL).
 fn is_full(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     code.is_some_and(|code| matches!(&*code, "13" | "53100"))
@@ -274,7 +274,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// Adds the field that was probably meant to an error about an unknown field.
+/// Adds a suggestion to an error about an unknown field: the valid field with the nearest name.
 fn with_nearest(detail: &str) -> String {
     let meant = || {
         let (given, valid) = detail.strip_prefix("unknown field `")?.split_once("`, expected ")?;

@@ -1,4 +1,4 @@
-//! Receives the body of a request, bounded in size, time and memory.
+//! Receives request bodies, bounded in size, time and memory.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use tokio::time::timeout;
 
 use super::problem::Problem;
 
-/// Reads the body, bounded in size and time. A body that arrives in one piece, as nearly all do, is not copied.
+/// Reads a body, bounded in size and time. A body that arrives in one frame (the usual case) is not copied.
 pub(super) async fn read(body: Incoming, max: usize, time_limit: Duration) -> Result<Bytes, Problem> {
     read_bounded(body, max, time_limit, None).await.map(|(body, _)| body)
 }
 
-/// [`read`], with a permit for each kilobyte that has arrived.
+/// Like [`read`], and acquires a permit for each received kilobyte before it stores it.
 pub(super) async fn read_bounded(
     mut body: Incoming,
     max: usize,
@@ -67,7 +67,7 @@ pub(super) async fn read_bounded(
     })
 }
 
-/// Reads a body that is not needed, within bounds: a browser that is still sending does not see a response.
+/// Reads and discards a body, within bounds. A browser does not read the response while it is still sending.
 pub(super) async fn discard(mut body: Incoming, max: usize, time_limit: Duration) {
     let all = async {
         let mut length = 0;
@@ -77,11 +77,11 @@ pub(super) async fn discard(mut body: Incoming, max: usize, time_limit: Duration
             length += frame.data_ref().map_or(0, Bytes::len);
         }
     };
-    // A client that is slower sees a closed connection.
+    // For a slower client the connection is closed.
     let _ = timeout(time_limit, all).await;
 }
 
-/// Refuses a rule file, because others fill the memory for them.
+/// Returns the error for a rule file that exceeds the memory for rule files or the processing permits.
 pub(super) fn busy() -> Problem {
     let detail = "too many rule files are being received; try again later";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail)

@@ -1,14 +1,14 @@
-//! The operation of a method and a path, from the table of operations.
+//! Finds the operation for a method and a path in the table of operations.
 
 use hyper::Method;
 
 use super::problem::Problem;
 use crate::ops::{Spec, TABLE};
 
-/// Finds the operation of a request.
+/// Finds the operation for a method and a path.
 ///
 /// # Errors
-/// When there is none at the path, or none with this method.
+/// When the path is unknown (404) or does not accept the method (405).
 pub(super) fn find(method: &Method, path: &str) -> Result<&'static Spec, Problem> {
     let found = TABLE.iter().find(|spec| spec.path == path && spec.methods().contains(&method.as_str()));
     found.ok_or_else(|| not_found(path))

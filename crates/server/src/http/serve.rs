@@ -1,4 +1,4 @@
-//! One HTTP connection, from its first request to its last.
+//! Serves one HTTP connection.
 
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
@@ -36,12 +36,12 @@ use crate::net::shutdown::ConnectionGuard;
 use crate::net::write_timeout::WriteTimeout;
 use crate::rls;
 
-/// A response.
+/// A response of the HTTP front end.
 pub type HttpResponse = Response<ReplyBody>;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Serves a connection from `peer` until the client closes it, stalls, or the server stops.
+/// Serves a connection until the client closes it, a timeout expires, or the server stops.
 pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     stream: T,
     peer: Option<IpAddr>,
@@ -78,7 +78,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
                 if is_closing || !connection_state.is_answering() {
                     return Poll::Ready(Ok(()));
                 }
-                // A request in progress may take as long as a body may take to arrive.
+                // A request in progress gets the body timeout to complete.
                 is_closing = true;
                 connection.as_mut().graceful_shutdown();
                 timer.as_mut().reset(Instant::now() + BODY_TIMEOUT);
@@ -93,12 +93,12 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// The state of a connection that its requests share.
+/// The state shared by the requests of a connection.
 #[derive(Debug, Default)]
 struct HttpConnection {
-    /// The requests of a connection are served one after the other, so this lock is never contended.
+    /// Never contended, because the requests of a connection are served one after the other.
     token: Mutex<CachedToken>,
-    /// Whether a valid token was sent. Relaxed: it orders nothing.
+    /// Whether a valid token was sent. Accessed relaxed: no other data depends on this flag.
     authenticated: AtomicBool,
     /// Whether a request is being answered.
     answering: AtomicBool,
@@ -140,7 +140,7 @@ async fn answer<S: Store + 'static>(
     answer
 }
 
-/// Answers a call of forward-auth. Its body is the client's and is not read.
+/// Answers a forward-auth call. Its body belongs to the client's request and is not read.
 async fn answer_proxy<S: Store>(
     app: &App<S>,
     state: &HttpConnection,
@@ -155,9 +155,9 @@ async fn answer_proxy<S: Store>(
     forward::answer(app, &access, &target, head, peer).await
 }
 
-/// Answers a call of the API, the console or the rules service.
+/// Answers a request to the API, the console or the rules service.
 ///
-/// What is rarely called is boxed: hyper moves the future of each request, which would have room for all of it.
+/// Rare branches are boxed: hyper moves the future of each request, and unboxed branches would enlarge it.
 async fn try_answer<S: Store + 'static>(
     app: &Arc<App<S>>,
     state: &HttpConnection,
@@ -222,7 +222,7 @@ async fn try_answer<S: Store + 'static>(
     }
 }
 
-/// Returns the rights of the caller, by its token.
+/// Returns the rights that the caller's token grants.
 #[inline]
 fn authenticate<S: Store>(app: &App<S>, state: &HttpConnection, token: Option<&[u8]>) -> Result<Access, AuthError> {
     if !app.auth.requires_tokens() {
@@ -263,7 +263,7 @@ async fn call_rules_service<S: Store>(
         let body = read(body, api::bounds::MAX_RULE, BODY_TIMEOUT).await?;
         return Ok(service.answer(head, body, access).await);
     }
-    // The memory of all files together is bounded. A slow client occupies memory for what it has sent, but no
+    // The total memory for files is bounded. A slow client holds memory permits for the bytes it has sent, but no
     // processing permit.
     let (body, _received) =
         read_bounded(body, api::bounds::MAX_FILE, FILE_TIMEOUT, Some(service.upload_permits())).await?;
@@ -271,7 +271,7 @@ async fn call_rules_service<S: Store>(
     Ok(service.answer(head, body, access).await)
 }
 
-/// Receives a log and replays it. It holds the replay permit from its first byte on, so that the memory of logs is
+/// Receives a log and replays it. The replay permit is taken before the first byte, so that the memory for logs is
 /// bounded.
 async fn replay(
     service: &api::Service,
@@ -296,7 +296,7 @@ fn too_many_connections() -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many connections", detail)
 }
 
-/// Returns a response to OPTIONS.
+/// Returns the response to an `OPTIONS` request.
 fn allow(methods: HeaderValue) -> HttpResponse {
     let mut answer = Response::new(ReplyBody::default());
     *answer.status_mut() = StatusCode::NO_CONTENT;

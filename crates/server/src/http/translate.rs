@@ -1,4 +1,4 @@
-//! Items of a body to inputs.
+//! Converts parsed JSON items to the inputs of operations.
 
 use tollgate::core::Cost;
 use tollgate_engine::rules::LimitText;
@@ -10,10 +10,10 @@ use crate::ops::error::OpError;
 use crate::ops::inline_limit;
 use crate::ops::input::{self, Input, LimitsInput, RequestInput};
 
-/// Returns the input that an operation needs.
+/// Converts an item to the input of an operation.
 ///
 /// # Errors
-/// When the item has another form, or a field of it is wrong.
+/// When a field is missing, invalid, or does not belong to the operation.
 pub(super) fn to_input<'a, S: Store>(
     engine: &Engine<S>,
     op: Op,

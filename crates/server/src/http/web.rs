@@ -1,8 +1,9 @@
-//! Protection against requests from web pages, which a browser sends from the machine it runs on.
+//! Protection against requests that a web page sends through a visitor's browser (CSRF and DNS rebinding).
 //!
-//! A page of another site cannot read the replies, unless its host name resolves to this server (DNS rebinding). So a server on
-//! loopback without tokens answers only requests whose `Host` is a loopback name or one of `--allowed-hosts`. Browsers mark
-//! requests of pages with `Origin` or `Sec-Fetch-Site`; these are refused by every server, unless they are those of its own console.
+//! Browsers mark requests of pages with `Origin` or `Sec-Fetch-Site`. Every server refuses such requests, unless they
+//! come from its own console. With DNS rebinding, the host name of a foreign page resolves to this server, so the
+//! browser treats both as the same origin. A loopback server without tokens therefore answers only requests whose
+//! `Host` is a loopback name or listed in `--allowed-hosts`.
 
 use std::net::IpAddr;
 
@@ -17,20 +18,20 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
-/// The host names, beside those of loopback, by which a server may be called.
+/// The accepted host names, in addition to loopback names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedHosts(Vec<String>);
 
 impl AllowedHosts {
-    /// Parses a list separated by commas; `*` stands for every name.
+    /// Parses a comma-separated list. `*` matches every name.
     pub fn new(list: &str) -> Self {
         Self(list.split(',').map(|host| host.trim().to_ascii_lowercase()).filter(|host| !host.is_empty()).collect())
     }
 
-    /// Returns whether a server may be called by this name, given as in `Host`.
+    /// Returns whether the value of a `Host` header is accepted.
     pub fn contains(&self, host: &str) -> bool {
         let name = without_port(host);
-        // What nearly all callers send is compared without parsing.
+        // Fast path for the two most frequent names.
         if matches!(name, "127.0.0.1" | "localhost") {
             return true;
         }
@@ -52,10 +53,10 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Refuses a request of a web page, or for another host. `hosts` is `None` where any host is accepted.
+/// Refuses requests from web pages and requests for another host. `hosts: None` accepts any host.
 ///
 /// # Errors
-/// 403 for a page, 421 for another host.
+/// 403 for a request from a page, 421 for another host.
 pub(super) fn check(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem> {
     if head.headers.contains_key(ORIGIN) || head.headers.contains_key(SEC_FETCH_SITE) {
         check_page(head)?;
@@ -63,7 +64,7 @@ pub(super) fn check(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Pr
     check_host(hosts, head)
 }
 
-/// Refuses a request of a web page, unless it is one of the console.
+/// Refuses a request from a web page other than the console.
 #[cold]
 fn check_page(head: &Parts) -> Result<(), Problem> {
     let is_console = head.headers.contains_key(console::HEADER);
@@ -77,7 +78,7 @@ fn check_page(head: &Parts) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Refuses a request for a page of the console that another page embeds; following a link to it is accepted.
+/// Refuses requests that embed the console in another page. Following a link to the console is accepted.
 ///
 /// # Errors
 /// 403 for an embedded page, 421 for another host.
@@ -90,7 +91,7 @@ pub(super) fn check_navigation(hosts: Option<&AllowedHosts>, head: &Parts) -> Re
     check_host(hosts, head)
 }
 
-/// Returns whether an origin is the server that the request is for. The scheme is not compared: a proxy may end TLS.
+/// Returns whether an origin names the request's host. The scheme is ignored, because a proxy may terminate TLS.
 fn is_own(origin: &[u8], head: &Parts) -> bool {
     let host = origin.strip_prefix(b"https://").or_else(|| origin.strip_prefix(b"http://"));
     let mut hosts = head.headers.get_all(HOST).iter();
@@ -102,7 +103,7 @@ fn is_own(origin: &[u8], head: &Parts) -> bool {
 fn check_host(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem> {
     let Some(hosts) = hosts else { return Ok(()) };
     let in_uri = head.uri.authority().map(|authority| authority.as_str());
-    // A browser always sends the header, so a request without it is not one of a page.
+    // Browsers always send `Host`, so a request without it does not come from a page.
     let hosts_given = head.headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or("?")).chain(in_uri);
     for host in hosts_given {
         if !hosts.contains(host) {
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_pages_of_the_console_are_let_in() {
+    fn only_pages_of_the_console_are_accepted() {
         let allowed = |headers: &[(&str, &str)]| {
             let mut request = hyper::Request::post("/v1/check").header(HOST, "limits.example:8080");
             for (name, value) in headers {

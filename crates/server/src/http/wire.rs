@@ -1,4 +1,4 @@
-//! JSON bodies to messages. This module knows neither limits nor decisions.
+//! Parses JSON bodies. This module does not depend on limits or decisions.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ pub enum Body<'a> {
     Many(Vec<WireRequest<'a>>),
 }
 
-/// A request by the rules of a domain or with an inline limit, or a receipt.
+/// A request (decided by the rules of a domain or by an inline limit), or a receipt.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object with `domain` and `attributes`, or with `key` and `limit`")]
 pub struct WireRequest<'a> {
@@ -27,7 +27,7 @@ pub struct WireRequest<'a> {
     /// The attributes of the request.
     #[serde(borrow, default)]
     pub attributes: Option<Attributes<'a>>,
-    /// Its cost; the rules decide unless given.
+    /// The cost. Default: set by each rule.
     #[serde(default, deserialize_with = "deserialize_whole")]
     pub cost: Option<u64>,
     /// The key that an inline limit counts.
@@ -39,13 +39,13 @@ pub struct WireRequest<'a> {
     /// The burst size.
     #[serde(default, deserialize_with = "deserialize_whole")]
     pub burst: Option<u64>,
-    /// The algorithm; `token_bucket` unless given.
+    /// The algorithm. Default: `token_bucket`.
     #[serde(borrow, default)]
     pub algorithm: Option<Text<'a>>,
-    /// In an acquire, the longest wait.
+    /// Maximum wait of an acquire.
     #[serde(default, deserialize_with = "deserialize_whole")]
     pub wait_ms: Option<u64>,
-    /// In a check, whether to return a receipt; in a refund, the receipt.
+    /// For a decision, whether to return a receipt. For a settlement, the receipt.
     #[serde(borrow, default)]
     pub receipt: Option<ReceiptField<'a>>,
 }
@@ -54,19 +54,18 @@ pub struct WireRequest<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(untagged, expecting = "true, false, or a receipt")]
 pub enum ReceiptField<'a> {
-    /// Whether to return one.
+    /// Whether to return a receipt.
     Wanted(bool),
-    /// A receipt.
+    /// A receipt to settle.
     Given(#[serde(borrow)] Text<'a>),
 }
 
-/// A string, borrowed from the body if nothing in it is escaped.
+/// A string, borrowed from the body if it contains no escapes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
-/// Names and values in order. A value is a string, an integer or a boolean, or a list of them, which stands for several
-/// values of the name.
+/// Names and values in order. A value is a string, an integer or a boolean. A list means several values of the name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a>(pub Vec<(Text<'a>, Text<'a>)>);
 
@@ -74,7 +73,7 @@ impl<'a> Body<'a> {
     /// Parses a body.
     ///
     /// # Errors
-    /// When it is not JSON or has another form; the error has its line and column.
+    /// When the body is not valid JSON or not a [`Body`]. The error has the line and column.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }
@@ -84,28 +83,28 @@ impl<'a> Body<'a> {
 #[derive(Debug)]
 pub struct ListReader<'a> {
     rest: &'a [u8],
-    /// Whether an item was read, so that a comma or the end follows.
+    /// Whether an item was read. Then a comma or the end must follow.
     begun: bool,
 }
 
-/// What a [`ListReader`] has read.
+/// Result of [`ListReader::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadList {
-    /// Items; others may follow.
+    /// More items may follow.
     More,
-    /// All items.
+    /// The list is complete.
     End,
-    /// Something that [`Body::parse`] refuses.
+    /// The list is invalid. [`Body::parse`] returns the error.
     Wrong,
 }
 
 impl<'a> ListReader<'a> {
-    /// Returns a reader of a body that is a list; `None` if it is something else.
+    /// Creates a reader; `None` if the body is not a list.
     pub fn new(body: &'a [u8]) -> Option<Self> {
         Some(Self { rest: skip_space(body).strip_prefix(b"[")?, begun: false })
     }
 
-    /// Reads at most `count` items more.
+    /// Reads up to `count` more items.
     pub fn read(&mut self, items: &mut Vec<WireRequest<'a>>, count: usize) -> ReadList {
         for _ in 0..count {
             self.rest = skip_space(self.rest);
@@ -127,7 +126,7 @@ impl<'a> ListReader<'a> {
     }
 }
 
-/// Returns what follows the white space of JSON.
+/// Skips leading JSON white space.
 fn skip_space(bytes: &[u8]) -> &[u8] {
     let space = bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count();
     &bytes[space..]
@@ -343,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn list_in_parts_is_the_list_as_a_whole() {
+    fn list_parsed_in_parts_equals_the_list_parsed_whole() {
         for json in [
             "[]",
             " [ ] ",

@@ -1,4 +1,4 @@
-//! The calls about live data: `GET /v1/live`, `/v1/history` and `/v1/rules`.
+//! Live-data endpoints: `GET /v1/live`, `/v1/history` and `/v1/rules`.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -26,15 +26,15 @@ const LIVE: &str = "/v1/live";
 const HISTORY: &str = "/v1/history";
 const RULES: &str = "/v1/rules";
 
-/// Returns whether a path is one of live data.
+/// Returns whether a path is a live-data endpoint.
 pub(crate) fn owns(path: &str) -> bool {
     matches!(path, LIVE | HISTORY | RULES)
 }
 
-/// Answers a call about live data, of a caller who may read.
+/// Answers a live-data request. The caller must already be authenticated.
 ///
 /// # Errors
-/// When the method or a parameter is wrong, or there are too many viewers or requests.
+/// When the method or a parameter is invalid, or there are too many viewers or requests.
 pub(crate) async fn answer<S: Store + 'static>(
     app: &Arc<App<S>>,
     head: &Parts,
@@ -62,7 +62,7 @@ pub(crate) async fn answer<S: Store + 'static>(
                     return Err(Problem::bad_request("`rule` needs `domain`: ids are unique within a domain"));
                 }
             };
-            respond_aside(app, async move |app| history_json(&app, rule)).await
+            respond_in_background(app, async move |app| history_json(&app, rule)).await
         }
         _ => {
             let names = ["q", "domain", "rule", "state", "after", "limit"];
@@ -71,14 +71,15 @@ pub(crate) async fn answer<S: Store + 'static>(
             let after = parse_number("after", after, 0, 0..=usize::MAX)?;
             let limit = parse_number("limit", limit, DEFAULT_RULES, 1..=MAX_RULES)?;
             let filter = RuleFilter::new(&search.unwrap_or_default(), domain, id, is_shadow);
-            respond_aside(app, async move |app| to_json(&rules::page(&app.engine, &filter, after, limit).await)).await
+            respond_in_background(app, async move |app| to_json(&rules::page(&app.engine, &filter, after, limit).await))
+                .await
         }
     }
 }
 
-/// Responds with JSON that is made on the background thread, if there is one: a thread that decides is not delayed. What
-/// waits for that thread is bounded, and a request that is abandoned is no longer worked on.
-async fn respond_aside<S: Store + 'static, F: Future<Output = Vec<u8>> + Send + 'static>(
+/// Produces a JSON response on the background thread, if there is one, so that worker threads are not delayed. At most
+/// [`MAX_READS`] requests run or wait there, and an abandoned request is aborted.
+async fn respond_in_background<S: Store + 'static, F: Future<Output = Vec<u8>> + Send + 'static>(
     app: &Arc<App<S>>,
     make: impl FnOnce(Arc<App<S>>) -> F,
 ) -> Result<HttpResponse, Problem> {
@@ -87,14 +88,14 @@ async fn respond_aside<S: Store + 'static, F: Future<Output = Vec<u8>> + Send + 
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many requests for live data", detail));
     };
     let made = make(app.clone());
-    // The permit is held until the task has ended, which may be after the request was abandoned.
+    // The permit is held until the task ends, even if the request was abandoned before.
     let made = async move {
         let _permit = permit;
         made.await
     };
     let body = match app.live.background.get() {
         Some(background) => {
-            // A set aborts its tasks when it is dropped.
+            // Dropping the set aborts its tasks.
             let mut tasks = JoinSet::new();
             tasks.spawn_on(made, background);
             let stopping = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Stopping", "the server is stopping");
@@ -135,7 +136,7 @@ fn history_json<S: Store>(app: &App<S>, rule: Option<(String, String)>) -> Vec<u
     }
 }
 
-/// Parses the parameter `state`; returns whether shadow rules are wanted.
+/// Parses the parameter `state`. Returns true for shadow rules, false for enforced rules.
 fn parse_state(state: &str) -> Result<bool, Problem> {
     match state {
         "enforced" => Ok(false),
@@ -147,7 +148,7 @@ fn parse_state(state: &str) -> Result<bool, Problem> {
     }
 }
 
-/// Returns the values of query parameters, each at most once.
+/// Parses query parameters. Each name may occur at most once.
 fn query_parameters<const N: usize>(query: &str, names: [&str; N]) -> Result<[Option<String>; N], Problem> {
     let mut values = [const { None }; N];
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
@@ -194,10 +195,10 @@ mod tests {
     use tollgate_engine::{Engine, MemoryStore};
 
     #[tokio::test]
-    async fn requests_are_bounded_and_abandoned_ones_end() {
+    async fn requests_are_bounded_and_abandoned_requests_are_aborted() {
         let app = Arc::new(App::new(Engine::new(MemoryStore::new(10).unwrap()).unwrap(), None));
         app.live.set_background(Handle::current());
-        let read = || Box::pin(respond_aside(&app, |_| std::future::pending()));
+        let read = || Box::pin(respond_in_background(&app, |_| std::future::pending()));
         let mut waiting: Vec<_> = (0..MAX_READS).map(|_| read()).collect();
         std::future::poll_fn(|context| {
             assert!(waiting.iter_mut().all(|request| request.as_mut().poll(context).is_pending()));

@@ -1,4 +1,5 @@
-//! Rates by second and by ten seconds, in rings of fixed size: of all decisions, and of the busiest rules.
+//! The history of rates per second and per ten seconds, for all decisions and for the busiest rules. The points are in
+//! ring buffers of fixed size.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -9,39 +10,39 @@ use tollgate_engine::RuleCounts;
 
 use crate::observe::histogram::HistogramCounts;
 
-/// The seconds that are kept one by one.
+/// Number of one-second points: 15 minutes.
 pub const SECONDS: usize = 900;
 
-/// The intervals of ten seconds that are kept: an hour.
+/// Number of ten-second points: one hour.
 pub const TENS: usize = 360;
 
 /// Maximum number of rules with a history.
 pub const MAX_RULES: usize = 64;
 
-/// Maximum number of rules among which the busiest are chosen; later ones have no history.
+/// Maximum number of rules from which the busiest are selected. Rules after the first 100 000 get no history.
 const MAX_CANDIDATES: usize = 100_000;
 
-/// The memory of all rings, with the counts by which the busiest rules are chosen.
+/// Memory of all ring buffers and of the candidates' decision counts, in bytes.
 const MEMORY: usize = (SECONDS + TENS) * (size_of::<OverallPoint>() + MAX_RULES * size_of::<RulePoint>())
     + MAX_CANDIDATES * size_of::<u64>();
 const _: () = assert!(MEMORY < 4_000_000, "the history is kept in less than 4 MB");
 
-/// Rates of all decisions in one interval, per second.
+/// Rates per second of all decisions in one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OverallPoint {
     pub(super) admitted: u32,
     pub(super) refused: u32,
-    /// Exceeded a limit and passed: while observing, or by one of the shadow rules with a history.
+    /// Requests above a limit that were admitted in observe mode or by a tracked shadow rule.
     pub(super) shadow: u32,
-    /// Decided without the store.
+    /// Requests decided without the store.
     pub(super) fallback: u32,
-    /// The mean time of a decision, in nanoseconds.
+    /// Mean decision time in nanoseconds.
     pub(super) mean_ns: u32,
-    /// An upper bound of the time of 99 % of the decisions, in nanoseconds.
+    /// Upper bound of the 99th percentile of decision times, in nanoseconds.
     pub(super) p99_ns: u32,
 }
 
-/// Rates of one rule in one interval, per second.
+/// Rates per second of one rule in one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RulePoint {
     pub(super) admitted: u32,
@@ -49,7 +50,7 @@ pub(super) struct RulePoint {
     pub(super) shadow: u32,
 }
 
-/// All counters at one instant.
+/// The values of all counters at one instant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Totals {
     pub(super) admitted: u64,
@@ -67,17 +68,17 @@ pub(super) struct RuleReading<'a> {
     pub(super) counts: RuleCounts,
 }
 
-/// The rules in force, read one by one, because most of ten thousand rules are not read every second.
+/// Reads single rules in force. Most of 10 000 rules need not be read every second.
 pub(super) struct RuleReader<'a> {
-    /// The version of the rule set; rules keep their numbers while it is unchanged.
+    /// The version of the rule set. Rule numbers are stable while it is unchanged.
     pub(super) version: u64,
-    /// How many rules there are.
+    /// The number of rules.
     pub(super) count: usize,
-    /// Reads the rule with this number.
+    /// Reads a rule by its number, from 0 to `count - 1`.
     pub(super) read: &'a dyn Fn(usize) -> RuleReading<'a>,
 }
 
-/// The points of one subject, oldest first.
+/// The points of a rule or of all decisions, oldest first.
 #[derive(Debug)]
 struct Series<P> {
     seconds: VecDeque<P>,
@@ -89,7 +90,7 @@ impl<P: Copy> Series<P> {
         Self { seconds: VecDeque::with_capacity(SECONDS), tens: VecDeque::with_capacity(TENS) }
     }
 
-    /// Adds a point for each of `times` intervals.
+    /// Adds `times` copies of a point, and drops the oldest points beyond `max`.
     fn push(ring: &mut VecDeque<P>, max: usize, point: P, times: usize) {
         for _ in 0..times.min(max) {
             if ring.len() == max {
@@ -105,11 +106,11 @@ impl<P: Copy> Series<P> {
 struct TrackedRule {
     domain: Box<str>,
     id: Box<str>,
-    /// The number of the rule in the rule set.
+    /// The rule number in the rule set.
     number: usize,
     last: RuleCounts,
     last_ten: RuleCounts,
-    /// The decisions of the rule between the last two selections.
+    /// Decision count between the last two selections.
     activity: u64,
     series: Series<RulePoint>,
 }
@@ -117,16 +118,17 @@ struct TrackedRule {
 /// The rates of the last hour.
 #[derive(Debug)]
 pub struct LiveHistory {
-    /// The last reading and its time, and those at the end of the last ten seconds.
+    /// The last sample and its time.
     last: Option<(Time<Mono>, Totals)>,
+    /// The sample at the end of the last ten-second interval.
     last_ten: Option<(Time<Mono>, Totals)>,
-    /// The seconds since the last end of ten seconds.
+    /// Seconds since the end of the last ten-second interval.
     seconds_of_ten: usize,
     overall: Series<OverallPoint>,
     rules: Vec<TrackedRule>,
-    /// The version of the rule set that the rule numbers belong to.
+    /// The rule-set version that the rule numbers belong to.
     version: Option<u64>,
-    /// The decisions of each rule at the last selection, by its number.
+    /// Decision count of each rule at the last selection, by rule number.
     candidates: Vec<u64>,
 }
 
@@ -145,7 +147,7 @@ impl Default for LiveHistory {
 }
 
 impl LiveHistory {
-    /// Adds what was counted since the last call. Rates are per second of the time that has passed, so a late call is exact too.
+    /// Adds a sample. Rates are computed from the elapsed time, so they are exact even after a late call.
     pub(super) fn add(&mut self, now: Time<Mono>, totals: Totals, rules: &RuleReader<'_>) {
         let replaced = self.version != Some(rules.version);
         if replaced {
@@ -157,7 +159,7 @@ impl LiveHistory {
             return;
         };
         let elapsed = now.since(before);
-        // After a pause of the process the missed seconds have the mean rate.
+        // After a pause of the process, the missed seconds get the mean rate.
         let seconds = usize::try_from((elapsed.as_nanos() + HALF_SECOND) / SECOND).unwrap_or(SECONDS).max(1);
         self.seconds_of_ten += seconds;
         let (tens, (began, at_start)) = (self.seconds_of_ten / 10, self.last_ten.unwrap_or((before, last)));
@@ -187,7 +189,7 @@ impl LiveHistory {
         }
     }
 
-    /// Finds the tracked rules in a new rule set, and drops those that it does not contain.
+    /// Finds the tracked rules in a new rule set, and drops rules that no longer exist.
     fn follow_rules(&mut self, rules: &RuleReader<'_>) {
         self.version = Some(rules.version);
         let names: HashMap<(Box<str>, Box<str>), usize> =
@@ -209,8 +211,8 @@ impl LiveHistory {
         });
     }
 
-    /// Tracks the rules that have decided most since the last selection. A tracked rule is replaced by one with twice
-    /// its decisions.
+    /// Selects the rules with the most decisions since the last selection. To avoid churn, a tracked rule is replaced
+    /// only by a rule with more than twice its decisions.
     fn select_tracked(&mut self, rules: &RuleReader<'_>) {
         let tracked: HashMap<usize, usize> =
             self.rules.iter().enumerate().map(|(at, rule)| (rule.number, at)).collect();
@@ -242,12 +244,12 @@ impl LiveHistory {
         }
     }
 
-    /// Returns the last point of all decisions.
+    /// Returns the latest one-second point of all decisions.
     pub(super) fn last(&self) -> OverallPoint {
         self.overall.seconds.back().copied().unwrap_or_default()
     }
 
-    /// Returns the last points of the rules that decided anything in the last second.
+    /// Returns the latest one-second points of the tracked rules with a rate above zero.
     pub(super) fn last_of_rules(&self) -> impl Iterator<Item = (&str, &str, RulePoint)> {
         let last = |rule: &TrackedRule| rule.series.seconds.back().copied().unwrap_or_default();
         self.rules
@@ -256,7 +258,7 @@ impl LiveHistory {
             .filter(|(.., point)| *point != RulePoint::default())
     }
 
-    /// Returns the history of all decisions, and of the last ten minutes of the rules.
+    /// Returns the history of all decisions, and the last ten minutes of each tracked rule.
     pub(super) fn page<T>(&self, at_ms: i64, status: T) -> HistoryPage<T> {
         let rules = self.rules.iter().map(|rule| RuleHistory {
             domain: rule.domain.to_string(),
@@ -272,7 +274,7 @@ impl LiveHistory {
         }
     }
 
-    /// Returns the history of a rule; an empty one if none is kept.
+    /// Returns the history of a rule; empty if the rule is not tracked.
     pub(super) fn page_of(&self, domain: &str, id: &str, at_ms: i64) -> RuleHistoryPage {
         let rule = self.rules.iter().find(|rule| &*rule.domain == domain && &*rule.id == id);
         let none = VecDeque::new();
@@ -289,7 +291,7 @@ impl LiveHistory {
 const SECOND: u64 = 1_000_000_000;
 const HALF_SECOND: u64 = SECOND / 2;
 
-/// The points of each rule in the page of all rules: ten minutes.
+/// Number of ten-second points per rule on the page of all rules: ten minutes.
 const SPARKLINE: usize = 60;
 
 impl TrackedRule {
@@ -336,22 +338,22 @@ fn rule_point(before: &RuleCounts, now: &RuleCounts, elapsed: Nanos) -> RulePoin
     }
 }
 
-/// The history as `GET /v1/history` returns it.
+/// The response of `GET /v1/history`.
 #[derive(Debug, Serialize)]
 pub(super) struct HistoryPage<T> {
     at_ms: i64,
-    /// The state of the server, as in the events.
+    /// The current state of the server, as in events.
     status: T,
     seconds: OverallColumns,
     tens: OverallColumns,
     rules: Vec<RuleHistory>,
 }
 
-/// The history of one rule.
+/// The response of `GET /v1/history` for one rule.
 #[derive(Debug, Serialize)]
 pub(super) struct RuleHistoryPage {
     at_ms: i64,
-    /// Whether a history of the rule is kept: whether it is among the busiest in force.
+    /// Whether the rule is tracked, that is, among the busiest rules in force.
     kept: bool,
     seconds: RuleColumns,
     tens: RuleColumns,

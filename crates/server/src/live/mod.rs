@@ -1,7 +1,8 @@
-//! Live data for viewers: rates once a second, their history, and the rules in force.
+//! Live data: rates once a second, their history, and the rules in force.
 //!
-//! Once a second a task on the background thread reads the counters that decisions write anyway ([`sample()`]), adds the rates to
-//! the [`LiveHistory`] and publishes one event, which all viewers share (`stream.rs`). A decision pays nothing for this.
+//! Once a second, a task on the background thread ([`sample()`]) reads the metrics counters, adds the rates to the
+//! [`LiveHistory`], and publishes one event to all viewers (`stream.rs`). Decisions update the metrics counters anyway,
+//! so live data costs them nothing.
 
 mod answer;
 mod history;
@@ -20,23 +21,23 @@ pub use history::{LiveHistory, MAX_RULES, SECONDS, TENS};
 pub(crate) use rules::RulesInForcePage;
 pub use sample::sample;
 
-/// Maximum number of viewers of live data at a time.
+/// Maximum number of concurrent viewers of live data.
 pub const MAX_VIEWERS: usize = 64;
 
-/// Maximum number of requests for the history or the rules at a time.
+/// Maximum number of concurrent requests for the history or the rules.
 pub const MAX_READS: usize = 64;
 
-/// The history, and the events that viewers read.
+/// The history of rates, and the event stream of viewers.
 #[derive(Debug)]
 pub struct Live {
-    /// Locked once a second by the sampler, and by readers of the history; never by a decision.
+    /// Locked once a second by the sampler, and by readers of the history. Never locked by a decision.
     history: Mutex<LiveHistory>,
-    /// The last event as it is sent.
+    /// The last event, already encoded.
     events: watch::Sender<Bytes>,
     viewers: Arc<Semaphore>,
-    /// Has a permit for each request for the history or the rules.
+    /// One permit per request for the history or the rules.
     reads: Arc<Semaphore>,
-    /// The thread that reads the history and the rules for viewers.
+    /// The background thread that serves the history and the rules.
     background: OnceLock<Handle>,
 }
 
@@ -53,9 +54,9 @@ impl Default for Live {
 }
 
 impl Live {
-    /// Reads the history and the rules on this thread from now on, instead of on the threads that decide.
+    /// Sets the background thread that serves the history and the rules. Without it, worker threads serve them.
     pub fn set_background(&self, background: Handle) {
-        // A second call would name the same thread.
+        // An error is ignored: a second call would set the same thread.
         let _ = self.background.set(background);
     }
 

@@ -1,25 +1,25 @@
-//! The rules in force on this server, with their counts: `GET /v1/rules`.
+//! `GET /v1/rules`: the rules in force on this server, with their counts.
 
 use serde::Serialize;
 use tollgate_engine::rules::{Effect, Rule};
 use tollgate_engine::{ActiveRule, Engine, Store};
 use utoipa::ToSchema;
 
-/// Maximum number of rules of a page, unless the reader asks for fewer.
+/// Maximum page size, in rules.
 pub(super) const MAX_RULES: usize = 1_000;
 
-/// The rules of a page by default.
+/// Default page size, in rules.
 pub(super) const DEFAULT_RULES: usize = 100;
 
-/// A part of the rules in force.
+/// One page of the rules in force.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RulesInForcePage {
     /// The rules, in the order in which they are evaluated.
     #[schema(inline)]
     items: Vec<RuleInForce>,
-    /// How many rules match the parameters.
+    /// The number of rules that match the parameters.
     total: usize,
-    /// The `after` of the next page; none at the end.
+    /// The value of `after` for the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<usize>,
 }
@@ -27,36 +27,36 @@ pub(crate) struct RulesInForcePage {
 /// A rule in force.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RuleInForce {
-    /// Its domain.
+    /// The domain of the rule.
     domain: String,
-    /// Its id within the domain.
+    /// The id of the rule, unique within the domain.
     id: String,
-    /// Whether it reports and never refuses.
+    /// Whether this is a shadow rule, which reports and never refuses.
     shadow: bool,
-    /// Its limits as written; `unlimited`, `allow` or `deny` if it has none.
+    /// The limits as written; `unlimited`, `allow` or `deny` if the rule has none.
     limits: Vec<String>,
-    /// The attributes that it counts by.
+    /// The attributes that the rule counts by.
     per: Vec<String>,
-    /// How many overrides are in force.
+    /// The number of overrides in force.
     overrides: usize,
-    /// Matching requests within its limits, since the server started.
+    /// The number of matching requests within the limits, since the server started.
     allowed: u64,
-    /// Matching requests above its limits.
+    /// The number of matching requests above the limits.
     refused: u64,
-    /// Requests above its limits that passed because it is a shadow rule.
+    /// The number of requests above the limits that were admitted because this is a shadow rule.
     shadow_refused: u64,
-    /// Requests decided without the store.
+    /// The number of requests decided without the store.
     fallback: u64,
 }
 
-/// Which rules are listed.
+/// Selects the rules to list.
 #[derive(Debug)]
 pub(super) struct RuleFilter {
-    /// In lower case; the domain, id, limits or `per` contain all of them.
+    /// Search words in lower case. Each must occur in the domain, id, limits or `per` of the rule.
     words: Vec<String>,
     domain: Option<String>,
     id: Option<String>,
-    /// Only shadow rules, or only enforced ones.
+    /// `Some(true)`: only shadow rules. `Some(false)`: only enforced rules.
     is_shadow: Option<bool>,
 }
 
@@ -73,10 +73,10 @@ impl RuleFilter {
     }
 }
 
-/// The number of rules searched before the thread does other work.
+/// Number of rules to search before yielding to other tasks.
 const PART: usize = 256;
 
-/// Returns the rules that match a filter, from the match with the number `after` on.
+/// Returns a page of the rules that match a filter: up to `limit` matches after the first `after` matches.
 pub(super) async fn page<S: Store>(
     engine: &Engine<S>,
     filter: &RuleFilter,
@@ -85,7 +85,7 @@ pub(super) async fn page<S: Store>(
 ) -> RulesInForcePage {
     let (set, written) = engine.rules_as_written();
     let (mut items, mut total) = (Vec::new(), 0);
-    // Both are in the order of the rule files.
+    // `active` and `written` have the same order.
     let mut active = set.rules();
     for domain in written.domains() {
         for part in domain.rules().chunks(PART) {

@@ -1,4 +1,4 @@
-//! Reads the counters once a second.
+//! Samples the counters once a second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tollgate_engine::Store;
 use super::history::{RuleReader, RuleReading, Totals};
 use crate::app::App;
 
-/// Reads the counters once a second, for as long as the server runs.
+/// Samples the counters once a second. Never returns.
 pub async fn sample<S: Store + 'static>(app: Arc<App<S>>) {
     let mut every_second = interval(Duration::from_secs(1));
     every_second.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -67,7 +67,7 @@ fn read_counters<S: Store>(app: &App<S>) {
     app.live.events.send_replace(format!("data: {json}\n\n").into());
 }
 
-/// What viewers receive once a second.
+/// The event that viewers receive once a second.
 #[derive(Serialize)]
 struct Event<'a> {
     at_ms: i64,
@@ -79,7 +79,7 @@ struct Event<'a> {
     p99_ns: u32,
     #[serde(flatten)]
     status: LiveStatus,
-    /// The rules with a history that decided anything in the last second.
+    /// The tracked rules with decisions in the last second.
     rules: Vec<RuleEvent<'a>>,
 }
 
@@ -92,19 +92,20 @@ struct RuleEvent<'a> {
     shadow: u32,
 }
 
-/// The state of the server.
+/// The current state of the server, part of every event.
 #[derive(Debug, Serialize)]
 pub(super) struct LiveStatus {
     /// `enforce` or `observe`.
     mode: &'static str,
     /// Whether the store answers.
     store_up: bool,
-    /// Whether a rules service is followed and cannot be reached.
+    /// Whether this server's rules service is unreachable.
     rules_stale: bool,
     connections: usize,
     waiting: usize,
-    /// How many rules are in force, and how often they were replaced.
+    /// The number of rules in force.
     rule_count: usize,
+    /// The number of times that the rule set was replaced.
     rules_version: u64,
 }
 

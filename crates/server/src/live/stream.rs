@@ -1,4 +1,4 @@
-//! The stream of events of one viewer (server-sent events).
+//! The event stream of one viewer (server-sent events).
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -14,7 +14,7 @@ use tollgate_engine::Store;
 use crate::app::App;
 use crate::console::session::Credentials;
 
-/// One viewer.
+/// A connected viewer.
 struct Viewer<S> {
     app: Arc<App<S>>,
     credentials: Credentials,
@@ -24,13 +24,13 @@ struct Viewer<S> {
 
 type NextEvent<S> = Pin<Box<dyn Future<Output = Option<(Bytes, Viewer<S>)>> + Send>>;
 
-/// The body of `GET /v1/live`. It ends when the server stops, or when the viewer's session or token is not valid any more.
+/// The body of `GET /v1/live`. It ends when the server stops, or when the viewer's session or token becomes invalid.
 pub(super) struct EventStream<S> {
     next: Option<NextEvent<S>>,
 }
 
 impl<S: Store + 'static> EventStream<S> {
-    /// Starts a stream; the permit counts it as a viewer until it ends.
+    /// Starts a stream. It holds the viewer permit until it ends.
     pub(super) fn new(app: Arc<App<S>>, credentials: Credentials, permit: OwnedSemaphorePermit) -> Self {
         let events = app.live.events.subscribe();
         Self { next: Some(Box::pin(next_event(Viewer { app, credentials, events, _permit: permit }))) }
@@ -38,7 +38,7 @@ impl<S: Store + 'static> EventStream<S> {
 }
 
 async fn next_event<S: Store>(mut viewer: Viewer<S>) -> Option<(Bytes, Viewer<S>)> {
-    // The sender lives as long as the app.
+    // The viewer keeps the app, and so the sender, alive.
     viewer.events.changed().await.ok()?;
     if viewer.app.connections.is_stopping() || !viewer.credentials.are_valid(&viewer.app) {
         return None;

@@ -13,13 +13,13 @@ use super::protocol::Protocol;
 use super::shutdown::{ConnectionGuard, Connections};
 use super::workers::Workers;
 
-/// A connection as it is passed to a worker.
+/// The data passed to a worker with each connection.
 pub type NewConnection = (Protocol, ConnectionGuard);
 
-/// The time between two lines in the log about refused connections.
+/// Minimum interval between log lines about refused connections.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// How long to wait after accept failed.
+/// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A socket that accepts connections.
@@ -34,23 +34,23 @@ impl Listener for TcpListener {
     }
 }
 
-/// Accepts the connections of one listener. Beyond the maximum of the protocol, or when the process may not open more files, a
-/// connection gets one reply and is closed.
+/// Accepts the connections of one listener. Above the connection limit, or when the process is out of file descriptors,
+/// a connection gets one reply and is closed.
 #[derive(Debug)]
 pub struct Acceptor<'w> {
     protocol: Protocol,
     connections: Arc<Connections>,
     max: usize,
     workers: &'w Workers<NewConnection>,
-    /// A descriptor to close when the process has too many, so that one more connection can be accepted and answered.
+    /// A spare descriptor. When the process is out of descriptors, it is closed to accept and refuse one connection.
     spare: Option<File>,
-    /// How many connections were refused since the last line in the log.
+    /// Connections refused since the last log line.
     refused: u64,
     next_line: Instant,
 }
 
 impl<'w> Acceptor<'w> {
-    /// Returns an acceptor of at most `max` connections.
+    /// Creates an acceptor that allows at most `max` open connections.
     pub fn new(
         protocol: Protocol,
         connections: Arc<Connections>,
@@ -87,10 +87,10 @@ impl<'w> Acceptor<'w> {
         }
     }
 
-    /// Accepts a connection in place of the spare descriptor, and refuses it.
+    /// Closes the spare descriptor to accept one connection, and refuses it.
     async fn refuse_with_spare(&mut self, listener: &impl Listener) -> io::Result<()> {
         drop(self.spare.take());
-        // Without waiting: accepting fails for want of descriptors even if no client waits, and the spare one must not be missing then.
+        // No waiting: accept also fails when no client is pending, and the spare descriptor must be reopened soon.
         let accepted = timeout(Duration::ZERO, listener.accept_stream()).await;
         let outcome = match accepted {
             Ok(Ok(stream)) => {
@@ -104,19 +104,19 @@ impl<'w> Acceptor<'w> {
         outcome
     }
 
-    /// Answers a connection beyond a limit. Best effort: the server does not wait for the client.
+    /// Sends the refusal reply and closes the connection. Best effort: the server does not wait for the client.
     fn refuse(&mut self, stream: TcpStream, limit: &'static str) {
-        // The socket does not block, and the event loop does not know yet whether it is writable.
+        // Written directly to the non-blocking socket, because the event loop does not know its readiness yet.
         if let Ok(mut stream) = stream.into_std() {
             let _ = stream.write(self.protocol.too_many_connections());
-            // Closing a socket with unread input would discard the answer.
+            // Closing a socket with unread input resets the connection, and the client would not see the reply.
             let _ = stream.read(&mut [0; 4096]);
         }
         self.refused += 1;
         self.log(limit, None);
     }
 
-    /// Logs that connections are not served, at most once a minute.
+    /// Logs refused connections, at most once per [`LOG_EVERY`].
     fn log(&mut self, limit: &'static str, error: Option<&io::Error>) {
         if self.next_line > Instant::now() {
             return;
@@ -131,12 +131,12 @@ impl<'w> Acceptor<'w> {
     }
 }
 
-/// Opens a descriptor that is not used otherwise.
+/// Opens the spare descriptor.
 fn open_spare() -> Option<File> {
     File::open("/dev/null").ok()
 }
 
-/// Returns whether the process or the machine has too many open files.
+/// Returns whether the process or the machine is out of file descriptors.
 fn is_out_of_files(error: &io::Error) -> bool {
     let codes = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(rustix::io::Errno::raw_os_error);
     error.raw_os_error().is_some_and(|code| codes.contains(&code))

@@ -1,5 +1,5 @@
-//! A thread with its own event loop for work that must not delay decisions: the database, the API for rules, and
-//! polling a rules service.
+//! A background thread with its own event loop, for work that must not delay decisions: database access, the rules API,
+//! and polling a rules service.
 
 use std::future::Future;
 use std::io;
@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// The thread.
+/// A low-priority thread with its own event loop.
 #[derive(Debug)]
 pub struct BackgroundThread {
     handle: Handle,
@@ -17,7 +17,7 @@ pub struct BackgroundThread {
 }
 
 impl BackgroundThread {
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
     /// When the thread or its event loop cannot be created.
@@ -37,20 +37,20 @@ impl BackgroundThread {
         Ok(Self { handle, stop, thread })
     }
 
-    /// Returns a handle to spawn tasks there.
+    /// Returns a handle to spawn tasks on the thread.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Runs a task there and returns its result.
+    /// Runs a task on the thread and returns its result.
     ///
     /// # Errors
-    /// When it panics, or the thread has ended.
+    /// When the task panics, or the thread has ended.
     pub async fn run<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> anyhow::Result<T> {
         Ok(self.handle.spawn(task).await?)
     }
 
-    /// Stops the thread and every task on it.
+    /// Stops the thread and all its tasks.
     pub fn stop(self) {
         // The thread may have ended already.
         let _ = self.stop.send(());
@@ -60,12 +60,13 @@ impl BackgroundThread {
     }
 }
 
-/// The nice value of these threads, from 0 to 19. With a lower one, compiling ten thousand rules slows down decisions; with a
-/// higher one, a machine without idle time would never get new rules.
+/// Nice value of background threads. With a lower value, compiling 10 000 rules slows down decisions. With a higher
+/// value, a fully loaded machine would never compile new rules.
 const NICE: i32 = 10;
 
-/// Lowers the priority below that of the threads that decide.
+/// Lowers the priority of the current thread below the worker threads.
 pub(super) fn lower_priority() {
-    // It affects this thread only, and a failure is harmless. Not `nice`, which adds to the value that a thread inherits.
+    // On Linux this affects only the current thread. A failure is harmless. Not `nice`, which is relative to the
+    // inherited value.
     let _ = rustix::process::setpriority_process(None, NICE);
 }

@@ -1,4 +1,4 @@
-//! The protocols: everything that the rest of the server needs to know about a front end.
+//! The protocols, with the properties of their front ends that the rest of the server needs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,7 @@ use super::tls::Tls;
 use crate::app::App;
 use crate::{http, resp, rls};
 
-/// Makes the kernel close connections whose client is gone: it sends the first probe after a minute
-/// without traffic.
+/// Enables TCP keepalive, so that the kernel closes connections whose client has disappeared.
 fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
@@ -22,26 +21,26 @@ fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)
 }
 
-/// The time without traffic after which a client is probed.
+/// Idle time before the first keepalive probe.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 
-/// The time between probes.
+/// Interval between keepalive probes.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The probes without a reply after which the connection is closed.
+/// Number of unanswered keepalive probes after which the connection is closed.
 pub const KEEPALIVE_PROBES: u32 = 4;
 
-/// The time within which a connection must send a valid token, if tokens are required.
+/// Timeout for sending a valid token, if tokens are required.
 pub const AUTH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The protocol of a connection, chosen by the port it came to.
+/// The protocol of a connection, determined by its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// HTTP/1.1.
     Http,
     /// The Redis protocol, version 2 or 3.
     Resp,
-    /// Forward-auth, on the port of HTTP.
+    /// Forward-auth, on the HTTP port.
     Forward,
     /// Envoy's rate-limit service: gRPC over HTTP/2.
     Rls,
@@ -51,7 +50,7 @@ impl Protocol {
     /// All protocols, in the order of their discriminants.
     pub const ALL: [Self; 4] = [Self::Http, Self::Resp, Self::Forward, Self::Rls];
 
-    /// Returns the name, as metrics label it.
+    /// Returns the name used as a metrics label.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
@@ -61,7 +60,7 @@ impl Protocol {
         }
     }
 
-    /// Returns the names offered in the TLS handshake (ALPN).
+    /// Returns the ALPN names for the TLS handshake.
     pub const fn alpn(self) -> &'static [&'static [u8]] {
         match self {
             Self::Http | Self::Forward => &[b"http/1.1"],
@@ -70,7 +69,7 @@ impl Protocol {
         }
     }
 
-    /// Returns the whole reply to a connection beyond the limit.
+    /// Returns the complete reply sent on a connection above the connection limit.
     pub const fn too_many_connections(self) -> &'static [u8] {
         match self {
             Self::Http | Self::Forward => http::TOO_MANY_CONNECTIONS,
@@ -87,8 +86,7 @@ impl Protocol {
         app: Arc<App<S>>,
         guard: ConnectionGuard,
     ) {
-        // Replies are small and clients wait for them, so the kernel must not delay one to combine
-        // it with the next.
+        // Replies are small and clients wait for them, so the kernel must not delay a reply to merge it with the next.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }

@@ -1,7 +1,7 @@
-//! The open connections, and graceful shutdown: each connection finishes the requests it has received, then closes.
+//! Open connections and graceful shutdown: each connection answers the requests it has received, then closes.
 //!
-//! An idle connection must notice that the server is stopping. A `select!` on every read would cost more than a decision, so
-//! each connection registers its waker here once, when it starts, and checks one flag whenever it is woken.
+//! An idle connection must notice shutdown. A `select!` on every read would cost more than a decision. Instead, each
+//! connection registers its waker once at its start, and checks a flag whenever it is woken.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -19,35 +19,35 @@ use super::protocol::Protocol;
 pub struct Connections {
     stopping: AtomicBool,
     next_id: AtomicU64,
-    /// Locked when a connection opens or closes and once at shutdown, never during a decision.
+    /// Locked when a connection opens, registers or closes and at shutdown, never during a decision.
     open: Mutex<Open>,
     closed: Notify,
-    /// Wakes tasks that are not connections.
+    /// Wakes other tasks that wait for shutdown.
     stopped: Notify,
 }
 
-/// The open connections by id, and their numbers.
+/// The open connections by id, and their counts.
 #[derive(Debug, Default)]
 struct Open {
     wakers: HashMap<u64, Option<Waker>>,
-    /// The number of connections by protocol, without those in reserved slots.
+    /// Connection count per protocol, without reserved slots.
     regular: [usize; Protocol::ALL.len()],
     reserved: usize,
 }
 
-/// The slot that a connection takes.
+/// The slot that a connection occupies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConnectionSlot {
-    /// A slot within the maximum of its protocol.
+    /// A slot within the limit of its protocol.
     Regular(Protocol),
-    /// One for health checks.
+    /// A slot for health checks.
     Reserved,
 }
 
-/// The number of HTTP connections above the maximum that are accepted for health checks.
+/// Number of HTTP connections above the limit that are accepted for health checks.
 pub const RESERVED: usize = 16;
 
-/// The registration of one connection; dropping it removes the connection from the count.
+/// The registration of one connection. Dropping it unregisters the connection.
 #[derive(Debug)]
 pub struct ConnectionGuard {
     connections: Arc<Connections>,
@@ -56,8 +56,8 @@ pub struct ConnectionGuard {
 }
 
 impl Connections {
-    /// Registers a connection, or returns `None` if `max` of its protocol are open. A few HTTP connections more are accepted, for
-    /// health checks.
+    /// Registers a connection. Returns `None` if `max` connections of its protocol are open; for HTTP, [`RESERVED`]
+    /// further connections are accepted for health checks.
     pub fn open(self: &Arc<Self>, protocol: Protocol, max: usize) -> Option<ConnectionGuard> {
         let mut open = self.lock();
         let slot = if open.regular[protocol as usize] < max {
@@ -69,7 +69,7 @@ impl Connections {
         } else {
             return None;
         };
-        // Relaxed: the id orders no other access, and the lock makes it unique.
+        // Relaxed: only uniqueness matters.
         let id = self.next_id.fetch_add(1, Ordering::Relaxed) + 1;
         open.wakers.insert(id, None);
         Some(ConnectionGuard { connections: self.clone(), id, slot })
@@ -83,8 +83,8 @@ impl Connections {
     /// Returns whether the server is stopping.
     #[inline]
     pub fn is_stopping(&self) -> bool {
-        // Acquire: pairs with the release in `stop`. A connection that registers later sees the flag because of the
-        // lock.
+        // Acquire: pairs with the release in `stop`. A connection that registers after `stop` has woken all wakers sees
+        // the flag through the lock.
         self.stopping.load(Ordering::Acquire)
     }
 
@@ -98,7 +98,7 @@ impl Connections {
     /// Waits until [`stop`](Self::stop) is called.
     pub async fn stopped(&self) {
         loop {
-            // Created before the flag is read, so that a notification between the two is not missed.
+            // Created before the flag is read, so that no notification is missed in between.
             let stopped = self.stopped.notified();
             if self.is_stopping() {
                 return;
@@ -129,7 +129,7 @@ impl ConnectionGuard {
         self.id
     }
 
-    /// Returns whether the connection is above the maximum and accepted only for health checks.
+    /// Returns whether the connection occupies a reserved slot, which serves only health checks.
     pub fn is_reserved(&self) -> bool {
         self.slot == ConnectionSlot::Reserved
     }
@@ -140,8 +140,8 @@ impl ConnectionGuard {
         self.connections.is_stopping()
     }
 
-    /// Registers the calling task to be woken when the server stops; the future is ready at once. A task keeps the same
-    /// waker while it exists, so one call per connection is enough.
+    /// Registers the calling task to be woken at shutdown. The future is ready at the first poll. A task keeps its
+    /// waker for its whole life, so one call per connection is enough.
     pub fn register(&self) -> impl Future<Output = ()> + '_ {
         struct Register<'a>(&'a ConnectionGuard);
         impl Future for Register<'_> {
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn connection_is_woken_by_shutdown_and_the_last_to_close_ends_the_wait() {
+    async fn shutdown_wakes_connections_and_waits_for_the_last_one() {
         let connections = Arc::new(Connections::default());
         let guard = connections.open(Protocol::Resp, 1).expect("there is room for one");
         assert!(connections.open(Protocol::Resp, 1).is_none(), "there is no room for two");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn protocols_have_budgets_of_their_own_and_health_checks_have_reserved_slots() {
+    fn each_protocol_has_its_own_limit_and_health_checks_have_reserved_slots() {
         let connections = Arc::new(Connections::default());
         let resp: Vec<_> = (0..3).map_while(|_| connections.open(Protocol::Resp, 2)).collect();
         let http: Vec<_> = (0..100).map_while(|_| connections.open(Protocol::Http, 2)).collect();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_connections_are_all_closed_at_once() {
+    async fn all_closed_resolves_without_connections() {
         Connections::default().all_closed().await;
     }
 }

@@ -1,4 +1,4 @@
-//! A client that sends part of a request and then nothing, for the tests of the front ends.
+//! A test client that sends part of a request and then stalls.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use tollgate_engine::{Engine, MemoryStore};
 use crate::app::App;
 use crate::net::shutdown::ConnectionGuard;
 
-/// Sends `sent` to a connection and then nothing. Returns what the server sends before it closes the connection, which
-/// it must do after `timeout` and not long after. The runtime's time must be paused.
+/// Sends `sent` and then stalls. Returns the server's reply, and asserts that the server closes the connection between
+/// `timeout` and twice that time. The runtime's clock must be paused.
 pub(crate) async fn closes_after<S, F>(timeout: Duration, sent: &str, serve: S) -> String
 where
     S: FnOnce(TcpStream, Arc<App<MemoryStore>>, ConnectionGuard) -> F,
@@ -29,6 +29,6 @@ where
     let mut received = Vec::new();
     client.read_to_end(&mut received).await.expect("an orderly end");
     let waited = start.elapsed();
-    assert!((timeout..timeout * 2).contains(&waited), "{sent}: hung up after {waited:?}");
+    assert!((timeout..timeout * 2).contains(&waited), "{sent}: closed after {waited:?}");
     String::from_utf8_lossy(&received).into_owned()
 }

@@ -1,4 +1,4 @@
-//! Streams, encrypted or not, for the front ends that read from sockets themselves.
+//! Plain and TLS streams for the front ends that read from sockets directly.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -11,19 +11,19 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
-/// A stream that can wait for input without a buffer to read it into. Thousands of idle connections wait like this.
+/// A stream that can wait for input without a read buffer, so that thousands of idle connections need no buffers.
 pub trait ReadReady: AsyncRead + AsyncWrite + Unpin {
-    /// Waits until there are bytes to read, the end of the stream or an error.
+    /// Waits until a read would return bytes, the end of the stream or an error.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Waits until the client closes. If there is unread input, the close is not noticed.
+    /// Waits until the client closes the connection. A close after unread input is not noticed.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Signals the end of the stream to the client, if the protocol needs that.
+    /// Sends an end-of-stream message (TLS `close_notify`), if the stream has one.
     fn poll_close_notify(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-/// Writes all bytes; once the socket buffer is full, the client must read within `limit`.
+/// Writes all bytes. If they do not fit into the socket buffer, the client must read the rest within `limit`.
 ///
 /// # Errors
 /// When the connection fails, or the client does not read in time.
@@ -32,7 +32,7 @@ pub async fn write<T: ReadReady>(stream: &mut T, bytes: &[u8], limit: Duration) 
         stream.write_all(bytes).await?;
         stream.flush().await
     });
-    // The socket buffer nearly always takes everything, and no timer is needed.
+    // Fast path without a timer: the socket buffer almost always accepts everything.
     match poll_fn(|cx| Poll::Ready(all.as_mut().poll(cx))).await {
         Poll::Ready(outcome) => outcome,
         Poll::Pending => timeout(limit, all).await?,
@@ -59,7 +59,8 @@ impl ReadReady for TcpStream {
     }
 }
 
-/// A TLS stream that implements [`ReadReady`] by reading one byte ahead: bytes on the socket may be half a TLS record.
+/// A TLS stream that implements [`ReadReady`] by reading one byte ahead. Socket readiness is not enough, because the
+/// socket may contain only part of a TLS record.
 #[derive(Debug)]
 pub struct TlsReadReady {
     stream: TlsStream<TcpStream>,
@@ -67,12 +68,12 @@ pub struct TlsReadReady {
 }
 
 impl TlsReadReady {
-    /// Wraps a stream that nothing was read from yet.
+    /// Wraps a TLS stream.
     pub fn new(stream: TlsStream<TcpStream>) -> Self {
         Self { stream, ahead: None }
     }
 
-    /// Reads a byte ahead and returns whether there is one.
+    /// Reads one byte ahead. Returns false at the end of the stream.
     fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.ahead.is_none() {
             let mut byte = [0];
@@ -108,7 +109,7 @@ impl AsyncRead for TlsReadReady {
         };
         self.ahead = None;
         buf.put_slice(&[byte]);
-        // One byte has been read; an error is returned by the next read.
+        // The byte counts as progress, so an error is left to the next read.
         let _ = Pin::new(&mut self.stream).poll_read(cx, buf);
         Poll::Ready(Ok(()))
     }

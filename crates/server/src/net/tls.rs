@@ -1,8 +1,8 @@
-//! TLS on the ports of every protocol.
+//! TLS for all protocols.
 //!
-//! Certificates are renewed every few weeks. The files are watched like rule files; when they change, new connections
-//! get the new certificate and open ones continue. Files that cannot be used are logged and ignored: the old
-//! certificate usually remains valid for some days.
+//! Certificates are renewed every few weeks. The files are watched like rule files. When they change, new connections
+//! use the new certificate, and open connections continue. Unusable files are logged and ignored: the old certificate
+//! usually remains valid for some days.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -33,19 +33,19 @@ pub struct TlsFiles {
     pub key: std::path::PathBuf,
 }
 
-/// The time limit of a handshake.
+/// Timeout of the TLS handshake.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The certificate of the server, and its files.
+/// The server's certificate, its files, and the TLS configurations.
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
     certificate: Arc<Certificate>,
-    /// By protocol.
+    /// One configuration per protocol; they differ in ALPN.
     configs: [Arc<ServerConfig>; Protocol::ALL.len()],
 }
 
-/// The certificate for new connections. Read once per connection and written when the files change.
+/// The certificate for new connections. Read once per connection, and replaced when the files change.
 #[derive(Debug)]
 struct Certificate(RwLock<Arc<CertifiedKey>>);
 
@@ -56,10 +56,10 @@ impl ResolvesServerCert for Certificate {
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Loads the certificate and its key.
     ///
     /// # Errors
-    /// When one of them cannot be read, has the wrong content, or they do not belong together.
+    /// When a file cannot be read or parsed, or the key does not belong to the certificate.
     pub fn new(files: TlsFiles) -> anyhow::Result<Self> {
         let provider = Arc::new(ring::default_provider());
         let certificate = Arc::new(Certificate(RwLock::new(Arc::new(read(&files, &provider)?))));
@@ -72,7 +72,7 @@ impl Tls {
         Ok(Self { files, certificate, configs })
     }
 
-    /// Runs the handshake; `None` if it fails, takes too long, or the server stops meanwhile.
+    /// Performs the handshake. Returns `None` if it fails, times out, or the server stops.
     pub async fn handshake(
         &self,
         stream: TcpStream,
@@ -91,18 +91,18 @@ impl Tls {
         };
         match outcome {
             Ok(Ok(stream)) => return Some(stream),
-            // Logged only for debugging: port scanners and clients with the wrong CA connect all the time.
+            // Debug level, because port scanners and clients without the CA cause these errors all the time.
             Ok(Err(error)) => tracing::debug!(%error, connection = guard.id(), "TLS handshake failed"),
             Err(_) => tracing::debug!(connection = guard.id(), "TLS handshake timed out"),
         }
         None
     }
 
-    /// Watches the files and uses the new certificate when they change; never returns.
+    /// Watches the files and loads the new certificate when they change. Never returns.
     pub async fn watch(self: Arc<Self>) {
         let watched = |path: &Path| {
             let mut file = WatchedFile::new(path.to_owned());
-            // The file was read a moment ago; this read remembers its metadata.
+            // `new` has already loaded the file. This read only records its metadata.
             let _ = file.read();
             file
         };
@@ -111,7 +111,7 @@ impl Tls {
         loop {
             looks.tick().await;
             let tls = self.clone();
-            // The file may be on a network, and this thread accepts connections.
+            // The files may be on a network file system, and this thread accepts connections.
             let looked = tokio::task::spawn_blocking(move || {
                 let changed = files.each_mut().map(|file| !matches!(file.has_changed(), Ok(false)));
                 if changed.contains(&true) {

@@ -1,4 +1,4 @@
-//! A Unix socket beside the ports.
+//! Unix sockets as an alternative to TCP ports.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use tokio::net::{TcpStream, UnixListener, UnixStream};
 
 use super::accept::Listener;
 
-/// Listens on a Unix socket. A socket that no process listens on, because its server was killed, is replaced.
+/// Listens on a Unix socket. Replaces a stale socket file, which a killed server leaves behind.
 ///
 /// # Errors
 /// When the socket cannot be created, or another process listens on it.
@@ -33,8 +33,8 @@ impl Listener for UnixListener {
     }
 }
 
-/// Passes the descriptor on as the type that workers take. They only read, write and close it; options of TCP fail and are
-/// ignored.
+/// Converts a Unix stream to the stream type of the workers. They only read, write and close it, and ignore that TCP
+/// options cannot be set.
 fn as_tcp(stream: UnixStream) -> io::Result<TcpStream> {
     TcpStream::from_std(std::net::TcpStream::from(OwnedFd::from(stream.into_std()?)))
 }
@@ -44,13 +44,13 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn stale_socket_is_replaced_and_nothing_else() {
+    async fn only_a_stale_socket_is_replaced() {
         let folder = tempfile::tempdir().expect("a directory");
         let path = folder.path().join("socket");
         let listener = bind(&path).expect("a socket");
         assert_eq!(bind(&path).expect_err("in use").kind(), io::ErrorKind::AddrInUse);
         drop(listener);
-        drop(bind(&path).expect("the file of the socket before is stale"));
+        drop(bind(&path).expect("the socket file is stale"));
         let file = folder.path().join("file");
         std::fs::write(&file, "kept").expect("a file");
         assert!(bind(&file).is_err());

@@ -1,8 +1,8 @@
-//! The threads that serve connections: one per core, each with its own event loop.
+//! Worker threads that serve connections: one per core, each with its own event loop.
 //!
-//! A connection stays on one thread, so its data is not passed between cores and its buffers stay in the cache. New
-//! connections are assigned round-robin: `SO_REUSEPORT` spreads a few dozen of them unevenly, and would let a second
-//! server start on the same port unnoticed.
+//! A connection stays on one thread, so that its data stays in one core's cache. New connections are assigned
+//! round-robin. `SO_REUSEPORT` would spread a few dozen connections unevenly, and would let a second server start on
+//! the same port unnoticed.
 
 use std::future::Future;
 use std::io;
@@ -15,13 +15,13 @@ use tokio::sync::mpsc;
 
 use super::background::lower_priority;
 
-/// Connections queued per thread; more stay in the kernel's queue.
+/// Maximum number of queued connections per thread. Further connections stay in the kernel's accept queue.
 const BACKLOG: usize = 128;
 
-/// The threads for blocking work, per worker thread. More work waits for its turn.
+/// Number of threads for blocking work per worker thread. Further work is queued.
 const BLOCKING_THREADS: usize = 2;
 
-/// Threads that each run `serve` on the connections they are given.
+/// Worker threads, each with a queue of new connections.
 #[derive(Debug)]
 pub struct Workers<T> {
     queues: Vec<mpsc::Sender<(TcpStream, T)>>,
@@ -45,7 +45,7 @@ impl<T: Send + 'static> Workers<T> {
             let (queue, mut connections) = mpsc::channel::<(TcpStream, T)>(BACKLOG);
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
-                // Blocking work, such as explanations, must not take the processors from the worker threads.
+                // Blocking work, such as explanations, must not take CPU time from the worker threads.
                 .on_thread_start(lower_priority)
                 .max_blocking_threads(BLOCKING_THREADS)
                 .build()?;
@@ -66,19 +66,19 @@ impl<T: Send + 'static> Workers<T> {
         Ok(workers)
     }
 
-    /// Gives a connection to the next thread, waiting while its queue is full.
+    /// Sends a connection to the next thread. Waits while that thread's queue is full.
     ///
     /// # Errors
     /// When the connection cannot be removed from this event loop, or the thread has ended.
     pub async fn take(&self, stream: tokio::net::TcpStream, extra: T) -> io::Result<()> {
-        // Relaxed: only the distribution depends on it.
+        // Relaxed: only the distribution of connections depends on this counter.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let stream = stream.into_std()?;
         let sent = self.queues[turn % self.queues.len()].send((stream, extra)).await;
         sent.map_err(|_| io::Error::other("the thread has ended"))
     }
 
-    /// Stops the threads and closes the connections that are left.
+    /// Stops the threads and closes the remaining connections.
     pub fn stop(self) {
         drop(self.queues);
         for thread in self.threads {

@@ -1,4 +1,4 @@
-//! A stream that fails when the client does not read what it is sent.
+//! A stream that fails when the client stops reading.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -9,8 +9,8 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream whose writes fail after the socket buffer has been full for `limit`. No timer runs while the socket
-/// accepts bytes, which it nearly always does at once.
+/// A stream whose writes fail after the socket buffer has been full for `limit`. The timer runs only while a write is
+/// pending, which is rare.
 #[derive(Debug)]
 pub struct WriteTimeout<T> {
     stream: T,
@@ -19,12 +19,12 @@ pub struct WriteTimeout<T> {
 }
 
 impl<T> WriteTimeout<T> {
-    /// Limits the writes of a stream.
+    /// Wraps a stream with a write timeout.
     pub fn new(stream: T, limit: Duration) -> Self {
         Self { stream, limit, stalled: None }
     }
 
-    /// Starts the timer when a write is pending, and fails when it ends.
+    /// Runs the timer while a write is pending. Returns an error when the timer expires.
     fn limit<R>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if outcome.is_ready() {
             self.stalled = None;
@@ -82,7 +82,7 @@ mod tests {
     use tokio::time::Instant;
 
     #[tokio::test(start_paused = true)]
-    async fn write_that_the_client_does_not_read_fails_after_the_limit() {
+    async fn write_fails_after_the_limit_if_the_client_does_not_read() {
         let (client, server) = tokio::io::duplex(4);
         let limit = Duration::from_secs(30);
         let mut stream = WriteTimeout::new(server, limit);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn client_that_reads_slowly_is_not_cut() {
+    async fn slow_reader_is_not_disconnected() {
         let (mut client, server) = tokio::io::duplex(4);
         let mut stream = WriteTimeout::new(server, Duration::from_secs(30));
         let reads = async {

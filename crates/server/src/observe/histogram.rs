@@ -5,7 +5,7 @@ use tollgate_engine::striped::{Stripe, Striped};
 
 use super::metrics::MetricsText;
 
-/// The upper bounds of the buckets, each four times the one before, in nanoseconds; the last bucket has none.
+/// Upper bounds of the buckets in nanoseconds, each four times the previous one. The last bucket is unbounded.
 const BOUNDS: [u64; 12] = {
     let mut bounds = [1_000; 12];
     let mut index = 1;
@@ -15,7 +15,7 @@ const BOUNDS: [u64; 12] = {
     }
     bounds
 };
-/// The counter of the sum, after those of the buckets.
+/// Index of the sum, after the counters of the buckets.
 const SUM: usize = BOUNDS.len() + 1;
 
 /// Durations by bucket. Threads count without contention.
@@ -34,7 +34,7 @@ pub struct HistogramCounts {
 }
 
 impl HistogramCounts {
-    /// Returns the mean of the durations since `before`, and an upper bound of 99 % of them; both 0 if there are none.
+    /// Returns the mean of the durations since `before`, and an upper bound on 99 % of them; both 0 if there are none.
     pub fn mean_and_p99_since(&self, before: &Self) -> (u64, u64) {
         let counts = || self.buckets.iter().zip(before.buckets).map(|(now, before)| now.saturating_sub(before));
         let count: u64 = counts().sum();
@@ -68,14 +68,14 @@ impl Histogram {
         self.counts.add(stripe, SUM, nanos);
     }
 
-    /// Writes its lines after the head.
+    /// Writes the lines of the histogram, after the head.
     pub(super) fn write(&self, page: &mut MetricsText) {
         let counts: [u64; SUM] = std::array::from_fn(|index| self.counts.sum(index));
         write_counts(page, &BOUNDS, &counts, self.counts.sum(SUM));
     }
 }
 
-/// Writes the lines of a histogram: the counts up to each bound and beyond the last, and the sum, all in nanoseconds.
+/// Writes the lines of a histogram: cumulative counts, and the sum. `bounds` and `sum` are in nanoseconds.
 pub(super) fn write_counts(page: &mut MetricsText, bounds: &[u64], counts: &[u64], sum: u64) {
     let mut count = 0;
     for (bound, of_bound) in bounds.iter().zip(counts) {
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mean_and_bound_are_of_what_was_added() {
+    fn mean_and_p99_cover_only_durations_since_before() {
         let histogram = Histogram::default();
         (0..100).for_each(|_| histogram.record(Nanos::from_nanos(5_000_000)));
         let before = histogram.read();

@@ -15,7 +15,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The form of a line.
+/// The format of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Time, level, message and fields.
@@ -25,20 +25,20 @@ pub enum LogFormat {
     Json,
 }
 
-/// Parses which events are logged: a level, or a list like `warn,tollgate_server=debug`.
+/// Parses a log filter: a level, or a list like `warn,tollgate_server=debug`.
 ///
 /// # Errors
 /// When it is neither.
 pub fn parse_filter(text: &str) -> anyhow::Result<Targets> {
     let form =
         || format!("log level `{text}`: write error, warn, info, debug or trace, or a list like info,hyper=debug");
-    // A single word would be the name of a module, and switch off everything else.
+    // Any other single word would count as a module name, and everything else would be switched off.
     let is_level = |word: &str| word.contains('=') || LevelFilter::from_str(word).is_ok();
     ensure!(text.split(',').all(|word| is_level(word.trim())), form());
     Targets::from_str(text).with_context(form)
 }
 
-/// Logs to standard error from now on.
+/// Starts logging to standard error.
 pub fn init(format: LogFormat, filter: Targets) {
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false);
     let registry = tracing_subscriber::registry();

@@ -1,4 +1,4 @@
-//! Counters in the text format of Prometheus. Keys are never labels: their number is not bounded.
+//! Metrics in the text format of Prometheus. Keys are never labels, because their number is not bounded.
 
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,24 +15,24 @@ use super::process;
 use super::rule_metrics::{RuleMetrics, escape};
 use crate::net::protocol::Protocol;
 
-/// All counters of the server. The counters order no other memory access, so every access is relaxed.
+/// All counters of the server. They synchronise nothing, so every access is relaxed.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// By protocol.
     fronts: [FrontCounters; Protocol::ALL.len()],
     reloads: AtomicU64,
     reloads_refused: AtomicU64,
-    /// The time that decisions took, with the store. A list counts once.
+    /// The duration of decisions, including the store. A list counts once.
     pub decision_time: Histogram,
-    /// The polls of a rules service, if one is followed.
+    /// The polls of the rules service, if this server follows one.
     pub polls: PollCounters,
-    /// Which rules have their own series.
+    /// The decisions and limits of rules.
     rules: RuleMetrics,
-    /// Descriptors of the rate-limit service that a rule or an inline limit applied to, and others.
+    /// Descriptors of the rate-limit service, with and without a limit that applied.
     descriptors: Striped<2, 8>,
     /// The counts of a shared store, if there is one.
     store: Mutex<Option<StoreCounts>>,
-    /// What this node decides without asking that store for every request.
+    /// Statistics of the leases and views with which this node decides without a store call per request.
     shared: Mutex<Option<Shared>>,
     /// The servers that share limits with this one, if the store is `peers`.
     pub peers: Peers,
@@ -44,7 +44,7 @@ pub struct FrontCounters {
     counts: Striped<4, 8>,
 }
 
-/// What is counted about a protocol.
+/// The counters of a protocol, by index.
 #[derive(Clone, Copy, Debug)]
 enum Counter {
     Allowed,
@@ -97,31 +97,31 @@ pub struct Gauges {
     pub waiting: usize,
     /// Requests that could not wait because the queue was full.
     pub turned_away: u64,
-    /// Idempotency keys that are kept, replays, and keys evicted before their time.
+    /// Stored idempotency keys, replays, and keys evicted before their expiry.
     pub once: (usize, u64, u64),
     /// Whether the store answers.
     pub store_up: bool,
     /// Whether refusals are enforced.
     pub enforcing: bool,
-    /// Decisions about keys without an entry of their own.
+    /// Decisions about keys without their own entry.
     pub overflowed: u64,
     /// The counters of the engine.
     pub engine: Counts,
     /// The rules in force, with their counters.
     pub rules: Arc<RuleSet>,
-    /// Their revision, if they come from a database.
+    /// The revision of the rules, if they come from a database.
     pub revision: Option<u64>,
-    /// Actions that were refused because the audit log could not keep them.
+    /// Actions that were refused because the queue for the audit log was full.
     pub audit_refused: u64,
-    /// Seconds since the counters were written to disk, if they were.
+    /// Seconds since the last snapshot of the counters, if there was one.
     pub snapshot_age: Option<u64>,
-    /// Snapshots that could not be written since the last one that was.
+    /// Failed snapshots since the last successful one.
     pub snapshot_failures: u64,
-    /// Keys in memory with something used up, as last counted.
+    /// Keys in memory that are not unused, as last counted.
     pub keys: u64,
-    /// The number of keys that memory has room for, unless the store is shared.
+    /// Maximum number of keys in memory; `None` if the store is shared.
     pub capacity: Option<u64>,
-    /// Seconds since they were known to be current, if a rules service is polled.
+    /// Seconds since the rules were last confirmed to be current, if a rules service is polled.
     pub rules_age: Option<u64>,
 }
 
@@ -138,12 +138,12 @@ impl Metrics {
         Tally { allowed: sum(Counter::Allowed), denied: sum(Counter::Denied), observed: sum(Counter::Observed) }
     }
 
-    /// Counts a change of rules that was put in force.
+    /// Counts a rule change that was put in force.
     pub fn reloaded(&self) {
         self.reloads.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a change of rules that was refused.
+    /// Counts a rule change that was refused.
     pub fn reload_refused(&self) {
         self.reloads_refused.fetch_add(1, Ordering::Relaxed);
     }
@@ -160,7 +160,7 @@ impl Metrics {
         *self.store.lock().unwrap_or_else(PoisonError::into_inner) = Some(counts);
     }
 
-    /// Sets what this node decides without asking a shared store for every request.
+    /// Sets the statistics of leases and views on a shared store.
     pub fn set_shared(&self, shared: Shared) {
         *self.shared.lock().unwrap_or_else(PoisonError::into_inner) = Some(shared);
     }
@@ -191,10 +191,10 @@ impl Metrics {
         }
         page.write_counter(
             "tollgate_overflowed_total",
-            "Decisions about keys without an entry of their own.",
+            "Decisions about keys without their own entry.",
             gauges.overflowed,
         );
-        page.write_head("tollgate_rule_reloads_total", "counter", "Changes of the rules, by result.");
+        page.write_head("tollgate_rule_reloads_total", "counter", "Rule changes, by result.");
         page.write_line("{result=\"loaded\"}", get(&self.reloads));
         page.write_line("{result=\"refused\"}", get(&self.reloads_refused));
         page.write_gauge("tollgate_rules", "Rules in force.", gauges.rules.rules().len() as u64);
@@ -205,16 +205,12 @@ impl Metrics {
         );
         page.write_counter("tollgate_rules_refused_total", "Rule sets that were refused.", get(&self.reloads_refused));
         if let Some(revision) = gauges.revision {
-            page.write_gauge(
-                "tollgate_rules_revision",
-                "The revision of the rules in force in their database.",
-                revision,
-            );
+            page.write_gauge("tollgate_rules_revision", "The database revision of the rules in force.", revision);
         }
         if let Some(age) = gauges.rules_age {
             page.write_gauge(
                 "tollgate_rules_age_seconds",
-                "Time since the rules in force were known to be current.",
+                "Time since the rules in force were last confirmed to be current.",
                 age,
             );
             page.write_head("tollgate_rules_polls_total", "counter", "Polls of the rules service, by outcome.");
@@ -279,7 +275,7 @@ impl Metrics {
         );
         page.write_counter(
             "tollgate_audit_refused_total",
-            "Actions refused because the audit log could not keep an entry.",
+            "Actions refused because the queue for the audit log was full.",
             gauges.audit_refused,
         );
         page.write_counter("tollgate_bans_total", "Bans that were started.", gauges.engine.bans);
@@ -289,10 +285,10 @@ impl Metrics {
         if let Some(capacity) = gauges.capacity {
             page.write_gauge(
                 "tollgate_keys",
-                "Keys in memory with something used up, counted every 5 s; an estimate where there are many.",
+                "Keys in memory that are not unused, counted every 5 s; an estimate if there are many.",
                 gauges.keys,
             );
-            page.write_gauge("tollgate_keys_capacity", "Keys that memory has room for.", capacity);
+            page.write_gauge("tollgate_keys_capacity", "Maximum number of keys in memory.", capacity);
         }
         page.write_gauge(
             "tollgate_snapshot_failures",
@@ -307,9 +303,13 @@ impl Metrics {
             gauges.turned_away,
         );
         let (known, replayed, evicted) = gauges.once;
-        page.write_gauge("tollgate_idempotency_keys", "Idempotency keys that are kept.", known as u64);
+        page.write_gauge("tollgate_idempotency_keys", "Stored idempotency keys.", known as u64);
         page.write_counter("tollgate_idempotency_replays_total", "Results returned again for the same key.", replayed);
-        page.write_counter("tollgate_idempotency_evictions_total", "Keys evicted before their time.", evicted);
+        page.write_counter(
+            "tollgate_idempotency_evictions_total",
+            "Idempotency keys evicted before their expiry.",
+            evicted,
+        );
         page.write_head("tollgate_build_info", "gauge", "The version of this server.");
         page.write_line(concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}"), 1);
         process::write(&mut page);
@@ -329,17 +329,17 @@ fn write_shared(page: &mut MetricsText, shared: &Shared) {
     }
     page.write_gauge(
         "tollgate_shared_views",
-        "Keys of rules with consistency eventual that this node decides by what it knows.",
+        "Keys of rules with consistency eventual that this node decides by its own view.",
         shared.views as u64,
     );
     page.write_counter(
         "tollgate_shared_dropped_tokens_total",
-        "Tokens that were taken without the store and could not be counted there, because they were too many or too old.",
+        "Tokens taken without the store that could not be charged to it, because they were too many or too old.",
         shared.dropped,
     );
     page.write_gauge(
         "tollgate_leased_keys",
-        "Keys of rules with consistency leased of which this node holds leases.",
+        "Keys of rules with consistency leased for which this node holds leases.",
         shared.leased_keys as u64,
     );
     page.write_gauge("tollgate_leased_tokens", "Tokens that this node holds in leases.", shared.leased_tokens);
@@ -369,7 +369,7 @@ impl MetricsText {
         self.write_line("", value);
     }
 
-    /// Adds a value, with labels or with a suffix of the name.
+    /// Writes a value of the current metric, with labels or a suffix of the name.
     pub(super) fn write_line(&mut self, labels: &str, value: impl Display) {
         let _ = writeln!(self.text, "{}{labels} {value}", self.name);
     }

@@ -1,4 +1,4 @@
-//! What operators see of the server: metrics, health, the heaviest keys, and refusals in the log.
+//! Observability for operators: metrics, health, the heaviest keys, and refusals in the log.
 
 pub mod health;
 pub mod histogram;

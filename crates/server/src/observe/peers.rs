@@ -1,4 +1,4 @@
-//! What this server knows of the servers that it shares limits with: a page and metrics.
+//! The servers that share limits with this one, as a page and as metrics.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,25 +9,25 @@ use utoipa::ToSchema;
 use super::metrics::MetricsText;
 use super::rule_metrics::escape;
 
-/// The last status of the peers; none with another store.
+/// The last status of the peers; `None` with another store.
 #[derive(Debug, Default)]
 pub struct Peers(Mutex<Option<NodeStatus>>);
 
-/// What `GET /v1/peers` returns.
+/// The response of `GET /v1/peers`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PeersPage {
-    /// This server; none if its store is not `peers`.
+    /// This server; null if its store is not `peers`.
     #[schema(inline)]
     pub node: Option<Node>,
-    /// How many servers share the limits, this one included.
+    /// Number of servers that share the limits, including this one.
     pub nodes: u32,
-    /// Whether this server sees a majority of them. Without one, `on_fault` decides about strict rules.
+    /// Whether this server sees a majority of the servers. Without a majority, `on_fault` decides for strict rules.
     pub majority: bool,
-    /// Whether this server had the states of the others when it became ready; false if others were ready and sent none in time.
+    /// Whether this server had the states of the others when it became ready, or no other server was ready.
     pub complete: bool,
-    /// The keys that this server keeps.
+    /// Number of keys that this server stores.
     pub keys: u64,
-    /// The tokens that all servers together admitted beyond a limit, as far as this one has seen.
+    /// Number of tokens that all servers together admitted beyond a limit, as seen by this server.
     pub overshoot: u64,
     /// The other servers that are alive, by name.
     #[schema(inline)]
@@ -37,7 +37,7 @@ pub struct PeersPage {
 /// A server of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Node {
-    /// Its id, which is another after a restart.
+    /// Its id, which changes with every restart.
     pub id: String,
     /// Its name.
     pub name: String,
@@ -50,17 +50,17 @@ pub struct Node {
 /// Another server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Peer {
-    /// Which one.
+    /// The server.
     #[serde(flatten)]
     #[schema(inline)]
     pub node: Node,
     /// Whether this server has a link to it.
     pub linked: bool,
-    /// The deltas of this server that it has not acknowledged.
+    /// Number of deltas of this server that the peer has not acknowledged.
     pub unacknowledged: u64,
-    /// The deltas of this peer that this node has not received.
+    /// Number of deltas of the peer that this server has not received.
     pub missing: u64,
-    /// The bytes that wait to be written to it.
+    /// Number of bytes that wait to be written to the peer.
     pub queued_bytes: u64,
 }
 
@@ -110,19 +110,15 @@ impl Peers {
         let Some(status) = &*status else { return };
         page.write_gauge(
             "tollgate_peers_nodes",
-            "Servers that share the limits, this one included.",
+            "Servers that share the limits, including this one.",
             status.nodes.into(),
         );
         page.write_gauge(
             "tollgate_peers_majority",
-            "1 while this server sees a majority of them.",
+            "1 while this server sees a majority of the servers.",
             status.has_majority.into(),
         );
-        page.write_head(
-            "tollgate_peers_linked",
-            "gauge",
-            "1 while there is a link to a server that is alive, by its name.",
-        );
+        page.write_head("tollgate_peers_linked", "gauge", "1 while there is a link to a live server, by its name.");
         for peer in &status.peers {
             page.write_line(&label(&peer.info), u8::from(peer.linked));
         }
@@ -135,11 +131,11 @@ impl Peers {
             page.write_line(&label(&peer.info), peer.unacknowledged);
         }
         let NodeStatus { table, mesh, links, .. } = status;
-        page.write_gauge("tollgate_peers_keys", "Keys that this server keeps for all servers.", table.keys);
+        page.write_gauge("tollgate_peers_keys", "Keys that this server stores for all servers.", table.keys);
         for (name, help, value) in [
             (
                 "tollgate_peers_overshoot_tokens_total",
-                "Tokens that all servers together admitted beyond a limit, as this one has seen.",
+                "Tokens that all servers together admitted beyond a limit, as seen by this one.",
                 table.overshoot,
             ),
             (
@@ -149,7 +145,7 @@ impl Peers {
             ),
             (
                 "tollgate_peers_dropped_total",
-                "Updates of other servers that were dropped for lack of room.",
+                "Updates of other servers that were dropped for lack of space.",
                 table.dropped,
             ),
             ("tollgate_peers_deltas_total", "Deltas that this server has sent.", mesh.deltas),
@@ -165,12 +161,12 @@ impl Peers {
     }
 }
 
-/// Returns the label of a peer. Other servers choose their names, so they are escaped.
+/// Returns the label of a peer. Names are escaped, because other servers choose them.
 fn label(info: &NodeInfo) -> String {
     format!("{{peer=\"{}\"}}", escape(&info.name))
 }
 
-/// Returns a status with a value for everything, for the list of all metrics.
+/// Returns a status with all values set, for the test of all metrics.
 #[cfg(test)]
 pub(super) fn sample() -> NodeStatus {
     use tollgate_peers::mesh::MeshCounts;

@@ -1,7 +1,7 @@
 //! The polls of a rules service, by outcome, and the age of the rules in force.
 //!
-//! A node whose rules service is unreachable is ready: it decides by the rules it has. [`health`](super::health) says why; alert on
-//! `tollgate_rules_age_seconds`.
+//! A node whose rules service is unreachable is still ready, for the reason given in [`health`](super::health): it
+//! decides by the rules that it has. Alert on `tollgate_rules_age_seconds`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use tollgate::core::{Mono, Time};
 
 use crate::rules_source::poll::PollOutcome;
 
-/// Counts of polls. They order nothing, so every access is relaxed.
+/// Counts of polls. They synchronise nothing, so every access is relaxed.
 #[derive(Debug, Default)]
 pub struct PollCounters {
     changed: AtomicU64,

@@ -1,5 +1,5 @@
-//! The `process_*` metrics that the client libraries of Prometheus have, read from `/proc`. Systems without `/proc`
-//! have no such metrics.
+//! The standard `process_*` metrics of Prometheus client libraries, read from `/proc`. They are missing on systems
+//! without `/proc`.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::metrics::MetricsText;
 
-/// The unit of times in `/proc`: Linux reports hundredths of a second to programs, whatever the kernel uses.
+/// The unit of times in `/proc`: always hundredths of a second on Linux, independent of the kernel's own tick.
 const TICKS_PER_SECOND: u64 = 100;
 const KIB: u64 = 1024;
 
@@ -19,7 +19,7 @@ pub(super) fn write(page: &mut MetricsText) {
         .rsplit(')')
         .next()
         .map_or(Vec::new(), |rest| rest.split_ascii_whitespace().map(|field| field.parse().unwrap_or(0)).collect());
-    // The first one after the name is field 3 of proc(5).
+    // The first field after the name is field 3 in proc(5).
     let field = |number: usize| fields.get(number - 3).copied();
     if let (Some(user), Some(system)) = (field(14), field(15)) {
         let ticks = user + system;
@@ -29,7 +29,7 @@ pub(super) fn write(page: &mut MetricsText) {
     if let (Some(ticks), Some(boot)) = (field(22), boot_seconds()) {
         page.write_gauge(
             "process_start_time_seconds",
-            "Start of the process since 1970.",
+            "Start time of the process, in seconds since 1970.",
             boot + ticks / TICKS_PER_SECOND,
         );
     }
@@ -46,7 +46,7 @@ pub(super) fn write(page: &mut MetricsText) {
         page.write_gauge("process_open_fds", "Open files and connections.", files.count() as u64);
     }
     if let Some(files) = getrlimit(Resource::Nofile).current {
-        page.write_gauge("process_max_fds", "The limit of open files and connections.", files);
+        page.write_gauge("process_max_fds", "Maximum number of open files and connections.", files);
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! The lines are rate-limited by this crate's own limiters, so that a flood of refused requests does not flood the log:
 //! at most the rate of `--log-refusals` for each rule, and `MAX_LINES` a second for all rules together. A line has the
-//! number of refusals that were not logged before it. Values from the request are shown as `--top-keys` says. Admitted
-//! requests never get here, and the explanation is made from the decision, so the store is not asked again.
+//! number of refusals suppressed before it. `--top-keys` determines how values from the request are shown. Admitted
+//! requests never reach this code, and the explanation is derived from the decision without another store call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,11 +13,11 @@ use tollgate_engine::{Decision, Explanation};
 use super::top_keys::TopKeys;
 use crate::net::protocol::Protocol;
 
-/// Maximum number of lines a second of all rules together.
+/// Maximum number of lines per second for all rules together.
 const MAX_LINES: u64 = 100;
 /// Maximum number of rules with their own limiter; further rules share one.
 const RULES: usize = 10_000;
-/// Maximum number of rules in an explanation that do not match, the nearest first.
+/// Maximum number of non-matching rules in an explanation, nearest first.
 const MAX_UNMATCHED: usize = 3;
 /// Maximum number of characters of an explanation.
 const MAX_WHY: usize = 2_000;
@@ -27,12 +27,12 @@ const MAX_WHY: usize = 2_000;
 pub struct RefusalLog {
     each: Keyed<TokenBucket>,
     all: Limiter<TokenBucket>,
-    /// The refusals since the last line.
+    /// Number of refusals since the last line.
     suppressed: AtomicU64,
 }
 
 impl RefusalLog {
-    /// Creates a log of at most `rate` lines for each rule, evenly spread: at 2/h, one line every half an hour.
+    /// Creates a log with at most `rate` lines for each rule, evenly spread: at 2/h, one line every half an hour.
     ///
     /// # Errors
     /// When the rate is out of range.
@@ -43,7 +43,7 @@ impl RefusalLog {
         Ok(Self { each, all: Limiter::new(all), suppressed: AtomicU64::new(0) })
     }
 
-    /// Decides whether a refusal is logged. Returns the number of refusals before it that were not.
+    /// Decides whether a refusal is logged. If so, returns the number of refusals suppressed before it.
     fn should_log(&self, domain: &[u8], rule: &str) -> Option<u64> {
         let id = [domain, b"\n", rule.as_bytes()].concat();
         let admitted = self.each.check(&id[..], 1).is_allowed() && self.all.check(1).is_allowed();
@@ -55,7 +55,7 @@ impl RefusalLog {
         Some(self.suppressed.swap(0, Ordering::Relaxed))
     }
 
-    /// Logs a refusal, unless there were too many.
+    /// Logs a refusal, unless a rate limit suppresses it.
     #[cold]
     pub fn note(
         &self,
@@ -96,7 +96,7 @@ impl RefusalLog {
     }
 }
 
-/// Returns an explanation in one line: the rules that match, and the nearest that do not.
+/// Returns an explanation in one line: the matching rules, and the nearest non-matching rules.
 fn summarise(explanation: &Explanation) -> String {
     let matched = explanation.matching().count();
     let unmatched = explanation.rules.len() - matched;

@@ -1,8 +1,8 @@
-//! The metrics of rules, bounded however many rules there are: the busiest have their own series, the others share one.
+//! Metrics of rules, with a bounded number of series: the busiest rules have their own series, all others share one.
 //!
-//! Prometheus treats a counter that decreases as reset, and adds all of it again. So the shared series is not the sum
-//! of the rules without a series, which decreases when one of them becomes busy enough for its own. It is a count that
-//! grows at every scrape by what these rules have decided since the scrape before.
+//! Prometheus treats a decreasing counter as reset, and adds its whole value again. So the shared series is not the sum
+//! over the rules without a series, which decreases when one of them becomes busy enough for its own. Instead, every
+//! scrape adds the decisions that these rules have made since the previous scrape.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -13,10 +13,10 @@ use tollgate_engine::{ActiveRule, RuleSet};
 
 use super::metrics::MetricsText;
 
-/// Maximum number of rules with series of their own.
+/// Maximum number of rules with their own series.
 pub const MAX_RULES: usize = 1_000;
 
-/// The outcomes by which the decisions of a rule are counted.
+/// The outcomes of a rule's decisions, in the order of [`OutcomeCounts`].
 const OUTCOMES: [&str; 4] = ["allow", "deny", "shadow", "fallback"];
 
 /// Names of rules, by domain.
@@ -25,14 +25,14 @@ type RuleNames = HashMap<Box<str>, HashSet<Box<str>>>;
 /// Counts by outcome.
 type OutcomeCounts = [u64; OUTCOMES.len()];
 
-/// The rules with series of their own, and the counts of the others.
+/// The rules with their own series, and the shared series of the others.
 #[derive(Debug, Default)]
 pub struct RuleMetrics(Mutex<Selection>);
 
 /// The state between two scrapes.
 #[derive(Debug, Default)]
 struct Selection {
-    /// The rules with series of their own, `None` before the first scrape.
+    /// The rules with their own series; `None` before the first scrape.
     shown: Option<RuleNames>,
     /// The sum of the rules without a series at the last scrape.
     rest: OutcomeCounts,
@@ -56,7 +56,7 @@ impl RuleMetrics {
         page.write_head(
             "tollgate_rule_decisions_total",
             "counter",
-            "Decisions by rule and outcome: the busiest rules, and other.",
+            "Decisions by rule and outcome: the busiest rules, and `other` for the rest.",
         );
         for index in &shown {
             let labels = rows[*index].labels();
@@ -162,7 +162,8 @@ mod tests {
         };
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 1), ("d", 0)]), ("a b".into(), 1));
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 3), ("d", 2)]), ("a b".into(), 5));
-        // `c` gets a series; its 20 decisions before that are in the shared one, those of `b` from now on.
+        // `c` gets its own series; its 20 decisions before that are in the shared series. New decisions of `b` are
+        // shared.
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 23), ("d", 2)]), ("a c".into(), 25));
         assert_eq!(scrape(&[("a", 9), ("b", 9), ("c", 50), ("d", 2)]), ("a c".into(), 26));
         // A rule is deleted.

@@ -1,12 +1,12 @@
-//! The heaviest keys: for each rule those that were charged most and refused most.
+//! The heaviest keys of each rule: the most charged and the most refused.
 //!
-//! The number of keys is not bounded, so not all can be counted. Space-Saving (Metwally, Agrawal, El Abbadi 2005) keeps a fixed number of
-//! counts: a key that is not among them replaces the one with the lowest count, and starts from that count. So no count is too
-//! low, each has a bound on how much it may be too high, and every key with more than 1/`KEPT` of the total is among them.
+//! The number of keys is not bounded, so not all can be counted. Space-Saving (Metwally, Agrawal, El Abbadi 2005) keeps
+//! a fixed number of counts: a new key replaces the key with the lowest count, and starts from that count. So no count
+//! is too low, each has an error bound, and every key with more than 1/`KEPT` of the total is kept.
 //!
-//! Each thread counts its first `COUNT_ALL` decisions, and from then on a random one in `ONE_IN`, which counts as that
-//! many: heavy keys are found nevertheless, and other decisions cost almost nothing. Counts are halved every
-//! `HALF_LIFE`, so that old traffic fades. Of a key at most `MAX_NAME` characters are kept, or only a hash.
+//! Each thread counts its first `COUNT_ALL` decisions, and then a random sample of one in `ONE_IN`, each with the
+//! weight `ONE_IN`. Heavy keys are still found, and other decisions cost almost nothing. Counts are halved every
+//! `HALF_LIFE`, so that old traffic fades. At most `MAX_NAME` characters of a key are kept, or only a hash.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -19,20 +19,20 @@ use tollgate::core::{Mono, Nanos, Time};
 use tollgate_engine::{Counter, Decision, Explanation};
 use utoipa::ToSchema;
 
-/// Maximum number of keys of each rule: of those charged, and of those refused.
+/// Maximum number of charged keys of each rule, and of refused keys.
 const KEPT: usize = 32;
-/// Maximum number of rules; later ones are left out.
+/// Maximum number of rules; further rules are not counted.
 const MAX_RULES: usize = 1_000;
 /// Maximum number of characters of a key.
 pub(crate) const MAX_NAME: usize = 128;
-/// The number of decisions of each thread that are all counted.
+/// Number of decisions of each thread before sampling begins.
 const COUNT_ALL: u32 = 1_024;
-/// Later, one decision in this many is counted.
+/// After that, one decision in this many is counted.
 const ONE_IN: u64 = 16;
-/// Maximum number of counters of a decision that are counted, so that a request that matches many rules does not keep others waiting.
-/// Of more, each has the same chance, and counts for those that are left out.
+/// Maximum number of counters of a decision that are counted, so that a request that matches many rules does not hold
+/// the lock for long. If there are more, a sample is counted with a larger weight.
 const MAX_COUNTERS: usize = 16;
-/// How often counts are halved.
+/// Interval after which counts are halved.
 const HALF_LIFE: Nanos = Nanos::from_secs(600);
 
 /// Whether keys are counted, and how they are shown.
@@ -41,7 +41,7 @@ pub enum Names {
     /// Unchanged.
     #[default]
     Plain,
-    /// Shows a hash, which is the same for a key as long as the process runs.
+    /// Shown as a hash, which is stable while the process runs.
     Hashed,
     /// Not counted.
     Off,
@@ -77,7 +77,7 @@ struct Heavy {
     fingerprint: u64,
     name: String,
     count: u64,
-    /// By how much the count may be too high.
+    /// How much the count may be too high at most.
     error: u64,
 }
 
@@ -127,14 +127,14 @@ impl TopKeys {
     #[cold]
     fn count_sampled(&self, decision: &Decision<'_>, weight: u64, now: Time<Mono>) {
         let every = decision.counters().count().div_ceil(MAX_COUNTERS).max(1);
-        // The time differs enough between decisions to begin at any of them.
+        // The time is random enough to choose the first counter of the sample.
         let first = now.as_nanos() as usize % every;
         let counters = decision.counters().skip(first).step_by(every);
         self.count_all(counters, weight.saturating_mul(every as u64), now);
     }
 
     fn count_all<'d>(&self, counters: impl Iterator<Item = Counter<'d>>, weight: u64, now: Time<Mono>) {
-        // A thread that would have to wait for another skips this decision: it is a sample.
+        // If another thread holds the lock, skip this decision: it is only a sample.
         let Ok(mut table) = self.table.try_lock() else { return };
         if now.since(table.halved) >= HALF_LIFE {
             table.halve(now);
@@ -155,7 +155,7 @@ impl TopKeys {
         }
     }
 
-    /// Returns the key of a counter as it may be shown; `None` if it may not.
+    /// Returns the display form of a counter's key; `None` if keys are not shown.
     pub fn display_key(&self, counter: &Counter<'_>) -> Option<String> {
         match self.names {
             Names::Plain => Some(counter.name(MAX_NAME)),
@@ -164,7 +164,7 @@ impl TopKeys {
         }
     }
 
-    /// Hides values in an explanation that may not be shown.
+    /// Replaces the values in an explanation that must not be shown.
     pub fn conceal(&self, explanation: &mut Explanation) {
         match self.names {
             Names::Plain => {}
@@ -193,7 +193,7 @@ pub struct TopKeysPage {
     /// The rules whose decisions were counted lately, by domain and id.
     #[schema(inline)]
     pub rules: Vec<TopRule>,
-    /// How often counts are halved, in seconds.
+    /// Interval after which counts are halved, in seconds.
     pub half_life_s: u64,
 }
 
@@ -217,9 +217,9 @@ pub struct TopRule {
 pub struct TopKey {
     /// The key as `--top-keys` shows it.
     pub key: String,
-    /// What was charged, or how many requests were refused.
+    /// Number of charged tokens, or of refused requests.
     pub count: u64,
-    /// By how much the count may be too high; it is never too low.
+    /// How much the count may be too high at most; it is never too low.
     pub error: u64,
 }
 
@@ -234,7 +234,7 @@ impl RuleTable {
     }
 }
 
-/// Returns how many decisions this one counts as; `None` if it is not counted.
+/// Returns the weight of this decision; `None` if it is not counted.
 #[inline]
 pub(crate) fn sample_weight() -> Option<u64> {
     thread_local! {
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn heaviest_key_is_kept_and_no_count_is_too_low() {
         let mut heaviest = Heaviest::default();
-        // Every eleventh decision is of one key; all others are of different keys.
+        // Every eleventh decision has the same key; all others have different keys.
         for n in 0..100_000_u64 {
             let key = if n % 11 == 0 { 0 } else { n };
             heaviest.add(key, 1, || key.to_string());

@@ -1,11 +1,12 @@
 //! Acquire: a check that waits until the request is admitted or its deadline passes.
 //!
-//! A refused request joins the queue of the counter that refused it. Only the first of a queue tries again, when the
-//! wait of that counter ends; the others wait for their turn, so admission within this node is FIFO. It peeks before it
-//! takes, so that one wait counts as one decision instead of many refusals, and does not count towards a ban.
+//! A refused request joins the queue of the counter that refused it. Only the head of a queue retries, when the
+//! counter's retry time has passed. The others wait for their turn, so admission within this node is FIFO. A retry
+//! peeks before it takes: a whole wait therefore counts as one decision instead of many refusals, and not towards a
+//! ban.
 //!
-//! Waiting is bounded: at most [`MAX_WAITERS`] requests wait, each for at most [`MAX_WAIT`]. Dropping the future leaves the queue
-//! and consumes nothing.
+//! Waiting is bounded: at most [`MAX_WAITERS`] requests wait, each for at most [`MAX_WAIT`]. Dropping the future leaves
+//! the queue and consumes nothing.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -24,16 +25,16 @@ use super::run::decide_requests;
 use crate::app::App;
 use crate::net::protocol::Protocol;
 
-/// Maximum number of requests that wait at a time; further ones are refused at once.
+/// Maximum number of waiting requests. Further requests are decided without waiting.
 pub const MAX_WAITERS: usize = 10_000;
-/// The longest wait.
+/// Maximum wait.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
-/// How often to retry for a slot that another request has to release, perhaps on another node.
+/// Retry interval for a concurrency slot. Another node may release it, so there is no local event to wait for.
 const RELEASE_POLL: Duration = Duration::from_millis(25);
-/// How often a waiting request checks whether the server is stopping.
+/// Interval at which a waiting request checks for shutdown.
 const SHUTDOWN_POLL: Duration = Duration::from_secs(1);
 
-/// The waiting requests, by the counter they wait for.
+/// The waiting requests, with one queue per counter.
 #[derive(Debug, Default)]
 pub struct Waiters {
     queues: Mutex<HashMap<Box<[u8]>, Queue>>,
@@ -45,19 +46,19 @@ pub struct Waiters {
 /// The requests that wait for one counter.
 #[derive(Debug, Default)]
 struct Queue {
-    /// Held by the first request; granted in order of arrival.
+    /// Held by the head of the queue. The mutex is fair, so it is granted in order of arrival.
     turn: Arc<tokio::sync::Mutex<()>>,
     members: usize,
 }
 
-/// Membership in a queue; dropping it leaves.
+/// Membership in a queue. Dropping it leaves the queue.
 struct QueueMember<'w> {
     waiters: &'w Waiters,
     counter: Box<[u8]>,
     turn: Option<OwnedMutexGuard<()>>,
 }
 
-/// One of the [`MAX_WAITERS`] slots; dropping it frees the slot.
+/// One of the [`MAX_WAITERS`] waiter slots. Dropping it frees the slot.
 struct WaiterSlot<'w>(&'w Waiters);
 
 impl Waiters {
@@ -66,7 +67,7 @@ impl Waiters {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Returns how many requests could not wait because [`MAX_WAITERS`] did.
+    /// Returns the number of requests that could not wait because all waiter slots were taken.
     pub fn turned_away(&self) -> u64 {
         self.turned_away.load(Ordering::Relaxed)
     }
@@ -89,7 +90,7 @@ impl Waiters {
         self.waiting() > 1 && self.queues().contains_key(counter)
     }
 
-    /// Joins the queue of a counter and waits to be its first; `None` if the deadline passes before.
+    /// Joins the queue of a counter and waits to become its head. Returns `None` if the deadline passes first.
     async fn join(&self, counter: &[u8], deadline: Instant) -> Option<QueueMember<'_>> {
         let turn = {
             let mut queues = self.queues();
@@ -111,7 +112,7 @@ impl Waiters {
 
 impl Drop for QueueMember<'_> {
     fn drop(&mut self) {
-        // The next one gets its turn before the queue may be removed, so that it finds its queue.
+        // The next member gets its turn before this one leaves, so the queue is not removed while members remain.
         self.turn = None;
         let mut queues = self.waiters.queues();
         if let Some(queue) = queues.get_mut(&self.counter) {
@@ -129,7 +130,7 @@ impl Drop for WaiterSlot<'_> {
     }
 }
 
-/// Decides a request and, while it would be refused, waits up to `wait`. A wait that cannot succeed is not started.
+/// Decides a request. While it would be refused, waits up to `wait`, but not if no wait within `wait` can succeed.
 pub async fn acquire<S: Store>(
     app: &App<S>,
     protocol: Protocol,
@@ -149,7 +150,7 @@ pub async fn acquire<S: Store>(
     if !admitted {
         decide_requests(app, protocol, Verb::Check, requests, decisions).await;
     }
-    // A delay that fits into the deadline is waited out here.
+    // A delay that ends before the deadline is waited for here.
     if let Ok(Outcome::Delay(wait)) = decisions.get(0).map(|decision| decision.outcome())
         && Instant::now() + Duration::from(wait) <= deadline
     {
@@ -158,7 +159,7 @@ pub async fn acquire<S: Store>(
     }
 }
 
-/// Waits for admission. Returns true if `decisions` has the final answer: the request was admitted or is invalid.
+/// Waits for admission. Returns true if `decisions` contains the final result: the request was admitted or is invalid.
 async fn admit<S: Store>(
     app: &App<S>,
     protocol: Protocol,
@@ -171,7 +172,7 @@ async fn admit<S: Store>(
     loop {
         app.engine.peek_batch(requests, decisions).await;
         let Ok(decision) = decisions.get(0) else { return true };
-        // Capacity that has become available belongs to the requests that already wait for it.
+        // Available capacity belongs to the requests that are already queued for it.
         if let Some(counter) = decision.counter().filter(|counter| member.is_none() && waiters.has_queue(counter)) {
             match waiters.join(counter, deadline).await {
                 Some(joined) => member = Some(joined),
@@ -222,7 +223,7 @@ mod tests {
     use tollgate_engine::rules::{Rules, Source};
     use tollgate_engine::{Engine, Entry, Item, MemoryStore};
 
-    /// Uses the clock of the event loop, which is paused in tests.
+    /// A clock that follows tokio's paused test clock.
     #[derive(Debug)]
     struct Paused(Instant);
 
@@ -244,7 +245,7 @@ mod tests {
         Arc::new(App::new(engine, None))
     }
 
-    /// Acquires for a user: returns whether the request was admitted, and after how many milliseconds.
+    /// Acquires for a user. Returns whether the request was admitted, and the wait in milliseconds.
     async fn acquire_for(app: &App<MemoryStore<Paused>>, user: &str, wait: u64) -> (bool, u128) {
         let start = Instant::now();
         let entries = [Entry::new("user", user)];
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(acquire_for(&app, "a", 900).await, (false, 0), "a wait that cannot succeed is not started");
         assert_eq!(acquire_for(&app, "b", 0).await, (true, 0));
         let counts = app.engine.rules().rules()[0].meter().read();
-        assert_eq!((counts.allowed, counts.refused), (3, 1), "each counts once");
+        assert_eq!((counts.allowed, counts.refused), (3, 1), "each request counts once");
         assert_eq!((app.waiters.waiting(), app.waiters.queues.lock().expect("no thread panicked").len()), (0, 0));
     }
 
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn delay_is_waited_out_and_shutdown_ends_every_wait() {
+    async fn delay_is_awaited_and_shutdown_ends_every_wait() {
         let app = app_with_rules(
             "- {id: slow, when: {user: s}, limit: 1/s, burst: 1, on_exceed: {delay: {max_wait: 9s}}}\n\
              - {id: slots, when: {user: c}, limit: 1, algorithm: concurrency}\n",

@@ -1,4 +1,4 @@
-//! Why an operation was not carried out. Each front end has one function from this to its own form.
+//! The error type of all operations. Each front end converts it to its own error format.
 
 use std::borrow::Cow;
 
@@ -6,49 +6,48 @@ use tollgate_engine::{EngineError, RequestError};
 
 use crate::control::auth::MissingRole;
 
-/// Why an operation was not carried out. An error of an operation. Nothing was taken, unless the kind is
-/// [`ErrorKind::StoreFailed`].
+/// Error of an operation. Nothing was taken, unless the kind is [`ErrorKind::StoreFailed`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpError {
-    /// The kind, which front ends map to status codes.
+    /// Error kind. Front ends map it to a status code.
     pub kind: ErrorKind,
-    /// The field of the input that is wrong, empty for the whole input, `None` if the error is not about the input.
+    /// The invalid input field; empty for the whole input, `None` if the input is not the problem.
     pub field: Option<&'static str>,
-    /// What is wrong and what would be right, for the caller.
+    /// Message for the caller: what is wrong, then what would be right.
     pub detail: Cow<'static, str>,
 }
 
-/// The kinds of errors.
+/// The kind of an [`OpError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The input is wrong.
+    /// The input is invalid.
     Invalid,
-    /// The caller lacks the role.
+    /// The caller lacks the required role.
     Forbidden,
     /// A request with the same idempotency key is running.
     KeyInUse,
     /// The idempotency key was used with another request.
     KeyReused,
-    /// The audit log cannot keep an entry for the action, so it is not carried out.
+    /// The audit-log queue is full, so the action was not carried out.
     NotRecorded,
-    /// The store failed. The store failed; it may have carried out the operation.
+    /// The store failed. It may have carried out the operation nevertheless.
     StoreFailed,
 }
 
 impl OpError {
-    /// Returns an error about one field of the input.
+    /// Returns an error about one input field; an empty name means the whole input.
     pub fn invalid(field: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { kind: ErrorKind::Invalid, field: Some(field), detail: detail.into() }
     }
 
-    /// Returns the error of an action that the audit log cannot keep.
+    /// Returns the error for an action that the audit log has no room for.
     pub fn not_recorded() -> Self {
         let detail =
             "too many entries wait for the audit log, which is unreachable; nothing was changed, try again later";
         Self { kind: ErrorKind::NotRecorded, field: None, detail: detail.into() }
     }
 
-    /// Returns the error of a request in a list whose response is full.
+    /// Returns the error for a list item that is not run because the list's response is full.
     pub fn no_room() -> Self {
         let detail = "the response to this list is full; nothing was taken for this request, send it in another list";
         Self { kind: ErrorKind::Invalid, field: Some(""), detail: detail.into() }
@@ -78,7 +77,7 @@ impl From<EngineError> for OpError {
         match error {
             EngineError::Request(error) => error.into(),
             EngineError::Store(error) => {
-                // The details name the store, so they are for the log only.
+                // Only the log gets the details, because they name the store.
                 tracing::warn!(%error, "store operation failed");
                 let detail = "the store did not answer; the operation may or may not have been carried out";
                 Self { kind: ErrorKind::StoreFailed, field: Some(""), detail: detail.into() }

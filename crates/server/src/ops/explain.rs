@@ -1,5 +1,5 @@
-//! Explains requests on another thread: comparing a request with ten thousand rules, and writing down the result, takes
-//! milliseconds, in which the connections of this thread would wait.
+//! Explains requests on a blocking thread. Comparing a request with 10 000 rules and formatting the result takes
+//! milliseconds, which would delay the other connections of this thread.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ pub(super) async fn explain<S: Store>(
     Ok(Output::Explained(text.into()))
 }
 
-/// A request that borrows nothing, so that another thread can use it.
+/// A copy of a request that can be sent to another thread.
 struct OwnedRequest {
     domain: Vec<u8>,
     /// Names and values.

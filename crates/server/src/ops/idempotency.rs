@@ -1,9 +1,9 @@
-//! Idempotency keys: a request that is repeated under its key is carried out once, so that a client that got no answer can repeat
-//! it without being charged twice.
+//! Idempotency keys: a request that is repeated under the same key is carried out once. A client that got no response
+//! can repeat its request without being charged twice.
 //!
-//! The table belongs to this node and is bounded in entries, bytes and time; the oldest entries are evicted first. It covers the
-//! minutes in which clients retry, on connections to one node. Only outputs of operations that took effect are stored: a
-//! refusal changed nothing, and a caller who repeats it wants the current state.
+//! The table is local to this node. It is bounded in entries, bytes and time, and evicts the oldest entries first. That
+//! covers retries to the same node within minutes. Only outputs of operations that took effect are stored: a refusal
+//! changed nothing, and a caller who repeats it wants the current state.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -15,16 +15,16 @@ use tollgate::core::{Mono, Nanos, Time};
 use super::error::{ErrorKind, OpError};
 use super::view::Output;
 
-/// The results of a call: one, or one for each item of a list.
+/// The results of a call: one result, or one per list item.
 pub type Results = Arc<[Result<Output<'static>, OpError>]>;
 
-/// The longest key.
+/// Maximum length of a key, in bytes.
 pub const MAX_KEY: usize = 255;
-/// Maximum number of keys that are kept.
+/// Maximum number of stored keys.
 pub const MAX_KEYS: usize = 20_000;
-/// Maximum number of bytes of stored values that are kept.
+/// Maximum total size of the stored results, in bytes.
 pub const MAX_BYTES: usize = 32 * 1024 * 1024;
-/// How long a key is kept.
+/// Lifetime of a key.
 pub const WINDOW: Nanos = Nanos::from_secs(600);
 
 /// Stored results by key.
@@ -39,7 +39,8 @@ pub struct IdempotencyTable {
 #[derive(Debug, Default)]
 struct StoredOutputs {
     entries: HashMap<Arc<[u8]>, Entry>,
-    /// The keys in order of arrival, with the number of their entry: a key may have been removed and inserted again.
+    /// Keys in order of arrival, with their entry number. The number tells a removed entry from a later one with the
+    /// same key.
     order: VecDeque<(Arc<[u8]>, u64)>,
     bytes: usize,
     next: u64,
@@ -49,25 +50,25 @@ struct StoredOutputs {
 struct Entry {
     number: u64,
     started: Time<Mono>,
-    /// A hash of the request.
+    /// Hash of the request.
     request: u64,
     /// The results and their size; `None` while the request runs.
     results: Option<(Results, usize)>,
 }
 
-/// What a call does about its idempotency key.
+/// Result of looking up the idempotency key of a call.
 #[derive(Debug, Default)]
 pub enum KeyLookup<'t> {
     /// The call has no idempotency key, or the operation ignores it.
     #[default]
     NoKey,
-    /// Run the call, then store its results.
+    /// The key is new: run the call, then store its results.
     First(Ticket<'t>),
-    /// Return these results.
+    /// The key is known: return these results.
     Replay(Results),
 }
 
-/// The permission to run a request and store its results. Dropping it without results removes the key.
+/// Permission to run a request and store its results. Dropping the ticket without storing removes the key.
 #[derive(Debug)]
 pub struct Ticket<'t> {
     table: &'t IdempotencyTable,
@@ -77,10 +78,10 @@ pub struct Ticket<'t> {
 }
 
 impl IdempotencyTable {
-    /// Looks up a key, given what identifies the request, and inserts it if it is new.
+    /// Looks up a key, and inserts it if it is new. `request` tells different requests with the same key apart.
     ///
     /// # Errors
-    /// When the key has a wrong length, is in use, or was used with another request.
+    /// When the key has an invalid length, is in use, or was used with another request.
     pub fn begin(&self, key: &[u8], request: impl Hash, now: Time<Mono>) -> Result<KeyLookup<'_>, OpError> {
         if key.is_empty() || key.len() > MAX_KEY {
             let detail = format!("an idempotency key must have 1 to {MAX_KEY} bytes");
@@ -112,7 +113,7 @@ impl IdempotencyTable {
         Ok(KeyLookup::First(Ticket { table: self, key, number, stored: false }))
     }
 
-    /// Returns the number of keys, of replays, and of keys evicted before their time.
+    /// Returns the numbers of stored keys, of replays, and of keys evicted before they expired.
     pub fn counts(&self) -> (usize, u64, u64) {
         let keys = self.table().entries.len();
         (keys, self.replayed.load(Ordering::Relaxed), self.evicted.load(Ordering::Relaxed))
@@ -122,12 +123,12 @@ impl IdempotencyTable {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes expired entries, and the oldest ones until one more fits.
+    /// Removes expired entries, then the oldest entries until a new one fits.
     fn evict(&self, table: &mut StoredOutputs, now: Time<Mono>) {
         while let Some((key, number)) = table.order.front() {
             let entry = table.entries.get(key).filter(|entry| entry.number == *number);
             let is_old = entry.is_none_or(|entry| now.since(entry.started) >= WINDOW);
-            // Keys that were removed without results may still be in `order`.
+            // `order` may still contain keys whose entries were removed, so its length is bounded separately.
             let is_full =
                 table.entries.len() >= MAX_KEYS || table.bytes > MAX_BYTES || table.order.len() >= 2 * MAX_KEYS;
             if !is_old && !is_full {
@@ -154,7 +155,7 @@ impl StoredOutputs {
 }
 
 impl KeyLookup<'_> {
-    /// Stores the results, if this is the first call with the key.
+    /// Stores the results if this is the first call with the key.
     pub fn store(self, results: Vec<Result<Output<'static>, OpError>>) {
         if let Self::First(ticket) = self {
             let size = |result: &Result<Output<'_>, OpError>| result.as_ref().map_or(128, Output::bytes);
@@ -200,7 +201,7 @@ mod tests {
         Arc::from([Ok(Output::Reset(counters))])
     }
 
-    /// Returns what is stored under the key `k`, by a number.
+    /// Returns the counter count of the result stored under `key`.
     fn stored_number(table: &IdempotencyTable, key: &str, now: Time<Mono>) -> Option<usize> {
         match table.begin(key.as_bytes(), "asked", now) {
             Ok(KeyLookup::Replay(results)) => match &results[..] {
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn stored_value_is_replayed_within_the_window() {
+    fn stored_result_is_replayed_within_the_window() {
         let (table, now) = (IdempotencyTable::default(), Time::from_nanos(5));
         begin_first(&table, "k", now).store(some_results(7), 10);
         let almost = Time::from_nanos(now.as_nanos() + WINDOW.as_nanos() - 1);
@@ -258,6 +259,6 @@ mod tests {
         let late = begin_first(&table, "late", now);
         (0..=MAX_KEYS).for_each(|n| begin_first(&table, &format!("x{n}"), now).store(some_results(1), 1));
         late.store(some_results(1), 1);
-        assert_eq!(table.table().bytes, MAX_KEYS, "the value of an evicted key is not stored");
+        assert_eq!(table.table().bytes, MAX_KEYS, "the result of an evicted key is not stored");
     }
 }

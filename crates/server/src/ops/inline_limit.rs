@@ -1,4 +1,4 @@
-//! A cache of inline limits. Callers send the same few limits with every request, and parsing one costs more than deciding.
+//! A per-thread cache of inline limits. Callers repeat a few limits, and parsing a limit costs more than deciding.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -9,10 +9,10 @@ use tollgate_engine::{Engine, InlineLimits, Store};
 
 use super::error::OpError;
 
-/// The number of limits that each thread keeps.
+/// Number of cached limits per thread.
 const SLOTS: usize = 256;
 
-/// The longest text that is kept; no valid limit is longer.
+/// Maximum length of a cached limit text, in bytes. No valid limit is longer.
 const MAX_TEXT: usize = 64;
 
 struct CachedLimit {
@@ -23,7 +23,7 @@ struct CachedLimit {
 }
 
 struct Cache {
-    // A random hash, so that no caller can choose limits that evict those of another.
+    // Randomly seeded, so that no caller can choose limits that evict another caller's limits.
     hasher: RandomState,
     slots: Vec<Option<CachedLimit>>,
 }
@@ -33,10 +33,10 @@ thread_local! {
         RefCell::new(Cache { hasher: RandomState::new(), slots: (0..SLOTS).map(|_| None).collect() });
 }
 
-/// Returns the limit that `text` describes, from the cache of this thread or from the engine.
+/// Returns the limit that `text` describes, from this thread's cache or from the engine.
 ///
 /// # Errors
-/// When it is not a limit, or the engine cannot keep it.
+/// When the text is not a limit, or the engine cannot store another limit.
 pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc<InlineLimits>, OpError> {
     CACHE.with_borrow_mut(|cache| {
         let slot = cache.hasher.hash_one(text) as usize % SLOTS;

@@ -1,4 +1,4 @@
-//! What a front end passes to an operation.
+//! The protocol-independent input of operations, as front ends build it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,20 +17,20 @@ pub enum Input<'a> {
     Request(RequestInput<'a>),
     /// A receipt to settle, and the actual cost for a commit.
     Receipt(Receipt, Option<Cost>),
-    /// Whether to enforce refusals.
+    /// The new enforcement mode.
     Enforcement(Enforcement),
-    /// Nothing: the operation is a page.
+    /// No input: the operation is a page.
     None,
 }
 
-/// A request.
+/// A request to decide, explain or reset.
 #[derive(Debug)]
 pub struct RequestInput<'a> {
     /// The limits to decide by.
     pub limits: LimitsInput<'a>,
-    /// Its cost; `None` leaves it to each rule.
+    /// The cost; `None` means that each rule sets its own.
     pub cost: Option<Cost>,
-    /// How long to wait to be admitted.
+    /// Maximum wait for admission.
     pub wait: Duration,
     /// Whether the caller asks for a receipt.
     pub receipt: bool,
@@ -48,7 +48,7 @@ pub enum LimitsInput<'a> {
     },
     /// An inline limit.
     Inline {
-        /// What is counted.
+        /// The key to count.
         key: &'a [u8],
         /// The limit.
         limits: Arc<InlineLimits>,
@@ -56,12 +56,12 @@ pub enum LimitsInput<'a> {
 }
 
 impl<'a> RequestInput<'a> {
-    /// Returns a request to decide by `limits` that neither waits nor asks for a receipt.
+    /// Creates a request that neither waits nor asks for a receipt.
     pub fn new(limits: LimitsInput<'a>, cost: Option<Cost>) -> Self {
         Self { limits, cost, wait: Duration::ZERO, receipt: false }
     }
 
-    /// Returns the domain, empty for an inline limit.
+    /// Returns the domain; empty for an inline limit.
     pub fn domain(&self) -> &'a [u8] {
         match &self.limits {
             LimitsInput::Rules { domain, .. } => domain,
@@ -69,7 +69,7 @@ impl<'a> RequestInput<'a> {
         }
     }
 
-    /// Returns the request for the engine, with `cost`.
+    /// Converts the request to an engine item with the given cost.
     pub fn to_item(&self, cost: Option<Cost>) -> Item<'_> {
         match &self.limits {
             LimitsInput::Rules { entries, .. } => Item { cost, ..Item::new(entries) },
@@ -77,7 +77,7 @@ impl<'a> RequestInput<'a> {
         }
     }
 
-    /// Returns what is counted, for the audit log.
+    /// Describes the request for the audit log: its attributes, or the key of its inline limit.
     pub fn subject(&self) -> String {
         match &self.limits {
             LimitsInput::Rules { entries, .. } => {
@@ -105,16 +105,16 @@ impl Input<'_> {
 /// Parses a receipt.
 ///
 /// # Errors
-/// When it is not one.
+/// When the text is not a receipt.
 pub fn parse_receipt(text: &[u8]) -> Result<Receipt, OpError> {
     let parsed = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     parsed.ok_or_else(|| OpError::invalid("receipt", "not a receipt; send the `receipt` of a decision unchanged"))
 }
 
-/// Checks how long to wait, in milliseconds.
+/// Checks a maximum wait, given in milliseconds.
 ///
 /// # Errors
-/// When it is missing or longer than [`MAX_WAIT`].
+/// When the wait is missing or longer than [`MAX_WAIT`].
 pub fn wait(millis: Option<u64>) -> Result<Duration, OpError> {
     let wait = millis.map(Duration::from_millis).filter(|wait| *wait <= MAX_WAIT);
     wait.ok_or_else(|| {

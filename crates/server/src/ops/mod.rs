@@ -1,8 +1,9 @@
 //! The operations of the server, independent of any protocol.
 //!
-//! A front end turns bytes into an [`Input`](input::Input), calls [`run`](run::run) and turns each [`Output`](view::Output) or
-//! [`OpError`](error::OpError) into bytes. [`TABLE`] lists every operation once: its path, its command, who may use it and
-//! whether it honours an idempotency key. Routes, the `COMMAND` reply, usage errors and the API description are read from it.
+//! A front end parses bytes into an [`Input`](input::Input), calls [`run`](run::run) and serialises each
+//! [`Output`](view::Output) or [`OpError`](error::OpError). [`TABLE`] lists every operation with its path, its command,
+//! the required role, and whether it honours an idempotency key. Routing, the `COMMAND` reply, usage errors and the API
+//! description are generated from this table.
 
 pub mod acquire;
 pub mod error;
@@ -28,13 +29,13 @@ pub enum Op {
     Acquire,
     /// Settles a reservation at its actual cost.
     Commit,
-    /// Returns what a decision took.
+    /// Undoes the charges of a decision.
     Refund,
     /// Extends the lease of concurrency slots.
     Renew,
-    /// Sets the counters of a request back to unused.
+    /// Resets the counters of a request to unused.
     Reset,
-    /// Explains what a check would return.
+    /// Explains what a check would decide.
     Explain,
     /// Switches between enforcing and observing.
     SetEnforcement,
@@ -42,33 +43,33 @@ pub enum Op {
     Page(ServerPage),
 }
 
-/// The operations that end in a decision at once.
+/// The operations that decide without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Takes the cost or refuses.
     Check,
-    /// Returns what a check would return and takes nothing.
+    /// Decides like a check, but takes nothing.
     Peek,
-    /// Takes the cost or refuses, with a receipt to settle by.
+    /// Takes the cost or refuses, and returns a receipt for the settlement.
     Reserve,
     /// Takes as much of the cost as is available.
     TakeUpTo,
-    /// Takes the cost regardless, into debt.
+    /// Takes the cost even if the counter goes into debt.
     Charge,
     /// Takes all that is available.
     Drain,
 }
 
-/// A page about the server, the same for every caller.
+/// A page about the server. Every caller gets the same page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ServerPage {
     /// Whether refusals are enforced.
     Enforcement,
-    /// The process runs.
+    /// Liveness: the process runs.
     Health,
-    /// The server accepts requests.
+    /// Readiness: the server accepts requests.
     Readiness,
-    /// All counters.
+    /// All counters, for Prometheus.
     Metrics,
     /// The heaviest keys.
     TopKeys,
@@ -92,7 +93,7 @@ impl Op {
 }
 
 impl ServerPage {
-    /// Returns the media type of the page.
+    /// Returns the page's media type.
     pub const fn content_type(self) -> &'static str {
         match self {
             Self::Enforcement | Self::TopKeys | Self::RulesStatus | Self::Peers | Self::ApiDescription => {
@@ -105,7 +106,7 @@ impl ServerPage {
 }
 
 impl Verb {
-    /// Returns how much is taken, or `None` if nothing is.
+    /// Returns how the verb takes its cost; `None` if it takes nothing.
     pub const fn taking(self) -> Option<Taking> {
         match self {
             Self::Check | Self::Reserve => Some(Taking::Exactly),
@@ -115,7 +116,7 @@ impl Verb {
         }
     }
 
-    /// Returns the cost that the engine is asked for, given the cost of the request.
+    /// Returns the cost to pass to the engine. [`Drain`](Self::Drain) asks for the maximum, so it takes all there is.
     pub fn engine_cost(self, cost: Option<Cost>) -> Option<Cost> {
         match self {
             Self::Check | Self::Peek | Self::Reserve | Self::TakeUpTo | Self::Charge => cost,
@@ -123,7 +124,7 @@ impl Verb {
         }
     }
 
-    /// Returns whether the output has the amount taken, because it may differ from the cost.
+    /// Returns whether the output contains the amount taken. True for verbs whose amount can differ from the cost.
     pub const fn shows_taken(self) -> bool {
         match self {
             Self::Check | Self::Peek | Self::Reserve => false,
@@ -131,7 +132,7 @@ impl Verb {
         }
     }
 
-    /// Returns whether the output has a receipt even if the request does not ask for one.
+    /// Returns whether the output always contains a receipt, even if the request does not ask for one.
     pub const fn shows_receipt(self) -> bool {
         match self {
             Self::Check | Self::Peek | Self::TakeUpTo | Self::Charge | Self::Drain => false,
@@ -145,41 +146,41 @@ impl Verb {
 pub struct Spec {
     /// The operation. Two rows may name the same operation.
     pub op: Op,
-    /// The path over HTTP. Pages are read with GET and HEAD, everything else is POST.
+    /// The HTTP path. Pages accept GET and HEAD, all other operations POST.
     pub path: &'static str,
-    /// The command of the Redis protocol, if there is one.
+    /// The Redis-protocol command, if the operation has one.
     pub command: Option<RespCommand>,
-    /// The role that a token needs; `None` if no token is needed at all.
+    /// The role that a token needs; `None` if the operation needs no token.
     pub role: Option<Role>,
-    /// Whether an idempotency key is honoured; operations that change nothing ignore it.
+    /// Whether an idempotency key is honoured. Operations that change nothing ignore the key.
     pub keyed: bool,
-    /// What it does, in one line.
+    /// One-line description for users.
     pub summary: &'static str,
 }
 
-/// How an operation is called over the Redis protocol.
+/// The Redis-protocol command of an operation.
 #[derive(Debug)]
 pub struct RespCommand {
     /// The name, in upper case.
     pub name: &'static str,
-    /// The number of words that every call has, name included. `ONCE key` follows them.
+    /// Number of mandatory words, including the name. `ONCE key` follows them.
     pub arity: usize,
-    /// The words after the name.
+    /// Usage text for the words after the name.
     pub args: &'static str,
 }
 
-/// Every operation. The first row of each protocol is the most frequent one.
+/// Every operation. The most frequent one comes first, because lookups are linear.
 #[rustfmt::skip]
 pub const TABLE: &[Spec] = &[
-    verb_spec(Verb::Check, "/v1/check", "TG.CHECK", "Takes what the request costs, or refuses it and takes nothing"),
+    verb_spec(Verb::Check, "/v1/check", "TG.CHECK", "Takes the cost of the request, or refuses it and takes nothing"),
     verb_spec(Verb::Peek, "/v1/peek", "TG.PEEK", "Returns what a check would decide, and takes nothing"),
     verb_spec(Verb::TakeUpTo, "/v1/take-up-to", "TG.TAKEUPTO", "Takes as much of the cost as is available"),
     verb_spec(Verb::Charge, "/v1/charge", "TG.CHARGE", "Takes the cost regardless, into debt"),
     operation_spec(Op::Decide(Verb::Drain), "/v1/drain", ("TG.DRAIN", 2, DOMAIN), "Takes all that is available"),
-    verb_spec(Verb::Reserve, "/v1/reserve", "TG.RESERVE", "Takes, and returns a receipt to settle later"),
-    operation_spec(Op::Acquire, "/v1/acquire", ("TG.ACQUIRE", 4, REQUEST_AND_WAIT), "Takes when enough is available, or refuses when the wait is over"),
+    verb_spec(Verb::Reserve, "/v1/reserve", "TG.RESERVE", "Takes the cost, and returns a receipt to settle later"),
+    operation_spec(Op::Acquire, "/v1/acquire", ("TG.ACQUIRE", 4, REQUEST_AND_WAIT), "Takes the cost as soon as it is available, or refuses when the wait is over"),
     operation_spec(Op::Commit, "/v1/commit", ("TG.COMMIT", 3, RECEIPT_AND_COST), "Settles a reservation at its actual cost"),
-    // Three names for one operation, after its object: a reservation, a slot, anything.
+    // Cancel, release and refund are the same operation, named after its object: a reservation, a slot, any decision.
     operation_spec(Op::Refund, "/v1/cancel", ("TG.CANCEL", 2, RECEIPT), "Cancels a reservation"),
     operation_spec(Op::Refund, "/v1/release", ("TG.RELEASE", 2, RECEIPT), "Releases a slot"),
     operation_spec(Op::Renew, "/v1/renew", ("TG.RENEW", 2, RECEIPT), "Extends the lease of a slot"),
@@ -227,13 +228,13 @@ const fn page_spec(page: ServerPage, path: &'static str, summary: &'static str) 
 }
 
 impl Spec {
-    /// Finds a command of the Redis protocol by its name, in any case.
+    /// Finds a Redis-protocol command by name, ignoring case.
     pub fn of_command(name: &[u8]) -> Option<(&'static Self, &'static RespCommand)> {
         let mut commands = TABLE.iter().filter_map(|spec| Some((spec, spec.command.as_ref()?)));
         commands.find(|(_, command)| command.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// Returns the methods over HTTP.
+    /// Returns the accepted HTTP methods.
     pub const fn methods(&self) -> &'static [&'static str] {
         if matches!(self.op, Op::Page(_)) { &["GET", "HEAD"] } else { &["POST"] }
     }

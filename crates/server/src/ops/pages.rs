@@ -10,7 +10,7 @@ use crate::app::App;
 use crate::control::api::{AuditQueues, describe};
 use crate::observe::metrics::Gauges;
 
-/// Returns a page.
+/// Renders a page about the server.
 pub(super) fn render_page<S: Store>(app: &App<S>, page: ServerPage) -> PageView {
     let body = match page {
         ServerPage::Enforcement => enforcement_text(app).into(),
@@ -30,7 +30,7 @@ pub(super) fn render_page<S: Store>(app: &App<S>, page: ServerPage) -> PageView 
     }
 }
 
-/// Returns whether refusals are enforced, and that the fleet was switched if it was: then this server cannot enforce them.
+/// Returns the enforcement mode as JSON. `fleet` is present if the fleet switch forces this server to observe.
 fn enforcement_text<S: Store>(app: &App<S>) -> String {
     let mode = app.engine.enforcement().as_str();
     match app.fleet_mode() {
@@ -39,7 +39,8 @@ fn enforcement_text<S: Store>(app: &App<S>) -> String {
     }
 }
 
-/// Returns the readiness. A server without its store or its rules service is ready; `observe::health` says why.
+/// Returns the readiness as text. A server that cannot reach its store or its rules service is still ready; see
+/// `observe::health` for the reason.
 fn readiness_text<S: Store>(app: &App<S>) -> String {
     if app.connections.is_stopping() {
         return "stopping\n".to_owned();
@@ -68,7 +69,7 @@ fn metrics_text<S: Store>(app: &App<S>) -> String {
             + app.engine.fallback().overflowed(),
         engine: app.engine.counts(),
         rules: app.engine.rules(),
-        // A file has no revisions: its version is the number of loads.
+        // Rules from files have no checksum here and no revision: their version only counts loads.
         revision: status.checksum.and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
         rules_age: app.metrics.polls.age_seconds(app.now()),
     })

@@ -1,4 +1,5 @@
-//! Runs operations: rights, idempotency, the engine, metrics and the audit log, the same for every protocol.
+//! Runs operations for every protocol: checks rights and idempotency keys, calls the engine, and records metrics and
+//! audit-log entries.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +22,7 @@ use crate::control::model::Role;
 use crate::net::protocol::Protocol;
 use crate::observe::metrics::Tally;
 
-/// Who calls.
+/// The caller of an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     /// The protocol of the connection.
@@ -30,12 +31,12 @@ pub struct Caller<'a> {
     pub access: &'a Access,
     /// Set by the front end when its response is full. Relaxed: only the caller's own task uses it.
     pub is_full: Option<&'a AtomicBool>,
-    /// Writes an explanation in the format of the protocol.
+    /// Formats an explanation for the protocol.
     pub format_explanation: fn(&Explanation) -> String,
 }
 
 impl Caller<'_> {
-    /// Returns whether nothing more fits the response, so that nothing more may be done.
+    /// Returns whether the response is full. The remaining calls are then not run.
     fn is_full(&self) -> bool {
         self.is_full.is_some_and(|is_full| is_full.load(Ordering::Relaxed))
     }
@@ -44,7 +45,7 @@ impl Caller<'_> {
 /// One call of an operation.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// The input, or why the front end could not read it.
+    /// The input, or the error of the front end that could not parse it.
     pub input: Result<Input<'a>, OpError>,
     /// The idempotency key of the call.
     pub key: KeyLookup<'a>,
@@ -53,15 +54,15 @@ pub struct Call<'a> {
 /// The result of one call, for the front end to serialise.
 #[derive(Debug)]
 pub struct Reply<'r> {
-    /// The position of the call.
+    /// The index of the call.
     pub index: usize,
-    /// The output, or why there is none.
+    /// The output or the error.
     pub result: Result<&'r Output<'r>, &'r OpError>,
     /// Whether this is the stored result of an earlier call with the same idempotency key.
     pub replayed: bool,
 }
 
-/// Runs an operation for each call, in order, and passes each result to `reply`.
+/// Runs an operation for each call in order, and passes each result to `reply`.
 pub async fn run<S: Store>(
     app: &App<S>,
     caller: Caller<'_>,
@@ -74,23 +75,23 @@ pub async fn run<S: Store>(
     list.finish();
 }
 
-/// The time after which a long list lets other connections have their turn. It looks at the time after each request, because
-/// one that matches 256 rules takes about half a millisecond.
+/// Time after which a long list yields to other connections. The clock is read after each request, because a request
+/// that matches 256 rules takes about 0.5 ms.
 const MAX_TURN: Nanos = Nanos::from_micros(100);
 
-/// The requests of a list that are decided in one turn where the store is shared, and each part is a round trip; and the items
-/// that are translated together.
+/// Batch size for lists: the number of requests decided in one round trip to a shared store, and the number of items
+/// translated before the list yields.
 const MAX_PART: usize = 64;
 
-/// A list that is run in parts, so that other connections have their turn in between.
+/// A list of calls that is run in parts and yields to other connections between them.
 struct ListRun<'a, S> {
     app: &'a App<S>,
     caller: Caller<'a>,
     spec: &'a Spec,
     resets: ResetRecord<'a>,
-    /// The number of calls that are done.
+    /// Number of finished calls.
     done: usize,
-    /// When this turn began; `None` if there is one call, or if each part is a turn.
+    /// Start of this turn. `None` with a single call, or if the list yields after every part.
     turn: Option<Time<Mono>>,
 }
 
@@ -100,7 +101,7 @@ impl<'a, S: Store> ListRun<'a, S> {
         Self { app, caller, spec, resets: ResetRecord::default(), done: 0, turn }
     }
 
-    /// Runs the next calls of the list.
+    /// Runs the next part of the list.
     async fn run(&mut self, calls: &mut [Call<'_>], mut reply: impl FnMut(Reply<'_>)) {
         let Self { app, caller, spec, .. } = *self;
         if spec.role > Some(Role::Reader) || caller.access.is_scoped() {
@@ -130,7 +131,7 @@ impl<'a, S: Store> ListRun<'a, S> {
                 (Err(error), _) => Err(error.clone()),
                 (Ok(_), KeyLookup::Replay(_)) => Ok(None),
                 (Ok(input), KeyLookup::NoKey | KeyLookup::First(_)) => {
-                    // Boxed, because its future would be as large as that of a check, and is rarely needed.
+                    // Boxed, so that this rare future does not enlarge the future of a check.
                     Box::pin(run_one(app, caller, spec.op, input, &mut self.resets)).await.map(Some)
                 }
             };
@@ -139,7 +140,7 @@ impl<'a, S: Store> ListRun<'a, S> {
         }
     }
 
-    /// Lets other connections have their turn, if this one was long enough.
+    /// Yields to other connections if this turn has lasted [`MAX_TURN`].
     async fn yield_turn(&mut self) {
         if self.done > 0 && self.turn.is_none_or(|turn| self.app.now().since(turn) >= MAX_TURN) {
             yield_now().await;
@@ -152,22 +153,22 @@ impl<'a, S: Store> ListRun<'a, S> {
     }
 }
 
-/// The entry of the audit log for the resets of one list.
+/// The audit-log entry for the resets of one list.
 #[derive(Default)]
 struct ResetRecord<'a> {
-    /// The place in the queue of the audit log, reserved before the first reset.
+    /// Slot in the audit-log queue, reserved before the first reset.
     entry: Option<AuditSlot<'a>>,
     count: usize,
-    /// The domain of all of them; `None` if there are several.
+    /// The domain of all resets; `None` if there are several domains.
     domain: Option<String>,
     subject: String,
 }
 
 impl<'a> ResetRecord<'a> {
-    /// Makes sure that a reset can be recorded.
+    /// Reserves the audit-log entry before the first reset.
     ///
     /// # Errors
-    /// When the queue of the audit log is full.
+    /// When the audit-log queue is full.
     fn reserve<S: Store>(&mut self, app: &'a App<S>) -> Result<(), OpError> {
         if self.entry.is_none() {
             self.entry = app.audit_slot(AuditQueue::Resets)?;
@@ -196,8 +197,9 @@ impl<'a> ResetRecord<'a> {
     }
 }
 
-/// Runs an operation for each of `items` under one idempotency key for all; `call` translates an item. The results of a list are
-/// stored whatever they are.
+/// Runs an operation for each item of a list under one shared idempotency key. `call` translates an item.
+///
+/// Unlike the result of a single call, the results of a list are stored even if nothing took effect.
 pub async fn run_list<'a, S: Store, T>(
     app: &App<S>,
     caller: Caller<'_>,
@@ -215,7 +217,7 @@ pub async fn run_list<'a, S: Store, T>(
     }
     let mut results = Vec::new();
     let mut list = ListRun::new(app, caller, spec, items.len());
-    // Translated in parts: all items at once would keep other connections waiting.
+    // Translated in parts, so that a long list does not block other connections.
     for part in items.chunks(MAX_PART) {
         let mut calls: SmallVec<[Call<'a>; 1]> = part.iter().map(&mut call).collect();
         let note = |one: Reply<'_>| {
@@ -230,11 +232,11 @@ pub async fn run_list<'a, S: Store, T>(
     key.store(results);
 }
 
-/// Replaces the input of a call by an error if the caller lacks the role, or may not take from the domain.
+/// Replaces the input of a call with an error if the caller lacks the required role in the domain.
 fn check_rights(access: &Access, spec: &Spec, call: &mut Call<'_>) {
     let (Ok(input), Some(role)) = (&call.input, spec.role) else { return };
     let allowed = match input {
-        // Inline limits belong to no domain, and reading is not restricted to domains.
+        // Inline limits belong to no domain, and read operations are allowed in every domain.
         Input::Request(ask) if role == Role::Reader && (ask.domain().is_empty() || !spec.op.takes()) => Ok(()),
         Input::Receipt(receipt, _) => receipt
             .domains()
@@ -248,7 +250,7 @@ fn check_rights(access: &Access, spec: &Spec, call: &mut Call<'_>) {
     }
 }
 
-/// Passes the result of a call on and stores it under the idempotency key. A result without an output is a replay.
+/// Passes the result of a call to `reply` and stores it under its idempotency key. `Ok(None)` means a replay.
 fn finish(
     index: usize,
     call: &mut Call<'_>,
@@ -280,7 +282,7 @@ async fn decide<S: Store>(
 ) {
     let mut decisions = PooledDecisions::take();
     {
-        // There is nearly always one, for which nothing is allocated.
+        // Almost always one request, which needs no allocation.
         let inputs = calls.iter().filter_map(Call::to_decide);
         let items: SmallVec<[(&[u8], Item<'_>); 1]> =
             inputs.map(|input| (input.domain(), input.to_item(verb.engine_cost(input.cost)))).collect();
@@ -302,7 +304,7 @@ async fn decide<S: Store>(
                     Ok(Some(Output::Decision(DecisionView::new(decision, options))))
                 }
                 Some(Err(error)) => Err(error.into()),
-                // There are as many decisions as requests.
+                // Unreachable: there is one decision per request.
                 None => Err(OpError::invalid("", "the request was not decided")),
             },
         };
@@ -311,12 +313,12 @@ async fn decide<S: Store>(
 }
 
 impl<'a> Call<'a> {
-    /// Returns a call without an idempotency key.
+    /// Creates a call without an idempotency key.
     pub fn new(input: Result<Input<'a>, OpError>) -> Self {
         Self { input, key: KeyLookup::NoKey }
     }
 
-    /// Returns the request that the engine has to decide; `None` if there is an error or a stored result.
+    /// Returns the request to decide; `None` if the call has an error or a stored result.
     fn to_decide(&self) -> Option<&RequestInput<'a>> {
         match (&self.input, &self.key) {
             (Ok(Input::Request(request)), KeyLookup::NoKey | KeyLookup::First(_)) => Some(request),
@@ -378,7 +380,7 @@ async fn run_one<'a, S: Store>(
             let view = DecisionView::new(decisions.get(0)?, ViewOptions { taken: false, receipt: true });
             Ok(Output::Decision(view).into_owned())
         }
-        // Settling is the other half of deciding, so every caller who may decide may settle.
+        // Settling completes a decision, so it needs no further role.
         (Op::Refund, Input::Receipt(receipt, _)) => Ok(Output::Refunded(app.engine.refund(receipt).await?)),
         (Op::Renew, Input::Receipt(receipt, _)) => Ok(Output::Renewed(app.engine.renew(receipt).await?)),
         (Op::Commit, Input::Receipt(receipt, Some(cost))) => {
@@ -402,7 +404,7 @@ async fn run_one<'a, S: Store>(
         }
         (Op::Page(page), _) => Ok(Output::Page(pages::render_page(app, page))),
         // Unreachable: a front end builds the input that the operation needs.
-        _ => Err(OpError::invalid("", "this is not the input of this operation")),
+        _ => Err(OpError::invalid("", "the input does not fit the operation")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What an operation returns: one view of a decision, which every protocol serialises, and the other outputs.
+//! The outputs of operations. Every protocol serialises the same view of a decision.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use tollgate::core::Cost;
 use tollgate::{Outcome, Retry};
 use tollgate_engine::{Decision, LimitReport, Settled, Standing};
 
-/// What an operation returns. `'d` is the lifetime of the engine's buffers.
+/// The output of an operation. `'d` is the lifetime of the engine's buffers.
 #[derive(Clone, Debug)]
 pub enum Output<'d> {
     /// A decision.
     Decision(DecisionView<'d>),
-    /// How much was returned.
+    /// The refunded amount.
     Refunded(Cost),
-    /// Whether all slots were still held, and so are renewed.
+    /// Whether all slots were still held and have been renewed.
     Renewed(bool),
-    /// What a commit returned and charged.
+    /// The amounts that a commit refunded and charged.
     Settled(Settled),
-    /// How many counters were reset.
+    /// The number of counters that were reset.
     Reset(usize),
     /// An explanation, in the format of the caller's protocol.
     Explained(Arc<str>),
@@ -32,7 +32,7 @@ pub enum Output<'d> {
 pub struct PageView {
     /// The media type of the body.
     pub content_type: &'static str,
-    /// Whether the server accepts requests; only readiness says no.
+    /// Whether the server accepts requests. Only the readiness page sets this to false.
     pub ready: bool,
     /// The page.
     pub body: Bytes,
@@ -41,65 +41,65 @@ pub struct PageView {
 /// A field of an output.
 #[derive(Clone, Copy, Debug)]
 pub enum FieldValue<'v> {
-    /// The field is left out.
+    /// The field is omitted.
     Absent,
     /// A boolean.
     Bool(bool),
     /// A number.
     Number(u64),
-    /// Milliseconds to wait; `None` where no wait helps.
+    /// Milliseconds to wait; `None` if waiting does not help.
     Wait(Option<u64>),
     /// A string.
     Text(&'v str),
-    /// The name of a rule; `None` for an inline limit.
+    /// The id of a rule; `None` for an inline limit.
     Rule(Option<&'v str>),
-    /// A list of limits.
+    /// The limits of a decision.
     Limits(&'v DecisionView<'v>),
 }
 
-/// A field with its name, which is the same in every protocol.
+/// A field with its name. Names are the same in every protocol.
 pub type Field<'v> = (&'static str, FieldValue<'v>);
 
 /// A decision as callers see it.
 #[derive(Clone, Debug)]
 pub struct DecisionView<'d> {
-    /// Whether the request passes, at once or after a delay.
+    /// Whether the request is admitted, immediately or after a delay.
     pub outcome: Outcome,
-    /// The status that the rule sets for its refusals.
+    /// The HTTP status that the rule configures for its refusals.
     pub status: Option<u16>,
     rule: Option<Cow<'d, str>>,
     standing: Standing,
     observed: Option<Outcome>,
     taken: Option<Cost>,
-    /// Whether no limit counted the request; only for operations whose amount taken varies.
+    /// Whether no limit counted the request. Only set for verbs that show the amount taken.
     uncounted: bool,
     receipt: Option<String>,
     message: Option<Cow<'d, str>>,
-    /// Four flags: a shadow rule would have refused; the rule wants no answer; a ban refused; only the failed store
-    /// refused.
+    /// Four flags: a shadow rule would have refused; the rule drops refused requests without a response; a ban refused;
+    /// the request was refused only because the store failed (`on_fault: closed`).
     flags: [bool; 4],
     limits: Limits<'d>,
 }
 
-/// The fields that a view has beyond those that every decision has.
+/// Optional fields of a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViewOptions {
-    /// The amount taken.
+    /// Includes the amount taken.
     pub taken: bool,
-    /// A receipt.
+    /// Includes a receipt.
     pub receipt: bool,
 }
 
 #[derive(Clone, Debug)]
 enum Limits<'d> {
-    /// Read from the engine's buffers when they are serialised.
+    /// Read from the engine's buffers during serialisation.
     Live(Decision<'d>),
-    /// Copied, to be stored under an idempotency key.
+    /// A copy, stored under an idempotency key.
     Stored(Box<[(Box<str>, LimitReport<'static>)]>),
 }
 
 impl<'d> DecisionView<'d> {
-    /// Returns the view of a decision.
+    /// Creates the view of a decision.
     pub fn new(decision: Decision<'d>, options: ViewOptions) -> Self {
         let refusal = decision.refusal();
         Self {
@@ -122,22 +122,22 @@ impl<'d> DecisionView<'d> {
         }
     }
 
-    /// Returns whether the request passes.
+    /// Returns whether the request is admitted.
     pub fn is_allowed(&self) -> bool {
         self.outcome.is_admitted()
     }
 
-    /// Returns the rule that decided, if one did.
+    /// Returns the id of the deciding rule; `None` if no rule decided.
     pub fn rule(&self) -> Option<&str> {
         self.rule.as_deref()
     }
 
-    /// Returns the message of the rule that refused.
+    /// Returns the message that the refusing rule configures.
     pub fn message(&self) -> Option<&str> {
         self.message.as_deref()
     }
 
-    /// Returns when to ask again, if the request was refused.
+    /// Returns when to retry, if the request was refused.
     pub fn retry(&self) -> Option<Retry> {
         match self.outcome {
             Outcome::Allow | Outcome::Delay(_) => None,
@@ -145,7 +145,7 @@ impl<'d> DecisionView<'d> {
         }
     }
 
-    /// Returns the fields, in the order of JSON.
+    /// Returns the fields in serialisation order.
     pub fn fields(&self) -> [Field<'_>; 17] {
         let number = |value: Option<u64>| value.map_or(FieldValue::Absent, FieldValue::Number);
         let flag = |holds: bool| if holds { FieldValue::Bool(true) } else { FieldValue::Absent };
@@ -175,7 +175,7 @@ impl<'d> DecisionView<'d> {
         ]
     }
 
-    /// Returns every limit of every rule that matched, in the order of the rules.
+    /// Returns the limits of all matching rules, in rule order.
     #[inline]
     pub fn limits(&self) -> impl Iterator<Item = LimitReport<'_>> {
         let (live, stored) = match &self.limits {
@@ -224,8 +224,8 @@ pub fn settled_fields(settled: &Settled) -> [Field<'static>; 3] {
 }
 
 impl Output<'_> {
-    /// Returns whether the operation changed something. A refusal did not take effect: a caller who repeats it wants
-    /// the current state.
+    /// Returns whether the operation changed a counter. Refusals changed none and are not stored for replay: a caller
+    /// who repeats a refused request wants the current state.
     pub fn took_effect(&self) -> bool {
         match self {
             Self::Decision(decision) => decision.is_allowed(),
@@ -247,7 +247,7 @@ impl Output<'_> {
         }
     }
 
-    /// Returns the memory it takes once it is owned, approximately.
+    /// Returns the approximate memory size of the owned copy.
     pub fn bytes(&self) -> usize {
         let mut bytes = size_of::<Output<'static>>();
         if let Self::Decision(decision) = self {
@@ -258,7 +258,7 @@ impl Output<'_> {
     }
 }
 
-/// Returns an outcome in one word, as every protocol writes it.
+/// Returns the name of an outcome, the same in every protocol.
 pub const fn outcome_name(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Allow => "allow",
@@ -267,7 +267,7 @@ pub const fn outcome_name(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Returns when to ask again in milliseconds, rounded up; `None` where no wait helps.
+/// Returns the wait before a retry in milliseconds, rounded up; `None` if waiting does not help.
 pub fn retry_ms(retry: Retry) -> Option<u64> {
     match retry {
         Retry::After(wait) => Some(wait.as_millis_ceil()),

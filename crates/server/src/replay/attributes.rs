@@ -1,14 +1,14 @@
-//! From the fields of a log line to the attributes of a request, named as forward-auth names them.
+//! Converts the fields of a log line to the attributes of a request, with the same names as forward-auth.
 //!
-//! | attribute | fields, the first that the log has |
+//! | attribute | fields; the first that the log has is used |
 //! |---|---|
 //! | `client_ip` | `client_ip`, `remote_addr`, `remote_ip`, …, `http_x_forwarded_for`; IPv6 by its /64 |
 //! | `method`, `path`, `query.x` | `method`, `path`, …, or the parts of `request` |
 //! | `host`, `scheme` | `host`, `http_host`, `authority`, `server_name`; `scheme` |
 //! | `header.x`, `cookie.x` | `http_x`, `request.headers.x`; `cookie_x` |
-//! | any other | the field of that name |
+//! | any other | the field of the same name |
 //!
-//! `--map` names another field, and `--set` gives a value to all requests.
+//! `--map` names another field, and `--set` sets an attribute of all requests.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -21,12 +21,12 @@ use super::format::span::Span;
 use super::format::time::{LogTime, TimeParser};
 use crate::http::forward::path::normalize;
 
-/// What the attributes of requests are made of.
+/// Attributes that the user maps to fields or sets.
 #[derive(Clone, Debug, Default)]
 pub struct Mapping {
-    /// Attributes, and the fields that have their values.
+    /// Attributes, and the fields with their values.
     pub map: Vec<(String, String)>,
-    /// Attributes, and their value for all requests.
+    /// Attributes, and their fixed values for all requests.
     pub set: Vec<(String, String)>,
 }
 
@@ -45,20 +45,20 @@ pub(super) struct Extractor {
     attributes: Vec<AttributeSource>,
 }
 
-/// The fields that an attribute may be in, in order of preference.
+/// The fields that may have an attribute, in order of preference.
 #[derive(Clone, Debug, Default)]
 struct AttributeSource {
     fields: Vec<(usize, Transform)>,
 }
 
-/// How a field becomes the value of an attribute.
+/// The conversion of a field to the value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Transform {
-    /// As it is.
+    /// Unchanged.
     Raw,
     /// An address, perhaps with a port, or the first of a list.
     Address,
-    /// An address that always has a port, also after an IPv6 address without brackets.
+    /// An address that always has a port, even an IPv6 address without brackets.
     AddressWithPort,
     /// A host name in lower case, without a port.
     Host,
@@ -125,10 +125,10 @@ const HOSTS: [&str; 7] = ["host", "http_host", "request.host", "authority", "ser
 const REQUESTS: [&str; 2] = ["request", "request_line"];
 
 impl Extractor {
-    /// Finds the fields for the time and for each attribute. Returns the attributes that the log does not have as well.
+    /// Finds the fields for the time and for each attribute. Also returns the attributes that the log lacks.
     ///
     /// # Errors
-    /// If the log has no time, or not a field that `--map` names.
+    /// If the log has no time, or lacks a field that `--map` names.
     pub(super) fn new(
         format: &mut Format,
         attributes: &[Box<str>],
@@ -158,7 +158,7 @@ impl Extractor {
         for name in attributes {
             let mut source = AttributeSource::default();
             for (field, transform) in candidate_fields(name, mapped(name)) {
-                // A field of JSON that only some lines have may not be in the sample.
+                // A mapped field is not required to be in the sample: only some JSON lines may have it.
                 if (has(format, &field) || mapped(name).is_some())
                     && let Some(field) = format.field_number(&field)
                 {
@@ -188,8 +188,8 @@ impl Extractor {
         fields.get(self.time)?.of(text).and_then(|text| parser.parse(text))
     }
 
-    /// Appends the spans of the attributes of a line. Values that differ from what the line has are
-    /// appended to `extra`; their spans begin after the end of `text`.
+    /// Appends the spans of the attributes of a line. Values that differ from their field are appended
+    /// to `extra`; their spans begin after the end of `text`.
     #[inline]
     pub(super) fn push_attributes(
         &self,
@@ -217,7 +217,7 @@ fn list(names: &[String]) -> String {
     shown.join(", ")
 }
 
-/// Returns the fields that an attribute may be in.
+/// Returns the fields that may have an attribute.
 fn candidate_fields(name: &str, mapped: Option<&str>) -> Vec<(String, Transform)> {
     let plain = |names: &[&str], transform: Transform| -> Vec<(String, Transform)> {
         names.iter().map(|field| ((*field).to_owned(), transform.clone())).collect()
@@ -277,7 +277,7 @@ fn candidate_fields(name: &str, mapped: Option<&str>) -> Vec<(String, Transform)
     }
 }
 
-/// Returns the span of the value that a field gives, and appends it to `extra` if it differs from the field.
+/// Returns the span of a converted field, and appends the value to `extra` if it differs from the field.
 #[inline]
 fn field_value(format: &Format, text: &[u8], span: Span, transform: &Transform, extra: &mut Vec<u8>) -> Span {
     let Some(raw) = span.of(text) else { return Span::NONE };
@@ -336,7 +336,7 @@ fn value_slow(format: &Format, text: &[u8], span: Span, transform: &Transform, e
     if extra.len() == start { Span::NONE } else { Span::new(text.len() + start, extra.len() - start) }
 }
 
-/// Returns whether it can only be an IPv4 address without a port.
+/// Returns whether a value can only be an IPv4 address without a port.
 #[inline]
 fn is_ipv4(value: &[u8]) -> bool {
     value.len() <= 15 && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')
@@ -354,7 +354,7 @@ fn is_normal(target: &[u8]) -> bool {
     plain && target.first() == Some(&b'/')
 }
 
-/// Returns where the target of a request line is: `GET /a HTTP/1.1`.
+/// Returns the start and the length of the target in a request line such as `GET /a HTTP/1.1`.
 #[inline]
 fn request_target(line: &[u8]) -> (usize, usize) {
     let Some(first) = memchr::memchr(b' ', line) else { return (line.len(), 0) };
@@ -393,7 +393,7 @@ fn push_query(target: &[u8], parameter: &[u8], extra: &mut Vec<u8>) {
     extra.extend_from_slice(parameter_of(split_target(target).1, parameter).unwrap_or_default());
 }
 
-/// Returns the first value of a parameter, not decoded.
+/// Returns the first value of a parameter, without decoding it.
 fn parameter_of<'q>(query: &'q [u8], parameter: &[u8]) -> Option<&'q [u8]> {
     let query = query.strip_prefix(b"?").unwrap_or(query);
     query.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(parameter)?.strip_prefix(b"="))
@@ -407,7 +407,7 @@ fn push_host(host: &[u8], extra: &mut Vec<u8>) {
     extra.extend(colon.map_or(host, |colon| &host[..colon]).iter().map(u8::to_ascii_lowercase));
 }
 
-/// Appends the address that a client is counted by; a value that is not an address stays as it is.
+/// Appends the client address in the form in which rules count it; a value that is not an address is unchanged.
 fn push_address(value: &[u8], has_port: bool, extra: &mut Vec<u8>) {
     let first = value.split(|byte| *byte == b',').next().unwrap_or(value).trim_ascii();
     let port = has_port.then(|| memchr::memrchr(b':', first)).flatten();

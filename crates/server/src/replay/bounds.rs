@@ -1,41 +1,41 @@
-//! Bounds on logs and on what is kept about them.
+//! Bounds of a replay.
 
 /// Maximum number of logs.
 pub const MAX_LOGS: usize = 1_000;
-/// Maximum length of a line; longer ones are counted and left out.
+/// Maximum length of a line; longer lines are counted and left out.
 pub const MAX_LINE: usize = 32 * 1024;
 /// Maximum number of fields of a format.
 pub const MAX_FIELDS: usize = 64;
-/// The bytes of a log that its format is detected from.
+/// Number of bytes from which the format of a log is detected.
 pub const HEAD: usize = 256 * 1024;
-/// Maximum number of lines that the format is detected from.
+/// Maximum number of lines from which the format is detected.
 pub const SAMPLE_LINES: usize = 200;
-/// The bytes of a log that are parsed at a time, if few logs are read together. Lines out of order
-/// are sorted within two such parts.
+/// Size of a chunk, which is parsed at a time, if few logs are read together. Lines out of order are
+/// sorted within two chunks.
 pub const CHUNK: usize = 1024 * 1024;
-/// The minimum number of bytes parsed at a time, if many logs are read together.
+/// Minimum size of a chunk, if many logs are read together.
 pub const MIN_CHUNK: usize = 2 * MAX_LINE;
-/// The bytes of all parts of logs that are read together.
+/// Total size of the chunks of all logs that are read together.
 pub const CHUNKS_TOTAL: usize = 32 * 1024 * 1024;
-/// Maximum number of lines with the same second that are spread evenly over it. Further requests of
-/// that second are spread over half of what is left of it each time.
+/// Maximum number of requests of one second that are spread together. If a second has more, each group of
+/// this size is spread over half of the remaining second.
 pub const MAX_SPREAD: usize = 128 * 1024;
 /// Maximum number of lines that are decided in one batch, unless one second has more.
 pub const BATCH: usize = 4_096;
-/// How much earlier than the lines before a line may be, in nanoseconds; it is then decided at
-/// their time. Others are left out.
+/// How much earlier than the previous lines a line may be, in nanoseconds; it is then decided at their
+/// time. Even earlier lines are left out.
 pub const MAX_LATE: u64 = 60_000_000_000;
-/// How much later than the present a line may be, in nanoseconds; later ones are left out.
+/// How far in the future a line may be, in nanoseconds; later lines are left out.
 pub const MAX_FUTURE: u64 = 86_400_000_000_000;
 /// Maximum number of columns of a timeline.
 pub const MAX_COLUMNS: usize = 240;
-/// Maximum number of refused keys that are counted separately, by all rules together.
+/// Maximum number of refused keys that are tracked, for all rules together.
 pub const MAX_REFUSED_KEYS: usize = 500_000;
-/// Maximum number of clients whose peaks are kept for suggestions.
+/// Maximum number of clients whose peaks are tracked for suggestions.
 pub const MAX_CLIENTS: usize = 1_000_000;
 /// Maximum number of rules that are reported one by one.
 pub const MAX_RULES: usize = 1_000;
-/// Maximum number of rules whose keys are listed: those with the most refusals.
+/// Maximum number of rules whose keys are listed: the rules with the most refusals.
 pub const MAX_LISTED: usize = 20;
 /// Maximum uncompressed bytes of a compressed log whose data expands more than [`MAX_RATIO`]-fold.
 pub const MAX_BOMB: u64 = 1 << 30;

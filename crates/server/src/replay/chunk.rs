@@ -1,4 +1,4 @@
-//! Parts of a log: their bytes, and where the attributes of each line are in them.
+//! Chunks of a log: their bytes, and the positions of the attributes of each line.
 //!
 //! A thread for each log reads, parses and sorts chunks. Their memory is reused.
 
@@ -41,12 +41,12 @@ pub(super) struct Record {
     pub(super) at: u64,
     /// The index of its attributes.
     pub(super) row: u32,
-    /// The number of lines of the chunk before it.
+    /// The number of lines before it in the chunk.
     pub(super) line: u32,
 }
 
 impl Chunk {
-    /// Its lines, by time.
+    /// Returns its lines, by time.
     pub(super) fn records(&self) -> &[Record] {
         &self.buffers.records
     }
@@ -55,7 +55,7 @@ impl Chunk {
         &self.buffers.problems
     }
 
-    /// Returns the number of lines, those left out included.
+    /// Returns the number of lines, including those left out.
     pub(super) fn lines(&self) -> u64 {
         self.buffers.lines
     }
@@ -115,7 +115,7 @@ impl ChunkReader<'_> {
     /// Sends all chunks, and the error that ends the log early, if there is one.
     pub(super) fn send_all(self, to: &SyncSender<Result<Chunk, String>>) {
         if let Err(error) = self.read_all(to) {
-            // Fails only if the receiver was dropped; then the error is not needed.
+            // Fails only if the receiver was dropped, which then needs no error.
             let _ = to.send(Err(format!("{}: read only in part: {error}", self.source.name)));
         }
     }
@@ -137,11 +137,11 @@ impl ChunkReader<'_> {
             }
             let text = std::mem::take(&mut buffers.text);
             let ends = memchr::memchr_iter(b'\n', &text[..filled]);
-            // The last line may have no end, unless the log breaks off within it.
+            // The last line may lack a line break. If reading failed, an incomplete last line is dropped.
             let is_open = is_last && broken.is_none() && filled > start && !text[..filled].ends_with(b"\n");
             for end in ends.chain(is_open.then_some(filled)) {
                 if std::mem::take(&mut skipping) {
-                    // The end of a line whose beginning was counted already.
+                    // The end of a line that is too long and was counted at its beginning.
                 } else {
                     self.add_line(buffers, &text, (start, end), &mut parser, &mut fields);
                 }
@@ -227,8 +227,8 @@ impl ChunkBuffers {
         self.text.resize(reader.size, 0);
     }
 
-    /// Fills the text, which begins with what is left of the chunk before. Returns its length, which
-    /// is less than that of the buffer only at the end of the log, and the error that ends the log early.
+    /// Fills the text with `carried`, the rest of the previous chunk, and with new bytes. Returns its length, which is
+    /// less than the length of the buffer only at the end of the log, and an error that ends the log early.
     fn fill(&mut self, stream: &mut impl Read, carried: &[u8]) -> (usize, Option<io::Error>) {
         self.text[..carried.len()].copy_from_slice(carried);
         let mut filled = carried.len();
@@ -248,7 +248,7 @@ impl ChunkBuffers {
         self.problems.add(problem, reader.number, self.first_line + self.lines);
     }
 
-    /// Orders the lines by time; those of the same time stay in their order.
+    /// Sorts the lines by time; lines with the same time keep their order.
     fn sort(&mut self) {
         if !self.records.is_sorted_by_key(|record| record.at) {
             self.records.sort_by_key(|record| record.at);

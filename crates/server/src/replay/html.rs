@@ -9,9 +9,9 @@ use super::show::{
 };
 use super::svg::{self, escape};
 
-/// The keys that are listed for each rule.
+/// Maximum number of keys that are listed for each rule.
 const KEYS: usize = 10;
-/// The rules whose keys are listed.
+/// Maximum number of rules whose keys are listed.
 const RULES: usize = 6;
 
 const STYLE: &str = "\
@@ -117,7 +117,7 @@ impl Report {
             let _ = writeln!(
                 page,
                 "<p class=\"soft\">The log has whole seconds. If the requests of a second come evenly, {} are refused; if all come \
-                 at its beginning, {}. The truth is in between. Everything below is for requests that come evenly.</p>",
+                 at its beginning, {}. Reality is in between. Everything below is for requests that come evenly.</p>",
                 format_number(run.refused),
                 format_number(at_once.refused)
             );
@@ -212,7 +212,7 @@ fn write_suggestion(page: &mut String, suggestion: &SuggestionReport) {
         let counts = [peak.half, peak.most, peak.nearly_all, peak.max].map(format_number);
         let _ = writeln!(page, "<tr><td>{}</td><td>{}</td></tr>", peak.interval, counts.join("</td><td>"));
     }
-    page.push_str("</table></div>\n<p class=\"soft\">Limits that 99.9 % of the clients never notice:</p>\n");
+    page.push_str("</table></div>\n<p class=\"soft\">Limits that never refuse 99.9 % of the clients:</p>\n");
     page.push_str(&svg::draw_bursts(suggestion));
     let (head, rows) = candidate_table(suggestion);
     let _ = writeln!(page, "<div class=\"scroll\"><table><tr><th>{}</th></tr>", head.join("</th><th>"));

@@ -33,7 +33,7 @@ pub enum Log {
 }
 
 impl Log {
-    /// Its name in reports.
+    /// Returns the name for reports.
     pub fn name(&self) -> String {
         match self {
             Self::File(path) => path.display().to_string(),
@@ -42,7 +42,7 @@ impl Log {
         }
     }
 
-    /// Returns the stream of its lines, within `bounds`, which counts the bytes read in `read`.
+    /// Opens the log as a stream of lines within `bounds`. `read` counts the bytes read, before decompression.
     fn open(&self, read: &Arc<AtomicU64>, bounds: &ReadBounds) -> io::Result<Box<dyn Read + Send>> {
         let inner: Box<dyn Read + Send> = match self {
             Self::File(path) => Box::new(File::open(path)?),
@@ -63,12 +63,12 @@ impl Log {
     }
 }
 
-/// How much of a log is read. The rest is left out, and the report says so.
+/// Bounds on reading a log. The rest is left out, and the report says so.
 #[derive(Clone, Debug)]
 pub struct ReadBounds {
-    /// The maximum number of bytes of each log, after decompression.
+    /// Maximum number of bytes of each log, after decompression.
     pub max_bytes: u64,
-    /// Ends the reading of all logs when it is set.
+    /// Stops reading all logs when set.
     pub stop: Arc<AtomicBool>,
 }
 
@@ -78,12 +78,12 @@ impl Default for ReadBounds {
     }
 }
 
-/// How logs are read.
+/// Options for reading logs.
 #[derive(Clone, Debug)]
 pub(super) struct ReadOptions<'o> {
     /// The format, if it is not detected.
     pub(super) format: Option<&'o str>,
-    /// The zone of times without one.
+    /// The time zone of timestamps that have none.
     pub(super) zone: TimeZone,
     pub(super) mapping: &'o Mapping,
     /// The attributes of requests, in the order of the spans of a record.
@@ -97,7 +97,7 @@ pub(super) struct Source {
     log: Log,
     pub(super) format: Format,
     pub(super) extractor: Extractor,
-    /// The attributes that lines do not have.
+    /// Attributes that the log lacks.
     pub(super) missing: Vec<Box<str>>,
     /// The earliest time of the first lines.
     pub(super) first: u64,
@@ -219,7 +219,7 @@ struct BoundedReader {
 
 impl Read for BoundedReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // Relaxed: the flag orders nothing, it only has to be seen soon.
+        // Relaxed: the flag synchronises nothing; it only has to be seen soon.
         if self.bounds.stop.load(Ordering::Relaxed) {
             return Err(io::Error::other("the replay was stopped before the end of the log"));
         }
@@ -239,7 +239,7 @@ impl Read for BoundedReader {
     }
 }
 
-/// Returns the stream as it is, or decompressed if it begins as gzip does.
+/// Returns the stream, decompressed if it begins with the gzip header.
 fn decompress_if_gzip(mut stream: CountedReader) -> io::Result<Box<dyn Read + Send>> {
     let mut magic = Vec::new();
     stream.by_ref().take(2).read_to_end(&mut magic)?;
@@ -253,7 +253,7 @@ fn decompress_if_gzip(mut stream: CountedReader) -> io::Result<Box<dyn Read + Se
     Ok(Box::new(ExpansionGuard { inner: MultiGzDecoder::new(buffered), expanded: 0, read }))
 }
 
-/// Ends a compressed stream that expands to far more than a log does.
+/// Ends a compressed stream that expands far more than any log: a decompression bomb.
 struct ExpansionGuard<R> {
     inner: R,
     expanded: u64,
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stream_that_expands_as_no_log_does_is_ended() {
+    fn decompression_bomb_is_ended() {
         let read = |bytes: u64| {
             let read = Arc::new(AtomicU64::new(bytes));
             let mut guard = ExpansionGuard { inner: io::repeat(0), expanded: 0, read };

@@ -1,4 +1,4 @@
-//! Sets of keys in bounded memory: how many there are, which are heaviest, and which were refused.
+//! Statistics of keys in bounded memory: the number of distinct keys, and the refused keys.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -6,24 +6,24 @@ use rustc_hash::{FxHashMap, FxHasher};
 
 use super::bounds::MAX_REFUSED_KEYS;
 
-/// Returns a hash of a key, within this process only.
+/// Returns a hash of a key, for use within this process.
 #[inline]
 pub(super) fn hash(key: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(key);
-    // The table of distinct keys uses the high bits, those of hash maps the low ones.
+    // The table of distinct keys uses the high bits, hash maps use the low bits.
     let hash = hasher.finish();
     (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Counts distinct keys by linear counting: exact for few, and within about 1 % for a million.
+/// Counts distinct keys by linear counting: exact for few keys, and within about 1 % for a million.
 #[derive(Debug)]
 pub(super) struct DistinctKeys {
     bits: Vec<u64>,
     set: u64,
 }
 
-/// The bits of the table: 32 KiB, since every rule has one.
+/// Number of bits of the table: 32 KiB for each rule.
 const BITS: u64 = 1 << 18;
 
 impl DistinctKeys {
@@ -48,7 +48,7 @@ impl DistinctKeys {
     }
 }
 
-/// How many more refused keys all rules together may count separately.
+/// Number of further refused keys that all rules together may track.
 #[derive(Debug)]
 pub(super) struct KeyRoom(usize);
 
@@ -62,7 +62,7 @@ impl Default for KeyRoom {
 #[derive(Debug, Default)]
 pub(super) struct RefusedKeys {
     keys: FxHashMap<u64, Refusals>,
-    /// Refusals of keys beyond that number, which are not counted separately.
+    /// Number of refusals of keys that are not tracked, because there are too many.
     pub(super) untracked: u64,
     /// The longest time that a key was refused, in nanoseconds.
     pub(super) longest: u64,
@@ -71,16 +71,16 @@ pub(super) struct RefusedKeys {
 /// The refusals of a key.
 #[derive(Clone, Copy, Debug)]
 struct Refusals {
-    /// The beginning of the present refusal, and the time at which the key may pass again.
+    /// The beginning of the current period of refusals, and the time at which the key may pass again.
     since: u64,
     until: u64,
 }
 
 impl RefusedKeys {
-    /// Counts a refusal at a time that advises a wait. `None` if the request never passes.
+    /// Counts a refusal at the time `at` with the advised wait; `None` if the request can never pass.
     ///
-    /// The advised wait is exact: before it ends, nothing of the same cost passes. So a refusal within
-    /// the wait of the one before belongs to the same period.
+    /// The advised wait is exact: before it ends, no request of the same cost passes. So a refusal within
+    /// the wait of the previous refusal belongs to the same period.
     pub(super) fn add(&mut self, hash: u64, at: u64, wait: Option<u64>, room: &mut KeyRoom) {
         let until = at.saturating_add(wait.unwrap_or(0));
         let refusals = match self.keys.entry(hash) {
@@ -107,14 +107,14 @@ impl RefusedKeys {
     }
 }
 
-/// How keys are shown.
+/// The display form of keys.
 #[derive(Clone, Debug)]
 pub(super) struct KeyNames {
     hasher: Option<RandomState>,
 }
 
 impl KeyNames {
-    /// Shows keys as they are, or only a hash that is the same within a report.
+    /// Shows keys unchanged, or as hashes that are stable within a report.
     pub(super) fn new(hashed: bool) -> Self {
         Self { hasher: hashed.then(RandomState::new) }
     }

@@ -1,12 +1,12 @@
-//! Many logs as one sequence of requests, ordered by time.
+//! Merges many logs into one sequence of requests, ordered by time.
 //!
 //! Each log that has begun is read by its own thread, one chunk ahead: lines out of order are sorted within two chunks.
 //! A log begins when the sequence reaches the time of its first lines, so that a year of rotated files is read two at a
 //! time.
 //!
-//! Times in whole seconds say nothing about the order within a second. Such requests are spread evenly over their
-//! second, in the order of the log, which is the best case for a limit. The time without spreading is kept as well: all
-//! requests of a second at once, which is the worst case.
+//! Times in whole seconds do not determine when a request came within its second. Such requests are spread evenly over
+//! their second, in the order of the log, which is the best case for a limit. The logged time is kept too: all requests
+//! of a second at once, which is the worst case.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,7 +49,7 @@ impl LineBatch {
         self.chunks[request.chunk as usize].value(request.row, attribute)
     }
 
-    /// Appends the attributes of a request: those of the line, and those that all requests have.
+    /// Appends the attributes of a request: from the line, and the constant ones.
     #[inline]
     pub(super) fn push_entries<'b>(
         &'b self,
@@ -65,35 +65,35 @@ impl LineBatch {
     }
 }
 
-/// The attributes that requests have.
+/// The attributes of requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LineAttributes {
     pub(super) names: Vec<Box<str>>,
-    /// The values that all requests have.
+    /// The constant values, which all requests have.
     pub(super) constants: Vec<Option<Box<[u8]>>>,
 }
 
-/// Uses the requests of logs, in order.
+/// Receives the requests of logs, in order.
 pub(super) trait Consumer: Send {
     fn consume(&mut self, batch: &LineBatch);
 }
 
-/// How far the replay is.
+/// The progress of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplayProgress {
-    /// The lines so far.
+    /// Number of lines so far.
     pub lines: u64,
-    /// The bytes read so far, compressed ones as they are.
+    /// Number of bytes read so far, before decompression.
     pub bytes: u64,
-    /// All bytes, if they are known.
+    /// Total number of bytes, if known.
     pub total: Option<u64>,
     /// Nanoseconds since the start.
     pub elapsed: u64,
-    /// Which reading of the logs this is, and how many there are.
+    /// The number of the current pass over the logs, and the number of passes.
     pub pass: (u32, u32),
 }
 
-/// What is known about logs that were read.
+/// A summary of the logs that were read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogSummary {
     pub(super) lines: u64,
@@ -160,7 +160,7 @@ pub(super) fn run(
     })
 }
 
-/// Returns the input with the earliest request, and the time of the earliest request of another one.
+/// Returns the input with the earliest request, and the time of the earliest request of all other inputs.
 fn earliest_input(inputs: &[MergeInput]) -> Option<(usize, u64)> {
     let (mut best, mut until) = (None, u64::MAX);
     for (place, input) in inputs.iter().enumerate() {
@@ -177,7 +177,7 @@ fn earliest_input(inputs: &[MergeInput]) -> Option<(usize, u64)> {
 /// A log as an input of the sequence.
 struct MergeInput {
     stage: Stage,
-    /// The present chunk and the next one, whose lines may come before the last of the present one.
+    /// The current chunk and the next one, whose first lines may be earlier than the last lines of the current one.
     cursors: [Option<MergeCursor>; 2],
 }
 
@@ -205,7 +205,7 @@ impl MergeInput {
         Self { stage: Stage::Waiting(first), cursors: [None, None] }
     }
 
-    /// Returns the time of its next request; `None` if there is none.
+    /// Returns the time of the next request; `None` if there is none.
     fn head(&self) -> Option<u64> {
         match self.stage {
             Stage::Waiting(first) => Some(first),
@@ -246,7 +246,7 @@ impl MergeInput {
         }
     }
 
-    /// Passes on its requests up to a time.
+    /// Adds requests to the sequence, up to the time `until`.
     fn take_until(&mut self, until: u64, log: usize, has_whole_seconds: bool, sequence: &mut Sequence) {
         let heads =
             self.cursors.each_ref().map(|cursor| cursor.as_ref().and_then(MergeCursor::head).unwrap_or(u64::MAX));
@@ -292,9 +292,9 @@ struct Sequence {
     /// The index of the first request of the current second in the batch.
     second_start: usize,
     second: u64,
-    /// Whether requests of the current second are to be spread.
+    /// Whether the current second has requests to spread.
     spreads_second: bool,
-    /// The part of the second that earlier requests of it were spread over.
+    /// The part of the second over which earlier requests were spread, in nanoseconds.
     used: u64,
     last_logged: u64,
     last: u64,
@@ -321,8 +321,8 @@ impl Default for Sequence {
 }
 
 impl Sequence {
-    /// Adds the next request. Returns whether its time follows that of the last; otherwise `problem` says how the line
-    /// was handled.
+    /// Adds the next request. Returns whether the request is in order; otherwise `problem` is set to the problem of its
+    /// line.
     #[inline]
     fn add(&mut self, mut request: LoggedRequest, has_whole_seconds: bool) -> bool {
         let late = self.last_logged.saturating_sub(request.logged_at);
@@ -344,15 +344,15 @@ impl Sequence {
                 self.end_second(false);
             }
             self.spreads_second |= has_whole_seconds;
-            // Marked to be spread.
+            // `u64::MAX` marks requests to spread.
             request.at = if has_whole_seconds { u64::MAX } else { request.at };
         }
         self.batch.slots.push(request);
         late == 0
     }
 
-    /// Spreads the requests of the current second over what is left of it, or over half of that if more requests of it
-    /// may follow.
+    /// Spreads the requests of the current second over the rest of the second, or over half of the rest if more
+    /// requests of that second may follow.
     fn end_second(&mut self, is_over: bool) {
         let start = std::mem::replace(&mut self.second_start, self.batch.slots.len());
         let slots = &mut self.batch.slots[start..];
@@ -382,7 +382,7 @@ impl Sequence {
         is_complete && self.batch.slots.len() >= BATCH
     }
 
-    /// Passes the batch on, without the second that is not complete.
+    /// Sends the batch to the consumers, without the incomplete second.
     fn send(&mut self) {
         let rest = if self.spreads { self.batch.slots.split_off(self.second_start) } else { Vec::new() };
         if !self.spreads {

@@ -1,13 +1,13 @@
-//! Replays access logs against rules: what would they have refused, and whom?
+//! Replays access logs against rules: which requests and keys would they have refused?
 //!
 //! ```text
 //!  logs ─▶ chunk: read, parse, sort ─▶ merge: one sequence by time ─┬▶ tally: decide, count ─▶ report ─▶ text, html, JSON
 //!          (a thread for each log)     spread whole seconds         └▶ suggest: peaks of clients
 //! ```
 //!
-//! Memory is bounded whatever the length of the logs: parts of a log are parsed in place and their
-//! memory is reused, counts over time have a bounded number of columns, and keys are fingerprints.
-//! [`replay`] is the one entry point, for the command line and for the API.
+//! Memory is bounded for logs of any length: chunks of a log are parsed in place and their memory is
+//! reused, counts over time have a bounded number of columns, and keys are fingerprints. [`replay`] is
+//! the only entry point, for the command line and for the API.
 
 mod attributes;
 pub mod bounds;
@@ -52,32 +52,32 @@ use simulation::Simulation;
 use suggest::{Peaks, Trial, TrialError};
 use tally::{Pass, RuleRun, Times};
 
-/// What to replay, and how.
+/// Options of a replay.
 #[derive(Clone, Debug)]
 pub struct ReplayOptions {
     /// The rules.
     pub rules: Option<Rules>,
     /// The rules to compare with.
     pub against: Option<Rules>,
-    /// The domain whose rules decide; may be left out if there is only one.
+    /// The domain whose rules decide; optional if there is only one.
     pub domain: Option<String>,
-    /// The format of the logs; detected if it is left out.
+    /// The format of the logs; detected by default.
     pub format: Option<String>,
-    /// The zone of times without one.
+    /// The time zone of timestamps that have none.
     pub zone: TimeZone,
-    /// Attributes by field and by value.
+    /// Attributes from other fields, and constant attributes.
     pub mapping: Mapping,
     /// The attributes that identify a client, to suggest limits for each client.
     pub suggest: Vec<String>,
-    /// The number of keys that are kept.
+    /// Maximum number of keys.
     pub capacity: usize,
     /// Whether keys are shown as hashes.
     pub hash_keys: bool,
     /// A file for the requests, as `tollgate decide` reads them.
     pub requests: Option<PathBuf>,
-    /// A file for the decisions, as `tollgate decide` prints them; spread, if times are in whole seconds.
+    /// A file for the decisions, as `tollgate decide` prints them. Times in whole seconds are spread over the second.
     pub decisions: Option<PathBuf>,
-    /// How much of each log is read.
+    /// Bounds on reading the logs.
     pub bounds: ReadBounds,
 }
 
@@ -100,10 +100,10 @@ impl Default for ReplayOptions {
     }
 }
 
-/// Why logs were not replayed.
+/// An error of a replay.
 #[derive(Debug)]
 pub enum ReplayError {
-    /// The caller must change something.
+    /// The logs or the options are invalid.
     Invalid(String),
     /// The rules cannot be used.
     Rules(Mistakes),
@@ -120,11 +120,11 @@ impl fmt::Display for ReplayError {
 
 impl std::error::Error for ReplayError {}
 
-/// Replays logs and reports what the rules would have done. Blocks until all logs are read.
+/// Replays logs and reports the decisions of the rules. Blocks until all logs are read.
 ///
 /// # Errors
-/// If a log cannot be read or its format is unknown, or the rules cannot be used. A log that ends early after
-/// that is reported in the result.
+/// If a log cannot be read or its format is unknown, or the rules cannot be used. A log that breaks off later is
+/// reported in the result.
 pub fn replay(
     logs: &[Log],
     options: &ReplayOptions,
@@ -136,7 +136,7 @@ pub fn replay(
     let reads_twice = !options.suggest.is_empty();
     if reads_twice && logs.iter().any(|log| matches!(log, Log::StandardInput)) {
         let why = "suggestions need the log twice, and the standard input can be read once; name the files instead \
-                   (compressed ones are read as well)";
+                   (they may be compressed)";
         return Err(ReplayError::Invalid(why.into()));
     }
     let rule_run = |rules: &Rules| RuleRun::load(rules, options);
@@ -170,7 +170,7 @@ pub fn replay(
             domain: main.domain().to_owned(),
             attributes: &attributes,
         }),
-        (Some(_), None) => return Err(ReplayError::Invalid("requests are written for rules; name them".into())),
+        (Some(_), None) => return Err(ReplayError::Invalid("requests are written for rules; name a rule file".into())),
         (None, _) => None,
     };
     let mut consumers: Vec<&mut dyn Consumer> = Vec::new();
@@ -213,7 +213,7 @@ pub fn replay(
 }
 
 impl RuleRun {
-    /// Loads rules, and finds the domain that decides.
+    /// Loads rules, and determines the domain whose rules decide.
     fn load(rules: &Rules, options: &ReplayOptions) -> Result<Self, ReplayError> {
         let names: Vec<&str> = rules.domains().iter().map(|domain| domain.name()).collect();
         let domain = match (&options.domain, &*names) {
@@ -260,7 +260,7 @@ fn attributes_of<'r>(runs: impl IntoIterator<Item = &'r Option<RuleRun>>, option
     LineAttributes { names, constants }
 }
 
-/// Checks that every attribute of the mapping is needed: another name is probably a typo.
+/// Checks that every attribute in the mapping is read by a rule or a suggestion; another name is probably a typo.
 fn check_mapping(mapping: &Mapping, attributes: &LineAttributes) -> Result<(), ReplayError> {
     let is_read = |name: &str| name == "time" || attributes.names.iter().any(|known| **known == *name);
     let mut names = mapping.map.iter().chain(&mapping.set).map(|(name, _)| name);

@@ -6,28 +6,28 @@ use utoipa::ToSchema;
 /// Why a line was left out or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineProblem {
-    /// The line has neither the format of its log nor another known one.
+    /// The line has neither the format of its log nor another known format.
     Unreadable,
     /// The line has another known format than its log.
     OtherFormat,
     /// The line contains bytes that do not occur in text.
     Binary,
-    /// It is too long.
+    /// The line is too long.
     TooLong,
     /// The time of the line is missing or invalid.
     NoTime,
     /// The time of the line is more than a day in the future.
     Future,
-    /// The time of the line is far before that of the lines before it.
+    /// The line is far earlier than the previous lines.
     Backwards,
-    /// Its time is a little before that of the lines before it; it is decided at their time.
+    /// The line is slightly earlier than the previous lines; it is decided at their time.
     Late,
     /// The line has a value that the engine does not accept.
     Invalid,
 }
 
 impl LineProblem {
-    /// All of them, in the order of the variants.
+    /// All problems, in the order of the variants.
     pub const ALL: [Self; 9] = [
         Self::Unreadable,
         Self::OtherFormat,
@@ -55,7 +55,7 @@ impl LineProblem {
         }
     }
 
-    /// Returns what happened to these lines.
+    /// Returns a description of the problem and its effect.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Unreadable => "left out: not in the format of the log",
@@ -64,8 +64,8 @@ impl LineProblem {
             Self::TooLong => "left out: longer than 32 KiB",
             Self::NoTime => "left out: no valid time",
             Self::Future => "left out: more than a day in the future",
-            Self::Backwards => "left out: more than a minute before the lines before",
-            Self::Late => "out of order: decided at the time of the lines before",
+            Self::Backwards => "left out: more than a minute earlier than the previous lines",
+            Self::Late => "out of order: decided at the time of the previous lines",
             Self::Invalid => "left out: not a valid request",
         }
     }
@@ -76,7 +76,7 @@ impl LineProblem {
     }
 }
 
-/// The number of lines with each problem, and where the first of each is.
+/// The number of lines with each problem, and the position of the first.
 #[derive(Clone, Debug, Default)]
 pub struct Problems {
     counts: [u64; LineProblem::ALL.len()],
@@ -128,12 +128,12 @@ impl Problems {
     }
 }
 
-/// How many lines had a problem.
+/// The number of lines with a problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ProblemCount {
     /// The name of the problem.
     pub problem: &'static str,
-    /// What happened to the lines.
+    /// The problem, and its effect on the lines.
     pub description: &'static str,
     /// The number of lines.
     pub lines: u64,

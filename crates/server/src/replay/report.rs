@@ -12,11 +12,11 @@ use crate::observe::top_keys::{Heaviest, TopKey};
 pub struct Report {
     /// The logs.
     pub logs: Vec<LogReport>,
-    /// The number of lines, those left out included.
+    /// The number of lines, including those left out.
     pub lines: u64,
     /// The number of lines that were left out.
     pub left_out: u64,
-    /// Why lines were left out or changed.
+    /// The reasons why lines were left out or changed.
     pub problems: Vec<ProblemCount>,
     /// Logs that were read only in part, and why.
     pub errors: Vec<String>,
@@ -28,7 +28,7 @@ pub struct Report {
     pub result: Option<RunReport>,
     /// The decisions with all requests of a second at its beginning, if times are in whole seconds.
     pub at_once: Option<RunReport>,
-    /// The difference to other rules.
+    /// The comparison with other rules.
     pub against: Option<ComparisonReport>,
     /// The same with all requests of a second at its beginning, if times are in whole seconds.
     pub against_at_once: Option<ComparisonReport>,
@@ -37,7 +37,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The share of the requests that are refused, in the worst case: in millionths, rounded up.
+    /// Returns the fraction of refused requests in the worst case, in millionths, rounded up.
     pub fn refused_millionths(&self) -> u64 {
         let share = |run: &RunReport| match run.requests {
             0 => 0,
@@ -52,11 +52,11 @@ impl Report {
 pub struct LogReport {
     /// Its name.
     pub name: String,
-    /// The format that was found.
+    /// Its format.
     pub format: String,
     /// Whether its times are in whole seconds.
     pub whole_seconds: bool,
-    /// Attributes that rules read and its lines do not have.
+    /// Attributes that rules read and the log lacks.
     pub missing_attributes: Vec<String>,
 }
 
@@ -71,7 +71,7 @@ pub struct RunReport {
     pub admitted: u64,
     /// Requests that were admitted after a wait.
     pub delayed: u64,
-    /// Those that were refused.
+    /// Requests that were refused.
     pub refused: u64,
     /// Admitted requests that a shadow rule would have refused.
     pub shadow_refused: u64,
@@ -83,11 +83,11 @@ pub struct RunReport {
     pub unlisted_matches: u64,
     /// The requests over time.
     pub timeline: TimelineReport,
-    /// How often a key got no entry in the table: if not 0, the result is not exact, and `--capacity` must be larger.
+    /// How many times a key got no entry in the table. If not 0, the result is not exact; use a larger `--capacity`.
     pub overflowed: u64,
 }
 
-/// What a rule did.
+/// The decisions of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct RuleReport {
     /// Its id.
@@ -98,17 +98,17 @@ pub struct RuleReport {
     pub matched: u64,
     /// Requests that the rule would have admitted only after a wait.
     pub delayed: u64,
-    /// Those that it refused.
+    /// Requests that the rule refused.
     pub refused: u64,
     /// Requests that the rule would have refused if it were not a shadow rule.
     pub shadow_refused: u64,
-    /// The number of keys that it counted by, within about 1 %.
+    /// The number of distinct keys, within about 1 %.
     pub keys: u64,
     /// The number of keys that were ever refused.
     pub keys_refused: u64,
-    /// Whether there were more of them than are counted separately.
+    /// Whether there were more refused keys than are tracked.
     pub has_more_keys_refused: bool,
-    /// The longest time that a key was refused without a break, up to when it could pass again.
+    /// The longest time that a key was refused without interruption, until it could pass again.
     pub longest_refusal_ms: u64,
     /// The keys with the most refusals.
     pub top_refused: Vec<KeyCount>,
@@ -125,12 +125,13 @@ pub struct KeyCount {
     pub key: String,
     /// The count.
     pub count: u64,
-    /// By how much the count may be too high.
+    /// How much the count may be too high at most.
     pub error: u64,
 }
 
 impl KeyCount {
-    /// Returns the keys of a list whose count is known: for many keys with few requests each, only a bound is known.
+    /// Returns the keys with a meaningful count. With many keys of few requests each, the error is as large as the
+    /// count.
     pub(super) fn list(keys: &Heaviest) -> Vec<Self> {
         let known = keys.list().into_iter().filter(|key| key.error <= key.count / 2);
         known.map(|TopKey { key, count, error }| Self { key, count, error }).collect()
@@ -159,15 +160,15 @@ pub struct ComparisonReport {
     pub refused_before: u64,
     /// The requests that only the new rules refuse.
     pub newly_refused: u64,
-    /// The keys of these requests.
+    /// The number of keys of these requests.
     pub newly_refused_keys: u64,
-    /// The keys with the most of them.
+    /// The keys with the most of these requests.
     pub newly_refused_top: Vec<KeyCount>,
     /// The requests that only the old rules refused.
     pub relieved: u64,
-    /// The keys of these requests.
+    /// The number of keys of these requests.
     pub relieved_keys: u64,
-    /// The keys with the most of them.
+    /// The keys with the most of these requests.
     pub relieved_top: Vec<KeyCount>,
 }
 
@@ -178,13 +179,13 @@ pub struct SuggestionReport {
     pub per: Vec<String>,
     /// The number of clients.
     pub clients: u64,
-    /// Clients whose peaks were not kept, because there were too many.
+    /// Whether the peaks of some clients are missing, because there were too many clients.
     pub untracked_clients: bool,
     /// The most requests of a client in a second, a minute and an hour.
     pub peaks: Vec<PeakReport>,
-    /// Limits that hardly any client notices, from the lowest rate to the highest.
+    /// Limits that refuse hardly any client, from the lowest rate to the highest.
     pub candidates: Vec<CandidateReport>,
-    /// The index of the candidate that admits least in a minute.
+    /// The index of the candidate that admits the least in a minute.
     pub recommended: usize,
     /// A rule file with the recommended candidate.
     pub rules: String,
@@ -197,7 +198,7 @@ impl SuggestionReport {
     }
 }
 
-/// How a peak is distributed over clients.
+/// The distribution of a peak over the clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PeakReport {
     /// The interval: a second, a minute, an hour.
@@ -212,36 +213,36 @@ pub struct PeakReport {
     pub max: u64,
 }
 
-/// A limit that hardly any client notices.
+/// A limit that refuses hardly any client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CandidateReport {
     /// The rate.
     pub limit: String,
-    /// The smallest burst with which 99.9 % of the clients are never refused: if times are in whole seconds, the larger of
-    /// what is needed if requests are spread over their second and if all come at its beginning.
+    /// The smallest burst with which 99.9 % of the clients are never refused. If times are in whole seconds, the larger
+    /// of two bursts: for requests spread over their second, and for requests that all come at its beginning.
     pub burst: u64,
     /// The burst that is needed if requests are spread over their second.
     pub spread_burst: u64,
-    /// The requests that it would have refused, if they are spread.
+    /// The number of requests that the limit would have refused, if they are spread.
     pub refused: u64,
-    /// The clients that it would have refused at least once.
+    /// The number of clients that the limit would have refused at least once.
     pub clients_refused: u64,
     /// The same with all requests of a second at its beginning, if times are in whole seconds.
     pub at_once: Option<AtOnceReport>,
     /// The most that the limit admits from a client in a minute.
     pub per_minute: u64,
-    /// Bursts, and how many clients need more than each.
+    /// Bursts, and the number of clients that need more than each.
     #[schema(value_type = Vec<Vec<u64>>)]
     pub needs: Vec<(u64, u64)>,
 }
 
-/// The burst that a suggested limit needs, and what it would refuse, if requests come at the start of their second.
+/// The burst and the refusals of a suggested limit, if all requests come at the beginning of their second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AtOnceReport {
     /// The burst that is needed.
     pub burst: u64,
-    /// The requests that the suggested limit would have refused.
+    /// The number of requests that the limit would have refused.
     pub refused: u64,
-    /// The clients that it would have refused at least once.
+    /// The number of clients that the limit would have refused at least once.
     pub clients_refused: u64,
 }

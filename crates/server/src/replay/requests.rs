@@ -1,4 +1,4 @@
-//! Writes the requests of logs as lines of JSON that `tollgate decide` reads, and decisions as the lines that it prints.
+//! Writes requests as JSON lines that `tollgate decide` reads, and decisions as the lines that it prints.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -52,7 +52,7 @@ impl LineFile {
         });
     }
 
-    /// Writes the rest.
+    /// Flushes the file, and returns the first error.
     pub(super) fn finish(mut self) -> Result<(), ReplayError> {
         let error = self.error.take().map_or_else(|| self.out.flush(), Err);
         error.map_err(|error| ReplayError::Invalid(format!("cannot write {}: {error}", self.name)))

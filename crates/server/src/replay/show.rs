@@ -1,13 +1,13 @@
-//! Numbers and times as people read them, in the terminal and in pages.
+//! Formats numbers and times for the terminal and for pages.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::report::{ComparisonReport, SuggestionReport};
 
-/// Explains the bursts of a log of whole seconds.
-pub(super) const BOTH_BURSTS: &str = "The log has whole seconds. `burst` is the larger of what clients need if the requests of a second \
-                                      come evenly (spread)\nand if all come at its beginning (at once).";
+/// Explains the bursts for a log with whole seconds.
+pub(super) const BOTH_BURSTS: &str = "The log has whole seconds. `burst` is the larger of the bursts that clients need if the \
+                                      requests of a second come evenly (spread)\nand if all come at its beginning (at once).";
 
 /// Returns the head and the rows of the table of suggested limits.
 pub(super) fn candidate_table(suggestion: &SuggestionReport) -> (Vec<&'static str>, Vec<Vec<String>>) {
@@ -109,7 +109,7 @@ pub(super) fn format_time(millis: u64) -> String {
     format_civil(millis, "%Y-%m-%d %H:%M:%S")
 }
 
-/// Returns a time for an axis whose marks are this far apart.
+/// Returns a time for an axis whose marks are `step_ms` apart.
 pub(super) fn mark(millis: u64, step_ms: u64) -> String {
     match step_ms {
         0..60_000 => format_civil(millis, "%H:%M:%S"),
@@ -123,7 +123,7 @@ fn format_civil(millis: u64, form: &str) -> String {
     stamp.map_or_else(|| "?".into(), |stamp| stamp.to_zoned(TimeZone::UTC).strftime(form).to_string())
 }
 
-/// Joins columns so that at most `most` are left.
+/// Joins columns so that at most `most` remain.
 pub(super) fn join_columns(columns: &[u64], most: usize) -> Vec<u64> {
     let size = columns.len().div_ceil(most.max(1)).max(1);
     columns.chunks(size).map(|part| part.iter().sum()).collect()

@@ -1,4 +1,4 @@
-//! An engine whose time is that of recorded requests; `tollgate decide` and `tollgate replay` use it.
+//! An engine that runs on the times of recorded requests, for `tollgate decide` and `tollgate replay`.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use tollgate::CapacityError;
 use tollgate::clock::ManualClock;
 use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, MemoryStore, Request, RequestError};
 
-/// An engine in memory, whose clock is moved by its caller.
+/// An in-memory engine whose clock is set by the caller.
 pub(crate) type SimulatedEngine = Engine<MemoryStore<ManualClock>>;
 
-/// Creates an engine without rules for this many keys, and its clock.
+/// Creates an engine without rules for at most `keys` keys, and its clock.
 ///
 /// # Errors
 /// If the keys do not fit the address space.
@@ -21,7 +21,7 @@ pub(crate) fn simulated_engine(keys: usize) -> Result<(SimulatedEngine, Arc<Manu
     Ok((Engine::new(store)?.with_clock(clock.clone()), clock))
 }
 
-/// The requests that are planned together: as many as the store fetches at a time.
+/// Number of requests that are planned together: the store prefetches this many at a time.
 pub(super) const PLANNED: usize = 16;
 
 /// Decides requests at given times.
@@ -38,7 +38,7 @@ impl Simulation {
         Ok(Self { engine, clock, decisions: Default::default() })
     }
 
-    /// Plans a request at a time, as one of those that are decided next.
+    /// Plans a request at the time `at`; `place` is its index among the requests that are decided next.
     #[inline]
     pub(super) fn plan(&mut self, place: usize, domain: &[u8], entries: &[Entry<'_>], at: u64) {
         self.clock.set(at);
@@ -46,13 +46,13 @@ impl Simulation {
         self.engine.plan_check(&Request { domain, items: &items }, &mut self.decisions[place]);
     }
 
-    /// Begins to fetch what is needed to decide the first planned requests. Most of the time of a decision about one key of a
-    /// million is a wait for memory; the requests wait for it together.
+    /// Prefetches the table entries of the first `count` planned requests. With a million keys, a decision mostly waits
+    /// for memory; prefetching overlaps these waits.
     pub(super) fn fetch(&self, count: usize) {
         self.engine.fetch_planned(&self.decisions[..count]);
     }
 
-    /// Decides a planned request, at the time that it was planned for.
+    /// Decides a planned request, at the time for which it was planned.
     ///
     /// # Errors
     /// If the request is invalid.
@@ -79,7 +79,7 @@ impl Simulation {
     }
 }
 
-/// Returns the answer of a store in memory.
+/// Returns the result of a future of the in-memory store, which is always ready.
 fn answer<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,

@@ -1,14 +1,13 @@
-//! Limits that hardly any client notices, from what clients did.
+//! Suggests limits that refuse hardly any client, from the requests in a log.
 //!
-//! For a token bucket of a rate, a client needs the burst that its busiest time requires: each request
-//! adds one token to a level, the rate drains it, and the highest level is the burst with which the
-//! client is never refused. One pass keeps the levels of all clients under a few rates at once. The
-//! burst to suggest is the one that suffices for all but one client in a thousand. If times are in whole seconds, the levels
-//! are kept twice, for requests that are spread over their second and for all of them at its beginning, and the
-//! larger burst is suggested.
+//! For a token bucket with a given rate, the busiest time of a client determines the burst that it needs: each request
+//! adds one token to a level, the rate drains the level, and its maximum is the burst with which the client is never
+//! refused. One pass tracks the levels of all clients for a few rates at once. The suggested burst suffices for all but
+//! one client in a thousand. If times are in whole seconds, the levels are tracked twice, for requests spread over
+//! their second and for all of them at its beginning, and the larger burst is suggested.
 //!
-//! A second pass decides with these limits. Only clients that need more are ever refused, so only
-//! their requests are decided.
+//! A second pass decides with these limits. Only clients that need a larger burst are ever refused, so only their
+//! requests are decided.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tollgate_engine::Entry;
@@ -20,9 +19,9 @@ use super::merge::{Consumer, LineAttributes, LineBatch, LoggedRequest};
 use super::report::{AtOnceReport, CandidateReport, PeakReport, SuggestionReport};
 use super::simulation::Simulation;
 
-/// The rates that are tried, each with the time for one token, in units of 100 µs.
+/// The rates to try, each with the time for one token in units of 100 µs.
 const RATES: [(&str, u64); 4] = [("10/m", 60_000), ("1/s", 10_000), ("10/s", 1_000), ("100/s", 100)];
-/// Nanoseconds of the unit of levels: fine enough for all rates, and a week fits 32 bits.
+/// The unit of levels in nanoseconds: fine enough for all rates, and almost five days fit 32 bits.
 const UNIT: u64 = 100_000;
 /// The intervals of peaks, in units.
 const INTERVALS: [(&str, u64); 3] = [("second", 10_000), ("minute", 600_000), ("hour", 36_000_000)];
@@ -54,13 +53,13 @@ impl Levels {
         self.last = now;
     }
 
-    /// Returns the burst with which the client is never refused.
+    /// Returns the burst with which the client is never refused, for the rate with this index.
     fn need(&self, place: usize) -> u64 {
         u64::from(self.highest[place]).div_ceil(RATES[place].1)
     }
 }
 
-/// What a client did.
+/// The levels and the peaks of a client.
 #[derive(Clone, Copy, Debug)]
 struct ClientPeaks {
     levels: Levels,
@@ -78,7 +77,7 @@ pub(super) struct Peaks<'a> {
     clients: Vec<ClientPeaks>,
     /// The levels of the clients at the times as logged, if these are in whole seconds.
     at_once: Option<Vec<Levels>>,
-    /// Whether any time, spread and as logged, is not a whole number of units: then needs are rounded.
+    /// Whether some spread time, and some logged time, is not a whole number of units: then needs are rounded.
     is_rounded: [bool; 2],
     is_full: bool,
 }
@@ -144,7 +143,7 @@ impl<'a> Peaks<'a> {
         let spread = sufficient_for(&needs, ONE_IN).max(1);
         let at_once = self.at_once.as_ref().map(|all| sufficient_for(&needs_of(&mut all.iter()), ONE_IN).max(1));
         let burst = at_once.map_or(spread, |at_once| at_once.max(spread));
-        // A level that is a whole number of tokens may be rounded down, and the client then needs one more than was found.
+        // A level of a whole number of tokens may have been rounded down; the client then needs one more token.
         let exceeds = |levels: &Levels, is_rounded: bool| {
             let may_be_rounded = is_rounded && u64::from(levels.highest[place]).is_multiple_of(token);
             levels.need(place) + u64::from(may_be_rounded) > burst
@@ -191,13 +190,13 @@ impl Consumer for Peaks<'_> {
     }
 }
 
-/// Returns the smallest value that is enough for all but one in `one_in`, of sorted ones.
+/// Returns the smallest of the sorted needs that suffices for all but one client in `one_in`.
 fn sufficient_for(needs: &[u64], one_in: usize) -> u64 {
     let spared = needs.len() / one_in;
     needs.len().checked_sub(spared + 1).and_then(|place| needs.get(place)).copied().unwrap_or(1)
 }
 
-/// Returns bursts, about ten for each power of ten, and how many clients need more than each.
+/// Returns bursts, about ten for each power of ten, and the number of clients that need more than each.
 fn need_curve(needs: &[u64]) -> Vec<(u64, u64)> {
     let most = needs.last().copied().unwrap_or(1);
     let mut curve = Vec::new();
@@ -214,7 +213,7 @@ fn attribute_indices(per: &[String], attributes: &LineAttributes) -> Vec<usize> 
     per.iter().filter_map(|name| attributes.names.iter().position(|known| **known == **name)).collect()
 }
 
-/// Identifies the client of a request. Requests without a value count as one client, as in rules.
+/// Returns a hash that identifies the client of a request. All requests without a value are one client, as in rules.
 fn client_hash(batch: &LineBatch, request: &LoggedRequest, per: &[usize], attributes: &LineAttributes) -> u64 {
     let value = |place: usize| attributes.constants[place].as_deref().or_else(|| batch.value(request, place));
     match per {
@@ -229,11 +228,11 @@ fn client_hash(batch: &LineBatch, request: &LoggedRequest, per: &[usize], attrib
 #[derive(Debug)]
 pub(super) struct Candidate {
     limit: &'static str,
-    /// The larger of the next two.
+    /// The larger of `spread` and `at_once`.
     burst: u64,
     spread: u64,
     at_once: Option<u64>,
-    /// The clients that may need more.
+    /// The clients that may need a larger burst.
     exceeding: FxHashSet<u64>,
     per_minute: u64,
     needs: Vec<(u64, u64)>,
@@ -262,11 +261,11 @@ pub(super) struct Trial<'a> {
 struct TriedCandidate {
     candidate: Candidate,
     spread: LimitRefusals,
-    /// All requests of a second at its beginning.
+    /// With all requests of a second at its beginning.
     at_once: Option<LimitRefusals>,
 }
 
-/// What a candidate refuses.
+/// The refusals of a candidate.
 #[derive(Debug)]
 struct LimitRefusals {
     simulation: Simulation,
@@ -365,7 +364,7 @@ impl Consumer for Trial<'_> {
     }
 }
 
-/// Why suggested limits could not be tried.
+/// The reason why suggested limits could not be tried.
 #[derive(Debug)]
 pub(super) enum TrialError {
     Capacity(String),

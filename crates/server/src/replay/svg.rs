@@ -21,7 +21,7 @@ const STYLE: &str = ".rp{max-width:100%;height:auto;display:block}.rp text{font:
     .rp .k{fill:none;stroke-width:2}.rp .k0{stroke:#8a63d2}.rp .k1{stroke:#2f86eb}.rp .k2{stroke:#2da66f}.rp .k3{stroke:#c98a00}\
     .rp .c0{fill:#8a63d2}.rp .c1{fill:#2f86eb}.rp .c2{fill:#2da66f}.rp .c3{fill:#c98a00}";
 
-/// Draws requests over time and, below them on a separate scale, those that were refused.
+/// Draws requests over time and, below them on a separate scale, refused requests.
 pub(super) fn draw_timeline(timeline: &TimelineReport) -> String {
     let none = vec![0; timeline.admitted.len()];
     let has = |counts: &[u64]| counts.iter().any(|count| *count > 0);
@@ -204,7 +204,7 @@ fn begin(height: u64, title: &str) -> String {
     )
 }
 
-/// Draws what the colours mean, at the top right.
+/// Draws the legend at the top right.
 fn draw_legend(svg: &mut String, items: &[(&str, &str)]) {
     let mut x = RIGHT;
     for (class, name) in items.iter().rev() {

@@ -1,4 +1,4 @@
-//! Decides all requests by a rule set, and counts what happens.
+//! Decides all requests by a rule set, and counts the outcomes.
 
 use tollgate::{Outcome, Retry};
 use tollgate_engine::{Counter, Decision, RuleOutcome, RuleSet, Store};
@@ -13,7 +13,7 @@ use super::simulation::{PLANNED, Simulation};
 use super::timeline::Timeline;
 use crate::observe::top_keys::{Heaviest, sample_weight};
 
-/// Which times requests are decided at.
+/// The times at which requests are decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Times {
     /// Spread over the second, if the log has whole seconds.
@@ -22,7 +22,7 @@ pub(super) enum Times {
     Logged,
 }
 
-/// A rule set and the domain of it that decides.
+/// A rule set, and the domain whose rules decide.
 #[derive(Debug)]
 pub(super) struct RuleRun {
     simulation: Simulation,
@@ -70,7 +70,7 @@ pub(super) struct Pass<'a> {
     attributes: &'a LineAttributes,
     times: Times,
     names: KeyNames,
-    /// Where each decision is written.
+    /// The file for the decisions.
     decisions: Option<LineFile>,
     tally: ReplayTally,
 }
@@ -88,12 +88,12 @@ struct ReplayTally {
     rules: Vec<Option<Box<RuleTally>>>,
     /// The number of rules that have a tally.
     counted: usize,
-    /// Matches of rules beyond those.
+    /// Matches of rules without a tally.
     uncounted: u64,
     room: KeyRoom,
 }
 
-/// The kinds of the timeline.
+/// Indices of the counts in the timeline.
 const ADMITTED: usize = 0;
 const REFUSED: usize = 1;
 const SHADOW: usize = 2;
@@ -167,7 +167,7 @@ impl<'a> Pass<'a> {
         &self.run.domain
     }
 
-    /// Returns what was counted, and the comparison with other rules.
+    /// Returns the counts, and the comparison with other rules.
     ///
     /// # Errors
     /// If the decisions could not be written.
@@ -225,7 +225,7 @@ impl ReplayTally {
         let mut reports: Vec<RuleReport> = Vec::new();
         for (number, rule) in rules.rules().iter().enumerate().filter(|(_, rule)| rule.domain() == domain) {
             let tally = self.rules.get(number).and_then(Option::as_deref);
-            // If there are very many rules, only those that matched something.
+            // If there are very many rules, only matched rules are reported.
             if tally.is_some() || rules.rules().len() <= MAX_RULES {
                 reports.push(RuleTally::report(tally, rule.id(), rule.is_shadow(), &self.timeline));
             }
@@ -262,7 +262,7 @@ impl ReplayTally {
     }
 }
 
-/// Returns the tally of a rule, unless there are too many already.
+/// Returns the tally of a rule; `None` if there are too many tallies.
 #[inline]
 fn rule_at<'t>(
     rules: &'t mut Vec<Option<Box<RuleTally>>>,
@@ -379,7 +379,7 @@ impl Comparison {
 }
 
 impl Difference {
-    /// Counts a request under the key whose rule refuses it.
+    /// Counts a request under the key of the rule that refuses it.
     fn count(&mut self, refusal: &Decision<'_>, at: u64, names: &KeyNames, room: &mut KeyRoom) {
         self.requests += 1;
         let refuses = |matched: &RuleOutcome<'_>| !matched.is_shadow && matched.counter.refused;

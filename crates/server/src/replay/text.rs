@@ -1,4 +1,4 @@
-//! The report in the terminal: tables and a chart of characters.
+//! The report as text for a terminal: tables and bar charts.
 
 use std::fmt::Write;
 
@@ -10,9 +10,9 @@ use super::show::{
 
 /// The width of charts, in characters.
 const CHART: usize = 64;
-/// The keys that are listed for each rule.
+/// Maximum number of keys that are listed for each rule.
 const KEYS: usize = 5;
-/// The rules whose keys are listed.
+/// Maximum number of rules whose keys are listed.
 const RULES: usize = 3;
 
 impl Report {
@@ -100,8 +100,8 @@ impl Report {
         table.write(out);
         if self.at_once.is_some() {
             out.push_str(
-                "The log has whole seconds. `spread` is what the rules do if the requests of a second come evenly,\n\
-                 `at once` if all come at its beginning; the truth is in between. All below is `spread`.\n",
+                "The log has whole seconds. `spread` assumes that the requests of a second come evenly,\n\
+                 `at once` that all come at its beginning; reality is in between. Everything below is `spread`.\n",
             );
         }
         out.push('\n');
@@ -230,7 +230,7 @@ fn write_suggestion(out: &mut String, suggestion: &SuggestionReport) {
         table.add_row(row);
     }
     table.write(out);
-    out.push_str("\nlimits that 99.9 % of the clients never notice, and what they would have refused\n");
+    out.push_str("\nlimits that never refuse 99.9 % of the clients, and the requests that they would have refused\n");
     let (head, rows) = candidate_table(suggestion);
     let mut table = Table::new(&head);
     for (place, mut row) in rows.into_iter().enumerate() {
@@ -244,7 +244,7 @@ fn write_suggestion(out: &mut String, suggestion: &SuggestionReport) {
     let _ = write!(out, "\n* admits least in a minute; as a rule file:\n\n{}", suggestion.rules);
 }
 
-/// A table whose first column is to the left and whose numbers are to the right.
+/// A table with a left-aligned first column and right-aligned numbers.
 struct Table {
     rows: Vec<Vec<String>>,
 }

@@ -1,10 +1,10 @@
-//! Counts over time, in a bounded number of columns: their length grows with the time that they cover.
+//! Counts over time in a bounded number of columns, whose length grows with the time covered.
 
 use super::bounds::MAX_COLUMNS;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The lengths of columns, in seconds. Each is a multiple of the one before, so that columns can be joined.
+/// The lengths of columns, in seconds. Each is a multiple of the previous one, so that columns can be joined.
 const LENGTHS: [u64; 19] = [
     1, 2, 10, 30, 60, 120, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400, 604_800, 1_209_600, 2_419_200, 4_838_400,
     9_676_800, 96_768_000,
@@ -17,7 +17,7 @@ pub(super) struct Timeline<const N: usize> {
     first: u64,
     length: usize,
     columns: Vec<[u64; N]>,
-    /// The column that was counted in last: its start and its length in nanoseconds (0 if there is none), and its index.
+    /// The last used column: its start and its length in nanoseconds (0 if there is none), and its index.
     start: u64,
     nanos: u64,
     place: usize,
@@ -34,10 +34,10 @@ impl<const N: usize> Timeline<N> {
         LENGTHS[length] * SECOND
     }
 
-    /// Counts something at a time, in nanoseconds since 1970.
+    /// Adds one to the count of `kind` at a time, in nanoseconds since 1970.
     #[inline]
     pub(super) fn add(&mut self, at: u64, kind: usize) {
-        // Nearly all times are in the column of the time before.
+        // Nearly all times are in the last used column.
         if at.wrapping_sub(self.start) >= self.nanos {
             self.find_column(at);
         }
@@ -63,7 +63,7 @@ impl<const N: usize> Timeline<N> {
         (self.start, self.place) = (at / self.nanos * self.nanos, place);
     }
 
-    /// Joins columns to longer ones.
+    /// Joins columns into columns of the length `LENGTHS[length]`.
     fn join_to(&mut self, length: usize) {
         let ratio = LENGTHS[length] / LENGTHS[self.length];
         let first = self.first / ratio;
@@ -81,7 +81,7 @@ impl<const N: usize> Timeline<N> {
         (self.first * Self::column_nanos(self.length), Self::column_nanos(self.length), &self.columns)
     }
 
-    /// Returns the counts of a kind in the columns of another timeline, which covers it.
+    /// Returns the counts of `kind` in the columns of another timeline, which covers this one.
     pub(super) fn counts_in_columns_of<const M: usize>(&self, other: &Timeline<M>, kind: usize) -> Vec<u64> {
         let mut own = self.clone();
         if own.length < other.length && !own.columns.is_empty() {

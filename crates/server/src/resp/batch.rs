@@ -1,8 +1,8 @@
-//! Converts the words of commands to inputs of operations. Commands of one operation that follow each other in a
-//! pipeline are run together, so that a shared store is asked once.
+//! Converts commands to operation inputs. Consecutive commands of the same operation in a pipeline form a batch, which
+//! needs one round trip to a shared store.
 //!
-//! `ONCE key` is the idempotency key. It follows the words that every call of the command has and precedes the attributes:
-//! `TG.CHECK api 1 ONCE 7f3a path /login`. It has to be in upper case; an attribute named `ONCE` has to come later.
+//! `ONCE key` sets the idempotency key. It follows the mandatory words and precedes the attributes:
+//! `TG.CHECK api 1 ONCE 7f3a path /login`. `ONCE` must be in upper case. An attribute named `ONCE` must not come first.
 
 use tollgate::core::Cost;
 use tollgate::redis_cell::Throttle;
@@ -21,16 +21,16 @@ use crate::ops::run::{Call, Caller, Reply, run};
 use crate::ops::view::Output;
 use crate::ops::{Op, RespCommand, Spec, TABLE, Verb};
 
-/// The most commands that are run together.
+/// Maximum number of commands in a batch.
 const MAX_BATCH: usize = 64;
 
-/// Commands that are run together.
+/// Consecutive commands of one operation that are run together.
 #[derive(Debug)]
 pub(super) struct Batch<'a> {
     spec: &'static Spec,
     calls: Vec<Call<'a>>,
-    /// The limits of calls of `CL.THROTTLE`, whose replies differ from those of `TG.CHECK`; empty if there are no such
-    /// calls.
+    /// The limits of the `CL.THROTTLE` calls, whose replies differ from those of `TG.CHECK`. Empty if the batch has no
+    /// such call.
     throttles: Vec<Option<Box<Throttle>>>,
     /// The idempotency keys of the calls.
     keys: Vec<&'a [u8]>,
@@ -46,7 +46,7 @@ pub(super) enum BatchCommand {
 }
 
 impl BatchCommand {
-    /// Finds a command by its name. `CL.THROTTLE` is only among them if its keys are not kept in this process.
+    /// Finds a command by name. `CL.THROTTLE` is found only if its keys are in a shared store.
     pub(super) fn find<S>(app: &App<S>, name: &[u8]) -> Option<Self> {
         match Spec::of_command(name) {
             Some((spec, command)) => Some(Self::Op(spec, command)),
@@ -54,7 +54,7 @@ impl BatchCommand {
         }
     }
 
-    /// Returns the operation; that of `CL.THROTTLE` is a check.
+    /// Returns the operation. `CL.THROTTLE` is a check.
     fn spec(self) -> &'static Spec {
         match self {
             Self::Op(spec, _) => spec,
@@ -64,8 +64,9 @@ impl BatchCommand {
 }
 
 impl<'a> Batch<'a> {
-    /// Makes a batch of the command in `args` and of those of the same operation that follow it in `input`. Returns the bytes of
-    /// those that follow. If there is no batch, the reply to the first command is written already.
+    /// Builds a batch from the command in `args` and the following commands of the same operation in `input`. Returns
+    /// the batch and the number of bytes used from `input`. If there is no batch, the reply to the first command is
+    /// already written.
     pub(super) fn read<S: Store>(
         app: &'a App<S>,
         first: BatchCommand,
@@ -105,7 +106,7 @@ impl<'a> Batch<'a> {
         match command {
             BatchCommand::Op(spec, command) => {
                 let key = take_key(command, args);
-                // The result of the first call with the key is not known yet.
+                // A call with the same key is in this batch, and its result is not known yet.
                 if key.is_some_and(|key| self.keys.contains(&key)) {
                     return AddOutcome::No;
                 }
@@ -129,7 +130,7 @@ impl<'a> Batch<'a> {
         self.calls.push(call);
     }
 
-    /// Returns whether running it may take long.
+    /// Returns whether the batch may wait for capacity.
     pub(super) fn waits(&self) -> bool {
         self.spec.op == Op::Acquire
     }
@@ -157,16 +158,16 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Whether a command became part of a batch.
+/// Result of adding a command to a batch.
 enum AddOutcome {
     Yes,
-    /// The command has to wait for the results of the batch.
+    /// The command must run after the batch.
     No,
-    /// The command needs no batch: this is its reply.
+    /// The command needs no batch, because its reply is already known.
     Known(Result<[i64; 5], String>),
 }
 
-/// Removes `ONCE key` from the words of a command, if it is there.
+/// Removes `ONCE key` from the words of a command, and returns the key if present.
 fn take_key<'a>(command: &RespCommand, args: &mut Vec<&'a [u8]>) -> Option<&'a [u8]> {
     let at = command.arity;
     let key = match args.get(at..) {
@@ -177,7 +178,7 @@ fn take_key<'a>(command: &RespCommand, args: &mut Vec<&'a [u8]>) -> Option<&'a [
     Some(key)
 }
 
-/// Returns the call of an operation, given its words without the idempotency key.
+/// Builds the call of an operation from the words of a command, without `ONCE key`.
 fn call<'a, S: Store>(
     app: &'a App<S>,
     spec: &Spec,
@@ -199,7 +200,7 @@ fn call<'a, S: Store>(
     }
 }
 
-/// Returns the input of an operation. The first word is the name of the command.
+/// Builds the input of an operation from the words of a command. The first word is the command name.
 fn read_input<'a>(op: Op, command: &RespCommand, args: &[&'a [u8]]) -> Result<Input<'a>, OpError> {
     let usage = || OpError::invalid("", format!("usage: {} {}", command.name.to_lowercase(), command.args));
     let rules = |domain, attributes: &[&'a [u8]]| {
@@ -228,8 +229,8 @@ fn read_input<'a>(op: Op, command: &RespCommand, args: &[&'a [u8]]) -> Result<In
     }
 }
 
-/// Parses the cost of a request; `-` leaves it to the rules. The cost cannot be omitted, because an attribute could be
-/// mistaken for it.
+/// Parses the cost of a request; `-` means the cost set by the rules. The cost is mandatory, because an attribute name
+/// could be mistaken for it.
 fn cost_or_rules(text: &[u8]) -> Result<Option<Cost>, OpError> {
     if text == b"-" {
         return Ok(None);

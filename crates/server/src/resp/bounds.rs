@@ -1,32 +1,32 @@
-//! The limits of the Redis protocol. Everything is bounded before memory is allocated for it.
+//! The bounds of the Redis protocol. Every bound is checked before memory is allocated.
 
 use std::time::Duration;
 
-/// Maximum number of arguments of one command: enough for a few hundred attributes, and few enough to scan.
+/// Maximum number of arguments of one command: enough for a few hundred attributes, and few enough for a linear scan.
 pub const MAX_ARGS: usize = 1_024;
 
-/// Maximum number of bytes of one argument.
+/// Maximum size of one argument, in bytes.
 pub const MAX_BULK: usize = 64 * 1024;
 
-/// Maximum number of bytes of one command with all lengths and line ends; also the maximum of unanswered bytes of a connection.
+/// Maximum size of one command in bytes, including length prefixes and line ends. It also bounds the read buffer.
 pub const MAX_COMMAND: usize = 128 * 1024;
 
-/// Maximum number of digits of a length, with its sign.
+/// Maximum number of digits in a length prefix.
 pub const MAX_LENGTH_DIGITS: usize = 20;
 
-/// The initial read buffer: a pipeline of about 150 calls of `CL.THROTTLE`.
+/// Initial size of the read buffer: a pipeline of about 150 `CL.THROTTLE` calls.
 pub const READ_BUFFER: usize = 16 * 1024;
 
-/// The bytes of replies after which they are written before more is read.
+/// Replies above this size are written before further commands are processed.
 pub const WRITE_BUFFER: usize = 64 * 1024;
 
-/// The time limit for the first command, as for the first request over HTTP: a connection that never sends one must not keep its
-/// slot.
+/// Timeout for the first command, as for the first HTTP request. A connection that never sends a command must not keep
+/// its slot.
 pub const FIRST_COMMAND: Duration = Duration::from_secs(75);
 
-/// The time limit for the rest of a command to arrive, and for the client to read a reply. Between commands a connection may be
-/// idle without a limit, as in Redis.
+/// Timeout for the rest of a partial command, and for the client to read a reply. Between commands there is no timeout,
+/// as in Redis.
 pub const STALLED: Duration = Duration::from_secs(30);
 
-/// Maximum number of bytes of a client name, which is kept as long as the connection.
+/// Maximum size of a client name in bytes. The name is stored until the connection closes.
 pub const MAX_CLIENT_NAME: usize = 128;

@@ -1,5 +1,5 @@
-//! The Redis protocol: `CL.THROTTLE` for callers of redis-cell, the `TG.*` commands for the operations, and the commands that
-//! clients send when they connect, so that every Redis client is a client of this server.
+//! The Redis-protocol front end: `CL.THROTTLE` as in redis-cell, the `TG.*` commands for all operations, and the
+//! connection commands that Redis clients send, so that any Redis client can connect.
 
 mod batch;
 pub mod bounds;
@@ -13,5 +13,5 @@ mod write;
 
 pub use serve::serve;
 
-/// The whole reply to a connection beyond the limit.
+/// The complete reply sent on a connection above the connection limit.
 pub(crate) const TOO_MANY_CONNECTIONS: &[u8] = b"-ERR max number of clients reached\r\n";

@@ -1,7 +1,7 @@
-//! Processes the commands in a read buffer in order, and returns whether to write, run a batch or read next.
+//! Processes the commands in a read buffer in order, and returns the next step: write, run a batch, or read.
 //!
-//! Connection commands and local calls of `CL.THROTTLE` are answered here; operations are collected into a [`Batch`], because a
-//! shared store takes time.
+//! Connection commands and local `CL.THROTTLE` calls are answered here. Operations are collected into a [`Batch`],
+//! because they may need a round trip to a shared store.
 
 use tollgate_engine::Store;
 
@@ -14,12 +14,12 @@ use super::wire::{Replies, RespFrame, parse};
 use crate::app::App;
 use crate::net::protocol::Protocol;
 
-/// The next step before more commands are read.
+/// The next step of a connection.
 #[derive(Debug)]
 pub(super) enum Next<'a> {
     /// Write the replies and read more input.
     Read,
-    /// Write the replies; more commands are in the buffer.
+    /// Write the replies, then process the rest of the buffer.
     Write,
     /// Run the batch and write the replies.
     Run(Batch<'a>),
@@ -27,7 +27,7 @@ pub(super) enum Next<'a> {
     Close,
 }
 
-/// Answers the commands at the beginning of `input` and returns their length, with those of a batch.
+/// Answers the commands at the start of `input`. Returns the number of bytes used, including those of a returned batch.
 pub(super) fn answer<'a, S: Store>(
     app: &'a App<S>,
     session: &mut Session,
@@ -38,7 +38,7 @@ pub(super) fn answer<'a, S: Store>(
     let mut args = Vec::with_capacity(8);
     let mut local = LocalCalls::new(app);
     let mut at = 0;
-    // Authenticated once for all commands in the buffer, and again after a command that may change the session.
+    // Checked once for all commands in the buffer, and again after each connection command: it may change the session.
     let mut authenticated = session.authenticate(&app.auth, || app.wall_ms());
     let next = loop {
         match parse(&input[at..], &mut args) {

@@ -1,4 +1,4 @@
-//! One connection of the Redis protocol, from its first byte to its last.
+//! Serves one connection of the Redis protocol.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -19,14 +19,14 @@ use crate::app::App;
 use crate::net::shutdown::ConnectionGuard;
 use crate::net::stream::{ReadReady, write};
 
-/// Serves a connection until the client closes it, breaks the protocol or the limits, or the server stops.
+/// Serves a connection until the client closes it, violates the protocol, a timeout expires, or the server stops.
 pub async fn serve<S: Store, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guard: ConnectionGuard) {
     guard.register().await;
     let mut session = Session::new(guard.id());
     if let Err(error) = serve_until_closed(&mut stream, &app, &mut session, &guard).await {
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
-    // Best effort: the server does not wait for a client that does not read.
+    // Best effort: polled once, so a client that does not read cannot block the server.
     let _ = poll_fn(|cx| Poll::Ready(stream.poll_close_notify(cx))).await;
 }
 
@@ -49,8 +49,8 @@ async fn serve_until_closed<S: Store, T: ReadReady>(
     Ok(())
 }
 
-/// Waits for input. A connection that sends nothing is closed at the deadline of its first command. If tokens are required, one
-/// without a valid token is closed earlier, whatever it sends.
+/// Waits for input. Returns false at the deadline of the first command. If tokens are required, an unauthenticated
+/// connection has an earlier deadline, whatever it sends.
 async fn wait_for_input<S: Store, T: ReadReady>(
     stream: &mut T,
     app: &App<S>,
@@ -65,7 +65,7 @@ async fn wait_for_input<S: Store, T: ReadReady>(
     }
 }
 
-/// Waits for input; returns false if the server stops. No buffer is held meanwhile, so an idle connection costs its socket.
+/// Waits for input; returns false if the server stops. An idle connection holds no buffers, only its socket.
 async fn has_input<T: ReadReady>(stream: &mut T, guard: &ConnectionGuard) -> io::Result<bool> {
     poll_fn(|cx| match guard.is_stopping() {
         true => Poll::Ready(Ok(false)),
@@ -79,8 +79,8 @@ enum Then {
     Close,
 }
 
-/// The buffers of a connection while it has commands in progress. Each thread pools a few, so that they stay in the
-/// cache and their number is that of connections with a command in progress.
+/// The buffers of a connection with commands in progress. Each thread pools a few of them, so that they stay in the CPU
+/// cache and idle connections hold none.
 struct ConnectionBuffers {
     input: Vec<u8>,
     filled: usize,
@@ -88,7 +88,7 @@ struct ConnectionBuffers {
     cache: LimitCache,
 }
 
-/// The number of unused buffers that a thread keeps.
+/// Maximum number of unused buffers in a thread's pool.
 const SPARE_BUFFERS: usize = 16;
 
 thread_local! {
@@ -119,8 +119,8 @@ impl ConnectionBuffers {
         });
     }
 
-    /// Reads, answers and writes until every byte received has been answered. The deadline of the first command is that of the
-    /// first read as well: a stream that is said to be readable may have nothing to read.
+    /// Reads, answers and writes until every received byte is answered. The first read also has the first-command
+    /// deadline, because readiness can be spurious.
     async fn serve<S: Store, T: ReadReady>(
         &mut self,
         stream: &mut T,
@@ -135,7 +135,7 @@ impl ConnectionBuffers {
                 return Ok(Then::Close);
             }
             let free = &mut self.input[self.filled..];
-            // Without a partial command the stream is nearly always readable, and an idle connection has no deadline.
+            // Without a partial command the stream is almost always readable, so the read needs no deadline.
             let read = match [deadline, auth_deadline, first_command.take()].into_iter().flatten().min() {
                 None => stream.read(free).await?,
                 Some(deadline) => timeout_at(deadline, stream.read(free)).await??,
@@ -149,7 +149,7 @@ impl ConnectionBuffers {
                 Then::Close => return Ok(Then::Close),
                 Then::Wait if self.filled == 0 => return Ok(Then::Wait),
                 Then::Wait => {
-                    // The time limit of a command starts with its first byte, however slowly the others arrive.
+                    // The timeout of a command starts with its first byte. Later bytes do not extend it.
                     if deadline.is_none() || self.filled < received {
                         deadline = Some(Instant::now() + STALLED);
                     }
@@ -159,7 +159,7 @@ impl ConnectionBuffers {
         }
     }
 
-    /// Answers all complete commands and keeps the rest.
+    /// Answers all complete commands and keeps a partial one.
     async fn answer_all<S: Store, T: ReadReady>(
         &mut self,
         stream: &mut T,
@@ -199,8 +199,8 @@ impl ConnectionBuffers {
         }
     }
 
-    /// Doubles a full buffer. Its size grows with the bytes that have arrived, not with the announced length: a few
-    /// bytes must not cause a large allocation. The parser bounds every command.
+    /// Doubles a full buffer. The buffer grows with the received bytes, not with the announced length: a few bytes must
+    /// not cause a large allocation. The parser bounds every command.
     fn grow_if_full(&mut self) {
         if self.filled == self.input.len() {
             self.input.resize((2 * self.filled).min(MAX_COMMAND + 1), 0);
@@ -218,7 +218,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn connection_without_a_token_is_closed_where_tokens_are_required() {
         let refused = "-NOAUTH Authentication required.\r\n";
-        // Within a command the deadline is the same.
+        // A partial command does not extend the deadline.
         for (sent, answer) in [("", ""), ("PING\r\n", refused), ("PING\r\nPI", refused), ("RESET\r\n", "+RESET\r\n")] {
             let required = |stream, _, guard| {
                 let engine = tollgate_engine::MemoryStore::new(1).and_then(tollgate_engine::Engine::new).unwrap();

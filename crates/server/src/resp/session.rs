@@ -1,4 +1,4 @@
-//! The state of a connection beyond its socket.
+//! The session: the protocol state of a connection.
 
 use tokio::time::Instant;
 
@@ -6,7 +6,7 @@ use super::wire::RespVersion;
 use crate::control::auth::{Access, Authenticator, CachedToken};
 use crate::net::protocol::AUTH_TIMEOUT;
 
-/// The error of Redis for a command before authentication; clients compare the first word.
+/// Redis's error for a command before authentication. Clients compare the first word.
 pub(super) const NO_AUTH: &str = "NOAUTH Authentication required.";
 
 /// The state of a connection.
@@ -14,15 +14,15 @@ pub(super) const NO_AUTH: &str = "NOAUTH Authentication required.";
 pub(super) struct Session {
     pub(super) id: u64,
     pub(super) version: RespVersion,
-    /// The name of the client, by `CLIENT SETNAME`.
+    /// The client name, set by `CLIENT SETNAME`.
     pub(super) name: Option<Box<[u8]>>,
-    /// Whether the client has sent `MULTI`, which is refused: its commands must not run either.
+    /// Whether the client has sent `MULTI`. Transactions are refused, so the commands of one must not run.
     pub(super) in_transaction: bool,
-    /// The token that the client has sent.
+    /// The client's token.
     cached: CachedToken,
-    /// The rights of the client when it was last authenticated.
+    /// The client's rights, as of the last authentication.
     pub(super) access: Access,
-    /// When a connection that needs a token must have sent one.
+    /// Deadline for sending a valid token, if one is required.
     auth_deadline: Instant,
 }
 
@@ -39,21 +39,21 @@ impl Session {
         }
     }
 
-    /// Resets the session and drops its token. A client that had sent a valid token has time to send another; a client
-    /// without one gains no time.
+    /// Resets the session and drops its token. An authenticated client gets a new deadline for its next token; any
+    /// other client keeps its old deadline.
     pub(super) fn reset(&mut self) {
         let unused = (!self.is_authenticated()).then_some(self.auth_deadline);
         *self = Self::new(self.id);
         self.auth_deadline = unused.unwrap_or(self.auth_deadline);
     }
 
-    /// Returns when the connection is closed unless it sends a valid token before, or `None` if it needs none or has sent one.
+    /// Returns the deadline for sending a valid token; `None` if none is required or the client is authenticated.
     #[inline]
     pub(super) fn auth_deadline(&self, auth: &Authenticator) -> Option<Instant> {
         (auth.requires_tokens() && !self.is_authenticated()).then_some(self.auth_deadline)
     }
 
-    /// Returns whether the client may send commands: no tokens are needed, or it has sent a valid one.
+    /// Checks the token again and returns whether the client may send commands. Without required tokens it always may.
     pub(super) fn authenticate(&mut self, auth: &Authenticator, wall_ms: impl FnOnce() -> i64) -> bool {
         if !auth.requires_tokens() {
             return true;
@@ -68,7 +68,7 @@ impl Session {
         matches!(self.access, Access::Token(_))
     }
 
-    /// Uses a token if it is valid; an invalid one changes nothing, as in Redis.
+    /// Adopts a token if it is valid, and returns whether it is. An invalid token changes nothing, as in Redis.
     pub(super) fn use_token(&mut self, auth: &Authenticator, token: &[u8], wall_ms: impl FnOnce() -> i64) -> bool {
         let mut cached = CachedToken::default();
         auth.set_token(&mut cached, token);
@@ -89,7 +89,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
-    async fn reset_gives_time_only_to_a_client_that_had_a_token() {
+    async fn reset_extends_the_deadline_only_of_an_authenticated_client() {
         let auth = Authenticator::new(TokenPolicy::Required);
         let grant = TokenGrant { name: "n".into(), role: Role::Reader, domains: Vec::new(), expires_ms: None };
         let token = Verifier { digest: String::new(), id: "i".into(), grant };

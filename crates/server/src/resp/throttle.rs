@@ -1,5 +1,6 @@
-//! `CL.THROTTLE`, the command of redis-cell, and its fast path: calls that follow each other in a pipeline are decided together in
-//! this process, without rules, the engine, or an allocation. With a shared store a call is an inline limit like any other.
+//! `CL.THROTTLE`, the redis-cell command, and its fast path. If the keys are in this process, consecutive calls in a
+//! pipeline are decided in one batch, without rules, engine or allocation. With a shared store, the engine decides each
+//! call as an inline limit.
 
 use tollgate::core::{Cost, Nanos};
 use tollgate::redis_cell::Throttle;
@@ -13,10 +14,10 @@ use crate::observe::metrics::Tally;
 use crate::ops::input::{Input, LimitsInput, RequestInput};
 use crate::ops::view::DecisionView;
 
-/// Calls that are decided together: as many as the table prefetches.
+/// Batch size: the number of keys that the table prefetches.
 const BATCH: usize = 16;
 
-/// The prefix of every error of redis-cell.
+/// The prefix of all redis-cell errors.
 const CELL_ERROR: &str = "Cell error: Store error:";
 
 /// Returns whether a command is `CL.THROTTLE`.
@@ -25,13 +26,13 @@ pub(super) fn is_throttle(name: &[u8]) -> bool {
     name == b"CL.THROTTLE" || name.eq_ignore_ascii_case(b"CL.THROTTLE")
 }
 
-/// The limit of a call as it was sent: burst, count, period and quantity.
+/// The parameters of a call: burst, count, period and quantity.
 type Params = [i64; 4];
 
 /// Parses the arguments after the key.
 ///
 /// # Errors
-/// With the messages of redis-cell.
+/// When their number is wrong or one is not an integer. The messages are redis-cell's.
 #[inline]
 fn parse_params(args: &[&[u8]]) -> Result<Params, String> {
     let (texts, quantity) = match args {
@@ -54,16 +55,15 @@ fn not_an_integer(text: &[u8]) -> String {
     format!("{CELL_ERROR} Couldn't parse as integer: {}", String::from_utf8_lossy(text))
 }
 
-/// Checks the parameters of a limit.
+/// Builds the limit of a call.
 ///
 /// # Errors
-/// With the message of redis-cell for a rate of zero, and our own for parameters that are too large.
+/// When the rate is zero (with redis-cell's message) or a parameter is too large.
 fn build_throttle([max_burst, count, period, quantity]: Params) -> Result<Throttle, String> {
     Throttle::new(max_burst, count, period, quantity).map_err(|error| format!("{CELL_ERROR} {error}"))
 }
 
-/// A cache of limits by their parameters. Callers send the same few limits, and validating them costs more than
-/// deciding.
+/// A cache of limits by their parameters. Callers repeat a few limits, and validating a limit costs more than deciding.
 #[derive(Debug)]
 pub(super) struct LimitCache {
     slots: Vec<Option<(Params, Throttle)>>,
@@ -72,7 +72,7 @@ pub(super) struct LimitCache {
 /// The number of limits in a cache.
 const SLOTS: usize = 64;
 
-/// The position of a limit, until it is replaced.
+/// The index of a cached limit. Valid until the limit is replaced.
 type CacheIndex = usize;
 
 impl LimitCache {
@@ -86,7 +86,7 @@ impl LimitCache {
         matches!(&self.slots[slot], Some((kept, _)) if *kept == params).then_some(slot)
     }
 
-    /// Checks the parameters and stores their limit in place of another.
+    /// Builds a limit and stores it, replacing any limit in the same slot.
     fn insert(&mut self, params: Params) -> Result<CacheIndex, String> {
         let throttle = build_throttle(params)?;
         let slot = index_of(params);
@@ -106,7 +106,7 @@ fn index_of(params: Params) -> CacheIndex {
     (mixed >> 58) as usize
 }
 
-/// Calls that have been read and are not yet decided, to be decided in this process.
+/// Pending calls that are decided in this process.
 pub(super) struct LocalCalls<'a, S> {
     app: &'a App<S>,
     calls: [(&'a [u8], CacheIndex); BATCH],
@@ -118,7 +118,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
         Self { app, calls: [(&[], 0); BATCH], len: 0 }
     }
 
-    /// Adds a call, and decides all when there are enough.
+    /// Adds a call, and decides all pending calls when the batch is full.
     #[inline]
     pub(super) fn add(&mut self, args: &[&'a [u8]], cache: &mut LimitCache, replies: &mut Replies) {
         match self.find_or_insert(args, cache, replies) {
@@ -148,14 +148,14 @@ impl<'a, S: Store> LocalCalls<'a, S> {
         match cache.find(params) {
             Some(slot) => Ok(slot),
             None => {
-                // A call that is not yet decided may refer to the slot.
+                // A pending call may refer to the slot that is replaced.
                 self.decide(cache, replies);
                 cache.insert(params)
             }
         }
     }
 
-    /// Decides the calls in order and writes the replies.
+    /// Decides the pending calls in order and writes the replies.
     #[inline]
     pub(super) fn decide(&mut self, cache: &LimitCache, replies: &mut Replies) {
         if self.len == 0 {
@@ -182,16 +182,16 @@ impl<'a, S: Store> LocalCalls<'a, S> {
 
 /// A call that a shared store decides.
 pub(super) enum SharedCall<'a> {
-    /// The input, and the limit to write the reply by.
+    /// The input for the engine, and the limit that formats the reply.
     Decide(Input<'a>, Box<Throttle>),
-    /// The reply is known: the limit never lets anything pass.
+    /// The reply to a limit that never admits anything.
     Known([i64; 5]),
 }
 
-/// Reads a call that a shared store decides.
+/// Parses a call that a shared store decides.
 ///
 /// # Errors
-/// With the messages of redis-cell.
+/// When the arguments are invalid, or the quantity is negative. The messages start like redis-cell's.
 pub(super) fn shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -> Result<SharedCall<'a>, String> {
     let params = parse_params(args)?;
     let throttle = Box::new(build_throttle(params)?);
@@ -207,7 +207,7 @@ pub(super) fn shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -> Resu
     Ok(SharedCall::Decide(Input::Request(RequestInput::new(limits, Some(Cost::new(cost)))), throttle))
 }
 
-/// Returns the five numbers of redis-cell for a decision.
+/// Returns redis-cell's five-number reply for a decision.
 pub(super) fn five_numbers(throttle: &Throttle, decision: &DecisionView<'_>) -> [i64; 5] {
     let reset = decision.limits().next().map_or(Nanos::ZERO, |limit| limit.report.reset);
     throttle.reply(decision.outcome, reset)

@@ -1,38 +1,39 @@
-//! The wire format of the Redis protocol. This module reads no sockets and knows no commands.
+//! The wire format of the Redis protocol (RESP), without sockets or commands.
 //!
-//! A request is an array of bulk strings, or one line of words typed at a terminal. It is parsed in place: the arguments are
-//! slices of the input. Replies are written for version 2 or 3 of the protocol, which differ in maps and null only.
+//! A request is an array of bulk strings, or an inline command: one line of words, as typed at a terminal. Requests are
+//! parsed in place: the arguments are slices of the input. Replies are written in version 2 or 3 of the protocol, which
+//! differ only in maps and null.
 
 use super::bounds::{MAX_ARGS, MAX_BULK, MAX_COMMAND, MAX_LENGTH_DIGITS};
 
-/// The frame that the input begins with.
+/// The frame at the start of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RespFrame {
-    /// A command of this many bytes, whose arguments are in the list. An empty list is a command to ignore.
+    /// A complete command, with its size in bytes. A command without arguments is ignored.
     Command(usize),
-    /// A partial command; it cannot be complete before this many bytes are there.
+    /// A partial command, with the minimum number of bytes needed to parse further.
     Incomplete(usize),
 }
 
-/// The input is not a request. Nothing after it can be parsed, so the connection is closed.
+/// The input is not a request. The rest of the input cannot be parsed either, so the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// The number of arguments is not a number, or too large.
+    /// The argument count is not a number, or too large.
     ArrayLength,
     /// The length of an argument is not a number, or too large.
     BulkLength,
-    /// An argument begins with this byte instead of `$`.
+    /// An argument starts with this byte instead of `$`.
     ExpectedBulk(u8),
     /// An argument is not followed by a line end.
     MissingLineEnd,
     /// The command is longer than [`MAX_COMMAND`].
     CommandTooLong,
-    /// A line with quotes in it.
+    /// An inline command contains quotes.
     Quotes,
 }
 
 impl std::fmt::Display for ProtocolError {
-    /// Uses the message of Redis if there is one.
+    /// Starts with Redis's wording where Redis has the same error.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::ArrayLength => write!(f, "invalid multibulk length, at most {MAX_ARGS} arguments are accepted"),
@@ -45,10 +46,10 @@ impl std::fmt::Display for ProtocolError {
     }
 }
 
-/// Parses one command at the beginning of `input` and puts its arguments into `args`.
+/// Parses one command at the start of `input` and stores its arguments in `args`.
 ///
 /// # Errors
-/// When no continuation of `input` could be a command within the limits.
+/// When `input` cannot become a valid command, whatever bytes follow.
 #[inline]
 pub fn parse<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame, ProtocolError> {
     args.clear();
@@ -93,7 +94,7 @@ fn parse_array<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFram
     Ok(RespFrame::Command(at))
 }
 
-/// Parses a length and its line end at `at`. Returns the number and the position after it, or `None` if more bytes are needed.
+/// Parses a length and its line end at `at`. Returns the length and the next position, or `None` if bytes are missing.
 #[inline]
 fn parse_length(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     // Fast path: one or two digits.
@@ -118,7 +119,7 @@ fn parse_number(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     loop {
         match input.get(end) {
             None => return Ok(None),
-            // Refused at the first excess digit, even if the rest has not arrived.
+            // Fail at the first excess digit, without waiting for the rest.
             Some(b'0'..=b'9') if end - first == MAX_LENGTH_DIGITS => return Err(()),
             Some(digit @ b'0'..=b'9') => {
                 value = value.checked_mul(10).and_then(|tens| tens.checked_add(i64::from(digit - b'0'))).ok_or(())?;
@@ -159,7 +160,7 @@ fn parse_line<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame
     Ok(RespFrame::Command(end + 1))
 }
 
-/// Parses a decimal integer as Redis clients write it: an optional sign, also `+`, and digits.
+/// Parses a decimal integer with an optional `-` or `+`.
 #[inline]
 pub fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
@@ -172,7 +173,7 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     if let Some(value) = parse_digits(digits) {
         return value.map(|value| if negative { -value } else { value });
     }
-    // Eighteen digits always fit.
+    // 18 digits cannot overflow.
     if digits.len() <= 18 {
         let mut value: i64 = 0;
         for digit in digits {
@@ -186,19 +187,21 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// The fast path of [`parse_integer`] for four to eight digits: adds neighbours, pairs and fours of digits by three
-/// multiplications. `None`: another length. `Some(None)`: not all are digits. The four numbers of a call of `CL.THROTTLE`
-/// such as `1000000 1000000 60 1` take 237 instructions instead of 308.
+/// Fast path of [`parse_integer`] for four to eight digits. Three multiplications combine digits to pairs, pairs to
+/// fours, and fours to eights.
+///
+/// Returns `None` for another length, and `Some(None)` if a byte is not a digit. The four numbers of a `CL.THROTTLE`
+/// call such as `1000000 1000000 60 1` take 237 instructions instead of 308.
 #[inline]
 fn parse_digits(digits: &[u8]) -> Option<Option<i64>> {
     let (Some(first), Some(last), 4..=8) = (digits.first_chunk(), digits.last_chunk(), digits.len()) else {
         return None;
     };
-    // The two reads overlap if there are fewer than eight digits; overlapping digits land at the same bits.
+    // With fewer than eight digits the two reads overlap, and the overlapping digits have the same bit positions.
     let len = digits.len() as u32;
     let text = u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << (8 * (len - 4));
     const ZEROS: u64 = 0x3030_3030_3030_3030;
-    // Zeros take the place of the missing first digits.
+    // Pad with leading zeros to eight digits.
     let text = text << (64 - 8 * len) | ZEROS.checked_shr(8 * len).unwrap_or(0);
     let values = text ^ ZEROS;
     if (values | values.wrapping_add(0x7676_7676_7676_7676)) & 0x8080_8080_8080_8080 != 0 {
@@ -219,12 +222,12 @@ pub enum RespVersion {
     Three,
 }
 
-/// Replies as bytes.
+/// An output buffer of encoded replies.
 #[derive(Debug, Default)]
 pub struct Replies {
     /// The bytes to send.
     pub bytes: Vec<u8>,
-    /// The version of the replies that follow.
+    /// The protocol version for the next replies.
     pub version: RespVersion,
 }
 
@@ -236,7 +239,7 @@ impl Replies {
         self.end_line();
     }
 
-    /// Writes an error. Control characters are replaced, since the text may quote the caller.
+    /// Writes an error. Control characters are replaced with spaces, because the text may quote the caller's input.
     pub fn write_error_reply(&mut self, text: &str) {
         self.bytes.push(b'-');
         self.bytes.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
@@ -270,7 +273,7 @@ impl Replies {
         self.write_header(b'*', len(count));
     }
 
-    /// Begins a map; `count` pairs follow. In version 2 it is an array of twice as many.
+    /// Begins a map; `count` pairs follow. In version 2 a map is an array of `2 * count` replies.
     pub fn begin_map(&mut self, count: usize) {
         match self.version {
             RespVersion::Two => self.write_header(b'*', len(count * 2)),
@@ -283,13 +286,13 @@ impl Replies {
     pub fn write_five(&mut self, numbers: [i64; 5]) {
         self.bytes.extend_from_slice(b"*5\r\n");
         for number in numbers {
-            // No retry: the number of every admitted call.
+            // Fast path: -1 is the retry time of every admitted call.
             if number == -1 { self.bytes.extend_from_slice(b":-1\r\n") } else { self.write_integer(number) }
         }
     }
 
-    /// Writes a number with its line end. Those of one or two digits, as nearly all lengths are, are appended at once: two field
-    /// names and a small number take 181 instructions instead of 327.
+    /// Writes a type byte, a number and a line end. Numbers with one or two digits (almost all lengths) are written in
+    /// one append: two field names and a small number take 181 instructions instead of 327.
     #[inline]
     fn write_header(&mut self, kind: u8, value: i64) {
         match value {

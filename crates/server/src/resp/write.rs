@@ -1,11 +1,13 @@
-//! Writes outputs and errors as replies.
+//! Writes outputs and errors as replies of the Redis protocol.
 
 use super::wire::Replies;
 use crate::ops::error::{ErrorKind, OpError};
 use crate::ops::view::{Field, FieldValue, Output, limit_fields, settled_fields};
 
-/// The order of the fields of a decision in this protocol, by their order in JSON: the receipt comes early, and the flags
-/// together before the limits.
+/// Field order of a decision in this protocol, as indices into [`DecisionView::fields`]. The receipt comes early, and
+/// the flags come directly before the limits.
+///
+/// [`DecisionView::fields`]: crate::ops::view::DecisionView::fields
 const FIELD_ORDER: [usize; 16] = [0, 1, 2, 3, 4, 16, 5, 6, 7, 8, 10, 11, 9, 12, 13, 14];
 const LIMITS: usize = 15;
 
@@ -27,7 +29,7 @@ pub(super) fn write(replies: &mut Replies, output: &Output<'_>, replayed: bool) 
     }
 }
 
-/// Writes an error. The only place where errors of operations become error codes.
+/// Writes an error of an operation, with its Redis error code.
 pub(super) fn write_error(replies: &mut Replies, error: &OpError) {
     let code = match error.kind {
         ErrorKind::Invalid | ErrorKind::KeyReused | ErrorKind::StoreFailed => "ERR",
@@ -56,7 +58,7 @@ fn write_fields<'f>(replies: &mut Replies, fields: impl Iterator<Item = &'f Fiel
     }
 }
 
-/// Saturates at the largest integer of the protocol.
+/// Converts to the protocol's signed integers, saturating at the maximum.
 fn saturate(number: u64) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }

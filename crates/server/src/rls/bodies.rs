@@ -1,20 +1,20 @@
-//! The bytes of bodies that all connections hold: calls that are not complete, or wait for a shared
-//! store or their delay.
+//! Counts the bodies of unanswered calls on all connections: calls that are incomplete, or wait for a shared store or
+//! for their delay.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::bounds::{MAX_BODIES, SMALL_BODIES};
 
-/// The bytes of bodies that all connections hold.
+/// The total size of all held bodies, in bytes.
 #[derive(Debug, Default)]
 pub struct HeldBodies {
-    /// Relaxed: a count, which orders nothing else.
+    /// Accessed relaxed: no other data depends on this count.
     total: AtomicUsize,
 }
 
 impl HeldBodies {
-    /// Replaces what a connection holds. Returns false if all together hold too much and this
-    /// connection is among the large.
+    /// Updates the bytes that one connection holds. Returns false if the total exceeds [`MAX_BODIES`] and this
+    /// connection holds more than [`SMALL_BODIES`].
     #[must_use]
     pub(super) fn replace(&self, before: usize, after: usize) -> bool {
         self.total.fetch_add(after, Ordering::Relaxed);
@@ -22,7 +22,7 @@ impl HeldBodies {
         after <= SMALL_BODIES || total <= MAX_BODIES
     }
 
-    /// Removes what a connection holds.
+    /// Removes the bytes of a closed connection.
     pub(super) fn remove(&self, held: usize) {
         self.total.fetch_sub(held, Ordering::Relaxed);
     }
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_connections_are_refused_beyond_the_budget_and_small_ones_are_not() {
+    fn above_the_budget_only_large_connections_are_refused() {
         let bodies = HeldBodies::default();
         assert!(bodies.replace(0, MAX_BODIES), "the whole budget");
         assert!(bodies.replace(0, SMALL_BODIES));

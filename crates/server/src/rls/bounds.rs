@@ -1,4 +1,4 @@
-//! The limits of a call. Everything is bounded before memory is allocated for it.
+//! The bounds of the rate-limit service. Every bound is checked before memory is allocated.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tollgate_engine::{Item, Request};
 
 use super::http2::frame::MAX_PAYLOAD;
 
-/// Maximum number of bytes of a message.
+/// Maximum size of a message, in bytes.
 pub const MAX_MESSAGE: usize = 256 * 1024;
 
 /// Maximum number of descriptors of a request.
@@ -15,70 +15,73 @@ pub const MAX_DESCRIPTORS: usize = Request::MAX_ITEMS;
 /// Maximum number of entries of a descriptor.
 pub const MAX_ENTRIES: usize = Item::MAX_ENTRIES;
 
-/// Maximum number of calls on a connection at a time.
+/// Maximum number of concurrent calls on a connection.
 pub const MAX_STREAMS: u32 = 1_000;
 
-/// Maximum number of bytes of the headers of a call.
+/// Maximum size of the decoded headers of a call, in bytes.
 pub const MAX_HEADERS: u32 = 16 * 1024;
 
-/// Maximum number of bytes of a compressed header block, and the CONTINUATION frames that it may come in.
+/// Maximum size of a compressed header block, in bytes.
 pub const MAX_HEADER_BLOCK: usize = 2 * MAX_HEADERS as usize;
-/// See [`MAX_HEADER_BLOCK`].
+/// Maximum number of CONTINUATION frames of a header block.
 pub const MAX_CONTINUATIONS: usize = 16;
 
-/// Maximum number of bytes of a header block that is remembered, in case the next call has the same one.
+/// Maximum size of a header block that is cached for the next call, in bytes.
 pub const MAX_LAST_BLOCK: usize = 1_024;
 
-/// Maximum number of bytes of a body: a message with its prefix.
+/// Maximum size of a body in bytes: a message with its prefix.
 pub const MAX_BODY: usize = MAX_MESSAGE + 5;
 
-/// The bytes that may arrive on a stream: a body, and enough more to see that it is too large.
+/// Receive window of a stream in bytes: a body, and one more frame to detect that the body is too large.
 pub const STREAM_WINDOW: u32 = (MAX_BODY + MAX_PAYLOAD) as u32;
 
-/// The bytes of bodies that a connection may hold.
+/// Receive window of a connection in bytes. It bounds the bodies of its unanswered calls.
 pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// The bytes of bodies that all connections together may hold. Beyond it, a connection that holds
+/// Maximum total size of the bodies of unanswered calls on all connections, in bytes. Above it, a connection that holds
 /// more than [`SMALL_BODIES`] is closed.
 pub const MAX_BODIES: usize = 32 * 1024 * 1024;
-/// See [`MAX_BODIES`]: ordinary callers hold less, and are served whatever others do.
+/// A connection that holds at most this many bytes of bodies is served even above [`MAX_BODIES`]. Ordinary callers hold
+/// less.
 pub const SMALL_BODIES: usize = 16 * 1024;
 
-/// The credit of a client for frames that are not calls; without credit the connection is closed. A frame costs 1.
+/// Credit of a client for frames that are not calls. Each such frame costs 1. A client without credit is disconnected.
 pub const CREDIT: u32 = 10_000;
-/// The credit restored per second, and by each answered call.
+/// Credit restored per second.
 pub const CREDIT_PER_SECOND: u32 = 1_000;
-/// See [`CREDIT_PER_SECOND`].
+/// Credit restored by each answered call.
 pub const CREDIT_PER_CALL: u32 = 8;
-/// What a reset stream costs: a client may reset as many streams as it may open, and then a hundred per second (rapid reset).
+/// Cost of a stream reset. A client may reset 1000 streams (all it may open), and then 100 per second. This bounds the
+/// rapid-reset attack.
 pub const RESET_COST: u32 = CREDIT / MAX_STREAMS;
 
 /// Maximum number of calls of a connection that wait for a shared store or for their delay.
 pub const MAX_WAITING_CALLS: usize = MAX_STREAMS as usize;
 
-/// The read buffer, which holds any frame.
+/// Size of the read buffer. Any frame fits.
 pub const READ_BUFFER: usize = 32 * 1024;
 
-/// The bytes of responses after which they are written before more is read.
+/// Responses above this size are written before further calls are processed.
 pub const WRITE_BUFFER: usize = 64 * 1024;
 
-/// Maximum number of bytes of the text of a status.
+/// Maximum length of a gRPC status message, in bytes.
 pub const MAX_DETAIL: usize = 512;
 
-/// The time limit for the preface of a connection, for a header block, and for the rest of a call.
+/// Timeout for the connection preface, for a header block, and for the rest of a call.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time within which the client must open its window for a response.
+/// Timeout for the client to read a response or to enlarge its window.
 pub const STALLED: Duration = Duration::from_secs(30);
 
-/// The time that a client has to read the last bytes of a connection.
+/// Timeout for the client to read the last bytes before the connection is closed.
 pub const LINGER: Duration = Duration::from_secs(1);
 
-/// The time that the calls on a connection without a valid token have to end, once its time to send one is over.
+/// Time between announcing that a connection closes and refusing further calls on it. A connection without a valid
+/// token is then closed at once.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often an idle connection is probed.
+/// Idle time before a keepalive PING.
 pub const KEEPALIVE_EVERY: Duration = Duration::from_secs(60);
 
-/// The time limit for the answer to a probe.
+/// Timeout for the reply to a keepalive PING.
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);

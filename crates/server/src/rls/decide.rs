@@ -1,4 +1,4 @@
-//! Decides a request of the protocol: descriptors to items, and back to statuses.
+//! Decides a rate-limit-service request: converts descriptors to items, and the decision to statuses.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::ops::Verb;
 use crate::ops::error::OpError;
 use crate::ops::run::decide_requests;
 
-/// Decides a request. Returns the response, and how long it is to be delayed.
+/// Decides a request. Returns the response, and the delay before it is sent.
 ///
 /// # Errors
-/// When the request is not valid, or the caller may not take from the domain.
+/// When the request is invalid, or the caller has no access to the domain.
 pub(super) async fn decide<S: Store>(
     app: &App<S>,
     access: &Access,
@@ -35,7 +35,7 @@ pub(super) async fn decide<S: Store>(
         statuses: vec![Status::default(); message.descriptors.len()],
         ..RateLimitResponse::default()
     };
-    // The reference service answers OK for a domain without rules, so a proxy can be configured before its rules are.
+    // As in the reference service, a domain without rules gets OK. A proxy can thus be configured before its rules.
     if app.engine.rules().attributes(message.domain).is_none() {
         app.metrics.count_descriptors(0, message.descriptors.len());
         response.metadata = response_metadata(app.rls_options.metadata, message, None, &[], &response.statuses);
@@ -47,7 +47,7 @@ pub(super) async fn decide<S: Store>(
         .map(|descriptor| DescriptorItem::new(&app.engine, message, descriptor))
         .collect::<Result<_, _>>()?;
     refund(app, message, &items).await;
-    // The item of each status: refunds are not decided.
+    // Refunds are not decided, so `indices` maps each decided item to its descriptor.
     let (indices, decided): (Vec<usize>, Vec<Item<'_>>) =
         items.iter().enumerate().filter(|(_, item)| !item.is_refund).map(|(index, item)| (index, item.item())).unzip();
     if decided.is_empty() {
@@ -58,7 +58,7 @@ pub(super) async fn decide<S: Store>(
     let request = Request { domain: message.domain, items: &decided };
     decide_requests(app, Protocol::Rls, Verb::Check, std::slice::from_ref(&request), &mut decisions).await;
     let decision = decisions.get(0)?;
-    // A bit for each item; a request has at most 64.
+    // One bit per item. A request has at most 64 items.
     let matched = decision.matches().fold(0_u64, |bits, matched| bits | 1_u64.wrapping_shl(matched.item as u32));
     let matched = matched.count_ones() as usize;
     app.metrics.count_descriptors(matched, decided.len().saturating_sub(matched));
@@ -93,8 +93,7 @@ fn check(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Keeps the receipts of the slots that a request took, by its descriptors, or remembers that it
-/// took none because it was refused.
+/// Stores the receipts of the slots that an admitted request took, or counts the refusals of a refused one.
 fn keep_slots<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: &Decision<'_>, indices: &[usize]) {
     let name = |item: usize| slots::name(message.domain, &message.descriptors[indices[item]].entries);
     if decision.is_allowed() {
@@ -107,7 +106,8 @@ fn keep_slots<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: 
         return;
     }
     for item in 0..indices.len() {
-        // Only concurrency limits have no window. A request that is denied before limits are asked has no reports.
+        // Only concurrency limits have no window. A request that is denied before its limits are checked has no
+        // reports.
         let has_limit = decision.reports().any(|limit| limit.item == item && limit.window.is_none());
         if has_limit {
             app.held_slots.refuse(name(item), app.now());
@@ -117,7 +117,7 @@ fn keep_slots<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: 
     }
 }
 
-/// Refunds the descriptors with negative hits. If the store fails, nothing is refunded.
+/// Refunds the descriptors with negative hits. A store failure is logged, and its refund is lost.
 async fn refund<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, items: &[DescriptorItem<'_>]) {
     let refunds: Vec<Item<'_>> = items.iter().filter(|item| item.is_refund).map(DescriptorItem::item).collect();
     if refunds.is_empty() {
@@ -132,7 +132,7 @@ async fn refund<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, items: &
     }
 }
 
-/// Releases the oldest slot of a descriptor whose lease has not ended.
+/// Releases the oldest slot of a descriptor. Slots whose lease has expired are skipped.
 async fn release<S: Store>(app: &App<S>, descriptor: &[u8]) {
     while let Some(receipt) = app.held_slots.release(descriptor, app.now()) {
         match app.engine.refund(&receipt).await {
@@ -143,8 +143,8 @@ async fn release<S: Store>(app: &App<S>, descriptor: &[u8]) {
     }
 }
 
-/// Remembers the descriptors that are checked with a cost of 0. The cost of a refused descriptor that was checked so
-/// before is taken into debt, as far as its limits allow.
+/// Records descriptors that are checked with a cost of 0, and charges refused descriptors that were checked so before,
+/// into debt up to the maximum debt of their limits. See `zero_cost.rs`.
 async fn charge_into_debt<S: Store>(
     app: &App<S>,
     message: &RateLimitRequest<'_>,
@@ -163,18 +163,18 @@ async fn charge_into_debt<S: Store>(
         }
     }
     if !taken.is_empty() {
-        // Each in a separate request, so that one at its maximum debt does not prevent the others.
+        // One request per descriptor, so that a descriptor at its maximum debt does not block the others.
         let request = |item| Request { domain: message.domain, items: std::slice::from_ref(item) };
         let requests: Vec<Request<'_>> = taken.iter().map(request).collect();
         app.engine.take_batch(Taking::Regardless, &requests, &mut PooledDecisions::take()).await;
     }
 }
 
-/// A descriptor as an item of the engine.
+/// A descriptor, converted for the engine.
 struct DescriptorItem<'a> {
     entries: Vec<Entry<'a>>,
     cost: Option<Cost>,
-    /// The limit of the descriptor, and the key that is counted.
+    /// The inline limit of the descriptor, and its key.
     inline: Option<(InlineLimits, Vec<u8>)>,
     is_refund: bool,
 }
@@ -189,7 +189,7 @@ impl<'a> DescriptorItem<'a> {
         let inline = descriptor.limit.map(|limit| inline_limit(engine, &limit)).transpose()?;
         Ok(Self {
             entries: descriptor.entries.iter().map(|(key, value)| Entry::new(*key, *value)).collect(),
-            // Without hits, each rule has its own cost; of most it is 1.
+            // Without hits, each rule sets its own cost (default 1).
             cost: descriptor.hits_addend.or(hits).map(Cost::new),
             inline: inline.map(|(limits, unit)| (limits, counter_key(unit, &descriptor.entries))),
             is_refund: descriptor.is_negative_hits,
@@ -204,7 +204,7 @@ impl<'a> DescriptorItem<'a> {
     }
 }
 
-/// Returns the limit of a descriptor and its unit.
+/// Returns the inline limit of a descriptor and its unit.
 fn inline_limit<S: Store>(engine: &Engine<S>, limit: &LimitOverride) -> Result<(InlineLimits, u8), OpError> {
     let units = &status::UNITS[..6];
     let Some((unit, length)) = units.iter().find(|(unit, _)| u64::from(*unit) == limit.unit) else {
@@ -221,7 +221,7 @@ fn inline_limit<S: Store>(engine: &Engine<S>, limit: &LimitOverride) -> Result<(
     Ok((engine.intern_limits(&limits)?, *unit as u8))
 }
 
-/// Returns the key that the limit of a descriptor counts by: its unit and entries, each with its length.
+/// Returns the key of a descriptor's inline limit: its unit, and its entries, each prefixed with its length.
 fn counter_key(unit: u8, entries: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut key = vec![unit];
     for part in entries.iter().flat_map(|(name, value)| [name, value]) {

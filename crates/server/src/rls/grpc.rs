@@ -1,4 +1,4 @@
-//! The framing of gRPC over HTTP/2: one message in, one message or a status out.
+//! gRPC framing over HTTP/2: one request message, then one response message or an error status.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
@@ -9,16 +9,16 @@ use crate::ops::error::{ErrorKind, OpError};
 /// The header block of every response: `:status: 200`, `content-type: application/grpc`.
 pub(super) const HEAD: &[u8] = b"\x88\x0f\x10\x10application/grpc";
 
-/// The trailers of a response with a message: `grpc-status: 0`.
+/// The trailers of a successful response: `grpc-status: 0`.
 pub(super) const OK: &[u8] = b"\0\x0bgrpc-status\x010";
 
-/// The length of the prefix of a message: whether it is compressed, and its length.
+/// Size of a message prefix in bytes: a compression flag and the message length.
 const PREFIX: usize = 5;
 
-/// The characters of a status message that are percent-encoded.
+/// The characters that are percent-encoded in a status message.
 const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// The status codes that are used here.
+/// The gRPC status codes in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrpcCode {
     InvalidArgument = 3,
@@ -31,7 +31,7 @@ pub(super) enum GrpcCode {
     Unauthenticated = 16,
 }
 
-/// A status other than OK.
+/// An error status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GrpcError {
     code: GrpcCode,
@@ -43,7 +43,7 @@ impl GrpcError {
         Self { code, detail: detail.into() }
     }
 
-    /// Returns the header block of a response that has only this status.
+    /// Returns the header block of a response that contains only this status.
     pub(super) fn block(&self) -> Vec<u8> {
         [HEAD, &self.trailers()].concat()
     }
@@ -94,10 +94,10 @@ pub(super) fn frame(out: &mut Vec<u8>, encode: impl FnOnce(&mut Vec<u8>)) {
     out[start + 1..start + PREFIX].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Removes the prefix of the one message of a call.
+/// Returns the message of a call without its prefix.
 ///
 /// # Errors
-/// When there is none or more than one, or it is compressed.
+/// When the body does not contain exactly one message, or the message is compressed.
 pub(super) fn unframe(body: &[u8]) -> Result<&[u8], GrpcError> {
     let invalid = |detail: &str| GrpcError::new(GrpcCode::InvalidArgument, detail);
     let Some((&[compressed, ref length @ ..], message)) = body.split_first_chunk::<PREFIX>() else {

@@ -1,4 +1,4 @@
-//! `POST /json` of the reference service: the request and the response as proto3 JSON, with status 200 or 429.
+//! `POST /json` of the reference service: request and response in proto3 JSON, with status 200 or 429.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,16 +15,16 @@ use crate::ops::error::OpError;
 
 /// The path of the endpoint.
 pub(crate) const JSON: &str = "/json";
-/// The path of the health check of the reference service.
+/// The path of the reference service's health check.
 pub(crate) const HEALTHCHECK: &str = "/healthcheck";
 
-/// Returns the body of the health check, or `None` while the server stops.
+/// Returns the body of the health check, or `None` if the server is stopping.
 pub(crate) fn healthcheck_body<S: Store>(app: &App<S>) -> Option<&'static str> {
     (!app.connections.is_stopping()).then_some("OK")
 }
 
-/// As proto3 JSON has it: names in camel case or as in the message, a number as a number or a
-/// string, and `null` for the default.
+/// A request in proto3 JSON: names are in camel case or as in the `.proto` file, numbers may be strings, and `null` is
+/// the default value.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct JsonRequest {
@@ -77,7 +77,7 @@ enum NumberOrText {
     Text(String),
 }
 
-/// A number, as a number or a string.
+/// A number, encoded as a number or a string.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "NumberOrText")]
 struct JsonNumber(u64);
@@ -94,7 +94,7 @@ impl TryFrom<NumberOrText> for JsonNumber {
 }
 
 impl JsonNumber {
-    /// Returns the number in 32 bits; `None` is 0.
+    /// Converts to 32 bits; `None` becomes 0.
     fn narrow(number: Option<Self>, name: &'static str) -> Result<u32, OpError> {
         let number = number.map_or(0, |number| number.0);
         let wrong = |_| OpError::invalid(name, format!("`{name}` is too large: {number} (maximum {})", u32::MAX));
@@ -102,7 +102,7 @@ impl JsonNumber {
     }
 }
 
-/// The number of a unit, by its name or number.
+/// A unit number, encoded as its name or as a number.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(try_from = "NumberOrText")]
 struct JsonUnit(u64);
@@ -130,7 +130,7 @@ struct JsonResponse<'a> {
     response_headers_to_add: Vec<JsonHeader<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     request_headers_to_add: Vec<JsonHeader<'a>>,
-    /// In Base64, as proto3 JSON has bytes.
+    /// In Base64, as proto3 JSON encodes bytes.
     #[serde(skip_serializing_if = "String::is_empty")]
     raw_body: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,7 +172,7 @@ fn is_zero(number: &u32) -> bool {
 /// Decides a request and returns the status and the body of the response.
 ///
 /// # Errors
-/// When the body is not a request, the request is not valid, or the caller may not take from the domain.
+/// When the request is invalid, or the caller has no access to the domain.
 pub(crate) async fn answer<S: Store>(
     app: &App<S>,
     access: &Access,
@@ -263,7 +263,7 @@ const fn code_name(code: Code) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Reads a request and returns its message, or the error.
+    /// Parses a request and passes its message to `check`, or returns the error.
     fn read(text: &str, check: impl FnOnce(&RateLimitRequest<'_>)) -> Result<(), String> {
         let request: JsonRequest = serde_json::from_str(text).map_err(|error| error.to_string())?;
         check(&request.message().map_err(|error| error.detail.into_owned())?);

@@ -1,8 +1,7 @@
-//! Dynamic metadata of a response, in the shape of the reference service: the request, and the merged `metadata` of the rules
-//! that admit it. Each descriptor also has its code and the rule that it comes from.
+//! Dynamic metadata of a response, in the format of the reference service: the request, and the merged `metadata` of
+//! the admitting rules. Each descriptor also has its code and its rule.
 //!
-//! By default it is sent only if a rule that the request matches has `metadata`, because it repeats
-//! all of the request.
+//! By default, metadata is sent only if a matching rule has `metadata`, because it repeats the whole request.
 
 use serde_json::{Map, Value, json};
 use tollgate_engine::rules::Metadata;
@@ -11,8 +10,9 @@ use tollgate_engine::{Decision, RuleMatch};
 use super::options::MetadataWhen;
 use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, Status, UNIT_NAMES};
 
-/// Returns the metadata of a response with these statuses, if it is to have any. `decision` is
-/// `None` if no rule was asked; `indices` has the descriptor of each item of the decision.
+/// Returns the metadata of a response, or `None` if the response has none.
+///
+/// `decision` is `None` if nothing was decided. `indices` maps each item of the decision to its descriptor.
 pub(super) fn response_metadata(
     when: MetadataWhen,
     message: &RateLimitRequest<'_>,
@@ -64,8 +64,8 @@ fn describe_descriptor(sent: &Descriptor<'_>, status: &Status) -> Value {
     map
 }
 
-/// Returns a limit as the reference service prints it, in the text format of Protocol Buffers;
-/// fields with their default are left out.
+/// Formats a limit like the reference service, in the Protocol Buffers text format. Fields with default values are
+/// omitted.
 fn limit_text(limit: &LimitOverride) -> String {
     let requests = (limit.requests_per_unit > 0).then(|| format!("requests_per_unit:{}", limit.requests_per_unit));
     let unit = usize::try_from(limit.unit).ok().and_then(|unit| UNIT_NAMES.get(unit)).filter(|_| limit.unit > 0);
@@ -73,7 +73,7 @@ fn limit_text(limit: &LimitOverride) -> String {
     requests.into_iter().chain(unit).collect::<Vec<_>>().join(" ")
 }
 
-/// Adds the names of a map that are missing; maps are merged, and of two other values the first is kept.
+/// Merges a map into another, recursively. Existing values that are not maps are kept.
 fn merge(into: &mut Map<String, Value>, metadata: &Metadata) {
     let Metadata::Map(pairs) = metadata else { return };
     for (name, value) in pairs {
@@ -96,7 +96,7 @@ fn to_json(metadata: &Metadata) -> Value {
     }
 }
 
-/// Returns a number or a boolean if the text is one in JSON.
+/// Parses a JSON number or boolean. Any other text stays a string.
 fn parse_scalar(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(value @ (Value::Number(_) | Value::Bool(_))) => value,
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn first_value_of_a_name_stays_and_maps_are_merged() {
+    fn maps_are_merged_and_the_first_value_of_a_name_wins() {
         let text = |text: &str| Metadata::Text(text.into());
         let map = |pairs: &[(&str, Metadata)]| {
             Metadata::Map(pairs.iter().map(|(name, value)| ((*name).into(), value.clone())).collect())
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_a_number_in_json_stays_a_string() {
+    fn text_that_is_not_a_json_number_stays_a_string() {
         for text in ["007", "1_000", "+1", "", "NaN", "yes", "[1]", "\"a\""] {
             assert_eq!(parse_scalar(text), Value::String(text.into()));
         }

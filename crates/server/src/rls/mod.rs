@@ -1,8 +1,9 @@
 //! Envoy's rate-limit service (RLS v3) over gRPC: `ShouldRateLimit`, and `grpc.health.v1` for load balancers.
 //!
-//! A descriptor of a request is an item whose attributes are the descriptor's entries. The items of a request are charged
-//! together, all or none. The messages are decoded and encoded by hand ([`wire`]), so neither generated code nor a compiler for
-//! it is needed. The transport is [`http2`]. `POST /json` and `GET /healthcheck` of the reference service are on the HTTP port (`json.rs`).
+//! Each descriptor of a request becomes an item whose attributes are the descriptor's entries. The items of a request
+//! are charged all or none. The messages are decoded and encoded by hand ([`wire`]), so the build needs no protobuf
+//! compiler. The transport is [`http2`]. The HTTP port also serves `POST /json` and `GET /healthcheck` of the reference
+//! service (`json.rs`).
 
 mod bodies;
 pub mod bounds;
@@ -25,7 +26,7 @@ pub use serve::serve;
 pub use slots::HeldSlots;
 pub use zero_cost::ZeroCostChecks;
 
-/// The whole reply to a connection beyond the limit: SETTINGS, and GOAWAY with the last stream 0, so that the client may repeat
-/// its calls elsewhere.
+/// The complete reply sent on a connection above the connection limit: SETTINGS, and GOAWAY with last stream 0. The
+/// client may then repeat its calls on another server.
 pub(crate) const TOO_MANY_CONNECTIONS: &[u8] = b"\0\0\0\x04\0\0\0\0\0\
     \0\0\x1c\x07\0\0\0\0\0\0\0\0\0\0\0\0\0too many connections";

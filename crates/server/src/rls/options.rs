@@ -1,4 +1,4 @@
-//! What responses have beside codes and limits: rate-limit headers and metadata.
+//! Optional contents of responses: rate-limit headers and metadata.
 
 use anyhow::{Context, ensure};
 use hyper::header::{HeaderMap, HeaderName, HeaderValue};
@@ -6,14 +6,14 @@ use tollgate_engine::Decision;
 use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus, X_RATE_LIMIT_LIMIT, X_RATE_LIMIT_REMAINING, X_RATE_LIMIT_RESET};
 
-/// What responses have beside codes and limits.
+/// Optional contents of responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseOptions {
-    /// The headers of the response to the client.
+    /// Headers that the proxy adds to the response for the client.
     pub headers: AddedHeaders,
-    /// The headers of an admitted request, for the application.
+    /// Headers that the proxy adds to an admitted request for the application.
     pub request_headers: AddedHeaders,
-    /// Which responses have dynamic metadata.
+    /// When to send dynamic metadata.
     pub metadata: MetadataWhen,
 }
 
@@ -24,7 +24,7 @@ impl Default for ResponseOptions {
     }
 }
 
-/// Which responses have dynamic metadata.
+/// When responses contain dynamic metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum MetadataWhen {
     /// Those to requests that match a rule with `metadata`.
@@ -37,7 +37,7 @@ pub enum MetadataWhen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddedHeaders {
     styles: Styles,
-    /// Other names for those of [`Styles::X_RATE_LIMIT`]: limit, remaining and reset.
+    /// Custom names for the headers of [`Styles::X_RATE_LIMIT`]: limit, remaining and reset.
     names: Option<[HeaderName; 3]>,
 }
 
@@ -48,10 +48,10 @@ impl Default for AddedHeaders {
 }
 
 impl AddedHeaders {
-    /// Parses `ietf`, `x-ratelimit`, `both`, `off`, or three names separated by commas.
+    /// Parses `ietf`, `x-ratelimit`, `both`, `off`, or three comma-separated header names.
     ///
     /// # Errors
-    /// When it is none of them.
+    /// When the text is none of these.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let styles = match text {
             "ietf" => Styles::IETF,
@@ -72,7 +72,7 @@ impl AddedHeaders {
         Ok(Self { styles: Styles::X_RATE_LIMIT, names: Some([name(names[0])?, name(names[1])?, name(names[2])?]) })
     }
 
-    /// Returns the headers of a decision. Limits of shadow rules are left out.
+    /// Returns the headers of a decision. Limits of shadow rules are omitted.
     pub(super) fn headers_of(&self, decision: &Decision<'_>) -> Vec<(String, String)> {
         if self.styles == Styles::NONE && decision.is_allowed() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! One connection of the rate-limit service, from its first byte to its last.
+//! Serves one connection of the rate-limit service.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -34,12 +34,12 @@ const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/Sh
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 
-/// The names of the service that a health check may ask about; the reference service has the second.
+/// The service names that health checks accept. `ratelimit` is the name in the reference service.
 const SERVICES: [&[u8]; 3] = [b"", b"ratelimit", b"envoy.service.ratelimit.v3.RateLimitService"];
 
-/// Serves a connection until the client closes it or breaks the protocol, its age is reached, or the server stops.
-/// Calls that have arrived are answered. If tokens are required, a connection without a valid one is closed in the same
-/// way after [`AUTH_TIMEOUT`].
+/// Serves a connection until the client closes it or violates the protocol, the maximum age is reached, or the server
+/// stops. Received calls are answered first. If tokens are required, a connection without a valid token is closed in
+/// the same way after [`AUTH_TIMEOUT`].
 pub async fn serve<S: Store + 'static, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guard: ConnectionGuard) {
     guard.register().await;
     let mut session = RlsSession::new(app);
@@ -47,22 +47,22 @@ pub async fn serve<S: Store + 'static, T: ReadReady>(mut stream: T, app: Arc<App
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
     drop(session);
-    // Closing a socket with unread input would discard the last bytes that were sent.
+    // Closing a socket with unread input resets the connection, and the client could lose the last responses.
     let ended = async {
         stream.shutdown().await?;
         let mut rest = [0; 1024];
         while stream.read(&mut rest).await? > 0 {}
         io::Result::Ok(())
     };
-    // Best effort: a client that does not read is not waited for.
+    // Best effort, bounded by a timeout.
     let _ = timeout(LINGER, ended).await;
 }
 
-/// The result of a call that was not decided at once, by its stream.
+/// The result of a call that waited, with its stream id.
 type Answer = (u32, Result<RateLimitResponse, GrpcError>);
 
-/// Why a connection was woken.
-enum Woken {
+/// The reason why a connection task was woken.
+enum WakeReason {
     Input,
     Answer(Answer),
     Time,
@@ -73,23 +73,23 @@ enum Woken {
 struct RlsSession<S> {
     app: Arc<App<S>>,
     http2: Connection,
-    /// The part of a frame that has arrived, and when it began to.
+    /// The received part of an incomplete frame.
     partial: Vec<u8>,
+    /// When the first byte of the incomplete frame arrived.
     partial_since: Duration,
     token: CachedToken,
     is_authenticated: bool,
     /// The calls that wait for a shared store or for their delay.
     waiting: JoinSet<Answer>,
-    /// The streams of health watches; those that the client has reset are removed when the list is
-    /// full.
+    /// The streams of health watches. Streams that the client has reset are removed when the list is full.
     watches: Vec<u32>,
-    /// The bytes of bodies that the connection was last seen to hold.
+    /// Bytes of bodies counted for this connection in `App::held_bodies`.
     held: usize,
     start: Instant,
     timer: Pin<Box<Sleep>>,
     last_input: Duration,
     pinged: Option<Duration>,
-    /// When the close of the connection was announced to the client.
+    /// When the client was told that the connection closes.
     closing_since: Option<Duration>,
 }
 
@@ -117,7 +117,7 @@ impl<S: Store + 'static> RlsSession<S> {
         let mut deadline = self.deadline();
         while !self.http2.is_closed() {
             match self.wait(stream, guard, deadline).await? {
-                Woken::Input => {
+                WakeReason::Input => {
                     let mut buffers = Buffers::take();
                     std::mem::swap(&mut self.http2.out, &mut buffers.output);
                     let outcome = self.serve_input(stream, &mut buffers.input).await;
@@ -127,13 +127,13 @@ impl<S: Store + 'static> RlsSession<S> {
                         return Ok(());
                     }
                 }
-                Woken::Answer((stream, result)) => self.respond(stream, result.as_ref()),
-                Woken::Stop => self.start_closing(),
-                Woken::Time => {}
+                WakeReason::Answer((stream, result)) => self.respond(stream, result.as_ref()),
+                WakeReason::Stop => self.start_closing(),
+                WakeReason::Time => {}
             }
             self.count_held();
             if deadline <= self.start.elapsed() {
-                self.on_time()?;
+                self.on_deadline()?;
             }
             self.write(stream).await?;
             deadline = self.deadline();
@@ -141,31 +141,32 @@ impl<S: Store + 'static> RlsSession<S> {
         Ok(())
     }
 
-    /// Waits until there is something to do. No buffer is held meanwhile, so an idle connection costs little.
+    /// Waits for the next event. An idle connection holds no buffers.
     async fn wait<T: ReadReady>(
         &mut self,
         stream: &mut T,
         guard: &ConnectionGuard,
         deadline: Duration,
-    ) -> io::Result<Woken> {
+    ) -> io::Result<WakeReason> {
         poll_fn(|cx| {
             if self.closing_since.is_none() && guard.is_stopping() {
-                return Poll::Ready(Ok(Woken::Stop));
+                return Poll::Ready(Ok(WakeReason::Stop));
             }
             if !self.waiting.is_empty()
                 && let Poll::Ready(Some(ended)) = self.waiting.poll_join_next(cx)
             {
-                return Poll::Ready(ended.map(Woken::Answer).map_err(io::Error::other));
+                return Poll::Ready(ended.map(WakeReason::Answer).map_err(io::Error::other));
             }
             if let Poll::Ready(outcome) = stream.poll_readable(cx) {
-                return Poll::Ready(outcome.map(|()| Woken::Input));
+                return Poll::Ready(outcome.map(|()| WakeReason::Input));
             }
-            self.poll_timer(cx, self.start + deadline).map(|()| Ok(Woken::Time))
+            self.poll_timer(cx, self.start + deadline).map(|()| Ok(WakeReason::Time))
         })
         .await
     }
 
-    /// Waits for the deadline. The timer is moved only if it would be late: most deadlines move away before they are reached.
+    /// Waits for the deadline. The timer is reset only if it would fire too late, because most deadlines are extended
+    /// before they are reached.
     fn poll_timer(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
         if deadline < self.timer.deadline() {
             self.timer.as_mut().reset(deadline);
@@ -179,7 +180,7 @@ impl<S: Store + 'static> RlsSession<S> {
         Poll::Pending
     }
 
-    /// Returns when something has to be done although nothing arrives.
+    /// Returns the next deadline, as time since the connection started.
     fn deadline(&self) -> Duration {
         let partial = (!self.partial.is_empty()).then_some(self.partial_since);
         let incomplete = [self.http2.waiting_since(), partial].into_iter().flatten().min();
@@ -204,11 +205,11 @@ impl<S: Store + 'static> RlsSession<S> {
         self.app.auth.requires_tokens() && !self.is_authenticated
     }
 
-    /// Acts on the timeouts that have passed: closes, pings, and ends calls that are too slow.
+    /// Handles the timeouts that have expired: closes the connection, pings, or ends calls that are too slow.
     ///
     /// # Errors
-    /// When the client is gone or too slow.
-    fn on_time(&mut self) -> io::Result<()> {
+    /// When the client does not respond or is too slow.
+    fn on_deadline(&mut self) -> io::Result<()> {
         let now = self.start.elapsed();
         let is_due = |since: Duration, limit| since + limit <= now;
         match self.closing_since {
@@ -219,7 +220,7 @@ impl<S: Store + 'static> RlsSession<S> {
                     return Err(timed_out("no valid token"));
                 }
                 self.http2.finish_closing();
-                // The remaining calls have their own deadlines.
+                // Restarts the drain timeout: the remaining calls have their own deadlines.
                 self.closing_since = Some(now);
             }
             None | Some(_) => {}
@@ -263,8 +264,8 @@ impl<S: Store + 'static> RlsSession<S> {
         }
     }
 
-    /// Counts the bodies that the connection holds, and closes it if all connections together hold
-    /// too much.
+    /// Counts the bodies that the connection holds, and closes the connection if the total of all connections is too
+    /// large.
     fn count_held(&mut self) {
         let held = self.http2.held_bytes() as usize;
         if held == self.held {
@@ -277,12 +278,12 @@ impl<S: Store + 'static> RlsSession<S> {
         }
     }
 
-    /// Reads once and answers all calls that are complete; returns false at the end of the stream.
+    /// Reads once and answers all complete calls. Returns false at the end of the stream.
     async fn serve_input<T: ReadReady>(&mut self, stream: &mut T, buffer: &mut [u8]) -> io::Result<bool> {
         let kept = self.partial.len();
         buffer[..kept].copy_from_slice(&self.partial);
         let mut free = ReadBuf::new(&mut buffer[kept..]);
-        // The stream is nearly always readable; if not, the connection waits for it together with its other events.
+        // Readiness can be spurious. Then the connection waits again for all its events.
         match poll_fn(|cx| Poll::Ready(Pin::new(&mut *stream).poll_read(cx, &mut free))).await {
             Poll::Pending => return Ok(true),
             Poll::Ready(outcome) => outcome?,
@@ -317,7 +318,7 @@ impl<S: Store + 'static> RlsSession<S> {
         Ok(())
     }
 
-    /// Answers a call, at once unless the store is shared or the request is to be delayed.
+    /// Answers a call. If the store is shared or the request is delayed, the answer is sent later.
     async fn answer(&mut self, call: StreamCall<'_>) {
         let StreamCall { stream, head, body } = call;
         let body = match body {
@@ -359,7 +360,7 @@ impl<S: Store + 'static> RlsSession<S> {
         });
     }
 
-    /// Answers a call when the future is ready, without holding up the calls after it.
+    /// Answers a call when the future is ready, without blocking later calls.
     fn wait_for<F>(&mut self, stream: u32, response: F)
     where
         F: Future<Output = Result<RateLimitResponse, GrpcError>> + Send + 'static,
@@ -412,8 +413,8 @@ impl<S: Store + 'static> RlsSession<S> {
         }
     }
 
-    /// Sends the health, and leaves the stream open until the connection closes: the health changes
-    /// only when the server stops.
+    /// Sends the health, and keeps the stream open until the connection closes. The health changes only when the server
+    /// stops.
     fn watch_health(&mut self, stream: u32, body: &[u8]) {
         let health = match self.health(body) {
             Ok(health) => health,
@@ -429,12 +430,12 @@ impl<S: Store + 'static> RlsSession<S> {
         self.watches.push(stream);
         self.http2.begin_response(stream, HEAD);
         if !self.http2.send_part(stream, &health_message(health)) {
-            let error = GrpcError::new(GrpcCode::ResourceExhausted, "the window of the client is too small");
+            let error = GrpcError::new(GrpcCode::ResourceExhausted, "the client's flow-control window is too small");
             self.http2.respond_without_body(stream, &error.trailers());
         }
     }
 
-    /// Returns the health of the service that a call asks about.
+    /// Returns the health of the service named in a health check.
     fn health(&self, body: &[u8]) -> Result<Health, GrpcError> {
         let invalid = |error: WireError| GrpcError::new(GrpcCode::InvalidArgument, error.to_string());
         let service = unframe(body).and_then(|message| decode_health(message).map_err(invalid))?;
@@ -452,14 +453,14 @@ impl<S> Drop for RlsSession<S> {
     }
 }
 
-/// Returns the message of a health check with its prefix.
+/// Encodes a health response with its gRPC prefix.
 fn health_message(health: Health) -> Vec<u8> {
     let mut message = Vec::new();
     frame(&mut message, |out| encode_health(out, health));
     message
 }
 
-/// Decodes the message of a call and decides it.
+/// Decodes and decides the message of a call.
 async fn decide_message<S: Store>(
     app: &App<S>,
     access: &Access,
@@ -474,13 +475,14 @@ fn timed_out(detail: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, detail)
 }
 
-/// The buffers of a connection while it reads. Each thread pools a few, so that they stay warm and idle connections have none.
+/// The buffers of a connection while it handles input. Each thread pools a few of them, so that they stay in the CPU
+/// cache and idle connections hold none.
 struct Buffers {
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
-/// The number of unused buffers that a thread keeps.
+/// Maximum number of unused buffers in a thread's pool.
 const SPARE_BUFFERS: usize = 16;
 
 thread_local! {
@@ -510,7 +512,7 @@ mod tests {
     use crate::control::auth::TokenPolicy;
     use crate::net::stalled_client::closes_after;
 
-    /// The preface of HTTP/2 with empty settings.
+    /// The HTTP/2 preface with empty SETTINGS.
     const OPENING: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
     #[tokio::test(start_paused = true)]

@@ -1,13 +1,13 @@
-//! The concurrency slots that descriptors hold, so that negative hits release them.
+//! The concurrency slots that descriptors hold. Negative hits release them.
 //!
-//! A proxy charges a descriptor when a stream begins, and sends the same descriptor with negative hits when it ends. A slot
-//! belongs to its holder, so its receipt is kept here, under the domain and the entries of the descriptor. A slot whose end is
-//! never reported, or is reported to another server, is released when its lease ends.
+//! A proxy charges a descriptor when a stream begins, and sends the same descriptor with negative hits when the stream
+//! ends. Releasing a slot needs its receipt, so receipts are kept here by domain and descriptor entries. If the end of
+//! a stream is never reported, or is reported to another server, its slot is released when the lease expires.
 //!
-//! Envoy sends the negative hits of a refused stream as well, at once. They must not release the
-//! slot of another stream, so refusals are counted for a while, and negative hits are matched to
-//! refused streams first. Where a proxy does not send them, a slot may be released later
-//! than its stream ends, when its lease ends; never earlier.
+//! Envoy also sends negative hits for a refused stream, immediately. They must not release the slot of another stream.
+//! Therefore refusals are counted for a few seconds, and negative hits are first matched to refused streams. If a proxy
+//! does not send negative hits for refused streams, a slot may be released too late (when its lease expires), but never
+//! too early.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,22 +16,23 @@ use std::sync::{Mutex, PoisonError};
 use tollgate::core::{Mono, Nanos, Time};
 use tollgate_engine::Receipt;
 
-/// Maximum number of receipts, and of refused descriptors, of a generation. Two generations are kept, so
-/// that what is never released is dropped.
+/// Maximum number of receipts, and of refused descriptors, per generation. Two generations are kept. When the current
+/// one is full, the previous one is dropped, with its receipts that were never released.
 const MAX_GENERATION: usize = 50_000;
 
-/// How long the negative hits of a refused stream are expected after the last refusal.
+/// Time after the last refusal within which negative hits for refused streams are expected.
 const REFUSED_FOR: Nanos = Nanos::from_secs(5);
 
-/// The receipts of slots that are held.
+/// The receipts of held slots, and the recently refused streams.
 #[derive(Debug, Default)]
 pub struct HeldSlots {
     descriptors: Mutex<Descriptors>,
-    /// Whether there has been a slot or a refusal. Relaxed: a caller that does not see it yet was refused before the slot was taken.
+    /// Whether a slot was ever held or refused. Accessed relaxed: a caller that still reads false was refused before
+    /// the first slot was taken.
     is_used: AtomicBool,
 }
 
-/// Receipts and refusals are apart, so that refusals of many descriptors drop no receipts.
+/// Receipts and refusals are stored separately, so that refusals of many descriptors do not drop receipts.
 #[derive(Debug, Default)]
 struct Descriptors {
     receipts: Generations<VecDeque<Receipt>>,
@@ -43,19 +44,20 @@ struct Descriptors {
 struct Generations<T> {
     current: HashMap<Box<[u8]>, T>,
     previous: HashMap<Box<[u8]>, T>,
-    /// What was added to the current generation.
+    /// Number of additions to the current generation.
     added: usize,
 }
 
-/// The refused streams of a descriptor whose negative hits have not arrived, and when the last was refused.
+/// The refused streams of a descriptor whose negative hits are outstanding.
 #[derive(Debug, Default)]
 struct RefusedStreams {
     count: u32,
+    /// When the last stream was refused.
     last: Option<Time<Mono>>,
 }
 
 impl HeldSlots {
-    /// Keeps the receipt of slots that a descriptor took.
+    /// Stores the receipt of slots that a descriptor took.
     pub(super) fn hold(&self, descriptor: Vec<u8>, receipt: Receipt) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         descriptors.receipts.make_room();
@@ -64,12 +66,12 @@ impl HeldSlots {
         self.is_used.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether there has been a slot, so that servers without concurrency limits do not look for any.
+    /// Returns whether a slot was ever held or refused. Servers without concurrency limits can skip the lookup.
     pub(super) fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Remembers that a descriptor was refused, if it holds slots here.
+    /// Counts the refusal of a descriptor that holds slots. Other descriptors are ignored.
     pub(super) fn refuse_if_held(&self, descriptor: &[u8], now: Time<Mono>) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         if descriptors.receipts.has(descriptor) {
@@ -77,15 +79,15 @@ impl HeldSlots {
         }
     }
 
-    /// Remembers that a descriptor was refused and took no slot.
+    /// Counts the refusal of a descriptor.
     pub(super) fn refuse(&self, descriptor: Vec<u8>, now: Time<Mono>) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         descriptors.refusals.count(descriptor, now);
         self.is_used.store(true, Ordering::Relaxed);
     }
 
-    /// Removes and returns the oldest receipt of a descriptor; `None` if a stream has ended that
-    /// was refused.
+    /// Handles negative hits: removes and returns the oldest receipt of the descriptor. Returns `None` if the hits
+    /// belong to a refused stream, or the descriptor has no receipt.
     pub(super) fn release(&self, descriptor: &[u8], now: Time<Mono>) -> Option<Receipt> {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         let Descriptors { receipts, refusals } = &mut *descriptors;
@@ -118,7 +120,7 @@ impl<T> Generations<T> {
 }
 
 impl Generations<RefusedStreams> {
-    /// Counts a refusal, together with those before it.
+    /// Adds a refusal to the outstanding ones of a descriptor.
     fn count(&mut self, descriptor: Vec<u8>, now: Time<Mono>) {
         let earlier = self.current.remove(&*descriptor).or_else(|| {
             self.make_room();
@@ -129,7 +131,7 @@ impl Generations<RefusedStreams> {
         self.current.insert(descriptor.into(), RefusedStreams { count, last: Some(now) });
     }
 
-    /// Takes off one refusal whose negative hits are expected; returns whether there was one.
+    /// Removes one outstanding refusal of a descriptor. Returns whether there was one.
     fn take(&mut self, descriptor: &[u8], now: Time<Mono>) -> bool {
         for generation in [&mut self.previous, &mut self.current] {
             let Some(refusals) = generation.get_mut(descriptor) else { continue };
@@ -147,14 +149,14 @@ impl Generations<RefusedStreams> {
 }
 
 impl RefusedStreams {
-    /// Returns the number of refused streams whose negative hits are still expected.
+    /// Returns the number of refused streams whose negative hits are outstanding.
     fn pending(&self, now: Time<Mono>) -> u32 {
         let is_recent = self.last.is_some_and(|last| now.since(last) < REFUSED_FOR);
         if is_recent { self.count } else { 0 }
     }
 }
 
-/// Returns the key of the slots of a descriptor: its domain and entries, each with its length.
+/// Returns the key of a descriptor: its domain and entries, each prefixed with its length.
 pub(super) fn name(domain: &[u8], entries: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut name = Vec::with_capacity(64);
     for part in [domain].into_iter().chain(entries.iter().flat_map(|(key, value)| [*key, *value])) {
@@ -181,12 +183,12 @@ mod tests {
         slots.hold(b"a".into(), Receipt::default());
         slots.refuse(b"a".into(), NOW);
         let later = NOW.saturating_add(REFUSED_FOR);
-        assert!(slots.release(b"a", later).is_some(), "they are not expected any longer");
+        assert!(slots.release(b"a", later).is_some(), "the refusal has expired");
         assert!(slots.descriptors.lock().unwrap().receipts.current.is_empty());
     }
 
     #[test]
-    fn refusal_without_a_limit_counts_where_a_slot_is_held() {
+    fn refusal_without_a_limit_counts_only_if_a_slot_is_held() {
         let slots = HeldSlots::default();
         assert!(!slots.is_used());
         slots.hold(b"a".into(), Receipt::default());

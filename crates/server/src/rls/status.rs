@@ -1,4 +1,4 @@
-//! The status of each descriptor.
+//! Builds the status of each descriptor from a decision.
 
 use tollgate::core::Nanos;
 use tollgate::{Report, Retry};
@@ -7,14 +7,15 @@ use tollgate_http::headers::retry_after;
 
 use super::wire::{Code, CurrentLimit, Status};
 
-/// The units of the protocol by their number, in seconds. Those up to 6 may be sent in a descriptor.
+/// The protocol's unit numbers with their length in seconds. Descriptors may use only units 1 to 6.
 pub(super) const UNITS: [(u32, u64); 7] =
     [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (5, 30 * 86_400), (6, 365 * 86_400), (7, 7 * 86_400)];
 
-/// Passes the status of each item that a rule or a limit applies to.
+/// Passes the status of each item with a matching rule or limit to `each`. A later call for an item replaces an earlier
+/// one.
 pub(super) fn write(decision: &Decision<'_>, mut each: impl FnMut(usize, Status)) {
     let mut reports: Vec<LimitReport<'_>> = decision.reports().collect();
-    // Sorts by item, and within an item puts the limit first that matters most to the caller.
+    // Sort by item. Within an item, the most relevant limit comes first: enforced, refusing, least remaining.
     reports.sort_by_key(|report| (report.item, report.shadow, !is_refusing(report), report.report.remaining));
     let mut item = None;
     for matched in decision.matches() {
@@ -36,7 +37,7 @@ fn is_refusing(report: &LimitReport<'_>) -> bool {
     report.refused && report.report.retry != Retry::NOW
 }
 
-/// Returns the status of an item by a rule that has no state to report.
+/// Returns the status for a matching rule without a limit report.
 fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Option<Status> {
     let is_over = !decision.is_allowed() && !matched.is_shadow;
     match matched.effect {
@@ -46,7 +47,7 @@ fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Op
             let code = if is_over { Code::OverLimit } else { Code::Ok };
             Some(Status { code, limit, ..Status::default() })
         }
-        // The store did not answer, or another rule refused before it was asked.
+        // There is no report because the store did not answer or was not asked.
         MatchEffect::Limited if is_over && decision.rule() == Some(matched.rule) => {
             let reset_seconds = decision.retry().map(retry_after);
             Some(Status { code: Code::OverLimit, reset_seconds, ..Status::default() })
@@ -57,7 +58,7 @@ fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Op
 
 fn status_of_report(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status {
     let Report { limit: capacity, remaining, retry, reset } = limit.report;
-    // A ban refuses although its rule has capacity.
+    // A ban refuses even if the rule has capacity.
     let is_banned = decision.is_banned() && decision.rule() == Some(limit.rule);
     let is_over = !decision.is_allowed() && !limit.shadow && (limit.refused || is_banned);
     let reset_seconds = match (is_over, decision.retry()) {
@@ -77,13 +78,13 @@ fn status_of_report(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status 
     }
 }
 
-/// Returns the number of the unit of a period; 0 if there is none.
+/// Returns the unit number for a window; 0 if the protocol has no such unit.
 fn unit_number(window: Nanos) -> u32 {
     let found = UNITS.iter().find(|(_, seconds)| Nanos::from_secs(*seconds) == window);
     found.map_or(0, |(unit, _)| *unit)
 }
 
-/// Returns the id of the rule, with the period if it is not a unit of the protocol.
+/// Returns the rule id, with the window in seconds appended if the protocol has no such unit.
 fn name(limit: &LimitReport<'_>) -> String {
     match limit.window {
         Some(window) if unit_number(window) == 0 && !limit.rule.is_empty() => {

@@ -1,7 +1,7 @@
-//! The messages of RLS v3 in the wire format of Protocol Buffers. Nothing here knows limits or decisions.
+//! The RLS v3 messages in the Protocol Buffers wire format. This module does not depend on limits or decisions.
 //!
-//! Decoding borrows from the input, skips unknown fields, and refuses what no encoder writes: wrong wire types of known
-//! fields, groups, lengths beyond the input, varints beyond 64 bits, and more descriptors or entries than allowed.
+//! Decoding borrows from the input and skips unknown fields. It refuses wrong wire types of known fields, groups,
+//! lengths beyond the input, varints beyond 64 bits, and too many descriptors or entries.
 
 mod structs;
 
@@ -9,7 +9,7 @@ use std::fmt;
 
 use super::bounds::{MAX_DESCRIPTORS, MAX_ENTRIES};
 
-/// The names of the units by their number.
+/// The unit names, indexed by unit number.
 pub(crate) const UNIT_NAMES: [&str; 8] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
 
 /// `RateLimitRequest`.
@@ -17,42 +17,42 @@ pub(crate) const UNIT_NAMES: [&str; 8] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR",
 pub struct RateLimitRequest<'a> {
     /// The domain whose rules decide.
     pub domain: &'a [u8],
-    /// What is to be counted, in order.
+    /// The descriptors to count, in order.
     pub descriptors: Vec<Descriptor<'a>>,
-    /// The cost of each descriptor that has none itself; 0 if not given.
+    /// The cost of each descriptor without its own `hits_addend`; 0 if absent.
     pub hits_addend: u32,
 }
 
 /// `RateLimitDescriptor`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Descriptor<'a> {
-    /// Keys and values, in order. A key may occur several times.
+    /// Keys and values, in order. Keys may repeat.
     pub entries: Vec<(&'a [u8], &'a [u8])>,
-    /// A limit to use instead of the rules.
+    /// An inline limit that replaces the rules.
     pub limit: Option<LimitOverride>,
-    /// The cost; an explicit 0 takes nothing.
+    /// The cost. An explicit 0 takes nothing.
     pub hits_addend: Option<u64>,
-    /// Whether the cost is refunded.
+    /// Whether the cost is refunded instead of taken.
     pub is_negative_hits: bool,
 }
 
 /// `RateLimitOverride`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitOverride {
-    /// The number of requests.
+    /// The number of requests per unit.
     pub requests_per_unit: u32,
-    /// The number of the unit in the enum of the protocol; 0 is unknown.
+    /// The protocol's unit number; 0 is unknown.
     pub unit: u64,
 }
 
-/// Why a message cannot be decoded.
+/// The reason why a message cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
     /// The message ends within a field.
     Truncated,
     /// A varint has more than 64 bits.
     Varint,
-    /// A tag has field number 0 or a wire type that does not exist.
+    /// A tag has field number 0 or an unknown wire type.
     Tag,
     /// A known field has a wrong wire type.
     Type(&'static str),
@@ -60,7 +60,7 @@ pub enum WireError {
     Utf8,
     /// There are more elements than allowed.
     TooMany {
-        /// The name of the elements.
+        /// The kind of elements.
         what: &'static str,
         /// The maximum.
         max: usize,
@@ -87,7 +87,7 @@ impl std::error::Error for WireError {}
 pub(crate) enum WireValue<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
-    /// A value of 4 or 8 bytes, which no field of ours has.
+    /// A value of 4 or 8 bytes. No known field has this type.
     Fixed,
 }
 
@@ -123,7 +123,7 @@ impl<'a> MessageFields<'a> {
                 WireValue::Bytes(self.take(length)?)
             }
             5 => self.take(4).map(|_| WireValue::Fixed)?,
-            // Groups are obsolete, and would need a stack.
+            // Groups are obsolete, and skipping them would need a stack.
             _ => return Err(WireError::Tag),
         };
         if tag >> 3 == 0 { Err(WireError::Tag) } else { Ok(Some((tag >> 3, value))) }
@@ -157,7 +157,7 @@ impl<'a> RateLimitRequest<'a> {
     /// Decodes a request.
     ///
     /// # Errors
-    /// When it is malformed or larger than allowed.
+    /// When the message is malformed, or has too many descriptors or entries.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (mut request, mut fields) = (Self::default(), MessageFields(bytes));
         while let Some((number, value)) = fields.next()? {
@@ -167,7 +167,7 @@ impl<'a> RateLimitRequest<'a> {
                     let descriptor = Descriptor::decode(value.expect_bytes("descriptors")?)?;
                     push(&mut request.descriptors, descriptor, "descriptors", MAX_DESCRIPTORS)?;
                 }
-                // Like every decoder, drops the upper bits of a longer varint.
+                // Truncated to 32 bits, as other protobuf decoders do.
                 3 => request.hits_addend = value.expect_varint("hits_addend")? as u32,
                 _ => {}
             }
@@ -204,7 +204,7 @@ impl<'a> Descriptor<'a> {
 }
 
 impl LimitOverride {
-    /// Decodes a limit over this one, as fields of a message that occurs twice are merged.
+    /// Merges an encoded limit into this one. Protobuf merges repeated occurrences of a message field.
     fn decode(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         let mut fields = MessageFields(bytes);
         while let Some((number, value)) = fields.next()? {
@@ -255,7 +255,7 @@ pub fn decode_health(bytes: &[u8]) -> Result<&[u8], WireError> {
 /// A code of `RateLimitResponse`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Code {
-    /// The request passes.
+    /// The request is admitted.
     #[default]
     Ok = 1,
     /// The request is refused.
@@ -265,17 +265,17 @@ pub enum Code {
 /// `RateLimitResponse`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitResponse {
-    /// Whether the request passes.
+    /// Whether the request is admitted.
     pub code: Code,
-    /// One for each descriptor, in order.
+    /// One status per descriptor, in order.
     pub statuses: Vec<Status>,
-    /// Headers of the response to the client.
+    /// Headers to add to the response for the client.
     pub headers: Vec<(String, String)>,
-    /// Headers of the request to the application.
+    /// Headers to add to the request for the application.
     pub request_headers: Vec<(String, String)>,
     /// The body of a refusal.
     pub body: String,
-    /// Dynamic metadata for the proxy, if a rule has any.
+    /// Dynamic metadata for the proxy.
     pub metadata: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
@@ -286,18 +286,18 @@ pub struct Status {
     pub code: Code,
     /// The limit, if one applies.
     pub limit: Option<CurrentLimit>,
-    /// What is left of it.
+    /// The remaining capacity of the limit.
     pub remaining: u32,
-    /// Seconds until the limit is full again, or until a refused request would pass.
+    /// Seconds until the limit is unused again, or until a refused request would be admitted.
     pub reset_seconds: Option<u64>,
 }
 
 /// `RateLimit`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CurrentLimit {
-    /// The number of requests.
+    /// The number of requests per unit.
     pub requests_per_unit: u32,
-    /// The number of the unit in the enum of the protocol; 0 for other periods.
+    /// The protocol's unit number; 0 if the protocol has no such unit.
     pub unit: u32,
     /// The id of the rule.
     pub name: String,
@@ -341,9 +341,9 @@ impl Status {
 pub enum Health {
     /// The service answers.
     Serving = 1,
-    /// The server stops.
+    /// The server is stopping.
     NotServing = 2,
-    /// There is no such service.
+    /// The service does not exist.
     ServiceUnknown = 3,
 }
 
@@ -352,7 +352,7 @@ pub fn encode_health(out: &mut Vec<u8>, health: Health) {
     put_number(out, 1, health as u64);
 }
 
-/// Appends headers, each a `HeaderValue`.
+/// Appends headers as repeated `HeaderValue` messages.
 fn put_headers(out: &mut Vec<u8>, field: u8, headers: &[(String, String)]) {
     for (name, value) in headers {
         put_message(out, field, |out| {
@@ -362,7 +362,7 @@ fn put_headers(out: &mut Vec<u8>, field: u8, headers: &[(String, String)]) {
     }
 }
 
-/// Appends a varint field. Defaults are not written.
+/// Appends a varint field. The default value 0 is not written.
 pub(crate) fn put_number(out: &mut Vec<u8>, field: u8, number: u64) {
     if number != 0 {
         out.push(field << 3);
@@ -370,7 +370,7 @@ pub(crate) fn put_number(out: &mut Vec<u8>, field: u8, number: u64) {
     }
 }
 
-/// Appends a string or bytes. Defaults are not written.
+/// Appends a string or bytes field. An empty value is not written.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     if !bytes.is_empty() {
         out.push(field << 3 | 2);
@@ -379,8 +379,8 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     }
 }
 
-/// Appends a message, even an empty one. Its length is known only after writing; most lengths fit the byte reserved for
-/// it.
+/// Appends a message field, even if the message is empty. The length is known only after writing. One byte is reserved
+/// for it, which is usually enough.
 pub(crate) fn put_message(out: &mut Vec<u8>, field: u8, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[field << 3 | 2, 0]);
     let start = out.len();

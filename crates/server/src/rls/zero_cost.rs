@@ -1,20 +1,21 @@
-//! The descriptors that are checked with a cost of 0, and charged when the cost is known.
+//! Descriptors that are first checked with a cost of 0, and charged later, when the cost is known.
 //!
-//! Envoy charges a token budget in two calls: a check with `hits_addend: 0` when a stream begins, and the cost when it
-//! ends (`apply_on_stream_done`). On the wire the second looks like any check. If it were refused and spent nothing, a
-//! budget with less left than the cost would never be used up, and all further checks would pass. So a refused charge
-//! to a descriptor that was recently checked with 0 is taken into debt, because the cost has already been incurred. Its
-//! answer stays OVER_LIMIT, which Envoy ignores for such a call; so a caller that checks with 0 before it takes is
-//! refused as by any limit.
+//! Envoy charges a token budget in two calls: a check with `hits_addend: 0` when a stream begins, and a call with the
+//! real cost when it ends (`apply_on_stream_done`). On the wire, the second call looks like any check. If it were
+//! refused and charged nothing, a budget with fewer tokens than the cost would never run out, and all further checks
+//! would be admitted. The cost has already been incurred. Therefore a refused charge to a descriptor that was recently
+//! checked with 0 is taken into debt. The response stays OVER_LIMIT, which Envoy ignores for the second call. A caller
+//! that merely checks with 0 before it takes is thus refused as usual.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of descriptors of a generation. Two generations are kept, so that those no longer checked are forgotten.
+/// Maximum number of descriptors per generation. Two generations are kept. When the current one is full, the previous
+/// one is dropped.
 const MAX_GENERATION: usize = 50_000;
 
-/// Descriptors that were recently checked with a cost of 0, as hashes of their names.
+/// Hashes of the descriptors that were recently checked with a cost of 0.
 #[derive(Debug, Default)]
 pub struct ZeroCostChecks {
     hasher: RandomState,
@@ -22,7 +23,7 @@ pub struct ZeroCostChecks {
 }
 
 impl ZeroCostChecks {
-    /// Remembers a descriptor.
+    /// Records a check with a cost of 0.
     pub(super) fn add(&self, descriptor: &[u8]) {
         let hash = self.hasher.hash_one(descriptor);
         let mut generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,7 +34,7 @@ impl ZeroCostChecks {
         current.insert(hash);
     }
 
-    /// Returns whether a descriptor was checked lately.
+    /// Returns whether a descriptor was recently checked with a cost of 0.
     pub(super) fn contains(&self, descriptor: &[u8]) -> bool {
         let hash = self.hasher.hash_one(descriptor);
         let generations = self.generations.lock().unwrap_or_else(PoisonError::into_inner);

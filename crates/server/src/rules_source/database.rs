@@ -12,10 +12,10 @@ use crate::app::App;
 use crate::control::Control;
 use crate::control::model::Snapshot;
 
-/// How long to wait before the next attempt after a failure.
+/// Delay before a retry after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Installs the rules in the database; returns them with a receiver of later revisions.
+/// Installs the rules in the database. Returns a receiver of later revisions, and the installed snapshot.
 ///
 /// # Errors
 /// When the database is unreachable, or its rules are refused: a server without its rules would let everything pass.

@@ -1,4 +1,4 @@
-//! Rules from a file or a folder, which are read again when they, or a file of values that their rules name, change.
+//! Rules from a file or a folder. They are read again when a rule file changes, or a value file that a rule names.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::install::{put, refuse};
 use super::watch::{MISSING_POLLS, POLL_EVERY, WatchedFile};
 use crate::app::App;
 
-/// Parses files together. Files of values that their rules name are relative to the rule file.
+/// Parses rule files together. Names of value files are relative to the rule file.
 ///
 /// # Errors
 /// All mistakes, with their positions.
@@ -21,24 +21,24 @@ pub fn parse_all(sources: &[Source<'_>]) -> Result<Rules, Mistakes> {
     parse_with_lists(sources).0
 }
 
-/// Parses the valid rules of files with mistakes, to inspect them, not to install them.
+/// Parses the valid rules of files with mistakes, for inspection only.
 pub fn parse_sound(sources: &[Source<'_>]) -> Rules {
     Rules::read_valid(sources, &|rules, file| list_beside(rules, file).read().map_err(|error| error.to_string()))
 }
 
-/// Returns the file of values that a rule file names.
+/// Returns the value file `file`, named in the rule file `rules`.
 fn list_beside(rules: &str, file: &str) -> WatchedFile {
     WatchedFile::new(Path::new(rules).parent().unwrap_or(Path::new("")).join(file))
 }
 
-/// Parses files, and returns the files of values that their rules name.
+/// Parses rule files, and returns the value files that they name.
 fn parse_with_lists(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<WatchedFile>) {
     let lists: RefCell<Vec<WatchedFile>> = RefCell::default();
     let read = |rules: &str, file: &str| {
         let mut list = list_beside(rules, file);
         let values = list.read().map_err(|error| error.to_string());
         let mut lists = lists.borrow_mut();
-        // A file that many rules name is watched once.
+        // A file that several rules name is watched once.
         if !lists.iter().any(|known| known.path() == list.path()) {
             lists.push(list);
         }
@@ -67,7 +67,8 @@ fn install_texts<S: Store>(app: &App<S>, files: &mut WatchedFiles, texts: &[File
     Ok(())
 }
 
-/// Watches files forever and installs their rules when they change. Rules with mistakes are reported, and the rules in force stay.
+/// Watches files forever and installs their rules when they change. Rules with mistakes are reported, and the rules in
+/// force stay.
 ///
 /// The work runs on a blocking thread: compiling takes long, and a network file system may hang.
 pub async fn watch<S: Store + 'static>(app: Arc<App<S>>, mut files: WatchedFiles) {
@@ -106,7 +107,7 @@ fn reload<S: Store>(app: &App<S>, files: &mut WatchedFiles) {
 /// The name and the content of a file.
 type FileText = (String, Vec<u8>);
 
-/// A rule file or a folder of them, and the files of values that their rules name.
+/// A rule file or a folder of rule files, and the value files that the rules name.
 #[derive(Debug)]
 pub struct WatchedFiles {
     path: PathBuf,
@@ -114,12 +115,12 @@ pub struct WatchedFiles {
     lists: Vec<WatchedFile>,
     /// The rule files that the last poll found.
     seen: Vec<PathBuf>,
-    /// How many polls in a row found no rule file.
+    /// Number of consecutive polls that found no rule file.
     missed: u32,
 }
 
 impl WatchedFiles {
-    /// A file or a folder that was not read yet.
+    /// Watches a file or a folder that was not read yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, rules: Vec::new(), lists: Vec::new(), seen: Vec::new(), missed: 0 }
     }
@@ -148,12 +149,13 @@ impl WatchedFiles {
         self.rules.iter_mut().map(read).collect()
     }
 
-    /// Parses the rules, and watches the files that they name.
+    /// Parses the rules, and watches the value files that they name.
     fn parse(&mut self, texts: &[FileText]) -> Result<Rules, Mistakes> {
         let sources: Vec<Source<'_>> = texts.iter().map(|(name, text)| Source { name, text }).collect();
         let (rules, mut lists) = parse_with_lists(&sources);
         if rules.is_err() {
-            // Not all files may have been read. The previous ones stay watched: the mistake may be in one of them.
+            // Some value files may not have been read. The previous ones stay watched, because the mistake may be in
+            // one of them.
             let known =
                 |lists: &[WatchedFile], list: &WatchedFile| lists.iter().any(|known| known.path() == list.path());
             let before = std::mem::take(&mut self.lists);
@@ -163,10 +165,10 @@ impl WatchedFiles {
         rules
     }
 
-    /// Polls all files, and reads the rules if one of them has changed, or the folder has other files.
+    /// Polls all files. Reads the rules if a file has changed, or if files were added to or removed from the folder.
     ///
     /// # Errors
-    /// When a file cannot be read; once, if it stays missing.
+    /// When a file cannot be read; only once if it stays missing.
     fn poll(&mut self) -> anyhow::Result<Option<Vec<FileText>>> {
         let found = match self.find() {
             Ok(found) => found,
@@ -198,7 +200,7 @@ impl WatchedFiles {
 mod tests {
     use super::*;
 
-    /// Polls the files, and returns what was read, joined.
+    /// Polls the files and returns the texts that were read, joined.
     fn poll(files: &mut WatchedFiles) -> Option<String> {
         files.poll().unwrap().map(|texts| join_texts(&texts))
     }
@@ -222,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_is_read_by_name_and_again_when_it_has_other_files() {
+    fn folder_is_read_in_order_of_name_and_again_when_its_files_change() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
         let mut files = WatchedFiles::new(folder.path().to_owned());
@@ -266,7 +268,7 @@ mod tests {
         - {id: b, when: {ip: {not: {file: blocked.txt}}}, limit: 1/s}\n";
 
     #[test]
-    fn file_of_values_is_watched_too() {
+    fn value_file_is_watched_too() {
         let folder = tempfile::tempdir().unwrap();
         let (path, list) = (folder.path().join("rules.yaml"), folder.path().join("blocked.txt"));
         std::fs::write(&path, BLOCKED).unwrap();
@@ -283,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_or_missing_file_of_values_is_watched_until_it_is_right() {
+    fn invalid_or_missing_value_file_is_watched_until_it_is_valid() {
         let folder = tempfile::tempdir().unwrap();
         let (path, list) = (folder.path().join("rules.yaml"), folder.path().join("blocked.txt"));
         std::fs::write(&path, BLOCKED).unwrap();

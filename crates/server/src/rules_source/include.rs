@@ -6,14 +6,14 @@ use tollgate_engine::rules::Glob;
 
 use super::watch::WatchedFile;
 
-/// The maximum number of files for one pattern; the importer has its own, lower bound.
+/// Maximum number of files for one pattern. The importer has its own, lower bound.
 const MAX_FILES: usize = 1024;
 
-/// Returns the files that match a pattern, by name, with their contents. As in nginx, the pattern is relative to the folder of the main
-/// file, also in included files.
+/// Returns the files that match a pattern, in order of name, with their contents. As in nginx, a pattern is relative to
+/// the folder of the main file, even in an included file.
 ///
 /// # Errors
-/// When a file cannot be read, or the pattern contains more than stars.
+/// When a file cannot be read, or the pattern has a wildcard other than `*`.
 pub fn read_included_files(file: &Path, pattern: &str) -> Result<Vec<(String, Vec<u8>)>, String> {
     let wanted = file.parent().unwrap_or(Path::new("")).join(pattern);
     let read = |path: PathBuf| {
@@ -24,8 +24,8 @@ pub fn read_included_files(file: &Path, pattern: &str) -> Result<Vec<(String, Ve
     find(&wanted)?.into_iter().map(read).collect()
 }
 
-/// Returns the paths that match a pattern, in order. Without a star, the result is the path itself, whether it exists
-/// or not.
+/// Returns the paths that match a pattern, in order. Without a star, returns the path itself, even if it does not
+/// exist.
 fn find(wanted: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = vec![PathBuf::new()];
     for component in wanted.components() {

@@ -1,4 +1,4 @@
-//! The only way to put rules in force, for every source.
+//! Installs rules: the only code that puts rules in force, for every source.
 
 use std::sync::Arc;
 
@@ -15,16 +15,17 @@ use crate::control::sha256_hex;
 pub enum InstallOutcome {
     /// The rules of the snapshot are in force.
     New,
-    /// Its rules were in force already and were not compiled again. Its revision, tokens and kill switch are in force.
+    /// Its rules were already in force and were not compiled again. Its revision, tokens and kill switch are in force.
     Unchanged,
-    /// Its rules have mistakes or limits that the store cannot keep; the rules in force stay. Its tokens and its kill switch
-    /// are in force, because a mistake in a rule must not keep a revoked token valid, or a switch from working.
+    /// Its rules have mistakes or limits that the store does not support; the rules in force stay. Its tokens and its
+    /// kill switch are in force, because a mistake in a rule must neither keep a revoked token valid nor block the kill
+    /// switch.
     Refused(String),
     /// Its checksum does not match. Nothing of it is in force.
     Damaged(String),
 }
 
-/// The maximum number of warnings that are logged for each rule set.
+/// Maximum number of warnings that are logged for each rule set.
 const MAX_WARNINGS: usize = 100;
 
 /// Installs a snapshot. Rules are compiled on a separate thread.
@@ -61,7 +62,7 @@ pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>)
     installed
 }
 
-/// Reports rules that are refused.
+/// Counts, records and logs a refusal.
 pub(super) fn refuse<S: Store>(app: &App<S>, revision: i64, why: &str) {
     app.metrics.reload_refused();
     app.source.set_refused(revision, why);
@@ -82,7 +83,7 @@ fn compile<S: Store>(app: &App<S>, set: &Snapshot) -> InstallOutcome {
         return InstallOutcome::Unchanged;
     }
     let name = format!("revision {}", set.revision);
-    // Files that rules name are not read: the author of a fleet's rules must not be able to read files of every machine.
+    // Files that rules name are not read: an author of fleet rules must not be able to read files on every machine.
     let rules = Rules::read(&[Source { name: &name, text: set.rules.as_bytes() }]).map(Rules::without_positions);
     match rules.and_then(|rules| put(app, &rules)) {
         Ok(_) => {
@@ -95,7 +96,7 @@ fn compile<S: Store>(app: &App<S>, set: &Snapshot) -> InstallOutcome {
 
 /// Puts rules in force, logs warnings about them, and returns their version.
 pub(super) fn put<S: Store>(app: &App<S>, rules: &Rules) -> Result<u64, Mistakes> {
-    // The new rules are compared with those in force, so before they replace them.
+    // Warnings compare the new rules with the rules in force, so they are computed before the replacement.
     let mut warnings = app.engine.warnings(rules);
     let version = app.engine.put(rules)?;
     app.source.set_counts(Counts::of(rules));
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn fleet_is_switched_whatever_the_rules_and_a_server_only_beside_it() {
+    async fn fleet_mode_applies_even_with_refused_rules_and_combines_with_the_server_mode() {
         let app = test_app();
         let observe =
             |revision, rules| Arc::new(Snapshot { mode: FleetMode::Observe, ..(*set(revision, rules)).clone() });

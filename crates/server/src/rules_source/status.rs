@@ -1,4 +1,4 @@
-//! The source of a node's rules and the result of the last load: what `GET /v1/rules-status` returns.
+//! The source of a node's rules and the result of the last load, for `GET /v1/rules-status`.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,11 +32,11 @@ pub enum RulesSource {
 pub struct FollowedService {
     /// Its address.
     pub url: String,
-    /// The actions on this server, which are reported to its audit log.
+    /// Queues of actions on this server, which are reported to the audit log of the service.
     pub audit: AuditQueues,
 }
 
-/// The source of the rules, and the state of what is in force.
+/// The source of the rules, and the status of the rules in force.
 #[derive(Debug, Default)]
 pub struct SourceStatus {
     source: RulesSource,
@@ -51,7 +51,7 @@ struct State {
     refused: Option<RefusedRevision>,
 }
 
-/// How many domains, rules and overrides there are.
+/// Numbers of domains, rules and overrides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     domains: usize,
@@ -73,25 +73,25 @@ impl Counts {
 pub struct RulesStatus {
     /// `database`, the path of a file, the address of a rules service or of an xDS server, or `none`.
     pub source: String,
-    /// The revision in force; of a file, how often it was loaded.
+    /// The revision in force; for a file, the number of loads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<i64>,
-    /// How many domains have rules.
+    /// Number of domains with rules.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domains: Option<usize>,
-    /// How many rules are in force.
+    /// Number of rules in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<usize>,
-    /// How many overrides are in force, both in the text of rules and beside them.
+    /// Number of overrides in force, both in the text of rules and stored separately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overrides: Option<usize>,
     /// The SHA-256 of the rules in force, if they came from a rules service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
-    /// How long they have been in force, in milliseconds.
+    /// How long the rules have been in force, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loaded_ms_ago: Option<u64>,
-    /// The last rules that were refused, and why.
+    /// The last refused revision, and the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<RefusedRevision>,
 }
@@ -107,7 +107,7 @@ impl SourceStatus {
         if let RulesSource::Database(service) = &self.source { Some(service) } else { None }
     }
 
-    /// Returns the queue of entries for the audit log, if this server has or follows one.
+    /// Returns the queues of audit entries, if this server has a database or follows a rules service.
     pub fn audit(&self) -> Option<&AuditQueues> {
         match &self.source {
             RulesSource::Database(service) => Some(service.audit()),
@@ -116,12 +116,12 @@ impl SourceStatus {
         }
     }
 
-    /// Records how much is in force.
+    /// Records the numbers of domains, rules and overrides in force.
     pub fn set_counts(&self, counts: Counts) {
         self.state().counts = counts;
     }
 
-    /// Records that a revision is in force since `now`, and clears the refused one.
+    /// Records that a revision is in force since `now`, and clears the last refusal.
     pub fn set_loaded(&self, revision: i64, checksum: &str, now: Time<Mono>) {
         let mut state = self.state();
         (state.loaded, state.refused) = (Some((revision, checksum.to_owned(), now)), None);

@@ -10,19 +10,19 @@ use std::time::{Duration, SystemTime};
 
 use tollgate_engine::rules::MAX_FILE_BYTES;
 
-/// How often a file is polled. A change is read when the file has not changed further for as long.
+/// Interval between polls. A changed file is read when it has not changed again for one interval.
 pub const POLL_EVERY: Duration = Duration::from_millis(500);
 
-/// After how many polls a missing file is reported.
+/// Number of consecutive polls after which a missing file is reported.
 pub(super) const MISSING_POLLS: u32 = 10;
 
-/// A file, and its metadata when it was last read.
+/// A file, and its metadata at the last read and at the last poll.
 #[derive(Debug)]
 pub struct WatchedFile {
     path: PathBuf,
     read: Option<Stat>,
     seen: Option<Stat>,
-    /// How many polls in a row did not find the file.
+    /// Number of consecutive polls that did not find the file.
     missed: u32,
 }
 
@@ -75,8 +75,8 @@ impl WatchedFile {
         io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
     }
 
-    /// Polls the file. Returns whether it has changed since it was read and not since the last poll; it then counts as
-    /// read. A file that is missing only briefly has not changed.
+    /// Polls the file. Returns whether it has changed since the last read but not since the last poll. It then counts
+    /// as read, so each change is returned once. A file that is missing briefly counts as unchanged.
     ///
     /// # Errors
     /// Once, when the file stays missing.

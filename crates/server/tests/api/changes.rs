@@ -24,7 +24,7 @@ async fn rule_is_created_changed_and_deleted_with_history() {
     assert_eq!((&rule["author"], &rule["comment"]), (&json!("local"), &json!("for the launch")));
     assert_eq!((&rule["rule"]["id"], &rule["enabled"]), (&json!("login"), &json!(true)));
     let same = server.ask("PUT", RULE, r#"{"per":["tenant"],"limit":"10/s"}"#).await.is(200);
-    assert_eq!(same.tag, "\"1\"", "writing what is there changes nothing");
+    assert_eq!(same.tag, "\"1\"", "writing the stored rule again changes nothing");
     assert_eq!(server.ask("PATCH", RULE, r#"{"limit":"20/s"}"#).await.is(200).tag, "\"2\"");
     assert_eq!(server.ask("POST", &format!("{RULE}/disable"), "").await.is(200).json()["enabled"], false);
     assert_eq!(server.ask("POST", &format!("{RULE}/enable"), "").await.is(200).tag, "\"4\"");

@@ -1,5 +1,5 @@
-//! The rules service over HTTP on real sockets, against a real database: roles, conflicts, unusual
-//! input, waiting.
+//! The rules service over HTTP on real sockets, with a real database: roles, conflicts, unusual input
+//! and long polls.
 #![allow(missing_docs, unreachable_pub, reason = "a test")]
 
 use std::path::Path;
@@ -16,7 +16,7 @@ mod roles;
 mod test_server;
 mod waiting;
 
-/// Owns the database of a server.
+/// The owner of a server's database; nothing for SQLite.
 type Keeper = ();
 
 /// Creates a SQLite database for a server; `api_on_postgres` runs the same tests on PostgreSQL.

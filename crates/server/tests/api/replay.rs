@@ -1,4 +1,4 @@
-//! A log against a rule file that is not applied yet.
+//! Replays of a log against a rule file that is not applied yet.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use tollgate_server::control::model::Role;
 use crate::eventually::eventually_async;
 use crate::test_server::{ApiReply, TestServer, send};
 
-/// The content type of [`form`].
+/// The content type of [`multipart_form`].
 pub const FORM: &str = "multipart/form-data; boundary=edge";
 
 /// Returns a form as browsers and `curl -F` send it.
@@ -58,7 +58,7 @@ async fn replay(server: &TestServer, query: &str, parts: &[(&str, &str)]) -> Api
     send(server.request("POST", &path).header("content-type", FORM).body(multipart_form(parts))).await
 }
 
-/// Returns matched, refused and shadow of a rule.
+/// Returns the matched, refused and shadow-refused counts of a rule.
 fn counts_of_rule(report: &Value, rule: &str) -> [u64; 3] {
     let rules = report["result"]["rules"].as_array().expect("rules");
     let rule = rules.iter().find(|found| found["rule"] == rule).expect("the rule");
@@ -81,7 +81,7 @@ async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     let before = server.ask("GET", "/v1/export", "").await.is(200);
     let audit = server.ask("GET", "/v1/audit", "").await.is(200).text;
 
-    // Other rules are kept, with their overrides; disabled ones stay disabled.
+    // Other rules are kept with their overrides; disabled rules stay disabled.
     let report = replay(&server, "?domain=web", &[("rules", DRAFT), ("log", &log())]).await.is(200).json();
     assert_eq!(
         (&report["lines"], &report["left_out"], &report["result"]["requests"]),
@@ -89,7 +89,7 @@ async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     );
     assert_eq!(counts_of_rule(&report, "a"), [60, 45, 0], "the override of the rule in force");
     assert_eq!(counts_of_rule(&report, "b"), [60, 40, 0]);
-    // A shadow rule counts what the others admit, which is less than it would refuse.
+    // A shadow rule counts only requests that other rules admit, and these are below its limit.
     assert_eq!(counts_of_rule(&report, "c")[1..], [0, 0]);
     assert_eq!(report["result"]["rules"].as_array().map(Vec::len), Some(3), "{report}");
     let against = &report["against"];
@@ -100,10 +100,10 @@ async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     assert_eq!(against["newly_refused_top"][0], json!({"key": "client_ip=10.0.0.2 (b)", "count": 40, "error": 0}));
     assert_eq!(report["logs"][0]["name"], "log.txt");
 
-    // If other rules are deleted, those that they refused are relieved.
+    // If other rules are deleted, the requests that they refused are relieved.
     let report = replay(&server, "?others=delete", &[("log", &log()), ("rules", DRAFT)]).await.is(200).json();
     assert_eq!((&report["against"]["newly_refused"], &report["against"]["relieved"]), (&40.into(), &45.into()));
-    assert_eq!(counts_of_rule(&report, "c")[1..], [0, 30], "30 of the 60 of the client that is not refused");
+    assert_eq!(counts_of_rule(&report, "c")[1..], [0, 30], "30 of the 60 requests of the client that is not refused");
 
     // Limits for each client are suggested on demand.
     assert_eq!(report["suggestion"], Value::Null);
@@ -133,7 +133,7 @@ async fn unusable_logs_rules_and_forms_are_reported_with_a_correction() {
     for (query, parts, status, expected) in [
         ("", vec![rules], 400, "the form has no part `log`"),
         ("", vec![log], 400, "the form has no part `rules`"),
-        ("", vec![rules, log, rules], 400, "the part `rules` is there twice"),
+        ("", vec![rules, log, rules], 400, "more than one part `rules`; send one"),
         ("", vec![rules, log, ("more", "")], 400, "unknown part `more`"),
         ("", vec![("rules", "domain: web\nrules:\n- {id: a, limt: 1/s}"), log], 422, "did you mean `limit`"),
         ("", vec![("rules", two), log], 400, "choose a domain of the file with `domain`: x, y"),
@@ -195,7 +195,7 @@ async fn logs_are_replayed_one_at_a_time() {
     let busy = again().await.is(503);
     assert!(busy.text.contains("another log is being replayed"), "{}", busy.text);
     assert_eq!(busy.header("retry-after"), "10");
-    // Rules are applied meanwhile.
+    // Rules can be applied during the upload.
     server.ask("POST", "/v1/apply", DRAFT).await.is(200);
     drop(slow);
     eventually_async("a client that left makes room", async || again().await.status == 200).await;
@@ -215,7 +215,7 @@ async fn editor_replays_in_its_own_domains_only() {
     ask(Role::Editor, &["web"], "?domain=web", two).await.is(200);
     let refused = ask(Role::Editor, &["web"], "?domain=api", two).await.is(403);
     assert!(refused.text.contains("this needs the role editor for the domain `api`"), "{}", refused.text);
-    // Refused before the body is read: nothing of it is valid.
+    // Refused before the body is read, which is invalid.
     let refused = ask(Role::Operator, &[], "?domain=web", "nonsense").await.is(403);
     assert!(refused.text.contains("this needs the role editor"), "{}", refused.text);
 }

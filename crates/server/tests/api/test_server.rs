@@ -22,7 +22,7 @@ use tollgate_server::{http, resp};
 
 use crate::eventually::{PATIENCE, eventually_async};
 
-/// A running server; dropping it ends it.
+/// A running server, which ends when dropped.
 pub struct TestServer {
     pub url: String,
     pub resp: SocketAddr,
@@ -180,7 +180,7 @@ async fn serve_resp(app: Arc<App<MemoryStore>>) -> SocketAddr {
     address
 }
 
-/// Returns an HTTP client. The cryptography provider must be installed first, as the client of the program does.
+/// Returns an HTTP client. Installs the cryptography provider first, as the client of the program does.
 pub fn http_client() -> reqwest::Client {
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder().timeout(PATIENCE).build().expect("a client")

@@ -54,7 +54,7 @@ async fn slow_rules_service_delays_no_decision() {
     for _ in 0..100 {
         server.ask("POST", "/v1/check", r#"{"key":"k","limit":"1000000/s"}"#).await.is(200);
     }
-    assert!(waiting.iter().any(|waiting| !waiting.is_finished()), "decisions waited for those who wait");
+    assert!(waiting.iter().any(|waiting| !waiting.is_finished()), "decisions waited for long polls");
     for one in waiting {
         one.await.unwrap().is(304);
     }

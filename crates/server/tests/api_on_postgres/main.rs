@@ -1,4 +1,4 @@
-//! The tests of `api` with a real PostgreSQL.
+//! The `api` tests with a real PostgreSQL.
 #![allow(missing_docs, unreachable_pub, reason = "a test")]
 
 use std::path::Path;
@@ -22,7 +22,7 @@ mod test_server;
 #[path = "../api/waiting.rs"]
 mod waiting;
 
-/// Owns the database of a server.
+/// Keeps the database server of a test running.
 type Keeper = Arc<Postgres>;
 
 /// Creates a database on a PostgreSQL server that concurrent tests share.

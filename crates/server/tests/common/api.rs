@@ -1,4 +1,4 @@
-//! HTTP requests, one on each connection.
+//! HTTP requests, one per connection.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -21,7 +21,7 @@ impl Answer {
     }
 }
 
-/// Sends a request on a new connection; returns `None` if the server disconnects.
+/// Sends a request on a new connection. Returns `None` if the server disconnects.
 pub fn try_ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &str) -> Option<Answer> {
     let stream = TcpStream::connect(server.http?).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
@@ -58,7 +58,7 @@ pub fn ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &s
     try_ask(server, method, path, headers, body).unwrap_or_else(|| panic!("no answer to {method} {path}"))
 }
 
-/// Sends a request until the response is as expected.
+/// Repeats a request until the response is as expected.
 pub fn ask_until(server: &Server, path: &str, body: &str, expected: impl Fn(&Answer) -> bool) -> Answer {
     let mut last = None;
     eventually(path, || {

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::{CommandResult, Folder, Server};
 
-/// The command line with a server and perhaps a token.
+/// The command line with a server and an optional token.
 pub struct Cli {
     pub server: String,
     pub token: Option<String>,

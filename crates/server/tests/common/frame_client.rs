@@ -1,4 +1,4 @@
-//! A client of the rate-limit service that sends frames of HTTP/2 one by one.
+//! A rate-limit service client that sends HTTP/2 frames one by one.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -9,10 +9,10 @@ use tollgate_server::rls::http2::hpack::{Decoder, put_literal};
 
 use super::PATIENCE;
 
-/// The path of the one method.
+/// Path of the only method.
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// The response on a stream: its body, and its headers and trailers as one list.
+/// Response on a stream: its body, and its headers and trailers as one list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CallResponse {
     pub fields: Vec<(String, String)>,
@@ -24,13 +24,13 @@ impl CallResponse {
         self.fields.iter().find(|(it, _)| it == name).map_or("", |(_, value)| value)
     }
 
-    /// The first field of the message is the code: 1 is OK, 2 is OVER_LIMIT.
+    /// Returns the code, which is the first field of the message: 1 is OK, 2 is OVER_LIMIT.
     pub fn code(&self) -> Option<u8> {
         self.body.get(6).copied()
     }
 }
 
-/// A client that sends frames.
+/// A client that sends individual frames.
 pub struct FrameClient {
     stream: TcpStream,
     received: Vec<u8>,
@@ -47,7 +47,7 @@ impl FrameClient {
         client
     }
 
-    /// Sends bytes; a server that has closed the connection does not matter here.
+    /// Sends bytes. Ignores that the server may have closed the connection.
     pub fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -66,7 +66,7 @@ impl FrameClient {
         self.send_frame(Kind::Data, END_STREAM, stream, body);
     }
 
-    /// Returns the next frame as its type, flags, stream and payload; `None` at the end of the
+    /// Returns the type, flags, stream and payload of the next frame. `None` at the end of the
     /// connection.
     pub fn next(&mut self) -> Option<(Kind, u8, u32, Vec<u8>)> {
         loop {
@@ -100,7 +100,7 @@ impl FrameClient {
                     decoded.expect("a header block");
                 }
                 Kind::Data => answer.body.extend_from_slice(&payload),
-                // The whole response has arrived; the client is asked to stop sending.
+                // The whole response has arrived, and the server asks the client to stop sending.
                 Kind::RstStream if payload == [0; 4] => continue,
                 Kind::RstStream => panic!("stream {stream} was reset: {payload:?}"),
                 _ => continue,
@@ -111,8 +111,8 @@ impl FrameClient {
         }
     }
 
-    /// Returns the text of the next GOAWAY; `None` if a call is answered before it, or the
-    /// connection is reset.
+    /// Returns the text of the next GOAWAY. `None` if a call is answered first or the connection is
+    /// reset.
     pub fn next_goaway(&mut self) -> Option<String> {
         loop {
             match self.next()? {

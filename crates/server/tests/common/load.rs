@@ -1,4 +1,4 @@
-//! Clients that send checks to a server all the time and record what was admitted.
+//! Clients that continuously send checks to a server and record the admitted requests.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Result, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -22,14 +22,14 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Makes clients that send a check with this body, then pause.
+    /// Creates clients that send a check with this body, then pause.
     pub fn new(body: &Value, pause: Duration) -> Self {
         let body = body.to_string();
         let head = format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
         Self { request: head + &body, pause, admitted: AtomicU64::new(0), is_cut: AtomicBool::new(false) }
     }
 
-    /// Sends checks until `over` is set or the server has closed the connection; returns what was admitted.
+    /// Sends checks until `over` is set or the server closes the connection. Returns the admitted requests.
     pub fn run(&self, address: SocketAddr, epoch: Instant, over: &AtomicBool) -> Vec<ObservedRequest> {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -53,24 +53,24 @@ impl Clients {
         history
     }
 
-    /// Returns how many requests were admitted.
+    /// Returns the number of admitted requests.
     pub fn admitted(&self) -> u64 {
         self.admitted.load(Ordering::Relaxed)
     }
 
-    /// Waits until this many more are admitted.
+    /// Waits until this many more requests are admitted.
     pub fn until_admitted(&self, more: u64) {
         let end = self.admitted() + more;
         eventually("requests are admitted", || self.admitted() >= end);
     }
 
-    /// Waits until the server has closed the connection.
+    /// Waits until the server closes the connection.
     pub fn until_cut(&self) {
         eventually("the server is gone", || self.is_cut.load(Ordering::Relaxed));
     }
 }
 
-/// Clients of several servers, each with one for every kind of request.
+/// Clients of several servers. Each server gets one client per kind of request.
 pub struct Load<const KINDS: usize> {
     clients: [Arc<Clients>; KINDS],
     epoch: Instant,
@@ -79,13 +79,13 @@ pub struct Load<const KINDS: usize> {
 }
 
 impl<const KINDS: usize> Load<KINDS> {
-    /// Makes clients that send checks with these bodies and pause after each; they start with [`send_to`](Self::send_to).
+    /// Creates clients that send checks with these bodies and pause after each. [`send_to`](Self::send_to) starts them.
     pub fn new(bodies: [Value; KINDS], pause: Duration) -> Self {
         let clients = bodies.map(|body| Arc::new(Clients::new(&body, pause)));
         Self { clients, epoch: Instant::now(), over: Arc::default(), running: Vec::new() }
     }
 
-    /// Starts the clients of a server. They end with it.
+    /// Starts the clients of a server. They end with the server.
     pub fn send_to(&mut self, address: SocketAddr) {
         self.running.push(self.clients.each_ref().map(|clients| {
             let (clients, epoch, over) = (clients.clone(), self.epoch, self.over.clone());
@@ -93,18 +93,18 @@ impl<const KINDS: usize> Load<KINDS> {
         }));
     }
 
-    /// Returns the time since the load was made.
+    /// Returns the time since the load was created.
     pub fn elapsed(&self) -> Duration {
         self.epoch.elapsed()
     }
 
-    /// Waits until this many more requests of a kind are admitted, by any of the servers: they compete for the tokens, so that a
-    /// single one may get none for a while.
+    /// Waits until this many more requests of a kind are admitted, by any server. The servers compete for the tokens,
+    /// so a single one may get none for a while.
     pub fn until_admitted(&self, kind: usize, more: u64) {
         self.clients[kind].until_admitted(more);
     }
 
-    /// Ends the clients, and returns what was admitted of each kind.
+    /// Ends the clients and returns the admitted requests of each kind.
     pub fn finish(mut self) -> [Vec<ObservedRequest>; KINDS] {
         self.over.store(true, Ordering::Relaxed);
         let mut histories = [const { Vec::new() }; KINDS];
@@ -123,7 +123,7 @@ impl<const KINDS: usize> Drop for Load<KINDS> {
     }
 }
 
-/// Ends the clients when it is dropped, also by a failed assertion: the scope of their threads would otherwise never end.
+/// Ends the clients on drop, even after a failed assertion. Otherwise the scope of their threads would never end.
 pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {
@@ -132,7 +132,7 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Sends a check; returns whether it was admitted.
+/// Sends a check and returns whether it was admitted.
 fn ask(stream: &mut BufReader<TcpStream>, request: &str) -> Result<bool> {
     stream.get_mut().write_all(request.as_bytes())?;
     let (mut line, mut status, mut length) = (String::new(), None, 0);

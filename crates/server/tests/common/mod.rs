@@ -23,8 +23,8 @@ pub use tollgate_testkit::eventually::{self, PATIENCE, eventually};
 
 pub mod service;
 
-/// Returns a free port below the ephemeral ones, for a server that starts late or again: the system could assign an ephemeral
-/// port to a connection of another test meanwhile.
+/// Returns a free port below the ephemeral range, for a server that starts late or again. In the meantime, the system
+/// could assign an ephemeral port to another test's connection.
 pub fn stable_port() -> u16 {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     let next = || {
@@ -35,11 +35,11 @@ pub fn stable_port() -> u16 {
     std::iter::repeat_with(next).flatten().find(is_free).expect("a free port")
 }
 
-/// A running server; dropping it kills it.
+/// A running server. Dropping it kills the process.
 pub struct Server {
     child: Child,
     log: Receiver<String>,
-    /// The lines of the log up to `listening`.
+    /// Log lines up to `listening`.
     pub start_log: Vec<String>,
     pub http: Option<SocketAddr>,
     pub resp: Option<SocketAddr>,
@@ -47,19 +47,19 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `tollgate serve` on free ports with further arguments.
+    /// Starts `tollgate serve` on free ports with additional arguments.
     pub fn start(args: &[&str]) -> Self {
         Self::start_in(Path::new("."), args)
     }
 
-    /// Starts it in a directory.
+    /// Starts the server in a directory.
     pub fn start_in(directory: &Path, args: &[&str]) -> Self {
         let mut command = Self::serve_command(Command::new(env!("CARGO_BIN_EXE_tollgate")), args);
         command.current_dir(directory);
         Self::run(command)
     }
 
-    /// Starts it by a command that runs the program with the arguments that follow, for example on another host.
+    /// Starts the server with a command that runs the program, for example on another host.
     pub fn start_by(command: Command, args: &[&str]) -> Self {
         Self::run(Self::serve_command(command, args))
     }
@@ -70,7 +70,7 @@ impl Server {
         let (lines, log) = channel();
         std::thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
-                // Shown by the test runner when the test fails.
+                // The test runner shows the output if the test fails.
                 println!("{line}");
                 let _ = lines.send(line);
             }
@@ -89,7 +89,7 @@ impl Server {
         server
     }
 
-    /// Returns the command `tollgate serve` on free ports and without a data directory, unless the arguments set them.
+    /// Returns the command `tollgate serve`, with free ports and no data directory unless the arguments set them.
     fn serve_command(mut command: Command, args: &[&str]) -> Command {
         command.arg("serve").args(args);
         for (flag, value) in [("--http", "127.0.0.1:0"), ("--resp", "127.0.0.1:0"), ("--data", "off")] {
@@ -100,7 +100,7 @@ impl Server {
         command
     }
 
-    /// Starts it with arguments that it refuses, and returns what it prints.
+    /// Starts the server with invalid arguments and returns its output.
     pub fn output_of_refused_start(args: &[&str]) -> String {
         let program = Command::new(env!("CARGO_BIN_EXE_tollgate"));
         let output = Self::serve_command(program, args).output().expect("the program starts");
@@ -109,7 +109,7 @@ impl Server {
         message
     }
 
-    /// Waits until the log has a line that contains `text`, and returns it.
+    /// Waits for a log line that contains `text` and returns it.
     pub fn wait_for_line(&self, text: &str) -> String {
         loop {
             let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no line with {text:?} in the log"));
@@ -119,7 +119,7 @@ impl Server {
         }
     }
 
-    /// Stops the server, and returns the rest of its log.
+    /// Stops the server and returns the rest of its log.
     pub fn last_lines(mut self) -> Vec<String> {
         self.signal("TERM");
         let lines = std::iter::from_fn(|| self.log.recv_timeout(PATIENCE).ok()).collect();
@@ -148,7 +148,7 @@ impl Server {
         signal(self.id(), name);
     }
 
-    /// Pauses all its threads, until `CONT`.
+    /// Stops all threads of the server until `CONT`.
     pub fn pause(&self) {
         self.signal("STOP");
         let tasks = format!("/proc/{}/task", self.id());
@@ -169,12 +169,12 @@ impl Server {
         self.child.wait().expect("it was started")
     }
 
-    /// Resident memory in bytes.
+    /// Returns the resident memory in bytes.
     pub fn memory(&self) -> usize {
         self.memory_status("VmRSS:")
     }
 
-    /// The largest resident memory so far, in bytes.
+    /// Returns the peak resident memory in bytes.
     pub fn peak_memory(&self) -> usize {
         self.memory_status("VmHWM:")
     }
@@ -255,7 +255,7 @@ impl Client {
         self.stream.write_all(bytes.as_ref()).expect("the server reads");
     }
 
-    /// Sends bytes; returns whether the server accepted them.
+    /// Sends bytes and returns whether the server accepted them.
     pub fn try_send(&mut self, bytes: &[u8]) -> bool {
         self.stream.write_all(bytes).is_ok()
     }
@@ -265,7 +265,7 @@ impl Client {
         self.send(encode(args));
     }
 
-    /// Reads exactly what is expected.
+    /// Reads as many bytes as expected and compares them.
     pub fn expect(&mut self, expected: impl AsRef<[u8]>) {
         let expected = expected.as_ref();
         let mut received = vec![0; expected.len()];
@@ -278,12 +278,12 @@ impl Client {
         );
     }
 
-    /// Sets how long it waits for bytes, for requests that take long.
+    /// Sets the read timeout, for slow requests.
     pub fn wait_up_to(&self, time: std::time::Duration) {
         self.stream.set_read_timeout(Some(time)).expect("a time-out");
     }
 
-    /// Reads one line without the line ending.
+    /// Reads one line, without its line ending.
     pub fn line(&mut self) -> String {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
@@ -303,7 +303,7 @@ impl Client {
         String::from_utf8(bytes).expect("text")
     }
 
-    /// Sends a POST request on this connection, and returns the status and the body.
+    /// Sends a POST request on this connection and returns the status and the body.
     pub fn post(&mut self, path: &str, body: &str) -> (u16, String) {
         self.send(format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n{body}", body.len()));
         let status = self.line().split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
@@ -320,7 +320,7 @@ impl Client {
         (status, String::from_utf8(body).expect("text"))
     }
 
-    /// Reads a response with a length, and drops it.
+    /// Reads and drops a response that has a length.
     pub fn skip_reply(&mut self) {
         let mut length = 0;
         loop {
@@ -337,7 +337,7 @@ impl Client {
     /// Reads until the server closes the connection.
     pub fn rest(&mut self) -> String {
         let mut rest = Vec::new();
-        // A reset after the last byte closes it, too.
+        // A reset after the last byte also closes the connection.
         let _ = self.stream.read_to_end(&mut rest);
         String::from_utf8_lossy(&rest).into_owned()
     }
@@ -371,7 +371,7 @@ impl CommandResult {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let (mut stdin, input) = (child.stdin.take().expect("a pipe"), input.to_vec());
-        // The command may end before it has read everything.
+        // The command may end before it has read all input.
         let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
         let output = child.wait_with_output().expect("it ends");
         writer.join().expect("no panic");
@@ -379,7 +379,7 @@ impl CommandResult {
         Self { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
     }
 
-    /// Returns what it printed; fails if the status is not 0.
+    /// Returns the standard output. Fails if the exit status is not 0.
     #[track_caller]
     pub fn done(self) -> String {
         assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
@@ -402,12 +402,12 @@ pub fn tollgate(args: &[&str], input: &[u8]) -> CommandResult {
     CommandResult::run(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args), input)
 }
 
-/// Returns an environment variable that `scripts/test` sets.
+/// Returns an environment variable set by `scripts/test`.
 pub fn required_variable(name: &str, what: &str) -> std::ffi::OsString {
     std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: it names {what}; scripts/test sets it"))
 }
 
-/// Runs another program and returns what it printed.
+/// Runs another program and returns its output.
 pub fn run(command: &mut Command) -> String {
     let output =
         command.output().unwrap_or_else(|error| panic!("{command:?} does not run: {error}; scripts/test installs it"));

@@ -1,4 +1,4 @@
-//! Real reverse proxies in front of an application, with the configurations that `tollgate snippets` prints.
+//! Real reverse proxies in front of an application, with the configurations printed by `tollgate snippets`.
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use tollgate_testkit::servers::free_port;
 
 use super::{Folder, PATIENCE, eventually, tollgate};
 
-/// A running proxy; dropping it stops it.
+/// A running proxy. Dropping it stops the process.
 pub struct Proxy {
     child: Child,
     pub address: SocketAddr,
@@ -20,8 +20,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy in front of `app` that asks the Tollgate at `server`, with its snippet after
-    /// `edit`; for HAProxy the Lua action is edited as well.
+    /// Starts a proxy in front of `app` that calls Tollgate at `server`. Its snippet is passed through `edit`; for
+    /// HAProxy, so is the Lua action.
     pub fn start(name: &str, server: SocketAddr, app: SocketAddr, edit: impl Fn(String) -> String) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let snippet = |name: &str| {
@@ -32,7 +32,7 @@ impl Proxy {
         Self::start_with(name, address, &edit(snippet(name)), &lua)
     }
 
-    /// Starts a proxy that listens on `address` with a configuration; `lua` is for HAProxy.
+    /// Starts a proxy that listens on `address` with this configuration. `lua` is for HAProxy.
     pub fn start_with(name: &str, address: SocketAddr, config: &str, lua: &str) -> Self {
         let folder = Folder::new();
         let file = folder.write_file("config.yaml", config);
@@ -74,7 +74,7 @@ impl Proxy {
         let child = command.spawn();
         let child = child.unwrap_or_else(|error| panic!("{command:?} does not run: {error}; scripts/test installs it"));
         let proxy = Self { child, address, folder };
-        // Traefik and Envoy listen before they have their routes.
+        // Traefik and Envoy listen before their routes are ready.
         eventually("the proxy has its routes", || {
             try_send(address, "GET / HTTP/1.1\r\nhost: ready\r\nconnection: close\r\n\r\n")
                 .is_some_and(|r| r.status == 200)
@@ -87,8 +87,7 @@ impl Proxy {
         try_send(self.address, &request(method, path, headers)).expect("the proxy answers")
     }
 
-    /// Sends a request, and returns the connection when the response has begun, with the part that
-    /// has arrived.
+    /// Sends a request. Returns the connection and the received bytes once the response has started.
     pub fn begin(&self, path: &str) -> (TcpStream, String) {
         let mut stream = TcpStream::connect(self.address).expect("the proxy listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -105,14 +104,14 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // TERM lets a proxy end its own child processes; KILL would leave them.
+        // TERM lets a proxy end its own child processes. KILL would leave them running.
         super::signal(self.child.id(), "TERM");
         let _ = self.child.wait();
     }
 }
 
-/// Lets a proxy wait for two seconds, for tests of refusals. The snippets say 50 ms, in which a
-/// busy machine may not answer, and then requests pass that should be refused.
+/// Makes a proxy wait for two seconds, for refusal tests. With the snippets' 50 ms, a busy machine may not answer in
+/// time, and requests would pass that should be refused.
 pub fn with_long_timeouts(snippet: &str) -> String {
     snippet.replace("50ms", "2s").replace("0.05s", "2s").replace("timeout = 50 ", "timeout = 2000 ")
 }
@@ -132,7 +131,7 @@ http {
 }
 ";
 
-/// A response of a proxy.
+/// A proxy's response.
 #[derive(Debug)]
 pub struct Response {
     pub status: u16,
@@ -170,13 +169,12 @@ pub fn start_app_named(name: &'static str) -> SocketAddr {
     start_app_with(move |_, stream| write_response(stream, name))
 }
 
-/// Starts an application that answers every request with the head of the request.
+/// Starts an application that answers every request with the request's head.
 pub fn start_echo() -> SocketAddr {
     start_app_with(|head, stream| write_response(stream, head))
 }
 
-/// Starts an application that begins every response to `/held`, and ends it when the sender has
-/// sent something or is dropped.
+/// Starts an application that begins its response to `/held` and ends it when the sender sends something or is dropped.
 pub fn start_holding_app() -> (SocketAddr, Sender<()>) {
     let (release, released) = channel();
     let released = Mutex::new(released);
@@ -191,7 +189,7 @@ pub fn start_holding_app() -> (SocketAddr, Sender<()>) {
     (address, release)
 }
 
-/// Starts an application that answers the head of each request by `respond`, until the test ends.
+/// Starts an application that answers each request's head with `respond`, until the test ends.
 fn start_app_with<F>(respond: F) -> SocketAddr
 where
     F: Fn(&str, &mut TcpStream) -> std::io::Result<()> + Send + Sync + 'static,
@@ -233,7 +231,7 @@ fn tools_folder() -> PathBuf {
     PathBuf::from(python).parent().expect("a folder").to_owned()
 }
 
-/// Returns the path of a program beside the interpreter of `TOLLGATE_TEST_PYTHON`.
+/// Returns the path of a program next to the interpreter of `TOLLGATE_TEST_PYTHON`.
 pub fn tool_path(name: &str) -> PathBuf {
     tools_folder().join(name)
 }

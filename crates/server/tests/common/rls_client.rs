@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::{Value, json};
 
-/// A connection of grpcio; dropping it closes it.
+/// A grpcio connection. Dropping it closes the connection.
 pub struct RlsClient {
     child: Child,
     calls: ChildStdin,
@@ -27,7 +27,7 @@ impl RlsClient {
         Self { child, calls, responses: BufReader::new(responses) }
     }
 
-    /// Makes a call, and returns the response or the error.
+    /// Makes a call and returns the response or the error.
     pub fn call(&mut self, call: &Value) -> Value {
         writeln!(self.calls, "{call}").expect("the client runs");
         let mut line = String::new();
@@ -35,7 +35,7 @@ impl RlsClient {
         serde_json::from_str(&line).expect("a response")
     }
 
-    /// Asks about descriptors, each a list of keys and values.
+    /// Sends a request with these descriptors, each a list of keys and values.
     pub fn ask(&mut self, domain: &str, descriptors: &[&[(&str, &str)]]) -> Response {
         let descriptors: Vec<Value> = descriptors.iter().map(|entries| descriptor(entries)).collect();
         self.request(&json!({"domain": domain, "descriptors": descriptors}))
@@ -54,7 +54,7 @@ impl Drop for RlsClient {
     }
 }
 
-/// Returns a descriptor of keys and values.
+/// Returns a descriptor with these keys and values.
 pub fn descriptor(entries: &[(&str, &str)]) -> Value {
     let entries: Vec<Value> = entries.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
     json!({"entries": entries})
@@ -68,7 +68,7 @@ pub fn with_hits(entries: &[(&str, &str)], hits: u64, is_negative: bool) -> Valu
     descriptor
 }
 
-/// A response in proto3 JSON, where a field with its default is left out.
+/// A response in proto3 JSON, which omits fields with their default value.
 #[derive(Debug)]
 pub struct Response(pub Value);
 
@@ -77,7 +77,7 @@ impl Response {
         self.0["overall_code"].as_str().unwrap_or("none")
     }
 
-    /// Returns the code and what is left of each descriptor.
+    /// Returns the code and the remaining amount of each descriptor.
     pub fn statuses(&self) -> Vec<(&str, u64)> {
         let statuses = self.0["statuses"].as_array().map(Vec::as_slice).unwrap_or_default();
         let status = |status: &'_ Value| status["limit_remaining"].as_u64().unwrap_or(0);
@@ -93,7 +93,7 @@ impl Response {
         seconds.as_str().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
     }
 
-    /// Returns the value of a header for the client.
+    /// Returns the value of a response header.
     pub fn header(&self, name: &str) -> Option<&str> {
         let headers = self.0["response_headers_to_add"].as_array()?;
         headers.iter().find(|header| header["key"] == name)?["value"].as_str()

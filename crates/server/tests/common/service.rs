@@ -29,7 +29,7 @@ impl Service {
         service
     }
 
-    /// Kills it without a chance to clean up.
+    /// Kills the service without a chance to clean up.
     pub fn kill(&mut self) {
         if let Some(server) = self.server.take() {
             server.signal("KILL");
@@ -52,7 +52,7 @@ impl Service {
         format!("https://localhost:{}", self.port)
     }
 
-    /// Sends a request with `curl`, and returns the status and the JSON.
+    /// Sends a request with `curl` and returns the status and the JSON.
     pub fn call(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         let mut command = Command::new("curl");
         command.args(["--silent", "--show-error", "--noproxy", "*", "--max-time", "30", "--cacert", &self.authority()]);
@@ -65,7 +65,7 @@ impl Service {
         (status.parse().expect("a status"), serde_json::from_str(body).unwrap_or(Value::Null))
     }
 
-    /// Sets the limit of the only rule of the domain `api`, and returns the revision.
+    /// Sets the limit of the only rule in the domain `api` and returns the revision.
     pub fn limit(&self, limit: &str) -> i64 {
         let (status, answer) = self.call("PUT", "/v1/domains/api/rules/all", Some(&json!({"limit": limit})));
         assert!(status == 200 || status == 201, "{status} {answer}");
@@ -78,7 +78,7 @@ pub fn start_follower(service: &Service, url: &str, name: &str, data: &str) -> S
     Server::start(&["--rules", url, "--rules-ca", &service.authority(), "--node", name, "--data", data])
 }
 
-/// Returns the limit by which a node decides requests of the domain `api`.
+/// Returns the limit that a node applies to requests of the domain `api`.
 pub fn limit_of(node: &Server) -> u64 {
     let (status, body) = node.connect_http().post("/v1/peek", r#"{"domain":"api","attributes":{}}"#);
     assert_eq!(status, 200, "{body}");
@@ -86,23 +86,23 @@ pub fn limit_of(node: &Server) -> u64 {
     answer["limits"][0]["limit"].as_u64().unwrap_or_else(|| panic!("no limit in {body}"))
 }
 
-/// Returns the body of a page of a node.
+/// Returns the body of a page.
 pub fn get(node: &Server, path: &str) -> String {
     let mut client = node.connect_http();
     client.send(format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"));
     client.rest().split_once("\r\n\r\n").expect("a body").1.to_owned()
 }
 
-/// Returns a metric of a node.
+/// Returns a metric.
 pub fn read_metric(node: &Server, name: &str) -> Option<u64> {
     let page = get(node, "/metrics");
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// A service that sends the given answers, valid or not.
+/// A service that sends the given answers, whether valid or not.
 pub struct Broken {
     port: u16,
-    /// The answer, and the last request.
+    /// The answer to send, and the last request.
     shared: Arc<Mutex<(Vec<u8>, String)>>,
 }
 
@@ -166,7 +166,7 @@ pub fn set_with_token(revision: i64, rules: &str, token: &str) -> Vec<u8> {
     answer_with(&json!({"revision": revision, "checksum": sha256(rules), "rules": rules, "tokens": [token]}))
 }
 
-/// Returns an answer with a rule set and a checksum, which may be wrong.
+/// Returns an answer with a rule set and a possibly wrong checksum.
 pub fn answer(revision: i64, rules: &str, checksum: &str) -> Vec<u8> {
     answer_with(&json!({"revision": revision, "checksum": checksum, "rules": rules, "tokens": []}))
 }
@@ -184,7 +184,7 @@ pub fn sha256(text: &str) -> String {
     super::run(Command::new("sha256sum").arg(file.path())).split(' ').next().expect("a sum").to_owned()
 }
 
-/// A small file system, which only root may mount.
+/// A small file system. Only root can mount it.
 pub struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -197,7 +197,7 @@ impl SmallDisk {
         mounted.is_ok_and(|output| output.status.success()).then_some(Self(path))
     }
 
-    /// Changes its size.
+    /// Resizes the file system.
     pub fn resize(&self, kilobytes: u32) {
         let size = format!("remount,size={kilobytes}k");
         assert!(Command::new("mount").args(["-o", &size]).arg(&self.0).status().expect("mount runs").success());

@@ -46,7 +46,7 @@ export class Window {
     return window;
   }
 
-  /** Logs in by the form, with the keyboard. The browser reports the 401 that shows the form; it is expected. */
+  /** Logs in through the form, by keyboard. The browser reports the expected 401 that leads to the form. */
   async logIn(token) {
     await this.page.goto(`${this.origin}/console`);
     await this.page.locator("#token").waitFor();
@@ -72,7 +72,7 @@ export class Window {
     assert.fail(`${path} does not show ${text}`);
   }
 
-  /** Opens a page without loading the document again, as a link does. */
+  /** Opens a page without reloading the document, as a link does. */
   async follow(path, heading) {
     await this.page.evaluate((address) => {
       history.pushState(null, "", address);
@@ -95,7 +95,7 @@ export class Window {
     for (const key of keys) await this.page.keyboard.press(key);
   }
 
-  /** Presses Tab until the element that the selector names has the focus. */
+  /** Presses Tab until the selected element has the focus. */
   async tabTo(selector, max = 60) {
     for (let n = 0; n < max; n++) {
       if (await this.page.evaluate((found) => document.activeElement?.matches(found), selector)) return;
@@ -104,17 +104,17 @@ export class Window {
     assert.fail(`${selector} cannot be reached with Tab`);
   }
 
-  /** Removes the reports of an expected status. */
+  /** Discards error reports of an expected status. */
   forgive(status) {
     this.errors = this.errors.filter((error) => !error.includes(`status of ${status}`));
   }
 
-  /** Records what the browser has reported. */
+  /** Records the errors reported by the browser. */
   hasNoErrors(what) {
     problems.push(...this.errors.splice(0).map((error) => `${what}: ${error}`));
   }
 
-  /** Records what the browser has reported, the findings of axe, and whether the page is too wide. */
+  /** Records browser errors, axe violations, and whether the page is too wide. */
   async isFine(what) {
     this.hasNoErrors(what);
     // The page's policy forbids external scripts, so axe is injected by the browser.
@@ -125,12 +125,12 @@ export class Window {
     if (wide) problems.push(`${what}: wider than the window`);
   }
 
-  /** Takes a picture, if pictures are wanted. */
+  /** Takes a screenshot if requested. */
   async picture(name, options = {}) {
     const folder = process.env.TOLLGATE_CONSOLE_PICTURES;
     if (!folder) return;
     mkdirSync(folder, { recursive: true });
-    // The bar at the top stays in view, wherever the page was scrolled to.
+    // Scroll up: the bar at the top stays in view.
     await this.page.evaluate(() => scrollTo(0, 0));
     await this.page.screenshot({ path: `${folder}/${name}.png`, fullPage: true, ...options });
   }

@@ -1,6 +1,6 @@
-// Drives every page of the console with every role. Started by `console.rs`, which gives the address and the tokens:
+// Drives every page of the console with every role. `console.rs` starts it with the address and the tokens:
 //   node console.mjs ORIGIN '{"reader": "tg_…", …}' ALONE
-// ALONE is the address of a server without tokens, with rules from a file, and a store that does not answer.
+// ALONE is the address of a server without tokens, with rules from a file and an unreachable store.
 
 import assert from "node:assert/strict";
 import { mkdtempSync, rmSync, truncateSync, writeFileSync } from "node:fs";
@@ -15,7 +15,7 @@ const TOKENS = JSON.parse(tokens);
 /** Markup that must never be interpreted; `console.rs` puts it into a key, a comment and an override. */
 const MARKUP = "<img src=x onerror=alert(1)>";
 
-/** The pages: address, heading, what shows that it is complete, and the role that it needs. */
+/** The pages: address, heading, text of the complete page, and required role. */
 const PAGES = [
   ["", "Overview", "Busiest rules"],
   ["/rules", "Rules", "per-client"],
@@ -40,7 +40,7 @@ const RANK = ["reader", "node", "operator", "editor", "admin"];
 /** Whether a role has at least the rights of another. */
 const has = (role, needed) => RANK.indexOf(role) >= RANK.indexOf(needed);
 
-/** An access log of half an hour: visitors of a page, and one client that tries to log in every other second for ten minutes. */
+/** Half an hour of access log: page visitors, and one client that tries to log in every other second for ten minutes. */
 function accessLog(path = "/v1/items") {
   const lines = [];
   const line = (second, client, request) => {
@@ -55,9 +55,9 @@ function accessLog(path = "/v1/items") {
   return Buffer.from(lines.join(""));
 }
 
-/** Opens the editor with a change, chooses a log by the keyboard, and replays it. */
+/** Opens the editor with a change, selects a log by keyboard, and replays it. */
 async function replayLog(window, name, buffer) {
-  // The browser is told early that a person will not answer its dialog.
+  // Register the handler before the file dialog opens.
   const chooser = window.page.waitForEvent("filechooser", { timeout: 120_000 });
   await window.go("/editor?domain=api&rule=login", "Editor");
   await window.see("valid");
@@ -74,7 +74,7 @@ async function replayLog(window, name, buffer) {
   await window.press("Enter");
 }
 
-/** A log in the editor: what the change would have done, before it is applied. */
+/** Replays a log in the editor to show the effect of a change before it is applied. */
 async function replaying(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.editor);
@@ -93,7 +93,7 @@ async function replaying(browser) {
   await window.isFine("a replay");
   assert.match(await page.locator("textarea").inputValue(), /2\/m/, "the text is kept");
 
-  // A session that ends before the log is sent: nothing is lost.
+  // The session ends before the log is sent: nothing is lost.
   await page.context().clearCookies();
   await page.getByRole("button", { name: "Replay", exact: true }).click();
   await window.see("Your session has ended");
@@ -102,12 +102,12 @@ async function replaying(browser) {
   await window.see("Newly refused");
   window.forgive(401);
 
-  // What is wrong is said.
+  // Errors are shown.
   await page.locator("#log").setInputFiles({ name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("what is this\n") });
   await page.getByRole("button", { name: "Replay", exact: true }).click();
   await window.see("unknown format; describe it with `format`");
   window.forgive(400);
-  // A file on disk without content, which the browser need not be sent.
+  // A sparse file on disk, whose content need not be sent to the browser.
   const folder = mkdtempSync(join(tmpdir(), "tollgate-console-"));
   writeFileSync(join(folder, "large.log"), "");
   truncateSync(join(folder, "large.log"), 33 << 20);
@@ -116,7 +116,7 @@ async function replaying(browser) {
   await window.see("compress the log with gzip");
   rmSync(folder, { recursive: true });
   await page.getByText("Format and attributes").click();
-  await page.getByLabel("Suggest limits for each").fill("client_ip");
+  await page.getByLabel("Suggest limits per").fill("client_ip");
   await page.getByLabel("Format", { exact: true }).fill("$remote_addr - - [$time_local] \"$request\" $key");
   await page.getByLabel("Attributes from fields").fill("client_ip=key");
   const keyed = accessLog().toString().replaceAll(/ 200 5 "-" "curl\/8"/g, " 203.0.113.9");
@@ -158,7 +158,7 @@ async function everyPage(browser) {
   }
 }
 
-/** An editor of one domain: reads the others, and changes only this one. */
+/** An editor of one domain can read the others but change only this one. */
 async function oneDomain(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.web);
@@ -168,7 +168,7 @@ async function oneDomain(browser) {
   await disable.waitFor();
   assert.ok(await disable.isDisabled(), "a rule of another domain");
   assert.match(await disable.getAttribute("title"), /needs the role editor/);
-  assert.ok(await page.locator("button.switch").isDisabled(), "the kill switch concerns all domains");
+  assert.ok(await page.locator("button.switch").isDisabled(), "the kill switch affects all domains");
   await window.go("/editor", "Editor");
   await page.locator("textarea").fill("domain: web\nrules:\n- { id: pages, per: [client_ip], limit: 50/s }\n");
   await window.see("valid");
@@ -184,7 +184,7 @@ async function oneDomain(browser) {
   assert.ok((await apply.count()) === 0 || (await apply.isDisabled()), "another domain");
   window.forgive(403);
   await page.getByRole("button", { name: "Discard the draft" }).click();
-  // Another user logs in when the session has ended: the text stays, and the navigation is that of the new user.
+  // Another user logs in after the session has ended: the text stays, and the navigation is the new user's.
   await page.locator("textarea").fill("domain: web\nrules:\n- { id: pages, per: [client_ip], limit: 60/s }\n");
   await page.context().clearCookies();
   await page.getByRole("button", { name: "Plan" }).click();
@@ -201,7 +201,7 @@ async function oneDomain(browser) {
   await window.close();
 }
 
-/** The same pages on a narrow screen and in dark colours, without accessibility violations, with pictures if requested. */
+/** The same pages on a narrow screen and in dark colours, without accessibility violations. Takes screenshots if requested. */
 async function everyLook(browser) {
   const looks = [["dark", 1280], ["light", 400], ...(process.env.TOLLGATE_CONSOLE_PICTURES ? [["dark", 400], ["light", 1280]] : [])];
   for (const [colorScheme, width] of looks) {
@@ -252,12 +252,12 @@ async function byKeyboard(browser) {
   await window.press("Escape");
   await window.page.goBack();
   await window.heading("Rules");
-  assert.equal(await window.page.locator("input[type=search]").inputValue(), "log", "the address holds the search");
+  assert.equal(await window.page.locator("input[type=search]").inputValue(), "log", "the URL contains the search");
   await window.isFine("keyboard");
   await window.close();
 }
 
-/** A plot is read by keyboard: the arrows, Home and End choose a point, Escape leaves it. */
+/** Reads a plot by keyboard: arrows, Home and End select a point, Escape leaves the plot. */
 async function plotsByKeyboard(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.reader);
@@ -282,7 +282,7 @@ async function plotsByKeyboard(browser) {
   await window.close();
 }
 
-/** A rule is changed, watched in its history and rolled back, by keyboard only. */
+/** Changes a rule, finds the change in its history and rolls it back, by keyboard only. */
 async function editingByKeyboard(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.editor);
@@ -321,7 +321,7 @@ async function editingByKeyboard(browser) {
   await window.tabTo("td button:not([disabled])");
   await window.press("Enter");
   await window.see(/\+.*12\/s/);
-  // The button after `Changes` of the version before.
+  // The button after `Changes` of the previous version.
   for (;;) {
     await window.press("Tab");
     const name = await page.evaluate(() => document.activeElement?.textContent);
@@ -336,7 +336,7 @@ async function editingByKeyboard(browser) {
   await window.close();
 }
 
-/** Writes a request into the form of Try or Keys, by keyboard only. */
+/** Enters a request into the Try or Keys form, by keyboard only. */
 async function typeRequest(window, domain, attributes) {
   await window.tabTo("#f-domain");
   await window.page.keyboard.type(domain);
@@ -354,7 +354,7 @@ async function typeRequest(window, domain, attributes) {
   await window.press("Enter");
 }
 
-/** Try, Keys, Nodes, Audit and Tokens, by keyboard only. */
+/** Uses Try, Keys, Nodes, Audit and Tokens by keyboard only. */
 async function helpingByKeyboard(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.admin);
@@ -373,9 +373,9 @@ async function helpingByKeyboard(browser) {
   await window.heading("Keys");
   await typeRequest(window, "api", [["path", "/login"], ["client_ip", "192.0.2.99"]]);
   await window.see("would be admitted");
-  await window.tabTo("table[aria-label='What is left'] button");
+  await window.tabTo("table[aria-label='Remaining capacity'] button");
   await window.press("Enter");
-  await window.see("Other limits under login");
+  await window.see("Override the limit of login");
   await window.tabTo("#f-limit");
   await page.keyboard.type("60/m");
   await window.press("Enter");
@@ -411,7 +411,7 @@ async function helpingByKeyboard(browser) {
   await row.waitFor();
   await page.getByRole("dialog").waitFor({ state: "detached" });
   await window.tabTo("tbody button");
-  // The newest token is found by Tab among all of them.
+  // Find the newest token by Tab among all of them.
   for (let n = 0; n < 30 && !(await row.locator("button:focus").count()); n++) await window.press("Tab");
   await window.press("Enter");
   await window.see("Revoke the token of typed?");
@@ -421,7 +421,7 @@ async function helpingByKeyboard(browser) {
   await window.close();
 }
 
-/** Two users edit one rule: mistakes at their lines, a session that ends meanwhile, and a conflict. */
+/** Two users edit the same rule: errors at their lines, a session that ends during the edit, and a conflict. */
 async function editing(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.editor);
@@ -479,7 +479,7 @@ async function editing(browser) {
   await window.close();
 }
 
-/** A key is reset and gets other limits for a day; the audit log has both. */
+/** Resets a key and overrides its limits for a day. The audit log contains both actions. */
 async function helping(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.operator);
@@ -493,14 +493,14 @@ async function helping(browser) {
   await window.page.getByRole("button", { name: "Reset" }).click();
   await window.page.getByRole("dialog").getByRole("button", { name: "Reset" }).click();
   await window.see(/^\d+ counters? reset$/);
-  // The server writes this entry in the background, so it may be missing when the page is loaded first.
+  // The server writes this entry in the background, so the first page load may not contain it.
   await window.goUntil("/audit?author=operator", "Audit", "key reset");
   await window.see("a customer called");
   await window.isFine("helping");
   await window.close();
 }
 
-/** A token is created, shown once and revoked. */
+/** Creates a token, which is shown once, and revokes it. */
 async function granting(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.admin);
@@ -522,7 +522,7 @@ async function granting(browser) {
   await window.close();
 }
 
-/** A wrong token says what is wrong; logging out ends the session. */
+/** A wrong token shows an error; logging out ends the session. */
 async function sessions(browser) {
   const window = await Window.open(browser, origin);
   await window.page.goto(`${origin}/console/rules`);
@@ -542,7 +542,7 @@ async function sessions(browser) {
   await window.close();
 }
 
-/** Without tokens there is no login; without a rules service each page says where the rules are; without the store a banner warns. */
+/** Without tokens there is no login. Without a rules service, each page says where the rules are. Without the store, a banner warns. */
 async function withoutService(browser) {
   const window = await Window.open(browser, alone);
   await window.go("", "Overview");
@@ -569,7 +569,7 @@ async function withoutService(browser) {
   await window.close();
 }
 
-/** The pictures of the documents. */
+/** Takes the screenshots for the documents. */
 async function pictures(browser) {
   if (!process.env.TOLLGATE_CONSOLE_PICTURES) return;
   const window = await Window.open(browser, origin, { viewport: { width: 1140, height: 700 } });

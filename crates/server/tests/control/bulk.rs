@@ -203,14 +203,14 @@ async fn random_rules_survive_a_round_trip(place: Arc<Place>) {
         let (domain, id) = (format!("d{}", number % 3), format!("r{number}"));
         match control.rules().put(&by("ann"), &domain, &id, rule.to_string().as_bytes()).await {
             Ok(written) => kept.push(written.value),
-            // Some are not valid rules and are refused as such.
+            // Some are not valid rules, and are refused.
             Err(ControlError::Mistakes(_)) => {}
             Err(error) => panic!("{error} for {rule}"),
         }
     }
     assert!(kept.len() > 100, "{} of 200 are rules", kept.len());
     for one in &kept {
-        // What was read is written back identically.
+        // Writing back a rule that was read changes nothing.
         let text = one.rule.to_string();
         let again = control.rules().put(&by("bob"), &one.domain, &one.id, text.as_bytes()).await.unwrap();
         assert!(!again.changed, "{text}");

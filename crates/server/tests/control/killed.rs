@@ -11,13 +11,13 @@ use crate::place::{Place, by, run, sqlite};
 
 both!(nothing_acknowledged_is_lost_when_the_writer_is_killed);
 
-/// How many rules each write changes.
+/// Number of rules that each write changes.
 const TOGETHER: usize = 20;
 const URL: &str = "TOLLGATE_TEST_KILLED_URL";
 
 async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(place: Arc<Place>) {
     let mut last = 0;
-    // After how many acknowledgements each process is killed; the next one continues.
+    // Each process is killed after this many acknowledgements; the next process continues.
     for acknowledged in [1, 2, 3, 5, 8, 13, 21, 34] {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "killed::the_writer", "--ignored", "--nocapture"])
@@ -37,11 +37,11 @@ async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(place: Arc<Place
         child.wait().unwrap();
         // Acknowledgements printed before the kill count too.
         seen = versions.last().unwrap_or(seen);
-        assert!(seen > last, "the writer went on at {last} and came to {seen}");
+        assert!(seen > last, "the writer continued from {last} and reached {seen}");
         let control = place.open().await;
         let page = control.rules().list("api", &RuleSearch::default(), &PageRequest::default()).await.unwrap();
         let limits: Vec<i64> = page.items.iter().map(|rule| number_of(&rule.rule)).collect();
-        assert_eq!(limits, [limits[0]; TOGETHER], "all of them are of one write");
+        assert_eq!(limits, [limits[0]; TOGETHER], "all rules come from one write");
         // The write in progress may have been made.
         assert!((seen..=seen + 1).contains(&limits[0]), "{seen} was acknowledged, {} is there", limits[0]);
         let log =

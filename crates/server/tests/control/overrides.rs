@@ -12,7 +12,7 @@ use crate::place::{Place, by, put};
 both!(
     override_is_set_with_one_call,
     overrides_of_a_domain_are_listed_over_pages,
-    api_overrides_precede_those_of_the_rule,
+    api_overrides_precede_overrides_in_the_rule,
     overrides_with_mistakes_are_refused,
     any_value_is_accepted,
     overrides_outlive_their_rule,
@@ -101,12 +101,12 @@ async fn overrides_of_a_domain_are_listed_over_pages(place: Arc<Place>) {
     control.audit().note(&[note], None).await.unwrap();
     let domains = control.rules().domains().await.unwrap();
     let seen: Vec<_> = domains.iter().map(|one| (&*one.domain, one.rules, one.overrides, one.revision)).collect();
-    assert_eq!(seen, [("api", 2, 4, 8), ("other", 1, 1, 7)], "what was spent is no change of a domain");
+    assert_eq!(seen, [("api", 2, 4, 8), ("other", 1, 1, 7)], "a reset is not a change of a domain");
     let rule = control.rules().get("api", "b").await.unwrap();
     assert_eq!(rule.overrides, 2);
 }
 
-async fn api_overrides_precede_those_of_the_rule(place: Arc<Place>) {
+async fn api_overrides_precede_overrides_in_the_rule(place: Arc<Place>) {
     let control = place.open().await;
     let rule = "{limit: 10/s, per: [tenant], overrides: [{when: {tenant: 'a*'}, limit: 20/s}]}";
     put(&control, "api", "each", rule).await;
@@ -191,7 +191,7 @@ async fn any_value_is_accepted(place: Arc<Place>) {
     }
 }
 
-/// Returns what nodes get, in one line.
+/// Returns the rules for nodes, in one line.
 async fn rules_for_nodes(control: &Control) -> String {
     control.snapshot().await.unwrap().rules.replace('\n', "")
 }
@@ -203,7 +203,7 @@ async fn overrides_outlive_their_rule(place: Arc<Place>) {
     let before = rules_for_nodes(&control).await;
     assert!(before.contains("7/s"), "{before}");
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();
-    assert!(!rules_for_nodes(&control).await.contains("7/s"), "nodes are not given what has no rule");
+    assert!(!rules_for_nodes(&control).await.contains("7/s"), "nodes do not receive overrides without a rule");
     let left = control.overrides().list_domain("api", &PageRequest::default()).await.unwrap().items;
     assert_eq!(left.iter().map(|one| (&*one.value, one.rule_deleted)).collect::<Vec<_>>(), [("acme", true)]);
     assert_eq!(control.overrides().list("api", "each", &PageRequest::default()).await.unwrap().items, left);
@@ -237,7 +237,7 @@ async fn overrides_of_a_deleted_rule_can_be_deleted(place: Arc<Place>) {
     set(&control, "acme", "burst: 500").await.unwrap();
     set(&control, "zeta", "burst: 600").await.unwrap();
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();
-    // A rule that the overrides do not fit cannot replace theirs.
+    // A rule that is incompatible with the overrides is refused.
     let two = b"{limits: [10/s, 100/m], per: [tenant]}";
     let error = control.rules().put(&by("ann"), "api", "each", two).await.unwrap_err();
     assert!(error.to_string().starts_with("the override for `acme` does not fit this rule `each`"), "{error}");

@@ -134,9 +134,9 @@ mod postgres_only {
             put(&control, "api", "each", "{limit: 1/s}").await;
             let before = control.snapshot().await.unwrap();
             server.kill();
-            let away = control.rules().get("api", "each").await.unwrap_err();
-            assert!(matches!(away, ControlError::Database(_)), "{away}");
-            // Nodes get the rules that exist.
+            let lost = control.rules().get("api", "each").await.unwrap_err();
+            assert!(matches!(lost, ControlError::Database(_)), "{lost}");
+            // Nodes still get the last snapshot.
             assert_eq!(control.snapshot().await.unwrap().revision, before.revision);
             server.restart();
             let mut seen = control.watch();

@@ -1,10 +1,10 @@
-// Properties that hold for any header block. Included by the fuzz target and by the test that replays its corpus.
+// Properties that hold for any header block. Shared by the fuzz target and the corpus test.
 
 use tollgate_server::rls::http2::hpack::{Decoder, put_literal};
 use tollgate_server::rls::http2::huffman;
 
-/// A block is decoded or refused, with the same result on two decoders with the same history; strings round-trip, and
-/// Huffman decoding never exceeds the length that the shortest code allows.
+/// Checks that a block is decoded or refused, with the same result on two decoders with the same history. Strings
+/// round-trip, and Huffman decoding never exceeds the length that the shortest code allows.
 pub fn check(input: &[u8]) {
     let (mut decoders, past) = ([Decoder::default(), Decoder::default()], &input[..input.len() / 2]);
     let [first, second] = decoders.each_mut().map(|decoder| {

@@ -1,5 +1,5 @@
-// Properties that hold for any bytes sent to the port of the rate-limit service, after a connection was opened.
-// Included by the fuzz target, which invents bytes, and by the test that replays those it found worth keeping.
+// Properties that hold for any bytes sent to the rate-limit service's port after the connection preface. Shared by the
+// fuzz target and the corpus test.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tollgate_server::rls::bounds::MAX_BODY;
 use tollgate_server::rls::http2::Connection;
 use tollgate_server::rls::http2::frame::{Frame, PREFACE};
 
-/// The calls of a connection, the bytes that it has written, and whether it is closed.
+/// A connection's calls, its output, and whether it is closed.
 type Reaction = (Vec<(u32, Option<usize>)>, Vec<u8>, bool);
 
 /// Sends bytes in parts of `step` and answers every call with a few bytes.
@@ -29,8 +29,8 @@ fn send(input: &[u8], step: usize) -> Reaction {
     (calls, connection.out, closed)
 }
 
-/// However the bytes are split, the output is the same; it consists of whole frames and is not much longer than the
-/// input.
+/// Checks that the output does not depend on how the bytes are split. It consists of whole frames and is not much
+/// longer than the input.
 pub fn check(input: &[u8]) {
     let input = [PREFACE, &[0, 0, 0, 4, 0, 0, 0, 0, 0], input].concat();
     let whole = send(&input, usize::MAX);

@@ -5,7 +5,7 @@ use tollgate_server::replay::format::Format;
 use tollgate_server::replay::format::span::Span;
 use tollgate_server::replay::{Log, ReplayOptions, replay};
 
-/// Parses an input in the format that its first line describes, in the one that is detected, and replays it.
+/// Parses an input in the format described in its first line and in the detected format, and replays it.
 pub fn check(input: &[u8]) {
     let (first, rest) = input.split_at(input.iter().position(|byte| *byte == b'\n').unwrap_or(input.len()));
     let described = str::from_utf8(first).ok().and_then(|text| Format::from_description(text, rest).ok());

@@ -1,12 +1,11 @@
-// Properties that hold for any bytes sent to the port of the Redis protocol. Included by the fuzz target, which invents
-// bytes, and by the test that replays those it found worth keeping.
+// Properties that hold for any bytes sent to the Redis protocol's port. Shared by the fuzz target and the corpus test.
 
 use tollgate_server::resp::bounds::{MAX_ARGS, MAX_BULK, MAX_COMMAND};
 use tollgate_server::resp::wire::{ProtocolError, RespFrame, parse};
 
 type Commands = (Vec<Vec<Vec<u8>>>, Result<usize, ProtocolError>);
 
-/// Takes commands from bytes that arrive in parts of `step`, as the server does.
+/// Parses commands from bytes that arrive in parts of `step`, as the server does.
 fn take(input: &[u8], step: usize) -> Commands {
     let (mut commands, mut args) = (Vec::new(), Vec::new());
     let (mut at, mut end, mut needed) = (0, 0, 1);
@@ -15,15 +14,15 @@ fn take(input: &[u8], step: usize) -> Commands {
         while end - at >= needed {
             match parse(&input[at..end], &mut args) {
                 Ok(RespFrame::Command(len)) => {
-                    assert!(len > 0 && at + len <= end, "a command lies within what has arrived");
+                    assert!(len > 0 && at + len <= end, "a command lies within the received bytes");
                     assert!(args.len() <= MAX_ARGS && args.iter().all(|arg| arg.len() <= MAX_BULK.max(MAX_COMMAND)));
                     commands.push(args.iter().map(|arg| arg.to_vec()).collect());
                     at += len;
                     needed = 1;
                 }
                 Ok(RespFrame::Incomplete(more)) => {
-                    assert!(more > end - at, "what is there is not asked for again");
-                    assert!(more <= MAX_COMMAND + 1, "no more is asked for than may be held");
+                    assert!(more > end - at, "no more bytes are requested while enough are available");
+                    assert!(more <= MAX_COMMAND + 1, "no more is requested than the buffer may hold");
                     needed = more;
                 }
                 Err(error) => return (commands, Err(error)),
@@ -33,7 +32,7 @@ fn take(input: &[u8], step: usize) -> Commands {
     (commands, Ok(input.len() - at))
 }
 
-/// However the bytes are split, the same commands are parsed, up to the same error.
+/// Checks that the parsed commands and the error do not depend on how the bytes are split.
 pub fn check(input: &[u8]) {
     let whole = take(input, usize::MAX >> 1);
     for step in [1, 7, 64] {

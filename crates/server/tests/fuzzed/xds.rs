@@ -1,11 +1,11 @@
-// Properties that hold for any bytes from an xDS server. Included by the fuzz target, which invents
-// bytes, and by the test that replays those it found worth keeping.
+// Properties that hold for any bytes from an xDS server. Shared by the fuzz target and the corpus
+// test.
 
 use tollgate_server::rules_source::xds::stream::{ClientStream, MAX_MESSAGE};
 use tollgate_server::rules_source::xds::wire::{ConfigFile, DiscoveryResponse, MAX_RESOURCES};
 
-/// Messages are decoded within the limits or refused, and frames have the same messages however
-/// they are split.
+/// Checks that messages are decoded within the limits or refused, and that frames contain the same
+/// messages however they are split.
 pub fn check(input: &[u8]) {
     if let Ok(response) = DiscoveryResponse::decode(input) {
         assert!(response.resources.len() <= MAX_RESOURCES);

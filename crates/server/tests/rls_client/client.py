@@ -22,7 +22,7 @@ for line in sys.stdin:
         if "health" in call:
             response = check(health.HealthCheckRequest(service=call["health"]), timeout=30, wait_for_ready=True)
         elif "watch" in call:
-            # A name starts a watch; `null` waits for the next message of the last one.
+            # A name starts a watch; `null` waits for the next message of the current watch.
             if call["watch"] is not None:
                 watched = watch(health.HealthCheckRequest(service=call["watch"]), timeout=60, wait_for_ready=True)
             response = next(watched)

@@ -1,9 +1,9 @@
-//! The server decides as the model of rules does, over HTTP, over the Redis protocol and over
-//! Envoy's rate-limit service, on real sockets.
+//! The server decides as the rule model does, over HTTP, over the Redis protocol and over Envoy's rate-limit service,
+//! on real sockets.
 //!
-//! Waits are compared in milliseconds, which is what both protocols carry. `TOLLGATE_MODEL_DECISIONS` is the number of
-//! decisions compared over each protocol, `TOLLGATE_MODEL_SEED` the first seed.
-#![allow(clippy::print_stdout, reason = "a long run reports how much it compared")]
+//! Waits are compared in milliseconds, the resolution of the protocols. `TOLLGATE_MODEL_DECISIONS` sets the number of
+//! decisions compared per protocol, `TOLLGATE_MODEL_SEED` the first seed.
+#![allow(clippy::print_stdout, reason = "a long run prints how much it compared")]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -28,7 +28,7 @@ fn compare(protocol: &str, mut subject: impl RuleSubject) {
     let (seed, decisions) =
         (number_from_env("TOLLGATE_MODEL_SEED", 1), number_from_env("TOLLGATE_MODEL_DECISIONS", 2_000));
     let (compared, traces) = lockstep::compare(&mut subject, seed, decisions, &[]);
-    println!("{protocol}: {compared} decisions of {traces} traces from seed {seed} show no difference");
+    println!("{protocol}: {compared} decisions of {traces} traces from seed {seed} agree with the model");
     let found = findings::differences(&mut subject);
     assert!(found.is_empty(), "{protocol}: {}", found.join("\n"));
 }
@@ -48,7 +48,8 @@ fn rls_decides_as_the_model_does() {
     compare("RLS", OverRls::start());
 }
 
-/// Replaces every request of a recorded trace by a batch of the same verb: itself and some of the following requests.
+/// Replaces every request of a recorded trace with a batch of the same verb: the request and some of the following
+/// ones.
 fn to_batches(operations: &[RecordedOperation], rng: &mut Rng) -> Vec<(RecordedOperation, Vec<Request>)> {
     let batch = |(index, operation): (usize, &RecordedOperation)| {
         let LawOperation::Ask(verb, _) = operation.what else { return (operation.clone(), Vec::new()) };
@@ -86,7 +87,7 @@ fn decide_all<C: Connection>(
 }
 
 fn batch_equals_singles<C: Connection>(mut subject: OverNetwork<C>) {
-    // An odd variant is a plain check over both protocols, and no drain.
+    // An odd variant is a plain check over both protocols, not a drain.
     const VARIANT: usize = 7;
     let answers = |decided: Vec<(Answer, String)>| decided.into_iter().map(|(answer, _)| answer).collect::<Vec<_>>();
     for seed in 1..=number_from_env("TOLLGATE_LAW_TRACES", 40) {

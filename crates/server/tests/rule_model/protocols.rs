@@ -7,21 +7,21 @@ use tollgate_testkit::rule_model::{Request, Verb};
 
 use crate::common::{Client, encode};
 
-/// The cost by which the traces ask for everything. A take-up-to of it is the same as a drain.
+/// Cost with which the traces ask for everything. Taking up to this cost is the same as a drain.
 pub(crate) const EVERYTHING: u64 = u64::MAX >> 1;
 
-/// A connection of one protocol. Replies are JSON; booleans are 0 and 1 over the Redis protocol.
+/// A connection of one protocol. Replies are JSON; over the Redis protocol, booleans are 0 and 1.
 pub(crate) trait Connection {
     fn open(address: SocketAddr) -> Self;
-    /// Decides requests in one message: an HTTP list, or a pipeline. `variant` chooses among equivalent operations.
+    /// Decides requests in one message: an HTTP list or a pipeline. `variant` selects among equivalent operations.
     fn decide(&mut self, verb: Verb, requests: &[Request], variant: usize) -> Vec<Value>;
-    /// Calls `refund`, `cancel` or `release`, all of which return what a decision took; returns the amount.
+    /// Calls `refund`, `cancel` or `release`, which are equivalent. Returns the refunded amount.
     fn refund(&mut self, receipt: &str, variant: usize) -> u64;
     /// Settles a reservation.
     fn commit(&mut self, receipt: &str, cost: u64) -> Value;
-    /// Renews leases; returns whether all were held.
+    /// Renews leases. Returns whether all were still held.
     fn renew(&mut self, receipt: &str) -> bool;
-    /// Resets the counters of a request; returns their number.
+    /// Resets the counters of a request. Returns their number.
     fn reset(&mut self, request: &Request) -> u64;
 }
 
@@ -117,7 +117,7 @@ impl Resp {
         self.reply()
     }
 
-    /// Reads one reply of RESP3.
+    /// Reads one RESP3 reply.
     fn reply(&mut self) -> Value {
         let line = self.0.line();
         let (kind, rest) = line.split_at(1);
@@ -137,7 +137,7 @@ impl Resp {
     }
 }
 
-/// The words of a request after the name of the command.
+/// Returns the words of a request after the command name.
 fn command_words<'a>(request: &'a Request, cost: Option<&'a str>) -> Vec<&'a str> {
     let attributes = request.attributes.iter().flat_map(|(name, value)| [*name, value.as_str()]);
     ["d"].into_iter().chain(cost).chain(attributes).collect()

@@ -1,4 +1,5 @@
-//! Checks of the model over the rate-limit service, and everything that it does not have over HTTP.
+//! Checks of the model over the rate-limit service. Everything that the service lacks goes over
+//! HTTP.
 
 use tollgate::{Outcome, Retry};
 use tollgate_testkit::rule_model::lockstep::RuleSubject;
@@ -9,8 +10,8 @@ use crate::common::frame_client::{FrameClient, PATH};
 use crate::protocols::Http;
 use crate::subject::OverNetwork;
 
-/// The server, whose checks go over the rate-limit service. Its responses have the tightest limit
-/// only, so the other limits are read by a peek over HTTP after each check.
+/// The server, with checks over the rate-limit service. Its responses contain only the tightest
+/// limit, so the other limits are read with an HTTP peek after each check.
 pub(crate) struct OverRls {
     http: OverNetwork<Http>,
     calls: FrameClient,
@@ -24,8 +25,8 @@ impl OverRls {
         Self { http, calls, stream: 1 }
     }
 
-    /// Makes a call and returns its code and the statuses of its one descriptor: code, name of the
-    /// limit, remaining.
+    /// Makes a call with one descriptor. Returns the overall code and the descriptor's status:
+    /// code, limit name, remaining amount.
     fn call(&mut self, request: &Request) -> CallResult {
         self.calls.call(self.stream, PATH, &call_body(request));
         let (stream, response) = self.calls.answer();
@@ -55,8 +56,8 @@ impl RuleSubject for OverRls {
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
         let (before, _) = self.http.ask(Verb::Peek, request);
-        // A delay would pass in real time; and a charge after a check with a cost of 0 may be taken
-        // into debt.
+        // A delay would pass in real time, and a charge after a check of cost 0 may be taken into
+        // debt.
         let is_delayed = matches!(before.outcome, Outcome::Delay(_));
         if verb != Verb::Check || request.cost == Some(0) || is_delayed {
             let (answer, receipt) = self.http.ask(verb, request);
@@ -64,7 +65,8 @@ impl RuleSubject for OverRls {
         }
         let result = self.call(request);
         assert_eq!(result.is_over, !before.outcome.is_admitted(), "{result:?} after {before:?}");
-        // A refused peek does not report shadow rules, so after an admission nothing is asked for.
+        // A refused peek does not report shadow rules, so after an admission the peek has a cost of
+        // 0.
         let cost = if result.is_over { request.cost } else { Some(0) };
         let (after, _) = self.http.ask(Verb::Peek, &Request { cost, ..request.clone() });
         let has_remaining = |limit: &LimitAnswer| limit.report.remaining.min(u32::MAX.into()) == result.remaining;
@@ -101,7 +103,8 @@ impl RuleSubject for OverRls {
     }
 }
 
-/// Removes the wait of each limit, which the service does not report; that of the request stays.
+/// Removes the wait of each limit, which the service does not report. The wait of the request
+/// stays.
 fn without_retries(mut answer: Answer) -> Answer {
     answer.limits.iter_mut().for_each(|limit| limit.report.retry = Retry::Never);
     answer
@@ -118,7 +121,7 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Encodes a field with a length.
+/// Encodes a length-delimited field.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     [&[number << 3 | 2][..], &varint(bytes.len() as u64), bytes].concat()
 }
@@ -135,7 +138,7 @@ fn call_body(request: &Request) -> Vec<u8> {
     [&[0][..], &(message.len() as u32).to_be_bytes(), &message].concat()
 }
 
-/// The parts of a response that are compared.
+/// The compared parts of a response.
 #[derive(Debug, Default)]
 struct CallResult {
     is_over: bool,
@@ -167,7 +170,7 @@ enum WireField {
     Bytes(Vec<u8>),
 }
 
-/// Decodes the fields of a message; those of our responses have varints and lengths only.
+/// Decodes the fields of a message. Our responses contain only varints and length-delimited fields.
 fn decode_fields(mut message: &[u8]) -> Vec<(u64, WireField)> {
     let mut fields = Vec::new();
     while !message.is_empty() {

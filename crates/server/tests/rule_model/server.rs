@@ -1,4 +1,4 @@
-//! A server in this process on real sockets, whose limits use a clock that the test sets.
+//! A server in this process on real sockets, whose limits use a clock set by the test.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ use tollgate_testkit::rule_model::{RuleSet, memory};
 
 type ManualApp = App<MemoryStore<ManualClock>>;
 
-/// The server. Each trace gets a new `App`; connections that are opened afterwards use it.
+/// The server. Each trace gets a new `App`, which is used by connections opened afterwards.
 pub(crate) struct ModelServer {
     pub(crate) http: SocketAddr,
     pub(crate) resp: SocketAddr,
@@ -31,7 +31,7 @@ fn app_on_clock(clock: &Arc<ManualClock>) -> Arc<ManualApp> {
 }
 
 impl ModelServer {
-    /// Starts a server, which runs until the process ends.
+    /// Starts a server that runs until the process ends.
     pub(crate) fn start() -> Self {
         let clock = Arc::new(ManualClock::at(0));
         let current = Arc::new(Mutex::new(app_on_clock(&clock)));
@@ -58,7 +58,7 @@ impl ModelServer {
         server
     }
 
-    /// Forgets everything, and sets the clock.
+    /// Clears all state and sets the clock.
     pub(crate) fn begin(&mut self, at: u64) {
         (self.clock, self.at) = (Arc::new(ManualClock::at(at)), at);
         *self.current.lock().expect("no panic") = app_on_clock(&self.clock);

@@ -1,4 +1,4 @@
-//! The server as the program under test: replies of a protocol as answers that the model can be compared with.
+//! The server as the program under test: converts protocol replies to answers that are comparable with the model's.
 
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use tollgate_testkit::rule_model::{Answer, LimitAnswer, Request, RuleSet, Verb};
 use crate::protocols::Connection;
 use crate::server::ModelServer;
 
-/// The server, asked through one connection for each trace.
+/// The server, with one connection per trace.
 pub(crate) struct OverNetwork<C> {
     pub(crate) server: ModelServer,
     address: SocketAddr,
     connection: C,
-    /// The number of messages so far, by which variants of an operation take turns.
+    /// Number of messages so far, which rotates the variants of an operation.
     messages: usize,
 }
 
@@ -32,7 +32,7 @@ impl<C: Connection> OverNetwork<C> {
         self.messages
     }
 
-    /// Decides requests in one message; returns each answer with its receipt, which is empty if there is none.
+    /// Decides requests in one message. Returns each answer with its receipt, which may be empty.
     pub(crate) fn decide(&mut self, verb: Verb, requests: &[Request], variant: usize) -> Vec<(Answer, String)> {
         let replies = self.connection.decide(verb, requests, variant);
         assert_eq!(replies.len(), requests.len());
@@ -86,7 +86,7 @@ impl<C: Connection> RuleSubject for OverNetwork<C> {
         self.connection.reset(request) as usize
     }
 
-    /// Rounds waits up to milliseconds. Where no wait helps, the protocols do not say why.
+    /// Rounds waits up to milliseconds. If no wait helps, the protocols do not distinguish the reasons.
     fn as_carried(&self, exact: Answer) -> Answer {
         let outcome = match exact.outcome {
             Outcome::Allow => Outcome::Allow,
@@ -121,7 +121,7 @@ fn is_true(reply: &Value, name: &str) -> bool {
     reply[name] == json!(true) || reply[name] == json!(1)
 }
 
-/// Milliseconds, or `null` over HTTP and -1 over the Redis protocol where no wait helps.
+/// Parses milliseconds. If no wait helps, the value is `null` over HTTP and -1 over the Redis protocol.
 fn parse_retry(reply: &Value) -> Retry {
     match &reply["retry_after_ms"] {
         Value::Null => Retry::Never,
@@ -138,7 +138,7 @@ fn answer(reply: &Value, request: &Request) -> Answer {
         _ => panic!("no outcome in {reply}"),
     };
     assert_eq!(is_true(reply, "allowed"), outcome.is_admitted(), "{reply}");
-    // A drain that no limit counts reports 0; the model has no drain, and takes all of the cost.
+    // A drain that no limit counts reports 0. The model has no drain and takes the whole cost.
     let uncounted = reply.get("counted").is_some() && outcome.is_admitted();
     let taken = if uncounted { request.cost } else { reply["taken"].as_u64() };
     let limits = reply["limits"].as_array().unwrap_or_else(|| panic!("no limits in {reply}"));

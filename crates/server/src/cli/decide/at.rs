@@ -1,15 +1,15 @@
-//! The time of a request: its member `at`, which a body of `/v1/check` does not have.
+//! The time of a request: its member `at`, which the body of `/v1/check` does not accept.
 
 use serde::de::IgnoredAny;
 use tollgate_engine::rules::{TimeError, parse_time};
 
 use crate::http::problem::Problem;
 
-/// Removes `at` from an object and returns it in nanoseconds since 1970. It is replaced by spaces, so that the columns
-/// of everything else stay the same. A line that is not an object, or not JSON, is left unchanged.
+/// Removes `at` from an object and returns it in nanoseconds since 1970. Replaces it by spaces, so that column numbers
+/// in errors stay correct. A line that is not a JSON object is left unchanged.
 ///
 /// # Errors
-/// When it is not a time.
+/// When `at` is not a valid time.
 pub(super) fn take_at(line: &mut [u8]) -> Result<Option<u64>, Problem> {
     let named = line.windows(4).any(|part| part == b"\"at\"");
     if !named || serde_json::from_slice::<IgnoredAny>(line).is_err() {
@@ -21,7 +21,7 @@ pub(super) fn take_at(line: &mut [u8]) -> Result<Option<u64>, Problem> {
     at.map(Some).map_err(|detail| Problem::bad_request(detail).at("/at"))
 }
 
-/// Returns the nanoseconds since 1970, or what is wrong.
+/// Returns nanoseconds since 1970, or an error message.
 fn parse(value: &[u8]) -> Result<u64, String> {
     const AT: &str = "`at` is a whole number of milliseconds since 1970, or a time like \"2030-01-31T18:00:00Z\", \
                       \"2030-01-31T18:00:00+01:00\" or \"2030-01-31T18:00[Europe/Paris]\"";
@@ -36,7 +36,7 @@ fn parse(value: &[u8]) -> Result<u64, String> {
     })
 }
 
-/// The position of a member: of its value, and of the whole member with one comma.
+/// The byte ranges of a member: its value, and the whole member with one comma.
 struct JsonMember {
     value: std::ops::Range<usize>,
     all: std::ops::Range<usize>,
@@ -82,7 +82,7 @@ fn skip_spaces(json: &[u8], from: usize) -> usize {
     from + json.get(from..).unwrap_or_default().iter().take_while(|byte| byte.is_ascii_whitespace()).count()
 }
 
-/// Returns the end of the value that begins here.
+/// Returns the end of the value that begins at `from`.
 fn value_end(json: &[u8], from: usize) -> Option<usize> {
     let (mut depth, mut at) = (0_usize, from);
     loop {
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn at_is_removed_wherever_it_is() {
+    fn at_is_removed_in_any_position() {
         check(r#"{"at":5,"a":1}"#, r#"{"a":1}"#, Some(5_000_000));
         check(r#"{"a":{"at":7},"at": "1970-01-01T00:00:01Z" }"#, r#"{"a":{"at":7}}"#, Some(1_000_000_000));
         check(r#"{"a":["at",{"b":"}\""}],"at":6,"c":2}"#, r#"{"a":["at",{"b":"}\""}],"c":2}"#, Some(6_000_000));

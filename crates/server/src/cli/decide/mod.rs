@@ -1,4 +1,4 @@
-//! `tollgate decide`: decides requests from lines of JSON, at the times they specify.
+//! `tollgate decide`: decides requests from JSON lines, at the times given in them.
 
 mod at;
 
@@ -25,7 +25,8 @@ use at::take_at;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct DecideArgs {
-    /// A rule file, one of the reference Envoy service, or a folder of them; without it, requests have inline limits
+    /// A rule file (ours, or of the reference Envoy service), or a folder of them; without it, requests have inline
+    /// limits
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
 
@@ -33,7 +34,7 @@ pub(super) struct DecideArgs {
     #[arg(value_name = "FILE")]
     requests: Option<PathBuf>,
 
-    /// How many keys are kept, such as 500k or 10M
+    /// The maximum number of keys, such as 500k or 10M
     #[arg(long, value_name = "KEYS", default_value = "1M")]
     capacity: String,
 }
@@ -46,10 +47,10 @@ Examples:
 
 Each line is the body of a POST to /v1/check, and is answered by a line with the body of the response. If the first line \
 has `at`, milliseconds since 1970 or a time like 2030-01-31T18:00:00Z, 2030-01-31T18:00:00+01:00 or \
-2030-01-31T18:00[Europe/Paris], the lines set the time: `at` never decreases, and a line without it happens at the time of \
-the line before. Otherwise requests happen when they are read.
+2030-01-31T18:00[Europe/Paris], the lines set the time: `at` must never decrease, and a line without it has the time of \
+the previous line. Otherwise each request is decided at the time it is read.
 
-An invalid line is answered in its place with the problem and its number, and the status is 1.";
+For an invalid line, the output has the problem and the line number in its place, and the status is 1.";
 
 /// Answers every line; fails if one is invalid.
 ///
@@ -99,7 +100,7 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
             }
         }
         out.write_all(b"\n")?;
-        // An interactive caller sees each answer immediately; a file is answered in larger pieces.
+        // An interactive caller gets each answer immediately; answers to a file are buffered.
         if input.buffer().is_empty() {
             out.flush()?;
         }
@@ -120,7 +121,8 @@ fn with_at(problem: Problem) -> Problem {
     }
 }
 
-/// Reads a line and returns whether it is short enough; `None` at the end of the input. The rest of a longer line is discarded.
+/// Reads a line and returns whether it is short enough; `None` at the end of the input. The rest of a longer line is
+/// discarded.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Option<bool>> {
     line.clear();
     let mut whole = true;
@@ -137,13 +139,13 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Op
         }
         input.consume(taken + usize::from(end.is_some()));
         if end.is_some() {
-            // An empty line is counted too.
+            // An empty line has a number too.
             return Ok(Some(whole));
         }
     }
 }
 
-/// The times of requests: as specified in them, or when they are read, depending on the first request.
+/// Sets the clock for each request: to its `at` if the first request has one, otherwise to the time of reading.
 struct DecideTimes {
     clock: Arc<ManualClock>,
     real: PreciseClock,

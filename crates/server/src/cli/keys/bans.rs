@@ -1,4 +1,4 @@
-//! The bans of a request, by rule: a decision reports only that there is a ban, and the longest wait.
+//! The bans of a request, by rule. A decision reports only whether there is a ban, and the longest wait.
 
 use std::io::{self, Write};
 
@@ -39,7 +39,7 @@ impl Bans {
         Self { each: each.collect(), rule, retry_after_ms: explained["retry_after_ms"].as_u64() }
     }
 
-    /// Returns whether the ban of a rule lasts longer than its limit.
+    /// Returns whether the rule of `limit` has a ban that lasts at least as long as the wait for the limit.
     pub(super) fn lasts_longer_than(&self, limit: &LimitLine) -> bool {
         let outlasts = |ban: &Ban| limit.retry_after_ms.is_some_and(|wait| wait <= ban.left_ms);
         self.each.iter().any(|ban| limit.rule.as_deref() == Some(&ban.rule) && outlasts(ban))
@@ -74,13 +74,13 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Prints for a decision that was made at another moment.
+    /// Returns the text for a decision that was made at another moment than the explanation.
     fn ban_text(explained: &Value) -> String {
         let decision = json!({"allowed": false, "rule": "login", "standing": "exact", "retry_after_ms": 3_600_009,
             "banned": true, "limits": []});
         let decision: Decision = serde_json::from_value(decision).expect("a decision");
         let mut out = Vec::new();
-        Bans::read(explained).print(&decision, &mut out).expect("memory takes everything");
+        Bans::read(explained).print(&decision, &mut out).expect("written to memory");
         String::from_utf8(out).expect("text")
     }
 
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn ban_is_printed_with_its_rule_and_length_and_a_longer_wait_besides() {
+    fn ban_is_printed_with_its_rule_and_length_and_any_longer_wait() {
         let banned = "it is banned by login, for 3s more; `tollgate keys reset` lifts that\n";
         assert_eq!(ban_text(&explanation("login", Some(3_000))), banned);
         for (wait, besides) in [

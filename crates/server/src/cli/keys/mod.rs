@@ -27,11 +27,11 @@ pub(super) struct KeysArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum KeysCommand {
-    /// Show what a request has left, and take nothing; the status is 1 if it would be refused.
+    /// Show the remaining tokens of a request without taking any; the status is 1 if it would be refused.
     Peek(KeyArgs),
     /// Reset the counters of a request, and lift bans.
     Reset(KeyArgs),
-    /// Refund what a decision took.
+    /// Refund the tokens that a decision took.
     Refund(RefundArgs),
     /// Show the heaviest keys, by rule.
     Top(TopArgs),
@@ -109,13 +109,13 @@ pub(super) fn run(args: &KeysArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints which attributes rules need that were not given.
+/// Prints hints about attributes that rules need and the request lacks.
 fn print_hints(remote: &Remote, request: &RequestArgs, none_matched: bool) -> std::io::Result<()> {
     let mut err = std::io::stderr().lock();
     hints::attribute_hints(remote, request, none_matched).iter().try_for_each(|hint| writeln!(err, "{hint}"))
 }
 
-/// The shown members of a decision.
+/// The members of a decision that are printed.
 #[derive(Deserialize)]
 struct Decision {
     allowed: bool,
@@ -166,7 +166,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     let none_matched = table.is_empty() && decision.allowed;
     match (table.is_empty(), decision.allowed) {
         (true, true) => writeln!(out, "no limit applies to it")?,
-        // The request was refused without being counted, or is banned for longer than any limit refuses it.
+        // The request was refused without being counted, or the bans outlast all limits.
         (true, false) => {}
         (false, _) => table.write(&mut out)?,
     }

@@ -1,4 +1,4 @@
-//! Errors of a server, with what to do next.
+//! Errors from a server, with the next step for the user.
 
 use std::error::Error;
 use std::fmt;
@@ -63,7 +63,7 @@ pub(super) fn describe_refusal(client: &Client, token: Option<&str>, answer: &Se
     if let Some(pointer) = problem.pointer.as_ref().filter(|pointer| !pointer.is_empty()) {
         let _ = write!(message, " (at {})", replace_control_characters(pointer));
     }
-    // The detail describes one mistake completely; of several, only the first.
+    // The detail describes a single mistake completely, but only the first of several.
     if problem.mistakes.len() > 1 {
         message = format!("{} mistakes:", problem.mistakes.len());
     }
@@ -79,7 +79,7 @@ pub(super) fn describe_refusal(client: &Client, token: Option<&str>, answer: &Se
     Refusal { status, message }
 }
 
-/// Describes the change by another author.
+/// Describes a conflicting change by another author.
 fn last_change(problem: &ProblemDetails) -> String {
     let ProblemDetails { author, at_ms, current, diff, .. } = problem;
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The client side of commands that call a server: requests, answers, and errors that say what to do.
+//! The client side of commands that call a server: requests, answers and errors.
 
 mod error;
 pub(super) mod output;
@@ -23,14 +23,14 @@ use error::{describe_refusal, describe_unreachable};
 use output::OutputArgs;
 pub(super) use progress::Progress;
 
-/// How long to wait for one answer; applying a hundred thousand rules takes seconds.
+/// Timeout of a request; applying a hundred thousand rules takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(300);
-/// The maximum size of an answer.
+/// Maximum size of an answer in bytes.
 const MAX_ANSWER: usize = 256 << 20;
-/// The page size of lists, which is the maximum that a server returns.
+/// Page size of lists: the maximum that a server returns.
 const PAGE: usize = 1_000;
 
-/// Which server, and the token for it.
+/// The server and the token for it.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Server")]
 pub(super) struct ServerArgs {
@@ -66,7 +66,7 @@ pub(super) struct CommentArgs {
     pub(super) comment: Option<String>,
 }
 
-/// A request to decide about.
+/// A request to decide, peek at or explain.
 #[derive(Clone, Debug, Args)]
 pub(super) struct RequestArgs {
     /// The domain of the rules
@@ -77,7 +77,7 @@ pub(super) struct RequestArgs {
     #[arg(value_name = "NAME=VALUE")]
     pub(super) attributes: Vec<String>,
 
-    /// The cost of the request; by default each rule specifies it
+    /// The cost of the request; by default the cost in each rule
     #[arg(long, value_name = "COST")]
     pub(super) cost: Option<u64>,
 }
@@ -165,7 +165,7 @@ impl Remote {
     /// # Errors
     /// When a segment of the path cannot be part of a URL.
     pub(super) fn request(&self, method: Method, path: &[&str]) -> anyhow::Result<RequestBuilder> {
-        // `.` and `..` are resolved in URLs, however they are encoded.
+        // `.` and `..` are resolved in URLs even if they are percent-encoded.
         if let Some(segment) = path.iter().find(|part| matches!(**part, "." | ".." | "")) {
             bail!("`{segment}` cannot be part of a URL; `tollgate rules apply` accepts rules with any id");
         }
@@ -207,7 +207,7 @@ impl Remote {
         self.send(with_json(self.request(Method::POST, path)?, body), "waiting for an answer")
     }
 
-    /// Gets a list page by page, to its end or to `most` items.
+    /// Gets a list page by page, up to `most` items if given.
     pub(super) fn list(
         &self,
         path: &[&str],
@@ -227,7 +227,7 @@ impl Remote {
                 count => format!("reading {what}, {count} so far"),
             };
             let page: ListAnswer = self.send(request, &doing)?.parse()?;
-            // An empty page with a next one would loop forever.
+            // An empty page with a `next` would loop forever.
             let ended = page.next.is_none() || page.items.is_empty();
             listed.items.extend(page.items);
             listed.next = page.next;
@@ -238,7 +238,7 @@ impl Remote {
     }
 }
 
-/// A list as the server sent it, or several pages of it.
+/// A list from the server: one page, or several pages joined.
 #[derive(Deserialize)]
 pub(super) struct ListAnswer {
     pub(super) items: Vec<Value>,

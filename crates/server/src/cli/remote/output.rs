@@ -59,7 +59,7 @@ impl TextTable {
     }
 }
 
-/// Replaces control characters and changes of the writing direction in a string from outside.
+/// Replaces control characters and bidirectional overrides in untrusted text.
 pub(in crate::cli) fn replace_control_characters(text: &str) -> String {
     let unsafe_char = |char: char| {
         char.is_control() || matches!(char, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -87,7 +87,7 @@ pub(in crate::cli) fn format_span(ms: u64) -> String {
 /// Prints a JSON document.
 pub(in crate::cli) fn print_json(document: &impl Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    // Returns the error as an I/O error, if it is one.
+    // Converts the error back to an I/O error, so that a closed pipe is recognised.
     serde_json::to_writer_pretty(&mut out, document).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
 }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_those_of_explanations() {
+    fn durations_are_formatted_as_in_explanations() {
         for (ms, expected) in [(0, "0s"), (999, "999ms"), (1_550, "1.55s"), (90_000, "1m 30s"), (864_000_001, "10d 1h")]
         {
             assert_eq!(format_span(ms), expected);

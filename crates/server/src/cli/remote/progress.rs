@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-/// After how long the line appears, and how often it is updated.
+/// Delay before the line appears, and interval between updates.
 const UPDATE_EVERY: Duration = Duration::from_secs(1);
 
 /// A progress line.

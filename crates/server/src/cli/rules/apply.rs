@@ -22,11 +22,11 @@ pub(super) struct ApplyArgs {
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 
-    /// Only show what would change; the status is 0 if nothing would, 1 if something would, 2 if the plan failed
+    /// Only show the changes; the status is 0 if there are none, 1 if there are some, 2 if the plan failed
     #[arg(long)]
     plan: bool,
 
-    /// Delete rules that the files do not contain, in the domains that they contain
+    /// Delete rules that are missing from the files, in the domains of the files
     #[arg(long)]
     prune: bool,
 
@@ -44,19 +44,19 @@ pub(super) struct ApplyArgs {
 pub(super) const EXAMPLES: &str = "\
 Examples:
   tollgate rules apply rules.yaml
-  tollgate rules apply --plan rules/                        what would change, for a review
+  tollgate rules apply --plan rules/                        the changes, for a review
   tollgate rules apply --yes --prune -m \"$COMMIT\" rules/     from continuous integration
   tollgate rules export | tollgate rules apply --plan -     nothing would change
 
-The files are checked first, as `tollgate check` does. Then the plan is shown, and applied if nothing has changed in \
-between; on a terminal, after a confirmation. All files are applied together, all of them or none.";
+The files are checked first, as by `tollgate check`. Then the plan is shown and, on a terminal, confirmed. It is applied only if \
+the rules on the server have not changed since. All files are applied together, all of them or none.";
 
 /// If more rules than this are created or deleted, their text is not shown.
 const MAX_SHOWN: usize = 20;
-/// How often to retry when another author changed something that does not affect the plan.
+/// Maximum number of attempts while other authors make changes that do not affect the plan.
 const TRIES: usize = 20;
 
-/// Applies, or only plans. The status of a failed plan differs from that of a plan with changes, as with `diff`.
+/// Applies, or only plans. A failed plan has another status than a plan with changes, as with `diff`.
 pub(super) fn run(remote: &Remote, args: &ApplyArgs) -> ExitCode {
     match try_apply(remote, args) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
@@ -106,13 +106,13 @@ fn try_apply(remote: &Remote, args: &ApplyArgs) -> anyhow::Result<Outcome> {
                 return Ok(Outcome::Done);
             }
             Err(error) if is_conflict(&error) => {
-                // Another author changed something. The other change does not matter if the plan is still the same.
+                // Another author changed something. Try again if the plan is still the same.
                 let again = proposal.plan()?;
                 if again.changes != plan.changes {
                     show_plan(&again, args)?;
                     return Err(error.context(
-                        "nothing was applied: the rules were changed after the plan was shown, and this is the plan now; run \
-                         it again if it is right",
+                        "nothing was applied: the rules were changed after the plan was shown; the new plan is printed, \
+                         run the command again to apply it",
                     ));
                 }
                 plan = again;
@@ -127,7 +127,7 @@ fn is_conflict(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.status == StatusCode::PRECONDITION_FAILED)
 }
 
-/// Checks the files as `tollgate check` does; returns what to send if there are no mistakes.
+/// Checks the files as `tollgate check` does. Returns the text to send; `None` if there are mistakes.
 fn check_files(files: &[File]) -> anyhow::Result<Option<Vec<u8>>> {
     let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
     let taken = match entry::split(&sources) {
@@ -138,7 +138,7 @@ fn check_files(files: &[File]) -> anyhow::Result<Option<Vec<u8>>> {
         }
     };
     if let [only] = files {
-        // The line numbers of warnings are then those of the file.
+        // Sent unchanged, so that line numbers in warnings match the file.
         return Ok(Some(only.text.clone()));
     }
     taken.rules.left_out().map_or(Ok(()), print_mistakes)?;
@@ -195,7 +195,7 @@ fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
     }
 }
 
-/// Returns a warning with the name of its file. Removes positions, which refer to several combined files.
+/// Returns a warning with the name of its file. With several files, removes the position in the combined text.
 fn of_file(warning: &str, args: &ApplyArgs) -> String {
     let positioned = |text: &str| {
         let (name, rest) = text.split_once(':')?;

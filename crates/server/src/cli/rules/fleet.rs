@@ -1,4 +1,4 @@
-//! The kill switch of the fleet.
+//! `tollgate rules enforcement`: the fleet-wide kill switch.
 
 use std::io::Write;
 
@@ -12,7 +12,7 @@ use crate::control::model::{FleetMode, FleetSwitch};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct EnforcementArgs {
-    /// What all nodes do with refusals; shows what they do now by default
+    /// The new mode of all nodes; without it, the current mode is shown
     #[arg(value_name = "MODE")]
     mode: Option<ModeArg>,
 
@@ -27,11 +27,11 @@ pub(super) struct EnforcementArgs {
 enum ModeArg {
     /// Refuse requests above their limits
     Enforce,
-    /// Let every request pass, and report which would have been refused
+    /// Let every request pass, and report those that would have been refused
     Observe,
 }
 
-/// Shows or sets the kill switch of the fleet.
+/// Shows or sets the fleet-wide kill switch.
 pub(super) fn run(remote: &Remote, args: &EnforcementArgs) -> anyhow::Result<()> {
     let path = ["v1", "fleet", "enforcement"];
     let answer = match args.mode {

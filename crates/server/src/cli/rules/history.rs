@@ -31,11 +31,11 @@ pub(super) struct DiffArgs {
     #[command(flatten)]
     rule: RuleArgs,
 
-    /// The older version; the previous one by default
+    /// The older version; by default the previous version
     #[arg(value_name = "FROM")]
     from: Option<i64>,
 
-    /// The newer version; the current one by default
+    /// The newer version; by default the current version
     #[arg(value_name = "TO")]
     to: Option<i64>,
 }
@@ -45,9 +45,9 @@ pub(super) struct RollbackArgs {
     #[command(flatten)]
     rule: RuleArgs,
 
-    /// The version; by default the last one with another text
+    /// The version to restore; by default the last version with a different text
     ///
-    /// Called again, it goes back one version further; to undo a rollback, name the version.
+    /// Each further rollback goes back one more version; to undo a rollback, name the version.
     #[arg(value_name = "VERSION")]
     version: Option<i64>,
 
@@ -81,7 +81,7 @@ fn print_history(remote: &Remote, rule: &RuleArgs, versions: Vec<Version>) -> an
     Ok(())
 }
 
-/// Prints the changes between two versions.
+/// Prints the diff of two versions.
 pub(super) fn print_diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<()> {
     let ends = [("from", args.from), ("to", args.to)];
     let query: Vec<(&str, i64)> = ends.iter().filter_map(|(name, end)| Some((*name, (*end)?))).collect();
@@ -95,10 +95,10 @@ pub(super) fn print_diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Makes an earlier version the current one.
+/// Restores an earlier version as a new version.
 pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<()> {
-    // With a version, only the newest one is needed, to see whether the rollback changed anything.
-    let most = if args.version.is_some() { 1 } else { MOST_VERSIONS };
+    // If a version is given, only the newest version is read, to see whether the rollback changed anything.
+    let most = if args.version.is_some() { 1 } else { MAX_VERSIONS };
     let listed = remote.list(&args.rule.path(&["versions"]), &[], Some(most), "the history")?;
     let is_cut = listed.is_cut();
     let versions: Vec<Version> = listed.parse()?;
@@ -106,15 +106,15 @@ pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<(
     let version = match args.version {
         Some(version) => version,
         None => {
-            // The choice depends on the newest version, so that must still be the current one. A deleted rule has no
-            // current version.
+            // The choice is only valid while the newest version stays the current one. A deleted rule has no current
+            // version.
             if let Some(newest) = versions.first().filter(|newest| newest.rule.is_some()) {
                 change.if_version.get_or_insert(newest.version);
             }
             // Earlier rollbacks may be among the versions that were not read.
             ensure!(
                 !is_cut,
-                "the rule has more than {MOST_VERSIONS} versions; name one of those that `rules history` lists"
+                "the rule has more than {MAX_VERSIONS} versions; name one of those that `rules history` lists"
             );
             rollback_target(&versions)
                 .context("there is no earlier version to go back to; `rules history` lists them")?
@@ -139,8 +139,8 @@ pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<(
     })
 }
 
-/// How many versions are considered, newest first.
-const MOST_VERSIONS: usize = 1_000;
+/// Maximum number of versions to read, newest first.
+const MAX_VERSIONS: usize = 1_000;
 
 /// Returns the version to roll back to: the last one that differs from the current rule and was not rolled back itself.
 /// Repeated rollbacks therefore go further back instead of alternating between two versions. `versions` are in order,
@@ -152,13 +152,13 @@ fn rollback_target(versions: &[Version]) -> Option<i64> {
         let equals = |other: &&Version| other.rule == version.rule;
         match version.action {
             Action::Rollback => {
-                // An explicit target may have been rolled back before. Then it is new, and nothing is popped.
+                // An explicit target may have been rolled back before. It then counts as new, and nothing is popped.
                 let below = stack.len().saturating_sub(1);
                 if let Some(index) = stack[..below].iter().rposition(equals) {
                     stack.truncate(index);
                 }
             }
-            // The text is the same; being enabled is part of what a rollback restores.
+            // The text is the same, so this version replaces the one below; a rollback restores its enabled flag too.
             Action::Enable | Action::Disable if stack.last().is_some_and(equals) => drop(stack.pop()),
             Action::Create | Action::Update | Action::Delete | Action::Enable | Action::Disable => {}
         }
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Builds a history from changes, oldest first: the text of the rule, or `<` for that of the rollback target.
+    /// Builds a history from changes, oldest first: the text of the rule, or `<` for the text of the rollback target.
     fn check(steps: &[(Action, Option<&str>)], expected: Option<i64>) {
         let mut versions: Vec<Version> = Vec::new();
         for (number, (action, text)) in steps.iter().enumerate() {
@@ -213,11 +213,11 @@ mod tests {
         check(&[a, b, (Delete, None)], Some(2));
         check(&[a, b, (Delete, None), back], Some(1));
         check(&[a, (Disable, Some("a")), (Delete, None)], Some(2));
-        // A version that was rolled back is not a target, whatever came after.
+        // A version that was rolled back is never a target again.
         check(&[a, b, back, c], Some(3));
         check(&[a, b, back, c, back], None);
         check(&[a, b, c, back, back, (Update, Some("d")), back], None);
-        // An explicit version, also one that was rolled back.
+        // An explicit version may have been rolled back.
         check(&[a, b, back, (Rollback, Some("b"))], Some(3));
         check(&[a, b, back, (Rollback, Some("b")), back], None);
         check(&[a, b, c, (Rollback, Some("a"))], None);

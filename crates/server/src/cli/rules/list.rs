@@ -14,7 +14,7 @@ use crate::control::model::{Action, DomainSummary, StoredRule, Version};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ListArgs {
-    /// The domain; all of them by default
+    /// The domain; by default all
     #[arg(value_name = "DOMAIN")]
     domain: Option<String>,
 
@@ -43,7 +43,7 @@ pub(super) struct GetArgs {
     #[command(flatten)]
     rule: RuleArgs,
 
-    /// An earlier version; the current one by default
+    /// An earlier version; by default the current version
     #[arg(long, value_name = "VERSION")]
     version: Option<i64>,
 
@@ -73,7 +73,7 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
         )
     });
     if args.output.json {
-        // The list of one domain is printed as the server sent it; those of several are joined.
+        // The list of one domain is printed as the server sent it; lists of several domains are joined.
         let document = match &args.domain {
             Some(_) => lists.next().transpose()?.map_or(json!({"items": []}), |listed| listed.to_json()),
             None => {
@@ -101,10 +101,10 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
     table.print("no rules")
 }
 
-/// The length to which conditions are cut in the table.
+/// Maximum length of the conditions in the table, in characters.
 const MAX_WHEN: usize = 40;
 
-/// Summarises which requests a rule matches, in the notation of `when`: `method: [GET, POST], path: /v1/**`.
+/// Summarises the conditions of a rule in the notation of `when`: `method: [GET, POST], path: /v1/**`.
 fn summarise_conditions(rule: &Value) -> String {
     let pairs = rule.get("when").and_then(Value::as_object).into_iter().flatten();
     let mut parts: Vec<String> = pairs.map(|(name, test)| format!("{name}: {}", in_flow(test))).collect();
@@ -118,7 +118,7 @@ fn summarise_conditions(rule: &Value) -> String {
     }
 }
 
-/// Summarises what a rule counts by.
+/// Returns the `per` of a rule in one line.
 fn counted_by(rule: &Value) -> String {
     match rule.get("per") {
         Some(Value::Array(per)) => per.iter().map(format_value).collect::<Vec<_>>().join(", "),
@@ -139,7 +139,7 @@ fn in_flow(value: &Value) -> String {
     }
 }
 
-/// Summarises what a rule does.
+/// Summarises the limits of a rule, or `unlimited`, `deny` or `allow`.
 fn summarise_effect(rule: &Value) -> String {
     let is = |key: &str| rule.get(key).is_some_and(|value| format_value(value) == "true");
     if let Some(word) = ["unlimited", "deny", "allow"].into_iter().find(|word| is(word)) {
@@ -159,7 +159,7 @@ pub(super) fn get(remote: &Remote, args: &GetArgs) -> anyhow::Result<()> {
     let Some(number) = args.version else {
         return remote.get(&args.rule.path(&[]))?.print(args.output, |stored: StoredRule| {
             let overrides = describe_count(&stored);
-            // A rule is its newest version, except for the action.
+            // The current rule is its newest version. The action is unknown, and not printed.
             let StoredRule { version, enabled, rule, author, at_ms, comment, .. } = stored;
             let action = Action::Update;
             let version = Version { version, action, enabled, rule: Some(rule), author, at_ms, comment };
@@ -195,7 +195,7 @@ fn print_version(domain: &str, version: &Version, overrides: Option<String>) -> 
 /// Returns a formatted file with one rule.
 fn as_file(domain: &str, rule: &Value) -> String {
     let file = json!({"domain": domain, "rules": [rule]}).to_string();
-    // JSON is a rule file too.
+    // A JSON document is a valid rule file.
     format(&Source { name: "", text: file.as_bytes() }).unwrap_or(file + "\n")
 }
 

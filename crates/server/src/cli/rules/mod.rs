@@ -40,26 +40,26 @@ enum RulesCommand {
     Apply(apply::ApplyArgs),
     /// Delete a rule; its history remains.
     Delete(DeleteArgs),
-    /// Show the changes between two versions of a rule.
+    /// Show the difference between two versions of a rule.
     Diff(history::DiffArgs),
     /// List the versions of a rule, newest first.
     History(history::HistoryArgs),
-    /// Make an earlier version of a rule the current one.
+    /// Restore an earlier version of a rule, as a new version.
     Rollback(history::RollbackArgs),
-    /// Export rules as a file for `apply`; comments list what it does not contain.
+    /// Export rules as a file for `apply`; comments list overrides and disabled rules, which it does not contain.
     Export(ExportArgs),
     /// Enable a rule.
     Enable(SwitchArgs),
-    /// Disable a rule, and keep it.
+    /// Disable a rule without deleting it.
     Disable(SwitchArgs),
     /// Other limits for one customer.
     #[command(after_help = overrides::EXAMPLES)]
     Overrides(overrides::OverridesArgs),
-    /// List the nodes that follow the server, and what they run; the status is 1 if one refuses its rules.
+    /// List the nodes that follow the server, with their revisions; the status is 1 if one refuses its rules.
     Nodes(OutputArgs),
-    /// Show the source of the server's rules and what it runs; the status is 1 if it refused newer rules.
+    /// Show the source and the revision of the server's rules; the status is 1 if it refused newer rules.
     Status(OutputArgs),
-    /// Check rule files on the server, and change nothing.
+    /// Check rule files on the server without changing anything.
     Validate(validate::ValidateArgs),
     /// Show or set the kill switch of all nodes that follow the server, and of the server itself.
     Enforcement(fleet::EnforcementArgs),
@@ -100,7 +100,7 @@ struct SwitchArgs {
 
 #[derive(Clone, Debug, Args)]
 struct ExportArgs {
-    /// The domains; all of them by default
+    /// The domains; by default all
     #[arg(value_name = "DOMAIN")]
     domains: Vec<String>,
 }
@@ -148,7 +148,7 @@ impl RuleArgs {
         [&["v1", "domains", &self.domain, "rules", &self.id], below].concat()
     }
 
-    /// Reads the rule, if the caller may and it exists.
+    /// Returns the rule if it exists and the caller may read it.
     fn read(&self, remote: &Remote) -> Option<StoredRule> {
         remote.get(&self.path(&[])).ok()?.parse().ok()
     }

@@ -1,4 +1,4 @@
-//! What nodes and the server itself run.
+//! The rules that nodes and the server itself run.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -42,7 +42,7 @@ fn describe(refused: &RefusedRevision) -> String {
     format!("revision {}: {}", refused.revision, why.join("; "))
 }
 
-/// Prints what the server itself runs, and its domains; fails if it refused newer rules.
+/// Prints the status of the server's own rules, and its domains; fails if it refused newer rules.
 pub(super) fn print_status(remote: &Remote, output: OutputArgs) -> anyhow::Result<ExitCode> {
     let answer = remote.get(&["v1", "rules-status"])?;
     let status: RulesStatus = answer.parse()?;
@@ -68,7 +68,7 @@ pub(super) fn print_status(remote: &Remote, output: OutputArgs) -> anyhow::Resul
         }
         // Only a server with a database knows its domains.
         let listed = remote.get(&["v1", "domains"]).and_then(|answer| answer.parse::<ListAnswer>());
-        let mut table = TextTable::new(&["DOMAIN", "RULES", "OVERRIDES BESIDE THEM", "CHANGED IN REVISION"]);
+        let mut table = TextTable::new(&["DOMAIN", "RULES", "STORED OVERRIDES", "CHANGED IN REVISION"]);
         for domain in listed.and_then(ListAnswer::parse::<DomainSummary>).unwrap_or_default() {
             let numbers = [domain.rules, domain.overrides, domain.revision].map(|number| number.to_string());
             let [rules, overrides, revision] = numbers;

@@ -36,7 +36,7 @@ struct ListOverridesArgs {
     #[arg(value_name = "DOMAIN")]
     domain: String,
 
-    /// The rule; all of them by default
+    /// The rule; by default all
     #[arg(value_name = "RULE")]
     id: Option<String>,
 
@@ -64,7 +64,7 @@ struct SetArgs {
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
 
-    /// The attribute, if it is not the first that the rule counts by; required where the rule counts by `a or b`
+    /// The attribute of the value, if it is not the first in the rule's `per`; required if `per` begins with `a or b`
     #[arg(long, value_name = "NAME")]
     attribute: Option<String>,
 
@@ -75,7 +75,7 @@ struct SetArgs {
     output: OutputArgs,
 }
 
-/// What applies instead of the limits of the rule.
+/// The replacement for the limits of the rule.
 #[derive(Clone, Debug, Args)]
 #[group(required = true, multiple = true)]
 struct EffectArgs {
@@ -87,7 +87,7 @@ struct EffectArgs {
     #[arg(long, value_name = "COUNT")]
     burst: Option<u64>,
 
-    /// Algorithm; that of the rule by default
+    /// Algorithm; by default the algorithm of the rule
     #[arg(long, value_name = "NAME")]
     algorithm: Option<String>,
 
@@ -124,7 +124,7 @@ Examples:
   tollgate rules overrides list api                  of all rules; with a rule, of that one
   tollgate rules overrides delete api per-client acme
 
-What a customer has spent stays spent: an override changes the limits, not the counter.";
+An override changes the limits, not the counter: tokens that a customer has spent stay spent.";
 
 /// Runs the command.
 pub(super) fn run(remote: &Remote, args: &OverridesArgs) -> anyhow::Result<()> {
@@ -152,18 +152,18 @@ fn print_list(overrides: Vec<StoredOverride>) -> anyhow::Result<()> {
     for item in overrides {
         let (instead, until) = (summarise_effect(&item.effect), item.until.unwrap_or_default());
         let (changed, version) = (format_time(item.at_ms), item.version.to_string());
-        // An override of a deleted rule has no effect, but is listed, with the rule marked as deleted.
+        // An override of a deleted rule has no effect; it is listed with the rule marked as deleted.
         let rule = if item.rule_deleted { format!("{} (deleted)", item.rule) } else { item.rule };
         table.add_row([rule, item.attribute, item.value, instead, until, changed, item.author, version]);
     }
     table.print("no overrides")
 }
 
-/// Describes how many overrides are stored beside a rule, if any, and how to list them.
+/// Describes the number of overrides stored separately from a rule, and how to list them; `None` if there are none.
 pub(super) fn describe_count(rule: &StoredRule) -> Option<String> {
     let overrides = usize::try_from(rule.overrides).ok().filter(|count| *count > 0)?;
     let StoredRule { domain, id, .. } = rule;
-    Some(format!("{} beside it: `tollgate rules overrides list {domain} {id}`", count(overrides, "override")))
+    Some(format!("{} stored separately: `tollgate rules overrides list {domain} {id}`", count(overrides, "override")))
 }
 
 /// Summarises an effect in one line.

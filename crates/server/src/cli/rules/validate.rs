@@ -25,7 +25,7 @@ pub(super) struct ValidateArgs {
     output: OutputArgs,
 }
 
-/// Prints the mistakes in files, each alone and then all together; fails if there are any.
+/// Checks each file alone and then all files together; prints the mistakes, and fails if there are any.
 pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCode> {
     let files = files::read(&args.paths)?;
     let mut answers: Vec<Value> = Vec::new();
@@ -44,7 +44,7 @@ pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCo
         }
     }
     if args.output.json {
-        // One file: the answer of the server; several: a list with their names.
+        // For one file, the server's answer; for several, a list of answers with the file names.
         match (files.len(), answers.pop()) {
             (1, Some(mut only)) => {
                 only.as_object_mut().map(|members| members.remove("file"));

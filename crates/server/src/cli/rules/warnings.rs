@@ -1,4 +1,4 @@
-//! Warnings about a single override, which is in no file that `tollgate check` could check.
+//! Warnings about a stored override, which `tollgate check` cannot see because it is not in a file.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use tollgate_engine::{Engine, MemoryStore};
 
 use crate::control::model::{StoredOverride, StoredRule};
 
-/// Returns warnings about an override of a rule; none if the rule cannot be parsed.
+/// Returns warnings about an override of a rule; `None` if the rule cannot be parsed.
 pub(super) fn override_warnings(domain: &str, stored: &StoredOverride, rule: &StoredRule) -> Option<Vec<String>> {
     let mut found = Vec::new();
     let whole = read(domain, &rule.rule.to_string())?;
@@ -16,12 +16,12 @@ pub(super) fn override_warnings(domain: &str, stored: &StoredOverride, rule: &St
     found.extend(unknown_attribute(known, stored));
     found.extend(compared_as_text(stored));
     let mut alone = rule.rule.clone();
-    // Warnings about other overrides are not of interest here.
+    // Excludes warnings about other overrides.
     alone.as_object_mut()?.remove("overrides");
     let effect = stored.effect.to_string();
     let StoredOverride { attribute, until, .. } = stored;
-    // The engine warns about values that look like patterns, which applies only to files; the values of stored
-    // overrides cause no warning.
+    // The engine would warn about a value that looks like a pattern in a file. Stored values are literal, so a
+    // placeholder avoids that warning.
     let value = if attribute == "client_ip" { "192.0.2.1" } else { "/value" };
     let one = EntryOverride { attribute, value, effect: &effect, until: until.as_deref() };
     let rules = read(domain, &entry::with_overrides(&alone.to_string(), &[one]).ok()?)?;
@@ -41,8 +41,8 @@ fn read(domain: &str, rule: &str) -> Option<Rules> {
     Rules::read(&[Source { name: "override", text: text.as_bytes() }]).ok()
 }
 
-/// Warns about an attribute that the rule does not name: correct if customers are identified by something else, such as
-/// a plan, but often a typing error.
+/// Warns about an attribute that the rule does not name. It is correct if customers are identified by something else,
+/// such as a plan, but often it is a typo.
 fn unknown_attribute(rule: &Rule, stored: &StoredOverride) -> Option<String> {
     let counted = rule.per().iter().flat_map(|counted| &counted.origins).map(|origin| match origin {
         Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,
@@ -70,7 +70,7 @@ fn compared_as_text(stored: &StoredOverride) -> Option<String> {
     let (what, written) = if value.contains('*') {
         ("a pattern", "'…*'")
     } else if is_network && !attribute.starts_with("masked_") {
-        // Envoy sends networks as they are, under such names.
+        // Envoy sends networks literally, in attributes with this prefix.
         ("a network", "{cidr: …}")
     } else {
         return None;

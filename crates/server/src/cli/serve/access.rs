@@ -8,7 +8,7 @@ use super::args::{ServeArgs, TokensWhen};
 use super::source::RulesConfig;
 use crate::control::auth::TokenPolicy;
 
-/// Decides by the flags, the listeners, and whether the source of rules has tokens.
+/// Returns the token policy for the flags, the listeners and the source of rules.
 ///
 /// # Errors
 /// When other machines could connect without tokens, or tokens are required and the source has none.

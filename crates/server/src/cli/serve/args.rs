@@ -9,12 +9,14 @@ use crate::rls::MetadataWhen;
 
 #[derive(Clone, Debug, Args)]
 pub(in crate::cli) struct ServeArgs {
-    /// The source of rules: a file, a folder, or the URL of a rules service or an xDS server; by default this server's own database
+    /// The source of rules: a file, a folder, or the URL of a rules service or an xDS server; by default this server's
+    /// own database
     ///
-    /// A file, YAML or JSON, is read again when it changes; of a folder, all *.yaml, *.yml and *.json together. A service, `https://host:port` of another `tollgate serve`, is
-    /// followed: a change arrives within a second, and the last good rules are kept in the data directory for a start
-    /// while the service is unreachable. An xDS server, `xds://host:port` or `xds+tls://host:port`, sends the configuration of the
-    /// reference rate-limit service, as Envoy Gateway does. Rules with mistakes are refused as a whole and the rules in force stay. Without rules,
+    /// A file, YAML or JSON, is read again when it changes; in a folder, all *.yaml, *.yml and *.json files are read
+    /// together. A rules service is `https://host:port` of another `tollgate serve`: a change arrives within a second,
+    /// and the last good rules are stored in the data directory, for a start while the service is unreachable. An xDS
+    /// server, `xds://host:port` or `xds+tls://host:port`, sends the configuration of the reference rate-limit service,
+    /// as Envoy Gateway does. Rules with mistakes are refused as a whole, and the rules in force stay. Without rules,
     /// requests have inline limits.
     #[arg(long, value_name = "PATH|URL", env = "TOLLGATE_RULES")]
     pub(super) rules: Option<String>,
@@ -33,7 +35,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "TOKEN", env = "TOLLGATE_RULES_TOKEN", hide_env_values = true)]
     pub(super) rules_token: Option<String>,
 
-    /// Extra CA certificates (PEM) for the rules service; for an xDS server the only ones
+    /// Extra CA certificates (PEM) for the rules service; an xDS server is verified with these alone
     #[arg(long, value_name = "FILE", env = "TOLLGATE_RULES_CA")]
     pub(super) rules_ca: Option<PathBuf>,
 
@@ -45,20 +47,23 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "rules_cert", env = "TOLLGATE_RULES_KEY")]
     pub(super) rules_key: Option<PathBuf>,
 
-    /// The name of this node at the rules service, by default its host name and HTTP port; and among peers, by default its address
+    /// The name of this node: at a rules service, by default the host name and HTTP port; among peers, by default the
+    /// address
     #[arg(long, value_name = "NAME", env = "TOLLGATE_NODE")]
     pub(super) node: Option<String>,
 
-    /// The store of counters: `memory`, a Redis or Valkey shared by several servers, or the servers themselves as `peers`
+    /// The store of counters: `memory`, a Redis or Valkey shared by several servers, or the servers themselves as
+    /// `peers`
     ///
     /// `redis://[user:password@]host[:port][/db][?namespace=name]`, or
     /// `redis+sentinel://[user:password@]sentinel[:port],…/master[/db]`, or
     /// `redis+cluster://[user:password@]host[:port],…`; with `rediss` for TLS, `?ca=FILE` for your own CA and
-    /// `cert=FILE&key=FILE` for a client certificate. Servers with the same store and namespace share limits. While the store
-    /// is unreachable, `on_fault` of each rule decides.
+    /// `cert=FILE&key=FILE` for a client certificate. Servers with the same store and namespace share limits. While the
+    /// store is unreachable, `on_fault` of each rule decides.
     ///
-    /// `peers://host[:port],…?secret_file=FILE[&cluster=name]`: servers that share limits among themselves, without a store. Name
-    /// a few of them, or a DNS name of all. Without a secret, on loopback only.
+    /// `peers://host[:port],…?secret_file=FILE[&cluster=name]`: servers that share limits among themselves, without a
+    /// store. Name a few of the servers, or a DNS name that resolves to all of them. Without a secret, only loopback
+    /// addresses are allowed.
     #[arg(long, value_name = "URL", default_value = "memory", env = "TOLLGATE_STORE", hide_env_values = true)]
     pub(super) store: String,
 
@@ -68,15 +73,16 @@ pub(in crate::cli) struct ServeArgs {
 
     /// Address for other servers of `--store peers://…`; port 0 chooses a free port
     ///
-    /// With `0.0.0.0` or `[::]`, other servers reach this one at the address from which it reaches the first host of the store.
+    /// With `0.0.0.0` or `[::]`, this server advertises the local address from which it reaches the first host in
+    /// --store.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400", env = "TOLLGATE_PEERS_LISTEN")]
     pub(super) peers_listen: String,
 
-    /// The address at which other servers of `--store peers://…` reach this one, if it is not the one it listens on
+    /// The address at which other servers of `--store peers://…` reach this one, if it is not the listening address
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_PEERS_ADVERTISE")]
     pub(super) peers_advertise: Option<String>,
 
-    /// Milliseconds a decision waits for a shared store before it is made without it
+    /// Milliseconds that a decision waits for a shared store before `on_fault` decides
     #[arg(long, value_name = "MS", default_value_t = 10, env = "TOLLGATE_STORE_DEADLINE")]
     pub(super) store_deadline: u64,
 
@@ -98,8 +104,8 @@ pub(in crate::cli) struct ServeArgs {
 
     /// Headers that the rate-limit service adds to responses: `ietf`, `x-ratelimit`, `both`, `off`, or three names
     ///
-    /// `ietf` is RateLimit and RateLimit-Policy, `x-ratelimit` X-RateLimit-Limit, -Remaining and -Reset of the tightest limit.
-    /// Other names for the latter are separated by commas. A refusal always has Retry-After.
+    /// `ietf` is RateLimit and RateLimit-Policy; `x-ratelimit` is X-RateLimit-Limit, -Remaining and -Reset of the
+    /// tightest limit. Three other names for the latter are separated by commas. A refusal always has Retry-After.
     #[arg(long, value_name = "STYLE", default_value = "ietf", env = "TOLLGATE_RLS_HEADERS")]
     pub(super) rls_headers: String,
 
@@ -107,17 +113,18 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "STYLE", default_value = "off", env = "TOLLGATE_RLS_REQUEST_HEADERS")]
     pub(super) rls_request_headers: String,
 
-    /// Which responses of the rate-limit service have dynamic metadata: where a matching rule has `metadata`, or all
+    /// Responses of the rate-limit service that have dynamic metadata: only if a matching rule has `metadata`, or all
     #[arg(long, value_name = "WHEN", default_value = "rules", env = "TOLLGATE_RLS_METADATA")]
     pub(super) rls_metadata: MetadataWhen,
 
-    /// Proxies whose `X-Forwarded-For` is believed by forward-auth: networks separated by commas, `loopback`, `private` or `none`
+    /// Proxies whose `X-Forwarded-For` is trusted by forward-auth: networks separated by commas, `loopback`, `private`
+    /// or `none`
     #[arg(long, value_name = "NETWORKS", default_value = "loopback", env = "TOLLGATE_TRUSTED_PROXIES")]
     pub(super) trusted_proxies: String,
 
     /// The server's certificate chain (PEM): enables TLS on all ports
     ///
-    /// It is read again when it or the key changes; connections stay open.
+    /// The certificate and the key are read again when they change; connections stay open.
     #[arg(long, value_name = "FILE", requires = "tls_key", env = "TOLLGATE_TLS_CERT")]
     pub(super) tls_cert: Option<PathBuf>,
 
@@ -125,10 +132,10 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert", env = "TOLLGATE_TLS_KEY")]
     pub(super) tls_key: Option<PathBuf>,
 
-    /// Whether callers must send a token: `required`, the default where other machines can connect, or `none`
+    /// Whether callers must send a token: `required`, the default if other machines can connect, or `none`
     ///
-    /// All calls except /healthz and /readyz need one. Tokens are created with `tollgate tokens create`, and come from the database or
-    /// from the rules service.
+    /// All calls except /healthz and /readyz need one. Tokens are created with `tollgate tokens create`, and come from
+    /// the database or from the rules service.
     #[arg(long, value_name = "WHEN", env = "TOLLGATE_TOKENS")]
     pub(super) tokens: Option<TokensWhen>,
 
@@ -138,32 +145,33 @@ pub(in crate::cli) struct ServeArgs {
 
     /// Seconds between snapshots of the counters in the data directory; 0 writes and reads none
     ///
-    /// With the store `memory`, counts, quotas, bans and leases survive a restart. A process that is killed loses what was
-    /// counted since the last snapshot. Another one is written on SIGTERM.
+    /// With the store `memory`, counts, quotas, bans and leases survive a restart. A killed process loses all counts
+    /// since the last snapshot. SIGTERM writes a snapshot too.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, env = "TOLLGATE_SNAPSHOT_EVERY")]
     pub(super) snapshot_every: u64,
 
-    /// Host names by which a server on loopback without tokens may be called, beside loopback ones; `*` for any
+    /// Host names, besides loopback names, that a server on loopback without tokens accepts; `*` for any
     ///
-    /// A name of a web page can be made to resolve to this machine (DNS rebinding), so requests for other hosts are refused with
-    /// 421. Name the host here if a proxy on this machine passes on the host of its client.
+    /// The host name of a web page can be made to resolve to this machine (DNS rebinding), so requests for other hosts
+    /// are refused with 421. Add a host name here if a proxy on this machine forwards the Host header of its clients.
     #[arg(long, value_name = "HOST,...", env = "TOLLGATE_ALLOWED_HOSTS")]
     pub(super) allowed_hosts: Option<String>,
 
     /// The maximum number of keys in memory, such as 500k or 10M
     ///
-    /// Memory is allocated as keys arrive, about 40 bytes each for a token bucket. When the table is full, the keys that have spent
-    /// least are evicted.
+    /// Memory is allocated as keys arrive, about 40 bytes each for a token bucket. When the table is full, the keys
+    /// that have spent the least are evicted.
     #[arg(long, value_name = "KEYS", default_value = "1M", env = "TOLLGATE_CAPACITY")]
     pub(super) capacity: String,
 
-    /// Threads that serve connections; by default one for each core
+    /// Threads that serve connections; by default one per core
     #[arg(long, value_name = "COUNT", env = "TOLLGATE_THREADS")]
     pub(super) threads: Option<usize>,
 
     /// The maximum number of connections of each protocol; further ones are refused
     ///
-    /// It is lowered if the process may not open as many files. A few further HTTP connections are accepted for health checks.
+    /// It is lowered to fit the process's limit of open files. A few extra HTTP connections are accepted for health
+    /// checks.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, env = "TOLLGATE_CONNECTIONS")]
     pub(super) connections: usize,
 
@@ -173,19 +181,19 @@ pub(in crate::cli) struct ServeArgs {
 
     /// Log refusals with their explanations: the maximum rate for each rule, such as `1/s`, or `off`
     ///
-    /// Values from requests are shown as `--top-keys` says. All rules together log at most 100 lines a second.
+    /// `--top-keys` determines how values from requests are shown. All rules together log at most 100 lines a second.
     #[arg(long, value_name = "RATE", default_value = "off", env = "TOLLGATE_LOG_REFUSALS")]
     pub(super) log_refusals: String,
 
-    /// The form of the log on standard error: `text` or `json`
+    /// The format of the log on standard error: `text` or `json`
     #[arg(long, value_name = "FORMAT", default_value = "text", env = "TOLLGATE_LOG_FORMAT")]
     pub(super) log_format: LogFormat,
 
-    /// The least important events that are logged: error, warn, info, debug or trace; by default RUST_LOG, or info
+    /// The minimum level of logged events: error, warn, info, debug or trace; by default RUST_LOG, or info
     #[arg(long, value_name = "LEVEL", env = "TOLLGATE_LOG_LEVEL")]
     pub(super) log_level: Option<String>,
 
-    /// Seconds that clients have to finish after a signal to stop
+    /// Seconds that clients have to finish after a stop signal
     #[arg(long, value_name = "SECONDS", default_value_t = 10, env = "TOLLGATE_DRAIN")]
     pub(super) drain: u64,
 }
@@ -205,8 +213,8 @@ Examples:
   tollgate serve --rules rules.yaml                    with a file, read again when it changes
   tollgate serve --rules https://rules.internal:8080   with the rules of another server
   tollgate serve --store redis://10.0.0.5:6379         limits shared with other servers
-  tollgate serve --store peers://a,b,c?secret_file=s --peers-listen 0.0.0.0:7400   and without a store
+  tollgate serve --store peers://a,b,c?secret_file=s --peers-listen 0.0.0.0:7400   limits shared without a store
   tollgate serve --http 0.0.0.0:8080 --resp off        for other machines, HTTP only, with tokens
   tollgate serve --data off                            without rules; nothing is written to disk
 
-It stops on SIGTERM or SIGINT, after answering the requests it has received.";
+It stops on SIGTERM or SIGINT, after answering the requests that it has received.";

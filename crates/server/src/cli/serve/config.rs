@@ -30,7 +30,7 @@ pub(super) struct Config {
     pub(super) rls: Option<SocketAddr>,
     /// The Unix socket for the rate-limit service, if it listens on one.
     pub(super) rls_socket: Option<PathBuf>,
-    /// After which time a connection of the rate-limit service is closed.
+    /// Maximum age of a connection of the rate-limit service.
     pub(super) rls_connection_age: Duration,
     /// The headers and metadata of responses of the rate-limit service.
     pub(super) rls_options: ResponseOptions,
@@ -42,11 +42,11 @@ pub(super) struct Config {
     pub(super) rules: RulesConfig,
     /// Whether tokens are required.
     pub(super) tokens: TokenPolicy,
-    /// The hosts that HTTP requests may name, on servers that check it.
+    /// Host names that HTTP requests may use; `None` if they are not checked.
     pub(super) hosts: Option<AllowedHosts>,
     /// The certificate and key, if TLS is enabled.
     pub(super) tls: Option<TlsFiles>,
-    /// How the address of a client behind proxies is found.
+    /// How to find the address of a client behind proxies.
     pub(super) client: ClientIp,
     /// Snapshots of the counters, if they are kept in memory and written to disk.
     pub(super) snapshots: Option<SnapshotConfig>,
@@ -94,7 +94,7 @@ impl Config {
     /// Validates arguments.
     ///
     /// # Errors
-    /// With the flag, its value and what would be right.
+    /// When an argument is invalid. The message has the flag, its value and a valid form.
     pub(super) fn new(raw: ServeArgs) -> anyhow::Result<Self> {
         let (http, resp) = (parse_address("--http", &raw.http)?, parse_address("--resp", &raw.resp)?);
         let rls_socket = raw.rls.strip_prefix("unix:").filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -162,7 +162,7 @@ impl Config {
     }
 }
 
-/// Maximum number of threads: more would only contend.
+/// Maximum number of threads; more would only cause contention.
 const MAX_THREADS: usize = 1_024;
 /// The maximum of `--rls-connection-age`, a year, so that no instant overflows.
 const MAX_AGE_SECONDS: u64 = 365 * 86_400;
@@ -216,7 +216,7 @@ fn peers(url: &str, raw: &ServeArgs) -> anyhow::Result<tollgate_peers::Config> {
     let listen = parse_address("--peers-listen", &raw.peers_listen)?.context("--peers-listen cannot be off")?;
     let advertised = raw.peers_advertise.as_deref().map(|text| parse_address("--peers-advertise", text)).transpose()?;
     let config = match advertised {
-        // What others reach need not be found out.
+        // With an advertised address, the local address is not detected.
         Some(Some(advertised)) => {
             let config = config.listen_at(listen).context("--peers-listen")?;
             config.advertise(advertised).context("--peers-advertise")?

@@ -58,7 +58,7 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the store; this is the only place that knows which stores exist.
+/// Opens the store and serves. No other function distinguishes the kinds of stores.
 async fn with_store(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {
@@ -89,12 +89,12 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
                 format!("cannot listen for other servers on {listen}; choose another address with --peers-listen")
             })?;
             let store = Arc::new(store);
-            // Before that it would admit by limits that look unused.
+            // Before it has joined, all limits look unused.
             let stage = match timeout(JOIN_NOTICE, store.joined()).await {
                 Ok(stage) => stage,
                 Err(_) => {
                     tracing::warn!(
-                        "other servers answer, and none of them has accepted this one: it does not accept requests until one does, or until none answers"
+                        "other servers answer, but none has accepted this server; it serves no requests until one does or none answers"
                     );
                     store.joined().await
                 }
@@ -108,11 +108,11 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// After this time without being accepted by another server, a warning is logged. Without any other server it takes two seconds.
+/// A warning is logged if joining takes longer. Without any other server it takes two seconds.
 const JOIN_NOTICE: Duration = Duration::from_secs(4);
 
-/// Forwards the health of the store and the number of nodes that share it, logs stalls of the store, and charges it afterwards with
-/// what was admitted without it.
+/// Forwards the health of the store and its node count, logs stalls of the store, and charges arrears to the store
+/// while it is up.
 async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<u32>, app: Arc<App<RedisStore>>) {
     let (mut stalls, mut every_second) = (StallLog::default(), interval(Duration::from_secs(1)));
     every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -142,7 +142,8 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
     }
 }
 
-/// Forwards the number of servers that share the limits and whether they are a majority, and what is known of them.
+/// Forwards the peer status: node count, majority and metrics. Logs stalls, and charges arrears while there is a
+/// majority.
 async fn follow_peers(store: Arc<PeerStore>, app: Arc<App<Arc<PeerStore>>>) {
     let (mut stalls, mut every_second) = (StallLog::default(), interval(Duration::from_secs(1)));
     every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -259,7 +260,7 @@ fn start<S: Store + 'static>(
     workers.context("cannot start the threads for connections")
 }
 
-/// Raises the file limit of the process as far as allowed, and lowers the number of connections to fit it.
+/// Raises the file limit of the process to its hard limit, and lowers the number of connections to fit.
 fn fit_file_limit(config: &mut Config) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {
@@ -281,7 +282,7 @@ fn fit_file_limit(config: &mut Config) {
     }
 }
 
-/// File descriptors reserved for everything but connections: databases, snapshots, health checks, the store.
+/// File descriptors reserved for databases, snapshots, health checks and the store.
 const OTHER_FILES: usize = 128;
 
 async fn bind(flag: &str, address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {

@@ -108,7 +108,7 @@ fn is_graphic(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Returns a name that no other node has: the host name and the port.
+/// Returns a node name that is probably unique: the host name and the port.
 fn node_name(http: Option<SocketAddr>) -> String {
     let host =
         std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::fs::read_to_string("/etc/hostname"));

@@ -21,7 +21,7 @@ use crate::rules_source::status::{FollowedService, RulesSource};
 use crate::rules_source::xds::XdsFollower;
 use crate::rules_source::{database, poll};
 
-/// Installs the rules of the configured source, and follows its changes on the thread that is returned with the app.
+/// Installs the rules of the configured source and follows its changes, on the returned background thread.
 ///
 /// # Errors
 /// When the rules cannot be loaded, or tokens are required and there is no admin token.

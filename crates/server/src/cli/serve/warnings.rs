@@ -1,4 +1,4 @@
-//! Warnings at start about a configuration that is allowed but probably a mistake.
+//! Startup warnings about a configuration that is allowed but probably a mistake.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -6,7 +6,8 @@ use std::path::Path;
 use super::config::{Config, StoreConfig};
 use crate::control::auth::TokenPolicy;
 
-/// Returns the warnings about a configuration. `command_line` contains the arguments of the process, which other users can read.
+/// Returns the warnings about a configuration. `command_line` contains the arguments of the process, which other users
+/// can read.
 pub(super) fn config_warnings(config: &Config, command_line: &[String]) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(tls) = &config.tls {

@@ -1,7 +1,7 @@
 //! `tollgate snippets PROXY`: prints a configuration that puts Tollgate in front of an application.
 //!
-//! `tests/proxies.rs` and `tests/envoy.rs` run these configurations with the real proxies: as they
-//! are printed while the server is stalled, and with longer timeouts where requests are refused.
+//! `tests/proxies.rs` and `tests/envoy.rs` run these configurations with the real proxies: unchanged while the server
+//! is stalled, and with longer timeouts in tests of refusals.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -35,7 +35,7 @@ pub(super) struct SnippetsArgs {
 enum ProxyKind {
     /// nginx with `auth_request`.
     Nginx,
-    /// HAProxy, which needs the file of `haproxy-lua` beside it.
+    /// HAProxy; needs the output of `haproxy-lua` as tollgate.lua.
     Haproxy,
     /// The Lua action for HAProxy.
     HaproxyLua,
@@ -55,7 +55,7 @@ Examples:
   tollgate snippets haproxy > haproxy.cfg && tollgate snippets haproxy-lua > tollgate.lua
   tollgate snippets envoy-rls --domain edge --app 10.0.0.7:8000
 
-docs/proxies.md says what each proxy can do.";
+docs/proxies.md lists the features of each proxy.";
 
 impl ProxyKind {
     const fn template(self) -> &'static str {

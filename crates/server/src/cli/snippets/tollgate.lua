@@ -1,4 +1,4 @@
--- Asks Tollgate about a request and sets txn.tollgate_status (0 if it cannot be asked), _retry, _limit and _policy.
+-- Asks Tollgate about a request and sets txn.tollgate_status (0 if there is no answer), _retry, _limit and _policy.
 -- Every header of the client is sent, so that rules can read it.
 local hop = { ["host"] = true, ["connection"] = true, ["content-length"] = true, ["transfer-encoding"] = true,
   ["keep-alive"] = true, ["upgrade"] = true, ["te"] = true, ["expect"] = true, ["tollgate-token"] = true }

@@ -27,7 +27,7 @@ use crate::control::model::{AuditEntry, AuditSearch, Page, PageRequest, Role};
 use crate::http::problem::Problem;
 use crate::ops::error::OpError;
 
-/// Selects entries of the log.
+/// Filter and page of the log.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -55,16 +55,17 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQue
     let AuditQuery { domain, author, subject, after, limit } = query;
     let search = AuditSearch { domain, author, subject };
     let page = call.control().audit().list(&search, &PageRequest { after, limit }).await?;
-    // Entries are only added, at the start of the first page: the first entry identifies the page.
+    // Entries are only added, at the start of the first page, so the first entry identifies a page.
     let tag = etag::etag_of_version(page.items.first().map_or(0, |entry| entry.seq));
     call.read(&tag, &page)
 }
 
-/// Records actions on a node, in order; called by nodes. Entries name their authors, and the node in the comment.
+/// Records actions taken on a node, in order; called by nodes. Each entry names its author, and the node in its
+/// comment.
 #[utoipa::path(post, path = "/v1/audit", tag = "audit", operation_id = "report_actions",
     params(("Tollgate-Node" = Option<String>, Header, description = "The name of the node, percent-encoded")),
     request_body(content = Vec<Note>, content_type = "application/json"),
-    responses((status = 204, description = "All are in the log")),
+    responses((status = 204, description = "All actions are in the log")),
 )]
 pub(super) async fn report(call: ApiCall, text: Bytes) -> ApiResult {
     call.access.require(Role::Node, Scope::AllDomains)?;
@@ -80,16 +81,16 @@ pub(super) async fn report(call: ApiCall, text: Bytes) -> ApiResult {
     Ok(reply::no_content())
 }
 
-/// The queues of entries that do not belong to a change of the database.
+/// A queue of audit entries for actions that do not change the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditQueue {
-    /// Resets of counters.
+    /// Counter resets.
     Resets,
-    /// Switches of enforcement.
+    /// Enforcement switches.
     Switches,
 }
 
-/// Where the entries of this server are written.
+/// The destination of this server's audit entries.
 #[derive(Debug)]
 pub enum AuditSink {
     /// The database of this server.
@@ -103,18 +104,17 @@ pub enum AuditSink {
     },
 }
 
-/// The queue of entries to be written to the log. An entry that was accepted is written, however long the log is
-/// unreachable, unless the process ends first.
+/// Queues of pending audit entries. An accepted entry is retried until it is written or the process ends.
 #[derive(Debug)]
 pub struct AuditQueues {
     resets: mpsc::Sender<Note>,
     switches: mpsc::Sender<Note>,
-    /// Entries that are accepted and not written yet.
+    /// Number of accepted entries that are not yet written.
     pending: Arc<watch::Sender<usize>>,
     refused: AtomicU64,
 }
 
-/// A reserved entry of the audit log: writing it cannot fail.
+/// A reserved slot in a queue, so that writing the entry cannot fail.
 #[derive(Debug)]
 pub struct AuditSlot<'a> {
     permit: mpsc::Permit<'a, Note>,
@@ -133,17 +133,17 @@ impl AuditQueues {
         Self { resets, switches, pending, refused: AtomicU64::new(0) }
     }
 
-    /// Reserves an entry without waiting: the kill switch must work while the log is unreachable.
+    /// Reserves an entry without waiting for the log: the kill switch must work while the log is unreachable.
     ///
     /// # Errors
-    /// When too many entries wait for the log.
+    /// When the queue is full.
     pub fn reserve_entry(&self, queue: AuditQueue) -> Result<AuditSlot<'_>, OpError> {
         let queue = match queue {
             AuditQueue::Resets => &self.resets,
             AuditQueue::Switches => &self.switches,
         };
         let permit = queue.try_reserve().map_err(|_| {
-            // Relaxed: it orders nothing.
+            // Relaxed: a plain counter.
             if self.refused.fetch_add(1, Ordering::Relaxed) == 0 {
                 tracing::error!("too many entries wait for the audit log, which is unreachable; refusing actions");
             }
@@ -152,7 +152,7 @@ impl AuditQueues {
         Ok(AuditSlot { permit, pending: &self.pending })
     }
 
-    /// Returns how many actions were refused because the log could not keep their entry.
+    /// Returns the number of actions refused because the queue for their audit entries was full.
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
@@ -174,7 +174,7 @@ impl AuditSlot<'_> {
     }
 }
 
-/// Writes entries in order, many at once, and tries again while the log is unreachable.
+/// Writes entries in order and in batches, and retries while the log is unreachable.
 async fn write_entries(sink: Arc<AuditSink>, mut queue: mpsc::Receiver<Note>, pending: Arc<watch::Sender<usize>>) {
     let mut notes = Vec::new();
     let mut is_failing = false;
@@ -201,7 +201,7 @@ async fn write_entries(sink: Arc<AuditSink>, mut queue: mpsc::Receiver<Note>, pe
 }
 
 impl AuditSink {
-    /// Writes the first of these entries, at least one, and returns how many.
+    /// Writes a prefix of `notes`, at least one entry, and returns its length.
     async fn write(&self, notes: &[Note]) -> Result<usize, String> {
         match self {
             Self::Database(control) => {
@@ -221,7 +221,7 @@ impl AuditSink {
     }
 }
 
-/// Returns as many notes as fit the body of a request, at least one, as a list in JSON.
+/// Returns the length of the longest prefix of `notes` that fits a request body, at least 1, and its JSON.
 fn notes_that_fit(notes: &[Note]) -> (usize, String) {
     let mut body = String::from("[");
     let mut count = 0;
@@ -244,7 +244,7 @@ fn notes_that_fit(notes: &[Note]) -> (usize, String) {
 /// How long the service may take to answer a report.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to wait before an entry is written again.
+/// Delay before a failed write is retried.
 const RETRY: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

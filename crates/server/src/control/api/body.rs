@@ -13,7 +13,7 @@ const JSON: &[&str] = &["application/json"];
 /// A merge patch (RFC 7396).
 pub(super) const PATCH: &[&str] = &["application/merge-patch+json", "application/json"];
 
-/// Rules as in files.
+/// Rules and rule files.
 pub(super) const RULES: &[&str] =
     &["application/json", "application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain"];
 
@@ -38,7 +38,7 @@ pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Proble
 /// Parses a small JSON body.
 ///
 /// # Errors
-/// When the content type is another, or the body does not have the right form.
+/// When the content type is not JSON, or the body does not have the expected form.
 pub(super) fn parse_json<T: DeserializeOwned>(call: &ApiCall, body: &[u8]) -> Result<T, Problem> {
     check(&call.headers, JSON)?;
     serde_json::from_slice(body).map_err(|error| Problem::json(&error))

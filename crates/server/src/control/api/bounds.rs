@@ -15,37 +15,39 @@ pub const MAX_FILE: usize = MAX_FILE_BYTES;
 /// Maximum number of rule files that are processed at a time.
 pub const MAX_LARGE_BODIES: usize = 4;
 
-/// Maximum number of kilobytes of rule files that are received at a time. Memory is counted as a file arrives, so that slow clients hold little.
+/// Maximum number of kilobytes of rule files that are received at a time. Memory is counted as a file arrives, so a
+/// slow client holds little of it.
 pub const MAX_RECEIVED_KB: usize = 4 * MAX_FILE / 1024;
 
-/// How long a client may take to send a whole rule file, and wait for its turn.
+/// How long a client may take to send a rule file and to wait for its turn.
 pub const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Maximum number of logs that are received or replayed at a time. Further ones are refused: a replay uses all cores, beside decisions.
+/// Maximum number of logs that are received or replayed at a time. Further logs are refused, because a replay competes
+/// with decisions for all cores.
 pub const MAX_REPLAYS: usize = 1;
 
-/// Maximum number of bytes of a log to replay as it is sent, together with the rules.
+/// Maximum number of bytes of an uploaded log, as sent, together with the rules.
 pub const MAX_UPLOAD: usize = 32 << 20;
 
-/// Maximum number of bytes of a log to replay after decompression; the rest is left out, and the report says so.
+/// Maximum number of bytes of an uploaded log after decompression. The rest is skipped, and the report says so.
 pub const MAX_LOG_BYTES: u64 = 512 << 20;
 
 /// Maximum number of keys that each rule set of a replay counts exactly; the report says when there are more.
 pub const MAX_LOG_KEYS: usize = 1_000_000;
 
-/// How long a replay may take. It then reports what was read of the log.
+/// Maximum duration of a replay. After that it reports on the part of the log that was read.
 pub const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of nodes that wait for the next revision at a time.
 pub const MAX_WAITERS: usize = 10_000;
 
-/// How long a node may wait for it.
+/// How long a node may wait for the next revision.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// How long a call may take: a large file into a slow database.
+/// Maximum duration of a call. Applying a large file to a slow database takes the longest.
 pub const ANSWER: Duration = Duration::from_secs(120);
 
-/// Maximum number of nodes that are listed; the one that reported least recently is dropped.
+/// Maximum number of listed nodes; the node that reported least recently is dropped.
 pub const MAX_NODES: usize = 10_000;
 
 /// Maximum number of characters of a node's name.
@@ -54,18 +56,18 @@ pub const MAX_NODE_NAME: usize = 255;
 /// Maximum number of characters of the reason why a node refused rules; the rest is cut off.
 pub const MAX_WHY: usize = 1_000;
 
-/// Maximum number of resets whose entries wait for the database; further resets are refused.
+/// Maximum number of resets with pending audit entries; further resets are refused.
 pub const MAX_QUEUED_RESETS: usize = 4_096;
 
-/// Maximum number of switches of enforcement whose entries wait for the database; further switches are refused. They have a queue of their own, so
-/// that resets do not keep an operator from switching.
+/// Maximum number of enforcement switches with pending audit entries; further switches are refused. Switches have their
+/// own queue, so that resets cannot block the kill switch.
 pub const MAX_QUEUED_SWITCHES: usize = 64;
 
-/// Maximum number of entries that are written in one transaction.
+/// Maximum number of audit entries that are written in one transaction.
 pub const MAX_AUDIT_BATCH: usize = 256;
 
-/// How long the server waits at shutdown for queued entries to be written.
+/// How long the server waits at shutdown for pending audit entries to be written.
 pub const AUDIT_FLUSH: Duration = Duration::from_secs(5);
 
-/// Maximum number of characters of the subject of such an entry; the rest is cut off.
+/// Maximum number of characters of an audit entry's subject; the rest is cut off.
 pub const MAX_SUBJECT: usize = 1_000;

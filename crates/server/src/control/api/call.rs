@@ -1,4 +1,4 @@
-//! The extractors of calls: the caller, the expected version, path parameters and query parameters.
+//! Request extractors: the caller, the expected version, path parameters and query parameters.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ impl ApiCall {
         self.unchecked_change()
     }
 
-    /// Returns the change without a check of the caller's role.
+    /// Returns the change without checking the caller's role.
     ///
     /// # Errors
     /// When a header is invalid.
@@ -62,13 +62,13 @@ impl ApiCall {
         })
     }
 
-    /// Returns the ETag of lists: the revision. Call this before reading the list, so that the version is never newer
-    /// than the list.
+    /// Returns the ETag of lists: the revision. Call this before reading the list, so that the ETag is never newer than
+    /// the list.
     pub(super) fn revision_tag(&self) -> String {
         etag::etag_of_version(self.state.revision())
     }
 
-    /// Replies as [`read`](Self::read), with the author only for operators of the domain.
+    /// Replies as [`read`](Self::read), but hides the author from callers who are not operators of the domain.
     pub(super) fn read_authored(&self, domain: &str, tag: &str, mut value: impl Authored) -> ApiResult {
         if self.access.require(Role::Operator, Scope::Domain(domain)).is_err() {
             value.hide_author();
@@ -85,8 +85,8 @@ impl ApiCall {
     }
 }
 
-/// Returns the text of a header: UTF-8, percent-encoded where needed. A percent sign that encodes nothing stands for itself, and
-/// control characters become spaces, because the text goes into logs.
+/// Returns the percent-decoded text of a header. A percent sign that encodes nothing stands for itself, and control
+/// characters become spaces, because the text goes into logs.
 ///
 /// # Errors
 /// When the header is not UTF-8.
@@ -138,7 +138,7 @@ pub(super) struct RulePath {
     pub(super) id: String,
 }
 
-/// A part of a list.
+/// The page of a list to return.
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]

@@ -1,4 +1,4 @@
-//! ETags and the conditional headers (RFC 9110, 13.1): what a writer expects, and what a reader has.
+//! ETags and conditional headers (RFC 9110, 13.1): preconditions of writers, and cached versions of readers.
 
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, IF_MATCH, IF_NONE_MATCH};
@@ -11,7 +11,7 @@ pub(super) fn etag_of_version(version: i64) -> String {
     format!("\"{version}\"")
 }
 
-/// Returns what a write expects to replace.
+/// Returns the precondition of a write.
 ///
 /// # Errors
 /// When the headers are invalid or contradict each other.
@@ -67,8 +67,8 @@ fn parse_tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Pr
     Ok((!tags.is_empty()).then_some(Tags::Some(tags)))
 }
 
-/// Returns what is between the quotation marks. Weak ETags count as strong ones: proxies that compress weaken them, and ours identify
-/// versions, not bytes.
+/// Returns the text between the quotation marks. Weak ETags count as strong: compressing proxies weaken them, and our
+/// ETags identify versions, not bytes.
 fn unquoted_tag(tag: &str) -> Option<&str> {
     tag.strip_prefix("W/").unwrap_or(tag).strip_prefix('"')?.strip_suffix('"')
 }

@@ -16,7 +16,7 @@ use crate::control::auth::Scope;
 use crate::control::model::{Others, Plan, Role, Validation};
 use crate::http::problem::Problem;
 
-/// Looks for mistakes in a rule file, as `tollgate check` does. The status is 200 whatever is found.
+/// Validates a rule file, as `tollgate check` does. The status is 200 even if the file has mistakes.
 #[utoipa::path(post, path = "/v1/validate", tag = "files",
     request_body(description = "A rule file: ours, or one of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
     responses((status = 200, description = "The mistakes and warnings", body = Validation)),
@@ -26,22 +26,22 @@ pub(super) async fn validate(call: ApiCall, text: Bytes) -> ApiResult {
     reply::reply_uncached(StatusCode::OK, &call.control().files().validate(&text).await?)
 }
 
-/// How a file is applied.
+/// Options for applying a file.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ApplyQuery {
-    /// Only return what would change.
+    /// Only return the changes, without applying them.
     #[serde(default)]
     #[param(default = false)]
     plan: bool,
-    /// What happens to rules that the file does not contain, in the domains that it contains.
+    /// Whether rules that are missing from the file are kept or deleted, in the domains of the file.
     #[serde(default)]
     #[param(inline, default = "keep")]
     others: Others,
 }
 
-/// Applies a rule file as a whole or not at all. With `plan` it only returns what would change.
+/// Applies a rule file as a whole or not at all. With `plan`, only returns the changes.
 #[utoipa::path(post, path = "/v1/apply", tag = "files",
     params(ApplyQuery, IfMatch, Comment),
     request_body(description = "A rule file: ours, or one of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
@@ -53,7 +53,7 @@ pub(super) async fn apply(call: ApiCall, QueryParams(query): QueryParams<ApplyQu
     let plan = if query.plan {
         files.plan(&text, query.others).await?
     } else {
-        // The domains are known after the file is parsed; a caller who may not change any rules is refused before.
+        // The domains are only known after parsing. A caller who may not change any rules is refused before that.
         if !call.access.is_at_least(Role::Editor) {
             call.access.require(Role::Editor, Scope::AllDomains)?;
         }
@@ -71,12 +71,12 @@ pub(super) async fn apply(call: ApiCall, QueryParams(query): QueryParams<ApplyQu
     reply::reply_json(StatusCode::OK, &etag::etag_of_version(plan.revision), &plan)
 }
 
-/// Exports the rules of some domains, or of all, as a formatted rule file that `apply` accepts. Comments at its head list what a
-/// file does not contain: overrides beside rules, and which rules are disabled.
+/// Exports the rules of some or all domains as a formatted rule file that `apply` accepts. Comments at its head list
+/// overrides and disabled rules, which a file cannot express.
 #[utoipa::path(get, path = "/v1/export", tag = "files",
     params(
         ("domain" = Option<Vec<String>>, Query, description = "A domain; may be repeated"),
-        ("rule" = Option<String>, Query, description = "Only this rule of the one domain"),
+        ("rule" = Option<String>, Query, description = "Only this rule; requires exactly one domain"),
     ),
     responses((status = 200, description = "A rule file", body = Object, content_type = "application/yaml"), NotModified),
 )]

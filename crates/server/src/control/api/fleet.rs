@@ -1,4 +1,4 @@
-//! The kill switch of the fleet.
+//! The fleet-wide kill switch.
 
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -12,7 +12,7 @@ use crate::control::model::{FleetSwitch, Role};
 
 /// Returns whether the fleet enforces refusals.
 #[utoipa::path(get, path = "/v1/fleet/enforcement", tag = "nodes", operation_id = "get_fleet_enforcement", responses(
-    (status = 200, description = "The kill switch of the fleet", body = FleetSwitch),
+    (status = 200, description = "The fleet-wide kill switch", body = FleetSwitch),
     NotModified,
 ))]
 pub(super) async fn get(call: ApiCall) -> ApiResult {
@@ -20,11 +20,11 @@ pub(super) async fn get(call: ApiCall) -> ApiResult {
     call.read(&tag, &FleetSwitch { mode: call.control().fleet().mode().await? })
 }
 
-/// Sets whether the fleet enforces refusals; for operators. Nodes follow within a second, and after restarts.
+/// Sets whether the fleet enforces refusals; for operators. Nodes follow within a second, even if they restart.
 #[utoipa::path(put, path = "/v1/fleet/enforcement", tag = "nodes", operation_id = "set_fleet_enforcement",
     params(Comment),
     request_body(content = FleetSwitch, content_type = "application/json"),
-    responses((status = 200, description = "The kill switch of the fleet", body = FleetSwitch)),
+    responses((status = 200, description = "The fleet-wide kill switch", body = FleetSwitch)),
 )]
 pub(super) async fn put(call: ApiCall, text: Bytes) -> ApiResult {
     let change = call.authorize_change(Role::Operator, Scope::AllDomains)?;

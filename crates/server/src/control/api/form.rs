@@ -1,6 +1,6 @@
 //! Forms with files (`multipart/form-data`, RFC 7578), as browsers and `curl -F` send them.
 //!
-//! The body is in memory as a whole and bounded already, so parts are slices of it and nothing is copied.
+//! The body is already in memory and bounded, so parts are slices of it and nothing is copied.
 
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
@@ -32,7 +32,7 @@ pub struct FormPart {
 /// Returns the parts of the form in a body.
 ///
 /// # Errors
-/// When the content type is another, or the body is not a form.
+/// When the content type or the body is not a form.
 pub(super) fn parse(headers: &HeaderMap, body: &Bytes) -> Result<Vec<FormPart>, Problem> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let Some(boundary) = form_boundary(kind) else {
@@ -43,7 +43,7 @@ pub(super) fn parse(headers: &HeaderMap, body: &Bytes) -> Result<Vec<FormPart>, 
     split_parts(body, boundary.as_bytes()).map_err(|why| Problem::bad_request(format!("the body is not a form: {why}")))
 }
 
-/// Returns the boundary of a content type, if it is that of a form.
+/// Returns the boundary in a `multipart/form-data` content type.
 fn form_boundary(kind: &str) -> Option<String> {
     let (kind, parameters) = kind.split_once(';')?;
     let boundary =
@@ -58,7 +58,7 @@ fn form_boundary(kind: &str) -> Option<String> {
 pub fn split_parts(body: &Bytes, boundary: &[u8]) -> Result<Vec<FormPart>, String> {
     let delimiter = [b"\r\n--", boundary].concat();
     let finder = memmem::Finder::new(&delimiter);
-    // The first boundary needs no line before it.
+    // No line break precedes the first boundary.
     if !body.starts_with(&delimiter[2..]) {
         return Err("it does not begin with its boundary".into());
     }
@@ -83,7 +83,7 @@ pub fn split_parts(body: &Bytes, boundary: &[u8]) -> Result<Vec<FormPart>, Strin
     }
 }
 
-/// Returns the names of the field and of the file in the headers of a part.
+/// Returns the field name and the file name in the headers of a part.
 fn parse_disposition(head: &[u8]) -> Result<(String, Option<String>), String> {
     let head = str::from_utf8(head).map_err(|_| "the headers of a part are not UTF-8")?;
     let value = head.split("\r\n").find_map(|line| {
@@ -117,7 +117,7 @@ fn header_parameter(mut parameters: &str, wanted: &str) -> Option<String> {
     }
 }
 
-/// Returns a quoted string, and what follows its closing quote.
+/// Returns a quoted string, and the text after its closing quote.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();

@@ -48,20 +48,20 @@ pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<VersionPath>
     call.read_authored(&path.rule.domain, &etag::etag_of_version(version.version), version)
 }
 
-/// Two versions.
+/// The versions to compare.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DiffQuery {
-    /// The older version; the one before `to` by default. 0 is empty.
+    /// The older version; by default the version before `to`. Version 0 is empty.
     #[param(minimum = 0)]
     from: Option<i64>,
-    /// The newer version; the current one by default.
+    /// The newer version; by default the current version.
     #[param(minimum = 0)]
     to: Option<i64>,
 }
 
-/// Returns the changes between two versions, line by line with `-`, `+` and space.
+/// Returns the line diff of two versions, each line prefixed with `-`, `+` or a space.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/diff", tag = "history",
     params(RulePath, DiffQuery),
     responses((status = 200, description = "The changes", body = String, content_type = "text/plain; charset=utf-8"), NotModified),
@@ -93,13 +93,13 @@ pub(super) struct Rollback {
     version: i64,
 }
 
-/// Makes an earlier version the current one, as a new version.
+/// Restores an earlier version as a new version.
 #[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/rollback", tag = "history",
     params(RulePath, IfMatch, Comment),
     request_body(content = Rollback, content_type = "application/json"),
     responses(
         (status = 200, description = "The rule, rolled back", body = StoredRule),
-        (status = 201, description = "The rule, which had been deleted", body = StoredRule),
+        (status = 201, description = "The deleted rule, created again", body = StoredRule),
     ),
 )]
 pub(super) async fn rollback(call: ApiCall, PathParams(path): PathParams<RulePath>, text: Bytes) -> ApiResult {

@@ -1,6 +1,7 @@
 //! The rules service over HTTP: [`Control`] as paths, methods and statuses.
 //!
-//! The threads that decide pass these requests to the control thread, so a slow database delays only requests that need it.
+//! The decision threads pass these requests to the control thread, so a slow database delays only the requests that
+//! need it.
 #![allow(unused_qualifications, reason = "the macros that describe calls write full paths")]
 
 use std::sync::Arc;
@@ -65,7 +66,7 @@ pub struct Service {
     replays: Arc<Semaphore>,
 }
 
-/// What all calls share.
+/// State shared by all calls.
 #[derive(Debug)]
 struct ApiState {
     control: Arc<Control>,
@@ -85,8 +86,8 @@ impl ApiState {
 }
 
 impl Service {
-    /// Creates the service of `control`. It runs on `runtime`, a thread that makes no decisions; waiting calls end when `connections`
-    /// stops.
+    /// Creates the service of `control`. It runs on `runtime`, whose thread makes no decisions. Waiting calls end when
+    /// `connections` stops.
     pub fn new(control: Arc<Control>, runtime: Handle, connections: Arc<Connections>) -> Self {
         let audit = AuditQueues::start(AuditSink::Database(control.clone()), &runtime);
         let state = Arc::new(ApiState {
@@ -100,7 +101,7 @@ impl Service {
         let router = router
             .fallback(not_found)
             .method_not_allowed_fallback(method_not_allowed)
-            // The front end has read the body already, within its own bounds.
+            // The front end has already read the body, within its own bounds.
             .layer(DefaultBodyLimit::disable())
             .with_state(state.clone());
         let (large, upload_permits) =
@@ -129,7 +130,7 @@ impl Service {
         self.replays.clone().try_acquire_owned().ok().map(ReplayTurn::new)
     }
 
-    /// Returns the entries that are on their way to the audit log.
+    /// Returns the queues of pending audit entries.
     pub fn audit(&self) -> &AuditQueues {
         &self.audit
     }
@@ -146,7 +147,7 @@ impl Service {
             let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             Response::from_parts(head, body.into())
         });
-        // A read is cancelled when its caller disconnects; a write is completed, because it must not be left half done.
+        // A read is cancelled when its caller disconnects; a write is completed, so that it is never half done.
         let _guard = reads.then(|| AbortOnDrop(task.abort_handle()));
         match timeout(bounds::ANSWER, task).await {
             Ok(Ok(answer)) => answer,
@@ -201,13 +202,13 @@ fn routes() -> OpenApiRouter<Arc<ApiState>> {
         .routes(routes!(fleet::get, fleet::put))
 }
 
-/// Replies where no route matches.
+/// Replies to a path without a route.
 async fn not_found(uri: Uri) -> Problem {
     let path: String = uri.path().chars().take(200).collect();
     Problem::not_found(format!("no such endpoint: {path}; /openapi.json lists them"))
 }
 
-/// Replies where a route has other methods; the router adds `Allow`.
+/// Replies to a method that the route does not accept; the router adds `Allow`.
 async fn method_not_allowed(method: Method) -> axum::response::Response {
     match method {
         Method::OPTIONS => reply::no_content(),
@@ -218,7 +219,7 @@ async fn method_not_allowed(method: Method) -> axum::response::Response {
     }
 }
 
-/// Returns whether a path belongs to the rules service. The paths of decisions are matched first.
+/// Returns whether a path belongs to the rules service. Decision paths are matched first.
 pub fn owns(path: &str) -> bool {
     const PREFIXES: [&str; 10] = [
         "/v1/domains",
@@ -235,12 +236,12 @@ pub fn owns(path: &str) -> bool {
     PREFIXES.iter().any(|prefix| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
 }
 
-/// Returns whether a path accepts whole rule files, the largest bodies.
+/// Returns whether a path accepts whole rule files, which need a larger body limit.
 pub fn takes_files(path: &str) -> bool {
     matches!(path, "/v1/validate" | "/v1/apply")
 }
 
-/// Whether a request has a log, which is larger still, and changes nothing.
+/// Returns whether a request uploads a log. Logs are larger than rule files, and the call changes nothing.
 pub fn takes_log(head: &Parts) -> bool {
     head.method == Method::POST && head.uri.path() == replay::PATH
 }

@@ -22,7 +22,7 @@ const REFUSED: &str = "tollgate-refused";
 #[derive(Debug, Default)]
 pub(super) struct Nodes(Mutex<HashMap<String, ReportedRules>>);
 
-/// What a node reports about itself.
+/// The revisions that a node reports, and when.
 #[derive(Clone, Debug)]
 pub(super) struct ReportedRules {
     running: Option<i64>,
@@ -31,7 +31,7 @@ pub(super) struct ReportedRules {
 }
 
 impl Nodes {
-    /// Stores a report. If there are too many nodes, the one that reported least recently is dropped.
+    /// Stores a report. If there are too many nodes, drops the node that reported least recently.
     pub(super) fn update(&self, node: &str, report: ReportedRules) {
         let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if nodes.len() >= MAX_NODES && !nodes.contains_key(node) {
@@ -57,7 +57,7 @@ impl Nodes {
     }
 }
 
-/// Parses the report in the headers of a node; none if it gives no name.
+/// Parses a node's report from its request headers; `None` if they contain no node name.
 ///
 /// # Errors
 /// When a header is invalid.
@@ -86,13 +86,13 @@ pub(super) struct NodeList {
     items: Vec<NodeReport>,
 }
 
-/// Lists the nodes that follow this service, and what each runs.
+/// Lists the nodes that follow this service, with the revision that each runs.
 #[utoipa::path(get, path = "/v1/nodes", tag = "nodes", operation_id = "list_nodes", responses(
     (status = 200, description = "The nodes, as they last reported", body = NodeList, headers(("etag" = String, description = "The revision of the rules"))),
 ))]
 pub(super) async fn list(call: ApiCall) -> ApiResult {
     let items = call.state.nodes.list(Instant::now());
-    // Reports change all the time, so a reader is never answered 304.
+    // Reports change all the time, so this call never replies 304.
     reply::reply_json(StatusCode::OK, &call.revision_tag(), &NodeList { items })
 }
 

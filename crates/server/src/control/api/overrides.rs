@@ -1,4 +1,4 @@
-//! Overrides: other limits for one customer, for billing systems and operators.
+//! Overrides: other limits for one customer, set by billing systems and operators.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -63,10 +63,10 @@ pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<OverridePath
     call.read_authored(&domain, &etag::etag_of_version(stored.version), stored)
 }
 
-/// Creates or replaces an override. Writing what is stored already changes nothing.
+/// Creates or replaces an override. Writing the stored override again changes nothing.
 #[utoipa::path(put, path = "/v1/domains/{domain}/rules/{id}/overrides/{value}", tag = "overrides", operation_id = "put_override",
     params(RulePath, OverridePath, IfMatch, IfNoneMatch, Comment),
-    request_body(description = "An override as in a file, without `when`; with `attribute` if it is not the first one that the rule counts by, or if the rule counts by one attribute or another", content((Object = "application/json"), (Object = "application/yaml"))),
+    request_body(description = "An override as in a file, without `when`. `attribute` defaults to the first attribute of the rule's `per`; it is required if `per` begins with `a or b`", content((Object = "application/json"), (Object = "application/yaml"))),
     responses(
         (status = 200, description = "The override, changed or unchanged", body = StoredOverride),
         (status = 201, description = "The override, created", body = StoredOverride),

@@ -35,7 +35,7 @@ impl ReplayTurn {
     }
 }
 
-/// Checks that the caller may replay in some domain. Which one is known when the body was read.
+/// Checks that the caller may replay in at least one domain. The domain itself is known only after the body is read.
 ///
 /// # Errors
 /// When the caller is not an editor.
@@ -46,28 +46,29 @@ pub(crate) fn check_role(access: &Access) -> Result<(), Problem> {
     Ok(())
 }
 
-/// How a log is replayed.
+/// Options of a replay.
 #[derive(Debug, Default, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ReplayQuery {
-    /// The domain whose rules decide; may be left out if the rule file has only one.
+    /// The domain whose rules decide; may be omitted if the rule file has only one domain.
     domain: Option<String>,
-    /// What would happen to rules that the file does not contain, in the domains that it contains.
+    /// Whether rules that are missing from the file would be kept or deleted, in the domains of the file.
     #[param(inline, required = false, default = "keep")]
     others: Others,
-    /// The format of the log, if it is not detected: combined, common, vhost_combined, envoy, haproxy, json or csv, or a format as
-    /// in the configuration of nginx, Apache or Envoy.
+    /// The format of the log, if it is not detected: combined, common, vhost_combined, envoy, haproxy, json or csv, or
+    /// a format as in the configuration of nginx, Apache or Envoy.
     format: Option<String>,
-    /// The time zone of times without one; UTC by default.
+    /// The time zone of timestamps that have none; UTC by default.
     #[param(example = "Europe/Paris")]
     zone: Option<String>,
-    /// An attribute and the field of the log that has it; may be repeated.
+    /// An attribute and its field in the log; may be repeated.
     #[param(required = false, example = json!(["api_key=http_x_api_key"]))]
     map: Vec<String>,
-    /// An attribute and its value for all requests; may be repeated.
+    /// An attribute and its fixed value for all requests; may be repeated.
     #[param(required = false, example = json!(["plan=free"]))]
     set: Vec<String>,
-    /// The attributes that identify a client, separated by commas, to suggest limits that 99.9 % of the clients never notice.
+    /// The attributes that identify a client, separated by commas. Suggests limits that never refuse 99.9 % of the
+    /// clients.
     #[param(example = "client_ip")]
     suggest: Option<String>,
     /// Whether keys are reported as hashes.
@@ -141,12 +142,12 @@ pub(super) struct ReplayFormSchema {
     log: Bytes,
 }
 
-/// Decides the requests of a log by the rules that would be in force after a rule file is applied, and compares the decisions
-/// with those of the rules in force. Nothing is changed. A log that is too long is replayed in part, and `errors` says so.
+/// Replays a log against the rules that would be in force after a rule file is applied, and compares the decisions with
+/// those of the current rules. Nothing is changed. A log that is too long is replayed in part, and `errors` says so.
 #[utoipa::path(post, path = "/v1/replay", tag = "files", operation_id = "replay",
     params(ReplayQuery),
     request_body(description = "A rule file and a log", content = inline(ReplayFormSchema), content_type = "multipart/form-data"),
-    responses((status = 200, description = "What the rules would have done", body = Report)),
+    responses((status = 200, description = "The decisions that the rules would have made", body = Report)),
 )]
 pub(super) async fn run(
     call: ApiCall,
@@ -174,7 +175,7 @@ pub(super) async fn run(
     };
     let report = match finished {
         Some(report) => report,
-        // The replay ends soon and reports what was read until now.
+        // The replay stops soon and reports on the part read so far.
         None => {
             drop(stop);
             work.await
@@ -187,7 +188,7 @@ pub(super) async fn run(
     reply::reply_uncached(StatusCode::OK, &report?)
 }
 
-/// Stops a replay when its caller has left.
+/// Stops a replay when its caller disconnects.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {
@@ -201,7 +202,7 @@ fn read_form(headers: &HeaderMap, body: &Bytes) -> Result<(Bytes, Vec<Log>), Pro
     let (mut rules, mut logs) = (None, Vec::new());
     for part in form::parse(headers, body)? {
         match &*part.name {
-            "rules" if rules.is_some() => return Err(Problem::bad_request("the part `rules` is there twice")),
+            "rules" if rules.is_some() => return Err(Problem::bad_request("more than one part `rules`; send one")),
             "rules" => rules = Some(part.content),
             "log" => {
                 let name = log_name(part.file.as_deref().unwrap_or_default());
@@ -217,7 +218,7 @@ fn read_form(headers: &HeaderMap, body: &Bytes) -> Result<(Bytes, Vec<Log>), Pro
     if logs.is_empty() { Err(missing("log")) } else { Ok((rules, logs)) }
 }
 
-/// Returns a short name for reports: that of the file, without folders and control characters.
+/// Returns a short name for reports: the file name without directories and control characters.
 fn log_name(file: &str) -> String {
     let name = file.rsplit(['/', '\\']).next().unwrap_or_default();
     let name: String = name.chars().filter(|char| !char.is_control()).take(100).collect();
@@ -225,7 +226,7 @@ fn log_name(file: &str) -> String {
 }
 
 impl ReplayOptions {
-    /// Sets the rules, and those to compare with if there are any in force.
+    /// Sets the new rules, and the current rules to compare with if any are in force.
     fn use_rules(&mut self, preview: Preview) -> Result<(), ReplayError> {
         let read = |text: &str| Rules::read(&[Source { name: "rules", text: text.as_bytes() }]);
         let decides = |rules: &Rules| rules.domains().iter().any(|domain| domain.name() == preview.domain);
@@ -245,7 +246,7 @@ impl From<ReplayError> for Problem {
     fn from(error: ReplayError) -> Self {
         match error {
             ReplayError::Rules(mistakes) => ControlError::Mistakes(mistakes).into(),
-            // The command line has options of the same names.
+            // The error names options of the command line, which have the same names.
             ReplayError::Invalid(why) => Self::bad_request(
                 ["format", "map", "set", "zone", "domain"]
                     .iter()

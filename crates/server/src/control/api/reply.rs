@@ -55,7 +55,7 @@ impl Versioned for StoredOverride {
     }
 }
 
-/// A resource that names its author, which only operators may see: it is the name of a token.
+/// A resource with an author. Only operators may see the author, because it is the name of a token.
 pub(super) trait Authored: Serialize {
     /// Removes the author.
     fn hide_author(&mut self);

@@ -29,7 +29,7 @@ pub(super) async fn domains(call: ApiCall) -> ApiResult {
     call.read(&tag, &DomainList { items: call.control().rules().domains().await? })
 }
 
-/// Which rules.
+/// Filter and page of rules.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -71,7 +71,7 @@ pub(super) async fn get(call: ApiCall, PathParams(path): PathParams<RulePath>) -
     call.read_authored(&path.domain, &etag::etag_of_version(rule.version), rule)
 }
 
-/// Creates or replaces a rule. Writing what is stored already changes nothing.
+/// Creates or replaces a rule. Writing the stored rule again changes nothing.
 #[utoipa::path(put, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "put_rule",
     params(RulePath, IfMatch, IfNoneMatch, Comment),
     request_body(description = "A rule as in a file; `id` may be omitted", content((Object = "application/json"), (Object = "application/yaml"))),
@@ -118,7 +118,7 @@ pub(super) async fn enable(call: ApiCall, PathParams(path): PathParams<RulePath>
     set_enabled(&call, &path, true).await
 }
 
-/// Disables a rule: nodes do not receive it any more. Its counters are kept as long as those of other rules.
+/// Disables a rule: nodes no longer receive it. Its counters are kept until they expire.
 #[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/disable", tag = "rules",
     params(RulePath, IfMatch, Comment),
     responses((status = 200, description = "The rule, disabled", body = StoredRule)),

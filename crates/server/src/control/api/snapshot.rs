@@ -18,7 +18,7 @@ use crate::control::auth::Scope;
 use crate::control::model::{Role, Snapshot};
 use crate::http::problem::Problem;
 
-/// The last snapshot, serialised: a change wakes a thousand nodes at once, and it is serialised for them once.
+/// The last snapshot, serialised once for all nodes that a change wakes.
 #[derive(Debug, Default)]
 pub(super) struct SnapshotBytes(Mutex<Option<(Arc<Snapshot>, Bytes)>>);
 
@@ -37,12 +37,12 @@ impl SnapshotBytes {
     }
 }
 
-/// How long to wait.
+/// Maximum wait for a newer snapshot.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WaitQuery {
-    /// Seconds to wait for a newer snapshot than If-None-Match names.
+    /// Seconds to wait for a snapshot newer than the one in If-None-Match.
     #[serde(default)]
     #[param(minimum = 0, maximum = 60, default = 0)]
     wait: u64,
@@ -54,9 +54,9 @@ fn snapshot_etag(snapshot: &Snapshot) -> String {
     format!("\"{}-{checksum}\"", snapshot.revision)
 }
 
-/// Returns what nodes run: the enabled rules with their overrides, and the valid tokens; for nodes.
+/// Returns the snapshot that nodes run: the enabled rules with their overrides, and the valid tokens; for nodes.
 ///
-/// With `wait` and If-None-Match, the response is sent when a newer snapshot exists, or is 304 after the wait.
+/// With `wait` and If-None-Match, the call returns when a newer snapshot exists, or replies 304 after the wait.
 #[utoipa::path(get, path = "/v1/snapshot", tag = "nodes", operation_id = "get_snapshot",
     params(
         WaitQuery,
@@ -83,12 +83,12 @@ pub(super) async fn get(call: ApiCall, QueryParams(query): QueryParams<WaitQuery
     };
     update(Instant::now())?;
     let reply = reply_when_newer(&call, Duration::from_secs(query.wait)).await;
-    // A node counts as active while it waits.
+    // The node was active until now: it waited.
     update(Instant::now())?;
     reply
 }
 
-/// Replies with a snapshot that the reader does not have, as soon as one exists.
+/// Replies as soon as there is a snapshot that the reader does not have, or 304 after `wait`.
 async fn reply_when_newer(call: &ApiCall, wait: Duration) -> ApiResult {
     let state = &call.state;
     let mut revisions = state.control.watch();

@@ -71,7 +71,7 @@ fn revoked_or_changed_token_takes_effect_on_open_connections() {
 }
 
 #[test]
-fn role_includes_those_before_it_and_is_limited_to_its_domains() {
+fn role_includes_lower_roles_and_is_limited_to_its_domains() {
     let may = |role, domains: &[&str], needed, scope| {
         let access = Access::Token(Arc::new(verifier_of("t", role, domains, None)));
         access.require(needed, scope).is_ok()

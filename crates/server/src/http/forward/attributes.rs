@@ -1,4 +1,4 @@
-//! The attributes of the request that a proxy asks about. Only those that a rule of the domain reads are determined.
+//! The attributes of the client request that a proxy describes. Only attributes that the domain's rules use are read.
 //!
 //! | name | value |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `host` | `api.example.org`, in lower case and without a port |
 //! | `scheme` | `http` or `https`, in lower case |
 //! | `client_ip` | `203.0.113.7`, `2001:db8:1:2::/64`: the client behind the trusted proxies |
-//! | `header.x`, `cookie.x`, `query.x` | as sent, the first of several |
+//! | `header.x`, `cookie.x`, `query.x` | the first value, as sent |
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -30,24 +30,24 @@ const PROTO: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-proto")];
 /// The name and the value of an attribute.
 type Attribute<'n, 'a> = (&'n str, Cow<'a, [u8]>);
 
-/// The request that a proxy asks about.
+/// The original client request, as the proxy describes it.
 #[derive(Debug)]
 pub(super) struct Original<'a> {
-    /// The call of the proxy.
+    /// The head of the proxy's call.
     pub(super) head: &'a Parts,
-    /// The path, if the call itself is the request.
+    /// The client's path, if the call itself is the client request.
     pub(super) rest: Option<&'a str>,
     /// The address of the proxy.
     pub(super) peer: Option<IpAddr>,
-    /// Which proxies are trusted.
+    /// Finds the client address through trusted proxies.
     pub(super) client: &'a ClientIp,
 }
 
 impl<'a> Original<'a> {
-    /// Returns the values of the attributes among `names` that the request has.
+    /// Returns the attributes in `names` that the request has.
     ///
     /// # Errors
-    /// When the proxy does not send a header that an attribute is read from.
+    /// When the proxy does not send a header that a named attribute is read from.
     pub(super) fn read<'n>(&self, names: &'n [Box<str>]) -> Result<Vec<Attribute<'n, 'a>>, Problem> {
         let mut values = Vec::with_capacity(names.len().min(Item::MAX_ENTRIES));
         for name in names {
@@ -98,7 +98,7 @@ impl<'a> Original<'a> {
             Problem::bad_request(detail)
         };
         let uri = str::from_utf8(uri).map_err(|_| wrong())?;
-        // A client may send an absolute target, and the proxy pass it on.
+        // Clients may send an absolute target, and proxies pass it through unchanged.
         let target = match uri.split_once("://") {
             Some((scheme, rest)) if !scheme.contains('/') => rest.find('/').map_or("/", |slash| &rest[slash..]),
             Some(_) | None => uri,
@@ -119,7 +119,7 @@ impl<'a> Original<'a> {
         Ok(authority.host().to_ascii_lowercase().into_bytes().into())
     }
 
-    /// Returns the value of the first of these headers that the proxy sends.
+    /// Returns the value of the first header in `names` that is present.
     fn required_header(&self, names: &[HeaderName]) -> Result<&'a [u8], Problem> {
         let found = names.iter().find_map(|name| self.head.headers.get(name)).map(HeaderValue::as_bytes);
         found.ok_or_else(|| {
@@ -134,7 +134,7 @@ fn query_value<'a>(query: &'a str, name: &str) -> Option<&'a [u8]> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(str::as_bytes)
 }
 
-/// Cuts a value to the length that the engine accepts.
+/// Truncates a value to [`Item::MAX_BYTES`].
 fn cut(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     match value {
         Cow::Borrowed(value) => Cow::Borrowed(&value[..value.len().min(Item::MAX_BYTES)]),

@@ -1,11 +1,12 @@
-//! Forward-auth: the check that a reverse proxy makes before it passes a request on.
+//! Forward-auth: a reverse proxy asks this endpoint before it forwards a client request.
 //!
-//! `ANY /v1/forward-auth/{domain}[/{rest}]`. With `rest` the call itself is the request: its method, `/{rest}` and its query
-//! (Envoy's `ext_authz`). Without it, the headers `X-Forwarded-Method`, `-Uri`, `-Host` and `-Proto` describe the request, and the
-//! query of the call may have `refuse`, the status of a refusal, and `token`.
+//! `ANY /v1/forward-auth/{domain}[/{rest}]`. With `rest`, the call itself is the client request: its method, the path
+//! `/{rest}` and its query (Envoy's `ext_authz`). Without `rest`, the headers `X-Forwarded-Method`, `-Uri`, `-Host` and
+//! `-Proto` describe the client request, and the query may contain two options: `refuse`, the status of a refusal, and
+//! `token`.
 //!
-//! The headers of the client arrive with the call. So `Origin` and `Authorization` are the client's and do not
-//! authenticate the proxy: its token is in `Tollgate-Token` or `?token=`.
+//! The proxy copies the client's headers into the call. `Origin` and `Authorization` are therefore the client's and do
+//! not authenticate the proxy. The proxy's own token is in `Tollgate-Token` or `?token=`.
 
 mod attributes;
 pub(crate) mod path;
@@ -38,26 +39,26 @@ use attributes::Original;
 
 const PREFIX: &str = "/v1/forward-auth/";
 
-/// The header with the token of the proxy.
+/// The header with the proxy's token.
 pub(super) const TOKEN: HeaderName = HeaderName::from_static("tollgate-token");
 
-/// The status that a refusal would have without `refuse`, for proxies that map statuses.
+/// The header with the refusal status before `refuse` replaced it, for proxies that map statuses.
 const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
 
 /// The parsed target of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Target<'a> {
     domain: Cow<'a, str>,
-    /// The path of the request with its slash, if the call itself is the request.
+    /// The client's path with its leading slash, if the call itself is the client request.
     rest: Option<&'a str>,
-    /// The status of a refusal.
+    /// The status to send for a refusal.
     refuse: Option<StatusCode>,
-    /// The token of the proxy.
+    /// The proxy's token.
     pub(super) token: Option<Cow<'a, str>>,
 }
 
 impl<'a> Target<'a> {
-    /// Parses the target of a call; `None` if it is for another endpoint.
+    /// Parses the target of a call; `None` for other endpoints.
     pub(super) fn parse(uri: &'a Uri) -> Option<Result<Self, Problem>> {
         uri.path().strip_prefix(PREFIX).map(|path| Self::read(path, uri.query()))
     }
@@ -72,7 +73,7 @@ impl<'a> Target<'a> {
             decoded.map_err(|_| Problem::bad_request(format!("the {name} is not UTF-8")))
         };
         let mut target = Self { domain: decoded(domain, "domain")?, rest, refuse: None, token: None };
-        // With a rest, the query is the client's.
+        // With `rest`, the query is the client's.
         let query = query.filter(|query| rest.is_none() && !query.is_empty());
         for pair in query.into_iter().flat_map(|query| query.split('&')) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -95,7 +96,7 @@ fn refusal_status(text: &str) -> Result<StatusCode, Problem> {
     status.ok_or_else(|| Problem::bad_request(format!("`refuse={text}` is not a status from 400 to 599")))
 }
 
-/// Decides the request that a call is about. A request that is to be delayed is answered after its delay.
+/// Decides the client request that a call describes. The response to a delayed request is sent after the delay.
 ///
 /// # Errors
 /// When the call does not describe a request, or the domain is unknown.
@@ -126,7 +127,7 @@ pub(super) async fn answer<S: Store>(
     .await;
     let (answer, outcome) = answer.unwrap_or_else(|| Err(Problem::bug()))?;
     if let Outcome::Delay(wait) = outcome {
-        // What was taken is kept if the proxy gives up waiting, because the proxy then passes the request on.
+        // No refund if the proxy stops waiting, because a proxy that fails open then forwards the request.
         tokio::time::sleep(wait.into()).await;
     }
     Ok(answer)
@@ -147,7 +148,7 @@ fn respond(decision: &DecisionView<'_>, refuse: Option<StatusCode>) -> HttpRespo
     answer
 }
 
-/// Returns the body of a refusal, for the client behind the proxy.
+/// Returns the body of a refusal, which the proxy sends to the client.
 fn refusal_body(decision: &DecisionView<'_>, status: StatusCode) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(rename_all = "kebab-case")]
@@ -190,7 +191,7 @@ mod tests {
             ("/v1/forward-auth/api", "api None None None"),
             ("/v1/forward-auth/a%2Fb?refuse=403&token=t%2B", "a/b None Some(403) Some(\"t+\")"),
             ("/v1/forward-auth/api/", "api Some(\"/\") None None"),
-            // The query is the client's: it cannot choose the status.
+            // With `rest` the query is the client's, which must not choose the status.
             ("/v1/forward-auth/api/a/../b?refuse=200&x", "api Some(\"/a/../b\") None None"),
         ] {
             assert_eq!(parse(target), Some(Ok(expected.into())), "{target}");

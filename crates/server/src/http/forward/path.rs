@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Normalises a path: percent-encoded letters, digits and `-._~` are decoded (RFC 3986, 6.2.2), segments `.` and `..` are
-/// resolved, and repeated slashes are merged. `%2F` stays encoded.
+/// Normalises a path: decodes percent-encoded letters, digits and `-._~` (RFC 3986, 6.2.2), resolves the segments `.`
+/// and `..`, and merges repeated slashes. `%2F` stays encoded.
 pub(crate) fn normalize(path: &str) -> Cow<'_, str> {
     if !path.contains('%') && !path.contains("//") && !path.contains("/.") {
         return Cow::Borrowed(path);
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_that_mean_the_same_are_the_same() {
+    fn equivalent_paths_are_normalised_to_the_same_path() {
         for (path, expected) in [
             ("/", "/"),
             ("/login", "/login"),

@@ -1,12 +1,12 @@
 use super::*;
 
-/// Rules with the counts that a test sets.
+/// A history of rules whose counts a test sets.
 struct Subject {
     history: LiveHistory,
     version: u64,
     names: Vec<String>,
     counts: Vec<u64>,
-    /// What every rule refused as a shadow rule.
+    /// The shadow refusals of every rule.
     shadow: u64,
     totals: Totals,
     now: u64,
@@ -28,7 +28,7 @@ impl Subject {
         subject
     }
 
-    /// Adds what was counted, `millis` after the last time.
+    /// Adds a sample `millis` after the last one.
     fn add(&mut self, millis: u64) {
         self.now += millis * 1_000_000;
         let read = |number: usize| RuleReading {
@@ -46,7 +46,7 @@ impl Subject {
 }
 
 #[test]
-fn rates_are_per_second_of_the_time_that_passed() {
+fn rates_are_per_second_of_elapsed_time() {
     let mut subject = Subject::new(1);
     (subject.totals.admitted, subject.counts[0]) = (300, 300);
     subject.add(1_500);
@@ -80,7 +80,7 @@ fn ten_seconds_become_one_point_with_their_mean() {
 }
 
 #[test]
-fn shadow_is_what_was_observed_and_what_shadow_rules_would_refuse() {
+fn shadow_rate_adds_observed_requests_and_shadow_refusals() {
     let mut subject = Subject::new(2);
     for _ in 0..10 {
         subject.shadow += 3;
@@ -92,7 +92,7 @@ fn shadow_is_what_was_observed_and_what_shadow_rules_would_refuse() {
 }
 
 #[test]
-fn rings_are_bounded_however_long_the_process_paused() {
+fn rings_are_bounded_even_after_a_long_pause() {
     let mut subject = Subject::new(100);
     for _ in 0..2 * SECONDS {
         subject.add(1_000);
@@ -116,7 +116,7 @@ fn busiest_rules_are_tracked() {
         subject.add(1_000);
     }
     assert!(subject.tracked().contains(&"r900"));
-    // A rule that was idle for ten seconds is replaced only by one that was not.
+    // An idle rule is replaced only by a busy one.
     for _ in 0..10 {
         subject.add(1_000);
     }
@@ -140,7 +140,7 @@ fn history_follows_a_rule_into_the_next_rule_set() {
 }
 
 #[test]
-fn times_are_those_of_the_interval() {
+fn decision_times_cover_only_the_last_interval() {
     let mut subject = Subject::new(0);
     subject.totals.times.buckets[0] = 1_000;
     subject.add(1_000);

@@ -36,12 +36,12 @@ impl Csv {
         &self.names
     }
 
-    /// Returns whether a line is the header line, which every file begins with.
+    /// Returns whether a line is the header line.
     pub fn is_header(&self, line: &[u8]) -> bool {
         line == &*self.header
     }
 
-    /// Parses a line whose first byte is at `base`. Returns whether it has as many values as there are columns.
+    /// Parses a line that begins at offset `base`. Returns whether it has one value per column.
     pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span]) -> bool {
         self.split(line, base, fields) == Some(self.names.len())
     }
@@ -74,7 +74,7 @@ impl Csv {
     }
 }
 
-/// Returns where a quoted value ends, and whether it contains quotes.
+/// Returns the end of a quoted value, and whether it contains quotes.
 fn closing_quote(line: &[u8], from: usize) -> Option<(usize, bool)> {
     let (mut at, mut escaped) = (from, false);
     loop {

@@ -1,8 +1,7 @@
-//! Lines of JSON: Caddy's access log, and any other.
+//! JSON lines: Caddy's access log, and any other.
 //!
-//! Only the fields that are needed are looked at; the rest of a line is skipped without building
-//! anything. A field is named by its path, `request.headers.X-Key`; case does not matter, and a list
-//! stands for its first element.
+//! Only the needed fields are read; the rest of a line is skipped without allocation. A field is named
+//! by its path, `request.headers.X-Key`; case does not matter, and a list stands for its first element.
 
 use super::span::Span;
 
@@ -11,7 +10,7 @@ const MAX_DEPTH: usize = 16;
 /// Maximum number of names that are remembered from the sample.
 const MAX_NAMES: usize = 512;
 
-/// The fields to look for.
+/// The fields to read.
 #[derive(Clone, Debug, Default)]
 pub struct Json {
     wanted: Vec<Wanted>,
@@ -31,7 +30,7 @@ struct Wanted {
 struct NotJson;
 
 impl Json {
-    /// Returns a format with the fields that some lines have; `None` if none of them is an object.
+    /// Returns a format with the fields of the sample lines; `None` if no line is an object with fields.
     pub(super) fn of_sample(lines: &[&[u8]]) -> Option<Self> {
         let mut available: Vec<String> = Vec::new();
         for line in lines {
@@ -47,19 +46,19 @@ impl Json {
         &self.available
     }
 
-    /// Returns the number of fields to look for.
+    /// Returns the number of fields to read.
     pub(super) fn field_count(&self) -> usize {
         self.names.len()
     }
 
-    /// Adds a field to look for, and returns its number.
+    /// Adds a field to read, and returns its index.
     pub(super) fn want(&mut self, name: &str) -> usize {
         if let Some(known) = self.names.iter().position(|known| known.eq_ignore_ascii_case(name)) {
             return known;
         }
         let field = self.names.len();
         self.names.push(name.to_owned());
-        // A name that the log contains literally may contain dots.
+        // A name with dots is always a path, even if the log has a key of that name.
         let is_plain = self.available.iter().any(|known| known.eq_ignore_ascii_case(name)) && !name.contains('.');
         let parts: Vec<&str> = if is_plain { vec![name] } else { name.split('.').collect() };
         let mut level = &mut self.wanted;
@@ -78,7 +77,7 @@ impl Json {
         field
     }
 
-    /// Parses a line whose first byte is at `base`. Returns whether it is an object.
+    /// Parses a line that begins at offset `base`. Returns whether it is an object.
     pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span]) -> bool {
         fields.fill(Span::NONE);
         let mut scanner = Scanner { line, at: 0, base };
@@ -183,7 +182,7 @@ impl Scanner<'_> {
         Ok(())
     }
 
-    /// Reads a string, a number, a boolean or null; null is a missing value.
+    /// Reads a string, a number, a boolean or null; null counts as missing.
     fn scalar(&mut self) -> Result<Span, NotJson> {
         if self.peek() == Some(b'"') {
             return self.string();
@@ -200,7 +199,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Reads a string and returns what is between its quotes.
+    /// Reads a string and returns the span between its quotes.
     #[inline]
     fn string(&mut self) -> Result<Span, NotJson> {
         self.expect(b'"')?;
@@ -218,7 +217,7 @@ impl Scanner<'_> {
         }
     }
 
-    /// Skips the values of a list that follow, and its end.
+    /// Skips the remaining values of a list, and its end.
     fn skip_rest_of_list(&mut self, depth: usize) -> Result<(), NotJson> {
         while self.peek() != Some(b']') {
             if self.peek() == Some(b',') {
@@ -250,7 +249,7 @@ impl Scanner<'_> {
     }
 }
 
-/// Sets a field that has no value yet: the first of several counts.
+/// Sets a field unless it has a value: the first of several values counts.
 fn set(fields: &mut [Span], field: Option<usize>, span: Span) {
     if let Some(place) = field.and_then(|field| fields.get_mut(field)).filter(|place| place.is_none()) {
         *place = span;

@@ -1,4 +1,4 @@
-//! Formats of log lines: which fields a line has, and where they are.
+//! Formats of log lines: the fields of a line and their positions.
 
 pub mod csv;
 pub mod json;
@@ -29,15 +29,15 @@ enum FormatKind {
     Csv(Csv),
 }
 
-/// The names that `--format` takes.
+/// The names that `--format` accepts.
 pub const NAMES: [&str; 7] = ["combined", "common", "vhost_combined", "envoy", "haproxy", "json", "csv"];
 
 impl Format {
-    /// Returns the format with this name, or the one that this text describes. The first lines of the
-    /// log define the columns of CSV and the fields of JSON.
+    /// Returns the format that `text` names or describes. `head` has the first lines of the log, which
+    /// define the columns of CSV and the fields of JSON.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// If `text` is neither a name nor a valid description, or the log has another format.
     pub fn from_description(text: &str, head: &[u8]) -> Result<Self, String> {
         let lines = sample_lines(head);
         let named = |kind: Option<FormatKind>| {
@@ -78,7 +78,7 @@ impl Format {
         }
         let csv = lines.first().and_then(|line| Csv::of_header(line));
         formats.extend(csv.map(|csv| Self { name: "csv".into(), kind: FormatKind::Csv(csv) }));
-        // Of equally good formats the first is used: more specific ones are listed first.
+        // Of equally good formats, the first is used; more specific formats are listed first.
         let mut best: Option<(usize, Self)> = None;
         for format in formats {
             let score = format.matching_lines(&lines);
@@ -103,7 +103,7 @@ impl Format {
         }
     }
 
-    /// Returns how many fields a line is parsed into.
+    /// Returns the number of fields of a parsed line.
     #[inline]
     pub(super) fn field_count(&self) -> usize {
         match &self.kind {
@@ -113,7 +113,7 @@ impl Format {
         }
     }
 
-    /// Returns the number of a field; `None` if lines cannot have it.
+    /// Returns the index of a field; `None` if the format lacks it.
     pub fn field_number(&mut self, name: &str) -> Option<usize> {
         let place = |names: &[String]| names.iter().position(|known| known.eq_ignore_ascii_case(name));
         match &mut self.kind {
@@ -124,7 +124,7 @@ impl Format {
         }
     }
 
-    /// Parses a line whose first byte is at `base` of the text of the spans. Returns whether it has this format.
+    /// Parses a line that begins at offset `base` of its chunk. Returns whether it has this format.
     #[inline]
     pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span; MAX_FIELDS]) -> bool {
         match &self.kind {
@@ -134,12 +134,12 @@ impl Format {
         }
     }
 
-    /// Returns whether a line is not a request by its format: the column names of CSV.
+    /// Returns whether a line is the header of a CSV file.
     pub fn is_header(&self, line: &[u8]) -> bool {
         matches!(&self.kind, FormatKind::Csv(csv) if csv.is_header(line))
     }
 
-    /// Decodes the escape sequences of a value: `\x22` of nginx and Apache, those of JSON, `""` of CSV.
+    /// Decodes the escape sequences of a value: `\x22` in nginx and Apache, JSON escapes, `""` in CSV.
     pub fn unescape<'v>(&self, value: &'v [u8]) -> Cow<'v, [u8]> {
         match &self.kind {
             FormatKind::Pattern(_) => unescape_hex(value).into(),
@@ -175,7 +175,7 @@ impl Format {
     }
 }
 
-/// Returns the lines that a format is detected from.
+/// Returns the lines from which a format is detected.
 pub(super) fn sample_lines(head: &[u8]) -> Vec<&[u8]> {
     // The last line of a longer log may be cut.
     let end = if head.len() < HEAD { None } else { memchr::memrchr(b'\n', head) };
@@ -184,7 +184,7 @@ pub(super) fn sample_lines(head: &[u8]) -> Vec<&[u8]> {
     lines.filter(|line| !line.is_empty()).take(SAMPLE_LINES).collect()
 }
 
-/// Returns how many lines have a format and a time where it should be.
+/// Returns the number of lines that match a pattern and have a valid time in its time field.
 fn score_pattern(pattern: &Pattern, lines: &[&[u8]]) -> usize {
     let mut fields = [Span::NONE; MAX_FIELDS];
     let time = pattern.names().iter().position(|name| name == "time_local");
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_reported_with_those_there_are() {
+    fn unknown_names_are_reported_with_the_known_ones() {
         assert!(Format::from_description("nginxx", b"").unwrap_err().contains("use combined, common"));
         assert!(Format::from_description("csv", b"1,2\n").unwrap_err().contains("does not begin with"));
     }

@@ -13,9 +13,9 @@ pub struct Pattern {
     start: Box<[u8]>,
     fields: Vec<PatternField>,
     names: Vec<String>,
-    /// Whether lines may go on after the last field.
+    /// Whether lines may continue after the last field.
     open: bool,
-    /// Whether text before the pattern is skipped, up to this.
+    /// The end of a prefix that is skipped, if a line has it.
     skip: Option<&'static [u8]>,
 }
 
@@ -23,7 +23,7 @@ pub struct Pattern {
 #[derive(Clone, Debug)]
 struct PatternField {
     end: Box<[u8]>,
-    /// Whether it is in quotes, so that `\"` does not end it.
+    /// Whether the field is in quotes, so that `\"` does not end it.
     quoted: bool,
 }
 
@@ -39,7 +39,7 @@ impl Pattern {
     /// log format of Envoy (`%START_TIME% …`). A whole directive is accepted as well.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the format is invalid.
     pub fn new(text: &str) -> Result<Self, String> {
         let text = strip_directive(text);
         let parts = if text.contains('$') {
@@ -93,7 +93,7 @@ impl Pattern {
         }
     }
 
-    /// Checks that every field but the last is followed by text.
+    /// Checks that every field except the last is followed by text.
     fn checked(self) -> Result<Self, String> {
         let last = self.fields.len() - 1;
         match self.fields.iter().position(|field| field.end.is_empty()).filter(|place| *place != last) {
@@ -105,7 +105,7 @@ impl Pattern {
         }
     }
 
-    /// Allows further text after the last field, as in formats that extend a common one.
+    /// Allows further text after the last field, because many formats extend a standard one.
     #[must_use]
     fn open(self) -> Self {
         Self { open: true, ..self }
@@ -116,7 +116,7 @@ impl Pattern {
         &self.names
     }
 
-    /// Parses a line whose first byte is at `base`. Returns whether it has this format.
+    /// Parses a line that begins at offset `base`. Returns whether it has this format.
     pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span]) -> bool {
         let mut at = match self.skip {
             None => 0,
@@ -141,7 +141,7 @@ impl PatternField {
     #[inline]
     fn field_length(&self, rest: &[u8], open: bool) -> Option<(usize, bool)> {
         let Some((first, more)) = self.end.split_first() else {
-            // In a format that allows more text after it, the last field ends at the next space.
+            // In an open format, the last field ends at the next space.
             let len = if open { memchr::memchr(b' ', rest).unwrap_or(rest.len()) } else { rest.len() };
             return Some((len, memchr::memchr(b'\\', &rest[..len]).is_some()));
         };
@@ -166,7 +166,8 @@ impl PatternField {
     }
 }
 
-/// Returns the quoted strings of a directive (`log_format NAME '…' '…';` or `LogFormat "…" NAME`), or the text as it is.
+/// Returns the quoted strings of a directive (`log_format NAME '…' '…';` or `LogFormat "…" NAME`), or the text
+/// unchanged.
 fn strip_directive(text: &str) -> String {
     let text = text.trim();
     let Some(rest) = text.strip_prefix("log_format").or_else(|| text.strip_prefix("LogFormat")) else {

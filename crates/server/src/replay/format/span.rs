@@ -11,7 +11,7 @@ pub struct Span {
 const ESCAPED: u32 = 1 << 31;
 
 impl Span {
-    /// The value is missing.
+    /// A missing value.
     pub const NONE: Self = Self { start: u32::MAX, len: 0 };
 
     /// Creates a span. Chunks are far smaller than 2 GiB.
@@ -51,8 +51,7 @@ impl Span {
         (self.len & !ESCAPED) as usize
     }
 
-    /// Returns the bytes, as they are in the log. `None` if the value is missing or the span belongs to another
-    /// text.
+    /// Returns the bytes as they are in `text`. `None` if the value is missing or the span is out of bounds.
     #[inline]
     pub fn of(self, text: &[u8]) -> Option<&[u8]> {
         if self.is_none() { None } else { text.get(self.start()..self.start() + self.len()) }

@@ -9,31 +9,31 @@
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-/// A time, and how exact it is.
+/// A time and its precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogTime {
     /// Nanoseconds since 1970.
     pub nanos: u64,
-    /// Whether it is in whole seconds.
+    /// Whether the time has no fraction of a second.
     pub is_whole_second: bool,
 }
 
-/// Parses times, and remembers the last one: consecutive lines often have the same.
+/// Parses times, and caches the last one: consecutive lines often have the same time.
 #[derive(Clone, Debug)]
 pub struct TimeParser {
-    /// The time zone of times that do not state one.
+    /// The time zone of times that have none.
     zone: TimeZone,
     last: [u8; LONGEST],
     last_len: usize,
     last_stamp: Option<LogTime>,
 }
 
-/// The longest time that is remembered.
+/// Maximum length of a cached time, in bytes.
 const LONGEST: usize = 32;
 const SECOND: u64 = 1_000_000_000;
 
 impl TimeParser {
-    /// Creates a parser. Times without a zone are in `zone`.
+    /// Creates a parser that reads times without a zone as times in `zone`.
     pub fn new(zone: TimeZone) -> Self {
         Self { zone, last: [0; LONGEST], last_len: 0, last_stamp: None }
     }
@@ -187,7 +187,7 @@ fn of_day(hour: u64, minute: u64, second: u64) -> Option<u64> {
     (hour < 24 && minute < 60 && second <= 60).then(|| hour * 3_600 + minute * 60 + second.min(59))
 }
 
-/// Returns the days since 1970 of a date from 1970 on.
+/// Returns the number of days from 1970-01-01 to a date; `None` if the date is earlier or invalid.
 fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     const BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     const LENGTH: [u64; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];

@@ -1,20 +1,20 @@
-//! `COMMAND`, `CONFIG` and `INFO`: what clients request about the server before they use it.
+//! `COMMAND`, `CONFIG` and `INFO`, which clients send to learn about the server.
 
 use super::{AfterCommand, COMMANDS, Context, quote_argument, wrong_arity};
 use crate::ops::TABLE;
 use crate::resp::wire::Replies;
 
-/// A command as `COMMAND` describes it.
+/// The description of a command in `COMMAND` replies.
 struct Description {
     name: String,
     arity: i64,
     flags: &'static [&'static str],
-    /// The position of the key, or zero.
+    /// The argument index of the key; 0 if the command has no key.
     key: i64,
     summary: String,
 }
 
-/// Returns all commands: `CL.THROTTLE`, the operations, and those of the connection.
+/// Returns all commands: `CL.THROTTLE`, the operations, and the connection commands.
 fn describe_commands() -> Vec<Description> {
     const WRITES: &[&str] = &["write", "denyoom", "fast"];
     const READS: &[&str] = &["readonly", "fast"];
@@ -90,7 +90,7 @@ fn write_entry(command: &Description, replies: &mut Replies) {
     replies.write_integer(command.arity);
     replies.begin_array(command.flags.len());
     command.flags.iter().for_each(|flag| replies.write_bulk(flag));
-    // First key, last key and the step between them.
+    // First key, last key, and the step between keys.
     (0..3).for_each(|_| replies.write_integer(command.key));
 }
 
@@ -104,7 +104,7 @@ fn write_docs(command: &Description, replies: &mut Replies) {
     }
 }
 
-/// `CONFIG GET name …`: two settings that redis-benchmark asks for, and nothing else.
+/// `CONFIG GET name …`. Only the two settings that redis-benchmark reads exist.
 pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     let replies = &mut *context.replies;
     match args.split_first() {
@@ -125,7 +125,7 @@ pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand 
     AfterCommand::Continue
 }
 
-/// `INFO`, in the form of Redis. Clients look for `loading` and for a version they know.
+/// `INFO`, in Redis's format. Clients check `loading` and the Redis version.
 pub(super) fn info(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     context.replies.write_bulk(format!(
         "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\ntollgate_version:{}\r\n\

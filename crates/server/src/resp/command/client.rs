@@ -3,7 +3,7 @@
 use super::{AfterCommand, Context, quote_argument, wrong_arity};
 use crate::resp::bounds::MAX_CLIENT_NAME;
 
-/// `CLIENT SETNAME`, `GETNAME`, `SETINFO`, `ID`, `INFO` and the switches that change nothing here.
+/// `CLIENT SETNAME`, `GETNAME`, `ID` and `INFO`. `SETINFO`, `NO-EVICT` and `NO-TOUCH` are accepted as no-ops.
 pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     let Context { session, replies, .. } = context;
     let Some((verb, args)) = args.split_first() else {
@@ -36,10 +36,10 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand 
     AfterCommand::Continue
 }
 
-/// Returns the name to keep; an empty one is none.
+/// Checks a client name. Returns `None` for an empty name, which removes the current one.
 ///
 /// # Errors
-/// When it is too long, or has characters that are not allowed in lists of clients.
+/// When the name is too long, or contains spaces or non-printable characters.
 pub(super) fn checked_name(name: &[u8]) -> Result<Option<Box<[u8]>>, String> {
     if name.len() > MAX_CLIENT_NAME {
         return Err(format!("ERR client name too long (maximum {MAX_CLIENT_NAME} bytes)"));

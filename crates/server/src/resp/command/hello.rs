@@ -1,17 +1,17 @@
-//! `HELLO` and `AUTH`: the version of the protocol, and authentication.
+//! `HELLO` and `AUTH`: protocol version and authentication.
 
 use super::client::checked_name;
 use super::{AfterCommand, Context, quote_argument, wrong_arity};
 use crate::resp::wire::{RespVersion, parse_integer};
 
-/// The error of Redis for a password where none is configured.
+/// Redis's error for a password when none is configured.
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. \
                            Are you sure your configuration is correct?";
 
-/// The error of Redis for a wrong password.
+/// Redis's error for a wrong password.
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
-/// The error of Redis for a HELLO without authentication.
+/// Redis's error for a `HELLO` before authentication.
 const HELLO_FIRST: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
                            <user> <pass> option can be used to authenticate the client and select the RESP protocol version at \
                            the same time";

@@ -1,4 +1,4 @@
-//! The commands of a connection: what Redis clients send besides the operations.
+//! Connection commands: the Redis commands that clients send in addition to the operations.
 
 mod about;
 mod client;
@@ -12,19 +12,19 @@ use crate::app::App;
 use crate::control::auth::Authenticator;
 use crate::net::shutdown::Connections;
 
-/// A command of a connection.
+/// A connection command.
 struct ConnectionCommand {
     /// The name, in lower case.
     name: &'static str,
-    /// The number of words, name included; negative: at least that many.
+    /// Number of words, including the name. A negative number is a minimum.
     arity: i64,
-    /// Whether it needs no authentication.
+    /// Whether the command is allowed before authentication.
     open: bool,
     summary: &'static str,
     run: fn(&mut Context<'_>, &[&[u8]]) -> AfterCommand,
 }
 
-/// The context of a command.
+/// The context in which a command runs.
 struct Context<'a> {
     session: &'a mut Session,
     replies: &'a mut Replies,
@@ -33,7 +33,7 @@ struct Context<'a> {
     wall_ms: i64,
 }
 
-/// What happens to the connection after a command.
+/// Whether the connection continues after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AfterCommand {
     Continue,
@@ -71,17 +71,18 @@ fn find(name: &[u8]) -> Option<&'static ConnectionCommand> {
     COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Returns whether a command needs no authentication. Methods of HTTP close the connection.
+/// Returns whether a command is allowed before authentication. HTTP words are, because they close the connection.
 pub(super) fn is_open(name: &[u8]) -> bool {
     find(name).is_some_and(|command| command.open) || is_http(name)
 }
 
-/// Returns whether the command is an HTTP method. A web page can make a browser send these to a port of its choice; the rest of such input is not for this server.
+/// Returns whether the command is part of an HTTP request. A web page can make a browser send requests to any port, and
+/// the rest of such a request must not be run as commands.
 fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"HOST:")
 }
 
-/// Runs a command, whose name is the first of `args`.
+/// Runs a command. The first argument is its name.
 pub(super) fn run<S: Store>(
     app: &App<S>,
     session: &mut Session,
@@ -98,7 +99,7 @@ pub(super) fn run<S: Store>(
         replies.write_error_reply("ERR this port speaks the Redis protocol, not HTTP");
         return AfterCommand::Close;
     }
-    // Clients compare these words of Redis.
+    // Clients compare Redis's exact words.
     let beginning: String = args.iter().take(4).map(|arg| format!("{} ", quote_argument(arg))).collect();
     replies.write_error_reply(&format!(
         "ERR unknown command {}, with args beginning with: {beginning}",
@@ -115,7 +116,7 @@ fn echo(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     AfterCommand::Continue
 }
 
-/// The reply to a command of a refused transaction, which was not run.
+/// The reply to a command inside a refused transaction. The command is not run.
 pub(super) const NOT_RUN: &str = "ERR not run: MULTI is not supported; send a pipeline without a transaction \
                                   (redis-py: pipeline(transaction=False))";
 
@@ -124,7 +125,7 @@ pub(super) fn ends_transaction(name: &[u8]) -> bool {
     [&b"exec"[..], b"discard", b"reset", b"quit"].iter().any(|end| end.eq_ignore_ascii_case(name))
 }
 
-/// Refuses a transaction and, until its end, its commands: a client sends them without waiting for this reply.
+/// Refuses a transaction and all commands until its end. Clients send those commands without waiting for this reply.
 fn multi(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     context.session.in_transaction = true;
     context.replies.write_error_reply(NOT_RUN);
@@ -184,7 +185,7 @@ fn wrong_arity(command: &str, replies: &mut Replies) {
     replies.write_error_reply(&format!("ERR wrong number of arguments for '{command}' command"));
 }
 
-/// Quotes an argument in an error, shortened.
+/// Quotes an argument for an error message, truncated to 128 bytes.
 fn quote_argument(text: &[u8]) -> String {
     format!("'{}'", String::from_utf8_lossy(&text[..text.len().min(128)]))
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Returns all commands in `input`, and the result for the rest.
+/// Returns all complete commands in `input`, and the result of parsing the rest.
 fn parse_commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<RespFrame, ProtocolError>) {
     let (mut commands, mut args, mut at) = (Vec::new(), Vec::new(), 0);
     loop {
@@ -39,7 +39,7 @@ fn commands_are_arrays_or_lines() {
 }
 
 #[test]
-fn incomplete_input_asks_for_more() {
+fn incomplete_input_needs_more_bytes() {
     check(b"*2", &[], Ok(RespFrame::Incomplete(3)));
     check(b"*2\r\n", &[], Ok(RespFrame::Incomplete(5)));
     check(b"*2\r\n$3\r\nfoo\r\n$1000\r\n", &[], Ok(RespFrame::Incomplete(20 + 1_002)));
@@ -90,7 +90,7 @@ fn limits_hold_at_their_edge() {
 }
 
 #[test]
-fn integers_are_parsed_as_redis_cell_parses_them() {
+fn integers_are_parsed_as_by_redis_cell() {
     for (text, value) in [
         ("0", Some(0)),
         ("-7", Some(-7)),
@@ -138,7 +138,7 @@ fn numbers_of_every_length_are_encoded() {
     }
 }
 
-/// Bytes that often resemble requests, so that parsing gets far.
+/// Random bytes that often resemble requests, to reach deep into the parser.
 fn almost_requests() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"*".to_vec()),
@@ -164,12 +164,12 @@ fn encode(args: &[Vec<u8>]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn digits_are_parsed_as_the_standard_library_parses_them(text in "[0-9]{1,18}|[0-9a:/]{1,9}|[+-]?[0-9]{4,8}") {
+    fn digits_are_parsed_as_by_the_standard_library(text in "[0-9]{1,18}|[0-9a:/]{1,9}|[+-]?[0-9]{4,8}") {
         prop_assert_eq!(parse_integer(text.as_bytes()), text.parse().ok());
     }
 
     #[test]
-    fn no_input_panics_and_every_command_lies_within_it(input in almost_requests()) {
+    fn parser_never_panics_and_never_reads_beyond_its_input(input in almost_requests()) {
         let (commands, rest) = parse_commands(&input);
         prop_assert!(commands.iter().flatten().map(Vec::len).sum::<usize>() <= input.len());
         if let Ok(RespFrame::Incomplete(needed)) = rest {
@@ -181,7 +181,7 @@ proptest! {
     fn commands_do_not_depend_on_how_the_input_is_split(input in almost_requests(), cut in any::<prop::sample::Index>()) {
         let cut = cut.index(input.len() + 1);
         let whole = parse_commands(&input);
-        // Commands are answered in order, and an incomplete one is parsed again with the bytes that follow.
+        // Commands are answered in order, and a partial command is parsed again when more bytes have arrived.
         let (mut all, mut args, mut at) = (Vec::new(), Vec::new(), 0);
         let mut needed = 0;
         for end in [cut, input.len()] {

@@ -1,9 +1,9 @@
-//! One connection of HTTP/2 as a state machine: bytes in, calls and bytes out. It uses neither sockets nor clocks.
+//! One HTTP/2 connection as a state machine without sockets or clocks: bytes in, calls and bytes out.
 //!
-//! It serves calls with one request and one response, each small, as gRPC has them. What a client can make it keep is bounded:
-//! streams by [`MAX_STREAMS`], their bodies together by the window of the connection, which is restored when streams are closed,
-//! header blocks by `MAX_HEADER_BLOCK`, and the dynamic table by its size. Output grows with the input of one read only; the
-//! caller writes it before it reads again.
+//! It serves gRPC-style calls with one small request and one small response. All memory that a client can occupy is
+//! bounded: streams by [`MAX_STREAMS`], their bodies by the connection window (restored when streams close), header
+//! blocks by `MAX_HEADER_BLOCK`, and the dynamic table by its size. The output of one read is bounded by its input, and
+//! the caller writes it before it reads again.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::hpack::Decoder;
 use super::receive::{HeaderBlock, LastBlock};
 use super::streams::{ClientSide, ClosedBy, Stream, StreamState, Streams};
 
-/// The initial window of a connection and of a stream.
+/// The protocol's initial window of a connection and of a stream.
 const DEFAULT_WINDOW: u32 = 65_535;
 
 /// The reply to a client that does not speak HTTP/2.
@@ -24,81 +24,82 @@ const NOT_HTTP2: &[u8] =
     b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\ncontent-length: 54\r\n\
     connection: close\r\n\r\nthis port speaks gRPC: HTTP/2 without an upgrade, h2c\n";
 
-/// The payload of the PING that shows which streams the client had opened before it knew that the connection closes.
+/// Payload of the PING sent after GOAWAY. Its acknowledgement shows that the client has seen the GOAWAY.
 const DRAIN_PING: [u8; 8] = *b"draining";
-/// The payload of the PING that shows whether the client is alive.
+/// Payload of keepalive PINGs.
 const ALIVE_PING: [u8; 8] = *b"areyouup";
 
 /// A complete request, or one that was refused before its end.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StreamCall<'i> {
-    /// Its stream.
+    /// The stream id.
     pub stream: u32,
-    /// Its headers.
+    /// The headers.
     pub head: Head,
-    /// Its body. One that came in a single frame, as nearly all do, is not copied.
+    /// The body. A body in a single frame (the usual case) is borrowed from the input.
     pub body: Result<Cow<'i, [u8]>, CallError>,
 }
 
-/// Why a call is refused before its end.
+/// The reason why a call is refused before its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
-    /// Its headers have more than `MAX_HEADERS` bytes.
+    /// The headers have more than `MAX_HEADERS` bytes.
     HeadersTooLarge,
-    /// Its body has more than `MAX_BODY` bytes.
+    /// The body has more than `MAX_BODY` bytes.
     BodyTooLarge,
     /// The call did not arrive in time.
     TooSlow,
 }
 
-/// The progress of a connection.
+/// The phases of a connection, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Phase {
-    /// The preface of the client is awaited.
+    /// Waiting for the client's preface.
     Preface,
-    /// The first SETTINGS of the client are awaited.
+    /// Waiting for the client's first SETTINGS.
     Settings,
     Open,
-    /// The client knows that the connection closes; streams that it has opened before are accepted.
+    /// GOAWAY was sent. Streams are still accepted until the client has seen it.
     Announced,
     /// No further streams are accepted.
     Final,
     Closed,
 }
 
-/// One connection.
+/// An HTTP/2 connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// What is to be written.
+    /// The output to write.
     pub out: Vec<u8>,
     pub(super) phase: Phase,
-    /// The paths of the service, which are not copied.
+    /// Known paths. Requests for them need no allocation.
     pub(super) paths: &'static [&'static str],
     pub(super) decoder: Decoder,
     pub(super) block: Option<HeaderBlock>,
     pub(super) last_block: LastBlock,
     pub(super) streams: Streams,
-    /// The last stream that the client has opened.
+    /// Id of the last stream that the client opened.
     pub(super) last_stream: u32,
-    /// The bytes of DATA that the client may send.
+    /// Bytes of DATA that the client may send.
     pub(super) receive_window: u32,
-    /// The bytes of DATA to return to the client's window with the next WINDOW_UPDATE.
+    /// Bytes of DATA to return to the client with the next WINDOW_UPDATE.
     returned: u32,
-    /// The bytes of DATA that may be sent.
+    /// Bytes of DATA that we may send.
     pub(super) send_window: i64,
-    /// The same for a new stream.
+    /// Initial send window of a new stream, in bytes.
     pub(super) initial_window: i64,
-    /// The streams that wait for the client's windows, and since when nothing could be sent.
+    /// Number of streams that wait for the client's windows.
     pub(super) sending: usize,
+    /// The time of the last progress, while streams wait for the client's windows.
     pub(super) blocked_since: Duration,
-    /// Whether a header block has announced that we use no dynamic table.
+    /// Whether a header block has already announced that we use no dynamic table.
     pub(super) has_announced_no_table: bool,
     pub(super) credit: Credit,
     pub(super) now: Duration,
 }
 
 impl Connection {
-    /// Starts a connection of a service with these paths.
+    /// Creates a connection for a service with these paths.
     pub fn new(paths: &'static [&'static str]) -> Self {
         Self {
             out: Vec::new(),
@@ -121,8 +122,8 @@ impl Connection {
         }
     }
 
-    /// Takes frames from the input up to the end of the next call. Returns `None` when there is no further one in the input; a
-    /// part of a frame is left in it. `now` is the time since the connection started.
+    /// Processes frames up to the next complete call. Returns `None` when the input contains no further call; a partial
+    /// frame stays in `input`. `now` is the time since the connection started.
     pub fn next<'i>(&mut self, input: &mut &'i [u8], now: Duration) -> Option<StreamCall<'i>> {
         self.now = now;
         if self.phase == Phase::Preface {
@@ -139,12 +140,12 @@ impl Connection {
         None
     }
 
-    /// Returns whether the connection is to be closed once the output is written.
+    /// Returns whether to close the connection after the output is written.
     pub fn is_closed(&self) -> bool {
         self.phase == Phase::Closed || (self.phase == Phase::Final && self.streams.len() == 0)
     }
 
-    /// Announces that the connection closes. Calls that the client has sent before it knows are answered.
+    /// Announces that the connection closes. Calls that the client sends before it sees the announcement are answered.
     pub fn start_closing(&mut self) {
         match self.phase {
             Phase::Preface | Phase::Settings => self.phase = Phase::Closed,
@@ -157,7 +158,7 @@ impl Connection {
         }
     }
 
-    /// Accepts no further streams; those that are open are answered.
+    /// Stops accepting streams. Open streams are still answered.
     pub fn finish_closing(&mut self) {
         if self.phase < Phase::Final {
             self.phase = Phase::Final;
@@ -165,7 +166,7 @@ impl Connection {
         }
     }
 
-    /// Closes the connection because of a mistake of the client.
+    /// Closes the connection with GOAWAY because of a client error.
     pub fn close_with_error(&mut self, error: ConnectionError) {
         if self.phase != Phase::Closed {
             self.phase = Phase::Closed;
@@ -174,19 +175,18 @@ impl Connection {
         }
     }
 
-    /// Asks the client whether it is alive. Any input shows that the client is alive.
+    /// Sends a keepalive PING. Any input counts as a reply.
     pub fn ping(&mut self) {
         frame::put(&mut self.out, Kind::Ping, 0, 0, &ALIVE_PING);
     }
 
-    /// Returns since when the connection waits for the rest of something that the client has begun: the preface, a header block,
-    /// or the oldest incomplete call.
+    /// Returns the start time of the oldest incomplete input: the preface, a header block, or a call.
     pub fn waiting_since(&self) -> Option<Duration> {
         if self.phase <= Phase::Settings {
             return Some(Duration::ZERO);
         }
         let block = self.block.as_ref().map(|block| block.since);
-        // Streams are sorted by the time they were opened.
+        // Streams are sorted by opening time.
         let is_incomplete = |stream: &&Stream| matches!(stream.state, StreamState::Receiving { .. });
         let call = self.streams.iter().find(is_incomplete).map(|stream| stream.opened);
         block.into_iter().chain(call).min()
@@ -197,18 +197,18 @@ impl Connection {
         self.streams.get_mut(id).is_some()
     }
 
-    /// Returns the bytes of the bodies of streams that are open.
+    /// Returns the total size of the bodies of open streams, in bytes.
     pub fn held_bytes(&self) -> u32 {
         CONNECTION_WINDOW - self.receive_window - self.returned
     }
 
-    /// Returns since when responses wait for the client to enlarge its window.
+    /// Returns since when responses have been waiting for the client's windows; `None` if none waits.
     pub fn blocked_since(&self) -> Option<Duration> {
         (self.sending > 0).then_some(self.blocked_since)
     }
 
-    /// Ends whatever began before `since` and is incomplete: a call is returned as too slow, and without the preface or
-    /// the end of a header block the connection is closed.
+    /// Expires one incomplete input that began at or before `since`. An incomplete call is returned as too slow. An
+    /// incomplete preface or header block closes the connection.
     pub fn expire_incomplete(&mut self, since: Duration) -> Option<StreamCall<'static>> {
         if self.phase <= Phase::Settings || self.block.as_ref().is_some_and(|block| block.since <= since) {
             self.close_with_error(ConnectionError::new(ErrorCode::EnhanceYourCalm, "headers did not arrive in time"));
@@ -269,7 +269,7 @@ impl Connection {
             Kind::Priority if frame.stream == 0 => return Err(of_a_stream()),
             Kind::Priority => drop(frame.exactly::<5>()?),
             Kind::PushPromise => return Err(ConnectionError::protocol_error("a client sends PUSH_PROMISE")),
-            // A GOAWAY of the client and extensions need no reaction.
+            // The client's GOAWAY and extension frames are ignored.
             Kind::GoAway | Kind::Unknown => {}
         }
         self.spend(1)?;
@@ -279,7 +279,7 @@ impl Connection {
     pub(super) fn spend(&mut self, cost: u32) -> Result<(), ConnectionError> {
         match self.credit.spend(cost, self.now) {
             true => Ok(()),
-            false => Err(ConnectionError::new(ErrorCode::EnhanceYourCalm, "too many frames or resets beside calls")),
+            false => Err(ConnectionError::new(ErrorCode::EnhanceYourCalm, "too many control frames or resets")),
         }
     }
 
@@ -310,7 +310,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Closes a stream because of a mistake of the client. Our reset costs as much credit as a reset by the client.
+    /// Resets a stream because of a client error. It costs as much credit as a reset by the client.
     pub(super) fn reset(&mut self, id: u32, code: ErrorCode) -> Result<(), ConnectionError> {
         frame::put_reset(&mut self.out, id, code);
         if !self.close(id, ClosedBy::Us) {
@@ -319,7 +319,7 @@ impl Connection {
         self.spend(RESET_COST)
     }
 
-    /// Forgets a stream and returns the window that it has used; returns whether it was open.
+    /// Removes a stream and returns its bytes to the connection window. Returns whether the stream was open.
     pub(super) fn close(&mut self, id: u32, by: ClosedBy) -> bool {
         let Some(stream) = self.streams.close(id, by) else { return false };
         if matches!(stream.state, StreamState::Sending { .. }) {
@@ -329,7 +329,7 @@ impl Connection {
         true
     }
 
-    /// Returns received bytes to the client's window. WINDOW_UPDATE is sent when a quarter of the window has accumulated.
+    /// Returns received bytes to the client. WINDOW_UPDATE is sent when a quarter of the window has accumulated.
     pub(super) fn give_back(&mut self, length: u32) {
         self.returned += length;
         if self.returned >= CONNECTION_WINDOW / 4 {
@@ -345,9 +345,9 @@ impl Connection {
 }
 
 pub(super) fn of_the_connection() -> ConnectionError {
-    ConnectionError::protocol_error("a frame of the connection names a stream")
+    ConnectionError::protocol_error("a connection-level frame has a stream id")
 }
 
 pub(super) fn of_a_stream() -> ConnectionError {
-    ConnectionError::protocol_error("a frame of a stream names none")
+    ConnectionError::protocol_error("a stream-level frame has no stream id")
 }

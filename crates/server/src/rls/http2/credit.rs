@@ -1,18 +1,18 @@
-//! Bounds the frames of a client that do no work: PING, SETTINGS, PRIORITY, empty DATA and above all resets.
+//! Bounds the control frames of a client: PING, SETTINGS, PRIORITY, empty DATA, and above all resets.
 //!
-//! Such frames are cheap, and nothing is stored for them, but a client that sends little else probably tries to keep
-//! the server busy. Every frame costs credit. Time and answered calls restore it, so neither an idle connection with
+//! Such frames are cheap and store nothing, but a client that sends little else probably tries to keep the server busy.
+//! Every control frame costs credit. Time and answered calls restore credit, so neither an idle connection with
 //! keepalives nor a busy one with many window updates runs out.
 
 use std::time::Duration;
 
 use super::super::bounds::{CREDIT, CREDIT_PER_CALL, CREDIT_PER_SECOND};
 
-/// The credit of a connection.
+/// The credit of a connection for control frames.
 #[derive(Debug)]
 pub(super) struct Credit {
     left: u32,
-    /// The time up to which credit was restored.
+    /// When credit was last restored.
     counted: Duration,
 }
 
@@ -23,7 +23,7 @@ impl Default for Credit {
 }
 
 impl Credit {
-    /// Takes the cost; returns false if there is not enough left.
+    /// Takes the cost. Returns false if the credit is insufficient.
     #[must_use]
     pub(super) fn spend(&mut self, cost: u32, now: Duration) -> bool {
         let elapsed = now.saturating_sub(self.counted).as_millis();
@@ -37,7 +37,7 @@ impl Credit {
         left.is_some()
     }
 
-    /// Restores what an answered call is worth.
+    /// Restores the credit for an answered call.
     pub(super) fn answered(&mut self) {
         self.add(CREDIT_PER_CALL);
     }

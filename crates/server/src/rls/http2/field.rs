@@ -1,9 +1,9 @@
-//! Header fields: their names as far as requests are concerned, and the static table of HPACK (RFC 7541, appendix A).
+//! Classification of header fields, and the static table of HPACK (RFC 7541, appendix A).
 
 use FieldName::{Authority, Authorization, ContentLength, ContentType, Method, Other, Path, Scheme, UnknownPseudo};
 use FieldName::{ConnectionSpecific, Malformed, Te};
 
-/// The name of a header field, as far as a request is concerned.
+/// The header fields that matter to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldName {
     /// `:method`.
@@ -14,7 +14,7 @@ pub enum FieldName {
     Authority,
     /// `:path`.
     Path,
-    /// A pseudo-header field that no request has.
+    /// A pseudo-header field that is not valid in a request.
     UnknownPseudo,
     /// `content-type`.
     ContentType,
@@ -24,17 +24,17 @@ pub enum FieldName {
     Authorization,
     /// `te`.
     Te,
-    /// A field of HTTP/1.1 about its connection, which HTTP/2 forbids.
+    /// A connection-specific field of HTTP/1.1, which HTTP/2 forbids.
     ConnectionSpecific,
-    /// The name or the value has characters that are not allowed.
+    /// The name or the value contains forbidden characters.
     Malformed,
-    /// Any other.
+    /// Any other field.
     Other,
 }
 
 impl FieldName {
-    /// Classifies a field by its name and the characters of its value. This happens once for a field that is kept in
-    /// a table.
+    /// Classifies a field by its name, and checks the characters of its value. A field in the dynamic table is
+    /// classified once, when it is inserted.
     pub fn classify(name: &[u8], value: &[u8]) -> Self {
         if !is_value(value) {
             return Malformed;
@@ -63,19 +63,19 @@ impl FieldName {
     }
 }
 
-/// Returns whether the bytes may be a name: characters of a token, in lower case.
+/// Returns whether the bytes are a valid name: token characters in lower case.
 fn is_name(name: &[u8]) -> bool {
     let is_token = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9') || b"!#$%&'*+-.^_`|~".contains(byte);
     !name.is_empty() && name.iter().all(is_token)
 }
 
-/// Returns whether the bytes may be a value: no NUL or line end, and no space at its ends.
+/// Returns whether the bytes are a valid value: no NUL or line end, and no leading or trailing white space.
 fn is_value(value: &[u8]) -> bool {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     !is_space(value.first()) && !is_space(value.last()) && !value.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r'))
 }
 
-/// The static table: index 1 is the first.
+/// The static table. HPACK index 1 is the first entry.
 pub const STATIC: [(&str, &str, FieldName); 61] = [
     (":authority", "", Authority),
     (":method", "GET", Method),
@@ -145,11 +145,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn static_table_has_the_names_that_its_strings_have() {
+    fn static_table_is_classified_correctly() {
         for (name, value, expected) in STATIC {
             assert_eq!(FieldName::classify(name.as_bytes(), value.as_bytes()), expected, "{name}");
         }
-        // Positions that the standard's examples use.
+        // Indices used in the standard's examples.
         assert_eq!(
             (STATIC[7].0, STATIC[7].1, STATIC[30].0, STATIC[57].0),
             (":status", "200", "content-type", "user-agent")
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_that_are_not_allowed_make_a_field_malformed() {
+    fn forbidden_characters_make_a_field_malformed() {
         for (name, value) in [
             ("", "x"),
             ("Name", "x"),

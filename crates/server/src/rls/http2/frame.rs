@@ -1,15 +1,15 @@
-//! Frames of HTTP/2 (RFC 9113, sections 4 and 6): parsing and writing, without any state.
+//! Stateless parsing and writing of HTTP/2 frames (RFC 9113, sections 4 and 6).
 
-/// The preface that a client sends first.
+/// The client's connection preface.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The length of the header of a frame.
+/// Size of a frame header, in bytes.
 pub const HEADER: usize = 9;
 
-/// The largest payload that is accepted, which is the default of the protocol.
+/// Maximum payload size in bytes. This is the protocol's default.
 pub const MAX_PAYLOAD: usize = 16 * 1024;
 
-/// The bits of a stream id or of a window.
+/// The largest stream id and the largest window: 2^31 - 1.
 pub const MAX_31_BITS: u32 = (1 << 31) - 1;
 
 /// The type of a frame.
@@ -26,7 +26,7 @@ pub enum Kind {
     GoAway = 7,
     WindowUpdate = 8,
     Continuation = 9,
-    /// An extension, which is ignored.
+    /// An extension frame. It is ignored.
     Unknown = 255,
 }
 
@@ -45,18 +45,18 @@ impl Kind {
     ];
 }
 
-/// The sender sends no more on the stream.
+/// Flag: the sender sends no more frames on the stream.
 pub const END_STREAM: u8 = 0x1;
-/// The frame acknowledges SETTINGS or PING.
+/// Flag: the frame acknowledges SETTINGS or PING.
 pub const ACK: u8 = 0x1;
-/// The header block ends.
+/// Flag: the header block is complete.
 pub const END_HEADERS: u8 = 0x4;
-/// The payload has padding.
+/// Flag: the payload has padding.
 pub const PADDED: u8 = 0x8;
-/// The payload has a priority.
+/// Flag: the payload has a priority.
 pub const PRIORITY: u8 = 0x20;
 
-/// Why a stream or a connection is closed.
+/// The reason for closing a stream or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the standard")]
 pub enum ErrorCode {
@@ -71,22 +71,22 @@ pub enum ErrorCode {
     EnhanceYourCalm = 11,
 }
 
-/// A mistake of the client after which the connection is closed.
+/// A client error that closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionError {
-    /// The code of the GOAWAY frame.
+    /// Error code for the GOAWAY frame.
     pub code: ErrorCode,
-    /// What is wrong, for the GOAWAY frame and the log.
+    /// Message for the GOAWAY frame and the log.
     pub detail: &'static str,
 }
 
 impl ConnectionError {
-    /// Returns an error.
+    /// Creates an error.
     pub const fn new(code: ErrorCode, detail: &'static str) -> Self {
         Self { code, detail }
     }
 
-    /// Returns a protocol error.
+    /// Creates an error with code [`ErrorCode::Protocol`].
     pub const fn protocol_error(detail: &'static str) -> Self {
         Self::new(ErrorCode::Protocol, detail)
     }
@@ -95,21 +95,21 @@ impl ConnectionError {
 /// A frame, borrowed from the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'i> {
-    /// Its type.
+    /// The frame type.
     pub kind: Kind,
-    /// Its flags.
+    /// The flags.
     pub flags: u8,
-    /// Its stream; 0 is the connection.
+    /// The stream id; 0 for the whole connection.
     pub stream: u32,
-    /// Its payload.
+    /// The payload.
     pub payload: &'i [u8],
 }
 
 impl<'i> Frame<'i> {
-    /// Takes a frame from the input; `None` if it is not complete.
+    /// Takes a frame from the input; `None` if the frame is incomplete.
     ///
     /// # Errors
-    /// When its payload is longer than [`MAX_PAYLOAD`].
+    /// When the payload is longer than [`MAX_PAYLOAD`].
     pub fn take(input: &mut &'i [u8]) -> Result<Option<Self>, ConnectionError> {
         let Some((&[l0, l1, l2, kind, flags, s0, s1, s2, s3], rest)) = input.split_first_chunk::<HEADER>() else {
             return Ok(None);
@@ -133,7 +133,7 @@ impl<'i> Frame<'i> {
     /// Returns the payload of DATA or HEADERS without padding and priority.
     ///
     /// # Errors
-    /// When the payload is shorter than these.
+    /// When the payload is too short for its padding or priority.
     pub fn content(&self) -> Result<&'i [u8], ConnectionError> {
         let (mut content, mut padding) = (self.payload, 0);
         if self.has(PADDED) {
@@ -150,10 +150,10 @@ impl<'i> Frame<'i> {
         Ok(&content[..length])
     }
 
-    /// Returns a payload that has exactly `N` bytes.
+    /// Returns a payload of exactly `N` bytes.
     ///
     /// # Errors
-    /// When it has another length.
+    /// When the payload has another length.
     pub fn exactly<const N: usize>(&self) -> Result<[u8; N], ConnectionError> {
         let wrong = |_| ConnectionError::new(ErrorCode::FrameSize, "the frame has the wrong length for its type");
         self.payload.try_into().map_err(wrong)
@@ -194,7 +194,7 @@ pub fn put_settings(out: &mut Vec<u8>, settings: &[(Setting, u32)]) {
     }
 }
 
-/// Appends GOAWAY, with a text for people.
+/// Appends GOAWAY with a debug message.
 pub fn put_goaway(out: &mut Vec<u8>, last_stream: u32, code: ErrorCode, detail: &str) {
     put_header(out, 8 + detail.len(), Kind::GoAway, 0, 0);
     out.extend_from_slice(&last_stream.to_be_bytes());
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_are_taken_when_they_are_complete() {
+    fn only_complete_frames_are_taken() {
         let mut bytes = Vec::new();
         put(&mut bytes, Kind::Ping, ACK, 0, b"12345678");
         put_reset(&mut bytes, 5, ErrorCode::Cancel);

@@ -1,16 +1,16 @@
-//! The headers of a request: the values that are needed, and the rules that they must satisfy (RFC 9113, section 8).
+//! Validates the headers of a request (RFC 9113, section 8) and extracts the needed values.
 
 use std::borrow::Cow;
 
 use super::field::FieldName;
 use super::hpack::HeaderField;
 
-/// The values that are needed from the headers of a request.
+/// The needed header values of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Whether the method is POST.
     pub is_post: bool,
-    /// Whether the content type is that of gRPC.
+    /// Whether the content type is gRPC.
     pub is_grpc: bool,
     /// The path, with the query.
     pub path: Cow<'static, [u8]>,
@@ -20,28 +20,28 @@ pub struct Head {
     pub content_length: Option<u64>,
 }
 
-/// Why headers are not accepted.
+/// The reason why headers are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadError {
-    /// The headers break a rule of the protocol.
+    /// The headers violate the protocol.
     Malformed(&'static str),
-    /// The list of fields is larger than accepted.
+    /// The header list is too large.
     TooLarge,
 }
 
-/// Collects the fields of a header block, of a request or of its trailers.
+/// Collects the fields of a header block: request headers or trailers.
 #[derive(Debug)]
 pub struct HeadBuilder {
     head: Head,
-    /// The paths that are not copied.
+    /// Known paths, which need no allocation.
     known: &'static [&'static str],
-    /// The bytes that may still follow; `None` when there were more.
+    /// Remaining size budget in bytes; `None` after it was exceeded.
     left: Option<usize>,
     seen: Seen,
     error: Option<&'static str>,
 }
 
-/// The fields that were seen, as bits.
+/// A bit set of the fields seen so far.
 #[derive(Debug, Default)]
 struct Seen(u8);
 
@@ -52,7 +52,7 @@ impl Seen {
     const AUTHORITY: u8 = 8;
     const REGULAR: u8 = 16;
 
-    /// Adds a field and returns whether it was there already.
+    /// Adds a field. Returns whether it was already present.
     fn add(&mut self, field: u8) -> bool {
         let before = self.0;
         self.0 |= field;
@@ -65,12 +65,12 @@ impl Seen {
 }
 
 impl HeadBuilder {
-    /// Starts a list of at most `max` bytes.
+    /// Creates a builder for a header list of at most `max` bytes.
     pub fn new(max: usize, known: &'static [&'static str]) -> Self {
         Self { head: Head::default(), known, left: Some(max), seen: Seen::default(), error: None }
     }
 
-    /// Adds a field. Beyond the maximum nothing is kept.
+    /// Adds a field. Fields beyond the maximum size are dropped.
     pub fn add(&mut self, field: HeaderField<'_>) {
         self.left = self.left.and_then(|left| left.checked_sub(field.size()));
         if self.left.is_some() && self.error.is_none() {
@@ -78,7 +78,7 @@ impl HeadBuilder {
         }
     }
 
-    /// Takes a field and returns what is wrong with it.
+    /// Validates and records a field. Returns an error message if the field is invalid.
     fn check(&mut self, HeaderField { kind, value, .. }: HeaderField<'_>) -> Option<&'static str> {
         if !kind.is_pseudo() {
             self.seen.add(Seen::REGULAR);
@@ -102,23 +102,23 @@ impl HeadBuilder {
                 let digits = std::str::from_utf8(value).ok().filter(|text| !text.starts_with('+'));
                 let length = digits.and_then(|text| text.parse().ok());
                 if length.is_none() || self.head.content_length.is_some_and(|before| Some(before) != length) {
-                    return Some("a wrong content-length");
+                    return Some("an invalid content-length");
                 }
                 self.head.content_length = length;
             }
             FieldName::Authorization => self.head.authorization = Some(value.into()),
             FieldName::Te if value != b"trailers" => return Some("te other than trailers"),
-            FieldName::ConnectionSpecific => return Some("a field of a connection of HTTP/1.1"),
-            FieldName::Malformed => return Some("a field with characters that are not allowed"),
+            FieldName::ConnectionSpecific => return Some("a connection-specific field"),
+            FieldName::Malformed => return Some("a field with forbidden characters"),
             FieldName::Scheme | FieldName::Authority | FieldName::Te | FieldName::Other => {}
         }
         None
     }
 
-    /// Returns the headers of a request.
+    /// Returns the request headers.
     ///
     /// # Errors
-    /// When they are malformed, incomplete or too large.
+    /// When the headers are malformed, incomplete or too large.
     pub fn finish(self) -> Result<Head, HeadError> {
         match (self.left, self.error) {
             (None, _) => Err(HeadError::TooLarge),
@@ -130,7 +130,7 @@ impl HeadBuilder {
         }
     }
 
-    /// Returns whether the fields may be trailers: nothing malformed and no pseudo-header fields. Their values are not needed.
+    /// Returns whether the fields are valid trailers: no malformed fields and no pseudo-header fields.
     pub fn are_trailers(&self) -> bool {
         self.error.is_none() && self.seen.0 & !Seen::REGULAR == 0
     }
@@ -165,21 +165,21 @@ mod tests {
         assert_eq!(other, Ok(Head { path, ..Head::default() }));
     }
 
-    /// The cases of h2spec for section 8.
+    /// The h2spec cases for section 8.
     #[test]
     fn malformed_requests_are_refused() {
         let with = |more: &[(&'static str, &'static str)]| [&BASE[..], more].concat();
         let without = |name: &str| -> Vec<_> { BASE.iter().copied().filter(|(it, _)| *it != name).collect() };
         for (fields, expected) in [
-            (with(&[("X-Upper", "a")]), "a field with characters that are not allowed"),
+            (with(&[("X-Upper", "a")]), "a field with forbidden characters"),
             (with(&[(":unknown", "a")]), "an unknown pseudo-header field"),
             (with(&[(":status", "200")]), "an unknown pseudo-header field"),
             (with(&[("a", "b"), (":authority", "a")]), "a pseudo-header field after a regular one"),
-            (with(&[("connection", "keep-alive")]), "a field of a connection of HTTP/1.1"),
+            (with(&[("connection", "keep-alive")]), "a connection-specific field"),
             (with(&[("te", "trailers, deflate")]), "te other than trailers"),
-            (with(&[("content-length", "-1")]), "a wrong content-length"),
-            (with(&[("content-length", "+1")]), "a wrong content-length"),
-            (with(&[("content-length", "1"), ("content-length", "2")]), "a wrong content-length"),
+            (with(&[("content-length", "-1")]), "an invalid content-length"),
+            (with(&[("content-length", "+1")]), "an invalid content-length"),
+            (with(&[("content-length", "1"), ("content-length", "2")]), "an invalid content-length"),
             (without(":method"), "no :method, :scheme or :path"),
             (without(":scheme"), "no :method, :scheme or :path"),
             (without(":path"), "no :method, :scheme or :path"),

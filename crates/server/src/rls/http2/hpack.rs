@@ -1,54 +1,54 @@
-//! Header compression (RFC 7541): the decoder of requests, and the few encodings that responses need.
+//! Header compression (RFC 7541): a decoder for requests, and the few encodings that responses need.
 //!
-//! The encoder has no dynamic table: the header blocks of responses are nearly all constants, so nothing would be gained, and a
-//! response does not depend on those before it.
+//! The encoder has no dynamic table. Almost all response header blocks are constants, so a table would save nothing,
+//! and without it responses do not depend on each other.
 
 use std::collections::VecDeque;
 
 use super::field::{FieldName, STATIC};
 use super::huffman;
 
-/// The size of the dynamic table, which is the default of the protocol.
+/// Maximum size of the dynamic table in bytes. This is the protocol's default.
 pub const TABLE_SIZE: usize = 4_096;
 
-/// The overhead that is counted for an entry of a table or a field of a list, in addition to its bytes.
+/// Overhead in bytes that the protocol counts for each field, in addition to its name and value.
 pub const FIELD_OVERHEAD: usize = 32;
 
-/// Maximum number of bytes of a variable-length integer after its prefix: enough for 2^28, which is more than any length here.
+/// Maximum number of bytes of an integer after its prefix: enough for 2^28, which is more than any valid length.
 const MAX_INTEGER_BYTES: u32 = 4;
 
 /// A decoded field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderField<'a> {
-    /// Its name, classified.
+    /// The classified name.
     pub kind: FieldName,
-    /// Its name as sent.
+    /// The name as sent.
     pub name: &'a [u8],
-    /// Its value.
+    /// The value.
     pub value: &'a [u8],
 }
 
 impl HeaderField<'_> {
-    /// Returns what the field counts in a table or a list.
+    /// Returns the size of the field as the protocol counts it, in bytes.
     pub const fn size(&self) -> usize {
         self.name.len() + self.value.len() + FIELD_OVERHEAD
     }
 }
 
-/// A header block cannot be decoded, so the tables of the two sides may differ from now on.
+/// A header block cannot be decoded. The dynamic tables of client and server may then differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HpackError(pub &'static str);
 
 /// The decoder of one connection.
 #[derive(Debug)]
 pub struct Decoder {
-    /// The newest first.
+    /// The dynamic table, newest entry first.
     entries: VecDeque<TableEntry>,
     size: usize,
     max_size: usize,
-    /// How often the table was changed.
+    /// Number of changes to the table.
     version: u64,
-    /// Decoded names and values, kept for their memory.
+    /// Reused buffers for decoded names and values.
     name: Vec<u8>,
     value: Vec<u8>,
 }
@@ -82,15 +82,15 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Returns how often the dynamic table was changed. While it is unchanged, a block decodes to the same fields.
+    /// Returns the version of the dynamic table. At the same version, a block decodes to the same fields.
     pub const fn version(&self) -> u64 {
         self.version
     }
 
-    /// Decodes a header block and passes its fields on, in order.
+    /// Decodes a header block and passes its fields to `each`, in order.
     ///
     /// # Errors
-    /// When it is malformed. The connection has to be closed, since the dynamic table is not known any longer.
+    /// When the block is malformed. The connection must be closed, because the dynamic tables may differ.
     pub fn decode(&mut self, mut block: &[u8], mut each: impl FnMut(HeaderField<'_>)) -> Result<(), HpackError> {
         let mut is_first = true;
         while let Some(&first) = block.first() {
@@ -110,14 +110,15 @@ impl Decoder {
         Ok(())
     }
 
-    /// Decodes a literal field whose index has a prefix of `bits`; one of 6 bits is kept in the table.
+    /// Decodes a literal field whose index has a prefix of `bits` bits. With a 6-bit prefix, the field is inserted into
+    /// the table.
     fn decode_literal(
         &mut self,
         block: &mut &[u8],
         bits: u32,
         each: &mut impl FnMut(HeaderField<'_>),
     ) -> Result<(), HpackError> {
-        // Taken out while entries are borrowed.
+        // Moved out of `self`, because `self` is borrowed below.
         let (mut name, mut value) = (std::mem::take(&mut self.name), std::mem::take(&mut self.value));
         name.clear();
         value.clear();
@@ -135,9 +136,9 @@ impl Decoder {
         Ok(())
     }
 
-    /// Returns the field of an index: those of the static table first, then the newest of the dynamic one.
+    /// Returns the field at an index. The static table comes first, then the dynamic table from its newest entry.
     fn field_at(&self, index: usize) -> Result<HeaderField<'_>, HpackError> {
-        let index = index.checked_sub(1).ok_or(HpackError("the index 0"))?;
+        let index = index.checked_sub(1).ok_or(HpackError("index 0"))?;
         match STATIC.get(index) {
             Some((name, value, kind)) => {
                 Ok(HeaderField { kind: *kind, name: name.as_bytes(), value: value.as_bytes() })
@@ -152,7 +153,7 @@ impl Decoder {
     fn insert(&mut self, field: HeaderField<'_>) {
         self.version += 1;
         self.evict(self.max_size.saturating_sub(field.size()));
-        // A field larger than the table empties it and is not kept.
+        // A field larger than the table empties the table and is not inserted.
         if field.size() <= self.max_size {
             self.size += field.size();
             let bytes = [field.name, field.value].concat().into();
@@ -178,7 +179,7 @@ impl Decoder {
     }
 }
 
-/// Takes an integer with a prefix of `bits` from the block.
+/// Takes an integer with a prefix of `bits` bits from the block.
 fn take_integer(block: &mut &[u8], bits: u32) -> Result<usize, HpackError> {
     let truncated = HpackError("the block ends within an integer");
     let (first, mut rest) = block.split_first().ok_or(truncated)?;
@@ -203,7 +204,7 @@ fn take_integer(block: &mut &[u8], bits: u32) -> Result<usize, HpackError> {
     Ok(number)
 }
 
-/// Takes a string from the block and appends it. Decoded it has at most 8/5 of the bytes that were sent.
+/// Takes a string from the block and appends it to `out`. The decoded string has at most 8/5 of the encoded length.
 fn take_string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     let is_huffman = block.first().is_some_and(|first| first & 0x80 != 0);
     let length = take_integer(block, 7)?;
@@ -212,15 +213,15 @@ fn take_string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     if !is_huffman {
         out.extend_from_slice(bytes);
     } else if !huffman::decode(bytes, out) {
-        return Err(HpackError("a string is not in the Huffman code"));
+        return Err(HpackError("a string is not valid Huffman code"));
     }
     Ok(())
 }
 
-/// The first byte of a header block, which tells the receiver that no dynamic table is used.
+/// Table size update to 0: as the first byte of a header block, it announces that no dynamic table is used.
 pub const NO_TABLE: u8 = 0x20;
 
-/// Appends a literal field with a new name. Both have to be shorter than 127 bytes, or 2^14 for the value.
+/// Appends a literal field that is not indexed.
 pub fn put_literal(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.push(0);
     put_length(out, name.len());
@@ -259,7 +260,7 @@ mod tests {
         Ok(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
     }
 
-    /// Sections C.3 and C.4: three requests on a connection, plain and in the Huffman code.
+    /// Sections C.3 and C.4: three requests on a connection, without and with Huffman coding.
     #[test]
     fn requests_of_the_standard_are_decoded() {
         let plain = [
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_entries_leave_a_full_table() {
+    fn oldest_entries_are_evicted_from_a_full_table() {
         let mut decoder = Decoder::default();
         let mut block = vec![0x3f, 0x45]; // a size of 100
         for name in ["a", "b", "c", "d"] {
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn entry_keeps_its_name_when_it_is_evicted_for_itself() {
+    fn entry_may_reuse_the_name_of_the_entry_that_it_evicts() {
         let mut decoder = Decoder::default();
         // A table of 40 bytes, then an entry, then an entry with the same name, which replaces it.
         assert!(decode(&mut decoder, &[0x3f, 0x09, 0x40, 2, b'a', b'b', 1, b'1']).is_ok());
@@ -313,11 +314,11 @@ mod tests {
         assert_eq!(decode(&mut decoder, &[0xbe]), to_fields(&[("ab", "2")]));
     }
 
-    /// The cases of h2spec for HPACK, and the ends of the input.
+    /// The h2spec cases for HPACK, and truncated input.
     #[test]
     fn malformed_blocks_are_refused() {
         for (block, expected) in [
-            (&[0x80][..], "the index 0"),
+            (&[0x80][..], "index 0"),
             (&[0xc6], "an index beyond the tables"),
             (&[0x7f, 0x07, 1, b'x'], "an index beyond the tables"),
             (&[0x82, 0x20], "a table size update after a field"),
@@ -328,16 +329,16 @@ mod tests {
             (&[0x40, 3, b'a'], "the block ends within a string"),
             (&[0x40, 1, b'a'], "the block ends within an integer"),
             (&[0x40, 0x7f, 0xff, 0xff, 0xff, 0x7f], "the block ends within a string"),
-            (&[0x00, 1, b'a', 0x81, 0x1e], "a string is not in the Huffman code"),
-            (&[0x00, 1, b'a', 0x82, 0x1f, 0xff], "a string is not in the Huffman code"),
-            (&[0x00, 1, b'a', 0x84, 0xff, 0xff, 0xff, 0xfc], "a string is not in the Huffman code"),
+            (&[0x00, 1, b'a', 0x81, 0x1e], "a string is not valid Huffman code"),
+            (&[0x00, 1, b'a', 0x82, 0x1f, 0xff], "a string is not valid Huffman code"),
+            (&[0x00, 1, b'a', 0x84, 0xff, 0xff, 0xff, 0xfc], "a string is not valid Huffman code"),
         ] {
             assert_eq!(decode(&mut Decoder::default(), block), Err(HpackError(expected)), "{block:x?}");
         }
     }
 
     #[test]
-    fn literals_are_read_back() {
+    fn encoded_literals_are_decoded() {
         for length in [0, 1, 126, 127, 128, 254, 255, 256, 1_000, 16_000] {
             let mut block = Vec::new();
             put_literal(&mut block, "name", &vec![b'v'; length]);

@@ -1,10 +1,11 @@
 //! The Huffman code of header strings (RFC 7541, section 5.2 and appendix B).
 //!
-//! The code is canonical: sorted by length and then by symbol, the codes are consecutive numbers, each shifted left where the
-//! length grows. The lengths therefore define it, and a code is found by comparing the next 32 bits with the end of the codes of
-//! each length. Codes of at most eight bits, which are all that common headers use, are found in one table.
+//! The code is canonical: sorted by length and then by symbol, the codes are consecutive numbers, shifted left whenever
+//! the length grows. The lengths therefore define the code. A code is found by comparing the next 32 bits with the end
+//! of the code range of each length. Codes of at most eight bits, which cover common headers, are found with one table
+//! lookup.
 
-/// The length of the code of each byte, and of the end of the string, which never occurs in one.
+/// Code length of each byte, and of the end-of-string symbol, which must not occur in a string.
 const LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28,
     28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12,
@@ -19,15 +20,15 @@ const LENGTHS: [u8; 257] = [
 
 const END_OF_STRING: u16 = 256;
 const MAX_LENGTH: usize = 30;
-/// The length of codes that one table lookup finds.
+/// Maximum length of the codes that one table lookup finds, in bits.
 const SHORT: usize = 8;
 
 struct HuffmanCode {
-    /// The symbols, sorted by the length of their codes, then by themselves.
+    /// The symbols, sorted by code length, then by value.
     symbols: [u16; 257],
-    /// For each length: its first code, left-aligned in 32 bits; the index of that code's symbol; and the end of its codes.
+    /// For each length: the first code, left-aligned in 32 bits; the index of that code's symbol; the end of the codes.
     lengths: [(u32, u16, u64); MAX_LENGTH + 1],
-    /// The symbol and the length of the short code that begins with an index; length 0 if there is none.
+    /// Indexed by the next eight bits: the symbol and length of the short code; length 0 if the code is longer.
     short: [(u8, u8); 1 << SHORT],
 }
 
@@ -62,7 +63,7 @@ const fn build() -> HuffmanCode {
     code
 }
 
-/// Returns the symbol whose code begins the 32 bits, and its length.
+/// Returns the symbol of the code at the start of the 32 bits, and the code length.
 #[inline]
 fn find(bits: u32) -> (u16, u32) {
     let (symbol, length) = CODE.short[(bits >> (32 - SHORT)) as usize];
@@ -79,10 +80,10 @@ fn find(bits: u32) -> (u16, u32) {
     (symbol, length as u32)
 }
 
-/// Appends the decoded string. Returns false if it is not encoded correctly; then the bytes appended are meaningless.
+/// Appends the decoded string. Returns false if the input is invalid; the appended bytes are then meaningless.
 #[must_use]
 pub fn decode(input: &[u8], out: &mut Vec<u8>) -> bool {
-    // The bits that are not decoded yet, left-aligned, and their number.
+    // The pending bits, left-aligned, and their count.
     let (mut bits, mut count) = (0_u64, 0_u32);
     let mut input = input.iter();
     loop {
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_is_decoded_beside_every_other() {
+    fn every_byte_is_decoded_at_every_bit_offset() {
         let bytes: Vec<u8> = (0..=255).flat_map(|byte: u8| [byte, byte.reverse_bits(), b'a']).collect();
         for start in 0..bytes.len() {
             let bytes = &bytes[start..bytes.len().min(start + 9)];

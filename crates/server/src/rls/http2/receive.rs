@@ -1,4 +1,4 @@
-//! The receiving side of a connection: header blocks and DATA, up to a complete call.
+//! The receiving side of a connection: assembles calls from header blocks and DATA.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::frame::{ConnectionError, END_HEADERS, END_STREAM, ErrorCode, Frame};
 use super::head::{Head, HeadBuilder, HeadError};
 use super::streams::{ClientSide, ClosedBy, Stream, StreamState};
 
-/// A header block whose end has not arrived.
+/// An incomplete header block.
 #[derive(Debug)]
 pub(super) struct HeaderBlock {
     pub(super) stream: u32,
@@ -21,8 +21,8 @@ pub(super) struct HeaderBlock {
     pub(super) since: Duration,
 }
 
-/// The header block of a call and its decoded headers, valid as long as the dynamic table is unchanged. Clients send
-/// one block with nearly all their calls, once its fields are in the table, and it is decoded once.
+/// A cache of the last header block and its decoded headers, valid while the dynamic table is unchanged. Once its
+/// fields are in the table, a client sends the same block with almost every call.
 #[derive(Debug, Default)]
 pub(super) struct LastBlock {
     bytes: Vec<u8>,
@@ -63,7 +63,7 @@ impl Connection {
         }
     }
 
-    /// Decodes a header block, which opens a stream or ends one.
+    /// Decodes a header block. It opens a stream, or ends one as trailers.
     fn on_block<'i>(&mut self, id: u32, ends: bool, block: &[u8]) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         let (last, version) = (&self.last_block, self.decoder.version());
         if id > self.last_stream && last.bytes == block && last.table_version == version && !block.is_empty() {
@@ -118,7 +118,7 @@ impl Connection {
         }))
     }
 
-    /// Ends the request of a stream by trailers, whose values are not needed.
+    /// Ends the request of a stream with trailers. Their values are ignored.
     fn on_trailers<'i>(
         &mut self,
         id: u32,
@@ -131,7 +131,7 @@ impl Connection {
                 Some(ClosedBy::Both) => {
                     Err(ConnectionError::new(ErrorCode::StreamClosed, "HEADERS on a stream that was closed"))
                 }
-                None => Err(ConnectionError::protocol_error("the ids of streams must grow")),
+                None => Err(ConnectionError::protocol_error("stream ids must increase")),
             };
         };
         match &mut stream.state {
@@ -150,7 +150,7 @@ impl Connection {
     }
 
     pub(super) fn on_data<'i>(&mut self, frame: Frame<'i>) -> Result<Option<StreamCall<'i>>, ConnectionError> {
-        // A payload has at most 16 KiB.
+        // The cast is lossless: a payload has at most 16 KiB.
         let (length, ends) = (frame.payload.len() as u32, frame.has(END_STREAM));
         if frame.stream == 0 {
             return Err(of_a_stream());
@@ -181,7 +181,7 @@ impl Connection {
             StreamState::Receiving { .. } if ends => self.complete_call(frame.stream, data),
             StreamState::Receiving { body, .. } => {
                 body.extend_from_slice(data);
-                // Many small parts are cheap to send but expensive to assemble.
+                // Costs credit, because many small parts are cheap to send but expensive to assemble.
                 self.spend(1).map(|()| None)
             }
             StreamState::Answering(client) | StreamState::Sending { client, .. } => match *client {

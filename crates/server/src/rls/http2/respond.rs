@@ -1,4 +1,5 @@
-//! The sending side of a connection: responses, as far as the windows of the client allow, and the frames that set these.
+//! The sending side of a connection: responses within the client's flow-control windows, and the client's SETTINGS and
+//! WINDOW_UPDATE frames.
 
 use super::connection::{Connection, of_the_connection};
 use super::frame::{
@@ -9,8 +10,8 @@ use super::hpack::NO_TABLE;
 use super::streams::{ClientSide, ClosedBy, StreamState};
 
 impl Connection {
-    /// Answers a call by headers, a body that `write` appends, and trailers. The client may have reset its stream; nothing is sent
-    /// then.
+    /// Answers a call with headers, a body that `write` appends, and trailers. Sends nothing if the client has reset
+    /// the stream.
     pub fn respond(&mut self, id: u32, head: &[u8], trailers: &'static [u8], write: impl FnOnce(&mut Vec<u8>)) {
         if self.streams.get_mut(id).is_none() {
             return;
@@ -23,7 +24,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(id) else { return };
         let window = stream.send_window.min(self.send_window);
         if length <= MAX_PAYLOAD && length as i64 <= window {
-            // The payload was written in place.
+            // The payload is already in place; only its length is missing.
             self.out[start..start + 3].copy_from_slice(&(length as u32).to_be_bytes()[1..]);
             stream.send_window -= length as i64;
             self.send_window -= length as i64;
@@ -40,15 +41,15 @@ impl Connection {
         self.send_rest(id);
     }
 
-    /// Begins the response of a stream that stays open.
+    /// Begins a streaming response.
     pub fn begin_response(&mut self, id: u32, head: &[u8]) {
         if self.streams.get_mut(id).is_some() {
             self.put_block(id, END_HEADERS, head);
         }
     }
 
-    /// Sends a part of a response that was begun. Returns false if the client has reset its stream,
-    /// or its windows are too small.
+    /// Sends a part of a streaming response. Returns false if the client has reset the stream, or its windows are too
+    /// small.
     pub fn send_part(&mut self, id: u32, part: &[u8]) -> bool {
         let length = part.len() as i64;
         let Some(stream) = self.streams.get_mut(id).filter(|stream| length <= stream.send_window) else { return false };
@@ -61,12 +62,12 @@ impl Connection {
         true
     }
 
-    /// Answers a call by headers only, or ends a response that was begun by trailers.
+    /// Answers a call with headers only, or ends a streaming response with trailers.
     pub fn respond_without_body(&mut self, id: u32, head: &[u8]) {
         self.end(id, head);
     }
 
-    /// Sends the rest of the responses that wait for windows.
+    /// Continues all responses that wait for the client's windows.
     pub(super) fn send_waiting(&mut self) {
         if self.sending == 0 {
             return;
@@ -81,14 +82,14 @@ impl Connection {
         }
     }
 
-    /// Sends as much of a waiting response as the windows allow.
+    /// Sends as much of a waiting response as the client's windows allow.
     pub(super) fn send_rest(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         let StreamState::Sending { rest, sent, trailers, .. } = &mut stream.state else { return };
         let trailers = *trailers;
         while *sent < rest.len() {
             let window = stream.send_window.min(self.send_window);
-            // After these comparisons it is not negative and fits a payload.
+            // A negative window counts as 0.
             let length = (rest.len() - *sent).min(MAX_PAYLOAD).min(usize::try_from(window).unwrap_or(0));
             if length == 0 {
                 return;
@@ -102,8 +103,7 @@ impl Connection {
         self.end(id, trailers);
     }
 
-    /// Ends a stream by a last header block. A client whose request was refused before its end is asked to stop
-    /// sending.
+    /// Ends a stream with a last header block. If the client is still sending its request, RST_STREAM asks it to stop.
     fn end(&mut self, id: u32, block: &[u8]) {
         let Some(client) = self.streams.get_mut(id).map(|stream| stream.client_side()) else { return };
         self.put_block(id, END_HEADERS | END_STREAM, block);
@@ -145,7 +145,8 @@ impl Connection {
                 id if id == Setting::MaxFrameSize as u16 && !(16_384..=0xff_ffff).contains(&value) => {
                     return Err(ConnectionError::protocol_error("MAX_FRAME_SIZE is not within 16384 to 16777215"));
                 }
-                // We use no dynamic table, open no streams, and send neither long frames nor long headers.
+                // The other settings do not matter: we use no dynamic table, open no streams, and send only short
+                // frames and headers.
                 _ => {}
             }
         }
@@ -154,7 +155,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Applies a window to new streams, and the difference to open ones.
+    /// Sets the initial window of new streams, and adjusts the windows of open streams by the difference.
     fn set_initial_window(&mut self, window: u32) -> Result<(), ConnectionError> {
         let overflow = ConnectionError::new(ErrorCode::FlowControl, "a window of more than 2147483647");
         if window > MAX_31_BITS {

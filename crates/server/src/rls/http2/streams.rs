@@ -1,4 +1,4 @@
-//! The streams of a connection: those that are open, and the last that were closed.
+//! The open and the recently closed streams of a connection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,22 +10,22 @@ use super::head::Head;
 pub(super) struct Stream {
     pub(super) id: u32,
     pub(super) state: StreamState,
-    /// When its headers arrived.
+    /// When the headers arrived.
     pub(super) opened: Duration,
-    /// The bytes of DATA received, with padding. They are returned to the window of the connection when the stream is closed.
+    /// Bytes of DATA received, including padding. They are returned to the connection window when the stream closes.
     pub(super) received: u32,
-    /// The bytes of DATA that may be sent; negative after the client has made its window smaller.
+    /// Bytes of DATA that may be sent. Negative if the client has reduced its initial window.
     pub(super) send_window: i64,
 }
 
 /// The state of an open stream.
 #[derive(Debug)]
 pub(super) enum StreamState {
-    /// The request is not complete.
+    /// The request is incomplete.
     Receiving { head: Head, body: Vec<u8> },
     /// The request is being decided, or was refused before its end.
     Answering(ClientSide),
-    /// A part of the response waits for the client's window.
+    /// Part of the response waits for the client's window.
     Sending { client: ClientSide, rest: Vec<u8>, sent: usize, trailers: &'static [u8] },
 }
 
@@ -48,22 +48,21 @@ pub(super) enum ClientSide {
 /// How a stream was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClosedBy {
-    /// Both sides have ended it, or the client has reset it: any further frame is an error.
+    /// Both sides ended it, or the client reset it. Any further frame is an error.
     Both,
-    /// Closed by our reset: frames that the client sent before it knew are ignored.
+    /// We reset it. Frames that the client sent before it received the reset are ignored.
     Us,
 }
 
-/// The number of closed streams that are remembered. Frames on older streams are errors in any case; only the error
-/// code differs.
+/// Number of closed streams to remember. Frames on older streams are errors with a different error code.
 const REMEMBERED: usize = 64;
 
 /// The streams of a connection.
 #[derive(Debug)]
 pub(super) struct Streams {
-    /// Sorted by id: ids of new streams only grow.
+    /// Sorted by id, because the ids of new streams increase.
     open: VecDeque<Stream>,
-    /// A ring of ids, with the way they were closed.
+    /// Ring buffer of closed stream ids.
     closed: [(u32, ClosedBy); REMEMBERED],
     next: usize,
 }
@@ -75,7 +74,7 @@ impl Default for Streams {
 }
 
 impl Streams {
-    /// Adds a stream; its id is larger than those of all before it.
+    /// Adds a stream. Its id must be larger than all earlier ids.
     pub(super) fn open(&mut self, stream: Stream) {
         self.open.push_back(stream);
     }
@@ -85,20 +84,20 @@ impl Streams {
         self.open.get_mut(index)
     }
 
-    /// Removes a stream and remembers how it was closed.
+    /// Removes a stream and records how it was closed.
     pub(super) fn close(&mut self, id: u32, by: ClosedBy) -> Option<Stream> {
         let index = self.open.binary_search_by_key(&id, |stream| stream.id).ok()?;
         self.remember(id, by);
         self.open.remove(index)
     }
 
-    /// Remembers how a stream that was not kept was closed.
+    /// Records how a stream was closed.
     pub(super) fn remember(&mut self, id: u32, by: ClosedBy) {
         self.closed[self.next] = (id, by);
         self.next = (self.next + 1) % REMEMBERED;
     }
 
-    /// Returns how a stream was closed, if that is remembered.
+    /// Returns how a stream was closed; `None` if that is not remembered.
     pub(super) fn closed_by(&self, id: u32) -> Option<ClosedBy> {
         self.closed.iter().find(|(closed, _)| *closed == id).map(|(_, by)| *by)
     }

@@ -1,6 +1,5 @@
-//! The cases of h2spec, the conformance tests of HTTP/2, as a table of frames sent and reactions expected, by the
-//! sections of RFC 9113; and the bounds of a connection. The cases of HPACK and of malformed headers are in the tests
-//! of those modules.
+//! The cases of h2spec, the HTTP/2 conformance test suite, as tables of sent frames and expected reactions, by section
+//! of RFC 9113. Also tests the bounds of a connection. The cases for HPACK and malformed headers are in those modules.
 
 use std::time::Duration;
 
@@ -11,20 +10,20 @@ use super::super::bounds::{
 use super::frame::{ACK, END_HEADERS, END_STREAM, Frame, Kind, MAX_PAYLOAD, PADDED, PREFACE, PRIORITY};
 use super::{CallError, Connection, hpack};
 
-/// What a connection does with its input.
+/// A reaction of a connection to its input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Seen {
     /// A call with this body.
     Call(u32, Vec<u8>),
     Refused(u32, CallError),
-    /// The headers and the trailers of a response; true if the stream ends.
+    /// Headers or trailers of a response; true if they end the stream.
     Headers(u32, bool),
     Data(u32, usize),
     Reset(u32, u8),
     GoAway(u8),
     Pong,
     Acknowledged,
-    /// An increment of the window of the connection.
+    /// An increment of the connection window.
     Window(u32),
 }
 use Seen::*;
@@ -46,7 +45,7 @@ fn frame_bytes(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     raw_frame(kind as u8, flags, stream, payload)
 }
 
-/// The header block of a call, which leaves the dynamic table as it is: POST, http, /.
+/// The header block of a call (POST, http, /) that does not change the dynamic table.
 const BLOCK: &[u8] = &[0x83, 0x86, 0x84];
 
 fn header_block(more: &[(&str, &str)]) -> Vec<u8> {
@@ -75,7 +74,7 @@ fn settings_frame(id: u16, value: u32) -> Vec<u8> {
     frame_bytes(Kind::Settings, 0, 0, &[&id.to_be_bytes()[..], &value.to_be_bytes()].concat())
 }
 
-/// A connection whose calls are answered with `answer` bytes, immediately unless `answer` is zero.
+/// A connection that answers each call with a body of `answer` bytes. With `None`, calls stay unanswered.
 struct Peer {
     connection: Connection,
     input: Vec<u8>,
@@ -84,7 +83,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Opens a connection, and drops the frames sent for that.
+    /// Opens a connection and completes the handshake.
     fn new(answer: Option<usize>) -> Self {
         let mut peer = Self::new_connection(answer);
         let opening = peer.send(&[PREFACE, &frame_bytes(Kind::Settings, 0, 0, &[])].concat());
@@ -92,12 +91,12 @@ impl Peer {
         peer
     }
 
-    /// Opens a connection on which nothing was sent yet.
+    /// Opens a connection without a handshake.
     fn new_connection(answer: Option<usize>) -> Self {
         Self { connection: Connection::new(&["/known"]), input: Vec::new(), answer, now: Duration::ZERO }
     }
 
-    /// Sends bytes and returns the reaction.
+    /// Sends bytes and returns the reactions.
     fn send(&mut self, bytes: &[u8]) -> Vec<Seen> {
         let mut seen = Vec::new();
         self.input.extend_from_slice(bytes);
@@ -117,12 +116,12 @@ impl Peer {
         seen
     }
 
-    /// Returns what the connection has written.
+    /// Returns the frames that the connection has written.
     fn written(&mut self) -> Vec<Seen> {
         let out = std::mem::take(&mut self.connection.out);
         let mut out = &out[..];
         let mut seen = Vec::new();
-        while let Some(frame) = Frame::take(&mut out).expect("frames of ours are not too large") {
+        while let Some(frame) = Frame::take(&mut out).expect("our frames are not too large") {
             let last = frame.payload.len();
             match frame.kind {
                 Kind::Headers => seen.push(Headers(frame.stream, frame.has(END_STREAM))),
@@ -143,7 +142,7 @@ impl Peer {
     }
 }
 
-/// A name, the frames sent, and the reaction expected.
+/// A name, the sent frames, and the expected reactions.
 type Case = (&'static str, Vec<Vec<u8>>, Vec<Seen>);
 
 /// Sends each list of frames on a new connection, whole and byte by byte, and compares the reactions.
@@ -161,13 +160,13 @@ fn check(answer: Option<usize>, cases: &[Case]) {
     }
 }
 
-/// Returns a call on a stream and its answer of one byte.
+/// Returns the reactions to a call that is answered with one byte.
 fn call_and_answer(stream: u32, body: &[u8]) -> Vec<Seen> {
     vec![Call(stream, body.to_vec()), Headers(stream, false), Data(stream, 1), Headers(stream, true)]
 }
 
 #[test]
-fn calls_are_answered_however_they_are_framed() {
+fn calls_are_answered_with_any_valid_framing() {
     let fields = header_block(&[("content-length", "2"), ("te", "trailers")]);
     let (first, last) = fields.split_at(5);
     let padded = [&[3][..], BLOCK, &[0; 3]].concat();
@@ -293,7 +292,7 @@ fn frames_without_effect_are_accepted() {
 }
 
 #[test]
-fn mistakes_in_frames_close_the_connection() {
+fn invalid_frames_close_the_connection() {
     let go_away = |code| vec![GoAway(code)];
     let large = raw_frame(Kind::Data as u8, 0, 1, &[0; MAX_PAYLOAD + 1]);
     check(
@@ -388,7 +387,7 @@ fn mistakes_in_frames_close_the_connection() {
 }
 
 #[test]
-fn mistakes_in_a_stream_reset_it_only() {
+fn stream_errors_reset_only_the_stream() {
     let second = |more: Vec<u8>| vec![headers_frame(1, END_STREAM), more];
     let reset_after_call = |code| vec![Call(1, vec![]), Reset(1, code)];
     let malformed = |fields: &[(&str, &str)]| vec![frame_bytes(Kind::Headers, END_HEADERS, 1, &header_block(fields))];
@@ -519,10 +518,10 @@ fn bodies_are_bounded_and_windows_are_restored() {
     let mut seen = peer.send(&headers_frame(1, 0));
     let frames = MAX_BODY / MAX_PAYLOAD + 1;
     (0..frames).for_each(|_| seen.extend(peer.send(&data_frame(1, 0, &[0; MAX_PAYLOAD]))));
-    // The stream is answered before its end; the client is asked to stop, and its frames on the way are ignored.
+    // The stream is answered before its end. The client is asked to stop, and its frames in flight are ignored.
     let refused = [Refused(1, CallError::BodyTooLarge), Headers(1, false), Data(1, 1), Headers(1, true), Reset(1, 0)];
     assert_eq!(seen[..5], refused);
-    assert_eq!(seen[5..], [Window((frames * MAX_PAYLOAD) as u32)], "what was received may be sent again");
+    assert_eq!(seen[5..], [Window((frames * MAX_PAYLOAD) as u32)], "the received bytes are returned to the window");
     assert_eq!(peer.send(&data_frame(1, END_STREAM, b"more")), []);
 
     let mut peer = Peer::new(None);
@@ -549,7 +548,7 @@ fn concurrent_streams_are_bounded() {
         assert_eq!(peer.send(&headers_frame(stream, 0)), []);
     }
     assert_eq!(peer.send(&headers_frame(last, 0)), [Reset(last, REFUSED)], "5.1.2");
-    assert_eq!(peer.send(&data_frame(1, END_STREAM, b"a")), [Call(1, b"a".to_vec())], "the others go on");
+    assert_eq!(peer.send(&data_frame(1, END_STREAM, b"a")), [Call(1, b"a".to_vec())], "open streams continue");
 }
 
 #[test]
@@ -566,7 +565,7 @@ fn header_blocks_are_bounded() {
     assert_eq!(peer.send(&more), [], "{MAX_HEADER_BLOCK} bytes");
     assert_eq!(peer.send(&frame_bytes(Kind::Continuation, 0, 1, b"x")), [GoAway(CALM)]);
 
-    // A header bomb: one field of 4000 bytes in the table, then a thousand references to it.
+    // A header bomb: one field of 4000 bytes in the table, then 1000 references to it.
     let mut bomb = vec![0x40, 1, b'a', 0x7f, 0xa1, 0x1e];
     bomb.extend_from_slice(&[b'x'; 4_000]);
     bomb.extend_from_slice(&[0xbe; 1_000]);
@@ -598,7 +597,7 @@ fn floods_of_frames_and_resets_close_the_connection() {
         ("an extension", &raw_frame(0xbe, 0, 0, &[]), None),
     ] {
         let mut peer = Peer::new(Some(1));
-        // The SETTINGS that open the connection cost too.
+        // The first SETTINGS of the connection also cost credit.
         let accepted = CREDIT as usize - 1;
         let replies = peer.send(&flood.repeat(accepted));
         assert!(replies.iter().all(|seen| Some(seen) == reply.as_ref()), "{name}");
@@ -607,7 +606,7 @@ fn floods_of_frames_and_resets_close_the_connection() {
     let mut peer = Peer::new(Some(1));
     peer.send(&ping.repeat(CREDIT as usize - 1));
     peer.now = Duration::from_secs(60);
-    assert_eq!(peer.send(&ping), [Pong], "a client that is idle for a minute may ask whether we are");
+    assert_eq!(peer.send(&ping), [Pong], "time restores the credit");
 
     // Rapid reset (CVE-2023-44487).
     let mut peer = Peer::new(None);
@@ -628,13 +627,13 @@ fn floods_of_frames_and_resets_close_the_connection() {
 }
 
 #[test]
-fn connection_closes_when_the_calls_before_are_answered() {
+fn connection_closes_after_its_calls_are_answered() {
     let mut peer = Peer::new(None);
     peer.send(&headers_frame(1, 0));
     peer.connection.start_closing();
     peer.connection.start_closing();
     assert_eq!(peer.written(), [GoAway(0)]);
-    assert_eq!(peer.send(&headers_frame(3, END_STREAM)), [Call(3, vec![])], "it was on its way");
+    assert_eq!(peer.send(&headers_frame(3, END_STREAM)), [Call(3, vec![])], "the call was in flight");
     assert_eq!(peer.send(&frame_bytes(Kind::Ping, ACK, 0, b"draining")), [GoAway(0)]);
     assert_eq!(peer.send(&headers_frame(5, END_STREAM)), [Reset(5, REFUSED)]);
     assert_eq!(peer.send(&data_frame(1, END_STREAM, b"")), [Call(1, vec![])]);
@@ -648,7 +647,7 @@ fn connection_closes_when_the_calls_before_are_answered() {
     let mut idle = Peer::new(None);
     idle.connection.start_closing();
     idle.connection.finish_closing();
-    assert!(idle.connection.is_closed(), "a client that does not answer is not waited for");
+    assert!(idle.connection.is_closed(), "does not wait for the client to answer the PING");
     let mut silent = Peer::new_connection(None);
     silent.connection.start_closing();
     assert!(silent.connection.is_closed());
@@ -677,7 +676,7 @@ fn incomplete_calls_expire() {
 }
 
 #[test]
-fn same_block_means_something_else_after_the_table_has_changed() {
+fn cached_header_block_is_invalid_after_a_table_change() {
     let mut peer = Peer::new(Some(1));
     let mut send = |stream: u32, more: &[u8]| {
         peer.send(&frame_bytes(Kind::Headers, END_HEADERS | END_STREAM, stream, &[BLOCK, more].concat()))
@@ -692,7 +691,7 @@ fn same_block_means_something_else_after_the_table_has_changed() {
 }
 
 #[test]
-fn answer_to_a_stream_that_was_reset_is_dropped() {
+fn answer_to_a_reset_stream_is_dropped() {
     let mut peer = Peer::new(None);
     assert_eq!(peer.send(&headers_frame(1, END_STREAM)), [Call(1, vec![])]);
     assert_eq!(peer.send(&reset(1)), []);

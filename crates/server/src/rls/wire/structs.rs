@@ -1,4 +1,4 @@
-//! `google.protobuf.Struct`: JSON in the wire format.
+//! Encodes JSON as `google.protobuf.Struct`.
 
 use serde_json::{Map, Value};
 
@@ -15,7 +15,7 @@ pub(super) fn put_struct(out: &mut Vec<u8>, map: &Map<String, Value>) {
     }
 }
 
-/// Appends a value. The variants are members of a `oneof`, so defaults are written as well.
+/// Appends a value. The variants are members of a `oneof`, so default values are written too.
 fn put_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Null => out.extend_from_slice(&[1 << 3, 0]),

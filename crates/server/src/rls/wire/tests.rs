@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Returns a field with a length.
+/// Returns an encoded length-delimited field.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     put_message(&mut out, number, |out| out.extend_from_slice(bytes));
@@ -77,9 +77,9 @@ fn descriptors_and_entries_are_bounded() {
 }
 
 #[test]
-fn nested_messages_are_not_entered_further_than_the_protocol_does() {
-    // A message in a message, ten thousand times: as an unknown field it is skipped; in place of an entry it is the
-    // entry's key.
+fn deeply_nested_messages_do_not_cause_recursion() {
+    // 10 000 nested messages. As an unknown field they are skipped. As an entry, the inner messages are the entry's
+    // key.
     let mut nested = Vec::new();
     for _ in 0..10_000 {
         let mut outer = vec![0x0a];
@@ -130,13 +130,13 @@ fn response_is_encoded_with_every_field() {
 
 proptest! {
     #[test]
-    fn decoding_any_bytes_ends(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn decoding_random_bytes_does_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = RateLimitRequest::decode(&bytes);
         let _ = decode_health(&bytes);
     }
 
     #[test]
-    fn message_of_any_length_is_read_back(length in 0_usize..70_000) {
+    fn message_of_any_length_is_decoded(length in 0_usize..70_000) {
         let message = field(1, &vec![b'd'; length]);
         prop_assert_eq!(RateLimitRequest::decode(&message).map(|request| request.domain.len()), Ok(length));
     }

@@ -1,7 +1,7 @@
-//! The last good rules of a service on disk, so that a node can start while the service is unreachable.
+//! The last good rules of a service, stored on disk so that a node can start while the service is unreachable.
 //!
-//! A truncated or damaged file must not become the rules of a node. A write goes to another name, is flushed and renamed; and a file
-//! is used only if its checksum matches.
+//! A node must not load rules from a truncated or damaged file. A write creates a new file, flushes it and renames it;
+//! a file is used only if its checksum matches.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -30,16 +30,16 @@ pub(super) struct LastGood {
 #[derive(Serialize, Deserialize)]
 struct Content {
     format: u32,
-    /// The service: rules of another service are not for this node.
+    /// The service that sent the rules. A file from another service is refused.
     service: String,
-    /// The ETag of the set, to ask for newer ones only.
+    /// The ETag of the set, to request only newer sets.
     etag: Option<String>,
-    /// The checksum of `set` as compact JSON. The checksum inside the set covers its rules only, this one its tokens too.
+    /// The checksum of `set` as compact JSON. The checksum inside the set covers only its rules, not its tokens.
     sha256: String,
     set: Snapshot,
 }
 
-/// The part that all formats share.
+/// The field that all format versions have.
 #[derive(Deserialize)]
 struct Header {
     format: u32,
@@ -56,7 +56,7 @@ impl LastGood {
         &self.path
     }
 
-    /// Replaces the set. If it fails, the previous one remains.
+    /// Replaces the set. If this fails, the previous set remains.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -83,7 +83,8 @@ impl LastGood {
         Ok(File::open(folder)?.sync_all()?)
     }
 
-    /// Replaces everything except the rules with the content of another set. Does nothing if there are no rules.
+    /// Replaces the tokens and the kill switch by those of another set, and keeps the rules. Does nothing without a
+    /// file.
     ///
     /// # Errors
     /// When the file cannot be read or written.
@@ -201,7 +202,7 @@ mod tests {
         for at in 0..whole.len() {
             std::fs::write(file.path(), &whole[..at]).unwrap();
             assert!(file.read().is_err(), "cut to {at} bytes");
-            // The set and its checksum; the fields before have checks of their own.
+            // Covers the set and its checksum; the fields before them have their own checks.
             let mut changed = whole.clone();
             changed[at] = changed[at].wrapping_add(1);
             std::fs::write(file.path(), &changed).unwrap();

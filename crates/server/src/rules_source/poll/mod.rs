@@ -1,8 +1,8 @@
 //! Rules from a rules service, by long polling.
 //!
-//! The node requests a set other than the one it has, and the service waits until there is one: a change arrives as fast as the network
-//! carries it, and an unchanged set costs one short response every half a minute. With every request the node reports the revision it
-//! runs and the one it refused.
+//! The node requests a set with another ETag than its own, and the service holds the request until there is one. A
+//! change arrives after one network delay, and an unchanged set costs one short response every 30 seconds. With every
+//! request the node reports the revision that it runs and the revision that it refused.
 
 mod last_good;
 mod request;
@@ -31,7 +31,7 @@ pub struct FollowConfig {
     pub client: Client,
     /// The name of this node.
     pub node: String,
-    /// The directory for the last good rules, if they are kept.
+    /// The directory for the last good rules; `None` if they are not stored.
     pub data: Option<PathBuf>,
 }
 
@@ -51,19 +51,19 @@ pub struct Follower<S> {
 
 /// How long the service may wait for a change. Most proxies allow a minute.
 const WAIT: Duration = Duration::from_secs(30);
-/// For the response head, after that wait.
+/// Timeout for the response head, after that wait.
 const HEAD: Duration = Duration::from_secs(5);
-/// For the response body.
+/// Timeout for the response body.
 const BODY: Duration = Duration::from_secs(60);
-/// A lost request is noticed a few seconds after the service should have answered.
+/// Timeouts of a long poll. A lost request is detected a few seconds after the service should have answered.
 const FOLLOWING: Timeouts = Timeouts { wait: WAIT, head: HEAD, body: BODY };
-/// How long a start waits for the service, if there are rules on disk.
+/// How long a start waits for the service if there are rules on disk.
 const START: Duration = Duration::from_secs(2);
-/// If an unchanged response comes sooner, the service did not wait.
+/// A service that replies `unchanged` sooner than this did not wait.
 const WAITED: Duration = Duration::from_secs(1);
 
 impl<S: Store + 'static> Follower<S> {
-    /// Installs the rules of the service, or the last good ones on disk.
+    /// Installs the rules of the service, or the last good rules on disk.
     ///
     /// # Errors
     /// When neither is available: a server without its rules would let everything pass.
@@ -74,7 +74,7 @@ impl<S: Store + 'static> Follower<S> {
         let mut follower = Self { app, config, last_good, node, known: None, failures: 0, failure: None };
         let on_disk = follower.last_good.as_ref().map_or(Ok(None), LastGood::read);
         let has_some = matches!(on_disk, Ok(Some(_)));
-        // Without rules on disk it is worth waiting for a large set.
+        // Without rules on disk, wait for a large set.
         let timeouts = Timeouts { wait: Duration::ZERO, head: START, body: if has_some { START } else { BODY } };
         // The tokens and the kill switch of a refused set are in force.
         let mut refused = None;
@@ -125,7 +125,7 @@ impl<S: Store + 'static> Follower<S> {
     pub async fn follow(mut self) {
         let mut outcome = if self.failures > 0 { PollOutcome::Failed } else { PollOutcome::Changed };
         loop {
-            // Without randomness there is no jitter, which is acceptable.
+            // Without randomness, the pause is the maximum and has no jitter.
             sleep(pause(outcome, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
             let begun = Instant::now();
             outcome = match fetch(&self.config.client, &self.node, self.known.as_deref(), FOLLOWING).await {
@@ -146,7 +146,7 @@ impl<S: Store + 'static> Follower<S> {
         }
     }
 
-    /// Installs a set, and writes it to disk unless it was refused.
+    /// Installs a set and writes it to disk; of a refused set, only the tokens and the kill switch.
     async fn take(&mut self, etag: Option<String>, set: &Arc<Snapshot>) -> PollOutcome {
         if let Some(running) = self.node.running.filter(|running| *running > set.revision) {
             tracing::warn!(running, sent = set.revision, "the rules service returned an earlier revision");
@@ -164,7 +164,7 @@ impl<S: Store + 'static> Follower<S> {
             InstallOutcome::Refused(why) => {
                 self.node.refused = Some(RefusedRevision { revision: set.revision, why });
                 self.keep_without_rules(set.clone()).await;
-                // Requesting it again would not help.
+                // Do not request the same set again.
                 self.known = etag;
                 PollOutcome::Refused
             }
@@ -184,8 +184,8 @@ impl<S: Store + 'static> Follower<S> {
         }
     }
 
-    /// Writes a set to disk without its rules: a revoked token must not be valid again after a restart, and a kill switch must
-    /// stay as it is.
+    /// Writes the tokens and the kill switch of a refused set to disk. After a restart, a revoked token must not be
+    /// valid again, and the kill switch must keep its position.
     async fn keep_without_rules(&self, set: Arc<Snapshot>) {
         let written = self.on_file(move |file| file.update_all_but_rules(&set)).await;
         if let Err((error, file)) = written {
@@ -193,7 +193,7 @@ impl<S: Store + 'static> Follower<S> {
         }
     }
 
-    /// Runs work on the file, if there is one, on a blocking thread; an error has the path.
+    /// Runs `work` on the file, if rules are stored, on a blocking thread. An error includes the path.
     async fn on_file(
         &self,
         work: impl FnOnce(&LastGood) -> anyhow::Result<()> + Send + 'static,

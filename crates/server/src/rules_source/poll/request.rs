@@ -22,7 +22,7 @@ const MAX_ETAG: usize = 256;
 /// The maximum size of an error response.
 const MAX_ERROR: usize = 2_000;
 
-/// What a node reports about itself with every request.
+/// The report that a node sends with every request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeState {
     /// Its name.
@@ -33,14 +33,14 @@ pub(super) struct NodeState {
     pub(super) refused: Option<RefusedRevision>,
 }
 
-/// How long the parts of a request may take.
+/// Timeouts of the parts of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
     /// How long the service may wait for a change, in whole seconds.
     pub(super) wait: Duration,
-    /// For the response head, after that wait.
+    /// Timeout for the response head, after that wait.
     pub(super) head: Duration,
-    /// For the response body.
+    /// Timeout for the response body.
     pub(super) body: Duration,
 }
 
@@ -56,7 +56,7 @@ pub(super) enum PollAnswer {
 /// Requests a set other than the one with the ETag `known`.
 ///
 /// # Errors
-/// The reason, for the log.
+/// The reason of the failure, for the log.
 pub(super) async fn fetch(
     client: &Client,
     node: &NodeState,
@@ -115,7 +115,7 @@ async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-/// Returns the innermost cause of an error; the log line has the address already.
+/// Returns the innermost cause of an error. The log line already has the address.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
@@ -143,7 +143,7 @@ fn describe_refusal(status: StatusCode, body: &[u8]) -> String {
 /// The maximum size of a reason in a header.
 const MAX_WHY: usize = 1_000;
 
-/// Percent-encodes a string for a header, cut to `most` bytes between characters.
+/// Percent-encodes a string for a header, and cuts it between characters to at most `most` bytes.
 fn encode(text: &str, most: usize) -> String {
     const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
     let mut encoded = String::new();

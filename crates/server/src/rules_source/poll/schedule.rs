@@ -1,8 +1,7 @@
-//! When to poll next: exponential back-off with full jitter.
+//! The pause before the next poll: exponential back-off with full jitter.
 //!
-//! If a service fails, a thousand nodes lose it in the same millisecond; without jitter they would all return at once
-//! and overload it. A pause after a failure is therefore random between zero and a bound that doubles with each
-//! failure.
+//! If a service fails, all nodes lose it at the same moment. Without jitter they would all retry at once and overload
+//! it. A pause after a failure is therefore random, between zero and a bound that doubles with each failure.
 
 use std::time::Duration;
 
@@ -21,11 +20,11 @@ pub enum PollOutcome {
     Failed,
 }
 
-/// The bound of the first pause after a failure.
+/// Upper bound of the first pause after a failure.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// The maximum pause.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// The bound of a pause after a success.
+/// Upper bound of a pause after a success.
 const JITTER: Duration = Duration::from_millis(50);
 /// The average interval between polls of a service that answers at once instead of holding the request.
 const NO_WAIT: Duration = Duration::from_secs(1);

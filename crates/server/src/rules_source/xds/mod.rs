@@ -1,16 +1,15 @@
-//! State-of-the-world (SotW) xDS client: rules from the feed of `RateLimitConfig` by which Envoy
+//! State-of-the-world (SotW) xDS client: rules from the `RateLimitConfig` resources with which Envoy
 //! Gateway configures the reference rate-limit service.
 //!
-//! A stream of gRPC stays open. Each response has all resources, which are translated to files of
-//! the reference service and installed as a whole; the answer names the version in force and, if
-//! the resources were refused, their mistakes. The rules in force stay while the server is
-//! unreachable.
+//! A gRPC stream stays open. Each response has all resources. They are translated to files of the
+//! reference service and installed as a whole. The answer names the version in force and, if the
+//! resources were refused, their mistakes. The rules in force stay while the server is unreachable.
 //!
-//! - A version may be a counter of the server's process, and have other content after a restart. A
+//! - The version may be a counter in the server's process, and identify other content after a restart. A
 //!   stream therefore begins without a version, and resources are compared by their digest.
-//! - Servers of go-control-plane answer a refusal at once with the same resources, because its
-//!   version is not theirs. A refusal is therefore sent after a pause that grows, and resources
-//!   that were just refused are neither compiled nor logged again.
+//! - Servers built on go-control-plane answer a refusal at once with the same resources, because the
+//!   refusal names another version than theirs. A refusal is therefore delayed with exponential
+//!   back-off, and resources that were just refused are neither compiled nor logged again.
 
 pub mod stream;
 pub mod wire;
@@ -43,16 +42,16 @@ use crate::control::sha256_hex;
 
 const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
-/// The port, unless the address has another: that of Envoy Gateway.
+/// The default port, which Envoy Gateway uses.
 const DEFAULT_PORT: u16 = 18_001;
 
-/// How long connecting, with the handshake of TLS, may take.
+/// Timeout for connecting, including the TLS handshake.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a start waits for the first rules.
 const START: Duration = Duration::from_secs(30);
-/// How often an idle server is probed.
+/// Interval between probes of an idle server.
 pub(crate) const PROBE_EVERY: Duration = Duration::from_secs(30);
-/// How long the answer to a probe, or writing a request, may take.
+/// Timeout for the answer to a probe, and for writing a request.
 pub(crate) const ANSWER: Duration = Duration::from_secs(20);
 
 /// An xDS server to follow.
@@ -78,13 +77,13 @@ impl fmt::Display for XdsConfig {
 }
 
 impl XdsConfig {
-    /// Returns whether an address is one of an xDS server.
+    /// Returns whether a URL has the scheme of an xDS server.
     pub fn is_xds_url(url: &str) -> bool {
         url.starts_with("xds://") || url.starts_with("xds+tls://")
     }
 
-    /// Reads `xds://host[:port]` or `xds+tls://host[:port]`. `ca` are the certificates of the
-    /// server's CA, `own` are the certificate and the key of this node; they are for TLS.
+    /// Parses `xds://host[:port]` or `xds+tls://host[:port]`. For TLS, `ca` has the certificates of
+    /// the server's CA, and `own` the certificate and the key of this node.
     ///
     /// # Errors
     /// When the address or a file is invalid.
@@ -173,7 +172,7 @@ pub struct XdsFollower<S> {
     in_force: Option<String>,
     /// The last response, if it was refused.
     refused: Option<RefusedResources>,
-    /// Refusals in a row.
+    /// Number of consecutive refusals.
     refusals: u32,
     failures: u32,
     /// The last failure that was logged.
@@ -201,7 +200,7 @@ struct Subscription {
     stream: ClientStream,
     messages: VecDeque<Vec<u8>>,
     buffer: Vec<u8>,
-    /// A refusal that is sent later, and when.
+    /// A delayed refusal, and the time to send it.
     delayed: Option<(Instant, Vec<u8>)>,
 }
 
@@ -209,7 +208,7 @@ impl<S: Store + 'static> XdsFollower<S> {
     /// Installs the first rules of the server.
     ///
     /// # Errors
-    /// When there are none within 30 seconds: a server without its rules would let everything pass.
+    /// When there are no valid rules within 30 seconds: a server without its rules would let everything pass.
     pub async fn start(app: Arc<App<S>>, config: XdsConfig) -> anyhow::Result<Self> {
         let mut follower = Self {
             app,
@@ -251,8 +250,8 @@ impl<S: Store + 'static> XdsFollower<S> {
         }
     }
 
-    /// Waits for the next response, or the answer to a probe, and takes it. After an error, or when
-    /// the server closes the connection gracefully, there is no subscription.
+    /// Waits for the next response or the answer to a probe, and handles it. After an error or a
+    /// graceful close of the connection, `subscription` is `None`.
     async fn step(&mut self) -> Result<PollOutcome, String> {
         let mut subscription = match self.subscription.take() {
             Some(subscription) => subscription,
@@ -270,7 +269,7 @@ impl<S: Store + 'static> XdsFollower<S> {
         Ok(outcome)
     }
 
-    /// Installs the resources of a response, and answers it: at once, or after a pause if they are
+    /// Installs the resources of a response and answers it: at once, or after a pause if they are
     /// refused.
     async fn take(&mut self, subscription: &mut Subscription, message: &[u8]) -> Result<PollOutcome, String> {
         let response = DiscoveryResponse::decode(message).map_err(|error| format!("malformed response: {error}"))?;
@@ -350,7 +349,7 @@ impl<S: Store + 'static> XdsFollower<S> {
 }
 
 impl Subscription {
-    /// Opens a stream and asks for all resources.
+    /// Opens a stream and subscribes to all resources.
     async fn open(config: &XdsConfig) -> Result<Self, String> {
         let link = config.open().await?;
         let authority = format!("{}:{}", config.host, config.port);
@@ -409,7 +408,7 @@ impl Subscription {
                     let messages = &mut self.messages;
                     let taken =
                         self.stream.receive(&self.buffer[..read], |message| messages.push_back(message.to_vec()));
-                    // The stream may end with an error once the server closes the connection gracefully.
+                    // During a graceful close, an error at the end of the stream is expected.
                     if !self.stream.is_closing {
                         taken?;
                     }
@@ -423,13 +422,13 @@ impl Subscription {
     }
 }
 
-/// Returns a random number. Without randomness there is no jitter, which is acceptable.
+/// Returns a random number; the maximum, for the longest pause, if the system has no randomness.
 fn random() -> u64 {
     getrandom::u64().unwrap_or(u64::MAX)
 }
 
-/// Returns the digest of the resources of a response, in any order: that of go-control-plane is
-/// random.
+/// Returns a digest of the resources of a response that is independent of their order, which is
+/// random with go-control-plane.
 fn digest(response: &DiscoveryResponse<'_>) -> String {
     let resource = |(type_url, bytes): &(&[u8], &[u8])| sha256_hex(type_url) + &sha256_hex(bytes);
     let mut all: Vec<String> = response.resources.iter().map(resource).collect();
@@ -438,7 +437,7 @@ fn digest(response: &DiscoveryResponse<'_>) -> String {
     sha256_hex(all.concat().as_bytes())
 }
 
-/// Translates the resources of a response.
+/// Translates the resources of a response to files.
 fn read_files(response: &DiscoveryResponse<'_>) -> Result<Vec<ConfigFile>, String> {
     let check = |type_url: &[u8]| match type_url == TYPE_URL.as_bytes() {
         true => Ok(()),
@@ -468,7 +467,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn silent_server_is_left_after_a_probe() {
+    async fn silent_server_is_abandoned_after_a_probe() {
         let (near, _far) = tokio::io::duplex(64 * 1024);
         let stream = ClientStream::open("h:1", METHOD, false);
         let mut silent = Subscription::new(Box::new(near), stream);

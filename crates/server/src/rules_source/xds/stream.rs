@@ -1,9 +1,8 @@
-//! One stream of gRPC over HTTP/2, as its client: bytes in, messages and bytes out. It uses neither
+//! The client side of one gRPC stream over HTTP/2: bytes in, messages and bytes out. It uses neither
 //! sockets nor clocks.
 //!
-//! The connection has this stream only. What the server can make it keep is bounded: a message by
-//! [`MAX_MESSAGE`], a header block by [`MAX_HEADER_BLOCK`], requests that wait for the window of
-//! the server by [`MAX_UNSENT`].
+//! The connection has only this stream. Its memory is bounded: a message by [`MAX_MESSAGE`], a header
+//! block by [`MAX_HEADER_BLOCK`], and requests that wait for the server's window by [`MAX_UNSENT`].
 
 use crate::rls::bounds::MAX_HEADER_BLOCK;
 use crate::rls::http2::frame::{
@@ -14,14 +13,14 @@ use crate::rls::http2::hpack::{Decoder, put_literal};
 /// Maximum number of bytes of a message.
 pub const MAX_MESSAGE: usize = 4 * 1024 * 1024;
 
-/// Maximum number of bytes of requests that wait for the window of the server.
+/// Maximum number of bytes of requests that wait for the server's flow-control window.
 pub const MAX_UNSENT: usize = 64 * 1024;
 
-/// The length of the prefix of a message: whether it is compressed, and its length.
+/// The size of a message's prefix: the compression flag and the message length.
 const PREFIX: usize = 5;
 
-/// The window of the stream and of the connection: a message fits, and is returned when it has been
-/// read.
+/// The receive window of the stream and of the connection. The largest message fits; received bytes
+/// are returned to the window at once.
 const WINDOW: u32 = (MAX_MESSAGE + MAX_PAYLOAD) as u32;
 
 /// The initial window of HTTP/2.
@@ -30,27 +29,27 @@ const DEFAULT_WINDOW: u32 = 65_535;
 /// The id of the stream.
 const STREAM: u32 = 1;
 
-/// The payload of the PING that shows whether the server is alive.
+/// The payload of a keepalive PING.
 const ALIVE_PING: [u8; 8] = *b"areyouup";
 
 /// A stream.
 #[derive(Debug)]
 pub struct ClientStream {
-    /// What is to be written.
+    /// Bytes to write to the connection.
     pub out: Vec<u8>,
     /// The part of a frame that has arrived.
     partial: Vec<u8>,
     /// The part of a message that has arrived.
     message: Vec<u8>,
-    /// The requests that wait for a window.
+    /// Requests that wait for the server's window.
     unsent: Vec<u8>,
     /// A header block whose end has not arrived.
     block: Option<ResponseHeaders>,
     decoder: Decoder,
-    /// The bytes of DATA that may be sent on the connection and on the stream.
+    /// The send windows of the connection and of the stream, in bytes of DATA.
     windows: [i64; 2],
     initial_window: i64,
-    /// Whether the server closes the connection gracefully: another one is to be opened.
+    /// Whether the server closes the connection gracefully; the caller then opens another one.
     pub is_closing: bool,
 }
 
@@ -58,7 +57,7 @@ pub struct ClientStream {
 #[derive(Debug)]
 struct ResponseHeaders {
     bytes: Vec<u8>,
-    /// Whether it ends the stream.
+    /// Whether the block ends the stream.
     ends_stream: bool,
 }
 
@@ -92,7 +91,7 @@ impl ClientStream {
     /// Sends a message, as soon as the windows of the server allow it.
     ///
     /// # Errors
-    /// When too much waits already.
+    /// When more than [`MAX_UNSENT`] bytes would wait.
     pub fn send(&mut self, message: &[u8]) -> Result<(), String> {
         if self.unsent.len() + message.len() > MAX_UNSENT {
             return Err("the server does not open its window for requests".to_owned());
@@ -104,12 +103,12 @@ impl ClientStream {
         Ok(())
     }
 
-    /// Asks the server whether it is alive. Any input shows that it is.
+    /// Sends a keepalive PING. Any input from the server counts as an answer.
     pub fn ping(&mut self) {
         frame::put(&mut self.out, Kind::Ping, 0, 0, &ALIVE_PING);
     }
 
-    /// Takes input, and passes each complete message on.
+    /// Takes input, and calls `each` with every complete message.
     ///
     /// # Errors
     /// When the server ends the stream or breaks the protocol.
@@ -155,7 +154,7 @@ impl ClientStream {
             }
             Kind::RstStream if frame.stream == STREAM => Err("the server reset the stream".to_owned()),
             Kind::GoAway => match frame.payload {
-                // NO_ERROR, after the last stream.
+                // The error code NO_ERROR, after the id of the last stream.
                 [_, _, _, _, 0, 0, 0, 0, ..] => {
                     self.is_closing = true;
                     Ok(())
@@ -165,7 +164,7 @@ impl ClientStream {
             Kind::Data | Kind::Headers | Kind::Continuation | Kind::PushPromise => {
                 Err("a frame of a stream that was not opened".to_owned())
             }
-            // Acknowledgements, priorities, extensions and windows of other streams need no reaction.
+            // Acknowledgements, priorities, extensions and windows of other streams are ignored.
             Kind::Settings | Kind::Ping | Kind::RstStream | Kind::WindowUpdate | Kind::Priority | Kind::Unknown => {
                 Ok(())
             }
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_passed_on_however_they_are_split() {
+    fn messages_are_complete_wherever_the_input_is_split() {
         let bytes = [
             frame(Kind::Settings, 0, 0, &[]),
             frame(Kind::Headers, END_HEADERS, 1, &[0x88]),

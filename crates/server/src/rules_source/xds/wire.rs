@@ -1,6 +1,5 @@
-//! The messages of the feed, in the wire format of Protocol Buffers: `DiscoveryRequest` out,
-//! `DiscoveryResponse` with resources of the type `RateLimitConfig` in. Nothing here knows sockets
-//! or rules.
+//! The xDS messages, in the wire format of Protocol Buffers: outgoing `DiscoveryRequest`, and incoming
+//! `DiscoveryResponse` with `RateLimitConfig` resources. Independent of sockets and rules.
 
 use serde_json::{Map, Value, json};
 
@@ -15,19 +14,19 @@ pub const MAX_RESOURCES: usize = 10_000;
 /// Maximum depth of descriptors.
 pub const MAX_DEPTH: usize = 16;
 
-/// Maximum number of bytes of the mistakes that are sent.
+/// Maximum number of bytes of the mistakes in a refusal.
 pub const MAX_DETAIL: usize = 4 * 1024;
 
-/// `DiscoveryRequest`: a subscription, or the answer to a response.
+/// `DiscoveryRequest`: a subscription, or the acknowledgement or refusal of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiscoveryRequest<'a> {
     /// The version in force; empty if there is none.
     pub version: &'a str,
     /// The id of this node.
     pub node: &'a str,
-    /// The nonce of the response that is answered; empty if none is.
+    /// The nonce of the response that is acknowledged or refused; empty in the first request.
     pub nonce: &'a str,
-    /// Why the response is refused, if it is.
+    /// The reason, if the response is refused.
     pub error: Option<&'a str>,
 }
 
@@ -59,7 +58,7 @@ pub struct DiscoveryResponse<'a> {
     pub resources: Vec<(&'a [u8], &'a [u8])>,
     /// The type of the resources.
     pub type_url: &'a [u8],
-    /// What an answer has to repeat.
+    /// The nonce, which the answer repeats.
     pub nonce: &'a [u8],
 }
 
@@ -145,7 +144,7 @@ fn decode_descriptor(bytes: &[u8], depth: usize) -> Result<Value, WireError> {
             _ => {}
         }
     }
-    // Both are strings that an encoder leaves out if they are empty.
+    // In Protocol Buffers, an empty string means that the field is absent.
     map.retain(|name, value| name != "value" || *value != "");
     if !below.is_empty() {
         map.insert("descriptors".into(), below.into());

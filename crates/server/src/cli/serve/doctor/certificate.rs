@@ -1,4 +1,4 @@
-//! The end of the validity of certificates.
+//! Expiry times of certificates.
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -13,7 +13,8 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Returns when an X.509 certificate in DER expires; `None` if it is malformed. TLS libraries check this and do not return it.
+/// Returns the expiry time of an X.509 certificate in DER; `None` if it is malformed. TLS libraries check the expiry
+/// but do not return it.
 pub(super) fn not_after(certificate: &[u8]) -> Option<Timestamp> {
     let mut certificate = expect(&mut &*certificate, SEQUENCE)?;
     let mut fields = expect(&mut certificate, SEQUENCE)?;
@@ -34,7 +35,7 @@ fn expect<'a>(from: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     next(from).filter(|element| element.0 == tag).map(|element| element.1)
 }
 
-/// Removes the first element. Lengths have at most four bytes.
+/// Removes and returns the first element. Its length field has at most four bytes.
 fn next<'a>(from: &mut &'a [u8]) -> Option<Element<'a>> {
     let (tag, rest) = from.split_first()?;
     let (first, mut rest) = rest.split_first()?;
@@ -89,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_certificates_have_no_end() {
+    fn malformed_certificates_have_no_expiry() {
         for bytes in [&[][..], &[0x30], &[0x30, 0x84, 1], &[0x30, 0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0], &[0x30, 2, 0x30, 0]]
         {
             assert_eq!(not_after(bytes), None, "{bytes:?}");

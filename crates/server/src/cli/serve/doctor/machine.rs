@@ -19,10 +19,10 @@ use crate::cli::count;
 use crate::client::Client;
 use crate::net::tls::{Tls, TlsFiles};
 
-/// A certificate that expires sooner is reported.
+/// A certificate that expires within this many days is reported.
 const RENEW_DAYS: i64 = 14;
 
-/// Checks that the server can listen, or is listening already.
+/// Checks that the server can listen, or already listens.
 pub(super) async fn check_ports(config: &Config) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     let mut is_running = false;
@@ -46,7 +46,7 @@ pub(super) async fn check_ports(config: &Config) -> Vec<DoctorFinding> {
                     (false, None) => {
                         DoctorFinding::error("port", format!("{flag} {address} is in use by another program"), action)
                     }
-                    // Its certificate is for a name that is not known here, so a client could not verify it.
+                    // The name in the certificate is not known here, so a client could not verify the server.
                     (false, Some(_)) => {
                         let found = format!("{flag} {address} is in use");
                         DoctorFinding::warning("port", found, format!("unless that is the server itself, {action}"))
@@ -73,7 +73,7 @@ fn check_socket(path: &Path, is_running: bool) -> DoctorFinding {
             DoctorFinding::error("socket", format!("{shown} is a file that is not a socket"), action)
         }
         Ok(_) if UnixStream::connect(path).is_err() => {
-            DoctorFinding::ok("socket", format!("{shown} is of a server that has ended; tollgate serve replaces it"))
+            DoctorFinding::ok("socket", format!("{shown} belongs to a stopped server; tollgate serve replaces it"))
         }
         Ok(_) if is_running => DoctorFinding::ok("socket", format!("{shown} is in use, and a tollgate server runs")),
         Ok(_) => DoctorFinding::error("socket", format!("{shown} is in use by another program"), action),
@@ -93,7 +93,7 @@ async fn is_tollgate(address: SocketAddr) -> bool {
     answer.is_ok_and(|answer| answer.status().is_success())
 }
 
-/// Checks that as many connections as configured can be open.
+/// Checks that the file limit permits the configured number of connections.
 pub(super) fn check_open_files(config: &Config) -> DoctorFinding {
     let protocols = [config.http, config.resp, config.rls].iter().flatten().count() + config.rls_socket.iter().count();
     let needed = (config.connections.saturating_mul(protocols)).saturating_add(OTHER_FILES) as u64;
@@ -112,7 +112,7 @@ pub(super) fn check_open_files(config: &Config) -> DoctorFinding {
     }
 }
 
-/// Checks that the certificate belongs to its key, and its end. The permissions of the key are among the warnings about the
+/// Checks that the certificate belongs to its key and has not expired. Key permissions are checked with the
 /// configuration.
 pub(super) fn check_certificate(config: &Config, now: i64) -> DoctorFinding {
     let Some(files) = &config.tls else { return DoctorFinding::ok("certificate", "TLS is off") };

@@ -1,6 +1,6 @@
 //! `tollgate doctor`: checks everything that `tollgate serve` with the same flags needs, and a running server.
 //!
-//! Each check is one line: its status, its name, what was found and, unless all is well, what to do.
+//! Each check prints one line: its status, its name, the finding and, unless the status is ok, the remedy.
 
 mod certificate;
 mod machine;
@@ -36,8 +36,8 @@ Examples:
   tollgate doctor --rules rules.yaml --store redis://10.0.0.5     with the flags, or the environment, of `tollgate serve`
   tollgate doctor --server https://10.0.0.9:8080 --token …        and a server elsewhere
 
-It writes nothing, except that it tries the script of a shared store on a key of its own, creates the tables of an empty
-database, and creates and removes the Unix socket of --rls. The status is 1 if a line is an error.";
+It writes nothing, with three exceptions: it tries the script of a shared store on a key of its own, creates the tables of an
+empty database, and creates and removes the Unix socket of --rls. The status is 1 if a line is an error.";
 
 /// The status of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ enum FindingStatus {
 struct DoctorFinding {
     status: FindingStatus,
     name: &'static str,
-    /// What was found and, unless all is well, what to do.
+    /// The finding and, unless the status is ok, the remedy.
     text: String,
 }
 
@@ -77,7 +77,7 @@ impl fmt::Display for DoctorFinding {
             FindingStatus::Warning => "warning",
             FindingStatus::Error => "error",
         };
-        // Joins the lines of a message of another program into one.
+        // A message from another program may have several lines.
         let text = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
         write!(f, "{status:<9}{:<14}{text}", self.name)
     }
@@ -121,12 +121,12 @@ fn check_configuration(config: &Config) -> Vec<DoctorFinding> {
     if warnings.is_empty() {
         return vec![DoctorFinding::ok("configuration", "valid")];
     }
-    // In a warning, the text after the semicolon already says what to do.
+    // The text of a warning already contains the remedy, after a semicolon.
     let finding = |text| DoctorFinding { status: FindingStatus::Warning, name: "configuration", text };
     warnings.into_iter().map(finding).collect()
 }
 
-/// Returns the time of this machine in microseconds since 1970.
+/// Returns the wall clock of this machine in microseconds since 1970.
 fn wall_micros() -> u64 {
     let clock = PreciseClock::new();
     clock.wall(clock.mono()).as_nanos() / 1_000

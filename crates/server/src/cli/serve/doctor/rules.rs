@@ -43,7 +43,7 @@ fn check_file(path: &Path) -> DoctorFinding {
     check_rules(parse_all(&sources), &name, &format!("run: tollgate check {name}"))
 }
 
-/// Judges rules that were read from `name`; `action` lists their mistakes.
+/// Checks rules that were read from `name`. `action` tells the user how to list their mistakes.
 fn check_rules(rules: Result<Rules, Mistakes>, name: &str, action: &str) -> DoctorFinding {
     let rules = match rules {
         Ok(rules) => rules,
@@ -70,7 +70,7 @@ async fn check_database(config: &DatabaseConfig) -> Vec<DoctorFinding> {
         Some(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
             return vec![DoctorFinding::ok("database", format!("none in {place} yet; tollgate serve creates it"))];
         }
-        // Opening the database would report only that there is no connection.
+        // Checked here, because opening such a file only fails with a connection error.
         Some(Ok(file)) if !is_sqlite(&file) => {
             let found = format!("rules.db in {place} is not an SQLite database");
             return vec![DoctorFinding::error(
@@ -103,7 +103,7 @@ async fn check_database(config: &DatabaseConfig) -> Vec<DoctorFinding> {
     }
 }
 
-/// Returns whether a file is empty, or begins as every SQLite database does.
+/// Returns whether a file is empty, unreadable, or begins with the SQLite header.
 fn is_sqlite(file: &std::fs::File) -> bool {
     const HEAD: &[u8] = b"SQLite format 3\0";
     let mut start = Vec::new();
@@ -113,7 +113,7 @@ fn is_sqlite(file: &std::fs::File) -> bool {
 
 async fn check_service(config: &FollowConfig) -> DoctorFinding {
     let url = config.client.url();
-    // The call of nodes, without its body: other calls need less than the role that following needs.
+    // A HEAD request for the snapshot, which needs the role of a node. Other calls would need less.
     let answer = config.client.request(Method::HEAD, &["v1", "snapshot"]).timeout(TIMEOUT).send().await;
     match answer {
         Ok(answer) if answer.status().is_success() => DoctorFinding::ok("rules", format!("followed from {url}")),
@@ -142,7 +142,7 @@ async fn check_service(config: &FollowConfig) -> DoctorFinding {
     }
 }
 
-/// Returns the innermost cause of an error, which has the reason.
+/// Returns the innermost cause of an error, which is the actual reason.
 pub(super) fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {

@@ -1,4 +1,4 @@
-//! Checks of a running server: whether it answers, nodes that are behind, and keys that receive nearly all traffic.
+//! Checks of a running server: whether it answers, stale nodes, and keys that receive nearly all traffic.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use crate::control::model::NodeReport;
 use crate::observe::top_keys::{TopKeysPage, TopRule};
 use crate::rules_source::status::RulesStatus;
 
-/// The time limit of an answer.
+/// Timeout of a call.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A node that has not reported for longer counts as gone: nodes poll at least twice a minute.
+/// A node without a report for longer than this counts as silent: nodes poll at least twice a minute.
 const SILENT: Duration = Duration::from_secs(90);
 
-/// A key with a larger percentage of the decisions of its rule counts as receiving nearly all traffic.
+/// A key with more than this percentage of its rule's decisions counts as receiving nearly all traffic.
 const MAX_SHARE: u64 = 90;
 
-/// With fewer decisions a percentage is not meaningful.
+/// Minimum number of decisions for a meaningful percentage.
 const MIN_COUNT: u64 = 1_000;
 
 /// Checks a running server.
@@ -68,13 +68,13 @@ fn check_server(url: &str, status: &RulesStatus) -> DoctorFinding {
         Some(refused) => DoctorFinding::error(
             "server",
             format!("{url} refused the rules of revision {}: {}", refused.revision, refused.why),
-            "correct them; the rules before them stay in force",
+            "correct them; the previous rules stay in force",
         ),
         None => DoctorFinding::ok("server", found),
     }
 }
 
-/// Returns a finding for each node that is behind or silent, or one for all.
+/// Returns a finding for each stale or silent node, or a single `ok`.
 fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<DoctorFinding> {
     let newest = revision.or_else(|| nodes.iter().filter_map(|node| node.running).max()).unwrap_or(0);
     let mut findings = Vec::new();
@@ -109,7 +109,7 @@ fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<DoctorFinding
     findings
 }
 
-/// Returns a finding for each rule of which one key receives nearly all traffic, or one finding for all rules.
+/// Returns a finding for each rule with a key that receives nearly all its traffic, or a single `ok`.
 fn judge_keys(top: &TopKeysPage) -> Vec<DoctorFinding> {
     let findings: Vec<DoctorFinding> = top.rules.iter().filter_map(judge_key).collect();
     if findings.is_empty() {
@@ -130,7 +130,7 @@ fn judge_key(rule: &TopRule) -> Option<DoctorFinding> {
         return None;
     }
     let rule = rule.rule.as_deref().unwrap_or("inline limits");
-    let found = format!("{} takes {} % of what {rule} admits", first.key, own * 100 / total);
+    let found = format!("{} takes {} % of the tokens of {rule}", first.key, own * 100 / total);
     let action = "a proxy in front may hide the clients (--trusted-proxies), or this caller needs its own limit";
     Some(DoctorFinding::warning("key", found, action))
 }
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn only_a_key_with_nearly_all_of_many_decisions_is_reported() {
         for (counts, expected) in [
-            (&[5_000, 10][..], "user=0 takes 99 % of what r admits"),
+            (&[5_000, 10][..], "user=0 takes 99 % of the tokens of r"),
             (&[900, 50], "no key"),
             (&[5_000, 4_000], "no key"),
             (&[5_000], "no key"),

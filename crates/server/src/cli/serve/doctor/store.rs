@@ -7,8 +7,8 @@ use tollgate_redis::Diagnosis;
 use super::super::config::{Config, StoreConfig};
 use super::{DoctorFinding, wall_micros};
 
-/// A larger difference between the clocks is reported. Decisions use the clock of the store alone; logs, calendars and
-/// schedules use that of this machine.
+/// A larger difference between the clocks is reported. Decisions use only the clock of the store; logs, calendars and
+/// schedules use the clock of this machine.
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_millis(500);
 
 /// Checks that the store can decide in time.

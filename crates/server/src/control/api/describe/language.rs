@@ -1,4 +1,5 @@
-//! The schemas of rules, overrides and rule files, as far as a schema can express them; `POST /v1/validate` checks the rest.
+//! Schemas of rules, overrides and rule files. A schema cannot express every constraint; `POST /v1/validate` checks the
+//! rest.
 
 use serde_json::{Value, json};
 
@@ -17,7 +18,7 @@ pub(super) fn rule_schemas() -> Value {
             "properties": {
                 "id": {"type": "string", "description": "As in the path, or omitted"},
                 "when": {"type": "object", "description": "Conditions, by attribute"},
-                "per": {"type": "array", "items": {"type": "string"}, "description": "The attributes it counts by"},
+                "per": {"type": "array", "items": {"type": "string"}, "description": "The attributes to count by"},
                 "limit": limit.clone(),
                 "burst": burst.clone(),
                 "algorithm": {"type": "string", "enum": ALGORITHMS},
@@ -32,19 +33,19 @@ pub(super) fn rule_schemas() -> Value {
                 "burst": burst,
                 "unlimited": {"type": "boolean"},
                 "until": {"type": "string", "format": "date-time", "description": "When it expires"},
-                "attribute": {"type": "string", "description": "The attribute of the value in the path; by default the first one the rule counts by"},
+                "attribute": {"type": "string", "description": "The attribute of the value in the path; by default the first attribute of the rule's `per`"},
             },
             "example": {"limit": "1000/s", "until": "2030-01-01T00:00:00Z"},
         },
         "RuleFile": {
             "type": "object",
-            "description": "A rule file with one domain or several, or one of the reference Envoy service.",
+            "description": "A rule file with one or more domains, or a rule file of the reference Envoy service.",
             "example": {"domain": "api", "rules": [{"id": "per-client", "per": ["client_ip"], "limit": "100/s"}]},
         },
     })
 }
 
-/// Refers to these schemas from request bodies.
+/// Makes request bodies refer to these schemas.
 pub(super) fn refer_to_schemas(paths: &mut Value) {
     let rule = "/v1/domains/{domain}/rules/{id}";
     for (path, method, schema) in [

@@ -1,4 +1,4 @@
-//! The calls about live data, and sessions.
+//! Descriptions of live data and browser sessions.
 
 use serde_json::{Value, json};
 
@@ -9,8 +9,8 @@ pub(super) fn live_paths() -> Value {
     let query = |name: &str, schema: Value, description: &str| json!({"name": name, "in": "query", "required": false, "schema": schema, "description": description});
     let text = || json!({"type": "string"});
     let ok = |description: &str, content_type: &str, schema: Value| json!({"200": {"description": description, "content": {content_type: {"schema": schema}}}});
-    let session = || ok("Who the caller is", "application/json", json!({"$ref": "#/components/schemas/Session"}));
-    let history = ok("The history; empty if none of the rule is kept", "application/json", json!({"type": "object"}));
+    let session = || ok("The caller", "application/json", json!({"$ref": "#/components/schemas/Session"}));
+    let history = ok("The history; empty if none is kept", "application/json", json!({"type": "object"}));
     let mut opened = session();
     opened["200"]["headers"] = json!({"set-cookie": {"schema": {"type": "string"}, "description": "The session"}});
     json!({
@@ -55,7 +55,7 @@ pub(super) fn live_paths() -> Value {
             "post": {
                 "tags": ["session"], "operationId": "open_session",
                 "summary": "Opens the session of a browser with a token",
-                "description": "The reply sets a cookie, which counts only with the header `Tollgate-Console`.",
+                "description": "The reply sets a cookie, which is accepted only with the header `Tollgate-Console`.",
                 "requestBody": {"required": true, "content": {"application/json": {"schema": {
                     "type": "object", "required": ["token"], "additionalProperties": false, "properties": {"token": text()},
                 }}}},

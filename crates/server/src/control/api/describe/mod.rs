@@ -1,4 +1,5 @@
-//! The OpenAPI description of all calls. Those of the rules service are described by their code, the others in `operations`.
+//! The OpenAPI description of all calls. Calls of the rules service are described by their handlers, decisions and
+//! server pages in `operations`, live data in `live`.
 
 mod language;
 mod live;
@@ -24,7 +25,7 @@ pub fn document() -> Bytes {
     DOCUMENT.get_or_init(|| Bytes::from(to_text())).clone()
 }
 
-/// Returns the description as it is stored with the documents, with one line for each value.
+/// Returns the description as stored in `docs/openapi.json`, with one line per value.
 pub fn to_text() -> String {
     // A tree of JSON always serialises.
     serde_json::to_string_pretty(&description_tree()).unwrap_or_default() + "\n"
@@ -39,13 +40,13 @@ fn description_tree() -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
     });
-    tree["servers"] = json!([{"url": "/", "description": "The server that gave this description"}]);
+    tree["servers"] = json!([{"url": "/", "description": "The server that returned this description"}]);
     tree["security"] = json!([{"token": []}]);
     tree["tags"] = tag_descriptions();
     tree["components"]["securitySchemes"] = json!({"token": {
         "type": "http",
         "scheme": "bearer",
-        "description": "A token created by `tollgate tokens create` or POST /v1/tokens; needed where the server requires tokens.",
+        "description": "A token created by `tollgate tokens create` or POST /v1/tokens; required if the server requires tokens.",
     }});
     merge(
         &mut tree["components"]["schemas"],
@@ -73,7 +74,7 @@ fn tag_descriptions() -> Value {
         {"name": "decisions", "description": "May this request pass?"},
         {"name": "operations", "description": "Health, metrics and the kill switch."},
         {"name": "live", "description": "Rates, their history, and the rules in force on this server."},
-        {"name": "session", "description": "The session of a browser."},
+        {"name": "session", "description": "Browser sessions."},
         {"name": "rules", "description": "The rules of a domain."},
         {"name": "history", "description": "The versions of a rule."},
         {"name": "overrides", "description": "Other limits for one customer."},
@@ -90,7 +91,7 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// Adds what all calls share: their errors, the ETag of responses, and If-None-Match.
+/// Adds the parts that all calls share: errors, the ETag of responses, and If-None-Match.
 fn add_shared_parts(path: &str, method: &str, call: &mut Value) {
     let open = matches!(path, "/healthz" | "/readyz");
     let writes = call.get("requestBody").is_some();
@@ -173,7 +174,7 @@ fn as_object(value: &mut Value) -> &mut Map<String, Value> {
     }
     match value {
         Value::Object(map) => map,
-        // It was just made an object.
+        // It was made an object above.
         _ => unreachable!("an object"),
     }
 }

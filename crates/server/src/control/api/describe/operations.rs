@@ -1,4 +1,5 @@
-//! The operations of the server: decisions, and pages about its state. Paths and summaries are those of the table of operations.
+//! Descriptions of the server's operations: decisions, and pages about its state. Paths and summaries come from
+//! `ops::TABLE`.
 
 use serde_json::{Map, Value, json};
 
@@ -25,7 +26,7 @@ pub(super) fn operation_schemas() -> Value {
     let one = json!([{"type": "string"}, {"type": "integer"}, {"type": "boolean"}]);
     let outcome = json!({"type": "string", "enum": ["allow", "deny", "delay"]});
     let cost =
-        json!({"type": "integer", "minimum": 0, "description": "The cost; by default 1, or what the rule specifies"});
+        json!({"type": "integer", "minimum": 0, "description": "The cost; by default the cost in the rule, or 1"});
     let receipt = json!({"type": "boolean", "description": "Whether to return a receipt for refunds"});
     json!({
         "RequestByRules": {
@@ -56,7 +57,7 @@ pub(super) fn operation_schemas() -> Value {
         },
         "Request": {"anyOf": [schema_reference("RequestByInlineLimit"), schema_reference("RequestByRules")]},
         "Requests": {
-            "description": "One request, or a batch, which is answered with a list that has errors in their positions.",
+            "description": "One request or a batch. The reply to a batch is a list in the same order, which has an error for each failed request.",
             "anyOf": [schema_reference("Request"), {"type": "array", "maxItems": MAX_BATCH, "items": schema_reference("Request")}],
         },
         "AcquireRequest": {
@@ -154,7 +155,7 @@ pub(super) fn operation_paths() -> Value {
     Value::Object(paths)
 }
 
-/// Returns a unique name: the path, and `set_` before it where two operations share the path.
+/// Returns a unique name: the path, with the prefix `set_` for the second operation on the same path.
 fn operation_id(spec: &Spec) -> String {
     let name = spec.path.trim_start_matches("/v1").trim_start_matches('/').replace(['-', '.'], "_");
     if spec.op == Op::SetEnforcement { format!("set_{name}") } else { name }

@@ -1,4 +1,5 @@
-//! Parts of the description that many calls share: the headers of changes, and 304. What all calls share is added in `describe`.
+//! Parts of the description that many calls share: the headers of changes, and 304. `describe` adds the parts that all
+//! calls share.
 
 use std::collections::BTreeMap;
 
