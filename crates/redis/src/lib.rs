@@ -29,7 +29,7 @@
 //! | a cluster slot moves | its groups are sent again, to the server that has their keys | `cluster.rs` |
 //! | any of these, `consistency: leased` | leases are spent first, until they expire; a grant whose reply is lost counts as spent | `faults/shared.rs`, `leased.rs` |
 //! | any of these, `consistency: eventual` | the node decides from its last known states; its charges are merged exactly once when the store answers | `faults/shared.rs`, `eventual.rs` |
-//! | calendar windows that do not contain the store's time | stale, with the store's time; nothing is spent | `windows_handed_in_are_used_and_must_fit` |
+//! | calendar windows that do not contain the store's time | stale, with the store's time; nothing is spent | `given_windows_must_contain_the_store_time` |
 
 mod answer;
 mod batcher;

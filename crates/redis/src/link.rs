@@ -292,7 +292,7 @@ pub(crate) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) 
 
 async fn connect(config: &Config, scripts: &Scripts) -> Result<MultiplexedConnection, RedisError> {
     let mut connection = dial(config).await?;
-    // An unauthenticated client gets a misleading error for a command as long as the script, so a short one goes first.
+    // A short command goes first, because the server answers a long one before authentication with a misleading error.
     send(&mut connection, &redis::cmd("PING")).await?;
     for script in scripts.all() {
         let mut load = redis::cmd("SCRIPT");

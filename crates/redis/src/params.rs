@@ -311,8 +311,8 @@ fn window_fields(kind: u64, window: &WindowParams, more: &[u64]) -> Result<Vec<u
     let WindowParams { limit, length, max_debt, initial } = *window;
     if limit.checked_add(max_debt).is_none_or(|most| most >= EXACT) {
         return Err(format!(
-            "a limit of {limit} and a debt of {max_debt} are too large for exact arithmetic in the store; their sum must \
-             be below {EXACT}"
+            "a limit of {limit} and a debt of {max_debt} are too large for exact arithmetic in the store; their sum \
+             must be below {EXACT}"
         ));
     }
     if length.as_nanos() % 1_000 != 0 {
@@ -400,10 +400,8 @@ mod tests {
         );
         check(
             IntervalBucket::new(2_000, Nanos::from_micros(3)).unwrap(),
-            Err(
-                "a refill of 2000 every 3µs is more than one token per microsecond, which the store cannot count exactly; \
-                 with this period, the refill must be at most 3",
-            ),
+            Err("a refill of 2000 every 3µs is more than one token per microsecond, which the store cannot count \
+                 exactly; with this period, the refill must be at most 3"),
         );
         let slices = SlidingSlices::new(100, Nanos::SECOND, Nanos::from_millis(300)).unwrap();
         check(slices, Ok(&[10, 100, 250_000, 100, 100, 4]));
@@ -419,17 +417,13 @@ mod tests {
         );
         check(
             SlidingWindow::new(EXACT, Nanos::SECOND).unwrap().max_debt(0).unwrap(),
-            Err(
-                "a limit of 4503599627370496 and a debt of 0 are too large for exact arithmetic in the store; their sum \
-                 must be below 4503599627370496",
-            ),
+            Err("a limit of 4503599627370496 and a debt of 0 are too large for exact arithmetic in the store; their \
+                 sum must be below 4503599627370496"),
         );
         check(
             bucket("77777777/day", 77_777_777),
-            Err(
-                "burst plus debt is 155555554, which is too large for exact arithmetic in the store at 77777777/day; it \
-                 must be at most 67553119, or the rate must be rounder",
-            ),
+            Err("burst plus debt is 155555554, which is too large for exact arithmetic in the store at 77777777/day; \
+                 it must be at most 67553119, or the rate must be rounder"),
         );
         let odd = Rate::new(7, Nanos::from_nanos(3_153_599_999_999_999_999)).unwrap();
         let refused = encode_limit(&TokenBucket::new(odd, 1).unwrap().into()).unwrap_err();

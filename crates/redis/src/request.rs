@@ -137,9 +137,9 @@ pub fn spread(key: &[u8]) -> u64 {
     (mixed ^ mixed >> 29) & ((1 << 50) - 1)
 }
 
-/// Encodes stamps. A lease stamp is a number; any other stamp is an instant in nanoseconds, of which the script uses
-/// the microseconds. The state may have other parameters by now, so only the script knows the kind of each stamp. Each
-/// stamp is therefore sent as a quotient and a remainder by 1000.
+/// Encodes each stamp as its quotient and remainder by 1000, because only the script knows the kind of the stamp: the
+/// parameters of the state may have changed. A lease stamp is a number, which needs both. Any other stamp is an instant
+/// in nanoseconds, and its quotient is the instant in microseconds.
 fn push_stamps(bytes: &mut Vec<u8>, stamps: &Stamps) {
     bytes.push(stamps.count() as u8);
     for bits in (0..stamps.count()).map(|index| stamps.get(index).to_bits()) {

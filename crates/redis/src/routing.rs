@@ -341,7 +341,7 @@ fn reply_of(answer: &Result<PartAnswer, StoreError>) -> PartReply {
     }
 }
 
-/// Returns the rank of an error. The error of a group is the one with the lowest rank among its parts.
+/// Returns the rank of an error. A group reports the lowest-ranked error of its parts.
 fn error_severity(error: &StoreError) -> u8 {
     match error {
         StoreError::Rejected { .. } => 0,

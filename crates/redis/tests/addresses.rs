@@ -1,6 +1,6 @@
-//! Every part of an address is used: user, password, database, namespace, and TLS with its authority.
+//! Every part of a store address is used: user, password, database, namespace, and TLS with its certificate authority.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 

@@ -1,6 +1,6 @@
-//! Bans by the clock of the store, which ticks in microseconds.
+//! Bans by the store's clock, which has a resolution of one microsecond.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -30,7 +30,7 @@ fn refusal_that_starts_a_ban_reports_its_length_exactly() {
     on_both(async |server| {
         let engine = Engine::new(store(&server).await).unwrap();
         engine.put(&parse_rule("{id: r, limit: 3/300ms, ban: {after: 1, within: 1s, for: 400ms}}")).unwrap();
-        // Its length does not depend on earlier requests, in the ticks of the store's clock.
+        // Earlier requests do not affect the length, to the resolution of the store's clock.
         let (outcome, banned) = loop {
             let said = check(&engine).await;
             if !said.0.is_admitted() {
@@ -38,7 +38,7 @@ fn refusal_that_starts_a_ban_reports_its_length_exactly() {
             }
         };
         assert_eq!((outcome, banned), (Outcome::Deny(Retry::After(Nanos::from_millis(400))), true));
-        // Requests in between do not prolong it.
+        // Requests during the ban do not prolong it.
         let (Outcome::Deny(Retry::After(left)), true) = check(&engine).await else { panic!("it is banned") };
         assert!(left < Nanos::from_millis(400) && left.as_nanos().is_multiple_of(1_000), "{left}");
         tokio::time::sleep(Duration::from(left)).await;
@@ -57,7 +57,7 @@ fn bans_of_years_are_within_the_range_of_the_store() {
     });
 }
 
-/// Checks at each of these instants, in microseconds by the store's clock, and returns those at which a ban refused.
+/// Makes a check at each instant, in microseconds of the store's clock. Returns the instants at which a ban refused it.
 async fn banned_at(kind: Kind, rule: &str, instants: &[u64]) -> Vec<u64> {
     let (_server, store, mut hand) = by_hand(kind).await;
     let engine = Engine::new(store).unwrap();
@@ -82,10 +82,10 @@ fn ban_counts_refusals_in_a_sliding_window() {
     let rule = "{id: r, limit: 1/day, ban: {after: 3, within: 10s, for: 60s}}";
     let tenths = |tenths: u64| tenths * 100_000;
     for kind in Kind::ALL {
-        // The first request is admitted. Those at 7 and 17.0 s are 10 s apart, which is not within 10 s.
+        // The first request is admitted. The refusals at 7.0 and 17.0 s are 10 s apart, which is not within 10 s.
         let instants = [0, 70, 169, 170, 171].map(tenths);
         assert_eq!(block_on(banned_at(kind, rule, &instants)), [tenths(171)]);
-        // One tick earlier they are.
+        // One tick earlier, the last refusal is within 10 s.
         let instants = [0, tenths(70), tenths(169), tenths(170) - 1];
         assert_eq!(block_on(banned_at(kind, rule, &instants)), [tenths(170) - 1]);
         let instants = [0, 50, 100, 150, 200, 250, 300].map(tenths);
@@ -99,7 +99,7 @@ fn refusals_at_the_instant_a_ban_ends_count_towards_the_next_ban() {
     let second = 1_000_000;
     for kind in Kind::ALL {
         let bans = [1, 1 + second, 1 + 2 * second, 2 + 3 * second];
-        // Each ban begins at the tick at which the one before ends, or a tick later, and lasts until then.
+        // Each ban starts when the previous one ends, or one tick later.
         let instants = [0, bans[0], bans[1] - 1, bans[1], bans[2] - 1, bans[2], bans[3] - 2, bans[3]];
         assert_eq!(block_on(banned_at(kind, rule, &instants)), instants[1..]);
     }

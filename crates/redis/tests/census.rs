@@ -1,6 +1,6 @@
-//! Nodes know their number, so that each can decide by its share while the store is unreachable.
+//! The node count, from which each node computes its share of the limits while the store is unreachable.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -21,7 +21,7 @@ fn nodes_count_each_other_and_expire() {
     on_both(async |server| {
         let first = store(&server).await;
         wait_for_count(&first, 1).await;
-        // A node that was last seen an hour ago by the store's clock.
+        // A node that was last seen long ago.
         server.command(&["ZADD", "tollgate:nodes", "1000000000", "ghost"]);
         let second = store(&server).await;
         wait_for_count(&first, 2).await;
@@ -38,7 +38,7 @@ fn last_count_stays_while_the_store_is_unreachable() {
             let (first, _second) = (store(&server).await, store(&server).await);
             wait_for_count(&first, 2).await;
             server.kill();
-            // Time is paused, so a minute passes immediately: each node has tried many times by then.
+            // Time is paused, so this minute passes immediately. Each node retries many times in it.
             tokio::time::pause();
             tokio::time::sleep(Duration::from_secs(60)).await;
             tokio::time::resume();
@@ -66,7 +66,7 @@ fn crashed_node_expires_within_seconds() {
     on_both(async |server| {
         let first = store(&server).await;
         wait_for_count(&first, 1).await;
-        // The node added itself just now, and never does so again.
+        // A node that added itself just now, and does not renew its entry.
         let Reply::List(time) = server.command(&["TIME"]) else { panic!("no time") };
         let Reply::Bytes(seconds) = &time[0] else { panic!("no seconds") };
         server.command(&[b"ZADD", &b"tollgate:nodes"[..], seconds, b"crashed"]);
@@ -80,7 +80,7 @@ fn crashed_node_expires_within_seconds() {
 }
 
 #[test]
-fn stall_of_the_store_does_not_lower_the_count() {
+fn store_stall_does_not_lower_the_count() {
     on_both(async |server| {
         let nodes = [store(&server).await, store(&server).await, store(&server).await];
         for node in &nodes {

@@ -1,7 +1,7 @@
-//! Changed parameters on both servers: a state belongs to the parameters under which it was last charged, and only an
-//! admitted take changes that.
+//! Changed parameters on Redis and on Valkey: a state has the parameters of its last charge, and only an admitted
+//! charge changes them.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -14,11 +14,11 @@ use tollgate_engine::store::StoreVerb;
 use tollgate_redis::RedisStore;
 use tollgate_testkit::servers::Kind;
 
-/// In 2026, at the beginning of an hour.
+/// The start of an hour in 2026, in microseconds.
 const START: u64 = 1_790_002_800_000_000;
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
-/// Returns a limit of this capacity per hour by each algorithm.
+/// Returns a limit of this capacity per hour for each algorithm.
 fn per_hour(capacity: u64) -> Vec<Limit> {
     let rate = tollgate_core::Rate::new(capacity, HOUR).unwrap();
     let interval = IntervalBucket::new(capacity, HOUR).unwrap();
@@ -35,7 +35,7 @@ fn per_hour(capacity: u64) -> Vec<Limit> {
     ]
 }
 
-/// Returns a charge; limits of different capacity have different ids, as in the engine.
+/// Returns a charge. Limits with different capacities have different ids, as in the engine.
 fn charge(key: &str, limit: Limit, cost: u64) -> Owned {
     Owned { limits_id: limit.capacity() as u32, ..Owned::new(key, limit, cost) }
 }
@@ -44,7 +44,7 @@ async fn ask(store: &RedisStore, verb: StoreVerb, charge: Owned) -> Said {
     run(store, &[(verb, vec![charge])]).await.remove(0).unwrap().remove(0)
 }
 
-/// Runs a test on each server, with a clock that the test moves.
+/// Runs a test on each server, with a manual clock.
 #[allow(clippy::needless_pass_by_value, reason = "a closure, written where it is passed")]
 fn on_both(test: impl AsyncFn(&RedisStore, &mut support::Hand)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -86,7 +86,7 @@ fn refused_request_under_another_limit_changes_no_refill() {
         hand.set(START);
         assert!(ask(store, StoreVerb::Check, charge("k", ten, 10)).await.outcome.is_admitted());
         let refused = ask(store, StoreVerb::Check, charge("k", five, 1)).await;
-        // Six tokens have to refill at one a second.
+        // Six tokens must refill, at one per second.
         assert_eq!(refused.outcome, Outcome::Deny(Retry::After(Nanos::from_secs(6))));
         hand.set(START + 5_999_999);
         assert!(!ask(store, StoreVerb::Peek, charge("k", five, 1)).await.outcome.is_admitted());
@@ -98,7 +98,7 @@ fn refused_request_under_another_limit_changes_no_refill() {
     });
 }
 
-/// As during every deployment: one node has 1000 an hour, the other 10 an hour.
+/// One node has 1000 per hour, the other 10 per hour, as during a deployment.
 #[test]
 fn two_nodes_with_two_rule_versions_never_admit_more_than_the_larger() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -145,7 +145,7 @@ fn switching_without_charging_is_exact() {
     });
 }
 
-/// Each charged switch rounds up by less than a tick of the new rate, which is less than a nanosecond of refill.
+/// Each switch with a charge rounds up by less than a tick of the new rate, which is less than a nanosecond of refill.
 #[test]
 fn charged_switches_cost_less_than_a_microsecond_each() {
     let bucket =
@@ -159,7 +159,7 @@ fn charged_switches_cost_less_than_a_microsecond_each() {
                 [0]
             .reset;
         }
-        // The last charge is at 991 an hour. The reset is also rounded up to a microsecond.
+        // The last charge is at 991 per hour. The reset is also rounded up to a microsecond.
         let exact = 100 * HOUR.as_nanos() / 991;
         assert!((exact..exact + 100 + 1_000).contains(&reset.as_nanos()), "{reset}");
     });
@@ -197,7 +197,7 @@ fn admitted_take_moves_the_state_to_the_new_parameters() {
                 assert!(taken.outcome.is_admitted(), "{old:?} {new:?}: {taken:?}");
                 assert_eq!(taken.reports[0].remaining, 5, "{old:?} {new:?}");
                 assert!(!ask(store, StoreVerb::Check, charge(&key, *new, 6)).await.outcome.is_admitted());
-                // Converted back: 45 of 100 are spent.
+                // After converting back, 45 of 100 are spent.
                 let peek = ask(store, StoreVerb::Peek, charge(&key, *old, 1)).await;
                 assert_eq!(peek.reports[0].remaining, 55, "{old:?} {new:?}");
             }
@@ -206,7 +206,7 @@ fn admitted_take_moves_the_state_to_the_new_parameters() {
 }
 
 #[test]
-fn value_of_the_version_before_is_replaced() {
+fn value_of_the_previous_version_is_replaced() {
     support::on_both(async |server| {
         let store = store(&server).await;
         let limit = TokenBucket::new("1/day".parse().unwrap(), 5).unwrap();

@@ -1,6 +1,6 @@
-//! A store on a cluster of three primaries with a replica each.
+//! A store on a cluster with three primaries and one replica for each.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -31,7 +31,7 @@ fn conformance_on_a_cluster_of_valkey() {
     tollgate_testkit::store_conformance!(in_threads cluster, run_case);
 }
 
-/// Checks some keys, which are in many lanes; returns how many were admitted and how many had no answer.
+/// Checks keys in many lanes. Returns the number of admitted keys and the number of keys without an answer.
 async fn check_many(store: &RedisStore) -> (usize, usize) {
     let (mut admitted, mut failed) = (0, 0);
     for number in 0..40 {
@@ -78,7 +78,7 @@ async fn store_that_connects_without_lane_0_serves_the_others(cluster: &Cluster)
     assert!(served.is_ok(), "{:?}", store.health());
 }
 
-/// Returns new keys at each of two primaries, of which one token is taken.
+/// Returns new keys on two primaries. One token of each key is taken.
 async fn keys_at_two_primaries(cluster: &Cluster, store: &RedisStore, name: &str, count: u32) -> [Vec<String>; 2] {
     let keys: Vec<String> = (0..count).map(|number| format!("{name}{number}")).collect();
     for key in &keys {
@@ -91,8 +91,8 @@ async fn keys_at_two_primaries(cluster: &Cluster, store: &RedisStore, name: &str
     })
 }
 
-/// A key is refused only because a group that is refused at another server holds its last token for a moment. The next group
-/// with the same refused key holds nothing.
+/// A key is refused only because another group briefly holds its last token, before that group is refused by another
+/// server. The next group with the same refused key holds nothing.
 async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster, store: &RedisStore) {
     let [held, empty] = keys_at_two_primaries(cluster, store, "r", 120).await;
     let other = connect(&cluster.url(), UNHURRIED).await;
@@ -113,7 +113,7 @@ async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster,
     };
     let mut held_by = None;
     for empty in &empty {
-        // A store that does not know yet that the other key is empty takes both at once.
+        // Until the store knows that the other key is empty, it takes from both keys at once.
         if ask_both(empty).await == Ok(false) {
             assert_eq!(remaining(store, held, bucket(2)).await, 1, "the token was given back");
             assert_eq!(check(store, held, bucket(2)).await, Ok(true), "the refusal is not repeated");
@@ -128,7 +128,7 @@ async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster,
     }
 }
 
-/// A server that stops makes a group fail at the deadline; what the group took elsewhere is given back.
+/// A stopped server makes a group fail at the deadline. The group's tokens on the other server are refunded.
 async fn parts_are_refunded_after_another_timed_out(cluster: &Cluster, store: &RedisStore) {
     let [healthy, stopped] = keys_at_two_primaries(cluster, store, "t", 40).await.map(|mut keys| keys.remove(0));
     let group = [&healthy, &stopped].map(|key| Owned::new(key, bucket(2), 1)).to_vec();
@@ -147,7 +147,7 @@ async fn parts_are_refunded_after_another_timed_out(cluster: &Cluster, store: &R
     assert!(refunded.is_ok(), "the token at the other server is spent");
 }
 
-/// A server stops after a group took there, and continues when the refund is older than two deadlines.
+/// A server stops after a group took tokens there, and resumes when the refund is more than two deadlines old.
 async fn late_refund_to_a_bucket_is_ignored(cluster: &Cluster, store: &RedisStore) {
     let [took, stopped] = keys_at_two_primaries(cluster, store, "l", 40).await.map(|mut keys| keys.remove(0));
     let group = [&took, &stopped].map(|key| Owned::new(key, bucket(2), 1)).to_vec();
@@ -207,7 +207,7 @@ fn sick_and_dead_primaries_affect_their_own_lanes_until_a_replica_takes_over() {
 }
 
 #[test]
-fn addresses_that_do_not_fit_and_another_number_of_lanes_are_reported() {
+fn wrong_addresses_and_another_lane_count_are_reported() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         let single = Server::start(Kind::Redis);
@@ -220,7 +220,7 @@ fn addresses_that_do_not_fit_and_another_number_of_lanes_are_reported() {
         wait_until_up(&store).await;
         let first = &cluster.servers[cluster.primary_of(0)];
         assert_eq!(first.command(&["GET", "a:{1bz}meta"]), Reply::Bytes(b"lanes=64".to_vec()));
-        // One server of it says that there is a cluster.
+        // The store detects the cluster from the address of a single server.
         let found = connect(&format!("{}?namespace=a", cluster.servers[4].url()), UNHURRIED).await;
         for number in 0..20 {
             let key = format!("found{number}");
@@ -234,9 +234,9 @@ fn addresses_that_do_not_fit_and_another_number_of_lanes_are_reported() {
     });
 }
 
-/// Moves a slot with two keys from one primary to another, step by step, and charges the keys alone and together at each step.
+/// Moves a slot with two keys to another primary, step by step. At each step, the keys are charged alone and together.
 async fn slot_is_moved_while_its_keys_are_charged(cluster: &Cluster, store: &RedisStore) {
-    // Of many keys, two are in one slot.
+    // Finds two keys in the same slot.
     let keys: Vec<String> = (0..200).map(|number| format!("m{number}")).collect();
     for key in &keys {
         assert_eq!(check(store, key, bucket(100)).await, Ok(true));

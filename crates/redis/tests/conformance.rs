@@ -1,6 +1,6 @@
-//! Runs the conformance suite on real servers: with a clock that the test moves, and with the server's own.
+//! Runs the conformance suite on real servers, with a manual clock and with the server's own clock.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -14,7 +14,7 @@ use tollgate_testkit::servers::{Kind, Server};
 
 struct Shared {
     store: RedisStore,
-    /// The clock that the test moves, unless it is the server's own.
+    /// The manual clock and its time; `None` with the server's own clock.
     hand: Option<(Hand, u64)>,
     _server: Server,
 }
@@ -27,7 +27,7 @@ impl Subject for Shared {
     }
 
     fn unit(&self) -> Nanos {
-        // Longer than a loaded machine delays a test.
+        // Longer than the delays of a loaded machine.
         Nanos::SECOND
     }
 

@@ -1,6 +1,6 @@
-//! `consistency: eventual` on real servers: several nodes that decide by what they know, and merge what they took exactly once.
+//! `consistency: eventual` on real servers: several nodes decide by local views, and merge their charges exactly once.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -29,12 +29,12 @@ async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>) -> bool {
     ask(store, StoreVerb::Check, vec![charge(key, limit, 1)]).await.unwrap()[0].outcome.is_admitted()
 }
 
-/// How much the store itself says is left, which the views of nodes follow.
+/// Returns the remaining amount in the store itself.
 async fn left_in_store(store: &RedisStore, key: &str, limit: impl Into<Limit>) -> u64 {
     support::remaining(store, key, limit).await
 }
 
-/// Waits until the store itself says that this much is left.
+/// Waits until the remaining amount in the store itself is `left`.
 async fn wait_for_left(store: &RedisStore, key: &str, limit: Limit, left: u64) {
     let start = Instant::now();
     loop {
@@ -47,8 +47,9 @@ async fn wait_for_left(store: &RedisStore, key: &str, limit: Limit, left: u64) {
     }
 }
 
-/// Three hosts share four tokens a second. Twelve requests at once, four on each: all pass, the balance is -8, and every request
-/// is refused for the next two seconds. One thread, so that nothing is exchanged in between.
+/// Three hosts share four tokens per second. Twelve concurrent requests, four on each host, all pass. The balance is
+/// then -8, and every request is refused for the next two seconds. The test uses one thread, so that no sync happens
+/// between the requests.
 #[test]
 fn twelve_requests_on_three_hosts_against_four_tokens_pass_and_are_paid_back() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -83,7 +84,7 @@ fn twelve_requests_on_three_hosts_against_four_tokens_pass_and_are_paid_back() {
                 node.store().flush().await;
             }
             observer.store().flush().await;
-            // The next token comes after nine quarters of a second: eight tokens are owed.
+            // Eight tokens are owed, so the next token is available after nine quarters of a second.
             let decision = observer.peek(&request, &mut decisions).await.unwrap();
             let Outcome::Deny(Retry::After(wait)) = decision.outcome() else { panic!("{decision:?}") };
             let (wait, passed) = (Duration::from(wait), start.elapsed());
@@ -107,7 +108,7 @@ fn twelve_requests_on_three_hosts_against_four_tokens_pass_and_are_paid_back() {
 }
 
 #[test]
-fn nodes_see_what_others_took_within_a_sync() {
+fn nodes_see_the_charges_of_others_within_a_sync() {
     let limits: [Limit; 4] = [
         bucket(10),
         FixedWindow::new(10, Nanos::from_secs(1_000_000)).unwrap().into(),
@@ -137,8 +138,8 @@ fn nodes_see_what_others_took_within_a_sync() {
     });
 }
 
-/// A slow link makes every answer come after the deadline, although the store carries out what it is sent. The payload is sent
-/// again until it is answered, over new connections too, and counts once.
+/// On a slow link, every answer arrives after the deadline, although the store executes the calls. The payload is sent
+/// again until it is answered, also over new connections, and counts once.
 #[test]
 fn payload_whose_answers_are_lost_counts_once() {
     on_both(async |server| {
@@ -152,7 +153,7 @@ fn payload_whose_answers_are_lost_counts_once() {
         for _ in 0..7 {
             assert!(check(&node, "k", bucket(100)).await);
         }
-        // The store has counted it, and the node does not know.
+        // The store has counted the payload, but the node does not know.
         wait_for_left(&observer, "k", bucket(100), 92).await;
         let start = Instant::now();
         while node.counts().failures == 0 {
@@ -169,8 +170,8 @@ fn payload_whose_answers_are_lost_counts_once() {
     });
 }
 
-/// Takes go on while the store does not answer, and after it. What was taken before is sent soon, and the store is not
-/// behind for as long as they go on.
+/// Charges continue during an outage and after it. Earlier charges are sent soon after the outage, and the store
+/// catches up while new charges arrive.
 #[test]
 fn store_catches_up_while_takes_go_on() {
     on_both(async |server| {
@@ -223,7 +224,7 @@ fn without_the_store_views_decide_and_what_they_took_is_merged_afterwards() {
         assert!(!check(&node, "k", bucket(10)).await, "a view decides for as long as the store is gone");
         server.restart();
         wait_until_up(&node).await;
-        // It lost its state, and what was not sent is merged: at least the seven since.
+        // The store lost its state. Unsent charges are merged: at least seven tokens.
         let start = Instant::now();
         while left_in_store(&node, "k", bucket(10)).await > 3 {
             assert!(start.elapsed() < Duration::from_secs(20), "nothing was merged");
@@ -280,7 +281,7 @@ fn refunds_resets_and_debts_reach_the_store() {
     });
 }
 
-/// The state of a key stays when its rule changes its consistency or its limits.
+/// The state of a key is kept when its rule changes the consistency or the limits.
 #[test]
 fn usage_is_kept_when_the_rule_changes() {
     on_both(async |server| {
@@ -319,7 +320,7 @@ fn lanes_of_a_cluster_are_synced_each_with_its_primary() {
     });
 }
 
-/// A key that is always asked for and always refused costs the store a read for each sync and nothing more.
+/// A key that is continually requested and refused costs the store only one read per sync.
 #[test]
 fn requests_cost_no_calls() {
     on_both(async |server| {
@@ -342,9 +343,10 @@ fn requests_cost_no_calls() {
     });
 }
 
-/// A charge that is decided at once gets the same answer as in a group: two nodes with the same requests for different keys.
+/// The fast path gives the same answers as the slow path for groups: two nodes get the same requests for different
+/// keys.
 #[test]
-fn charges_that_are_decided_at_once_agree_with_groups() {
+fn fast_path_agrees_with_groups() {
     on_both(async |server| {
         let (node, other) = (store(&server).await, store(&server).await);
         let limits: [Limit; 3] = [
@@ -371,7 +373,7 @@ fn charges_that_are_decided_at_once_agree_with_groups() {
                     Said { outcome: answer.outcome, taken: answer.taken.get(), stamps: said.stamps(answer), reports }
                 }
             };
-            // The waits depend on the instant.
+            // Waits are not compared, because they depend on the current time.
             let summary = |said: &Said| (said.outcome.is_admitted(), said.taken, said.reports[0].remaining);
             assert_eq!(summary(&said), summary(&expected), "step {step}");
         }

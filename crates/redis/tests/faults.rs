@@ -1,11 +1,11 @@
-//! The fault contract of `docs/faults.md`: real servers, real faults, and histories. Here are strict rules; `faults/shared.rs` has
-//! those with another consistency.
+//! The fault contract of `docs/faults.md`, tested with real servers, real faults, and histories. This file tests strict
+//! rules; `faults/shared.rs` tests the other consistencies.
 //!
-//! Nodes are stores without an engine, so a request that the store does not answer is refused, as by `on_fault: closed`, and the
-//! fallback adds nothing. Each test checks that the history of a key stays within `B + r·T + E`, and that the fault took effect:
-//! where `E > 0`, the history exceeds `B + r·T`.
+//! Nodes are stores without an engine. So a request without an answer is refused, as with `on_fault: closed`, and no
+//! fallback admits anything. Each test checks that the history of a key stays within `B + r·T + E`. If `E > 0`, it also
+//! checks that the fault took effect: the history exceeds `B + r·T`.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 mod shared;
 
@@ -26,7 +26,7 @@ use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::history::{Bound, Checker, ObservedRequest, excess_observed};
 use tollgate_testkit::servers::{Cluster, FAR_SIDE, Kind, MASTER, Proxy, Reply, Sentinels, Server};
 
-/// The limit of all keys: `r` is 10 a second.
+/// The burst of the limit of all keys; the rate `r` is 10 per second.
 const BURST: u64 = 40;
 
 fn limit() -> Limit {
@@ -38,13 +38,13 @@ fn bound_with_excess(excess: u64) -> Bound {
     Bound::of("10/s".parse().unwrap(), BURST + excess)
 }
 
-/// Asserts that a history stays within an excess.
+/// Asserts that a history stays within the bound with this excess.
 #[track_caller]
 fn assert_within(history: &[ObservedRequest], excess: u64) {
     assert_eq!(excess_observed(&bound_with_excess(excess), history), None, "more than E = {excess} slipped through");
 }
 
-/// Asserts that more was admitted than without the fault.
+/// Asserts that more was admitted than is possible without the fault.
 #[track_caller]
 fn assert_exceeded(history: &[ObservedRequest]) {
     assert!(
@@ -60,7 +60,7 @@ async fn connect(url: &str, deadline: Duration) -> Arc<RedisStore> {
     Arc::new(store)
 }
 
-/// Callers of some nodes that ask for the same keys until they are stopped.
+/// Callers that request the same keys from several nodes until they are stopped.
 struct Load {
     counts: Arc<Counts>,
     ended: Arc<AtomicBool>,
@@ -75,7 +75,7 @@ struct Counts {
 }
 
 impl Load {
-    /// Starts two callers for each node, each of which asks for all of the keys at once.
+    /// Starts two callers per node. Each request is for all keys at once.
     fn start(nodes: &[Arc<RedisStore>], keys: &[&str], epoch: Instant) -> Self {
         Self::of(Consistency::Strict, nodes, keys, epoch)
     }
@@ -109,7 +109,7 @@ impl Load {
         self.until_more("refused", |counts| &counts.refused, 20).await;
     }
 
-    /// Waits until a full bucket was taken, and it is empty again.
+    /// Waits until the bucket was refilled and is empty again.
     async fn until_taken_again(&self) {
         self.until_more("admitted", |counts| &counts.admitted, BURST / 2).await;
         self.until_refused().await;
@@ -119,7 +119,7 @@ impl Load {
         self.until_more("failed", |counts| &counts.failed, 1).await;
     }
 
-    /// Stops the callers and returns what was admitted.
+    /// Stops the callers and returns the admitted requests.
     async fn end(self) -> Vec<ObservedRequest> {
         self.ended.store(true, Ordering::Relaxed);
         let mut history = Vec::new();
@@ -195,7 +195,7 @@ fn store_that_was_restarted_empty_admits_at_most_one_burst_more() {
     });
 }
 
-/// Fills the memory of a server until it deletes a key; keys without an expiry stay.
+/// Fills the memory of a server until it evicts a key. Keys without an expiry stay.
 fn evict(server: &Server, key: &str) {
     let mut link = server.connect();
     let info = String::from_utf8(link.command(&["INFO", "memory"]).bytes()).unwrap();
@@ -226,7 +226,7 @@ fn evict_key(consistency: Consistency, nodes: usize, excess: u64) {
         load.until_refused().await;
         let mut history = load.end().await;
         nodes[0].flush().await;
-        // Counters have an expiry, so a policy for volatile keys evicts them.
+        // Counters have an expiry, so a volatile-* policy evicts them.
         evict(&server, &name_of("k"));
         let load = Load::of(consistency, nodes, &["k"], epoch);
         load.until_taken_again().await;
@@ -236,7 +236,7 @@ fn evict_key(consistency: Consistency, nodes: usize, excess: u64) {
     });
 }
 
-/// One of two nodes is cut off from the store for a while: it answers from its leases or not at all.
+/// Cuts off one of two nodes from the store for a while. It then answers only from its leases.
 async fn cut_off_one_node(consistency: Consistency, server: &Server) {
     let proxy = Proxy::to(server.port());
     let cut_off = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(200)).await;
@@ -259,15 +259,15 @@ fn node_that_is_cut_off_from_the_store_admits_nothing_more() {
     on_both(async |server| cut_off_one_node(Consistency::Strict, &server).await);
 }
 
-/// Stops the replication from a server: its replicas lose their connection and are refused a new one.
+/// Stops the replication from a server: its replicas are disconnected and cannot reconnect.
 fn stop_replication(primary: &Server) {
     let mut link = primary.connect();
     link.command(&["CONFIG", "SET", "requirepass", "locked"]);
     assert!(link.command(&["CLIENT", "KILL", "TYPE", "replica"]).number() > 0, "it has replicas");
 }
 
-/// Takes all of two keys of a server while its replicas do not follow, the second with `?wait=1`, then kills the server.
-/// If the new primary has a replica itself, `?wait=1` is usable again.
+/// Uses up two keys of a server while replication is stopped, the second key with `?wait=1`, and then kills the server.
+/// If the new primary has a replica of its own, `?wait=1` works again.
 async fn fail_over(consistency: Consistency, url: &str, keys: [&str; 2], primary: &mut Server, keeps_a_replica: bool) {
     let (plain, waiting) = (connect(url, UNHURRIED).await, connect(&format!("{url}?wait=1"), UNHURRIED).await);
     let epoch = Instant::now();
@@ -287,7 +287,7 @@ async fn fail_over(consistency: Consistency, url: &str, keys: [&str; 2], primary
     let history = load.end().await;
     assert_within(&history, BURST);
     assert_exceeded(&history);
-    // What no replica has acknowledged was not admitted, so nothing is lost with the primary.
+    // Unacknowledged charges were not admitted, so no admitted charge is lost with the primary.
     assert_within(&careful.end().await, 0);
 }
 
@@ -330,7 +330,7 @@ async fn primary_of_key(cluster: &Cluster, store: &RedisStore, key: &str) -> usi
     at.unwrap_or_else(|| panic!("no primary has {key}"))
 }
 
-/// Returns whether a server reports that it is a primary. One whose role changes closes its connections.
+/// Returns whether a server reports that it is a primary. While its role changes, a server closes its connections.
 fn is_primary(server: &Server) -> bool {
     let Ok(reply) = server.connect().try_command(&["INFO", "replication"]) else { return false };
     String::from_utf8_lossy(&reply.bytes()).lines().any(|line| line.trim_end() == "role:master")
@@ -342,7 +342,7 @@ async fn is_used_by(node: &RedisStore, server: &Server, probe: &str) -> bool {
     check(node, probe, limit()).await.is_ok() && exists().is_ok_and(|reply| reply == Reply::Number(1))
 }
 
-/// Replicas and sentinels are cut off from the primary and from nothing else, so they replace it; a node goes on using it.
+/// Only the replicas and sentinels are cut off from the primary. They replace it, while a node continues to use it.
 #[test]
 fn replaced_primary_that_serves_on_admits_at_most_what_one_more_bucket_would() {
     replace_primary(Consistency::Strict);
@@ -385,7 +385,7 @@ fn replace_primary(consistency: Consistency) {
         assert_within(&history, BURST + (length.as_nanos() as u64).div_ceil(100_000_000));
         assert_exceeded(&history);
 
-        // With the recommended settings the old primary refuses writes, and the node finds the new one.
+        // With the recommended settings, the old primary refuses writes, and the node finds the new primary.
         let old = &sentinels.servers[0];
         old.command(&["CONFIG", "SET", "min-replicas-max-lag", "1"]);
         old.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
@@ -414,7 +414,7 @@ fn move_slot(cluster: &Cluster, slot: u16, target: usize) {
         let names = from.command(&["CLUSTER", "GETKEYSINSLOT", &number, "1"]).list();
         let Some(name) = names.into_iter().next() else { break };
         let name = String::from_utf8(name.bytes()).unwrap();
-        // The key may expire meanwhile.
+        // `NOKEY`, because the key may have expired.
         let moved = from.command(&["MIGRATE", "127.0.0.1", &port, &name, "0", "5000"]);
         assert!(matches!(&moved, Reply::Status(text) if text == "OK" || text == "NOKEY"), "{moved:?}");
     }
@@ -429,7 +429,7 @@ fn moved_slots_and_a_failover_on_request_admit_nothing_more() {
     block_on(async {
         let cluster = Cluster::start(Kind::Redis);
         let (one, two) = (connect(&cluster.url(), DEADLINE).await, connect(&cluster.url(), DEADLINE).await);
-        // A key at each of the first two primaries.
+        // Finds a key on each of the first two primaries.
         let mut at: HashMap<usize, String> = HashMap::new();
         for number in 0..40 {
             let key = format!("m{number}");
@@ -451,7 +451,7 @@ fn moved_slots_and_a_failover_on_request_admit_nothing_more() {
         load.until_more("admitted", |counts| &counts.admitted, 5).await;
         assert_eq!(cluster.primary_of(slot), 2, "the slot has moved under load");
 
-        // A replica takes over by agreement with its primary.
+        // A replica takes over in a coordinated failover.
         let replica = (3..6).find(|at| {
             let text = cluster.servers[*at].command(&["INFO", "replication"]).bytes();
             String::from_utf8_lossy(&text).contains(&format!("master_port:{}", cluster.servers[2].port()))
@@ -467,12 +467,12 @@ fn moved_slots_and_a_failover_on_request_admit_nothing_more() {
         load.until_more("admitted", |counts| &counts.admitted, 5).await;
         group.until_more("admitted", |counts| &counts.admitted, 5).await;
         assert_within(&load.end().await, 0);
-        // Tokens are held for at most two deadlines, in which 10 come.
+        // Tokens are held for at most two deadlines, during which 10 tokens refill.
         assert_within(&group.end().await, 10);
     });
 }
 
-/// Takes until the store refuses; returns how much passed.
+/// Takes until the store refuses. Returns the number of tokens taken.
 async fn drain(store: &impl Store, key: &str, limit: Limit) -> u64 {
     let mut taken = 0;
     while check(store, key, limit).await.unwrap() {
@@ -481,7 +481,7 @@ async fn drain(store: &impl Store, key: &str, limit: Limit) -> u64 {
     taken
 }
 
-/// The clock is that of the script, which the test sets.
+/// Uses the manual clock.
 #[test]
 fn clock_step_of_the_store_admits_at_most_what_it_refills() {
     const START: u64 = 1_790_000_010_000_000;
@@ -489,10 +489,10 @@ fn clock_step_of_the_store_admits_at_most_what_it_refills() {
     block_on(async {
         for kind in Kind::ALL {
             let (_server, store, mut hand): (Server, RedisStore, Hand) = by_hand(kind).await;
-            // What is taken, by the true time in nanoseconds.
+            // Tokens taken, by true time in nanoseconds.
             let mut history = Vec::new();
-            // True time and the clock of the store, in seconds: two forward at once, five back at once. After that nothing is
-            // admitted until what was taken has been refilled by the clock.
+            // True time and the store's clock, in seconds. The clock jumps two seconds forward, and later back. Then
+            // nothing is admitted until the clock has refilled the taken tokens.
             for (at, clock) in [(0, 0), (0, 2), (1, 3), (2, 4), (3, 0), (4, 1), (8, 5)] {
                 hand.set(START + clock * SECOND);
                 history.push((at * 1_000_000_000, drain(&store, "bucket", limit()).await));

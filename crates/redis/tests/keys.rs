@@ -1,6 +1,6 @@
 //! Keys in the server: foreign and damaged values, flushes, and expiry.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -44,11 +44,11 @@ fn after_flushall_limits_start_unused_and_hold() {
     });
 }
 
-/// Keys as the engine builds them, of a rule called `test`: a rejection names it.
+/// Keys in the engine's format, for a rule called `test`. A rejection names this rule.
 const GOOD: &str = "\u{1}r\u{1}d\u{4}test good";
 const BAD: &str = "\u{1}r\u{1}d\u{4}test bad";
 
-/// Charges a healthy key before and after one with a foreign value, and in a group with it.
+/// Charges a healthy key before and after a key with a foreign value, and in one group with that key.
 async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
     let (good, bad) = (Owned::new(GOOD, bucket(9), 1), Owned::new(BAD, bucket(9), 1));
     let before = remaining(store, GOOD, bucket(9)).await;
@@ -95,8 +95,7 @@ fn foreign_value_rejects_only_its_group() {
     });
 }
 
-/// Changes, cuts and extends the bytes of real values: some still decode as a state, and in any case the call
-/// they are part of is answered.
+/// Changes, truncates and extends real values. Some still decode as a state, and every call is answered.
 #[test]
 fn damaged_values_affect_no_other_group() {
     on_both(async |server| {
@@ -129,7 +128,7 @@ fn damaged_values_affect_no_other_group() {
     });
 }
 
-/// Returns one limit of each kind with a state; all are unused a minute after one unit was taken.
+/// Returns one limit of each kind that has a state. Each is unused one minute after one unit was taken.
 fn one_limit_of_each_kind() -> Vec<Limit> {
     let (rate, minute) = ("1/min".parse().unwrap(), Nanos::from_secs(60));
     vec![
@@ -150,7 +149,7 @@ fn every_key_expires_soon_after_it_is_unused() {
         run(&store, &[(StoreVerb::Check, vec![Owned { limits_id: 99, ..Owned::new("all", together, 1) }])]).await;
         for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
             let charge = Owned { limits_id: place as u32, ..Owned::new(&place.to_string(), limit, 1) };
-            // Twice, so that an existing value is written again.
+            // Charged twice, so that an existing value is written too.
             run(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await;
             run(&store, &[(StoreVerb::Check, vec![charge])]).await;
         }
@@ -159,13 +158,13 @@ fn every_key_expires_soon_after_it_is_unused() {
         for name in names {
             let name = String::from_utf8(name.bytes()).unwrap();
             let left = server.command(&["PTTL", &name]).number();
-            // A token bucket that is used again is kept for up to 21 seconds longer.
+            // A token bucket that is used again is kept up to 21 seconds longer.
             assert!((1..=141_250).contains(&left), "{name} stays for {left} ms");
         }
     });
 }
 
-/// Three windows of a minute on average are owed, of which the two after the present one may be 1.5 times as long.
+/// The debt is three windows of one minute on average. The two windows after the current one may be 1.5 times as long.
 #[test]
 fn debt_of_calendar_windows_outlasts_windows_longer_than_on_average() {
     on_both(async |server| {
@@ -233,7 +232,7 @@ fn clock_of_the_store_decides() {
     });
 }
 
-/// Nodes of an older version know only the general script; both read and write the same values.
+/// Older nodes have only the general script. Both scripts read and write the same values.
 #[test]
 fn nodes_with_and_without_the_special_script_share_limits() {
     on_both(async |server| {

@@ -1,6 +1,6 @@
-//! `consistency: leased` on real servers: several nodes that spend tokens which the store granted them in advance.
+//! `consistency: leased` on real servers: several nodes spend tokens that the store granted them in advance.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -25,13 +25,13 @@ async fn check(store: &impl Store, key: &str, limits: impl Into<Limits>) -> bool
     ask(store, StoreVerb::Check, vec![charge(key, limits, 1)]).await.unwrap()[0].outcome.is_admitted()
 }
 
-/// How much the store has left beside what is leased.
+/// Returns the remaining amount in the store, excluding leases.
 async fn left_in_store(store: &RedisStore, key: &str, limits: impl Into<Limits>) -> u64 {
     let charge = Owned::new(key, limits, 1);
     run(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
 }
 
-/// Takes until the node holds some tokens in advance; returns how many were taken.
+/// Takes tokens until the node holds a lease. Returns the number of tokens taken.
 async fn take_until_held(node: &RedisStore, key: &str, limits: impl Into<Limits> + Clone) -> u64 {
     let mut taken = 0;
     while node.shared().leased_tokens == 0 {
@@ -41,7 +41,7 @@ async fn take_until_held(node: &RedisStore, key: &str, limits: impl Into<Limits>
     taken
 }
 
-/// Rules, engine and store together: most decisions take no call, and all are exact.
+/// Tests rules, engine and store together: most decisions need no call, and all are exact.
 #[test]
 fn requests_cost_few_calls_and_are_leased() {
     on_both(async |server| {
@@ -74,7 +74,7 @@ fn requests_cost_few_calls_and_are_leased() {
     });
 }
 
-/// Of 300 tokens, 300 are admitted by three nodes that ask at the same time and as long as needed, and not one more.
+/// Three nodes ask concurrently until all tokens are used. Of 300 tokens, they admit exactly 300.
 #[test]
 fn nodes_together_admit_exactly_the_limit() {
     let window = FixedWindow::new(300, Nanos::from_secs(1_000_000)).unwrap();
@@ -118,9 +118,9 @@ fn idle_nodes_return_their_leases() {
     });
 }
 
-/// One node holds tokens that it does not use; another one needs them.
+/// One node holds tokens that it does not use, and another node needs them.
 #[test]
-fn hungry_nodes_get_what_others_hold() {
+fn hungry_nodes_get_the_tokens_of_other_nodes() {
     on_both(async |server| {
         let (one, other) = (store(&server).await, store(&server).await);
         let mut taken = take_until_held(&one, "k", bucket(40)).await;
@@ -133,19 +133,19 @@ fn hungry_nodes_get_what_others_hold() {
     });
 }
 
-/// What a node held when it was lost counts as spent: when the lease has ended, the pool is gone and nothing has come back.
+/// The leases of a lost node count as spent: when they have expired, the pool is gone and no tokens were restored.
 #[test]
 fn lease_of_a_lost_node_expires_and_counts_as_spent() {
     on_both(async |server| {
         let observer = store(&server).await;
         let node = store(&server).await;
         let taken = take_until_held(&node, "k", bucket(50_000)).await;
-        // Its tasks end with it, so nothing is returned.
+        // The node's tasks end too, so nothing is returned.
         drop(node);
         let mut left = left_in_store(&observer, "k", bucket(50_000)).await;
         assert!(left < 50_000 - taken, "{left} are left of 50000 after {taken}");
         eventually_async("the lease expires", async || {
-            // A charge writes the state, with version 2 if it is alone and 3 if there is a pool.
+            // A charge writes the state, with version 3 if there is a pool, otherwise with version 2.
             left -= 1;
             assert!(support::check(&observer, "k", bucket(50_000)).await.unwrap());
             server.command(&["GETRANGE", &name_of("k"), "0", "0"]) == Reply::Bytes(vec![2])
@@ -155,10 +155,10 @@ fn lease_of_a_lost_node_expires_and_counts_as_spent() {
     });
 }
 
-/// The store refills to the burst less what is leased, for every caller: here charges that know nothing of leases, and a clock that
-/// stands still while the node holds its lease.
+/// The store refills only up to the burst minus the leased tokens, for every caller. The test makes strict charges, and
+/// its clock stands still while the node holds its lease.
 #[test]
-fn strict_charges_find_the_burst_less_what_is_leased() {
+fn strict_charges_find_the_burst_minus_the_leased_tokens() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     for kind in Kind::ALL {
         runtime.block_on(async {
@@ -248,7 +248,7 @@ fn usage_is_kept_when_the_rule_changes() {
         for _ in 0..10 {
             assert!(check(&node, "k", bucket(100)).await);
         }
-        // Other limits: decided by the store, which still knows what is leased under the old ones.
+        // Under other limits, the store decides. It still accounts for the leases under the old limits.
         let larger = || Owned { limits_id: 7, ..charge("k", bucket(200), 1) };
         let said = ask(&node, StoreVerb::Check, vec![larger()]).await.unwrap();
         assert!(said[0].outcome.is_admitted() && said[0].reports[0].remaining <= 185, "{said:?}");
@@ -278,7 +278,7 @@ fn without_the_store_leases_are_spent_and_then_it_is_unavailable() {
         assert!(spent > 0, "{error}");
         server.restart();
         wait_until_up(&node).await;
-        // The store lost its state. What was spent and held is asserted again.
+        // The store lost its state. The node reports its spent and held tokens again.
         eventually_async("the node has a lease again", async || {
             assert!(check(&node, "k", bucket(10_000)).await);
             node.shared().leased_tokens > 0
@@ -290,7 +290,7 @@ fn without_the_store_leases_are_spent_and_then_it_is_unavailable() {
 }
 
 #[test]
-fn keys_that_are_not_ours_are_rejected() {
+fn keys_of_other_programs_are_rejected() {
     on_both(async |server| {
         let node = store(&server).await;
         server.command(&["LPUSH", &name_of("list"), "x"]);
@@ -331,9 +331,9 @@ fn lanes_of_a_cluster_have_their_own_pools() {
     }
 }
 
-/// What is decided at once is taken from leases, so that exactly the limit is admitted.
+/// The fast path takes from leases, so exactly the limit is admitted.
 #[test]
-fn charges_that_are_decided_at_once_are_taken_from_leases() {
+fn fast_path_takes_from_leases() {
     on_both(async |server| {
         let node = store(&server).await;
         let (mut admitted, mut decided_at_once) = (0, 0);

@@ -1,7 +1,7 @@
-//! Stores that die, hang, restart empty, or refuse access: no request waits beyond the deadline, nothing is granted twice, and
-//! decisions resume when the store recovers.
+//! Stores that die, hang, restart empty, or refuse access. No request waits beyond the deadline, no token is granted
+//! twice, and decisions resume when the store recovers.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -17,7 +17,7 @@ use tollgate_engine::store::{Consistency, StoreError, StoreVerb, SyncEvery};
 use tollgate_redis::{Config, Health, RedisStore};
 use tollgate_testkit::servers::{Cluster, Kind, MASTER, Reply, Sentinels, Server};
 
-/// The delay that a busy machine may add to any wait.
+/// Maximum delay that a busy machine adds to a wait.
 const NOISE: Duration = Duration::from_secs(1);
 
 #[test]
@@ -26,7 +26,7 @@ fn killed_store_is_unavailable_immediately_and_used_again_after_restart() {
         let store = store(&server).await;
         assert_eq!(check(&store, "k", bucket(2)).await, Ok(true));
         server.kill();
-        // The next request notices it, if the connection has not.
+        // If the connection has not noticed the kill, the next request does.
         assert!(check(&store, "k", bucket(2)).await.is_err());
         wait_until_down(&store).await;
         let start = Instant::now();
@@ -51,7 +51,7 @@ fn call_in_progress_when_the_store_dies_is_unknown() {
             let store = store.clone();
             async move { check(&*store, "k", bucket(2)).await }
         });
-        // The call is counted just before it is sent; the server no longer reads.
+        // The call is counted just before it is sent. The server no longer reads.
         while store.counts().charges == 0 {
             tokio::task::yield_now().await;
         }
@@ -87,7 +87,7 @@ fn late_answer_counts_as_spent() {
             "{late:?}"
         );
         server.resume();
-        // The server carries out the call some time after it continues, although no caller waits.
+        // The server executes the call some time after it resumes, although no caller waits for it.
         while remaining(&patient, "k", bucket(5)).await == 5 {
             tokio::task::yield_now().await;
         }
@@ -150,7 +150,7 @@ fn stopped_store_delays_no_request_beyond_the_deadline_and_limits_hold_afterward
 
         server.pause();
         wait_until_down(&store).await;
-        // From here on requests are refused without being sent, for as long as the server hangs.
+        // From here on, requests fail without being sent, until the server resumes.
         let (_, _, unavailable) = tally.read();
         let sent = store.counts().charges;
         while tally.read().2 < unavailable + 100 {
@@ -220,7 +220,7 @@ fn store_that_cannot_write_is_down_with_a_reason() {
             assert!(check(&store, "k", bucket(1_000)).await.unwrap());
             let left = remaining(&store, "k", bucket(1_000)).await;
             server.command(forbid);
-            // Requests are sent until the breaker opens; each is answered that nothing was spent.
+            // Requests are sent until the breaker opens. Each answer says that nothing was spent.
             while store.health() == Health::Up {
                 let answer = check(&store, "k", bucket(1_000)).await;
                 assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
@@ -234,11 +234,11 @@ fn store_that_cannot_write_is_down_with_a_reason() {
     });
 }
 
-/// The commands of the user in docs/operating.md that a decision needs.
+/// The permissions from docs/operating.md that decisions need.
 const NEEDED: [&str; 10] =
     ["+ping", "+script|load", "+evalsha", "+eval", "+time", "+mget", "+exists", "+set", "+setrange", "+del"];
 
-/// Returns the rights of the user in docs/operating.md.
+/// Returns the permissions of the user in docs/operating.md.
 fn documented_rights() -> Vec<&'static str> {
     let page = include_str!("../../../docs/operating.md");
     let line = page.lines().find(|line| line.contains("ACL SETUSER tollgate")).unwrap();
@@ -249,7 +249,7 @@ fn set_user(server: &Server, rights: &[&str]) {
     server.command(&[&["ACL", "SETUSER", "tollgate", "reset", "on", ">password"], rights].concat());
 }
 
-/// Takes with every consistency, and checks that the store has counted all of it.
+/// Charges with every consistency, and checks that the store has counted all charges.
 async fn use_with_every_consistency(url: &str) {
     let store = RedisStore::connect(Config::from_url(url).unwrap().deadline(support::UNHURRIED)).await;
     wait_until_up(&store).await;
@@ -304,7 +304,7 @@ fn user_with_the_documented_rights_is_enough_and_without_one_of_them_the_store_i
         assert!(nodes.wait_for(|nodes| *nodes == 1).await.is_ok());
         assert_eq!(server.command(&["ZCARD", "tollgate:nodes"]).number(), 1, "it may count the nodes");
         drop(full);
-        // Only a script cache that was flushed needs `eval`.
+        // `eval` is needed only after the script cache was flushed.
         for missing in NEEDED.into_iter().filter(|missing| *missing != "+eval") {
             assert!(rights.contains(&missing), "{missing} is documented");
             let fewer: Vec<&str> = rights.iter().copied().filter(|right| *right != missing).collect();
@@ -333,7 +333,7 @@ fn cluster_node_that_did_not_answer_at_the_start_is_down_with_a_reason() {
             );
             let Health::Down { why } = why.await else { panic!("it is down") };
             assert!(why.contains("belongs to a Redis Cluster") && why.contains("write redis+cluster://"), "{why}");
-            // With all slots it would answer, as long as it is the only node.
+            // A single node with all slots would answer.
             server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
             while server.command(&["SET", "k", "v"]) != Reply::Status("OK".to_owned()) {
                 tokio::task::yield_now().await;

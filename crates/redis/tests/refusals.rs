@@ -1,6 +1,6 @@
 //! Refusals that are repeated without asking the store.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -35,7 +35,7 @@ fn refused_key_under_attack_costs_at_most_twenty_calls_a_second() {
 }
 
 #[test]
-fn repeated_refusal_advertises_a_true_wait() {
+fn request_is_admitted_after_the_wait_of_a_repeated_refusal() {
     on_both(async |server| {
         let store = store(&server).await;
         let limit = Limit::from(TokenBucket::new("10/s".parse().unwrap(), 1).unwrap());
@@ -53,7 +53,7 @@ fn repeated_refusal_advertises_a_true_wait() {
                 return;
             }
         }
-        // The machine was stopped for longer than a wait; nothing was repeated.
+        // Reached only if the machine stalled for longer than a wait, so that no refusal was repeated.
     });
 }
 

@@ -1,9 +1,10 @@
-//! The engine on Redis and on Valkey decides as the model of rules does, by a clock that the test moves.
+//! The engine on Redis and on Valkey decides like the rule model, with a manual clock.
 //!
-//! `TOLLGATE_MODEL_DECISIONS` says how many decisions are compared on each, `TOLLGATE_MODEL_SEED` with which seed to begin.
+//! `TOLLGATE_MODEL_DECISIONS` sets the number of compared decisions per server, and `TOLLGATE_MODEL_SEED` the first
+//! seed.
 
 #![allow(clippy::print_stdout, reason = "a long run prints how much it compared")]
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -116,7 +117,7 @@ fn valkey_decides_as_the_model_does() {
 }
 
 #[test]
-fn neither_shows_any_of_the_known_differences() {
+fn known_differences_do_not_reappear() {
     for kind in Kind::ALL {
         let found = findings::differences(&mut InRedis::start(kind));
         assert!(found.is_empty(), "{kind:?}: {}", found.join("\n"));
@@ -124,7 +125,7 @@ fn neither_shows_any_of_the_known_differences() {
 }
 
 #[test]
-fn both_keep_the_laws_of_rules() {
+fn general_laws_of_rules_hold() {
     for kind in Kind::ALL {
         general_laws::all(&mut InRedis::start(kind), 4);
     }

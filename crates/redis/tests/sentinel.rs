@@ -1,6 +1,6 @@
-//! A store behind Sentinel: failovers are followed, and mistakes in the address are reported.
+//! A store behind Sentinel: it follows failovers and reports mistakes in its address.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -24,7 +24,7 @@ fn conformance_behind_sentinel() {
     tollgate_testkit::store_conformance!(in_threads sentinels, run_case);
 }
 
-/// Takes one token, when the store is up again.
+/// Waits until the store is up again, and takes one token.
 async fn take(store: &RedisStore) {
     let attempts = async {
         while check(store, "k", bucket(9)).await != Ok(true) {
@@ -56,7 +56,7 @@ fn follow_failovers(kind: Kind, password: &str) {
 
         assert_eq!(sentinels.servers[second].command(&["WAIT", "1", "30000"]).number(), 1);
         let mut health = store.watch_health();
-        // Sentinels give up a failover whose replica is not ready in time, so it is asked for again.
+        // Sentinels abort a failover if the replica is not ready in time, so the failover is requested repeatedly.
         let failover = async {
             loop {
                 sentinels.start_failover(password);
@@ -69,7 +69,7 @@ fn follow_failovers(kind: Kind, password: &str) {
             }
         };
         assert!(tokio::time::timeout(Duration::from_secs(60), failover).await.is_ok(), "no failover within 60 s");
-        // The old primary refuses writes or closes the connection.
+        // The old primary now refuses writes or closes the connection.
         take(&store).await;
         assert_eq!(*health.borrow_and_update(), Health::Up);
         assert_eq!(remaining(&store, "k", bucket(9)).await, 5);
@@ -92,6 +92,6 @@ fn failovers_of_redis_are_followed() {
 }
 
 #[test]
-fn failovers_of_valkey_are_followed_with_sentinels_that_ask_for_a_password() {
+fn failovers_of_valkey_are_followed_with_sentinels_that_require_a_password() {
     follow_failovers(Kind::Valkey, "secret");
 }

@@ -1,6 +1,6 @@
-//! Reservations that are settled on a real server.
+//! Settling reservations on a real server.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -10,7 +10,7 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Item, Receipt, Request};
 use tollgate_redis::RedisStore;
 
-/// A rate at which nothing refills while a test runs.
+/// Limits that do not refill during a test.
 const RULES: &str = "domain: d\nrules:\n\
     - {id: mine, limit: 100/week, algorithm: fixed_window, phase: first_request, max_debt: 50}\n\
     - {id: all, limit: 1000/week, algorithm: fixed_window, phase: first_request, max_debt: 50}\n";

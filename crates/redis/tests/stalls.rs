@@ -1,13 +1,15 @@
-//! A stalled server under load: real Redis and Valkey, stopped for a while, with several nodes that decide by `on_fault: local`.
+//! A stalled server under load: real Redis and Valkey servers are stopped for a while, and several nodes decide by
+//! `on_fault: local`.
 //!
-//! Each node is an engine with its own store. Clients of all nodes use the same keys. The history then shows what was
-//! admitted in every interval, and no client may have been refused while more than a node's share of its limit was
-//! left.
+//! Each node is an engine with its own store. Clients of all nodes use the same keys. The history records all
+//! admissions, so that every interval can be checked. No client may be refused while more than a node's share of its
+//! limit is left.
 //!
-//! For a stall of length `P` and costs of at most `c`, `E ≤ B(N−1)/N + N·c + min(B, r·P)` in every interval, also in those that extend
-//! beyond the stall: what was admitted meanwhile is charged to the store when it answers again.
+//! For a stall of length `P` and costs of at most `c`, `E ≤ B(N−1)/N + N·c + min(B, r·P)` in every interval. This
+//! includes intervals that extend beyond the stall, because admissions during the stall are charged to the store when
+//! it recovers.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -24,7 +26,7 @@ use tollgate_testkit::servers::{Cluster, Kind, Server};
 
 type Node = Engine<RedisStore>;
 
-/// How much of the limit of a key is used before the stall, and whether requests may be refused.
+/// A client: its key and limit, the amount used before the stall, and its load.
 #[derive(Clone, Copy)]
 struct Client {
     key: &'static str,
@@ -33,7 +35,7 @@ struct Client {
     per: Duration,
     used: u64,
     cost: u64,
-    /// The time between two requests of one node.
+    /// Interval between two requests to one node.
     every: Duration,
 }
 
@@ -47,7 +49,8 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 const MONTH: Duration = Duration::from_secs(28 * 86_400);
 
-/// Clients that ask for less than a node's share during a stall must always pass; others are bounded.
+/// Clients that ask for less than a node's share during a stall must always pass. For the others, only the bound is
+/// checked.
 const CLIENTS: [Client; 10] = [
     Client::new("a", "month", (10_000, MONTH), 1, 25),
     Client::new("b", "day", (10_000, DAY), 3, 25),
@@ -56,13 +59,13 @@ const CLIENTS: [Client; 10] = [
     Client::new("e", "greedy", (300, HOUR), 100, 4),
     Client::new("f", "spent", (300, DAY), 300, 10),
     Client { cost: 7, ..Client::new("g", "greedy", (300, HOUR), 100, 25) },
-    // One node takes nearly all of it just before the stall, and the others do not know.
+    // One node takes nearly the whole limit just before the stall, and the other nodes do not know.
     Client::new("h", STALE, (300, HOUR), 0, 10),
     Client::new("i", LEASED, (1_000, HOUR), 500, 10),
     Client::new("j", LEASED, (1_000, HOUR), 1_000, 25),
 ];
 
-/// The rule of keys that are used up at one node just before the stall.
+/// The rule for keys that one node uses up just before the stall.
 const STALE: &str = "stale";
 const LEASED: &str = "leased";
 
@@ -92,7 +95,7 @@ async fn start_node(server: &Server, deadline: Duration) -> Node {
     engine
 }
 
-/// Sends one request; returns whether it passed, and whether the store decided.
+/// Sends one request. Returns whether it passed, and its standing.
 async fn ask(node: &Node, client: &Client, cost: u64, decisions: &mut Decisions) -> (bool, Standing) {
     let entries = [Entry::new("rule", client.rule), Entry::new("k", client.key)];
     let items = [Item::new(&entries).cost(cost)];
@@ -100,7 +103,7 @@ async fn ask(node: &Node, client: &Client, cost: u64, decisions: &mut Decisions)
     (decision.is_allowed(), decision.standing())
 }
 
-/// Sends requests to one node until it is stopped.
+/// Sends requests to one node until `over` is set.
 async fn load(node: Arc<Node>, client: Client, epoch: Instant, over: Arc<AtomicBool>) -> KeyResult {
     let (mut result, mut decisions) = (KeyResult::default(), Decisions::default());
     while !over.load(Ordering::Relaxed) {
@@ -121,15 +124,15 @@ async fn load(node: Arc<Node>, client: Client, epoch: Instant, over: Arc<AtomicB
 }
 
 /// The result of one stall.
-struct Came {
+struct StallResult {
     by_fallback: u64,
     refused_by_fallback: u64,
     greedy: u64,
     bound: u64,
 }
 
-async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -> Came {
-    // The usage before the stall goes through a node with a long deadline, which then leaves.
+async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -> StallResult {
+    // A node with a long deadline takes the amounts used before the stall, and then leaves.
     let mut decisions = Decisions::default();
     let first = start_node(&server, support::UNHURRIED).await;
     let epoch = Instant::now();
@@ -137,7 +140,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
         let (passed, standing) = ask(&first, client, client.used, &mut decisions).await;
         assert!(passed && standing != Standing::Fallback, "{name}: {}", client.rule);
     }
-    // Returns its leases.
+    // Returns the node's leases.
     first.store().flush().await;
     drop(first);
     let before = epoch.elapsed().as_nanos() as u64;
@@ -146,12 +149,12 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
         engines.push(Arc::new(start_node(&server, Duration::from_millis(25)).await));
     }
     for engine in &engines {
-        // As the server does.
+        // Like the Tollgate server.
         let mut count = engine.store().watch_nodes();
         let counted = tokio::time::timeout(Duration::from_secs(30), count.wait_for(|count| u64::from(*count) == nodes));
         engine.set_nodes(*counted.await.expect("the nodes count each other").unwrap());
     }
-    // Every node has an answer for every key.
+    // Waits until every node has an answer from the store for every key.
     for engine in &engines {
         for client in &CLIENTS {
             while ask(engine, client, 0, &mut decisions).await.1 == Standing::Fallback {
@@ -179,7 +182,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
     let mut tasks = Vec::new();
     for (place, client) in CLIENTS.iter().enumerate() {
         for engine in &engines {
-            // The others ask only during the stall.
+            // Keys of the stale rule are used only during the stall.
             if client.rule == STALE {
                 continue;
             }
@@ -198,10 +201,10 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
     let resumed = epoch.elapsed();
     server.resume();
     let stalled = epoch.elapsed() - stopped;
-    // The store recovers without help.
+    // The store recovers on its own.
     for engine in &engines {
         support::wait_until_up(engine.store()).await;
-        // As the server does.
+        // Like the Tollgate server.
         engine.repay().await;
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -215,14 +218,14 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
         all.refused_by_fallback += one.refused_by_fallback;
         all.refused += one.refused;
     }
-    let mut came = Came { by_fallback: 0, refused_by_fallback: 0, greedy: 0, bound: 0 };
+    let mut came = StallResult { by_fallback: 0, refused_by_fallback: 0, greedy: 0, bound: 0 };
     for (client, result) in CLIENTS.iter().zip(&result) {
         came.by_fallback += result.by_fallback;
         let rate =
             |length: Duration| (u128::from(client.limit) * length.as_nanos()).div_ceil(client.per.as_nanos()) as u64;
         // Clients whose share exceeds their demand are never refused.
         let asked = (result.admitted.len() as u64 + result.refused) * client.cost;
-        // What the store leased with answers that were lost cannot be used until it expires.
+        // Leased keys are excluded: tokens granted in lost answers cannot be used until they expire.
         if (client.limit - client.used) / nodes > asked && ![STALE, LEASED].contains(&client.rule) {
             assert_eq!(result.refused, 0, "{name}: {} of {asked} were refused for {}", result.refused, client.rule);
             came.refused_by_fallback += result.refused_by_fallback;
@@ -240,8 +243,9 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
         };
         assert_eq!(found(excess), None, "{name}: {} with a cost of {}", client.rule, client.cost);
         if nodes == 1 {
-            // A single node knows what was left and charges the store with what it takes: it admits no more than the limit, and
-            // what it has not charged when the first answer comes. Of leased keys it knows what was left to a 32nd.
+            // A single node knows the remaining amount and repays its admissions. So it exceeds the limit at most by
+            // the refill and by the admissions that are not yet repaid at the first answer. For leased keys, it knows
+            // the remaining amount only to 1/32 of the limit.
             let unknown = if client.rule == LEASED { client.limit / 32 } else { 0 };
             let excess = refill + 4 * client.cost + unknown;
             assert_eq!(found(excess), None, "{name}: {} of a single node", client.rule);
@@ -272,7 +276,7 @@ fn no_client_with_a_share_left_is_refused_in_a_stall_and_what_is_admitted_is_bou
             let mut cases = Vec::new();
             for kind in Kind::ALL {
                 for nodes in [1, 2, 5] {
-                    // Starting a server blocks, so it is done before anything is measured.
+                    // Starting a server blocks, so all servers are started before the measurements.
                     cases.push((Server::start(kind), format!("{kind:?}, {nodes} nodes, {length:?}"), nodes));
                 }
             }
@@ -296,7 +300,8 @@ fn no_client_with_a_share_left_is_refused_in_a_stall_and_what_is_admitted_is_bou
     });
 }
 
-/// A request over two primaries, of which one is stopped, is decided locally as a whole; the other primary is then charged with it.
+/// A request spans two primaries, and one of them is stopped. The whole request is decided locally, and the other
+/// primary is charged later.
 #[test]
 fn primary_that_answers_is_charged_for_requests_that_another_one_did_not_answer() {
     const RULES: &str = "domain: d\nrules:\n\
@@ -321,7 +326,7 @@ fn primary_that_answers_is_charged_for_requests_that_another_one_did_not_answer(
             let holds = |server: &Server| !server.command(&["KEYS", &format!("*{value}*")]).list().is_empty();
             (0..3).find(|at| holds(&cluster.servers[*at])).expect("a primary has it")
         };
-        // Values of the first rule at two primaries, and one of the second at the second of them.
+        // Finds two values whose keys are on two primaries. The key of the second rule is on the live primary.
         let (mut at_stopped, mut at_live) = (None, None);
         assert_eq!(ask("first", "second").await, (true, Standing::Exact, 999));
         let live = holder("second");
@@ -338,7 +343,8 @@ fn primary_that_answers_is_charged_for_requests_that_another_one_did_not_answer(
         let (at_live, at_stopped) = (at_live.unwrap(), at_stopped.unwrap());
         let stopped = &cluster.servers[holder(&at_stopped)];
         stopped.pause();
-        // Until it is known to be down a request may have been carried out, and is not charged if so; later ones are charged.
+        // Until the primary is known to be down, a request may have been executed there and is not charged again. Later
+        // requests are charged.
         let (mut count, mut at_once) = (0, 0);
         while at_once < 3 {
             let start = Instant::now();

@@ -1,6 +1,6 @@
-//! Rules with `suffices`, decided on a real server by several engines at once: as exact as in memory.
+//! Rules with `suffices` on a real server. Several engines decide concurrently, as exactly as in memory.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -14,7 +14,7 @@ use tollgate_testkit::servers::Server;
 
 type OnRedis = Engine<RedisStore>;
 
-/// A rate so slow that nothing refills while a test runs.
+/// Limits that do not refill during a test.
 const RULES: &str = "domain: d\nrules:\n\
     - {id: own, when: {own: {present: true}}, limit: 10/day, suffices: true}\n\
     - {id: team, when: {team: {present: true}}, limit: 20/day, suffices: true}\n\

@@ -1,8 +1,8 @@
-//! Random requests, decided by the script in a real server and by the core functions, compared one by one: outcome,
-//! amount, stamps, and for every limit what remains, the wait and the reset, to the microsecond. Each key is charged
-//! alternately under two versions of its limits, which change occasionally.
+//! Random requests, decided by the script in a real server and by the core functions. Every result is compared:
+//! outcome, amount, stamps, and for every limit the remaining amount, the wait and the reset, to the microsecond. Each
+//! key is charged alternately under two versions of its limits, which change occasionally.
 
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 use crate::support;
 
@@ -15,11 +15,11 @@ use tollgate_engine::store::{Consistency, StoreVerb};
 use tollgate_redis::{RedisStore, Scripts};
 use tollgate_testkit::servers::Kind;
 
-/// In 2026.
+/// A time in 2026, in microseconds.
 const START: u64 = 1_790_000_000_000_000;
 const KEYS: u64 = 4;
 
-/// A take, with the stamps that each side gave it.
+/// A charge, with the stamps from the script and from the model.
 struct Receipt {
     key: u64,
     cost: u64,
@@ -64,7 +64,7 @@ impl Trace<'_> {
             _ => match self.rules[chance.below(KEYS) as usize][0].1.as_slice()[0] {
                 Limit::FixedWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
                 Limit::SlidingWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
-                // A few slices or a part of one, so that they leave one by one.
+                // A few slices or a fraction of one, so that slices expire one by one.
                 Limit::SlidingSlices(slices) => chance.below(slices.precision().as_nanos() / 300 + 1),
                 Limit::IntervalBucket(bucket) => chance.below(bucket.period().as_nanos() / 500 + 1),
                 Limit::SlidingLog(log) => chance.below(log.length().as_nanos() / 2_000 + 1),
@@ -84,7 +84,7 @@ impl Trace<'_> {
         }
     }
 
-    /// Returns two windows around the present: about a day, and seven seconds.
+    /// Returns two windows that contain now: about a day, and seven seconds.
     fn windows(&self) -> Vec<Window> {
         let window = |length: u64, offset: u64| {
             let start = (self.now - offset) / length * length + offset;
@@ -188,13 +188,13 @@ impl Trace<'_> {
                     ([charge], Outcome::Deny(Retry::After(wait))) if *verb == StoreVerb::Check => {
                         Some((charge.clone(), wait))
                     }
-                    // Another charge may have changed what the wait depends on.
+                    // In a larger group, another charge may affect the wait.
                     _ => None,
                 };
             }
             if let Some((charge, wait)) = refused
                 && charge.windows.is_empty()
-                // If nothing is used by then under its own limits, the key counts as new under limits with `initial`.
+                // A key that is unused by then under its own limits would count as new under limits with `initial`.
                 && charge.limits.starts_full()
                 && self.chance.one_in(3)
             {
@@ -203,8 +203,8 @@ impl Trace<'_> {
         }
     }
 
-    /// Peeks one tick before the advertised wait has passed, when the request is still refused, and after it, when it is
-    /// admitted.
+    /// Peeks one tick before the advertised wait has passed, when the request must still be refused, and at its end,
+    /// when the request must be admitted.
     async fn wait_out(&mut self, charge: Owned, wait: Nanos) {
         let wait = wait.as_nanos() / 1_000;
         for (ticks, is_admitted) in [(wait - 1, false), (1, true)] {
@@ -227,7 +227,7 @@ impl Trace<'_> {
         let expected = self.model.run(verb, charges, self.now);
         assert_eq!(said.len(), expected.len(), "{place}");
         if verb == StoreVerb::Reset {
-            // A key that was reset may reuse the number of a lease within the same microsecond.
+            // After a reset, a lease number may be reused within the same microsecond.
             self.receipts.retain(|receipt| charges.iter().all(|charge| u64::from(charge.key[1]) != receipt.key));
         }
         for ((charge, said), expected) in charges.iter().zip(said).zip(&expected) {
@@ -251,7 +251,7 @@ impl Trace<'_> {
         }
     }
 
-    /// Compares stamps, except those of leases, which each side numbers differently.
+    /// Compares stamps, except those of leases, which the script and the model number differently.
     fn compare_stamps(&self, charge: &Owned, said: &Said, expected: &Said, place: &str) {
         for (n, limit) in charge.limits.as_slice().iter().enumerate() {
             if !matches!(limit, Limit::Concurrency(_)) {
@@ -261,13 +261,14 @@ impl Trace<'_> {
     }
 }
 
-/// Returns the windows if the limits refer to them.
+/// Returns the windows if the limits reference them.
 fn windows_for(limits: &Limits, windows: &[Window]) -> Vec<Window> {
     let refers = |limit: &Limit| matches!(limit.params(), Params::FixedWindow { phase: Phase::Given(_), .. });
     if limits.as_slice().iter().any(refers) { windows.to_vec() } else { Vec::new() }
 }
 
-/// Runs traces of limits of one kind on both servers. `TOLLGATE_SEED` repeats one, `TOLLGATE_TRACES` sets their number.
+/// Runs traces with one kind of limits on Redis and on Valkey. `TOLLGATE_TRACES` sets the number of traces, and
+/// `TOLLGATE_SEED` repeats a single one.
 fn run_traces(name: &str, limits: fn(&mut Chance) -> Limits) {
     trace_with(name, limits, scripts_by_hand);
 }

@@ -54,7 +54,7 @@ pub(crate) const DOMAIN: &[Key] = FILE.split_at(2).0;
 
 const CONSISTENCIES: &str = "`strict`, `leased` or `eventual`";
 
-/// Keys of a rule. The keys of a limit are allowed beside `limit` as well.
+/// Keys of a rule. A rule with a single `limit` also accepts the keys of a limit.
 pub const RULE: &[Key] = &[
     key(
         "id",

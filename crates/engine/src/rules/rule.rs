@@ -168,7 +168,7 @@ pub struct RulePosition {
     pub position: Position,
 }
 
-/// What a rule does with a matching request.
+/// The effect of a rule on a matching request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Charges the request to these limits.
@@ -337,7 +337,7 @@ impl CostOf {
     }
 }
 
-/// What happens to a request above the limits of a rule.
+/// The treatment of a request above the limits of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExceed {
     /// The request is refused.
@@ -358,7 +358,7 @@ impl OnExceed {
     pub(crate) const WORDS: &[(&str, Self)] = &[("deny", Self::Deny), ("shadow", Self::Shadow), ("drop", Self::Drop)];
 }
 
-/// What happens to a request when the store does not answer.
+/// The treatment of a request while the store does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFault {
     /// The request is decided in this process, by this node's share of the limits.
@@ -433,7 +433,7 @@ impl Default for SyncEvery {
     }
 }
 
-/// What a rule that denies networks does with values that are not addresses.
+/// The treatment of values that are not addresses, by a rule that denies networks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OnInvalid {
     /// The rule does not match them.
@@ -447,7 +447,7 @@ impl OnInvalid {
     pub(crate) const WORDS: &[(&str, Self)] = &[("ignore", Self::Ignore), ("deny", Self::Deny)];
 }
 
-/// What happens to used amounts when the limits of a rule change.
+/// The treatment of used amounts when the limits of a rule change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnChange {
     /// Used amounts are kept.

@@ -34,8 +34,8 @@
 --                     parameters: the value as stored, with summaries only for leases; for verbs that take or peek, this is
 --                     the state before the charge
 --
--- Value    a head, then the cells of each limit. The head is the format version (1), which is 2, the length of the parameters (2),
---          and the parameters of the state as in ARGV. A value of version 1, which was never released, is treated as a new
+-- Value    a head, then the cells of each limit. The head is the format version (1 byte, value 2), the length of the parameters
+--          (2), and the parameters of the state as in ARGV. A value of version 1, which was never released, is treated as a new
 --          key. `special.lua` puts a mark into values, which is removed here. A value of version 3 has a pool before the
 --          state: see `pool.lua`, whose floor is applied to every write.
 -- Law      a state has the parameters of its last charge, called its own parameters. It refills or expires by these. A charge under
@@ -67,7 +67,7 @@ local TOKEN_BUCKET, LEAKY_BUCKET, FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG = 1,
 local CONCURRENCY, UNLIMITED, DENY_ALL, INTERVAL_BUCKET, SLIDING_SLICES = 6, 7, 8, 9, 10
 -- Time for which an unused state is kept, in quarters of a second.
 local MARGIN = 4
--- Placeholder for a time until a state is unused that has to be computed later.
+-- Placeholder for `unused` (see below) if it must be computed later.
 local UNKNOWN = -1
 
 local time = redis.call('TIME')
@@ -187,10 +187,10 @@ local values = {}
 --   1…        the cells of the state; the first cell is the head of the value
 --   limits    the state's own parameters
 --   unused    if the record must be written: the microseconds until the state is unused, or UNKNOWN; otherwise false
--- If a key has no value and must not be written, it does not exist yet, and its cells are those of a new key. Rare fields:
+-- If a key has no value and needs no write, it does not exist yet, and its record holds the state of a new key. Rare fields:
 --   begins    true for a new key that starts with less than the capacity: the next charge or refusal must write it
 --   delete    true if the key must be deleted, unless it is written
---   spread, windows   those of the last charge, which may affect the expiry
+--   spread, windows   copied from the last charge, because the expiry may depend on them
 --   gap_passed  true in a converted log whose minimum gap has passed: the gap must not be checked again with the moved entries
 --   status    3 or 4 if the key cannot be used
 local records = {}

@@ -152,7 +152,7 @@ impl RedisStore {
             Ok(decision) => answers.end_group(decision.taken.at),
             Err(NoLease::Failed(error)) => answers.fail_group(error),
             Err(NoLease::Strict) => {
-                // The store alone may have too few tokens, although this node holds enough for the rest.
+                // Returns the lease first: the store's tokens and the held ones may be enough only together.
                 if verb == StoreVerb::Peek {
                     self.settle_lease(charge).await;
                 }

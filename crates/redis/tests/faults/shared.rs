@@ -1,7 +1,7 @@
 //! The fault contract for rules with `consistency: leased` and `eventual`.
 //!
-//! Under `eventual` the excess without a fault is (N − 1)·(B + r·δ), so most of these tests have one node, which admits nothing beyond
-//! the limit by itself.
+//! Under `eventual`, the excess without a fault is (N − 1)·(B + r·δ). So most of these tests have only one node, which
+//! exceeds the limit only because of the fault.
 
 use super::*;
 
@@ -11,7 +11,7 @@ use tollgate_engine::store::SyncEvery;
 const LEASED: Consistency = Consistency::Leased;
 const EVENTUAL: Consistency = Consistency::Eventual(SyncEvery::DEFAULT);
 
-/// What a node admits by an estimate of the store's clock that is half a second wrong.
+/// Excess of a node whose estimate of the store's clock is wrong by half a second.
 const ESTIMATE: u64 = 5;
 
 async fn take(node: &RedisStore, consistency: Consistency, key: &str) -> bool {
@@ -58,7 +58,7 @@ fn evicted_key_admits_at_most_one_burst_more_by_views() {
     evict_key(EVENTUAL, 1, BURST + ESTIMATE);
 }
 
-/// The view decides until the store is back, and then learns that the store knows nothing.
+/// The view decides until the store recovers. Then the view adopts the empty state of the store.
 #[test]
 fn store_that_was_restarted_empty_admits_at_most_one_burst_more_by_views() {
     on_both(async |mut server| {
@@ -82,7 +82,7 @@ fn node_with_leases_that_is_cut_off_from_the_store_admits_nothing_more() {
     on_both(async |server| cut_off_one_node(LEASED, &server).await);
 }
 
-/// The node that is cut off goes on by what it knows, at the whole rate, while the other does too.
+/// The node without a connection continues to decide by its view, at the full rate, and so does the other node.
 #[test]
 fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() {
     on_both(async |server| {
@@ -94,7 +94,7 @@ fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() 
         proxy.stall();
         load.until_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
         proxy.clear();
-        // Counted from the beginning, since the overshoot without a fault is a part of it.
+        // Counted from the beginning, because the excess includes the overshoot without a fault.
         let length = epoch.elapsed().as_nanos() as u64;
         wait_until_up(&nodes[0]).await;
         nodes[0].flush().await;
@@ -105,7 +105,7 @@ fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() 
     });
 }
 
-/// Answers that come after the deadline: what was granted with them is not used, and comes back when it expires.
+/// Answers arrive after the deadline. The tokens granted in them are not used, and are restored when the leases expire.
 #[test]
 fn lost_answers_admit_nothing_more_and_what_they_granted_comes_back() {
     on_both(async |server| {
@@ -121,7 +121,7 @@ fn lost_answers_admit_nothing_more_and_what_they_granted_comes_back() {
         load.until_refused().await;
         assert_within(&load.end().await, 0);
         let cleared = Instant::now();
-        // All of it is refilled in 4 s, except what is leased.
+        // The bucket refills in 4 s, except for the leased tokens.
         while support::remaining(&*observer, "k", limit()).await < BURST {
             tokio::time::sleep(Duration::from_millis(50)).await;
             assert!(cleared.elapsed() < Duration::from_secs(20), "what was leased does not come back");
@@ -129,7 +129,7 @@ fn lost_answers_admit_nothing_more_and_what_they_granted_comes_back() {
     });
 }
 
-/// While the store is gone only leases are spent, and after that requests fail; it comes back empty.
+/// While the store is down, leases are spent, and then requests fail. The store restarts empty.
 #[test]
 fn killed_store_admits_what_is_leased_and_one_burst_when_it_is_back() {
     on_both(async |mut server| {
@@ -146,7 +146,7 @@ fn killed_store_admits_what_is_leased_and_one_burst_when_it_is_back() {
     });
 }
 
-/// A stopped store loses nothing, and the leases that nodes hold were granted before: nothing more than the limit is admitted.
+/// A stopped store loses nothing, and the nodes' leases were granted before the stop. So the limit is not exceeded.
 #[test]
 fn stopped_store_admits_nothing_more_than_was_leased() {
     on_both(async |server| {
@@ -162,7 +162,7 @@ fn stopped_store_admits_nothing_more_than_was_leased() {
     });
 }
 
-/// Both nodes go on by what they know while the store is stopped for a time P, and together admit twice the rate.
+/// While the store is stopped for a time P, both nodes decide by their views, and together admit twice the rate.
 #[test]
 fn stopped_store_admits_a_burst_and_the_rate_for_each_further_node() {
     block_on(async {
@@ -174,7 +174,7 @@ fn stopped_store_admits_a_burst_and_the_rate_for_each_further_node() {
         server.pause();
         load.until_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
         server.resume();
-        // Counted from the beginning, since the overshoot without a fault is a part of it.
+        // Counted from the beginning, because the excess includes the overshoot without a fault.
         let length = epoch.elapsed().as_nanos() as u64;
         load.until_refused().await;
         let history = load.end().await;
@@ -220,7 +220,7 @@ fn failover_in_a_cluster_forgets_at_most_one_burst_of_leases_and_nothing_that_re
     });
 }
 
-/// Takes all of a key while the replicas of its primary do not follow, then kills the primary.
+/// Uses up a key while replication is stopped, then kills the primary.
 async fn fail_over_views(node: &Arc<RedisStore>, primary: &mut Server) {
     assert!(take(node, EVENTUAL, "k").await);
     node.flush().await;
@@ -229,7 +229,7 @@ async fn fail_over_views(node: &Arc<RedisStore>, primary: &mut Server) {
     load.until_refused().await;
     node.flush().await;
     primary.kill();
-    // The view decides until the new primary answers, which knows nothing of what was taken.
+    // The view decides until the new primary answers. The new primary does not have the charges.
     load.until_taken_again().await;
     wait_until_up(node).await;
     load.until_taken_again().await;
@@ -275,7 +275,7 @@ fn moved_slots_lose_no_lease_and_no_merge() {
     });
 }
 
-/// The clock is that of the script, which the test sets. Leases are returned before each step, so that the store decides what is left.
+/// Uses the manual clock. Leases are returned before each step, so that the store decides alone.
 #[test]
 fn clock_step_of_the_store_grants_at_most_what_it_refills() {
     const START: u64 = 1_790_000_010_000_000;
@@ -286,7 +286,8 @@ fn clock_step_of_the_store_grants_at_most_what_it_refills() {
             for clock in [0, 2_000_000, 0] {
                 hand.set(START + clock);
                 let (mut admitted, mut before) = (0, None);
-                // A refusal may be a repeated one, and what is returned can be taken: until nothing is left.
+                // A refusal may be a repeated one, and returned tokens can be taken again, so it takes until nothing is
+                // left.
                 while before != Some(admitted) {
                     before = Some(admitted);
                     while take(&node, LEASED, "k").await {
@@ -301,25 +302,25 @@ fn clock_step_of_the_store_grants_at_most_what_it_refills() {
     });
 }
 
-/// The clock is that of the script, which the test sets. It stands still otherwise, while that of the node goes on, so the numbers are
-/// exact only to an estimate.
+/// Uses the manual clock. It stands still between the steps, while the node's clock continues, so the numbers are exact
+/// only up to [`ESTIMATE`].
 #[test]
 fn clock_step_of_the_store_refills_views_by_at_most_what_it_steps() {
     const START: u64 = 1_790_000_010_000_000;
     block_on(async {
         for kind in Kind::ALL {
             let (_server, node, mut hand): (Server, RedisStore, Hand) = by_hand(kind).await;
-            // Two seconds forward, and back.
+            // Two seconds forward, then back.
             for (clock, refilled) in [(0, BURST), (2_000_000, 20), (0, 0)] {
                 hand.set(START + clock);
                 let (mut admitted, mut rounds) = (0, 0);
-                // A round in which nothing is taken only learns the time.
+                // A round without charges only updates the estimate of the store's clock.
                 while rounds < 2 {
                     rounds += 1;
                     while take(&node, EVENTUAL, "k").await {
                         (admitted, rounds) = (admitted + 1, 0);
                     }
-                    // Sends what was taken, and reads what was used.
+                    // Sends the charges and reads the used keys.
                     node.flush().await;
                 }
                 assert!(admitted <= refilled + ESTIMATE, "{kind:?}: {admitted} admitted at {clock}");
@@ -332,8 +333,8 @@ fn clock_step_of_the_store_refills_views_by_at_most_what_it_steps() {
     });
 }
 
-/// What a killed node took and did not send is lost: less than what it may take in an interval. A sixteenth of the burst is sent at
-/// once, so it takes less.
+/// A killed node loses its unsent charges. These are less than a sixteenth of the burst, because a node sends that
+/// amount immediately.
 #[test]
 fn killed_node_loses_what_it_has_not_sent() {
     on_both(async |server| {

@@ -1,4 +1,4 @@
-//! Random numbers from a seed, and limits made of them.
+//! Seeded random numbers, and random limits.
 
 use tollgate_core::{
     Algorithm, Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, Limits, Nanos, Phase, Rate, SlidingLog,
@@ -77,7 +77,7 @@ fn limit_amount(chance: &mut Chance) -> u64 {
     }
 }
 
-/// Applies a setting if it is valid: returns the limit with it, or the limit unchanged.
+/// Applies a random setting in one of three cases. An invalid setting leaves the limit unchanged.
 fn with_setting<L: Copy, E>(chance: &mut Chance, limit: L, most: u64, with: impl Fn(L, u64) -> Result<L, E>) -> L {
     if chance.one_in(3) { with(limit, chance.below(most + 1)).unwrap_or(limit) } else { limit }
 }
@@ -106,7 +106,7 @@ pub(crate) fn leaky_bucket(chance: &mut Chance) -> Limit {
     let bucket = with_setting(chance, bucket, burst, LeakyBucket::initial);
     let bucket = with_setting(chance, bucket, burst, LeakyBucket::free);
     if chance.one_in(3) {
-        // In whole microseconds: within a microsecond the script distinguishes only whole ticks of the rate.
+        // Whole microseconds, because the script resolves a microsecond only to ticks of the rate.
         return bucket.max_wait(Nanos::from_micros(chance.any_amount(10_000_000))).into();
     }
     bucket.into()
@@ -122,8 +122,7 @@ pub(crate) fn interval_bucket(chance: &mut Chance) -> Limit {
     let burst = Limit::from(bucket).capacity();
     let bucket = with_setting(chance, bucket, 2 * burst, IntervalBucket::max_debt);
     let bucket = with_setting(chance, bucket, burst, IntervalBucket::initial);
-    // In whole microseconds, like the clock: otherwise a step could come within the wait only between two ticks of the
-    // clock.
+    // Whole microseconds, like the clock: otherwise a wait could end between two ticks of the clock, just after a step.
     let most = bucket.period().as_nanos() * 3 / MICRO;
     let bucket = with_setting(chance, bucket, most, |bucket, wait| bucket.max_wait(Nanos::from_micros(wait)));
     let offset = Nanos::from_micros(chance.below(bucket.period().as_nanos() / MICRO));
@@ -177,7 +176,7 @@ pub(crate) fn any_concurrency(chance: &mut Chance) -> Limit {
     with_setting(chance, leases, limit, Concurrency::max_debt).into()
 }
 
-/// Returns a limit of any algorithm, or one of the two without parameters.
+/// Returns a limit of any algorithm, or one of the two limits without parameters.
 pub(crate) fn any_limit(chance: &mut Chance) -> Limit {
     match chance.below(20) {
         0 => Limit::Unlimited,

@@ -1,6 +1,6 @@
-//! Helpers shared by the tests of this crate.
-#![allow(dead_code, reason = "each test uses a part of it")]
-#![allow(clippy::unwrap_used, reason = "what fails here ends the test")]
+//! Shared test helpers.
+#![allow(dead_code, reason = "no test uses all helpers")]
+#![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
 pub(crate) mod chance;
 pub(crate) mod model;
@@ -14,10 +14,10 @@ use tollgate_redis::{Config, Health, RedisStore, Scripts};
 use tollgate_testkit::conformance::Subject;
 use tollgate_testkit::servers::{Kind, Link, Server};
 
-/// A deadline that a loaded machine does not miss; most tests are not about deadlines.
+/// A deadline that even a loaded machine meets, for tests that are not about deadlines.
 pub(crate) const UNHURRIED: Duration = Duration::from_secs(5);
 
-/// A store on a server, with a deadline that a loaded machine does not miss.
+/// Connects to a server, with the deadline [`UNHURRIED`].
 pub(crate) async fn store(server: &Server) -> RedisStore {
     RedisStore::connect(config_for(server)).await
 }
@@ -26,7 +26,7 @@ pub(crate) fn config_for(server: &Server) -> Config {
     Config::from_url(&server.url()).unwrap().deadline(UNHURRIED)
 }
 
-/// A store for the conformance suite, by the clock of its server.
+/// A store for the conformance suite, with the clock of its server.
 pub(crate) struct RealTime {
     store: RedisStore,
 }
@@ -39,7 +39,7 @@ impl Subject for RealTime {
     }
 
     fn unit(&self) -> Nanos {
-        // Longer than a loaded machine delays a test.
+        // Longer than the delays of a loaded machine.
         Nanos::SECOND
     }
 
@@ -56,7 +56,7 @@ impl Subject for RealTime {
     }
 }
 
-/// Runs a case of the conformance suite on the store at an address.
+/// Runs a case of the conformance suite on the store at `url`.
 pub(crate) fn run_case(url: &str, test: impl AsyncFnOnce(&mut RealTime)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -75,7 +75,7 @@ pub(crate) struct Owned {
     pub(crate) limits: Limits,
     pub(crate) ask: Ask,
     pub(crate) stamps: Option<Stamps>,
-    /// The same stamps for the model, which numbers leases differently.
+    /// Equivalent stamps for the model, which numbers leases differently.
     pub(crate) model_stamps: Option<Stamps>,
     pub(crate) windows: Vec<Window>,
     pub(crate) consistency: Consistency,
@@ -110,7 +110,7 @@ impl Owned {
     }
 }
 
-/// The values contain the parameters they were written under, so this table is never consulted.
+/// Stored values contain their own parameters, so this table is never used.
 pub(crate) struct NoLimitTable;
 
 impl tollgate::ledger::LimitTable for NoLimitTable {
@@ -128,7 +128,7 @@ pub(crate) struct Said {
     pub(crate) reports: Vec<Report>,
 }
 
-/// Runs groups in one call, and returns the outcome of each.
+/// Runs groups in one call and returns their outcomes.
 pub(crate) async fn run(store: &impl Store, groups: &[(StoreVerb, Vec<Owned>)]) -> Vec<Result<Vec<Said>, StoreError>> {
     let charges: Vec<Vec<Charge<'_>>> =
         groups.iter().map(|(_, charges)| charges.iter().map(Owned::borrow).collect()).collect();
@@ -150,25 +150,25 @@ pub(crate) async fn run(store: &impl Store, groups: &[(StoreVerb, Vec<Owned>)]) 
         .collect()
 }
 
-/// Makes a single check of cost 1, and returns whether it passes.
+/// Makes one check of cost 1 and returns whether it passes.
 pub(crate) async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>) -> Result<bool, StoreError> {
     let charge = Owned::new(key, limit.into(), 1);
     let mut said = run(store, &[(StoreVerb::Check, vec![charge])]).await;
     said.remove(0).map(|said| said[0].outcome.is_admitted())
 }
 
-/// Returns how much of a limit is left, without taking anything.
+/// Returns the remaining amount of a limit, without taking.
 pub(crate) async fn remaining(store: &impl Store, key: &str, limit: impl Into<Limit>) -> u64 {
     let charge = Owned::new(key, limit.into(), 1);
     run(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
 }
 
-/// A rate so slow that nothing refills while a test runs.
+/// Returns a bucket that does not refill during a test.
 pub(crate) fn bucket(burst: u64) -> Limit {
     TokenBucket::new("1/day".parse().unwrap(), burst).unwrap().into()
 }
 
-/// Returns the name of a key's state in the server.
+/// Returns the name of a key in the server.
 pub(crate) fn name_of(key: &str) -> String {
     format!("tollgate:{{{key}}}")
 }
@@ -192,7 +192,7 @@ pub(crate) async fn wait_until_up(store: &RedisStore) {
     wait_until(store, "up", |health| *health == Health::Up).await;
 }
 
-/// Why it is down.
+/// Waits until the store is down, and returns the reason.
 pub(crate) async fn wait_until_down(store: &RedisStore) -> String {
     match wait_until(store, "down", |health| matches!(health, Health::Down { .. })).await {
         Health::Down { why } => why,
@@ -200,12 +200,12 @@ pub(crate) async fn wait_until_down(store: &RedisStore) -> String {
     }
 }
 
-/// Returns the scripts with a clock that stands where [`Hand::set`] puts it.
+/// Returns scripts with a manual clock, which [`Hand::set`] sets.
 pub(crate) fn scripts_by_hand() -> Scripts {
     let replaced = [
         ("redis.call('TIME')", "redis.call('MGET', 'clock:seconds', 'clock:micros')"),
-        // The server expires keys by its own clock, which is unrelated to the test's: expiries are set some fifty
-        // years later.
+        // The server expires keys by its own clock, which is unrelated to the manual one. Expiries are therefore
+        // delayed by about fifty years.
         ("local MARGIN = 4", "local MARGIN = 6000000000"),
     ];
     Scripts::with_clock(|source| {
@@ -216,7 +216,7 @@ pub(crate) fn scripts_by_hand() -> Scripts {
     })
 }
 
-/// What moves that clock.
+/// The manual clock of a server's scripts.
 pub(crate) struct Hand(Link);
 
 impl Hand {
@@ -230,12 +230,12 @@ impl Hand {
     }
 }
 
-/// Returns a server, a store on it with a manual clock, and the handle of that clock.
+/// Starts a server, and returns it with a store and the manual clock of the store.
 pub(crate) async fn by_hand(kind: Kind) -> (Server, RedisStore, Hand) {
     by_hand_with(kind, scripts_by_hand()).await
 }
 
-/// The same, with these scripts.
+/// Like [`by_hand`], with other scripts.
 pub(crate) async fn by_hand_with(kind: Kind, scripts: Scripts) -> (Server, RedisStore, Hand) {
     let server = Server::start(kind);
     let mut hand = Hand::on_server(&server);

@@ -1,4 +1,4 @@
-//! The reference for the script: the core functions on states in words, charged as the ledger in memory charges them.
+//! The reference model for the scripts. It applies the core functions to in-memory states, like the in-memory ledger.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ pub(crate) struct Model {
     states: HashMap<Vec<u8>, State>,
 }
 
-/// The state of a key, and the limits it was last charged under.
+/// The state of a key, and the limits of its last charge.
 #[derive(Clone)]
 struct State {
     own: Limits,
@@ -51,9 +51,9 @@ impl State {
         }
     }
 
-    /// Rounds as the script does: a part of a unit is rounded up when it is converted, here to ticks of a nanosecond's
-    /// length, there to ticks of a microsecond's. This never changes a decision, but a later conversion of the state
-    /// would differ.
+    /// Rounds a converted state like the script. A conversion rounds a fraction of a unit up to a tick, which is based
+    /// on nanoseconds in Rust and on microseconds in the script. The difference never changes a decision, but it would
+    /// change a later conversion.
     fn round_to_ticks(&mut self) {
         let mut first = 0;
         for limit in self.own.clone().as_slice() {
@@ -97,8 +97,8 @@ impl Model {
         self.states.get(key).map(|state| &state.own)
     }
 
-    /// Returns the state that a request finds. A key with nothing used under other limits counts as new under limits
-    /// with an initial amount.
+    /// Returns the state for a request. Under limits with an initial amount, an unused key with other limits counts as
+    /// new.
     fn state_for(&self, charge: &Owned, now: &Now<'_>) -> State {
         let is_new = |state: &&State| {
             let now = now.with_windows(&[]);
@@ -117,7 +117,7 @@ impl Model {
         let least =
             charges.iter().zip(&verdicts).filter(|(charge, _)| up_to(charge)).map(|(_, verdict)| verdict.taken()).min();
         if let Some(least) = least.filter(|_| admitted) {
-            // Charges that take up to an amount all take the least that any of them can.
+            // All `UpTo` charges take the smallest amount that any of them can take.
             let lowered = |charge: &Owned| {
                 if up_to(charge) { Owned { ask: Ask::UpTo(least), ..charge.clone() } } else { charge.clone() }
             };
@@ -138,7 +138,7 @@ impl Model {
             });
         }
         for (charge, state) in charges.iter().zip(states) {
-            // A key for which nothing was written does not exist.
+            // A key exists only if something was written.
             let untouched = State::new(&charge.limits, &now_for(charge, micros)).words == state.words;
             let exists = self.states.contains_key(&charge.key);
             if !state.words.is_empty() && (exists || !untouched || !charge.limits.starts_full()) {
@@ -159,7 +159,7 @@ impl Model {
         }
     }
 
-    /// Refunds and renews under the state's own limits, whatever those of the charge are.
+    /// Refunds or renews under the state's own limits, which may differ from the charge's.
     fn give_back(&mut self, verb: StoreVerb, charge: &Owned, micros: u64) -> Said {
         let now = now_for(charge, micros);
         let exists = self.states.contains_key(&charge.key);
@@ -198,7 +198,7 @@ fn weigh_all(charges: &[Owned], states: &[State], micros: u64) -> Vec<Verdict<St
     charges.iter().zip(states).map(|(charge, state)| state.weigh(charge, &now_for(charge, micros))).collect()
 }
 
-/// Returns the instant of a charge, as the script sees it.
+/// Returns the current time for a charge, as in the script.
 fn now_for(charge: &Owned, micros: u64) -> Now<'_> {
     let spread = tollgate_redis::spread(&charge.key) * 1_000;
     Now::at(micros * 1_000).with_spread(spread).with_windows(&charge.windows)
@@ -227,7 +227,7 @@ fn ceil_to_micro(wait: Nanos) -> Nanos {
     Nanos::from_micros(wait.as_nanos().div_ceil(1_000))
 }
 
-/// Returns one of the three ways of taking.
+/// Returns one of the three kinds of ask.
 pub(crate) fn ask(kind: u64, cost: u64) -> Ask {
     [Ask::Exactly, Ask::UpTo, Ask::Regardless][kind as usize](Cost::new(cost))
 }

@@ -18,7 +18,7 @@ use crate::rules_source::file::parse_all;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// Explain by this rule file or folder of rule files, with unused limits, instead of by a server
+    /// Use this rule file, or folder of rule files, with unused limits, instead of a server
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
 
@@ -58,7 +58,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Explains by rule files, with unused limits.
+/// Explains the decision of rule files with unused limits.
 fn by_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
     let request = &args.request;
     let attributes = request.attributes()?;
@@ -79,7 +79,7 @@ fn by_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
     args.faults.print(&rules, |domain, id| domain == request.domain && matches(id))
 }
 
-/// Explains by the rules and counters of a server.
+/// Returns the explanation of a server, with its rules and counters.
 fn by_server(args: &ExplainArgs) -> anyhow::Result<String> {
     let remote = Remote::new(&args.server)?;
     let answer: Value = remote.post(&["v1", "explain"], args.request.to_json()?)?.parse()?;

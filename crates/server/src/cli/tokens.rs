@@ -49,7 +49,7 @@ struct CreateArgs {
     #[arg(long, value_name = "ROLE")]
     role: Role,
 
-    /// Its name, which is the author of changes made with it; by default the role
+    /// Its name, which is recorded as the author of changes made with it; by default the role
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 

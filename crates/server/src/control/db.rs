@@ -1,4 +1,4 @@
-//! The database: SQLite or PostgreSQL through one interface, and the one way to write.
+//! The database, SQLite or PostgreSQL through one interface, and the only code path for writes.
 //!
 //! Every write is a transaction that first updates the row of `head`. PostgreSQL locks that row, SQLite locks the whole
 //! file with `BEGIN IMMEDIATE`. This serialises the writers of all processes, so a transaction replaces exactly the
@@ -22,11 +22,11 @@ use super::model::{Change, Expected};
 use super::sql::Sql;
 use super::{Result, audit};
 
-/// How long to wait for a connection, so that an unreachable database is reported soon.
+/// Timeout of a connection, short so that an unreachable database is reported soon.
 const ACQUIRE: Duration = Duration::from_secs(3);
-/// How long one small read or write may take.
+/// Timeout of a small read or write.
 pub(super) const SHORT: Duration = Duration::from_secs(10);
-/// How long reading or writing everything may take.
+/// Timeout of reading or writing all rules.
 pub(super) const LONG: Duration = Duration::from_secs(300);
 /// Interval between polls for writes of other processes.
 const POLL: Duration = Duration::from_millis(250);
@@ -174,7 +174,7 @@ impl Db {
         self.revision.subscribe()
     }
 
-    /// Publishes a revision that this process wrote or read.
+    /// Publishes a revision, unless a newer one is known.
     pub(super) fn publish(&self, revision: i64) {
         self.revision.send_if_modified(|known| {
             let newer = revision > *known;

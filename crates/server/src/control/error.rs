@@ -32,13 +32,13 @@ pub enum ControlError {
 pub struct Conflict {
     /// Names the resource.
     pub what: String,
-    /// The current version; none if the resource does not exist.
+    /// The current version; `None` if the resource does not exist.
     pub current: Option<i64>,
     /// The current rule, if the resource is a rule.
     pub rule: Option<StoredRule>,
     /// Author, action and time of the last change, if known.
     pub by: Option<(String, Action, i64)>,
-    /// Changes since the version that the writer expected, line by line.
+    /// The line diff from the version that the writer expected to the current one.
     pub diff: Option<String>,
 }
 

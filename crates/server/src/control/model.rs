@@ -365,7 +365,7 @@ pub struct StoredToken {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenGrant {
-    /// Its name, which is the author of changes made with it.
+    /// Its name, which is recorded as the author of changes made with it.
     pub name: String,
     /// Its role.
     pub role: Role,
@@ -451,10 +451,10 @@ pub struct Snapshot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum FleetMode {
-    /// Each node enforces them, unless that node itself is set to observe.
+    /// Each node enforces refusals, unless that node itself is set to observe.
     #[default]
     Enforce,
-    /// No node enforces them: refusals are counted and reported, and every request passes.
+    /// No node enforces refusals: they are counted and reported, and every request passes.
     Observe,
 }
 

@@ -21,7 +21,7 @@ use super::format::span::Span;
 use super::format::time::{LogTime, TimeParser};
 use crate::http::forward::path::normalize;
 
-/// Attributes that the user maps to fields or sets.
+/// Attributes that the user maps to a field or sets to a fixed value.
 #[derive(Clone, Debug, Default)]
 pub struct Mapping {
     /// Attributes, and the fields with their values.

@@ -115,7 +115,7 @@ impl ChunkReader<'_> {
     /// Sends all chunks, and the error that ends the log early, if there is one.
     pub(super) fn send_all(self, to: &SyncSender<Result<Chunk, String>>) {
         if let Err(error) = self.read_all(to) {
-            // Fails only if the receiver was dropped, which then needs no error.
+            // Fails only if the receiver was dropped; the error is then not needed.
             let _ = to.send(Err(format!("{}: read only in part: {error}", self.source.name)));
         }
     }

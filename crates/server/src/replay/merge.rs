@@ -226,7 +226,7 @@ impl MergeInput {
         self.fill(summary);
     }
 
-    /// Receives chunks until there are two with lines, or no more.
+    /// Receives chunks until both cursors have lines, or the log has ended.
     fn fill(&mut self, summary: &mut LogSummary) {
         for place in 0..self.cursors.len() {
             let is_done = |cursor: &Option<MergeCursor>| cursor.as_ref().is_none_or(|cursor| cursor.head().is_none());

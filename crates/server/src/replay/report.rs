@@ -192,7 +192,7 @@ pub struct SuggestionReport {
 }
 
 impl SuggestionReport {
-    /// Returns whether times are in whole seconds, so that there are two results.
+    /// Returns whether there is a second result, because times are in whole seconds.
     pub(super) fn has_at_once(&self) -> bool {
         self.candidates.iter().any(|candidate| candidate.at_once.is_some())
     }

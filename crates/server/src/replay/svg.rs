@@ -237,7 +237,7 @@ pub(super) fn escape(text: &str) -> String {
     escaped
 }
 
-/// Returns the next even number with one significant digit, or 1.2, 1.6 or 2.4 times a power of ten.
+/// Rounds up to a round, even number: 2, 4, 6, 8, 10, 12, 16, 20, 24, … times a power of ten.
 fn round_up(value: u64) -> u64 {
     let mut scale = 1;
     while value / scale >= 100 {

@@ -22,7 +22,7 @@ pub struct EntryOverride<'o> {
 /// An override that was parsed separately and is valid for its rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParsedOverride {
-    /// The attribute to compare: the one given, or the first one in `per` of the rule.
+    /// The attribute to compare: the given attribute, or the first attribute in the rule's `per`.
     pub attribute: String,
     /// Everything except `attribute` and `until`, as one line of JSON.
     pub effect: String,

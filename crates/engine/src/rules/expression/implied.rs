@@ -99,8 +99,8 @@ fn one_of(attribute: usize, texts: &[Box<[u8]>]) -> Vec<(usize, Test)> {
     if patterns.is_empty() { Vec::new() } else { vec![(attribute, Test::AnyOf(patterns))] }
 }
 
-/// Returns the condition that holds if either of two alternatives does: what both require of the same
-/// attribute.
+/// Returns conditions that hold if either of two alternatives holds. Only attributes that both alternatives require
+/// have a condition.
 fn either_of(left: Vec<(usize, Test)>, right: &[(usize, Test)]) -> Vec<(usize, Test)> {
     let both = left.into_iter().filter_map(|(attribute, test)| {
         let (_, other) = right.iter().find(|(other, _)| *other == attribute)?;

@@ -162,7 +162,7 @@ pub const TEST: &[Key] = &[
     ),
 ];
 
-/// Keys of an override, in addition to those of a limit.
+/// Keys of an override, in addition to the keys of a limit.
 pub const OVERRIDE: &[Key] = &[
     key(
         "when",

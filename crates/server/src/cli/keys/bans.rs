@@ -45,7 +45,7 @@ impl Bans {
         self.each.iter().any(|ban| limit.rule.as_deref() == Some(&ban.rule) && outlasts(ban))
     }
 
-    /// Prints the decision: each ban, and any wait that lasts longer than all of them.
+    /// Prints the decision: each ban, and a wait that outlasts all bans.
     pub(super) fn print(&self, decision: &Decision, out: &mut impl Write) -> io::Result<()> {
         if decision.allowed {
             return writeln!(out, "it would pass");

@@ -241,7 +241,7 @@ fn notes_that_fit(notes: &[Note]) -> (usize, String) {
     (count, body)
 }
 
-/// How long the service may take to answer a report.
+/// Timeout of a report to the rules service.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Delay before a failed write is retried.

@@ -6,7 +6,7 @@ use tollgate_engine::rules::MAX_FILE_BYTES;
 
 use crate::control::MAX_RULE_BYTES;
 
-/// Maximum number of bytes of one rule, or of one override.
+/// Maximum number of bytes of a rule or an override.
 pub const MAX_RULE: usize = MAX_RULE_BYTES;
 
 /// Maximum number of bytes of a whole rule file.

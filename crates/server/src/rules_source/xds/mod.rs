@@ -422,7 +422,7 @@ impl Subscription {
     }
 }
 
-/// Returns a random number; the maximum, for the longest pause, if the system has no randomness.
+/// Returns a random number, or the maximum (the longest pause) if the system has no randomness.
 fn random() -> u64 {
     getrandom::u64().unwrap_or(u64::MAX)
 }

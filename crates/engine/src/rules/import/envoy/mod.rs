@@ -122,7 +122,7 @@ impl<'d> Converter<'_, 'd> {
         }
     }
 
-    /// Adds the rule of a limit, or reports why there is none.
+    /// Adds the rule of a limit, or reports that it cannot be imported.
     fn limit(&mut self, limit: &'d RateLimit, path: &[PathLevel<'d>]) {
         let named = limit.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| path_name(path));
         self.conditions += path.iter().map(|step| 1 + step.excluded.len()).sum::<usize>();
@@ -278,7 +278,7 @@ fn attribute_names<'d>(path: &[PathLevel<'d>]) -> Result<Vec<Cow<'d, str>>, &'st
     path.iter().enumerate().map(name).collect()
 }
 
-/// Returns the values of siblings with the same key that are more specific than the one at `position`.
+/// Returns the values of siblings with the same key that are more specific than the descriptor at `position`.
 fn more_specific_siblings<'d>(
     beside: &[(usize, DescriptorValue<'d>)],
     position: usize,

@@ -1,7 +1,7 @@
 //! The regions of a configuration in which a limit applies, as an ordered list of exceptions. The first matching
 //! exception applies.
 //!
-//! nginx uses the longest location that is a prefix of the path, and a location inherits the limits
+//! nginx uses the longest location that is a prefix of the path. A location inherits the limits
 //! around it unless it has its own. Both are expressed by listing locations from the longest to the
 //! shortest, server by server, each with its limits; locations that change nothing are left out.
 
@@ -26,7 +26,7 @@ struct Server {
     locations: Vec<(usize, Option<usize>)>,
 }
 
-/// Requests whose limit differs from the one of the enclosing scope.
+/// Requests whose limit differs from the enclosing scope's limit.
 #[derive(Debug)]
 pub(super) struct Exception<'s, T> {
     hosts: &'s [String],
@@ -81,7 +81,7 @@ impl Regions {
         self.servers.iter().filter(|server| server.hosts.is_empty()).filter_map(|server| server.scope)
     }
 
-    /// Returns the regions whose limits differ from those of the file as a whole.
+    /// Returns the regions whose limits differ from the file's.
     pub(super) fn exceptions<'s, T: Copy + PartialEq>(
         &'s self,
         scopes: &'s Scopes,
