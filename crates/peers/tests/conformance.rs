@@ -18,10 +18,9 @@ use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group};
 use tollgate_engine::{Engine, MemoryStore, Store};
 use tollgate_peers::{Config, PeerStore, Stage};
 use tollgate_testkit::conformance;
-use tollgate_testkit::rule_model::lockstep;
 use tollgate_testkit::rule_model::random::Topic;
 use tollgate_testkit::rule_model::settle::Settled;
-use tollgate_testkit::rule_model::{Answer, Request, RuleSet, Verb, memory};
+use tollgate_testkit::rule_model::{Answer, Request, RuleSet, Verb, findings, lockstep, memory};
 
 /// Far longer than any operation in these tests.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -221,13 +220,14 @@ impl lockstep::RuleSubject for OnPeers {
     }
 }
 
+/// Topics of rules that peers cannot share. A delaying rule is a leaky bucket.
+const NOT_SHARED: [Topic; 3] = [Topic::Ban, Topic::Delay, Topic::NotShared];
+
 fn compare(nodes: usize) {
     let number =
         |name: &str, otherwise| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
     let (seed, decisions) = (number("TOLLGATE_MODEL_SEED", 1), number("TOLLGATE_MODEL_DECISIONS", 5_000));
-    // A delaying rule is a leaky bucket, which peers cannot share.
-    let left_out = [Topic::Ban, Topic::Delay, Topic::NotShared];
-    let (compared, traces) = lockstep::compare(&mut OnPeers::start(nodes), seed, decisions, &left_out);
+    let (compared, traces) = lockstep::compare(&mut OnPeers::start(nodes), seed, decisions, &NOT_SHARED);
     println!("{nodes} nodes: {compared} decisions of {traces} traces from seed {seed} agree with the model");
 }
 
@@ -239,4 +239,12 @@ fn single_node_decides_as_the_model_does() {
 #[test]
 fn three_nodes_decide_as_the_model_does() {
     compare(3);
+}
+
+#[test]
+fn peers_show_none_of_the_known_differences() {
+    for nodes in [1, 3] {
+        let found = findings::differences(&mut OnPeers::start(nodes), &NOT_SHARED);
+        assert!(found.is_empty(), "{nodes} nodes: {}", found.join("\n"));
+    }
 }

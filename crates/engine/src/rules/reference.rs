@@ -221,8 +221,9 @@ version of the rules. Then the following holds, for every algorithm and on every
    another request was admitted in between.
 3. The first admitted request with a cost above 0 moves the key to the other limit, with the same
    used amount. A fraction is rounded up: by less than a nanosecond of refill for a bucket, by less
-   than one unit for a window, a log or a concurrency limit. If the windows have another length, the
-   amount counts in the current one.
+   than one unit for a window, a log or a concurrency limit. If the windows have another length, or
+   the previous window counted more than the other limit and its `max_debt`, the amount counts in
+   the current one.
 4. A peek, a refused request and a cost of 0 change nothing: neither the used amount, nor how it
    decreases, nor the key's own limit.
 5. A refund, a renewal and a release apply to the key's state, even if their request has another

@@ -151,11 +151,15 @@ impl Entry {
         if self.limits.is_same(limits) {
             return limits.with_debt.commit(&mut *self.words, now, verdict);
         }
-        self.words.resize(limits.with_debt.words().max(self.words.len()), 0);
-        if limits.with_debt.commit_from(&self.limits.with_debt, &mut *self.words, now, verdict) {
-            (self.limits, self.charged_as) = (limits.clone(), None);
-        }
-        self.words.truncate(self.limits.with_debt.words());
+        let SharedLimits { plain, with_debt, .. } = &**limits;
+        self.words.resize(with_debt.words().max(plain.words()).max(self.words.len()), 0);
+        // By way of the plain limits, whose conversion depends on the debt that they can hold: other stores have no
+        // more. An admitted charge leaves at most that much used.
+        plain.convert(&self.limits.with_debt, &mut *self.words, now);
+        with_debt.convert(plain, &mut *self.words, now);
+        with_debt.commit(&mut *self.words, now, verdict);
+        self.words.truncate(with_debt.words());
+        (self.limits, self.charged_as) = (limits.clone(), None);
     }
 
     fn standing<'a>(
