@@ -164,7 +164,7 @@ fn overrides_are_mentioned_wherever_their_rule_is_shown() {
     for pair in [["domains", "1"], ["rules", "3"], ["source", "database"]] {
         assert!(words.windows(2).any(|words| words == pair), "{domains}");
     }
-    assert!(domains.ends_with("api     3      4                      5\n"), "{domains}");
+    assert!(domains.ends_with("api     3      4                 5\n"), "{domains}");
     eventually("all overrides are in force", || {
         let status = cli.run(&["rules", "status", "--json"]).json();
         [&status["domains"], &status["rules"], &status["overrides"]] == [&json!(1), &json!(3), &json!(5)]

@@ -122,7 +122,7 @@ fn floods_end_with_a_reason_and_others_are_served() {
     put_literal(&mut block, ":path", PATH.as_bytes());
     type Flood = fn(&mut FrameClient, &[u8]);
     let floods: [(&str, Flood); 4] = [
-        ("too many frames or resets", |client, block| {
+        ("too many control frames or resets", |client, block| {
             let mut bytes = Vec::new();
             for stream in (1..2 * (CREDIT / RESET_COST) + 9).step_by(2) {
                 put(&mut bytes, Kind::Headers, END_HEADERS, stream, block);
@@ -130,7 +130,7 @@ fn floods_end_with_a_reason_and_others_are_served() {
             }
             client.send(&bytes);
         }),
-        ("too many frames or resets", |client, _| {
+        ("too many control frames or resets", |client, _| {
             let mut ping = Vec::new();
             put(&mut ping, Kind::Ping, 0, 0, &[0; 8]);
             client.send(&ping.repeat(4 * CREDIT as usize));
