@@ -46,7 +46,24 @@ pub struct Acceptor<'w> {
     spare: Option<File>,
     /// Connections refused since the last log line.
     refused: u64,
-    next_line: Instant,
+    refusal_lines: LineTimer,
+    error_lines: LineTimer,
+}
+
+/// Lets one line of a kind through per [`LOG_EVERY`].
+#[derive(Debug, Default)]
+struct LineTimer {
+    next: Option<Instant>,
+}
+
+impl LineTimer {
+    fn is_due(&mut self, now: Instant) -> bool {
+        let is_due = self.next.is_none_or(|next| next <= now);
+        if is_due {
+            self.next = Some(now + LOG_EVERY);
+        }
+        is_due
+    }
 }
 
 impl<'w> Acceptor<'w> {
@@ -57,8 +74,8 @@ impl<'w> Acceptor<'w> {
         max: usize,
         workers: &'w Workers<NewConnection>,
     ) -> Self {
-        let (spare, next_line) = (open_spare(), Instant::now());
-        Self { protocol, connections, max, workers, spare, refused: 0, next_line }
+        let (refusal_lines, error_lines) = (LineTimer::default(), LineTimer::default());
+        Self { protocol, connections, max, workers, spare: open_spare(), refused: 0, refusal_lines, error_lines }
     }
 
     /// Accepts connections until the future is dropped.
@@ -71,7 +88,7 @@ impl<'w> Acceptor<'w> {
                 Err(error) => Err(error),
             };
             if let Err(error) = failed {
-                self.log("none", Some(&error));
+                self.log_error(&error);
                 sleep(PAUSE).await;
             }
         }
@@ -113,25 +130,25 @@ impl<'w> Acceptor<'w> {
             let _ = stream.read(&mut [0; 4096]);
         }
         self.refused += 1;
-        self.log(limit, None);
+        self.log_refusal(limit);
     }
 
-    /// Logs refused connections, at most once per [`LOG_EVERY`].
-    fn log(&mut self, limit: &'static str, error: Option<&io::Error>) {
-        if self.next_line > Instant::now() {
-            return;
+    /// Logs that connections are refused, at most once a minute.
+    fn log_refusal(&mut self, limit: &'static str) {
+        if self.refusal_lines.is_due(Instant::now()) {
+            let (protocol, max, refused) = (self.protocol.name(), self.max, std::mem::take(&mut self.refused));
+            tracing::warn!(protocol, limit, max, refused, "connection limit reached; refusing connections");
         }
-        let Self { protocol, max, refused, .. } = *self;
-        let protocol = protocol.name();
-        match error {
-            Some(error) => tracing::warn!(%error, protocol, refused, "cannot accept a connection"),
-            None => tracing::warn!(protocol, limit, max, refused, "connection limit reached; refusing connections"),
+    }
+
+    /// Logs that accepting fails, at most once a minute.
+    fn log_error(&mut self, error: &io::Error) {
+        if self.error_lines.is_due(Instant::now()) {
+            tracing::warn!(%error, protocol = self.protocol.name(), "cannot accept a connection");
         }
-        (self.refused, self.next_line) = (0, Instant::now() + LOG_EVERY);
     }
 }
 
-/// Opens the spare descriptor.
 fn open_spare() -> Option<File> {
     File::open("/dev/null").ok()
 }
@@ -140,4 +157,42 @@ fn open_spare() -> Option<File> {
 fn is_out_of_files(error: &io::Error) -> bool {
     let codes = [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE].map(rustix::io::Errno::raw_os_error);
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_and_errors_do_not_silence_each_other() {
+        let workers = Workers::start(1, |_, _: NewConnection| async {}).unwrap();
+        let mut acceptor = Acceptor::new(Protocol::Http, Arc::default(), 1, &workers);
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(subscriber, || {
+            for _ in 0..3 {
+                acceptor.log_refusal("--connections");
+                acceptor.log_error(&io::Error::other("broken"));
+            }
+        });
+        let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+        let count = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+        assert_eq!((count("refusing connections"), count("cannot accept")), (1, 1), "{text}");
+        workers.stop();
+    }
 }
