@@ -4,7 +4,7 @@
 
 use crate::support;
 
-use support::{UNHURRIED, bucket, check, on_both};
+use support::{UNHURRIED, bucket, check, on_both, wait_until_down, wait_until_up};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::Reply;
 
@@ -40,7 +40,7 @@ fn namespaces_on_one_server_are_separate() {
 mod tls {
     use super::*;
     use tollgate_redis::Health;
-    use tollgate_testkit::servers::{Certificates, Kind, Server, free_port};
+    use tollgate_testkit::servers::{Certificates, Cluster, Kind, MASTER, Sentinels, Server, free_port};
 
     #[test]
     fn store_is_reached_by_tls_and_must_authenticate() {
@@ -86,6 +86,58 @@ mod tls {
             let anonymous = store(&address).await;
             assert!(matches!(anonymous.health(), Health::Down { .. }), "{:?}", anonymous.health());
             drop(server);
+        });
+    }
+
+    /// Connects with and without a client certificate. Every server requires one.
+    async fn check_client_certificate(url: &str, certificates: &Certificates) -> RedisStore {
+        let url = format!("{url}?ca={}", certificates.authority().display());
+        let (certificate, key) = (certificates.certificate(), certificates.key());
+        let known = store(&format!("{url}&cert={}&key={}", certificate.display(), key.display())).await;
+        wait_until_up(&known).await;
+        for number in 0..20 {
+            assert_eq!(check(&known, &format!("k{number}"), bucket(1)).await, Ok(true), "{:?}", known.health());
+        }
+        let anonymous = store(&url).await;
+        let why = wait_until_down(&anonymous).await;
+        assert!(why.to_lowercase().contains("certificate"), "{why}");
+        known
+    }
+
+    #[test]
+    fn cluster_that_requires_a_client_certificate_receives_one() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let directory = tempfile::tempdir().unwrap();
+            let certificates = Certificates::make(directory.path()).of_clients();
+            let cluster = Cluster::start_with_tls(&certificates);
+            let url = format!("rediss+cluster://localhost:{}", cluster.port(0));
+            check_client_certificate(&url, &certificates).await;
+            // Each primary has some of the keys, so the certificate was presented to all of them.
+            for primary in &cluster.servers[..3] {
+                assert_ne!(primary.command(&["DBSIZE"]), Reply::Number(0));
+            }
+        });
+    }
+
+    #[test]
+    fn sentinels_that_require_a_client_certificate_receive_one() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let directory = tempfile::tempdir().unwrap();
+            let certificates = Certificates::make(directory.path()).of_clients();
+            let mut sentinels = Sentinels::start_with_tls(&certificates);
+            let url = format!("rediss+sentinel://{}/{MASTER}", sentinels.seeds());
+            let known = check_client_certificate(&url, &certificates).await;
+            // So does the server that takes over.
+            sentinels.servers[0].kill();
+            let followed = async {
+                while check(&known, "after", bucket(9)).await != Ok(true) {
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+            };
+            let followed = tokio::time::timeout(std::time::Duration::from_secs(60), followed).await;
+            assert!(followed.is_ok(), "{:?}", known.health());
         });
     }
 }

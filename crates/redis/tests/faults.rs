@@ -403,6 +403,83 @@ fn replace_primary(consistency: Consistency) {
     });
 }
 
+/// The other servers of a cluster cannot reach a primary and replace it. The primary keeps serving, because its own
+/// `cluster-node-timeout` is longer, and a node keeps using it.
+#[test]
+fn replaced_primary_of_a_cluster_that_serves_on_admits_at_most_what_one_more_bucket_would() {
+    block_on(replace_primary_of_cluster(Consistency::Strict));
+}
+
+async fn replace_primary_of_cluster(consistency: Consistency) {
+    let (cluster, proxies) = Cluster::start_behind_proxies(Kind::Redis);
+    let (near, epoch) = (connect(&cluster.url(), UNHURRIED).await, Instant::now());
+    let mut keys = (0..100).map(|number| format!("k{number}"));
+    let key = loop {
+        let key = keys.next().expect("the first primary has a third of the keys");
+        if primary_of_key(&cluster, &near, &key).await == 0 {
+            break key;
+        }
+    };
+    let old = &cluster.servers[0];
+    assert_eq!(old.command(&["CONFIG", "SET", "cluster-node-timeout", "60000"]), Reply::Status("OK".to_owned()));
+    let near_load = Load::of(consistency, std::slice::from_ref(&near), &[&key], epoch);
+    near_load.until_refused().await;
+    proxies.isolate_first();
+    let cut = epoch.elapsed();
+    let replaced = async {
+        let new = loop {
+            match (3..6).find(|at| is_primary(&cluster.servers[*at])) {
+                Some(new) => break new,
+                None => tokio::time::sleep(Duration::from_millis(50)).await,
+            }
+        };
+        // This node asks a server on the other side for the slots.
+        let url = format!("redis+cluster://127.0.0.1:{}", cluster.servers[1].port());
+        loop {
+            let far = connect(&url, UNHURRIED).await;
+            let asked = executed_scripts(&cluster.servers[new]);
+            if check(&*far, &key, limit()).await.is_ok() && executed_scripts(&cluster.servers[new]) > asked {
+                return (new, far);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let (new, far) = tokio::time::timeout(Duration::from_secs(30), replaced).await.expect("the replica takes over");
+    let far_load = Load::of(consistency, &[far], &[&key], epoch);
+    far_load.until_refused().await;
+    near_load.until_refused().await;
+    assert_eq!(near_load.counts.failed.load(Ordering::Relaxed), 0, "the old primary serves on");
+    let mut history = near_load.end().await;
+    history.extend(far_load.end().await);
+    let length = epoch.elapsed() - cut;
+    assert_within(&history, BURST + (length.as_nanos() as u64).div_ceil(100_000_000));
+    assert_exceeded(&history);
+
+    // With the timeout of the others, the old primary refuses requests, and the node finds the new primary.
+    old.command(&["CONFIG", "SET", "cluster-node-timeout", "1000"]);
+    let followed = async {
+        loop {
+            let asked = executed_scripts(&cluster.servers[new]);
+            if check(&*near, &key, limit()).await.is_ok() && executed_scripts(&cluster.servers[new]) > asked {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let followed = tokio::time::timeout(Duration::from_secs(30), followed).await;
+    assert!(followed.is_ok(), "{:?}", near.health());
+    proxies.clear();
+}
+
+/// Returns the number of scripts that a server has executed.
+fn executed_scripts(server: &Server) -> u64 {
+    let Ok(reply) = server.connect().try_command(&["INFO", "commandstats"]) else { return 0 };
+    let text = reply.bytes();
+    let text = String::from_utf8_lossy(&text);
+    let calls = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or(0)
+}
+
 /// Moves all keys of a slot to another primary.
 fn move_slot(cluster: &Cluster, slot: u16, target: usize) {
     let (source, number) = (cluster.primary_of(slot), slot.to_string());

@@ -250,6 +250,11 @@ fn replaced_primary_that_serves_on_merges_at_most_what_one_more_bucket_would() {
 }
 
 #[test]
+fn replaced_primary_of_a_cluster_that_serves_on_grants_at_most_what_one_more_bucket_would() {
+    block_on(replace_primary_of_cluster(LEASED));
+}
+
+#[test]
 fn moved_slots_lose_no_lease_and_no_merge() {
     block_on(async {
         let cluster = Cluster::start(Kind::Valkey);

@@ -1,12 +1,15 @@
 //! A Redis Cluster of three primaries with one replica each.
 
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
-use super::{Kind, Reply, Server};
+use super::{Certificates, FAR_SIDE, Kind, Proxy, Reply, Server, free_tls_port};
 use crate::eventually::eventually;
 
 /// Number of primaries.
 const PRIMARIES: usize = 3;
+/// Difference between the ports for other servers and for clients.
+const BUS_PORT_OFFSET: u16 = 10_000;
 
 /// A running cluster. Initially the first three servers are the primaries, each with a third of the slots. The server
 /// three positions further is the primary's replica.
@@ -14,6 +17,26 @@ const PRIMARIES: usize = 3;
 pub struct Cluster {
     /// All servers.
     pub servers: Vec<Server>,
+    ports: Vec<u16>,
+}
+
+/// The proxies between the servers of a cluster.
+#[derive(Debug)]
+pub struct BusProxies {
+    proxies: Vec<Proxy>,
+}
+
+impl BusProxies {
+    /// Cuts the first server off from the others: their messages to each other are held back.
+    pub fn isolate_first(&self) {
+        self.proxies[0].cut_off(FAR_SIDE);
+        self.proxies[1..].iter().for_each(|proxy| proxy.cut_off(Ipv4Addr::LOCALHOST));
+    }
+
+    /// Connects the servers again.
+    pub fn clear(&self) {
+        self.proxies.iter().for_each(Proxy::clear);
+    }
 }
 
 impl Cluster {
@@ -22,16 +45,56 @@ impl Cluster {
     /// # Panics
     /// If the cluster does not start.
     pub fn start(kind: Kind) -> Self {
-        let options = "--cluster-enabled yes --cluster-node-timeout 1000 --cluster-require-full-coverage no \
-                       --repl-diskless-sync-delay 0";
-        let options: Vec<&str> = options.split_whitespace().collect();
-        let servers: Vec<Server> = (0..2 * PRIMARIES).map(|_| Server::start_with(kind, &options)).collect();
-        let new = Self { servers };
-        let addresses: Vec<String> = new.servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect();
+        let servers: Vec<Server> = (0..2 * PRIMARIES).map(|_| start_server(kind, &[])).collect();
+        let ports = servers.iter().map(Server::port).collect();
+        Self::create(servers, ports, &[])
+    }
+
+    /// Starts a cluster whose servers use TLS with clients and with each other.
+    ///
+    /// # Panics
+    /// If the cluster does not start.
+    pub fn start_with_tls(certificates: &Certificates) -> Self {
+        let ports: Vec<u16> = (0..2 * PRIMARIES).map(|_| free_tls_port()).collect();
+        let start = |port: &u16| {
+            let mut options = certificates.server_options(*port);
+            options.extend(["--tls-cluster", "yes", "--tls-replication", "yes"].map(str::to_owned));
+            start_server(Kind::Redis, &options)
+        };
+        let servers = ports.iter().map(start).collect();
+        Self::create(servers, ports, &certificates.client_options())
+    }
+
+    /// Starts a cluster whose servers reach each other through proxies, so that the first can be cut off from the
+    /// others. Clients and replication do not use the proxies.
+    ///
+    /// # Panics
+    /// If the cluster does not start.
+    pub fn start_behind_proxies(kind: Kind) -> (Self, BusProxies) {
+        let start = |place: usize| {
+            let mut options: Vec<String> =
+                ["--protected-mode", "no", "--cluster-announce-ip", "127.0.0.1"].map(str::to_owned).into();
+            if place > 0 {
+                options.extend(["--bind-source-addr".to_owned(), FAR_SIDE.to_string()]);
+            }
+            start_server(kind, &options)
+        };
+        let servers: Vec<Server> = (0..2 * PRIMARIES).map(start).collect();
+        let proxies: Vec<Proxy> = servers.iter().map(|server| Proxy::to(server.port() + BUS_PORT_OFFSET)).collect();
+        for (server, proxy) in servers.iter().zip(&proxies) {
+            server.command(&["CONFIG", "SET", "cluster-announce-bus-port", &proxy.port().to_string()]);
+        }
+        let ports = servers.iter().map(Server::port).collect();
+        (Self::create(servers, ports, &[]), BusProxies { proxies })
+    }
+
+    fn create(servers: Vec<Server>, ports: Vec<u16>, client_options: &[String]) -> Self {
+        let new = Self { servers, ports };
         // The order is kept: the first half becomes the primaries.
         let created = Command::new("redis-cli")
+            .args(client_options)
             .args(["--cluster", "create"])
-            .args(&addresses)
+            .args(new.ports.iter().map(|port| format!("127.0.0.1:{port}")))
             .args(["--cluster-replicas", "1", "--cluster-yes"])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -44,6 +107,11 @@ impl Cluster {
             eventually("a replica follows", || info_contains(server, "INFO", "master_link_status:up"));
         }
         new
+    }
+
+    /// Returns the port of a server for clients: its TLS port if it has one.
+    pub fn port(&self, server: usize) -> u16 {
+        self.ports[server]
     }
 
     /// Returns the URL of one node.
@@ -71,6 +139,13 @@ impl Cluster {
     pub fn server_id(&self, server: usize) -> String {
         String::from_utf8(self.servers[server].command(&["CLUSTER", "MYID"]).bytes()).expect("an id is text")
     }
+}
+
+fn start_server(kind: Kind, further: &[String]) -> Server {
+    let options = "--cluster-enabled yes --cluster-node-timeout 1000 --cluster-require-full-coverage no \
+                   --repl-diskless-sync-delay 0";
+    let options: Vec<&str> = options.split_whitespace().chain(further.iter().map(String::as_str)).collect();
+    Server::start_with(kind, &options)
 }
 
 /// Returns whether a server's `CLUSTER INFO` or `INFO` contains a line.

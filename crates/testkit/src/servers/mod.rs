@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-pub use cluster::Cluster;
+pub use cluster::{BusProxies, Cluster};
 pub use netns::Namespaces;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
@@ -225,6 +225,11 @@ impl Drop for Server {
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback address has free ports");
     listener.local_addr().expect("a listener has an address").port()
+}
+
+/// Returns a free port for a server of a TLS cluster, which also listens on the port 10,000 above.
+fn free_tls_port() -> u16 {
+    (0..1_000).map(|_| free_port()).find(|port| *port < 55_000).expect("some ports are below 55,000")
 }
 
 /// Returns whether something listens on a loopback port.

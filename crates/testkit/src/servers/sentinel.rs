@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::eventually::eventually;
 
-use super::{Kind, Link, Proxy, Reply, Server, free_port, is_listening};
+use super::{Certificates, Kind, Link, Proxy, Reply, Server, free_port, is_listening};
 
 /// Name under which the sentinels monitor the primary.
 pub const MASTER: &str = "limits";
@@ -28,7 +28,10 @@ pub struct Sentinels {
 
 #[derive(Debug)]
 struct Sentinel {
+    /// The port without TLS.
     port: u16,
+    /// The port for clients.
+    client_port: u16,
     process: Child,
     /// Contains the configuration, which the sentinel rewrites.
     _directory: TempDir,
@@ -43,7 +46,7 @@ impl Sentinels {
     pub fn start(kind: Kind, password: &str) -> Self {
         let primary = Server::start_with(kind, &UNPROTECTED);
         let port = primary.port();
-        Self::start_around(primary, kind, port, password)
+        Self::start_around(primary, kind, port, password, None)
     }
 
     /// Like [`start`](Self::start), but all others reach the primary through a proxy: replicas and sentinels from
@@ -54,21 +57,42 @@ impl Sentinels {
     pub fn start_behind_proxy(kind: Kind) -> (Self, Proxy) {
         let primary = Server::start_with(kind, &UNPROTECTED);
         let proxy = Proxy::to(primary.port());
-        (Self::start_around(primary, kind, proxy.port(), ""), proxy)
+        (Self::start_around(primary, kind, proxy.port(), "", None), proxy)
     }
 
-    fn start_around(primary: Server, kind: Kind, port: u16, password: &str) -> Self {
+    /// Like [`start`](Self::start), but all connections use TLS.
+    ///
+    /// # Panics
+    /// If the servers do not start.
+    pub fn start_with_tls(certificates: &Certificates) -> Self {
+        let port = free_port();
+        let options = tls_options(certificates, port);
+        let options: Vec<&str> = options.iter().map(String::as_str).chain(UNPROTECTED).collect();
+        Self::start_around(Server::start_with(Kind::Redis, &options), Kind::Redis, port, "", Some(certificates))
+    }
+
+    fn start_around(
+        primary: Server,
+        kind: Kind,
+        port: u16,
+        password: &str,
+        certificates: Option<&Certificates>,
+    ) -> Self {
         let options = format!(
             "--replicaof 127.0.0.1 {port} --bind-source-addr {FAR_SIDE} --replica-announce-ip 127.0.0.1 \
              --repl-diskless-sync-delay 0"
         );
-        let options: Vec<&str> = options.split(' ').chain(UNPROTECTED).collect();
-        let replica = || Server::start_with(kind, &options);
+        let replica = || {
+            let with_tls = certificates.map(|certificates| tls_options(certificates, free_port())).unwrap_or_default();
+            let with_tls = with_tls.iter().map(String::as_str);
+            let options: Vec<&str> = options.split(' ').chain(UNPROTECTED).chain(with_tls).collect();
+            Server::start_with(kind, &options)
+        };
         let servers = vec![primary, replica(), replica()];
         for replica in &servers[1..] {
             eventually("a replica follows", || info_contains(replica, "master_link_status:up"));
         }
-        let sentinels = (0..3).map(|_| Sentinel::start(kind, port, password)).collect();
+        let sentinels = (0..3).map(|_| Sentinel::start(kind, port, password, certificates)).collect();
         let new = Self { servers, sentinels };
         for sentinel in &new.sentinels {
             let mut link = sentinel.connect(password);
@@ -85,7 +109,7 @@ impl Sentinels {
 
     /// Returns the sentinels' addresses in URL form.
     pub fn seeds(&self) -> String {
-        let seeds: Vec<String> = self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port)).collect();
+        let seeds: Vec<String> = self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.client_port)).collect();
         seeds.join(",")
     }
 
@@ -119,8 +143,8 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    fn start(kind: Kind, primary: u16, password: &str) -> Self {
-        let port = free_port();
+    fn start(kind: Kind, primary: u16, password: &str, certificates: Option<&Certificates>) -> Self {
+        let (port, tls_port) = (free_port(), free_port());
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut text = format!(
             "port {port}\nbind 127.0.0.1\nprotected-mode no\nbind-source-addr {FAR_SIDE}\nsentinel announce-ip 127.0.0.1\ndir {}\n\
@@ -131,13 +155,19 @@ impl Sentinel {
         if !password.is_empty() {
             text += &format!("requirepass {password}\nsentinel sentinel-pass {password}\n");
         }
+        if let Some(certificates) = certificates {
+            for option in tls_options(certificates, tls_port).chunks(2) {
+                text += &format!("{} {}\n", option[0].trim_start_matches('-'), option[1]);
+            }
+        }
         let file = directory.path().join("sentinel.conf");
         std::fs::write(&file, text).expect("a temporary directory takes files");
         let mut command = Command::new(kind.program());
         command.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let process = command.spawn().unwrap_or_else(|error| panic!("{} ({error})", kind.how_to_get()));
         eventually("a sentinel listens", || is_listening(port));
-        Self { port, process, _directory: directory }
+        let client_port = if certificates.is_some() { tls_port } else { port };
+        Self { port, client_port, process, _directory: directory }
     }
 
     fn connect(&self, password: &str) -> Link {
@@ -155,6 +185,13 @@ impl Drop for Sentinel {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Returns the options of a server that uses TLS with clients and other servers.
+fn tls_options(certificates: &Certificates, port: u16) -> Vec<String> {
+    let mut options = certificates.server_options(port);
+    options.extend(["--tls-replication".to_owned(), "yes".to_owned()]);
+    options
 }
 
 /// Returns whether a server's `INFO replication` contains a line.

@@ -53,6 +53,13 @@ impl Certificates {
         self.directory.join("server.key")
     }
 
+    /// Returns the options of `redis-cli`.
+    pub(super) fn client_options(&self) -> Vec<String> {
+        let options = [("--cacert", self.authority()), ("--cert", self.certificate()), ("--key", self.key())];
+        let options = options.into_iter().flat_map(|(name, path)| [name.to_owned(), path.display().to_string()]);
+        std::iter::once("--tls".to_owned()).chain(options).collect()
+    }
+
     /// Returns the options that make a server listen for TLS on this port.
     pub fn server_options(&self, port: u16) -> Vec<String> {
         let file = |name: &str| self.directory.join(name).display().to_string();
