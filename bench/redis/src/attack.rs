@@ -21,7 +21,7 @@ pub(crate) async fn attack(kind: Kind) -> Result<bool> {
     let mut missed = false;
     for (name, consistency) in [("strict", Consistency::Strict), ("leased", Consistency::Leased)] {
         let limit = Limit::from(TokenBucket::new("1/day".parse()?, 1)?);
-        let ours = Limited::shared(&server, name, limit.into(), consistency).await?;
+        let ours = Limited::shared(&server.url(), name, limit.into(), consistency).await?;
         while ours.ask(0).await? {}
         let (before, start) = (ours.store.counts().calls, Instant::now());
         let attackers: Vec<_> = (0..CALLERS)

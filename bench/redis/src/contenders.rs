@@ -63,21 +63,21 @@ impl tollgate::ledger::LimitTable for OneLimit<'_> {
 
 impl Limited {
     /// Creates a contender that charges `keys` keys per request.
-    pub(crate) async fn new(server: &Server, limits: Limits, keys: usize) -> Result<Self> {
+    pub(crate) async fn new(url: &str, limits: Limits, keys: usize) -> Result<Self> {
         let namespace = format!("ours{}x{keys}", limits.as_slice().len());
-        let mut one = Self::shared(server, &namespace, limits, Consistency::Strict).await?;
+        let mut one = Self::shared(url, &namespace, limits, Consistency::Strict).await?;
         one.keys = keys;
         Ok(one)
     }
 
     /// Creates a contender that charges one key per request. Contenders with the same namespace share their keys.
     pub(crate) async fn shared(
-        server: &Server,
+        url: &str,
         namespace: &str,
         limits: Limits,
         consistency: Consistency,
     ) -> Result<Self> {
-        let config = Config::from_url(&server.url())?.namespace(namespace)?.deadline(Duration::from_secs(1));
+        let config = Config::from_url(url)?.namespace(namespace)?.deadline(Duration::from_secs(1));
         let (store, limits) = (Arc::new(RedisStore::connect(config).await), Arc::new(limits));
         Ok(Self { store, limits, keys: 1, consistency })
     }

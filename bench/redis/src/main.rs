@@ -1,9 +1,10 @@
 //! Measures the decisions per second of a Redis server and its CPU time per decision. Tollgate's store, in which
 //! callers share calls, is compared with one script call per decision on one multiplexed connection. Both alternate on
 //! the same server, with the same keys and the same number of callers. Further parts compare `leased` and `eventual`
-//! rules with the memory store, flood a refused key, and stop the server under load.
+//! rules with the memory store and a cluster with one server, flood a refused key, and stop the server under load.
 
 mod attack;
+mod cluster;
 mod contenders;
 mod instructions;
 mod measure;
@@ -21,11 +22,12 @@ const TURNS: usize = 5;
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    match &*words.iter().map(String::as_str).collect::<Vec<_>>() {
-        [] => {}
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match &*words {
+        [] | ["cluster"] => {}
         ["instructions"] => return instructions::count_all(),
         ["child", subject, url] => return instructions::run_counted_decisions(subject, url),
-        _ => anyhow::bail!("usage: tollgate-redis-bench [instructions]"),
+        _ => anyhow::bail!("usage: tollgate-redis-bench [cluster | instructions]"),
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut missed = false;
@@ -34,6 +36,10 @@ fn main() -> Result<()> {
         kinds.push(Kind::Valkey);
     }
     for kind in kinds {
+        missed |= runtime.block_on(cluster::beside_one_server(kind))?;
+        if words.contains(&"cluster") {
+            continue;
+        }
         missed |= runtime.block_on(race(kind))?;
         missed |= runtime.block_on(refused(kind))?;
         missed |= runtime.block_on(nodes::beside_memory(kind))?;
@@ -55,7 +61,7 @@ async fn refused(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
     let bucket = Limits::from(Limit::from(TokenBucket::new("1/day".parse()?, 1)?));
     let contenders = [
-        Contender::Ours("ours, callers share calls", Limited::new(&server, bucket, 1).await?),
+        Contender::Ours("ours, callers share calls", Limited::new(&server.url(), bucket, 1).await?),
         Contender::Each("a plain script, a call for each", OneByOne::plain_refusing(&server).await?),
     ];
     for contender in &contenders {
@@ -63,8 +69,8 @@ async fn refused(kind: Kind) -> Result<bool> {
     }
     let mut ratios = Vec::new();
     for _ in 0..TURNS {
-        let ours = measure(&server, &contenders[0], CALLERS, false).await?;
-        let plain = measure(&server, &contenders[1], CALLERS, false).await?;
+        let ours = measure(&[&server], &contenders[0], CALLERS, false).await?;
+        let plain = measure(&[&server], &contenders[1], CALLERS, false).await?;
         ratios.push(ours.cpu_micros / plain.cpu_micros);
     }
     ratios.sort_by(f64::total_cmp);
@@ -86,17 +92,17 @@ async fn race(kind: Kind) -> Result<bool> {
         TokenBucket::new("7777777/s".parse()?, 100_000)?.into(),
     ])?;
     let contenders: Vec<Contender> = vec![
-        Contender::Ours("ours, callers share calls", Limited::new(&server, one.clone(), 1).await?),
+        Contender::Ours("ours, callers share calls", Limited::new(&server.url(), one.clone(), 1).await?),
         Contender::Each("our script, a call for each", OneByOne::ours(&server).await?),
         Contender::Each("a plain script, a call for each", OneByOne::plain(&server).await?),
         Contender::Incr("INCR and nothing else", Incr::new(&server).await?),
-        Contender::Ours("ours, four limits on a key", Limited::new(&server, four, 1).await?),
-        Contender::Ours("ours, four keys in a request", Limited::new(&server, one, 4).await?),
+        Contender::Ours("ours, four limits on a key", Limited::new(&server.url(), four, 1).await?),
+        Contender::Ours("ours, four keys in a request", Limited::new(&server.url(), one, 4).await?),
     ];
     let mut figures: Vec<Vec<Figures>> = contenders.iter().map(|_| Vec::new()).collect();
     for _ in 0..TURNS {
         for (contender, figures) in contenders.iter().zip(&mut figures) {
-            figures.push(measure(&server, contender, CALLERS, true).await?);
+            figures.push(measure(&[&server], contender, CALLERS, true).await?);
         }
     }
 

@@ -16,7 +16,7 @@ const TURN: Duration = Duration::from_millis(1_000);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
     pub(crate) per_second: f64,
-    /// CPU time of the server per request, in microseconds.
+    /// CPU time of the busiest server per request, in microseconds.
     pub(crate) cpu_micros: f64,
     pub(crate) p50: f64,
     pub(crate) p99: f64,
@@ -61,7 +61,12 @@ pub(crate) async fn ask_all(contender: &Contender, callers: usize) -> Result<()>
 }
 
 /// Runs `callers` tasks that send sequential requests for one turn. `passes` is the expected outcome of every request.
-pub(crate) async fn measure(server: &Server, contender: &Contender, callers: usize, passes: bool) -> Result<Figures> {
+pub(crate) async fn measure(
+    servers: &[&Server],
+    contender: &Contender,
+    callers: usize,
+    passes: bool,
+) -> Result<Figures> {
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let tasks: Vec<_> = (0..callers)
         .map(|caller| {
@@ -83,10 +88,13 @@ pub(crate) async fn measure(server: &Server, contender: &Contender, callers: usi
         })
         .collect();
     tokio::time::sleep(WARM_UP).await;
-    let (start, cpu) = (Instant::now(), server.processor_time());
+    let before: Vec<Duration> = servers.iter().map(|server| server.processor_time()).collect();
+    let start = Instant::now();
     count.store(true, Ordering::Relaxed);
     tokio::time::sleep(TURN).await;
-    let (elapsed, cpu) = (start.elapsed(), server.processor_time() - cpu);
+    let elapsed = start.elapsed();
+    let used = servers.iter().zip(before).map(|(server, before)| server.processor_time() - before);
+    let cpu = used.max().unwrap_or_default();
     stop.store(true, Ordering::Relaxed);
     let mut waits = Vec::new();
     for task in tasks {

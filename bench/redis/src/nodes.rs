@@ -91,7 +91,7 @@ pub(crate) async fn three_nodes(kind: Kind) -> Result<bool> {
     let limit = Limit::from(TokenBucket::new(format!("{RATE}/s").parse()?, RATE)?);
     let mut nodes = Vec::new();
     for _ in 0..3 {
-        nodes.push(Limited::shared(&server, "three", limit.into(), Consistency::Leased).await?);
+        nodes.push(Limited::shared(&server.url(), "three", limit.into(), Consistency::Leased).await?);
     }
     let before: u64 = nodes.iter().map(|node| node.store.counts().calls).sum();
     let start = Instant::now();

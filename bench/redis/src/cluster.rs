@@ -1,0 +1,46 @@
+//! A cluster of three primaries compared with one server: decisions per CPU second of the busiest server, and the
+//! latency of a group over two lanes.
+
+use anyhow::Result;
+use tollgate_core::{Limit, Limits, TokenBucket};
+use tollgate_testkit::servers::{Cluster, Kind, Server};
+
+use crate::contenders::{Contender, Limited};
+use crate::measure::{Figures, measure};
+use crate::{TURNS, bar};
+
+const CALLERS: usize = 256;
+
+/// Returns whether a goal was missed.
+pub(crate) async fn beside_one_server(kind: Kind) -> Result<bool> {
+    let (server, cluster) = (Server::start(kind), Cluster::start(kind));
+    let bucket = Limits::from(Limit::from(TokenBucket::new("1000000/s".parse()?, 1_000_000)?));
+    let one = Contender::Ours("one server", Limited::new(&server.url(), bucket.clone(), 1).await?);
+    let three = Contender::Ours("three primaries", Limited::new(&cluster.url(), bucket.clone(), 1).await?);
+    let lanes = Contender::Ours("three primaries, two lanes", Limited::new(&cluster.url(), bucket, 2).await?);
+    let (alone, primaries) = ([&server], [&cluster.servers[0], &cluster.servers[1], &cluster.servers[2]]);
+    let mut figures: [Vec<Figures>; 4] = Default::default();
+    for _ in 0..TURNS {
+        figures[0].push(measure(&alone, &one, CALLERS, true).await?);
+        figures[1].push(measure(&primaries, &three, CALLERS, true).await?);
+        // One caller, so that the latency is that of the round trips.
+        figures[2].push(measure(&primaries, &three, 1, true).await?);
+        figures[3].push(measure(&primaries, &lanes, 1, true).await?);
+    }
+    println!("\n{kind:?}, a cluster of three primaries beside one server, medians of {TURNS} turns");
+    println!("{:34} {:>8} {:>12} {:>26} {:>14}", "", "callers", "requests/s", "busiest CPU µs/request", "p50 µs");
+    let cases = [("one server", CALLERS), ("three primaries", CALLERS), ("three primaries", 1), ("the same, two lanes", 1)];
+    for ((name, callers), turns) in cases.into_iter().zip(&figures) {
+        let Figures { per_second, cpu_micros, p50, .. } = Figures::median(turns);
+        println!("{name:34} {callers:>8} {per_second:>12.0} {cpu_micros:>26.2} {p50:>14.0}");
+    }
+    let median = |mut ratios: Vec<f64>| {
+        ratios.sort_by(f64::total_cmp);
+        ratios[ratios.len() / 2]
+    };
+    let [one, three, single, lanes] = &figures;
+    let cpu = median(one.iter().zip(three).map(|(one, three)| one.cpu_micros / three.cpu_micros).collect());
+    let latency = median(lanes.iter().zip(single).map(|(lanes, single)| lanes.p50 / single.p50).collect());
+    let missed = bar("decisions per CPU second of the busiest primary against one server", cpu, cpu >= 2.2, "at least 2.20");
+    Ok(missed | bar("p50 of a group over two lanes against one", latency, latency <= 1.3, "at most 1.30"))
+}
