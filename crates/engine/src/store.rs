@@ -18,7 +18,7 @@ use tollgate::ledger::{LimitTable, PlainCharge};
 
 use crate::key;
 pub use crate::rules::{Consistency, SyncEvery};
-pub use answers::{Answer, Answers, GroupAnswer};
+pub use answers::{Answer, Answers, GroupAnswer, UnsentFlag};
 
 /// Keeps states and decides groups of charges.
 ///
@@ -87,6 +87,13 @@ pub trait Store: Send + Sync {
         let _ = (limit_table, charge, start, held);
     }
 
+    /// Returns the number, below 64, of the place that keeps the keys of this [`Charge::placed_by`]. A place that does
+    /// not answer does not delay repayments to others. Servers may share a number.
+    fn place_of(&self, placed_by: &[u8]) -> usize {
+        let _ = placed_by;
+        0
+    }
+
     /// Returns the number of decisions about keys without an entry of their own; zero if the store is unbounded.
     fn overflowed(&self) -> u64 {
         0
@@ -124,6 +131,10 @@ impl<S: Store> Store for std::sync::Arc<S> {
 
     fn begin(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         (**self).begin(limit_table, charge, start, held);
+    }
+
+    fn place_of(&self, placed_by: &[u8]) -> usize {
+        (**self).place_of(placed_by)
     }
 
     fn overflowed(&self) -> u64 {

@@ -2,6 +2,7 @@
 //! one program per file would dominate the test time.
 
 mod any_text;
+mod arrears;
 mod bans;
 mod behaviour;
 mod calendar;

@@ -79,6 +79,14 @@ impl Cluster {
         })
     }
 
+    /// Returns the lowest lane of the primary that has a lane; the lane itself if its primary is unknown.
+    pub(crate) fn first_lane_of_primary(&self, lane: usize) -> usize {
+        let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(Some(primary)) = routes.lanes.get(lane) else { return lane };
+        let is_same = |other: &Option<Arc<Primary>>| other.as_ref().is_some_and(|other| Arc::ptr_eq(other, primary));
+        routes.lanes.iter().position(is_same).unwrap_or(lane)
+    }
+
     /// Returns the primary at an address that a redirection names.
     ///
     /// # Errors

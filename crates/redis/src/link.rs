@@ -280,6 +280,7 @@ fn probe(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], St
         charges: vec![QueuedCharge::new(verb, &charge, 0, key.clone(), encoded.clone())],
         route: Route::default(),
         kind: GroupKind::Charges,
+        unsent: None,
     };
     let three = (0..3).map(|_| group(StoreVerb::Check)).collect();
     Ok([three, vec![group(StoreVerb::Reset)], vec![group(StoreVerb::Peek)]])

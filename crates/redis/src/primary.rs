@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout_at};
-use tollgate_engine::store::StoreError;
+use tollgate_engine::store::{StoreError, UnsentFlag};
 
 use crate::batcher::{Batcher, CallCounters, Claim, GroupReply, Health, QueuedRequest, unavailable_error};
 use crate::config::{Config, QUEUE};
@@ -53,7 +53,8 @@ impl Primary {
         }
         let (reply, answer) = oneshot::channel();
         let claim = Arc::new(Claim::default());
-        let ticket = Ticket { claim: claim.clone(), answer };
+        let unsent = groups.iter().find_map(|group| group.unsent.clone());
+        let ticket = Ticket { claim: claim.clone(), answer, unsent };
         let why = match self.queue.try_send(QueuedRequest { groups, claim, reply }) {
             Ok(()) => return Ok(ticket),
             Err(mpsc::error::TrySendError::Full(_)) => format!("the queue is full ({QUEUE} requests)"),
@@ -67,6 +68,7 @@ impl Primary {
 pub(crate) struct Ticket {
     claim: Arc<Claim>,
     answer: oneshot::Receiver<Result<Vec<GroupReply>, StoreError>>,
+    unsent: Option<UnsentFlag>,
 }
 
 impl Ticket {
@@ -95,6 +97,10 @@ impl Ticket {
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        self.claim.take();
+        if self.claim.take()
+            && let Some(unsent) = &self.unsent
+        {
+            unsent.set();
+        }
     }
 }

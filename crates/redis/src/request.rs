@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tollgate_core::{Ask, Cost, Limits, Stamps};
-use tollgate_engine::store::{Charge, StoreVerb};
+use tollgate_engine::store::{Charge, StoreVerb, UnsentFlag};
 use tollgate_share::lease::{Exchange, Need};
 
 use crate::params::{EXACT, EncodedLimits};
@@ -159,6 +159,8 @@ pub(crate) struct QueuedGroup {
     pub(crate) charges: Vec<QueuedCharge>,
     pub(crate) route: Route,
     pub(crate) kind: GroupKind,
+    /// Set if the caller gives up before the group is sent.
+    pub(crate) unsent: Option<UnsentFlag>,
 }
 
 /// The operation of a group.
@@ -472,7 +474,7 @@ mod tests {
         };
         let encoded = Arc::new(EncodedLimits::new(&limits).unwrap());
         let charges = vec![QueuedCharge::new(verb, &charge, 0, key.as_bytes().to_vec(), encoded)];
-        QueuedGroup { charges, route: Route::default(), kind: GroupKind::Charges }
+        QueuedGroup { charges, route: Route::default(), kind: GroupKind::Charges, unsent: None }
     }
 
     /// Checks which groups are sent to the special script and which to the general one.

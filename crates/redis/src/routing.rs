@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Ask, Cost, Stamps};
-use tollgate_engine::store::{Charge, Group, StoreError, StoreVerb};
+use tollgate_engine::store::{Charge, Group, StoreError, StoreVerb, UnsentFlag};
 use tollgate_share::parts::{Action, Parts, Reply as PartReply, Verdict};
 
 use crate::cluster::Cluster;
@@ -35,6 +35,7 @@ impl RedisStore {
         groups: &[Group<'_>],
         replies: &mut [Option<Reply>],
         deadline: Instant,
+        unsent: Option<&UnsentFlag>,
     ) {
         let asked = Instant::now();
         // A group in several lanes may hold tokens until it is refused. Later groups with the same keys must not be
@@ -46,7 +47,7 @@ impl RedisStore {
                 continue;
             }
             if !held.is_empty() && group.charges.iter().any(|charge| held.contains(charge.key)) {
-                self.ask_together(cluster, groups, std::mem::take(&mut together), replies, deadline).await;
+                self.ask_together(cluster, groups, std::mem::take(&mut together), replies, deadline, unsent).await;
                 held.clear();
             }
             let parts = split(group, |key| self.suspects.contains(key, asked));
@@ -55,7 +56,7 @@ impl RedisStore {
             }
             together.push((index, parts));
         }
-        self.ask_together(cluster, groups, together, replies, deadline).await;
+        self.ask_together(cluster, groups, together, replies, deadline, unsent).await;
     }
 
     /// Sends groups, each with its index and parts, in parallel.
@@ -66,6 +67,7 @@ impl RedisStore {
         together: Vec<(usize, Vec<Part<'_>>)>,
         replies: &mut [Option<Reply>],
         deadline: Instant,
+        unsent: Option<&UnsentFlag>,
     ) {
         let (open, parts): (Vec<usize>, Vec<Vec<Part<'_>>>) = together.into_iter().unzip();
         let mut asked = Vec::with_capacity(open.len());
@@ -74,7 +76,8 @@ impl RedisStore {
             asked.extend(parts.iter().map(|part| part.group(part.verb)));
             jobs.extend(parts.iter().map(|part| Job::new(part.lane, part.charges.len())));
         }
-        run_jobs(cluster, &mut jobs, |job, route| self.encode(&asked[job], route), deadline).await;
+        let encode = |job: usize, route| self.encode_tracked(&asked[job], route, unsent);
+        run_jobs(cluster, &mut jobs, encode, deadline).await;
         let mut jobs = jobs.into_iter();
         for (index, parts) in open.into_iter().zip(&parts) {
             let mut jobs: Vec<Job> = jobs.by_ref().take(parts.len()).collect();

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tollgate_core::Limits;
 use tollgate_engine::Store;
-use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError};
+use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, UnsentFlag};
 
 use crate::answer::ReplyReader;
 use crate::batcher::{CallCounters, Health, ReplyPart};
@@ -18,7 +18,7 @@ use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::durations::Durations;
 use crate::jobs::{Job, ask_primary, run_jobs};
-use crate::lanes::TAGS;
+use crate::lanes::{TAGS, lane_of};
 use crate::link::find_cluster;
 use crate::params::{EncodedLimits, refusals_change_nothing};
 use crate::parts::Merged;
@@ -183,7 +183,17 @@ impl RedisStore {
             let rest = group.charges.len() - 1 - place;
             charges.push(QueuedCharge::new(group.verb, charge, rest, self.key_name(charge.key, route.lane), encoded));
         }
-        Ok(QueuedGroup { charges, route, kind: GroupKind::Charges })
+        Ok(QueuedGroup { charges, route, kind: GroupKind::Charges, unsent: None })
+    }
+
+    /// Encodes a group and sets `unsent` if the caller gives up before the group is sent.
+    pub(crate) fn encode_tracked(
+        &self,
+        group: &Group<'_>,
+        route: Route,
+        unsent: Option<&UnsentFlag>,
+    ) -> Result<QueuedGroup, StoreError> {
+        Ok(QueuedGroup { unsent: unsent.cloned(), ..self.encode(group, route)? })
     }
 
     /// Has the store decide all groups within the configured deadline.
@@ -204,8 +214,12 @@ impl RedisStore {
         }
         if replies.iter().any(Option::is_none) {
             match &*self.servers {
-                Servers::One(primary) => self.ask_one(primary, batch.groups, &mut replies, deadline).await,
-                Servers::Cluster(cluster) => self.ask_cluster(cluster, batch.groups, &mut replies, deadline).await,
+                Servers::One(primary) => {
+                    self.ask_one(primary, batch.groups, &mut replies, deadline, answers.unsent_flag()).await;
+                }
+                Servers::Cluster(cluster) => {
+                    self.ask_cluster(cluster, batch.groups, &mut replies, deadline, answers.unsent_flag()).await;
+                }
             }
             self.counters.durations.record(asked.elapsed());
             // A check may have been refused just before these groups restored capacity.
@@ -222,9 +236,17 @@ impl RedisStore {
     }
 
     /// Sends all groups without a reply to one server.
-    async fn ask_one(&self, primary: &Primary, groups: &[Group<'_>], replies: &mut [Option<Reply>], deadline: Instant) {
+    async fn ask_one(
+        &self,
+        primary: &Primary,
+        groups: &[Group<'_>],
+        replies: &mut [Option<Reply>],
+        deadline: Instant,
+        unsent: Option<&UnsentFlag>,
+    ) {
         let open: Vec<usize> = (0..groups.len()).filter(|index| replies[*index].is_none()).collect();
-        let encoded = open.into_iter().map(|index| (index, self.encode(&groups[index], Route::default())));
+        let encoded =
+            open.into_iter().map(|index| (index, self.encode_tracked(&groups[index], Route::default(), unsent)));
         let answer = |index: usize, reply: Result<ReplyPart, StoreError>| {
             replies[index] = Some(reply.map_or_else(Reply::Failed, Reply::Part));
         };
@@ -340,6 +362,13 @@ impl Store for RedisStore {
 
     fn check_limits(&self, limits: &Limits) -> Result<(), String> {
         EncodedLimits::new(limits).map(drop)
+    }
+
+    fn place_of(&self, placed_by: &[u8]) -> usize {
+        match &*self.servers {
+            Servers::One(_) => 0,
+            Servers::Cluster(cluster) => cluster.first_lane_of_primary(lane_of(placed_by)),
+        }
     }
 }
 

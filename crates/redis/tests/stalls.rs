@@ -310,18 +310,23 @@ fn primary_that_answers_is_charged_for_requests_that_another_one_did_not_answer(
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let cluster = Cluster::start(Kind::Redis);
-        let config = Config::from_url(&cluster.url()).unwrap().deadline(Duration::from_millis(200));
-        let engine = Engine::new(RedisStore::connect(config).await).unwrap();
-        support::wait_until_up(engine.store()).await;
-        engine.put(&Rules::read(&[Source { name: "rules", text: RULES.as_bytes() }]).unwrap()).unwrap();
+        let node = async || {
+            let config = Config::from_url(&cluster.url()).unwrap().deadline(Duration::from_millis(200));
+            let engine = Engine::new(RedisStore::connect(config).await).unwrap();
+            support::wait_until_up(engine.store()).await;
+            engine.put(&Rules::read(&[Source { name: "rules", text: RULES.as_bytes() }]).unwrap()).unwrap();
+            engine
+        };
+        let (engine, other) = (node().await, node().await);
         let mut decisions = Decisions::default();
-        let mut ask = async |one: &str, two: &str| {
+        let mut ask_node = async |node: &Node, one: &str, two: &str| {
             let entries = [Entry::new("one", one), Entry::new("two", two)];
             let items = [Item::new(&entries)];
-            let decision = engine.check(&Request::new("d", &items), &mut decisions).await.unwrap();
+            let decision = node.check(&Request::new("d", &items), &mut decisions).await.unwrap();
             let left = decision.reports().map(|report| report.report.remaining).last().unwrap();
             (decision.is_allowed(), decision.standing(), left)
         };
+        let mut ask = async |one: &str, two: &str| ask_node(&engine, one, two).await;
         let holder = |value: &str| {
             let holds = |server: &Server| !server.command(&["KEYS", &format!("*{value}*")]).list().is_empty();
             (0..3).find(|at| holds(&cluster.servers[*at])).expect("a primary has it")
@@ -352,13 +357,55 @@ fn primary_that_answers_is_charged_for_requests_that_another_one_did_not_answer(
             assert_eq!((passed, standing), (true, Standing::Fallback));
             (count, at_once) = (count + 1, at_once + u64::from(start.elapsed() < Duration::from_millis(100)));
         }
-        let (passed, standing, left) = ask(&at_live, "second").await;
-        stopped.resume();
+        // Without a further request of this node, and although another primary does not answer.
+        engine.repay().await;
+        let (passed, standing, left) = ask_node(&other, &at_live, "second").await;
         assert_eq!((passed, standing), (true, Standing::Exact));
+        assert_eq!(ask_node(&engine, &at_live, "second").await, (true, Standing::Exact, left - 1), "charged once");
+        stopped.resume();
         let charged = 998 - left;
         assert!(
             (at_once..=count).contains(&charged),
             "{charged} of {count} were charged, {at_once} were decided at once"
         );
+    });
+}
+
+/// A caller that gives up loses nothing of what its key owes: unsent arrears are charged later, sent ones are not
+/// charged again.
+#[test]
+fn arrears_of_a_caller_that_gives_up_are_charged_once() {
+    const RULES: &str = "{domain: d, rules: [{id: r, per: [k], limit: 1000/day}]}";
+    support::on_both(async |mut server| {
+        for (is_sent, expected) in [(false, 959), (true, 958)] {
+            let engine = Arc::new(Engine::new(support::store(&server).await).unwrap());
+            engine.put(&Rules::read(&[Source { name: "rules", text: RULES.as_bytes() }]).unwrap()).unwrap();
+            let ask = async |engine: Arc<Node>, key: &'static str, cost: u64| {
+                let (entries, mut decisions) = ([Entry::new("k", key)], Decisions::default());
+                let items = [Item::new(&entries).cost(cost)];
+                let decision = engine.check(&Request::new("d", &items), &mut decisions).await.unwrap();
+                let left = decision.reports().map(|report| report.report.remaining).last();
+                (decision.standing(), left)
+            };
+            server.kill();
+            // The lost connection is noticed by a request, whose outcome may be unknown.
+            assert_eq!(ask(engine.clone(), "lost", 1).await.0, Standing::Fallback);
+            support::wait_until_down(engine.store()).await;
+            assert_eq!(ask(engine.clone(), "k", 40).await.0, Standing::Fallback);
+            server.restart();
+            support::wait_until_up(engine.store()).await;
+            server.pause();
+            let busy = engine.clone();
+            // While a call is in flight, further requests wait.
+            let first = async { if is_sent { None } else { Some(ask(busy, "other", 1).await) } };
+            let second = async {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                let given_up = tokio::time::timeout(Duration::from_millis(200), ask(engine.clone(), "k", 1)).await;
+                assert!(given_up.is_err(), "the server is paused");
+                server.resume();
+            };
+            tokio::join!(first, second);
+            assert_eq!(ask(engine.clone(), "k", 1).await, (Standing::Exact, Some(expected)), "sent: {is_sent}");
+        }
     });
 }

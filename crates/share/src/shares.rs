@@ -259,11 +259,13 @@ impl Arrears {
     /// Adds a cost that the share admitted. `report` is the share's report after that; `owes` is whether the cost went
     /// into debt.
     pub fn add(&mut self, share: &Limit, cost: u64, owes: bool, report: &Report, now: u64) {
+        let used_before = self.share.used_at(share, now);
         self.admitted = self.due(share, now).saturating_add(cost);
         self.share = Seen::new(report, now);
-        if owes {
-            // The report does not contain the depth of the debt, which is at most one cost.
-            self.share.used = self.share.used.saturating_add(cost);
+        if owes && report.remaining == 0 {
+            // The report does not contain the depth of the debt. Before this cost at most the limit or an earlier debt
+            // was used.
+            self.share.used = self.share.used.max(used_before).saturating_add(cost);
         }
     }
 
@@ -381,6 +383,15 @@ mod tests {
         let mut arrears = Arrears::default();
         arrears.add(&share, 30, true, &report(10, 0, 60), 0);
         assert_eq!((arrears.due(&share, 59 * SECOND), arrears.due(&share, 60 * SECOND)), (30, 0));
+    }
+
+    #[test]
+    fn arrears_include_debt_on_debt() {
+        let share: Limit = FixedWindow::new(10, MINUTE).unwrap().max_debt(50).unwrap().into();
+        let mut arrears = Arrears::default();
+        arrears.add(&share, 5, true, &report(10, 5, 60), 0);
+        (1..=4).for_each(|at| arrears.add(&share, 7, true, &report(10, 0, 60), at * SECOND));
+        assert_eq!(arrears.due(&share, 5 * SECOND), 33);
     }
 
     #[test]

@@ -6,57 +6,76 @@
 //!
 //! The arrears of a key are charged together with this node's next request for the key, and before it.
 //! [`Engine::repay`] charges the arrears of all other keys. A repayment is sent at most once: without an answer it
-//! counts as charged, like a request. While the outcome of the last request is unknown, no repayments are sent. The
-//! next request ends this state: either the store answers it, or the store is known to be unreachable and nothing is
-//! sent at all.
+//! counts as charged, like a request. If the caller gives up while it is in flight, it is put back if the store reports
+//! that it was not sent, and counts as charged otherwise. A repayment that would exceed even the raised debt limit is
+//! tried again later.
+//!
+//! While the outcome of the last request to a place is unknown, no repayments are sent there with requests. The next
+//! request ends this state: either the place answers it, or the place is known to be unreachable and nothing is sent
+//! there at all.
+//!
+//! A request that was repaid can still be refunded: the table remembers the latest repayment of each key, and the
+//! refund then goes to the store as well.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 
 use smallvec::SmallVec;
-use tollgate::core::{Ask, Cost, Nanos, Window};
+use tollgate::core::{Ask, Cost, Nanos, Stamps, Window};
 use tollgate::{Limits, Report};
 use tollgate_share::shares::{Arrears, has_arrears, with_arrears};
 
-use super::plan::{Plan, PlannedCharge};
+use super::plan::{Plan, PlannedCharge, to_usize_range};
 use super::{Engine, FALLBACK_KEYS, RulesInForce};
 use crate::inline::InlineLimits;
+use crate::key;
 use crate::rules::Consistency;
-use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
+use crate::store::{Answer, Answers, Batch, Charge, Group, GroupAnswer, Store, StoreError, StoreVerb};
 
 /// Number of shards, each with its own lock.
 const SHARDS: usize = 16;
-/// Maximum number of keys with arrears. Admissions for further keys are never charged to the store.
+/// Maximum number of keys with arrears. Admissions for further keys are never charged to the store. The latest
+/// repayments are remembered for as many keys.
 const MAX_KEYS: usize = FALLBACK_KEYS;
 /// Minimum interval between sweeps of a shard while the table is full. A sweep visits every key of the shard and drops
 /// those without arrears.
 const SWEEP_EVERY: Nanos = Nanos::SECOND;
 /// Maximum number of keys that [`Engine::repay`] charges in one call.
 const REPAY_BATCH: usize = 64;
+/// Interval between attempts to charge arrears that exceed the debt limit.
+const RETRY_EVERY: Nanos = Nanos::SECOND;
 
 /// The arrears of all keys.
 pub(super) struct ArrearsTable {
     shards: [Mutex<ArrearsShard>; SHARDS],
     hasher: RandomState,
     keys: AtomicUsize,
-    /// First shard that [`Engine::repay`] visits. It rotates, so that keys that cannot be charged do not starve the
-    /// others.
-    first_shard: AtomicUsize,
-    /// Whether the outcome of the last request is unknown.
-    in_doubt: AtomicBool,
+    /// A bit for each place of the store: whether the outcome of its last request is unknown.
+    in_doubt: AtomicU64,
 }
 
 /// The arrears of the keys that share a lock.
 #[derive(Default)]
 struct ArrearsShard {
     keys: HashMap<Box<[u8]>, KeyArrears>,
+    /// The latest repayments.
+    repaid: HashMap<Box<[u8]>, Repayment>,
     /// Earliest time of the next sweep, in nanoseconds of the monotonic clock.
     next_sweep: u64,
+}
+
+/// A repayment that the store accepted and that can still be refunded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Repayment {
+    pub(super) cost: Cost,
+    pub(super) stamps: Stamps,
+    /// When the store no longer counts any of it, in nanoseconds of the monotonic clock.
+    until: u64,
 }
 
 /// The arrears of the limits of one key.
@@ -67,6 +86,8 @@ pub(super) struct KeyArrears {
     share: InlineLimits,
     windows: SmallVec<[Window; 1]>,
     each: SmallVec<[Arrears; 1]>,
+    /// Earliest time of the next attempt, in nanoseconds of the monotonic clock.
+    retry_at: u64,
 }
 
 /// A charge that the fallback admitted.
@@ -88,8 +109,7 @@ impl ArrearsTable {
             shards: std::array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
             keys: AtomicUsize::new(0),
-            first_shard: AtomicUsize::new(0),
-            in_doubt: AtomicBool::new(false),
+            in_doubt: AtomicU64::new(0),
         }
     }
 
@@ -100,9 +120,10 @@ impl ArrearsTable {
         self.keys.load(Ordering::Relaxed) == 0
     }
 
-    /// Records whether the outcome of the last request is unknown.
-    pub(super) fn note_doubt(&self, in_doubt: bool) {
-        self.in_doubt.store(in_doubt, Ordering::Relaxed);
+    /// Returns whether the outcome of the last request to any place is unknown.
+    #[inline]
+    pub(super) fn has_doubts(&self) -> bool {
+        self.in_doubt.load(Ordering::Relaxed) != 0
     }
 
     /// Adds an admission by the fallback at `now`.
@@ -120,13 +141,14 @@ impl ArrearsTable {
             share: admitted.share.clone(),
             windows: admitted.windows.into(),
             each: SmallVec::new(),
+            retry_at: 0,
         };
         let known = shard.keys.entry(admitted.key.into()).or_insert_with(|| {
             self.keys.fetch_add(1, Ordering::Relaxed);
             new()
         });
-        let each = std::mem::take(&mut known.each);
-        *known = KeyArrears { each, ..new() };
+        let (each, retry_at) = (std::mem::take(&mut known.each), known.retry_at);
+        *known = KeyArrears { each, retry_at, ..new() };
         known.each.resize(admitted.reports.len(), Arrears::default());
         let shares = admitted.share.entry().limits.as_slice();
         for ((arrears, share), report) in known.each.iter_mut().zip(shares).zip(admitted.reports) {
@@ -141,34 +163,64 @@ impl ArrearsTable {
         }
     }
 
-    /// Drops the arrears of a key.
+    /// Drops the arrears of a key and its latest repayment.
     pub(super) fn forget(&self, key: &[u8]) {
-        if !self.is_empty() {
-            drop(self.take(key));
-        }
+        let mut shard = self.lock(key);
+        shard.repaid.remove(key);
+        self.keys.fetch_sub(shard.keys.remove(key).is_some().into(), Ordering::Relaxed);
     }
 
-    fn take(&self, key: &[u8]) -> Option<(Box<[u8]>, KeyArrears)> {
-        let taken = self.lock(key).keys.remove_entry(key)?;
+    /// Removes the arrears of a key that may be charged at `now`.
+    fn take(&self, key: &[u8], now: u64) -> Option<(Box<[u8]>, KeyArrears)> {
+        let mut shard = self.lock(key);
+        shard.keys.get(key).filter(|known| known.retry_at <= now)?;
         self.keys.fetch_sub(1, Ordering::Relaxed);
-        Some(taken)
+        shard.keys.remove_entry(key)
     }
 
-    fn take_some(&self, most: usize) -> Vec<(Box<[u8]>, KeyArrears)> {
-        let mut taken = Vec::new();
-        let (before, from_first) = self.shards.split_at(self.first_shard.fetch_add(1, Ordering::Relaxed) % SHARDS);
-        for shard in from_first.iter().chain(before) {
-            let keys: Vec<Box<[u8]>> = lock(shard).keys.keys().take(most - taken.len()).cloned().collect();
-            taken.extend(keys.iter().filter_map(|key| self.take(key)));
+    /// Records a repayment that the store accepted. An earlier one of the same key is added to it if both can be
+    /// refunded together, and forgotten otherwise.
+    fn add_repayment(&self, key: Box<[u8]>, mut repayment: Repayment, now: u64) {
+        let mut shard = self.lock(&key);
+        if let Some(earlier) = shard.repaid.get(&key).filter(|it| it.until > now && it.stamps == repayment.stamps) {
+            repayment.cost = Cost::new(repayment.cost.get().saturating_add(earlier.cost.get()));
+        } else if shard.repaid.len() >= MAX_KEYS / SHARDS {
+            if now >= shard.next_sweep {
+                shard.next_sweep = now.saturating_add(SWEEP_EVERY.as_nanos());
+                shard.repaid.retain(|_, earlier| earlier.until > now);
+            }
+            if shard.repaid.len() >= MAX_KEYS / SHARDS {
+                return;
+            }
         }
-        taken
+        shard.repaid.insert(key, repayment);
     }
 
-    /// Puts back arrears that were not sent.
+    /// Removes up to `cost` from the latest repayment of a key, to refund it in the store.
+    pub(super) fn take_repayment(&self, key: &[u8], cost: Cost, now: u64) -> Option<Repayment> {
+        let mut shard = self.lock(key);
+        let repaid = shard.repaid.get_mut(key).filter(|repaid| repaid.until > now)?;
+        let taken = Repayment { cost: repaid.cost.min(cost), ..*repaid };
+        repaid.cost = Cost::new(repaid.cost.get() - taken.cost.get());
+        if repaid.cost == Cost::ZERO {
+            shard.repaid.remove(key);
+        }
+        (taken.cost > Cost::ZERO).then_some(taken)
+    }
+
+    /// Puts back a repayment whose refund was not sent.
+    pub(super) fn restore_repayment(&self, key: &[u8], unsent: Repayment) {
+        let mut shard = self.lock(key);
+        let repaid = shard.repaid.entry(key.into()).or_insert(Repayment { cost: Cost::ZERO, ..unsent });
+        repaid.cost = Cost::new(repaid.cost.get().saturating_add(unsent.cost.get()));
+    }
+
+    /// Puts back arrears that were not sent or not accepted.
     fn restore(&self, key: Box<[u8]>, unsent: KeyArrears) {
         let mut shard = self.lock(&key);
         match shard.keys.get_mut(&key) {
             Some(known) => {
+                known.retry_at = known.retry_at.max(unsent.retry_at);
                 known.each.iter_mut().zip(&unsent.each).for_each(|(arrears, earlier)| arrears.restore(earlier));
             }
             None => {
@@ -208,53 +260,119 @@ impl KeyArrears {
     }
 }
 
-/// Repays the arrears of the planned keys concurrently with `requests`. The repayment is polled first, so the store
-/// receives it first.
+/// Returns the bit of the place that keeps a key.
+fn place_bit<S: Store, F: Store>(engine: &Engine<S, F>, key: &[u8]) -> u64 {
+    1 << (engine.store.place_of(key::placed_by(key)) % 64)
+}
+
+/// Records whether the outcomes of requests at the places of their enforced charges are unknown.
+pub(super) fn note_doubt<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    plan: &Plan,
+    spans: impl IntoIterator<Item = u32>,
+    in_doubt: bool,
+) {
+    for request in spans {
+        let charges = &plan.charges[to_usize_range(&plan.asked[request as usize].charges)];
+        for planned in charges.iter().filter(|planned| is_enforced(planned)) {
+            let place = place_bit(engine, plan.key(planned));
+            // No ordering needed: it is a hint.
+            if in_doubt {
+                engine.arrears.in_doubt.fetch_or(place, Ordering::Relaxed);
+            } else {
+                engine.arrears.in_doubt.fetch_and(!place, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+fn is_enforced(planned: &PlannedCharge) -> bool {
+    planned.has_limits() && !planned.shadow
+}
+
+/// Repays the arrears of the planned keys concurrently with `requests`. The repayments are polled first, so the store
+/// receives them first.
 pub(super) async fn repay_first<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
     plan: &Plan,
     requests: impl Future<Output = ()>,
 ) {
-    let mut owed = Vec::new();
-    if !engine.arrears.in_doubt.load(Ordering::Relaxed) {
-        let charged = |planned: &&PlannedCharge| planned.has_limits() && !planned.shadow;
-        owed.extend(plan.charges.iter().filter(charged).filter_map(|planned| engine.arrears.take(plan.key(planned))));
-    }
-    let (mut repaying, mut requests) = (pin!(charge(engine, running, owed)), pin!(requests));
-    let (mut is_repaid, mut is_answered) = (false, false);
+    let (in_doubt, now) = (engine.arrears.in_doubt.load(Ordering::Relaxed), (engine.mono)().as_nanos());
+    let keys = plan.charges.iter().filter(|planned| is_enforced(planned)).map(|planned| plan.key(planned));
+    let keys = keys.filter(|key| in_doubt == 0 || in_doubt & place_bit(engine, key) == 0);
+    let owed = keys.filter_map(|key| engine.arrears.take(key, now));
+    // Each by itself, so that it is known of each whether it was sent.
+    let charge_one = |one| Some(Box::pin(charge(engine, running, vec![one], Answers::tracking_unsent())));
+    let (mut repaying, mut requests) = (owed.map(charge_one).collect::<SmallVec<[_; 2]>>(), pin!(requests));
+    let mut is_answered = false;
     poll_fn(|context| {
-        is_repaid = is_repaid || repaying.as_mut().poll(context).is_ready();
+        for one in &mut repaying {
+            if one.as_mut().is_some_and(|one| one.as_mut().poll(context).is_ready()) {
+                *one = None;
+            }
+        }
         is_answered = is_answered || requests.as_mut().poll(context).is_ready();
-        if is_repaid && is_answered { Poll::Ready(()) } else { Poll::Pending }
+        if is_answered && repaying.iter().all(Option::is_none) { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
 }
 
 /// Charges all arrears to the store; see [`Engine::repay`].
 pub(super) async fn repay<S: Store, F: Store>(engine: &Engine<S, F>) {
-    while !engine.arrears.is_empty() {
-        let owed = engine.arrears.take_some(REPAY_BATCH);
-        if !charge(engine, &engine.running.load_full(), owed).await {
+    // A place that is in doubt now is tried the next time.
+    let mut silent = engine.arrears.in_doubt.swap(0, Ordering::Relaxed);
+    for shard in &engine.arrears.shards {
+        if engine.arrears.is_empty() {
             return;
+        }
+        let keys: Vec<Box<[u8]>> = lock(shard).keys.keys().cloned().collect();
+        let mut keys = keys.into_iter();
+        loop {
+            let now = (engine.mono)().as_nanos();
+            let answering = keys.by_ref().filter(|key| silent == 0 || silent & place_bit(engine, key) == 0);
+            let owed: Vec<_> = answering.filter_map(|key| engine.arrears.take(&key, now)).take(REPAY_BATCH).collect();
+            if owed.is_empty() {
+                break;
+            }
+            silent |= charge(engine, &engine.running.load_full(), owed, Answers::default()).await;
         }
     }
 }
 
-/// Charges arrears to the store, and puts back those that were not sent. Returns whether to continue: the store
-/// answered at least one charge, and no outcome is unknown.
+/// Arrears that are being charged.
+struct InFlight<'e> {
+    table: &'e ArrearsTable,
+    owed: Vec<(Box<[u8]>, KeyArrears)>,
+    answers: Answers,
+}
+
+impl Drop for InFlight<'_> {
+    /// Puts back arrears whose caller gave up before they were sent. Those that were sent count as charged.
+    fn drop(&mut self) {
+        if self.answers.is_unsent() {
+            self.owed.drain(..).for_each(|(key, arrears)| self.table.restore(key, arrears));
+        }
+    }
+}
+
+/// Charges arrears to the store, and puts back those that were not sent or not accepted. Returns the bits of the places
+/// that did not answer.
 async fn charge<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
     owed: Vec<(Box<[u8]>, KeyArrears)>,
-) -> bool {
+    answers: Answers,
+) -> u64 {
     let now = (engine.mono)().as_nanos();
     let owed: Vec<_> = owed.into_iter().filter(|(_, arrears)| arrears.due(now) > 0).collect();
     if owed.is_empty() {
-        return true;
+        return 0;
     }
     let in_debt = |limits: &Limits| engine.intern_limits(&with_arrears(limits)?).ok();
     let under: Vec<Option<InlineLimits>> = owed.iter().map(|(_, arrears)| in_debt(&arrears.limits)).collect();
+    let mut in_flight = InFlight { table: &engine.arrears, owed, answers };
+    let InFlight { owed, answers, .. } = &mut in_flight;
     let charges: Vec<Charge<'_>> = owed
         .iter()
         .zip(&under)
@@ -270,17 +388,38 @@ async fn charge<S: Store, F: Store>(
         .collect();
     let group = |charge| Group { verb: StoreVerb::Check, charges: std::slice::from_ref(charge) };
     let groups: Vec<Group<'_>> = charges.iter().map(group).collect();
-    let mut answers = Answers::default();
-    engine.store.run(Batch { limit_table: running, groups: &groups }, &mut answers).await;
-    let (mut is_answered, mut in_doubt) = (false, false);
-    for (place, (key, arrears)) in owed.into_iter().enumerate() {
+    engine.store.run(Batch { limit_table: running, groups: &groups }, answers).await;
+    let (mut unavailable, mut unknown, mut answered) = (0, 0, 0);
+    for (place, (key, mut arrears)) in std::mem::take(owed).into_iter().enumerate() {
         match answers.group(place) {
-            Err(StoreError::Unavailable { .. }) => engine.arrears.restore(key, arrears),
-            Err(StoreError::Unknown { .. }) => in_doubt = true,
-            Ok(_) | Err(StoreError::Stale { .. } | StoreError::Rejected { .. }) => is_answered = true,
+            Err(StoreError::Unavailable { .. }) => {
+                unavailable |= place_bit(engine, &key);
+                engine.arrears.restore(key, arrears);
+            }
+            Err(StoreError::Unknown { .. }) => unknown |= place_bit(engine, &key),
+            Ok(group) => {
+                answered |= place_bit(engine, &key);
+                if let [answer] = group.charges()
+                    && answer.outcome.is_admitted()
+                {
+                    let repayment = repayment_of(&group, answer, &arrears.limits, now);
+                    engine.arrears.add_repayment(key, repayment, now);
+                } else {
+                    // The debt limit is reached: by other nodes' arrears, or because the key has been in debt before.
+                    arrears.retry_at = now.saturating_add(RETRY_EVERY.as_nanos());
+                    engine.arrears.restore(key, arrears);
+                }
+            }
+            Err(StoreError::Stale { .. } | StoreError::Rejected { .. }) => answered |= place_bit(engine, &key),
         }
     }
-    is_answered && !in_doubt
+    unavailable & !answered | unknown
+}
+
+fn repayment_of(group: &GroupAnswer<'_>, answer: &Answer, limits: &Limits, now: u64) -> Repayment {
+    let reset = group.reports(answer).iter().map(|report| report.reset).max().unwrap_or_default();
+    let stamps = group.stamps(answer).of_first(limits.as_slice().len());
+    Repayment { cost: answer.taken, stamps, until: now.saturating_add(reset.as_nanos()) }
 }
 
 #[cfg(test)]
@@ -300,6 +439,7 @@ mod tests {
             share: share.clone(),
             windows: SmallVec::new(),
             each: SmallVec::new(),
+            retry_at: 0,
         };
         let mut shard = ArrearsShard::default();
         for (now, has_space) in [(SECOND, true), (2 * SECOND - 1, false), (2 * SECOND, true)] {

@@ -19,7 +19,7 @@ use std::ops::Range;
 use tollgate::Report;
 use tollgate::core::Time;
 
-use super::arrears::repay_first;
+use super::arrears::{note_doubt, repay_first};
 use super::plan::{
     AnswerSource, Plan, PlannedCharge, Span, emptied_charges, emptied_groups, push_groups, to_usize_range,
 };
@@ -169,7 +169,9 @@ async fn run_and_take<S: Store, F: Store>(
     } else {
         let requests = run_groups(&engine.store, verb, running, plan, answers, scratch, wanted);
         Box::pin(repay_first(engine, running, plan, requests)).await;
-        engine.arrears.note_doubt(false);
+    }
+    if engine.arrears.has_doubts() {
+        note_doubt(engine, plan, scratch.spans.iter().map(|span| span.request), false);
     }
     take_answers(engine, plan, answers, first, ChargeKind::Enforced, scratch);
     remember(engine, running, plan, answers, first, &scratch.spans);
@@ -263,7 +265,7 @@ fn take_answers<S: Store, F: Store>(
     let Scratch { spans, unanswered, .. } = scratch;
     for (place, span) in spans.iter().enumerate() {
         let Some(mut charge) = answers.first_charge(first + place) else {
-            take_error(engine, answers, first + place, span.request, kind, unanswered);
+            take_error(engine, plan, answers, first + place, span.request, kind, unanswered);
             continue;
         };
         for planned in &mut plan.charges[to_usize_range(&plan.asked[span.request as usize].charges)] {
@@ -281,6 +283,7 @@ fn take_answers<S: Store, F: Store>(
 #[cold]
 fn take_error<S: Store, F: Store>(
     engine: &Engine<S, F>,
+    plan: &Plan,
     answers: &Answers,
     group: usize,
     request: u32,
@@ -289,7 +292,9 @@ fn take_error<S: Store, F: Store>(
 ) {
     let Err(error) = answers.group(group) else { return };
     engine.meters.store_error(&error);
-    engine.arrears.note_doubt(matches!(error, StoreError::Unknown { .. }));
+    if matches!(error, StoreError::Unknown { .. }) {
+        note_doubt(engine, plan, [request], true);
+    }
     match (kind, error) {
         (ChargeKind::Shadow, _) => {}
         (ChargeKind::Enforced, StoreError::Stale { store_time }) => {

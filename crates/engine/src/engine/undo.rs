@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use tollgate::Limits;
 use tollgate::core::{Ask, Cost};
 
+use super::arrears::Repayment;
 use super::bans::refusals_to_forget;
 use super::plan::PlannedCharge;
 use super::{Engine, EngineError, RulesInForce, Taking};
@@ -40,20 +41,19 @@ async fn apply_to_receipt<S: Store, F: Store>(
     }
     let running = engine.running.load();
     let nodes = engine.nodes.load(Ordering::Relaxed);
-    let (mut by_store, mut parts) = (Vec::new(), Vec::new());
+    let (mut by_store, mut local) = (Vec::new(), Vec::new());
     for (taken, inline) in receipt.taken.iter().zip(&inline) {
         let Some(under) = limits_of(taken, inline.as_ref(), &running) else { continue };
         if verb == StoreVerb::Renew && !taken.has_slots {
             continue;
         }
         if taken.fallback {
-            parts.push((taken, engine.shares.share_of_node(under.limits, nodes)));
+            let share = engine.shares.share_of_node(under.limits, nodes);
+            local.push(LocalEntry { taken, under, share, repaid: None, accepted_by_store: Cost::ZERO });
         } else {
             by_store.push(Charge { consistency: under.consistency, ..refund_of(taken, under.id, under.limits) });
         }
     }
-    let by_fallback: Vec<Charge<'_>> =
-        parts.iter().map(|(taken, part)| refund_of(taken, part.entry().id, &part.entry().limits)).collect();
     let mut answers = Answers::default();
     let mut least = Cost::MAX;
     if !by_store.is_empty() {
@@ -62,21 +62,83 @@ async fn apply_to_receipt<S: Store, F: Store>(
         least = least.min(least_accepted(&answers)?);
         remember_undone(engine, &by_store, &answers);
     }
-    if !by_fallback.is_empty() {
+    if verb == StoreVerb::Refund {
+        refund_repayments(engine, &running, &mut local).await?;
+    }
+    if !local.is_empty() {
         answers.clear();
         let limit_ids = engine.shares.limit_ids();
+        let by_fallback: Vec<Charge<'_>> = local
+            .iter()
+            .map(|entry| refund_of(entry.taken, entry.share.entry().id, &entry.share.entry().limits))
+            .collect();
         let groups = [Group { verb, charges: &by_fallback }];
         engine.fallback.run(Batch { limit_table: &*limit_ids, groups: &groups }, &mut answers).await;
-        least = least.min(least_accepted(&answers)?);
-        if verb == StoreVerb::Refund
-            && let Ok(group) = answers.group(0)
-        {
-            for (charge, answer) in by_fallback.iter().zip(group.charges()) {
-                engine.arrears.give_back(charge.key, answer.taken);
+        for (entry, answer) in local.iter().zip(answers.group(0)?.charges()) {
+            least = least.min(answer.taken.max(entry.accepted_by_store));
+            if verb == StoreVerb::Refund {
+                let repaid = entry.repaid.map_or(0, |repaid| repaid.cost.get());
+                engine.arrears.give_back(&entry.taken.key, Cost::new(answer.taken.get().saturating_sub(repaid)));
             }
         }
     }
-    Ok((!by_store.is_empty() || !by_fallback.is_empty()).then_some(least))
+    Ok((!by_store.is_empty() || !local.is_empty()).then_some(least))
+}
+
+/// An entry of a receipt that the fallback decided.
+struct LocalEntry<'a> {
+    taken: &'a ReceiptEntry,
+    under: CurrentLimits<'a>,
+    share: InlineLimits,
+    /// The part that has been repaid to the store, which is refunded there too.
+    repaid: Option<Repayment>,
+    accepted_by_store: Cost,
+}
+
+/// Refunds in the store what it was charged for requests that the fallback had admitted.
+async fn refund_repayments<S: Store, F: Store>(
+    engine: &Engine<S, F>,
+    running: &RulesInForce,
+    local: &mut [LocalEntry<'_>],
+) -> Result<(), EngineError> {
+    let now = (engine.mono)().as_nanos();
+    for entry in &mut *local {
+        entry.repaid = engine.arrears.take_repayment(&entry.taken.key, entry.taken.cost, now);
+    }
+    let charges: Vec<Charge<'_>> = local
+        .iter()
+        .filter_map(|entry| {
+            let repaid = entry.repaid.as_ref()?;
+            let (ask, stamps) = (Ask::Exactly(repaid.cost), Some(&repaid.stamps));
+            let consistency = entry.under.consistency;
+            Some(Charge { ask, stamps, consistency, ..refund_of(entry.taken, entry.under.id, entry.under.limits) })
+        })
+        .collect();
+    if charges.is_empty() {
+        return Ok(());
+    }
+    let mut answers = Answers::default();
+    let groups = [Group { verb: StoreVerb::Refund, charges: &charges }];
+    engine.store.run(Batch { limit_table: running, groups: &groups }, &mut answers).await;
+    let repaid = |entry: &&mut LocalEntry<'_>| entry.repaid.is_some();
+    match answers.group(0) {
+        Ok(group) => {
+            remember_undone(engine, &charges, &answers);
+            for (entry, answer) in local.iter_mut().filter(repaid).zip(group.charges()) {
+                entry.accepted_by_store = answer.taken;
+            }
+            Ok(())
+        }
+        Err(error) => {
+            // Otherwise the store may have refunded it.
+            if matches!(error, StoreError::Unavailable { .. }) {
+                for (entry, repaid) in local.iter().filter_map(|entry| Some((entry, entry.repaid?))) {
+                    engine.arrears.restore_repayment(&entry.taken.key, repaid);
+                }
+            }
+            Err(error.into())
+        }
+    }
 }
 
 /// Records the remaining amounts that the store reported after a refund.

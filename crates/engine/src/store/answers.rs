@@ -1,6 +1,8 @@
 //! The answers of a store.
 
 use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tollgate::core::{Cost, Nanos, Stamps, Time, Wall};
 use tollgate::{Outcome, Report, Retry, Verdict};
@@ -23,6 +25,20 @@ pub struct Answers {
     stamps: Vec<Stamps>,
     /// The first charge of the current group.
     open: u32,
+    unsent: Option<UnsentFlag>,
+}
+
+/// Set by a store whose future was dropped before it sent anything of a batch. A store that does not set it counts as
+/// having sent the batch.
+#[derive(Clone, Debug, Default)]
+pub struct UnsentFlag(Arc<AtomicBool>);
+
+impl UnsentFlag {
+    /// Records that nothing was sent and nothing will be.
+    pub fn set(&self) {
+        // Relaxed: it is read by the thread that drops the future.
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -56,6 +72,22 @@ impl Answer {
 }
 
 impl Answers {
+    /// Creates a buffer for the answer to a single charge, whose [`UnsentFlag`] the caller reads after it has dropped the
+    /// store's future.
+    pub fn tracking_unsent() -> Self {
+        Self { unsent: Some(UnsentFlag::default()), ..Self::default() }
+    }
+
+    /// Returns the flag that the store should set, if the caller reads it.
+    pub fn unsent_flag(&self) -> Option<&UnsentFlag> {
+        self.unsent.as_ref()
+    }
+
+    /// Returns whether the store reported that it did not send the batch.
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.unsent.as_ref().is_some_and(|flag| flag.0.load(Ordering::Relaxed))
+    }
+
     /// Clears the answers and keeps the buffers.
     #[inline]
     pub fn clear(&mut self) {

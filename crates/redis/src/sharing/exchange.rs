@@ -86,7 +86,7 @@ impl Sharing {
         let name = servers.key_name(&self.config.namespace, key, lane);
         let queued = QueuedExchange::new(key, name, encoded.clone(), exchange);
         let route = Route { lane, ..Route::default() };
-        let group = QueuedGroup { charges: Vec::new(), route, kind: GroupKind::Exchange(queued) };
+        let group = QueuedGroup { charges: Vec::new(), route, kind: GroupKind::Exchange(queued), unsent: None };
         let replies = servers.send(&self.config, vec![group], Instant::now() + self.config.deadline).await.pop();
         let unknown = |why: &str| StoreError::Unknown { why: why.to_owned() };
         let part = replies.unwrap_or_else(|| Err(unknown("no reply for an exchange")))?;

@@ -355,7 +355,8 @@ impl RedisStore {
             let name = self.key_name(charge.key, *lane);
             let charge = charge_of(charge.key, &indebted.with_debt, Ask::Exactly(Cost::ZERO));
             let charges = vec![QueuedCharge::new(StoreVerb::Peek, &charge, 0, name, indebted.encoded.clone())];
-            QueuedGroup { charges, route: Route { lane: *lane, ..Route::default() }, kind: GroupKind::Charges }
+            let route = Route { lane: *lane, ..Route::default() };
+            QueuedGroup { charges, route, kind: GroupKind::Charges, unsent: None }
         };
         let groups = reads.iter().map(group).collect();
         let replies = self.servers.send(&self.config, groups, Instant::now() + self.config.deadline).await;

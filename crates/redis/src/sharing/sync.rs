@@ -130,7 +130,7 @@ impl Sharing {
         Ok(match message {
             Message::Read(key, limits) => {
                 let charges = vec![charge(StoreVerb::Peek, key, limits, Ask::Exactly(Cost::ZERO))?];
-                QueuedGroup { charges, route, kind: GroupKind::Charges }
+                QueuedGroup { charges, route, kind: GroupKind::Charges, unsent: None }
             }
             Message::Merge(payload, is_recent) => {
                 let at = cycle.now();
@@ -142,7 +142,7 @@ impl Sharing {
                 let counter = self.counter(cycle, lane);
                 let age = payload.charged_age(at).as_nanos() / 1_000;
                 let kind = GroupKind::Merge(MergeHead { counter, sequence: payload.sequence, age });
-                QueuedGroup { charges, route, kind }
+                QueuedGroup { charges, route, kind, unsent: None }
             }
         })
     }

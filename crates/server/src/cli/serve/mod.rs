@@ -111,8 +111,8 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
 /// A warning is logged if joining takes longer. Without any other server it takes two seconds.
 const JOIN_NOTICE: Duration = Duration::from_secs(4);
 
-/// Forwards the health of the store and its node count, logs stalls of the store, and charges arrears to the store
-/// while it is up.
+/// Forwards the health of the store and its node count, logs stalls of the store, and charges arrears to the servers
+/// of the store that are up.
 async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<u32>, app: Arc<App<RedisStore>>) {
     let (mut stalls, mut every_second) = (StallLog::default(), interval(Duration::from_secs(1)));
     every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -123,9 +123,8 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
             Health::Down { why } => app.health.set_down(why),
         }
         app.engine.set_nodes(*nodes.borrow_and_update());
-        if app.health.is_up() {
-            app.engine.repay().await;
-        }
+        // Even while the store is down: some primaries of a cluster may be up.
+        app.engine.repay().await;
         let changed = tokio::select! {
             changed = health.changed() => changed,
             changed = nodes.changed() => changed,
