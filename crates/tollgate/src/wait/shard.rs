@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::task::Waker;
 
-use tollgate_core::{Nanos, Verdict};
+use tollgate_core::{Cost, Nanos, Verdict};
 
 use super::queue::{Waiter, WaiterAnswer, WaiterId};
 use super::state::{Due, Joined, WaitState};
@@ -40,7 +40,7 @@ impl<K, S> fmt::Debug for Shards<K, S> {
     }
 }
 
-impl<K: Copy + Ord, S: Copy> Shards<K, S> {
+impl<K: Copy + Ord, S: Copy + Default> Shards<K, S> {
     /// Default maximum number of waiters.
     pub(crate) const MAX_WAITERS: usize = 1 << 16;
 
@@ -81,7 +81,7 @@ impl<K: Copy + Ord, S: Copy> Shards<K, S> {
     }
 }
 
-impl<K: Copy + Ord, S: Copy> Shards<K, S> {
+impl<K: Copy + Ord, S: Copy + Default> Shards<K, S> {
     /// Retries all queues, after a change of the limit.
     pub(crate) fn notify_all(&self) {
         fence(Ordering::SeqCst);
@@ -112,7 +112,7 @@ trait Notifier<K>: Send + Sync {
     fn serve(&self, due: Due<K>);
 }
 
-impl<K: Copy + Ord, S: Copy> Shard<K, S> {
+impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
     fn new() -> Self {
         Self { waiting: AtomicUsize::new(0), state: Mutex::new(WaitState::new()), alarm: OnceLock::new() }
     }
@@ -180,7 +180,7 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         drop(state);
         limiter.shards().occupied.fetch_sub(1, Ordering::Relaxed);
         match waiter.answer {
-            WaiterAnswer::Granted(verdict) => Some(Ok(verdict)),
+            WaiterAnswer::Granted(stamp) => Some(Ok(Verdict::stamped(Cost::new(waiter.cost), stamp))),
             WaiterAnswer::Refused(error) => Some(Err(error)),
             WaiterAnswer::Waiting(_) => None,
         }
@@ -200,8 +200,9 @@ impl<K: Copy + Ord, S: Copy> Shard<K, S> {
         self.unlock(limiter, state);
         limiter.shards().occupied.fetch_sub(1, Ordering::Relaxed);
         wake(woken);
-        if let WaiterAnswer::Granted(verdict) = waiter.answer {
-            limiter.give_back(waiter.key, &verdict, verdict.taken());
+        if let WaiterAnswer::Granted(stamp) = waiter.answer {
+            let cost = Cost::new(waiter.cost);
+            limiter.give_back(waiter.key, &Verdict::stamped(cost, stamp), cost);
         }
     }
 

@@ -242,7 +242,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             let verdict = limiter.take(key, Cost::new(waiter.cost), now, went_back);
             let retry = match verdict.outcome() {
                 Outcome::Allow => {
-                    self.settle(key, id, WaiterAnswer::Granted(verdict), woken);
+                    self.settle(key, id, WaiterAnswer::Granted(verdict.stamp()), woken);
                     continue;
                 }
                 // The limit has changed, and the cost no longer fits.
