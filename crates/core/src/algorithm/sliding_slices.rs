@@ -339,6 +339,24 @@ impl SlidingSlices {
         }
     }
 
+    /// Takes `cost` in a later slice than the previous request if at most `room` is counted. `None`: nothing was taken.
+    #[inline(never)]
+    fn take_in_later_slice<S: CellsMut + ?Sized>(
+        &self,
+        state: &mut S,
+        now: &Now<'_>,
+        cost: Cost,
+        room: u64,
+    ) -> Option<Stamp> {
+        let current = self.current_at(state, now);
+        let verdict = Verdict::stamped(cost, Stamp::from_bits(current.end));
+        if current.sum > room {
+            return None;
+        }
+        self.commit_current(state, &current, &verdict);
+        Some(verdict.stamp())
+    }
+
     /// Applies a verdict of `weigh_current`.
     #[inline]
     fn commit_current<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, verdict: &Verdict) {
@@ -367,14 +385,20 @@ impl Algorithm for SlidingSlices {
         self.ring.head == Head::Packed
     }
 
-    /// Handles only an admission in the same slice as the previous request, which changes one word. By callgrind, it
-    /// reduces the check of a key from 354 to 244 instructions.
+    /// Handles only admissions. In the same slice as the previous request, an admission changes one word. By callgrind,
+    /// it reduces the check of a key from 354 to 240 instructions, and the first check in a slice from 527 to 473.
     #[inline]
     fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
         let (at, end, counts) = (window_instant(now.wall()), state.get(0), state.get(1));
         let (sum, present) = (counts >> 32, counts & u64::from(u32::MAX));
-        let in_slice = at < end && end <= at.saturating_add(self.max_plausible) && self.ring.head == Head::Packed;
-        if !in_slice || present > sum || sum > self.quota.limit().checked_sub(cost.get())? {
+        let room = self.quota.limit().checked_sub(cost.get())?;
+        if self.ring.head != Head::Packed {
+            return None;
+        }
+        if at >= end {
+            return self.take_in_later_slice(state, now, cost, room);
+        }
+        if end > at.saturating_add(self.max_plausible) || present > sum || sum > room {
             return None;
         }
         state.set(1, counts + (cost.get() << 32 | cost.get()));
