@@ -11,7 +11,7 @@
 //!    belong to earlier limits (`change.rs`).
 //! 4. *Overflow* (`overflow.rs`): all keys without an entry share one overflow entry.
 //!
-//! A check takes 162 instructions on the fastest path and 275 on the fast path (callgrind). A refusal takes about as
+//! A check takes 158 instructions on the fastest path and 275 on the fast path (callgrind). A refusal takes about as
 //! many.
 //!
 //! A path that does not apply has no effect, so the next path can start from scratch.
@@ -156,20 +156,25 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let cost = Cost::new(cost);
         let now = self.clock.now_for(&self.limit);
         let fingerprint = key.fingerprint(&self.secret);
-        if let Table::Single(buckets) = &self.table {
-            let decide = |state: &mut State<'_>| match state.take(&self.limit, &now, cost) {
-                Some(_) => Some(Ok(())),
-                None => self.refuse_word(state.get(0), now.mono(), now.wall(), cost).map(Err),
-            };
-            match buckets.try_visit_home(fingerprint, self.flags(), decide) {
-                Some(Ok(())) => return Verdict::granted(cost),
-                Some(Err(retry)) => return Verdict::refused(retry),
-                None => {}
+        let taken = match &self.table {
+            Table::Single(buckets) => {
+                let decide = |state: &mut State<'_>| match state.take(&self.limit, &now, cost) {
+                    Some(stamp) => Some(Ok(stamp)),
+                    None => self.refuse_word(state.get(0), now.mono(), now.wall(), cost).map(Err),
+                };
+                match buckets.try_visit_home(fingerprint, self.flags(), decide) {
+                    Some(Ok(stamp)) => Some(stamp),
+                    Some(Err(retry)) => return Verdict::refused(retry),
+                    None => None,
+                }
             }
-        } else if let Some(stamp) = self.try_take_words(fingerprint, now.mono(), now.wall(), cost) {
-            return Verdict::stamped(cost, stamp);
+            Table::Double(buckets) => self.try_take_words(buckets, fingerprint, now.mono(), now.wall(), cost),
+            Table::Wide(buckets) => self.try_take_words(buckets, fingerprint, now.mono(), now.wall(), cost),
+        };
+        match taken {
+            Some(stamp) => Verdict::stamped(cost, stamp),
+            None => self.check_slow(fingerprint, now.mono(), now.wall(), cost),
         }
-        self.check_slow(fingerprint, now.mono(), now.wall(), cost)
     }
 
     /// Takes `cost` or refuses, as [`check`](Self::check) does, and returns a report of the key's limit after the
@@ -205,39 +210,46 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         mut each: impl FnMut(Verdict<A::Stamp>),
     ) {
         let mut requests = requests.into_iter();
-        let (mut fingerprints, mut costs) = ([Fingerprint::default(); BATCH], [Cost::ZERO; BATCH]);
-        let mut verdicts = [Verdict::default(); BATCH];
-        let mut previous: Option<(K, Fingerprint)> = None;
+        let (mut costs, mut verdicts) = ([Cost::ZERO; BATCH], [Verdict::default(); BATCH]);
+        // The fingerprint and the end of each run of consecutive requests for one key. A run is hashed, found and
+        // locked once: with one key, a request takes 105 instructions instead of 145 (callgrind).
+        let (mut fingerprints, mut ends) = ([Fingerprint::default(); BATCH], [0; BATCH]);
+        let mut previous: Option<K> = None;
         loop {
-            let mut len = 0;
+            let (mut len, mut runs) = (0, 0);
             // The buffer comes first in the zip: in the other order, a full buffer would discard the next request of
             // the iterator.
-            for ((fingerprint, place), (key, cost)) in fingerprints.iter_mut().zip(&mut costs).zip(requests.by_ref()) {
+            for (place, (key, cost)) in costs.iter_mut().zip(requests.by_ref()) {
                 *place = Cost::new(cost);
-                *fingerprint = match &previous {
-                    // Consecutive requests for one key are hashed once.
-                    Some((same, fingerprint)) if key.is_same(same) => *fingerprint,
-                    _ => key.fingerprint(&self.secret),
-                };
-                previous = Some((key, *fingerprint));
                 len += 1;
+                if runs == 0 || !previous.as_ref().is_some_and(|previous| key.is_same(previous)) {
+                    fingerprints[runs] = key.fingerprint(&self.secret);
+                    runs += 1;
+                }
+                ends[runs - 1] = len;
+                previous = Some(key);
             }
             if len == 0 {
                 return;
             }
             let now = self.clock.now_for(&self.limit);
-            self.table.try_visit_home_many(&fingerprints[..len], self.flags(), |place, state| {
-                let (fingerprint, cost) = (fingerprints[place], costs[place]);
-                // One assignment per case: the compiler copies a verdict that is the value of the match byte by byte.
-                match state {
-                    Some(state) => match state.take(&self.limit, &now, cost) {
-                        Some(stamp) => verdicts[place] = Verdict::stamped(cost, stamp),
-                        None => {
-                            verdicts[place] = self.decide_locked(*state, now.mono(), now.wall(), fingerprint, cost);
-                        }
-                    },
-                    None => verdicts[place] = self.check_slow(fingerprint, now.mono(), now.wall(), cost),
+            let mut start = 0;
+            self.table.try_visit_home_many(&fingerprints[..runs], self.flags(), |run, mut state| {
+                let (fingerprint, end) = (fingerprints[run], ends[run]);
+                for (cost, verdict) in costs[start..end].iter().zip(&mut verdicts[start..end]) {
+                    // One assignment per case: the compiler copies a verdict that is the value of the match byte by
+                    // byte.
+                    match &mut state {
+                        Some(state) => match state.take(&self.limit, &now, *cost) {
+                            Some(stamp) => *verdict = Verdict::stamped(*cost, stamp),
+                            None => {
+                                *verdict = self.decide_locked(**state, now.mono(), now.wall(), fingerprint, *cost);
+                            }
+                        },
+                        None => *verdict = self.check_slow(fingerprint, now.mono(), now.wall(), *cost),
+                    }
                 }
+                start = end;
             });
             // Called after all locks are released, because `each` may use this table.
             verdicts[..len].iter().for_each(|verdict| each(*verdict));

@@ -100,13 +100,16 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     }
 
     /// Takes `cost`, or refuses it and takes nothing.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self, cost: u64) -> Verdict<A::Stamp> {
         let cost = Cost::new(cost);
         let now = self.clock.now_for(&self.limit);
-        match self.try_word(&now, cost) {
-            Some(verdict) => verdict,
-            None => self.check_pair(now.mono(), now.wall(), cost),
+        if let Some(verdict) = self.try_word(&now, cost) {
+            return verdict;
+        }
+        match self.try_pair(now.mono(), now.wall(), cost) {
+            Some(stamp) => Verdict::stamped(cost, stamp),
+            None => self.check_slow(now.mono(), now.wall(), cost),
         }
     }
 
@@ -127,17 +130,13 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         }
     }
 
-    /// The fast path for two-word states: 61 instructions per check instead of 215 (callgrind). The clock readings are
-    /// separate arguments, because the caller would have to build a `Now` in memory on the fastest path.
+    /// The fast path for two-word states: returns the stamp of the charge. `None`: this path does not apply, and
+    /// nothing was taken. Arguments and result fit the registers; a `Now` or a `Verdict` would be built in memory. A
+    /// check takes 56 instructions instead of 215 with it (callgrind).
     #[inline(never)]
-    fn check_pair(&self, mono: Time<Mono>, wall: Time<Wall>, cost: Cost) -> Verdict<A::Stamp> {
-        if let Shared::Pair(pair) = &self.state
-            && let Some(mut state) = pair.try_lock()
-            && let Some(stamp) = self.limit.take_from_words(&mut state, &Now::new(mono, wall), cost)
-        {
-            return Verdict::stamped(cost, stamp);
-        }
-        self.check_slow(mono, wall, cost)
+    fn try_pair(&self, mono: Time<Mono>, wall: Time<Wall>, cost: Cost) -> Option<A::Stamp> {
+        let Shared::Pair(pair) = &self.state else { return None };
+        self.limit.take_from_words(&mut pair.try_lock()?, &Now::new(mono, wall), cost)
     }
 
     #[inline(never)]

@@ -54,7 +54,7 @@ impl<S: Shape> Buckets<S> {
             return Some(home.visit(entry, |slot| write(slot, Presence::Known)));
         }
         if !home.has_spilled() {
-            if let Some(entry) = home.find_vacant(reader, &[]) {
+            if let Some(entry) = home.find_vacant(fingerprint, reader, &[]) {
                 return Some(home.fill(entry, fingerprint, reader.generation(), write));
             }
         } else if let Some(mut other) = self.try_lock(self.other_of(fingerprint), reader)
@@ -98,8 +98,8 @@ impl<S: Shape> Buckets<S> {
                 return Some(chosen(elsewhere, entry, Presence::Known, false));
             }
         }
-        let mut free = home.find_vacant(reader, kept).map(|entry| (false, entry));
-        free = free.or_else(|| other.find_vacant(reader, kept).map(|entry| (true, entry)));
+        let mut free = home.find_vacant(fingerprint, reader, kept).map(|entry| (false, entry));
+        free = free.or_else(|| other.find_vacant(fingerprint, reader, kept).map(|entry| (true, entry)));
         for (elsewhere, bucket) in [(false, &mut *home), (true, &mut *other)] {
             free = free.or_else(|| {
                 let entry = self.search(fingerprint, || self.displace(bucket, reader, MAX_DISPLACEMENTS))?;
@@ -155,7 +155,7 @@ impl<S: Shape> Buckets<S> {
             if target.index < walked && walked <= from.index {
                 continue;
             }
-            let vacant = target.find_vacant(reader, &[]).or_else(|| match displacements {
+            let vacant = target.find_vacant(fingerprint, reader, &[]).or_else(|| match displacements {
                 0 | 1 => None,
                 _ => self.displace(&mut target, reader, displacements - 1),
             });

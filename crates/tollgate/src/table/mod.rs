@@ -37,8 +37,8 @@ use crate::fingerprint::Fingerprint;
 use crate::sync::{AtomicU64, Ordering, fence, zeroed};
 
 pub(crate) use batch::BATCH;
-use bucket::{Bucket, LINE_WORDS, Shape, Single};
-pub(crate) use bucket::{GENERATIONS, LockedEntry, State, Wide};
+use bucket::{Bucket, LINE_WORDS, Single};
+pub(crate) use bucket::{GENERATIONS, LockedEntry, Shape, State, Wide};
 pub(crate) use group::{EntryIndex, Group};
 #[cfg(test)]
 pub(crate) use positions::{EntryPosition, positions};
@@ -259,7 +259,9 @@ impl<S: Shape> Buckets<S> {
         visit: impl FnOnce(&mut State<'_>) -> Option<R>,
     ) -> Option<R> {
         let index = self.home_of(fingerprint);
-        let bucket = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
+        let words = self.words_of(index);
+        Bucket::touch(words, self.shape, fingerprint);
+        let bucket = Bucket::lock_at(flags, words, index, self.shape)?;
         visit(&mut bucket.state(bucket.find(fingerprint)?))
     }
 
