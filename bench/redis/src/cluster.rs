@@ -29,7 +29,8 @@ pub(crate) async fn beside_one_server(kind: Kind) -> Result<bool> {
     }
     println!("\n{kind:?}, a cluster of three primaries beside one server, medians of {TURNS} turns");
     println!("{:34} {:>8} {:>12} {:>26} {:>14}", "", "callers", "requests/s", "busiest CPU µs/request", "p50 µs");
-    let cases = [("one server", CALLERS), ("three primaries", CALLERS), ("three primaries", 1), ("the same, two lanes", 1)];
+    let cases =
+        [("one server", CALLERS), ("three primaries", CALLERS), ("three primaries", 1), ("the same, two lanes", 1)];
     for ((name, callers), turns) in cases.into_iter().zip(&figures) {
         let Figures { per_second, cpu_micros, p50, .. } = Figures::median(turns);
         println!("{name:34} {callers:>8} {per_second:>12.0} {cpu_micros:>26.2} {p50:>14.0}");
@@ -41,6 +42,7 @@ pub(crate) async fn beside_one_server(kind: Kind) -> Result<bool> {
     let [one, three, single, lanes] = &figures;
     let cpu = median(one.iter().zip(three).map(|(one, three)| one.cpu_micros / three.cpu_micros).collect());
     let latency = median(lanes.iter().zip(single).map(|(lanes, single)| lanes.p50 / single.p50).collect());
-    let missed = bar("decisions per CPU second of the busiest primary against one server", cpu, cpu >= 2.2, "at least 2.20");
+    let missed =
+        bar("decisions per CPU second of the busiest primary against one server", cpu, cpu >= 2.2, "at least 2.20");
     Ok(missed | bar("p50 of a group over two lanes against one", latency, latency <= 1.3, "at most 1.30"))
 }

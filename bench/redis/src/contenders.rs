@@ -71,12 +71,7 @@ impl Limited {
     }
 
     /// Creates a contender that charges one key per request. Contenders with the same namespace share their keys.
-    pub(crate) async fn shared(
-        url: &str,
-        namespace: &str,
-        limits: Limits,
-        consistency: Consistency,
-    ) -> Result<Self> {
+    pub(crate) async fn shared(url: &str, namespace: &str, limits: Limits, consistency: Consistency) -> Result<Self> {
         let config = Config::from_url(url)?.namespace(namespace)?.deadline(Duration::from_secs(1));
         let (store, limits) = (Arc::new(RedisStore::connect(config).await), Arc::new(limits));
         Ok(Self { store, limits, keys: 1, consistency })
