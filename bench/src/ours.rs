@@ -1,5 +1,6 @@
 //! Tollgate's limiters, called through the public API.
 
+use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,9 @@ use crate::waiting::is_ready;
 
 /// The name of [`Batched`].
 pub(crate) const BATCHED: &str = "ours-batch16";
+
+/// The name of [`ClockReading`].
+pub(crate) const CLOCK_READING: &str = "clock-reading";
 
 const BATCH: usize = 16;
 
@@ -107,6 +111,21 @@ impl<T: Contender> Contender for Named<T> {
     #[inline(always)]
     fn decide(&mut self, key: &String) -> bool {
         self.1.decide(key)
+    }
+}
+
+/// Only reads the precise clock: the floor of every decision with it.
+pub(crate) struct ClockReading(pub(crate) PreciseClock);
+
+impl Contender for ClockReading {
+    fn name(&self) -> &'static str {
+        CLOCK_READING
+    }
+
+    #[inline(always)]
+    fn decide(&mut self, _key: &String) -> bool {
+        black_box(self.0.mono());
+        true
     }
 }
 

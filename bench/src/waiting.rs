@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use tollgate::acquire::Acquire;
-use tollgate::clock::ManualClock;
+use tollgate::clock::{ManualClock, PreciseClock};
 use tollgate::core::Nanos;
 use tollgate::{Limiter, TokenBucket};
 
@@ -52,24 +52,24 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
         Box::new(governor::UntilReady::new()),
         Box::new(leaky_bucket::Acquiring::new()),
         Box::new(ours::Named(CHECK, ours::Direct::with_precise_clock()?)),
+        Box::new(ours::ClockReading(PreciseClock::new())),
     ];
     let medians = race(plan, Expect::Allowed, &mut contenders, &[Pattern::Hot.access_sequence(1)])?;
     let [(_, precise), (_, cached), others @ ..] = &*medians else { return Ok(()) };
     let mut row = |case: &str, ours, peer: &str, theirs, bar| {
-        report.add_row(Row {
-            case: case.to_owned(),
-            ours,
-            peer: peer.to_owned(),
-            theirs,
-            bar: Some(Bar::RatioAtLeast(bar)),
-        });
+        report.add_row(Row { case: case.to_owned(), ours, peer: peer.to_owned(), theirs, bar });
     };
     for &(peer, theirs) in others {
         // Both read the same hardware counter once, which takes nearly all of the time.
-        row(ACQUIRE, *precise, peer, theirs, if peer == CHECK { 0.67 } else { 1.5 });
+        let goal = match peer {
+            CHECK => Some(0.67),
+            ours::CLOCK_READING => None,
+            _ => Some(1.5),
+        };
+        row(ACQUIRE, *precise, peer, theirs, goal.map(Bar::RatioAtLeast));
     }
-    for &(peer, theirs) in others.iter().filter(|(peer, _)| *peer != CHECK) {
-        row("acquire-cached", *cached, peer, theirs, 1.5);
+    for &(peer, theirs) in others.iter().filter(|(peer, _)| ![CHECK, ours::CLOCK_READING].contains(peer)) {
+        row("acquire-cached", *cached, peer, theirs, Some(Bar::RatioAtLeast(1.5)));
     }
     Ok(())
 }
@@ -94,7 +94,31 @@ fn measure_waiters(report: &mut Report, case: &str, deadline: Option<Duration>) 
     row("grant", many.grant, "grant-among-100", few.grant, Some(Bar::RatioAtLeast(0.33)));
     row("cancel", many.cancel, "cancel-among-100", few.cancel, Some(Bar::RatioAtLeast(0.33)));
     row("cancel", many.cancel, "grant-among-100000", many.grant, Some(Bar::RatioAtLeast(1.0)));
+    row("cancel", many.cancel, "cache-miss", measure_cache_miss(), None);
     Ok(())
+}
+
+/// A cache line that holds the index of another one.
+#[derive(Clone)]
+#[repr(align(64))]
+struct CacheLine(usize);
+
+/// Returns the nanoseconds of a load from a random one of as many lines as there are waiters, after as much other memory
+/// was written as their futures take: a cancellation among many waiters has to load such a line.
+fn measure_cache_miss() -> f64 {
+    let (mut loads, mut random) = (Vec::new(), Random::new(5));
+    for _ in 0..15 {
+        let mut order: Vec<usize> = (0..MANY).collect();
+        (0..MANY).for_each(|place| order.swap(place, place + random.below((MANY - place) as u64) as usize));
+        let mut lines = vec![CacheLine(0); MANY];
+        order.iter().zip(order.iter().cycle().skip(1)).for_each(|(line, next)| lines[*line].0 = *next);
+        black_box(vec![CacheLine(1); 2 * MANY]);
+        let (start, mut line) = (Instant::now(), 0);
+        (0..TIMED).for_each(|_| line = lines[line].0);
+        black_box(line);
+        loads.push(start.elapsed().as_nanos() as f64 / TIMED as f64);
+    }
+    median(loads)
 }
 
 fn measure_rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<Duration>) -> Result<Costs> {
