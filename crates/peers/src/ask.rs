@@ -58,6 +58,13 @@ pub struct ChargeAnswer {
     pub reports: Vec<Report>,
 }
 
+impl ChargeAnswer {
+    /// Clears the charged amount: a peek and a refused group take nothing.
+    pub(crate) fn clear_taken(&mut self) {
+        (self.taken, self.stamps) = (Cost::ZERO, Stamps::default());
+    }
+}
+
 /// Reason why a group was not decided. Nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {

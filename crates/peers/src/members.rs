@@ -23,9 +23,9 @@ use crate::greeting::{MAX_RECORDS, Record};
 use crate::mesh::{Member, MemberState};
 
 /// Interval between heartbeats.
-pub(crate) const BEAT: Nanos = Nanos::from_millis(500);
+pub const BEAT: Nanos = Nanos::from_millis(500);
 /// A member whose heartbeat has not risen for this time is considered dead.
-pub(crate) const ALIVE: Nanos = Nanos::from_millis(3_000);
+pub const ALIVE: Nanos = Nanos::from_millis(3_000);
 /// Number of peers that receive all records at each heartbeat.
 const FANOUT: usize = 3;
 /// A member that has been dead for this time is removed, and its address is no longer dialled.
@@ -37,7 +37,7 @@ pub const MAX_SEEDS: usize = 256;
 
 /// Members known to this node.
 #[derive(Debug)]
-pub(crate) struct Members {
+pub struct Members {
     own: Record,
     known: BTreeMap<NodeId, MemberEntry>,
     seeds: BTreeSet<SocketAddr>,
@@ -76,16 +76,18 @@ impl Default for Dial {
 
 /// Messages to send at a heartbeat.
 #[derive(Debug)]
-pub(crate) struct Beat {
+pub struct Beat {
     /// This node's record, for all peers.
-    pub(crate) own: Record,
+    pub own: Record,
     /// All live records, for the peers in `all_to`.
-    pub(crate) all: Vec<Record>,
-    pub(crate) all_to: Vec<NodeId>,
+    pub all: Vec<Record>,
+    /// The nodes that get all records.
+    pub all_to: Vec<NodeId>,
 }
 
 impl Members {
-    pub(crate) fn new(own: Record, now: Time<Mono>) -> Self {
+    /// Returns the members that a node knows at its start: itself.
+    pub fn new(own: Record, now: Time<Mono>) -> Self {
         Self {
             own,
             known: BTreeMap::new(),
@@ -98,23 +100,23 @@ impl Members {
     }
 
     /// Returns this node's record.
-    pub(crate) fn own(&self) -> &Record {
+    pub fn own(&self) -> &Record {
         &self.own
     }
 
     /// Replaces the seed addresses, which are dialled in addition to those of members.
-    pub(crate) fn set_seeds(&mut self, seeds: impl IntoIterator<Item = SocketAddr>) {
+    pub fn set_seeds(&mut self, seeds: impl IntoIterator<Item = SocketAddr>) {
         self.seeds = seeds.into_iter().take(MAX_SEEDS).collect();
     }
 
     /// Changes this node's state and makes the heartbeat that announces it due now.
-    pub(crate) fn set_state(&mut self, state: MemberState, now: Time<Mono>) {
+    pub fn set_state(&mut self, state: MemberState, now: Time<Mono>) {
         self.own.state = state;
         self.next_beat = now;
     }
 
     /// Merges records from a peer.
-    pub(crate) fn hear(&mut self, records: impl IntoIterator<Item = Record>, now: Time<Mono>) {
+    pub fn hear(&mut self, records: impl IntoIterator<Item = Record>, now: Time<Mono>) {
         for record in records {
             if record.node == self.own.node {
                 continue;
@@ -131,7 +133,7 @@ impl Members {
     }
 
     /// Returns why a node with this record cannot join: a live node has the same name at another address.
-    pub(crate) fn conflict(&self, record: &Record, now: Time<Mono>) -> Option<String> {
+    pub fn conflict(&self, record: &Record, now: Time<Mono>) -> Option<String> {
         let others = self.known.values().filter(|known| known.is_alive(now)).map(|known| &known.record);
         let other = others
             .chain([&self.own])
@@ -141,7 +143,7 @@ impl Members {
 
     /// Records a link to the node, and the address that was dialled, if any. Removes other unlinked members with the
     /// same address, because their processes have ended.
-    pub(crate) fn linked(&mut self, record: Record, dialled: Option<SocketAddr>, now: Time<Mono>) {
+    pub fn linked(&mut self, record: Record, dialled: Option<SocketAddr>, now: Time<Mono>) {
         let node = record.node;
         self.known.retain(|other, known| *other == node || known.linked || known.record.address != record.address);
         self.hear([record], now);
@@ -154,29 +156,29 @@ impl Members {
     }
 
     /// Records that the link to this node ended.
-    pub(crate) fn unlinked(&mut self, node: NodeId) {
+    pub fn unlinked(&mut self, node: NodeId) {
         if let Some(known) = self.known.get_mut(&node) {
             known.linked = false;
         }
     }
 
     /// Records that a dialled address belongs to this node itself.
-    pub(crate) fn is_own_address(&mut self, address: SocketAddr) {
+    pub fn is_own_address(&mut self, address: SocketAddr) {
         self.dials.insert(address, Dial { node: Some(self.own.node), ..Dial::default() });
     }
 
     /// Records whether an address accepted a connection.
-    pub(crate) fn reached(&mut self, address: SocketAddr, answers: bool) {
+    pub fn reached(&mut self, address: SocketAddr, answers: bool) {
         self.dials.entry(address).or_default().answers = answers;
     }
 
     /// Returns whether peer addresses accept connections but no peer is linked.
-    pub(crate) fn is_shut_out(&self) -> bool {
+    pub fn is_shut_out(&self) -> bool {
         !self.known.values().any(|known| known.linked) && self.dials.values().any(|dial| dial.answers)
     }
 
     /// Records a failed dial and sets the backoff. `random` is uniformly distributed.
-    pub(crate) fn dial_failed(&mut self, address: SocketAddr, now: Time<Mono>, random: u64) {
+    pub fn dial_failed(&mut self, address: SocketAddr, now: Time<Mono>, random: u64) {
         let dial = self.dials.entry(address).or_default();
         dial.failures = dial.failures.saturating_add(1);
         let (first, longest) = PAUSE;
@@ -191,7 +193,7 @@ impl Members {
 
     /// Returns the addresses to dial now. Each counts as being dialled until [`dial_failed`](Self::dial_failed),
     /// [`linked`](Self::linked) or [`is_own_address`](Self::is_own_address) is called for it.
-    pub(crate) fn due(&mut self, now: Time<Mono>) -> Vec<SocketAddr> {
+    pub fn due(&mut self, now: Time<Mono>) -> Vec<SocketAddr> {
         let own = (self.own.node, self.own.address);
         self.known.retain(|_, known| known.linked || now.since(known.advanced) < FORGET);
         let is_wanted = |known: &&MemberEntry| !known.linked && known.record.state != MemberState::Leaving;
@@ -215,7 +217,7 @@ impl Members {
     }
 
     /// Returns the live members if they or their states changed since the last call.
-    pub(crate) fn changes(&mut self, now: Time<Mono>) -> Option<Vec<Member>> {
+    pub fn changes(&mut self, now: Time<Mono>) -> Option<Vec<Member>> {
         let alive = || self.known.values().filter(|known| known.is_alive(now)).map(|known| &known.record);
         let states: Vec<_> = alive().map(|record| (record.node, record.state)).collect();
         if self.reported.as_ref() == Some(&states) {
@@ -232,12 +234,12 @@ impl Members {
     }
 
     /// Returns the record of a known member.
-    pub(crate) fn get(&self, node: NodeId) -> Option<&Record> {
+    pub fn get(&self, node: NodeId) -> Option<&Record> {
         self.known.get(&node).map(|known| &known.record)
     }
 
     /// Returns the messages to send if a heartbeat is due.
-    pub(crate) fn beat(&mut self, now: Time<Mono>) -> Option<Beat> {
+    pub fn beat(&mut self, now: Time<Mono>) -> Option<Beat> {
         if now < self.next_beat {
             return None;
         }
@@ -250,13 +252,13 @@ impl Members {
     }
 
     /// Returns the records of all live members and of this node.
-    pub(crate) fn alive(&self, now: Time<Mono>) -> Vec<Record> {
+    pub fn alive(&self, now: Time<Mono>) -> Vec<Record> {
         let others = self.known.values().filter(|known| known.is_alive(now)).map(|known| known.record.clone());
         others.chain([self.own.clone()]).collect()
     }
 
     /// Returns when the next heartbeat is due.
-    pub(crate) fn wake_at(&self) -> Time<Mono> {
+    pub fn wake_at(&self) -> Time<Mono> {
         self.next_beat
     }
 }

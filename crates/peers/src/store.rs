@@ -158,7 +158,7 @@ impl PeerStore {
                 reports: standing.reports(charges[index].ask.cost()).to_vec(),
             };
             if verb == Verb::Peek {
-                untake(&mut answer);
+                answer.clear_taken();
             }
             each(parts[index], answer);
         });
@@ -221,7 +221,7 @@ impl PeerStore {
         match answer {
             Ok(mut charges) if charges.len() == count => {
                 if verb == Verb::Peek {
-                    charges.iter_mut().for_each(untake);
+                    charges.iter_mut().for_each(ChargeAnswer::clear_taken);
                 }
                 Ok(charges)
             }
@@ -354,11 +354,6 @@ impl GroupDecision {
         self.answers.into_iter().for_each(|(standing, answer)| push(answers, standing, answer));
         answers.end_group(self.at);
     }
-}
-
-/// Clears the charged amount, because a peek takes nothing.
-fn untake(answer: &mut ChargeAnswer) {
-    (answer.taken, answer.stamps) = (Cost::ZERO, Stamps::default());
 }
 
 fn push(answers: &mut Answers, standing: Standing, answer: ChargeAnswer) {

@@ -40,6 +40,10 @@ pub enum Verb {
     Check,
     /// Returns what [`Verb::Check`] would return, without changing anything.
     Peek,
+    /// Charges as [`Verb::Check`] does, so that [`Verb::Undo`] can restore the previous state.
+    Hold,
+    /// Takes back each [`Verb::Hold`] independently, as if it had been refused: also the move to changed limits.
+    Undo,
     /// Refunds each charge independently.
     Refund,
     /// Discards the usage on all nodes.
@@ -189,7 +193,7 @@ impl Table {
     ) -> Decided {
         let mut guards = self.lock(charges);
         let mut decided = Decided { admitted: true, urgent: false };
-        if verb != Verb::Check {
+        if !matches!(verb, Verb::Check | Verb::Hold) {
             for (index, charge) in charges.iter().enumerate() {
                 let shard = shard_in(&mut guards, self.shard_of(charge.key));
                 let now = now.with_spread(charge.key.parts().0);
@@ -199,7 +203,8 @@ impl Table {
                         each(index, standing);
                     }),
                     Verb::Refund => decided.urgent |= shard.refund(charge, &now, |standing| each(index, standing)),
-                    Verb::Reset | Verb::Check => {
+                    Verb::Undo => decided.urgent |= shard.undo(charge, &now, |standing| each(index, standing)),
+                    Verb::Reset | Verb::Check | Verb::Hold => {
                         shard.reset(charge, &now, |standing| each(index, standing));
                         decided.urgent = true;
                     }
@@ -227,7 +232,8 @@ impl Table {
             if decided.admitted && matches!(charge.ask, Ask::UpTo(_)) && verdicts[index].taken() > least {
                 verdicts[index] = shard.weigh(charge, Ask::UpTo(least), &now);
             }
-            let committed = shard.commit(charge, &verdicts[index], decided.admitted, &now);
+            let hold = verb == Verb::Hold;
+            let committed = shard.commit(charge, &verdicts[index], decided.admitted, hold, &now);
             decided.urgent |= committed.urgent;
             if committed.overflowed {
                 self.counts.overflowed.fetch_add(1, Ordering::Relaxed);

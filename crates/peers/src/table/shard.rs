@@ -22,6 +22,9 @@ fn overflow_slot(limits: &SharedLimits) -> u32 {
     limits.number() % MAX_OVERFLOW
 }
 
+/// How long a hold can be undone exactly, in nanoseconds. Later, an undo is a refund.
+const HOLD: u64 = 1_000_000_000;
+
 /// State words. Any single bucket needs two.
 type Words = SmallVec<[u64; 2]>;
 
@@ -34,9 +37,21 @@ pub(super) struct Shard {
     /// Keys with unsent charges.
     dirty: Vec<Fingerprint>,
     resets: Vec<(Fingerprint, u32)>,
+    /// States before a hold that moved its key to other limits.
+    held: HashMap<Fingerprint, Held>,
     /// Monotonic time of the last charge.
     taken_at: u64,
     swept_at: u64,
+}
+
+/// The state of a key before and after a hold.
+#[derive(Debug)]
+struct Held {
+    limits: Arc<SharedLimits>,
+    before: Words,
+    after: Words,
+    /// Monotonic time of the hold.
+    at: u64,
 }
 
 /// State of a key.
@@ -181,6 +196,7 @@ impl Shard {
             overflow: HashMap::new(),
             dirty: Vec::new(),
             resets: Vec::new(),
+            held: HashMap::new(),
             taken_at: 0,
             swept_at: 0,
         }
@@ -232,6 +248,7 @@ impl Shard {
         charge: &Charge<'_>,
         verdict: &Verdict<Stamps>,
         admitted: bool,
+        hold: bool,
         now: &Now<'_>,
     ) -> Committed {
         let (key, limits) = (charge.key, charge.limits);
@@ -249,8 +266,13 @@ impl Shard {
             entry.commit(limits, now, verdict);
             return Committed { urgent: false, overflowed: true };
         };
+        let before = (hold && !entry.limits.is_same(limits)).then(|| (entry.limits.clone(), entry.words.clone()));
         entry.commit(limits, now, verdict);
         let urgent = entry.note(taken as i64);
+        if let Some((limits, before)) = before {
+            let held = Held { limits, before, after: entry.words.clone(), at: now.mono().as_nanos() };
+            self.held.insert(key, held);
+        }
         self.mark_dirty(key);
         Committed { urgent, overflowed: false }
     }
@@ -282,6 +304,23 @@ impl Shard {
             self.mark_dirty(charge.key);
         }
         self.show(charge, Verdict::granted(accepted), now, each);
+        urgent
+    }
+
+    /// Takes back a hold. If the hold moved the key to other limits and nothing was charged since, restores the state
+    /// before it; otherwise refunds. Returns whether that should be sent at once.
+    pub(super) fn undo(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&Standing<'_>)) -> bool {
+        let held = self.held.remove(&charge.key);
+        let entry = self.entries.get_mut(&charge.key).filter(|entry| !entry.is_reset);
+        let (Some(entry), Some(held)) = (entry, held) else { return self.refund(charge, now, each) };
+        if !entry.limits.is_same(charge.limits) || entry.words != held.after {
+            return self.refund(charge, now, each);
+        }
+        (entry.limits, entry.words, entry.charged_as) = (held.limits, held.before, None);
+        let urgent = entry.note(-(charge.ask.cost().get() as i64));
+        self.taken_at = self.taken_at.max(now.mono().as_nanos());
+        self.mark_dirty(charge.key);
+        self.show(charge, Verdict::granted(charge.ask.cost()), now, each);
         urgent
     }
 
@@ -341,6 +380,8 @@ impl Shard {
         if self.dirty.is_empty() && self.resets.is_empty() {
             return;
         }
+        let oldest = self.taken_at.saturating_sub(HOLD);
+        self.held.retain(|_, held| held.at >= oldest);
         into.taken_at = into.taken_at.max(self.taken_at);
         into.resets.append(&mut self.resets);
         for key in self.dirty.drain(..) {

@@ -96,6 +96,33 @@ fn state_belongs_to_the_parameters_of_the_last_admitted_request() {
     assert_eq!(table.used(key(1), &Now::at(51 * SECOND)), 50);
 }
 
+/// Regression: a part of a refused group stayed under the limits of the refused request.
+#[test]
+fn undone_hold_leaves_the_key_under_its_own_limits() {
+    let tables = [table(1_000), table(1_000)];
+    let [slow, fast] = ["1/h", "10/s"].map(|rate| bucket(rate, 10));
+    for (index, table) in tables.iter().enumerate() {
+        let (slow, fast) = (table.limits(1, &slow).unwrap(), table.limits(2, &fast).unwrap());
+        assert!(decide(table, SECOND, Verb::Check, &[(1, &slow, exactly(6))]).0);
+        if index == 1 {
+            assert!(decide(table, 2 * SECOND, Verb::Hold, &[(1, &fast, exactly(3))]).0);
+            decide(table, 2 * SECOND, Verb::Undo, &[(1, &fast, exactly(3))]);
+        }
+        let peek = |at| decide(table, at, Verb::Peek, &[(1, &slow, exactly(1)), (2, &fast, exactly(1))]);
+        assert_eq!(peek(3 * SECOND).1[0].1, 4, "at the rate of the other limits, 10 would be left");
+        let mut drained = Drained::default();
+        assert!(table.drain(10, &mut drained));
+        assert_eq!(drained.items.iter().map(|(_, item)| item.cost).sum::<i64>(), 6);
+    }
+    // Another charge in between stays, and the hold is refunded.
+    let [_, table] = &tables;
+    let (slow, fast) = (table.limits(1, &slow).unwrap(), table.limits(2, &fast).unwrap());
+    assert!(decide(table, 3 * SECOND, Verb::Hold, &[(1, &fast, exactly(1))]).0);
+    assert!(decide(table, 3 * SECOND, Verb::Check, &[(1, &fast, exactly(2))]).0);
+    decide(table, 3 * SECOND, Verb::Undo, &[(1, &fast, exactly(1))]);
+    assert_eq!(decide(table, 3 * SECOND, Verb::Peek, &[(1, &slow, exactly(1))]).1[0].1, 2);
+}
+
 #[test]
 fn delta_is_charged_as_of_its_original_time() {
     let table = table(1_000);

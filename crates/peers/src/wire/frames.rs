@@ -158,6 +158,8 @@ fn put_ask(ask: &Ask, out: &mut Vec<u8>) {
         Verb::Peek => 1,
         Verb::Refund => 2,
         Verb::Reset => 3,
+        Verb::Hold => 4,
+        Verb::Undo => 5,
     });
     put_number(ask.charges.len() as u64, out);
     for charge in &ask.charges {
@@ -186,6 +188,8 @@ fn read_ask(reader: &mut Reader<'_>) -> Result<Ask, WireError> {
         1 => Verb::Peek,
         2 => Verb::Refund,
         3 => Verb::Reset,
+        4 => Verb::Hold,
+        5 => Verb::Undo,
         _ => return Err(WireError::Invalid("a verb")),
     };
     let count = reader.count(FINGERPRINT + 4, Ask::MAX_CHARGES)?;

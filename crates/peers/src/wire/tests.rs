@@ -44,7 +44,8 @@ fn ask() -> impl Strategy<Value = Ask> {
     });
     let charge = (key(), bytes(60), amount, option::of(stamps()));
     let charge = charge.prop_map(|(key, limits, amount, stamps)| AskCharge { key, limits, amount, stamps });
-    let verb = prop_oneof![Just(Verb::Check), Just(Verb::Peek), Just(Verb::Refund), Just(Verb::Reset)];
+    let verb = [Verb::Check, Verb::Peek, Verb::Hold, Verb::Undo, Verb::Refund, Verb::Reset];
+    let verb = proptest::sample::select(verb.to_vec());
     (any::<u64>(), any::<bool>(), verb, vec(charge, 0..9)).prop_map(|(id, last, verb, charges)| {
         let hop = if last { Hop::Last } else { Hop::Relayed };
         Ask { id, hop, verb, charges }

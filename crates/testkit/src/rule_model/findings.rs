@@ -81,6 +81,7 @@ pub fn all_traces() -> Vec<(&'static str, Vec<Trace>)> {
         ("a renewal concerns the slots that a request took, under any later rule", renewals()),
         ("a log does not take the end of a slice for its own instant", vec![end_of_a_slice()]),
         ("a key is new to an override with `initial` after it was charged under the rule", vec![new_to_an_override()]),
+        ("a refused request leaves the limits of all its keys alone", vec![refused_over_several_keys()]),
         ("a previous count above the smaller limit moves to the current window", vec![previous_window_above_limit()]),
     ]
 }
@@ -342,6 +343,27 @@ fn new_to_an_override() -> Trace {
     // The window is still used when the key is charged under the bucket, so the key does not count as new.
     let own = |pause| ask(pause, Verb::Check, Some("own"), 1);
     trace_of(rules, vec![ask(0, Verb::Check, Some("pro"), 1), own(SECOND), refund, check(0, 1), own(1_000 * SECOND)])
+}
+
+/// Two rules with keys of their own: a request under an override of the second is refused by the first. The keys have
+/// different homes for some of the users, if nodes share the limits.
+fn refused_over_several_keys() -> Trace {
+    let other = limit(100, 10 * SECOND, token_bucket());
+    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![other]), until: None };
+    let first = rule_with_limits("r0", vec![limit(2, WEEK, token_bucket())]);
+    let second =
+        Rule { overrides: vec![other], ..rule_with_limits("r1", vec![limit(10, 100 * SECOND, token_bucket())]) };
+    let ask = |user: u32, verb, plan: Option<&str>| {
+        let mut attributes = vec![("user", format!("u{user}"))];
+        attributes.extend(plan.map(|plan| ("plan", plan.to_owned())));
+        let act = Act::Ask(verb, Request { attributes, cost: None }, Amount::Exactly(2));
+        Step { pause: Pause::Nanos(SECOND), act }
+    };
+    let steps = (0..8).flat_map(|user| {
+        let check = |plan| ask(user, Verb::Check, plan);
+        [check(None), check(Some("pro")), ask(user, Verb::Peek, None), ask(user, Verb::Peek, Some("pro"))]
+    });
+    trace_of(vec![first, second], steps.collect())
 }
 
 /// Charges 28 in one window. The next charge, near the end of the following window, is made under a limit of 2 with

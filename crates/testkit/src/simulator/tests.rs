@@ -33,6 +33,7 @@ fn planted_defects_of_peers_are_found() {
         peers::PeersDefect::VectorAfterWalk,
         peers::PeersDefect::MinorityStrikes,
         peers::PeersDefect::OldDeltaMakesDebt,
+        peers::PeersDefect::GroupNotUndone,
     ];
     for defect in defects {
         let found = (0..150).filter(|seed| peers::PeersSimulation::draw(*seed, defect).run().is_err()).count();

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use tollgate_core::Rate;
 
+use super::groups::DEADLINE;
 use super::{MILLI, PeersOutcome, PeersSimulation, SECOND, TICK};
 
 /// Silence after which a node has noticed a cut link: a second plus some ticks.
@@ -31,11 +32,13 @@ impl PeersSimulation {
             self.faults.forgiven = self.faults.forgiven.max(process.table.counts().forgiven);
         }
         self.history.sort_unstable();
+        self.check_members(end)?;
         match self.rate {
             Some(rate) => {
                 self.check_bucket(rate)?;
                 self.check_debt(rate)?;
                 self.check_views(rate, end)?;
+                self.check_all_or_none(end)?;
             }
             None => self.check_windows()?,
         }
@@ -62,6 +65,10 @@ impl PeersSimulation {
             + self.faults.joined_without * each
             + self.faults.forgiven;
         self.outcome.bound = others * each + lost + others + 2;
+        if self.group_size > 1 {
+            // A group counts when its last home has charged it, and the tokens that it holds until then refill.
+            self.outcome.bound += self.capacity + refill(rate, self.group_size * DEADLINE);
+        }
         let excess = excess(&self.history, self.capacity, u128::from(rate.count()) * 101, rate.per().as_nanos() * 100);
         self.outcome.excess = excess;
         if excess > self.outcome.bound {

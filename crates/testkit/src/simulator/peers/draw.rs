@@ -7,7 +7,7 @@ use tollgate_core::{FixedWindow, Limit, LimitError, Limits, Nanos, Rate, Sliding
 
 use super::net::Net;
 use super::node::Host;
-use super::{DIAL, GOSSIP, MILLI, PeersDefect, PeersEvent, PeersOutcome, PeersSimulation, SECOND};
+use super::{MILLI, PeersDefect, PeersEvent, PeersOutcome, PeersSimulation, SECOND};
 use crate::simulator::{Queue, Random};
 
 impl PeersSimulation {
@@ -27,6 +27,7 @@ impl PeersSimulation {
                 run.draw_join();
                 return run;
             }
+            40..55 => run.draw_groups(),
             _ => run.draw_faults(),
         }
         run.draw_requests();
@@ -40,11 +41,7 @@ impl PeersSimulation {
         let mut queue = Queue::default();
         for one in 0..hosts {
             queue.add(random.below(300 * MILLI), PeersEvent::Start { host: one });
-            for other in 0..one {
-                queue.add(random.below(DIAL), PeersEvent::Dial { one, other });
-            }
         }
-        queue.add(GOSSIP, PeersEvent::Gossip);
         Self {
             hosts: (0..hosts).map(|_| Host::draw(&mut random)).collect(),
             net: Net::draw(&mut random, hosts),
@@ -63,6 +60,7 @@ impl PeersSimulation {
             counted_from: 0,
             next_id: 1,
             wrong_members: false,
+            has_faults: false,
             duplicates: false,
             history: Vec::new(),
             deciders: BTreeSet::new(),
@@ -70,18 +68,24 @@ impl PeersSimulation {
             longest_lag: 0,
             longest_transit: 0,
             worst_debt: 0,
+            last_fault: 0,
             faults: super::Faults::default(),
             outcome: PeersOutcome::default(),
             asks: std::collections::BTreeMap::new(),
             next_ask: 0,
+            group_size: 1,
+            group_admitted: Vec::new(),
+            groups: std::collections::BTreeMap::new(),
+            group_asks: std::collections::BTreeMap::new(),
+            relays: std::collections::BTreeMap::new(),
             violation: None,
             random,
         }
     }
 
     /// Replaces the limit with a token bucket.
-    pub(super) fn set_bucket(&mut self, rate: u64, burst: u64) {
-        let rate = Rate::per_second(rate).unwrap_or_else(|error| panic!("{error}"));
+    pub(super) fn set_bucket<E: std::fmt::Display>(&mut self, rate: Result<Rate, E>, burst: u64) {
+        let rate = rate.unwrap_or_else(|error| panic!("{error}"));
         let bucket = TokenBucket::new(rate, burst).unwrap_or_else(|error| panic!("{error}"));
         (self.limits, self.capacity, self.rate, self.window) = (Limit::from(bucket).into(), burst, Some(rate), 0);
     }
@@ -106,7 +110,7 @@ impl PeersSimulation {
         self.partition = Some((start, start + long, side));
         if self.random.happens_in_percent(50) {
             let (rate, burst) = (self.random.pick(&[4, 50, 200]), self.random.pick(&[4, 10, 50]));
-            self.set_bucket(rate, burst);
+            self.set_bucket(Rate::per_second(rate), burst);
             // Both sides get more requests than the limit admits.
             let count = (2 * rate * long / SECOND).min(2_000);
             for number in 0..2 * count {
@@ -119,7 +123,7 @@ impl PeersSimulation {
     /// Draws a run in which one node leaves and returns while the others charge steadily, without other faults. Little
     /// refills, so missing charges stay visible.
     fn draw_join(&mut self) {
-        self.set_bucket(1, 500);
+        self.set_bucket(Rate::per_second(1), 500);
         let hosts = self.hosts.len() as u64;
         let (host, at) = (self.random.below(hosts) as usize, self.random.within(3_000, 4_000) * MILLI);
         self.queue.add(at, PeersEvent::Leave { host });
@@ -131,8 +135,21 @@ impl PeersSimulation {
         }
     }
 
+    /// Requests charge some of several keys, with a bucket that does not refill during the run. Half of the runs have
+    /// faults.
+    fn draw_groups(&mut self) {
+        let burst = self.random.pick(&[4, 10, 50]);
+        self.set_bucket(Rate::new(1, Nanos::from_secs(86_400)), burst);
+        (self.is_strict, self.group_size) = (true, self.random.within(2, 3));
+        self.group_admitted = vec![0; self.group_size as usize];
+        if self.random.happens_in_percent(50) {
+            self.draw_faults();
+        }
+    }
+
     fn draw_faults(&mut self) {
         let (hosts, length) = (self.hosts.len() as u64, self.length);
+        self.has_faults = true;
         self.wrong_members = self.random.happens_in_percent(30);
         self.duplicates = self.random.happens_in_percent(30);
         // Nodes that join while others decide.

@@ -1,42 +1,47 @@
 //! Simulates nodes that share limits from host to host: `tollgate-peers` on 2 to 100 nodes.
 //!
-//! Each run has one key and one rule, `eventual` or `strict`. Frames are encoded and decoded. The checks (`check.rs`):
+//! Each run has one rule, `eventual` or `strict`, and one key, or several that every request charges as a group. Frames are
+//! encoded and decoded, and every node runs its own membership (`membership.rs`). The checks (`check.rs`):
 //!
 //! - no node applies a delta twice or skips one;
 //! - every interval admits at most `B + r·T + E`;
 //! - after a quiet period, the views of all nodes are equal, except for charges within one tick and round trip;
 //! - no view owes more than the nodes can charge within a second of each other;
-//! - during a partition, the minority side decides nothing under a `strict` rule.
+//! - during a partition, the minority side decides nothing under a `strict` rule;
+//! - a group charges all of its keys or none, if no answer is lost;
+//! - a while after the last fault, every node knows and is linked to exactly the nodes that run.
 
 mod check;
 mod draw;
+mod groups;
+mod membership;
 mod net;
 mod node;
 pub mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Ask as Amount, Cost, Limits, Rate};
 use tollgate_peers::NodeId;
-use tollgate_peers::ask::{self, Answer, Ask, AskCharge, AskStep};
+use tollgate_peers::ask::{self, Ask, AskCharge, AskStep};
+use tollgate_peers::greeting::{self, Record};
+use tollgate_peers::group::Home;
 use tollgate_peers::homes::{Hop, Route};
-use tollgate_peers::mesh::{Action, Event as MeshEvent, Member, MemberState};
+use tollgate_peers::mesh::{Action, Event as MeshEvent, MemberState};
 use tollgate_peers::table::Verb;
 use tollgate_peers::wire::{self, Frame};
 
 use super::{Queue, Random};
+use groups::SimulatedGroup;
+use membership::{Dialled, address_of};
 use net::Net;
 use node::Host;
 
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 const TICK: u64 = 100 * MILLI;
-/// How often nodes exchange lists of live nodes, and how long such an entry stays valid.
-const GOSSIP: u64 = 500 * MILLI;
-const ALIVE: u64 = 3 * SECOND;
-/// How often a node tries to open a link.
-const DIAL: u64 = 150 * MILLI;
 /// Quiet period at the end of a run.
 const QUIET: u64 = 5 * SECOND;
 
@@ -51,17 +56,18 @@ pub enum PeersDefect {
     MinorityStrikes,
     /// A delta older than a second is charged as if it were recent, and creates debt.
     OldDeltaMakesDebt,
+    /// A refused group keeps the charges that other homes have made.
+    GroupNotUndone,
 }
 
 #[derive(Debug)]
 enum PeersEvent {
     Request { host: usize, cost: u64, key: u32 },
     Timer { host: usize, id: NodeId },
-    Dial { one: usize, other: usize },
-    LinkUp { host: usize, other: usize, number: u64 },
+    Dialled { host: usize, id: NodeId, address: SocketAddr, dialled: Dialled },
     LinkDown { host: usize, other: usize, number: u64 },
     Arrive { from: usize, to: usize, number: u64, bytes: Vec<u8>, sent_at: u64 },
-    Gossip,
+    GiveUp { ask: u64 },
     Start { host: usize },
     Crash { host: usize, silently: bool },
     Leave { host: usize },
@@ -112,6 +118,7 @@ pub struct PeersSimulation {
     next_id: u64,
     /// Whether member lists are sometimes wrong.
     wrong_members: bool,
+    has_faults: bool,
     duplicates: bool,
     // Recorded during the run.
     history: Vec<(u64, u64)>,
@@ -120,11 +127,22 @@ pub struct PeersSimulation {
     longest_lag: u64,
     longest_transit: u64,
     worst_debt: u64,
+    /// When membership last changed, or a host was paused.
+    last_fault: u64,
     faults: Faults,
     outcome: PeersOutcome,
     /// Requests in flight to the home, by number, with the host that gets the answer.
     asks: BTreeMap<u64, usize>,
     next_ask: u64,
+    /// How many keys there are; requests charge some of them as a group if there are several.
+    group_size: u64,
+    groups: BTreeMap<u64, SimulatedGroup>,
+    /// Admitted tokens of each key.
+    group_admitted: Vec<u64>,
+    /// The group and the home of each ask of a group.
+    group_asks: BTreeMap<u64, (u64, Home)>,
+    /// The host and the number of each ask that was passed on, by its new number.
+    relays: BTreeMap<u64, (usize, u64)>,
     violation: Option<String>,
 }
 
@@ -140,6 +158,8 @@ struct Faults {
     joined_without: u64,
     /// Longest pause of a host.
     longest_pause: u64,
+    /// Asks of groups without an answer in time.
+    unanswered: u64,
     /// Largest amount on any node that was too old to be charged.
     forgiven: u64,
 }
@@ -166,7 +186,7 @@ impl PeersSimulation {
     fn on(&mut self, now: u64, event: PeersEvent) {
         // On a paused host, events wait and then happen in order.
         let host = match &event {
-            PeersEvent::Timer { host, .. } | PeersEvent::LinkUp { host, .. } | PeersEvent::LinkDown { host, .. } => {
+            PeersEvent::Timer { host, .. } | PeersEvent::LinkDown { host, .. } | PeersEvent::Dialled { host, .. } => {
                 Some(*host)
             }
             PeersEvent::Arrive { to, .. } => Some(*to),
@@ -182,17 +202,9 @@ impl PeersSimulation {
                     return;
                 };
                 process.timer_at = None;
-                let is_due = process.mesh.wake_at() <= self.hosts[host].now(now).mono();
-                if is_due { self.pass(now, host, MeshEvent::Timer) } else { self.schedule(now, host) }
+                self.step(now, host);
             }
-            PeersEvent::Dial { one, other } => self.dial(now, one, other),
-            PeersEvent::LinkUp { host, other, number } => {
-                if self.net.number(host, other) == Some(number)
-                    && let Some(peer) = self.net.peer(host, other)
-                {
-                    self.pass(now, host, MeshEvent::LinkUp { peer });
-                }
-            }
+            PeersEvent::Dialled { host, id, address, dialled } => self.on_dialled(now, host, id, address, dialled),
             PeersEvent::LinkDown { host, other, number } => {
                 if self.net.number(host, other) == Some(number) {
                     self.close(now, host, other);
@@ -203,15 +215,24 @@ impl PeersSimulation {
                     self.arrive(now, from, to, &bytes, sent_at);
                 }
             }
-            PeersEvent::Gossip => self.gossip(now),
+            PeersEvent::GiveUp { ask } => self.give_up(now, ask),
             PeersEvent::Start { host } => self.start(now, host),
             PeersEvent::Crash { host, silently } => self.stop(now, host, silently),
-            PeersEvent::Leave { host } => self.pass(now, host, MeshEvent::Leave),
+            PeersEvent::Leave { host } => {
+                let mono = self.hosts[host].now(now).mono();
+                if let Some(process) = self.hosts[host].process.as_mut() {
+                    process.members.set_state(MemberState::Leaving, mono);
+                }
+                self.last_fault = now;
+                self.pass(now, host, MeshEvent::Leave);
+            }
             PeersEvent::Pause { host, until } => {
                 self.hosts[host].paused_until = until;
+                self.last_fault = self.last_fault.max(until);
                 self.faults.longest_pause = self.faults.longest_pause.max(until - now);
             }
             PeersEvent::BreakLink { one, other } => {
+                self.last_fault = self.last_fault.max(now);
                 self.close(now, one, other);
                 self.close(now, other, one);
             }
@@ -229,13 +250,18 @@ impl PeersSimulation {
         // Ids are random, so any node may have the lowest.
         let id = NodeId(self.random.below(1 << 40) << 16 | self.next_id);
         self.next_id += 1;
-        self.hosts[host].start(now, id, &self.limits, self.ring_bytes);
-        self.pass(now, host, MeshEvent::Timer);
+        let (state, address, name) = (MemberState::Joining, address_of(host), format!("host-{host}"));
+        let own = Record { node: id, heartbeat: 0, state, address, name };
+        let seeds: Vec<SocketAddr> = (0..self.hosts.len()).map(address_of).collect();
+        self.hosts[host].start(now, own, &seeds, &self.limits, self.ring_bytes);
+        self.last_fault = self.last_fault.max(now);
+        self.step(now, host);
     }
 
     /// Ends a process. The others notice immediately, or by its silence.
     fn stop(&mut self, now: u64, host: usize, silently: bool) {
         let Some(process) = self.hosts[host].process.take() else { return };
+        self.last_fault = self.last_fault.max(now);
         if process.mesh.state() != MemberState::Leaving {
             self.faults.crashes += 1;
         }
@@ -252,27 +278,10 @@ impl PeersSimulation {
         self.asks.retain(|_, origin| *origin != host);
     }
 
-    fn dial(&mut self, now: u64, one: usize, other: usize) {
-        self.queue.add(now + DIAL, PeersEvent::Dial { one, other });
-        let node = |host: usize| self.hosts[host].process.as_ref().filter(|_| self.hosts[host].paused_until <= now);
-        let (Some(node), Some(other_node)) = (node(one).map(|it| it.id), node(other).map(|it| it.id)) else { return };
-        let is_cut = self.net.cut_until(one, other, now).or(self.net.cut_until(other, one, now)).is_some();
-        if is_cut || !self.net.is_closed(one, other) {
-            return;
-        }
-        let number = self.net.open((one, node), (other, other_node));
-        let at = now + self.net.delay(&mut self.random, one, other) + self.net.delay(&mut self.random, other, one);
-        self.queue.add(at, PeersEvent::LinkUp { host: one, other, number });
-        self.queue.add(at, PeersEvent::LinkUp { host: other, other: one, number });
-    }
-
     /// Closes one side of a link and notifies that side.
     fn close(&mut self, now: u64, host: usize, other: usize) {
-        if !self.net.close(host, other) {
+        if !self.end_link(now, host, other) {
             return;
-        }
-        if let Some(peer) = self.net.peer(host, other) {
-            self.pass(now, host, MeshEvent::LinkDown { peer });
         }
         if let Some(number) = self.net.number(other, host)
             && self.net.cut_until(host, other, now).is_none()
@@ -280,58 +289,6 @@ impl PeersSimulation {
             let delay = self.net.delay(&mut self.random, host, other);
             self.queue.add(now + delay, PeersEvent::LinkDown { host: other, other: host, number });
         }
-    }
-
-    /// Passes the lists of live nodes along, wherever frames can pass.
-    fn gossip(&mut self, now: u64) {
-        self.queue.add(now + GOSSIP, PeersEvent::Gossip);
-        let hosts = self.hosts.len();
-        for to in 0..hosts {
-            if self.hosts[to].process.is_none() || self.hosts[to].paused_until > now {
-                continue;
-            }
-            for from in (0..hosts).filter(|from| *from != to) {
-                // In large clusters each node hears only a few others at a time.
-                if (hosts > 20 && self.random.happens_in_percent(80)) || self.net.cut_until(from, to, now).is_some() {
-                    continue;
-                }
-                let Some(sender) = self.hosts[from].process.as_ref().filter(|_| self.hosts[from].paused_until <= now)
-                else {
-                    continue;
-                };
-                let mut news = sender.seen.clone();
-                news.insert(sender.id, (now, from, sender.mesh.state()));
-                let Some(receiver) = self.hosts[to].process.as_mut() else { continue };
-                for (node, new) in news.into_iter().filter(|(node, _)| *node != receiver.id) {
-                    let known = receiver.seen.entry(node).or_insert(new);
-                    if new.0 > known.0 {
-                        *known = new;
-                    }
-                }
-            }
-            let members = self.members(now, to);
-            self.pass(now, to, MeshEvent::Members(members));
-        }
-    }
-
-    fn members(&mut self, now: u64, host: usize) -> Vec<Member> {
-        let Some(process) = self.hosts[host].process.as_ref() else { return Vec::new() };
-        let mut members = process.members(now, ALIVE);
-        if self.wrong_members && self.random.happens_in_percent(5) && !members.is_empty() {
-            let place = self.random.below(members.len() as u64) as usize;
-            members.remove(place);
-        }
-        if self.wrong_members && self.random.happens_in_percent(5) {
-            members = process.members(now, 2 * ALIVE);
-        }
-        if self.defect == PeersDefect::MinorityStrikes && !process.mesh.homes().has_majority() {
-            let silent = process
-                .members(now, u64::MAX / 2)
-                .into_iter()
-                .filter(|member| process.seen.get(&member.node).is_some_and(|(seen, ..)| now > seen + 10 * SECOND));
-            members.extend(silent.map(|member| Member { state: MemberState::Leaving, ..member }));
-        }
-        members
     }
 
     /// Passes an event to a host's mesh and performs the resulting actions.
@@ -344,13 +301,18 @@ impl PeersSimulation {
             match action {
                 Action::Send { peer, frame } => self.send(now, host, peer, &frame),
                 Action::Close { peer, .. } => {
-                    if let Some(other) = self.host_of(peer) {
+                    // The other process may have ended.
+                    let other = (0..self.hosts.len()).find(|other| self.net.peer(host, *other) == Some(peer));
+                    if let Some(other) = other {
                         self.close(now, host, other);
                     }
                 }
                 Action::Homes(_) => {}
                 // Before the first request, a joining node misses nothing.
                 Action::Ready { complete } => {
+                    if let Some(process) = self.hosts[host].process.as_mut() {
+                        process.members.set_state(MemberState::Ready, local.mono());
+                    }
                     self.faults.joined_without += u64::from(!complete && !self.history.is_empty());
                 }
                 Action::Left => self.stop(now, host, false),
@@ -362,7 +324,8 @@ impl PeersSimulation {
     fn schedule(&mut self, now: u64, host: usize) {
         let mono = &self.hosts[host].mono;
         let Some(process) = self.hosts[host].process.as_ref() else { return };
-        let wake = mono.instant_of_shown(process.mesh.wake_at().as_nanos()).max(now);
+        let wake_at = process.mesh.wake_at().min(process.members.wake_at());
+        let wake = mono.instant_of_shown(wake_at.as_nanos()).max(now);
         if process.timer_at.is_none_or(|at| wake < at) {
             let id = process.id;
             self.queue.add(wake, PeersEvent::Timer { host, id });
@@ -378,19 +341,21 @@ impl PeersSimulation {
 
     fn send(&mut self, now: u64, from: usize, peer: NodeId, frame: &Frame) {
         let Some(to) = self.host_of(peer) else { return };
-        let Some(number) = self.net.number(from, to) else { return };
         let mut bytes = Vec::new();
         wire::encode(frame, &mut bytes);
+        let is_held =
+            self.defect == PeersDefect::VectorAfterWalk && matches!(frame, Frame::Part(part) if part.part == 0);
+        self.send_bytes(now, from, to, bytes, if is_held { 800 * MILLI } else { 0 });
+    }
+
+    fn send_bytes(&mut self, now: u64, from: usize, to: usize, bytes: Vec<u8>, extra: u64) {
+        let Some(number) = self.net.number(from, to) else { return };
         if (self.counted_from..=self.length).contains(&now) {
             self.outcome.frames += 1;
             self.outcome.bytes += bytes.len() as u64;
         }
-        let is_held =
-            self.defect == PeersDefect::VectorAfterWalk && matches!(frame, Frame::Part(part) if part.part == 0);
-        let extra = if is_held { 800 * MILLI } else { 0 };
         let at = self.net.arrival(&mut self.random, from, to, now, extra);
-        let repeats =
-            self.duplicates && !matches!(frame, Frame::Ask(_) | Frame::Answer(_)) && self.random.happens_in_percent(2);
+        let repeats = self.duplicates && !is_question(&bytes) && self.random.happens_in_percent(2);
         if repeats {
             let bytes = bytes.clone();
             self.queue.add(at, PeersEvent::Arrive { from, to, number, bytes, sent_at: now });
@@ -400,6 +365,9 @@ impl PeersSimulation {
 
     fn arrive(&mut self, now: u64, from: usize, to: usize, bytes: &[u8], sent_at: u64) {
         let Some(peer) = self.net.peer(to, from) else { return };
+        if greeting::is_own(bytes) {
+            return self.arrive_own(now, to, bytes);
+        }
         let mut frame = match wire::decode(bytes) {
             Ok(Some((frame, length))) if length == bytes.len() => frame,
             other => return self.violation = Some(format!("a frame was not decoded: {other:?}")),
@@ -466,6 +434,9 @@ impl PeersSimulation {
             process.decide(&local, key, cost);
             return;
         }
+        if self.group_size > 1 {
+            return self.request_group(now, host, cost);
+        }
         if !self.is_strict {
             let (admitted, urgent) = process.decide(&local, self.key, cost);
             return self.decided(now, host, admitted, cost, urgent);
@@ -493,19 +464,30 @@ impl PeersSimulation {
         let Some(process) = self.hosts[to].process.as_ref() else { return };
         let ask = match frame {
             Frame::Ask(ask) => ask,
-            Frame::Answer(Answer { id, .. }) => {
+            Frame::Answer(answer) => {
                 // Back to the origin through the relaying node.
-                self.asks.remove(&id);
-                return;
+                self.asks.remove(&answer.id);
+                return self.arrive_group_answer(now, to, answer);
             }
             _ => return,
         };
+        let is_group = self.group_size > 1;
         let cost = ask.charges.first().map_or(0, |charge| charge.amount.cost().get());
         match ask::receive(process.mesh.homes(), &process.table, &local, ask) {
-            AskStep::Forward(node, ask) => self.send(now, to, node, &Frame::Ask(ask)),
+            AskStep::Forward(node, mut ask) => {
+                if is_group {
+                    self.next_ask += 1;
+                    self.relays.insert(self.next_ask, (from, ask.id));
+                    ask.id = self.next_ask;
+                }
+                self.send(now, to, node, &Frame::Ask(ask));
+            }
             AskStep::Answer { answer, urgent } => {
                 if let Some(peer) = self.hosts[from].process.as_ref().map(|process| process.id) {
                     self.send(now, to, peer, &Frame::Answer(answer.clone()));
+                }
+                if is_group {
+                    return self.group_decided(now, to, &answer, urgent);
                 }
                 let charges = answer.result.unwrap_or_default();
                 let admitted = charges.first().is_some_and(|charge| charge.outcome.is_admitted());
@@ -526,4 +508,9 @@ impl PeersSimulation {
             self.pass(now, host, MeshEvent::Urgent);
         }
     }
+}
+
+/// Returns whether a frame is an ask or an answer; these are never sent twice.
+fn is_question(bytes: &[u8]) -> bool {
+    matches!(wire::decode(bytes), Ok(Some((Frame::Ask(_) | Frame::Answer(_), _))))
 }

@@ -31,6 +31,8 @@ struct Session {
     is_up: [bool; 2],
     /// Processes on the lower and the higher host.
     nodes: [Option<NodeId>; 2],
+    /// The process that opened the connection.
+    dialler: Option<NodeId>,
 }
 
 impl Net {
@@ -80,16 +82,11 @@ impl Net {
         &mut self.sessions[one.min(other) * self.hosts + one.max(other)]
     }
 
-    /// Returns whether both sides have closed the last connection.
-    pub(super) fn is_closed(&mut self, one: usize, other: usize) -> bool {
-        self.session(one, other).is_up == [false, false]
-    }
-
     /// Opens a connection between two processes and returns its number.
     pub(super) fn open(&mut self, (one, node): (usize, NodeId), (other, other_node): (usize, NodeId)) -> u64 {
         let session = self.session(one, other);
         session.number += 1;
-        session.is_up = [true, true];
+        (session.is_up, session.dialler) = ([true, true], Some(node));
         session.nodes[usize::from(one > other)] = Some(node);
         session.nodes[usize::from(other > one)] = Some(other_node);
         session.number
@@ -98,6 +95,21 @@ impl Net {
     /// Returns the process at the other end of the last connection.
     pub(super) fn peer(&mut self, own: usize, other: usize) -> Option<NodeId> {
         self.session(own, other).nodes[usize::from(other > own)]
+    }
+
+    /// Returns the processes of the last connection, `own` first.
+    pub(super) fn nodes(&mut self, own: usize, other: usize) -> [Option<NodeId>; 2] {
+        [self.peer(other, own), self.peer(own, other)]
+    }
+
+    /// Returns the process that opened the last connection.
+    pub(super) fn dialler(&mut self, one: usize, other: usize) -> Option<NodeId> {
+        self.session(one, other).dialler
+    }
+
+    /// Returns the end of the last cut.
+    pub(super) fn last_cut(&self) -> u64 {
+        self.directions.iter().flat_map(|direction| &direction.cuts).map(|(_, end)| *end).max().unwrap_or(0)
     }
 
     /// Returns the length of the longest cut.

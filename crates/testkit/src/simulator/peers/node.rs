@@ -1,12 +1,15 @@
 //! A host and the process on it.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tollgate::fingerprint::{Fingerprint, Secret};
 use tollgate_core::{Ask, Cost, Limits, Now, Time};
 use tollgate_peers::NodeId;
-use tollgate_peers::mesh::{Member, MemberState, Mesh, MeshConfig};
+use tollgate_peers::greeting::Record;
+use tollgate_peers::members::Members;
+use tollgate_peers::mesh::{MemberState, Mesh, MeshConfig};
 use tollgate_peers::table::{Charge, SharedLimits, Table, Verb};
 
 use super::super::{Clock, Random};
@@ -30,8 +33,11 @@ pub(super) struct Process {
     pub(super) limits: Arc<SharedLimits>,
     /// Earliest scheduled timer, in true time.
     pub(super) timer_at: Option<u64>,
-    /// Last sign of life of every known node: time, host and state.
-    pub(super) seen: BTreeMap<NodeId, (u64, usize, MemberState)>,
+    pub(super) members: Members,
+    /// When every known node was last alive, in true time, and its address.
+    pub(super) seen: BTreeMap<NodeId, (u64, SocketAddr)>,
+    /// Whether the mesh was last given a wrong list of members.
+    pub(super) has_wrong_members: bool,
 }
 
 impl Host {
@@ -44,12 +50,16 @@ impl Host {
     }
 
     /// Starts a process with a new id.
-    pub(super) fn start(&mut self, at: u64, id: NodeId, limits: &Limits, ring_bytes: usize) {
+    pub(super) fn start(&mut self, at: u64, own: Record, seeds: &[SocketAddr], limits: &Limits, ring_bytes: usize) {
+        let id = own.node;
         let table = Arc::new(Table::new(1_000, Secret::from_points([1, 2])));
         let shared = table.limits(1, limits).unwrap_or_else(|error| panic!("{error}"));
         let config = MeshConfig { ring_bytes, ..MeshConfig::new(id, 7) };
         let mesh = Mesh::new(config, table.clone(), &self.now(at));
-        let process = Process { id, table, mesh, limits: shared, timer_at: None, seen: BTreeMap::new() };
+        let mut members = Members::new(own, self.now(at).mono());
+        members.set_seeds(seeds.iter().copied());
+        let (seen, has_wrong_members) = (BTreeMap::new(), false);
+        let process = Process { id, table, mesh, limits: shared, timer_at: None, members, seen, has_wrong_members };
         self.process = Some(process);
     }
 }
@@ -66,13 +76,5 @@ impl Process {
         let charge = Charge { key, limits: &self.limits, ask, stamps: None };
         let decided = self.table.decide(now, Verb::Check, &[charge], |_, _| ());
         (decided.admitted, decided.urgent)
-    }
-
-    /// Returns the members that this node considers alive.
-    pub(super) fn members(&self, at: u64, alive_for: u64) -> Vec<Member> {
-        let alive = self.seen.iter().filter(|(_, (seen, ..))| at <= seen + alive_for);
-        alive
-            .map(|(node, (_, host, state))| Member { node: *node, address: format!("host-{host}"), state: *state })
-            .collect()
     }
 }

@@ -1,5 +1,7 @@
 //! Measures the replication traffic and the excess without faults, by node count.
 
+use tollgate_core::Rate;
+
 use super::{MILLI, PeersDefect, PeersEvent, PeersOutcome, PeersSimulation, SECOND};
 use crate::simulator::Random;
 
@@ -24,7 +26,7 @@ fn without_faults(hosts: usize) -> PeersSimulation {
 /// Creates a run in which every node makes [`REQUESTS`] per second for [`KEYS`] keys. All requests are admitted.
 pub fn traffic(hosts: usize) -> PeersSimulation {
     let mut run = without_faults(hosts);
-    run.set_bucket(1_000, 1_000);
+    run.set_bucket(Rate::per_second(1_000), 1_000);
     for host in 0..hosts {
         for number in 0..REQUESTS * SECONDS {
             let at = START + number * SECOND / REQUESTS + run.random.below(SECOND / REQUESTS);
@@ -39,7 +41,7 @@ pub fn traffic(hosts: usize) -> PeersSimulation {
 /// then more requests than the limit admits.
 pub fn burst(hosts: usize, rate: u64, burst: u64) -> PeersSimulation {
     let mut run = without_faults(hosts);
-    run.set_bucket(rate, burst);
+    run.set_bucket(Rate::per_second(rate), burst);
     for host in 0..hosts {
         (0..2 * burst).for_each(|_| run.queue.add(START, PeersEvent::Request { host, cost: 1, key: 0 }));
         for number in 0..SECONDS * 100 {

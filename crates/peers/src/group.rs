@@ -1,0 +1,281 @@
+//! Groups whose charges have several homes, as a state machine without I/O.
+//!
+//! Such a group charges the homes one after the other, in id order, and this node last. If one refuses or does not
+//! answer, the earlier charges are undone. All nodes use the same order, so two groups cannot refuse each other over
+//! the last tokens. Answers report the remaining amounts after that, so homes that returned something are peeked at
+//! again. A refusal therefore costs one more round trip unless the first home refused.
+//!
+//! Every home but the last one takes by [`Verb::Hold`], so that [`Verb::Undo`] can restore the limits that the key
+//! belonged to: a refused group must not move a key to changed limits.
+//!
+//! While a group holds tokens that it later returns, their bucket keeps refilling. That can exceed a limit by the held
+//! amount, but at most by the rate times the duration of such overlapping holds.
+
+use tollgate_core::{Ask as Amount, Cost, Stamps};
+
+use crate::NodeId;
+use crate::ask::ChargeAnswer;
+use crate::table::Verb;
+
+/// A node that decides charges of the group; `None` is this node.
+pub type Home = Option<NodeId>;
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupAction {
+    /// Ask the home about these charges, and pass its answers to [`GroupRun::on`].
+    Ask {
+        /// The home of all these charges.
+        home: Home,
+        /// Operation to perform.
+        verb: Verb,
+        /// Indices of the charges.
+        charges: Vec<usize>,
+    },
+    /// Return amounts to the home. No answer is expected: an unreachable home keeps the tokens as spent.
+    Return {
+        /// The home of all these charges.
+        home: Home,
+        /// [`Verb::Undo`] for a refused group, [`Verb::Refund`] for an amount that an admitted group does not need.
+        verb: Verb,
+        /// Index, amount and stamps of each charge.
+        charges: Vec<(usize, Cost, Stamps)>,
+    },
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Waits for the home at this index.
+    Asking(usize),
+    /// Waits for the reports of these charges, after amounts were returned to their homes.
+    Rereading(Vec<(Home, Vec<usize>)>),
+}
+
+/// One group over several homes. `E` is the reason why a home did not decide.
+#[derive(Debug)]
+pub struct GroupRun<E> {
+    verb: Verb,
+    /// The home of each charge, and its amount.
+    charges: Vec<(Home, Amount)>,
+    /// In the order in which they are asked.
+    homes: Vec<Home>,
+    answers: Vec<Option<ChargeAnswer>>,
+    outcome: Result<bool, E>,
+    phase: Phase,
+}
+
+impl<E> GroupRun<E> {
+    /// Starts a group. Adds the first action.
+    pub fn new(verb: Verb, charges: Vec<(Home, Amount)>, actions: &mut Vec<GroupAction>) -> Self {
+        let mut homes: Vec<Home> = charges.iter().map(|(home, _)| *home).collect();
+        // This node comes last: it needs no round trip, so the homes hold their parts only briefly.
+        homes.sort_unstable_by_key(|home| (home.is_none(), *home));
+        homes.dedup();
+        let answers = charges.iter().map(|_| None).collect();
+        let group = Self { verb, charges, homes, answers, outcome: Ok(true), phase: Phase::Asking(0) };
+        group.ask(0, actions);
+        group
+    }
+
+    /// Passes in the answers of a home, or why it did not decide. Adds the next actions; the group is decided when no
+    /// [`GroupAction::Ask`] is unanswered.
+    pub fn on(&mut self, home: Home, result: Result<Vec<ChargeAnswer>, E>, actions: &mut Vec<GroupAction>) {
+        match &mut self.phase {
+            Phase::Asking(index) => {
+                *index += 1;
+                let next = *index;
+                match result {
+                    Ok(answers) => self.store(home, answers),
+                    Err(error) => self.outcome = Err(error),
+                }
+                if self.outcome.is_ok() && next < self.homes.len() {
+                    self.ask(next, actions);
+                } else {
+                    self.settle(actions);
+                }
+            }
+            Phase::Rereading(waiting) => {
+                let Some(at) = waiting.iter().position(|(waiting, _)| *waiting == home) else { return };
+                let (_, charges) = waiting.swap_remove(at);
+                // Without a new report, the old one stays.
+                let Ok(answers) = result else { return };
+                for (index, new) in charges.into_iter().zip(answers) {
+                    let Some(answer) = &mut self.answers[index] else { continue };
+                    answer.reports = new.reports;
+                    if !matches!(self.outcome, Ok(true)) {
+                        answer.outcome = new.outcome;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the answer of each charge.
+    ///
+    /// # Errors
+    /// Why a home did not decide. All charges are undone.
+    pub fn finish(self) -> Result<Vec<ChargeAnswer>, E> {
+        self.outcome?;
+        Ok(self.answers.into_iter().flatten().collect())
+    }
+
+    fn charges_of(&self, home: Home) -> Vec<usize> {
+        (0..self.charges.len()).filter(|index| self.charges[*index].0 == home).collect()
+    }
+
+    fn ask(&self, index: usize, actions: &mut Vec<GroupAction>) {
+        let Some(home) = self.homes.get(index).copied() else { return };
+        let verb = match (self.verb, &self.outcome) {
+            // After a refusal, the remaining homes are only peeked at for their reports.
+            (Verb::Check, Ok(false)) => Verb::Peek,
+            (Verb::Check, _) if index + 1 < self.homes.len() => Verb::Hold,
+            (verb, _) => verb,
+        };
+        actions.push(GroupAction::Ask { home, verb, charges: self.charges_of(home) });
+    }
+
+    fn store(&mut self, home: Home, mut answers: Vec<ChargeAnswer>) {
+        if self.verb == Verb::Check {
+            let is_admitted = answers.iter().all(|answer| answer.outcome.is_admitted());
+            if !is_admitted || !matches!(self.outcome, Ok(true)) {
+                self.outcome = Ok(false);
+                // A home charges all of its parts or none, and a peek charges nothing, so there is nothing to return.
+                answers.iter_mut().for_each(ChargeAnswer::clear_taken);
+            }
+        }
+        for (index, answer) in self.charges_of(home).into_iter().zip(answers) {
+            self.answers[index] = Some(answer);
+        }
+    }
+
+    /// Returns what the group does not keep: everything of a group that is not admitted. In an admitted group, each
+    /// `UpTo` charge is reduced to the smallest amount that any of them took.
+    fn settle(&mut self, actions: &mut Vec<GroupAction>) {
+        let mut rereads = Vec::new();
+        if self.verb == Verb::Check {
+            let is_admitted = matches!(self.outcome, Ok(true));
+            let up_to = self.charges.iter().zip(&self.answers).filter(|((_, amount), _)| is_up_to(*amount));
+            let least = up_to.filter_map(|(_, answer)| Some(answer.as_ref()?.taken)).min();
+            for home in &self.homes {
+                let mut excess = Vec::new();
+                for (index, (_, amount)) in self.charges.iter().enumerate().filter(|(_, charge)| charge.0 == *home) {
+                    let Some(answer) = &mut self.answers[index] else { continue };
+                    let keep = match (is_admitted, is_up_to(*amount), least) {
+                        (false, ..) => Cost::ZERO,
+                        (true, true, Some(least)) => least.min(answer.taken),
+                        (true, ..) => answer.taken,
+                    };
+                    let returned = Cost::new(answer.taken.get() - keep.get());
+                    answer.taken = keep;
+                    excess.extend((returned > Cost::ZERO).then_some((index, returned, answer.stamps)));
+                }
+                if !excess.is_empty() {
+                    rereads.push((*home, excess.iter().map(|(index, ..)| *index).collect::<Vec<_>>()));
+                    let verb = if is_admitted { Verb::Refund } else { Verb::Undo };
+                    actions.push(GroupAction::Return { home: *home, verb, charges: excess });
+                }
+            }
+        }
+        if self.outcome.is_err() {
+            rereads.clear();
+        }
+        // Sent after the returned amounts on the same link, so they are answered after them.
+        actions.extend(rereads.iter().map(|(home, charges)| GroupAction::Ask {
+            home: *home,
+            verb: Verb::Peek,
+            charges: charges.clone(),
+        }));
+        self.phase = Phase::Rereading(rereads);
+    }
+}
+
+fn is_up_to(amount: Amount) -> bool {
+    matches!(amount, Amount::UpTo(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::{Outcome, Retry};
+
+    const TWO: Home = Some(NodeId(2));
+    const SEVEN: Home = Some(NodeId(7));
+
+    fn group(homes: &[Home], amount: Amount) -> (GroupRun<&'static str>, Vec<GroupAction>) {
+        let mut actions = Vec::new();
+        let charges = homes.iter().map(|home| (*home, amount)).collect();
+        (GroupRun::new(Verb::Check, charges, &mut actions), actions)
+    }
+
+    fn ask(home: Home, verb: Verb, charges: &[usize]) -> GroupAction {
+        GroupAction::Ask { home, verb, charges: charges.to_vec() }
+    }
+
+    fn returned(home: Home, verb: Verb, index: usize, amount: u64) -> GroupAction {
+        GroupAction::Return { home, verb, charges: vec![(index, Cost::new(amount), Stamps::default())] }
+    }
+
+    fn took(amount: u64) -> Vec<ChargeAnswer> {
+        let (taken, stamps, reports) = (Cost::new(amount), Stamps::default(), Vec::new());
+        vec![ChargeAnswer { outcome: Outcome::Allow, taken, stamps, reports }]
+    }
+
+    fn refused() -> Vec<ChargeAnswer> {
+        let mut answers = took(0);
+        answers[0].outcome = Outcome::Deny(Retry::Never);
+        answers
+    }
+
+    /// Passes in an answer and returns the next actions.
+    fn on(
+        group: &mut GroupRun<&'static str>,
+        home: Home,
+        result: Result<Vec<ChargeAnswer>, &'static str>,
+    ) -> Vec<GroupAction> {
+        let mut actions = Vec::new();
+        group.on(home, result, &mut actions);
+        actions
+    }
+
+    #[test]
+    fn homes_are_asked_in_order_and_all_but_the_last_hold() {
+        let (mut group, actions) = group(&[None, SEVEN, TWO], Amount::Exactly(Cost::ONE));
+        assert_eq!(actions, [ask(TWO, Verb::Hold, &[2])]);
+        assert_eq!(on(&mut group, TWO, Ok(took(1))), [ask(SEVEN, Verb::Hold, &[1])]);
+        assert_eq!(on(&mut group, SEVEN, Ok(took(1))), [ask(None, Verb::Check, &[0])]);
+        assert_eq!(on(&mut group, None, Ok(took(1))), []);
+        assert!(group.finish().unwrap().iter().all(|answer| answer.taken == Cost::ONE));
+    }
+
+    #[test]
+    fn refused_group_undoes_its_holds_and_reads_their_reports_again() {
+        let (mut group, _) = group(&[None, SEVEN, TWO], Amount::Exactly(Cost::ONE));
+        on(&mut group, TWO, Ok(took(1)));
+        assert_eq!(on(&mut group, SEVEN, Ok(refused())), [ask(None, Verb::Peek, &[0])]);
+        // A peek reports an amount that it has not taken.
+        let actions = on(&mut group, None, Ok(took(1)));
+        assert_eq!(actions, [returned(TWO, Verb::Undo, 2, 1), ask(TWO, Verb::Peek, &[2])]);
+        assert_eq!(on(&mut group, TWO, Ok(refused())), []);
+        let answers = group.finish().unwrap();
+        assert!(answers.iter().all(|answer| answer.taken == Cost::ZERO));
+        assert_eq!(answers.iter().filter(|answer| answer.outcome.is_admitted()).count(), 1);
+    }
+
+    #[test]
+    fn home_without_an_answer_ends_the_group_and_earlier_charges_are_undone() {
+        let (mut group, _) = group(&[SEVEN, TWO], Amount::Exactly(Cost::ONE));
+        on(&mut group, TWO, Ok(took(1)));
+        assert_eq!(on(&mut group, SEVEN, Err("silent")), [returned(TWO, Verb::Undo, 1, 1)]);
+        assert_eq!(group.finish().unwrap_err(), "silent");
+    }
+
+    #[test]
+    fn admitted_group_refunds_what_exceeds_the_smallest_amount() {
+        let (mut group, _) = group(&[SEVEN, TWO], Amount::UpTo(Cost::new(9)));
+        on(&mut group, TWO, Ok(took(5)));
+        let actions = on(&mut group, SEVEN, Ok(took(3)));
+        assert_eq!(actions, [returned(TWO, Verb::Refund, 1, 2), ask(TWO, Verb::Peek, &[1])]);
+        on(&mut group, TWO, Err("silent"));
+        assert!(group.finish().unwrap().iter().all(|answer| answer.taken == Cost::new(3)));
+    }
+}

@@ -1,0 +1,257 @@
+//! Membership: runs `tollgate_peers::members` on every host, as the program's hub does. Heartbeats and lists of members
+//! are frames on the links; dialling takes time, fails, and is repeated.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tollgate_peers::NodeId;
+use tollgate_peers::greeting::{self, OwnFrame, Record};
+use tollgate_peers::members::Beat;
+use tollgate_peers::mesh::{Event as MeshEvent, Member, MemberState};
+
+use super::node::Process;
+use super::{MILLI, PeersDefect, PeersEvent, PeersSimulation, SECOND};
+
+/// Time after which a connection attempt or a greeting is given up, as in the program.
+const HANDSHAKE: u64 = 2 * SECOND;
+
+/// Time without faults after which all nodes are linked: the longest pause between dials, a handshake that was given
+/// up, and a margin.
+const LINKED_AFTER: u64 = 6_500 * MILLI;
+/// Time without faults after which nodes that have ended are forgotten.
+const FORGOTTEN_AFTER: u64 = 10 * SECOND;
+
+/// Returns the address of a host.
+pub(super) fn address_of(host: usize) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 7_000 + host as u16).into()
+}
+
+fn host_at(address: SocketAddr) -> usize {
+    usize::from(address.port() - 7_000)
+}
+
+/// How a connection attempt ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialled {
+    /// Nothing answers.
+    Unreachable,
+    /// The connection was accepted, but no greeting arrived.
+    Ungreeted,
+    /// Both sides have sent their greetings.
+    Greeted,
+}
+
+impl PeersSimulation {
+    /// Does what is due on a host: timers of the mesh, heartbeats, changes of members, and dials.
+    pub(super) fn step(&mut self, now: u64, host: usize) {
+        let local = self.hosts[host].now(now);
+        let Some(process) = self.hosts[host].process.as_mut() else { return };
+        process.mesh.set_shut_out(process.members.is_shut_out());
+        if process.mesh.wake_at() <= local.mono() {
+            self.pass(now, host, MeshEvent::Timer);
+        }
+        let Some(process) = self.hosts[host].process.as_mut() else { return };
+        if let Some(beat) = process.members.beat(local.mono()) {
+            self.beat(now, host, &beat);
+        }
+        self.report_members(now, host);
+        let Some(process) = self.hosts[host].process.as_mut() else { return };
+        let (id, due) = (process.id, process.members.due(local.mono()));
+        for address in due {
+            self.dial(now, host, id, address);
+        }
+        self.schedule(now, host);
+    }
+
+    /// Sends a heartbeat to all linked nodes.
+    fn beat(&mut self, now: u64, host: usize, beat: &Beat) {
+        let (mut own, mut all) = (Vec::new(), Vec::new());
+        greeting::push_gossip(&mut own, [&beat.own]);
+        greeting::push_gossip(&mut all, &beat.all);
+        for other in (0..self.hosts.len()).filter(|other| *other != host) {
+            let Some(peer) = self.net.number(host, other).and_then(|_| self.net.peer(host, other)) else { continue };
+            let gossip = if beat.all_to.contains(&peer) { &all } else { &own };
+            self.send_bytes(now, host, other, gossip.clone(), 0);
+        }
+        let Some(process) = self.hosts[host].process.as_mut() else { return };
+        for record in &beat.all {
+            process.seen.insert(record.node, (now, record.address));
+        }
+        self.plant_wrong_members(now, host);
+    }
+
+    /// Now and then passes a wrong list of members to the mesh, until the next heartbeat.
+    fn plant_wrong_members(&mut self, now: u64, host: usize) {
+        let local = self.hosts[host].now(now);
+        let Some(process) = self.hosts[host].process.as_mut() else { return };
+        let own = process.id;
+        let mut members: Vec<Member> = process.members.alive(local.mono()).iter().map(member).collect();
+        members.retain(|member| member.node != own);
+        let mut is_wrong = false;
+        if self.wrong_members && self.random.happens_in_percent(5) && !members.is_empty() {
+            let place = self.random.below(members.len() as u64) as usize;
+            members.remove(place);
+            is_wrong = true;
+        }
+        if self.defect == PeersDefect::MinorityStrikes && !process.mesh.homes().has_majority() {
+            let silent = process.seen.iter().filter(|(_, (seen, _))| now > seen + 10 * SECOND);
+            members.extend(silent.map(|(node, (_, address))| Member {
+                node: *node,
+                address: address.to_string(),
+                state: MemberState::Leaving,
+            }));
+            is_wrong = true;
+        }
+        if std::mem::replace(&mut process.has_wrong_members, is_wrong) || is_wrong {
+            self.pass(now, host, MeshEvent::Members(members));
+        }
+    }
+
+    /// Passes the members that are alive to the mesh, if they changed.
+    pub(super) fn report_members(&mut self, now: u64, host: usize) {
+        let local = self.hosts[host].now(now);
+        let Some(process) = self.hosts[host].process.as_mut() else { return };
+        if let Some(alive) = process.members.changes(local.mono()) {
+            self.pass(now, host, MeshEvent::Members(alive));
+        }
+    }
+
+    /// Handles a frame of the links themselves.
+    pub(super) fn arrive_own(&mut self, now: u64, to: usize, bytes: &[u8]) {
+        let local = self.hosts[to].now(now);
+        match greeting::decode(bytes) {
+            Ok(OwnFrame::Gossip(records)) => {
+                let Some(process) = self.hosts[to].process.as_mut() else { return };
+                process.members.hear(records, local.mono());
+                self.report_members(now, to);
+            }
+            other => self.violation = Some(format!("not gossip: {other:?}")),
+        }
+    }
+
+    fn is_cut(&self, one: usize, other: usize, now: u64) -> bool {
+        self.net.cut_until(one, other, now).or(self.net.cut_until(other, one, now)).is_some()
+    }
+
+    fn dial(&mut self, now: u64, host: usize, id: NodeId, address: SocketAddr) {
+        let other = host_at(address);
+        let round_trip = self.net.delay(&mut self.random, host, other) + self.net.delay(&mut self.random, other, host);
+        let (dialled, at) = if self.is_cut(host, other, now) {
+            (Dialled::Unreachable, now + HANDSHAKE)
+        } else if self.hosts[other].process.is_none() {
+            (Dialled::Unreachable, now + round_trip)
+        } else if self.hosts[other].paused_until > now {
+            (Dialled::Ungreeted, now + HANDSHAKE)
+        } else {
+            (Dialled::Greeted, now + 2 * round_trip)
+        };
+        self.queue.add(at, PeersEvent::Dialled { host, id, address, dialled });
+    }
+
+    /// A connection attempt has ended.
+    pub(super) fn on_dialled(&mut self, now: u64, host: usize, id: NodeId, address: SocketAddr, dialled: Dialled) {
+        let (local, other, random) = (self.hosts[host].now(now), host_at(address), self.random.below(u64::MAX));
+        let is_open = dialled == Dialled::Greeted
+            && !self.is_cut(host, other, now)
+            && self.hosts[other].paused_until <= now
+            && self.hosts[other].process.is_some();
+        let Some(process) = self.hosts[host].process.as_mut().filter(|process| process.id == id) else { return };
+        process.members.reached(address, dialled != Dialled::Unreachable);
+        if !is_open || !self.connect(now, host, other) {
+            let Some(process) = self.hosts[host].process.as_mut() else { return };
+            process.members.dial_failed(address, local.mono(), random);
+        }
+    }
+
+    /// Opens a link that `host` has dialled. Returns whether there is a link afterwards. Of two links between two nodes,
+    /// both keep the one that the lower id dialled.
+    fn connect(&mut self, now: u64, host: usize, other: usize) -> bool {
+        let (one, two) = (self.record_of(host), self.record_of(other));
+        let (Some(one), Some(two)) = (one, two) else { return false };
+        let conflict = |at: usize, record: &Record| {
+            let mono = self.hosts[at].now(now).mono();
+            self.hosts[at].process.as_ref().is_some_and(|process| process.members.conflict(record, mono).is_some())
+        };
+        if conflict(host, &two) || conflict(other, &one) {
+            return false;
+        }
+        let is_known = self.net.nodes(host, other) == [Some(one.node), Some(two.node)];
+        let is_preferred = |dialler: NodeId| dialler == one.node.min(two.node);
+        let is_kept = |dialler: Option<NodeId>| dialler.is_some_and(is_preferred) && !is_preferred(one.node);
+        let (here, there) = (self.net.number(host, other), self.net.number(other, host));
+        if is_known && (here.is_some() || there.is_some()) && is_kept(self.net.dialler(host, other)) {
+            if here.is_some() {
+                let mono = self.hosts[host].now(now).mono();
+                let Some(process) = self.hosts[host].process.as_mut() else { return false };
+                process.members.linked(two, Some(address_of(other)), mono);
+            }
+            return here.is_some();
+        }
+        self.end_link(now, host, other);
+        self.end_link(now, other, host);
+        self.net.open((host, one.node), (other, two.node));
+        let (peer, dialler) = (two.node, one.node);
+        self.link(now, host, other, two, Some(address_of(other)));
+        self.link(now, other, host, one, None);
+        self.net.peer(host, other) == Some(peer) && self.net.peer(other, host) == Some(dialler)
+    }
+
+    fn record_of(&self, host: usize) -> Option<Record> {
+        Some(self.hosts[host].process.as_ref()?.members.own().clone())
+    }
+
+    /// One side of a new link.
+    fn link(&mut self, now: u64, host: usize, other: usize, record: Record, dialled: Option<SocketAddr>) {
+        let (mono, peer) = (self.hosts[host].now(now).mono(), record.node);
+        let Some(process) = self.hosts[host].process.as_mut() else { return };
+        process.members.linked(record, dialled, mono);
+        let mut gossip = Vec::new();
+        greeting::push_gossip(&mut gossip, &process.members.alive(mono));
+        self.send_bytes(now, host, other, gossip, 0);
+        self.report_members(now, host);
+        self.pass(now, host, MeshEvent::LinkUp { peer });
+    }
+
+    /// Ends a link as one side sees it, if it is open.
+    pub(super) fn end_link(&mut self, now: u64, host: usize, other: usize) -> bool {
+        let peer = self.net.peer(host, other);
+        if !self.net.close(host, other) {
+            return false;
+        }
+        if let Some(peer) = peer {
+            if let Some(process) = self.hosts[host].process.as_mut() {
+                process.members.unlinked(peer);
+            }
+            self.pass(now, host, MeshEvent::LinkDown { peer });
+        }
+        true
+    }
+
+    /// Checks that, a while after the last fault, every node knows all nodes that run and is linked to exactly these. A
+    /// node that has ended may be taken for alive a few seconds longer: each node that hears of it for the first time
+    /// waits for another heartbeat.
+    pub(super) fn check_members(&self, end: u64) -> Result<(), String> {
+        let quiet = end.saturating_sub(self.net.last_cut().max(self.last_fault));
+        if quiet < LINKED_AFTER {
+            return Ok(());
+        }
+        let running = || self.hosts.iter().filter_map(|host| host.process.as_ref());
+        for (at, host) in self.hosts.iter().enumerate() {
+            let Some(process) = &host.process else { continue };
+            let alive = process.members.alive(host.now(end).mono());
+            let is_known = |other: &Process| alive.iter().any(|record| record.node == other.id);
+            let linked = process.mesh.status().peers.iter().filter(|peer| peer.is_linked).count();
+            let (known, all) = (running().filter(|other| is_known(other)).count(), running().count());
+            if known != all || linked + 1 != all || (quiet >= FORGOTTEN_AFTER && alive.len() != all) {
+                return Err(format!(
+                    "host {at} knows {} nodes, {known} of the {all} that run, and has {linked} links",
+                    alive.len()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn member(record: &Record) -> Member {
+    Member { node: record.node, address: record.address.to_string(), state: record.state }
+}
