@@ -46,6 +46,21 @@ pub struct Record {
     pub address: SocketAddr,
     /// Human-readable name.
     pub name: String,
+    /// Figures for people and metrics.
+    pub figures: NodeFigures,
+}
+
+/// What a node reports of itself with every heartbeat, for people and metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeFigures {
+    /// Revision of the rules in force; 0 if there are none.
+    pub rules_revision: u64,
+    /// First bytes of the rules' checksum, which is the same for the same rules; 0 if it is unknown.
+    pub rules_checksum: u64,
+    /// Number of links to other nodes.
+    pub links: u16,
+    /// Tokens that all nodes together admitted beyond a limit, as seen by this node.
+    pub overshoot: u64,
 }
 
 /// A frame of the link itself.
@@ -115,6 +130,10 @@ fn push_record(to: &mut Vec<u8>, record: &Record) {
     });
     push_text(to, &record.address.to_string(), MAX_NAME);
     push_text(to, &record.name, MAX_NAME);
+    let NodeFigures { rules_revision, rules_checksum, links, overshoot } = record.figures;
+    for figure in [rules_revision, rules_checksum, links.into(), overshoot] {
+        to.extend_from_slice(&figure.to_le_bytes());
+    }
 }
 
 fn push_text(to: &mut Vec<u8>, text: &str, max: usize) {
@@ -145,8 +164,8 @@ pub fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
             if version != VERSION {
                 // In another version the rest may have a different layout.
                 let address = SocketAddr::from(([0; 4], 0));
-                let record =
-                    Record { node: NodeId(0), heartbeat: 0, state: MemberState::Joining, address, name: String::new() };
+                let (node, state, figures) = (NodeId(0), MemberState::Joining, NodeFigures::default());
+                let record = Record { node, heartbeat: 0, state, address, name: String::new(), figures };
                 return Ok(OwnFrame::Greeting { version, cluster, record });
             }
             OwnFrame::Greeting { version, cluster, record: body.record()? }
@@ -208,7 +227,17 @@ impl<'a> GreetingReader<'a> {
             },
             address: self.text(MAX_NAME)?.parse().map_err(|_| FrameError("not an address"))?,
             name: self.text(MAX_NAME)?.to_owned(),
+            figures: NodeFigures {
+                rules_revision: self.figure()?,
+                rules_checksum: self.figure()?,
+                links: u16::try_from(self.figure()?).map_err(|_| FrameError("too many links"))?,
+                overshoot: self.figure()?,
+            },
         })
+    }
+
+    fn figure(&mut self) -> Result<u64, FrameError> {
+        self.array().map(u64::from_le_bytes)
     }
 }
 
@@ -223,6 +252,7 @@ mod tests {
             state: MemberState::Ready,
             address: "[2001:db8::1]:7400".parse().unwrap(),
             name: "a".repeat(MAX_NAME),
+            figures: NodeFigures { rules_revision: 1, rules_checksum: 2, links: 3, overshoot: 4 },
         }
     }
 

@@ -109,6 +109,11 @@ impl Homes {
         }
     }
 
+    /// Returns the home of a key, whether or not it is linked.
+    pub(crate) fn home(&self, key: Fingerprint) -> Option<NodeId> {
+        self.first(key, |_, _| true).map(|(node, _)| node)
+    }
+
     /// Returns how many nodes share the limits, at least 1.
     pub fn nodes(&self) -> u32 {
         self.nodes.max(1)

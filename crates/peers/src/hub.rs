@@ -16,7 +16,7 @@ use tollgate_core::{Mono, Nanos, Now, Time};
 use crate::NodeId;
 use crate::asks::Asks;
 use crate::config::Config;
-use crate::greeting::{self, Record};
+use crate::greeting::{self, NodeFigures, Record};
 use crate::homes::Homes;
 use crate::link::Outbox;
 use crate::members::Members;
@@ -39,6 +39,8 @@ pub(crate) struct Shared {
     pub(crate) urgent: Notify,
     pub(crate) stage: watch::Sender<Stage>,
     pub(crate) counters: Counters,
+    /// Revision and first bytes of the checksum of the rules in force.
+    pub(crate) rules: Mutex<(u64, u64)>,
     hub: Mutex<Hub>,
 }
 
@@ -82,6 +84,9 @@ impl Counters {
     }
 }
 
+/// Number of keys by which the homes of all keys are estimated.
+const SAMPLE: usize = 4_096;
+
 struct Hub {
     mesh: Mesh,
     members: Members,
@@ -123,7 +128,8 @@ impl Shared {
         let cluster = config.cluster_id();
         let mesh = Mesh::new(MeshConfig::new(node, cluster), table.clone(), &now);
         let (address, name) = (config.advertised(), config.name());
-        let own = Record { node, heartbeat: 0, state: MemberState::Joining, address, name };
+        let (state, figures) = (MemberState::Joining, NodeFigures::default());
+        let own = Record { node, heartbeat: 0, state, address, name, figures };
         let hub = Hub {
             mesh,
             members: Members::new(own, now.mono()),
@@ -146,6 +152,7 @@ impl Shared {
             urgent: Notify::new(),
             stage: watch::Sender::new(Stage::Joining),
             counters: Counters::default(),
+            rules: Mutex::default(),
             hub: Mutex::new(hub),
         }
     }
@@ -175,6 +182,9 @@ impl Shared {
         if mesh.wake_at() <= now.mono() {
             mesh.on(&now, Event::Timer, actions);
         }
+        let (rules_revision, rules_checksum) = *self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let (links_now, overshoot) = (links.len() as u16, self.table.overshoot());
+        members.set_figures(NodeFigures { rules_revision, rules_checksum, links: links_now, overshoot });
         if let Some(beat) = members.beat(now.mono()) {
             let mut own = Vec::new();
             greeting::push_gossip(&mut own, [&beat.own]);
@@ -361,6 +371,8 @@ impl Shared {
 
     /// Returns the status of this node and its peers.
     pub(crate) fn status(&self) -> NodeStatus {
+        let homes = self.homes_of_keys();
+        let homes_of = |node: NodeId| homes.get(&node).copied().unwrap_or(0);
         let hub = self.hub();
         let mesh = hub.mesh.status();
         let others = hub.members.alive(self.clock.mono()).into_iter().filter(|record| record.node != self.node);
@@ -370,6 +382,7 @@ impl Shared {
             PeerStatus {
                 info: NodeInfo::from(&record),
                 linked: link.is_some(),
+                homes: homes_of(record.node),
                 queued_bytes: link.map_or(0, |link| link.outbox.queued()),
                 unacknowledged: known.map_or(0, |known| known.unacknowledged),
                 missing: known.map_or(0, |known| known.missing),
@@ -377,6 +390,7 @@ impl Shared {
         });
         NodeStatus {
             info: NodeInfo::from(hub.members.own()),
+            homes: homes_of(self.node),
             stage: *self.stage.borrow(),
             nodes: mesh.nodes,
             has_majority: mesh.has_majority,
@@ -386,6 +400,16 @@ impl Shared {
             table: self.table.counts(),
             links: self.counters.read(),
         }
+    }
+
+    /// Returns of how many keys each node is the home. Beyond [`SAMPLE`] keys, the number is estimated.
+    fn homes_of_keys(&self) -> HashMap<NodeId, u64> {
+        let (homes, mut counts) = (self.homes.load(), HashMap::new());
+        let keys = self.table.sample(SAMPLE);
+        keys.iter().filter_map(|key| homes.home(*key)).for_each(|node| *counts.entry(node).or_default() += 1);
+        let (all, sampled) = (u128::from(self.table.keys()), keys.len().max(1) as u128);
+        counts.values_mut().for_each(|count: &mut u64| *count = (u128::from(*count) * all / sampled) as u64);
+        counts
     }
 
     /// Performs the mesh's pending actions.

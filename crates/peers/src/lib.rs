@@ -51,6 +51,7 @@ pub mod bounds {
 }
 
 pub use config::{Config, ConfigError, DEFAULT_PORT};
+pub use greeting::NodeFigures;
 pub use hub::Stage;
 pub use status::{LinkCounts, NodeInfo, NodeStatus, PeerStatus};
 pub use store::PeerStore;

@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 use tollgate_core::{Mono, Nanos, Time};
 
 use crate::NodeId;
-use crate::greeting::{MAX_RECORDS, Record};
+use crate::greeting::{MAX_RECORDS, NodeFigures, Record};
 use crate::mesh::{Member, MemberState};
 
 /// Interval between heartbeats.
@@ -113,6 +113,11 @@ impl Members {
     pub fn set_state(&mut self, state: MemberState, now: Time<Mono>) {
         self.own.state = state;
         self.next_beat = now;
+    }
+
+    /// Sets the figures that the next heartbeat reports.
+    pub fn set_figures(&mut self, figures: NodeFigures) {
+        self.own.figures = figures;
     }
 
     /// Merges records from a peer.
@@ -279,7 +284,14 @@ mod tests {
 
     fn record(node: u64, heartbeat: u64) -> Record {
         let address = SocketAddr::from(([127, 0, 0, 1], 7_400 + node as u16));
-        Record { node: NodeId(node), heartbeat, state: MemberState::Ready, address, name: format!("n{node}") }
+        Record {
+            node: NodeId(node),
+            heartbeat,
+            state: MemberState::Ready,
+            address,
+            name: format!("n{node}"),
+            figures: NodeFigures::default(),
+        }
     }
 
     fn members() -> Members {

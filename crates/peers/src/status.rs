@@ -1,7 +1,7 @@
 //! Status of a node and its peers, for people and metrics.
 
 use crate::NodeId;
-use crate::greeting::Record;
+use crate::greeting::{NodeFigures, Record};
 use crate::hub::Stage;
 use crate::mesh::{MemberState, MeshCounts};
 use crate::table::TableCounts;
@@ -17,6 +17,8 @@ pub struct NodeInfo {
     pub address: String,
     /// State that the node announces.
     pub state: &'static str,
+    /// Figures of its last heartbeat.
+    pub figures: NodeFigures,
 }
 
 impl From<&Record> for NodeInfo {
@@ -26,7 +28,8 @@ impl From<&Record> for NodeInfo {
             MemberState::Ready => "ready",
             MemberState::Leaving => "leaving",
         };
-        Self { node: record.node, name: record.name.clone(), address: record.address.to_string(), state }
+        let (name, address) = (record.name.clone(), record.address.to_string());
+        Self { node: record.node, name, address, state, figures: record.figures }
     }
 }
 
@@ -37,6 +40,8 @@ pub struct PeerStatus {
     pub info: NodeInfo,
     /// Whether the peer is linked.
     pub linked: bool,
+    /// Number of keys whose home is the peer; an estimate if there are many keys.
+    pub homes: u64,
     /// Bytes queued for the peer.
     pub queued_bytes: usize,
     /// Deltas of this node that the peer has not acknowledged.
@@ -50,6 +55,8 @@ pub struct PeerStatus {
 pub struct NodeStatus {
     /// Identity of this node.
     pub info: NodeInfo,
+    /// Number of keys whose home is this node; an estimate if there are many keys.
+    pub homes: u64,
     /// Lifecycle stage.
     pub stage: Stage,
     /// Number of nodes that share the limits, including this one.

@@ -114,6 +114,11 @@ impl PeerStore {
         self.shared.homes.load().has_majority()
     }
 
+    /// Sets the revision of the rules in force, and the first bytes of their checksum, which other nodes show.
+    pub fn set_rules(&self, revision: u64, checksum: u64) {
+        *self.shared.rules.lock().unwrap_or_else(PoisonError::into_inner) = (revision, checksum);
+    }
+
     /// Returns the status of this node and its peers.
     pub fn status(&self) -> NodeStatus {
         self.shared.status()

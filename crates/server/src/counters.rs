@@ -4,9 +4,9 @@
 //! loses the changes since the last snapshot, at most one interval. A file that cannot be restored completely is
 //! renamed, and the server starts with empty counters. A failed write is logged, and decisions continue.
 
-use std::fs::{DirBuilder, File};
-use std::io::{self, BufReader, BufWriter, Write};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{DirBuilder, File, TryLockError};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +26,8 @@ use crate::net::background::BackgroundThread;
 const FILE: &str = "counters.snapshot";
 /// The new name of a snapshot file that could not be restored.
 const REFUSED: &str = "counters.snapshot.refused";
+/// Name of the file that a running server locks.
+const LOCK: &str = "counters.lock";
 
 /// Where and how often snapshots are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +79,42 @@ impl SnapshotStatus {
 
 /// The counters of a server that keeps them in memory.
 pub type Counters = (Engine<MemoryStore>, RedisCellTable);
+
+/// A data directory in use by this process, until it is dropped.
+#[derive(Debug)]
+pub struct DirectoryLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] Option<File>);
+
+/// Locks the data directory, so that no other server overwrites the snapshot. A directory that cannot be written to is
+/// not locked: its snapshot cannot be overwritten either.
+///
+/// # Errors
+/// When another server uses the directory.
+pub fn lock(directory: &Path) -> anyhow::Result<DirectoryLock> {
+    let opened = DirBuilder::new().recursive(true).mode(0o700).create(directory).and_then(|()| {
+        File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(directory.join(LOCK))
+    });
+    let Ok(mut file) = opened else { return Ok(DirectoryLock(None)) };
+    match file.try_lock() {
+        Ok(()) => {
+            // The number is only for the message of another server.
+            let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
+            Ok(DirectoryLock(Some(file)))
+        }
+        Err(TryLockError::WouldBlock) => {
+            let process = io::read_to_string(file.take(20)).unwrap_or_default();
+            let process = if process.is_empty() { String::new() } else { format!(" (process {process})") };
+            anyhow::bail!(
+                "the data directory {} is used by another server{process}; give each server its own with --data DIR",
+                directory.display()
+            )
+        }
+        // Some network file systems have no locks.
+        Err(TryLockError::Error(error)) => {
+            tracing::warn!(directory = %directory.display(), %error, "cannot lock the data directory");
+            Ok(DirectoryLock(None))
+        }
+    }
+}
 
 /// Restores the counters from the last snapshot, or creates empty ones for `capacity` keys.
 ///
@@ -209,5 +247,23 @@ async fn repeat(thread: &BackgroundThread, every: Duration, first: Duration, wor
         if let Err(error) = thread.handle().spawn_blocking(work.clone()).await {
             tracing::error!(%error, "counter maintenance panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_server_in_a_data_directory_is_refused_until_the_first_has_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("data");
+        let first = lock(&directory).unwrap();
+        let why = lock(&directory).unwrap_err().to_string();
+        let process = std::process::id();
+        assert!(why.contains(&format!("is used by another server (process {process}); give each")), "{why}");
+        drop(first);
+        assert!(lock(&directory).is_ok());
+        assert!(lock(Path::new("/proc/nowhere")).is_ok(), "nothing can be written there");
     }
 }

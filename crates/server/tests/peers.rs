@@ -215,6 +215,50 @@ fn strict_limits_are_exact_on_all_servers_together() {
     assert_eq!(shown.lines().filter(|line| line.contains("ready")).count(), 3, "{shown}");
 }
 
+/// The nodes of a page: this server and the others.
+fn nodes_of(page: &Value) -> Vec<&Value> {
+    page["peers"].as_array().into_iter().flatten().chain([&page["node"]]).collect()
+}
+
+#[test]
+fn every_server_shows_rules_links_and_homes_of_all() {
+    let mut servers = Three::new().start_all();
+    for number in 0..30 {
+        assert!(passes(&servers[0], "strict", &format!("key {number}")));
+    }
+    for server in &servers {
+        eventually("all nodes report their rules, two links each, and thirty homes", || {
+            let page = page(server);
+            let nodes = nodes_of(&page);
+            let is_same = |node: &&Value| node["checksum"] == nodes[0]["checksum"] && node["revision"] == 1;
+            let homes: u64 = nodes.iter().filter_map(|node| node["homes"].as_u64()).sum();
+            nodes[0]["checksum"].is_string()
+                && nodes.iter().all(is_same)
+                && nodes.iter().all(|node| node["links"] == 2)
+                && homes == 30
+        });
+        eventually("the metrics agree", || {
+            let metrics = get(server, "/metrics");
+            metrics
+                .lines()
+                .filter(|line| line.starts_with("tollgate_peers_same_rules{") && line.ends_with(" 1"))
+                .count()
+                == 2
+        });
+        let shown = Cli::for_server(server).run(&["nodes"]).done();
+        let checksum = page(server)["node"]["checksum"].as_str().expect("a checksum")[..8].to_owned();
+        assert_eq!(shown.lines().filter(|line| line.contains(&format!("1 {checksum}"))).count(), 3, "{shown}");
+        let doctor = Cli::for_server(server).run(&["doctor", "--data", "off"]).out;
+        assert!(doctor.contains("ok       peers         3 servers, all linked"), "{doctor}");
+    }
+    let last = servers.remove(2);
+    drop(servers);
+    eventually("doctor warns of a lost majority", || {
+        let doctor = Cli::for_server(&last).run(&["doctor", "--data", "off"]).out;
+        doctor.contains("warning  peers         it sees no majority of the")
+    });
+}
+
 #[test]
 fn twelve_at_once_against_four_tokens_a_second_are_followed_by_two_seconds_of_refusals() {
     let servers = Three::new().start_all();

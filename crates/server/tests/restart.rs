@@ -176,3 +176,18 @@ fn snapshot_takes_no_memory_for_tables_that_are_not_used() {
     let grown = server.memory().saturating_sub(before);
     assert!(grown < 16 << 20, "resident memory grew by {grown} bytes");
 }
+
+#[test]
+fn second_server_in_the_same_data_directory_is_refused() {
+    let restarted = Restarted::new();
+    let first = restarted.start("3600");
+    let (rules, data) = (restarted.rules.clone(), restarted.data());
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["serve", "--http", "127.0.0.1:0", "--resp", "off", "--rules", &rules, "--data", &data]);
+    let second = common::CommandResult::run(&mut command, b"");
+    assert_eq!(second.code, Some(1), "{}", second.err);
+    let expected = format!("the data directory {data} is used by another server (process {})", first.id());
+    assert!(second.err.contains(&expected), "{}", second.err);
+    drop(first);
+    drop(restarted.start("3600"));
+}

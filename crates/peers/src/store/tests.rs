@@ -413,6 +413,7 @@ async fn garbage_and_silent_peers_are_dropped_without_harm() {
         state: crate::mesh::MemberState::Ready,
         address: addresses::<1>()[0],
         name: "silent".to_owned(),
+        figures: crate::greeting::NodeFigures::default(),
     };
     crate::greeting::push_greeting(&mut greeting, nodes[0].shared.cluster, &record);
     crate::greeting::push_accepted(&mut greeting);
@@ -434,7 +435,8 @@ async fn peer_that_never_reads_is_dropped_despite_its_heartbeats() {
     let (all, nodes) = three().await;
     let (node, state) = (NodeId(u64::MAX), crate::mesh::MemberState::Joining);
     let (address, name) = (addresses::<1>()[0], "deaf".to_owned());
-    let record = crate::greeting::Record { node, heartbeat: 1, state, address, name };
+    let figures = crate::greeting::NodeFigures::default();
+    let record = crate::greeting::Record { node, heartbeat: 1, state, address, name, figures };
     let cluster = nodes[0].shared.cluster;
     let mut bytes = Vec::new();
     crate::greeting::push_greeting(&mut bytes, cluster, &record);

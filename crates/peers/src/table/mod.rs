@@ -342,14 +342,36 @@ impl Table {
         used.map_or(0, |used| used.whole.saturating_add(u64::from(used.part > 0)))
     }
 
+    /// Returns at least `count` keys, or all if there are fewer. Whole shards are returned, so their number varies.
+    pub(crate) fn sample(&self, count: usize) -> Vec<Fingerprint> {
+        let mut keys = Vec::new();
+        for shard in &self.shards {
+            keys.extend(shard.lock().unwrap_or_else(PoisonError::into_inner).entries.keys());
+            if keys.len() >= count {
+                break;
+            }
+        }
+        keys
+    }
+
+    /// Returns the number of keys with an entry.
+    pub(crate) fn keys(&self) -> u64 {
+        let keys = self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).entries.len());
+        keys.map(|keys| keys as u64).sum()
+    }
+
+    /// Returns [`TableCounts::overshoot`].
+    pub(crate) fn overshoot(&self) -> u64 {
+        self.counts.overshoot.load(Ordering::Relaxed)
+    }
+
     /// Returns the counters.
     pub fn counts(&self) -> TableCounts {
-        let keys = self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).entries.len());
         TableCounts {
-            keys: keys.map(|keys| keys as u64).sum(),
+            keys: self.keys(),
             dropped: self.counts.dropped.load(Ordering::Relaxed),
             forgiven: self.counts.forgiven.load(Ordering::Relaxed),
-            overshoot: self.counts.overshoot.load(Ordering::Relaxed),
+            overshoot: self.overshoot(),
             overflowed: self.counts.overflowed.load(Ordering::Relaxed),
         }
     }

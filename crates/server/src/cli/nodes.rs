@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::exit_code;
 use super::remote::output::{self, OutputArgs, TextTable};
 use super::remote::{Remote, ServerArgs};
-use crate::observe::peers::{Peer, PeersPage};
+use crate::observe::peers::{Node, Peer, PeersPage};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct NodesArgs {
@@ -25,8 +25,9 @@ Examples:
   tollgate nodes
   tollgate nodes --server https://10.0.0.9:8080 --json
 
-For servers with `--store peers://…`. LAG is the number of updates that the other server has not acknowledged, and of its updates
-that are missing here. The status is 1 if the server sees no majority of the servers, or has no link to one of them.";
+For servers with `--store peers://…`. RULES is the revision and the checksum of the rules that a server runs, LINKS the number of
+its links. LAG is the number of updates that the other server has not acknowledged, and of its updates that are missing here.
+HOMES is the number of keys about which a server decides under strict rules, OVERSHOOT the tokens that passed beyond limits. The status is 1 if the server sees no majority of the servers, or has no link to one of them.";
 
 /// Prints the servers that share limits, as seen by one of them.
 ///
@@ -43,24 +44,29 @@ pub(super) fn run(args: &NodesArgs) -> anyhow::Result<ExitCode> {
         writeln!(std::io::stdout(), "this server does not share limits with others (--store peers://…)")?;
         return Ok(exit_code(true));
     };
-    let mut table = TextTable::new(&["NODE", "ADDRESS", "STATE", "LINK", "LAG"]);
-    table.add_row([
-        node.name.clone(),
-        node.address.clone(),
-        node.state.clone(),
-        "this server".to_owned(),
-        String::new(),
-    ]);
+    let mut table =
+        TextTable::new(&["NODE", "ADDRESS", "STATE", "RULES", "LINK", "LINKS", "LAG", "HOMES", "OVERSHOOT"]);
+    table.add_row(row(node, "this server", String::new()));
     for Peer { node, linked, unacknowledged, missing, .. } in &page.peers {
         let link = if *linked { "linked" } else { "no link" };
-        let lag = format!("{unacknowledged} sent, {missing} missing");
-        table.add_row([node.name.clone(), node.address.clone(), node.state.clone(), link.to_owned(), lag]);
+        table.add_row(row(node, link, format!("{unacknowledged} sent, {missing} missing")));
     }
     table.print("")?;
     let majority = if page.majority { "a majority" } else { "no majority: on_fault decides about strict rules" };
     let PeersPage { nodes, keys, overshoot, .. } = page;
     writeln!(std::io::stdout(), "{nodes} share limits, {majority}; {keys} keys, {overshoot} tokens beyond a limit")?;
     Ok(exit_code(is_well(&page)))
+}
+
+fn row(node: &Node, link: &str, lag: String) -> [String; 9] {
+    let rules = match (&node.revision, &node.checksum) {
+        (Some(revision), Some(checksum)) => format!("{revision} {}", checksum.get(..8).unwrap_or(checksum)),
+        (Some(revision), None) => revision.to_string(),
+        (None, _) => "none".to_owned(),
+    };
+    let (links, homes, overshoot) = (node.links.to_string(), node.homes.to_string(), node.overshoot.to_string());
+    let (name, address, state) = (node.name.clone(), node.address.clone(), node.state.clone());
+    [name, address, state, rules, link.to_owned(), links, lag, homes, overshoot]
 }
 
 fn is_well(page: &PeersPage) -> bool {

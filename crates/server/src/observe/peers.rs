@@ -45,6 +45,16 @@ pub struct Node {
     pub address: String,
     /// `joining`, `ready` or `leaving`. Ready servers are the homes of keys.
     pub state: String,
+    /// The revision of the rules that it runs; null if it has none.
+    pub revision: Option<u64>,
+    /// The first 16 digits of the checksum of these rules; null if it is not known. Servers with the same rules have the same.
+    pub checksum: Option<String>,
+    /// Number of its links to other servers.
+    pub links: u16,
+    /// Number of keys whose home it is. An estimate if there are more than about 4,000 keys.
+    pub homes: u64,
+    /// Number of tokens that all servers together admitted beyond a limit, as seen by it.
+    pub overshoot: u64,
 }
 
 /// Another server.
@@ -64,10 +74,20 @@ pub struct Peer {
     pub queued_bytes: u64,
 }
 
-impl From<&NodeInfo> for Node {
-    fn from(info: &NodeInfo) -> Self {
-        let NodeInfo { node, name, address, state } = info;
-        Self { id: node.to_string(), name: name.clone(), address: address.clone(), state: (*state).to_owned() }
+impl Node {
+    fn new(info: &NodeInfo, homes: u64) -> Self {
+        let NodeInfo { node, name, address, state, figures } = info;
+        Self {
+            id: node.to_string(),
+            name: name.clone(),
+            address: address.clone(),
+            state: (*state).to_owned(),
+            revision: Some(figures.rules_revision).filter(|revision| *revision > 0),
+            checksum: Some(figures.rules_checksum).filter(|checksum| *checksum > 0).map(|it| format!("{it:016x}")),
+            links: figures.links,
+            homes,
+            overshoot: figures.overshoot,
+        }
     }
 }
 
@@ -85,7 +105,7 @@ impl Peers {
             return PeersPage { node: None, nodes, majority, complete, keys: 0, overshoot: 0, peers: Vec::new() };
         };
         let peers = status.peers.iter().map(|peer| Peer {
-            node: Node::from(&peer.info),
+            node: Node::new(&peer.info, peer.homes),
             linked: peer.linked,
             unacknowledged: peer.unacknowledged,
             missing: peer.missing,
@@ -94,7 +114,7 @@ impl Peers {
         let mut peers: Vec<Peer> = peers.collect();
         peers.sort_by(|one, other| one.node.name.cmp(&other.node.name));
         PeersPage {
-            node: Some(Node::from(&status.info)),
+            node: Some(Node::new(&status.info, status.homes)),
             nodes: status.nodes,
             majority: status.has_majority,
             complete: status.stage == Stage::Ready { complete: true },
@@ -129,6 +149,24 @@ impl Peers {
         );
         for peer in &status.peers {
             page.write_line(&label(&peer.info), peer.unacknowledged);
+        }
+        page.write_head("tollgate_peers_missing", "gauge", "Deltas of a server that are missing here, by its name.");
+        for peer in &status.peers {
+            page.write_line(&label(&peer.info), peer.missing);
+        }
+        page.write_head(
+            "tollgate_peers_same_rules",
+            "gauge",
+            "1 while a server runs the same rules as this one, by its name.",
+        );
+        let own = status.info.figures.rules_checksum;
+        for peer in &status.peers {
+            page.write_line(&label(&peer.info), u8::from(peer.info.figures.rules_checksum == own));
+        }
+        page.write_head("tollgate_peers_homes", "gauge", "Keys whose home is a server, by its name; an estimate.");
+        let homes = status.peers.iter().map(|peer| (&peer.info, peer.homes));
+        for (info, homes) in [(&status.info, status.homes)].into_iter().chain(homes) {
+            page.write_line(&label(info), homes);
         }
         let NodeStatus { table, mesh, links, .. } = status;
         page.write_gauge("tollgate_peers_keys", "Keys that this server stores for all servers.", table.keys);
@@ -168,22 +206,31 @@ fn label(info: &NodeInfo) -> String {
 
 /// Returns a status with all values set, for the test of all metrics.
 #[cfg(test)]
-pub(super) fn sample() -> NodeStatus {
+pub(crate) fn sample() -> NodeStatus {
     use tollgate_peers::mesh::MeshCounts;
     use tollgate_peers::table::TableCounts;
-    use tollgate_peers::{LinkCounts, NodeId, PeerStatus};
+    use tollgate_peers::{LinkCounts, NodeFigures, NodeId, PeerStatus};
     let info = |node: u64| NodeInfo {
         node: NodeId(node),
         name: format!("n{node}"),
         address: format!("10.0.0.{node}:7400"),
         state: "ready",
+        figures: NodeFigures { rules_revision: 3, rules_checksum: 0xab, links: 1, overshoot: node },
     };
     NodeStatus {
         info: info(1),
+        homes: 6,
         stage: Stage::Ready { complete: true },
         nodes: 2,
         has_majority: true,
-        peers: vec![PeerStatus { info: info(2), linked: true, queued_bytes: 3, unacknowledged: 4, missing: 5 }],
+        peers: vec![PeerStatus {
+            info: info(2),
+            linked: true,
+            homes: 4,
+            queued_bytes: 3,
+            unacknowledged: 4,
+            missing: 5,
+        }],
         ring_bytes: 6,
         mesh: MeshCounts { deltas: 7, applied: 8, snapshots: 9, ..MeshCounts::default() },
         table: TableCounts { keys: 10, dropped: 11, forgiven: 12, overshoot: 13, overflowed: 0 },
@@ -211,6 +258,11 @@ mod tests {
         assert_eq!((page.peers[0].unacknowledged, page.peers[0].missing, page.overshoot), (4, 5, 13));
         let json = serde_json::to_value(&page).unwrap();
         assert_eq!(json["peers"][0]["address"], "10.0.0.2:7400");
+        assert_eq!(
+            (&json["peers"][0]["revision"], &json["peers"][0]["checksum"]),
+            (&3.into(), &"00000000000000ab".into())
+        );
+        assert_eq!((&json["node"]["homes"], &json["peers"][0]["overshoot"]), (&6.into(), &2.into()));
         assert_eq!(serde_json::from_value::<PeersPage>(json).unwrap(), page);
     }
 }

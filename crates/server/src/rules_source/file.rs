@@ -12,6 +12,7 @@ use super::folder::rule_files;
 use super::install::{put, refuse};
 use super::watch::{MISSING_POLLS, POLL_EVERY, WatchedFile};
 use crate::app::App;
+use crate::control::sha256_hex;
 
 /// Parses rule files together. Names of value files are relative to the rule file.
 ///
@@ -61,8 +62,9 @@ pub fn load<S: Store>(app: &App<S>, files: &mut WatchedFiles) -> anyhow::Result<
 fn install_texts<S: Store>(app: &App<S>, files: &mut WatchedFiles, texts: &[FileText]) -> Result<(), Mistakes> {
     let rules = files.parse(texts)?;
     let version = put(app, &rules)?;
-    // A file has no revisions of its own, and no checksum that another server would know.
-    app.source.set_loaded(i64::try_from(version).unwrap_or(i64::MAX), "", app.now());
+    // Files have no revisions of their own. Servers with the same files have the same checksum.
+    let checksum = sha256_hex(&texts.iter().flat_map(|(_, text)| text).copied().collect::<Vec<u8>>());
+    app.source.set_loaded(i64::try_from(version).unwrap_or(i64::MAX), &checksum, app.now());
     tracing::info!(file = files.name(), rules = rules.len(), version, "rules loaded");
     Ok(())
 }

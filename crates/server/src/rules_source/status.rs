@@ -85,7 +85,7 @@ pub struct RulesStatus {
     /// Number of overrides in force, both in the text of rules and stored separately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overrides: Option<usize>,
-    /// The SHA-256 of the rules in force, if they came from a rules service.
+    /// The SHA-256 of the rules in force, unless they came from an xDS server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<String>,
     /// How long the rules have been in force, in milliseconds.

@@ -62,6 +62,8 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
 async fn with_store(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {
+            let lock = config.snapshots.as_ref().map(|snapshots| counters::lock(&snapshots.directory));
+            let _lock = lock.transpose()?;
             let (engine, throttles) = counters::open(config.capacity, config.snapshots.as_ref())?;
             let app = App::new(engine, Some(throttles));
             app.snapshots.set_capacity(config.capacity);
@@ -148,6 +150,10 @@ async fn follow_peers(store: Arc<PeerStore>, app: Arc<App<Arc<PeerStore>>>) {
     every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         every_second.tick().await;
+        let rules = app.source.status(app.now());
+        let checksum = rules.checksum.as_deref().and_then(|checksum| checksum.get(..16));
+        let checksum = checksum.and_then(|digits| u64::from_str_radix(digits, 16).ok());
+        store.set_rules(rules.revision.and_then(|it| u64::try_from(it).ok()).unwrap_or(0), checksum.unwrap_or(0));
         let status = store.status();
         match status.has_majority {
             true => app.health.up(),

@@ -11,6 +11,7 @@ use crate::cli::count;
 use crate::cli::remote::{ListAnswer, ServerArgs};
 use crate::client::Client;
 use crate::control::model::NodeReport;
+use crate::observe::peers::PeersPage;
 use crate::observe::top_keys::{TopKeysPage, TopRule};
 use crate::rules_source::status::RulesStatus;
 
@@ -55,6 +56,9 @@ pub(super) async fn check(args: &ServerArgs) -> Vec<DoctorFinding> {
     let nodes = get::<ListAnswer>(&client, &["v1", "nodes"]).await.map(ListAnswer::parse::<NodeReport>);
     if let Ok(Ok(nodes)) = nodes {
         findings.extend(judge_nodes(&nodes, status.revision));
+    }
+    if let Ok(page) = get::<PeersPage>(&client, &["v1", "peers"]).await {
+        findings.extend(judge_peers(&page));
     }
     if let Ok(top) = get::<TopKeysPage>(&client, &["v1", "top"]).await {
         findings.extend(judge_keys(&top));
@@ -135,6 +139,27 @@ fn judge_key(rule: &TopRule) -> Option<DoctorFinding> {
     Some(DoctorFinding::warning("key", found, action))
 }
 
+/// Returns a finding about the servers that share limits with this one, if there are any.
+fn judge_peers(page: &PeersPage) -> Option<DoctorFinding> {
+    let own = page.node.as_ref()?;
+    let unlinked: Vec<&str> = page.peers.iter().filter(|peer| !peer.linked).map(|peer| &*peer.node.name).collect();
+    let is_other = |checksum: &Option<String>| checksum.is_some() && *checksum != own.checksum;
+    let others = page.peers.iter().filter(|peer| is_other(&peer.node.checksum));
+    let others: Vec<&str> = others.map(|peer| &*peer.node.name).collect();
+    Some(if !page.majority {
+        let found = format!("it sees no majority of the {} servers that share limits, so on_fault decides", page.nodes);
+        DoctorFinding::warning("peers", found, "start the others, or check the network between them")
+    } else if !unlinked.is_empty() {
+        let found = format!("no link to {}", unlinked.join(", "));
+        DoctorFinding::warning("peers", found, "check the network between them; read the log for the reason")
+    } else if !others.is_empty() {
+        let found = format!("other rules on {}", others.join(", "));
+        DoctorFinding::warning("peers", found, "check again in a second; all servers should have the same rules")
+    } else {
+        DoctorFinding::ok("peers", format!("{}, all linked", count(page.nodes as usize, "server")))
+    })
+}
+
 enum GetError {
     Unreachable(String),
     Status(StatusCode),
@@ -172,6 +197,24 @@ mod tests {
             let found = judge_keys(&top_keys_page(counts));
             assert!(found.len() == 1 && found[0].text.contains(expected), "{counts:?}: {found:?}");
         }
+    }
+
+    #[test]
+    fn missing_majority_and_links_and_other_rules_are_reported() {
+        let peers = crate::observe::peers::Peers::default();
+        assert!(judge_peers(&peers.page()).is_none(), "another store");
+        peers.set(crate::observe::peers::sample());
+        let well = peers.page();
+        assert_eq!(judge_peers(&well).unwrap().to_string(), "ok       peers         2 servers, all linked");
+        let text = |change: &dyn Fn(&mut PeersPage)| {
+            let mut page = well.clone();
+            change(&mut page);
+            judge_peers(&page).unwrap().to_string()
+        };
+        let lone = text(&|page| page.majority = false);
+        assert!(lone.starts_with("warning  peers         it sees no majority of the 2 servers"), "{lone}");
+        assert!(text(&|page| page.peers[0].linked = false).contains("no link to n2; check"));
+        assert!(text(&|page| page.peers[0].node.checksum = Some("1".into())).contains("other rules on n2; check"));
     }
 
     #[test]
