@@ -132,14 +132,9 @@ pub fn add<'a>(
     let lists = if styles.ietf() { LIST_BYTES } else { 0 };
     let (mut policies, mut statuses) = (String::with_capacity(lists), String::with_capacity(lists));
     let mut tightest: Option<LimitStatus<'_>> = None;
-    for status in limits.into_iter().filter(|status| status.report.limit != u64::MAX).take(MAX_LIMITS) {
-        // A refusal lists only the limits that refused: the reset of another limit may be later than `Retry-After`.
-        let counts = retry.is_none() || status.refused && status.report.retry != Retry::NOW;
+    for (status, counts) in reported(retry, limits) {
         if styles.ietf() {
-            push(&mut policies, |list| write_policy(list, &status));
-            if counts {
-                push(&mut statuses, |list| write_status(list, &status));
-            }
+            push_limit(&mut policies, &mut statuses, &status, counts);
         }
         if styles.x() && counts && tightest.is_none_or(|tightest| status.report.remaining < tightest.report.remaining) {
             tightest = Some(status);
@@ -149,6 +144,38 @@ pub fn add<'a>(
     append(headers, RATE_LIMIT, &statuses);
     if let Some(status) = tightest {
         add_x(headers, &status.report);
+    }
+}
+
+/// Appends the values that [`add`] gives `RateLimit-Policy` and `RateLimit`, without a header map.
+pub fn write_lists<'a>(
+    policies: &mut String,
+    statuses: &mut String,
+    retry: Option<Retry>,
+    limits: impl IntoIterator<Item = LimitStatus<'a>>,
+) {
+    for (status, counts) in reported(retry, limits) {
+        push_limit(policies, statuses, &status, counts);
+    }
+}
+
+/// Returns the limits to report, and whether each belongs in `RateLimit`.
+fn reported<'a>(
+    retry: Option<Retry>,
+    limits: impl IntoIterator<Item = LimitStatus<'a>>,
+) -> impl Iterator<Item = (LimitStatus<'a>, bool)> {
+    let limits = limits.into_iter().filter(|status| status.report.limit != u64::MAX).take(MAX_LIMITS);
+    limits.map(move |status| {
+        // A refusal lists only the limits that refused: the reset of another limit may be later than `Retry-After`.
+        let counts = retry.is_none() || status.refused && status.report.retry != Retry::NOW;
+        (status, counts)
+    })
+}
+
+fn push_limit(policies: &mut String, statuses: &mut String, status: &LimitStatus<'_>, counts: bool) {
+    push(policies, |list| write_policy(list, status));
+    if counts {
+        push(statuses, |list| write_status(list, status));
     }
 }
 

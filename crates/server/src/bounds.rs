@@ -47,6 +47,10 @@ fn bound_rows() -> String {
         ("HTTP: response to a list; above it, the rest of the list is not decided", bytes(http::MAX_ANSWER)),
         ("HTTP: time for the headers, and between requests", seconds(http::HEAD_TIMEOUT)),
         ("HTTP: time for a body", seconds(http::BODY_TIMEOUT)),
+        (
+            "HTTP: time for the rest of a check, after which the limits above start",
+            format!("{} ms", http::REST_TIMEOUT.as_millis()),
+        ),
         ("HTTP: time for a client to read when its socket buffer is full", seconds(http::WRITE_TIMEOUT)),
         ("HTTP: connections reserved for health checks", shutdown::RESERVED.to_string()),
         ("HTTP: lifetime of a reserved connection", seconds(http::RESERVED_TIMEOUT)),

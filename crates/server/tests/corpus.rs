@@ -8,6 +8,10 @@ mod form;
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
 mod hpack;
 
+#[path = "fuzzed/http1.rs"]
+#[allow(unreachable_pub, reason = "the fuzz target includes it too")]
+pub(crate) mod http1;
+
 #[path = "fuzzed/http2.rs"]
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
 mod http2;
@@ -47,6 +51,11 @@ fn every_message_of_the_corpus_is_decoded_within_the_limits_or_refused() {
 #[test]
 fn corpus_inputs_parse_alike_however_they_are_split() {
     replay("resp", resp::check);
+}
+
+#[test]
+fn http_corpus_gets_the_responses_of_the_slow_path() {
+    replay("http1", http1::check);
 }
 
 #[test]

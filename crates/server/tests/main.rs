@@ -22,6 +22,7 @@ mod following;
 mod forward_auth;
 mod history;
 mod http;
+mod http1;
 mod http2;
 mod import;
 mod leased_cluster;

@@ -25,6 +25,9 @@ pub const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// Timeout for receiving a body.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The time limit for the rest of a check on the fast path. The slow path and its time limits start afterwards.
+pub const REST_TIMEOUT: Duration = Duration::from_millis(200);
+
 /// Write timeout: a client must read some bytes within this time when the socket buffer is full.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 

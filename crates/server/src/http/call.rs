@@ -28,7 +28,7 @@ use crate::ops::run::{Call, Caller, Reply, run, run_list};
 use crate::ops::view::{DecisionView, Output};
 use crate::ops::{Op, Spec};
 
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 const REPLAYED: &str = "idempotency-replayed";
 
 /// Runs an operation on a body, under the idempotency key if one is given.
@@ -43,8 +43,7 @@ pub(super) async fn call<S: Store>(
     body: &[u8],
 ) -> Result<HttpResponse, Problem> {
     let is_full = AtomicBool::new(false);
-    let format_explanation = |explanation: &_| explain::to_json(explanation).to_string();
-    let caller = Caller { protocol: Protocol::Http, access, is_full: Some(&is_full), format_explanation };
+    let caller = new_caller(access, Some(&is_full));
     let key = match key.filter(|_| spec.keyed) {
         None => KeyLookup::NoKey,
         Some(key) => app
@@ -79,6 +78,12 @@ pub(super) async fn call<S: Store>(
     let mut answer = None;
     run(app, caller, spec, &mut [Call { input, key }], |reply| answer = Some(respond(&reply))).await;
     answer.unwrap_or_else(|| Err(Problem::bug()))
+}
+
+/// Returns a caller with these rights.
+pub(super) fn new_caller<'a>(access: &'a Access, is_full: Option<&'a AtomicBool>) -> Caller<'a> {
+    let format_explanation = |explanation: &_| explain::to_json(explanation).to_string();
+    Caller { protocol: Protocol::Http, access, is_full, format_explanation }
 }
 
 /// Longer bodies are parsed in parts.
@@ -161,8 +166,7 @@ fn respond(reply: &Reply<'_>) -> Result<HttpResponse, Problem> {
         }
         Output::Decision(decision) => {
             let mut answer = new_response(decision_status(decision), JSON, to_json(output));
-            let limits = decision.limits().filter(|limit| !limit.shadow).map(LimitStatus::from);
-            headers::add(answer.headers_mut(), Styles::IETF, decision.retry(), limits);
+            headers::add(answer.headers_mut(), Styles::IETF, decision.retry(), header_limits(decision));
             answer
         }
         Output::Refunded(_) | Output::Renewed(_) | Output::Settled(_) | Output::Reset(_) | Output::Explained(_) => {
@@ -170,6 +174,11 @@ fn respond(reply: &Reply<'_>) -> Result<HttpResponse, Problem> {
         }
     };
     Ok(with_replayed(answer, reply.replayed))
+}
+
+/// Returns the limits that the rate-limit headers report.
+pub(super) fn header_limits<'d>(decision: &'d DecisionView<'_>) -> impl Iterator<Item = LimitStatus<'d>> {
+    decision.limits().filter(|limit| !limit.shadow).map(LimitStatus::from)
 }
 
 thread_local! {

@@ -4,6 +4,7 @@ pub mod body;
 pub mod bounds;
 mod call;
 mod explain;
+mod fast;
 pub(crate) mod forward;
 mod json;
 pub mod problem;
@@ -17,7 +18,7 @@ pub mod wire;
 pub(crate) use call::check_line;
 pub(crate) use json::write_decision_json;
 pub(crate) use serve::bearer_token;
-pub use serve::{HttpResponse, serve};
+pub use serve::{HttpResponse, serve, serve_by_hyper};
 pub use web::AllowedHosts;
 
 /// The complete response sent on a connection above the connection limit.

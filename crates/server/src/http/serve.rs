@@ -22,9 +22,9 @@ use tollgate_engine::Store;
 use super::body::ReplyBody;
 use super::bounds::{BODY_TIMEOUT, HEAD_TIMEOUT, MAX_BODY, MAX_HEAD, MAX_HEADERS, RESERVED_TIMEOUT, WRITE_TIMEOUT};
 use super::call::call;
-use super::forward;
 use super::problem::Problem;
 use super::receive::{busy, discard, read, read_bounded};
+use super::{fast, forward};
 use super::{route, web};
 use crate::app::App;
 use crate::console::{self, session};
@@ -48,8 +48,45 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     app: Arc<App<S>>,
     guard: ConnectionGuard,
 ) {
+    serve_with(stream, peer, app, guard, true).await;
+}
+
+/// [`serve`] without the fast path, for tests that compare the responses.
+pub async fn serve_by_hyper<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
+    stream: T,
+    peer: Option<IpAddr>,
+    app: Arc<App<S>>,
+    guard: ConnectionGuard,
+) {
+    serve_with(stream, peer, app, guard, false).await;
+}
+
+async fn serve_with<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
+    stream: T,
+    peer: Option<IpAddr>,
+    app: Arc<App<S>>,
+    guard: ConnectionGuard,
+    has_fast_path: bool,
+) {
     guard.register().await;
     let connection_state = Arc::new(HttpConnection { is_reserved: guard.is_reserved(), ..HttpConnection::default() });
+    let mut stream = WriteTimeout::new(stream, WRITE_TIMEOUT);
+    let first_request =
+        if guard.is_reserved() { Some(RESERVED_TIMEOUT) } else { app.auth.requires_tokens().then_some(AUTH_TIMEOUT) };
+    let mut deadline = first_request.map(|limit| Box::pin(sleep(limit)));
+    let mut has_unread = false;
+    if has_fast_path && !guard.is_reserved() {
+        match fast::serve(&mut stream, &app, &connection_state, &guard, &mut deadline).await {
+            Ok(unread) => {
+                has_unread = !unread.is_empty();
+                stream.unread(unread);
+            }
+            Err(error) => {
+                tracing::debug!(%error, connection = guard.id(), "connection closed");
+                return;
+            }
+        }
+    }
     let service = service_fn(|request| {
         let (app, state) = (app.clone(), connection_state.clone());
         async move { Ok::<_, Infallible>(answer(&app, &state, peer, request).await) }
@@ -60,13 +97,16 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
             .header_read_timeout(HEAD_TIMEOUT)
             .max_buf_size(MAX_HEAD)
             .max_headers(MAX_HEADERS)
-            .serve_connection(TokioIo::new(WriteTimeout::new(stream, WRITE_TIMEOUT)), service)
+            .serve_connection(TokioIo::new(stream), service)
     );
     let mut is_closing = false;
-    let first_request =
-        if guard.is_reserved() { Some(RESERVED_TIMEOUT) } else { app.auth.requires_tokens().then_some(AUTH_TIMEOUT) };
-    let mut deadline = first_request.map(|limit| Box::pin(sleep(limit)));
     let outcome = poll_fn(|cx| {
+        // On shutdown, hyper closes a connection from which it has read nothing.
+        if std::mem::take(&mut has_unread)
+            && let Poll::Ready(outcome) = connection.as_mut().poll(cx)
+        {
+            return Poll::Ready(outcome);
+        }
         if !is_closing && guard.is_stopping() {
             is_closing = true;
             connection.as_mut().graceful_shutdown();
@@ -95,7 +135,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
 
 /// The state shared by the requests of a connection.
 #[derive(Debug, Default)]
-struct HttpConnection {
+pub(super) struct HttpConnection {
     /// Never contended, because the requests of a connection are served one after the other.
     token: Mutex<CachedToken>,
     /// Whether a valid token was sent. Accessed relaxed: no other data depends on this flag.
@@ -107,7 +147,7 @@ struct HttpConnection {
 }
 
 impl HttpConnection {
-    fn is_authenticated(&self) -> bool {
+    pub(super) fn is_authenticated(&self) -> bool {
         self.authenticated.load(Ordering::Relaxed)
     }
 
@@ -224,7 +264,11 @@ async fn try_answer<S: Store + 'static>(
 
 /// Returns the rights that the caller's token grants.
 #[inline]
-fn authenticate<S: Store>(app: &App<S>, state: &HttpConnection, token: Option<&[u8]>) -> Result<Access, AuthError> {
+pub(super) fn authenticate<S: Store>(
+    app: &App<S>,
+    state: &HttpConnection,
+    token: Option<&[u8]>,
+) -> Result<Access, AuthError> {
     if !app.auth.requires_tokens() {
         return Ok(Access::Local);
     }

@@ -2,6 +2,7 @@
 
 pub mod accept;
 pub mod background;
+pub mod lazy_timer;
 pub mod protocol;
 pub mod shutdown;
 #[cfg(test)]

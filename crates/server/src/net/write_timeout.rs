@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
@@ -16,12 +17,19 @@ pub struct WriteTimeout<T> {
     stream: T,
     limit: Duration,
     stalled: Option<Pin<Box<Sleep>>>,
+    /// Bytes to read before those of the stream.
+    unread: Bytes,
 }
 
 impl<T> WriteTimeout<T> {
     /// Wraps a stream with a write timeout.
     pub fn new(stream: T, limit: Duration) -> Self {
-        Self { stream, limit, stalled: None }
+        Self { stream, limit, stalled: None, unread: Bytes::new() }
+    }
+
+    /// Returns bytes to the stream, to be read again.
+    pub fn unread(&mut self, bytes: impl Into<Bytes>) {
+        self.unread = bytes.into();
     }
 
     /// Runs the timer while a write is pending. Returns an error when the timer expires.
@@ -41,7 +49,13 @@ impl<T> WriteTimeout<T> {
 
 impl<T: AsyncRead + Unpin> AsyncRead for WriteTimeout<T> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
+        if self.unread.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(cx, buf);
+        }
+        let length = self.unread.len().min(buf.remaining());
+        buf.put_slice(&self.unread[..length]);
+        self.unread.advance(length);
+        Poll::Ready(Ok(()))
     }
 }
 

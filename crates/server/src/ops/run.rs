@@ -77,7 +77,7 @@ pub async fn run<S: Store>(
 
 /// Time after which a long list yields to other connections. The clock is read after each request, because a request
 /// that matches 256 rules takes about 0.5 ms.
-const MAX_TURN: Nanos = Nanos::from_micros(100);
+pub(crate) const MAX_TURN: Nanos = Nanos::from_micros(100);
 
 /// Batch size for lists: the number of requests decided in one round trip to a shared store, and the number of items
 /// translated before the list yields.

@@ -1,16 +1,16 @@
 //! Serves one connection of the rate-limit service.
 
 use std::cell::RefCell;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadBuf};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate_engine::Store;
 
 use super::bounds::{
@@ -26,6 +26,7 @@ use super::wire::{Health, RateLimitRequest, RateLimitResponse, WireError, decode
 use crate::app::App;
 use crate::control::auth::{Access, CachedToken};
 use crate::http::bearer_token;
+use crate::net::lazy_timer::LazyTimer;
 use crate::net::protocol::{AUTH_TIMEOUT, Protocol};
 use crate::net::shutdown::ConnectionGuard;
 use crate::net::stream::{ReadReady, write};
@@ -86,7 +87,7 @@ struct RlsSession<S> {
     /// Bytes of bodies counted for this connection in `App::held_bodies`.
     held: usize,
     start: Instant,
-    timer: Pin<Box<Sleep>>,
+    timer: LazyTimer,
     last_input: Duration,
     pinged: Option<Duration>,
     /// When the client was told that the connection closes.
@@ -106,7 +107,7 @@ impl<S: Store + 'static> RlsSession<S> {
             watches: Vec::new(),
             held: 0,
             start: Instant::now(),
-            timer: Box::pin(sleep(MESSAGE_TIMEOUT)),
+            timer: LazyTimer::new(MESSAGE_TIMEOUT),
             last_input: Duration::ZERO,
             pinged: None,
             closing_since: None,
@@ -160,24 +161,9 @@ impl<S: Store + 'static> RlsSession<S> {
             if let Poll::Ready(outcome) = stream.poll_readable(cx) {
                 return Poll::Ready(outcome.map(|()| WakeReason::Input));
             }
-            self.poll_timer(cx, self.start + deadline).map(|()| Ok(WakeReason::Time))
+            self.timer.poll(cx, self.start + deadline).map(|()| Ok(WakeReason::Time))
         })
         .await
-    }
-
-    /// Waits for the deadline. The timer is reset only if it would fire too late, because most deadlines are extended
-    /// before they are reached.
-    fn poll_timer(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
-        if deadline < self.timer.deadline() {
-            self.timer.as_mut().reset(deadline);
-        }
-        while self.timer.as_mut().poll(cx).is_ready() {
-            if deadline <= Instant::now() {
-                return Poll::Ready(());
-            }
-            self.timer.as_mut().reset(deadline);
-        }
-        Poll::Pending
     }
 
     /// Returns the next deadline, as time since the connection started.

@@ -1,0 +1,7 @@
+//! HTTP/1.1 with and without the fast path of checks: `cargo fuzz run -s none http1`, which works on the stable toolchain.
+#![no_main]
+
+#[path = "../../crates/server/tests/fuzzed/http1.rs"]
+mod http1;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| http1::check(input));
