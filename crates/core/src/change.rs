@@ -1,6 +1,6 @@
 //! The law of changed parameters: how a limit decides on a state that was charged under other parameters.
 //!
-//! A state belongs to its *own* parameters: those under which it was last charged. A request may come with new
+//! A state belongs to its *own* parameters: the parameters of its last charge. A request may come with new
 //! parameters, from another override, an edited rule, or another node's rule version. Then:
 //!
 //! 1. Time acts on the state under its own parameters (refill, window end, lease expiry) until a request under the new
@@ -32,7 +32,7 @@ use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Stamp, Verdict};
 
 /// Returns the instant to use with `own`. The calendar windows of `now` belong to `new`; if `own` has different
-/// windows, they are removed and the windows of `own` continue by their length.
+/// windows, the windows of `now` are removed, and the windows of `own` continue at their average length.
 pub(crate) fn now_of<'a, S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'a>) -> Now<'a> {
     match (new, own) {
         (Limit::FixedWindow(new), Limit::FixedWindow(own)) if new.has_windows_of(own, state, now) => *now,
@@ -46,7 +46,7 @@ fn retry_under<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now
     let own_now = now_of(new, own, state, now);
     let wait = |at_most| own.until_used(state, &own_now, at_most);
     let wait_for = |room: Option<Tokens>| room.map_or(Retry::Never, wait);
-    // `UpTo` passes as soon as one unit fits.
+    // `UpTo` passes as soon as one unit is available.
     let ask = match ask {
         Ask::UpTo(cost) => Ask::Exactly(cost.min(Cost::ONE)),
         Ask::Exactly(_) | Ask::Regardless(_) => ask,

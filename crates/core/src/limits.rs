@@ -52,7 +52,7 @@ impl Limits {
     /// Creates a group of `limits`, in this order.
     ///
     /// # Errors
-    /// When there are no limits, or more than [`Limits::MAX`].
+    /// Returns an error if `limits` is empty or has more than [`Limits::MAX`] entries.
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, LimitError> {
         // One more than allowed is enough to detect too many.
         let limits: Vec<Limit> = limits.into_iter().take(Self::MAX + 1).collect();
@@ -92,8 +92,8 @@ impl Limits {
         })
     }
 
-    /// Returns whether a state that belongs to `own` equals that of a new key. `now` has the calendar windows of these
-    /// limits.
+    /// Returns whether a state that belongs to `own` equals the state of a new key. `now` must contain the calendar
+    /// windows of these limits.
     pub fn is_new_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
         own.parts().all(|(own, first, index)| {
             let limit = self.limits.get(index).unwrap_or(&Limit::Unlimited);
@@ -102,8 +102,8 @@ impl Limits {
         })
     }
 
-    /// Returns whether the state certainly equals that of a new key, so that it can be forgotten. `now` has no calendar
-    /// windows, so the result allows for windows longer than average since the last request.
+    /// Returns whether the state certainly equals the state of a new key, so that it can be forgotten. `now` contains
+    /// no calendar windows, so the method assumes the longest possible windows since the last request.
     pub fn is_surely_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.parts().all(|(limit, first, _)| {
             let part = Offset { cells: state, first };
@@ -114,8 +114,8 @@ impl Limits {
         })
     }
 
-    /// Returns an upper bound of the spent fraction, over all limits. `now` has no calendar windows, so the bound
-    /// allows for windows longer than average since the last request.
+    /// Returns an upper bound of the spent fraction, over all limits. `now` contains no calendar windows, so the bound
+    /// assumes the longest possible windows since the last request.
     pub fn most_spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
         let spent = self.parts().map(|(limit, first, _)| {
             let part = Offset { cells: state, first };
@@ -128,11 +128,11 @@ impl Limits {
     }
 
     /// Calls [`decide_fast`](Algorithm::decide_fast) for a single limit of at most [`FAST_WORDS`](Self::FAST_WORDS)
-    /// words that needs no stamps. `None`: the fast path does not apply.
+    /// words that needs no stamps. Returns `None` if the fast path does not apply.
     #[inline(always)]
     pub fn decide_short<S: CellsMut>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Outcome> {
         let [limit] = &*self.limits else { return None };
-        // The most common limit first, which avoids the jump table.
+        // Tests for the most common limit first, to avoid the jump table.
         let verdict = match limit {
             Limit::TokenBucket(bucket) => bucket.decide_fast(state, now, cost)?,
             limit if self.words <= Self::FAST_WORDS => limit.decide_fast(state, now, cost)?,
@@ -166,7 +166,7 @@ impl Limits {
             }
             _ => None,
         });
-        // Renews every lease, even if an earlier one was lost.
+        // Renews every lease, even if an earlier lease was lost.
         renewed.fold(None, |all, one| Some(all.unwrap_or(true) && one)).unwrap_or(false)
     }
 

@@ -1,4 +1,4 @@
-//! Pacers: every request passes, either now or after a returned wait, and the next request pays for it.
+//! Pacers: every request passes, either now or after a returned wait, and the next request waits for its cost.
 //!
 //! **The naive method** sleeps between calls, which adds the duration of the call to the pause. Another naive method
 //! makes each caller wait for its own cost, which delays a single large job for no reason. Rounding the pause to whole
@@ -14,7 +14,7 @@
 //! per second, after 2 s without requests, requests of 1, 1, 3 and 1 pass immediately: five stored permits and one on
 //! credit. The next request waits 200 ms.
 //!
-//! **Warm-up**: a service that was idle is slow at first (cold caches), so stored permits cost *more* than new ones.
+//! **Warm-up**: a service that was idle is slow at first (cold caches), so stored permits cost *more* than new permits.
 //! The price rises with the number stored. If `x` permits are stored above a threshold, the next permit takes
 //! `interval × (1 + (cold − 1) × x / ramp)`:
 //!
@@ -96,7 +96,7 @@ pub struct Pace {
     stored: u128,
 }
 
-/// A cold factor of 1, in thousandths: the same rate when cold.
+/// A cold factor of 1, in thousandths. With this factor, a cold pacer has the same rate as a warm one.
 const ONE: u32 = 1_000;
 
 impl Pacing {
@@ -105,11 +105,11 @@ impl Pacing {
     /// The largest cold factor, in thousandths.
     pub const MAX_COLD: u32 = 100 * ONE;
 
-    /// Creates a pacer that grants `rate` and stores the unused permits of up to `store`; zero stores nothing. Starts
-    /// with nothing stored.
+    /// Creates a pacer that grants `rate` and stores the permits of up to `store` of idle time. With zero, it stores
+    /// nothing. It starts with nothing stored.
     ///
     /// # Errors
-    /// When `store` is above [`Pacing::MAX_STORE`].
+    /// Returns an error if `store` is above [`Pacing::MAX_STORE`].
     pub fn bursty(rate: Rate, store: impl Into<Duration>) -> Result<Self, LimitError> {
         let store = Nanos::from(store.into());
         if store > Self::MAX_STORE {
@@ -123,8 +123,8 @@ impl Pacing {
     /// Guava's cold factor is 3, which is 3000 thousandths.
     ///
     /// # Errors
-    /// When `warm_up` is zero or above [`Pacing::MAX_STORE`], or the cold factor is below one or above
-    /// [`Pacing::MAX_COLD`].
+    /// Returns an error if `warm_up` is zero or above [`Pacing::MAX_STORE`], or if `cold_permille` is below 1000 or
+    /// above [`Pacing::MAX_COLD`].
     pub fn warm_up(rate: Rate, warm_up: impl Into<Duration>, cold_permille: u32) -> Result<Self, LimitError> {
         let warm_up = Nanos::from(warm_up.into());
         if warm_up == Nanos::ZERO {
@@ -167,7 +167,7 @@ impl Pacing {
         Pace { next_free: self.instant_in_ticks(now), stored }
     }
 
-    /// Returns the state in which the next caller passes at `next_free`. The stored permits are those that accrue in
+    /// Returns the state in which the next caller passes at `next_free`. The state stores the permits that accrue in
     /// the time `stored` at the steady rate, up to the maximum.
     pub fn resume(&self, next_free: Time<Mono>, stored: Nanos) -> Pace {
         let stored = self.ticks_of(stored).saturating_mul(self.parts());
@@ -218,7 +218,7 @@ impl Pacing {
         let next_free = multiply_divide(before.next_free, self.rate.count().into(), old.rate.count().into(), Round::Up);
         let stored = match self.kind {
             _ if old.max == 0 => self.start(now).stored,
-            // Stored permits make a bursty pacer faster and a cold one slower.
+            // Stored permits make a bursty pacer faster, and a warm-up pacer slower.
             Kind::Bursty { .. } => multiply_divide(before.stored, self.max, old.max, Round::Down),
             Kind::WarmUp { .. } => multiply_divide(before.stored, self.max, old.max, Round::Up),
         };
@@ -237,7 +237,8 @@ impl Pacing {
         }
     }
 
-    /// Returns the extra ticks, rounded up, that `spent` out of `stored` takes compared with a warm pacer.
+    /// Returns the extra ticks, compared with a warm pacer, that it takes to spend `spent` of the `stored` permits.
+    /// Rounds up.
     fn extra_ticks(&self, warm_up: Nanos, cold: u32, stored: u128, spent: u128) -> Ticks {
         let warm_up = self.ticks_of(warm_up);
         // A tick has an even number of parts, so half of the warm-up is a whole number of parts.
@@ -282,8 +283,8 @@ enum Round {
     Down,
 }
 
-/// Returns `amount × by / of`, rounded once, or `u128::MAX` if the result does not fit. `of` is above zero and below
-/// 2¹²⁶.
+/// Returns `amount × by / of`, rounded once, or `u128::MAX` if the result exceeds 128 bits. `of` is above zero and
+/// below 2¹²⁶.
 fn multiply_divide(amount: u128, by: u128, of: u128, round: Round) -> u128 {
     if let Some(product) = amount.checked_mul(by) {
         return if round == Round::Up { product.div_ceil(of) } else { product / of };

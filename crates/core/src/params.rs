@@ -115,7 +115,8 @@ pub struct WindowParams {
 /// The decoded state of a limit, for algorithms whose state is a few numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodedState {
-    /// A bucket's state. In ticks, a nanosecond is the rate's count, and a token is the rate's period in nanoseconds.
+    /// A bucket's state. A nanosecond has `count` ticks and a token has
+    /// `per` ticks, for a rate of `count` per `per` nanoseconds.
     Bucket {
         /// Instant at which the bucket owes nothing, in ticks since the clock's zero.
         ticks: u128,
@@ -165,7 +166,7 @@ impl Limit {
     /// Creates the limit with these parameters; the inverse of [`params`](Self::params).
     ///
     /// # Errors
-    /// If the parameters are not valid; see the constructors.
+    /// Returns an error if the parameters are not valid; see the constructors of the algorithms.
     pub fn from_params(params: Params) -> Result<Self, LimitError> {
         Ok(match params {
             Params::Unlimited => Self::Unlimited,

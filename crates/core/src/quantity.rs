@@ -7,7 +7,7 @@ use core::fmt;
 use core::marker::PhantomData;
 use core::time::Duration;
 
-/// A duration in whole nanoseconds, up to 584 years. Arithmetic saturates.
+/// A duration in whole nanoseconds, up to 584 years. All arithmetic saturates.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(u64);
 

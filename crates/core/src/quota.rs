@@ -42,8 +42,8 @@ impl Quota {
         Ok(Self { initial, ..self })
     }
 
-    /// Returns the largest debt that can be paid off within [`Rate::MAX_FILL`], at `limit` per window, after the window
-    /// of the charge.
+    /// Returns the largest debt that can be paid off within [`Rate::MAX_FILL`]. Each window after the window of the
+    /// charge pays off `limit`.
     const fn largest_debt(&self) -> u64 {
         self.limit.saturating_mul(Rate::MAX_FILL.as_nanos() / self.length) - self.limit
     }
@@ -62,12 +62,12 @@ impl Quota {
         self.limit + self.max_debt
     }
 
-    /// Returns the largest count at which `ask` still fits; `None` if `ask` never fits.
+    /// Returns the largest count at which `ask` still passes; `None` if `ask` never passes.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         max_used_for(ask, self.limit, self.deepest())
     }
 
-    /// Resolves a request to an amount. `available` returns the amount that fits now.
+    /// Resolves a request to an amount. `available` returns the amount that can be taken now.
     #[inline]
     pub(crate) fn resolve(&self, ask: Ask, available: impl FnOnce() -> u64) -> Demand {
         match ask {
@@ -127,12 +127,12 @@ macro_rules! start_by_quota {
 /// Setter and getters of a limit with a `quota`.
 macro_rules! quota_methods {
     () => {
-        /// Sets the tokens that a new key starts with, as if the others had just been spent.
+        /// Sets the tokens that a new key starts with, as if the rest of the limit had just been spent.
         ///
         /// A key whose count has dropped to zero is forgotten, and then starts with `initial` again.
         ///
         /// # Errors
-        /// When `initial` is above the limit.
+        /// Returns an error if `initial` is above the limit.
         pub fn initial(mut self, initial: u64) -> Result<Self, LimitError> {
             self.quota = self.quota.initial(initial)?;
             Ok(self)
@@ -156,12 +156,12 @@ pub(crate) use {quota_methods, start_by_quota};
 pub(crate) enum Demand {
     /// Takes this amount.
     Take(Cost),
-    /// Passes if `cost` fits under `ceiling`.
+    /// Passes if the used amount plus `cost` is at most `ceiling`.
     Fit { cost: Cost, ceiling: u64 },
 }
 
-/// Returns the largest used amount at which `ask` still fits; `None` if `ask` never fits. `deepest` is the limit plus
-/// the maximum debt. [`Ask::UpTo`] needs one unit.
+/// Returns the largest used amount at which `ask` still passes; `None` if `ask` never passes. `deepest` is the limit
+/// plus the maximum debt. [`Ask::UpTo`] needs one unit.
 pub(crate) fn max_used_for(ask: Ask, limit: u64, deepest: u64) -> Option<Tokens> {
     let room = match ask {
         Ask::Exactly(cost) => limit.checked_sub(cost.get()),

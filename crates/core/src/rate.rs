@@ -31,8 +31,8 @@ impl Rate {
     /// Creates a rate of `count` per `per`.
     ///
     /// # Errors
-    /// When either is zero, the period is longer than [`Rate::MAX_PERIOD`], or the count in lowest terms is above
-    /// 2³²−1.
+    /// Returns an error if `count` or `per` is zero, if `per` is longer than [`Rate::MAX_PERIOD`], or if the count in
+    /// lowest terms is above 2³²−1.
     pub fn new(count: u64, per: impl Into<Duration>) -> Result<Self, LimitError> {
         let per = Nanos::from(per.into());
         if count == 0 {
@@ -55,7 +55,7 @@ impl Rate {
     /// Creates a rate of `count` per second.
     ///
     /// # Errors
-    /// As [`Rate::new`].
+    /// Returns the same errors as [`Rate::new`].
     pub fn per_second(count: u64) -> Result<Self, LimitError> {
         Self::new(count, Nanos::SECOND)
     }
@@ -79,7 +79,7 @@ const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
 }
 
 impl fmt::Display for Rate {
-    /// Prints the rate in the shortest unit, from seconds up, in which the count is a whole number that fits 64 bits.
+    /// Prints the rate in the shortest unit, from seconds up, in which the count is a whole number below 2⁶⁴.
     /// Every output can be parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = UNITS.iter().filter(|unit| unit.nanos >= Nanos::SECOND.as_nanos()).find_map(|unit| {
@@ -198,7 +198,7 @@ mod tests {
         check("3G/s", "3000000000/s");
         check("7/1003ms", "7/1003ms");
         check("1/week", "1/week");
-        // Not printed per hour: the count per hour exceeds 64 bits.
+        // The rate is not printed per hour, because the count per hour exceeds 64 bits.
         check("98900000000000000/9s", "98900000/9ns");
     }
 

@@ -18,7 +18,7 @@ pub(crate) struct Flow {
     rate: Rate,
 }
 
-/// Time span that a one-word state must be able to hold: 73 years, so the wall clock fits until 2043.
+/// Time span that a one-word state must be able to hold: 73 years. So it can hold wall-clock instants until 2043.
 pub(crate) const HORIZON: u64 = 1 << 61;
 /// High word of an instant that is never reached, for states kept in one word.
 const NEVER_HIGH_WORD: u64 = 1 << 32;
@@ -84,7 +84,7 @@ impl Flow {
         u128::from(high) << 64 | u128::from(low)
     }
 
-    /// Stores an instant. An instant that does not fit one word is stored as the largest word, and [`load`](Self::load)
+    /// Stores an instant. An instant that exceeds one word is stored as the largest word, and [`load`](Self::load)
     /// returns it as an instant that is never reached: from then on the limit refuses. For the fastest one-word rate
     /// this happens after 2053 on the wall clock.
     #[inline]

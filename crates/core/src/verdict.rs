@@ -9,9 +9,9 @@ use crate::quantity::{Cost, Nanos};
 pub enum Ask {
     /// Takes all of the cost or nothing: `check`.
     Exactly(Cost),
-    /// Takes as much of the cost as fits: `take_up_to`, and `drain` with the largest cost.
+    /// Takes as much of the cost as is available: `take_up_to`, and `drain` with the largest cost.
     UpTo(Cost),
-    /// Takes all of the cost. If it does not fit, the key goes into debt, up to the limit's `max_debt`: `charge`.
+    /// Takes all of the cost. If less is available, the key goes into debt, up to the limit's `max_debt`: `charge`.
     Regardless(Cost),
 }
 
@@ -58,7 +58,7 @@ impl Outcome {
     }
 }
 
-/// When to ask again. Ordered from soonest to never.
+/// When the same request may pass. The order is from soonest to never.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
     /// The same request passes after this time, if nothing else is taken before then. Exact: one nanosecond earlier it
@@ -66,7 +66,7 @@ pub enum Retry {
     After(Nanos),
     /// The request passes when a holder releases its lease, at an unknown time.
     OnRelease,
-    /// The request never fits.
+    /// The request never passes.
     Never,
 }
 
@@ -163,7 +163,7 @@ impl<S: Copy> Verdict<S> {
         }
     }
 
-    /// Returns the amount taken: the cost, at most the cost for [`Ask::UpTo`], or zero if refused.
+    /// Returns the amount taken: the cost, a part of the cost for [`Ask::UpTo`], or zero if the request was refused.
     pub const fn taken(&self) -> Cost {
         self.taken
     }
@@ -198,7 +198,7 @@ impl Stamp {
 pub struct Report {
     /// Maximum amount that can pass at one instant, or in one window.
     pub limit: u64,
-    /// Amount that still fits now, rounded down.
+    /// Amount that can still be taken now, rounded down.
     pub remaining: u64,
     /// Time until the requested cost passes.
     pub retry: Retry,
@@ -212,8 +212,8 @@ impl Report {
         Duration::from_nanos(self.reset.as_nanos())
     }
 
-    /// Returns the time until the requested cost passes; zero if it passes now, `None` if it does not depend on time
-    /// alone.
+    /// Returns the time until the requested cost passes; zero if it passes now, `None` if this does not depend on
+    /// time alone.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.retry {
             Retry::After(wait) => Some(Duration::from_nanos(wait.as_nanos())),
@@ -234,12 +234,13 @@ impl Spent {
     /// Fully used, or in debt.
     pub const ALL: Self = Self(u32::MAX);
 
-    /// Returns `part / whole`, rounded up so that only a `part` of zero becomes zero.
+    /// Returns the fraction `part / whole`, rounded up so that only a `part` of zero becomes zero.
     pub fn of(part: u128, whole: u128) -> Self {
         if part >= whole {
             return Self::ALL;
         }
-        // Bring `whole` below 2^96 so that the product fits. The lost precision is irrelevant for a comparison.
+        // Brings `whole` below 2^96 so that the product does not overflow. The lost precision is irrelevant for a
+        // comparison.
         let shift = (128 - whole.leading_zeros()).saturating_sub(96);
         let (small, whole) = (part >> shift, whole >> shift);
         let fraction = (small * u128::from(u32::MAX)).div_ceil(whole) as u32;

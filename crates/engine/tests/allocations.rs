@@ -1,4 +1,4 @@
-//! A decision in memory allocates nothing once its buffers have grown.
+//! A decision in memory allocates nothing once its buffers are large enough.
 
 mod support;
 

@@ -87,7 +87,7 @@ fn reported_wait_while_banned_is_exact() {
     }
 }
 
-/// Reads how far a clock has advanced.
+/// Returns the time by which a clock has advanced.
 trait Advanced {
     fn advanced(&self) -> Nanos;
 }
@@ -281,11 +281,11 @@ fn banned_at(rule: &str, instants: &[u64]) -> Vec<u64> {
 fn ban_counts_refusals_in_a_sliding_window() {
     let rule = "- {id: r, limit: 1/day, ban: {after: 3, within: 10s, for: 60s}}\n";
     let tenths = |tenths: u64| tenths * 100_000_000;
-    // The refusals at 16.9, 17.0 and 17.1 s are within 10 s. The refusals at 7 and 17.0 s are exactly 10 s apart, which
-    // does not count.
+    // The refusals at 16.9, 17.0 and 17.1 s are within 10 s. The refusals at 7 and 17.0 s are exactly 10 s apart, so
+    // they do not start a ban together.
     let instants = [70, 169, 170, 171].map(tenths);
     assert_eq!(banned_at(rule, &instants), [tenths(171)]);
-    // One nanosecond less counts.
+    // Refusals one nanosecond closer together start a ban.
     assert_eq!(banned_at(rule, &[tenths(70), tenths(169), tenths(170) - 1]), [tenths(170) - 1]);
     // With refusals 5 s apart, there are never three within 10 s.
     assert!(banned_at(rule, &[50, 100, 150, 200, 250, 300, 350].map(tenths)).is_empty());

@@ -1,4 +1,4 @@
-//! Costs, and the treatment of requests above the limits.
+//! Tests costs, and the treatment of requests above the limits.
 
 use crate::support;
 

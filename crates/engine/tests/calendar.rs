@@ -72,7 +72,8 @@ fn utc_offset(zone: &str, at: i64) -> i64 {
     }
 }
 
-/// Identifies the window that contains an instant: its local date and time, and whether it follows a clock change.
+/// Returns numbers that identify the window that contains an instant: its local date and time, and whether it follows
+/// a clock change.
 fn name(unit: Unit, zone: &str, at: i64) -> (i64, i64) {
     let offset = utc_offset(zone, at);
     let local = at + offset;
@@ -109,7 +110,7 @@ fn year_of_windows_in_four_zones_agrees_with_an_independent_calculation() {
         for unit in units {
             let calendar = Calendar { unit, zone: Zone::new(zone).unwrap() };
             let (first, last) = (days_since_1970(2027, 1, 1) * 86_400, days_since_1970(2028, 1, 10) * 86_400);
-            // Every quarter of an hour: all clock changes in these zones are at multiples of it.
+            // Tests every quarter of an hour, because all clock changes in these zones are at multiples of it.
             let mut window = calendar.window(Time::from_nanos((first - 900) as u64 * SECOND));
             for at in (first..last).step_by(900) {
                 let time = Time::from_nanos(at as u64 * SECOND);

@@ -28,7 +28,7 @@ fn captured_segment_is_counted_by() {
     assert_eq!(bench.check(&[("path", "/shops/a")]), "deny 3600s");
     assert_eq!(bench.check(&[("path", "/x/y/of/a")]), "deny 3600s");
     assert_eq!(bench.check(&[("path", "/shops/b")]), "allow");
-    // Of several values, the one that matches the pattern is used.
+    // If the attribute has several values, the value that matches the pattern is used.
     assert_eq!(bench.check(&[("path", "/other"), ("path", "/shops/c")]), "allow");
     assert_eq!(bench.check(&[("path", "/shops/c/d")]), "deny 3600s");
 }

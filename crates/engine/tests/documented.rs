@@ -62,7 +62,7 @@ fn window_of_phase_first_request_begins_with_the_first_request_that_is_counted()
     assert_eq!(bench.check(&[]), "deny 60s");
     bench.advance(from_seconds(59));
     assert_eq!(bench.check(&[]), "deny 1s");
-    // The window ended at 70 s. The next one begins with the request at 100 s.
+    // The window ended at 70 s. The next window begins with the request at 100 s.
     bench.advance(from_seconds(31));
     assert_eq!(bench.check_cost(&[], 4), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
@@ -126,7 +126,7 @@ fn count_refused_records_only_refusals_of_its_own_log() {
     assert_eq!(bench.check(&[]), "allow");
     bench.advance(from_seconds(50));
     assert_eq!(bench.remaining(&[]), [0]);
-    // Both refuse, so the log records the request. It now has two entries, of 0 s and of 50 s.
+    // The other limit and the log refuse, so the log records the request. It now has two entries, from 0 s and 50 s.
     assert_eq!(bench.check(&[("with", "other")]), "deny 3550s");
     assert_eq!(bench.check_cost(&[], 0), "allow", "a cost of 0 is not recorded");
     bench.advance(from_seconds(10));

@@ -165,7 +165,7 @@ fn decision_is_explained_with_its_state_and_values_can_be_concealed() {
     let requests = items.each_ref().map(|item| Request::new("d", std::slice::from_ref(item)));
     let mut decisions = PooledDecisions::take();
     run(bench.engine.check_batch(&requests, &mut decisions));
-    // The state changes afterwards.
+    // The state changes after the explanation was made.
     bench.advance(Nanos::from_secs(60));
     let explained = |place: usize| {
         let mut explanation =

@@ -1,4 +1,4 @@
-//! Explanations of overrides from files and from the API: which one applies, and why others do not.
+//! Explanations of overrides from files and from the API: which override applies, and why the others do not.
 
 use crate::support;
 

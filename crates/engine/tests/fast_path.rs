@@ -57,7 +57,7 @@ fn bench() -> Bench<Counting> {
     Bench::on(store, clock, RULES)
 }
 
-/// Returns how many requests the fast path admitted and refused.
+/// Returns the number of requests that the fast path admitted, and the number that it refused.
 fn decided_fast(bench: &Bench<Counting>) -> (u32, u32) {
     let Counting { admitted, refused, .. } = bench.engine.store();
     (admitted.load(Ordering::Relaxed), refused.load(Ordering::Relaxed))
@@ -248,8 +248,8 @@ fn fallback_starts_with_a_share_of_the_amount_remaining_after_leases() {
         assert_eq!(bench.engine.store().decided_fast.load(Ordering::Relaxed), if is_fast { 900 } else { 0 });
         bench.engine.store().is_down.store(true, Ordering::Relaxed);
         let admitted = (0..1_000).take_while(|_| bench.check(&[]) == "allow").count();
-        // Half of 100, plus half of the amount spent since the last record. One admission is recorded per 1/32 of the
-        // limit.
+        // The node admits half of the remaining 100, plus half of the amount spent since the last recorded admission.
+        // It records one admission per 1/32 of the limit.
         assert!((50..=66).contains(&admitted), "{admitted}");
     }
 }

@@ -62,15 +62,15 @@ fn local_rule_decides_by_its_share() {
     let mut bench = bench("- {id: r, limit: 4/s, burst: 40}\n");
     bench.engine.set_nodes(2);
     bench.engine.store().fail_times(unavailable_error(), ALWAYS);
-    // Half of the burst, refilled at 2/s, half of the rate.
+    // The share is half of the burst, refilled at 2/s, which is half of the rate.
     for _ in 0..20 {
         assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Fallback));
     }
     assert_eq!(check_standing(&mut bench), ("deny 500ms".into(), Standing::Fallback));
     bench.advance(Nanos::from_secs(2));
     assert_eq!((0..10).filter(|_| check_standing(&mut bench).0 == "allow").count(), 4);
-    // An answer of the store replaces the fallback's state. The store is charged the 20 of the share, and 1 for this
-    // request.
+    // An answer from the store replaces the fallback's state. The store is charged for the 20 used tokens of the share,
+    // and for this request.
     bench.engine.store().recover();
     assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Exact));
     bench.engine.store().fail_times(unavailable_error(), ALWAYS);

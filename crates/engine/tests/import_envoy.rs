@@ -54,7 +54,7 @@ impl Service {
         run(self.engine.check(&request, &mut Decisions::default())).unwrap().is_allowed()
     }
 
-    /// Sends up to [`MANY`] requests with one descriptor, until one is refused. Returns how many passed.
+    /// Sends up to [`MANY`] requests with one descriptor, until one is refused. Returns the number that passed.
     fn count_passing(&self, descriptor: Descriptor<'_>) -> usize {
         (0..MANY).take_while(|_| self.ask(&[descriptor])).count()
     }
@@ -246,7 +246,7 @@ fn windows_equal_those_of_the_reference() {
     }
 }
 
-/// Sends up to [`MANY`] requests with all these descriptors, until one is refused. Returns how many passed.
+/// Sends up to [`MANY`] requests with all these descriptors, until one is refused. Returns the number that passed.
 fn passing_all(service: &Service, descriptors: &[Descriptor<'_>]) -> usize {
     (0..MANY).take_while(|_| service.ask(descriptors)).count()
 }

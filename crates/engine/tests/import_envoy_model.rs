@@ -1,5 +1,5 @@
-//! Random configuration trees of the reference Envoy service: compares the charged limits with the tree walk that its
-//! documentation describes.
+//! Imports random configuration trees of the reference Envoy service. Compares the charged limits with the tree walk
+//! that the documentation of the service describes.
 
 use crate::support;
 
@@ -112,7 +112,7 @@ fn matches_stars(pattern: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// Returns the limit that the entries lead to.
+/// Returns the node at the end of the path that the entries select.
 fn walk<'n>(nodes: &'n [Node], entries: &[(&str, &str)]) -> Option<&'n Node> {
     let ((key, value), rest) = entries.split_first()?;
     let beside = || nodes.iter().filter(|node| node.key == *key);

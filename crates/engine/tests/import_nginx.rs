@@ -14,7 +14,7 @@ fn import(config: &str) -> Result<Imported, String> {
     Imported::read(&source, Some(Dialect::Nginx), "web").map_err(|mistakes| mistakes.to_string())
 }
 
-/// Asserts the imported rules, without the domain, and the omitted directives.
+/// Imports a configuration and compares the rules (without the domain) and the omitted directives.
 fn check(config: &str, rules: &str, left_out: &str) {
     let imported = import(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     assert_eq!(imported.yaml, format!("domain: web\nrules:\n{rules}"), "for\n{config}");

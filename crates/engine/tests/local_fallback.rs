@@ -35,7 +35,7 @@ fn check_in_fallback(bench: &mut Bench<Flaky>, cost: u64) -> String {
     })
 }
 
-/// Returns how many requests of cost 1 the fallback admits before the first refusal, and that
+/// Returns the number of requests of cost 1 that the fallback admits before the first refusal, and that
 /// refusal.
 fn count_admitted(bench: &mut Bench<Flaky>) -> (u64, String) {
     for count in 0..100_000 {
@@ -171,7 +171,7 @@ fn second_stall_grants_no_new_share() {
     assert_eq!(bench.check(&[("k", "b")]), "allow");
     stall_store(&bench);
     assert_ne!(check(&mut bench), "allow");
-    // A newer answer for this key replaces the state of the fallback. By then 1 + 500 are used.
+    // A newer answer for this key replaces the state of the fallback. Then 1 + 500 are used.
     bench.engine.store().recover();
     assert_eq!(check(&mut bench), "allow");
     stall_store(&bench);
@@ -387,7 +387,7 @@ fn cost_above_the_share_is_admitted_once_into_debt() {
     stall_store(&bench);
     // 600 remain, and the share is 150.
     assert_eq!(check_in_fallback(&mut bench, 400), "allow");
-    // A debt of 250 tokens and one more token, at 250 per hour.
+    // The wait refills the debt of 250 tokens and one more token, at 250 per hour.
     assert_eq!(check_in_fallback(&mut bench, 1), "deny 3614.4s");
     assert_ne!(check_in_fallback(&mut bench, 400), "allow");
 }
@@ -497,8 +497,8 @@ fn reset_key_has_a_share_of_the_full_limit() {
 fn override_in_the_fallback_includes_usage_under_other_limits() {
     let rules = "- {id: r, limit: 100/day, overrides: [{when: {plan: pro}, limit: 1000/day}]}\n";
     let pro = [("plan", "pro")];
-    // The last answer is for the limits that were charged, or for smaller limits with nothing
-    // remaining.
+    // The store's last answer is either for the limits that were charged, or for smaller limits of which
+    // nothing remains.
     for refused_in_the_store in [false, true] {
         let mut bench = bench(rules, 2);
         assert_eq!(bench.check_cost(&pro, 600), "allow");

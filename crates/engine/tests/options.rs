@@ -5,7 +5,7 @@ use crate::support;
 use support::bench;
 use tollgate::core::Nanos;
 
-/// Sends 40 requests after each wait, and asserts how many pass.
+/// Sends 40 requests after each wait, and asserts the number that pass.
 fn assert_passing(rules: &str, waits_and_expected: &[(u64, usize)]) {
     let mut bench = bench(rules);
     for (seconds, expected) in waits_and_expected {
@@ -33,7 +33,7 @@ fn rates_are_parsed_in_words() {
 fn buckets_start_with_initial_and_refill() {
     assert_passing("- {id: a, limit: 10/m, burst: 5, initial: 2}\n", &[(0, 2), (6, 1), (600, 5)]);
     assert_passing("- {id: a, limit: 10/m, algorithm: interval_bucket}\n", &[(0, 10), (19, 0), (60, 10)]);
-    // The test starts 20 s into a minute: the first refill is 15 s into the next one.
+    // The test starts 20 s into a minute. The first refill is 15 s into the next minute.
     assert_passing("- {id: a, limit: 10/m, algorithm: interval_bucket, offset: 15s}\n", &[(0, 10), (54, 0), (1, 10)]);
 }
 

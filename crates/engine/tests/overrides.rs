@@ -89,7 +89,7 @@ fn refund_goes_to_the_limits_it_was_taken_under() {
     assert_eq!(bench.remaining(&[("a", "x")]), [80]);
 }
 
-/// The example of `docs/rules.md`, for all pairs of algorithms, whose states are in different
+/// Tests the example of `docs/rules.md` for all pairs of algorithms. Their states may be in different
 /// tables.
 #[test]
 fn refused_request_under_a_smaller_override_refunds_nothing() {

@@ -1,4 +1,4 @@
-//! Rules with `postpaid`, which are charged once the cost is known; and refunds without a receipt.
+//! Rules with `postpaid`, which are charged when the cost is known, and refunds without a receipt.
 
 use crate::support;
 

@@ -1,4 +1,4 @@
-//! The reference page equals the generated one, and every example in it loads. `BLESS=1` rewrites the page.
+//! The page `docs/rules.md` equals the generated page, and every example in it loads. `BLESS=1` rewrites the page.
 
 use crate::support;
 

@@ -109,7 +109,7 @@ const ALL_THREE: [(&str, &str); 3] = [("a", ""), ("b", ""), ("c", "")];
 struct Contended {
     memory: Arc<Memory>,
     others: Engine<Arc<Memory>, Memory>,
-    /// The amounts that the other client takes before each call, last one first.
+    /// The rules from which the other client takes before each call. The last entry is for the next call.
     next: Mutex<Vec<&'static str>>,
 }
 

@@ -208,7 +208,7 @@ fn receipt_refunds_exactly_what_was_taken() {
     assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 2);
     assert_eq!(bench.remaining(&user), [10, 3]);
     assert_eq!(run(bench.engine.refund(&travelled)).unwrap().get(), 0, "a second refund does nothing");
-    // A charge in the previous window is not refunded in the current one.
+    // A charge of the previous window is not refunded in the current window.
     let receipt = bench.decide(&user, Some(2), |decision| decision.receipt());
     bench.advance(Nanos::from_secs(60));
     assert_eq!(bench.check(&user), "allow");
@@ -279,7 +279,8 @@ fn batch_is_decided_in_order_and_independently() {
 
 #[test]
 fn rules_that_match_an_item_and_a_request_are_bounded() {
-    // Each rule has a different condition, so that no two rules certainly match together.
+    // Each rule has a different condition. Loading cannot prove that any two of them always match together, and so
+    // accepts all of them.
     let rule = |n| format!("- {{id: r{n}, when: {{none: {{not: x{n}}}}}, limit: 1/m}}\n");
     let matching = |count: usize| -> String { (0..count).map(rule).collect() };
     let mut full = bench(&matching(256));

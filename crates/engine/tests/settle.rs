@@ -11,7 +11,7 @@ use tollgate_engine::{Receipt, Settled, Store};
 
 fn reserve<S: Store>(bench: &mut Bench<S>, cost: u64) -> Receipt {
     let receipt = bench.decide(&[("user", "a")], Some(cost), |decision| decision.receipt());
-    // The receipt takes the same path as through a client: to a string and back.
+    // Converts the receipt to a string and back, as a client does.
     receipt.to_string().parse().expect("a receipt of ours")
 }
 
@@ -78,7 +78,7 @@ fn exhausted_shadow_rule_does_not_block_a_commit() {
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 90), (0, 60, 0));
     assert_eq!(bench.remaining(&[("user", "a")]), [10, 20], "the shadow rule has no capacity for 60 more");
-    // A shadow rule is charged only if the enforced rules are.
+    // A shadow rule is charged only if the enforced rules are charged.
     let receipt = reserve(&mut bench, 5);
     assert_eq!(bench.remaining(&[("user", "a")]), [5, 15]);
     assert_eq!(commit(&bench, &receipt, 15), (0, 0, 10));

@@ -90,7 +90,7 @@ fn drain_without_limits_takes_nothing_and_reports_it() {
         let decision = run(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
         (show(decision.outcome()), decision.taken().get(), decision.is_counted())
     };
-    // Unlimited, allowed, and without any matching rule.
+    // One user is unlimited, one is allowed by a rule, and one matches no rule.
     for user in ["f", "p", "nobody"] {
         assert_eq!(drain(&mut bench, user), ("allow".into(), 0, false), "{user}");
     }
@@ -143,6 +143,6 @@ fn fallback_takes_up_to_its_share() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench = Bench::on(Flaky::new(&clock), clock, TWO);
     bench.engine.store().fail_times(unavailable_error(), 1);
-    // The store has not answered for this key, so it starts with this node's share. There is one node.
+    // The store has not answered for this key, so the key starts with this node's share. There is one node.
     assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 4));
 }

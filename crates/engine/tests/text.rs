@@ -30,7 +30,7 @@ domains:
       - { id: all, unlimited: true, when: *login }
 "#;
 
-/// Valid words of the rule language, and some invalid ones.
+/// Valid words of the rule language, and some invalid words.
 const WORDS: &[&str] = &[
     "domain",
     "domains",

@@ -198,7 +198,7 @@ fn ten_thousand_disjoint_overrides_cause_no_warning() {
     check_silent(&format!("- id: r\n  limit: 7/s\n  overrides:\n{overrides}"));
 }
 
-/// Returns copies of a rule that differ only in a number.
+/// Returns numbered copies of a rule that differ only in their number.
 fn repeat_rule(rule: &str) -> String {
     (0..10_000).map(|number| format!("- {}\n", rule.replace('N', &number.to_string()))).collect()
 }

@@ -26,7 +26,7 @@ use crate::ops::idempotency::IdempotencyTable;
 use crate::rls::{HeldBodies, HeldSlots, ResponseOptions, ZeroCostChecks};
 use crate::rules_source::status::{RulesSource, SourceStatus};
 
-/// The kill switches: one for this server, one for its whole fleet.
+/// The two kill switches: one for this server and one for its whole fleet.
 #[derive(Debug)]
 struct KillSwitches {
     server: Enforcement,
@@ -34,7 +34,7 @@ struct KillSwitches {
 }
 
 impl KillSwitches {
-    /// Returns the mode in force: refusals are enforced only while neither switch is set to observe.
+    /// Returns the mode in force. Refusals are enforced only if both switches are set to enforce.
     fn mode(&self) -> Enforcement {
         match (self.server, self.fleet) {
             (Enforcement::Enforce, Enforcement::Enforce) => Enforcement::Enforce,
@@ -74,25 +74,25 @@ pub struct App<S> {
     pub max_connection_age: Duration,
     /// The concurrency slots that callers of the rate-limit service hold.
     pub held_slots: HeldSlots,
-    /// The descriptors of the rate-limit service that were last checked with a cost of 0.
+    /// The rate-limit-service descriptors that were recently checked with a cost of 0.
     pub zero_cost_checks: ZeroCostChecks,
     /// The bytes of request bodies that rate-limit-service connections hold in memory.
     pub held_bodies: HeldBodies,
     /// The headers and metadata that rate-limit-service responses contain.
     pub rls_options: ResponseOptions,
-    /// The host names accepted in HTTP requests; `None` accepts any.
+    /// The host names that are accepted in HTTP requests, or `None` if any is accepted.
     pub hosts: Option<AllowedHosts>,
-    /// The clock for everything except limits, which use the clock of their store.
+    /// The clock for everything except limits. Limits use the clock of their store.
     clock: PreciseClock,
     /// The stored results of requests with an idempotency key.
     pub idempotency: IdempotencyTable,
     /// The state of counter snapshots.
     pub snapshots: SnapshotStatus,
-    /// Locked only to read or change a switch, never during a decision.
+    /// The lock is taken only to read or change a switch, never during a decision.
     switches: Mutex<KillSwitches>,
-    /// The keys of `CL.THROTTLE`, if they are kept in this process. Every call contains its limit, and the state is
-    /// always one word, so the command needs neither rules nor the engine. With a shared store, `CL.THROTTLE` is
-    /// decided by the engine as an inline limit.
+    /// The counters of `CL.THROTTLE`, if they are kept in this process. Every call contains its limit, and the state of
+    /// a key is always one word, so the command needs neither rules nor the engine. With a shared store, the engine
+    /// decides `CL.THROTTLE` as an inline limit.
     pub throttles: Option<RedisCellTable>,
 }
 
@@ -133,7 +133,7 @@ impl<S: Store> App<S> {
         Self { refusals, ..self }
     }
 
-    /// Sets whether the heaviest keys are shown in plain text. Default: yes.
+    /// Sets whether the heaviest keys are counted, and how they are shown. Default: in plain text.
     #[must_use]
     pub fn with_names(self, names: Names) -> Self {
         Self { top: TopKeys::new(names, self.now()), ..self }
@@ -175,7 +175,7 @@ impl<S: Store> App<S> {
         Self { source: SourceStatus::new(source), ..self }
     }
 
-    /// Returns the wall-clock time in milliseconds since 1970. Token expiry uses it.
+    /// Returns the wall-clock time in milliseconds since 1970. It is used for token expiry.
     pub fn wall_ms(&self) -> i64 {
         let wall = self.clock.wall(self.clock.mono());
         i64::try_from(wall.as_nanos() / 1_000_000).unwrap_or(i64::MAX)
@@ -191,10 +191,11 @@ impl<S: Store> App<S> {
         &self.clock
     }
 
-    /// Reserves an audit-log entry. Must be called before the action; returns `None` on a server without an audit log.
+    /// Reserves an audit-log entry for an action. Must be called before the action. Returns `None` if the server has no
+    /// audit log.
     ///
     /// # Errors
-    /// When the queue of the log is full. The action must then not be carried out.
+    /// Returns an error if the queue of the audit log is full. The caller must then not carry out the action.
     pub fn audit_slot(&self, queue: AuditQueue) -> Result<Option<AuditSlot<'_>>, OpError> {
         self.source.audit().map(|audit| audit.reserve_entry(queue)).transpose()
     }

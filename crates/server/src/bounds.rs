@@ -1,4 +1,4 @@
-//! The table of bounds in `docs/security.md`, generated from the constants.
+//! Generates the table of bounds in `docs/security.md` from the constants.
 
 use std::fmt::Write;
 use std::time::Duration;

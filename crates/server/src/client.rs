@@ -51,17 +51,18 @@ impl Client {
     /// `ca` is a file of extra CA certificates (PEM).
     ///
     /// # Errors
-    /// When the address or the file is invalid.
+    /// Returns an error if `url` is not the address of a server, or if the file `ca` cannot be read or parsed.
     pub fn new(url: &str, token: Option<Secret>, ca: Option<&Path>) -> anyhow::Result<Self> {
         let invalid = || format!("`{url}` is not the address of a server; write it like https://127.0.0.1:8080");
         let base = Url::parse(url).with_context(invalid)?;
         ensure!(matches!(base.scheme(), "http" | "https") && base.host().is_some(), invalid());
-        // The HTTP client uses the process-wide cryptography provider. The error is ignored: it means that a provider
-        // is already installed.
+        // The HTTP client uses the process-wide cryptography provider. An error is ignored, because it only means that
+        // a provider is already installed.
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
-        // No redirects: the token must not reach another server.
+        // Redirects are not followed, because the token must not reach another server.
         let mut http = reqwest::Client::builder().connect_timeout(CONNECT).tcp_nodelay(true).redirect(Policy::none());
-        // A long poll takes up to 30 s; without probes a dead peer would be detected only at its end.
+        // A long poll takes up to 30 s. Without keepalive probes, a dead server would be detected only when the poll
+        // times out.
         http = http.tcp_keepalive(KEEPALIVE).tcp_keepalive_interval(KEEPALIVE).tcp_keepalive_retries(2);
         if let Some(ca) = ca {
             let pem = std::fs::read(ca).with_context(|| format!("cannot read {}", ca.display()))?;

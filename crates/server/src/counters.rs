@@ -1,8 +1,9 @@
 //! Snapshots of the in-memory counters on disk, so that counts, quotas, bans and leases survive a restart.
 //!
 //! A snapshot is written every `--snapshot-every` seconds and on shutdown, and restored on startup. A killed process
-//! loses the changes since the last snapshot, at most one interval. A file that cannot be restored completely is
-//! renamed, and the server starts with empty counters. A failed write is logged, and decisions continue.
+//! loses the changes since the last snapshot, which was written at most one interval before. A file that cannot be
+//! restored completely is renamed, and the server starts with empty counters. A failed write is logged, and decisions
+//! continue.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -41,7 +42,7 @@ pub struct SnapshotConfig {
 /// Snapshot metrics. The values are independent, so every access is relaxed.
 #[derive(Debug, Default)]
 pub struct SnapshotStatus {
-    /// When the last snapshot was written, in nanoseconds of [`App::now`]; 0 if never.
+    /// The time of the last snapshot, in nanoseconds of [`App::now`]; 0 if there is none.
     written_at: AtomicU64,
     /// Failed writes since the last successful one.
     failures: AtomicU64,
@@ -50,7 +51,7 @@ pub struct SnapshotStatus {
 }
 
 impl SnapshotStatus {
-    /// Returns the seconds since the last snapshot was written; `None` if there is none.
+    /// Returns the seconds since the last snapshot was written, or `None` if there is no snapshot.
     pub fn age(&self, now: Time<Mono>) -> Option<u64> {
         let at = Some(self.written_at.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
         Some(now.since(Time::from_nanos(at)).as_nanos() / 1_000_000_000)
@@ -61,7 +62,7 @@ impl SnapshotStatus {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// Returns the maximum number of keys in memory; 0 if counters are not in memory.
+    /// Returns the maximum number of keys in memory, or 0 if the counters are not in memory.
     pub fn capacity(&self) -> u64 {
         self.capacity.load(Ordering::Relaxed)
     }
@@ -119,7 +120,7 @@ pub fn lock(directory: &Path) -> anyhow::Result<DirectoryLock> {
 /// Restores the counters from the last snapshot, or creates empty ones for `capacity` keys.
 ///
 /// # Errors
-/// When the tables do not fit in memory.
+/// Returns an error if tables for `capacity` keys would be too large.
 pub fn open(capacity: usize, config: Option<&SnapshotConfig>) -> anyhow::Result<Counters> {
     if let Some(config) = config {
         let path = config.directory.join(FILE);
@@ -153,7 +154,7 @@ fn read(path: &Path, capacity: usize) -> Result<Counters, RestoreError> {
     Ok((engine, throttles))
 }
 
-/// Capacity of the fallback store. A store in memory does not fail, so the fallback is never used.
+/// Capacity of the fallback store. The fallback is never used, because an in-memory store does not fail.
 const FALLBACK_KEYS: usize = 1;
 
 /// Removes the temporary files of interrupted writes.
@@ -185,7 +186,7 @@ fn write(path: &Path, app: &App<MemoryStore>) -> io::Result<u64> {
     })
 }
 
-/// Writes a snapshot. Only the first of consecutive failures is logged.
+/// Writes a snapshot. Logs only the first of consecutive failures.
 pub fn save(app: &App<MemoryStore>, config: &SnapshotConfig) {
     let path = config.directory.join(FILE);
     let (file, status) = (path.display(), &app.snapshots);

@@ -8,7 +8,7 @@ use common::{Rules, Server, run};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// Long periods, so that the duration of a test does not matter.
+/// The limits have long periods, so that the duration of a test does not matter.
 const RULES: &str = "\
 domain: api
 rules:
@@ -31,8 +31,7 @@ fn request_of_kind(kind: &str) -> Value {
     json!({"domain": "api", "attributes": {"kind": kind, "user": "alice"}})
 }
 
-/// Returns the status and the reply to a request of this kind, in HTTP's form. Fails if the two
-/// protocols differ.
+/// Sends a request of this kind over both protocols. Returns the HTTP status and reply. Fails if the replies differ.
 fn decide_kind(server: &Server, kind: &str) -> (u16, Value) {
     let (status, http) = post(server, "/v1/peek", &request_of_kind(kind));
     let args = ["-p", &server.resp_port(), "-3", "--json", "TG.PEEK", "api", "1", "kind", kind, "user", "alice"];
@@ -43,8 +42,8 @@ fn decide_kind(server: &Server, kind: &str) -> (u16, Value) {
     (status, http)
 }
 
-/// Converts an HTTP reply to the Redis protocol's form, where `true` is 1 and an unknown wait is
-/// -1. Waits are rounded to ten minutes, because they are computed at different times.
+/// Converts an HTTP reply to the form of the Redis protocol, in which `true` is 1 and an unknown wait is -1. Rounds
+/// waits to ten minutes, because the two replies are computed at different times.
 fn in_words_of_resp(name: &str, value: &Value) -> Value {
     match value {
         Value::Object(map) => map.iter().map(|(name, value)| (name.clone(), in_words_of_resp(name, value))).collect(),
@@ -98,12 +97,11 @@ fn closed_refusal_is_distinguishable() {
     let rules = Rules::new(RULES);
     store.kill();
     let server = Server::start(&["--rules", rules.path(), "--store", &store.url(), "--log-refusals", "1/h"]);
-    // Refused with 429, without the status and message that the rule sets for clients above the
-    // limit.
+    // The request is refused with 429, not with the status and message that the rule sets for clients above the limit.
     let (status, closed) = decide_kind(&server, "closed");
     assert_eq!((status, &closed["closed"], &closed["standing"]), (429, &json!(true), &json!("fallback")), "{closed}");
     assert_eq!((closed.get("message"), &closed["retry_after_ms"]), (None, &json!(1_000)), "{closed}");
-    // Decided by this server's share of the limit: refused as usual, with standing `fallback`.
+    // This server's share of the limit decides. The request is refused as usual, with standing `fallback`.
     assert_eq!(post(&server, "/v1/check", &request_of_kind("local")).0, 200);
     let (status, local) = decide_kind(&server, "local");
     assert_eq!((status, local.get("closed"), &local["standing"]), (429, None, &json!("fallback")), "{local}");
@@ -112,7 +110,7 @@ fn closed_refusal_is_distinguishable() {
     assert!(line.contains("closed=true") && line.contains("standing=\"fallback\""), "{line}");
 }
 
-/// Returns the log lines about refusals, after nine refused requests of two rules.
+/// Sends nine requests that two rules refuse, and returns the log lines about refusals.
 fn logged_refusals(args: &[&str]) -> Vec<String> {
     let rules = Rules::new(RULES);
     let server = Server::start(&[&["--rules", rules.path()], args].concat());

@@ -1,5 +1,5 @@
-//! Connections from foreign servers, or with arbitrary bytes, to servers that share limits. They are refused, each
-//! reason is logged once, and the other servers are unaffected.
+//! Foreign servers, and clients that send arbitrary bytes, connect to servers that share limits. They are refused, each
+//! reason is logged once, and the servers that share limits are unaffected.
 
 use crate::common;
 
@@ -44,12 +44,12 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     [&length[..], &[kind], body].concat()
 }
 
-/// Returns a greeting as another server could send it.
+/// Returns the greeting of another server, made from the greeting `theirs` with another version, cluster and name.
 fn greeting_like(theirs: &[u8], version: u8, cluster_change: u8, name: &str) -> Vec<u8> {
     let mut body = theirs[5..RECORD_AT].to_vec();
     body[VERSION_AT - 5] = version;
     body[CLUSTER_AT - 5] ^= cluster_change;
-    // Node, heartbeat, and the state of a joining node.
+    // The node id, the heartbeat, and the state of a joining node.
     body.extend_from_slice(&[9; 16]);
     body.push(0);
     for text in ["127.0.0.1:9", name] {
@@ -75,7 +75,7 @@ fn send(address: SocketAddr, bytes: &[u8]) {
     read_frame(&mut stream);
     stream.write_all(bytes).expect("it is sent");
     stream.shutdown(Shutdown::Write).expect("it is open");
-    // The connection may be closed with or without a reset.
+    // Errors are ignored, because the server may close the connection with or without a reset.
     let _ = stream.read_to_end(&mut Vec::new());
 }
 
@@ -120,7 +120,7 @@ fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
     for (bytes, _) in others {
         (0..TIMES).for_each(|_| send(address, bytes));
     }
-    // Accepted, but then violates the protocol: the link ends.
+    // This peer is accepted but then violates the protocol, so the link ends.
     let (mut stream, answer) = greet(address, 1, 0, "late");
     assert_eq!(answer[4], ACCEPTED);
     stream.write_all(&[frame(ACCEPTED, b""), frame(ACCEPTED, b"")].concat()).expect("it is sent");
@@ -133,7 +133,7 @@ fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
     logged_once(servers.remove(0), &reasons.collect::<Vec<_>>());
 }
 
-/// On its own, each of these servers would be a majority and admit the other servers' limits again.
+/// If one of these servers started alone, it would be its own majority and admit everything again.
 #[test]
 fn servers_with_another_secret_cluster_or_a_taken_name_do_not_start_and_are_logged_once() {
     let folder = Folder::new();

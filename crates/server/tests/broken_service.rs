@@ -1,4 +1,4 @@
-//! A rules service that sends invalid answers: a bad rule set never replaces a good one.
+//! A rules service that sends invalid answers. A bad rule set must never replace a good one.
 
 use crate::common;
 
@@ -40,12 +40,12 @@ fn rules_in_force_stay_whatever_the_service_answers() {
         node.wait_for_line(output);
         assert_eq!(limit_of(&node), 5, "{output}");
         if !output.contains("refused") && !output.contains("limt") {
-            // A valid answer in between resets the backoff, so that the test does not wait.
+            // A valid answer after each invalid one resets the backoff, so that the test does not wait.
             service.answer(set(1, GOOD));
             node.wait_for_line("rules service available again");
         }
     }
-    // The last refused revision is reported by the node and to the service.
+    // The node shows the last refused revision and reports it to the service.
     let status: Value = serde_json::from_str(&get(&node, "/v1/rules-status")).expect("JSON");
     assert_eq!((&status["revision"], &status["refused"]["revision"]), (&1.into(), &4.into()), "{status}");
     assert!(read_metric(&node, "tollgate_rules_refused_total").is_some_and(|count| count >= 3));
@@ -101,14 +101,14 @@ fn tokens_of_a_refused_set_are_valid_also_after_a_restart_without_the_service() 
     assert!(accepts_token(&node, "old") && !accepts_token(&node, "new"));
     service.answer(set_with_token(2, "{", "new"));
     node.wait_for_line("rules refused; the rules in force stay revision=2");
-    // Tokens are written to disk after they take effect.
+    // Waits for the file, because tokens are written to disk after they take effect.
     let file = folder.path().join("data/last-good.json");
     while !std::fs::read_to_string(&file).is_ok_and(|kept| kept.contains("\"new\"")) {
         std::thread::yield_now();
     }
     assert!(!accepts_token(&node, "old") && accepts_token(&node, "new"));
     drop(node);
-    // With the service, whose rules are still refused, and then without it.
+    // Starts the node with the service, whose rules are still refused, and then without the service.
     for answer in [set_with_token(3, "{", "newest"), Vec::new()] {
         service.answer(answer);
         let node = Server::start(&args);

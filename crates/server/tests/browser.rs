@@ -1,4 +1,4 @@
-//! Attacks by a web page in a real browser against a server on the same machine.
+//! A web page in a real browser attacks a server on the same machine.
 
 use crate::common;
 
@@ -75,7 +75,7 @@ fn web_page_reads_and_switches_nothing_by_dns_rebinding() {
     let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/", rebinding_host(PAGE, address)));
     assert!(!page.contains("tollgate_") && page.contains("421 ") | page.contains("403 "), "{page}");
     assert!(ask(&server, "GET", "/v1/enforcement", &[], "").body.contains("\"enforce\""), "the mode was not switched");
-    // A user who is led to the address sees nothing either.
+    // A user who opens the attacker's address also sees nothing.
     let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/metrics", address.port()));
     assert!(!page.contains("tollgate_build_info") && page.contains("Misdirected"), "{page}");
     // A direct request by the operator is served.

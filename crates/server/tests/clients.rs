@@ -1,7 +1,7 @@
 //! Third-party clients: redis-cli, redis-benchmark, redis-py and ioredis.
 //!
-//! `scripts/test` installs them: `TOLLGATE_TEST_PYTHON` is a Python that can import `redis`, and
-//! `TOLLGATE_TEST_NODE_MODULES` a folder with `ioredis`.
+//! `scripts/test` installs them. `TOLLGATE_TEST_PYTHON` is a Python interpreter that can import `redis`, and
+//! `TOLLGATE_TEST_NODE_MODULES` is a folder that contains `ioredis`.
 
 use crate::common;
 

@@ -224,7 +224,7 @@ fn bad_files_are_reported() {
             assert!(ran.err.len() < 100_000 && !ran.err.contains("panicked"), "{}", ran.err);
         };
         refused(&missing, "cannot read");
-        // For a folder, its rule files are checked.
+        // These commands accept a folder and look for rule files in it.
         let of_folder = matches!(command, ["check"] | ["decide", ..]);
         refused(&directory, if of_folder { "has no *.yaml, *.yml or *.json" } else { "cannot read" });
         refused(&large, "maximum 16777216");

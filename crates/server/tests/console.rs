@@ -1,4 +1,4 @@
-//! The web console: its types, its pages in a real browser, sessions, and the live data stream.
+//! The web console: its TypeScript types, its pages in a real browser, sessions, and the live data stream.
 //!
 //! `scripts/test` installs Chromium, and playwright-core, axe-core and typescript into `TOLLGATE_TEST_NODE_MODULES`.
 //! With `TOLLGATE_CONSOLE_PICTURES=DIR`, the browser test saves a screenshot of every page there.
@@ -60,7 +60,7 @@ impl Console {
         self.tokens[role].as_str().expect("a token")
     }
 
-    /// Calls the API as an admin and returns the body of a success.
+    /// Calls the API as an admin. Returns the body if the call succeeds, and the whole reply otherwise.
     fn call(&self, method: &str, path: &str, headers: &str, body: &str) -> Result<String, String> {
         let token = self.token("admin");
         let reply = self.send(&format!(
@@ -156,7 +156,8 @@ fn every_page_works_in_a_browser() {
         })
     };
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/console/console.mjs");
-    // Two more servers: a node that follows the first, and one with rules from a file and an unreachable store.
+    // Starts two more servers: a node that follows the first server, and a server with rules from a file and an
+    // unreachable store.
     let (service, data) = (console.server.url(""), console.folder.join("node"));
     let _node = Server::start(&[
         "--rules",
@@ -187,7 +188,7 @@ fn every_page_works_in_a_browser() {
     }
 }
 
-/// Returns a digest of the console's files without comment lines, which the pictures in `docs/` depend on.
+/// Returns a digest of the console's files without comment lines. The pictures in `docs/` depend on these files.
 fn digest_of_the_console() -> String {
     let folder = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/console")).expect("the folder");
     let mut paths: Vec<_> = folder.map(|entry| entry.expect("an entry").path()).collect();
@@ -301,7 +302,7 @@ fn live_data_has_the_rates_and_a_bounded_number_of_viewers() {
             counted.0 += event["admitted"].as_u64().expect("a rate");
             counted.1 += event["refused"].as_u64().expect("a rate");
         }
-        // Rates are per second of elapsed time, so their sum is near the count.
+        // Each event contains rates per second and comes once a second, so the sum of the rates is near the count.
         counted.0 >= 8 && counted.1 >= 32
     });
     let mut viewers = vec![stream];

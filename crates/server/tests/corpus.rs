@@ -1,4 +1,4 @@
-//! Replays the inputs found by fuzzing; see `fuzz/`.
+//! Checks the inputs that fuzzing has found; see `fuzz/`.
 
 #[path = "fuzzed/form.rs"]
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]

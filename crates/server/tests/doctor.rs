@@ -1,4 +1,4 @@
-//! `tollgate doctor` with working parts and with really broken ones.
+//! `tollgate doctor` with a working installation and with real faults.
 
 use crate::common;
 
@@ -93,7 +93,7 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
     set_mode(&folder.path().join("server.key"), 0o600);
     folder.write_file("rules.yaml", "domain: api\nrules:\n- {id: all, limit: 100/s}\n");
     let url = store.url();
-    // A busy machine may exceed the default deadline.
+    // The deadline is long, because a busy machine may exceed the default.
     let well = ["--rules", "rules.yaml", "--store", &url, "--store-deadline", "10000", "--connections", "100"];
     let tls = ["--tls-cert", "server.pem", "--tls-key", "server.key"];
     case(
@@ -160,7 +160,7 @@ fn service_is_followed_only_with_the_role_that_nodes_need() {
         let made = tollgate(&["tokens", "create", "--role", role, "--name", role, "--data", &data], b"").done();
         made.split_whitespace().find(|word| word.starts_with("tg_")).expect("a token").to_owned()
     };
-    // A server that requires tokens needs an admin token.
+    // An admin token is created too, because a server that requires tokens does not start without one.
     let (_, reader, node) = (token("admin"), token("reader"), token("node"));
     let service = Server::start(&["--data", &data, "--tokens", "required"]);
     let look = |url: &str, token: &str| {

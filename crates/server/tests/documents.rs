@@ -1,10 +1,12 @@
-//! Runs the examples in the documents: every block marked `console`, in order, in a shell, against the real program.
+//! Runs the examples in the documents: the commands of every block marked `console`, in order, in a shell, with the
+//! real program.
 //!
-//! A line that starts with `$ ` is a command, continued after a backslash or by lines that start with `> `. The other
-//! lines are its expected output on both streams. In them, `…` stands for anything within a line, and alone for any
-//! number of lines. A command that ends with `&` starts a server, and the script continues when the server answers.
-//! After a `sleep`, which waits for a change, the script continues when following servers have the new rules and
-//! servers that share limits are linked. Ports are replaced by free ones.
+//! A line that starts with `$ ` is a command. It continues on the next line after a backslash, and on lines that start
+//! with `> `. The other lines are its expected output on both streams. There, `…` stands for any text within a line,
+//! and a line with only `…` stands for any number of lines. A command that ends with `&` starts a server, and the
+//! script continues when the server answers. A `sleep` in a document waits for a change. The script continues when the
+//! servers that follow a rules service have the new rules and the servers that share limits are linked. Ports are
+//! replaced by free ports.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -50,7 +52,7 @@ fn parse_steps(text: &str) -> Vec<Step> {
     steps
 }
 
-/// Returns whether the output is as expected.
+/// Returns whether the printed lines match the expected lines.
 fn output_matches(expected: &[String], printed: &[&str]) -> bool {
     match expected {
         [] => printed.is_empty(),
@@ -94,7 +96,7 @@ impl Ports {
 
     fn replace(&self, text: String) -> String {
         self.0.iter().fold(text, |text, (old, new)| {
-            // redis-cli gets only the port.
+            // The arguments of redis-cli contain only the port.
             let text = text.replace(&format!("127.0.0.1:{old}"), &format!("127.0.0.1:{new}"));
             text.replace(&format!("-p {old}"), &format!("-p {new}"))
         })
@@ -125,9 +127,9 @@ sleep() {
 "#;
 
 /// Returns one script for the whole document, so that later commands see the effects of earlier ones. `address` is the
-/// default server address, `proxy` is Envoy's.
+/// default server address, and `proxy` is the address of Envoy.
 fn document_script(steps: &[Step], address: &str, proxy: &str) -> String {
-    // Servers end with the shell.
+    // When the shell ends, it kills the servers.
     let mut script = String::from("exec 2>&1\ntrap 'kill $(jobs -p) 2> /dev/null' EXIT\n");
     script += SLEEP;
     for (at, step) in steps.iter().enumerate() {
@@ -155,7 +157,7 @@ fn document_script(steps: &[Step], address: &str, proxy: &str) -> String {
     script
 }
 
-/// The database URL in the documents, replaced by a real server's.
+/// The database URL in the documents. The test replaces it by the URL of a real server.
 const POSTGRES: &str = "postgres://tollgate:secret@db.internal/tollgate";
 
 fn read_document(name: &str) -> String {
@@ -186,7 +188,7 @@ fn run_text(name: &str, text: String, ports: &Ports, folder: &Folder) {
             format!("{}:{}:{}", folder.join("bin"), program.display(), std::env::var("PATH").unwrap_or_default()),
         )
         .env("TZ", "UTC")
-        // Far longer than the default: a busy machine must not change decisions.
+        // The deadline is far longer than the default, because a busy machine must not change decisions.
         .env("TOLLGATE_STORE_DEADLINE", "20000")
         .env("TOLLGATE_HTTP", ports.free_address(0))
         .env("TOLLGATE_RESP", ports.free_address(1))
@@ -277,8 +279,8 @@ fn proxies_page_examples_run() {
     for part in [nginx, envoy] {
         let (folder, mut ports) = (Folder::new(), Ports::new());
         ports.0.push(("9000", start_app().port()));
-        // Wrapper programs that run within the folder, and wait longer than the snippets' 50 ms in case the machine is
-        // busy.
+        // Wrapper programs that run nginx within the folder. They extend the 50 ms timeouts of the snippets, because
+        // the machine may be busy.
         let (home, proxy) = (folder.path().display().to_string(), ports.free_address(PROXY));
         let nginx = format!(
             "#!/bin/bash\nsed -i 's/50ms/2s/' {home}/conf.d/*\n\
@@ -315,7 +317,8 @@ fn tests_that_the_faults_page_names_exist() {
     }
 }
 
-/// A line in the last table names a fault from above by its first words, after the consistency or the store.
+/// A line in the last table begins with a consistency or a store, followed by the first words of a fault from the
+/// tables above.
 #[test]
 fn every_line_of_the_faults_page_names_a_test() {
     let page = read_document("docs/faults.md");

@@ -11,7 +11,7 @@ use common::proxy::{Proxy, Response, start_app, start_app_named, start_echo, sta
 use common::{Rules, Server, eventually, run};
 use tollgate_testkit::servers::free_port;
 
-/// A rule file for the reference service, for the descriptors sent by the snippet.
+/// A rule file in the format of the reference service, for the descriptors that the snippet's Envoy sends.
 const RULES: &str = "
 domain: api
 descriptors:
@@ -19,8 +19,8 @@ descriptors:
 - {key: remote_address, rate_limit: {unit: day, requests_per_unit: 1000}}
 ";
 
-/// Starts a server, and an Envoy in front of an application. The snippet is edited, and its 50 ms timeout is extended
-/// for busy machines.
+/// Starts a server, and an Envoy in front of an application. `edit` changes the snippet. The snippet's 50 ms timeout is
+/// extended, because the machine may be busy.
 fn start(rules: &str, edit: impl Fn(String) -> String) -> (Server, Proxy, Rules) {
     start_before(rules, &[], start_app(), edit)
 }
@@ -86,8 +86,8 @@ fn message_of_the_rule_is_the_body_of_the_refusal() {
     assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"), "{refused:?}");
 }
 
-/// Replaces the snippet's limits with limits on its only route. The timeout is longer. Otherwise, on a busy machine, a
-/// request could pass without an answer and take its slot after it has ended.
+/// Replaces the snippet's limits with limits on its only route, and extends the timeout. With the short timeout, a
+/// request on a busy machine could pass without an answer and take its slot after it has ended.
 fn with_rate_limits(snippet: &str, rate_limits: &str) -> String {
     let snippet = snippet.replace("timeout: 0.05s", "timeout: 10s");
     let route = "routes: [{match: {prefix: /}, route: {cluster: app}}]";
@@ -113,7 +113,7 @@ fn token_budget_is_charged_when_streams_end() {
         passed += u32::from(status == 200);
         status == 429
     });
-    // A stream's charge may arrive after the next stream's check.
+    // More than one request may pass, because a stream's charge may arrive after the next stream's check.
     assert!(passed >= 1, "the first requests pass");
     assert_eq!(proxy.send("GET", "/", &[]).status, 429);
 }
@@ -155,7 +155,8 @@ fn quotas_of_the_reference_service_are_charged_to_the_service_that_served() {
         let response = proxy.send("GET", "/multiservice-tokenquota", &[]);
         calls += 3;
         if response.status == 200 {
-            // The charge arrives after the response: two descriptors for the check and one for the charge.
+            // Waits for the charge, which arrives after the response. The check counts two descriptors, and the charge
+            // counts one.
             let counted = format!("tollgate_rls_descriptors_total{{matched=\"true\"}} {calls}");
             eventually("the charge has arrived", || page().contains(&counted));
         }
@@ -182,7 +183,7 @@ fn concurrency_slot_is_held_while_its_stream_is_open() {
             held.is_some()
         });
         let (mut first, _) = held.expect("an open stream");
-        // Envoy also sends the negative hits of refused streams. They release no slot of another stream.
+        // Envoy also sends negative hits for refused streams. They must not release the slot of another stream.
         for _ in 0..5 {
             assert_eq!(proxy.send("GET", "/", &[]).status, 429, "the first stream is open");
         }
@@ -236,7 +237,7 @@ fn headers_of_envoy_are_added_beside_ours_except_retry_after() {
 fn retry_after_is_the_end_of_the_window() {
     let rules = "{domain: api, descriptors: [{key: api_key, rate_limit: {unit: hour, requests_per_unit: 1}}]}";
     let (_server, proxy, _rules) = start(rules, |snippet| snippet);
-    // Retry if an hour ends between the clock readings.
+    // Retries if an hour ends between the two clock readings.
     eventually("a refusal within one hour", || {
         let ask = || proxy.send("GET", "/", &[("x-api-key", "one")]);
         ask();
@@ -248,7 +249,7 @@ fn retry_after_is_the_end_of_the_window() {
         }
         let retry: u64 = refused.header("retry-after").and_then(|retry| retry.parse().ok()).expect("seconds");
         let end = (before / 3_600 + 1) * 3_600;
-        // Readings are whole seconds, rounded down. Waits are rounded up.
+        // Clock readings are rounded down to whole seconds, and waits are rounded up.
         assert!((end - after..=end - before).contains(&retry), "{retry} s, {before} to {after}, end {end}");
         true
     });

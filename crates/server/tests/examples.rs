@@ -1,5 +1,5 @@
-//! The clients in `examples/clients/`, in the frameworks that they are for. They decide, pass on headers and the status
-//! of refusals, and fail open if the server is unreachable or answers with an error.
+//! Runs the clients in `examples/clients/` in their frameworks. They check requests, pass on headers and the status of
+//! refusals, and fail open if the server is unreachable or answers with an error.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use common::{Folder, Rules, Server, required_variable, run};
 
 const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clients");
 
-/// Starts a server with one request per hour, and a denied path with its own status.
+/// Starts a server with a limit of one request per hour, and a denied path with its own status.
 fn start_server() -> (Server, Rules) {
     let rules = Rules::new(
         "domain: api\nrules:\n- {id: denied, when: {path: /denied}, deny: true, status: 451}\n\
@@ -24,8 +24,9 @@ fn start_server() -> (Server, Rules) {
 /// An address where nothing listens.
 const GONE: &str = "http://127.0.0.1:9";
 
-/// Expected output of every framework: status, `RateLimit`, `Retry-After`. The requests: the first and second within an
-/// hour, a denied one, one without rules on the server, and one while the server is unreachable.
+/// Expected output of every framework. Each line contains the status, whether there is a `RateLimit` header, and
+/// whether there is a `Retry-After` header. The requests are: the first and the second within an hour, a denied
+/// request, a request for a domain without rules, and a request while the server is unreachable.
 const EXPECTED: &str = "200 true false\n429 true true\n451 false true\n200 false false\n200 false false\n";
 
 #[test]
@@ -125,7 +126,7 @@ func main() {
 "#,
     );
     let mut command = Command::new(go);
-    // Unoptimised. The build cache is kept between runs.
+    // Disables optimisation, so that the build is faster. The build cache is kept between runs.
     command.current_dir(folder.path()).args(["run", "-gcflags=-N -l", ".", &server.url(""), GONE]);
     assert_eq!(run(&mut command), EXPECTED);
 }
@@ -184,7 +185,7 @@ async function call(url, domain, path) {
 fn java_client_refuses_and_fails_open() {
     let (server, _rules) = start_server();
     let file = format!("{CLIENTS}/Tollgate.java");
-    // The first check of a process loads classes, so it may exceed a realistic deadline.
+    // The deadline is long, because the first check of a process loads classes.
     let call = |url: &str| {
         let args = [&*file, url, "api", r#"{"client_ip":"192.0.2.1"}"#, "30000"];
         run(Command::new("java").args(args))
@@ -243,7 +244,7 @@ fn start_server_that_never_answers(start: &'static str) -> u16 {
         for mut stream in listener.incoming().map_while(Result::ok) {
             std::thread::spawn(move || {
                 let _ = stream.write_all(start.as_bytes());
-                // Until the client closes the connection.
+                // Continues until the client closes the connection.
                 while start.is_empty() || stream.write_all(b"1").is_ok() {
                     std::thread::sleep(Duration::from_millis(100));
                 }
@@ -253,8 +254,9 @@ fn start_server_that_never_answers(start: &'static str) -> u16 {
     port
 }
 
-/// Runs `check` against servers that never finish an answer, in a folder with the clients, given the port. Returns its
-/// output when failing open and closed, for a silent and for a slow server.
+/// Runs `check` with a silent server and with a slow server, which both never finish an answer. `check` gets a folder
+/// with the clients and the port. Returns its output for each server, first for a client that fails open and then for a
+/// client that fails closed.
 fn never_answered(slow: &'static str, check: impl Fn(&Path, u16) -> String) -> Vec<String> {
     let mut printed = Vec::new();
     for start in ["", slow] {
@@ -303,7 +305,7 @@ sys.path.insert(0, sys.argv[1])
 from tollgate_redis import Limits
 print(Limits(f"redis://127.0.0.1:{sys.argv[2]}").check("api")[0])
 "#;
-    // redis-py only has a timeout per socket operation.
+    // redis-py has only a timeout per socket operation, so the slow server is not tested.
     let outputs =
         never_answered("", |folder, port| run(python().args(["-c", script]).arg(folder).arg(port.to_string())));
     assert_eq!(outputs[..2], ["True\n", "False\n"]);

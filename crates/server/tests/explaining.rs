@@ -1,4 +1,4 @@
-//! Tools for operators to understand a decision: explanations, the log, and peeks.
+//! Tools that help operators to understand a decision: explanations, the log, and peeks.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -19,10 +19,10 @@ rules:
    overrides: [{when: {plan: pro}, limit: 100k/month}, {when: {plan: enterprise}, unlimited: true}]}
 ";
 
-/// Far longer than a store takes, even on a busy machine.
+/// A deadline that a store meets even on a busy machine.
 const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
 
-/// Runs `test` with an in-memory server and with one on a real Redis. Both log refusals.
+/// Runs `test` with an in-memory server and with a server on a real Redis. Both servers log refusals.
 fn on_every_store(test: impl Fn(&Server)) {
     let rules = Rules::new(RULES);
     let args = ["--rules", rules.path(), "--log-refusals", "1/s"];
@@ -40,7 +40,7 @@ fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
     (status, serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in {text}")))
 }
 
-/// Returns the program's output for this server's operator.
+/// Runs the program as an operator of this server and returns its output.
 fn run_tollgate(server: &Server, args: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     let output =
@@ -62,7 +62,8 @@ fn peek_reports_the_rule_and_length_of_a_ban() {
     let lines: Vec<&str> = peeked.lines().collect();
     assert_eq!(lines[0], "it is banned by login, for 2h more; `tollgate keys reset` lifts that", "{peeked}");
     assert!(lines[1].starts_with("and it would be refused by login, and pass in "), "{peeked}");
-    // The limit of the banning rule lasts longer than the ban. The other rule's limit does not matter.
+    // The limit of the banning rule is shown, because its wait is longer than the ban. The other rule's limit is always
+    // shown.
     assert!(lines[3].starts_with("login  1 ") && lines[4].starts_with("pages  2 "), "{peeked}");
 }
 
@@ -76,7 +77,7 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
             assert!(decision["banned"] == true || decision["banned"] == 1, "{decision}");
             decision["retry_after_ms"].as_u64().expect("a wait")
         };
-        // The whole ban, less the time between the clock readings of a thread that had to wait.
+        // The wait is the whole ban, less the time that a thread may have waited between two clock readings.
         let assert_banned = |decision: &Value| {
             let wait = wait_of_banned(decision);
             assert!((BAN_MS - 60_000..=BAN_MS).contains(&wait), "{decision}");
@@ -136,7 +137,7 @@ fn explanation_of_a_banned_key_says_until_when() {
         );
         post(server, "/v1/check", &ask);
         let output = explain();
-        // A moment later, it is a second less than two hours.
+        // Shortly after the ban begins, the rest is a second less than two hours.
         let two_hours = |text: &str| text.replace("1h 59m 59s", "2h");
         let output = two_hours(&output);
         assert!(output.starts_with("refused for 2h, by `tries`, banned until 20"), "{output}");
@@ -197,7 +198,7 @@ fn explanation_names_calendars_and_overrides() {
     assert_eq!(ask("enterprise")["why"], "unlimited");
     let (_, own) = post(&server, "/v1/explain", &json!({"key": "alice", "limit": "3/m"}));
     assert_eq!((&own["rule"], &own["rules"][0]["counted_by"]), (&Value::Null, &json!({"key": "alice"})), "{own}");
-    // A file is explained without a server.
+    // With `--rules`, the decision of a rule file is explained without a server.
     let output = run_tollgate(&server, &["explain", "--rules", rules.path(), "api", "path=/v1", "plan=enterprise"]);
     assert!(
         output.contains("\n    unlimited by override ") && output.contains(", since plan is \"enterprise\"\n"),

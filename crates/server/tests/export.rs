@@ -1,4 +1,4 @@
-//! Exports, applying them, and omissions of an export.
+//! Exports: what they contain, what they omit, and that they can be applied.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -41,7 +41,7 @@ fn export_lists_what_it_leaves_out() {
     assert_eq!(cli.run(&["fmt", "--check", &file]).code, Some(0), "the export is in its canonical form");
 }
 
-/// Generates a JSON rule that uses features of the language.
+/// Generates JSON rules that use various features of the language.
 fn any_rule() -> impl Strategy<Value = Value> {
     let when = prop_oneof![
         Just(Value::Null),
@@ -89,7 +89,7 @@ fn export_and_apply_are_inverse() {
         };
         let text = serde_json::json!({"domains": domains.iter().enumerate().map(of).collect::<Vec<_>>()});
         let file = folder.write_file("all.json", text.to_string());
-        // The domains of the previous case are emptied, so that the file is complete.
+        // Deletes the rules of domains that only the previous case used, so that the export contains only this case.
         for place in domains.len()..4 {
             let empty = folder.write_file("empty.yaml", format!("domain: d{place}\nrules: []\n"));
             cli.run(&["rules", "apply", "--prune", &empty]).done();

@@ -1,4 +1,4 @@
-//! Real nodes on one store that are killed or stopped, join and leave under load. They admit no more than
+//! Real nodes on one store that join, leave, are killed or are stopped under load. They admit no more than
 //! `docs/faults.md` states.
 
 use crate::common;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tollgate_testkit::history::{Bound, excess_observed};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// A rule, the permitted excess, and how long one node is stopped.
+/// A rule with its parameters, the permitted excess, and how long one node is stopped.
 struct Faults {
     rule: &'static str,
     burst: u64,
@@ -35,24 +35,25 @@ fn nodes_with_leases_that_are_killed_or_stopped_join_or_leave_admit_nothing_more
     lose_nodes(&Faults { rule, burst: 400, rate: 200, excess: 0, stopped_for: Duration::from_secs(7) });
 }
 
-/// Three nodes decide from their views, which adds (N − 1)·(B + r·δ). The killed node loses at most B + r·`sync_every`.
+/// Three nodes decide from their views, which permits an excess of (N − 1)·(B + r·δ). The killed node loses at most B +
+/// r·`sync_every`.
 #[test]
 fn nodes_with_views_that_are_killed_or_stopped_join_or_leave_lose_what_one_has_not_sent() {
     let rule = "{id: all, limit: 50/s, burst: 100, on_fault: closed, consistency: eventual}";
-    // δ is at most two seconds on a busy machine.
+    // The age δ of a view is at most two seconds, even on a busy machine.
     let excess = 2 * (100 + 2 * 50) + 100 + 5;
     lose_nodes(&Faults { rule, burst: 100, rate: 50, excess, stopped_for: Duration::from_secs(3) });
 }
 
 fn lose_nodes(faults: &Faults) {
     let store = StoreServer::start(Kind::Redis);
-    // Refused while the store is late, so that a busy machine admits no more either.
+    // Requests are refused while the store is late, so that a busy machine does not admit more.
     let rules = Rules::new(format!("domain: d\nrules:\n- {}\n", faults.rule));
     let start = || Server::start(&["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "2000"]);
     let (killed, stopped, mut leaving) = (start(), start(), start());
     let body = json!({"domain": "d", "attributes": {}});
-    // Several clients per node, so that together they reach the limit. The pool grants nothing in advance while demand
-    // exceeds the limit, so with leases the first two ask for little.
+    // Each node has several clients, so that together they reach the limit. While demand exceeds the limit, the pool
+    // grants nothing in advance, so with leases the clients of the first two nodes send few requests.
     let is_leased = faults.rule.contains("leased");
     let pauses = if is_leased { [50, 50, 1, 1] } else { [1; 4] };
     let clients = pauses.map(|pause| Clients::new(&body, Duration::from_millis(pause)));
@@ -93,7 +94,8 @@ fn lose_nodes(faults: &Faults) {
     });
     let bound = |burst| Bound::new(burst, faults.rate, 1_000_000_000);
     assert_eq!(excess_observed(&bound(faults.burst + faults.excess), &history), None, "{} admitted", history.len());
-    // An excess over the limit itself shows that nodes did not know each other's charges.
+    // Checks that the load was high enough. If an excess is permitted, the nodes must have exceeded the limit itself,
+    // because they did not know each other's charges.
     let reached = if faults.excess > 0 { faults.burst } else { faults.burst / 2 };
     assert!(excess_observed(&bound(reached), &history).is_some(), "the load reaches the limit");
 }
@@ -135,7 +137,7 @@ fn joining_node_knows_what_others_took_and_a_terminated_one_leaves_nothing_unsen
     }
 }
 
-/// A killed node's lease counts as spent until it expires, and is then refilled.
+/// A killed node's lease counts as spent until the lease expires. Then the limit refills.
 #[test]
 fn lease_of_a_killed_node_is_usable_again_soon_after_it_expired() {
     let store = StoreServer::start(Kind::Redis);
@@ -151,6 +153,6 @@ fn lease_of_a_killed_node_is_usable_again_soon_after_it_expired() {
     let lost = Instant::now();
     assert!(take(&other, "peek", "k", 1).1 < 2_000, "the lease is stranded");
     eventually("the whole limit is usable", || take(&other, "peek", "k", 1).1 == 2_000);
-    // A lease lasts 5 s plus a second. The rest is for a busy machine.
+    // A lease lasts 5 s, plus one second. The rest of the time is a reserve for a busy machine.
     assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
 }

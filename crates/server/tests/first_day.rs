@@ -51,7 +51,7 @@ fn override_of_alternative_attributes_names_one() {
     );
     let out = overrides(&["set", "api", "plans", "acme", "--limit", "50/s", "--attribute", "api_key"]).done();
     assert!(out.starts_with("api/plans: 50/s for api_key `acme`, version "), "{out}");
-    // An override is not replaced by one for the same value of another attribute.
+    // Setting an override does not replace an override for the same value of another attribute.
     overrides(&["set", "api", "plans", "acme", "--deny", "--attribute", "client_ip"]).assert_failed(
         1,
         "tollgate: there is an override for `acme` of the rule `plans` of the domain `api` already, for the attribute `api_key`: \

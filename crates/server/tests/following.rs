@@ -1,4 +1,4 @@
-//! Nodes that follow the real rules service over TLS, with faults in networks, machines and disks.
+//! Nodes follow the real rules service over TLS, while networks, machines and disks fail.
 
 use crate::common;
 
@@ -154,7 +154,7 @@ fn slow_or_broken_network_only_delays_changes() {
     let begun = now();
     wait_for(&node, service.limit("6/day"));
     println!("with 100 ms for every kilobyte the change took {:?}", begun.elapsed());
-    // A connection that breaks between two polls is not even logged.
+    // A connection that breaks between two polls causes no log line.
     network.cut();
     wait_for(&node, service.limit("7/day"));
     assert_eq!(limit_of(&node), 7);
@@ -165,7 +165,7 @@ fn slow_or_broken_network_only_delays_changes() {
     network.stall();
     let revision = service.limit("8/day");
     assert_eq!(limit_of(&node), 7);
-    // A starting node waits no longer for a stalled service than for an unreachable one.
+    // A starting node waits for a stalled service no longer than for an unreachable one.
     let begun = now();
     let another = start_follower(&service, &url, "b", &{
         let data = folder.path().join("b");
@@ -241,7 +241,7 @@ fn missing_admin_token_or_unusable_database_is_an_error_at_start() {
         output.contains("cannot create the data directory /proc/nothing; choose another with --data DIR"),
         "{output}"
     );
-    // Use another directory: a write-ahead log next to the first database might restore it.
+    // Uses another directory, because a write-ahead log next to the first database could restore it.
     let data = folder.join("damaged");
     std::fs::create_dir(&data).expect("a directory");
     let text = "this is no database, and long enough to be noticed".repeat(100);
@@ -252,7 +252,7 @@ fn missing_admin_token_or_unusable_database_is_an_error_at_start() {
     assert!(output.contains("cannot open the database of --database") && !output.contains("secret"), "{output}");
 }
 
-/// Returns whether a node refuses a request that costs more than any limit here.
+/// Returns whether a node refuses a request whose cost exceeds every limit in these tests.
 fn is_refusing(node: &Server) -> bool {
     node.connect_http().post("/v1/check", r#"{"domain":"api","attributes":{},"cost":1000}"#).0 == 429
 }

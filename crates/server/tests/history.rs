@@ -1,5 +1,5 @@
-//! Two servers on one Redis under load. As seen by the clients, together they never admit more than
-//! the limit.
+//! Two servers on one Redis under load. According to the times that the clients observe, the servers together never
+//! admit more than the limit.
 
 use crate::common;
 
@@ -11,8 +11,8 @@ use tollgate::clock::{Clock, PreciseClock};
 use tollgate_testkit::history::{Bound, ObservedRequest, excess_observed};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// A burst that all clients compete for, and a rate that is low relative to the reply time. The
-/// uncertainty about the time of a decision is far less than one request.
+/// All clients compete for the burst. The rate is so low that far less than one request is refilled during the time
+/// that a reply takes, so the exact time of a decision does not matter.
 const RULES: &str = "domain: api\nrules:\n- {id: shared, limit: 20/s, burst: 200}\n";
 
 fn history_bound() -> Bound {
@@ -53,7 +53,8 @@ impl Caller {
     }
 }
 
-/// Collects all admitted requests, with the client's time before sending and after receiving.
+/// Collects all admitted requests, each with the client's time before it sent the request and after it received the
+/// reply.
 fn collect_history(servers: &[Server]) -> Vec<ObservedRequest> {
     let (clock, passed) = (PreciseClock::new(), AtomicU64::new(0));
     let ask = |mut caller: Caller| {
@@ -80,8 +81,8 @@ fn collect_history(servers: &[Server]) -> Vec<ObservedRequest> {
 #[test]
 fn two_servers_together_keep_the_limit_in_any_interval() {
     let (store, rules) = (StoreServer::start(Kind::Redis), Rules::new(RULES));
-    // Far longer than the store takes, even on a busy machine: every decision must come from the
-    // store.
+    // The deadline is far longer than the store takes, even on a busy machine, because every decision must come from
+    // the store.
     let args = ["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "20000"];
     let mut history = collect_history(&[Server::start(&args), Server::start(&args)]);
     assert!(history.len() as u64 >= ENOUGH);

@@ -87,7 +87,7 @@ fn malformed_calls_have_a_status_that_says_what_is_wrong() {
     .enumerate()
     {
         if path.len() > 16_000 {
-            // Longer than a frame.
+            // The header block is longer than a frame.
             let mut block = vec![0x83, 0x86];
             put_literal(&mut block, ":path", path.as_bytes());
             let (first, rest) = block.split_at(16_384);
@@ -175,7 +175,7 @@ fn bodies_of_all_connections_are_bounded_together() {
         let line = page.lines().find_map(|line| line.strip_prefix("tollgate_connections "));
         line.and_then(|count| count.parse::<usize>().ok()).expect("a number")
     };
-    // Plus one HTTP connection for the metrics.
+    // One more connection is the HTTP connection for the metrics.
     let most = MAX_BODIES / (4 * BODY) + 2;
     eventually("connections beyond the budget are closed", || open() <= most);
     let grown = server.memory().saturating_sub(before);

@@ -1,10 +1,10 @@
-//! Limits of other programs from end to end: imported, checked, and enforced by a server.
+//! Limits of other programs are imported, checked, and enforced by a server.
 
 use crate::common;
 
 use common::{Client, CommandResult, Folder, Server, tollgate};
 
-/// Imports a file, writes the result next to it and checks the result. Returns its path and the messages.
+/// Imports a file, writes the rules to a new file and checks that file. Returns its path and the importer's messages.
 fn import_and_check(folder: &Folder, args: &[&str]) -> (String, String) {
     let CommandResult { code, out, err } = tollgate(&[&["import"], args].concat(), b"");
     assert_eq!(code, Some(0), "{err}");
@@ -14,8 +14,8 @@ fn import_and_check(folder: &Folder, args: &[&str]) -> (String, String) {
     (rules, err)
 }
 
-/// Sends up to ten requests with JSON attributes, until the first refusal. Returns the number admitted and the last
-/// status.
+/// Sends up to ten requests with these JSON attributes, until the first refusal. Returns the number of admitted
+/// requests and the last status.
 fn count_passing(client: &mut Client, domain: &str, attributes: &str) -> (usize, u16) {
     let body = format!(r#"{{"domain":"{domain}","attributes":{{{attributes}}}}}"#);
     let mut last = 0;
@@ -80,7 +80,7 @@ fn envoy_file_with_replaces_is_imported_and_enforced() {
     assert_eq!(output, "");
     let written = std::fs::read_to_string(&rules).expect("a file");
     assert!(written.contains("replaces: [reading]") && written.contains("suffices: true"), "{written}");
-    // An HTTP request has the entries of one descriptor, so a rule in our own language replaces the limit.
+    // An HTTP request contains the entries of one descriptor only, so a rule in our own language replaces the limit.
     let gold =
         "- {id: gold, when: {area: read, user: ann}, limit: 5/day, algorithm: fixed_window, replaces: [reading]}\n";
     folder.write_file("rules.yaml", format!("{written}{gold}"));

@@ -17,7 +17,8 @@ fn standing(server: &Server, user: &str) -> String {
     reply["standing"].as_str().expect("a standing").to_owned()
 }
 
-/// Sends checks to both servers until the first user gets this standing. The other user must never get the fallback.
+/// Sends checks to both servers until the first of `users` gets the standing `wanted`. The second user must never get
+/// the fallback.
 fn ask_until(servers: &[Server; 2], users: [&str; 2], wanted: &str) {
     let start = Instant::now();
     loop {
@@ -43,7 +44,7 @@ fn leased_rule_goes_on_by_leases_and_the_fallback_until_a_replica_takes_over() {
     let mut cluster = Cluster::start(Kind::Redis);
     let rule = "{id: per-user, per: [user], limit: 500/s, burst: 1000, consistency: leased}";
     let rules = Rules::new(format!("domain: api\nrules:\n- {rule}\n"));
-    // A busy machine would miss the default deadline.
+    // The deadline is long, because a busy machine would miss the default.
     let start = || Server::start(&["--rules", rules.path(), "--store", &cluster.url(), "--store-deadline", "1000"]);
     let servers = [start(), start()];
     ask_until(&servers, ["alice", "alice"], "leased");
@@ -53,7 +54,7 @@ fn leased_rule_goes_on_by_leases_and_the_fallback_until_a_replica_takes_over() {
         primary_of(&cluster, user) != primary
     });
     let users = ["alice", other.expect("a user at another primary")];
-    // The replica is stopped so that it does not take over before the leases are spent.
+    // Stops the replica, so that it does not take over before the leases are spent.
     let port = cluster.servers[primary].port();
     let follows = |at: &usize| {
         let text = cluster.servers[*at].command(&["INFO", "replication"]).bytes();

@@ -1,4 +1,4 @@
-//! Input at its bounds: the server reports a clear error and continues.
+//! Input that reaches or exceeds its bounds. The server reports a clear error and continues.
 
 use crate::common;
 
@@ -139,7 +139,7 @@ fn throttle_replies(server: &Server, calls: &[&str]) -> Vec<String> {
 
 #[test]
 fn throttle_on_a_shared_store_replies_as_in_memory() {
-    // Periods of days, so that the test's duration does not change the reported seconds.
+    // The periods are days, so that the test's duration does not change the reported seconds.
     let calls = [
         "k 2 1 86400",
         "k 2 1 86400",

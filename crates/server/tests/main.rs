@@ -1,5 +1,5 @@
-//! Tests of the program from outside, over sockets and the command line. They form one program,
-//! because linking one per file would take most of the time of a test run.
+//! Tests of the program from outside, over sockets and the command line. They form one test program, because linking
+//! one program per file would take most of the time of a test run.
 
 mod answers;
 mod bad_peers;

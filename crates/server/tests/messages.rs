@@ -23,7 +23,7 @@ fn run_tollgate(folder: &Folder, line: &str) -> CommandResult {
     CommandResult::run(command.current_dir(folder.path()).args(line.split_whitespace()), b"")
 }
 
-/// Replaces every word that starts with `start` and differs between runs.
+/// Replaces every word that starts with `start` by `with`, because these words differ between runs.
 fn hide_words(text: &str, start: &str, with: &str) -> String {
     let mut parts = text.split(start);
     let mut hidden = parts.next().unwrap_or_default().to_owned();
@@ -306,7 +306,7 @@ fn without_time(line: &str) -> String {
 #[test]
 fn log_of_a_server() {
     let rules = Rules::new(RULES);
-    // So few connections fit the open-file limit of every machine.
+    // With so few connections, the open-file limit of no machine is exceeded.
     let server = Server::start(&["--rules", rules.path(), "--connections", "100"]);
     rules.write("domain: api\nrules:\n- {id: login, limt: 5/m}\n");
     let mut lines = server.start_log.clone();

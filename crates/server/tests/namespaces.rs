@@ -1,5 +1,5 @@
-//! Real servers on separate hosts (network namespaces) that share limits over TLS links. Cables are unplugged, one
-//! direction is lost, all servers are restarted one by one, a name moves to other addresses, and clocks are an hour
+//! Real servers on separate hosts (network namespaces) that share limits over TLS links. The tests unplug cables, block
+//! one direction of a link, restart all servers one by one, move a DNS name to other addresses, and set clocks an hour
 //! apart.
 //!
 //! Network namespaces need root and `ip`. If they cannot be created, the tests print the reason and pass.
@@ -34,7 +34,7 @@ struct Hosts {
 }
 
 impl Hosts {
-    /// Returns `None` if network namespaces are unavailable.
+    /// Creates `count` hosts. Returns `None` if network namespaces are unavailable.
     fn new(count: usize) -> Option<Self> {
         let network = match Namespaces::new(count) {
             Ok(network) => network,
@@ -96,7 +96,7 @@ fn is_used_up(server: &Server, key: &str) -> bool {
     answer["allowed"] == false && answer["standing"] == "exact"
 }
 
-/// Waits until all servers know that a key is used up.
+/// Spends the whole limit of a key, and waits until all servers know all charges.
 fn use_up(servers: &[Server], key: &str) {
     for server in servers {
         eventually("the key is used up", || is_used_up(server, key));
@@ -141,7 +141,7 @@ fn hosts_whose_cables_are_pulled_are_closed_and_their_keys_are_not_reset_when_th
         assert!(!passes(server, "strict", "used"), "a key that was used up before the cut");
     }
     let [history] = load.finish();
-    // Two servers get requests, one on each side of the cut.
+    // Two servers get requests, one on each side of the cut, so both may admit the fault-free excess.
     let excess = WITHOUT_FAULT + WITHOUT_FAULT + RATE * seconds;
     assert_eq!(excess_observed(&bound(excess), &history), None, "{} admitted", history.len());
     assert!(excess_observed(&bound(RATE * 2), &history).is_some(), "the cut had no effect: {}", history.len());
@@ -195,7 +195,7 @@ fn server_finds_the_others_when_a_name_gets_their_addresses() {
     name(1, &[0, 1]);
     let mut servers = vec![hosts.start(0), hosts.start(1)];
     agree(&servers);
-    // The third server sees only itself until its name moves to the addresses of the others.
+    // The third server sees only itself until the name resolves to the addresses of the others.
     name(2, &[2]);
     servers.push(hosts.start(2));
     assert_eq!(sees(&servers[2]), 1);
@@ -204,7 +204,7 @@ fn server_finds_the_others_when_a_name_gets_their_addresses() {
     admits_fifty(&servers, "k");
 }
 
-/// Rules with windows, which follow the server's wall clock.
+/// Rules with windows. Windows follow the server's wall clock.
 const WINDOWS: &str = "\
 - {id: seen-window, when: {kind: seen-window}, per: [key], limit: 30/day, algorithm: fixed_window, consistency: eventual}
 - {id: exact-window, when: {kind: exact-window}, per: [key], limit: 30/h, algorithm: fixed_window, on_fault: closed}
@@ -213,7 +213,8 @@ const WINDOWS: &str = "\
 #[test]
 fn clocks_an_hour_apart_change_no_limit() {
     let Some(hosts) = Hosts::new(3) else { return };
-    // The library that `faketime` would load. As a child of `faketime`, the program would survive its kill.
+    // Loads the library of `faketime` directly. If `faketime` started the program, killing `faketime` would not kill
+    // the program.
     let library = match Command::new("faketime").args(["-m", "-f", "+0", "printenv", "LD_PRELOAD"]).output() {
         Ok(output) => String::from_utf8(output.stdout).expect("a path").trim().to_owned(),
         Err(error) => return println!("skipped: faketime is missing ({error})"),
@@ -231,10 +232,11 @@ fn clocks_an_hour_apart_change_no_limit() {
         let checks = (0..90).map(|number| ask(&servers[number % 3], "check", kind, key));
         checks.filter(|answer: &Value| answer["allowed"] == true).count()
     };
-    // The second key is for a run during which an hour ends.
+    // A second key is tried, because an hour may end while the first is used.
     let is_exact = |key: &str| admitted("exact-window", key) == 30;
     assert!(is_exact("k") || is_exact("l"), "the key's home decides by its own clock");
-    // Servers send a delta at once when a sixteenth of the limit is unsent, so little passes before the others know.
+    // Servers send a delta immediately when a sixteenth of the limit is unsent, so few requests pass before the others
+    // know.
     let seen = admitted("seen-window", "k");
     assert!((30..=90).contains(&seen), "{seen}");
     for server in &servers {

@@ -1,4 +1,4 @@
-//! The store is stopped and killed under load: every request is decided, with standing `fallback`.
+//! The store is stopped or killed under load. Every request is still decided, with standing `fallback`.
 
 use crate::common;
 
@@ -12,11 +12,11 @@ use tollgate_testkit::servers::{Kind, Server as StoreServer};
 /// Number of requests that each client sends while the store does not answer.
 const MEANWHILE: usize = 50;
 
-/// Number of consecutive requests within which the recovered store must be used again.
+/// Maximum number of requests after a recovery until the store must be used again.
 const PATIENTLY: usize = 100_000;
 
-/// Sends a check. Returns whether it was admitted, and its standing. A reply far beyond the deadline fails the test by
-/// the client's own timeout.
+/// Sends a check. Returns whether it was admitted, and its standing. If the reply comes far too late, the client's own
+/// timeout fails the test.
 fn ask(client: &mut Client, key: &str, limit: &str) -> (bool, String) {
     let (status, body) = client.post("/v1/check", &json!({"key": key, "limit": limit}).to_string());
     assert!(status == 200 || status == 429, "{status} {body}");
@@ -36,7 +36,7 @@ fn wait_for_the_store(client: &mut Client, name: &str) {
     assert!(back, "the store was not used again");
 }
 
-/// Checks the behaviour during and after any store fault.
+/// Checks the behaviour during and after a store fault. `stop` causes the fault, and `come_back` ends it.
 fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&mut StoreServer)) {
     let mut store = StoreServer::start(Kind::Redis);
     let server = Server::start(&["--store", &store.url()]);
@@ -44,7 +44,7 @@ fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&
     wait_for_the_store(&mut client, "before");
     assert!(get(&server, "/readyz").ends_with("\r\n\r\nready\n"));
 
-    // Clients that send requests from before the fault until after it.
+    // These clients send requests before, during and after the fault.
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         for number in 0..4 {
@@ -76,12 +76,13 @@ fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&
     let line = server.wait_for_line("store stall ended; on_fault decided meanwhile");
     let decisions = line.split_once("decisions=").and_then(|(_, rest)| rest.split(' ').next()?.parse::<usize>().ok());
     assert!(decisions.is_some_and(|decisions| decisions >= MEANWHILE), "{line}");
-    // Without intervention, this server and others share the limits again.
+    // After the fault, this server and others share the limits again without intervention.
     let (mut one, mut other) = (server.connect_http(), Server::start(&["--store", &store.url()]));
     wait_for_the_store(&mut other.connect_http(), "other");
     let spend = |client: &mut Client| loop {
         let (passed, standing) = ask(client, "shared again", "3/day");
-        // On a busy machine an answer may occasionally still be late. Such a request counts as spent.
+        // On a busy machine, an answer of the store may still be late. Such a request is repeated, and its token counts
+        // as spent.
         if standing == "exact" {
             return passed;
         }

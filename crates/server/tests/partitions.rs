@@ -1,4 +1,4 @@
-//! Five real servers that share limits over a network that is cut.
+//! Five real servers share limits over a network, which the tests cut.
 
 use crate::common;
 
@@ -12,8 +12,8 @@ use crate::peers::{RULES, admits_fifty, agree, ask, page, passes};
 
 const NODES: usize = 5;
 
-/// A network of loopback addresses, one per server. Bytes sent in a cut direction wait until it is restored, as with
-/// TCP.
+/// A network of loopback addresses, one per server. Bytes sent in a cut direction wait until the direction is restored,
+/// as with TCP.
 pub(crate) struct Network {
     /// Addresses at which the servers reach each other.
     addresses: [SocketAddr; NODES],
@@ -36,7 +36,7 @@ impl Cuts {
         drop(self.changed.wait_while(cut, |cut| cut[from][to]).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Forwards bytes until one of the connections ends, then ends the other.
+    /// Forwards bytes from `source` to `target` until one of the two connections ends, and then ends the other.
     fn forward(&self, (from, to): (usize, usize), mut source: &TcpStream, mut target: &TcpStream) {
         let mut bytes = [0; 4_096];
         while let Ok(length @ 1..) = source.read(&mut bytes) {
@@ -79,7 +79,8 @@ impl Network {
     }
 }
 
-/// Connects one server to another. The first frame is the greeting, which contains the connecting server's address.
+/// Connects one server to another. The first frame from the connecting server is its greeting, which contains its
+/// address.
 fn connect(
     cuts: &Cuts,
     client: &TcpStream,
@@ -99,7 +100,7 @@ fn connect(
     };
     let from = addresses.iter().position(has)?;
     cuts.wait(from, to);
-    // The target may not listen yet; then the connection ends.
+    // If the target does not listen yet, the connection ends.
     let server = TcpStream::connect(target).ok()?;
     (&server).write_all(&greeting).ok()?;
     for stream in [client, &server] {

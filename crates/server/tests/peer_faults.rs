@@ -1,5 +1,5 @@
-//! Faults of servers that share limits as peers, each with the bound in `docs/sharing.md`. The admitted amount is
-//! within the bound, but above the fault-free maximum, which shows that the fault had an effect.
+//! Faults of servers that share limits as peers. For each fault, the admitted amount must be within the bound in
+//! `docs/sharing.md`, but above the fault-free maximum, which shows that the fault had an effect.
 
 use crate::common;
 
@@ -13,8 +13,9 @@ use tollgate_testkit::history::excess_observed;
 use crate::partitions::{Network, start};
 use crate::peers::{RATE, Three, WITHOUT_FAULT, addresses, agree, ask, body_of, bound, page};
 
-/// Cuts directions in a network of five servers. Two of them get requests of an `eventual` rule, until together they
-/// have admitted far more than one alone may.
+/// Cuts the directions that `is_cut` selects in a network of five servers. The two servers `asked` get requests for an
+/// `eventual` rule until together they have admitted far more than one server alone may. `is_noticed` returns whether
+/// the servers have noticed the cut.
 fn cut_under_load(is_cut: impl Fn(usize, usize) -> bool, asked: [usize; 2], is_noticed: impl Fn(&[Server]) -> bool) {
     let (network, folder) = (Network::new(), Folder::new());
     let servers = start(&network, &folder);
@@ -25,14 +26,14 @@ fn cut_under_load(is_cut: impl Fn(usize, usize) -> bool, asked: [usize; 2], is_n
     let cut_at = load.elapsed();
     network.cut(is_cut);
     eventually("the cut is noticed", || is_noticed(&servers));
-    // Two servers at the rule's rate take five seconds. One would admit half as much.
+    // Two servers that admit the rule's rate take five seconds for this. One server would admit half as much.
     load.until_admitted(0, 200);
     network.cut(|_, _| false);
     agree(&servers);
     let seconds = (load.elapsed() - cut_at).as_secs() + 1;
     load.until_admitted(0, 20);
     let [history] = load.finish();
-    // Two servers decide without each other's charges, at first for a tick and then during the cut.
+    // Two servers decide without each other's charges: before the cut for one tick, and then during the cut.
     let excess = WITHOUT_FAULT + WITHOUT_FAULT + RATE * seconds;
     assert_eq!(excess_observed(&bound(excess), &history), None, "{} admitted", history.len());
     let without = excess_observed(&bound(RATE * 2), &history);
@@ -57,7 +58,7 @@ fn eventual_limits_of_two_servers_of_which_one_does_not_hear_the_other_admit_no_
     cut_under_load(|from, to| (from, to) == (0, 1), [0, 1], |servers| is_unlinked(&servers[1]));
 }
 
-/// Sends this many checks in one request. Returns how many were admitted.
+/// Sends `count` checks in one request. Returns how many were admitted.
 fn at_once(server: &Server, key: &str, count: usize) -> u64 {
     let body = json!({"domain": "api", "attributes": {"kind": "seen-many", "key": key}});
     let (_, answers) =
@@ -70,8 +71,8 @@ fn at_once(server: &Server, key: &str, count: usize) -> u64 {
 fn killed_server_takes_at_most_its_last_tick_of_an_eventual_limit_with_it() {
     let three = Three::new();
     let mut servers = three.start_all();
-    // An amount below a sixteenth of the burst is not sent before the tick. A server that is killed at once loses it,
-    // unless the tick came just before.
+    // A charge below a sixteenth of the burst is sent only at the next tick. A server that is killed immediately loses
+    // the charge, unless a tick came just before.
     let lost = (0..5).any(|turn| {
         let key = format!("key {turn}");
         assert_eq!(at_once(&servers[2], &key, 100), 100);
@@ -83,8 +84,8 @@ fn killed_server_takes_at_most_its_last_tick_of_an_eventual_limit_with_it() {
         servers.push(three.start(2));
         agree(&servers);
         let left: Vec<_> = servers.iter().map(left).collect();
-        // All servers know the charges sent at the previous tick. The last 50 are lost, unless they were sent just in
-        // time.
+        // All servers know the charges that were sent at the previous tick. The last 50 charges are lost, unless they
+        // were sent just in time.
         assert!(left.iter().all(|left| *left == Some(900)) || left.iter().all(|left| *left == Some(850)), "{left:?}");
         left[0] == Some(900)
     });

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tollgate_testkit::history::{Bound, excess_observed};
 
-/// The first two have long periods, so that the duration of a test does not matter.
+/// The first two rules have long periods, so that the duration of a test does not matter.
 pub(crate) const RULES: &str = "\
 domain: api
 rules:
@@ -32,15 +32,16 @@ rules:
 /// Burst and rate of the rules `seen-rate` and `exact-rate`.
 pub(crate) const BURST: u64 = 40;
 pub(crate) const RATE: u64 = 20;
-/// Excess of each additional deciding server: `B + r·δ`, with a view that is up to three seconds old on a busy machine.
+/// The excess `B + r·δ` that each additional server may admit. The age δ of a view is up to three seconds on a busy
+/// machine.
 pub(crate) const WITHOUT_FAULT: u64 = BURST + 3 * RATE;
 
-/// Returns the bound `B + r·T + E` of these rules.
+/// Returns the bound `B + r·T + E` of the rules `seen-rate` and `exact-rate` with the excess `E`.
 pub(crate) fn bound(excess: u64) -> Bound {
     Bound::new(BURST + excess, RATE, 1_000_000_000)
 }
 
-/// Returns a request that matches a rule.
+/// Returns the body of a request that matches the rule for this kind.
 pub(crate) fn body_of(kind: &str) -> Value {
     json!({"domain": "api", "attributes": {"kind": kind, "key": "k"}})
 }
@@ -57,7 +58,7 @@ impl Three {
         Self::with("")
     }
 
-    /// Returns three servers with these options in the store URL.
+    /// Prepares three servers with these options in the store URL, and starts none.
     pub(crate) fn with(options: &str) -> Self {
         let folder = Folder::new();
         folder.write_file("rules.yaml", RULES);
@@ -113,7 +114,7 @@ pub(crate) fn agree(servers: &[Server]) {
     eventually("all servers see each other", || servers.iter().all(|server| sees(server) == servers.len()));
 }
 
-/// Returns how many servers share limits from one server's point of view, if it is linked to all of them.
+/// Returns how many servers share limits with `server`, itself included, if it is linked to all of them.
 pub(crate) fn sees(server: &Server) -> usize {
     let page = page(server);
     let linked = page["peers"]
@@ -168,7 +169,8 @@ fn twelve_at_once(servers: &[Server], kind: &str, key: &str) -> u64 {
 #[test]
 fn twelve_at_once_against_four_tokens_pass_and_are_owed() {
     let servers = Three::new().start_all();
-    // Servers send these charges at once, so only nearly simultaneous requests are all admitted.
+    // Servers send these charges immediately, so all twelve requests are admitted only if they are nearly simultaneous.
+    // The test repeats until they are.
     let all_pass = (0..60).any(|turn| {
         let key = format!("key {turn}");
         let passed = twelve_at_once(&servers, "eventual", &key);
@@ -198,7 +200,7 @@ pub(crate) fn admits_fifty(servers: &[Server], key: &str) {
         sent.into_iter().flat_map(|sent| sent.join().expect("no panic")).collect()
     });
     let admitted = answers.iter().filter(|answer| answer["allowed"] == true).count();
-    // On a busy machine a link may break and an answer may be lost.
+    // On a busy machine, a link may break and an answer may be lost, although its request was charged.
     let unanswered = answers.iter().filter(|answer| answer["standing"] != "exact").count();
     assert!(admitted <= 50 && admitted + unanswered >= 50, "{admitted} admitted, {unanswered} unanswered");
 }
@@ -262,15 +264,16 @@ fn every_server_shows_rules_links_and_homes_of_all() {
 #[test]
 fn twelve_at_once_against_four_tokens_a_second_are_followed_by_two_seconds_of_refusals() {
     let servers = Three::new().start_all();
-    // On a busy machine, a server may receive the others' charges before it has admitted its four, or a token may be
-    // refilled before all have received them. So the example is repeated until one turn shows it.
+    // On a busy machine, a server may receive the other servers' charges before it has admitted its own four requests,
+    // or a token may be refilled before all servers have received the charges. The example is therefore repeated until
+    // one turn shows the expected result.
     let shows = |turn: u32| {
         let key = format!("key {turn}");
         let start = Instant::now();
         if twelve_at_once(&servers, "example", &key) < 12 {
             return false;
         }
-        // The balance is -8: a token is refilled every 250 ms, and the ninth is the first that can be taken.
+        // The balance is -8 and a token is refilled every 250 ms, so the ninth token is the first that can be taken.
         let owes_all = |server: &Server| {
             let answer = ask(server, "peek", "example", &key);
             let elapsed = start.elapsed().as_millis() as u64;
@@ -322,8 +325,8 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
     }
     let [exact, seen, used_up] = load.finish();
     assert_eq!(used_up.len(), 0, "a key that is used up stays so");
-    // A view is at most three seconds old on a busy machine. Strict: up to two servers are home at the same time.
-    // Eventual: all three decide.
+    // With `strict`, up to two servers are the home of a key at the same time, so one is additional. With `eventual`,
+    // all three servers decide, so two are additional.
     for (history, kind, others) in [(exact, "strict", 1), (seen, "eventual", 2)] {
         let excess = others * WITHOUT_FAULT;
         assert_eq!(excess_observed(&bound(excess), &history), None, "{kind}: {} admitted", history.len());
@@ -332,8 +335,8 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
     }
 }
 
-/// Waits until the others know all charges of the third server. Deltas are applied in order, so after the last charge
-/// they know all earlier ones.
+/// Waits until the first two servers know all charges of the third server. Deltas are applied in order, so a server
+/// that knows the last charge knows all earlier ones.
 pub(crate) fn others_know_all(servers: &[Server]) {
     assert!(passes(&servers[2], "eventual", "marker"));
     for server in &servers[..2] {
@@ -346,14 +349,14 @@ pub(crate) fn others_know_all(servers: &[Server]) {
 #[test]
 fn killed_server_changes_nothing_for_callers_of_the_others() {
     let servers = Three::new().start_all();
-    // Keys of all three homes, half used.
+    // The keys are distributed over all three servers, and half of each limit is spent.
     let keys: Vec<String> = (0..6).map(|number| format!("key {number}")).collect();
     for key in &keys {
         for number in 0..25 {
             assert!(passes(&servers[number % 3], "strict", key), "{key}: {number}");
         }
     }
-    // The killed server's last tick may be lost. Here the others know all of it.
+    // A killed server may lose the charges of its last tick. Here, the others already know all its charges.
     others_know_all(&servers);
     signal(servers[2].id(), "KILL");
     for key in &keys {
@@ -361,7 +364,8 @@ fn killed_server_changes_nothing_for_callers_of_the_others() {
         for server in &servers[..2] {
             let mut decided = 0;
             eventually("the other servers decide", || {
-                // The rule is closed while no home answers. The request may still have been charged there.
+                // While the home of a key does not answer, the rule refuses. The home may still have charged the
+                // request.
                 let answer = ask(server, "check", "strict", key);
                 let is_exact = answer["standing"] == "exact";
                 (decided, unanswered) = (decided + u64::from(is_exact), unanswered + u64::from(!is_exact));
@@ -376,7 +380,7 @@ fn killed_server_changes_nothing_for_callers_of_the_others() {
 #[test]
 fn paused_server_is_replaced_as_home_and_learns_what_it_missed() {
     let servers = Three::new().start_all();
-    // Keys of all three homes, used up.
+    // The keys are distributed over all three servers, and their limits are spent.
     let keys: Vec<String> = (0..6).map(|number| format!("key {number}")).collect();
     let is_used_up = |server: &Server, key: &str| {
         let answer = ask(server, "check", "strict", key);
@@ -396,7 +400,7 @@ fn paused_server_is_replaced_as_home_and_learns_what_it_missed() {
             });
         }
     }
-    // Taken while the third server is paused.
+    // Spends the limit of a new key while the third server is paused.
     eventually("the new key is used up", || is_used_up(&servers[0], "new"));
     servers[2].signal("CONT");
     agree(&servers);

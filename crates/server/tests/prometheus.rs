@@ -1,5 +1,5 @@
-//! The dashboard and the alert rules in `deploy/`, with a real Prometheus that scrapes real servers. Every expression
-//! is run and returns data.
+//! Tests the dashboard and the alert rules in `deploy/` with a real Prometheus that scrapes real servers. Every
+//! expression must return data.
 
 use crate::common;
 

@@ -1,8 +1,8 @@
 //! Forward-auth with real proxies: the configurations of `tollgate snippets`, run by nginx, HAProxy, Caddy, Traefik and
 //! Envoy.
 //!
-//! The stalled-server tests use the printed snippets unchanged. The refusal tests extend the 50 ms timeouts. Otherwise,
-//! on a busy machine, a check may take longer, and requests would pass that should be refused.
+//! The stalled-server tests use the printed snippets unchanged. The refusal tests extend the 50 ms timeouts. With the
+//! short timeouts, a check may take too long on a busy machine, and requests would pass that should be refused.
 
 use crate::common;
 
@@ -35,7 +35,7 @@ const ODD_PATHS: &[&str] = &[
     "/limited/a;b=c",
 ];
 
-/// Headers with which a client could describe a different request.
+/// Headers with which a client could try to describe another request than the one it sends.
 const FORGED: &[(&str, &str)] = &[
     ("x-forwarded-uri", "/other"),
     ("x-original-uri", "/other"),
@@ -81,7 +81,7 @@ fn check(name: &str, able: &Able) {
 
     // The path cannot be disguised, and the proxy's description of the request cannot be forged.
     for path in ODD_PATHS {
-        // A proxy may itself refuse a path.
+        // 400 is accepted too, because a proxy may refuse such a path itself.
         let status = proxy.send("GET", path, &[("x-api-key", "one")]).status;
         assert!(status == 429 || status == 400, "{name}: {path}: {status}");
     }
@@ -91,8 +91,8 @@ fn check(name: &str, able: &Able) {
     assert_eq!(proxy.send("GET", "/described", FORGED).status, 429, "{name}: all of them");
     let forged = [("x-forwarded-for", "203.0.113.9"), ("x-api-key", "forged"), ("tollgate-token", "x")];
     assert_eq!(proxy.send("GET", "/limited/a", &forged).status, 200, "{name}");
-    // A request with more headers than Tollgate reads is refused. If it counted as a failed call, it would evade the
-    // limits.
+    // A request with more headers than Tollgate reads is refused. If the proxy treated it as a failed check, it would
+    // evade the limits.
     let names: Vec<String> = (0..70).map(|n| format!("x-many-{n}")).collect();
     let many: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "1")).chain([("x-api-key", "one")]).collect();
     let status = proxy.send("GET", "/limited/a", &many).status;
@@ -155,15 +155,15 @@ fn nginx_with_a_token_asks_a_server_that_requires_tokens() {
     let proxy = Proxy::start("nginx", server.http.expect("HTTP is on"), start_echo(), written);
     let limited = |headers: &[(&str, &str)]| proxy.send("GET", "/limited", headers);
     eventually("the rule is in force", || limited(&[]).status == 429);
-    // The client's own tokens are neither used nor, for Tollgate, needed.
+    // Tokens that the client sends are not used for Tollgate.
     let own = [("tollgate-token", "wrong"), ("authorization", "Bearer x"), ("origin", "https://example.org")];
     assert_eq!(limited(&own).status, 429);
     let passed = proxy.send("GET", "/other", &own);
     assert!(passed.status == 200 && passed.body.contains("Bearer x"), "{passed:?}");
 }
 
-/// Runs the printed snippet unchanged. While the server is stalled, a request must pass soon after the snippet's 50 ms.
-/// HAProxy makes several attempts.
+/// Runs the printed snippet unchanged. While the server is stalled, a request must pass soon after the snippet's
+/// timeout of 50 ms, or after several timeouts for HAProxy, which retries.
 fn check_stall(name: &str) {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);

@@ -1,5 +1,5 @@
-//! `tollgate replay` from end to end: logs of all formats against rules, compared with `tollgate decide` and with nginx
-//! itself.
+//! `tollgate replay` from end to end. Replays logs of all formats against rules, and compares the decisions with
+//! `tollgate decide` and with nginx itself.
 
 use crate::common;
 
@@ -112,14 +112,14 @@ fn any_requests() -> impl Strategy<Value = Vec<Sent>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The requests are written twice, independently: as a log and as input for `tollgate decide`.
+    /// The requests are written twice by independent code: as a log, and as input for `tollgate decide`.
     #[test]
     fn refusals_equal_those_of_decide(sent in any_requests(), format in prop::sample::select(&FORMATS[..])) {
         assert_decided_alike(&sent, format);
     }
 }
 
-/// Replays requests, decides them with `tollgate decide`, and compares every decision: outcome, rule, wait, and
+/// Replays requests, decides them with `tollgate decide`, and compares the outcome, the rule, the wait, and the
 /// remaining amount of each limit. Returns the number of refusals.
 fn assert_decided_alike(sent: &[Sent], format: &str) -> u64 {
     let folder = Folder::new();
@@ -161,7 +161,7 @@ fn refusals_of_a_long_log_equal_those_of_decide() {
     let (mut at_ms, mut state) = (START_MS - 86_400_000, 1_u64);
     let sent: Vec<Sent> = (0..lines)
         .map(|_| {
-            // A linear congruential generator: the same requests in every run.
+            // A linear congruential generator yields the same requests in every run.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let random = state >> 33;
             at_ms += random % 64;
@@ -173,7 +173,7 @@ fn refusals_of_a_long_log_equal_those_of_decide() {
     assert!((lines / 20..lines).contains(&refused), "{refused} of {lines} are refused");
 }
 
-/// Returns lines in the combined format from seconds after the start, clients and paths.
+/// Returns a log in the combined format. Each line is given as the seconds after the start, the client and the path.
 fn combined_log(lines: &[(u64, u8, &str)]) -> String {
     let line = |(second, client, path): &(u64, u8, &str)| {
         let time = jiff::Timestamp::from_second((START_MS / 1_000 + second) as i64).expect("a time");
@@ -190,7 +190,8 @@ fn whole_seconds_are_reported_spread_and_at_once() {
     let log = combined_log(&[(0, 1, "/"); 10]);
     let report = replay_all(&[log_from_bytes(log)], &replay_options(ONE, |_| {}));
     assert!(report.logs[0].whole_seconds);
-    // Evenly spread: one every 100 ms, and every other one passes. At once: the burst.
+    // If the requests are spread, one comes every 100 ms, and every other one passes. If they come at once, only the
+    // burst passes.
     assert_eq!(report.result.as_ref().map(|run| (run.requests, run.refused)), Some((10, 5)));
     assert_eq!(report.at_once.as_ref().map(|run| (run.requests, run.refused)), Some((10, 9)));
     assert_eq!(report.refused_millionths(), 900_000, "the worst case counts");
@@ -206,7 +207,7 @@ fn many_logs_are_merged_by_time() {
     let lines: Vec<(u64, u8, &str)> = (0..3_000).map(|n| (n / 40, (n % 5) as u8, "/")).collect();
     let whole = replay_all(&[log_from_bytes(combined_log(&lines))], &replay_options(ONE, |_| {}));
     assert!(whole.result.as_ref().is_some_and(|run| run.refused > 100));
-    // Rotated logs: consecutive parts, named in any order, some compressed.
+    // Rotated logs are consecutive parts, which may be named in any order and compressed.
     let (a, rest) = lines.split_at(1_400);
     let (b, c) = rest.split_at(680);
     let parts = [
@@ -217,7 +218,8 @@ fn many_logs_are_merged_by_time() {
     ];
     let rotated = replay_all(&parts, &replay_options(ONE, |_| {}));
     assert_eq!((rotated.result, rotated.at_once), (whole.result, whole.at_once.clone()));
-    // Several servers: interleaved. The order within a second is unknown, which matters only if spread.
+    // Logs of several servers are interleaved. The order within a second is unknown, which matters only if requests are
+    // spread.
     let of = |odd: bool| lines.iter().copied().filter(|line| (line.1 % 2 == 1) == odd).collect::<Vec<_>>();
     let servers = replay_all(
         &[log_from_bytes(combined_log(&of(true))), log_from_bytes(combined_log(&of(false)))],
@@ -239,7 +241,7 @@ fn broken_lines_are_counted_by_reason() {
     let early = combined_log(&[(0, 1, "/")]);
     let late = combined_log(&[(70, 1, "/")]);
     let mut log = good.repeat(20).into_bytes();
-    // A line that is more than two chunks late can no longer be sorted.
+    // A line that comes more than two chunks too late cannot be sorted any more.
     log.extend(good.repeat(30_000).bytes());
     for line in [
         "broken\n".into(),
@@ -367,7 +369,8 @@ fn suggested_rules_are_ready_and_refuse_what_was_said() {
 #[test]
 fn suggested_rules_refuse_hardly_any_client_spread_or_at_once() {
     let folder = Folder::new();
-    // Many requests in one second: spread, they need a small burst at 10/s and 100/s; at once, a large one.
+    // The clients send many requests in one second. If the requests are spread, a small burst suffices at 10/s and
+    // 100/s. If they come at once, a large burst is needed.
     let mut log = String::new();
     for client in 0..3_000_u64 {
         let address = format!("10.1.{}.{}", client / 250, client % 250);
@@ -396,7 +399,8 @@ fn suggested_rules_refuse_hardly_any_client_spread_or_at_once() {
 fn comparison_of_whole_seconds_is_reported_spread_and_at_once() {
     let new = "{domain: api, rules: [{id: new, per: [client_ip], limit: 5/s, burst: 5}]}";
     let old = "{domain: api, rules: [{id: old, per: [client_ip], limit: 5/s, burst: 10}]}";
-    // Ten in one second: spread evenly, nearly all pass with both rule sets; at once, only the burst passes.
+    // Ten requests in one second. If they are spread, nearly all pass with both rule sets. If they come at once, only
+    // the burst passes.
     let folder = Folder::new();
     let log = folder.write_file("log", combined_log(&[(0, 1, "/"); 10]));
     let (new, old) = (folder.write_file("new", new), folder.write_file("old", old));
@@ -501,8 +505,9 @@ rules:
     }
 }
 
-/// An nginx that limits requests by a header, at one path immediately and at another after a wait, and logs the result.
-/// The time is read before the limits, because a delayed request is logged when it ends.
+/// Configuration of an nginx that limits requests by a header and logs the result. At one path it refuses excess
+/// requests immediately; at another it delays them. The logged time is read before the limits are checked, because a
+/// delayed request is logged when it ends.
 const NGINX: &str = "
 daemon off; master_process off; pid nginx.pid; error_log error.log; worker_processes 1;
 events {}
@@ -572,9 +577,10 @@ fn nginx_refuses_what_replay_refuses() {
     let decided = std::fs::read_to_string(decisions).expect("decisions");
     assert_eq!(decided.lines().count(), lines.len());
 
-    // Line by line. nginx logs milliseconds of a different clock than it limits by, and of two requests in the same
-    // millisecond the refused one is logged first. So a request may pass one millisecond earlier or later. At any line,
-    // the admitted counts differ by at most the burst of a millisecond, and the differences do not accumulate.
+    // Compares line by line. nginx logs another clock than the one by which it limits, and of two requests in the same
+    // millisecond it logs the refused one first. A request may therefore pass one millisecond earlier or later in the
+    // replay. At any line, the numbers of admitted requests differ by at most the burst of a millisecond, and the
+    // differences do not accumulate.
     let mut passed: std::collections::HashMap<&str, i64> = std::collections::HashMap::new();
     let mut same = 0;
     for (fields, answer) in lines.iter().zip(decided.lines()) {

@@ -37,7 +37,7 @@ fn pipeline_longer_than_every_buffer_is_answered_completely() {
     let mut client = server.connect_resp();
     let (count, batch) = (20_000, 500);
     let throttle = encode(&["CL.THROTTLE", "long", "1000000", "1", "1"]).repeat(batch);
-    // Sent in parts and read in between. Otherwise both sides would block on full buffers.
+    // Sends in parts and reads in between, because otherwise both sides would block on full buffers.
     for part in 0..count / batch {
         client.send(&throttle);
         for number in 0..batch {
@@ -110,8 +110,8 @@ fn unread_replies_do_not_accumulate() {
     let server = Server::start(&[]);
     let before = server.memory();
     let mut client = server.connect_resp();
-    // Each 14 bytes get a reply of about 2,000 bytes, 40 MB in total. The sockets buffer some, then the server stops
-    // reading.
+    // Each command of 14 bytes gets a reply of about 2,000 bytes, 40 MB in total. When the socket buffers are full, the
+    // server stops reading.
     let commands = "COMMAND DOCS\r\n".repeat(20_000);
     client.send(commands);
     let mut other = server.connect_resp();
@@ -174,7 +174,7 @@ fn rules_decide_by_names_and_values_in_pipeline_order() {
         assert_eq!(client.line(), "*12");
         let lines: Vec<String> = (0..3).map(|_| client.line()).collect();
         while client.line() != "$14" {}
-        // The rest of the wait, and one limit of five fields.
+        // Skips the rest of the wait and one limit with five fields.
         (0..2 + 2 + 1 + 1 + 4 + 3 * 3 + 3).for_each(|_| drop(client.line()));
         lines[2].clone()
     };

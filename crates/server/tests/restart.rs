@@ -141,7 +141,7 @@ fn full_disk_keeps_the_last_snapshot_and_decisions_go_on() {
     eventually("a snapshot", || file.exists());
     let _ = std::fs::write(disk.path().join("ballast"), vec![0; 256 * 1024]);
     let kept = std::fs::read(&file).expect("a snapshot");
-    // More counters than the remaining space can hold.
+    // Creates more counters than the remaining disk space can hold.
     let mut client = server.connect_http();
     for part in 0..10 {
         let items: Vec<String> =

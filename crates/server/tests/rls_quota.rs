@@ -1,5 +1,5 @@
-//! Envoy's rate-limit service, called by grpcio: token quotas, metadata, headers, and features beyond the reference
-//! service: algorithms, bans, delays and leases behind the same calls.
+//! Envoy's rate-limit service, called by grpcio: token quotas, metadata, headers, and features that the reference
+//! service lacks (algorithms, bans, delays and leases).
 
 use crate::common;
 

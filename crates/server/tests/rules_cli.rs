@@ -141,7 +141,7 @@ fn folder_is_applied_atomically_and_mistakes_match_check() {
     cli.run(&["rules", "apply"]).assert_failed(2, "PATH");
 }
 
-/// Runs `rules apply` at a terminal, up to the confirmation prompt.
+/// A `rules apply` at a terminal that has reached its confirmation prompt.
 struct AtTerminal {
     child: Child,
     shown: String,
@@ -183,14 +183,14 @@ fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     let (output, code) = AtTerminal::apply(&cli, &file).answer("y");
     assert!(code == Some(0) && output.contains("applied, revision 1"), "{output}");
 
-    // Changes elsewhere do not matter.
+    // Changes that do not affect the plan are ignored.
     folder.write_file("api.yaml", TWO.replace("5/s", "6/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).done();
     let (output, code) = asked.answer("y");
     assert!(code == Some(0) && output.contains("applied, revision 3"), "{output}");
 
-    // Changes to rules in the plan do matter.
+    // Changes to rules in the plan prevent the plan from being applied.
     folder.write_file("api.yaml", TWO.replace("5/s", "7/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "rollback", "api", "a"]).done();

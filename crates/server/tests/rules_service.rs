@@ -35,10 +35,10 @@ fn rule_is_created_enforced_changed_and_rolled_back() {
     let server = start(data.path());
     let status = |expected: u16| ask_until(&server, "/v1/check", CHECK, |answer| answer.status == expected);
     assert_eq!(put(&server, RULE, &rule_with_limit("3/h")).status, 201);
-    // Requests pass until the rule is in force, and then three more times.
+    // Requests pass until the rule is in force. After that, three more requests pass.
     status(429);
     put(&server, RULE, &rule_with_limit("5/h"));
-    // The three charges are kept: two more requests pass.
+    // The three charges are kept, so two more requests pass.
     let peek = ask_until(&server, "/v1/peek", CHECK, |answer| answer.status == 200);
     assert_eq!(peek.json()["limits"][0]["remaining"], 2, "{peek:?}");
     let back =
@@ -58,7 +58,7 @@ fn acknowledged_changes_survive_a_kill_at_any_moment() {
     while next < WRITES {
         let server = start(data.path());
         check(&server, &acknowledged, TOGETHER);
-        // Any sequence will do, provided the instants differ.
+        // Any sequence of random numbers is suitable, because only the kill times must differ.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let moment = Duration::from_millis(20 + (seed >> 33) % 300);
         std::thread::scope(|scope| {
@@ -95,8 +95,8 @@ fn acknowledged_changes_survive_a_kill_at_any_moment() {
     assert!(kills > 10, "it was killed {kills} times only");
 }
 
-/// Checks that the state is the last acknowledged one or the one sent after it, and that a set is
-/// complete.
+/// Checks that the stored state is the last acknowledged write or the write sent after it, and that writes of several
+/// rules are complete.
 fn check(server: &Server, acknowledged: &BTreeMap<String, usize>, together: usize) {
     let number = |rule: &serde_json::Value| -> usize {
         let limit = rule["rule"]["limit"].as_str().expect("a limit");

@@ -72,8 +72,8 @@ fn client_beyond_the_limit_of_open_files_gets_an_answer_and_is_logged() {
     let mut kept = server.connect_resp();
     kept.send_command(&["PING"]);
     kept.expect("+PONG\r\n");
-    // The lowest unused descriptor, so that no further one is available. The limit is changed at run time, because a
-    // starting server lowers --connections to fit it.
+    // Sets the limit to the lowest unused descriptor, so that no more descriptors are available. The limit is changed
+    // at run time, because a starting server would lower --connections.
     let used = std::fs::read_dir(format!("/proc/{}/fd", server.id())).expect("its descriptors");
     let used: Vec<u64> =
         used.map_while(Result::ok).filter_map(|file| file.file_name().to_str()?.parse().ok()).collect();
@@ -118,7 +118,7 @@ fn lists_are_bounded() {
     assert!(status == 400 && body.contains("too many requests to explain: 101 (maximum 100)"), "{status} {body}");
     let (status, body) = client.post("/v1/explain", &format!("[{}]", vec![one; 100].join(",")));
     assert_eq!((status, body.matches("\"outcome\"").count()), (200, 100), "{body}");
-    // Decided in parts, answered in order.
+    // The list is decided in parts, but answered in order.
     let items: Vec<String> =
         (0..100).map(|n| format!("{{\"key\":\"k\",\"limit\":\"1000/h\",\"cost\":{}}}", n % 3)).collect();
     let (status, body) = client.post("/v1/check", &format!("[{}]", items.join(",")));
@@ -128,7 +128,8 @@ fn lists_are_bounded() {
 
 #[test]
 fn request_that_matches_too_many_rules_is_refused() {
-    // Each value is a different condition, so no two rules are certain to match together.
+    // Every rule has a second, different value, so the check at load time cannot tell that all rules can match one
+    // request.
     let rules: String = (0..257).map(|n| format!("- {{id: r{n}, when: {{a: [\"1\", x{n}]}}, limit: 1/s}}\n")).collect();
     let rules = Rules::new(format!("domain: api\nrules:\n{rules}"));
     let server = Server::start(&["--rules", rules.path()]);
@@ -155,7 +156,7 @@ fn response_to_a_list_is_bounded_and_says_so_for_the_rest() {
             results.iter().filter(|result| result["detail"].as_str().is_some_and(|text| text.contains("is full")));
         assert_eq!((status, results.len(), done + rest.count()), (200, count, count), "{path}");
         assert!(0 < done && done < count, "{path}: {done}");
-        // Each undecided item has a short error instead.
+        // Each item that is not decided has a short error instead of a decision.
         let item = body.len() / done;
         assert!(body.len() <= 8 * 1024 * 1024 + item + 512 * count, "{path}: {} bytes", body.len());
         let left = 100_000 - if path == "/v1/check" { done } else { 0 };
@@ -225,7 +226,7 @@ fn validation_of_300_000_misspelt_keys_is_bounded() {
     };
     validate(&mut client, 1);
     let before = server.memory();
-    // Bounded, although neither program is optimised and the machine may be busy.
+    // The time is limited. The limit is long, because neither program is optimised and the machine may be busy.
     client.wait_up_to(std::time::Duration::from_secs(120));
     let (status, body) = validate(&mut client, 300_000);
     let answer: serde_json::Value = serde_json::from_str(&body).expect("JSON");
@@ -305,7 +306,7 @@ fn keys_bans_and_latencies_are_counted_without_a_data_directory() {
         assert_eq!(metric(&server, "tollgate_bans_total"), 1, "{store:?}");
         assert_eq!(metric(&server, "tollgate_decision_duration_seconds_count"), 4, "{store:?}");
         if store[0] == "--data" {
-            // The rule's counter and the ban's counter.
+            // There are two counters: the rule's and the ban's.
             eventually("the keys are counted", || metric(&server, "tollgate_keys") >= 1);
         } else {
             eventually("calls of the store are counted", || {
@@ -355,7 +356,7 @@ fn log_is_json_if_asked_for() {
 fn transactions_are_refused_and_take_nothing() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
-    // As sent by redis-py's default pipeline: all at once.
+    // Sends all commands at once, as redis-py's default pipeline does.
     for command in [&["MULTI"][..], &["CL.THROTTLE", "k", "0", "1", "60"], &["TG.PEEK", "api", "1"], &["EXEC"]] {
         client.send_command(command);
     }

@@ -1,13 +1,13 @@
-//! Draws `docs/pictures/sharing.svg`: the admitted requests over time for each way of sharing a limit, with a fault in
-//! the middle.
+//! Draws `docs/pictures/sharing.svg`, which shows the admitted requests over time for each way of sharing a limit, with
+//! a fault in the middle.
 //!
 //! ```text
 //! cargo test -p tollgate-server --all-features --test all -- --ignored picture_of_sharing
 //! ```
 //!
-//! Three real servers on separate hosts share one limit, and all get more requests than it admits. In the middle, the
-//! cable of one server is unplugged: its callers still reach it, but it reaches neither the others nor the store. The
-//! picture differs a little each time, so no test compares it.
+//! Three real servers on separate hosts share one limit. Each server alone gets more requests than the limit admits. In
+//! the middle, the cable of one server is unplugged: its callers still reach it, but it reaches neither the others nor
+//! the store. The picture differs a little each time, so no test compares it.
 
 use crate::common;
 
@@ -30,13 +30,14 @@ const RATE: u64 = 20;
 /// Length of the picture and time of the fault, in milliseconds.
 const LENGTH: u64 = 16_000;
 const FAULT: (u64, u64) = (6_000, 10_000);
-/// Interval between requests to each server: together six times the limit's rate.
+/// Interval between requests to each server. All servers together get six times the limit's rate.
 const EVERY: Duration = Duration::from_millis(25);
 /// Width of a bar in milliseconds.
 const BAR: u64 = 250;
-/// Store deadline in milliseconds. A busy machine misses the default of 10, and `on_fault` would apply without a fault.
+/// Store deadline in milliseconds. A busy machine would miss the default of 10, and `on_fault` would apply without a
+/// fault.
 const DEADLINE: &str = "200";
-/// Number of servers, and the host of the store or the proxy.
+/// Number of servers, and index of the host that runs the store or the proxy.
 const SERVERS: usize = 3;
 const STORE: usize = 3;
 
@@ -130,7 +131,7 @@ fn check(address: SocketAddr, key: &str) -> Option<bool> {
     }
 }
 
-/// Sends requests for the length of the picture. Returns the times of the admitted ones in milliseconds.
+/// Sends requests for the length of the picture. Returns the times of the admitted requests in milliseconds.
 fn send_all(address: SocketAddr, key: &str, epoch: Instant) -> Vec<u64> {
     let mut admitted = Vec::new();
     let mut next = Duration::ZERO;
@@ -209,7 +210,7 @@ fn run(way: &Way) -> Vec<u64> {
     let (addresses, key) = match way.runs_on {
         RunsOn::Proxy => {
             eventually("the proxy answers", || check(entry, "warm-up").is_some());
-            // A key of the server whose cable is unplugged.
+            // Chooses a key that the proxy sends to the server whose cable will be unplugged.
             let decided = || {
                 let page = common::service::get(&servers[SERVERS - 1], "/metrics");
                 let lines = page.lines().filter(|line| line.starts_with("tollgate_decisions_total"));
@@ -231,7 +232,7 @@ fn run(way: &Way) -> Vec<u64> {
         }
     };
     eventually("all answer", || addresses.iter().all(|address| check(*address, "another").is_some()));
-    // Wait until the store connections and leases exist and the key's charges are refilled.
+    // Waits until the store connections and leases exist and the tokens of the key are refilled.
     sleep(Duration::from_secs(2));
     let epoch = Instant::now();
     std::thread::scope(|scope| {
@@ -250,7 +251,7 @@ const WIDTH: u64 = 760;
 /// Left and right ends of the time axis.
 const LEFT: u64 = 16;
 const RIGHT: u64 = 744;
-/// Top of the first lane, height of its text and bars, and distance between lanes.
+/// Position of the first lane, heights of a lane's text and bars, and distance between lanes.
 const TOP: u64 = 44;
 const TEXT: u64 = 22;
 const BARS: u64 = 54;

@@ -1,5 +1,5 @@
-//! Sticky routing as described in docs/sharing.md: a proxy sends each key to one server by consistent hashing, and
-//! every server counts in its own memory. Tests a departing server with the real nginx and HAProxy.
+//! Sticky routing as described in docs/sharing.md. A proxy (the real nginx or HAProxy) sends each key to one server by
+//! consistent hashing, every server counts in its own memory, and one server leaves.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ use tollgate_testkit::servers::free_port;
 
 const RULES: &str = "domain: api\nrules:\n- {id: per-key, per: [key], limit: 2/h}\n";
 
-/// Returns a configuration from the page, with these servers' addresses.
+/// Returns the configuration of a proxy from the page, with the addresses of these servers.
 pub(crate) fn proxy_config(name: &str, listen: SocketAddr, servers: &[SocketAddr]) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/sharing.md");
     let page = std::fs::read_to_string(page).expect("the page");
@@ -61,7 +61,7 @@ fn check(name: &str) {
     let lost: Vec<&String> = keys.iter().filter(|key| has_counted(&servers[2], key)).collect();
     assert!((5..=40).contains(&lost.len()), "{name}: about a third of the keys: {}", lost.len());
     drop(servers.pop());
-    // The keys of the server that left start again with a full limit, once. All others are counted as before.
+    // The keys of the server that left start once more with a full limit. All other keys are counted as before.
     eventually("the proxy has noticed", || {
         check_through_proxy(proxy.address, "another") || check_through_proxy(proxy.address, "yet-another")
     });

@@ -1,5 +1,5 @@
-//! One server in memory, others on a real Redis and a real Valkey: the same requests get the same
-//! decisions.
+//! The same requests get the same decisions from a server in memory, a server on a real Redis and a server on a real
+//! Valkey.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
 use crate::peers::agree;
 
-/// Long periods, so that the duration of a test does not matter.
+/// The limits have long periods, so that the duration of a test does not matter.
 const RULES: &str = "\
 domain: api
 rules:
@@ -20,7 +20,7 @@ rules:
 - {id: quiet, limit: 1/week, on_exceed: shadow}
 ";
 
-/// Far longer than a store takes, even on a busy machine.
+/// A deadline that a store meets even on a busy machine.
 const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
 
 fn requests() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
@@ -29,7 +29,7 @@ fn requests() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
     pattern.into_iter().cycle().take(20)
 }
 
-/// Returns the compared parts of a decision: everything except times.
+/// Returns the parts of a decision that are compared: everything except times.
 fn without_times(decision: &Value) -> Value {
     let limits = decision["limits"].as_array().expect("limits").iter();
     let limits: Vec<_> = limits.map(|limit| json!([limit["rule"], limit["limit"], limit["remaining"]])).collect();

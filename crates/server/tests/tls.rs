@@ -120,7 +120,7 @@ fn stopped_server_closes_encrypted_connections() {
     let mut server = start(&folder, &made);
     let mut session = Session::open(&server, &made.authority());
     assert_eq!(session.ping(), "+PONG\r\n");
-    // A connection before its handshake.
+    // A connection that never begins its handshake.
     let mut silent = server.connect_http();
     server.signal("TERM");
     let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Every verb over HTTP and the Redis protocol, in memory and on a real Redis: the same answers.
+//! Every verb gives the same answers over HTTP and over the Redis protocol, in memory and on a real Redis.
 
 use crate::common;
 
@@ -8,7 +8,7 @@ use common::{Rules, Server, eventually, run};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// Long periods, so that the duration of a test does not matter.
+/// The limits have long periods, so that the duration of a test does not matter.
 const RULES: &str = "\
 domain: api
 rules:
@@ -19,10 +19,10 @@ rules:
 - {id: free, when: {kind: free}, unlimited: true}
 ";
 
-/// Far longer than a store takes, even on a busy machine.
+/// A deadline that a store meets even on a busy machine.
 const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
 
-/// Runs `test` with an in-memory server and with one on a real Redis.
+/// Runs `test` with an in-memory server and with a server on a real Redis.
 fn on_every_store(test: impl Fn(&Server)) {
     let rules = Rules::new(RULES);
     test(&Server::start(&["--rules", rules.path()]));
@@ -112,7 +112,7 @@ fn dash_leaves_the_cost_to_the_rules_over_the_redis_protocol() {
             run_redis_cli(server, &[&[command, "api", "-"], wait, &["kind", "sent", "weight", "9"], &user].concat());
         assert_eq!((remaining_of(&fixed), remaining_of(&sent)), (vec![after.0], vec![after.1]), "{command}");
     }
-    // A dash equals an HTTP request without a cost. A number is the cost, as over HTTP.
+    // A dash instead of a cost means the same as an HTTP request without a cost. A number is the cost, as over HTTP.
     let ask = json!({"domain": "api", "attributes": {"kind": "fixed", "user": "TG.CHECK"}});
     assert_eq!(remaining_of(&post(server, "/v1/check", &ask).1), [4]);
     assert_eq!(
@@ -318,7 +318,7 @@ fn repeated_request_with_an_idempotency_key_is_charged_once() {
         assert!(ask("one", "/v1/check", 2).starts_with("HTTP/1.1 422"), "another request under the same key");
         assert!(ask("one", "/v1/charge", 3).starts_with("HTTP/1.1 422"), "another verb under the same key");
         assert!(ask("two", "/v1/check", 1).starts_with("HTTP/1.1 200"));
-        // A refusal took nothing, so it is not stored under the key.
+        // A refusal takes nothing, so it is not stored under the idempotency key.
         assert!(ask("three", "/v1/check", 1).starts_with("HTTP/1.1 429"));
         assert_eq!(post(server, "/v1/reset", &json!({"domain": "api", "attributes": {"user": "k"}})).0, 200);
         assert!(ask("three", "/v1/check", 1).starts_with("HTTP/1.1 200"));
@@ -358,7 +358,7 @@ fn repeated_command_with_an_idempotency_key_runs_once() {
             "numbers cannot contain a `replayed` mark"
         );
 
-        // A refusal took nothing, so it is not stored under the key.
+        // A refusal takes nothing, so it is not stored under the idempotency key.
         assert_eq!(ask("TG.CHECK api 1 ONCE later user k")["allowed"], json!(0));
         assert_eq!(ask("TG.RESET api 1 user k"), json!(2));
         assert_eq!(ask("TG.CHECK api 1 ONCE later user k")["allowed"], json!(1));
@@ -369,7 +369,7 @@ fn repeated_command_with_an_idempotency_key_runs_once() {
         ));
         client.expect("-ERR this idempotency key was used with another request; use a new key for each request\r\n");
         client.expect("-ERR an idempotency key must have 1 to 255 bytes\r\n-ERR usage: tg.check ");
-        // Both protocols share one table of keys.
+        // Both protocols share one table of idempotency keys.
         let header = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "idempotency-key: check"];
         let output = run(Command::new("curl").args(header).args(["-d", "{}", &server.url("/v1/check")]));
         assert_eq!(output, "422");

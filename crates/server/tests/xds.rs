@@ -1,5 +1,5 @@
-//! Rules from a grpcio xDS server: the feed with which Envoy Gateway configures the reference
-//! rate-limit service.
+//! Rules from an xDS server (written with grpcio) that sends the resources with which Envoy Gateway configures the
+//! reference rate-limit service.
 
 use crate::common;
 
@@ -15,8 +15,8 @@ use tollgate_testkit::servers::Certificates;
 
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/xds_server");
 
-/// Maximum number of requests to a server that answers each refusal at once, before a pause of
-/// [`LONG_PAUSE`]. The pauses are random, and their upper bound doubles from 250 ms.
+/// Maximum number of requests to a server that answers each refusal immediately, until there is a pause of
+/// [`LONG_PAUSE`]. The pauses are random, and their upper bound starts at 250 ms and doubles.
 const MAX_REQUESTS: usize = 20;
 const LONG_PAUSE: Duration = Duration::from_millis(500);
 
@@ -108,8 +108,7 @@ fn rules_are_installed_changed_refused_and_removed() {
     let status = run(Command::new("curl").arg("-s").arg(server.url("/v1/rules-status")));
     assert!(status.contains(&format!("\"source\":\"xds://localhost:{}\"", xds.port)), "{status}");
 
-    // A descriptor without a key, and bytes that are not a message: both are refused, and the rules
-    // in force stay.
+    // A descriptor without a key and bytes that are not a message are both refused, and the rules in force stay.
     let wrong = json!({"name": "first", "domain": "edge", "descriptors": [{"rateLimit": {"unit": 99}}]});
     xds.send(&json!({"version": "3", "resources": [wrong]}));
     let (version, nonce, error) = xds.answer();
@@ -148,7 +147,7 @@ fn rules_stay_while_the_server_restarts_or_stalls() {
     drop(xds);
     server.wait_for_line("xDS server unavailable; the rules in force stay");
     assert_eq!(limit(&mut client, "edge"), 5);
-    // The same set again, then another set with the same version.
+    // Sends the same resources again, and then other resources with the same version.
     let mut xds = XdsServer::start(port, &[]);
     assert_eq!(xds.answer().0, "", "a stream starts without a version");
     xds.send_limit("7", 5);

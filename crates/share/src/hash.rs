@@ -57,7 +57,8 @@ impl Hasher for KeyHasher {
             self.add(u64::from_le_bytes(*eight) & ((1 << 56) - 1));
             rest = &rest[CHUNK..];
         }
-        // At most one chunk is left. The key length, written before, determines its number of bytes.
+        // At most one chunk is left. The key length was hashed before, and it determines the number of bytes in the
+        // chunk.
         self.add(rest.iter().rev().fold(0, |chunk, byte| chunk << 8 | u64::from(*byte)));
     }
 
@@ -68,7 +69,7 @@ impl Hasher for KeyHasher {
 
     #[inline]
     fn finish(&self) -> u64 {
-        // Tables use the highest bits, which the sum lacks.
+        // Tables use the highest bits, and the sum has at most 62 bits.
         self.sum.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }

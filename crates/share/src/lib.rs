@@ -11,7 +11,7 @@
 //! | [`lease`] | a pool grants tokens in advance; nodes spend them without a round trip | 0 |
 //! | [`tally`] | nodes decide by their own view and merge their charges into the store | (N − 1)·(B + r·δ) |
 //! | [`parts`] | a group of charges over several places, all or none, without a lock | min(H, r·c), with H the amount held for refunds and c the time that holds overlap |
-//! | [`shares`] | while the store does not answer, each node admits its share of the remaining tokens | during the fault: B·(N − 1)/N + N·c + min(B, r·P) |
+//! | [`shares`] | while the store does not answer, each node admits its share of the remaining tokens | during a fault of length P: B·(N − 1)/N + N·C + min(B, r·P), with C the largest cost |
 
 pub mod hash;
 pub mod lease;

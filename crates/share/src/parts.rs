@@ -6,15 +6,15 @@
 //!
 //! **The idea** is that a take can be undone by a refund, so all parts take at the same time. If
 //! all of them took, the group is admitted after one round trip. Otherwise the parts that took are
-//! refunded, and the verdict is the first of these that occurs: rejected, refused, stale, partly
+//! refunded, and the verdict is the first of these that applies to any part: rejected, refused, stale,
 //! unanswered.
 //!
 //! **Mixed results are retried once**, in ascending order of the places. Without this, two groups
-//! that compete for the last tokens of two places can refuse each other although one of them fits:
+//! that compete for the last tokens of two places can refuse each other although one of them could be admitted:
 //! A takes at place 1 and is refused at 2, B takes at 2 and is refused at 1. In the ordered round,
 //! one group is first at the lowest place that both share, so at least one of them is not blocked
-//! by the other. The refunds are queued before the ordered takes, so these find the tokens of the
-//! first round.
+//! by the other. The refunds are queued before the ordered takes, so the ordered takes find the
+//! refunded tokens.
 //!
 //! **Suspects go first.** A part whose key was recently refused takes first, while the other parts
 //! only peek. So a caller that is refused anyway never holds tokens of the other keys.
@@ -25,17 +25,15 @@
 //! *unknown* part may have been executed and counts as spent. If a late answer shows that it took,
 //! it is refunded unless the request was admitted.
 //!
-//! **Guarantee.** While tokens are held, a bucket that would otherwise be full keeps refilling, and
-//! the refund then adds to the refill. Let `V` be the level that the bucket would have if only
-//! admitted groups took, and `H` the amount held for groups that will be refunded. The level is
-//! `V − H + e`. The excess `e` grows at the rate `r` only while `V = B` and `H > 0`, never exceeds
-//! `H`, and is capped away when the bucket is full. So each place admits at most `B + r·T + E` with
-//! `E ≤ min(H, r·c)`, where `c` is the longest time in which holds overlap without a gap. (The age
-//! of the oldest refund is not a bound. Example: with `B = 2` and 10 per second, groups that hold
-//! one token for 20 ms each, the next before the last is refunded, let a third token refill within
-//! 100 ms.) A hold lasts at most two deadlines, because older refunds are dropped. Suspects hold no
-//! tokens of other keys, so an attack does not prolong the chain. If no message is lost or late,
-//! every take is either part of an admitted group or refunded exactly once.
+//! **Guarantee.** While tokens are held, a bucket that would otherwise be full keeps refilling, and the refund then
+//! adds to the refill. Let `V` be the level that the bucket would have if only admitted groups took, and `H` the amount
+//! held for groups that will be refunded. The level is `V − H + e`. The excess `e` grows at the rate `r` only while
+//! `V = B` and `H > 0`, never exceeds `H`, and is discarded when the bucket is full. So each place admits at most
+//! `B + r·T + E` with `E ≤ min(H, r·c)`, where `c` is the longest time in which holds overlap without a gap. (The age
+//! of the oldest refund is not a bound. Example: with `B = 2` and 10 per second, overlapping groups that each hold one
+//! token for 20 ms let a third token refill within 100 ms.) A hold lasts at most two deadlines, because older refunds
+//! are dropped. Suspects hold no tokens of other keys, so an attack does not prolong the chain. If no message is lost
+//! or late, every take is either part of an admitted group or refunded exactly once.
 //!
 //! ```
 //! use tollgate_share::parts::{Action, Parts, Reply, Verdict};
@@ -56,13 +54,13 @@ pub enum Reply {
     Passed,
     /// The store permanently rejects the charges. Nothing was spent.
     Rejected,
-    /// The charges do not fit. Nothing was spent.
+    /// Too little is left for the charges. Nothing was spent.
     Refused,
     /// The calendar windows do not match the place's time. Nothing was spent.
     Stale,
     /// The message was not sent, so nothing was spent.
     Unavailable,
-    /// The message was sent, but no answer came in time. It counts as spent.
+    /// The message was sent, but no answer came in time. The charges count as spent.
     Unknown,
 }
 
@@ -90,8 +88,8 @@ pub enum Verdict {
     Refused,
     /// A part needs other calendar windows; the others are refunded.
     Stale,
-    /// Some parts have no answer, and all others took; [`Parts::reply`] returns which. Decide the
-    /// unanswered parts by another policy, then call [`Parts::conclude`].
+    /// Some parts have no answer, and all others took. [`Parts::reply`] returns the reply for each
+    /// part. Decide the unanswered parts by another policy, then call [`Parts::conclude`].
     Partial,
 }
 
@@ -185,8 +183,8 @@ impl Parts {
         }
     }
 
-    /// Handles a late answer that an unknown part took. The take is kept only if the request was
-    /// admitted, or may still be.
+    /// Handles a late answer which shows that a part with an unknown outcome took. The take is kept
+    /// only if the request was admitted or may still be admitted.
     fn took_late(&mut self, part: usize, actions: &mut Vec<Action>) {
         match self.phase {
             Phase::Refused => actions.push(Action::Refund(part)),
@@ -261,7 +259,7 @@ impl Parts {
         }
     }
 
-    /// Returns whether every part answered, and some took. Another order may then admit the group.
+    /// Returns whether every part answered, and some took. A retry in another order may then admit the group.
     fn is_mixed(&self) -> bool {
         self.parts.contains(&State::Took)
             && self.parts.iter().all(|state| matches!(state, State::Took | State::Failed(Reply::Refused)))
@@ -392,8 +390,8 @@ mod tests {
 
     #[test]
     fn every_take_is_part_of_an_admitted_group_or_refunded_once() {
-        // All replies of three parts, with a second round of all replies, in one fixed order of
-        // events.
+        // Tries every combination of replies for three parts, including the replies of the second round. Replies arrive
+        // in the order of the takes.
         let all = [Reply::Passed, Reply::Rejected, Reply::Refused, Reply::Stale, Reply::Unavailable, Reply::Unknown];
         let digits = |mut number: usize| {
             std::array::from_fn::<Reply, 7, _>(|_| {

@@ -6,20 +6,21 @@
 //! conversion of the store's state: a log with 60 of 100 used, converted to a share of 25, would have nothing left.
 //!
 //! **Debt.** With `h` tokens in the share, a request of cost `c` is admitted if `c ≤ h`. If `h ≥ 1`, it is also
-//! admitted if `c` fits `left` minus this node's admissions since then: `c ≤ left − (⌈left/N⌉ − h)`. The share is then
-//! in debt, and admits nothing until the debt is repaid. So a node admits at most its share plus one cost minus one
-//! token.
+//! admitted if `c` is at most `left` minus this node's admissions since then: `c ≤ left − (⌈left/N⌉ − h)`. The share is
+//! then in debt, and admits nothing until the debt is repaid. So a node admits at most its share plus one cost minus
+//! one token.
 //!
-//! **Arrears.** When the store answers again, the node charges its admissions that still count to the store, before its
-//! next request for the key. The usage that the store had counted before the fault refills first, at `r`. The rest of
-//! the refill belongs to the shares, at `r/N` each. So the arrears of a key are the amount admitted here, but at most
-//! the used amount of the share: zero once the share is full.
+//! **Arrears.** When the store answers again, the node charges the store with its admissions that still count, before
+//! its next request for the key. The usage that the store had counted before the fault refills first, at `r`. The rest
+//! of the refill belongs to the shares, at `r/N` each. So the arrears of a key are the amount admitted here, but at
+//! most the used amount of the share: zero once the share is full.
 //!
 //! **Bound.** Let `u` be the amount used in the store when it is lost, `uᵢ ≤ u` the amount that node `i` last saw, and
 //! `lᵢ = B − uᵢ`. In a fault of length `P`, node `i` admits `aᵢ ≤ ⌈lᵢ/N⌉ + r·P/N + c − 1`, and its arrears are
-//! `pᵢ ≥ aᵢ − (r·P − uᵢ)⁺/N`. An interval that begins `s` before the fault contains at most `u + r·s` before it. So
-//! during the fault the excess is at most `u + Σaᵢ − B − r·P ≤ Σ⌈lᵢ/N⌉ − left + N·(c − 1)`. After the fault the store
-//! has `(u − r·P)⁺` used, plus the arrears of the nodes that have charged them. So the excess is at most
+//! `pᵢ ≥ aᵢ − (r·P − uᵢ)⁺/N`. An interval that begins a time `s` before the fault contains at most `u + r·s` admissions
+//! before it. So during the fault the excess is at most `u + Σaᵢ − B − r·P ≤ Σ⌈lᵢ/N⌉ − left + N·(c − 1)`. After the
+//! fault the store has `(u − r·P)⁺` used, plus the arrears of the nodes that have charged them. So the excess is at
+//! most
 //!
 //! ```text
 //! (1/N)·Σ(r·P − uᵢ)⁺ − (r·P − u)⁺ + Σ pᵢ over nodes that have not ≤ min(B, r·P) + B·(N − 1)/N + N·c
@@ -30,7 +31,8 @@
 
 use tollgate_core::{Algorithm, Limit, LimitError, Limits, Nanos, Params, Phase, Rate, Report, WindowParams};
 
-/// The used amount of one limit of a key at an instant, and when the limit is full again without further requests.
+/// The used amount of one limit of a key at an instant, and the time at which the limit is full again if nothing more
+/// is taken.
 /// Times are nanoseconds of this node's monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
@@ -49,8 +51,8 @@ impl Seen {
         Self { used, at: now, full_at: now.saturating_add(report.reset.as_nanos()) }
     }
 
-    /// Returns the used amount of `limit` at an instant, without further requests. Where a report is not precise,
-    /// assumes the latest possible time: sliding windows, logs and leases refill all at once.
+    /// Returns the used amount of `limit` at an instant, if nothing more is taken. A report does not contain when each
+    /// part of a sliding window, a log or leases expires, so their whole amount counts as used until all of it expires.
     pub fn used_at(&self, limit: &Limit, now: u64) -> u64 {
         if now >= self.full_at {
             return 0;
@@ -75,7 +77,7 @@ impl Seen {
         self.used.saturating_sub(u64::try_from(refilled).unwrap_or(u64::MAX))
     }
 
-    /// Returns the remaining amount of `limit` at an instant, without further requests.
+    /// Returns the remaining amount of `limit` at an instant, if nothing more is taken.
     pub fn left_at(&self, limit: &Limit, now: u64) -> u64 {
         limit.capacity().saturating_sub(self.used_at(limit, now))
     }
@@ -106,8 +108,8 @@ impl Seen {
 
 /// Returns the share of `limits` for one of `nodes`.
 pub fn share_of_node(limits: &Limits, nodes: u32) -> Limits {
-    // If the rate of a share is too slow to be represented, such as one per century divided by the nodes, the node uses
-    // the whole limit.
+    // If the rate of a share is too slow to be represented, such as one per century divided by the node count, the node
+    // uses the whole limit.
     let shares = limits.as_slice().iter().map(|limit| share_of(limit, nodes.max(1).into()).unwrap_or(*limit));
     Limits::new(shares).unwrap_or_else(|_| limits.clone())
 }
@@ -130,7 +132,7 @@ fn share_of(limit: &Limit, nodes: u64) -> Result<Limit, LimitError> {
         }
         Params::FixedWindow { window, phase } => {
             // Only the store knows the offsets of spread windows. The first window ends at the time that the store
-            // reported; each later one begins with a request.
+            // reported; each later window begins with a request.
             if *phase == Phase::Spread {
                 *phase = Phase::FirstRequest;
             }
@@ -218,8 +220,8 @@ pub fn part_of_node(left: u64, nodes: u32) -> u64 {
     left.div_ceil(nodes.max(1).into())
 }
 
-/// Returns whether a cost fits the store's last remaining amount minus this node's admissions since then. `at_hand` is
-/// the remaining amount of the share.
+/// Returns whether a cost is at most the store's last remaining amount minus this node's admissions since then.
+/// `at_hand` is the remaining amount of the share.
 pub fn fits_what_was_left(cost: u64, at_hand: u64, left: u64, nodes: u32) -> bool {
     let spent_here = part_of_node(left, nodes).saturating_sub(at_hand);
     at_hand > 0 && cost <= left.saturating_sub(spent_here)
@@ -289,7 +291,7 @@ impl Arrears {
 }
 
 /// Returns the limits for charging arrears to a store. Their maximum debt is twice the capacity, so that no admission
-/// is forgotten. `None` if a limit cannot owe that much: then only the remaining amount is charged.
+/// is forgotten. Returns `None` if a limit cannot owe that much; the caller then charges only the remaining amount.
 pub fn with_arrears(limits: &Limits) -> Option<Limits> {
     let owing = |limit: &Limit| {
         let mut params = limit.params();
@@ -304,8 +306,8 @@ pub fn with_arrears(limits: &Limits) -> Option<Limits> {
     Limits::new(limits.as_slice().iter().map(owing).collect::<Option<Vec<Limit>>>()?).ok()
 }
 
-/// Returns whether admissions under these limits are charged to the store afterwards. Slots are not, because each is
-/// released by its holder.
+/// Returns whether admissions under these limits are charged to the store afterwards. Slots of `concurrency` are not
+/// charged, because their holders release them.
 pub fn has_arrears(limits: &Limits) -> bool {
     !limits.as_slice().iter().any(|limit| matches!(limit.params(), Params::Concurrency { .. }))
 }

@@ -11,7 +11,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Polls until `condition` holds.
 ///
 /// # Panics
-/// If the condition does not hold within [`PATIENCE`].
+/// Panics if the condition does not hold within [`PATIENCE`].
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -24,7 +24,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 /// Polls asynchronously until `condition` holds.
 ///
 /// # Panics
-/// If the condition does not hold within [`PATIENCE`].
+/// Panics if the condition does not hold within [`PATIENCE`].
 pub async fn eventually_async(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !condition().await {
@@ -40,7 +40,7 @@ pub fn timed<T>(action: impl FnOnce() -> T) -> (T, Duration) {
     (result, start.elapsed())
 }
 
-/// Sleeps, in tests that check that nothing happens in the meantime.
+/// Sleeps. Used by tests that check that nothing happens during this time.
 pub fn pass_time(time: Duration) {
     std::thread::sleep(time);
 }
@@ -48,7 +48,7 @@ pub fn pass_time(time: Duration) {
 /// Returns the wall clock time in whole seconds since 1970.
 ///
 /// # Panics
-/// If the clock is before 1970.
+/// Panics if the clock is before 1970.
 pub fn wall_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs()
 }

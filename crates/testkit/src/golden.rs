@@ -1,8 +1,9 @@
 //! Golden files: output that is compared word for word with a file under `tests/golden/` of the crate under test.
 //!
 //! `golden!("warnings/costs", output)` compares `output` with `tests/golden/warnings/costs.txt` and panics with the
-//! lines that differ. With `BLESS=1` in the environment the file is written instead; `git diff` shows what changed.
-//! [`Page`] collects several inputs and their outputs in one file. A file belongs to one test: tests run in parallel.
+//! lines that differ. With `BLESS=1` in the environment the file is written instead; `git diff` shows the changes.
+//! [`Page`] collects several inputs and their outputs in one file. Only one test may use a file, because tests run in
+//! parallel.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -22,7 +23,7 @@ macro_rules! golden {
 ///
 /// # Panics
 ///
-/// If the file is missing or differs, or cannot be written.
+/// Panics if the file is missing or differs from `actual`, or if `BLESS` is set and the file cannot be written.
 #[track_caller]
 pub fn check(path: impl AsRef<Path>, actual: &str) {
     let path = path.as_ref();

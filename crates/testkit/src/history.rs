@@ -1,4 +1,4 @@
-//! Checks a recorded history: did any interval admit more than its bound?
+//! Checks whether any interval of a recorded history admitted more than its bound.
 //!
 //! The bound is `burst + rate × T` for every closed interval of length `T`. Comparing all pairs of
 //! events takes n² steps. Replaying the history through an envelope finds the same violations in n
@@ -50,13 +50,13 @@ pub struct Excess {
     pub by: Exact,
 }
 
-/// Reads admitted events in time order and reports those that violate the bound.
+/// Reads admitted events in time order and reports each event that violates the bound.
 #[derive(Clone, Debug)]
 pub struct Checker<'a> {
     bound: &'a Bound,
     /// Maximum, over all intervals ending at `at`, of the amount admitted beyond the rate.
     envelope: BigInt,
-    /// Start of that interval.
+    /// Start of the interval with that maximum.
     since: u64,
     at: u64,
 }
@@ -70,10 +70,10 @@ impl<'a> Checker<'a> {
     /// Adds an event.
     ///
     /// # Errors
-    /// Returns the interval that ends here and violates the bound. The event is counted anyway.
+    /// Returns an interval that ends with this event and violates the bound. The event is counted anyway.
     ///
     /// # Panics
-    /// If the event is earlier than the previous one: sort the history first.
+    /// Panics if the event is earlier than the previous event, because the history must be sorted.
     pub fn admit(&mut self, instant: u64, cost: u64) -> Result<(), Excess> {
         assert!(instant >= self.at, "events must be in time order: {instant} after {}", self.at);
         self.envelope -= &self.bound.count * (instant - self.at);
@@ -91,13 +91,13 @@ impl<'a> Checker<'a> {
     /// Adds a whole history in time order and stops at the first violation.
     ///
     /// # Errors
-    /// See [`Checker::admit`].
+    /// Returns the same error as [`Checker::admit`].
     pub fn admit_all(&mut self, events: &[(u64, u64)]) -> Result<(), Excess> {
         events.iter().try_for_each(|&(instant, cost)| self.admit(instant, cost))
     }
 }
 
-/// Finds the first violation by comparing all pairs of events: slow, but obviously correct.
+/// Finds the first violation by comparing all pairs of events. This is slow, but obviously correct.
 pub fn fullest_excess(bound: &Bound, events: &[(u64, u64)]) -> Option<Excess> {
     (0..events.len()).find_map(|last| {
         let to = events[last].0;

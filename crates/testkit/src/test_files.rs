@@ -6,7 +6,7 @@ use std::fs;
 /// Files in `apart` are separate programs and are skipped.
 ///
 /// # Panics
-/// If a file is not declared: its tests would not run.
+/// Panics if a file is not declared, because its tests would not run.
 pub fn assert_all_listed(package: &str, main: &str, apart: &[&str]) {
     for file in fs::read_dir(format!("{package}/tests")).expect("the tests of the package") {
         let name = file.expect("an entry of the folder").file_name().into_string().expect("a name in UTF-8");

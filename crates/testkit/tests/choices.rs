@@ -1,4 +1,4 @@
-//! One test for each choice where rate limiters differ, with numbers that can be checked by hand.
+//! One test for each design choice in which rate limiters differ, with numbers that can be checked by hand.
 //!
 //! The order of waiters within a process is tested in the crate `tollgate`.
 
@@ -62,7 +62,7 @@ fn cost_above_capacity_is_refused_with_never() {
         assert_eq!(key.remaining(), 10);
     }
     for_each_algorithm!(refuses_eleven_with_never);
-    // Even with the longest possible wait.
+    // The request is refused even with the longest possible wait.
     let patient = leaky_bucket("10/s", 10).max_wait(Nanos::MAX);
     assert_eq!(Key::new(patient).check(11), Outcome::Deny(Retry::Never));
     let patient = interval_bucket(10, SECOND).max_wait(Nanos::from_secs(60)).expect("a limit");
@@ -223,8 +223,8 @@ fn waits_round_up_remaining_rounds_down_and_no_refusal_says_zero() {
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(Nanos::from_nanos(1))));
     assert!(bucket.wait(Nanos::from_nanos(1)).passes(1));
 
-    // 9 were used in the previous second, and 500,000,001 ns of it still overlap: 4.500000009 count. For a cost of 6 to
-    // pass, at most 4 may count, which requires an overlap of at most 444,444,444 ns.
+    // 9 were used in the previous second, and 500,000,001 ns of it still overlap: 4.500000009 count. A cost of 6
+    // passes when at most 4 count, that is at an overlap of at most 444,444,444 ns.
     let mut window = Key::new(sliding_window(10, SECOND));
     assert!(window.passes(9));
     window.wait(Nanos::from_nanos(1_499_999_999));
@@ -309,7 +309,7 @@ fn only_buckets_delay_and_a_group_waits_the_longest_delay() {
 
 #[test]
 fn only_the_fixed_window_admits_twice_its_limit_across_a_boundary() {
-    /// Returns how much passes within 20 ms around the end of a second.
+    /// Returns the amount that passes within 20 ms around the end of a second.
     fn around_a_boundary<A: Algorithm>(limit: A) -> u64 {
         let mut key = Key::new(limit);
         key.wait(from_millis(990)).drain() + key.wait(from_millis(20)).drain()

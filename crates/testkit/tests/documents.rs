@@ -50,7 +50,7 @@ fn check_tests(page: &str, names: &[&str]) {
     }
 }
 
-/// Returns the last column's cells of all tables in a text.
+/// Returns the cells in the last column of all tables in a text.
 fn last_column(text: &str) -> impl Iterator<Item = &str> {
     let rows = text.lines().filter(|line| line.starts_with("| ")).skip(1);
     rows.filter_map(|row| row.trim_end_matches(" |").rsplit(" | ").next())
@@ -83,7 +83,7 @@ fn every_file_named_by_the_architecture_page_exists() {
     let files = source_files();
     let mut known: HashSet<String> = HashSet::new();
     for file in &files {
-        // A document may name a path from any folder on, with or without `src/`, and a module without its extension.
+        // A document may omit leading folders of a path, the folder `src/`, and the extension of a module.
         let text = file.to_str().expect("a path in UTF-8").trim_start_matches("crates/");
         for text in [text.to_owned(), text.replacen("/src/", "/", 1)] {
             let parts: Vec<&str> = text.split('/').collect();

@@ -1,5 +1,5 @@
-//! Three simulated years at rates that do not divide a second. The admitted amount equals the exact bound at every
-//! step.
+//! Simulates three years at rates that do not divide a second. At every step, the admitted amount equals the exact
+//! bound.
 
 use tollgate_core::{
     Algorithm, Ask, Cost, FixedWindow, IntervalBucket, LeakyBucket, Nanos, Now, Outcome, Pacing, Phase, Rate, Retry,
@@ -87,8 +87,8 @@ fn random_cost(rng: &mut Rng, most: u64) -> Cost {
     Cost::new(1 + rng.below(most))
 }
 
-/// Requests of random costs keep the bucket from emptying. Each leaves at the first nanosecond after all earlier units
-/// have left.
+/// Requests of random costs keep the bucket from emptying. Each request leaves at the first nanosecond after all
+/// earlier units have left.
 #[test]
 fn leaky_bucket_delays_are_exact_to_the_nanosecond_over_three_years() {
     for text in RATES {
@@ -114,7 +114,8 @@ fn leaky_bucket_delays_are_exact_to_the_nanosecond_over_three_years() {
             // A request leaves with its last unit.
             assert_eq!(now + wait.as_nanos(), start + exact.nanos_for(total - 1), "{text} after {decisions} decisions");
             decisions += 1;
-            // A unit becomes available exactly when one has left. A half-empty bucket is filled again.
+            // A unit becomes available exactly when another unit has left. When the bucket is half empty, it is filled
+            // again.
             let remaining = limit.report(&state, &Now::at(now), Cost::ONE).remaining;
             assert_eq!(
                 total + remaining,
@@ -163,8 +164,8 @@ fn windows_and_logs_admit_their_limit_once_per_window_over_three_years() {
 }
 
 /// Requests of cost 1 retry after the advertised wait, with a small burst and long pauses. After a pause, unit n passes
-/// at the first nanosecond at which it is refilled. (A burst of 1 is excluded: it is full when the unit arrives, and by
-/// definition loses the rest of the nanosecond.)
+/// at the first nanosecond at which it is refilled. (A burst of 1 is excluded: such a bucket is full when the unit
+/// arrives, and by definition loses the rest of the nanosecond.)
 #[test]
 fn token_bucket_admits_each_unit_at_its_nanosecond_over_three_years() {
     const IN_A_ROW: u64 = 50;
@@ -193,7 +194,8 @@ fn token_bucket_admits_each_unit_at_its_nanosecond_over_three_years() {
     }
 }
 
-/// Requests of random costs keep a pacer busy. Each passes at the first nanosecond at which all earlier costs are paid.
+/// Requests of random costs keep a pacer busy. Each request passes at the first nanosecond at which all earlier costs
+/// are paid.
 #[test]
 fn pacer_waits_are_exact_to_the_nanosecond_over_three_years() {
     for text in RATES {

@@ -63,8 +63,8 @@ fn after_a_pause_at_most_the_capacity_passes_at_one_instant() {
 fn callers_1_9_s_apart_on_a_1_s_interval_lose_no_fraction() {
     let mut bucket = Bucket::new("1/s", 1_000);
     assert!(bucket.passes(0, 1_000));
-    // Each request takes one token while 1.9 are refilled. Nine out of ten leave a fraction, and no
-    // fraction is lost.
+    // Each request takes one token, and 1.9 tokens are refilled between requests. Nine of ten requests
+    // leave a fraction of a token, and no fraction is lost.
     for caller in 1..=1_000 {
         assert!(bucket.passes(caller * 1_900, 1), "caller {caller}");
         assert_eq!(bucket.remaining(caller * 1_900), caller * 9 / 10, "after caller {caller}");

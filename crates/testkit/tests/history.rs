@@ -1,4 +1,4 @@
-//! The history checker finds the same violations as comparing all pairs of events.
+//! The history checker finds the same violations as a comparison of all pairs of events.
 
 use proptest::prelude::*;
 use tollgate_testkit::history::{Bound, Checker, Excess, ObservedRequest, excess_observed, fullest_excess};

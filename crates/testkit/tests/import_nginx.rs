@@ -1,9 +1,10 @@
-//! Compares recorded nginx decisions with those of the imported rules, each on its own state.
+//! Compares recorded nginx decisions with the decisions of the imported rules. Each side has its own state.
 //!
 //! nginx counts thousandths of a request and keeps its rate in whole thousandths per second. For
 //! rates per second this is exact at whole milliseconds, so all decisions must be equal. For rates
-//! per minute, nginx gives its clients slightly less at every step: it may refuse or delay longer
-//! where we do not, but never the other way round. A case ends when the two have diverged.
+//! per minute, nginx gives its clients slightly less at every step: it may
+//! refuse a request that we admit, or delay it longer, but never the other way round. A case ends when
+//! the two sides have diverged.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -33,7 +34,7 @@ fn nginx_config(case: &Case) -> Read<String> {
     lines.collect()
 }
 
-/// Outcome, with the delay in milliseconds, which nginx rounds down.
+/// An outcome. The delay is in milliseconds, rounded down as in nginx.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Seen {
     Passed { delay_ms: u64 },

@@ -38,8 +38,8 @@ fn resilience_case(start: i64, period: i64, limit: i64, steps: &Value) -> Value 
     case_json("atomic_rate_limiter", &config, steps)
 }
 
-/// Returns a granted reservation of one permit that leaves `available` permits. If that is 0, the next permit comes
-/// after `wait` nanoseconds.
+/// Returns a granted reservation of one permit that leaves `available` permits. If `available` is 0, the next permit
+/// comes after `wait` nanoseconds.
 fn reserve(at: i64, available: i64, wait: i64) -> Value {
     let state = json!({"available": available, "nanos_to_wait_for_one": wait, "cycle": 0});
     json!({"at_ns": at, "op": "reserve_permission", "args": {"permits": 1},

@@ -26,7 +26,7 @@ fn decisions_equal_those_of_the_references() {
     }
 }
 
-/// Reverses the recorded verdict of a step. `None` if it has no verdict.
+/// Reverses the recorded verdict of a step. Returns `None` if the step has no verdict.
 fn flip_verdict(step: &mut TraceStep) -> Option<()> {
     let result = step.result.as_object_mut()?;
     for name in ["ok", "blocked"] {

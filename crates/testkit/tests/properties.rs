@@ -1,5 +1,5 @@
-//! Tests the eight algorithms against their exact models, and laws that need no model. The properties are shared; a
-//! file per algorithm has its parameters, its bound and its special cases.
+//! Tests the eight algorithms against their exact models, and tests laws that need no model. All algorithms share the
+//! properties. A file per algorithm contains its parameters, its bound and its special cases.
 
 use std::fmt::Debug;
 
@@ -29,7 +29,8 @@ trait Subject: Copy + Debug {
     /// Changes the model to these parameters.
     fn change_model(&self, model: &mut Self::Model, now: &Now<'_>);
 
-    /// Returns the same parameters with the alignment of `old`, if the algorithm has one. Such a change rounds less.
+    /// Returns the same parameters with the alignment of `old`, if the algorithm has an alignment. A change of
+    /// parameters that keeps the alignment rounds less.
     fn on_grid_of(self, old: &Self) -> Self {
         let _ = old;
         self
@@ -130,15 +131,15 @@ macro_rules! properties {
                 }
             }
 
-            /// The admitted amount is bounded by the clock steps, and no key is ever locked out for longer than the
+            /// The clock steps bound the admitted amount, and no key is ever locked out for longer than the
             /// longest reset.
             #[test]
             fn clock_steps_neither_grant_nor_lock_out(subject in <$subject>::any_params(), steps in clock_steps()) {
                 check_clock_steps(&subject.for_clock_steps(), &steps)?;
             }
 
-            /// Limit and model are changed in the middle of a history. From then on, every decision must match a limit
-            /// with the same spent amount.
+            /// Limit and model get other parameters in the middle of a history. From then on, every decision must match
+            /// a limit with the same spent amount.
             #[test]
             fn changed_parameters_keep_the_amount_spent(
                 (old, new, same_grid) in (<$subject>::any_params(), <$subject>::any_params(), any::<bool>()),
@@ -176,7 +177,7 @@ fn any_calendar() -> impl Strategy<Value = (u64, u64, Vec<u64>)> {
     (any_size(1 << 60), any_word(), prop::collection::vec(1_u64..6, 20))
 }
 
-/// Generates words that no algorithm wrote, fewer or more than a state has.
+/// Generates arbitrary words that no algorithm wrote. There may be fewer or more words than a state has.
 fn any_words() -> impl Strategy<Value = Vec<u64>> {
     prop_oneof![prop::collection::vec(any_word(), 0..5), prop::collection::vec(any_word(), 0..70)]
 }
@@ -206,7 +207,7 @@ fn check_clock_steps<S: Subject>(subject: &S, steps: &[(u64, u64)]) -> Result<()
     Ok(())
 }
 
-/// Reduces an amount to the largest valid one, which the error names.
+/// Reduces an amount to the largest valid amount. The error of `make` contains that amount.
 fn largest_valid<T>(amount: u64, make: impl Fn(u64) -> Result<T, LimitError>) -> u64 {
     match make(amount) {
         Ok(_) => amount,
@@ -232,7 +233,7 @@ fn any_initial() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(u64::MAX), 1 => any_size(u64::MAX)]
 }
 
-/// Returns how many windows of this length can have started during a clock step.
+/// Returns the maximum number of windows of this length that start during a clock step.
 fn windows_begun(from: u64, to: u64, length: u64) -> u64 {
     if to > from { (to - from) / length + 1 } else { 0 }
 }

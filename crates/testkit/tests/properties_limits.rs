@@ -42,8 +42,8 @@ fn any_group() -> impl Strategy<Value = Vec<Member>> {
 proptest! {
     #![proptest_config(config_with_cases(800))]
 
-    /// The group decides as its definition does, a refusal changes no word, and after each step
-    /// each limit reports the same as it would alone after the same charges.
+    /// The group decides as its definition does, and a refusal changes no word. After each step, each limit
+    /// reports the same as a separate limit after the same charges.
     #[test]
     fn group_is_charged_all_or_none(members in any_group(), start in any_start(), script in any_script(30)) {
         let limits = Member::limits(&members).expect("valid params");
@@ -70,8 +70,8 @@ proptest! {
         }
     }
 
-    /// A limit keeps its spent amount when other limits of the group are added, removed or changed
-    /// and words move.
+    /// A limit keeps its spent amount when other limits of the group are added, removed or changed, even
+    /// if its words move.
     #[test]
     fn changed_group_keeps_the_amount_spent_at_each_position(
         members in any_group(), others in any_group(), start in any_start(), cost in 0_u64..10,

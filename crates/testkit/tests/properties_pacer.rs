@@ -1,4 +1,4 @@
-//! The pacers against their exact models.
+//! Tests the pacers against their exact models.
 
 use proptest::prelude::*;
 use tollgate_core::{Cost, Nanos, Pace, Pacing, Time};
@@ -43,7 +43,7 @@ fn walk(pacing: &Pacing, mut model: PacerModel, start: u64, calls: &[(Idle, u64)
     }
 }
 
-/// Asserts that a wait is never shorter than the exact one, and at most `tolerance` longer.
+/// Asserts that a wait is at least the exact wait, and at most `tolerance` longer.
 fn prop_assert_within(ours: u64, exact: u64, tolerance: u64) {
     assert!(ours >= exact, "{ours} ns, exactly {exact}");
     assert!(ours - exact <= tolerance, "{ours} ns, exactly {exact}, tolerance {tolerance} ns");
@@ -91,7 +91,7 @@ proptest! {
         let (mut pace, mut model, mut now) =
             (pacing.start(Time::from_nanos(start)), PacerModel::warm_up(rate, warm_up, 3_000, start), start);
         for (idle, permits) in calls {
-            // Only pauses that end all waiting, so that both are idle now.
+            // Uses only pauses that end all waiting, so that the pacer and its model are idle now.
             if let Idle::Nanos(nanos) = idle
                 && nanos > 0
             {

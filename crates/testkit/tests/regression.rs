@@ -5,8 +5,8 @@ use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limits, Nanos, Now, Outco
 const SECOND: u64 = 1_000_000_000;
 const ONE: Ask = Ask::Exactly(Cost::ONE);
 
-/// A one-word state covers some decades, and a later instant is stored as the largest word. Such a
-/// state must refuse. Compared with a current time beyond that word, the bucket would appear full.
+/// A one-word state can represent some decades. A later instant is stored as the largest word, and such a
+/// state must refuse. If it were compared with a current time beyond that word, the bucket would appear full.
 #[test]
 fn bucket_refuses_beyond_the_range_of_a_word() {
     let limit = TokenBucket::new("7/s".parse().unwrap(), 3).unwrap();
@@ -32,8 +32,8 @@ fn refusal_records_a_clock_step_back() {
     assert!(limit.decide(&mut state, &Now::at(SECOND / 10), ONE).is_admitted(), "after the advertised wait");
 }
 
-/// If the minimum gap refuses a `take_up_to`, the wait is until one unit fits, not until the amount
-/// fits that was available at the time of the request.
+/// If the minimum gap refuses a `take_up_to`, the wait is the time until one unit is available. It is not
+/// the time until the amount that was available at the request is available again.
 #[test]
 fn take_up_to_waits_for_one_unit() {
     let limit = SlidingLog::new(3, Nanos::from_nanos(29)).unwrap().minimum_gap(Nanos::from_nanos(2)).unwrap();
@@ -47,8 +47,8 @@ fn take_up_to_waits_for_one_unit() {
     assert_eq!(limit.weigh(&state, &Now::at(29), Ask::UpTo(Cost::MAX)).taken(), Cost::ONE);
 }
 
-/// A group asks its limits for exactly the amount of the tightest one. A limit in debt refuses a
-/// cost of exactly 0, but not "up to" 0.
+/// A group asks each limit for exactly the amount that the tightest limit admits. A limit in debt refuses
+/// a cost of exactly 0, but not "up to" 0.
 #[test]
 fn take_up_to_zero_passes_in_debt() {
     let window = FixedWindow::new(8, Nanos::SECOND).unwrap().max_debt(4).unwrap();

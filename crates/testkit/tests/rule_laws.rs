@@ -1,4 +1,4 @@
-//! Laws of rules that need no model: two runs of the engine that differ in something irrelevant give the same answers.
+//! Laws of rules that need no model: two runs of the engine with an irrelevant difference give the same answers.
 
 use std::collections::BTreeSet;
 
@@ -84,15 +84,15 @@ fn partly_enforced_rule_is_enforced_or_a_shadow_for_each_key() {
                 before[user] = is_enforced;
             }
             let count = before.iter().filter(|enforced| **enforced).count();
-            // Five standard deviations of a hundred coin tosses are at most 25.
+            // For 100 users, five standard deviations are at most 25.
             assert!(count.abs_diff(share.into()) <= 25, "{count} of 100 users at {share}%");
             assert!(!matches!(share, 0 | 100) || count == usize::from(share));
         }
     }
 }
 
-/// Memory with a clock that is ahead by one key's window offset, so that the key's windows start at multiples of the
-/// period.
+/// The engine in memory, with a clock that is ahead by one key's window offset. So the key's windows start at multiples
+/// of the period.
 struct Shifted {
     memory: InMemory,
     now: u64,

@@ -1,7 +1,7 @@
 //! The engine on its memory store decides as the rule model does, over random rule sets and traces.
 //!
-//! `TOLLGATE_MODEL_DECISIONS` sets how many decisions are compared, `TOLLGATE_MODEL_SEED` the first
-//! seed.
+//! `TOLLGATE_MODEL_DECISIONS` sets the number of compared decisions, and `TOLLGATE_MODEL_SEED` sets the
+//! first seed.
 
 #![allow(clippy::print_stdout, reason = "a long run prints how much it compared")]
 

@@ -6,10 +6,10 @@
 //! timer.
 //!
 //! **The idea** is to grant *leases*. Each lease has a weight, an expiry and a unique number. An expired lease does not
-//! count; nothing needs to be done. All leases have the same duration, so they expire in the order in which they were
-//! taken or renewed. In a list in that order, the expired leases are always at the front. The number makes releasing
-//! safe, because it identifies one lease: a second release does nothing, and neither does a release after the lease has
-//! expired and its slot has a new holder.
+//! count, so no action is needed when it expires. All leases have the same duration, so they expire in the order in
+//! which they were taken or renewed. In a list in that order, the expired leases are always at the front. The number
+//! makes releasing safe, because it identifies one lease: a second release does nothing, and neither does a release
+//! after the lease has expired and its slot has a new holder.
 //!
 //! **Example**: 3 at a time, leases of 30 s. At 0 s A takes 2, at 10 s B takes 1: C is refused until one of them
 //! releases. At 20 s A renews, so its lease expires at 50 s. B hangs. At 40 s B's lease has expired, and C takes 1, in
@@ -38,8 +38,8 @@
 //! of expired leases iterates over them, until the next lease taken frees them all. Only a release or renewal of a
 //! lease that has expired, or was moved because the limit changed, searches all slots.
 //!
-//! **Poor choice** for limiting a rate, because short jobs can start and end at any rate. Also for work that may
-//! outlast its lease without renewing it, because more jobs then run than are counted.
+//! **Poor choice** for limiting a rate, because short jobs can start and end at any rate. It is also a poor choice
+//! for work that may outlast its lease without renewing it, because more jobs then run than are counted.
 
 mod leases;
 
@@ -84,7 +84,7 @@ impl Concurrency {
     /// `limit`, within the maximum number of slots.
     ///
     /// # Errors
-    /// When an argument is zero, `limit` is above [`Concurrency::MAX_LEASES`], or `lease` is above
+    /// Returns an error if an argument is zero, if `limit` is above [`Concurrency::MAX_LEASES`], or if `lease` is above
     /// [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
     pub fn new(limit: u64, lease: impl Into<Duration>) -> Result<Self, LimitError> {
         LimitError::check_range("the limit of leases at a time", limit, 1, Self::MAX_LEASES)?;
@@ -95,7 +95,7 @@ impl Concurrency {
     /// Sets the maximum weight beyond the limit that [`Ask::Regardless`] may take. Each unit adds three words of state.
     ///
     /// # Errors
-    /// When limit plus debt is above [`Concurrency::MAX_LEASES`].
+    /// Returns an error if the limit plus `max_debt` is above [`Concurrency::MAX_LEASES`].
     pub const fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let max = Self::MAX_LEASES - self.limit;
         if max_debt > max {
@@ -136,7 +136,7 @@ impl Concurrency {
         true
     }
 
-    /// Leases keep their numbers, so their holders can still release them.
+    /// Translates the expiry of every lease. Leases keep their numbers, so their holders can still release them.
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         LeaseList::load(state, self.slots()).rebase(state, from, to);
     }
@@ -154,7 +154,7 @@ impl Concurrency {
         if self.used(state, now).ceil() <= at_most.floor() { Retry::NOW } else { Retry::OnRelease }
     }
 
-    /// Returns the largest held weight at which `ask` still fits; `None` if `ask` never fits.
+    /// Returns the largest held weight at which `ask` still passes; `None` if `ask` never passes.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         max_used_for(ask, self.limit, self.slots())
     }
@@ -203,7 +203,7 @@ impl Algorithm for Concurrency {
         if cost > ceiling {
             return Verdict::deny(Retry::Never);
         }
-        // Counts expired leases only until their weight suffices; usually none is needed.
+        // Counts expired leases only until their weight suffices. Usually no expired lease has to be counted.
         let missing = (leases.in_use + cost).saturating_sub(ceiling);
         if missing > 0 && leases.weight_ended(state, now, missing) < missing {
             return Verdict::deny(Retry::OnRelease);
@@ -213,7 +213,8 @@ impl Algorithm for Concurrency {
         }
         match leases.vacant_slot(state, now) {
             Some(link) => Verdict::with_outcome(Outcome::Allow, Cost::new(cost), leases.next_stamp(state, now, link)),
-            // Each lease weighs at least 1, so there is a slot if the weight fits, unless the words are corrupt.
+            // Each lease weighs at least 1, so there is a free slot if the limit admits the weight, unless the words
+            // are corrupt.
             None => Verdict::deny(Retry::OnRelease),
         }
     }
@@ -286,8 +287,8 @@ impl Algorithm for Concurrency {
         LeaseList::load(state, self.slots()).next_end(state, now.mono())
     }
 
-    /// Caps every lease at the new duration from now, which leaves the holder this time to renew it. Unexpired leases
-    /// fit the slots of the new limit, because each weighs at least 1.
+    /// Caps every lease at the new duration from now, so its holder has that long to renew it. The new limit has a slot
+    /// for every unexpired lease, because each weighs at least 1.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let leases = LeaseList::load(state, own.slots());
         leases.shorten_leases(state, now.mono().saturating_add(self.lease));

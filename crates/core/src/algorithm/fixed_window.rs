@@ -4,9 +4,9 @@
 //! It clears all counters at the same instant, when all refused clients retry.
 //!
 //! **The idea** is to store the end of the window with the count. A later request sees that the window has ended and
-//! starts the next one, so no timer is needed. The [`Phase`] determines where windows begin: at multiples of the length
-//! on the wall clock, at such multiples plus an offset per key, at the key's first request, or at boundaries given by
-//! the caller, for days and months.
+//! starts the next window, so no timer is needed. The [`Phase`] determines where windows begin: at multiples of the
+//! length on the wall clock, at such multiples plus an offset per key, at the key's first request, or at boundaries
+//! given by the caller, for days and months.
 //!
 //! **Example**: 5 per minute, phase epoch. At 0:50 a cost of 3 passes and leaves 2; another 3 is refused with a retry
 //! of 10 s. At 1:00 the window has ended, so 5 pass immediately. So 8 passed between 0:50 and 1:00.
@@ -21,15 +21,15 @@
 //! `max_debt` of 7, a charge of 12 to the limit of 5 passes. The next window begins with 7 used and refuses; the window
 //! after that begins with 2 used. A refund is accepted only until the end of the window of the charge.
 //!
-//! **Guarantee**: in any one window, the admitted cost is at most `limit`, and a request is refused only if it does not
-//! fit its window. Over any interval of length `T` this is at most `limit × (⌈T / length⌉ + 1)`: twice the limit can
-//! pass around the boundary of two windows, within an arbitrarily short time.
+//! **Guarantee**: in any one window, the admitted cost is at most `limit`, and a request is refused only if it would
+//! exceed this. Over any interval of length `T` the admitted cost is at most `limit × (⌈T / length⌉ + 1)`: twice the
+//! limit can pass around the boundary of two windows, within an arbitrarily short time.
 //!
-//! **The clock** is the monotonic clock for windows that start with the first request, otherwise the wall clock, which
-//! may be set. If it is set forward, a new window begins. If it is set back by up to one window (or a second, for
-//! shorter windows), the count of the later window is used unchanged until that window ends, so no window is used
-//! twice. If it is set back by more, the count moves to the current window. So a step back grants nothing by itself,
-//! and delays a key by at most one window (or second).
+//! **The clock** is the monotonic clock for windows that start with the first request, and the wall clock otherwise.
+//! The wall clock may be set. If it is set forward, a new window begins. If it is set back by up to one window (or a
+//! second, for shorter windows), the count of the later window is used unchanged until that window ends, so no window
+//! is used twice. If it is set back by more, the count moves to the current window. So a step back grants nothing by
+//! itself, and delays a key by at most one window (or second).
 //!
 //! **State**: the end of the window and its count, two words. **Cost**: two comparisons, plus one division for the
 //! first request of a window.
@@ -80,8 +80,8 @@ pub enum Phase {
     /// The window that the caller gives at this position of [`Now::window`].
     ///
     /// The length of the limit is then the average window length, such as a day or an average month. It is used for
-    /// windows that were not given: a wait beyond the next window assumes this length for each further window, and so
-    /// does the repayment of debt over windows without requests. If no window is given, the last one continues to its
+    /// windows that were not given: to compute a wait beyond the next window, and to repay debt over windows without
+    /// requests. If no window is given, the last given window continues to its
     /// end. Windows of this length follow, each starting with its first request; the limit still holds in each.
     Given(usize),
 }
@@ -111,7 +111,8 @@ impl FixedWindow {
     /// another `limit`.
     ///
     /// # Errors
-    /// When either is zero, or the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
+    /// Returns an error if `limit` or `length` is zero, or if `length` is above
+    /// [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
     pub fn new(limit: u64, length: impl Into<Duration>) -> Result<Self, LimitError> {
         let length = Nanos::from(length.into());
         Ok(Self { quota: Quota::new(limit, length)?, phase: Phase::Epoch })
@@ -126,7 +127,7 @@ impl FixedWindow {
     /// Sets the maximum amount beyond the limit that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// When repaying the debt takes longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
+    /// Returns an error if repaying the debt takes longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         Ok(Self { quota: self.quota.max_debt(max_debt)?, ..self })
     }
@@ -189,7 +190,7 @@ impl FixedWindow {
         Retry::After(self.wait(&self.current_at(state, now), at_most.floor()))
     }
 
-    /// Returns the largest count at which `ask` still fits; `None` if `ask` never fits.
+    /// Returns the largest count at which `ask` still passes; `None` if `ask` never passes.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         self.quota.max_used_for(ask)
     }
@@ -225,8 +226,8 @@ impl FixedWindow {
         let (at, grid) = self.instant_and_grid(now);
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
         let length = self.quota.length();
-        // Latest plausible end of the stored window: the current window or, if the clock was set back, a later one. A
-        // window of the limit's previous calendar may end before the given one.
+        // Latest plausible end of the stored window: the current window or, if the clock was set back, a later window.
+        // A window of the limit's previous calendar may end before the given window.
         let most = match grid {
             WindowGrid::FromFirstRequest | WindowGrid::Regular(_) => {
                 at.saturating_add(length + self.quota.max_ahead(length))
@@ -281,12 +282,12 @@ impl FixedWindow {
         state.set(1, used);
     }
 
-    /// Returns the number of units that fit on top of `used`.
+    /// Returns the number of units that can be admitted in addition to `used`.
     const fn available(&self, used: u64) -> u64 {
         self.quota.limit().saturating_sub(used)
     }
 
-    /// Returns the time until at most `room` is used; each window subtracts `limit`.
+    /// Returns the time until at most `room` is used. At each window boundary the count falls by `limit`.
     fn wait(&self, current: &CurrentWindow, room: u64) -> Nanos {
         let over = current.used.saturating_sub(room);
         if over == 0 {
@@ -296,7 +297,7 @@ impl FixedWindow {
         Nanos::from_nanos(current.left.saturating_add(further.saturating_mul(self.quota.length())))
     }
 
-    /// Returns the time until `cost` fits under `ceiling`.
+    /// Returns the time until the count plus `cost` is at most `ceiling`.
     fn retry_for(&self, current: &CurrentWindow, cost: Cost, ceiling: u64) -> Retry {
         ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, room)))
     }

@@ -3,13 +3,13 @@
 //! **The naive method** keeps the tokens and the time of the last refill, and each request first adds the refills since
 //! then. Both numbers must change together, and every request writes them, even if it takes nothing.
 //!
-//! **The idea** is that of the [token bucket](super::token_bucket), with time that advances in steps. Step `n` has the
-//! value `refill × n`. The state is the *mark*: the value of the current step plus the debt. The mark changes only when
-//! something is taken. The debt is the mark minus the value of the current step, so it falls by `refill` with every
-//! step, down to zero. Taking adds the cost to the mark. So the state is one word, a decision is one comparison, and a
-//! refill needs no action.
+//! **The idea** is the same as for the [token bucket](super::token_bucket), but time advances in steps. Step `n` has
+//! the value `refill × n`. The state is the *mark*: the value of the current step plus the debt. The mark changes only
+//! when something is taken. The debt is the mark minus the value of the current step, so it falls by `refill` with
+//! every step, down to zero. Taking adds the cost to the mark. So the state is one word, a decision is one comparison,
+//! and a refill needs no action.
 //!
-//! [`Steps`] defines when they occur: at multiples of the period on the wall clock plus an offset, or every period
+//! [`Steps`] defines when steps occur: at multiples of the period on the wall clock plus an offset, or every period
 //! after the request that first takes from a full bucket, by the monotonic clock.
 //!
 //! **Example**: 5 every 10 s with a burst of 8, aligned. At 0:03 a cost of 8 passes and leaves nothing. At 0:10 there
@@ -24,15 +24,15 @@
 //!       0:00 0:03  0:10      0:20
 //! ```
 //!
-//! **Waiting**: with a `max_wait`, a request that does not fit now takes from later steps, if the step at which it fits
-//! comes within that time. It is admitted with that wait, and later requests cannot use those tokens. With 5 every 10
-//! s, after 5 at 0:00, a cost of 3 at 0:04 waits 6 s, another 2 also wait 6 s, and another 1 waits 16 s. resilience4j
-//! works like this; its cycles begin when the limiter is created, which an offset can express.
+//! **Waiting**: with a `max_wait`, a request that exceeds the available tokens takes from later steps, if the step that
+//! refills enough comes within that time. It is admitted with that wait, and later requests cannot use those tokens.
+//! With 5 every 10 s, after 5 at 0:00, a cost of 3 at 0:04 waits 6 s, another 2 also wait 6 s, and another 1 waits 16
+//! s. resilience4j works like this; its cycles begin when the limiter is created, which an offset can express.
 //!
 //! **Guarantee**: over any interval with `k` steps after its beginning, the admitted cost is at most
 //! `burst + refill × k`. With a `max_wait` the same bound holds for the requests whose wait ends in the interval; a
-//! step exactly at its beginning then counts too. An interval of length `T` has at most `⌊T / period⌋ + 1` steps. A
-//! request is refused only if it does not fit.
+//! step exactly at the beginning of the interval then counts too. An interval of length `T` has at most
+//! `⌊T / period⌋ + 1` steps. A request is refused only if it would exceed this bound.
 //!
 //! **Verbs**: a charge never waits, and may go up to `max_debt` beyond the burst. A refund is accepted up to the debt.
 //! If the clock is set back, the debt grows by one refill per step set back, up to the largest possible debt, and
@@ -106,7 +106,7 @@ struct CurrentStep {
     owed: u64,
     /// Instant from which steps are counted; zero if aligned.
     origin: u64,
-    /// Time until `origin`, if another thread set it from a later clock reading.
+    /// Time until `origin`, if another thread set `origin` from a later clock reading; otherwise zero.
     early: u64,
 }
 
@@ -115,7 +115,8 @@ impl IntervalBucket {
     /// bucket starts full and does not delay requests. The maximum debt is another refill.
     ///
     /// # Errors
-    /// When an argument is zero, the period is above [`Rate::MAX_PERIOD`], or the refill is above one per nanosecond.
+    /// Returns an error if an argument is zero, if `period` is above [`Rate::MAX_PERIOD`], or if `refill` is above one
+    /// per nanosecond of `period`.
     pub fn new(refill: u64, period: impl Into<Duration>) -> Result<Self, LimitError> {
         let period = Nanos::from(period.into());
         if refill == 0 {
@@ -131,7 +132,7 @@ impl IntervalBucket {
     /// Sets the capacity; the default is one refill. Resets the initial amount and the maximum debt to `burst`.
     ///
     /// # Errors
-    /// When `burst` is zero, or takes longer than [`Rate::MAX_FILL`] to refill.
+    /// Returns an error if `burst` is zero, or if a full burst takes longer than [`Rate::MAX_FILL`] to refill.
     pub fn burst(self, burst: u64) -> Result<Self, LimitError> {
         if burst == 0 {
             return Err(LimitError::Zero { what: "the burst" });
@@ -153,10 +154,10 @@ impl IntervalBucket {
         Self { steps, ..self }
     }
 
-    /// Lets a request that does not fit now wait for a later step, up to `max_wait`.
+    /// Lets a request that exceeds the available tokens wait for a later step, up to `max_wait`.
     ///
     /// # Errors
-    /// When `max_wait` is above [`Rate::MAX_PERIOD`].
+    /// Returns an error if `max_wait` is above [`Rate::MAX_PERIOD`].
     pub fn max_wait(self, max_wait: impl Into<Duration>) -> Result<Self, LimitError> {
         let max_wait = Nanos::from(max_wait.into());
         if max_wait > Rate::MAX_PERIOD {
@@ -168,7 +169,7 @@ impl IntervalBucket {
     /// Sets the maximum debt that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// When repaying the debt takes longer than [`Rate::MAX_FILL`].
+    /// Returns an error if repaying the debt takes longer than [`Rate::MAX_FILL`].
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let max = self.most() - self.burst;
         if max_debt > max {
@@ -182,7 +183,7 @@ impl IntervalBucket {
     /// A bucket that has refilled may be forgotten, and then starts with `initial` again.
     ///
     /// # Errors
-    /// When `initial` is above the burst.
+    /// Returns an error if `initial` is above the burst.
     pub const fn initial(self, initial: u64) -> Result<Self, LimitError> {
         if initial > self.burst {
             return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max: self.burst });
@@ -265,8 +266,8 @@ impl IntervalBucket {
         }
     }
 
-    /// Returns whether a state of `own` keeps its steps under the new parameters, because they began with a first
-    /// request. Aligned steps depend only on the clock.
+    /// Returns whether a state of `own` keeps the times of its steps under these parameters. Only steps that began with
+    /// a first request can be kept; aligned steps depend only on the clock.
     fn keeps_grid_of(&self, own: &Self) -> bool {
         self.steps == Steps::FirstRequest && (self.steps, self.period) == (own.steps, own.period)
     }
@@ -287,8 +288,8 @@ impl IntervalBucket {
     /// is the time since the current step.
     ///
     /// The number of steps within `max_wait` is `max_wait / period` rounded down, or one more near the end of the
-    /// current step. So the request is admitted when the smaller number of steps suffices, or earlier, at the first
-    /// instant near the end of a step at which the larger number does.
+    /// current step. So the request is admitted as soon as the smaller number of steps suffices, or earlier, near the
+    /// end of a step, as soon as the larger number suffices.
     pub(crate) fn retry_from(&self, elapsed: Option<u64>, ask: Ask, wait: impl Fn(Tokens) -> Retry) -> Retry {
         let cost = match ask {
             Ask::Exactly(cost) => cost.get(),
@@ -310,7 +311,7 @@ impl IntervalBucket {
         with_fewer.min(Retry::After(with_more.saturating_add(Nanos::from_nanos(late.saturating_sub(then)))))
     }
 
-    /// Returns the amount admitted on top of `used`; `elapsed` is the time since the current step.
+    /// Returns the amount that can be admitted in addition to `used`; `elapsed` is the time since the current step.
     pub(crate) fn remaining_beside(&self, used: Tokens, elapsed: Option<u64>) -> u64 {
         let steps = (self.max_wait + elapsed.unwrap_or(0)) / self.period;
         (self.burst + steps * self.refill).saturating_sub(used.ceil()).min(self.burst)
@@ -398,7 +399,7 @@ impl IntervalBucket {
         self.burst + steps * self.refill
     }
 
-    /// Returns the number of whole units that fit, now or with a wait.
+    /// Returns the number of whole units that can be admitted, now or with a wait.
     fn available(&self, current: &CurrentStep) -> u64 {
         self.max_owed(current).saturating_sub(current.owed).min(self.burst)
     }
@@ -412,7 +413,7 @@ impl IntervalBucket {
         Retry::After(Nanos::from_nanos(turn.saturating_sub(self.max_wait)))
     }
 
-    /// Returns the outcome of an admitted request: now, or after the wait for the step at which it fits.
+    /// Returns the verdict for an admitted request: now, or after the wait for the step that refills enough.
     #[inline]
     fn admit(&self, current: &CurrentStep, taken: u64) -> Verdict {
         if taken == 0 || current.owed.saturating_add(taken) <= self.burst {
@@ -497,7 +498,7 @@ impl Algorithm for IntervalBucket {
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         let Steps::Aligned(offset) = self.steps else { return None };
-        // Excludes a cost of zero, which writes nothing, and a cost above the burst, which does not fit.
+        // Excludes a cost of zero, which writes nothing, and a cost above the burst, which never passes.
         if cost.get().wrapping_sub(1) >= self.burst {
             return None;
         }

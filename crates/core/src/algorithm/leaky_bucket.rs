@@ -17,8 +17,8 @@
 //!
 //! **Example**: 10 per second, burst 6, free 2, and seven requests of cost 1 at time 0. The first six find 0, 1, 2, 3,
 //! 4 and 5 in the bucket, and 2 are free: the first three pass immediately, the others wait 100, 200 and 300 ms. The
-//! seventh does not fit and is refused for 100 ms; after that it would find 5 and wait 300 ms. A single request of cost
-//! 6 on an empty bucket waits 300 ms, like the last of the six.
+//! seventh exceeds the burst and is refused for 100 ms; after that it would find 5 and wait 300 ms. A single request of
+//! cost 6 on an empty bucket waits 300 ms, like the last of the six.
 //!
 //! ```text
 //!             now        now + free                  empty_at    now + burst
@@ -30,15 +30,15 @@
 //! **Guarantee**: over any interval of length `T`, the admitted cost is at most `burst + rate × T`. The cost that goes
 //! out is at most `free + cost + rate × (T + 1 ns)`. Here `cost` is the cost of the first request in the interval,
 //! which goes out as a whole, and the nanosecond covers the rounding of waits. If the bucket is empty when the interval
-//! starts, the bound is `free + 1 + rate × (T + 1 ns)`. No request waits longer than `max_wait`, or longer than
+//! starts, the bound is `free + 1 + rate × (T + 1 ns)`. A request waits at most `max_wait`, and at most
 //! `(burst − 1 − free) / rate`. Turns come in order of arrival. Charges and refunds are exceptions, described next.
 //!
 //! **Verbs**: a request goes out as a whole, when its last unit has its turn. A cost whose last unit would wait longer
-//! than `max_wait` even on an empty bucket never passes. Taking up to an amount takes the units that fit both bounds,
-//! with one wait for all of them. A charge records something that already happened, so it never waits: it is added
-//! regardless of the bounds, up to `max_debt` above the burst, and later requests wait for it. A refund removes the
-//! request's units that are still in the bucket. Waits already returned do not change, so the next request may have its
-//! turn at the same time as an earlier one. A cost of zero does not wait.
+//! than `max_wait` even on an empty bucket never passes. Taking up to an amount takes the units that satisfy both
+//! bounds, with one wait for all of them. A charge records something that already happened, so it never waits: it is
+//! added regardless of the bounds, up to `max_debt` above the burst, and later requests wait for it. A refund removes
+//! the request's units that are still in the bucket. Waits already returned do not change, so the next request may have
+//! its turn at the same time as an earlier request. A cost of zero does not wait.
 //!
 //! **State**: the instant at which the bucket will be empty, in ticks; one or two words, as for the token bucket.
 //! **Cost**: a few multiplications, and one division if the request has to wait.
@@ -58,7 +58,7 @@ use crate::ticks::Ticks;
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
-/// A steady outflow and a bounded queue.
+/// Admits requests at a steady outflow, with a bounded queue.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, LeakyBucket, Nanos, Now, Outcome};
@@ -86,7 +86,7 @@ impl LeakyBucket {
     /// bounds the waits, a new bucket is empty, and the maximum debt is another burst.
     ///
     /// # Errors
-    /// When `burst` is zero or takes longer than [`Rate::MAX_FILL`] to flow out.
+    /// Returns an error if `burst` is zero, or if a full burst takes longer than [`Rate::MAX_FILL`] to flow out.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
         let bucket = TokenBucket::new(rate, burst)?;
         Ok(Self { bucket, free: 0, max_wait: Nanos::MAX, wait_bound: 0 }.with_wait_bound())
@@ -96,7 +96,7 @@ impl LeakyBucket {
     /// immediately.
     ///
     /// # Errors
-    /// When `free` is above the burst.
+    /// Returns an error if `free` is above the burst.
     pub fn free(self, free: u64) -> Result<Self, LimitError> {
         LimitError::check_range("the free amount", free, 0, self.burst())?;
         Ok(Self { free, ..self }.with_wait_bound())
@@ -112,7 +112,7 @@ impl LeakyBucket {
     /// Sets the maximum amount beyond the burst that [`Ask::Regardless`] may add.
     ///
     /// # Errors
-    /// When the debt takes longer than [`Rate::MAX_FILL`] to flow out.
+    /// Returns an error if the debt takes longer than [`Rate::MAX_FILL`] to flow out.
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         Ok(Self { bucket: self.bucket.max_debt(max_debt)?, ..self })
     }
@@ -122,7 +122,7 @@ impl LeakyBucket {
     /// A bucket that has run empty may be forgotten, and then starts with `initial` again.
     ///
     /// # Errors
-    /// When `initial` is above the burst.
+    /// Returns an error if `initial` is above the burst.
     pub fn initial(self, initial: u64) -> Result<Self, LimitError> {
         Ok(Self { bucket: self.bucket.initial(initial)?, ..self })
     }
@@ -178,7 +178,7 @@ impl LeakyBucket {
         self.bucket.start_with(state, now, used);
     }
 
-    /// Returns the largest used amount at which `ask` is admitted; `None` if it never is.
+    /// Returns the largest used amount at which `ask` is admitted; `None` if `ask` is never admitted.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         let room = match ask {
             Ask::Exactly(cost) => self.max_level_for(cost),
@@ -188,7 +188,7 @@ impl LeakyBucket {
         room.map(|room| self.bucket.ticks_to_tokens(room))
     }
 
-    /// Returns the amount that is admitted on top of `used`.
+    /// Returns the amount that can be admitted in addition to `used`.
     pub(crate) fn remaining_beside(&self, used: Tokens) -> u64 {
         self.available(used.units_ceil(self.bucket.ticks_per_token()))
     }
@@ -199,8 +199,8 @@ impl LeakyBucket {
         self.bucket.flow().ticks_of(cost.get().saturating_sub(1))
     }
 
-    /// Returns the largest content at which `cost` satisfies both bounds; `None` if it never does. A cost of zero does
-    /// not wait, so only the burst bounds it.
+    /// Returns the largest content at which `cost` satisfies both bounds; `None` if `cost` never satisfies them. A cost
+    /// of zero does not wait, so only the burst bounds it.
     #[inline]
     fn max_level_for(&self, cost: Cost) -> Option<Ticks> {
         if cost == Cost::ZERO {
@@ -209,8 +209,8 @@ impl LeakyBucket {
         Some(self.bucket.max_owed_for(cost)?.min(self.wait_bound.checked_sub(self.before_last(cost))?))
     }
 
-    /// Returns the number of whole units admitted on top of `owed`: they fit, and the last unit's wait is at most
-    /// `max_wait`.
+    /// Returns the number of whole units that can be admitted in addition to `owed`: the burst has room for them, and
+    /// the last unit waits at most `max_wait`.
     fn available(&self, owed: Ticks) -> u64 {
         let patient = self.wait_bound.checked_sub(owed);
         patient
@@ -290,8 +290,8 @@ impl Algorithm for LeakyBucket {
         self.bucket.is_new(state, now)
     }
 
-    /// Returns the time until the request would pass without delay. A cost above `free + 1` never does; then returns
-    /// the time until the bucket is empty.
+    /// Returns the time until the request would pass without delay. A cost above `free + 1` always has a delay; for
+    /// such a cost, returns the time until the bucket is empty.
     fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let undelayed = self.bucket.flow().ticks_of(self.free).saturating_sub(self.before_last(cost));
         self.bucket.retry_after(state, now, ahead, self.max_level_for(cost).map(|room| room.min(undelayed)))

@@ -1,4 +1,4 @@
-//! The algorithms: one module each, as pure functions of limit, state, now and cost.
+//! The algorithms, one per module. Each is a set of pure functions of the limit, the state, the time and the cost.
 //!
 //! No algorithm needs a timer: a request computes the refill since the last write. A bucket keeps the instant at which
 //! it is full, a window its end and count, a log the instants of its requests. Each module derives its state from the
@@ -30,7 +30,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Verdict};
 /// [`weigh`](Self::weigh) defines every decision; fast paths return the same verdicts. A peek weighs without a commit,
 /// and a group of limits weighs all of its limits before it commits any.
 pub trait Algorithm {
-    /// Identifies a charge, for an exact refund. [`Stamp`](crate::Stamp) for a single limit.
+    /// Identifies a charge, for an exact refund. A single limit uses [`Stamp`](crate::Stamp).
     type Stamp: Copy + Default + Send + Sync + 'static;
 
     /// Returns the number of words in the state. Constant for a given limit.
@@ -74,8 +74,9 @@ pub trait Algorithm {
     /// Converts a state of the parameters `own` to these parameters. The used amount stays the same, rounded up to the
     /// new precision. The cells must be long enough for both states.
     ///
-    /// Only valid for a state that these parameters can hold: at most the capacity plus the debt is used. This is true
-    /// if [`weigh_from`](Self::weigh_from) has just admitted a request. In any other state, the excess would be lost.
+    /// This is valid only for a state that these parameters can hold: at most the capacity plus the debt is used. This
+    /// is true if [`weigh_from`](Self::weigh_from) has just admitted a request. In any other state, the excess would be
+    /// lost.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>);
 
     /// Weighs like [`weigh`](Self::weigh), for a state that was last charged under the parameters `own`. The used
@@ -111,8 +112,8 @@ pub trait Algorithm {
     /// remaining amount follow from these parameters, the waits from `own`.
     fn report_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Report;
 
-    /// Computes [`wait_behind`](Self::wait_behind) for a state that belongs to the parameters `own`. Ignores requests
-    /// ahead.
+    /// Computes a lower bound of [`wait_behind`](Self::wait_behind) for a state that belongs to the parameters `own`.
+    /// Ignores requests ahead.
     fn wait_behind_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Retry {
         match self.weigh_from(own, state, now, Ask::Exactly(cost)).outcome() {
             Outcome::Allow => Retry::NOW,
@@ -147,7 +148,8 @@ pub trait Algorithm {
     }
 
     /// Takes like [`take_from_word`](Self::take_from_word), but in place, from a state of several words. Returns the
-    /// stamp of the charge; `None` changes nothing. Both methods ignore the spread and the calendar windows of `now`.
+    /// stamp of the charge, or `None` without changing anything. Both methods ignore the spread and the calendar
+    /// windows of `now`.
     #[inline]
     fn take_from_words<S>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Self::Stamp>
     where
@@ -208,13 +210,13 @@ pub trait Algorithm {
         None
     }
 
-    /// Returns whether the state equals that of a new key, so that it can be forgotten.
+    /// Returns whether the state equals the state of a new key, so that it can be forgotten.
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.spent(state, now).is_nothing()
     }
 }
 
-/// Decision methods of an algorithm that first computes its `current` state at `now` and decides from that alone.
+/// Decision methods of an algorithm that first computes its `current` state at `now` and decides from that state alone.
 macro_rules! decide_by_current {
     () => {
         #[inline]

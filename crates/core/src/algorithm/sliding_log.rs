@@ -6,7 +6,7 @@
 //! know when in the window requests passed: the full limit can pass just before the boundary and again just after it.
 //!
 //! **The idea** is that the list need not be counted. The entries are ordered by time, so they leave in order. A
-//! request of `cost` fits exactly when the entry `limit − cost` positions before the newest has left: then at most
+//! request of `cost` passes exactly when the entry `limit − cost` positions before the newest has left: then at most
 //! `limit − cost` entries are still inside. In a ring of `limit` instants this is one read. Entries need not be removed
 //! either: an entry that has left the window is overwritten later.
 //!
@@ -25,17 +25,17 @@
 //! **Guarantee**: in any interval `(t − length, t]` the admitted cost is at most `limit` (`limit + max_debt` with
 //! charges). A request is refused only if admitting it would break this bound, or the minimum gap.
 //!
-//! **Options**: with a *minimum gap*, a request that follows the previous one sooner is refused as well. With *refused
-//! attempts counted*, a refused request is recorded at its cost as if it had passed, and the oldest entries are
-//! dropped. A client that retries faster than the rate is never admitted, and the returned wait is exact for a client
-//! that sends nothing else. A request above the limit is not recorded, because it could never pass.
+//! **Options**: with a *minimum gap*, a request that comes sooner after the previous request is refused as well. With
+//! *refused attempts counted*, a refused request is recorded at its cost as if it had passed, and the oldest entries
+//! are dropped. A client that retries faster than the rate is never admitted, and the returned wait is exact for a
+//! client that sends nothing else. A request above the limit is not recorded, because it could never pass.
 //!
 //! **State**: one word with the end and the length of the ring, and one monotonic instant per unit of limit and debt.
 //! An all-zero state is a new log. **Cost**: a decision reads three words, whatever the limit, and writes one word per
 //! unit of cost. A report takes a binary search. A refund of an old entry moves the newer entries.
 //!
-//! **Poor choice** for large limits, because each unit takes a word (at most 1024): use slices or a window. Also for
-//! smoothing, because the whole limit may pass at one instant: use a bucket.
+//! **Poor choice** for large limits, because each unit takes a word (at most 1024): use slices or a window. It is also
+//! a poor choice for smoothing, because the whole limit may pass at one instant: use a bucket.
 
 use core::time::Duration;
 
@@ -89,7 +89,8 @@ impl SlidingLog {
     /// does not count refused attempts. The maximum debt is another `limit`, within the maximum number of entries.
     ///
     /// # Errors
-    /// When either is zero, `limit` is above [`SlidingLog::MAX_ENTRIES`] or `length` above [`Rate::MAX_PERIOD`].
+    /// Returns an error if `limit` or `length` is zero, if `limit` is above [`SlidingLog::MAX_ENTRIES`], or if `length`
+    /// is above [`Rate::MAX_PERIOD`].
     pub fn new(limit: u64, length: impl Into<Duration>) -> Result<Self, LimitError> {
         let what = "the limit of a sliding log (for more, use slices or a window)";
         LimitError::check_range(what, limit, 1, Self::MAX_ENTRIES)?;
@@ -101,7 +102,7 @@ impl SlidingLog {
     /// Sets the maximum amount beyond the limit that [`Ask::Regardless`] may take. Each unit adds a word of state.
     ///
     /// # Errors
-    /// When limit plus debt is above [`SlidingLog::MAX_ENTRIES`].
+    /// Returns an error if the limit plus `max_debt` is above [`SlidingLog::MAX_ENTRIES`].
     pub const fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let max = Self::MAX_ENTRIES - self.limit;
         if max_debt > max {
@@ -114,7 +115,7 @@ impl SlidingLog {
     /// request, so no minimum gap applies after it.
     ///
     /// # Errors
-    /// When `initial` is above the limit.
+    /// Returns an error if `initial` is above the limit.
     pub const fn initial(self, initial: u64) -> Result<Self, LimitError> {
         if initial > self.limit {
             return Err(LimitError::OutOfRange { what: "the initial amount", given: initial, min: 0, max: self.limit });
@@ -122,11 +123,11 @@ impl SlidingLog {
         Ok(Self { initial, ..self })
     }
 
-    /// Sets the minimum gap: a request sooner than `gap` after the previous one is refused. Charges and costs of zero
+    /// Sets the minimum gap: a request less than `gap` after the previous request is refused. Charges and costs of zero
     /// are exempt. `remaining` ignores the gap; `retry` includes it.
     ///
     /// # Errors
-    /// When `gap` is above [`Rate::MAX_PERIOD`]. It may be longer than the window.
+    /// Returns an error if `gap` is above [`Rate::MAX_PERIOD`]. A gap may be longer than the window.
     pub fn minimum_gap(self, gap: impl Into<Duration>) -> Result<Self, LimitError> {
         let gap = Nanos::from(gap.into());
         if gap.as_nanos() > Rate::MAX_PERIOD.as_nanos() {
@@ -198,11 +199,12 @@ impl SlidingLog {
         let now = now.mono();
         let gap = gap.min(self.length.max(self.minimum_gap));
         let last = self.load_ring(state, now).last_request(state);
-        // Without a gap, the filter also ignores a request that another thread made slightly later.
+        // Without a gap, ignores the last request, because another thread may have made it slightly later than `now`.
         Retry::After(last.filter(|_| gap > Nanos::ZERO).map_or(Nanos::ZERO, |last| time_left(last, now, gap)))
     }
 
-    /// Returns the largest number of entries inside the window at which `ask` still fits; `None` if `ask` never fits.
+    /// Returns the largest number of entries inside the window at which `ask` still passes; `None` if `ask` never
+    /// passes.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         max_used_for(ask, self.limit, self.slots())
     }
@@ -219,8 +221,8 @@ impl SlidingLog {
     }
 
     /// Loads the ring. Entries slightly ahead of the clock come from threads with a later reading, and count unchanged.
-    /// If the newest entry is further ahead, the clock stepped back. Entries ahead then count as made now, which grants
-    /// nothing and refuses for at most one window.
+    /// If the newest entry is further ahead, the clock stepped back. Entries ahead of the clock then count as made now.
+    /// This grants nothing, and refuses for at most one window.
     fn load_ring<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> LogRing {
         let ring = LogRing::load(state, self.slots());
         match ring.read_entry(state, 0) {
@@ -236,14 +238,14 @@ impl SlidingLog {
         })
     }
 
-    /// Returns the number of entries that must be kept: those inside the window, and at least the last request while
-    /// the gap needs it.
+    /// Returns the number of entries that must be kept: all entries inside the window, and at least the last request
+    /// while the gap needs it.
     fn entries_to_keep<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
         let newest = ring.last_request(state).is_some_and(|last| time_left(last, now, self.minimum_gap) > Nanos::ZERO);
         self.used_entries(ring, state, now).max(u64::from(newest))
     }
 
-    /// Returns the wait of the request if `written` more entries were recorded now. The cost must be at most the
+    /// Returns the wait of the request, as if `written` more entries were recorded now. The cost must be at most the
     /// ceiling.
     fn wait<S: Cells + ?Sized>(
         &self,
@@ -370,7 +372,7 @@ impl Algorithm for SlidingLog {
 
     /// Keeps the entries inside the window of `own`, and the last request while the gap needs it. Entries that have
     /// left the old window do not return even if the new window is longer, because they may have been forgotten.
-    /// Entries older than a shorter new window are moved to its start, so that the used amount stays the same.
+    /// If the new window is shorter, older entries are moved to its start, so that the used amount stays the same.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let now = now.mono();
         let ring = own.load_ring(state, now);
@@ -434,7 +436,7 @@ impl LogRing {
         1 + self.position_before_next(index + 1) as usize
     }
 
-    /// Returns the position `back` entries before the next one. `back` is at most `slots`.
+    /// Returns the position `back` entries before the next entry's. `back` is at most `slots`.
     const fn position_before_next(self, back: u64) -> u64 {
         if back <= self.next { self.next - back } else { self.next + self.slots - back }
     }
@@ -513,7 +515,7 @@ fn instant_of(stamp: Stamp) -> Option<Time<Mono>> {
     }
 }
 
-/// Returns the first of `indexes` for which `holds` is false. `holds` must be false for all later ones.
+/// Returns the first of `indexes` for which `holds` is false. `holds` must also be false for all later indexes.
 fn partition_point(indexes: core::ops::Range<u64>, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (indexes.start, indexes.end);
     while low < high {

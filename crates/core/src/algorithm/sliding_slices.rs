@@ -17,13 +17,13 @@
 //! Within a slice a decision reads only the sum. The first request of a slice subtracts the expired counts from the
 //! sum, and stores the count of the last slice in a ring until that slice expires.
 //!
-//! **Example**: 10 in 60 s with slices of 10 s. At 0:05 a cost of 4 passes, at 0:35 a cost of 6. At 0:59 a cost of 1 is
-//! refused: the first 4 are in the slice that ends at 0:10, which leaves the window at 1:10. The retry is 11 s. At 1:10
-//! another 4 pass, and 6 more at 1:40.
+//! **Example**: 10 in 60 s with slices of 10 s. At 0:05 a cost of 4 passes, and at 0:35 a cost of 6 passes. At 0:59 a
+//! cost of 1 is refused: the first 4 are in the slice that ends at 0:10, which leaves the window at 1:10. The retry is
+//! 11 s. At 1:10 another 4 pass, and 6 more at 1:40.
 //!
 //! **Guarantee**: in any interval of `length`, the admitted cost is at most `limit` (`limit + max_debt` with charges),
-//! as for the log. A request is refused only if it does not fit together with the admitted cost of the last `length`
-//! plus one slice. (A length that is not divisible by the number of slices is rounded up, by less than 64 ns.)
+//! as for the log. A request is refused only if its cost plus the cost admitted in the last `length` plus one slice
+//! exceeds the limit. (A length that is not divisible by the number of slices is rounded up, by less than 64 ns.)
 //!
 //! Debt counts like any other cost until its slice expires. The algorithm uses the wall clock, and slices begin at
 //! multiples of their length. If the clock is set back by up to one window (or a second), the later slice is used
@@ -35,8 +35,8 @@
 //! addition. The first request of a slice adds one division and one step per elapsed slice. A refusal iterates over the
 //! slices.
 //!
-//! **Poor choice** for very small limits, where a log is as small and exact to the nanosecond, and where an estimate is
-//! enough: a sliding window needs only two counters.
+//! **Poor choice** for very small limits, because a log is as small and exact to the nanosecond. It is also a poor
+//! choice if an estimate is enough, because a sliding window needs only two counters.
 
 use core::time::Duration;
 
@@ -69,9 +69,10 @@ pub struct SlidingSlices {
     quota: Quota,
     /// Length of a slice, in nanoseconds; never zero.
     precision: u64,
-    /// Number of slices in the window, without the current one.
+    /// Number of slices in the window, without the current slice.
     slices: u64,
-    /// How far after now, in nanoseconds, the stored slice may end and still be used unchanged.
+    /// Maximum time from now to the end of the stored slice, in nanoseconds. A slice that ends later was written before
+    /// the clock was set back.
     max_plausible: u64,
     ring: SliceRing,
 }
@@ -108,11 +109,12 @@ impl SlidingSlices {
     pub const MAX_WORDS: usize = 3 + Self::MAX_SLICES as usize;
 
     /// Creates a limit of `limit` in any `length`, with slices of `precision`. If the precision does not divide the
-    /// length, shorter slices are used: 10 s by 6 s gives two slices of 5 s. The maximum debt is another `limit`.
+    /// length, shorter slices are used: a length of 10 s with a precision of 6 s gives two slices of 5 s. The maximum
+    /// debt is another `limit`.
     ///
     /// # Errors
-    /// When an argument is zero, the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD), or there are more
-    /// than [`SlidingSlices::MAX_SLICES`] slices.
+    /// Returns an error if an argument is zero, if `length` is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD), or
+    /// if `precision` would need more than [`SlidingSlices::MAX_SLICES`] slices.
     pub fn new(limit: u64, length: impl Into<Duration>, precision: impl Into<Duration>) -> Result<Self, LimitError> {
         let length = Nanos::from(length.into());
         let precision = Nanos::from(precision.into());
@@ -135,7 +137,8 @@ impl SlidingSlices {
     /// Sets the maximum amount beyond the limit that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// When repaying it at `limit` per window takes longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
+    /// Returns an error if repaying the debt at `limit` per window takes longer than
+    /// [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let quota = self.quota.max_debt(max_debt)?;
         Ok(Self { quota, ring: SliceRing::new(self.slices, quota.deepest()), ..self })
@@ -175,7 +178,7 @@ impl SlidingSlices {
         Retry::After(Nanos::from_nanos(self.wait(state, &self.current_at(state, now), at_most.floor())))
     }
 
-    /// Returns the largest count at which `ask` still fits; `None` if `ask` never fits.
+    /// Returns the largest count at which `ask` still passes; `None` if `ask` never passes.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         self.quota.max_used_for(ask)
     }
@@ -205,7 +208,7 @@ impl SlidingSlices {
         let at = window_instant(now.wall());
         let end = state.get(0);
         let (sum, present) = self.load_counts(state);
-        // The current slice, or a later one if the clock was set back.
+        // The state is in the current slice, or in a later slice if the clock was set back.
         if at < end && end <= at.saturating_add(self.max_plausible) {
             return CurrentSlice { end, left: end - at, sum, present, shift: SliceShift::None };
         }
@@ -299,12 +302,12 @@ impl SlidingSlices {
         })
     }
 
-    /// Returns the number of whole units that fit on top of the sum.
+    /// Returns the number of whole units that can be admitted in addition to the sum.
     const fn available(&self, current: &CurrentSlice) -> u64 {
         self.quota.limit().saturating_sub(current.sum)
     }
 
-    /// Returns the time until `cost` fits under `ceiling`.
+    /// Returns the time until the sum plus `cost` is at most `ceiling`.
     fn retry_for<S: Cells + ?Sized>(&self, state: &S, current: &CurrentSlice, cost: Cost, ceiling: u64) -> Retry {
         let Some(room) = ceiling.checked_sub(cost.get()) else { return Retry::Never };
         Retry::After(Nanos::from_nanos(self.wait(state, current, room)))

@@ -1,11 +1,11 @@
 //! Sliding window: approximately N in the last hour, at any time, from two counters.
 //!
-//! **The naive methods** are to count per clock hour and to reset at the full hour, which admits twice the limit around
-//! the reset, or to store the instant of every request, which takes a word for each.
+//! **The naive methods** are a count that is reset at every full hour, and a list with the instant of every request.
+//! The count admits twice the limit around a reset, and the list takes a word per request.
 //!
 //! **The idea** is to keep only the count of the previous window, and to assume that its requests were evenly spaced.
-//! The last hour overlaps the previous window by the time left in the current one. So the same fraction of the previous
-//! count is added to the current count:
+//! The last hour overlaps the previous window by the time left in the current window. So the same fraction of the
+//! previous count is added to the current count:
 //!
 //! ```text
 //!          │◀──────── the last hour ────────▶│
@@ -20,9 +20,9 @@
 //! part down and admit up to one request more. Example: with a previous count of 9, a quarter elapsed and a current
 //! count of 5, they count 6 + 5, and we count 6.75 + 5.
 //!
-//! **Example**: 10 per minute, with 9 in the previous window, 3 in the current one, and 15 s elapsed. The estimate is 9
-//! × 45/60 + 3 = 9.75, so a request of 1 is refused. It fits when the weighted part has fallen to 6, at an overlap of
-//! 40 s: the retry is 5 s.
+//! **Example**: 10 per minute, with 9 in the previous window, 3 in the current window, and 15 s elapsed. The estimate
+//! is 9 × 45/60 + 3 = 9.75, so a request of 1 is refused. It passes when the weighted part has fallen to 6, at an
+//! overlap of 40 s: the retry is 5 s.
 //!
 //! **Guarantee**: with `rate = limit / length`, the admitted cost over any interval of length `T` is at most
 //! `limit + rate × T`, as for a token bucket, and in any window of the grid at most `limit`.
@@ -31,8 +31,8 @@
 //! estimate at that time was `p × (1 − x / length)` plus the count of this window, together at most `limit`. Counting
 //! all of `p` instead gives at most `limit + p × x / length`. Every earlier window adds at most `limit` for its whole
 //! length. So a total near twice the limit within one length occurs only if a full limit passes at the end of one
-//! window, and another one as late as possible in the next. If the requests of the previous window were evenly spaced,
-//! the estimate is exact, and so is the limit.
+//! window, and another full limit as late as possible in the next window. If the requests of the previous window were
+//! evenly spaced, the estimate is exact, and so is the limit.
 //!
 //! Debt needs no special treatment: a charge beyond the limit counts like any other cost, for two windows. The
 //! algorithm uses the wall clock, and windows begin at multiples of the length. If the clock is set back, the rules of
@@ -73,7 +73,7 @@ pub struct SlidingWindow {
     quota: Quota,
 }
 
-/// The current window, and the count of the previous one.
+/// The current window, and the count of the previous window.
 struct WindowPair {
     /// First instant after the window.
     end: u64,
@@ -90,7 +90,8 @@ impl SlidingWindow {
     /// Creates a limit of approximately `limit` in any `length`. The maximum debt is another `limit`.
     ///
     /// # Errors
-    /// When either is zero, or the length is above [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
+    /// Returns an error if `limit` or `length` is zero, or if `length` is above
+    /// [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
     pub fn new(limit: u64, length: impl Into<Duration>) -> Result<Self, LimitError> {
         let length = Nanos::from(length.into());
         Ok(Self { quota: Quota::new(limit, length)? })
@@ -99,7 +100,8 @@ impl SlidingWindow {
     /// Sets the maximum amount beyond the limit that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// When repaying it at `limit` per window takes longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
+    /// Returns an error if repaying the debt at `limit` per window takes longer than
+    /// [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         Ok(Self { quota: self.quota.max_debt(max_debt)? })
     }
@@ -127,7 +129,7 @@ impl SlidingWindow {
         Retry::After(self.wait(&self.current_at(state, now), at_most.units_floor(self.quota.length())))
     }
 
-    /// Returns the largest estimate at which `ask` still fits; `None` if `ask` never fits.
+    /// Returns the largest estimate at which `ask` still passes; `None` if `ask` never passes.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         self.quota.max_used_for(ask)
     }
@@ -161,7 +163,7 @@ impl SlidingWindow {
         let end = state.get(0);
         let (previous, used) = self.load_counts(state);
         let length = self.quota.length();
-        // The current window, or a later one if the clock was set back.
+        // The state is in the current window, or in a later window if the clock was set back.
         if at < end && end <= at.saturating_add(length + self.quota.max_ahead(length)) {
             return WindowPair { end, left: end - at, previous, used };
         }
@@ -210,7 +212,7 @@ impl SlidingWindow {
         u128::from(current.previous) * u128::from(overlap) + self.scaled(current.used)
     }
 
-    /// Returns the number of whole units that fit on top of the estimate.
+    /// Returns the number of whole units that can be admitted in addition to the estimate.
     fn available(&self, current: &WindowPair) -> u64 {
         let room = self.scaled(self.quota.limit()).saturating_sub(self.estimate(current));
         // At most the limit, so the cast is lossless.
@@ -222,7 +224,7 @@ impl SlidingWindow {
         cost.get() <= ceiling && self.estimate(current) + self.scaled(cost.get()) <= self.scaled(ceiling)
     }
 
-    /// Returns the time until `cost` fits under `ceiling`.
+    /// Returns the time until the estimate plus `cost` is at most `ceiling`.
     fn retry_for(&self, current: &WindowPair, cost: Cost, ceiling: u64) -> Retry {
         ceiling.checked_sub(cost.get()).map_or(Retry::Never, |room| Retry::After(self.wait(current, self.scaled(room))))
     }

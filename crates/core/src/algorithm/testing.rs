@@ -8,7 +8,7 @@ use crate::verdict::{Ask, Outcome, Retry, Verdict};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Admission {
     pub(super) asked: u64,
-    /// When it may go ahead; later than `asked` if the verdict was a delay.
+    /// Instant at which the request may go ahead; later than `asked` if the verdict was a delay.
     pub(super) turn: u64,
     pub(super) cost: u64,
 }
@@ -103,7 +103,8 @@ pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'
     assert_eq!(answers.join(" "), expected, "{steps}");
 }
 
-/// Checks that a fast path that applies returns and writes the same as the slow path, and otherwise writes nothing.
+/// Checks the fast paths. A fast path that applies must return and write the same as the slow path. A fast path that
+/// does not apply must write nothing.
 fn fast_paths_decide_as_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
     limit: &A,
     state: &[u64],

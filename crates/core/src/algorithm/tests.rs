@@ -51,7 +51,7 @@ fn refund_that_accepts_nothing_writes_nothing() {
         limit.init(&mut *state, &Now::at(1));
         let verdict = limit.decide(&mut *state, &Now::at(1), Ask::Exactly(Cost::new(4)));
         let before = state.clone();
-        // In the same window, in the next one, and after everything has expired.
+        // Tests in the same window, in the next window, and after everything has expired.
         for at in [2, 1_500_000_000, 100_000_000_000].map(Now::at) {
             for stamp in [None, Some(verdict.stamp())] {
                 assert_eq!(limit.refund(&mut *state, &at, Cost::ZERO, stamp), Cost::ZERO);

@@ -6,8 +6,8 @@
 //!
 //! **The idea** is to store the instant at which the bucket will be full again, instead of its fill level. Nothing is
 //! refilled, so nothing is rounded. Taking `n` tokens moves the instant `n` token-times into the future, and a request
-//! fits if the instant is at most one burst ahead of now. This is the generic cell rate algorithm (the instant is its
-//! theoretical arrival time) and the leaky bucket as a meter (the instant minus now is its level).
+//! passes if the instant is then at most one burst ahead of now. This is the generic cell rate algorithm (the instant
+//! is its theoretical arrival time) and the leaky bucket as a meter (the instant minus now is its level).
 //!
 //! To be exact for any rate, the instant is counted in *ticks*. For a rate of `count` per `per` nanoseconds, in lowest
 //! terms, a nanosecond has `count` ticks and a token has exactly `per` ticks. Both are whole numbers, so a decision is
@@ -81,7 +81,7 @@ impl TokenBucket {
     /// Creates a bucket of `burst` tokens that refills at `rate`. It starts full. The maximum debt is another burst.
     ///
     /// # Errors
-    /// If `burst` is zero or takes longer than [`Rate::MAX_FILL`] to refill.
+    /// Returns an error if `burst` is zero, or if a full burst takes longer than [`Rate::MAX_FILL`] to refill.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
         let Some(at_least_one) = NonZeroU64::new(burst) else {
             return Err(LimitError::Zero { what: "the burst" });
@@ -108,7 +108,7 @@ impl TokenBucket {
     /// Sets the maximum debt that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// If repaying the debt takes longer than [`Rate::MAX_FILL`].
+    /// Returns an error if repaying the debt takes longer than [`Rate::MAX_FILL`].
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let longest = self.flow.most_within(Rate::MAX_FILL) - self.burst.get();
         if max_debt > longest {
@@ -130,7 +130,7 @@ impl TokenBucket {
     /// An entry that has refilled may be forgotten, and then starts with `initial` again.
     ///
     /// # Errors
-    /// If `initial` is above the burst.
+    /// Returns an error if `initial` is above the burst.
     pub fn initial(self, initial: u64) -> Result<Self, LimitError> {
         LimitError::check_range("the initial amount", initial, 0, self.burst.get())?;
         Ok(Self { initial, ..self })
@@ -174,7 +174,7 @@ impl TokenBucket {
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         let (ticks, from, to) =
             (self.flow.load(state, self.one_word), self.flow.instant_in_ticks(from), self.flow.instant_in_ticks(to));
-        // An instant before the other clock's zero becomes zero. Either way nothing is owed.
+        // An instant before the other clock's zero becomes zero. In both cases nothing is owed.
         self.encode(state, if to >= from { ticks.saturating_add(to - from) } else { ticks.saturating_sub(from - to) });
     }
 
@@ -192,7 +192,7 @@ impl TokenBucket {
         self.retry_for(self.owed_now(state, now), Some(at_most.units_floor(self.ticks_per_token())))
     }
 
-    /// Returns the largest used amount at which `ask` still fits; `None` if `ask` never fits.
+    /// Returns the largest used amount at which `ask` still passes; `None` if `ask` never passes.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
         let room = match ask {
             Ask::Exactly(cost) => self.max_owed_for(cost),
@@ -229,20 +229,21 @@ impl TokenBucket {
         self.flow.store(state, self.one_word, self.flow.instant_in_ticks(now.mono()) + owed);
     }
 
-    /// Returns the largest debt at which `cost` still fits the burst; `None` if it never fits.
+    /// Returns the largest debt at which `cost` is still admitted; `None` if `cost` is above the burst.
     #[inline]
     pub(crate) fn max_owed_for(&self, cost: Cost) -> Option<Ticks> {
         // Compared first, because the ticks of a larger cost could overflow.
         (cost.get() <= self.burst.get()).then(|| self.capacity - self.flow.ticks_of(cost.get()))
     }
 
-    /// Returns the largest debt at which `cost` still fits the burst plus the maximum debt; `None` if it never fits.
+    /// Returns the largest debt at which a charge of `cost` is still admitted; `None` if `cost` is above the burst plus
+    /// the maximum debt.
     #[inline]
     pub(crate) fn room_with_debt(&self, cost: Cost) -> Option<Ticks> {
         (cost.get() <= self.burst.get() + self.max_debt).then(|| self.deepest - self.flow.ticks_of(cost.get()))
     }
 
-    /// Returns the number of whole tokens that fit on top of `owed`.
+    /// Returns the number of whole tokens that can be taken in addition to `owed`.
     pub(crate) fn available(&self, owed: Ticks) -> u64 {
         self.flow.whole_units(self.capacity.saturating_sub(owed))
     }

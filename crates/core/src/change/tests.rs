@@ -274,7 +274,7 @@ fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
         assert_eq!((key.words == before, key.own), (true, own), "nothing was taken, but the state changed, {what}");
         return;
     }
-    // The used amount is the previous one, rounded up by less than a unit, plus the taken amount.
+    // The used amount is the previous used amount, rounded up by less than a unit, plus the taken amount.
     let unit = unit_bound(limit);
     let after = key.used_at(at).units_ceil(unit);
     let taken = u128::from(verdict.taken().get()) * u128::from(unit);
@@ -349,7 +349,8 @@ fn debt_of_another_calendar_is_paid_off_by_its_own_window_length() {
     let now = Now::at(165 * SECOND).with_windows(&windows);
     let own = of(5).max_debt(7).unwrap();
     assert_eq!(of(20).report_from(&own, &[160 * SECOND, 12], &now, Cost::ONE).remaining, 13);
-    // A window that ended at 150 s belongs to the same calendar, and the given one counts as three windows of a minute.
+    // A window that ended at 150 s belongs to the same calendar, and the given window counts as three windows of a
+    // minute.
     assert_eq!(of(20).report_from(&own, &[150 * SECOND, 12], &now, Cost::ONE).remaining, 20);
 }
 

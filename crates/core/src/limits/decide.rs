@@ -31,7 +31,7 @@ impl Algorithm for Limits {
         }
     }
 
-    /// Admits only if every limit admits. The longest delay and the latest retry win.
+    /// Admits only if every limit admits. The verdict has the longest delay, or the latest retry.
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
         let weigh = |ask| self.weigh_each(ask, |limit, first| limit.weigh(&Offset { cells: state, first }, now, ask));
         with_delay_of_taken(ask, weigh(ask), weigh)
@@ -54,11 +54,11 @@ impl Algorithm for Limits {
         let refunds = self.parts().take(count).map(|(limit, first, index)| {
             limit.refund(&mut Offset { cells: &mut *state, first }, now, cost, stamps.map(|stamps| stamps.get(index)))
         });
-        // Refunds every limit, even if an earlier one accepts nothing.
+        // Refunds every limit, even if an earlier limit accepts nothing.
         refunds.fold(cost, Cost::min)
     }
 
-    /// Returns the limit and remaining amount of the tightest limit, with the longest times of all limits.
+    /// Returns the capacity and remaining amount of the tightest limit, with the longest times of all limits.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         tightest_report(self.reports(state, now, cost))
     }
@@ -145,7 +145,7 @@ impl Algorithm for Limits {
         with_delay_of_taken(ask, weigh(ask), weigh)
     }
 
-    /// Converts and charges all limits if the verdict takes anything; otherwise only records refusals.
+    /// Converts and charges all limits if the verdict takes anything. Otherwise records only refusals.
     fn commit_from<S: CellsMut + ?Sized>(
         &self,
         own: &Self,
@@ -189,8 +189,8 @@ impl Limits {
     }
 }
 
-/// Returns the verdict with the delay for the amount actually taken. A limit with more capacity than the tightest one
-/// has computed its delay for a larger amount.
+/// Returns the verdict with the delay for the amount actually taken. Limits with more capacity than the tightest limit
+/// may have computed their delay for a larger amount.
 #[inline]
 fn with_delay_of_taken(ask: Ask, verdict: Verdict<Stamps>, weigh: impl Fn(Ask) -> Verdict<Stamps>) -> Verdict<Stamps> {
     match (ask, verdict.outcome()) {

@@ -47,7 +47,7 @@ impl Stamps {
         self.count.into()
     }
 
-    /// Returns whether no limit issued a stamp or refused.
+    /// Returns whether no limit issued a stamp and no limit refused.
     pub fn is_plain(&self) -> bool {
         self.each == [Stamp::NONE; Limits::MAX] && self.refused == 0
     }

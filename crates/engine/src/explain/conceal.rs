@@ -6,9 +6,8 @@ use super::{
 };
 
 impl Explanation {
-    /// Replaces every value of the request by the result of `hide`, including values in the
-    /// conditions of an override. Expected values stay, because they reveal nothing about the
-    /// request.
+    /// Replaces every value of the request with the result of `hide`, including values in the conditions of an
+    /// override. Expected values stay, because they reveal nothing about the request.
     pub fn conceal(&mut self, hide: impl Fn(&str) -> String) {
         for explained in &mut self.rules {
             match &mut explained.why {

@@ -21,33 +21,33 @@ pub struct Explanation {
     pub domain: String,
     /// The time of the explanation.
     pub at: Time<Wall>,
-    /// The outcome that a check would have.
+    /// The outcome that a check of the request would have now.
     pub outcome: Outcome,
-    /// The outcome that would be enforced, if refusals are only observed.
+    /// The outcome that enforcement would have, if the server only observes refusals; otherwise `None`.
     pub observed: Option<Outcome>,
     /// How exact the decision is.
     pub standing: Standing,
     /// The id of the deciding rule; `None` if no rule matches.
     pub decides: Option<String>,
-    /// Matching rules in order, then non-matching rules, those with the most matching conditions
-    /// first.
+    /// The matching rules in order, followed by non-matching rules. Of these, the rules with the most matching
+    /// conditions come first.
     pub rules: Vec<RuleExplanation>,
     /// The number of further non-matching rules, which are omitted.
     pub left_out: usize,
 }
 
-/// A rule, and the reason why it matches or does not.
+/// A rule, and the reason why it matches or does not match.
 #[derive(Clone, Debug)]
 pub struct RuleExplanation {
     /// The id of the rule.
     pub rule: String,
     /// File, line and column; or the name of the rule set if its text is not visible to users.
     pub position: Option<String>,
-    /// The reason why it matches or does not.
+    /// The reason why the rule matches or does not match.
     pub why: MatchResult,
 }
 
-/// The reason why a rule matches or does not.
+/// The reason why a rule matches or does not match.
 #[derive(Clone, Debug)]
 pub enum MatchResult {
     /// All conditions hold.
@@ -59,7 +59,7 @@ pub enum MatchResult {
         /// The id of that rule.
         by: String,
     },
-    /// The conditions hold, but the request's attributes are not exactly those of `only`.
+    /// The conditions hold, but the request's attributes are not exactly the attributes in `only`.
     OtherAttributes,
     /// The conditions hold, but the expression does not.
     ExpressionFailed {
@@ -88,9 +88,9 @@ pub struct MatchExplanation {
     pub cost_by: CostSource,
     /// The effect on the request.
     pub effect: RuleEffect,
-    /// The rule that replaces this one.
+    /// The rule that replaces this rule.
     pub replaced_by: Option<String>,
-    /// The other matching rules marked `suffices`, if this rule is marked too. One of them must
+    /// If this rule is marked `suffices`: the other matching rules with this mark. At least one of all these rules must
     /// have capacity.
     pub suffice: Vec<String>,
     /// The maximum delay, if the rule delays requests.
@@ -136,9 +136,9 @@ pub enum CostSource {
 pub enum CostValue {
     /// A valid cost.
     Number,
-    /// The attribute is missing, and the rule's cost for that case applies.
+    /// The attribute is missing; the rule's `missing` cost applies.
     Missing,
-    /// Above the rule's maximum.
+    /// Above the rule's maximum; the maximum applies.
     AboveMaximum(String),
     /// Not a whole number; the rule's maximum applies.
     NotANumber(String),
@@ -151,13 +151,13 @@ pub enum RuleEffect {
     Limits,
     /// Charges the limits of an override.
     Overrides,
-    /// None: the rule has no limits, or none for this request.
+    /// No effect: the rule has no limits, or no limits for this request.
     Unlimited,
     /// Admits the request regardless of other rules.
     Allows,
     /// Refuses the request without counting.
     Denies,
-    /// None: another matching rule replaces this one.
+    /// No effect: another matching rule replaces this rule.
     Replaced,
 }
 
@@ -180,14 +180,13 @@ impl RuleEffect {
 pub struct OverrideExplanation {
     /// The first matching override.
     pub applies: Option<AppliedOverride>,
-    /// Non-matching overrides before the applied one, nearest first; if none applies, of all
-    /// overrides.
+    /// Non-matching overrides, nearest match first. If an override applies, only the overrides before it.
     pub unmet: Vec<SkippedOverride>,
     /// The number of further overrides that do not match.
     pub more_unmet: usize,
     /// The number of overrides that were set through the API for other values, by attribute.
     pub for_others: Vec<(String, usize)>,
-    /// The number of overrides after the one that applies; these are not evaluated.
+    /// The number of overrides after the applied override. These are not evaluated.
     pub after: usize,
 }
 
@@ -281,7 +280,7 @@ pub struct LimitState {
     pub written: Option<String>,
     /// The current report.
     pub report: Report,
-    /// The time in which an empty limit refills completely; `None` for concurrency.
+    /// The time in which a used-up limit is restored completely; `None` for concurrency.
     pub window: Option<Nanos>,
     /// How it refills.
     pub refill: Refill,
@@ -316,7 +315,7 @@ pub struct FailedCondition {
     pub attribute: String,
     /// The expected value.
     pub expected: String,
-    /// The request's values; empty if it does not have the attribute.
+    /// The request's values of the attribute; empty if the request does not have it.
     pub found: Vec<String>,
 }
 

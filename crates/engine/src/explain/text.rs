@@ -59,8 +59,8 @@ impl fmt::Display for Explanation {
 }
 
 impl Explanation {
-    /// Names the rule that admits the fewest requests like this one, if it is not the rule with the least remaining.
-    /// The two can differ because the cost depends on the rule.
+    /// Writes the rule that admits the fewest further requests like this one, unless it is the rule `least`, which has
+    /// the least remaining. The two rules can differ because the cost depends on the rule.
     fn write_nearest(&self, least: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let enforced = self.matching().filter(|(_, met)| !met.shadow);
         let enough: Vec<(u64, &str)> =
@@ -193,7 +193,8 @@ impl fmt::Display for MatchExplanation {
 }
 
 impl MatchExplanation {
-    /// Returns how many requests like this one the rule's limits admit, if they were evaluated.
+    /// Returns the number of requests like this one that the rule's limits admit. Returns `None` if the limits were not
+    /// evaluated.
     fn enough_for(&self) -> Option<u64> {
         self.limits.iter().filter_map(|limit| limit.report.remaining.checked_div(self.cost)).min()
     }

@@ -3,8 +3,8 @@
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A network like `10.0.0.0/8`. All addresses are stored as IPv6, IPv4 addresses in mapped form. So both notations of
-/// an IPv4 address are equal.
+/// A network like `10.0.0.0/8`. IPv4 addresses are stored as IPv4-mapped IPv6 addresses, so both notations of an IPv4
+/// address are equal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cidr {
     network: u128,
@@ -16,7 +16,7 @@ impl Cidr {
     /// Parses a network or a single address.
     ///
     /// # Errors
-    /// If the text is neither an address nor a network.
+    /// Returns an error message if the text is neither an address nor a network.
     pub fn new(text: &str) -> Result<Self, String> {
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length)),
@@ -63,7 +63,7 @@ impl Cidr {
     }
 }
 
-/// Parses a value as an address; `None` if it is not one. A port and a zone are ignored: `192.0.2.1:80`,
+/// Parses a value as an address; returns `None` if it is not an address. A port and a zone are ignored: `192.0.2.1:80`,
 /// `[2001:db8::1]:443` and `fe80::1%eth0` are parsed as the addresses in them.
 pub(crate) fn parse_address(value: &[u8]) -> Option<u128> {
     // Quickly rules out most other values: addresses are short and start with a hexadecimal digit, a colon or a
@@ -98,7 +98,8 @@ pub(crate) fn parse_address(value: &[u8]) -> Option<u128> {
 /// The attribute whose values are addresses.
 const CLIENT_IP: &str = "client_ip";
 
-/// Returns whether the values of an attribute are addresses, which are compared and counted by their value.
+/// Returns whether the values of an attribute are addresses. Addresses are compared and counted by value, not by
+/// notation.
 pub(crate) fn is_address(attribute: &str) -> bool {
     attribute == CLIENT_IP
 }

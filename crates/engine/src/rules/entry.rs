@@ -1,9 +1,9 @@
 //! Single rules, for a database of rules.
 //!
-//! A rule is stored as one line of JSON with its keys in the order in which files are written.
-//! Trees hold strings only, so a string that is exactly a whole number or a boolean is written as
-//! one: 200 is stored as 200, whether it was given as a number or as a string, and reading it again
-//! gives the same tree. A database has no files next to its rules, so rules with values in files
+//! A rule is stored as one line of JSON with its keys in the canonical order of rule files. Trees
+//! contain only strings. A string that is exactly a whole number or a boolean is written as a
+//! number or a boolean: 200 is stored as 200, whether it was given as a number or as a string.
+//! Reading it again gives the same tree. A database has no files next to its rules, so rules with values in files
 //! are refused.
 
 mod overrides;
@@ -29,7 +29,7 @@ pub struct RuleEntry {
 /// Rule files that were checked as a whole and split into entries.
 #[derive(Debug)]
 pub struct SplitFiles {
-    /// The domains in the order in which they first occur, including those without rules.
+    /// The domains in the order in which they first occur, including domains without rules.
     pub domains: Vec<String>,
     /// The rules, in order.
     pub entries: Vec<RuleEntry>,
@@ -41,8 +41,8 @@ const START: Position = Position { line: 1, column: 1 };
 
 const NO_FILES: &str = "the rules service cannot read files; write the values into the rule";
 
-/// Reads a rule whose keys are at the root of the text. Its `id` may be omitted; if present, it must
-/// equal the given one.
+/// Reads a rule whose keys are at the root of the text. The text may omit the `id`; otherwise its
+/// `id` must equal the argument.
 ///
 /// ```
 /// use tollgate_engine::rules::{Source, entry};
@@ -54,7 +54,7 @@ const NO_FILES: &str = "the rules service cannot read files; write the values in
 /// ```
 ///
 /// # Errors
-/// Every mistake, with its line in the text.
+/// Returns every mistake, with its line in the text.
 pub fn parse_rule(source: &Source<'_>, domain: &str, id: &str) -> Result<RuleEntry, Mistakes> {
     let (entry, _) = one_checked(source, domain, id)?;
     Ok(entry)
@@ -76,7 +76,7 @@ fn one_checked(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry
     Ok((RuleEntry { domain: domain.into(), id: id.into(), json }, rules))
 }
 
-/// Inserts the id into a rule, or checks that it is the given one.
+/// Inserts `id` into a rule without an id; otherwise checks that the rule's id equals `id`.
 fn name_rule(rule: &mut Node, id: &str, notes: &mut Notes) {
     let position = rule.position;
     let Value::Map(pairs) = &mut rule.value else { return };
@@ -94,7 +94,7 @@ fn name_rule(rule: &mut Node, id: &str, notes: &mut Notes) {
 /// Checks files together and splits them into entries.
 ///
 /// # Errors
-/// All mistakes in all files.
+/// Returns all mistakes in all files.
 pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
     let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
     let mut checker = check::Checker::new(&|_, _| Err(NO_FILES.into()));
@@ -131,7 +131,7 @@ pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
 /// Writes the rules of domains, each given as JSON, as one rule file.
 ///
 /// # Errors
-/// If a rule is not an entry returned by [`parse_rule`] or [`split`].
+/// Returns an error if a rule is not an entry returned by [`parse_rule`] or [`split`].
 pub fn to_yaml<'e, R>(domains: impl IntoIterator<Item = (&'e str, R)>) -> Result<String, Mistakes>
 where
     R: IntoIterator<Item = &'e str>,
@@ -154,7 +154,7 @@ where
 /// Writes a rule over several lines, for diffs.
 ///
 /// # Errors
-/// If it is not an entry returned by [`parse_rule`] or [`split`].
+/// Returns an error if `json` is not an entry returned by [`parse_rule`] or [`split`].
 pub fn to_lines(json: &str) -> Result<String, Mistakes> {
     Ok(tree_of(json)?.map(|tree| write::write(&tree)).unwrap_or_default())
 }
@@ -183,7 +183,7 @@ where
         out.push_str("]}");
         return out;
     }
-    // A list of domains must not be empty, but a set without rules is valid.
+    // A file must not have an empty list of domains, so it gets one domain without rules.
     r#"{"domain":"none","rules":[]}"#.into()
 }
 

@@ -1,15 +1,15 @@
 //! Expressions, for conditions that `when` cannot express:
 //! `size(path) > 200 || int(bytes) >= 4096 && plan != 'pro'`.
 //!
-//! The language is a subset of the Common Expression Language (CEL), with strings, integers and booleans. Our own
+//! The language is a subset of the Common Expression Language (CEL), with strings, integers and booleans. This
 //! evaluator has three advantages. It allocates nothing. Its time is bounded by the lengths of the expression and of
 //! the values, because there are no loops and no regular expressions. Types are checked when the rules are loaded. The
 //! crate `cel` evaluates the whole language, with nested loops, floating point and values on the heap, and adds two
 //! dozen dependencies.
 //!
 //! As in CEL, a part that cannot be computed (a missing attribute, `int` of a string that is not a number, a division
-//! by zero, an overflow) makes the whole expression undefined, unless the other side of `&&` or `||` decides alone. An
-//! undefined expression does not hold.
+//! by zero, an overflow) makes the whole expression undefined, unless the other operand of `&&` or `||` decides the
+//! result alone. An undefined expression does not hold.
 //!
 //! Each part is evaluated at most once, and takes time proportional to the lengths of its values. There are fewer parts
 //! than bytes in the expression.
@@ -34,7 +34,7 @@ impl Expression {
     /// Parses an expression.
     ///
     /// # Errors
-    /// If the expression is invalid; the message describes the problem.
+    /// Returns a description of the problem if the expression is invalid.
     pub fn new(text: &str) -> Result<Self, String> {
         if text.len() > Self::MAX_BYTES {
             return Err(format!("expression too long: {} bytes (maximum {})", text.len(), Self::MAX_BYTES));
@@ -53,7 +53,7 @@ impl Expression {
         self.condition.evaluate(value) == Some(true)
     }
 
-    /// Returns the first operand of `&&` that does not hold, counted from 1, and the number of
+    /// Returns the position of the first operand of `&&` that does not hold, counted from 1, and the number of
     /// operands.
     pub(crate) fn first_failing<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<(usize, usize)> {
         let mut parts = Vec::new();

@@ -1,11 +1,11 @@
 //! The canonical form of a rule file, with its comments.
 //!
-//! This formatter is our own, because the crates that write YAML drop comments, which reviewers need. Crates that keep
-//! comments only edit single values in place, and do not order or align the rest.
+//! The crates that write YAML drop comments, which reviewers need. The crates that keep comments edit single values in
+//! place, but do not sort or align the other keys. So this module has its own formatter.
 //!
-//! Parsed trees contain no comments, so comments are found in the text. A comment is attached to the next key or item,
-//! or to the one before it on the same line. The result is verified by parsing it again: it must have the same content
-//! and the same number of comments.
+//! Parsed trees contain no comments, so comments are found in the text. A comment on its own line is attached to the
+//! next key or item; any other comment is attached to the key or item before it on the same line. The result is
+//! verified by parsing it again: it must have the same content and the same number of comments.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ pub enum FormatError {
     Loses {
         /// The line.
         line: u32,
-        /// What would be lost.
+        /// The construct that would be lost.
         what: &'static str,
     },
 }
@@ -54,7 +54,7 @@ impl std::error::Error for FormatError {}
 /// ```
 ///
 /// # Errors
-/// If the file cannot be parsed, or if formatting would lose something.
+/// Returns an error if the file cannot be parsed, or if formatting would lose something.
 pub fn format(source: &Source<'_>) -> Result<String, FormatError> {
     let mut notes = Notes::new(source.name);
     let tree = text::read(source.text, &mut notes);
@@ -126,7 +126,7 @@ fn attach(tree: &Node, found: &[Comment]) -> Comments {
                 entry.insert(found.text.clone());
             }
             std::collections::hash_map::Entry::Occupied(mut entry) => {
-                // The second comment of a value over several lines.
+                // A value over several lines already has a comment; joins both.
                 let both = format!("{} {}", entry.get(), found.text);
                 entry.insert(both);
             }

@@ -74,7 +74,7 @@ impl Glob {
     /// Parses a pattern.
     ///
     /// # Errors
-    /// If the pattern is invalid; the message describes the problem.
+    /// Returns a description of the problem if the pattern is invalid.
     pub fn new(text: &str) -> Result<Self, &'static str> {
         if text.len() > Self::MAX_BYTES {
             return Err("pattern too long (maximum 1024 bytes)");
@@ -169,7 +169,7 @@ pub(crate) fn matches_rest(pattern: Option<&[u8]>, value: Option<&[u8]>) -> bool
 /// Like [`matches_rest`]. Calls `step` for every byte that is compared or skipped, so that a test can count them.
 #[inline]
 fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: &mut impl FnMut()) -> bool {
-    // Where to continue after a mismatch: after the last `**`, which then matches one more segment.
+    // Position to continue from after a mismatch: after the last `**`, which then matches one more segment.
     let mut fallback: Option<(&[u8], &[u8])> = None;
     loop {
         match (pattern.map(split_segment), value) {
@@ -189,7 +189,7 @@ fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: 
             }
             (Some(_), None) | (None, Some(_)) => {}
         }
-        // `**` cannot match the last segment too, because a pattern follows it.
+        // `**` cannot match the last segment, because the rest of the pattern needs at least one segment.
         let Some((after, tail)) = fallback.and_then(|(after, left)| Some((after, split_segment(left).1?))) else {
             return false;
         };
@@ -234,8 +234,8 @@ pub(crate) fn split_segment(value: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// Returns the index of the first slash. Searches eight bytes at a time: slashes become zero bytes, and up to the first
-/// of them, only a zero byte borrows into its highest bit.
+/// Returns the index of the first slash. Searches eight bytes at a time: an exclusive or turns slashes into zero bytes,
+/// and a subtraction then sets the highest bit of the first zero byte.
 #[inline]
 fn slash_in(value: &[u8]) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;

@@ -15,7 +15,7 @@ pub struct Key {
     pub takes: &'static str,
     /// The value if the key is omitted.
     pub default: &'static str,
-    /// What the key does, in one line.
+    /// The purpose of the key, in one line.
     pub about: &'static str,
     /// A rule that uses the key.
     pub example: &'static str,

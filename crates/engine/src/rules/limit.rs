@@ -24,9 +24,9 @@ pub(crate) struct LimitWords<'w> {
     pub(crate) limit: Option<&'w str>,
     pub(crate) algorithm: Option<&'w str>,
     pub(crate) option: &'w dyn Fn(&str) -> Option<&'w str>,
-    /// Number of calendar windows in the limits before this one.
+    /// Number of calendar windows in the earlier limits of the rule.
     pub(crate) position: usize,
-    /// Whether some of the words are inherited from the rule of an override.
+    /// Whether this is the limit of an override that inherits some of the words from its rule.
     pub(crate) inherits: bool,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn read<'w>(words: &'w LimitWords<'w>) -> Result<(Limit, Option<Calen
 struct LimitParser<'w> {
     words: &'w LimitWords<'w>,
     mistakes: Vec<LimitMistake>,
-    /// Whether the limit is a calendar window with a mistake. Its rate is then not checked.
+    /// Whether the limit is a calendar window with a mistake. The rate of such a limit is not checked.
     half_a_calendar: bool,
 }
 
@@ -145,7 +145,7 @@ impl<'w> LimitParser<'w> {
         }
     }
 
-    /// Returns the name of the algorithm, and reports options that it does not have.
+    /// Returns the name of the algorithm, and reports given options that the algorithm does not have.
     fn algorithm(&mut self) -> Option<&'static str> {
         let name = self.words.algorithm.unwrap_or("token_bucket");
         let Some((name, takes, _)) = ALGORITHMS.iter().find(|(algorithm, ..)| *algorithm == name) else {
@@ -270,8 +270,8 @@ impl<'w> LimitParser<'w> {
         leases
     }
 
-    /// Returns count and period as written: a window of 5/15m is 15 minutes long, although its rate
-    /// is 20/h.
+    /// Returns count and period as written. A window of 5/15m is 15 minutes long, although its rate in lowest terms is
+    /// 20/h.
     fn quota(&mut self) -> Option<(u64, Nanos)> {
         let text = self.given_limit()?;
         if matches!(text, "unlimited" | "none" | "infinite") {

@@ -8,7 +8,7 @@ use super::text::{Node, Value};
 pub enum Metadata {
     /// No value.
     Null,
-    /// A string as written. A string that is a number or a boolean may be passed on as one.
+    /// A string as written. A string that reads as a number or a boolean may be passed on as a number or a boolean.
     Text(Box<str>),
     /// A list.
     List(Box<[Metadata]>),
@@ -37,7 +37,7 @@ impl Metadata {
         Self::check_value(node, notes)
     }
 
-    /// Converts a value recursively. The depth of a file is bounded, so the recursion is too.
+    /// Converts a value recursively. The nesting of a file is bounded, so the recursion is bounded too.
     fn check_value(node: &Node, notes: &mut Notes) -> Option<Self> {
         Some(match &node.value {
             Value::Empty => Self::Null,

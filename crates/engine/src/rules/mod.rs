@@ -17,12 +17,13 @@
 //! ```
 //!
 //! A request matches every rule whose `when` holds. A value in `when` is compared as a string; a star makes it
-//! a pattern ([`Glob`]); a list matches if one of its values does. A missing attribute in `per` counts as a
+//! a pattern ([`Glob`]); a list matches if one of its values matches. A missing attribute in `per` counts as a
 //! separate value: all requests without an API key share one counter, so omitting the key does not avoid the
 //! limit. To exempt such requests, add `api_key: { present: true }` to `when`.
 //!
-//! Parsing has two stages, syntax and meaning. It does not stop at the first mistake: all mistakes are reported, with
-//! file, line and column. No input causes a panic, and time and memory are bounded.
+//! Parsing has two stages: the first checks the syntax, the second the meaning. Parsing does not stop at the first
+//! mistake: all mistakes are reported, with file, line and column. No input causes a panic, and time and memory are
+//! bounded.
 
 mod check;
 mod cidr;
@@ -81,7 +82,8 @@ pub struct Source<'a> {
     pub text: &'a [u8],
 }
 
-/// Reads a file of values. The arguments are the name of the rule file, and the name that it uses for the value file.
+/// Reads a file of values. The arguments are the name of the rule file, and the name of the value file as written in
+/// it.
 pub type ReadFile<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<u8>, String>;
 
 /// Checked rules, ready to be loaded.
@@ -108,16 +110,16 @@ impl Rules {
     /// Reads and checks all files together.
     ///
     /// # Errors
-    /// All mistakes in all files.
+    /// Returns all mistakes in all files.
     pub fn read(sources: &[Source<'_>]) -> Result<Self, Mistakes> {
         Self::read_with(sources, &|_, _| Err("reading files is not supported here".into()))
     }
 
-    /// Like [`read`](Self::read), for rules that refer to files of values. `file` receives the name of the rule file
-    /// and the referenced name. It returns the content, or the reason why the file cannot be read.
+    /// Like [`read`](Self::read), for rules that refer to files of values. `file` is called with the name of the rule
+    /// file and the referenced name. It returns the content, or the reason why the file cannot be read.
     ///
     /// # Errors
-    /// All mistakes in all files.
+    /// Returns all mistakes in all files.
     pub fn read_with(sources: &[Source<'_>], file: ReadFile<'_>) -> Result<Self, Mistakes> {
         let (domains, notes, left_out) = read_files(sources, check::Checker::new(file));
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
@@ -138,8 +140,8 @@ impl Rules {
         self.is_partial
     }
 
-    /// Marks the text of the rules as not visible to users (for example in a database): messages
-    /// then give names instead of positions.
+    /// Marks the text of the rules as not visible to users, for example because it is in a database. Messages then
+    /// contain names instead of positions.
     #[must_use]
     pub fn without_positions(self) -> Self {
         Self { hides_positions: true, ..self }
@@ -179,7 +181,8 @@ fn read_files(sources: &[Source<'_>], mut checker: check::Checker<'_>) -> (Vec<D
         let before = notes.count();
         let tree = text::read(source.text, &mut notes);
         let tree = tree.and_then(|tree| import::translate(tree, &mut notes, &mut left_out));
-        // If a file was parsed only partly, its rules may be incomplete.
+        // If reading the tree reported mistakes, its rules may be incomplete. A checker that skips invalid rules then
+        // skips the whole file.
         if let Some(tree) = tree.filter(|_| notes.count() == before || !checker.skips_invalid()) {
             for domain in raw::read(&tree, &mut notes) {
                 checker.check_domain(&domain, &mut notes);

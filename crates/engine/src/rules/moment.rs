@@ -13,7 +13,7 @@ pub enum TimeError {
     Unreadable(TimeErrorText),
     /// The time zone does not exist.
     NoZone(TimeErrorText),
-    /// The time is before 1970 or after 2554, out of range of nanoseconds since 1970.
+    /// The time is before 1970 or after 2554, so it cannot be represented in nanoseconds since 1970.
     Beyond(TimeErrorText),
 }
 
@@ -48,7 +48,7 @@ impl TimeError {
 /// ```
 ///
 /// # Errors
-/// If it is not a time from 1970 to 2554.
+/// Returns an error if the string is not a time from 1970 to 2554.
 pub fn parse_time(text: &str) -> Result<Time<Wall>, TimeError> {
     let beyond = |how: &str| {
         let (problem, help) = (format!("`{}` is {how}", shorten(text)), "times are from 1970 up to 2554".into());

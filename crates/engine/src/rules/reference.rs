@@ -138,8 +138,8 @@ that are valid but probably not intended.
 
 const FILE: &str = "YAML or JSON. Rules of one domain may be in several files.\n\n";
 
-const RULE: &str = r"A rule has `limit`, `limits`, `unlimited`, `allow` or `deny`. The keys of a single limit are written
-in the rule itself. The identity of a rule is its `id` and its `per`: everything else may change, and
+const RULE: &str = r"A rule has exactly one of `limit`, `limits`, `unlimited`, `allow` and `deny`. The keys of a single limit
+are written in the rule itself. The identity of a rule is its `id` and its `per`: everything else may change, and
 the amount spent is kept.
 
 If a request matches rules with `allow` or `deny`, the first of them decides alone. Otherwise all
@@ -182,7 +182,7 @@ every request; `tollgate check` warns about more than a few hundred of these.
 
 const CONDITION: &str = r"A string is compared for equality. A string with a star or braces is a path pattern: `*` matches
 any characters within a segment, `**` any number of whole segments, and `{name}` one segment, which
-`per` can name. A list matches if one of its entries does. If a request has an attribute several
+`per` can name. A list matches if one of its entries matches. If a request has an attribute several
 times, one matching value is enough; `tag#2` is the second value of `tag`, in `when`, in `per` and in
 expressions. Other conditions are a map with one of these keys, or with one of them and `not`:
 
@@ -213,8 +213,8 @@ const CHANGED: &str = r"The used amount of a key belongs to the key's *own* limi
 charged. A later request may have another limit: an override, an edited rule, or another node's
 version of the rules. Then the following holds, for every algorithm and on every store:
 
-1. The request passes if the used amount plus its cost fits the request's limit. A charge may exceed
-   that limit by `max_debt`.
+1. The request passes if the used amount plus its cost is at most the capacity of the request's limit.
+   A charge may exceed that capacity by `max_debt`.
 2. Until a request is admitted under the other limit, the used amount decreases by the key's own
    limit: at its rate, or at the end of its window. `remaining` is the capacity of the other limit
    minus the used amount. The advertised wait is exact: after that time the request passes, unless
@@ -223,7 +223,7 @@ version of the rules. Then the following holds, for every algorithm and on every
    used amount. A fraction is rounded up: by less than a nanosecond of refill for a bucket, by less
    than one unit for a window, a log or a concurrency limit. If the windows have another length, or
    the previous window counted more than the other limit and its `max_debt`, the amount counts in
-   the current one.
+   the current window.
 4. A peek, a refused request and a cost of 0 change nothing: neither the used amount, nor how it
    decreases, nor the key's own limit.
 5. A refund, a renewal and a release apply to the key's state, even if their request has another
@@ -319,7 +319,7 @@ const BAN: &str = r"Each value of `per` is banned separately. A ban starts with 
 `within`; this refusal reports the length of the ban. The window slides: a ban starts if the first and
 the last of `after` consecutive refusals are less than `within` apart. With `after: 3` and
 `within: 10s`, refusals at 7, 16.9 and 17.0 s do not start a ban, because the first and the last are
-10 s apart. A further refusal at 17.1 s starts a ban, together with those at 16.9 and 17.0 s. When a ban
+10 s apart. A further refusal at 17.1 s starts a ban, together with the refusals at 16.9 and 17.0 s. When a ban
 starts, the count of refusals restarts at zero.
 
 A ban lasts exactly `for` by the store's clock: to the nanosecond in memory, to the microsecond on
@@ -327,7 +327,7 @@ Redis. A request at the instant of its end is decided by the limits, and its ref
 next ban. Requests during a ban spend nothing and do not prolong it; `reset` lifts it. While the store
 does not answer, bans are neither enforced nor started.
 
-A rule counts refusals by its own limits, including those of requests that the ban of another rule
+A rule counts refusals by its own limits, including refusals of requests that the ban of another rule
 also refuses. Refusals by other rules, by `deny`, by the rule's own ban and by `on_fault: closed` do not
 count. Neither do refusals by a shadow rule, nor the refused excess of a `commit`. While the kill switch
 is set to `observe`, refusals count and bans start, but no request is refused.
@@ -360,16 +360,16 @@ when it stops.
   `tollgate check` warns about smaller limits.
 - Tokens held by a killed node count as spent; refilling restores them after at most 6 seconds.
 - While the store does not answer, leases are spent first. Then `on_fault` decides.
-- `remaining` is the number of tokens that the node holds, plus those left in the store at its last answer.
+- `remaining` is the number of tokens that the node holds, plus the tokens left in the store at its last answer.
   `standing` is `leased`.
 - A refusal is repeated for at most 100 ms without asking the store.
-- The store decides requests that do not take an exact amount (`charge`, `take-up-to`, a cost of 0, rules
-  with `postpaid`), refunds and resets. The leases of the key are returned first.
-- If a key is charged under other limits, such as those of an override, the store decides until the leases
+- The store decides refunds, resets, and requests that do not take an exact amount (`charge`, `take-up-to`,
+  a cost of 0, rules with `postpaid`). The leases of the key are returned first.
+- If a key is charged under other limits, such as the limits of an override, the store decides until the leases
   under the old limits have ended.
 
 With `eventual`, a node decides by a local view of the key: the last known state in the store, plus the
-node's own charges since. It sends its charges every `sync_every`, and immediately when they reach a
+node's own charges since then. It sends its charges every `sync_every`, and immediately when they reach a
 sixteenth of B; δ is `sync_every` plus a round trip. Every charge is counted exactly once, even if the
 connection fails.
 
@@ -413,10 +413,10 @@ const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It 
   30.436875 days for every later month and 365.2425 days for every later year. The same applies to the
   debt of a key that is asked under a limit with other windows.
 - **A refund after a change of algorithm** returns the part of the charge that the key's current limit
-  still counts. A bucket accepts any refund, up to the used amount. A window, a slice and a log accept the
-  refund of a charge in the same window or at the same instant. A concurrency limit accepts the refund of
-  a slot that is still held. The refunded amount is the smallest that any limit of the receipt accepted.
-  Limits that were added since the charge are not changed.
+  still counts. A bucket accepts any refund, up to the used amount. A window or a slice accepts the refund
+  of a charge in the same window or slice, and a log accepts the refund of a charge at the same
+  instant. A concurrency limit accepts the refund of a slot that is still held. The refunded amount is the
+  smallest amount that any limit of the receipt accepted. Limits that were added since the charge are not changed.
 - **Calendar windows with another time zone or anchor** are different windows. The amount spent in the
   key's own window counts until that window ends, and moves to the other window with the next request
   that is admitted there.

@@ -36,7 +36,7 @@ pub struct Rule {
     pub(crate) on_fault: OnFault,
     pub(crate) consistency: Consistency,
     pub(crate) on_change: OnChange,
-    /// Number of counters out of 10,000 for which the rule is enforced. For the others, it is a shadow rule.
+    /// Number of counters out of 10,000 for which the rule is enforced. For the other counters, it is a shadow rule.
     pub(crate) enforce: u16,
     pub(crate) ban: Option<Ban>,
     pub(crate) schedule: Vec<Hours>,
@@ -83,8 +83,8 @@ impl Rule {
         self.schedule.is_empty() && self.expression.is_none() && self.only.is_empty()
     }
 
-    /// Returns the conditions for the index: those of `when` and, if these contain no value, one that the expression
-    /// implies.
+    /// Returns the conditions for the index: the conditions of `when` and, if none of them contains a value, one
+    /// condition that the expression implies.
     pub(crate) fn sought(&self) -> Cow<'_, [Condition]> {
         let names_values = |condition: &Condition| matches!(condition.test, Test::AnyOf(_));
         let implied = match &self.expression {
@@ -196,7 +196,7 @@ impl Effect {
 pub struct LimitSet {
     /// The limits.
     pub limits: Limits,
-    /// The calendars, which limits with phase `Given` reference by index.
+    /// The calendars. Limits with phase `Given` refer to them by index.
     pub calendars: Vec<Calendar>,
 }
 
@@ -205,9 +205,9 @@ pub struct LimitSet {
 pub struct Override {
     /// The position in the file.
     pub position: Position,
-    /// The conditions, all of which must hold.
+    /// The conditions. All of them must hold.
     pub when: Vec<Condition>,
-    /// The effect on these requests.
+    /// The effect on requests that meet the conditions.
     pub effect: Effect,
     /// The limits as written, in order, including inherited options.
     pub(crate) words: Box<[Box<str>]>,
@@ -314,16 +314,16 @@ pub enum CostOf {
         /// The cost of a request without the attribute.
         missing: Cost,
     },
-    /// The cost of the first case that matches; 1 if none does.
+    /// The cost of the first case that matches; 1 if no case matches.
     Cases(Vec<CostCase>),
 }
 
 /// The cost of some requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostCase {
-    /// The conditions, all of which must hold.
+    /// The conditions. All of them must hold.
     pub when: Vec<Condition>,
-    /// The cost.
+    /// The cost of requests that meet the conditions.
     pub cost: Cost,
 }
 
@@ -343,11 +343,11 @@ pub enum OnExceed {
     /// The request is refused.
     #[default]
     Deny,
-    /// The request is admitted, and reported as one that would have been refused.
+    /// The request is admitted, and counted and reported as a shadow refusal.
     Shadow,
     /// The request is refused without an answer.
     Drop,
-    /// The request is admitted after a wait, which the limits compute.
+    /// The request is admitted after a wait. The limits compute the wait.
     Delay {
         /// The longest wait.
         max_wait: Nanos,
@@ -433,7 +433,7 @@ impl Default for SyncEvery {
     }
 }
 
-/// The treatment of values that are not addresses, by a rule that denies networks.
+/// The treatment of values that are not addresses. Used by rules that deny networks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OnInvalid {
     /// The rule does not match them.
@@ -479,6 +479,6 @@ pub struct Refusal {
     pub status: Option<u16>,
     /// The message, unless the front end's default applies.
     pub message: Option<Box<str>>,
-    /// Whether to send no answer, if the front end supports this.
+    /// Whether the front end should send no answer, if it supports this.
     pub silent: bool,
 }

@@ -1,7 +1,7 @@
 //! Parses YAML or JSON into a tree whose nodes know their position.
 //!
-//! Every scalar is kept as the string that was written: `1.10` as the value of an attribute is not the number 1.1,
-//! and `yes` is not a boolean. The code that expects a value interprets it. JSON needs no separate parser, because
+//! Every scalar is kept as the string that was written: `1.10` as the value of an attribute is not the number 1.1, and
+//! `yes` is not a boolean. The code that reads a value interprets the string. JSON needs no separate parser, because
 //! YAML includes it.
 
 mod help;
@@ -40,7 +40,7 @@ pub(crate) enum Value {
 }
 
 impl Node {
-    /// Names the type of the value in a message.
+    /// Returns the name of the value's type for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match &self.value {
             Value::Empty => "null",
@@ -51,8 +51,8 @@ impl Node {
     }
 }
 
-/// Parses a file into a tree. Returns `None` if it cannot be parsed; the reason is in `notes`. A duplicate key is
-/// reported and ignored, so that the rest of the file is checked as well.
+/// Parses a file into a tree. If the file cannot be parsed, returns `None` and adds the reason to `notes`. A duplicate
+/// key is reported and ignored, so that the rest of the file is checked as well.
 pub(crate) fn read(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
     if bytes.len() > MAX_FILE_BYTES {
         notes.add(START, format!("file too large: {} bytes (maximum {MAX_FILE_BYTES})", bytes.len()));
@@ -69,7 +69,7 @@ pub(crate) fn read(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
         Ok(tree) => tree,
         Err(error) => {
             note(&error, text, notes);
-            // A duplicate key does not prevent reading the rest.
+            // After a duplicate key, the rest of the file can still be read.
             let Error::DuplicateMappingKey { .. } = error.without_snippet() else { return None };
             parse(text, DuplicateKeyPolicy::FirstWins).ok()?
         }
@@ -109,7 +109,7 @@ fn note(error: &Error, text: &str, notes: &mut Notes) {
         Error::DuplicateMappingKey { key: None, .. } => notes.add(position, "duplicate key"),
         other => {
             let message = other.render_with_formatter(&UserMessageFormatter);
-            // The position is already printed in front.
+            // The position is already printed before the message.
             let message = message.split(" at line ").next().unwrap_or_default();
             let problem = format!("invalid YAML: {message}");
             match help::suggest_fix(text, position, message) {
@@ -144,7 +144,7 @@ enum RawNode {
     Map(Vec<(Spanned<RawNode>, Spanned<RawNode>)>),
 }
 
-/// Replaces every number and boolean by its original text, and every span by a position.
+/// Replaces every number and boolean with its original text, and every span with a position.
 fn resolve(tree: Spanned<RawNode>, text: &str) -> Node {
     let written = || {
         let span = tree.defined.span();

@@ -1,7 +1,7 @@
 //! Warnings: rules that are valid but probably not what was meant.
 //!
-//! A warning is reported only if it can be proved from the text: for conditions with fixed values,
-//! by matching a request that has exactly these values.
+//! A warning is reported only if it can be proved from the text. For conditions with fixed values, the
+//! proof is a match against a request that has exactly these values.
 
 mod costs;
 mod leases;
@@ -30,9 +30,9 @@ use texts::{captures_missed, compared_literally, counted_literally};
 
 /// The factor by which a limit must grow or shrink to cause a warning.
 const JUMP: u128 = 10;
-/// Maximum number of rules without an indexed condition before a warning.
+/// Maximum number of rules without an indexed condition. More rules cause a warning.
 const MAX_TRIED: usize = 256;
-/// Maximum number of ids compared with an unknown one.
+/// Maximum number of ids that an unknown id is compared with.
 const MAX_COMPARED: usize = 1000;
 /// Maximum number of combinations of values that are tried.
 const MAX_REQUESTS: usize = 256;
@@ -42,7 +42,7 @@ pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) ->
     let mut notes = Notes::new("");
     for domain in rules.domains() {
         unreachable_rules(domain, &mut notes);
-        // These warnings are about all rules together, so none may be missing.
+        // These warnings are about all rules together, so they need all rules.
         if !rules.is_partial() {
             unindexed_rules(domain, &mut notes);
             attributes_used_once(domain, &mut notes);
@@ -80,7 +80,7 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     let sought: Vec<IndexEntry<'_>> = judging.iter().map(|(_, rule)| index_entry(rule.when())).collect();
     let index = Index::new(&sought, 0);
     for (position, rule) in domain.rules().iter().enumerate() {
-        // An `allow` or `deny` rule can be hidden only by an earlier one.
+        // An `allow` or `deny` rule can be hidden only by an earlier `allow` or `deny` rule.
         let stops = |number: u32| {
             let (judge, _) = judging[number as usize];
             judge != position && (judge < position || !judges(&rule))
@@ -142,7 +142,7 @@ fn is_positive(when: &[Condition]) -> bool {
 }
 
 /// Returns an element of the index that `stops` accepts and that matches every request that `when` matches. Returns
-/// `None` if there is none, or if this cannot be proved.
+/// `None` if no such element exists, or if its existence cannot be proved.
 fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) -> Option<u32> {
     let mut requests: Vec<Vec<Entry<'_>>> = vec![Vec::new()];
     for Condition { attribute, test } in when {
@@ -176,7 +176,7 @@ fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool
     found
 }
 
-/// Warns about attributes that are used once and look like a typo of a more common one.
+/// Warns about attributes that are used once and look like a typo of a more common attribute.
 fn attributes_used_once(domain: &Domain, notes: &mut Notes) {
     let mut named: HashMap<&str, (usize, &Rule)> = HashMap::new();
     for rule in domain.rules() {
@@ -220,7 +220,7 @@ fn slots_without_lease(rule: &Rule, notes: &mut Notes) {
     }
 }
 
-/// Warns about limits that differ from those in force by more than a factor of ten.
+/// Warns about limits that differ from the limits in force by more than a factor of ten.
 fn jumped_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes) {
     let old = running.find(&key::rule_name(domain, rule.id()));
     let (Some(old), Some(new)) = (old.and_then(|old| old.limits()), rule.limits()) else { return };

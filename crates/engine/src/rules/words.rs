@@ -1,6 +1,6 @@
 //! Suggestions for misspelled words.
 
-/// Suggests the word that was probably meant, or lists all valid ones.
+/// Suggests the word that was probably meant, or lists all valid words.
 pub(crate) fn valid_instead(given: &str, valid: &[&str]) -> String {
     match probably_meant(given, valid) {
         Some(word) => format!("did you mean `{word}`?"),
@@ -59,7 +59,7 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("wait", "delay"),
 ];
 
-/// `a`, `b` and `c`.
+/// Joins words as in `a`, `b` and `c`.
 pub(crate) fn join_with_and(words: &[&str]) -> String {
     match words {
         [] => "none".into(),
@@ -71,7 +71,7 @@ pub(crate) fn join_with_and(words: &[&str]) -> String {
     }
 }
 
-/// Returns the valid word with the fewest typos, if they are few for its length.
+/// Returns the valid word with the fewest typos. Returns `None` if these are too many for the length of the word.
 pub fn nearest_word<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     if given.len() > LONGEST {
         return None;
@@ -96,13 +96,13 @@ pub(crate) fn is_typo(given: &str, word: &str) -> bool {
     count_typos(&letters(given), &letters(word)) <= 1
 }
 
-/// Longer words are never considered typos.
+/// Maximum length of a word that is compared. Longer words are never considered typos.
 const LONGEST: usize = 40;
 
 /// Counts insertions, deletions, substitutions and swaps of neighbours (optimal string alignment
 /// distance).
 fn count_typos(from: &[char], to: &[char]) -> usize {
-    // Three rows of the distance table: swaps look two rows back.
+    // Three rows of the distance table, because a swap reads the row before the previous one.
     let width = to.len() + 1;
     let (mut before, mut above): (Vec<usize>, Vec<usize>) = (vec![0; width], (0..width).collect());
     for row in 1..=from.len() {

@@ -1,7 +1,7 @@
 //! Writes rule files in their canonical form.
 //!
-//! Rules and lists of rules are written over several lines, everything inside a rule in one line
-//! where it fits. Keys are in the order of the reference page. Strings are quoted only where
+//! Rules and lists of rules are written over several lines. Each value inside a rule is written in one line if the line
+//! is not longer than 120 characters. Keys are in the order of the reference page. Strings are quoted only where
 //! necessary.
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub(super) fn write(tree: &Node) -> String {
     write_with(tree, &mut Comments::default())
 }
 
-/// Writes a file with its comments, which are removed from `comments` as they are written.
+/// Writes a file with its comments. Removes each comment from `comments` when it is written.
 pub(super) fn write_with(tree: &Node, comments: &mut Comments) -> String {
     let mut writer = Writer { out: String::new(), comments };
     match &tree.value {
@@ -48,7 +48,7 @@ pub(super) fn write_with(tree: &Node, comments: &mut Comments) -> String {
 #[derive(Clone, Copy)]
 struct Level {
     indent: usize,
-    /// Number of further levels of lists and maps that are written over several lines even if they fit into one.
+    /// Number of further levels of lists and maps that are written over several lines even if one line is long enough.
     spread: usize,
 }
 
@@ -126,7 +126,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Returns whether a value fits into the rest of the line.
+    /// Returns whether the rest of the line is long enough for a value.
     fn fits_on_line(&self, node: &Node, level: Level) -> bool {
         if level.spread > 0 || self.has_comments(node) {
             return false;
@@ -152,7 +152,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Moves a comment after a map to before it, if the map is written over several lines.
+    /// Moves a comment from the end of a map's line to before the map, if the map is written over several lines.
     fn spread_comment(&mut self, node: &Node, level: Level) {
         let Value::Map(pairs) = &node.value else { return };
         let of_a_pair = pairs.iter().any(|(key, _)| key.position == node.position);
@@ -192,7 +192,7 @@ impl Writer<'_> {
     }
 }
 
-/// Returns known keys in their order, followed by the others.
+/// Returns the known keys in the order of the reference page, followed by the other keys.
 pub(super) fn in_order(pairs: &[(Node, Node)]) -> Vec<&(Node, Node)> {
     let mut ordered: Vec<&(Node, Node)> = pairs.iter().collect();
     let name = |key: &Node| match &key.value {
@@ -243,7 +243,7 @@ fn write_inline(node: &Node, out: &mut String) {
     }
 }
 
-/// Where a string is written: alone after a key, or inside a list or map.
+/// The place of a string: alone after a key, or inside a list or map.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Context {
     Line,

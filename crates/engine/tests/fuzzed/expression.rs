@@ -6,9 +6,9 @@ use std::cell::Cell;
 use tollgate_engine::rules::{Expression, Rules, Source};
 use tollgate_engine::{Engine, Entry, MemoryStore};
 
-/// The first line is the expression, the others are values of its attributes. Properties: the expression is parsed, or
-/// refused with a message; it uses no more attributes than it has bytes; it and its negation never both hold; and the
-/// index finds its rule whenever it holds.
+/// The first line is the expression, and the other lines are values of its attributes. Checks four properties: the
+/// expression is parsed or refused with a message; it uses no more attributes than it has bytes; the expression and its
+/// negation never both hold; and the index finds the rule of an expression that holds.
 pub fn check(input: &[u8]) {
     let mut lines = input.split(|byte| *byte == b'\n');
     let Ok(text) = str::from_utf8(lines.next().unwrap_or_default()) else { return };

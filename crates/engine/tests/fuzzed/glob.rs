@@ -4,7 +4,7 @@
 use tollgate_engine::rules::{Glob, Rules, Source};
 use tollgate_engine::{Engine, Entry, MemoryStore};
 
-/// The last line is a value, the lines before it are patterns. Each result must equal the result of a
+/// The last line is a value, and the lines before it are patterns. Each result must equal the result of a
 /// dynamic-programming table over all prefixes. A rule with all patterns must be found for exactly the values that
 /// match one of them.
 pub fn check(input: &[u8]) {

@@ -14,8 +14,9 @@ const ALGORITHMS: &[&str] = &[
     "concurrency",
 ];
 
-/// The first line is the limit, the optional second one the burst. Properties: parsing returns parameters or a message;
-/// spaces around the parts and the long form change nothing; and a rate that is printed and parsed again is the same.
+/// The first line is the limit, and the optional second line is the burst. Checks three properties: parsing returns
+/// parameters or a message; spaces around the parts and the long form change nothing; and a rate that is printed and
+/// parsed again is the same.
 pub fn check(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let mut lines = text.split('\n');

@@ -14,7 +14,7 @@ pub fn check(text: &[u8]) {
         Err(mistakes) => check_mistakes(&mistakes, text),
     }
     if let Ok(limit) = str::from_utf8(text) {
-        // Most inputs are not valid expressions either; valid ones are evaluated by the rules above.
+        // The same bytes are parsed as an expression; most are not valid.
         if let Err(problem) = Expression::new(limit) {
             assert!(problem.len() < LONGEST_MESSAGE, "a message is for reading: {problem}");
         }
@@ -27,7 +27,7 @@ pub fn check(text: &[u8]) {
     }
 }
 
-/// Maximum length of a message; a longer one is unreadable.
+/// Maximum length of a message. A longer message is unreadable.
 const LONGEST_MESSAGE: usize = 2_000;
 
 fn put_in_force(rules: &Rules, text: &[u8]) {

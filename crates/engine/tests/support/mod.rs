@@ -22,7 +22,7 @@ pub(crate) struct Bench<S: Store = Memory> {
     pub(crate) decisions: Decisions,
 }
 
-/// Long after the epoch, and not at a window boundary.
+/// The start of the clock: long after the epoch, and not at a window boundary.
 pub(crate) const START: u64 = 1_700_000_000_000_000_000;
 
 pub(crate) fn memory_store(clock: &Arc<ManualClock>) -> Memory {
@@ -126,7 +126,7 @@ pub(crate) struct Flaky {
     failing: Mutex<Failing>,
 }
 
-/// The error, and how many more times it is returned.
+/// The error, and the number of times that it is still returned.
 #[derive(Default)]
 struct Failing {
     error: Option<StoreError>,

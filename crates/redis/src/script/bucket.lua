@@ -1,6 +1,6 @@
 -- Token bucket and leaky bucket: `Bucket`, `TokenBucket` and `LeakyBucket` in Rust.
 --
--- Fields   1 (token) or 2 (leaky), ticks, whole, part, burst, debt, initial. A leaky bucket has three more fields: the highest
+-- Fields   kind (1 = token, 2 = leaky), ticks, whole, part, burst, debt, initial. A leaky bucket has three more fields: the highest
 --          level at which a unit still waits at most `max_wait`, as whole and part; and `free`, only to identify the parameters.
 --          A unit takes `whole` microseconds and `part` ticks, with `ticks` ticks per microsecond. This way any rate is exact, and
 --          the largest numbers are a few years in microseconds, or a burst times a part.
@@ -13,7 +13,7 @@ local now, STALE, UP_TO, EXACTLY = context.now, context.STALE, context.UP_TO, co
 local floor, min = math.floor, math.min
 local bucket = { format = 'I7I6', cells = 2 }
 
--- Returns the time of these units, in microseconds and ticks.
+-- Returns the time that these units take to refill, in microseconds and ticks.
 local function ticks(limit, units)
   local whole, part, per_micro = units * limit.whole, units * limit.part, limit.ticks
   if part >= per_micro then
@@ -88,7 +88,7 @@ function bucket.init(limit, cells)
   owe(limit, cells, ticks(limit, limit.burst - limit.initial))
 end
 
--- Returns the number of whole units that fit on top of the time owed.
+-- Returns the number of whole units that can be taken in addition to the time owed.
 local function available(limit, whole, part)
   local w, p = limit.top_whole - whole, limit.top_part - part
   if p < 0 then w, p = w - 1, p + limit.ticks end

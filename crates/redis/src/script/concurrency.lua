@@ -1,6 +1,6 @@
 -- Concurrency: `Concurrency` in Rust. Rust uses linked slots; here, the leases are a list sorted by their ends.
 --
--- Fields   6, limit, lease, debt.
+-- Fields   kind (6), limit, lease, debt.
 -- Cells    total weight of all leases in the list, ended or not (4); last assigned number (7); length of the list in bytes (2); the
 --          leases, each with its number (7), its end (7) and its weight (2).
 -- Summary  held weight (2), end of the last lease (7, or 0), last assigned number (7).
@@ -51,7 +51,7 @@ local function last_end(limit, cells)
   return #list > 0 and read('<I7', list, #list - 8) or 0
 end
 
--- Returns whether the clock was set back: a lease lasts longer than a new one would.
+-- Returns whether the clock was set back: an existing lease ends later than a new lease would.
 local function stepped_back(limit, cells)
   return last_end(limit, cells) - now > limit.lease + STALE
 end
@@ -80,13 +80,14 @@ function leases.weigh(limit, cells, verb, cost)
     cost = min(cost, max(available(limit, cells), 1))
   end
   if cost > ceiling then return nil end
-  -- Ended leases are only counted until their weight is enough; usually they are not needed at all.
+  -- Counts ended leases only until their weight is enough. Usually no ended lease has to be counted.
   local missing = cells[limit.cell] + cost - ceiling
   if missing > 0 and ended(limit, cells, missing) < missing then return nil end
   return cost
 end
 
--- Returns the list with a lease inserted in order of its end. It is the last one, unless the clock or the lease length changed.
+-- Returns the list with a lease inserted in order of its end. It is the last lease, unless the clock or the lease length
+-- changed.
 local function insert(list, number, stop, weight)
   local at = #list
   while at > 0 and read('<I7', list, at - 8) > stop do at = at - 16 end

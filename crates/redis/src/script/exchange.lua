@@ -17,8 +17,8 @@
 -- ARGV[2…] the parameters in use, as for `main.lua`: only token buckets, and fixed windows without a calendar.
 --
 -- Reply    one string: the store's time in microseconds (7), then for each exchange
---            1        status: 0 the need is met, 1 the need is refused, 2 the leases are settled, but the state has other
---                     parameters and `main.lua` must decide the need, 3 nothing was done, because the key has another type
+--            1        status: 0 = the need is met, 1 = the need is refused, 2 = the leases are settled, but the state has other
+--                     parameters and `main.lua` must decide the need, 3 = nothing was done, because the key has another type
 --                     or holds another program's value
 --          and for status 0, 1 and 2
 --            7        epoch of the pool

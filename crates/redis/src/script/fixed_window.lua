@@ -1,7 +1,7 @@
 -- Fixed window: `FixedWindow` in Rust.
 --
--- Fields   3, limit, length, debt, initial, phase: 0 epoch, 1 starting with the first request, 2 spread, 3 + n: calendar window at
---          zero-based position n of the charge.
+-- Fields   kind (3), limit, length, debt, initial, phase (0 = epoch, 1 = first request, 2 = spread, 3 + n = the charge's calendar
+--          window at zero-based position n).
 -- Cells    end of the window (7), count (7).
 
 local context = ...
@@ -37,7 +37,7 @@ local function enter(limit, stop, used)
   elseif free then
     next_stop = now + length
   else
-    -- If the count is not zero, `stop` contains the offset. The charge may lack it, if its parameters have no spread window.
+    -- If the count is not zero, the offset follows from `stop`. The charge has no offset if its parameters have no spread window.
     local offset = limit.phase == SPREAD and (used > 0 and stop or context.spread) % length or 0
     local elapsed = now % length
     next_stop = now + (elapsed < offset and offset - elapsed or length - (elapsed - offset))
@@ -60,7 +60,7 @@ local function current(limit, cells)
   local stop, used = cells[limit.cell], min(cells[limit.cell + 1], limit.deepest)
   if used > 0 then
     local given = calendar_window(limit)
-    -- A window of the limit's earlier calendar may end before the given one.
+    -- A window of the limit's earlier calendar may end before the given window.
     local most = given and given[2] + max(given[2] - given[1], limit.slack) or now + limit.length + limit.slack
     if now < stop and stop <= most then return stop, used end
   end

@@ -1,8 +1,8 @@
 -- Interval bucket: `IntervalBucket` in Rust.
 --
--- Fields   9, refill, period, burst, debt, initial, steps (0 aligned, 1 starting with the first request), offset, longest wait.
--- Cells    the mark (7), which is the amount owed plus the refills of all steps so far, and the origin from which steps are counted
---          (7), 0 if they are aligned. At most one unit is refilled per microsecond, so marks are exact until the year 2112.
+-- Fields   kind (9), refill, period, burst, debt, initial, steps (0 = aligned, 1 = from the first request), offset, longest wait.
+-- Cells    the mark (7): the amount owed plus the refills of all steps so far; and the origin from which steps are counted (7), or
+--          0 if steps are aligned. At most one unit is refilled per microsecond, so marks are exact until the year 2112.
 
 local context = ...
 local now, STALE, UP_TO, REGARDLESS = context.now, context.STALE, context.UP_TO, context.REGARDLESS

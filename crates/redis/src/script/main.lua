@@ -7,24 +7,24 @@
 --
 -- KEYS     the charged keys, without duplicates. A key holds the states of all limits of one rule.
 -- ARGV[1]  the charges in order. Fields of each charge, with their sizes in bytes:
---            2        number of charges of the group after this one
+--            2        number of charges of the group after this charge
 --            2        index of the key in KEYS
 --            1        index of the parameters in ARGV, minus one
---            1        verb: 1 take exactly, 2 take up to, 3 take regardless (into debt), 4 refund, 5 reset, 6 renew;
---                     9, 10, 11: peek with verb 1, 2, 3
+--            1        verb: 1 = take exactly, 2 = take up to, 3 = take regardless (into debt), 4 = refund, 5 = reset, 6 = renew;
+--                     9, 10 and 11 = peek with verb 1, 2 and 3
 --            7        cost
 --            7        if a limit has spread windows: the key's offset
 --            1 + 14n  if a limit has a calendar window: number of calendar windows, then start and end of each
---            1        for verbs 4 and 6: 0 no stamps, 1 stamps follow, 2 stamps and a deadline follow. Stamps: their number (1),
---                     and for each stamp its quotient by 1000 (7) and its remainder (2). Deadline: the instant after which the
---                     refund is ignored (7)
+--            1        for verbs 4 and 6: 0 = no stamps, 1 = stamps follow, 2 = stamps and a deadline follow. Stamps: their number
+--                     (1), and for each stamp its quotient by 1000 (7) and its remainder (2). Deadline: the instant after
+--                     which the refund is ignored (7)
 -- ARGV[2…] the parameters in use. Each is a MessagePack array with one array per limit: the kind and the fields, which are listed
 --          in the header of the algorithm's file.
 --
 -- Reply    one string: the store's time in microseconds (7), then for each group
---            1        status: 0 admitted (verbs 4 to 6: done), 1 refused, 2 a calendar window does not contain the store's time,
---                     3 a key has another type, 4 a key holds another program's value. 16 is added to 0 or 1 if a state of the
---                     group keeps parameters other than the charge's
+--            1        status: 0 = admitted (verbs 4 to 6: done), 1 = refused, 2 = a calendar window does not contain the store's
+--                     time, 3 = a key has another type, 4 = a key holds another program's value. 16 is added to 0
+--                     or 1 if a state of the group keeps parameters other than the charge's
 --          and, for status 0, 1, 16 and 17, for each charge
 --            1        one bit per limit, set if the limit refuses the charge
 --            7        only for verbs 2, 4, 6 and 10: the amount taken
@@ -36,17 +36,17 @@
 --
 -- Value    a head, then the cells of each limit. The head is the format version (1 byte, value 2), the length of the parameters
 --          (2), and the parameters of the state as in ARGV. A value of version 1, which was never released, is treated as a new
---          key. `special.lua` puts a mark into values, which is removed here. A value of version 3 has a pool before the
---          state: see `pool.lua`, whose floor is applied to every write.
--- Law      a state has the parameters of its last charge, called its own parameters. It refills or expires by these. A charge under
---          other parameters is admitted if the amount used under the state's own parameters plus the cost fits the capacity of the
---          charge's parameters. Only then is the state converted and written. Refusals and peeks change neither the state nor
+--          key. `special.lua` marks some values; this script removes the mark. A value of version 3 has a pool before the
+--          state (see `pool.lua`). The pool's floor is applied to every write.
+-- Law      a state has the parameters of its last charge, called its own parameters. It refills or expires under them. A charge
+--          under other parameters is admitted if the used amount plus the cost is at most the capacity of the charge's
+--          parameters. Only then is the state converted and written. Refusals and peeks change neither the state nor
 --          its parameters. Refunds and renewals are applied under the state's own parameters.
 -- Expiry   set by every write: one second after the state becomes unused, rounded up to a quarter of a second. If a key has lost
 --          its expiry, the next write sets one. Until then the key is harmless: states contain instants, so an old state is unused.
 --
 -- Exactness: all numbers are little-endian integers. Lua computes in doubles, which are exact for integers up to 2^53. The sender
--- bounds the parameters so that products stay in that range, except those that `arithmetic.lua` compares exactly.
+-- bounds the parameters so that products stay in that range, except products that `arithmetic.lua` compares exactly.
 --
 -- Errors: the script raises no error after its first write, and no stored value makes it raise one.
 --
@@ -54,8 +54,8 @@
 -- common cases, and every other file is run when it is first needed, by `chunk(name, ...)` (see `script.rs`).
 
 -- Arguments of this chunk: the keys of the states, the age of the charges in microseconds, and whether to skip the charges and
--- reply only with the time. Charges are decided as of `age` microseconds ago. `merge.lua` sets both; otherwise they are 0 and
--- false.
+-- reply only with the time. Charges are decided as of `age` microseconds ago. `merge.lua` sets the age and the flag;
+-- otherwise they are 0 and false.
 local keys, age, left_out = ...
 local floor = math.floor
 local pack, read, unpack = struct.pack, struct.unpack, unpack
@@ -273,7 +273,7 @@ while position <= #charges do
   local limits = parameters[index] or parameters_at(index)
   local record, done, fast = records[key], false, limits.fast
   if fast and not record and rest == 0 and verb == EXACTLY then
-    -- The fast path, for most charges: one bucket, and the cost fits. It works on the stored value without a record, and writes
+    -- The fast path, for most charges: one bucket with enough tokens. It works on the stored value without a record, and writes
     -- immediately, so that the next charge of the key sees the result.
     local value, head, one, other, unused = values[key], nil, 0, 0, nil
     if not value then

@@ -3,9 +3,10 @@
 --
 -- Mirrors `tollgate_share::lease::Pool::touch` and its helpers for times in whole microseconds.
 --
--- Value    of a key with a pool: the version (1 byte, value 3); the epoch of the pool (7), which is its creation time; the instant
---          until which it is hungry (7); the number of slices (1); for each slice its expiry (7), its sum (7) and its number of
---          leases (4); and then the value of the state as in `main.lua`. A pool is stored only while it has slices or is hungry.
+-- Value    stored under a key with a pool: the version (1 byte, value 3); the epoch of the pool (7), which is its creation time;
+--          the instant until which it is hungry (7); the number of slices (1); for each slice its expiry (7), its sum (7) and its
+--          number of leases (4); and then the value of the state as in `main.lua`. A pool is stored only while it has slices or
+--          is hungry.
 -- Floor    outstanding tokens count as used until they are settled or expire. Otherwise the state would refill to the full burst
 --          while nodes still hold tokens.
 --

@@ -1,8 +1,8 @@
 -- Sliding log: `SlidingLog` in Rust.
 --
--- Fields   5, limit, length, debt, initial, gap, 1 if refused attempts count.
--- Cells    number of oldest entries that belong to no request (2), but represent capacity missing from `initial` or used under
---          another algorithm; length of the entries in bytes (2); instants of the entries, oldest first (7 each).
+-- Fields   kind (5), limit, length, debt, initial, gap, and 1 if refused attempts count (otherwise 0).
+-- Cells    number of the oldest entries that belong to no request (2): they represent capacity that is missing from `initial` or
+--          was used under another algorithm; length of the entries in bytes (2); instants of the entries, oldest first (7 each).
 -- Summary  number of entries in the window (2), wait for the request (7), wait for the same request again (7), newest entry
 --          (7, or 0), time until the state is unused (7).
 
@@ -29,7 +29,7 @@ function log.sound(limit, cells)
   return #cells[limit.cell + 1] % 7 == 0 and cells[limit.cell] * 7 <= #cells[limit.cell + 1]
 end
 
--- Returns the number of entries, and, if the clock was set back, now: the instant to use for later entries.
+-- Returns the number of entries, and, if the clock was set back, the current time, which replaces the instants of later entries.
 local function ring(limit, cells)
   local entries = cells[limit.cell + 1]
   local count = #entries / 7
@@ -95,7 +95,7 @@ end
 local function push(limit, cells, units, count, latest)
   local entries = cells[limit.cell + 1]
   if latest then
-    -- Moves entries ahead of the clock to now.
+    -- Moves entries that are ahead of the clock to the current time.
     local ahead = later_than(entries, nil, 0, count, latest)
     entries = sub(entries, 1, #entries - 7 * ahead) .. rep(pack('<I7', latest), ahead)
   end

@@ -1,8 +1,8 @@
 -- Sliding slices: `SlidingSlices` in Rust.
 --
--- Fields   10, limit, length of a slice, debt, initial, number of slices per window.
+-- Fields   kind (10), limit, length of a slice, debt, initial, number of slices per window.
 -- Cells    end of the current slice (7), count of the window (7), count of the current slice (7), and a ring with the counts of the
---          previous slices. A count has as many bytes as limit plus debt need.
+--          previous slices. Each count in the ring has the number of bytes that limit plus debt needs.
 
 local context = ...
 local now, STALE, UP_TO, EXACTLY = context.now, context.STALE, context.UP_TO, context.EXACTLY
@@ -57,7 +57,7 @@ local function current(limit, cells)
   return next_stop, max(sum, 0), 0, turns
 end
 
--- Returns the count of the slice that is `back` slices before the current one.
+-- Returns the count of the slice that is `back` slices before the current slice.
 local function older(limit, cells, stop, turns, back)
   if turns < 0 or back < turns then return 0 end
   if turns > 0 and back == turns then

@@ -1,6 +1,6 @@
 -- Sliding window: `SlidingWindow` in Rust.
 --
--- Fields   4, limit, length, debt, initial.
+-- Fields   kind (4), limit, length, debt, initial.
 -- Cells    end of the window (7), count of the previous window (7), count of the window (7).
 
 local context = ...
@@ -24,7 +24,7 @@ local function next_end(limit)
   return now + limit.length - now % limit.length
 end
 
--- Returns the end of the current window, the count of the previous window, and the count of the current one.
+-- Returns the end of the current window, the count of the previous window, and the count of the current window.
 local function current(limit, cells)
   local cell, deepest = limit.cell, limit.deepest
   local stop, previous, used = cells[cell], min(cells[cell + 1], deepest), min(cells[cell + 2], deepest)
@@ -51,7 +51,7 @@ local function weight(limit, stop, previous)
   return ceil_of(previous, min(stop - now, limit.length), limit.length)
 end
 
--- Returns the number of whole units that fit on top of the estimate.
+-- Returns the number of whole units that can be taken in addition to the estimate.
 local function available(limit, stop, previous, used)
   return max(limit.limit - used - weight(limit, stop, previous), 0)
 end

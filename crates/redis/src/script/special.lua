@@ -10,13 +10,13 @@
 --            2        number of keys
 --            1        index of the parameters in ARGV, minus one
 --            7        cost of each charge
--- ARGV[2…] the parameters in use, each: ticks, whole, part, burst, the time of a full burst as whole and part, and the smallest
---          implausible time owed (7 each); then the head of a value with these parameters.
+-- ARGV[2…] the parameters in use. Each consists of ticks, whole, part, burst, the time of a full burst as whole and part, and
+--          the smallest implausible time owed (7 each); then the head of a value with these parameters.
 --
 -- Reply    one string: the store's time in microseconds (7), then for each charge either the byte 255, if nothing was done and the
 --          general script must decide, or
 --            1        status: 0 admitted, 1 refused
---            1        the same again: the bit of the limit that refuses
+--            1        the bit of the limit that refuses; equal to the status, because there is one limit
 --            13       the cells after the charge
 --
 -- Value    as in `main.lua`, so nodes can mix both scripts freely, even nodes of a version without this script. When a key is used

@@ -51,7 +51,7 @@ Newest first.";
 /// Prints the newest entries.
 ///
 /// # Errors
-/// When the server cannot be reached, or refuses.
+/// Returns an error if the server cannot be reached or refuses the request.
 pub(super) fn run(args: &AuditArgs) -> anyhow::Result<ExitCode> {
     let remote = Remote::new(&args.server)?;
     let filters = [("domain", &args.domain), ("author", &args.author), ("subject", &args.subject)];
@@ -88,7 +88,7 @@ fn entry_heading(entry: &AuditEntry) -> String {
     format!("{} {author} {action} {kind} {domain}{subject}{comment}", format_time(entry.at_ms))
 }
 
-/// Returns only the changed lines, with their signs.
+/// Returns the diff lines of a change (`+` or `-` first), without the unchanged lines.
 fn changed_lines(entry: &AuditEntry) -> Vec<String> {
     let text = |value: &Option<Value>| {
         value.as_ref().and_then(|value| serde_json::to_string_pretty(value).ok()).unwrap_or_default()

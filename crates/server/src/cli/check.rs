@@ -31,10 +31,10 @@ Examples:
 
 Each mistake is printed with its file, line and column. The status is 1 if there are any.";
 
-/// Prints every mistake and warning with its position; fails if there is a mistake.
+/// Prints every mistake and warning with its position. The status is 1 if there is a mistake.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// Returns an error if a file cannot be read.
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let files = files::read(&args.paths)?;
     let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
@@ -62,7 +62,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 fn print_warnings(files: &[File], rules: &Rules) -> anyhow::Result<()> {
     let engine = Engine::new(MemoryStore::new(1)?)?;
     for warning in engine.warnings(rules) {
-        // Several files are checked together, and each warning belongs to one of them.
+        // All files are checked together, so the text of the warning's own file is looked up by name.
         let text = files.iter().find(|file| *file.name == *warning.file).map_or(&[][..], |file| &file.text);
         write!(std::io::stderr(), "warning: {}", warning.in_text(text).detailed())?;
     }

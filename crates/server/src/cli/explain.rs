@@ -18,7 +18,7 @@ use crate::rules_source::file::parse_all;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct ExplainArgs {
-    /// Use this rule file, or folder of rule files, with unused limits, instead of a server
+    /// Use this rule file (or folder of rule files) instead of a server; all its limits are unused
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
 
@@ -42,13 +42,13 @@ It takes no tokens. Rules that match are marked with + and shown with their key,
 of each limit. Other rules are marked with - and shown with the first condition that does not hold. With --faults, it also prints \
 how much each limit of the matching rules may admit in excess while something fails.";
 
-/// Maximum number of keys; one request needs only a few.
+/// Maximum number of keys in memory. Explaining one request needs only a few.
 const KEYS: usize = 1_000;
 
 /// Prints the explanation.
 ///
 /// # Errors
-/// When the rules cannot be read, the server cannot be reached, or the request is invalid.
+/// Returns an error if the rules cannot be read, the server cannot be reached, or the request is invalid.
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     match &args.rules {
         Some(path) => by_rules(path, args)?,
@@ -58,7 +58,7 @@ pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Explains the decision of rule files with unused limits.
+/// Explains how the rule files at `path` decide the request while all their limits are unused.
 fn by_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
     let request = &args.request;
     let attributes = request.attributes()?;
@@ -79,7 +79,7 @@ fn by_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
     args.faults.print(&rules, |domain, id| domain == request.domain && matches(id))
 }
 
-/// Returns the explanation of a server, with its rules and counters.
+/// Returns a server's explanation, which is based on the server's rules and current counters.
 fn by_server(args: &ExplainArgs) -> anyhow::Result<String> {
     let remote = Remote::new(&args.server)?;
     let answer: Value = remote.post(&["v1", "explain"], args.request.to_json()?)?.parse()?;

@@ -1,5 +1,4 @@
-//! `tollgate check --faults` and `tollgate explain --faults`: how much each limit may admit in excess while something
-//! fails.
+//! `tollgate check --faults` and `tollgate explain --faults`: print how far each limit may be exceeded during a fault.
 
 use std::io::Write;
 
@@ -10,7 +9,7 @@ use tollgate_engine::rules::{Consistency, OnExceed, Rule, Rules};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct FaultArgs {
-    /// Print how much each limit may admit in excess while something fails
+    /// Print how far each limit may be exceeded during a fault
     #[arg(long)]
     faults: bool,
 
@@ -33,10 +32,11 @@ impl FaultArgs {
         self.faults
     }
 
-    /// If `--faults` was given, prints the bounds of all limits of the rules that `wanted` selects by domain and id.
+    /// If `--faults` was given, prints the bounds of the selected rules' limits. `wanted` selects rules by domain and
+    /// id.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// Returns an error if the bounds cannot be written to the standard output.
     pub(super) fn print(&self, rules: &Rules, wanted: impl Fn(&str, &str) -> bool) -> anyhow::Result<()> {
         if !self.faults {
             return Ok(());

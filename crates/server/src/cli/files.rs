@@ -21,7 +21,7 @@ impl File {
     }
 }
 
-/// Reads files, and the rule files in folders in order of name; `-` is the standard input.
+/// Reads all `paths`. A folder contributes its rule files in order of name; `-` is the standard input.
 pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<File>> {
     let mut files = Vec::new();
     for path in paths {
@@ -33,7 +33,7 @@ pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<File>> {
     Ok(files)
 }
 
-/// Reads a file, or the rule files in a folder in order of name.
+/// Reads one file or, if `path` is a folder, its rule files in order of name.
 pub(super) fn read_path(path: &Path) -> anyhow::Result<Vec<File>> {
     match path.is_dir() {
         true => rule_files(path)?.iter().map(|path| read_one(path)).collect(),

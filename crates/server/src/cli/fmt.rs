@@ -32,7 +32,7 @@ reported and left unchanged. The status is 1 in that case, and with --check if a
 /// Formats files in place, or reports the files that are not formatted.
 ///
 /// # Errors
-/// When a file cannot be read or written.
+/// Returns an error if a file cannot be read or written.
 pub(super) fn run(args: &FmtArgs) -> anyhow::Result<ExitCode> {
     let mut success = true;
     for path in &args.files {
@@ -58,9 +58,9 @@ pub(super) fn run(args: &FmtArgs) -> anyhow::Result<ExitCode> {
     Ok(exit_code(success))
 }
 
-/// Replaces a file atomically: a server may be watching it.
+/// Replaces a file atomically, because a server may be watching it.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
-    // A symbolic link is kept, and its target is replaced.
+    // Resolves a symbolic link, so that its target is replaced and the link stays.
     let path = path.canonicalize()?;
     let temporary = path.with_extension(format!("tollgate-{}.tmp", std::process::id()));
     let write = || {

@@ -16,7 +16,7 @@ pub(super) struct ImportArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
 
-    /// The system it was written for; detected by default
+    /// The system that the file was written for; detected by default
     #[arg(long, value_name = "SYSTEM")]
     from: Option<ImportFrom>,
 
@@ -41,10 +41,10 @@ Examples:
 Limits that cannot be converted are reported on the standard error stream, with their line and the reason; the status is 0 if \
 there are any rules. Files of the reference Envoy service need not be imported: `serve --rules` and `check` accept them.";
 
-/// Prints the rules, and reports limits that cannot be converted.
+/// Prints the converted rules, and reports the limits that cannot be converted.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// Returns an error if the file cannot be read.
 pub(super) fn run(args: &ImportArgs) -> anyhow::Result<ExitCode> {
     let file = files::read_one(&args.file)?;
     let dialect = args.from.map(|from| match from {

@@ -1,4 +1,5 @@
-//! `tollgate completions SHELL` and `tollgate man`: generated from the definition of the command line.
+//! `tollgate completions SHELL` and `tollgate man`: print pages that are generated from the definition of the command
+//! line.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -37,9 +38,9 @@ Examples:
 /// Prints the completions of a shell.
 ///
 /// # Errors
-/// When they cannot be printed.
+/// Returns an error if the completions cannot be printed.
 pub(super) fn print_completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
-    // Generated in memory, because the generator panics if a write fails, such as to a closed pipe.
+    // Generates in memory first, because the generator panics if a write fails (for example to a closed pipe).
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "tollgate", &mut script);
     std::io::stdout().write_all(&script)?;
@@ -49,7 +50,7 @@ pub(super) fn print_completions(args: &CompletionsArgs) -> anyhow::Result<ExitCo
 /// Prints the main manual page, or writes the pages of all commands.
 ///
 /// # Errors
-/// When they cannot be written.
+/// Returns an error if a page cannot be printed or written.
 pub(super) fn print_manual(args: &ManArgs) -> anyhow::Result<ExitCode> {
     match &args.output {
         Some(directory) => {

@@ -103,10 +103,10 @@ impl Cli {
     /// Parses a command line.
     ///
     /// # Errors
-    /// When it is invalid or requests help.
+    /// Returns an error if the command line is invalid or requests help.
     fn read<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches_from(words)?;
-        // TOLLGATE_SERVER may be set for other commands, but both flags on the command line are a mistake.
+        // TOLLGATE_SERVER may be set for other commands, but it is a mistake to write both flags on the command line.
         let written = |args: &ArgMatches, id| args.value_source(id) == Some(ValueSource::CommandLine);
         if let Some(("explain", args)) = matches.subcommand()
             && written(args, "rules")
@@ -156,11 +156,11 @@ fn report(error: &anyhow::Error) {
     if error.downcast_ref().is_some_and(closed) {
         return;
     }
-    // If this cannot be written either, there is no one to report it to.
+    // A failure to write the message is ignored, because it could not be reported either.
     let _ = writeln!(std::io::stderr(), "tollgate: {error:#}");
 }
 
-/// Prints mistakes in a file, each on several lines.
+/// Prints the mistakes in rule files to the standard error stream. Each one takes several lines.
 fn print_mistakes(mistakes: &Mistakes) -> std::io::Result<()> {
     let mut out = std::io::stderr().lock();
     for mistake in mistakes.as_slice() {

@@ -29,10 +29,10 @@ For servers with `--store peers://…`. RULES is the revision and the checksum o
 its links. LAG is the number of updates that the other server has not acknowledged, and of its updates that are missing here.
 HOMES is the number of keys about which a server decides under strict rules, OVERSHOOT the tokens that passed beyond limits. The status is 1 if the server sees no majority of the servers, or has no link to one of them.";
 
-/// Prints the servers that share limits, as seen by one of them.
+/// Prints the servers that share limits, as seen by the server that is asked.
 ///
 /// # Errors
-/// When the server cannot be reached, or refuses.
+/// Returns an error if the server cannot be reached or refuses the request.
 pub(super) fn run(args: &NodesArgs) -> anyhow::Result<ExitCode> {
     let answer = Remote::new(&args.server)?.get(&["v1", "peers"])?;
     let page: PeersPage = answer.parse()?;

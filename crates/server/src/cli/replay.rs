@@ -1,4 +1,4 @@
-//! `tollgate replay`: decides the requests of access logs by rules that need not be in force.
+//! `tollgate replay`: decides the requests in access logs by the given rules, without affecting a server.
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -32,12 +32,12 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
 
-    /// The format, if it is not detected: combined, common, vhost_combined, envoy, haproxy, json or csv, or a
+    /// The format, if it is not detected: a name (combined, common, vhost_combined, envoy, haproxy, json or csv), a
     /// log_format of nginx, a LogFormat of Apache or an access log format of Envoy
     #[arg(long, value_name = "FORMAT")]
     format: Option<String>,
 
-    /// The time zone of timestamps that have none
+    /// The time zone of timestamps without a zone
     #[arg(long, value_name = "ZONE", default_value = "UTC")]
     zone: String,
 
@@ -102,7 +102,7 @@ requests of each second spread evenly, and with all of them at its beginning.";
 /// Replays the logs and prints the result.
 ///
 /// # Errors
-/// When a log, the rules or a file to write cannot be used.
+/// Returns an error if a log or the rules cannot be read, or an output file cannot be written.
 pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let fail_above = args.fail_above.as_deref().map(parse_percent).transpose()?;
     let (Some(rules), Some(against)) = (load(args.rules.as_deref())?, load(args.against.as_deref())?) else {
@@ -170,7 +170,8 @@ fn log(path: &Path) -> Log {
     if path.as_os_str() == "-" { Log::StandardInput } else { Log::File(path.to_owned()) }
 }
 
-/// Loads the rules of a file, if one is named. `None`: the rules have mistakes, which were printed.
+/// Loads the rules at `path`. Returns `Some(None)` if there is no path, and `None` if the rules have mistakes, which it
+/// prints.
 fn load(path: Option<&Path>) -> anyhow::Result<Option<Option<Rules>>> {
     let Some(path) = path else { return Ok(Some(None)) };
     let files = files::read(&[path.to_owned()])?;
@@ -194,7 +195,7 @@ fn parse_pairs(flag: &str, texts: &[String]) -> anyhow::Result<Vec<(String, Stri
     texts.iter().map(parsed).collect()
 }
 
-/// Returns the millionths of a percentage like `0.1%`.
+/// Parses a percentage like `0.1%` and returns it in millionths (1000 for `0.1%`).
 fn parse_percent(text: &str) -> anyhow::Result<u64> {
     let parse = || {
         let digits = text.strip_suffix('%').unwrap_or(text).trim();
@@ -231,7 +232,7 @@ fn write(args: &ReplayArgs, report: &Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Shows progress on a terminal, a few times a second.
+/// Runs `work` and shows its progress five times a second, if the standard error stream is a terminal.
 fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(ReplayProgress)) -> T) -> T {
     const EVERY: u64 = 200_000_000;
     let is_terminal = std::io::stderr().is_terminal();

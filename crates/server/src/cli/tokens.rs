@@ -21,7 +21,7 @@ pub(super) struct TokensArgs {
 
     /// The data directory of a server, to use its database without the server
     ///
-    /// Needed for the first token. The server may be running or not.
+    /// Needed to create the first token. The server may be running or stopped.
     #[arg(long, value_name = "DIR", global = true, help_heading = "Database", conflicts_with = "database")]
     data: Option<PathBuf>,
 
@@ -49,7 +49,7 @@ struct CreateArgs {
     #[arg(long, value_name = "ROLE")]
     role: Role,
 
-    /// Its name, which is recorded as the author of changes made with it; by default the role
+    /// Its name (by default the role), which is recorded as the author of changes made with the token
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
@@ -85,7 +85,7 @@ Examples:
 /// Runs the command.
 ///
 /// # Errors
-/// When the server or the database cannot be reached, or refuses.
+/// Returns an error if the server or the database cannot be reached, or refuses the request.
 pub(super) fn run(args: &TokensArgs) -> anyhow::Result<ExitCode> {
     match (&args.data, &args.database) {
         (Some(data), _) => in_database(&sqlite_url(&data.join("rules.db")), &args.command),
@@ -110,7 +110,7 @@ fn by_server(remote: &Remote, command: &TokensCommand) -> anyhow::Result<()> {
     }
 }
 
-/// Runs the command without a server: there may be no token to authenticate with yet.
+/// Runs the command directly on the database, because there may be no token yet to call a server with.
 fn in_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let change = Change::by("local");
@@ -158,7 +158,7 @@ impl CreateArgs {
     }
 }
 
-/// Parses a time, or a duration from now; returns milliseconds since 1970.
+/// Parses an expiry: a time, or a duration counted from `now`. Returns milliseconds since 1970.
 fn parse_expiry(text: &str, now: Timestamp) -> anyhow::Result<i64> {
     let invalid = || format!("--expires {text}: write a duration like 90d or 12h, or a time like 2030-01-31T18:00:00Z");
     if let Ok(at) = text.parse::<Timestamp>() {
@@ -172,7 +172,7 @@ fn parse_expiry(text: &str, now: Timestamp) -> anyhow::Result<i64> {
     Ok(now.checked_add(duration).with_context(invalid)?.as_millisecond())
 }
 
-/// Prints the token alone on the standard output, for scripts, and its description on the standard error stream.
+/// Prints only the token to the standard output, for scripts, and its description to the standard error stream.
 fn print_created(created: &CreatedToken) -> anyhow::Result<()> {
     let StoredToken { id, grant: TokenGrant { name, role, expires_ms, .. }, .. } = &created.stored;
     let expires = expires_ms.map(|at| format!(", until {}", format_time(at))).unwrap_or_default();

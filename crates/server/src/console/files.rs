@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 
 use crate::control::sha256_hex;
 
-/// The path prefix of files. The digest of all files follows.
+/// The path prefix of files. In a path, the digest of all files follows it.
 pub(super) const PREFIX: &str = "/console/files/";
 
 /// Placeholder in the document for the path of its files.
@@ -66,7 +66,7 @@ impl StaticFile {
     }
 }
 
-/// Returns the digest of all files. It is part of their paths.
+/// Returns the digest of all files, which is part of each file's path.
 pub(super) fn digest() -> &'static str {
     static DIGEST: OnceLock<String> = OnceLock::new();
     DIGEST.get_or_init(|| {
@@ -94,7 +94,7 @@ pub(super) fn prepare() {
     files();
 }
 
-/// Finds a file by its path after [`PREFIX`].
+/// Finds a file by the part of its path after [`PREFIX`]. Returns `None` if the digest or the name is unknown.
 pub(super) fn find(path: &str) -> Option<&'static StaticFile> {
     let name = path.strip_prefix(digest())?.strip_prefix('/')?;
     files().iter().find(|file| file.name == name)
@@ -143,7 +143,7 @@ mod tests {
             let import = format!("\"./{name}\"");
             let is_imported = FILES.iter().any(|(_, text)| text.contains(&import));
             assert!(is_loaded(name) || is_imported, "nothing loads {name}");
-            // Static imports of preloaded files are preloaded too, which saves a round trip.
+            // The document must also preload the static imports of preloaded files, which saves a round trip.
             let imports = text.split("from \"./").skip(1).filter_map(|rest| rest.split('"').next());
             for import in imports.filter(|_| is_loaded(name)) {
                 assert!(is_loaded(import), "{name} imports {import}, which the document does not load");

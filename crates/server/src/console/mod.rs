@@ -1,7 +1,7 @@
 //! The web console at `/console`: its static files, and browser sessions.
 //!
 //! The console is an ordinary client of the public API without special privileges. Its pages are static files, served
-//! unchanged from `crates/server/console/`. A browser session has the rights of the token it was opened with.
+//! unchanged from `crates/server/console/`. A browser session has the rights of the token with which it was opened.
 //!
 //! Every server refuses requests from web pages (`http/web.rs`). Requests from the console are accepted if they meet
 //! three conditions:
@@ -43,10 +43,11 @@ pub(crate) fn prepare() {
     files::prepare();
 }
 
-/// Answers a request for a page or a file of the console. All pages are the same document, which routes by its URL.
+/// Answers a request for a page or a file of the console. All pages are the same document, whose script selects the
+/// content by the URL.
 ///
 /// # Errors
-/// When the file does not exist, or the method is not GET or HEAD.
+/// Returns an error if the file does not exist, or if the method is not GET or HEAD.
 pub(crate) fn answer(head: &Parts) -> Result<HttpResponse, Problem> {
     let path = head.uri.path();
     if !matches!(head.method, Method::GET | Method::HEAD) {

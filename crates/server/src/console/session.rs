@@ -78,7 +78,8 @@ impl Sessions {
         sessions.insert(id, BrowserSession { token: token.into(), began: now, used: now });
     }
 
-    /// Returns the token of a session, and restarts its idle timeout.
+    /// Returns the token of a session, and restarts the session's idle timeout. Returns `None` if the session is
+    /// unknown or has ended.
     fn token(&self, id: &SessionId, now: Time<Mono>) -> Option<Box<[u8]>> {
         let mut sessions = self.sessions();
         let session = sessions.get_mut(id)?;
@@ -99,12 +100,12 @@ impl Sessions {
     }
 }
 
-/// The credentials of a caller. A stream keeps them to check them again.
+/// The credentials of a caller. An event stream keeps them, because it checks them again later.
 #[derive(Debug, Default)]
 pub(crate) struct Credentials {
-    /// The token; `None` if it is missing or tokens are not required.
+    /// The token, or `None` if the request has none or tokens are not required.
     token: Option<Box<[u8]>>,
-    /// The session that the token belongs to; `None` for a bearer token.
+    /// The session that the token belongs to, or `None` for a bearer token.
     session: Option<SessionId>,
     cached: CachedToken,
 }
@@ -136,7 +137,7 @@ impl Credentials {
     }
 }
 
-/// Returns the session id of a console request.
+/// Returns the session id in the cookie of a console request, or `None` if there is none.
 fn session_id(head: &Parts) -> Option<SessionId> {
     if !head.headers.contains_key(super::HEADER) {
         return None;
@@ -152,11 +153,11 @@ fn session_id(head: &Parts) -> Option<SessionId> {
 /// The identity and rights of the caller, as returned by `/v1/session`.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct SessionView<'a> {
-    /// The token name, recorded as the author of changes; `local` if no tokens are required.
+    /// The name of the token, which is recorded as the author of changes; `local` if no tokens are required.
     name: &'a str,
     /// The role of the caller.
     role: Role,
-    /// The domains that the caller may change and take from; empty for all domains.
+    /// The domains in which the caller may change rules and take tokens; empty for all domains.
     domains: &'a [String],
     /// When the token expires, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -172,7 +173,7 @@ pub(crate) struct SessionView<'a> {
 /// Opens a session. This request needs no authentication, because its body contains the token.
 ///
 /// # Errors
-/// When the body or the token is invalid.
+/// Returns an error if the body is not valid JSON of this form, or if the token is not valid.
 pub(crate) fn open<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<HttpResponse, Problem> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields, expecting = "an object with `token`")]
@@ -199,7 +200,7 @@ pub(crate) fn open<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<
 /// Answers `GET` and `DELETE /v1/session`.
 ///
 /// # Errors
-/// When the method is neither.
+/// Returns an error if the method is neither GET nor DELETE.
 pub(crate) fn answer<S: Store>(app: &App<S>, head: &Parts, access: &Access) -> Result<HttpResponse, Problem> {
     match head.method {
         Method::GET => Ok(session_response(app, access)),
@@ -230,15 +231,15 @@ fn session_response<S: Store>(app: &App<S>, access: &Access) -> HttpResponse {
         rules_source: app.source.to_string(),
         version: env!("CARGO_PKG_VERSION"),
     };
-    // A struct of strings always serialises.
+    // Serialising a struct of strings cannot fail.
     let mut answer = Response::new(ReplyBody::from(serde_json::to_vec(&view).unwrap_or_default()));
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer
 }
 
-/// Sets the session cookie. It is marked `Secure` if `Origin` is an `https` URL, which shows that the browser uses TLS
-/// even if a proxy terminates it.
+/// Sets the session cookie. It is marked `Secure` if `Origin` is an `https` URL. `Origin` shows that the browser uses
+/// TLS even if a proxy terminates it.
 fn set_cookie(headers: &mut HeaderMap, head: &Parts, value: &str, max_age: u64) -> Result<(), Problem> {
     let is_secure = head.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
     let secure = if is_secure { "; Secure" } else { "" };

@@ -1,4 +1,4 @@
-//! Whole rule files: validating, planning, applying in one transaction, and exporting.
+//! Operations on whole rule files: validate, plan, apply in one transaction, and export.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -18,7 +18,7 @@ use super::snapshot::{self, DomainRules, ExportRow};
 use super::sql::Sql;
 use super::{ControlError, Result, size};
 
-/// Above this many domains, reading all rules is cheaper than one query per domain.
+/// If a file has more domains than this, all rules are read at once, which is cheaper than one query per domain.
 const MANY_DOMAINS: usize = 50;
 
 /// Whole rule files.
@@ -28,10 +28,10 @@ pub struct RuleFiles<'c> {
 }
 
 impl RuleFiles<'_> {
-    /// Returns the mistakes in a rule file and the warnings about it, as `tollgate check` prints them.
+    /// Returns the mistakes and warnings that `tollgate check` would print for a rule file.
     ///
     /// # Errors
-    /// When the database is unreachable; never because of the text.
+    /// Returns an error if the database is unreachable. Mistakes in the file are not an error.
     pub async fn validate(&self, text: &[u8]) -> Result<Validation> {
         let taken = match split(text).await {
             Ok(taken) => taken,
@@ -53,7 +53,7 @@ impl RuleFiles<'_> {
     /// Returns the changes that [`apply`](Self::apply) would make.
     ///
     /// # Errors
-    /// When the file has mistakes or the database is unreachable.
+    /// Returns an error if the file has mistakes or the database is unreachable.
     pub async fn plan(&self, text: &[u8], others: Others) -> Result<Plan> {
         let taken = split(text).await?;
         let (revision, stored, orphans) = with_timeout(LONG, async {
@@ -67,12 +67,13 @@ impl RuleFiles<'_> {
         Ok(changes.into_plan(revision, false))
     }
 
-    /// Applies a rule file in one transaction. `change.expected` is compared with the revision of the database. A file
-    /// with a domain for which `allowed` returns false is refused.
+    /// Applies a rule file in one transaction. `change.expected` is compared with the revision of the database. Refuses
+    /// the file if it contains a domain for which `allowed` returns false.
     ///
     /// # Errors
-    /// When the file has mistakes or contains a domain that is not allowed, the revision is not the expected one, the
-    /// rules are too large, or the database is unreachable; nothing is changed.
+    /// Returns an error if the file has mistakes or contains a domain that is not allowed, if the database is not at
+    /// the expected revision, if the rules would exceed their maximum size or count, or if the database is unreachable.
+    /// In all cases nothing is changed.
     pub async fn apply(
         &self,
         change: &Change,
@@ -103,8 +104,8 @@ impl RuleFiles<'_> {
     /// transaction that is rolled back.
     ///
     /// # Errors
-    /// When the file has mistakes or does not contain the domain, the rules are too large, or the database is
-    /// unreachable.
+    /// Returns an error if the file has mistakes or does not contain the domain, if the rules would exceed their
+    /// maximum size or count, or if the database is unreachable.
     pub async fn preview(&self, text: &[u8], others: Others, domain: Option<&str>) -> Result<Preview> {
         let taken = split(text).await?;
         let domain = choose_domain(&taken.domains, domain)?;
@@ -119,12 +120,12 @@ impl RuleFiles<'_> {
         .await
     }
 
-    /// Returns a formatted rule file that [`apply`](Self::apply) accepts. It has the rules of `domains` (of all domains
-    /// if empty), or only the rule `rule` of each. Comments at its head list overrides and disabled rules, which a file
-    /// cannot express and applying it does not change.
+    /// Returns a formatted rule file that [`apply`](Self::apply) accepts. It contains the rules of `domains` (or of all
+    /// domains if `domains` is empty). If `rule` is given, it contains only the rule with that id. Comments at its head
+    /// list overrides and disabled rules; applying the file does not change those.
     ///
     /// # Errors
-    /// When a domain has no rules or lacks the given rule, or the database is unreachable.
+    /// Returns an error if a domain has no rules, if a domain lacks the given rule, or if the database is unreachable.
     pub async fn export(&self, domains: &[String], rule: Option<&str>) -> Result<String> {
         let rules = with_timeout(LONG, async {
             let mut tx = self.db.read().await?;
@@ -163,11 +164,11 @@ pub struct Preview {
     pub domain: String,
     /// The rules that nodes run.
     pub before: String,
-    /// The rules that they would run.
+    /// The rules that nodes would run after the file is applied.
     pub after: String,
 }
 
-/// Returns the domain to preview: the named one, or the only domain of the file.
+/// Returns the domain to preview: `named`, or the only domain of the file if `named` is `None`.
 fn choose_domain(domains: &[String], named: Option<&str>) -> Result<String> {
     let known = || domains.join(", ");
     match (named, domains) {
@@ -180,10 +181,10 @@ fn choose_domain(domains: &[String], named: Option<&str>) -> Result<String> {
     }
 }
 
-/// Applies a file within a transaction and returns the changes.
+/// Applies a file within the transaction `write` and returns the changes.
 async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: Others) -> Result<FileChanges> {
     let stored = load(&mut write.tx, &taken.domains).await?;
-    // Comparing a hundred thousand rules takes more than a minute on a busy machine.
+    // Comparing 100 000 rules may take longer than the default idle timeout of a transaction.
     write.allow_idle().await?;
     let mut changes = run_blocking(move || compare(taken, stored, others)).await?;
     if changes.planned.is_empty() {
@@ -194,7 +195,8 @@ async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: Others)
     for domain in std::mem::take(&mut changes.domains) {
         let name = domain.name.clone();
         apply_domain(write, domain, &orphans).await?;
-        // The file was checked alone, but its rules may match the same requests as the stored rules that stay.
+        // The file was checked alone. Its rules and the stored rules that stay may match the same request, so they are
+        // checked together.
         if others == Others::Keep {
             check_matched_together(write, &name, "").await?;
         }
@@ -204,7 +206,7 @@ async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: Others)
     Ok(changes)
 }
 
-/// Checks that the revision is the one that the writer expects.
+/// Checks that the database is at the revision that the writer expects.
 async fn check_revision(write: &mut Write<'_>) -> Result<()> {
     let (current, empty) = (write.revision - 1, write.rules == 0);
     let matches = match write.expected {
@@ -257,7 +259,7 @@ async fn apply_domain(write: &mut Write<'_>, changes: DomainChanges, orphans: &O
     write.log(&entries).await
 }
 
-/// Returns the new row of a rule and the action; `None` if only the position changes.
+/// Returns the new row of a rule and the action. The action is `None` if only the position changes.
 async fn new_row(
     write: &mut Write<'_>,
     domain: &str,
@@ -300,12 +302,12 @@ async fn split(text: &[u8]) -> Result<SplitFiles> {
     Ok(run_blocking(move || entry::split(&[Source { name: "rules", text: &text }])).await??)
 }
 
-/// Runs long work on a blocking thread, so that this thread keeps serving.
+/// Runs long work on a blocking thread, so that it does not delay the other calls on this thread.
 pub(super) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     spawn_blocking(work).await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)).into())
 }
 
-/// Reads the rules of domains, in order.
+/// Reads the rules of the given domains, in order of position.
 async fn load(connection: &mut AnyConnection, domains: &[String]) -> Result<StoredRules> {
     let select = || {
         let mut query = Sql::new("SELECT domain, ");

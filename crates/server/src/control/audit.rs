@@ -1,5 +1,5 @@
-//! The audit log: the author, the action, and the values before and after. Entries are written in the transaction of
-//! the change.
+//! The audit log. An entry contains the author, the action, and the values before and after, and is written in the same
+//! transaction as the change.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -20,7 +20,7 @@ use super::sql::{ROWS, Sql};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Note {
-    /// When it was done, in milliseconds since 1970.
+    /// Time of the action, in milliseconds since 1970.
     pub at_ms: i64,
     /// The name of the token, or `local` where no token is required.
     pub author: String,
@@ -34,13 +34,13 @@ pub struct Note {
 }
 
 impl Note {
-    /// Returns a note of an action taken now. Strings are cut to [`MAX_SUBJECT`] characters, and characters that a
-    /// database cannot store are removed.
+    /// Returns a note with the current time. Cuts strings to [`MAX_SUBJECT`] characters and removes characters that a
+    /// database cannot store.
     pub fn now(author: &str, action: NotedAction, domain: Option<&str>, subject: &str) -> Self {
         Self::at(now_ms(), author, action, domain, subject)
     }
 
-    /// Returns the same note with strings that the database can store.
+    /// Cuts and cleans the note's strings so that the database can store them.
     #[must_use]
     pub fn storable(self) -> Self {
         Self::at(self.at_ms, &self.author, self.action, self.domain.as_deref(), &self.subject)
@@ -65,7 +65,7 @@ pub enum NotedAction {
 }
 
 impl NotedAction {
-    /// Returns the kind of its subject.
+    /// Returns the kind of the note's subject.
     pub const fn kind(self) -> &'static str {
         match self {
             Self::Reset => "key",
@@ -150,7 +150,7 @@ impl AuditLog<'_> {
     /// Returns entries, newest first.
     ///
     /// # Errors
-    /// When `after` is invalid or the database is unreachable.
+    /// Returns an error if the page's `after` is invalid or the database is unreachable.
     pub async fn list(&self, search: &AuditSearch, page: &PageRequest) -> Result<Page<AuditEntry>> {
         let (limit, after) = page.read()?;
         let conditions = [
@@ -176,11 +176,11 @@ impl AuditLog<'_> {
         page_of(&rows, limit, read, |last| Cursor::number(last.seq))
     }
 
-    /// Records actions that do not change the database, in one transaction, with a comment. Creates no revision, so
-    /// waiting nodes are not woken.
+    /// Records `notes` (actions that do not change the database) in one transaction, all with the same comment. Creates
+    /// no revision, so waiting nodes are not woken.
     ///
     /// # Errors
-    /// When the database is unreachable; no entry is written.
+    /// Returns an error if the database is unreachable. No entry is written then.
     pub async fn note(&self, notes: &[Note], comment: Option<String>) -> Result<()> {
         let Some(first) = notes.first() else { return Ok(()) };
         with_timeout(SHORT, async {

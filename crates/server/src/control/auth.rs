@@ -1,9 +1,9 @@
 //! Authentication by tokens, and authorisation by their roles.
 //!
-//! A token is 256 random bits, so its SHA-256 does not reveal it and the lookup needs no constant-time comparison.
-//! Hashing costs more than a decision, so each connection caches its verified token. A request with the same token
-//! costs one string comparison and one check that the token table was not replaced. If no tokens are required,
-//! authentication is one branch.
+//! A token consists of 256 random bits, so its SHA-256 digest does not reveal it and the lookup by digest need not take
+//! constant time. Hashing costs more than a decision, so each connection caches its verified token. The next request
+//! with the same token costs one string comparison and one check that the token table was not replaced. If no tokens
+//! are required, authentication costs one branch.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use super::model::{Role, Verifier};
 pub enum TokenPolicy {
     /// All calls except health checks require one.
     Required,
-    /// No token is required, and every caller may do everything: for listeners on loopback.
+    /// No token is required, and every caller may do everything. Used for listeners on loopback.
     #[default]
     NotRequired,
 }
@@ -36,21 +36,22 @@ pub struct Authenticator {
     tokens: TokenPolicy,
     /// Number of times that the table was replaced.
     edition: AtomicU64,
-    /// Read only when a connection sends a new token or after the table was replaced, so most decisions do not lock it.
+    /// The valid tokens by digest. The lock is taken only when a connection sends a new token or after the table was
+    /// replaced, so not for most decisions.
     table: RwLock<Arc<Verifiers>>,
 }
 
 /// The token of a connection, and its cached verification.
 #[derive(Debug, Default)]
 pub struct CachedToken {
-    /// The token as sent; empty if none was.
+    /// The token as sent, or empty if the connection sent none.
     text: Vec<u8>,
     digest: TokenDigest,
     edition: u64,
     access: Option<Access>,
 }
 
-/// An authenticated caller, who may at least read.
+/// An authenticated caller. Every caller has at least the role `reader`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
     /// No tokens are required.
@@ -88,7 +89,7 @@ pub struct MissingRole {
 }
 
 impl Authenticator {
-    /// Creates an empty table: if tokens are required, every caller is refused.
+    /// Creates an empty token table. If tokens are required, it refuses every caller.
     pub fn new(tokens: TokenPolicy) -> Self {
         Self { tokens, ..Self::default() }
     }
@@ -100,7 +101,7 @@ impl Authenticator {
     }
 
     /// Replaces the valid tokens. All other tokens are refused from the next request on, even on connections that
-    /// already use them. An invalid digest is ignored: no token matches it.
+    /// already use them. A verifier with an invalid digest is ignored, because no token could match it.
     pub fn replace(&self, verifiers: &[Verifier]) {
         let known = verifiers.iter().filter_map(|verifier| {
             let mut digest = TokenDigest::default();
@@ -116,11 +117,11 @@ impl Authenticator {
         }
     }
 
-    /// Authenticates the caller with `token`. `now` returns milliseconds since 1970, and is called only if the token
-    /// expires.
+    /// Authenticates the caller by `token`. The closure `now` returns milliseconds since 1970; it is called only if the
+    /// token has an expiry time.
     ///
     /// # Errors
-    /// When tokens are required and this one is not valid.
+    /// Returns an error if tokens are required and `token` is not valid.
     #[inline]
     pub fn authenticate<'s>(
         &self,
@@ -140,17 +141,17 @@ impl Authenticator {
 
     /// Sets the token of a connection.
     pub fn set_token(&self, cached: &mut CachedToken, token: &[u8]) {
-        // A string longer than any token is not cached, and matches no token.
+        // A string that is longer than any valid token is not cached. Its digest matches no token.
         let text = if token.len() <= MAX_TOKEN { token.to_vec() } else { Vec::new() };
         let digest = digest_of_token(token);
         let (edition, access) = self.find(&digest);
         *cached = CachedToken { text, digest, edition, access };
     }
 
-    /// Authenticates a connection by the token it sent before.
+    /// Authenticates a connection by its cached token.
     ///
     /// # Errors
-    /// When tokens are required and the connection has no valid one.
+    /// Returns an error if tokens are required and the cached token is missing or not valid.
     #[inline]
     pub fn authenticate_cached<'s>(
         &self,
@@ -174,9 +175,10 @@ impl Authenticator {
 
     fn find(&self, digest: &TokenDigest) -> (u64, Option<Access>) {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        // Read under the lock, so that the edition matches the table.
+        // The edition is read under the lock, so that it belongs to this table.
         let edition = self.edition.load(Ordering::Acquire);
-        // A copy per connection: the cache line of a shared reference count would move between cores.
+        // Each connection gets its own copy. With a shared `Arc`, the cache line of its reference count would move
+        // between cores.
         (edition, table.get(digest).map(|verifier| Access::Token(Arc::new(verifier.clone()))))
     }
 }
@@ -202,7 +204,7 @@ impl Access {
         }
     }
 
-    /// Returns whether the caller has this role in any domain.
+    /// Returns whether the caller has at least this role in some domain.
     pub fn is_at_least(&self, role: Role) -> bool {
         match self {
             Self::Local => true,
@@ -210,10 +212,10 @@ impl Access {
         }
     }
 
-    /// Checks that the caller has a role.
+    /// Checks that the caller has at least the role `needed` in `scope`.
     ///
     /// # Errors
-    /// When it does not; the error names the required role.
+    /// Returns an error that names the required role if the caller does not have it.
     pub fn require(&self, needed: Role, scope: Scope<'_>) -> Result<(), MissingRole> {
         let Self::Token(token) = self else { return Ok(()) };
         let grant = &token.grant;

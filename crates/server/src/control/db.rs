@@ -1,8 +1,8 @@
-//! The database, SQLite or PostgreSQL through one interface, and the only code path for writes.
+//! The database (SQLite or PostgreSQL, behind one interface), and the only code path for writes.
 //!
-//! Every write is a transaction that first updates the row of `head`. PostgreSQL locks that row, SQLite locks the whole
-//! file with `BEGIN IMMEDIATE`. This serialises the writers of all processes, so a transaction replaces exactly the
-//! values that it has read.
+//! Every write is a transaction that first updates the row of `head`. PostgreSQL locks that row; SQLite locks the whole
+//! file with `BEGIN IMMEDIATE`. Writers in all processes therefore run one after the other, and the values that a
+//! transaction has read cannot change before it commits.
 
 use std::future::Future;
 use std::io;
@@ -22,22 +22,22 @@ use super::model::{Change, Expected};
 use super::sql::Sql;
 use super::{Result, audit};
 
-/// Timeout of a connection, short so that an unreachable database is reported soon.
+/// Timeout of getting a connection. It is short, so that an unreachable database is reported soon.
 const ACQUIRE: Duration = Duration::from_secs(3);
 /// Timeout of a small read or write.
 pub(super) const SHORT: Duration = Duration::from_secs(10);
-/// Timeout of reading or writing all rules.
+/// Timeout of an operation that reads or writes all rules.
 pub(super) const LONG: Duration = Duration::from_secs(300);
-/// Interval between polls for writes of other processes.
+/// Interval between polls for writes by other processes.
 const POLL: Duration = Duration::from_millis(250);
 /// Maximum number of connections in the pool.
 const CONNECTIONS: u32 = 6;
-/// Maximum number of migration attempts. An attempt may fail while another process migrates the same database.
+/// Maximum number of migration attempts. An attempt may fail because another process migrates the same database.
 const MIGRATE_TRIES: u32 = 5;
 /// Maximum length of a change's comment.
 const MAX_COMMENT_CHARS: usize = 1000;
 
-/// The migrations, in order. A released migration is never edited: databases store its checksum.
+/// The migrations, in order. A released migration must never be edited, because databases store its checksum.
 const MIGRATIONS: [(i64, &str, &str); 3] = [
     (1, "rules", include_str!("../../migrations/0001_rules.sql")),
     (2, "overrides outlive rules", include_str!("../../migrations/0002_overrides_outlive_rules.sql")),
@@ -45,7 +45,7 @@ const MIGRATIONS: [(i64, &str, &str); 3] = [
 ];
 static DRIVERS: Once = Once::new();
 
-/// The database in use, for statements that differ.
+/// The kind of database, for statements that differ between them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DatabaseKind {
     Sqlite,
@@ -57,7 +57,8 @@ enum DatabaseKind {
 pub(super) struct Db {
     pool: AnyPool,
     kind: DatabaseKind,
-    /// Queues the writers of this process. SQLite alone would let them retry without order, and some would starve.
+    /// Queues the writers of this process in FIFO order. Without it, SQLite would let them retry in any order, and some
+    /// could starve.
     turn: Mutex<()>,
     /// The last known revision.
     revision: watch::Sender<i64>,
@@ -76,7 +77,7 @@ impl Db {
         }
         let options: AnyConnectOptions = url.parse()?;
         let options = options.disable_statement_logging();
-        // The first connection bypasses the pool, which would retry and hide the cause of a failure.
+        // Opens the first connection without the pool, because the pool would retry and hide the cause of a failure.
         let mut first = with_timeout(ACQUIRE, async { Ok(AnyConnection::connect_with(&options).await?) }).await?;
         for statement in kind.settings() {
             first.execute(*statement).await?;
@@ -93,8 +94,8 @@ impl Db {
                     Ok(())
                 })
             })
-            // When the disk is full, SQLite ends the transaction itself. The later rollback fails, and sqlx would
-            // regard the connection as being in a transaction permanently.
+            // Drops connections that sqlx believes to be in a transaction. When the disk is full, SQLite ends the
+            // transaction itself, the later rollback fails, and sqlx never learns that the transaction has ended.
             .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
             .connect_with(options)
             .await?;
@@ -114,7 +115,7 @@ impl Db {
             let outcome = with_timeout(LONG, async { Ok(migrator.run(&self.pool).await) }).await?;
             let Err(error) = outcome else { return Ok(()) };
             tries += 1;
-            // Another process that starts at the same time may be creating the same tables.
+            // Retries, because another process that starts at the same time may be creating the same tables.
             if tries == MIGRATE_TRIES {
                 return Err(sqlx::Error::Migrate(Box::new(error)).into());
             }
@@ -122,7 +123,7 @@ impl Db {
         }
     }
 
-    /// Begins a read-only transaction with a consistent view of everything.
+    /// Begins a read-only transaction that sees one consistent state of all tables.
     pub(super) async fn read(&self) -> Result<Transaction<'static, Any>> {
         Ok(match self.kind {
             DatabaseKind::Sqlite => self.pool.begin().await?,
@@ -183,8 +184,8 @@ impl Db {
         });
     }
 
-    /// Polls for writes of other processes and publishes their revisions. Publishes nothing while the database is
-    /// unreachable.
+    /// Polls for writes by other processes and publishes their revisions. While the database is unreachable, publishes
+    /// nothing.
     pub(super) async fn poll(self: Arc<Self>) {
         let mut ticks = interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -198,8 +199,8 @@ impl Db {
                         tracing::info!(revision, "rules database reachable again");
                     }
                     unreachable = false;
-                    // If this process wrote during the poll, it has published a newer revision. Otherwise the revision
-                    // in the database is published, even if it is lower because a backup was restored.
+                    // If this process wrote during the poll, it has already published a newer revision, which stays.
+                    // Otherwise this publishes the polled revision, even if it is lower (after a backup was restored).
                     self.revision.send_if_modified(|known| {
                         let changed = *known == before && revision != before;
                         *known = if changed { revision } else { *known };
@@ -221,7 +222,7 @@ pub(super) async fn revision(connection: &mut AnyConnection) -> Result<i64> {
     Ok(sqlx::query("SELECT revision FROM head").fetch_one(connection).await?.try_get(0)?)
 }
 
-/// Author, time and comment of a change, as stored with every version.
+/// The author, time and comment of a change, which are stored with every version.
 #[derive(Clone, Debug)]
 pub(super) struct Stamp {
     pub(super) author: String,
@@ -235,7 +236,7 @@ impl Stamp {
     }
 }
 
-/// A write transaction, rolled back when dropped.
+/// A write transaction. Dropping it without a commit rolls it back.
 pub(super) struct Write<'d> {
     db: &'d Db,
     pub(super) tx: Transaction<'static, Any>,
@@ -253,7 +254,7 @@ pub(super) struct Write<'d> {
 }
 
 impl Write<'_> {
-    /// Commits, publishes the revision and returns it. The write is on disk afterwards.
+    /// Commits the transaction to disk, publishes its revision and returns it.
     pub(super) async fn commit(mut self) -> Result<i64> {
         Sql::new("UPDATE head SET revision = ")
             .bind(self.revision)
@@ -278,7 +279,7 @@ impl Write<'_> {
         Ok(())
     }
 
-    /// Rolls back, and finishes before the next writer begins.
+    /// Rolls back and waits for the rollback, so that it is complete before the next writer begins.
     pub(super) async fn rollback(self) -> Result<()> {
         Ok(self.tx.rollback().await?)
     }
@@ -293,7 +294,7 @@ impl DatabaseKind {
     /// Returns the statements that run on every new connection.
     fn settings(self) -> &'static [&'static str] {
         match self {
-            // An acknowledged write is on disk even if the power fails.
+            // These settings keep acknowledged writes on disk even if the power fails.
             Self::Sqlite => &[
                 "PRAGMA busy_timeout = 5000",
                 "PRAGMA journal_mode = WAL",
@@ -318,7 +319,8 @@ pub fn sqlite_url(path: &Path) -> String {
     format!("sqlite:{}?mode=rwc", percent_encode(path.as_os_str().as_encoded_bytes(), PATH))
 }
 
-/// Creates the directory and the file, readable by their owner only: the file contains digests of tokens.
+/// Creates the directory and the file of a SQLite URL. Only their owner may read them, because the file contains token
+/// digests.
 fn prepare_file(url: &str) -> io::Result<()> {
     let Some(path) = path_of(url) else { return Ok(()) };
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
@@ -335,7 +337,7 @@ fn prepare_file(url: &str) -> io::Result<()> {
     options.open(path).map(drop)
 }
 
-/// Returns the file of a SQLite URL; `None` for an in-memory database.
+/// Returns the file path in a SQLite URL, or `None` for an in-memory database and for other URLs.
 fn path_of(url: &str) -> Option<PathBuf> {
     let rest = url.strip_prefix("sqlite:")?;
     let rest = rest.strip_prefix("//").unwrap_or(rest);
@@ -346,7 +348,7 @@ fn path_of(url: &str) -> Option<PathBuf> {
     Some(PathBuf::from(percent_decode(path.as_bytes()).decode_utf8().ok()?.into_owned()))
 }
 
-/// Limits how long a database operation may take.
+/// Runs a database operation and fails if it takes longer than `limit`.
 pub(super) async fn with_timeout<T>(limit: Duration, work: impl Future<Output = Result<T>>) -> Result<T> {
     timeout(limit, work).await.unwrap_or_else(|_| {
         let why = format!("no answer within {} s", limit.as_secs());
@@ -354,7 +356,7 @@ pub(super) async fn with_timeout<T>(limit: Duration, work: impl Future<Output = 
     })
 }
 
-/// Returns whether both databases can store these strings: PostgreSQL refuses NUL characters.
+/// Returns whether both kinds of database can store these strings. PostgreSQL refuses NUL characters.
 pub(super) fn are_storable<const N: usize>(texts: [&str; N]) -> bool {
     texts.iter().all(|text| !text.contains('\0'))
 }
@@ -363,7 +365,7 @@ pub(super) fn now_ms() -> i64 {
     jiff::Timestamp::now().as_millisecond()
 }
 
-/// Reads a boolean, stored as a number: the two databases have no boolean type in common.
+/// Reads a boolean column. Booleans are stored as integers, because the two databases have no common boolean type.
 pub(super) fn read_boolean(row: &AnyRow, column: &str) -> Result<bool> {
     Ok(row.try_get::<i64, _>(column)? != 0)
 }

@@ -1,5 +1,5 @@
-//! Errors of the rules service, grouped by who has to fix them. A failed call changes nothing, except possibly with
-//! [`ControlError::Database`].
+//! Errors of the rules service. A failed call changes nothing, with one exception: after [`ControlError::Database`],
+//! the write may have been made.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::model::{Action, StoredRule};
 /// An error of the rules service.
 #[derive(Debug)]
 pub enum ControlError {
-    /// The resource does not exist. The text names it, such as "rule `login` of the domain `api`".
+    /// The resource does not exist. The text names the resource, such as "rule `login` of the domain `api`".
     Missing(String),
     /// The resource is not at the version that the writer expected.
     Conflict(Box<Conflict>),
@@ -20,10 +20,10 @@ pub enum ControlError {
     Invalid(String),
     /// A different resource is stored under the same name.
     Taken(String),
-    /// A size or count would exceed its bound.
+    /// The write would exceed a maximum size or count.
     Full(String),
-    /// The database is unreachable or full; the operator must act. If the connection broke during a commit, the write
-    /// may have been made, but never in part.
+    /// The database is unreachable or full, which the operator must fix. If the connection broke during a commit, the
+    /// write was made either completely or not at all.
     Database(sqlx::Error),
 }
 
@@ -32,13 +32,13 @@ pub enum ControlError {
 pub struct Conflict {
     /// Names the resource.
     pub what: String,
-    /// The current version; `None` if the resource does not exist.
+    /// The current version, or `None` if the resource does not exist.
     pub current: Option<i64>,
     /// The current rule, if the resource is a rule.
     pub rule: Option<StoredRule>,
     /// Author, action and time of the last change, if known.
     pub by: Option<(String, Action, i64)>,
-    /// The line diff from the version that the writer expected to the current one.
+    /// The line diff from the version that the writer expected to the current version.
     pub diff: Option<String>,
 }
 

@@ -18,15 +18,15 @@ impl Fleet<'_> {
     /// Returns whether the fleet enforces refusals.
     ///
     /// # Errors
-    /// When the database is unreachable.
+    /// Returns an error if the database is unreachable.
     pub async fn mode(&self) -> Result<FleetMode> {
         with_timeout(SHORT, async { read_mode(&mut *self.db.pool().acquire().await?).await }).await
     }
 
-    /// Sets whether the fleet enforces refusals. A change creates a revision, so nodes follow at once.
+    /// Sets whether the fleet enforces refusals. A change creates a revision, so nodes receive it immediately.
     ///
     /// # Errors
-    /// When the database is unreachable; nothing is changed.
+    /// Returns an error if the database is unreachable. Nothing is changed then.
     pub async fn set_mode(&self, change: &Change, mode: FleetMode) -> Result<()> {
         with_timeout(SHORT, async {
             let mut write = self.db.write(change).await?;
@@ -52,7 +52,7 @@ impl Fleet<'_> {
     }
 }
 
-/// Reads the mode within a transaction.
+/// Reads the mode on the given connection.
 pub(super) async fn read_mode(connection: &mut AnyConnection) -> Result<FleetMode> {
     let row = sqlx::query("SELECT observing FROM head").fetch_one(connection).await?;
     Ok(if read_boolean(&row, "observing")? { FleetMode::Observe } else { FleetMode::Enforce })

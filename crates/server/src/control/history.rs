@@ -1,4 +1,4 @@
-//! Versions of rules: reading them, comparing them, and rolling back.
+//! Versions of rules: functions that read, compare and restore them.
 
 use std::collections::HashMap;
 
@@ -44,7 +44,7 @@ impl VersionRow {
         row.as_ref().map(Self::read).transpose()
     }
 
-    /// Returns the last version of a rule, even if the rule was deleted.
+    /// Returns the last version of a rule, even if the rule was deleted. Returns `None` if the rule never existed.
     pub(super) async fn find_last(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Option<Self>> {
         if !are_storable([domain, id]) {
             return Ok(None);
@@ -67,7 +67,7 @@ fn select(domain: &str, id: &str) -> Sql {
     query
 }
 
-/// A rule to write, and its action; `None` if only the position changes.
+/// A rule to write. The action is `None` if only the position of the rule changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RuleWrite<'w> {
     pub(super) domain: &'w str,
@@ -85,7 +85,7 @@ impl History<'_> {
     /// Returns the versions of a rule, newest first, even if the rule was deleted.
     ///
     /// # Errors
-    /// When the rule never existed, `after` is invalid, or the database is unreachable.
+    /// Returns an error if the rule never existed, if the page's `after` is invalid, or if the database is unreachable.
     pub async fn list(&self, domain: &str, id: &str, page: &PageRequest) -> Result<Page<Version>> {
         let (limit, after) = page.read()?;
         if !are_storable([domain, id]) {
@@ -105,7 +105,7 @@ impl History<'_> {
     /// Returns one version.
     ///
     /// # Errors
-    /// When the version does not exist or the database is unreachable.
+    /// Returns an error if the version does not exist or the database is unreachable.
     pub async fn get(&self, domain: &str, id: &str, version: i64) -> Result<Version> {
         self.find(domain, id, version).await.map(VersionRow::into_version)
     }
@@ -119,10 +119,10 @@ impl History<'_> {
         .await
     }
 
-    /// Returns the line diff of two versions, each line prefixed with `-`, `+` or a space. Version 0 is empty.
+    /// Returns the line diff of two versions. Each line begins with `-`, `+` or a space. Version 0 is empty.
     ///
     /// # Errors
-    /// When a version does not exist or the database is unreachable.
+    /// Returns an error if a version does not exist or the database is unreachable.
     pub async fn diff(&self, domain: &str, id: &str, from: i64, to: i64) -> Result<String> {
         let text = async |version: i64| match version {
             0 => Ok(None),
@@ -131,11 +131,12 @@ impl History<'_> {
         Ok(diff_of_rules(text(from).await?.as_deref(), text(to).await?.as_deref()))
     }
 
-    /// Restores an earlier version as a new version. A disabled rule stays disabled; a deleted rule is created as it
-    /// was in the earlier version.
+    /// Restores the text of an earlier version as a new version. A disabled rule stays disabled. A deleted rule is
+    /// created again and is enabled if the earlier version was.
     ///
     /// # Errors
-    /// When the version does not exist, the rule is not at the expected version, or the database is unreachable.
+    /// Returns an error if the earlier version does not exist, if the rule is not at the expected version, or if the
+    /// database is unreachable.
     pub async fn rollback(
         &self,
         change: &Change,
@@ -282,7 +283,7 @@ pub(super) fn diff_of_rules(old: Option<&str>, new: Option<&str>) -> String {
         out.push_str(line.trim_end_matches('\n'));
         out.push('\n');
     };
-    // Fast path for files with thousands of new rules.
+    // Fast path for created and deleted rules, because a file may contain thousands of new rules.
     if old.is_empty() || new.is_empty() {
         old.lines().for_each(|line| add('-', line));
         new.lines().for_each(|line| add('+', line));

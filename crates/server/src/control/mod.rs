@@ -6,9 +6,10 @@
 //!
 //! - [`Control`] is the service without HTTP and without access checks; each resource is a repository of its own
 //!   ([`Rules`], [`Overrides`], [`History`], [`RuleFiles`], [`Tokens`], [`AuditLog`], [`Fleet`]).
-//! - Rules are stored in the rule language, one line of JSON each. They are validated before they are written, both
-//!   alone and with their overrides. Their total size is bounded by the largest rule file that a node can read.
-//! - A write is atomic and acknowledged when it is on disk. Each write gets the next revision of the database. Each
+//! - Rules are stored in the rule language, one line of JSON each. A rule is validated before it is written, both
+//!   without and with its overrides. The total size of all rules is bounded by the largest rule file that a node can
+//!   read.
+//! - A write is atomic. It is acknowledged when it is on disk. Each write gets the next revision of the database. Each
 //!   rule has its own version numbers, which continue when the rule is deleted and created again.
 
 pub mod api;
@@ -57,15 +58,15 @@ pub type Result<T, E = ControlError> = std::result::Result<T, E>;
 #[derive(Debug)]
 pub struct Control {
     db: Arc<Db>,
-    /// The revision installed on this server; `None` if it does not install rules.
+    /// The revision installed on this server, or `None` if this server does not install rules.
     installed: watch::Sender<Option<i64>>,
     /// Polls for writes of other processes.
     poller: AbortHandle,
-    /// The last snapshot. The lock is held while a snapshot is built, so a thousand concurrent requests build it once.
+    /// The last snapshot. The lock is held while a snapshot is built, so that concurrent requests build it only once.
     snapshot: Mutex<Option<Arc<Snapshot>>>,
 }
 
-/// How long a token change waits for its installation on this server before it is acknowledged.
+/// How long the acknowledgement of a token change waits until this server has installed the change.
 const INSTALLED_WITHIN: Duration = Duration::from_secs(1);
 
 impl Control {
@@ -73,7 +74,7 @@ impl Control {
     /// Must be called within a Tokio runtime, on which it spawns the task that polls for writes of other processes.
     ///
     /// # Errors
-    /// When the database is unreachable or was written by a later version of this program.
+    /// Returns an error if the database is unreachable or was written by a later version of this program.
     pub async fn open(url: &str) -> Result<Self> {
         let db = Arc::new(Db::open(url).await?);
         let poller = tokio::spawn(db.clone().poll()).abort_handle();
@@ -120,11 +121,11 @@ impl Control {
         self.db.watch()
     }
 
-    /// Returns the snapshot for nodes, built once per revision. While the database is unreachable, returns the last
-    /// snapshot.
+    /// Returns the snapshot for nodes. It is built once per revision, so the database is not needed if the last known
+    /// revision has a snapshot.
     ///
     /// # Errors
-    /// When the database is unreachable and no snapshot of the current revision exists.
+    /// Returns an error if the last known revision has no snapshot yet and the database is unreachable.
     pub async fn snapshot(&self) -> Result<Arc<Snapshot>> {
         let mut last = self.snapshot.lock().await;
         let revision = *self.db.watch().borrow();
@@ -143,9 +144,9 @@ impl Control {
         self.installed.send_replace(Some(revision));
     }
 
-    /// Waits until this server has installed the last write, so that a new token works as soon as its creator has it.
-    /// Returns at once if this server does not install rules, and after [`INSTALLED_WITHIN`] at the latest: the write
-    /// is already committed.
+    /// Waits until this server has installed the last write, so that a new token works as soon as its creator receives
+    /// it. Waits at most [`INSTALLED_WITHIN`], because the write is already committed. Returns immediately if this
+    /// server does not install rules.
     async fn until_installed(&self) {
         let written = *self.db.watch().borrow();
         let mut installed = self.installed.subscribe();
@@ -160,7 +161,7 @@ impl Drop for Control {
     }
 }
 
-/// Returns the SHA-256 of a token or a rule set in hexadecimal.
+/// Returns the SHA-256 of `bytes` (a token or a rule file) in hexadecimal.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex::encode(Sha256::digest(bytes))
 }

@@ -7,7 +7,7 @@ use tollgate_engine::Enforcement;
 use tollgate_engine::rules::Mistake;
 use utoipa::ToSchema;
 
-/// The author of a change, its comment, and the version that it expects to replace.
+/// The author and comment of a change, and the version that the change is expected to replace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// The name of the token, or `local` where no token is required.
@@ -19,7 +19,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// Returns a change without a comment that replaces any version.
+    /// Returns a change by `author`, without a comment, that may replace any version.
     pub fn by(author: impl Into<String>) -> Self {
         Self { author: author.into(), ..Self::default() }
     }
@@ -31,10 +31,10 @@ impl Change {
     }
 }
 
-/// Precondition of a write on the current version: `If-Match` or `If-None-Match`.
+/// A precondition of a write, from `If-Match` or `If-None-Match`: what the current version must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expected {
-    /// Any version, or nothing.
+    /// The resource may have any version or not exist.
     #[default]
     Anything,
     /// Nothing exists yet.
@@ -46,7 +46,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// Returns whether the current version, if any, meets the precondition.
+    /// Returns whether the current version meets the precondition. `current` is `None` if the resource does not exist.
     pub(super) fn matches(self, current: Option<i64>) -> bool {
         match self {
             Self::Anything => true,
@@ -68,7 +68,7 @@ pub struct WriteOutcome<T> {
     pub changed: bool,
 }
 
-/// Whether rules that are missing from a file are kept or deleted, in the domains of the file.
+/// Whether to keep or delete stored rules that are missing from a file. Only the domains in the file are affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Others {
@@ -90,13 +90,13 @@ pub struct StoredRule {
     pub version: i64,
     /// Whether nodes receive it.
     pub enabled: bool,
-    /// The rule, as in a file, with its id.
+    /// The rule as in a rule file, including its id.
     #[schema(value_type = Object)]
     pub rule: Value,
-    /// Number of overrides stored separately from the rule, not counting overrides in its text.
+    /// Number of overrides that are stored separately from the rule. Overrides in the text of the rule are not counted.
     #[serde(default)]
     pub overrides: i64,
-    /// The name of the token that made this version; only for operators of the domain.
+    /// The name of the token that made this version; shown only to operators of the domain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
     /// Time of the change, in milliseconds since 1970.
@@ -115,11 +115,11 @@ pub struct Version {
     pub action: Action,
     /// Whether nodes received it.
     pub enabled: bool,
-    /// The rule; none if this version is its deletion.
+    /// The rule, or none if this version records its deletion.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub rule: Option<Value>,
-    /// The name of the token that made it; only for operators of the domain.
+    /// The name of the token that made this version; shown only to operators of the domain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
     /// Time of the change, in milliseconds since 1970.
@@ -185,7 +185,7 @@ pub struct StoredOverride {
     pub until: Option<String>,
     /// The revision of its last change, which is also its ETag.
     pub version: i64,
-    /// The name of the token that changed it; only for operators of the domain.
+    /// The name of the token that last changed the override; shown only to operators of the domain.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub author: String,
     /// Time of the change, in milliseconds since 1970.
@@ -200,7 +200,7 @@ pub struct StoredOverride {
 pub struct Page<T> {
     /// The items, in order.
     pub items: Vec<T>,
-    /// The `after` of the next page; none at the end.
+    /// The `after` parameter for the next page; none on the last page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -214,7 +214,7 @@ impl<T> Default for Page<T> {
 /// The page of a list to return.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageRequest {
-    /// The `next` of the previous page; `None` for the first page.
+    /// The `next` value of the previous page, or `None` for the first page.
     pub after: Option<String>,
     /// The maximum number of items: 100 by default, at most 1000.
     pub limit: Option<usize>,
@@ -236,7 +236,8 @@ pub struct DomainSummary {
     pub domain: String,
     /// Number of rules.
     pub rules: i64,
-    /// Number of overrides stored separately from its rules, not counting overrides in their text.
+    /// Number of overrides that are stored separately from the domain's rules. Overrides in the text of rules are not
+    /// counted.
     #[serde(default)]
     pub overrides: i64,
     /// The revision of the last change to its rules or overrides.
@@ -255,7 +256,7 @@ pub struct Plan {
     pub changes: Vec<PlannedChange>,
     /// Number of rules in the file that do not change.
     pub unchanged: usize,
-    /// Warnings: valid rules that are probably mistakes.
+    /// Warnings about valid rules that are probably mistakes.
     pub warnings: Vec<String>,
 }
 
@@ -268,7 +269,7 @@ pub struct PlannedChange {
     pub id: String,
     /// The kind of change.
     pub action: Action,
-    /// The line diff of its text, each line prefixed with `-`, `+` or a space.
+    /// The line diff of the rule's text. Each line begins with `-`, `+` or a space.
     pub diff: String,
 }
 
@@ -282,7 +283,7 @@ pub struct Validation {
     /// Number of further mistakes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more_mistakes: usize,
-    /// Warnings: valid rules that are probably mistakes.
+    /// Warnings about valid rules that are probably mistakes.
     pub warnings: Vec<Finding>,
 }
 
@@ -311,11 +312,11 @@ impl From<&Mistake> for Finding {
     }
 }
 
-/// The permissions of a token; each role includes the roles before it.
+/// The permissions of a token. Each role includes all roles listed before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// Read everything except tokens and the audit log; request decisions and settle them.
+    /// Read everything except tokens and the audit log. Request decisions, and refund or settle them.
     Reader,
     /// Follow this service: receive the rules and the digests of tokens.
     Node,
@@ -365,7 +366,7 @@ pub struct StoredToken {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenGrant {
-    /// Its name, which is recorded as the author of changes made with it.
+    /// Its name, which is recorded as the author of changes made with the token.
     pub name: String,
     /// Its role.
     pub role: Role,
@@ -380,7 +381,7 @@ pub struct TokenGrant {
 /// A new token. Its secret is returned only this once.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreatedToken {
-    /// The token, to be sent as `Authorization: Bearer …`, or with AUTH over the Redis protocol.
+    /// The token. Send it as `Authorization: Bearer …` over HTTP, or with AUTH over the Redis protocol.
     pub token: String,
     /// The token as it is stored.
     #[serde(flatten)]
@@ -431,12 +432,12 @@ pub struct AuditSearch {
     pub subject: Option<String>,
 }
 
-/// The rules and tokens for a node, as sent to it and as stored on its disk.
+/// The rules and tokens for a node, as sent to the node and as stored on its disk.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Snapshot {
     /// The revision of the database.
     pub revision: i64,
-    /// The SHA-256 of `rules`, in hexadecimal. Rules with an equal checksum are not compiled again.
+    /// The SHA-256 of `rules`, in hexadecimal. A node does not compile rules again if their checksum is unchanged.
     pub checksum: String,
     /// A rule file, as JSON, with overrides inside their rules.
     pub rules: String,
@@ -493,7 +494,7 @@ pub struct Verifier {
     pub grant: TokenGrant,
 }
 
-/// A node that follows this service, as it last reported.
+/// The last report of a node that follows this service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NodeReport {
     /// Its name.
@@ -501,10 +502,10 @@ pub struct NodeReport {
     /// The revision it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<i64>,
-    /// The revision it refused, and why.
+    /// The last revision that the node refused, and the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<RefusedRevision>,
-    /// How long ago it reported, in milliseconds.
+    /// Time since the node's last report, in milliseconds.
     pub seen_ms_ago: u64,
 }
 

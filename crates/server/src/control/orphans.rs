@@ -1,8 +1,9 @@
 //! Overrides whose rule was deleted.
 //!
 //! Deleting a rule keeps its overrides, because customers may have paid for them and a rollback or a file may create
-//! the rule again. The overrides then apply again; a new rule that is incompatible with one of them is refused. Until
-//! then they do not count towards the size and nodes do not receive them, but they can be listed and deleted.
+//! the rule again. The overrides then apply again, and a new rule that is incompatible with one of them is refused.
+//! While their rule is deleted, overrides do not count towards the total size and nodes do not receive them, but they
+//! can be listed and deleted.
 
 use std::collections::HashMap;
 
@@ -27,7 +28,7 @@ pub(super) async fn find(connection: &mut AnyConnection) -> Result<Orphans> {
     rows.iter().map(read).collect()
 }
 
-/// Adds warnings about overrides that a deletion orphans, and about orphans that apply again.
+/// Adds warnings about overrides whose rule the file deletes, and about orphans whose rule the file creates again.
 pub(super) fn warn_about_orphans(changes: &mut FileChanges, orphans: &Orphans) {
     for domain in &changes.domains {
         let name = &domain.name;
@@ -47,12 +48,13 @@ fn count(overrides: i64) -> String {
     format!("{overrides} override{}", if overrides == 1 { "" } else { "s" })
 }
 
-/// Checks that the overrides of a rule fit its new text.
+/// Checks that the overrides of a rule are compatible with its new text.
 pub(super) async fn check_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<()> {
     check_fit(domain, id, text, &OverrideRow::load_all(&mut write.tx, domain, id).await?)
 }
 
-/// Checks the orphaned overrides of a rule that is created again, adds them to the size, and returns their count.
+/// Checks that the orphaned overrides of a rule are compatible with the text with which the rule is created again. Adds
+/// them to the total size and returns their count.
 pub(super) async fn adopt_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<i64> {
     let overrides = OverrideRow::load_all(&mut write.tx, domain, id).await?;
     check_fit(domain, id, text, &overrides)?;
@@ -60,7 +62,7 @@ pub(super) async fn adopt_overrides(write: &mut Write<'_>, domain: &str, id: &st
     Ok(overrides.len() as i64)
 }
 
-/// Subtracts the `count` overrides of a deleted rule from the size. Their rows remain.
+/// Subtracts the `count` overrides of a deleted rule from the total size. Their rows remain.
 pub(super) async fn leave_overrides(write: &mut Write<'_>, domain: &str, id: &str, count: i64) -> Result<()> {
     if count > 0 {
         write.size -=
@@ -75,7 +77,7 @@ fn check_fit(domain: &str, id: &str, text: &str, overrides: &[OverrideRow]) -> R
     }
     let entries: Vec<EntryOverride<'_>> = overrides.iter().map(OverrideRow::as_entry).collect();
     let Err(mistakes) = entry::with_overrides(text, &entries) else { return Ok(()) };
-    // The override is not part of the text that was sent, so the message names it.
+    // The incompatible override is not part of the text that was sent, so the message names it.
     let unfit = entries.iter().find(|one| entry::with_overrides(text, std::slice::from_ref(*one)).is_err());
     let value = unfit.map_or("", |one| one.value);
     let why = mistakes.as_slice().first().map(|mistake| mistake.problem.clone()).unwrap_or_default();

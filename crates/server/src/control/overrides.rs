@@ -15,7 +15,7 @@ use super::rules::{RuleRow, check_rule_size, describe as describe_rule, missing_
 use super::sql::Sql;
 use super::{ControlError, Result, size};
 
-/// Maximum number of overrides of a rule, including overrides in its text. The rule language has the same bound.
+/// Maximum number of overrides of a rule, including overrides in its text. The rule language has the same maximum.
 const MAX_OVERRIDES: i64 = 100_000;
 /// Maximum length of a value.
 const MAX_VALUE_BYTES: usize = 1024;
@@ -115,7 +115,8 @@ impl Overrides<'_> {
     /// deleted.
     ///
     /// # Errors
-    /// When neither the rule nor an override of it exists, `after` is invalid, or the database is unreachable.
+    /// Returns an error if neither the rule nor an override of it exists, if the page's `after` is invalid, or if the
+    /// database is unreachable.
     pub async fn list(&self, domain: &str, id: &str, page: &PageRequest) -> Result<Page<StoredOverride>> {
         let (limit, after) = page.read()?;
         if !are_storable([domain, id]) {
@@ -126,7 +127,7 @@ impl Overrides<'_> {
             let rule_deleted = RuleRow::find(&mut connection, domain, id).await?.is_none();
             let first_page = after.is_none();
             let mut query = select();
-            // Values are not empty, so all of them sort after the empty string.
+            // Without `after`, the empty string works as a start, because every value sorts after it.
             query.bind(domain).push(" AND o.id = ").bind(id).push(" AND value > ");
             query.bind(after.unwrap_or_default().name).push(" ORDER BY value LIMIT ").bind(limit + 1);
             let rows = query.fetch_all(&mut *connection).await?;
@@ -139,16 +140,16 @@ impl Overrides<'_> {
         .await
     }
 
-    /// Returns the overrides of all rules of a domain, deleted rules included, by rule and value.
+    /// Returns the overrides of all rules of a domain, including deleted rules, ordered by rule and value.
     ///
     /// # Errors
-    /// When `after` is invalid or the database is unreachable.
+    /// Returns an error if the page's `after` is invalid or the database is unreachable.
     pub async fn list_domain(&self, domain: &str, page: &PageRequest) -> Result<Page<StoredOverride>> {
         let (limit, after) = page.read()?;
         if !are_storable([domain]) {
             return Ok(Page::default());
         }
-        // Ids contain no spaces, and values are not empty.
+        // The cursor is `id value`. Ids contain no spaces, so the first space separates the two.
         let after = after.unwrap_or_default().name;
         let (id, value) = after.split_once(' ').unwrap_or_default();
         let mut query = Sql::new("SELECT o.id, r.id AS of_rule, ");
@@ -166,7 +167,7 @@ impl Overrides<'_> {
     /// Returns one override.
     ///
     /// # Errors
-    /// When no override exists for the value, or the database is unreachable.
+    /// Returns an error if the rule has no override for `value`, or if the database is unreachable.
     pub async fn get(&self, domain: &str, id: &str, value: &str) -> Result<StoredOverride> {
         with_timeout(SHORT, async {
             let mut connection = self.db.pool().acquire().await?;
@@ -182,8 +183,9 @@ impl Overrides<'_> {
     /// the first attribute of the rule's `per`.
     ///
     /// # Errors
-    /// When the rule does not exist; when the override has mistakes, is not at the expected version, exists for another
-    /// attribute or does not fit; or when the database is unreachable.
+    /// Returns an error if the rule does not exist, if `text` has mistakes, if the stored override is not at the
+    /// expected version or has another attribute, if the rules would exceed their maximum size, if the rule would have
+    /// too many overrides, or if the database is unreachable.
     pub async fn put(
         &self,
         change: &Change,
@@ -230,7 +232,8 @@ impl Overrides<'_> {
     /// Deletes an override.
     ///
     /// # Errors
-    /// When no override exists for the value, it is not at the expected version, or the database is unreachable.
+    /// Returns an error if the rule has no override for `value`, if that override is not at the expected version, or if
+    /// the database is unreachable.
     pub async fn delete(&self, change: &Change, domain: &str, id: &str, value: &str) -> Result<()> {
         with_timeout(SHORT, async {
             let mut write = self.db.write(change).await?;
@@ -240,7 +243,7 @@ impl Overrides<'_> {
             let mut delete = Sql::new("DELETE FROM overrides WHERE domain = ");
             delete.bind(domain).push(" AND id = ").bind(id).push(" AND value = ").bind(value);
             delete.execute(&mut *write.tx).await?;
-            // The size does not include overrides of a deleted rule.
+            // The total size does not include overrides of a deleted rule, so nothing is subtracted for them.
             if add_to_count(&mut write, domain, id, -1).await? {
                 write.size -= old.size();
             }
@@ -326,7 +329,8 @@ fn missing_override(domain: &str, id: &str, value: &str) -> ControlError {
     ControlError::Missing(describe(domain, id, value))
 }
 
-/// Returns the error for a value that has an override for another attribute, which must not be replaced silently.
+/// Returns the error for a value whose stored override has another attribute. That override must not be replaced
+/// silently.
 fn override_exists_error(domain: &str, id: &str, old: &OverrideRow, attribute: &str) -> ControlError {
     let OverrideRow { value, attribute: existing, effect, .. } = old;
     ControlError::Taken(format!(

@@ -1,5 +1,5 @@
-//! Pages of lists. A page starts after the last item of the previous page and is found through an index, so every page
-//! costs the same.
+//! Pages of lists. A page starts after the last item of the previous page, which an index finds, so every page costs
+//! the same.
 
 use sqlx::any::AnyRow;
 
@@ -10,7 +10,7 @@ use super::{ControlError, Result};
 const DEFAULT_ITEMS: usize = 100;
 const MAX_ITEMS: usize = 1000;
 
-/// The sort key of the last item of a page: a number, a name or both.
+/// The sort key of the last item of a page: a number, a name, or both.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cursor {
     pub(super) number: i64,
@@ -21,7 +21,7 @@ impl PageRequest {
     /// Returns the maximum number of items and the cursor to start after.
     ///
     /// # Errors
-    /// When the limit is out of range or `after` is not a cursor from this service.
+    /// Returns an error if `limit` is out of range or `after` is not a cursor from this service.
     pub(super) fn read(&self) -> Result<(i64, Option<Cursor>)> {
         let limit = self.limit.unwrap_or(DEFAULT_ITEMS);
         if !(1..=MAX_ITEMS).contains(&limit) {
@@ -55,7 +55,7 @@ impl Cursor {
     }
 }
 
-/// Builds a page from at most `limit + 1` rows; the extra row shows that another page follows.
+/// Builds a page from at most `limit + 1` rows. The extra row only shows that another page follows.
 pub(super) fn page_of<T>(
     rows: &[AnyRow],
     limit: i64,

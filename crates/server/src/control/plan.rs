@@ -1,6 +1,6 @@
-//! The changes that applying a file makes, computed from the stored rules and the file, without a database.
+//! Computes the changes that applying a file makes from the stored rules and the file. Does not access the database.
 //!
-//! Rules that allow or deny depend on their order, so the order of the file is preserved. Stored rules that are not in
+//! The order of `allow` and `deny` rules matters, so the order of the file is preserved. Stored rules that are not in
 //! the file keep their positions. Stored rules that are in the file swap positions among themselves to match the order
 //! of the file. A new rule is inserted before the rule that follows it in the file, or at the end.
 
@@ -43,13 +43,13 @@ pub(super) struct DomainChanges {
 /// A rule to write.
 #[derive(Debug)]
 pub(super) struct RuleChange {
-    /// The stored row; none for a new rule.
+    /// The stored row, or `None` for a new rule.
     pub(super) old: Option<RuleRow>,
-    /// The new text, if it differs.
+    /// The new text, if it differs from the stored text.
     pub(super) text: Option<String>,
     pub(super) id: String,
     pub(super) position: i64,
-    /// Whether the rule moves relative to other rules. A new position number alone is not reported.
+    /// Whether the rule moves relative to other rules. A move is reported, but a new position number alone is not.
     pub(super) moved: bool,
 }
 
@@ -79,7 +79,7 @@ fn planned_change(domain: &str, id: &str, action: Action, diff: String) -> Plann
     PlannedChange { domain: domain.into(), id: id.into(), action, diff }
 }
 
-/// A position in the new order: a stored rule, a rule of the file, or both.
+/// A position in the new order. It refers to a stored rule, a rule of the file, or both, by index.
 #[derive(Clone, Copy)]
 struct RulePosition {
     stored: Option<usize>,
@@ -128,7 +128,7 @@ fn compare_domain(
     DomainChanges { name, had_rules, has_rules, writes, deletes }
 }
 
-/// Returns the new order and the stored rules that are deleted.
+/// Returns the new order, and the indices of the stored rules to delete.
 fn arrange_rules(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (Vec<RulePosition>, Vec<usize>) {
     let known: HashMap<&str, usize> = stored.iter().enumerate().map(|(index, row)| (&*row.id, index)).collect();
     let file = entries.iter().enumerate();
@@ -158,8 +158,8 @@ fn arrange_rules(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (
     (slots, deleted)
 }
 
-/// Returns the position numbers of the new order. Stored rules keep their numbers and new rules get higher ones if that
-/// yields the new order; otherwise all rules are numbered from 1.
+/// Returns the position numbers for the new order. If possible, stored rules keep their numbers and new rules get
+/// higher ones. If that would not yield the new order, all rules are numbered from 1.
 fn assign_positions(slots: &[RulePosition], stored: &[RuleRow]) -> Vec<i64> {
     let mut positions = Vec::with_capacity(slots.len());
     let mut last = stored.iter().map(|row| row.position).max().unwrap_or(0);
@@ -182,10 +182,10 @@ fn assign_positions(slots: &[RulePosition], stored: &[RuleRow]) -> Vec<i64> {
     if positions.len() == slots.len() { positions } else { (1..=slots.len() as i64).collect() }
 }
 
-/// Marks the `ranks` that are not part of a longest increasing subsequence: the fewest rules that have to move.
+/// Marks the `ranks` outside a longest increasing subsequence. These are the fewest rules that have to move.
 fn out_of_order(ranks: &[usize], count: usize) -> Vec<bool> {
-    // `ends[n]` is the index of the smallest rank that ends an increasing subsequence of length `n + 1`; `before` has
-    // the predecessor of each index.
+    // `ends[n]` is the index of the smallest rank that ends an increasing subsequence of length `n + 1`; `before`
+    // contains the predecessor of each index.
     let mut ends: Vec<usize> = Vec::new();
     let mut before: Vec<Option<usize>> = Vec::with_capacity(ranks.len());
     for (index, rank) in ranks.iter().enumerate() {
@@ -209,11 +209,11 @@ fn out_of_order(ranks: &[usize], count: usize) -> Vec<bool> {
     moved
 }
 
-/// Returns warnings about valid rules that are probably mistakes, given the stored rules.
+/// Returns warnings about valid rules in the file that are probably mistakes. Compares limits with the stored rules.
 pub(super) fn plan_warnings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mistake> {
     let (Ok(store), Ok(fallback)) = (MemoryStore::new(1), MemoryStore::new(1)) else { return Vec::new() };
     let engine = Engine::with_fallback(store, fallback);
-    // Only a changed rule can have a limit that jumps.
+    // Only changed rules are compared, because only their limits can jump.
     let texts: HashMap<(&str, &str), &str> =
         taken.entries.iter().map(|entry| ((&*entry.domain, &*entry.id), &*entry.json)).collect();
     let changes = |domain: &str, row: &RuleRow| texts.get(&(domain, &*row.id)).is_some_and(|text| *text != row.text);
@@ -222,8 +222,8 @@ pub(super) fn plan_warnings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mis
         (&**domain, texts)
     });
     let changing = entry::to_json(changing.filter(|(_, texts)| !texts.is_empty()));
-    // Stored rules were validated when they were written. If this version of the language refuses them, there is
-    // nothing to compare with.
+    // Stored rules were validated when they were written, but this program version may refuse them. Then limits are not
+    // compared.
     if let Ok(running) = Rules::read(&[Source { name: "stored", text: changing.as_bytes() }]) {
         let _ = engine.put(&running);
     }

@@ -1,4 +1,4 @@
-//! Single rules: reading them, and the one code path that changes them.
+//! Single rules: functions that read them, and the only code path that changes them.
 
 use serde_json::Value;
 use sqlx::any::AnyRow;
@@ -72,7 +72,7 @@ impl RuleRow {
     }
 }
 
-/// Parses JSON that this service stored. Text that does not parse is returned as a string.
+/// Parses JSON that this service stored. Returns text that does not parse as a JSON string.
 pub(super) fn parse_stored(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.into()))
 }
@@ -123,7 +123,7 @@ impl Rules<'_> {
     /// Returns the domains that have rules, by name.
     ///
     /// # Errors
-    /// When the database is unreachable.
+    /// Returns an error if the database is unreachable.
     pub async fn domains(&self) -> Result<Vec<DomainSummary>> {
         let query = "SELECT domain, COUNT(*) AS rules, CAST(SUM(overrides) AS BIGINT) AS overrides, \
                      (SELECT a.revision FROM audit a WHERE a.domain = r.domain AND a.kind IN ('rule', 'override') \
@@ -138,15 +138,15 @@ impl Rules<'_> {
             })
         };
         let mut domains = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
-        // The collation order differs between databases.
+        // Sorts here, because the collation order differs between databases.
         domains.sort_by(|one, other| one.domain.cmp(&other.domain));
         Ok(domains)
     }
 
-    /// Returns the rules of a domain that match `search`, in their order.
+    /// Returns the rules of a domain that match `search`, in order of position.
     ///
     /// # Errors
-    /// When `after` is invalid or the database is unreachable.
+    /// Returns an error if the page's `after` is invalid or the database is unreachable.
     pub async fn list(&self, domain: &str, search: &RuleSearch, page: &PageRequest) -> Result<Page<StoredRule>> {
         let (limit, after) = page.read()?;
         if !are_storable([domain, search.text.as_deref().unwrap_or_default()]) {
@@ -175,7 +175,7 @@ impl Rules<'_> {
     /// Returns one rule.
     ///
     /// # Errors
-    /// When the rule does not exist or the database is unreachable.
+    /// Returns an error if the rule does not exist or the database is unreachable.
     pub async fn get(&self, domain: &str, id: &str) -> Result<StoredRule> {
         with_timeout(SHORT, async {
             let row = RuleRow::find(&mut *self.db.pool().acquire().await?, domain, id).await?;
@@ -187,7 +187,8 @@ impl Rules<'_> {
     /// Creates or replaces a rule. `text` is YAML or JSON, with or without its `id`.
     ///
     /// # Errors
-    /// When the rule has mistakes, is not at the expected version, does not fit, or the database is unreachable.
+    /// Returns an error if `text` has mistakes, if the stored rule is not at the expected version, if the rules would
+    /// exceed their maximum size or count, or if the database is unreachable.
     pub async fn put(&self, change: &Change, domain: &str, id: &str, text: &[u8]) -> Result<WriteOutcome<StoredRule>> {
         let text = parse_rule(text, domain, id)?;
         let make = |row: Option<&RuleRow>| Ok((text, row.is_none_or(|row| row.enabled), Action::Update));
@@ -197,7 +198,7 @@ impl Rules<'_> {
     /// Changes parts of a rule with a JSON merge patch (RFC 7396).
     ///
     /// # Errors
-    /// As [`put`](Self::put), and when the rule does not exist.
+    /// Returns an error in the same cases as [`put`](Self::put), and if the rule does not exist.
     pub async fn patch(
         &self,
         change: &Change,
@@ -222,7 +223,8 @@ impl Rules<'_> {
     /// Enables or disables a rule. Nodes receive enabled rules only.
     ///
     /// # Errors
-    /// When the rule does not exist, is not at the expected version, or the database is unreachable.
+    /// Returns an error if the rule does not exist or is not at the expected version, or if the database is
+    /// unreachable.
     pub async fn set_enabled(
         &self,
         change: &Change,
@@ -240,7 +242,8 @@ impl Rules<'_> {
     /// Deletes a rule. Its history and its overrides remain.
     ///
     /// # Errors
-    /// When the rule does not exist, is not at the expected version, or the database is unreachable.
+    /// Returns an error if the rule does not exist or is not at the expected version, or if the database is
+    /// unreachable.
     pub async fn delete(&self, change: &Change, domain: &str, id: &str) -> Result<()> {
         with_timeout(SHORT, async {
             let mut write = self.db.write(change).await?;
@@ -257,7 +260,8 @@ impl Rules<'_> {
     }
 }
 
-/// Changes one rule. Given the current row, `make` returns the new text, the enabled flag and the action.
+/// Changes one rule. The closure `make` receives the current row and returns the new text, the enabled flag and the
+/// action.
 pub(super) async fn change_rule(
     db: &Db,
     change: &Change,
@@ -307,7 +311,7 @@ async fn store(
             };
             let version = last.map_or(0, |last| last.version);
             let position = last_position(write, domain).await?;
-            // The first rule of a domain adds the domain.
+            // The first rule of a domain also adds the JSON around the domain's rules.
             write.size += if position.is_none() { size::of_domain(domain) } else { 0 };
             write.rules += 1;
             check_count(write.rules)?;
@@ -336,9 +340,9 @@ pub(super) fn audit_entry<'e>(
     NewEntry { kind: "rule", action, domain: Some(domain), subject: id.into(), before, after }
 }
 
-/// Checks that not too many enabled rules of a domain can match one request after `changed` was written: nodes would
-/// refuse them. Reads only the rules that can match together with `changed`: rules without `when`, and rules that
-/// contain its `when` values. Reads all rules if `changed` is empty.
+/// Checks that one request cannot match too many enabled rules of a domain, because nodes would refuse such rules. Call
+/// it after the rule with the text `changed` was written. Reads only the rules that can match the same request as
+/// `changed`: rules without `when`, and rules that contain its `when` values. Reads all rules if `changed` is empty.
 pub(super) async fn check_matched_together(write: &mut Write<'_>, domain: &str, changed: &str) -> Result<()> {
     let mut query = Sql::new("SELECT COUNT(*) FROM rules WHERE enabled = 1 AND domain = ");
     let count = query.bind(domain).fetch_optional(&mut *write.tx).await?.map(|row| row.try_get(0)).transpose()?;
@@ -347,7 +351,7 @@ pub(super) async fn check_matched_together(write: &mut Write<'_>, domain: &str, 
     }
     let mut query = Sql::new("SELECT text FROM rules WHERE enabled = 1 AND domain = ");
     query.bind(domain).push(" AND (text NOT LIKE '{\"id\":\"' || id || '\",\"when\":{\"%'");
-    // Stored rules begin with `id`, followed by `when` if they have it.
+    // A stored rule begins with `id`, followed by `when` if the rule has it.
     query.push(" OR (id = id");
     for value in plain_values(&parse_stored(changed)["when"]) {
         query.push(" AND text LIKE ").bind(like_pattern(&value)).push(" ESCAPE '!'");
@@ -362,7 +366,7 @@ pub(super) async fn check_matched_together(write: &mut Write<'_>, domain: &str, 
     Ok(())
 }
 
-/// Returns the `when` values that have the same spelling in every rule that requires them.
+/// Returns the values in `when` that are spelled the same in every rule that requires them.
 fn plain_values(when: &Value) -> Vec<String> {
     let values = when.as_object().into_iter().flat_map(serde_json::Map::values);
     let texts = values.filter_map(|value| match value {

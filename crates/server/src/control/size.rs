@@ -1,5 +1,5 @@
-//! The total size of all rules. Nodes read them as one file of bounded size, so a write that would exceed the bound is
-//! refused.
+//! The total size of all rules. Nodes read all rules as one file of limited size, so a write that would exceed the
+//! limit is refused.
 
 use tollgate_engine::rules::{MAX_FILE_BYTES, MAX_NODES};
 
@@ -8,8 +8,8 @@ use super::{ControlError, Result};
 /// Bytes around the list of domains.
 const FRAME: i64 = 64;
 
-/// Returns the size of a rule as JSON with its separator. The number of values in a file is bounded too, so a rule with
-/// many small values counts for more than its bytes.
+/// Returns the size of a rule as JSON, including its separator. A rule with many small values counts for more than its
+/// bytes, because the number of values in a file is limited too.
 pub(super) fn of_rule(text: &str) -> i64 {
     let values = text.bytes().filter(|byte| matches!(byte, b',' | b':' | b'[' | b'{')).count();
     (text.len() + 1).max((values + 1) * MAX_FILE_BYTES / MAX_NODES + 1) as i64
@@ -29,7 +29,7 @@ pub(super) fn of_override(attribute: &str, value: &str, effect: &str, until: Opt
     (AROUND + quoted(attribute) + quoted(value) + effect.len() + until.map_or(0, quoted)) as i64
 }
 
-/// Checks that rules of this total size fit.
+/// Checks that rules of this total size do not exceed the maximum size of a rule file.
 pub(super) fn check(size: i64) -> Result<()> {
     if size + FRAME > MAX_FILE_BYTES as i64 {
         let why = format!("rules and overrides too large: {size} bytes together (maximum {MAX_FILE_BYTES})");

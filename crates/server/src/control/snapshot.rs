@@ -65,7 +65,7 @@ pub(super) async fn build(db: &Db) -> Result<Snapshot> {
         Ok((revision, mode, rules, read_overrides(&mut tx).await?, load_verifiers(&mut tx).await?))
     })
     .await?;
-    // Building megabytes of text would block other requests.
+    // Runs on a blocking thread, because building megabytes of text would delay other requests.
     let (rules, checksum) = run_blocking(move || {
         let file = to_file(rules, &overrides);
         let checksum = sha256_hex(file.as_bytes());
@@ -117,8 +117,8 @@ fn insert_overrides(rules: &mut [ExportRow], overrides: &OverridesByRule) {
         let entries: Vec<EntryOverride<'_>> = own.iter().map(OverrideRow::as_entry).collect();
         match entry::with_overrides(&rule.text, &entries) {
             Ok(text) => rule.text = text,
-            // Overrides fitted their rule when they were written. If one no longer fits, the other rules must still
-            // reach the nodes.
+            // Overrides were compatible with their rule when they were written. If one no longer is, the overrides are
+            // left out, so that the rules still reach the nodes.
             Err(mistakes) => {
                 tracing::error!(rule.domain, rule.id, %mistakes, "overrides do not fit their rule; ignored");
             }
@@ -126,7 +126,7 @@ fn insert_overrides(rules: &mut [ExportRow], overrides: &OverridesByRule) {
     }
 }
 
-/// Groups ordered rules by domain, and sorts the domains: the collation order differs between databases.
+/// Groups ordered rules by domain. Sorts the domains here, because the collation order differs between databases.
 fn by_domain(rules: &[ExportRow]) -> Vec<(&str, Vec<&str>)> {
     let chunks = rules.chunk_by(|one, other| one.domain == other.domain);
     let domains = chunks.map(|rules| (&*rules[0].domain, rules.iter().map(|rule| &*rule.text).collect()));
@@ -135,8 +135,8 @@ fn by_domain(rules: &[ExportRow]) -> Vec<(&str, Vec<&str>)> {
     domains
 }
 
-/// Returns rules as a formatted file. Comments at its head list overrides and disabled rules, which a file cannot
-/// express.
+/// Returns rules as a formatted file. Comments at the head of the file list overrides and disabled rules, which a file
+/// cannot express.
 pub(super) fn to_yaml(rules: &[ExportRow]) -> Result<String, Mistakes> {
     Ok(file_heading(rules) + &entry::to_yaml(by_domain(rules))?)
 }

@@ -1,4 +1,4 @@
-//! SQL statements built from parts: rows of values and optional conditions. Values are always bound.
+//! SQL statements that are built from parts, such as rows of values and optional conditions. Values are always bound.
 //!
 //! sqlx's query builder writes `?` for each value, which PostgreSQL does not accept; both databases accept `$1`.
 
@@ -51,7 +51,7 @@ impl Sql {
             self.push(if index == 0 { "VALUES (" } else { "), (" });
             row(self, item);
         }
-        // A statement with an unusual number of rows is not worth caching.
+        // Caches only statements with one row or a full chunk. Other row counts are too rare.
         self.persistent = rows.len() == 1 || rows.len() == ROWS;
         self.push(")")
     }
@@ -77,7 +77,7 @@ impl Sql {
     fn query(&mut self) -> Result<Query<'static, Any, AnyArguments>, sqlx::Error> {
         match self.error.take() {
             Some(error) => Err(sqlx::Error::Encode(error)),
-            // The text contains no input; values are bound.
+            // Safe: the text contains no input, because all values are bound.
             None => {
                 let (text, values) = (std::mem::take(&mut self.text), std::mem::take(&mut self.values));
                 Ok(sqlx::query_with(AssertSqlSafe(text), values).persistent(self.persistent))
@@ -86,6 +86,6 @@ impl Sql {
     }
 }
 
-/// Maximum number of rows per statement. The cost of a statement grows with the square of its size: for each bound
-/// value, SQLite searches all parameter names.
+/// Maximum number of rows per statement. SQLite searches all parameter names for each bound value, so the cost of a
+/// statement grows with the square of its row count.
 pub(super) const ROWS: usize = 32;

@@ -11,7 +11,7 @@ use super::paging::{Cursor, page_of};
 use super::sql::Sql;
 use super::{Control, ControlError, Result, sha256_hex};
 
-/// Maximum number of valid tokens; every node keeps all of them.
+/// Maximum number of valid tokens. It is limited because every node keeps all of them in memory.
 pub const MAX_TOKENS: i64 = 10_000;
 const MAX_NAME_BYTES: usize = 128;
 const MAX_DOMAINS: usize = 100;
@@ -30,7 +30,8 @@ impl Tokens<'_> {
     /// Creates a token.
     ///
     /// # Errors
-    /// When the request is invalid, there are too many tokens, or the database is unreachable.
+    /// Returns an error if `grant` is invalid, if there are already [`MAX_TOKENS`] valid tokens, or if the database is
+    /// unreachable.
     pub async fn create(&self, change: &Change, grant: &TokenGrant) -> Result<CreatedToken> {
         let now = now_ms();
         check(grant, now)?;
@@ -68,10 +69,10 @@ impl Tokens<'_> {
         Ok(created)
     }
 
-    /// Returns all tokens without their secrets, revoked ones included.
+    /// Returns all tokens, including revoked ones, without their secrets.
     ///
     /// # Errors
-    /// When `after` is invalid or the database is unreachable.
+    /// Returns an error if the page's `after` is invalid or the database is unreachable.
     pub async fn list(&self, page: &PageRequest) -> Result<Page<StoredToken>> {
         let (limit, after) = page.read()?;
         let Cursor { number, name } = after.unwrap_or(Cursor::number(i64::MIN));
@@ -82,11 +83,12 @@ impl Tokens<'_> {
         page_of(&rows, limit, read, |last| Cursor { number: last.created_ms, name: last.id.clone() })
     }
 
-    /// Revokes a token; revoking it again changes nothing. The last valid admin token cannot be revoked, so that no
-    /// administrator is locked out by accident: create another one first.
+    /// Revokes a token. Revoking it again changes nothing. The last valid admin token cannot be revoked, so that
+    /// administrators cannot lock themselves out by accident.
     ///
     /// # Errors
-    /// When the token does not exist, is the last valid admin token, or the database is unreachable.
+    /// Returns an error if the token does not exist, if it is the last valid admin token, or if the database is
+    /// unreachable.
     pub async fn revoke(&self, change: &Change, id: &str) -> Result<StoredToken> {
         let missing = || ControlError::Missing(format!("token `{id}`"));
         if !are_storable([id]) {
@@ -132,7 +134,7 @@ pub(super) async fn load_verifiers(connection: &mut AnyConnection) -> Result<Vec
         let StoredToken { id, grant, .. } = read(row)?;
         Ok(Verifier { digest: row.try_get("digest")?, id, grant })
     };
-    // An unreadable token permits nothing, and must not stop nodes from receiving rules.
+    // An unreadable token is left out, so that it permits nothing but does not keep nodes from receiving rules.
     let readable = |row| verifier(row).inspect_err(|error| tracing::error!(%error, "unreadable token ignored")).ok();
     Ok(rows.iter().filter_map(readable).collect())
 }
@@ -160,7 +162,7 @@ fn check(grant: &TokenGrant, now: i64) -> Result<()> {
         )));
     }
     for domain in &grant.domains {
-        // Domain names follow the rule language.
+        // Checks the domain name with the parser of the rule language.
         let rule = Source { name: "token", text: b"unlimited: true" };
         if let Err(mistakes) = entry::parse_rule(&rule, domain, "any") {
             let why = mistakes.as_slice().first().map(|mistake| mistake.problem.clone()).unwrap_or_default();
@@ -178,7 +180,7 @@ async fn find(connection: &mut AnyConnection, id: &str) -> Result<Option<StoredT
 
 fn read(row: &AnyRow) -> Result<StoredToken> {
     let (role, domains): (String, String) = (row.try_get("role")?, row.try_get("domains")?);
-    // An unknown role is an error: permissions are never guessed.
+    // An unknown role is an error, because permissions must not be guessed.
     let role = Role::parse(&role).ok_or_else(|| sqlx::Error::Decode(format!("`{role}` is not a role").into()))?;
     let domains = serde_json::from_str(&domains).map_err(|error| sqlx::Error::Decode(error.into()))?;
     let grant = TokenGrant { name: row.try_get("name")?, role, domains, expires_ms: row.try_get("expires_ms")? };

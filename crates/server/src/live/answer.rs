@@ -34,7 +34,7 @@ pub(crate) fn owns(path: &str) -> bool {
 /// Answers a live-data request. The caller must already be authenticated.
 ///
 /// # Errors
-/// When the method or a parameter is invalid, or there are too many viewers or requests.
+/// Returns an error if the method or a parameter is invalid, or if there are too many viewers or concurrent requests.
 pub(crate) async fn answer<S: Store + 'static>(
     app: &Arc<App<S>>,
     head: &Parts,
@@ -77,8 +77,8 @@ pub(crate) async fn answer<S: Store + 'static>(
     }
 }
 
-/// Produces a JSON response on the background thread, if there is one, so that worker threads are not delayed. At most
-/// [`MAX_READS`] requests run or wait there, and an abandoned request is aborted.
+/// Produces a JSON response on the background thread (if there is one), so that worker threads are not delayed. At most
+/// [`MAX_READS`] requests run or wait there. If the client disconnects, its request is aborted.
 async fn respond_in_background<S: Store + 'static, F: Future<Output = Vec<u8>> + Send + 'static>(
     app: &Arc<App<S>>,
     make: impl FnOnce(Arc<App<S>>) -> F,
@@ -88,7 +88,7 @@ async fn respond_in_background<S: Store + 'static, F: Future<Output = Vec<u8>> +
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many requests for live data", detail));
     };
     let made = make(app.clone());
-    // The permit is held until the task ends, even if the request was abandoned before.
+    // The task holds the permit until it ends, even if the client has disconnected before.
     let made = async move {
         let _permit = permit;
         made.await
@@ -121,7 +121,7 @@ fn start_stream<S: Store + 'static>(app: &Arc<App<S>>, credentials: Credentials)
     Ok(answer)
 }
 
-/// Returns the history of one rule, or of all decisions.
+/// Returns the history of the rule (domain and id), or of all decisions if `rule` is `None`, as JSON.
 fn history_json<S: Store>(app: &App<S>, rule: Option<(String, String)>) -> Vec<u8> {
     let at_ms = app.wall_ms();
     match rule {
@@ -183,7 +183,7 @@ fn parse_number(
 }
 
 fn to_json(value: &impl Serialize) -> Vec<u8> {
-    // Structs of numbers and strings always serialise.
+    // Serialising structs of numbers and strings cannot fail.
     serde_json::to_vec(value).unwrap_or_default()
 }
 

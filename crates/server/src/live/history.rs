@@ -1,5 +1,5 @@
-//! The history of rates per second and per ten seconds, for all decisions and for the busiest rules. The points are in
-//! ring buffers of fixed size.
+//! The history of rates, with one point per second and one point per ten seconds, for all decisions and for the busiest
+//! rules. Points are stored in ring buffers of fixed size.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
@@ -68,9 +68,9 @@ pub(super) struct RuleReading<'a> {
     pub(super) counts: RuleCounts,
 }
 
-/// Reads single rules in force. Most of 10 000 rules need not be read every second.
+/// Reads rules in force one by one, because most of them need not be read every second.
 pub(super) struct RuleReader<'a> {
-    /// The version of the rule set. Rule numbers are stable while it is unchanged.
+    /// The version of the rule set. Rule numbers are stable while the version is unchanged.
     pub(super) version: u64,
     /// The number of rules.
     pub(super) count: usize,
@@ -159,7 +159,7 @@ impl LiveHistory {
             return;
         };
         let elapsed = now.since(before);
-        // After a pause of the process, the missed seconds get the mean rate.
+        // If samples were missed because the process was paused, each missed second gets the mean rate.
         let seconds = usize::try_from((elapsed.as_nanos() + HALF_SECOND) / SECOND).unwrap_or(SECONDS).max(1);
         self.seconds_of_ten += seconds;
         let (tens, (began, at_start)) = (self.seconds_of_ten / 10, self.last_ten.unwrap_or((before, last)));
@@ -211,8 +211,8 @@ impl LiveHistory {
         });
     }
 
-    /// Selects the rules with the most decisions since the last selection. To avoid churn, a tracked rule is replaced
-    /// only by a rule with more than twice its decisions.
+    /// Selects the rules to track: those with the most decisions since the last selection. To avoid churn, a tracked
+    /// rule is replaced only by a rule with more than twice as many decisions.
     fn select_tracked(&mut self, rules: &RuleReader<'_>) {
         let tracked: HashMap<usize, usize> =
             self.rules.iter().enumerate().map(|(at, rule)| (rule.number, at)).collect();
@@ -249,7 +249,7 @@ impl LiveHistory {
         self.overall.seconds.back().copied().unwrap_or_default()
     }
 
-    /// Returns the latest one-second points of the tracked rules with a rate above zero.
+    /// Returns the domain, the id and the latest one-second point of each tracked rule whose point is not zero.
     pub(super) fn last_of_rules(&self) -> impl Iterator<Item = (&str, &str, RulePoint)> {
         let last = |rule: &TrackedRule| rule.series.seconds.back().copied().unwrap_or_default();
         self.rules
@@ -274,7 +274,7 @@ impl LiveHistory {
         }
     }
 
-    /// Returns the history of a rule; empty if the rule is not tracked.
+    /// Returns the history of a rule. The history is empty if the rule is not tracked.
     pub(super) fn page_of(&self, domain: &str, id: &str, at_ms: i64) -> RuleHistoryPage {
         let rule = self.rules.iter().find(|rule| &*rule.domain == domain && &*rule.id == id);
         let none = VecDeque::new();
@@ -312,7 +312,7 @@ fn total_decisions(counts: &RuleCounts) -> u64 {
     counts.allowed.saturating_add(counts.refused).saturating_add(counts.shadow_refused)
 }
 
-/// Returns a rate per second, rounded to nearest.
+/// Returns the rate per second between two counter values, rounded to the nearest integer.
 fn rate_per_second(before: u64, now: u64, elapsed: Nanos) -> u32 {
     let (count, nanos) = (u128::from(now.saturating_sub(before)), u128::from(elapsed.as_nanos().max(1)));
     u32::try_from((count * u128::from(SECOND) + nanos / 2) / nanos).unwrap_or(u32::MAX)
@@ -353,7 +353,7 @@ pub(super) struct HistoryPage<T> {
 #[derive(Debug, Serialize)]
 pub(super) struct RuleHistoryPage {
     at_ms: i64,
-    /// Whether the rule is tracked, that is, among the busiest rules in force.
+    /// Whether the rule is tracked, that is, one of the busiest rules in force.
     kept: bool,
     seconds: RuleColumns,
     tens: RuleColumns,

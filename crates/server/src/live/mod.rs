@@ -1,4 +1,4 @@
-//! Live data: rates once a second, their history, and the rules in force.
+//! Live data: the rates of each second, their history, and the rules in force.
 //!
 //! Once a second, a task on the background thread ([`sample()`]) reads the metrics counters, adds the rates to the
 //! [`LiveHistory`], and publishes one event to all viewers (`stream.rs`). Decisions update the metrics counters anyway,
@@ -30,7 +30,7 @@ pub const MAX_READS: usize = 64;
 /// The history of rates, and the event stream of viewers.
 #[derive(Debug)]
 pub struct Live {
-    /// Locked once a second by the sampler, and by readers of the history. Never locked by a decision.
+    /// The sampler locks it once a second, and readers of the history lock it. Decisions never lock it.
     history: Mutex<LiveHistory>,
     /// The last event, already encoded.
     events: watch::Sender<Bytes>,

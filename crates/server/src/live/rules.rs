@@ -33,7 +33,7 @@ pub(crate) struct RuleInForce {
     id: String,
     /// Whether this is a shadow rule, which reports and never refuses.
     shadow: bool,
-    /// The limits as written; `unlimited`, `allow` or `deny` if the rule has none.
+    /// The limits as written in the rule, or one of `unlimited`, `allow` and `deny` if the rule has no limits.
     limits: Vec<String>,
     /// The attributes that the rule counts by.
     per: Vec<String>,
@@ -73,7 +73,7 @@ impl RuleFilter {
     }
 }
 
-/// Number of rules to search before yielding to other tasks.
+/// Number of rules that are searched before the task yields to other tasks.
 const PART: usize = 256;
 
 /// Returns a page of the rules that match a filter: up to `limit` matches after the first `after` matches.

@@ -62,7 +62,7 @@ fn read_counters<S: Store>(app: &App<S>) {
             })
             .collect(),
     };
-    // A struct of numbers and strings always serialises.
+    // Serialising a struct of numbers and strings cannot fail.
     let json = serde_json::to_string(&event).unwrap_or_default();
     app.live.events.send_replace(format!("data: {json}\n\n").into());
 }
@@ -105,7 +105,7 @@ pub(super) struct LiveStatus {
     waiting: usize,
     /// The number of rules in force.
     rule_count: usize,
-    /// The number of times that the rule set was replaced.
+    /// The number of rule sets that were installed since the server started.
     rules_version: u64,
 }
 

@@ -30,7 +30,7 @@ pub(super) struct EventStream<S> {
 }
 
 impl<S: Store + 'static> EventStream<S> {
-    /// Starts a stream. It holds the viewer permit until it ends.
+    /// Starts a stream. The stream holds the viewer permit until it ends.
     pub(super) fn new(app: Arc<App<S>>, credentials: Credentials, permit: OwnedSemaphorePermit) -> Self {
         let events = app.live.events.subscribe();
         Self { next: Some(Box::pin(next_event(Viewer { app, credentials, events, _permit: permit }))) }
@@ -38,7 +38,7 @@ impl<S: Store + 'static> EventStream<S> {
 }
 
 async fn next_event<S: Store>(mut viewer: Viewer<S>) -> Option<(Bytes, Viewer<S>)> {
-    // The viewer keeps the app, and so the sender, alive.
+    // Does not fail, because the viewer keeps the app alive, and the app contains the sender.
     viewer.events.changed().await.ok()?;
     if viewer.app.connections.is_stopping() || !viewer.credentials.are_valid(&viewer.app) {
         return None;

@@ -42,7 +42,8 @@ pub struct Acceptor<'w> {
     connections: Arc<Connections>,
     max: usize,
     workers: &'w Workers<NewConnection>,
-    /// A spare descriptor. When the process is out of descriptors, it is closed to accept and refuse one connection.
+    /// A spare file descriptor. When the process is out of descriptors, the spare is closed so that one connection can
+    /// be accepted and refused.
     spare: Option<File>,
     /// Connections refused since the last log line.
     refused: u64,
@@ -104,10 +105,10 @@ impl<'w> Acceptor<'w> {
         }
     }
 
-    /// Closes the spare descriptor to accept one connection, and refuses it.
+    /// Closes the spare descriptor so that one connection can be accepted, and refuses that connection.
     async fn refuse_with_spare(&mut self, listener: &impl Listener) -> io::Result<()> {
         drop(self.spare.take());
-        // No waiting: accept also fails when no client is pending, and the spare descriptor must be reopened soon.
+        // Does not wait for a client, because there may be none, and the spare descriptor must be reopened soon.
         let accepted = timeout(Duration::ZERO, listener.accept_stream()).await;
         let outcome = match accepted {
             Ok(Ok(stream)) => {
@@ -123,10 +124,11 @@ impl<'w> Acceptor<'w> {
 
     /// Sends the refusal reply and closes the connection. Best effort: the server does not wait for the client.
     fn refuse(&mut self, stream: TcpStream, limit: &'static str) {
-        // Written directly to the non-blocking socket, because the event loop does not know its readiness yet.
+        // Writes directly to the non-blocking socket, because the event loop does not know the socket's readiness yet.
         if let Ok(mut stream) = stream.into_std() {
             let _ = stream.write(self.protocol.too_many_connections());
-            // Closing a socket with unread input resets the connection, and the client would not see the reply.
+            // Reads input first, because closing a socket with unread input resets the connection, and the client would
+            // not see the reply.
             let _ = stream.read(&mut [0; 4096]);
         }
         self.refused += 1;

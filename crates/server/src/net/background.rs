@@ -20,7 +20,7 @@ impl BackgroundThread {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the thread or its event loop cannot be created.
+    /// Returns an error if the thread or its event loop cannot be created.
     pub fn start(name: &str) -> io::Result<Self> {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().on_thread_start(lower_priority).build()?;
@@ -45,14 +45,14 @@ impl BackgroundThread {
     /// Runs a task on the thread and returns its result.
     ///
     /// # Errors
-    /// When the task panics, or the thread has ended.
+    /// Returns an error if the task panics or the thread has ended.
     pub async fn run<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> anyhow::Result<T> {
         Ok(self.handle.spawn(task).await?)
     }
 
     /// Stops the thread and all its tasks.
     pub fn stop(self) {
-        // The thread may have ended already.
+        // An error is ignored, because the thread may have ended already.
         let _ = self.stop.send(());
         if self.thread.join().is_err() {
             tracing::error!("a background thread panicked");
@@ -60,13 +60,13 @@ impl BackgroundThread {
     }
 }
 
-/// Nice value of background threads. With a lower value, compiling 10 000 rules slows down decisions. With a higher
-/// value, a fully loaded machine would never compile new rules.
+/// Nice value of background threads. With a lower value, compiling 10 000 rules would slow down decisions. With a
+/// higher value, a fully loaded machine would never compile new rules.
 const NICE: i32 = 10;
 
 /// Lowers the priority of the current thread below the worker threads.
 pub(super) fn lower_priority() {
-    // On Linux this affects only the current thread. A failure is harmless. Not `nice`, which is relative to the
-    // inherited value.
+    // On Linux this affects only the current thread. A failure is harmless. `nice` is not used, because it is relative
+    // to the inherited value.
     let _ = rustix::process::setpriority_process(None, NICE);
 }

@@ -19,7 +19,7 @@ use super::protocol::Protocol;
 pub struct Connections {
     stopping: AtomicBool,
     next_id: AtomicU64,
-    /// Locked when a connection opens, registers or closes and at shutdown, never during a decision.
+    /// The lock is taken at shutdown and when a connection opens, registers or closes, but never during a decision.
     open: Mutex<Open>,
     closed: Notify,
     /// Wakes other tasks that wait for shutdown.
@@ -56,8 +56,8 @@ pub struct ConnectionGuard {
 }
 
 impl Connections {
-    /// Registers a connection. Returns `None` if `max` connections of its protocol are open; for HTTP, [`RESERVED`]
-    /// further connections are accepted for health checks.
+    /// Registers a connection. Returns `None` if `max` connections of its protocol are open. For HTTP, [`RESERVED`]
+    /// more connections are accepted for health checks.
     pub fn open(self: &Arc<Self>, protocol: Protocol, max: usize) -> Option<ConnectionGuard> {
         let mut open = self.lock();
         let slot = if open.regular[protocol as usize] < max {
@@ -98,7 +98,7 @@ impl Connections {
     /// Waits until [`stop`](Self::stop) is called.
     pub async fn stopped(&self) {
         loop {
-            // Created before the flag is read, so that no notification is missed in between.
+            // The future is created before the flag is read, so that no notification is missed in between.
             let stopped = self.stopped.notified();
             if self.is_stopping() {
                 return;

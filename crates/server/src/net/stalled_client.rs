@@ -11,8 +11,8 @@ use tollgate_engine::{Engine, MemoryStore};
 use crate::app::App;
 use crate::net::shutdown::ConnectionGuard;
 
-/// Sends `sent` and then stalls. Returns the server's reply, and asserts that the server closes the connection between
-/// `timeout` and twice that time. The runtime's clock must be paused.
+/// Sends `sent` and then stalls. Returns the server's reply. Asserts that the server closes the connection after
+/// `timeout` and before twice `timeout`. The runtime's clock must be paused.
 pub(crate) async fn closes_after<S, F>(timeout: Duration, sent: &str, serve: S) -> String
 where
     S: FnOnce(TcpStream, Arc<App<MemoryStore>>, ConnectionGuard) -> F,

@@ -16,17 +16,17 @@ pub trait ReadReady: AsyncRead + AsyncWrite + Unpin {
     /// Waits until a read would return bytes, the end of the stream or an error.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Waits until the client closes the connection. A close after unread input is not noticed.
+    /// Waits until the client closes the connection. Does not notice a close while there is unread input.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Sends an end-of-stream message (TLS `close_notify`), if the stream has one.
+    /// Sends the end-of-stream message of the protocol, if it has one (TLS: `close_notify`).
     fn poll_close_notify(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-/// Writes all bytes. If they do not fit into the socket buffer, the client must read the rest within `limit`.
+/// Writes all bytes. If the socket buffer is full, the client must read enough for the rest within `limit`.
 ///
 /// # Errors
-/// When the connection fails, or the client does not read in time.
+/// Returns an error if the connection fails or the client does not read in time.
 pub async fn write<T: ReadReady>(stream: &mut T, bytes: &[u8], limit: Duration) -> io::Result<()> {
     let mut all = pin!(async {
         stream.write_all(bytes).await?;
@@ -54,7 +54,7 @@ impl ReadReady for TcpStream {
     }
 
     fn poll_close_notify(&mut self, _: &mut Context<'_>) -> Poll<()> {
-        // Closing the socket is enough.
+        // A plain stream has no such message.
         Poll::Ready(())
     }
 }
@@ -109,7 +109,7 @@ impl AsyncRead for TlsReadReady {
         };
         self.ahead = None;
         buf.put_slice(&[byte]);
-        // The byte counts as progress, so an error is left to the next read.
+        // The byte read ahead is already a result, so an error is left to the next read.
         let _ = Pin::new(&mut self.stream).poll_read(cx, buf);
         Poll::Ready(Ok(()))
     }

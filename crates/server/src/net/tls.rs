@@ -1,8 +1,8 @@
 //! TLS for all protocols.
 //!
 //! Certificates are renewed every few weeks. The files are watched like rule files. When they change, new connections
-//! use the new certificate, and open connections continue. Unusable files are logged and ignored: the old certificate
-//! usually remains valid for some days.
+//! use the new certificate, and open connections continue. Unusable files are logged and ignored, because the old
+//! certificate usually remains valid for some days.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -41,11 +41,11 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Tls {
     files: TlsFiles,
     certificate: Arc<Certificate>,
-    /// One configuration per protocol; they differ in ALPN.
+    /// One configuration per protocol. The configurations differ only in ALPN.
     configs: [Arc<ServerConfig>; Protocol::ALL.len()],
 }
 
-/// The certificate for new connections. Read once per connection, and replaced when the files change.
+/// The certificate for new connections. The lock is taken once per connection, and when the files change.
 #[derive(Debug)]
 struct Certificate(RwLock<Arc<CertifiedKey>>);
 
@@ -59,7 +59,7 @@ impl Tls {
     /// Loads the certificate and its key.
     ///
     /// # Errors
-    /// When a file cannot be read or parsed, or the key does not belong to the certificate.
+    /// Returns an error if a file cannot be read or parsed, or if the key does not belong to the certificate.
     pub fn new(files: TlsFiles) -> anyhow::Result<Self> {
         let provider = Arc::new(ring::default_provider());
         let certificate = Arc::new(Certificate(RwLock::new(Arc::new(read(&files, &provider)?))));
@@ -72,7 +72,7 @@ impl Tls {
         Ok(Self { files, certificate, configs })
     }
 
-    /// Performs the handshake. Returns `None` if it fails, times out, or the server stops.
+    /// Performs the handshake. Returns `None` if the handshake fails or times out, or if the server stops.
     pub async fn handshake(
         &self,
         stream: TcpStream,
@@ -111,7 +111,8 @@ impl Tls {
         loop {
             looks.tick().await;
             let tls = self.clone();
-            // The files may be on a network file system, and this thread accepts connections.
+            // Polls on a blocking thread, because the files may be on a slow network file system and this thread
+            // accepts connections.
             let looked = tokio::task::spawn_blocking(move || {
                 let changed = files.each_mut().map(|file| !matches!(file.has_changed(), Ok(false)));
                 if changed.contains(&true) {

@@ -12,7 +12,7 @@ use super::accept::Listener;
 /// Listens on a Unix socket. Replaces a stale socket file, which a killed server leaves behind.
 ///
 /// # Errors
-/// When the socket cannot be created, or another process listens on it.
+/// Returns an error if the socket cannot be created, or if another process listens on it.
 pub fn bind(path: &Path) -> io::Result<UnixListener> {
     let is_stale = |path: &Path| {
         let is_socket = std::fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
@@ -33,8 +33,8 @@ impl Listener for UnixListener {
     }
 }
 
-/// Converts a Unix stream to the stream type of the workers. They only read, write and close it, and ignore that TCP
-/// options cannot be set.
+/// Converts a Unix stream to the stream type of the workers. This works because workers only read, write and close the
+/// stream, and ignore errors when they set TCP options.
 fn as_tcp(stream: UnixStream) -> io::Result<TcpStream> {
     TcpStream::from_std(std::net::TcpStream::from(OwnedFd::from(stream.into_std()?)))
 }

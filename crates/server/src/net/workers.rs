@@ -33,7 +33,7 @@ impl<T: Send + 'static> Workers<T> {
     /// Starts `count` threads.
     ///
     /// # Errors
-    /// When a thread or its event loop cannot be created.
+    /// Returns an error if a thread or its event loop cannot be created.
     pub fn start<F, C>(count: usize, serve: F) -> io::Result<Self>
     where
         F: Fn(tokio::net::TcpStream, T) -> C + Send + Sync + 'static,
@@ -69,7 +69,7 @@ impl<T: Send + 'static> Workers<T> {
     /// Sends a connection to the next thread. Waits while that thread's queue is full.
     ///
     /// # Errors
-    /// When the connection cannot be removed from this event loop, or the thread has ended.
+    /// Returns an error if the connection cannot be removed from this event loop, or if the worker thread has ended.
     pub async fn take(&self, stream: tokio::net::TcpStream, extra: T) -> io::Result<()> {
         // Relaxed: only the distribution of connections depends on this counter.
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream whose writes fail after the socket buffer has been full for `limit`. The timer runs only while a write is
+/// A stream whose writes fail if the socket buffer stays full for `limit`. The timer runs only while a write is
 /// pending, which is rare.
 #[derive(Debug)]
 pub struct WriteTimeout<T> {

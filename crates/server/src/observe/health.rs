@@ -1,8 +1,8 @@
-//! Whether the store answers.
+//! Tracks whether the store answers.
 //!
-//! A server whose store is unreachable is still ready: it decides by each rule's `on_fault`. Otherwise a failing shared
-//! store would take every server of a fleet out of service at once, and a degraded limiter would become an outage. So
-//! `/readyz` only reports the store's state; alert on the metric `tollgate_store_up`.
+//! A server whose store is unreachable is still ready: it decides by each rule's `on_fault`. If it were not ready, a
+//! failing shared store would take every server of a fleet out of service at once. `/readyz` therefore only reports the
+//! store's state. For alerts, use the metric `tollgate_store_up`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,13 +10,13 @@ use std::sync::{Mutex, PoisonError};
 /// The last known state of the store. A store in this process always answers.
 #[derive(Debug, Default)]
 pub struct StoreHealth {
-    // Relaxed: only reported; no decision depends on it.
+    // Relaxed: the flag is only reported, and no decision depends on it.
     down: AtomicBool,
     /// The reason that was last logged.
     why: Mutex<String>,
 }
 
-/// Parts of error messages that indicate a configuration mistake, with a description of the mistake.
+/// Substrings of error messages that indicate a configuration mistake, each group with a description of the mistake.
 const PROBLEMS: &[(&[&str], &str)] = &[
     (&["NOAUTH", "WRONGPASS", "AuthenticationFailed", "NOPERM"], "store refuses the password"),
     (&["DB index"], "store has no such database"),
@@ -28,7 +28,7 @@ const PROBLEMS: &[(&[&str], &str)] = &[
 ];
 
 impl StoreHealth {
-    /// Returns a description of the store's problem that names neither machines nor users; `None` if the store answers.
+    /// Returns a description of the store's problem that names no machines or users, or `None` if the store answers.
     pub fn problem(&self) -> Option<&'static str> {
         if self.is_up() {
             return None;
@@ -50,8 +50,8 @@ impl StoreHealth {
         }
     }
 
-    /// Records that the store does not answer. The reason is only logged, because it may name machines; it is logged
-    /// again when it changes.
+    /// Records that the store does not answer. The reason may name machines, so it is only logged, at first and
+    /// whenever it changes.
     pub fn set_down(&self, why: &str) {
         let mut logged = self.why.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.down.swap(true, Ordering::Relaxed) || *logged != why {

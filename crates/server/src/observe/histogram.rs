@@ -5,7 +5,7 @@ use tollgate_engine::striped::{Stripe, Striped};
 
 use super::metrics::MetricsText;
 
-/// Upper bounds of the buckets in nanoseconds, each four times the previous one. The last bucket is unbounded.
+/// Upper bounds of the buckets in nanoseconds, each four times the previous one. One more bucket has no upper bound.
 const BOUNDS: [u64; 12] = {
     let mut bounds = [1_000; 12];
     let mut index = 1;
@@ -15,10 +15,10 @@ const BOUNDS: [u64; 12] = {
     }
     bounds
 };
-/// Index of the sum, after the counters of the buckets.
+/// Index of the sum, which follows the counters of the buckets.
 const SUM: usize = BOUNDS.len() + 1;
 
-/// Durations by bucket. Threads count without contention.
+/// Counts durations by bucket. Threads count without contention.
 #[derive(Debug, Default)]
 pub struct Histogram {
     counts: Striped<{ SUM + 1 }, 8>,
@@ -34,7 +34,8 @@ pub struct HistogramCounts {
 }
 
 impl HistogramCounts {
-    /// Returns the mean of the durations since `before`, and an upper bound on 99 % of them; both 0 if there are none.
+    /// Returns the mean and an upper bound of the 99th percentile of the durations since `before`, in nanoseconds. Both
+    /// are 0 if there are no durations.
     pub fn mean_and_p99_since(&self, before: &Self) -> (u64, u64) {
         let counts = || self.buckets.iter().zip(before.buckets).map(|(now, before)| now.saturating_sub(before));
         let count: u64 = counts().sum();
@@ -68,7 +69,7 @@ impl Histogram {
         self.counts.add(stripe, SUM, nanos);
     }
 
-    /// Writes the lines of the histogram, after the head.
+    /// Writes the lines of the histogram. The caller has already written its head.
     pub(super) fn write(&self, page: &mut MetricsText) {
         let counts: [u64; SUM] = std::array::from_fn(|index| self.counts.sum(index));
         write_counts(page, &BOUNDS, &counts, self.counts.sum(SUM));

@@ -28,11 +28,11 @@ pub enum LogFormat {
 /// Parses a log filter: a level, or a list like `warn,tollgate_server=debug`.
 ///
 /// # Errors
-/// When it is neither.
+/// Returns an error if `text` is neither a level nor such a list.
 pub fn parse_filter(text: &str) -> anyhow::Result<Targets> {
     let form =
         || format!("log level `{text}`: write error, warn, info, debug or trace, or a list like info,hyper=debug");
-    // Any other single word would count as a module name, and everything else would be switched off.
+    // Refuses other single words, because `Targets` would treat them as module names and disable everything else.
     let is_level = |word: &str| word.contains('=') || LevelFilter::from_str(word).is_ok();
     ensure!(text.split(',').all(|word| is_level(word.trim())), form());
     Targets::from_str(text).with_context(form)

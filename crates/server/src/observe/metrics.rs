@@ -15,20 +15,20 @@ use super::process;
 use super::rule_metrics::{RuleMetrics, escape};
 use crate::net::protocol::Protocol;
 
-/// All counters of the server. They synchronise nothing, so every access is relaxed.
+/// All counters of the server. Every access is relaxed, because the counters order no other memory accesses.
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// By protocol.
     fronts: [FrontCounters; Protocol::ALL.len()],
     reloads: AtomicU64,
     reloads_refused: AtomicU64,
-    /// The duration of decisions, including the store. A list counts once.
+    /// The duration of decisions, including the time of the store. A list of requests counts as one decision.
     pub decision_time: Histogram,
     /// The polls of the rules service, if this server follows one.
     pub polls: PollCounters,
     /// The decisions and limits of rules.
     rules: RuleMetrics,
-    /// Descriptors of the rate-limit service, with and without a limit that applied.
+    /// Number of rate-limit-service descriptors that matched a rule or limit (first), and that did not (second).
     descriptors: Striped<2, 8>,
     /// The counts of a shared store, if there is one.
     store: Mutex<Option<StoreCounts>>,
@@ -44,7 +44,7 @@ pub struct FrontCounters {
     counts: Striped<4, 8>,
 }
 
-/// The counters of a protocol, by index.
+/// The indices of a protocol's counters.
 #[derive(Clone, Copy, Debug)]
 enum Counter {
     Allowed,
@@ -60,7 +60,7 @@ pub struct Tally {
     pub allowed: u64,
     /// Refused.
     pub denied: u64,
-    /// Passed although a limit was exceeded: by a shadow rule, or while observing.
+    /// Passed although a limit was exceeded, because of a shadow rule or the observe mode.
     pub observed: u64,
 }
 
@@ -97,7 +97,7 @@ pub struct Gauges {
     pub waiting: usize,
     /// Requests that could not wait because the queue was full.
     pub turned_away: u64,
-    /// Stored idempotency keys, replays, and keys evicted before their expiry.
+    /// Three numbers: stored idempotency keys, replayed results, and keys evicted before their expiry.
     pub once: (usize, u64, u64),
     /// Whether the store answers.
     pub store_up: bool,
@@ -117,9 +117,9 @@ pub struct Gauges {
     pub snapshot_age: Option<u64>,
     /// Failed snapshots since the last successful one.
     pub snapshot_failures: u64,
-    /// Keys in memory that are not unused, as last counted.
+    /// Keys in memory whose state is not unused, as last counted.
     pub keys: u64,
-    /// Maximum number of keys in memory; `None` if the store is shared.
+    /// Maximum number of keys in memory, or `None` if the store is shared.
     pub capacity: Option<u64>,
     /// Seconds since the rules were last confirmed to be current, if a rules service is polled.
     pub rules_age: Option<u64>,
@@ -148,7 +148,7 @@ impl Metrics {
         self.reloads_refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts descriptors of the rate-limit service.
+    /// Counts rate-limit-service descriptors with (`matched`) and without (`unmatched`) a matching rule or limit.
     pub fn count_descriptors(&self, matched: usize, unmatched: usize) {
         let stripe = Stripe::of_thread();
         self.descriptors.add(stripe, 0, matched as u64);
@@ -369,7 +369,7 @@ impl MetricsText {
         self.write_line("", value);
     }
 
-    /// Writes a value of the current metric, with labels or a suffix of the name.
+    /// Writes a value of the current metric. `labels` is appended to the metric name: labels, a name suffix, or both.
     pub(super) fn write_line(&mut self, labels: &str, value: impl Display) {
         let _ = writeln!(self.text, "{}{labels} {value}", self.name);
     }

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::metrics::MetricsText;
 use super::rule_metrics::escape;
 
-/// The last status of the peers; `None` with another store.
+/// The last status of the peers, or `None` if the store is not `peers`.
 #[derive(Debug, Default)]
 pub struct Peers(Mutex<Option<NodeStatus>>);
 
@@ -23,7 +23,8 @@ pub struct PeersPage {
     pub nodes: u32,
     /// Whether this server sees a majority of the servers. Without a majority, `on_fault` decides for strict rules.
     pub majority: bool,
-    /// Whether this server had the states of the others when it became ready, or no other server was ready.
+    /// Whether this server had received the states of the other servers when it became ready. Also true if no other
+    /// server was ready.
     pub complete: bool,
     /// Number of keys that this server stores.
     pub keys: u64,
@@ -64,7 +65,7 @@ pub struct Peer {
     #[serde(flatten)]
     #[schema(inline)]
     pub node: Node,
-    /// Whether this server has a link to it.
+    /// Whether this server has a link to the peer.
     pub linked: bool,
     /// Number of deltas of this server that the peer has not acknowledged.
     pub unacknowledged: u64,
@@ -204,7 +205,7 @@ fn label(info: &NodeInfo) -> String {
     format!("{{peer=\"{}\"}}", escape(&info.name))
 }
 
-/// Returns a status with all values set, for the test of all metrics.
+/// Returns a status in which all values are set, for the test of all metrics.
 #[cfg(test)]
 pub(crate) fn sample() -> NodeStatus {
     use tollgate_peers::mesh::MeshCounts;

@@ -1,7 +1,7 @@
 //! The polls of a rules service, by outcome, and the age of the rules in force.
 //!
-//! A node whose rules service is unreachable is still ready, for the reason given in [`health`](super::health): it
-//! decides by the rules that it has. Alert on `tollgate_rules_age_seconds`.
+//! A node whose rules service is unreachable is still ready and decides by the rules that it has, for the reason given
+//! in [`health`](super::health). For alerts, use the metric `tollgate_rules_age_seconds`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,14 +9,14 @@ use tollgate::core::{Mono, Time};
 
 use crate::rules_source::poll::PollOutcome;
 
-/// Counts of polls. They synchronise nothing, so every access is relaxed.
+/// Counts polls. Every access is relaxed, because the counters order no other memory accesses.
 #[derive(Debug, Default)]
 pub struct PollCounters {
     changed: AtomicU64,
     unchanged: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
-    /// When the rules in force were last confirmed to be current, in nanoseconds plus one; zero if never.
+    /// The time at which the rules in force were last confirmed to be current, in nanoseconds plus one; 0 if never.
     confirmed: AtomicU64,
     unreachable: AtomicBool,
 }
@@ -32,7 +32,8 @@ impl PollCounters {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         self.unreachable.store(outcome == PollOutcome::Failed, Ordering::Relaxed);
-        // A refused set is newer than the rules in force, which age from then on.
+        // A refused snapshot does not confirm the rules in force, because it is newer than them. Their age grows from
+        // then on.
         if matches!(outcome, PollOutcome::Changed | PollOutcome::Unchanged | PollOutcome::NoWait) {
             self.confirmed.store(now.as_nanos().saturating_add(1), Ordering::Relaxed);
         }
@@ -54,7 +55,7 @@ impl PollCounters {
         .map(|(outcome, counter)| (outcome, counter.load(Ordering::Relaxed)))
     }
 
-    /// Returns the seconds since the rules in force were confirmed to be current; `None` if they never were.
+    /// Returns the seconds since the rules in force were last confirmed to be current, or `None` if they never were.
     pub fn age_seconds(&self, now: Time<Mono>) -> Option<u64> {
         let confirmed = self.confirmed.load(Ordering::Relaxed).checked_sub(1)?;
         Some(now.since(Time::from_nanos(confirmed)).as_nanos() / 1_000_000_000)

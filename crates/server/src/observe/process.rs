@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::metrics::MetricsText;
 
-/// The unit of times in `/proc`: always hundredths of a second on Linux, independent of the kernel's own tick.
+/// The unit of times in `/proc`. On Linux it is always a hundredth of a second, whatever the kernel's own tick is.
 const TICKS_PER_SECOND: u64 = 100;
 const KIB: u64 = 1024;
 

@@ -1,9 +1,10 @@
 //! Refusals in the log, each with its explanation.
 //!
-//! The lines are rate-limited by this crate's own limiters, so that a flood of refused requests does not flood the log:
-//! at most the rate of `--log-refusals` for each rule, and `MAX_LINES` a second for all rules together. A line has the
-//! number of refusals suppressed before it. `--top-keys` determines how values from the request are shown. Admitted
-//! requests never reach this code, and the explanation is derived from the decision without another store call.
+//! Tollgate's own limiters limit the rate of lines, so that a flood of refused requests does not flood the log. The
+//! maximum rate is `--log-refusals` for each rule, and `MAX_LINES` a second for all rules together. Each line contains
+//! the number of refusals that were suppressed before it. `--top-keys` determines how values from the request are
+//! shown. Admitted requests never reach this code, and the explanation is derived from the decision without another
+//! store call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,9 +16,9 @@ use crate::net::protocol::Protocol;
 
 /// Maximum number of lines per second for all rules together.
 const MAX_LINES: u64 = 100;
-/// Maximum number of rules with their own limiter; further rules share one.
+/// Maximum number of rules with their own limiter. All other rules share one limiter.
 const RULES: usize = 10_000;
-/// Maximum number of non-matching rules in an explanation, nearest first.
+/// Maximum number of non-matching rules in an explanation. The rules that nearly match are listed first.
 const MAX_UNMATCHED: usize = 3;
 /// Maximum number of characters of an explanation.
 const MAX_WHY: usize = 2_000;
@@ -27,15 +28,16 @@ const MAX_WHY: usize = 2_000;
 pub struct RefusalLog {
     each: Keyed<TokenBucket>,
     all: Limiter<TokenBucket>,
-    /// Number of refusals since the last line.
+    /// Number of refusals that were not logged since the last line.
     suppressed: AtomicU64,
 }
 
 impl RefusalLog {
-    /// Creates a log with at most `rate` lines for each rule, evenly spread: at 2/h, one line every half an hour.
+    /// Creates a log with at most `rate` lines for each rule, evenly spread. At 2/h, for example, there is one line
+    /// every half an hour.
     ///
     /// # Errors
-    /// When the rate is out of range.
+    /// Returns an error if the rate is out of range.
     pub fn new(rate: Rate) -> anyhow::Result<Self> {
         let each = TokenBucket::new(rate, rate.count().into())?;
         let all = Rate::per_second(MAX_LINES).and_then(|rate| TokenBucket::new(rate, MAX_LINES))?;
@@ -43,12 +45,13 @@ impl RefusalLog {
         Ok(Self { each, all: Limiter::new(all), suppressed: AtomicU64::new(0) })
     }
 
-    /// Decides whether a refusal is logged. If so, returns the number of refusals suppressed before it.
+    /// Decides whether to log a refusal. Returns the number of refusals suppressed before it, or `None` if it is
+    /// suppressed too.
     fn should_log(&self, domain: &[u8], rule: &str) -> Option<u64> {
         let id = [domain, b"\n", rule.as_bytes()].concat();
         let admitted = self.each.check(&id[..], 1).is_allowed() && self.all.check(1).is_allowed();
         if !admitted {
-            // Relaxed: it is only a count.
+            // Relaxed: the count orders no other memory accesses.
             self.suppressed.fetch_add(1, Ordering::Relaxed);
             return None;
         }
@@ -96,7 +99,7 @@ impl RefusalLog {
     }
 }
 
-/// Returns an explanation in one line: the matching rules, and the nearest non-matching rules.
+/// Summarises an explanation in one line: the matching rules, and the rules that nearly match.
 fn summarise(explanation: &Explanation) -> String {
     let matched = explanation.matching().count();
     let unmatched = explanation.rules.len() - matched;

@@ -1,8 +1,10 @@
-//! Metrics of rules, with a bounded number of series: the busiest rules have their own series, all others share one.
+//! Metrics of rules, with a limited number of series. The busiest rules have their own series, and all other rules
+//! share one.
 //!
-//! Prometheus treats a decreasing counter as reset, and adds its whole value again. So the shared series is not the sum
-//! over the rules without a series, which decreases when one of them becomes busy enough for its own. Instead, every
-//! scrape adds the decisions that these rules have made since the previous scrape.
+//! Prometheus treats a decreasing counter as reset and counts its whole value again. The shared series is therefore not
+//! the sum over the rules without their own series, because that sum decreases when one of these rules becomes busy
+//! enough for its own. Instead, every scrape adds to the shared series the decisions that these rules have made since
+//! the previous scrape.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -32,9 +34,9 @@ pub struct RuleMetrics(Mutex<Selection>);
 /// The state between two scrapes.
 #[derive(Debug, Default)]
 struct Selection {
-    /// The rules with their own series; `None` before the first scrape.
+    /// The rules with their own series, or `None` before the first scrape.
     shown: Option<RuleNames>,
-    /// The sum of the rules without a series at the last scrape.
+    /// The counts of the rules without their own series, added up, at the last scrape.
     rest: OutcomeCounts,
     /// The shared series.
     other: OutcomeCounts,
@@ -66,7 +68,7 @@ impl RuleMetrics {
         }
         if shown.len() < rows.len() {
             for (outcome, count) in OUTCOMES.iter().zip(other) {
-                // No domain has an empty name.
+                // The empty domain name is unambiguous, because no domain has an empty name.
                 page.write_line(&format!("{{domain=\"\",rule=\"other\",outcome=\"{outcome}\"}}"), count);
             }
         }
@@ -85,7 +87,8 @@ impl RuleMetrics {
 }
 
 impl Selection {
-    /// Returns the indices of the busiest rules, in order, and the counts of the shared series.
+    /// Returns the indices of the busiest rules, at most `max`, in ascending order, and the counts of the shared
+    /// series.
     fn select_busiest(&mut self, rows: &[Row<'_>], max: usize) -> (Vec<usize>, OutcomeCounts) {
         let mut busiest: Vec<usize> = (0..rows.len()).collect();
         if rows.len() > max {
@@ -102,7 +105,7 @@ impl Selection {
         };
         let before = self.shown.take().unwrap_or_else(chosen);
         for (index, now) in sum_without(rows, &before).into_iter().enumerate() {
-            // The sum decreases when a rule is deleted.
+            // Saturates, because the sum decreases when a rule is deleted.
             self.other[index] += now.saturating_sub(self.rest[index]);
         }
         let shown = chosen();
@@ -112,7 +115,7 @@ impl Selection {
     }
 }
 
-/// Returns the counts of all rules that are not in `shown`.
+/// Adds up the counts of all rules that are not in `shown`.
 fn sum_without(rows: &[Row<'_>], shown: &RuleNames) -> OutcomeCounts {
     let is_shown = |row: &Row<'_>| shown.get(row.domain).is_some_and(|ids| ids.contains(row.id));
     let mut sum = OutcomeCounts::default();
@@ -162,8 +165,8 @@ mod tests {
         };
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 1), ("d", 0)]), ("a b".into(), 1));
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 3), ("d", 2)]), ("a b".into(), 5));
-        // `c` gets its own series; its 20 decisions before that are in the shared series. New decisions of `b` are
-        // shared.
+        // `c` now has its own series; its decisions before that stay in the shared series. New decisions of `b` are
+        // added to the shared series.
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 23), ("d", 2)]), ("a c".into(), 25));
         assert_eq!(scrape(&[("a", 9), ("b", 9), ("c", 50), ("d", 2)]), ("a c".into(), 26));
         // A rule is deleted.

@@ -18,8 +18,9 @@ pub struct Stall {
 }
 
 impl StallLog {
-    /// Takes a sample: the total number of requests decided without the store, and whether the store is reachable.
-    /// Returns a stall that has ended: the store is reachable and decided every request since the last sample.
+    /// Takes a sample. `total` is the total number of requests decided without the store, and `up` tells whether the
+    /// store is reachable. Returns the current stall if it has ended, that is, if the store is reachable and decided
+    /// every request since the last sample.
     pub fn check_for_stall(&mut self, total: u64, up: bool) -> Option<Stall> {
         let decisions = total.saturating_sub(self.total);
         self.total = total;

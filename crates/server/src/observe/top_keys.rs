@@ -1,12 +1,14 @@
 //! The heaviest keys of each rule: the most charged and the most refused.
 //!
-//! The number of keys is not bounded, so not all can be counted. Space-Saving (Metwally, Agrawal, El Abbadi 2005) keeps
-//! a fixed number of counts: a new key replaces the key with the lowest count, and starts from that count. So no count
-//! is too low, each has an error bound, and every key with more than 1/`KEPT` of the total is kept.
+//! The number of keys is unlimited, so not all keys can be counted. Space-Saving (Metwally, Agrawal, El Abbadi 2005)
+//! keeps a fixed number of counts. A new key replaces the key with the lowest count, and starts from that count. No
+//! count is therefore too low, each count has an error bound, and every key with more than 1/`KEPT` of the total is
+//! kept.
 //!
-//! Each thread counts its first `COUNT_ALL` decisions, and then a random sample of one in `ONE_IN`, each with the
-//! weight `ONE_IN`. Heavy keys are still found, and other decisions cost almost nothing. Counts are halved every
-//! `HALF_LIFE`, so that old traffic fades. At most `MAX_NAME` characters of a key are kept, or only a hash.
+//! Each thread counts all of its first `COUNT_ALL` decisions. After that, it counts a random sample of one decision in
+//! `ONE_IN`, with the weight `ONE_IN`. The sample still finds heavy keys, and the other decisions cost almost nothing.
+//! Counts are halved every `HALF_LIFE`, so that old traffic fades. Of each key, at most `MAX_NAME` characters or only a
+//! hash are kept.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -19,7 +21,7 @@ use tollgate::core::{Mono, Nanos, Time};
 use tollgate_engine::{Counter, Decision, Explanation};
 use utoipa::ToSchema;
 
-/// Maximum number of charged keys of each rule, and of refused keys.
+/// Maximum number of charged keys that are kept for each rule, and also the maximum number of refused keys.
 const KEPT: usize = 32;
 /// Maximum number of rules; further rules are not counted.
 const MAX_RULES: usize = 1_000;
@@ -27,10 +29,10 @@ const MAX_RULES: usize = 1_000;
 pub(crate) const MAX_NAME: usize = 128;
 /// Number of decisions of each thread before sampling begins.
 const COUNT_ALL: u32 = 1_024;
-/// After that, one decision in this many is counted.
+/// While sampling, one in this many decisions is counted.
 const ONE_IN: u64 = 16;
-/// Maximum number of counters of a decision that are counted, so that a request that matches many rules does not hold
-/// the lock for long. If there are more, a sample is counted with a larger weight.
+/// Maximum number of counters that are counted per decision, so that a request that matches many rules does not hold
+/// the lock for long. If a decision has more counters, a sample of them is counted with a larger weight.
 const MAX_COUNTERS: usize = 16;
 /// Interval after which counts are halved.
 const HALF_LIFE: Nanos = Nanos::from_secs(600);
@@ -57,7 +59,7 @@ pub struct TopKeys {
 
 #[derive(Debug)]
 struct RuleTable {
-    /// The counts by domain and rule, joined by a newline, which domains do not contain.
+    /// The counts of each rule. The map key is the domain, a newline and the rule id; domains contain no newline.
     rules: HashMap<String, RuleCounts>,
     halved: Time<Mono>,
 }
@@ -77,7 +79,7 @@ struct Heavy {
     fingerprint: u64,
     name: String,
     count: u64,
-    /// How much the count may be too high at most.
+    /// The maximum amount by which the count may be too high.
     error: u64,
 }
 
@@ -98,7 +100,7 @@ impl Heaviest {
         self.0.retain(|heavy| heavy.count > 0);
     }
 
-    /// Returns the keys, the heaviest first.
+    /// Returns the keys, starting with the heaviest.
     pub(crate) fn list(&self) -> Vec<TopKey> {
         let key = |heavy: &Heavy| TopKey { key: heavy.name.clone(), count: heavy.count, error: heavy.error };
         let mut keys: Vec<TopKey> = self.0.iter().map(key).collect();
@@ -114,7 +116,7 @@ impl TopKeys {
         Self { names, hasher: RandomState::new(), table }
     }
 
-    /// Counts a decision, if it is sampled.
+    /// Counts a decision if it is part of the sample.
     #[inline]
     pub fn count(&self, decision: &Decision<'_>, clock: &impl Clock) {
         if self.names != Names::Off
@@ -127,14 +129,14 @@ impl TopKeys {
     #[cold]
     fn count_sampled(&self, decision: &Decision<'_>, weight: u64, now: Time<Mono>) {
         let every = decision.counters().count().div_ceil(MAX_COUNTERS).max(1);
-        // The time is random enough to choose the first counter of the sample.
+        // Uses the time to choose the first counter of the sample, because it is random enough.
         let first = now.as_nanos() as usize % every;
         let counters = decision.counters().skip(first).step_by(every);
         self.count_all(counters, weight.saturating_mul(every as u64), now);
     }
 
     fn count_all<'d>(&self, counters: impl Iterator<Item = Counter<'d>>, weight: u64, now: Time<Mono>) {
-        // If another thread holds the lock, skip this decision: it is only a sample.
+        // If another thread holds the lock, this decision is not counted, because the counts are only a sample anyway.
         let Ok(mut table) = self.table.try_lock() else { return };
         if now.since(table.halved) >= HALF_LIFE {
             table.halve(now);
@@ -155,7 +157,7 @@ impl TopKeys {
         }
     }
 
-    /// Returns the display form of a counter's key; `None` if keys are not shown.
+    /// Returns the display form of a counter's key, or `None` if keys are not shown.
     pub fn display_key(&self, counter: &Counter<'_>) -> Option<String> {
         match self.names {
             Names::Plain => Some(counter.name(MAX_NAME)),
@@ -190,7 +192,7 @@ impl TopKeys {
 /// The heaviest keys, as `GET /v1/top` returns them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TopKeysPage {
-    /// The rules whose decisions were counted lately, by domain and id.
+    /// The rules with recently counted decisions, ordered by domain and id.
     #[schema(inline)]
     pub rules: Vec<TopRule>,
     /// Interval after which counts are halved, in seconds.
@@ -219,7 +221,7 @@ pub struct TopKey {
     pub key: String,
     /// Number of charged tokens, or of refused requests.
     pub count: u64,
-    /// How much the count may be too high at most; it is never too low.
+    /// The maximum amount by which the count may be too high; it is never too low.
     pub error: u64,
 }
 
@@ -234,7 +236,7 @@ impl RuleTable {
     }
 }
 
-/// Returns the weight of this decision; `None` if it is not counted.
+/// Returns the weight of this decision in the sample, or `None` if it is not counted.
 #[inline]
 pub(crate) fn sample_weight() -> Option<u64> {
     thread_local! {
@@ -246,7 +248,7 @@ pub(crate) fn sample_weight() -> Option<u64> {
         SEEN.set(seen + 1);
         return Some(1);
     }
-    // The upper bits of a linear congruential generator are random enough for this.
+    // Samples by the upper bits of a linear congruential generator, which are random enough.
     let chance = CHANCE.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     CHANCE.set(chance);
     (chance >> 60 == 0).then_some(ONE_IN)

@@ -8,7 +8,8 @@
 //! | `header.x`, `cookie.x` | `http_x`, `request.headers.x`; `cookie_x` |
 //! | any other | the field of the same name |
 //!
-//! `--map` names another field, and `--set` sets an attribute of all requests.
+//! The option `--map` takes an attribute from another field, and `--set` gives an attribute a fixed value for all
+//! requests.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -24,9 +25,9 @@ use crate::http::forward::path::normalize;
 /// Attributes that the user maps to a field or sets to a fixed value.
 #[derive(Clone, Debug, Default)]
 pub struct Mapping {
-    /// Attributes, and the fields with their values.
+    /// Pairs of an attribute and the log field that contains its value.
     pub map: Vec<(String, String)>,
-    /// Attributes, and their fixed values for all requests.
+    /// Pairs of an attribute and its fixed value for all requests.
     pub set: Vec<(String, String)>,
 }
 
@@ -38,14 +39,14 @@ impl Mapping {
     }
 }
 
-/// Finds the attributes in the fields of lines of one format.
+/// Finds the attributes in the fields of log lines. All lines have the same format.
 #[derive(Clone, Debug)]
 pub(super) struct Extractor {
     time: usize,
     attributes: Vec<AttributeSource>,
 }
 
-/// The fields that may have an attribute, in order of preference.
+/// The fields that may contain an attribute, in order of preference.
 #[derive(Clone, Debug, Default)]
 struct AttributeSource {
     fields: Vec<(usize, Transform)>,
@@ -56,23 +57,23 @@ struct AttributeSource {
 enum Transform {
     /// Unchanged.
     Raw,
-    /// An address, perhaps with a port, or the first of a list.
+    /// An address (with or without a port), or the first address of a list.
     Address,
     /// An address that always has a port, even an IPv6 address without brackets.
     AddressWithPort,
     /// A host name in lower case, without a port.
     Host,
-    /// The path of a target, without the query, normalised.
+    /// The normalised path of a request target, without the query.
     Path,
-    /// A parameter of the query of a target.
+    /// A parameter in the query of a request target.
     TargetQuery(Box<[u8]>),
     /// A parameter of a query.
     Query(Box<[u8]>),
     /// The method of a request line.
     RequestMethod,
-    /// The path of the target of a request line.
+    /// The path in a request line's target.
     RequestPath,
-    /// A parameter of the query of the target of a request line.
+    /// A parameter in the query of a request line's target.
     RequestQuery(Box<[u8]>),
 }
 
@@ -125,10 +126,10 @@ const HOSTS: [&str; 7] = ["host", "http_host", "request.host", "authority", "ser
 const REQUESTS: [&str; 2] = ["request", "request_line"];
 
 impl Extractor {
-    /// Finds the fields for the time and for each attribute. Also returns the attributes that the log lacks.
+    /// Finds the field of the time and the fields of each attribute. Also returns the attributes that the log lacks.
     ///
     /// # Errors
-    /// If the log has no time, or lacks a field that `--map` names.
+    /// Returns an error if the log has no time field, or if it lacks a field that `--map` names.
     pub(super) fn new(
         format: &mut Format,
         attributes: &[Box<str>],
@@ -158,7 +159,7 @@ impl Extractor {
         for name in attributes {
             let mut source = AttributeSource::default();
             for (field, transform) in candidate_fields(name, mapped(name)) {
-                // A mapped field is not required to be in the sample: only some JSON lines may have it.
+                // A mapped field is accepted even if the sample lacks it, because only some JSON lines may contain it.
                 if (has(format, &field) || mapped(name).is_some())
                     && let Some(field) = format.field_number(&field)
                 {
@@ -177,7 +178,7 @@ impl Extractor {
         Ok((Self { time, attributes: sources }, missing))
     }
 
-    /// Returns the time of a line; `None` if it has none.
+    /// Returns the time of a line, or `None` if the time is missing or invalid.
     #[inline]
     pub(super) fn time_of_line(
         &self,
@@ -188,8 +189,8 @@ impl Extractor {
         fields.get(self.time)?.of(text).and_then(|text| parser.parse(text))
     }
 
-    /// Appends the spans of the attributes of a line. Values that differ from their field are appended
-    /// to `extra`; their spans begin after the end of `text`.
+    /// Appends the span of each attribute of a line. A value that differs from its field is appended to `extra`, and
+    /// its span counts from the end of `text`.
     #[inline]
     pub(super) fn push_attributes(
         &self,
@@ -217,7 +218,7 @@ fn list(names: &[String]) -> String {
     shown.join(", ")
 }
 
-/// Returns the fields that may have an attribute.
+/// Returns the fields that may contain an attribute, in order of preference.
 fn candidate_fields(name: &str, mapped: Option<&str>) -> Vec<(String, Transform)> {
     let plain = |names: &[&str], transform: Transform| -> Vec<(String, Transform)> {
         names.iter().map(|field| ((*field).to_owned(), transform.clone())).collect()
@@ -277,7 +278,7 @@ fn candidate_fields(name: &str, mapped: Option<&str>) -> Vec<(String, Transform)
     }
 }
 
-/// Returns the span of a converted field, and appends the value to `extra` if it differs from the field.
+/// Converts a field and returns the span of the value. Appends the value to `extra` if it differs from the field.
 #[inline]
 fn field_value(format: &Format, text: &[u8], span: Span, transform: &Transform, extra: &mut Vec<u8>) -> Span {
     let Some(raw) = span.of(text) else { return Span::NONE };
@@ -336,7 +337,7 @@ fn value_slow(format: &Format, text: &[u8], span: Span, transform: &Transform, e
     if extra.len() == start { Span::NONE } else { Span::new(text.len() + start, extra.len() - start) }
 }
 
-/// Returns whether a value can only be an IPv4 address without a port.
+/// Returns whether a value looks like an IPv4 address without a port: at most 15 bytes, only digits and dots.
 #[inline]
 fn is_ipv4(value: &[u8]) -> bool {
     value.len() <= 15 && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')
@@ -402,12 +403,13 @@ fn parameter_of<'q>(query: &'q [u8], parameter: &[u8]) -> Option<&'q [u8]> {
 fn push_host(host: &[u8], extra: &mut Vec<u8>) {
     let is_port = |port: &[u8]| !port.is_empty() && port.iter().all(u8::is_ascii_digit);
     let colon = memchr::memrchr(b':', host).filter(|colon| is_port(&host[colon + 1..]));
-    // In an IPv6 address without brackets the last part is not a port.
+    // The last part of an IPv6 address without brackets is not a port.
     let colon = colon.filter(|colon| host.starts_with(b"[") || !host[..*colon].contains(&b':'));
     extra.extend(colon.map_or(host, |colon| &host[..colon]).iter().map(u8::to_ascii_lowercase));
 }
 
-/// Appends the client address in the form in which rules count it; a value that is not an address is unchanged.
+/// Appends the client address in the form in which rules count it. A value that is not an address is appended
+/// unchanged.
 fn push_address(value: &[u8], has_port: bool, extra: &mut Vec<u8>) {
     let first = value.split(|byte| *byte == b',').next().unwrap_or(value).trim_ascii();
     let port = has_port.then(|| memchr::memrchr(b':', first)).flatten();

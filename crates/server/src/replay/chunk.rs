@@ -1,6 +1,6 @@
 //! Chunks of a log: their bytes, and the positions of the attributes of each line.
 //!
-//! A thread for each log reads, parses and sorts chunks. Their memory is reused.
+//! Each log has a thread that reads, parses and sorts its chunks. The memory of chunks is reused.
 
 use std::io::{self, Read};
 use std::sync::mpsc::SyncSender;
@@ -41,7 +41,7 @@ pub(super) struct Record {
     pub(super) at: u64,
     /// The index of its attributes.
     pub(super) row: u32,
-    /// The number of lines before it in the chunk.
+    /// The number of lines before this line in the chunk.
     pub(super) line: u32,
 }
 
@@ -55,12 +55,12 @@ impl Chunk {
         &self.buffers.problems
     }
 
-    /// Returns the number of lines, including those left out.
+    /// Returns the number of lines, including lines that are left out.
     pub(super) fn lines(&self) -> u64 {
         self.buffers.lines
     }
 
-    /// Returns the number of its first line in the log.
+    /// Returns the line number of the chunk's first line in the log.
     pub(super) fn first_line(&self) -> u64 {
         self.buffers.first_line
     }
@@ -96,7 +96,7 @@ impl ChunkPool {
     }
 }
 
-/// Reads a log and sends its chunks, until it ends or the receiver is dropped.
+/// Reads a log and sends its chunks, until the log ends or the receiver is dropped.
 pub(super) struct ChunkReader<'s> {
     pub(super) source: &'s Source,
     /// The number of the log, for messages.
@@ -112,10 +112,10 @@ pub(super) struct ChunkReader<'s> {
 }
 
 impl ChunkReader<'_> {
-    /// Sends all chunks, and the error that ends the log early, if there is one.
+    /// Sends all chunks, and then the error that ended the log early, if there is one.
     pub(super) fn send_all(self, to: &SyncSender<Result<Chunk, String>>) {
         if let Err(error) = self.read_all(to) {
-            // Fails only if the receiver was dropped; the error is then not needed.
+            // Sending fails only if the receiver was dropped, and then the error is not needed.
             let _ = to.send(Err(format!("{}: read only in part: {error}", self.source.name)));
         }
     }
@@ -137,11 +137,12 @@ impl ChunkReader<'_> {
             }
             let text = std::mem::take(&mut buffers.text);
             let ends = memchr::memchr_iter(b'\n', &text[..filled]);
-            // The last line may lack a line break. If reading failed, an incomplete last line is dropped.
+            // The last line of the log may lack a line break. If reading failed, such a line is incomplete and is
+            // dropped.
             let is_open = is_last && broken.is_none() && filled > start && !text[..filled].ends_with(b"\n");
             for end in ends.chain(is_open.then_some(filled)) {
                 if std::mem::take(&mut skipping) {
-                    // The end of a line that is too long and was counted at its beginning.
+                    // This is the end of an overlong line, which was already counted at its beginning.
                 } else {
                     self.add_line(buffers, &text, (start, end), &mut parser, &mut fields);
                 }
@@ -227,8 +228,9 @@ impl ChunkBuffers {
         self.text.resize(reader.size, 0);
     }
 
-    /// Fills the text with `carried`, the rest of the previous chunk, and with new bytes. Returns its length, which is
-    /// less than the length of the buffer only at the end of the log, and an error that ends the log early.
+    /// Fills the buffer with `carried` (the rest of the previous chunk) and with new bytes. Returns the length of the
+    /// text and, if reading failed, the error that ends the log early. Only the last text of a log is shorter than the
+    /// buffer.
     fn fill(&mut self, stream: &mut impl Read, carried: &[u8]) -> (usize, Option<io::Error>) {
         self.text[..carried.len()].copy_from_slice(carried);
         let mut filled = carried.len();

@@ -1,4 +1,4 @@
-//! The report as one HTML page, without scripts or external files, in light and dark.
+//! The report as one HTML page without scripts or external files. It supports light and dark mode.
 
 use std::fmt::Write;
 

@@ -42,7 +42,8 @@ impl Log {
         }
     }
 
-    /// Opens the log as a stream of lines within `bounds`. `read` counts the bytes read, before decompression.
+    /// Opens the log as a decompressed stream that ends at `bounds`. Adds the number of bytes read, before
+    /// decompression, to `read`.
     fn open(&self, read: &Arc<AtomicU64>, bounds: &ReadBounds) -> io::Result<Box<dyn Read + Send>> {
         let inner: Box<dyn Read + Send> = match self {
             Self::File(path) => Box::new(File::open(path)?),
@@ -63,7 +64,7 @@ impl Log {
     }
 }
 
-/// Bounds on reading a log. The rest is left out, and the report says so.
+/// Bounds on reading a log. The rest of the log is left out, and the report mentions that.
 #[derive(Clone, Debug)]
 pub struct ReadBounds {
     /// Maximum number of bytes of each log, after decompression.
@@ -83,10 +84,10 @@ impl Default for ReadBounds {
 pub(super) struct ReadOptions<'o> {
     /// The format, if it is not detected.
     pub(super) format: Option<&'o str>,
-    /// The time zone of timestamps that have none.
+    /// The time zone of timestamps without a zone.
     pub(super) zone: TimeZone,
     pub(super) mapping: &'o Mapping,
-    /// The attributes of requests, in the order of the spans of a record.
+    /// The attributes of requests. The spans of a line are in the same order.
     pub(super) attributes: &'o [Box<str>],
     pub(super) bounds: &'o ReadBounds,
 }
@@ -106,28 +107,28 @@ pub(super) struct Source {
     pub(super) size: Option<u64>,
     pub(super) read: Arc<AtomicU64>,
     bounds: ReadBounds,
-    /// The beginning and the rest of a log that cannot be read again.
+    /// A log that is open and cannot be opened again, such as the standard input.
     opened: Mutex<Option<OpenedLog>>,
 }
 
-/// The beginning of a log, and the rest.
+/// The beginning of a log in memory, and the stream of the rest.
 struct OpenedLog {
     head: Vec<u8>,
     rest: Box<dyn Read + Send>,
 }
 
 impl Source {
-    /// Opens a log and detects its format. `None` if it is empty.
+    /// Opens a log and detects its format. Returns `None` if the log is empty.
     ///
     /// # Errors
-    /// If it cannot be read, has no known format, or no time.
+    /// Returns an error if the log cannot be read, if its format is unknown, or if its lines have no time.
     pub(super) fn prepare(log: &Log, options: &ReadOptions<'_>) -> Result<Option<Self>, String> {
         let (name, read) = (log.name(), Arc::new(AtomicU64::new(0)));
         let failed = |error: String| format!("{name}: {error}");
         let unreadable = |error: io::Error| failed(format!("cannot be read: {error}"));
         let mut stream = log.open(&read, options.bounds).map_err(unreadable)?;
         let mut head = Vec::new();
-        // A log that ends early in its first lines is read up to that point.
+        // If reading fails within the first lines, the lines before the failure are used.
         let broken = stream.by_ref().take(HEAD as u64).read_to_end(&mut head).err();
         if head.iter().all(u8::is_ascii_whitespace) {
             return broken.map_or(Ok(None), |error| Err(unreadable(error)));
@@ -155,7 +156,7 @@ impl Source {
                 && let Some(stamp) = extractor.time_of_line(line, &fields, &mut parser)
             {
                 first = first.min(stamp.nanos);
-                // A format with fractions of seconds may omit fractions that are zero.
+                // Checks all sample lines, because a format with fractions of seconds may omit a fraction that is zero.
                 has_whole_seconds &= stamp.is_whole_second;
             }
         }
@@ -193,7 +194,7 @@ impl Source {
     }
 }
 
-/// A byte order mark, which some editors write; not part of the first line.
+/// A byte order mark, which some editors write. It is not part of the first line.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Counts the bytes that are read.
@@ -219,14 +220,14 @@ struct BoundedReader {
 
 impl Read for BoundedReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // Relaxed: the flag synchronises nothing; it only has to be seen soon.
+        // Relaxed: the flag orders no other memory accesses, and a short delay does not matter.
         if self.bounds.stop.load(Ordering::Relaxed) {
             return Err(io::Error::other("the replay was stopped before the end of the log"));
         }
         let max = self.bounds.max_bytes;
         let left = max - self.read;
         if left == 0 && !buffer.is_empty() {
-            // A log of exactly this length is complete.
+            // Reads one more byte, because a log of exactly the maximum length is complete.
             return match self.inner.read(&mut buffer[..1])? {
                 0 => Ok(0),
                 _ => Err(io::Error::other(format!("it has more than {} MiB", max >> 20))),
@@ -239,7 +240,7 @@ impl Read for BoundedReader {
     }
 }
 
-/// Returns the stream, decompressed if it begins with the gzip header.
+/// Returns the stream. Decompresses it if it begins with the gzip header.
 fn decompress_if_gzip(mut stream: CountedReader) -> io::Result<Box<dyn Read + Send>> {
     let mut magic = Vec::new();
     stream.by_ref().take(2).read_to_end(&mut magic)?;
@@ -253,7 +254,7 @@ fn decompress_if_gzip(mut stream: CountedReader) -> io::Result<Box<dyn Read + Se
     Ok(Box::new(ExpansionGuard { inner: MultiGzDecoder::new(buffered), expanded: 0, read }))
 }
 
-/// Ends a compressed stream that expands far more than any log: a decompression bomb.
+/// Ends a compressed stream that expands far more than any real log, because it is a decompression bomb.
 struct ExpansionGuard<R> {
     inner: R,
     expanded: u64,

@@ -1,4 +1,4 @@
-//! Statistics of keys in bounded memory: the number of distinct keys, and the refused keys.
+//! Statistics about keys in limited memory: the number of distinct keys, and the refused keys.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -11,19 +11,19 @@ use super::bounds::MAX_REFUSED_KEYS;
 pub(super) fn hash(key: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(key);
-    // The table of distinct keys uses the high bits, hash maps use the low bits.
+    // Mixes all bits, because the table of distinct keys uses the high bits and hash maps use the low bits.
     let hash = hasher.finish();
     (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Counts distinct keys by linear counting: exact for few keys, and within about 1 % for a million.
+/// Counts distinct keys by linear counting. The count is exact for few keys and within about 1 % for a million.
 #[derive(Debug)]
 pub(super) struct DistinctKeys {
     bits: Vec<u64>,
     set: u64,
 }
 
-/// Number of bits of the table: 32 KiB for each rule.
+/// Number of bits in the table of a rule (32 KiB).
 const BITS: u64 = 1 << 18;
 
 impl DistinctKeys {
@@ -41,14 +41,14 @@ impl DistinctKeys {
         }
     }
 
-    /// Returns the number of keys: −m ln(empty / m) for m bits.
+    /// Estimates the number of keys as −m ln(e / m), where m is the number of bits and e is the number of empty bits.
     pub(super) fn count(&self) -> u64 {
         let (all, empty) = (BITS as f64, BITS.saturating_sub(self.set).max(1) as f64);
         (-all * (empty / all).ln()).round() as u64
     }
 }
 
-/// Number of further refused keys that all rules together may track.
+/// Number of additional refused keys that may still be tracked, for all rules together.
 #[derive(Debug)]
 pub(super) struct KeyRoom(usize);
 
@@ -62,9 +62,9 @@ impl Default for KeyRoom {
 #[derive(Debug, Default)]
 pub(super) struct RefusedKeys {
     keys: FxHashMap<u64, Refusals>,
-    /// Number of refusals of keys that are not tracked, because there are too many.
+    /// Number of refusals whose keys are not tracked because there are too many keys.
     pub(super) untracked: u64,
-    /// The longest time that a key was refused, in nanoseconds.
+    /// The longest time that a key was refused without interruption, in nanoseconds.
     pub(super) longest: u64,
 }
 
@@ -77,10 +77,10 @@ struct Refusals {
 }
 
 impl RefusedKeys {
-    /// Counts a refusal at the time `at` with the advised wait; `None` if the request can never pass.
+    /// Counts a refusal of a key at the time `at`. `wait` is the advised wait, or `None` if the request can never pass.
     ///
-    /// The advised wait is exact: before it ends, no request of the same cost passes. So a refusal within
-    /// the wait of the previous refusal belongs to the same period.
+    /// The advised wait is exact: until it ends, no request of the same cost passes. A refusal within the wait of the
+    /// previous refusal therefore belongs to the same period.
     pub(super) fn add(&mut self, hash: u64, at: u64, wait: Option<u64>, room: &mut KeyRoom) {
         let until = at.saturating_add(wait.unwrap_or(0));
         let refusals = match self.keys.entry(hash) {
@@ -114,7 +114,8 @@ pub(super) struct KeyNames {
 }
 
 impl KeyNames {
-    /// Shows keys unchanged, or as hashes that are stable within a report.
+    /// Creates a display form. If `hashed`, it shows keys as hashes that are stable within a report; otherwise it shows
+    /// keys unchanged.
     pub(super) fn new(hashed: bool) -> Self {
         Self { hasher: hashed.then(RandomState::new) }
     }

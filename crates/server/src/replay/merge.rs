@@ -1,12 +1,12 @@
 //! Merges many logs into one sequence of requests, ordered by time.
 //!
-//! Each log that has begun is read by its own thread, one chunk ahead: lines out of order are sorted within two chunks.
-//! A log begins when the sequence reaches the time of its first lines, so that a year of rotated files is read two at a
-//! time.
+//! Each log that has begun is read by its own thread, one chunk ahead, so that lines out of order can be sorted within
+//! two chunks. A log begins when the sequence reaches the time of its first lines. Of a year of rotated files,
+//! therefore, only about two are read at the same time.
 //!
-//! Times in whole seconds do not determine when a request came within its second. Such requests are spread evenly over
-//! their second, in the order of the log, which is the best case for a limit. The logged time is kept too: all requests
-//! of a second at once, which is the worst case.
+//! A time in whole seconds does not determine when a request came within its second. Such requests are spread evenly
+//! over their second, in the order of the log, which is the best case for a limit. Their logged time is kept too. With
+//! logged times, all requests of a second come at once, which is the worst case.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ pub(super) struct LineBatch {
 /// A request of a log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoggedRequest {
-    /// The time, in nanoseconds since 1970: spread within the second if the log has whole seconds.
+    /// The time in nanoseconds since 1970. If the log has whole seconds, it is spread within the second.
     pub(super) at: u64,
     /// The time as logged.
     pub(super) logged_at: u64,
@@ -49,7 +49,7 @@ impl LineBatch {
         self.chunks[request.chunk as usize].value(request.row, attribute)
     }
 
-    /// Appends the attributes of a request: from the line, and the constant ones.
+    /// Appends the attributes of a request, both from its line and the constant ones.
     #[inline]
     pub(super) fn push_entries<'b>(
         &'b self,
@@ -69,7 +69,7 @@ impl LineBatch {
 #[derive(Clone, Debug, Default)]
 pub(super) struct LineAttributes {
     pub(super) names: Vec<Box<str>>,
-    /// The constant values, which all requests have.
+    /// The constant value of each attribute, or `None` if the value comes from the line.
     pub(super) constants: Vec<Option<Box<[u8]>>>,
 }
 
@@ -98,14 +98,14 @@ pub struct ReplayProgress {
 pub(super) struct LogSummary {
     pub(super) lines: u64,
     pub(super) problems: Problems,
-    /// Logs that were read only in part.
+    /// Error messages for logs that were read only in part.
     pub(super) errors: Vec<String>,
     /// The times of the first and the last request.
     pub(super) first: Option<u64>,
     pub(super) last: u64,
 }
 
-/// Reads all logs and passes their requests to the consumers, each on its own thread.
+/// Reads all logs and passes their requests to the consumers. Each consumer runs on its own thread.
 pub(super) fn run(
     sources: &[Source],
     attributes: usize,
@@ -154,13 +154,14 @@ pub(super) fn run(
         }
         sequence.end_second(true);
         sequence.send();
-        // Dropping the outputs ends the consumers, and the scope waits for them.
+        // Dropping the outputs ends the consumers. The scope then waits for their threads.
         drop(std::mem::take(&mut sequence.outputs));
         sequence.summary
     })
 }
 
-/// Returns the input with the earliest request, and the time of the earliest request of all other inputs.
+/// Returns the index of the input with the earliest request, and the time of the earliest request in the other inputs.
+/// Returns `None` if all inputs have ended.
 fn earliest_input(inputs: &[MergeInput]) -> Option<(usize, u64)> {
     let (mut best, mut until) = (None, u64::MAX);
     for (place, input) in inputs.iter().enumerate() {
@@ -174,15 +175,16 @@ fn earliest_input(inputs: &[MergeInput]) -> Option<(usize, u64)> {
     best.map(|(place, _)| (place, until))
 }
 
-/// A log as an input of the sequence.
+/// A log that is merged into the sequence.
 struct MergeInput {
     stage: Stage,
-    /// The current chunk and the next one, whose first lines may be earlier than the last lines of the current one.
+    /// The current chunk and the next chunk. The first lines of the next chunk may be earlier than the last lines of
+    /// the current one.
     cursors: [Option<MergeCursor>; 2],
 }
 
 enum Stage {
-    /// Not read yet; its first lines have this time.
+    /// The log is not read yet. Its first lines have this time.
     Waiting(u64),
     Reading(Receiver<Result<Chunk, String>>),
     Ended,
@@ -205,7 +207,7 @@ impl MergeInput {
         Self { stage: Stage::Waiting(first), cursors: [None, None] }
     }
 
-    /// Returns the time of the next request; `None` if there is none.
+    /// Returns the time of the next request, or `None` if the log has ended.
     fn head(&self) -> Option<u64> {
         match self.stage {
             Stage::Waiting(first) => Some(first),
@@ -246,7 +248,7 @@ impl MergeInput {
         }
     }
 
-    /// Adds requests to the sequence, up to the time `until`.
+    /// Adds all requests up to the time `until` to the sequence.
     fn take_until(&mut self, until: u64, log: usize, has_whole_seconds: bool, sequence: &mut Sequence) {
         let heads =
             self.cursors.each_ref().map(|cursor| cursor.as_ref().and_then(MergeCursor::head).unwrap_or(u64::MAX));
@@ -274,7 +276,7 @@ impl MergeInput {
 
 impl LineBatch {
     fn number_of(&mut self, chunk: &Arc<Chunk>) -> u32 {
-        // Recent chunks are last.
+        // Searches from the end, because recent chunks are last.
         let known = self.chunks.iter().rposition(|known| Arc::ptr_eq(known, chunk));
         known.unwrap_or_else(|| {
             self.chunks.push(chunk.clone());
@@ -294,7 +296,7 @@ struct Sequence {
     second: u64,
     /// Whether the current second has requests to spread.
     spreads_second: bool,
-    /// The part of the second over which earlier requests were spread, in nanoseconds.
+    /// The part of the current second over which requests were already spread, in nanoseconds.
     used: u64,
     last_logged: u64,
     last: u64,
@@ -321,8 +323,8 @@ impl Default for Sequence {
 }
 
 impl Sequence {
-    /// Adds the next request. Returns whether the request is in order; otherwise `problem` is set to the problem of its
-    /// line.
+    /// Adds the next request, unless it is far too early. Returns whether the request is in order. If not, `problem`
+    /// contains the reason.
     #[inline]
     fn add(&mut self, mut request: LoggedRequest, has_whole_seconds: bool) -> bool {
         let late = self.last_logged.saturating_sub(request.logged_at);
@@ -344,15 +346,15 @@ impl Sequence {
                 self.end_second(false);
             }
             self.spreads_second |= has_whole_seconds;
-            // `u64::MAX` marks requests to spread.
+            // `u64::MAX` marks a request that `end_second` has to spread.
             request.at = if has_whole_seconds { u64::MAX } else { request.at };
         }
         self.batch.slots.push(request);
         late == 0
     }
 
-    /// Spreads the requests of the current second over the rest of the second, or over half of the rest if more
-    /// requests of that second may follow.
+    /// Spreads the requests of the current second that are not spread yet. If the second `is_over`, uses the rest of
+    /// the second, otherwise only half of the rest, because more requests may follow.
     fn end_second(&mut self, is_over: bool) {
         let start = std::mem::replace(&mut self.second_start, self.batch.slots.len());
         let slots = &mut self.batch.slots[start..];
@@ -371,7 +373,8 @@ impl Sequence {
             }
         }
         for slot in slots {
-            // A second that was too large for one batch may be followed by exact times within it.
+            // Times must not decrease. An exact time may be earlier than requests of the same second that were already
+            // spread.
             slot.at = slot.at.max(self.last);
             self.last = slot.at;
         }
@@ -382,7 +385,7 @@ impl Sequence {
         is_complete && self.batch.slots.len() >= BATCH
     }
 
-    /// Sends the batch to the consumers, without the incomplete second.
+    /// Sends the batch to the consumers, and keeps the requests of the incomplete second for the next batch.
     fn send(&mut self) {
         let rest = if self.spreads { self.batch.slots.split_off(self.second_start) } else { Vec::new() };
         if !self.spreads {
@@ -399,12 +402,12 @@ impl Sequence {
         batch.slots.shrink_to_fit();
         let batch = Arc::new(batch);
         for output in &self.outputs {
-            // Consumers end only when the replay does.
+            // Sending cannot fail, because consumers end only when the replay ends.
             let _ = output.send(batch.clone());
         }
     }
 
-    /// Releases the chunks that the rest of a batch does not use, so that their memory is reused.
+    /// Releases the chunks that the kept requests do not use, so that their memory is reused.
     fn compact(&mut self) {
         let first = self.batch.slots.iter().map(|slot| slot.chunk).min();
         let unused = first.map_or(self.batch.chunks.len(), |first| first as usize);

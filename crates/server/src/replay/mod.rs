@@ -1,13 +1,13 @@
-//! Replays access logs against rules: which requests and keys would they have refused?
+//! Replays access logs against rules, to find the requests and keys that the rules would have refused.
 //!
 //! ```text
 //!  logs ─▶ chunk: read, parse, sort ─▶ merge: one sequence by time ─┬▶ tally: decide, count ─▶ report ─▶ text, html, JSON
 //!          (a thread for each log)     spread whole seconds         └▶ suggest: peaks of clients
 //! ```
 //!
-//! Memory is bounded for logs of any length: chunks of a log are parsed in place and their memory is
-//! reused, counts over time have a bounded number of columns, and keys are fingerprints. [`replay`] is
-//! the only entry point, for the command line and for the API.
+//! Memory use does not grow with the length of the logs. Chunks of a log are parsed in place and their memory is
+//! reused, counts over time have a limited number of columns, and keys are stored as fingerprints. [`replay`] is the
+//! only entry point, for the command line and for the API.
 
 mod attributes;
 pub mod bounds;
@@ -59,13 +59,13 @@ pub struct ReplayOptions {
     pub rules: Option<Rules>,
     /// The rules to compare with.
     pub against: Option<Rules>,
-    /// The domain whose rules decide; optional if there is only one.
+    /// The domain whose rules decide. Optional if the rules have only one domain.
     pub domain: Option<String>,
     /// The format of the logs; detected by default.
     pub format: Option<String>,
-    /// The time zone of timestamps that have none.
+    /// The time zone of timestamps without a zone.
     pub zone: TimeZone,
-    /// Attributes from other fields, and constant attributes.
+    /// Attributes that the user maps to a field or sets to a constant value.
     pub mapping: Mapping,
     /// The attributes that identify a client, to suggest limits for each client.
     pub suggest: Vec<String>,
@@ -73,9 +73,10 @@ pub struct ReplayOptions {
     pub capacity: usize,
     /// Whether keys are shown as hashes.
     pub hash_keys: bool,
-    /// A file for the requests, as `tollgate decide` reads them.
+    /// The file to write requests to, in the form that `tollgate decide` reads.
     pub requests: Option<PathBuf>,
-    /// A file for the decisions, as `tollgate decide` prints them. Times in whole seconds are spread over the second.
+    /// The file to write decisions to, in the form that `tollgate decide` prints. Requests with times in whole seconds
+    /// are spread over their second.
     pub decisions: Option<PathBuf>,
     /// Bounds on reading the logs.
     pub bounds: ReadBounds,
@@ -123,8 +124,8 @@ impl std::error::Error for ReplayError {}
 /// Replays logs and reports the decisions of the rules. Blocks until all logs are read.
 ///
 /// # Errors
-/// If a log cannot be read or its format is unknown, or the rules cannot be used. A log that breaks off later is
-/// reported in the result.
+/// Returns an error if the beginning of a log cannot be read, if its format is unknown, or if the rules or options are
+/// invalid. If reading fails later in a log, the report mentions that instead.
 pub fn replay(
     logs: &[Log],
     options: &ReplayOptions,
@@ -213,7 +214,7 @@ pub fn replay(
 }
 
 impl RuleRun {
-    /// Loads rules, and determines the domain whose rules decide.
+    /// Loads rules into an engine, and chooses the domain whose rules decide.
     fn load(rules: &Rules, options: &ReplayOptions) -> Result<Self, ReplayError> {
         let names: Vec<&str> = rules.domains().iter().map(|domain| domain.name()).collect();
         let domain = match (&options.domain, &*names) {
@@ -244,7 +245,7 @@ impl From<TrialError> for ReplayError {
     }
 }
 
-/// Returns the attributes that the rules read and that identify clients.
+/// Returns the attributes that the rules read and the attributes that identify clients.
 fn attributes_of<'r>(runs: impl IntoIterator<Item = &'r Option<RuleRun>>, options: &ReplayOptions) -> LineAttributes {
     let mut names: Vec<Box<str>> = options.suggest.iter().map(|name| name.as_str().into()).collect();
     for run in runs.into_iter().flatten() {
@@ -260,7 +261,8 @@ fn attributes_of<'r>(runs: impl IntoIterator<Item = &'r Option<RuleRun>>, option
     LineAttributes { names, constants }
 }
 
-/// Checks that every attribute in the mapping is read by a rule or a suggestion; another name is probably a typo.
+/// Checks that every attribute in the mapping is read by a rule or used for suggestions. Any other name is probably a
+/// typo.
 fn check_mapping(mapping: &Mapping, attributes: &LineAttributes) -> Result<(), ReplayError> {
     let is_read = |name: &str| name == "time" || attributes.names.iter().any(|known| **known == *name);
     let mut names = mapping.map.iter().chain(&mapping.set).map(|(name, _)| name);

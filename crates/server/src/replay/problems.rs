@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 /// Why a line was left out or changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineProblem {
-    /// The line has neither the format of its log nor another known format.
+    /// The line does not have the format of its log or any other known format.
     Unreadable,
     /// The line has another known format than its log.
     OtherFormat,
@@ -20,7 +20,7 @@ pub enum LineProblem {
     Future,
     /// The line is far earlier than the previous lines.
     Backwards,
-    /// The line is slightly earlier than the previous lines; it is decided at their time.
+    /// The line is slightly earlier than the previous line and is decided at the time of that line.
     Late,
     /// The line has a value that the engine does not accept.
     Invalid,
@@ -76,7 +76,7 @@ impl LineProblem {
     }
 }
 
-/// The number of lines with each problem, and the position of the first.
+/// The number of lines with each problem, and the position of the first such line.
 #[derive(Clone, Debug, Default)]
 pub struct Problems {
     counts: [u64; LineProblem::ALL.len()],
@@ -90,7 +90,7 @@ impl Problems {
         self.first[problem as usize].get_or_insert((log, line));
     }
 
-    /// Adds the counts of another part, which comes later in the log.
+    /// Adds the counts of a later part of the log.
     pub(super) fn join(&mut self, later: &Self) {
         for (place, count) in later.counts.iter().enumerate() {
             self.counts[place] += count;
@@ -112,7 +112,7 @@ impl Problems {
         LineProblem::ALL.into_iter().filter(|problem| problem.is_left_out()).map(|problem| self.count(problem)).sum()
     }
 
-    /// Returns the problems that occurred, with the log and line of the first.
+    /// Returns the problems that occurred, each with its count and the log and line of the first occurrence.
     pub(super) fn list(&self, logs: &[String]) -> Vec<ProblemCount> {
         let occurred = LineProblem::ALL.into_iter().filter(|problem| self.count(*problem) > 0);
         let count = |problem: LineProblem| {
@@ -137,6 +137,6 @@ pub struct ProblemCount {
     pub description: &'static str,
     /// The number of lines.
     pub lines: u64,
-    /// The log and the line number of the first.
+    /// The log and line number of the first such line.
     pub first: Option<String>,
 }

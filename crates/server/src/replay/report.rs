@@ -12,7 +12,7 @@ use crate::observe::top_keys::{Heaviest, TopKey};
 pub struct Report {
     /// The logs.
     pub logs: Vec<LogReport>,
-    /// The number of lines, including those left out.
+    /// The number of lines, including lines that were left out.
     pub lines: u64,
     /// The number of lines that were left out.
     pub left_out: u64,
@@ -20,13 +20,13 @@ pub struct Report {
     pub problems: Vec<ProblemCount>,
     /// Logs that were read only in part, and why.
     pub errors: Vec<String>,
-    /// The time of the first request, in milliseconds since 1970; null if there is none.
+    /// The time of the first request, in milliseconds since 1970; null if there are no requests.
     pub first_ms: Option<u64>,
     /// The time of the last request.
     pub last_ms: Option<u64>,
     /// The decisions. With times in whole seconds, requests are spread evenly over their second.
     pub result: Option<RunReport>,
-    /// The decisions with all requests of a second at its beginning, if times are in whole seconds.
+    /// If times are in whole seconds, the decisions when all requests of a second come at its beginning.
     pub at_once: Option<RunReport>,
     /// The comparison with other rules.
     pub against: Option<ComparisonReport>,
@@ -37,7 +37,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns the fraction of refused requests in the worst case, in millionths, rounded up.
+    /// Returns the fraction of refused requests in millionths, rounded up. If there are two results, returns the larger
+    /// one.
     pub fn refused_millionths(&self) -> u64 {
         let share = |run: &RunReport| match run.requests {
             0 => 0,
@@ -79,11 +80,12 @@ pub struct RunReport {
     pub invalid: u64,
     /// The rules.
     pub rules: Vec<RuleReport>,
-    /// Matches of rules that are not listed, because there are too many.
+    /// The number of matches of rules that are not listed because there are too many rules.
     pub unlisted_matches: u64,
     /// The requests over time.
     pub timeline: TimelineReport,
-    /// How many times a key got no entry in the table. If not 0, the result is not exact; use a larger `--capacity`.
+    /// How many times the table had no room for a key. If this is not 0, the result is not exact; use a larger
+    /// `--capacity`.
     pub overflowed: u64,
 }
 
@@ -125,13 +127,13 @@ pub struct KeyCount {
     pub key: String,
     /// The count.
     pub count: u64,
-    /// How much the count may be too high at most.
+    /// The maximum amount by which the count may be too high.
     pub error: u64,
 }
 
 impl KeyCount {
-    /// Returns the keys with a meaningful count. With many keys of few requests each, the error is as large as the
-    /// count.
+    /// Returns only keys whose error is at most half of their count. If many keys have few requests each, errors are as
+    /// large as counts.
     pub(super) fn list(keys: &Heaviest) -> Vec<Self> {
         let known = keys.list().into_iter().filter(|key| key.error <= key.count / 2);
         known.map(|TopKey { key, count, error }| Self { key, count, error }).collect()
@@ -160,15 +162,15 @@ pub struct ComparisonReport {
     pub refused_before: u64,
     /// The requests that only the new rules refuse.
     pub newly_refused: u64,
-    /// The number of keys of these requests.
+    /// The number of keys with newly refused requests.
     pub newly_refused_keys: u64,
-    /// The keys with the most of these requests.
+    /// The keys with the most newly refused requests.
     pub newly_refused_top: Vec<KeyCount>,
     /// The requests that only the old rules refused.
     pub relieved: u64,
-    /// The number of keys of these requests.
+    /// The number of keys with relieved requests.
     pub relieved_keys: u64,
-    /// The keys with the most of these requests.
+    /// The keys with the most relieved requests.
     pub relieved_top: Vec<KeyCount>,
 }
 
@@ -183,16 +185,16 @@ pub struct SuggestionReport {
     pub untracked_clients: bool,
     /// The most requests of a client in a second, a minute and an hour.
     pub peaks: Vec<PeakReport>,
-    /// Limits that refuse hardly any client, from the lowest rate to the highest.
+    /// Limits that hardly ever refuse a client, from the lowest rate to the highest.
     pub candidates: Vec<CandidateReport>,
-    /// The index of the candidate that admits the least in a minute.
+    /// The index of the candidate that admits the fewest requests in a minute.
     pub recommended: usize,
     /// A rule file with the recommended candidate.
     pub rules: String,
 }
 
 impl SuggestionReport {
-    /// Returns whether there is a second result, because times are in whole seconds.
+    /// Returns whether the log has whole seconds, so that candidates have a second result.
     pub(super) fn has_at_once(&self) -> bool {
         self.candidates.iter().any(|candidate| candidate.at_once.is_some())
     }
@@ -203,7 +205,7 @@ impl SuggestionReport {
 pub struct PeakReport {
     /// The interval: a second, a minute, an hour.
     pub interval: &'static str,
-    /// Half of the clients have at most this many requests in any such interval.
+    /// Half of the clients have at most this many requests in every such interval.
     pub half: u64,
     /// 99 % of the clients.
     pub most: u64,
@@ -213,25 +215,26 @@ pub struct PeakReport {
     pub max: u64,
 }
 
-/// A limit that refuses hardly any client.
+/// A limit that hardly ever refuses a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CandidateReport {
     /// The rate.
     pub limit: String,
-    /// The smallest burst with which 99.9 % of the clients are never refused. If times are in whole seconds, the larger
-    /// of two bursts: for requests spread over their second, and for requests that all come at its beginning.
+    /// The smallest burst with which 99.9 % of the clients are never refused. If times are in whole seconds, it is the
+    /// larger of two bursts: one for requests spread over their second, and one for requests that all come at the
+    /// beginning of their second.
     pub burst: u64,
     /// The burst that is needed if requests are spread over their second.
     pub spread_burst: u64,
-    /// The number of requests that the limit would have refused, if they are spread.
+    /// The number of requests that the limit would have refused if requests are spread over their second.
     pub refused: u64,
     /// The number of clients that the limit would have refused at least once.
     pub clients_refused: u64,
     /// The same with all requests of a second at its beginning, if times are in whole seconds.
     pub at_once: Option<AtOnceReport>,
-    /// The most that the limit admits from a client in a minute.
+    /// The maximum number of requests that the limit admits from a client in a minute.
     pub per_minute: u64,
-    /// Bursts, and the number of clients that need more than each.
+    /// Pairs of a burst and the number of clients that need a larger burst.
     #[schema(value_type = Vec<Vec<u64>>)]
     pub needs: Vec<(u64, u64)>,
 }

@@ -1,4 +1,4 @@
-//! Writes requests as JSON lines that `tollgate decide` reads, and decisions as the lines that it prints.
+//! Writes requests as the JSON lines that `tollgate decide` reads, and decisions as the JSON lines that it prints.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -11,7 +11,7 @@ use super::ReplayError;
 use super::merge::{Consumer, LineAttributes, LineBatch, LoggedRequest};
 use crate::http::write_decision_json;
 
-/// A file that is written line by line. The first error is reported at the end.
+/// A file that is written line by line. `finish` reports the first error.
 #[derive(Debug)]
 pub(super) struct LineFile {
     name: String,
@@ -28,7 +28,7 @@ impl LineFile {
         Ok(Self { name, out: BufWriter::new(file), error: None, line: Vec::new() })
     }
 
-    /// Writes a line that `write` appends to a buffer.
+    /// Writes one line. The closure `write` appends its text to a buffer.
     fn write(&mut self, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
         self.line.clear();
         let line = &mut self.line;
@@ -41,7 +41,8 @@ impl LineFile {
         }
     }
 
-    /// Writes a decision as `tollgate decide` prints it; `null` for a request that the engine did not accept.
+    /// Writes a decision as `tollgate decide` prints it. Writes `null` for `None`, a request that the engine did not
+    /// accept.
     pub(super) fn write_decision(&mut self, decision: Option<Decision<'_>>) {
         self.write(|line| {
             match decision {

@@ -9,7 +9,7 @@ use super::report::{ComparisonReport, SuggestionReport};
 pub(super) const BOTH_BURSTS: &str = "The log has whole seconds. `burst` is the larger of the bursts that clients need if the \
                                       requests of a second come evenly (spread)\nand if all come at its beginning (at once).";
 
-/// Returns the head and the rows of the table of suggested limits.
+/// Returns the headings and the rows of the table of suggested limits.
 pub(super) fn candidate_table(suggestion: &SuggestionReport) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let mut head = vec!["limit", "burst", "at most in a minute", "requests refused", "clients refused"];
     if suggestion.has_at_once() {
@@ -51,7 +51,7 @@ pub(super) fn format_number(number: u64) -> String {
     shown
 }
 
-/// Formats an estimated number: small numbers are exact.
+/// Formats an estimated number. Marks numbers above 100 with `≈`, because smaller estimates are exact.
 pub(super) fn format_estimate(estimate: u64) -> String {
     let about = if estimate > 100 { "≈ " } else { "" };
     format!("{about}{}", format_number(estimate))
@@ -109,7 +109,7 @@ pub(super) fn format_time(millis: u64) -> String {
     format_civil(millis, "%Y-%m-%d %H:%M:%S")
 }
 
-/// Returns a time for an axis whose marks are `step_ms` apart.
+/// Formats a time for an axis whose marks are `step_ms` apart.
 pub(super) fn mark(millis: u64, step_ms: u64) -> String {
     match step_ms {
         0..60_000 => format_civil(millis, "%H:%M:%S"),
@@ -123,13 +123,13 @@ fn format_civil(millis: u64, form: &str) -> String {
     stamp.map_or_else(|| "?".into(), |stamp| stamp.to_zoned(TimeZone::UTC).strftime(form).to_string())
 }
 
-/// Joins columns so that at most `most` remain.
+/// Adds up neighbouring columns so that at most `most` columns remain.
 pub(super) fn join_columns(columns: &[u64], most: usize) -> Vec<u64> {
     let size = columns.len().div_ceil(most.max(1)).max(1);
     columns.chunks(size).map(|part| part.iter().sum()).collect()
 }
 
-/// Removes control characters, which a terminal would interpret.
+/// Replaces control characters, which a terminal would interpret.
 pub(super) fn strip_control_characters(text: &str) -> String {
     text.replace(|letter: char| letter.is_control() || ('\u{200b}'..='\u{202e}').contains(&letter), "�")
 }

@@ -1,4 +1,4 @@
-//! An engine that runs on the times of recorded requests, for `tollgate decide` and `tollgate replay`.
+//! An engine whose time is the time of recorded requests, for `tollgate decide` and `tollgate replay`.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, MemoryStore, Req
 /// An in-memory engine whose clock is set by the caller.
 pub(crate) type SimulatedEngine = Engine<MemoryStore<ManualClock>>;
 
-/// Creates an engine without rules for at most `keys` keys, and its clock.
+/// Creates an engine for at most `keys` keys, without rules. Also returns its clock.
 ///
 /// # Errors
-/// If the keys do not fit the address space.
+/// Returns an error if a table of `keys` keys would be larger than the address space.
 pub(crate) fn simulated_engine(keys: usize) -> Result<(SimulatedEngine, Arc<ManualClock>), CapacityError> {
     let clock = Arc::new(ManualClock::at(0));
     let store = MemoryStore::with_clock(keys, clock.clone())?;
     Ok((Engine::new(store)?.with_clock(clock.clone()), clock))
 }
 
-/// Number of requests that are planned together: the store prefetches this many at a time.
+/// Number of requests that are planned together. The store prefetches this many at a time.
 pub(super) const PLANNED: usize = 16;
 
 /// Decides requests at given times.
@@ -38,7 +38,7 @@ impl Simulation {
         Ok(Self { engine, clock, decisions: Default::default() })
     }
 
-    /// Plans a request at the time `at`; `place` is its index among the requests that are decided next.
+    /// Plans a request at the time `at`. `place` is the request's index among the planned requests.
     #[inline]
     pub(super) fn plan(&mut self, place: usize, domain: &[u8], entries: &[Entry<'_>], at: u64) {
         self.clock.set(at);
@@ -52,20 +52,20 @@ impl Simulation {
         self.engine.fetch_planned(&self.decisions[..count]);
     }
 
-    /// Decides a planned request, at the time for which it was planned.
+    /// Decides the planned request with the index `place`. `at` must be the time for which it was planned.
     ///
     /// # Errors
-    /// If the request is invalid.
+    /// Returns an error if the request is invalid.
     #[inline]
     pub(super) fn decide(&mut self, place: usize, at: u64) -> Result<Decision<'_>, RequestError> {
         self.clock.set(at);
         answer(self.engine.check_planned(&mut self.decisions[place]))
     }
 
-    /// Decides a request at a time, in nanoseconds since 1970.
+    /// Decides a request at the time `at`, in nanoseconds since 1970.
     ///
     /// # Errors
-    /// If the request is invalid.
+    /// Returns an error if the request is invalid.
     #[inline]
     pub(super) fn check(
         &mut self,
@@ -79,7 +79,7 @@ impl Simulation {
     }
 }
 
-/// Returns the result of a future of the in-memory store, which is always ready.
+/// Returns the result of a future that is always ready, because the store is in memory.
 fn answer<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,

@@ -1,13 +1,14 @@
-//! Suggests limits that refuse hardly any client, from the requests in a log.
+//! Suggests limits that hardly ever refuse a client, based on the requests in a log.
 //!
-//! For a token bucket with a given rate, the busiest time of a client determines the burst that it needs: each request
-//! adds one token to a level, the rate drains the level, and its maximum is the burst with which the client is never
-//! refused. One pass tracks the levels of all clients for a few rates at once. The suggested burst suffices for all but
-//! one client in a thousand. If times are in whole seconds, the levels are tracked twice, for requests spread over
-//! their second and for all of them at its beginning, and the larger burst is suggested.
+//! For a token bucket with a given rate, the busiest time of a client determines the burst that the client needs. Each
+//! request adds one token to a level, the rate drains the level, and the maximum of the level is the burst with which
+//! the client is never refused. The first pass tracks the levels of all clients for a few rates. The suggested burst
+//! suffices for all but one client in a thousand. If times are in whole seconds, the levels are tracked twice: for
+//! requests that are spread over their second, and for requests that all come at the beginning of their second. The
+//! larger burst is suggested.
 //!
-//! A second pass decides with these limits. Only clients that need a larger burst are ever refused, so only their
-//! requests are decided.
+//! The second pass counts the requests that these limits refuse. Only clients that need a larger burst are ever
+//! refused, so only their requests are decided.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tollgate_engine::Entry;
@@ -19,9 +20,9 @@ use super::merge::{Consumer, LineAttributes, LineBatch, LoggedRequest};
 use super::report::{AtOnceReport, CandidateReport, PeakReport, SuggestionReport};
 use super::simulation::Simulation;
 
-/// The rates to try, each with the time for one token in units of 100 µs.
+/// The rates to try, each with the time to refill one token in units of 100 µs.
 const RATES: [(&str, u64); 4] = [("10/m", 60_000), ("1/s", 10_000), ("10/s", 1_000), ("100/s", 100)];
-/// The unit of levels in nanoseconds: fine enough for all rates, and almost five days fit 32 bits.
+/// The unit of levels in nanoseconds. It is fine enough for all rates, and 32 bits hold almost five days.
 const UNIT: u64 = 100_000;
 /// The intervals of peaks, in units.
 const INTERVALS: [(&str, u64); 3] = [("second", 10_000), ("minute", 600_000), ("hour", 36_000_000)];
@@ -42,7 +43,7 @@ impl Levels {
         Self { last: now, now: [0; RATES.len()], highest: [0; RATES.len()] }
     }
 
-    /// Adds a request at a time in units.
+    /// Adds a request at the time `now`, in units.
     fn add(&mut self, now: u64) {
         let passed = u32::try_from(now.saturating_sub(self.last)).unwrap_or(u32::MAX);
         for (place, (_, token)) in RATES.iter().enumerate() {
@@ -75,9 +76,9 @@ pub(super) struct Peaks<'a> {
     attributes: &'a LineAttributes,
     numbers: FxHashMap<u64, u32>,
     clients: Vec<ClientPeaks>,
-    /// The levels of the clients at the times as logged, if these are in whole seconds.
+    /// The levels of the clients according to the logged times, if these are in whole seconds.
     at_once: Option<Vec<Levels>>,
-    /// Whether some spread time, and some logged time, is not a whole number of units: then needs are rounded.
+    /// Whether some time was rounded down to a whole number of units: a spread time (first) or a logged time (second).
     is_rounded: [bool; 2],
     is_full: bool,
 }
@@ -127,7 +128,8 @@ impl<'a> Peaks<'a> {
         }
     }
 
-    /// Returns the smallest bursts that suffice for nearly all clients, and the clients that need more.
+    /// Returns a candidate for each rate: the smallest burst that suffices for nearly all clients, and the clients that
+    /// need a larger one.
     pub(super) fn candidates(&self) -> Vec<Candidate> {
         (0..RATES.len()).map(|place| self.candidate(place)).collect()
     }
@@ -143,7 +145,7 @@ impl<'a> Peaks<'a> {
         let spread = sufficient_for(&needs, ONE_IN).max(1);
         let at_once = self.at_once.as_ref().map(|all| sufficient_for(&needs_of(&mut all.iter()), ONE_IN).max(1));
         let burst = at_once.map_or(spread, |at_once| at_once.max(spread));
-        // A level of a whole number of tokens may have been rounded down; the client then needs one more token.
+        // A level that is a whole number of tokens may have been rounded down. The client may then need one more token.
         let exceeds = |levels: &Levels, is_rounded: bool| {
             let may_be_rounded = is_rounded && u64::from(levels.highest[place]).is_multiple_of(token);
             levels.need(place) + u64::from(may_be_rounded) > burst
@@ -190,13 +192,13 @@ impl Consumer for Peaks<'_> {
     }
 }
 
-/// Returns the smallest of the sorted needs that suffices for all but one client in `one_in`.
+/// Returns the smallest of the sorted `needs` that suffices for all but one in `one_in` clients.
 fn sufficient_for(needs: &[u64], one_in: usize) -> u64 {
     let spared = needs.len() / one_in;
     needs.len().checked_sub(spared + 1).and_then(|place| needs.get(place)).copied().unwrap_or(1)
 }
 
-/// Returns bursts, about ten for each power of ten, and the number of clients that need more than each.
+/// Returns pairs of a burst and the number of clients that need a larger one, with about ten bursts per power of ten.
 fn need_curve(needs: &[u64]) -> Vec<(u64, u64)> {
     let most = needs.last().copied().unwrap_or(1);
     let mut curve = Vec::new();
@@ -213,7 +215,8 @@ fn attribute_indices(per: &[String], attributes: &LineAttributes) -> Vec<usize> 
     per.iter().filter_map(|name| attributes.names.iter().position(|known| **known == **name)).collect()
 }
 
-/// Returns a hash that identifies the client of a request. All requests without a value are one client, as in rules.
+/// Returns a hash that identifies the client of a request. All requests without the attributes count as one client, as
+/// in rules.
 fn client_hash(batch: &LineBatch, request: &LoggedRequest, per: &[usize], attributes: &LineAttributes) -> u64 {
     let value = |place: usize| attributes.constants[place].as_deref().or_else(|| batch.value(request, place));
     match per {
@@ -261,7 +264,7 @@ pub(super) struct Trial<'a> {
 struct TriedCandidate {
     candidate: Candidate,
     spread: LimitRefusals,
-    /// With all requests of a second at its beginning.
+    /// The refusals if all requests of a second come at its beginning.
     at_once: Option<LimitRefusals>,
 }
 
@@ -386,7 +389,7 @@ mod tests {
     fn levels_are_the_burst_that_is_needed() {
         let attributes = LineAttributes::default();
         let mut peaks = Peaks::new(&[], &attributes, false);
-        // Three at once, then one each 50 ms: a bucket of 10/s drains half a token in that time.
+        // Three requests at once, then one every 50 ms. At 10/s, half a token is refilled in that time.
         for at in [0, 0, 0, 50, 100, 150, 200] {
             let at = 1_700_000_000_000_000_000 + at * 1_000_000;
             peaks.count(1, at, at);
@@ -400,7 +403,7 @@ mod tests {
     fn larger_burst_of_spread_and_at_once_is_suggested() {
         let attributes = LineAttributes::default();
         let mut peaks = Peaks::new(&[], &attributes, true);
-        // Four in one second, and the last of them close to the first of the next second.
+        // Four requests in one second, the last of them shortly before the first request of the next second.
         for (at, second) in [(0, 0), (250, 0), (500, 0), (990, 0), (1_000, 1)] {
             let start = 1_700_000_000_000_000_000;
             peaks.count(1, start + at * 1_000_000, start + second * 1_000_000_000);

@@ -1,4 +1,4 @@
-//! Pictures of a report, as SVG: for the page and for the documentation.
+//! Draws the pictures of a report as SVG, for the HTML page and for the documentation.
 //!
 //! Colours have medium brightness, so that they are visible on light and on dark pages.
 
@@ -13,7 +13,7 @@ const RIGHT: u64 = 744;
 /// The distance between two panels.
 const GAP: u64 = 38;
 
-/// Every rule begins with the class of the picture, because the picture may be part of a page.
+/// Every style rule begins with the class of the picture, because the picture may be part of a page.
 const STYLE: &str = ".rp{max-width:100%;height:auto;display:block}.rp text{font:12px system-ui,sans-serif;fill:#7b8492}\
     .rp .t{font-size:13px;font-weight:600}.rp .e{text-anchor:end}.rp .m{text-anchor:middle}\
     .rp line{stroke:#7b8492;stroke-opacity:.3;stroke-width:1}.rp .l{stroke:#e5534b;stroke-opacity:.8;stroke-dasharray:5 4}\
@@ -21,7 +21,7 @@ const STYLE: &str = ".rp{max-width:100%;height:auto;display:block}.rp text{font:
     .rp .k{fill:none;stroke-width:2}.rp .k0{stroke:#8a63d2}.rp .k1{stroke:#2f86eb}.rp .k2{stroke:#2da66f}.rp .k3{stroke:#c98a00}\
     .rp .c0{fill:#8a63d2}.rp .c1{fill:#2f86eb}.rp .c2{fill:#2da66f}.rp .c3{fill:#c98a00}";
 
-/// Draws requests over time and, below them on a separate scale, refused requests.
+/// Draws requests over time, and refused requests below them on a separate scale.
 pub(super) fn draw_timeline(timeline: &TimelineReport) -> String {
     let none = vec![0; timeline.admitted.len()];
     let has = |counts: &[u64]| counts.iter().any(|count| *count > 0);
@@ -82,7 +82,7 @@ impl Panel<'_> {
             let mut path = String::new();
             for (place, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
                 let (from, to) = (column_x(place, columns), column_x(place + 1, columns));
-                // A count is visible even if it is far smaller than the largest.
+                // Columns have a minimum height, so that a small count is visible beside a large one.
                 let high = (y(below[place]) * 10)
                     .saturating_sub((y(below[place]).saturating_sub(y(below[place] + count)) * 10).max(10));
                 let (x, width, base) =
@@ -109,7 +109,7 @@ fn format_tenths(value: u64) -> String {
     }
 }
 
-/// Draws the times below the panels, on round values.
+/// Draws the time axis below the panels, with marks at round times.
 fn time_axis(svg: &mut String, timeline: &TimelineReport, y: u64) {
     const STEPS: [u64; 18] =
         [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400, 604_800, 7_862_400];
@@ -127,7 +127,8 @@ fn time_axis(svg: &mut String, timeline: &TimelineReport, y: u64) {
     }
 }
 
-/// Draws the fraction of clients that are ever refused, by burst, for each rate; both axes are logarithmic.
+/// Draws one line per rate: the fraction of clients that are ever refused as a function of the burst. Both axes are
+/// logarithmic.
 pub(super) fn draw_bursts(suggestion: &SuggestionReport) -> String {
     const HEIGHT: u64 = 300;
     const TOP: u64 = 50;
@@ -140,7 +141,7 @@ pub(super) fn draw_bursts(suggestion: &SuggestionReport) -> String {
     let most = suggestion.candidates.iter().filter_map(|candidate| candidate.needs.last()).map(|need| need.0).max();
     let most = most.unwrap_or(10).max(10) as f64;
     let x = |burst: u64| LEFT as f64 + (RIGHT - LEFT) as f64 * (burst.max(1) as f64).log10() / most.log10();
-    // From all clients at the top to one in ten thousand.
+    // The axis ranges from all clients (top) to one client in ten thousand (bottom).
     let y = |share: f64| TOP as f64 + (BOTTOM - TOP) as f64 * (-share.max(0.0001).log10() / 4.0);
     for (place, label) in ["100 %", "10 %", "1 %", "0.1 %", "0.01 %"].iter().enumerate() {
         let at = TOP + (BOTTOM - TOP) * place as u64 / 4;

@@ -16,7 +16,7 @@ use crate::observe::top_keys::{Heaviest, sample_weight};
 /// The times at which requests are decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Times {
-    /// Spread over the second, if the log has whole seconds.
+    /// Spread over their second, if the log has whole seconds.
     Spread,
     /// As logged.
     Logged,
@@ -84,7 +84,7 @@ struct ReplayTally {
     /// Requests that the engine did not accept.
     invalid: u64,
     timeline: Timeline<3>,
-    /// The counts of each rule, by its number.
+    /// The counts of each rule, indexed by rule number.
     rules: Vec<Option<Box<RuleTally>>>,
     /// The number of rules that have a tally.
     counted: usize,
@@ -170,7 +170,7 @@ impl<'a> Pass<'a> {
     /// Returns the counts, and the comparison with other rules.
     ///
     /// # Errors
-    /// If the decisions could not be written.
+    /// Returns an error if the file of decisions could not be written.
     pub(super) fn finish(self) -> Result<(RunReport, Option<ComparisonReport>), ReplayError> {
         self.decisions.map_or(Ok(()), LineFile::finish)?;
         let comparison = self.against.map(|(_, comparison)| comparison.report());
@@ -262,7 +262,7 @@ impl ReplayTally {
     }
 }
 
-/// Returns the tally of a rule; `None` if there are too many tallies.
+/// Returns the tally of a rule, and creates it if necessary. Returns `None` if there are too many tallies.
 #[inline]
 fn rule_at<'t>(
     rules: &'t mut Vec<Option<Box<RuleTally>>>,
@@ -379,7 +379,7 @@ impl Comparison {
 }
 
 impl Difference {
-    /// Counts a request under the key of the rule that refuses it.
+    /// Counts a refused request under the key of the rule that refuses it.
     fn count(&mut self, refusal: &Decision<'_>, at: u64, names: &KeyNames, room: &mut KeyRoom) {
         self.requests += 1;
         let refuses = |matched: &RuleOutcome<'_>| !matched.is_shadow && matched.counter.refused;

@@ -1,4 +1,4 @@
-//! Counts over time in a bounded number of columns, whose length grows with the time covered.
+//! Counts over time, in a limited number of columns. The columns become longer as the covered time grows.
 
 use super::bounds::MAX_COLUMNS;
 
@@ -17,7 +17,8 @@ pub(super) struct Timeline<const N: usize> {
     first: u64,
     length: usize,
     columns: Vec<[u64; N]>,
-    /// The last used column: its start and its length in nanoseconds (0 if there is none), and its index.
+    /// The last used column: its `start` and its length `nanos` in nanoseconds (0 if there is none), and its index
+    /// `place`.
     start: u64,
     nanos: u64,
     place: usize,
@@ -34,7 +35,7 @@ impl<const N: usize> Timeline<N> {
         LENGTHS[length] * SECOND
     }
 
-    /// Adds one to the count of `kind` at a time, in nanoseconds since 1970.
+    /// Adds one to the count of `kind` at the time `at`, in nanoseconds since 1970.
     #[inline]
     pub(super) fn add(&mut self, at: u64, kind: usize) {
         // Nearly all times are in the last used column.
@@ -54,7 +55,7 @@ impl<const N: usize> Timeline<N> {
             self.join_to(self.length + 1);
             place = (at / Self::column_nanos(self.length)).saturating_sub(self.first);
         }
-        // The longest columns cover six centuries, and times are before 2554.
+        // The index is always in range, because the longest columns cover six centuries and times are before 2554.
         let place = place.min(MAX_COLUMNS as u64 - 1) as usize;
         if place >= self.columns.len() {
             self.columns.resize(place + 1, [0; N]);
@@ -63,7 +64,7 @@ impl<const N: usize> Timeline<N> {
         (self.start, self.place) = (at / self.nanos * self.nanos, place);
     }
 
-    /// Joins columns into columns of the length `LENGTHS[length]`.
+    /// Joins columns so that each has the length `LENGTHS[length]`.
     fn join_to(&mut self, length: usize) {
         let ratio = LENGTHS[length] / LENGTHS[self.length];
         let first = self.first / ratio;
@@ -76,12 +77,14 @@ impl<const N: usize> Timeline<N> {
         (self.first, self.length, self.columns, self.nanos) = (first, length, joined, 0);
     }
 
-    /// Returns the start of the first column and the length of a column, in nanoseconds, and the columns.
+    /// Returns the start of the first column (in nanoseconds since 1970), the length of a column (in nanoseconds), and
+    /// the columns.
     pub(super) fn columns(&self) -> (u64, u64, &[[u64; N]]) {
         (self.first * Self::column_nanos(self.length), Self::column_nanos(self.length), &self.columns)
     }
 
-    /// Returns the counts of `kind` in the columns of another timeline, which covers this one.
+    /// Returns the counts of `kind`, arranged in the columns of `other`. The timeline `other` must cover the time of
+    /// this one.
     pub(super) fn counts_in_columns_of<const M: usize>(&self, other: &Timeline<M>, kind: usize) -> Vec<u64> {
         let mut own = self.clone();
         if own.length < other.length && !own.columns.is_empty() {

@@ -1,5 +1,5 @@
-//! Counts the bodies of unanswered calls on all connections: calls that are incomplete, or wait for a shared store or
-//! for their delay.
+//! Counts the body bytes of unanswered calls on all connections. A call is unanswered while it is incomplete, waits for
+//! a shared store, or is delayed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,13 +8,13 @@ use super::bounds::{MAX_BODIES, SMALL_BODIES};
 /// The total size of all held bodies, in bytes.
 #[derive(Debug, Default)]
 pub struct HeldBodies {
-    /// Accessed relaxed: no other data depends on this count.
+    /// Every access is relaxed, because no other data depends on this count.
     total: AtomicUsize,
 }
 
 impl HeldBodies {
-    /// Updates the bytes that one connection holds. Returns false if the total exceeds [`MAX_BODIES`] and this
-    /// connection holds more than [`SMALL_BODIES`].
+    /// Changes the bytes that one connection holds from `before` to `after`. Returns false if the total exceeds
+    /// [`MAX_BODIES`] and this connection holds more than [`SMALL_BODIES`].
     #[must_use]
     pub(super) fn replace(&self, before: usize, after: usize) -> bool {
         self.total.fetch_add(after, Ordering::Relaxed);

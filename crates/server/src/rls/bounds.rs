@@ -35,11 +35,11 @@ pub const MAX_BODY: usize = MAX_MESSAGE + 5;
 /// Receive window of a stream in bytes: a body, and one more frame to detect that the body is too large.
 pub const STREAM_WINDOW: u32 = (MAX_BODY + MAX_PAYLOAD) as u32;
 
-/// Receive window of a connection in bytes. It bounds the bodies of its unanswered calls.
+/// Receive window of a connection in bytes. It limits the total body size of the connection's unanswered calls.
 pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// Maximum total size of the bodies of unanswered calls on all connections, in bytes. Above it, a connection that holds
-/// more than [`SMALL_BODIES`] is closed.
+/// Maximum total size of the bodies of unanswered calls on all connections, in bytes. Above this total, a connection
+/// that holds more than [`SMALL_BODIES`] is closed.
 pub const MAX_BODIES: usize = 32 * 1024 * 1024;
 /// A connection that holds at most this many bytes of bodies is served even above [`MAX_BODIES`]. Ordinary callers hold
 /// less.
@@ -51,17 +51,17 @@ pub const CREDIT: u32 = 10_000;
 pub const CREDIT_PER_SECOND: u32 = 1_000;
 /// Credit restored by each answered call.
 pub const CREDIT_PER_CALL: u32 = 8;
-/// Cost of a stream reset. A client may reset 1000 streams (all it may open), and then 100 per second. This bounds the
-/// rapid-reset attack.
+/// Cost of a stream reset in credit. A client may reset 1000 streams (the maximum that it may open), and then 100 per
+/// second. This limits the rapid-reset attack.
 pub const RESET_COST: u32 = CREDIT / MAX_STREAMS;
 
-/// Maximum number of calls of a connection that wait for a shared store or for their delay.
+/// Maximum number of calls of a connection that wait for a shared store or are delayed.
 pub const MAX_WAITING_CALLS: usize = MAX_STREAMS as usize;
 
-/// Size of the read buffer. Any frame fits.
+/// Size of the read buffer in bytes. It is larger than any frame.
 pub const READ_BUFFER: usize = 32 * 1024;
 
-/// Responses above this size are written before further calls are processed.
+/// If the pending responses have more bytes than this, they are written before more calls are processed.
 pub const WRITE_BUFFER: usize = 64 * 1024;
 
 /// Maximum length of a gRPC status message, in bytes.
@@ -76,8 +76,8 @@ pub const STALLED: Duration = Duration::from_secs(30);
 /// Timeout for the client to read the last bytes before the connection is closed.
 pub const LINGER: Duration = Duration::from_secs(1);
 
-/// Time between announcing that a connection closes and refusing further calls on it. A connection without a valid
-/// token is then closed at once.
+/// Time between the announcement that a connection closes and the refusal of further calls. A connection without a
+/// valid token is then closed immediately.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Idle time before a keepalive PING.

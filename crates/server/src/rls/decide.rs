@@ -1,4 +1,4 @@
-//! Decides a rate-limit-service request: converts descriptors to items, and the decision to statuses.
+//! Decides a rate-limit-service request. Converts its descriptors to items, and the decision to statuses.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use crate::ops::run::decide_requests;
 /// Decides a request. Returns the response, and the delay before it is sent.
 ///
 /// # Errors
-/// When the request is invalid, or the caller has no access to the domain.
+/// Returns an error if the request is invalid or the caller has no access to the domain.
 pub(super) async fn decide<S: Store>(
     app: &App<S>,
     access: &Access,
@@ -35,7 +35,8 @@ pub(super) async fn decide<S: Store>(
         statuses: vec![Status::default(); message.descriptors.len()],
         ..RateLimitResponse::default()
     };
-    // As in the reference service, a domain without rules gets OK. A proxy can thus be configured before its rules.
+    // As in the reference service, requests for a domain without rules are admitted, so that a proxy can be configured
+    // before its rules.
     if app.engine.rules().attributes(message.domain).is_none() {
         app.metrics.count_descriptors(0, message.descriptors.len());
         response.metadata = response_metadata(app.rls_options.metadata, message, None, &[], &response.statuses);
@@ -93,7 +94,8 @@ fn check(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
     Ok(())
 }
 
-/// Stores the receipts of the slots that an admitted request took, or counts the refusals of a refused one.
+/// If the request was admitted, stores the receipts of its concurrency slots. If it was refused, counts the refused
+/// descriptors.
 fn keep_slots<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: &Decision<'_>, indices: &[usize]) {
     let name = |item: usize| slots::name(message.domain, &message.descriptors[indices[item]].entries);
     if decision.is_allowed() {
@@ -106,8 +108,8 @@ fn keep_slots<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: 
         return;
     }
     for item in 0..indices.len() {
-        // Only concurrency limits have no window. A request that is denied before its limits are checked has no
-        // reports.
+        // A limit without a window is a concurrency limit. A request that is denied before its limits are checked has
+        // no reports.
         let has_limit = decision.reports().any(|limit| limit.item == item && limit.window.is_none());
         if has_limit {
             app.held_slots.refuse(name(item), app.now());
@@ -117,7 +119,7 @@ fn keep_slots<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: 
     }
 }
 
-/// Refunds the descriptors with negative hits. A store failure is logged, and its refund is lost.
+/// Refunds the descriptors with negative hits. If the store fails, the failure is logged and the refund is lost.
 async fn refund<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, items: &[DescriptorItem<'_>]) {
     let refunds: Vec<Item<'_>> = items.iter().filter(|item| item.is_refund).map(DescriptorItem::item).collect();
     if refunds.is_empty() {
@@ -143,8 +145,8 @@ async fn release<S: Store>(app: &App<S>, descriptor: &[u8]) {
     }
 }
 
-/// Records descriptors that are checked with a cost of 0, and charges refused descriptors that were checked so before,
-/// into debt up to the maximum debt of their limits. See `zero_cost.rs`.
+/// Records descriptors that are checked with a cost of 0. Charges refused descriptors that were recently checked with a
+/// cost of 0; the charge may put their limits into debt, up to the maximum debt. See `zero_cost.rs`.
 async fn charge_into_debt<S: Store>(
     app: &App<S>,
     message: &RateLimitRequest<'_>,
@@ -163,7 +165,8 @@ async fn charge_into_debt<S: Store>(
         }
     }
     if !taken.is_empty() {
-        // One request per descriptor, so that a descriptor at its maximum debt does not block the others.
+        // Each descriptor is charged by its own request, so that a descriptor at its maximum debt does not block the
+        // others.
         let request = |item| Request { domain: message.domain, items: std::slice::from_ref(item) };
         let requests: Vec<Request<'_>> = taken.iter().map(request).collect();
         app.engine.take_batch(Taking::Regardless, &requests, &mut PooledDecisions::take()).await;
@@ -189,7 +192,7 @@ impl<'a> DescriptorItem<'a> {
         let inline = descriptor.limit.map(|limit| inline_limit(engine, &limit)).transpose()?;
         Ok(Self {
             entries: descriptor.entries.iter().map(|(key, value)| Entry::new(*key, *value)).collect(),
-            // Without hits, each rule sets its own cost (default 1).
+            // If the request has no hits, each rule sets its own cost (1 by default).
             cost: descriptor.hits_addend.or(hits).map(Cost::new),
             inline: inline.map(|(limits, unit)| (limits, counter_key(unit, &descriptor.entries))),
             is_refund: descriptor.is_negative_hits,
@@ -221,7 +224,8 @@ fn inline_limit<S: Store>(engine: &Engine<S>, limit: &LimitOverride) -> Result<(
     Ok((engine.intern_limits(&limits)?, *unit as u8))
 }
 
-/// Returns the key of a descriptor's inline limit: its unit, and its entries, each prefixed with its length.
+/// Returns the key of a descriptor's inline limit: the unit, followed by the names and values of the entries, each
+/// prefixed with its length.
 fn counter_key(unit: u8, entries: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut key = vec![unit];
     for part in entries.iter().flat_map(|(name, value)| [name, value]) {

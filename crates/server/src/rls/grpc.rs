@@ -1,4 +1,5 @@
-//! gRPC framing over HTTP/2: one request message, then one response message or an error status.
+//! gRPC framing over HTTP/2. A call consists of one request message, followed by one response message or an error
+//! status.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
@@ -85,7 +86,7 @@ impl From<OpError> for GrpcError {
     }
 }
 
-/// Appends a message with its prefix.
+/// Appends a message with its prefix. The closure `encode` appends the message itself.
 pub(super) fn frame(out: &mut Vec<u8>, encode: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; PREFIX]);
@@ -97,7 +98,7 @@ pub(super) fn frame(out: &mut Vec<u8>, encode: impl FnOnce(&mut Vec<u8>)) {
 /// Returns the message of a call without its prefix.
 ///
 /// # Errors
-/// When the body does not contain exactly one message, or the message is compressed.
+/// Returns an error if the body does not contain exactly one message, or if the message is compressed.
 pub(super) fn unframe(body: &[u8]) -> Result<&[u8], GrpcError> {
     let invalid = |detail: &str| GrpcError::new(GrpcCode::InvalidArgument, detail);
     let Some((&[compressed, ref length @ ..], message)) = body.split_first_chunk::<PREFIX>() else {

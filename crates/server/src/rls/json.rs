@@ -1,4 +1,4 @@
-//! `POST /json` of the reference service: request and response in proto3 JSON, with status 200 or 429.
+//! `POST /json` of the reference service. Request and response are proto3 JSON, and the status is 200 or 429.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -23,8 +23,8 @@ pub(crate) fn healthcheck_body<S: Store>(app: &App<S>) -> Option<&'static str> {
     (!app.connections.is_stopping()).then_some("OK")
 }
 
-/// A request in proto3 JSON: names are in camel case or as in the `.proto` file, numbers may be strings, and `null` is
-/// the default value.
+/// A request in proto3 JSON. Names are in camel case or as in the `.proto` file, numbers may be strings, and `null`
+/// stands for the default value.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct JsonRequest {
@@ -94,7 +94,8 @@ impl TryFrom<NumberOrText> for JsonNumber {
 }
 
 impl JsonNumber {
-    /// Converts to 32 bits; `None` becomes 0.
+    /// Converts a number to 32 bits. `None` becomes 0. Returns an error that contains `name` if the number is too
+    /// large.
     fn narrow(number: Option<Self>, name: &'static str) -> Result<u32, OpError> {
         let number = number.map_or(0, |number| number.0);
         let wrong = |_| OpError::invalid(name, format!("`{name}` is too large: {number} (maximum {})", u32::MAX));
@@ -172,7 +173,7 @@ fn is_zero(number: &u32) -> bool {
 /// Decides a request and returns the status and the body of the response.
 ///
 /// # Errors
-/// When the request is invalid, or the caller has no access to the domain.
+/// Returns an error if the request is invalid or the caller has no access to the domain.
 pub(crate) async fn answer<S: Store>(
     app: &App<S>,
     access: &Access,
@@ -185,7 +186,7 @@ pub(crate) async fn answer<S: Store>(
         tokio::time::sleep(delay).await;
     }
     let status = if response.code == Code::Ok { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
-    // A struct of numbers and strings always serialises.
+    // Serialising a struct of numbers and strings cannot fail.
     Ok((status, serde_json::to_vec(&JsonResponse::new(&response)).unwrap_or_default()))
 }
 
@@ -263,7 +264,7 @@ const fn code_name(code: Code) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Parses a request and passes its message to `check`, or returns the error.
+    /// Parses a request and passes its message to `check`. Returns the error text if the request is invalid.
     fn read(text: &str, check: impl FnOnce(&RateLimitRequest<'_>)) -> Result<(), String> {
         let request: JsonRequest = serde_json::from_str(text).map_err(|error| error.to_string())?;
         check(&request.message().map_err(|error| error.detail.into_owned())?);

@@ -1,7 +1,7 @@
-//! Dynamic metadata of a response, in the format of the reference service: the request, and the merged `metadata` of
-//! the admitting rules. Each descriptor also has its code and its rule.
+//! Dynamic metadata of a response, in the format of the reference service. It contains the request and the merged
+//! `metadata` of the admitting rules. Each descriptor also contains its code and its rule.
 //!
-//! By default, metadata is sent only if a matching rule has `metadata`, because it repeats the whole request.
+//! By default, dynamic metadata is sent only if a matching rule has `metadata`, because it repeats the whole request.
 
 use serde_json::{Map, Value, json};
 use tollgate_engine::rules::Metadata;
@@ -73,7 +73,7 @@ fn limit_text(limit: &LimitOverride) -> String {
     requests.into_iter().chain(unit).collect::<Vec<_>>().join(" ")
 }
 
-/// Merges a map into another, recursively. Existing values that are not maps are kept.
+/// Merges a metadata map into `into`, recursively. Values that already exist and are not maps are kept.
 fn merge(into: &mut Map<String, Value>, metadata: &Metadata) {
     let Metadata::Map(pairs) = metadata else { return };
     for (name, value) in pairs {

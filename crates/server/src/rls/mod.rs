@@ -1,9 +1,9 @@
 //! Envoy's rate-limit service (RLS v3) over gRPC: `ShouldRateLimit`, and `grpc.health.v1` for load balancers.
 //!
-//! Each descriptor of a request becomes an item whose attributes are the descriptor's entries. The items of a request
-//! are charged all or none. The messages are decoded and encoded by hand ([`wire`]), so the build needs no protobuf
-//! compiler. The transport is [`http2`]. The HTTP port also serves `POST /json` and `GET /healthcheck` of the reference
-//! service (`json.rs`).
+//! Each descriptor of a request becomes an item whose attributes are the descriptor's entries. Either all items of a
+//! request are charged, or none. The messages are decoded and encoded by hand ([`wire`]), so the build needs no
+//! protobuf compiler. The transport is [`http2`]. The HTTP port also serves `POST /json` and `GET /healthcheck` of the
+//! reference service (`json.rs`).
 
 mod bodies;
 pub mod bounds;

@@ -27,7 +27,7 @@ impl Default for ResponseOptions {
 /// When responses contain dynamic metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum MetadataWhen {
-    /// Those to requests that match a rule with `metadata`.
+    /// Only responses to requests that match a rule with `metadata`.
     Rules,
     /// All.
     Always,
@@ -51,7 +51,7 @@ impl AddedHeaders {
     /// Parses `ietf`, `x-ratelimit`, `both`, `off`, or three comma-separated header names.
     ///
     /// # Errors
-    /// When the text is none of these.
+    /// Returns an error if `text` has none of these forms.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let styles = match text {
             "ietf" => Styles::IETF,
@@ -72,7 +72,7 @@ impl AddedHeaders {
         Ok(Self { styles: Styles::X_RATE_LIMIT, names: Some([name(names[0])?, name(names[1])?, name(names[2])?]) })
     }
 
-    /// Returns the headers of a decision. Limits of shadow rules are omitted.
+    /// Returns the headers for a decision. Limits of shadow rules are omitted.
     pub(super) fn headers_of(&self, decision: &Decision<'_>) -> Vec<(String, String)> {
         if self.styles == Styles::NONE && decision.is_allowed() {
             return Vec::new();

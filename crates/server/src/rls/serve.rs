@@ -39,8 +39,8 @@ const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 const SERVICES: [&[u8]; 3] = [b"", b"ratelimit", b"envoy.service.ratelimit.v3.RateLimitService"];
 
 /// Serves a connection until the client closes it or violates the protocol, the maximum age is reached, or the server
-/// stops. Received calls are answered first. If tokens are required, a connection without a valid token is closed in
-/// the same way after [`AUTH_TIMEOUT`].
+/// stops. In the last two cases, calls that have arrived are answered first. If tokens are required, a connection
+/// without a valid token is closed in the same way after [`AUTH_TIMEOUT`].
 pub async fn serve<S: Store + 'static, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guard: ConnectionGuard) {
     guard.register().await;
     let mut session = RlsSession::new(app);
@@ -48,14 +48,15 @@ pub async fn serve<S: Store + 'static, T: ReadReady>(mut stream: T, app: Arc<App
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
     drop(session);
-    // Closing a socket with unread input resets the connection, and the client could lose the last responses.
+    // Reads the remaining input, because closing a socket with unread input resets the connection, and the client could
+    // lose the last responses.
     let ended = async {
         stream.shutdown().await?;
         let mut rest = [0; 1024];
         while stream.read(&mut rest).await? > 0 {}
         io::Result::Ok(())
     };
-    // Best effort, bounded by a timeout.
+    // Best effort within [`LINGER`]; errors are ignored.
     let _ = timeout(LINGER, ended).await;
 }
 
@@ -80,7 +81,7 @@ struct RlsSession<S> {
     partial_since: Duration,
     token: CachedToken,
     is_authenticated: bool,
-    /// The calls that wait for a shared store or for their delay.
+    /// The calls that wait for a shared store or are delayed.
     waiting: JoinSet<Answer>,
     /// The streams of health watches. Streams that the client has reset are removed when the list is full.
     watches: Vec<u32>,
@@ -90,7 +91,7 @@ struct RlsSession<S> {
     timer: LazyTimer,
     last_input: Duration,
     pinged: Option<Duration>,
-    /// When the client was told that the connection closes.
+    /// The time at which the client was told that the connection closes.
     closing_since: Option<Duration>,
 }
 
@@ -142,7 +143,7 @@ impl<S: Store + 'static> RlsSession<S> {
         Ok(())
     }
 
-    /// Waits for the next event. An idle connection holds no buffers.
+    /// Waits for the next event. While it waits, the connection holds no buffers.
     async fn wait<T: ReadReady>(
         &mut self,
         stream: &mut T,
@@ -194,7 +195,7 @@ impl<S: Store + 'static> RlsSession<S> {
     /// Handles the timeouts that have expired: closes the connection, pings, or ends calls that are too slow.
     ///
     /// # Errors
-    /// When the client does not respond or is too slow.
+    /// Returns an error if the client did not respond to a PING or is too slow.
     fn on_deadline(&mut self) -> io::Result<()> {
         let now = self.start.elapsed();
         let is_due = |since: Duration, limit| since + limit <= now;
@@ -206,7 +207,7 @@ impl<S: Store + 'static> RlsSession<S> {
                     return Err(timed_out("no valid token"));
                 }
                 self.http2.finish_closing();
-                // Restarts the drain timeout: the remaining calls have their own deadlines.
+                // Restarts the drain timeout, because the remaining calls have their own deadlines.
                 self.closing_since = Some(now);
             }
             None | Some(_) => {}
@@ -269,7 +270,7 @@ impl<S: Store + 'static> RlsSession<S> {
         let kept = self.partial.len();
         buffer[..kept].copy_from_slice(&self.partial);
         let mut free = ReadBuf::new(&mut buffer[kept..]);
-        // Readiness can be spurious. Then the connection waits again for all its events.
+        // Readiness can be spurious. The connection then waits for its events again.
         match poll_fn(|cx| Poll::Ready(Pin::new(&mut *stream).poll_read(cx, &mut free))).await {
             Poll::Pending => return Ok(true),
             Poll::Ready(outcome) => outcome?,
@@ -346,7 +347,7 @@ impl<S: Store + 'static> RlsSession<S> {
         });
     }
 
-    /// Answers a call when the future is ready, without blocking later calls.
+    /// Answers a call when the future `response` is ready. Later calls do not wait for it.
     fn wait_for<F>(&mut self, stream: u32, response: F)
     where
         F: Future<Output = Result<RateLimitResponse, GrpcError>> + Send + 'static,
@@ -399,7 +400,7 @@ impl<S: Store + 'static> RlsSession<S> {
         }
     }
 
-    /// Sends the health, and keeps the stream open until the connection closes. The health changes only when the server
+    /// Sends the health and keeps the stream open until the connection closes. The health changes only when the server
     /// stops.
     fn watch_health(&mut self, stream: u32, body: &[u8]) {
         let health = match self.health(body) {
@@ -514,7 +515,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn connection_that_stalls_is_closed() {
-        // A HEADERS frame without END_HEADERS, and half a frame.
+        // Two inputs: a HEADERS frame without END_HEADERS, and half a frame.
         let headers = format!("{OPENING}\0\0\x01\x01\0\0\0\0\x01\u{2}");
         let half = format!("{OPENING}\0\0\x08\x06\0");
         let keepalive = KEEPALIVE_EVERY + KEEPALIVE_TIMEOUT;

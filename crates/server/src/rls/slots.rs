@@ -16,8 +16,8 @@ use std::sync::{Mutex, PoisonError};
 use tollgate::core::{Mono, Nanos, Time};
 use tollgate_engine::Receipt;
 
-/// Maximum number of receipts, and of refused descriptors, per generation. Two generations are kept. When the current
-/// one is full, the previous one is dropped, with its receipts that were never released.
+/// Maximum number of receipts per generation, and also of refused descriptors. Two generations are kept. When the
+/// current generation is full, the previous one is dropped together with the receipts that were never released.
 const MAX_GENERATION: usize = 50_000;
 
 /// Time after the last refusal within which negative hits for refused streams are expected.
@@ -27,12 +27,13 @@ const REFUSED_FOR: Nanos = Nanos::from_secs(5);
 #[derive(Debug, Default)]
 pub struct HeldSlots {
     descriptors: Mutex<Descriptors>,
-    /// Whether a slot was ever held or refused. Accessed relaxed: a caller that still reads false was refused before
-    /// the first slot was taken.
+    /// Whether a slot was ever held or refused. Every access is relaxed: a caller that still reads false was refused
+    /// before the first slot was taken.
     is_used: AtomicBool,
 }
 
-/// Receipts and refusals are stored separately, so that refusals of many descriptors do not drop receipts.
+/// Receipts and refusals by descriptor. They are stored separately, so that refusals of many descriptors do not
+/// displace receipts.
 #[derive(Debug, Default)]
 struct Descriptors {
     receipts: Generations<VecDeque<Receipt>>,
@@ -66,12 +67,12 @@ impl HeldSlots {
         self.is_used.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a slot was ever held or refused. Servers without concurrency limits can skip the lookup.
+    /// Returns whether a slot was ever held or refused. If not, callers can skip the lookup.
     pub(super) fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Counts the refusal of a descriptor that holds slots. Other descriptors are ignored.
+    /// Counts the refusal of a descriptor if the descriptor holds slots. Does nothing otherwise.
     pub(super) fn refuse_if_held(&self, descriptor: &[u8], now: Time<Mono>) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         if descriptors.receipts.has(descriptor) {
@@ -86,8 +87,8 @@ impl HeldSlots {
         self.is_used.store(true, Ordering::Relaxed);
     }
 
-    /// Handles negative hits: removes and returns the oldest receipt of the descriptor. Returns `None` if the hits
-    /// belong to a refused stream, or the descriptor has no receipt.
+    /// Handles negative hits. Removes and returns the oldest receipt of the descriptor. Returns `None` if the hits
+    /// belong to a refused stream or the descriptor has no receipt.
     pub(super) fn release(&self, descriptor: &[u8], now: Time<Mono>) -> Option<Receipt> {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         let Descriptors { receipts, refusals } = &mut *descriptors;
@@ -120,7 +121,7 @@ impl<T> Generations<T> {
 }
 
 impl Generations<RefusedStreams> {
-    /// Adds a refusal to the outstanding ones of a descriptor.
+    /// Adds one to the outstanding refusals of a descriptor.
     fn count(&mut self, descriptor: Vec<u8>, now: Time<Mono>) {
         let earlier = self.current.remove(&*descriptor).or_else(|| {
             self.make_room();
@@ -156,7 +157,7 @@ impl RefusedStreams {
     }
 }
 
-/// Returns the key of a descriptor: its domain and entries, each prefixed with its length.
+/// Returns the key of a descriptor: the domain and the names and values of the entries, each prefixed with its length.
 pub(super) fn name(domain: &[u8], entries: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut name = Vec::with_capacity(64);
     for part in [domain].into_iter().chain(entries.iter().flat_map(|(key, value)| [*key, *value])) {

@@ -7,12 +7,13 @@ use tollgate_http::headers::retry_after;
 
 use super::wire::{Code, CurrentLimit, Status};
 
-/// The protocol's unit numbers with their length in seconds. Descriptors may use only units 1 to 6.
+/// The protocol's unit numbers, each with its length in seconds. Inline limits of descriptors may use only units 1 to
+/// 6.
 pub(super) const UNITS: [(u32, u64); 7] =
     [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (5, 30 * 86_400), (6, 365 * 86_400), (7, 7 * 86_400)];
 
-/// Passes the status of each item with a matching rule or limit to `each`. A later call for an item replaces an earlier
-/// one.
+/// Passes the index and the status of each item with a matching rule or limit to `each`. If `each` is called more than
+/// once for an item, the last status counts.
 pub(super) fn write(decision: &Decision<'_>, mut each: impl FnMut(usize, Status)) {
     let mut reports: Vec<LimitReport<'_>> = decision.reports().collect();
     // Sort by item. Within an item, the most relevant limit comes first: enforced, refusing, least remaining.
@@ -37,7 +38,7 @@ fn is_refusing(report: &LimitReport<'_>) -> bool {
     report.refused && report.report.retry != Retry::NOW
 }
 
-/// Returns the status for a matching rule without a limit report.
+/// Returns the status for a matching rule without a limit report, or `None` if the rule does not determine one.
 fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Option<Status> {
     let is_over = !decision.is_allowed() && !matched.is_shadow;
     match matched.effect {
@@ -47,7 +48,7 @@ fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Op
             let code = if is_over { Code::OverLimit } else { Code::Ok };
             Some(Status { code, limit, ..Status::default() })
         }
-        // There is no report because the store did not answer or was not asked.
+        // There is no limit report, because the store did not answer or was not asked.
         MatchEffect::Limited if is_over && decision.rule() == Some(matched.rule) => {
             let reset_seconds = decision.retry().map(retry_after);
             Some(Status { code: Code::OverLimit, reset_seconds, ..Status::default() })
@@ -78,7 +79,7 @@ fn status_of_report(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status 
     }
 }
 
-/// Returns the unit number for a window; 0 if the protocol has no such unit.
+/// Returns the unit number for a window, or 0 if the protocol has no such unit.
 fn unit_number(window: Nanos) -> u32 {
     let found = UNITS.iter().find(|(_, seconds)| Nanos::from_secs(*seconds) == window);
     found.map_or(0, |(unit, _)| *unit)

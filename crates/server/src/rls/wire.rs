@@ -1,7 +1,7 @@
 //! The RLS v3 messages in the Protocol Buffers wire format. This module does not depend on limits or decisions.
 //!
-//! Decoding borrows from the input and skips unknown fields. It refuses wrong wire types of known fields, groups,
-//! lengths beyond the input, varints beyond 64 bits, and too many descriptors or entries.
+//! Decoding borrows from the input and skips unknown fields. It refuses known fields with the wrong wire type, groups,
+//! lengths that exceed the input, varints of more than 64 bits, and too many descriptors or entries.
 
 mod structs;
 
@@ -19,7 +19,7 @@ pub struct RateLimitRequest<'a> {
     pub domain: &'a [u8],
     /// The descriptors to count, in order.
     pub descriptors: Vec<Descriptor<'a>>,
-    /// The cost of each descriptor without its own `hits_addend`; 0 if absent.
+    /// The cost of each descriptor that has no `hits_addend` of its own; 0 if absent.
     pub hits_addend: u32,
 }
 
@@ -109,7 +109,7 @@ impl<'a> MessageFields<'a> {
         Self(message)
     }
 
-    /// Returns the number and the value of the next field; `None` at the end.
+    /// Returns the number and the value of the next field, or `None` at the end of the message.
     pub(crate) fn next(&mut self) -> Result<Option<(u64, WireValue<'a>)>, WireError> {
         if self.0.is_empty() {
             return Ok(None);
@@ -123,7 +123,7 @@ impl<'a> MessageFields<'a> {
                 WireValue::Bytes(self.take(length)?)
             }
             5 => self.take(4).map(|_| WireValue::Fixed)?,
-            // Groups are obsolete, and skipping them would need a stack.
+            // Groups are refused, because they are obsolete and skipping them would need a stack.
             _ => return Err(WireError::Tag),
         };
         if tag >> 3 == 0 { Err(WireError::Tag) } else { Ok(Some((tag >> 3, value))) }
@@ -157,7 +157,7 @@ impl<'a> RateLimitRequest<'a> {
     /// Decodes a request.
     ///
     /// # Errors
-    /// When the message is malformed, or has too many descriptors or entries.
+    /// Returns an error if the message is malformed or has too many descriptors or entries.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (mut request, mut fields) = (Self::default(), MessageFields(bytes));
         while let Some((number, value)) = fields.next()? {
@@ -204,7 +204,7 @@ impl<'a> Descriptor<'a> {
 }
 
 impl LimitOverride {
-    /// Merges an encoded limit into this one. Protobuf merges repeated occurrences of a message field.
+    /// Merges an encoded limit into this limit, because Protocol Buffers merge repeated occurrences of a message field.
     fn decode(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         let mut fields = MessageFields(bytes);
         while let Some((number, value)) = fields.next()? {
@@ -241,7 +241,7 @@ fn push<T>(list: &mut Vec<T>, element: T, what: &'static str, max: usize) -> Res
 /// Returns the field `service` of `grpc.health.v1.HealthCheckRequest`.
 ///
 /// # Errors
-/// When the message is malformed.
+/// Returns an error if the message is malformed.
 pub fn decode_health(bytes: &[u8]) -> Result<&[u8], WireError> {
     let (mut service, mut fields) = (&[][..], MessageFields(bytes));
     while let Some((number, value)) = fields.next()? {
@@ -379,8 +379,8 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     }
 }
 
-/// Appends a message field, even if the message is empty. The length is known only after writing. One byte is reserved
-/// for it, which is usually enough.
+/// Appends a message field, even if the message is empty. The closure `write` appends the message. Its length is known
+/// only afterwards, so one byte is reserved for the length, which is usually enough.
 pub(crate) fn put_message(out: &mut Vec<u8>, field: u8, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[field << 3 | 2, 0]);
     let start = out.len();

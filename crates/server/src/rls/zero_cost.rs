@@ -1,11 +1,11 @@
-//! Descriptors that are first checked with a cost of 0, and charged later, when the cost is known.
+//! Records descriptors that are checked with a cost of 0 first and charged later, when the cost is known.
 //!
 //! Envoy charges a token budget in two calls: a check with `hits_addend: 0` when a stream begins, and a call with the
 //! real cost when it ends (`apply_on_stream_done`). On the wire, the second call looks like any check. If it were
 //! refused and charged nothing, a budget with fewer tokens than the cost would never run out, and all further checks
-//! would be admitted. The cost has already been incurred. Therefore a refused charge to a descriptor that was recently
-//! checked with 0 is taken into debt. The response stays OVER_LIMIT, which Envoy ignores for the second call. A caller
-//! that merely checks with 0 before it takes is thus refused as usual.
+//! would be admitted. The cost has already been incurred. Therefore, if a descriptor was recently checked with 0 and
+//! its charge is refused, the charge is made anyway and puts the budget into debt. The response stays OVER_LIMIT, which
+//! Envoy ignores for the second call. Other callers that check with 0 before they take see the usual refusal.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};

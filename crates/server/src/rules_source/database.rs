@@ -12,19 +12,20 @@ use crate::app::App;
 use crate::control::Control;
 use crate::control::model::Snapshot;
 
-/// Delay before a retry after a failure.
+/// Delay before a failed read is retried.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Installs the rules in the database. Returns a receiver of later revisions, and the installed snapshot.
+/// Installs the rules that are in the database. Returns a receiver for later revisions, and the installed snapshot.
 ///
 /// # Errors
-/// When the database is unreachable, or its rules are refused: a server without its rules would let everything pass.
+/// Returns an error if the database is unreachable or its rules are refused. The server must not start then, because a
+/// server without its rules would let everything pass.
 pub async fn load<S: Store + 'static>(
     app: &Arc<App<S>>,
     control: &Control,
 ) -> anyhow::Result<(watch::Receiver<i64>, Arc<Snapshot>)> {
     let mut revisions = control.watch();
-    // Marked as seen before the rules are read: a change in between is read again.
+    // The revision is marked as seen before the rules are read, so that a change in between is not missed.
     revisions.borrow_and_update();
     let set = control.snapshot().await.context("cannot read the rules from the database")?;
     let installed = install(app, &set).await;
@@ -37,7 +38,7 @@ pub async fn load<S: Store + 'static>(
     }
 }
 
-/// Installs every change, forever. While the database is unreachable, the rules in force stay.
+/// Installs every later change. Never returns. While the database is unreachable, the rules in force stay.
 pub async fn follow<S: Store + 'static>(app: Arc<App<S>>, control: Arc<Control>, mut revisions: watch::Receiver<i64>) {
     let mut failed = false;
     loop {

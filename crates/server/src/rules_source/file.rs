@@ -1,4 +1,5 @@
-//! Rules from a file or a folder. They are read again when a rule file changes, or a value file that a rule names.
+//! Rules from a file or a folder. They are read again when a rule file or a value file changes. A value file is a list
+//! of values that a rule names.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -17,29 +18,29 @@ use crate::control::sha256_hex;
 /// Parses rule files together. Names of value files are relative to the rule file.
 ///
 /// # Errors
-/// All mistakes, with their positions.
+/// Returns all mistakes in the files, with their positions.
 pub fn parse_all(sources: &[Source<'_>]) -> Result<Rules, Mistakes> {
     parse_with_lists(sources).0
 }
 
-/// Parses the valid rules of files with mistakes, for inspection only.
+/// Parses only the valid rules of files with mistakes. The result is for inspection and must not be installed.
 pub fn parse_sound(sources: &[Source<'_>]) -> Rules {
     Rules::read_valid(sources, &|rules, file| list_beside(rules, file).read().map_err(|error| error.to_string()))
 }
 
-/// Returns the value file `file`, named in the rule file `rules`.
+/// Returns the value file that the rule file `rules` names `file`, relative to the folder of `rules`.
 fn list_beside(rules: &str, file: &str) -> WatchedFile {
     WatchedFile::new(Path::new(rules).parent().unwrap_or(Path::new("")).join(file))
 }
 
-/// Parses rule files, and returns the value files that they name.
+/// Parses rule files. Also returns the value files that they name.
 fn parse_with_lists(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<WatchedFile>) {
     let lists: RefCell<Vec<WatchedFile>> = RefCell::default();
     let read = |rules: &str, file: &str| {
         let mut list = list_beside(rules, file);
         let values = list.read().map_err(|error| error.to_string());
         let mut lists = lists.borrow_mut();
-        // A file that several rules name is watched once.
+        // A value file is watched only once, even if several rules name it.
         if !lists.iter().any(|known| known.path() == list.path()) {
             lists.push(list);
         }
@@ -52,7 +53,7 @@ fn parse_with_lists(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<Wat
 /// Installs the rules of a file or a folder.
 ///
 /// # Errors
-/// When it cannot be read or has mistakes.
+/// Returns an error if a rule file cannot be read, or if the rules have mistakes.
 pub fn load<S: Store>(app: &App<S>, files: &mut WatchedFiles) -> anyhow::Result<()> {
     let name = files.name();
     let texts = files.read().with_context(|| format!("cannot read the rules {name}"))?;
@@ -69,10 +70,10 @@ fn install_texts<S: Store>(app: &App<S>, files: &mut WatchedFiles, texts: &[File
     Ok(())
 }
 
-/// Watches files forever and installs their rules when they change. Rules with mistakes are reported, and the rules in
-/// force stay.
+/// Watches files and installs their rules when they change. Never returns. If changed rules have mistakes, logs the
+/// mistakes and keeps the rules in force.
 ///
-/// The work runs on a blocking thread: compiling takes long, and a network file system may hang.
+/// The work runs on a blocking thread, because compiling takes long and a network file system may hang.
 pub async fn watch<S: Store + 'static>(app: Arc<App<S>>, mut files: WatchedFiles) {
     let mut polls = tokio::time::interval(POLL_EVERY);
     loop {
@@ -122,7 +123,7 @@ pub struct WatchedFiles {
 }
 
 impl WatchedFiles {
-    /// Watches a file or a folder that was not read yet.
+    /// Creates a watch of a file or a folder, and reads nothing yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, rules: Vec::new(), lists: Vec::new(), seen: Vec::new(), missed: 0 }
     }
@@ -156,8 +157,8 @@ impl WatchedFiles {
         let sources: Vec<Source<'_>> = texts.iter().map(|(name, text)| Source { name, text }).collect();
         let (rules, mut lists) = parse_with_lists(&sources);
         if rules.is_err() {
-            // Some value files may not have been read. The previous ones stay watched, because the mistake may be in
-            // one of them.
+            // Parsing may have stopped before all value files were read. The value files that were watched before stay
+            // watched, because the mistake may be in one of them.
             let known =
                 |lists: &[WatchedFile], list: &WatchedFile| lists.iter().any(|known| known.path() == list.path());
             let before = std::mem::take(&mut self.lists);
@@ -167,10 +168,11 @@ impl WatchedFiles {
         rules
     }
 
-    /// Polls all files. Reads the rules if a file has changed, or if files were added to or removed from the folder.
+    /// Polls all files. Returns the texts of the rule files if a file has changed or the folder has other files than
+    /// before, and `None` otherwise.
     ///
     /// # Errors
-    /// When a file cannot be read; only once if it stays missing.
+    /// Returns an error if a file cannot be read. A file that stays missing causes only one error.
     fn poll(&mut self) -> anyhow::Result<Option<Vec<FileText>>> {
         let found = match self.find() {
             Ok(found) => found,
@@ -202,7 +204,7 @@ impl WatchedFiles {
 mod tests {
     use super::*;
 
-    /// Polls the files and returns the texts that were read, joined.
+    /// Polls the files and returns the joined texts, or `None` if nothing changed.
     fn poll(files: &mut WatchedFiles) -> Option<String> {
         files.poll().unwrap().map(|texts| join_texts(&texts))
     }
@@ -301,7 +303,7 @@ mod tests {
         assert!(next().unwrap().unwrap_err().to_string().contains("`blocked.txt` contains no values"));
         std::fs::write(&list, "10.0.0.1\n").unwrap();
         assert_eq!(next().unwrap().unwrap().len(), 2);
-        // Rules that cannot be parsed at all keep the list watched.
+        // The value file stays watched even if the rule file cannot be parsed at all.
         std::fs::write(&path, "domain: [").unwrap();
         assert!(next().unwrap().is_err());
         std::fs::write(&list, "10.0.0.1\n10.0.0.2\n").unwrap();

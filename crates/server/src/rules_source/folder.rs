@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
-/// Returns the rule files of a folder in order of name, without hidden files.
+/// Returns the rule files in a folder, except hidden files, in order of name.
 ///
 /// # Errors
-/// When the folder cannot be read or has no rule files.
+/// Returns an error if the folder cannot be read or has no rule files.
 pub fn rule_files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let name = folder.display();
     let entries = std::fs::read_dir(folder).with_context(|| format!("cannot read {name}"))?;

@@ -6,14 +6,14 @@ use tollgate_engine::rules::Glob;
 
 use super::watch::WatchedFile;
 
-/// Maximum number of files for one pattern. The importer has its own, lower bound.
+/// Maximum number of files that match one pattern. The importer itself accepts fewer files.
 const MAX_FILES: usize = 1024;
 
 /// Returns the files that match a pattern, in order of name, with their contents. As in nginx, a pattern is relative to
 /// the folder of the main file, even in an included file.
 ///
 /// # Errors
-/// When a file cannot be read, or the pattern has a wildcard other than `*`.
+/// Returns an error if a matching file cannot be read, or if the pattern has a wildcard other than `*`.
 pub fn read_included_files(file: &Path, pattern: &str) -> Result<Vec<(String, Vec<u8>)>, String> {
     let wanted = file.parent().unwrap_or(Path::new("")).join(pattern);
     let read = |path: PathBuf| {
@@ -24,8 +24,8 @@ pub fn read_included_files(file: &Path, pattern: &str) -> Result<Vec<(String, Ve
     find(&wanted)?.into_iter().map(read).collect()
 }
 
-/// Returns the paths that match a pattern, in order. Without a star, returns the path itself, even if it does not
-/// exist.
+/// Returns the paths that match a pattern, in order of name. If the pattern has no star, returns the path itself, even
+/// if it does not exist.
 fn find(wanted: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = vec![PathBuf::new()];
     for component in wanted.components() {
@@ -50,7 +50,7 @@ fn find(wanted: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Returns the matching entries of a folder. Stars do not match names that begin with a dot.
+/// Returns the entries of a folder that match `glob`. A star does not match names that begin with a dot.
 fn matching_files(folder: &Path, glob: &Glob) -> Vec<PathBuf> {
     let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let Ok(entries) = std::fs::read_dir(here) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! Installs rules: the only code that puts rules in force, for every source.
+//! Installs rules. This is the only code that puts rules in force, whatever their source.
 
 use std::sync::Arc;
 
@@ -15,27 +15,28 @@ use crate::control::sha256_hex;
 pub enum InstallOutcome {
     /// The rules of the snapshot are in force.
     New,
-    /// Its rules were already in force and were not compiled again. Its revision, tokens and kill switch are in force.
+    /// The same rules were already in force and were not compiled again. The snapshot's revision, tokens and kill
+    /// switch are now in force.
     Unchanged,
-    /// Its rules have mistakes or limits that the store does not support; the rules in force stay. Its tokens and its
-    /// kill switch are in force, because a mistake in a rule must neither keep a revoked token valid nor block the kill
-    /// switch.
+    /// The snapshot's rules have mistakes or limits that the store does not support, so the rules in force stay. The
+    /// snapshot's tokens and kill switch are now in force, because a mistake in a rule must neither keep a revoked
+    /// token valid nor block the kill switch.
     Refused(String),
-    /// Its checksum does not match. Nothing of it is in force.
+    /// The snapshot's checksum does not match its rules. Nothing was installed.
     Damaged(String),
 }
 
 /// Maximum number of warnings that are logged for each rule set.
 const MAX_WARNINGS: usize = 100;
 
-/// Installs a snapshot. Rules are compiled on a separate thread.
+/// Installs a snapshot. Compiles its rules on a blocking thread.
 pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>) -> InstallOutcome {
     let compiled = tokio::task::spawn_blocking({
         let (app, set) = (app.clone(), set.clone());
         move || compile(&app, &set)
     });
     let installed = compiled.await.unwrap_or_else(|error| {
-        // A bug in the compiler must not stop a server that has rules in force.
+        // A panic of the compiler must not stop a server that has rules in force.
         InstallOutcome::Refused(format!("the rules could not be compiled: {error}"))
     });
     if app.auth.requires_tokens() && set.tokens.is_empty() && !matches!(installed, InstallOutcome::Damaged(_)) {
@@ -83,7 +84,8 @@ fn compile<S: Store>(app: &App<S>, set: &Snapshot) -> InstallOutcome {
         return InstallOutcome::Unchanged;
     }
     let name = format!("revision {}", set.revision);
-    // Files that rules name are not read: an author of fleet rules must not be able to read files on every machine.
+    // Value files that the rules name are not read, because authors of fleet rules must not be able to read files on
+    // every machine.
     let rules = Rules::read(&[Source { name: &name, text: set.rules.as_bytes() }]).map(Rules::without_positions);
     match rules.and_then(|rules| put(app, &rules)) {
         Ok(_) => {

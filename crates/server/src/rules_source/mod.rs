@@ -1,8 +1,8 @@
 //! The source of the rules in force: a file, this server's own database, a rules service, or an xDS
 //! server.
 //!
-//! Every source ends in `install`: rules are compiled on a thread that makes no decisions, and installed or refused as
-//! a whole. The rules in force stay until new rules are installed.
+//! All sources use the module `install`, which compiles rules on a thread that makes no decisions and then installs or
+//! refuses all of them together. The rules in force stay until new rules are installed.
 
 pub mod database;
 pub mod file;

@@ -14,7 +14,7 @@ use crate::control::model::RefusedRevision;
 /// The source of rules.
 #[derive(Debug, Default)]
 pub enum RulesSource {
-    /// The database of this process, which is also the rules service of other nodes.
+    /// The database of this process. This process is then also the rules service for other nodes.
     Database(Box<Service>),
     /// A file.
     File(PathBuf),
@@ -22,7 +22,7 @@ pub enum RulesSource {
     Service(FollowedService),
     /// An xDS server, by its address.
     Xds(String),
-    /// No rules: requests have inline limits.
+    /// No rules. Requests contain inline limits.
     #[default]
     Inline,
 }
@@ -32,7 +32,7 @@ pub enum RulesSource {
 pub struct FollowedService {
     /// Its address.
     pub url: String,
-    /// Queues of actions on this server, which are reported to the audit log of the service.
+    /// Queues of actions on this server that are to be reported to the audit log of the service.
     pub audit: AuditQueues,
 }
 
@@ -40,7 +40,7 @@ pub struct FollowedService {
 #[derive(Debug, Default)]
 pub struct SourceStatus {
     source: RulesSource,
-    /// Written when rules change and read for reports, never during a decision.
+    /// The lock is taken when rules change and for reports, but never during a decision.
     state: Mutex<State>,
 }
 
@@ -60,7 +60,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Counts domains with rules, rules and overrides.
+    /// Counts the rules, their overrides, and the domains that have rules.
     pub fn of(rules: &Rules) -> Self {
         let domains = rules.domains().iter().filter(|domain| !domain.rules().is_empty());
         let overrides = rules.domains().iter().flat_map(|domain| domain.rules()).map(|rule| rule.overrides().len());
@@ -71,7 +71,7 @@ impl Counts {
 /// The status of a node's rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RulesStatus {
-    /// `database`, the path of a file, the address of a rules service or of an xDS server, or `none`.
+    /// `database`, `none`, the path of a file or folder, or the address of a rules service or an xDS server.
     pub source: String,
     /// The revision in force; for a file, the number of loads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,7 +82,7 @@ pub struct RulesStatus {
     /// Number of rules in force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rules: Option<usize>,
-    /// Number of overrides in force, both in the text of rules and stored separately.
+    /// Number of overrides in force, including overrides in the text of rules and overrides stored separately.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overrides: Option<usize>,
     /// The SHA-256 of the rules in force, unless they came from an xDS server.
@@ -102,7 +102,7 @@ impl SourceStatus {
         Self { source, ..Self::default() }
     }
 
-    /// Returns the rules service of this process, if it is one.
+    /// Returns the rules service of this process, or `None` if its rules are not in a database.
     pub fn service(&self) -> Option<&Service> {
         if let RulesSource::Database(service) = &self.source { Some(service) } else { None }
     }
@@ -127,7 +127,7 @@ impl SourceStatus {
         (state.loaded, state.refused) = (Some((revision, checksum.to_owned(), now)), None);
     }
 
-    /// Records that a revision was refused; the previous one stays in force.
+    /// Records that a revision was refused. The previous revision stays in force.
     pub fn set_refused(&self, revision: i64, why: &str) {
         self.state().refused = Some(RefusedRevision { revision, why: why.to_owned() });
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use tollgate_engine::rules::MAX_FILE_BYTES;
 
-/// Interval between polls. A changed file is read when it has not changed again for one interval.
+/// Interval between polls. A changed file is read once it stays unchanged for one interval.
 pub const POLL_EVERY: Duration = Duration::from_millis(500);
 
 /// Number of consecutive polls after which a missing file is reported.
@@ -26,18 +26,18 @@ pub struct WatchedFile {
     missed: u32,
 }
 
-/// Metadata that distinguish one version of a file from another.
+/// Metadata that distinguishes one version of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
     modified: Option<SystemTime>,
     len: u64,
     inode: u64,
-    /// The last change of permissions or other metadata.
+    /// The time of the last change of permissions or other metadata: seconds and nanoseconds.
     changed: (i64, i64),
 }
 
 impl WatchedFile {
-    /// Watches a file that was not read yet.
+    /// Creates a watch of a file, and reads nothing yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, read: None, seen: None, missed: 0 }
     }
@@ -50,12 +50,12 @@ impl WatchedFile {
     /// Reads the file now.
     ///
     /// # Errors
-    /// When it cannot be read or is too large.
+    /// Returns an error if the file cannot be read or is too large.
     pub fn read(&mut self) -> io::Result<Vec<u8>> {
         let metadata = std::fs::metadata(&self.path)?;
         let stat = Stat::from_metadata(&metadata);
-        // A file that cannot be read is reported once; changed permissions change its metadata and cause another
-        // attempt.
+        // Stored before the file is read, so that a file that cannot be read is reported only once. Changed permissions
+        // change its metadata and cause another attempt.
         (self.read, self.seen) = (Some(stat), Some(stat));
         let too_large = |bytes: &str| {
             let problem = format!("file too large: {bytes} bytes (maximum {MAX_FILE_BYTES})");
@@ -64,7 +64,7 @@ impl WatchedFile {
         if metadata.len() > MAX_FILE_BYTES as u64 {
             return Err(too_large(&metadata.len().to_string()));
         }
-        // The metadata of devices and pipes report a size of zero.
+        // Limits the read too, because the metadata of devices and pipes reports a size of zero.
         let mut bytes = Vec::with_capacity(metadata.len() as usize);
         File::open(&self.path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
         if bytes.len() > MAX_FILE_BYTES { Err(too_large("more")) } else { Ok(bytes) }
@@ -75,11 +75,11 @@ impl WatchedFile {
         io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
     }
 
-    /// Polls the file. Returns whether it has changed since the last read but not since the last poll. It then counts
-    /// as read, so each change is returned once. A file that is missing briefly counts as unchanged.
+    /// Polls the file. Returns whether it has changed since the last read but not since the last poll. A reported
+    /// change counts as read, so each change is reported once. A file that is missing only briefly counts as unchanged.
     ///
     /// # Errors
-    /// Once, when the file stays missing.
+    /// Returns an error once if the file is missing for [`MISSING_POLLS`] polls in a row.
     pub(crate) fn has_changed(&mut self) -> io::Result<bool> {
         let metadata = match std::fs::metadata(&self.path) {
             Ok(metadata) => metadata,

@@ -16,7 +16,7 @@ mod roles;
 mod test_server;
 mod waiting;
 
-/// The owner of a server's database; nothing for SQLite.
+/// Keeps the database of a server alive. SQLite needs nothing.
 type Keeper = ();
 
 /// Creates a SQLite database for a server; `api_on_postgres` runs the same tests on PostgreSQL.

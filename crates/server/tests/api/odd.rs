@@ -1,4 +1,4 @@
-//! Unusual ids, wrong methods and content types, bodies that are too large or too slow, and injection.
+//! Unusual ids, wrong methods and content types, bodies that are too large or arrive too slowly, and injection.
 
 use tollgate_server::control::auth::TokenPolicy;
 use tollgate_server::rules_source::status::RulesSource;

@@ -27,7 +27,7 @@ pub fn multipart_form(parts: &[(&str, &str)]) -> String {
     body + "--edge--\r\n"
 }
 
-/// Two clients, one request each in every second of a minute: the first for `/a`, the second for `/b`.
+/// Returns a log of one minute. In every second, one client requests `/a` and another requests `/b`.
 fn log() -> String {
     let line = |second: usize| {
         let time = format!("16/Nov/2025:09:00:{second:02} +0000");
@@ -89,7 +89,7 @@ async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     );
     assert_eq!(counts_of_rule(&report, "a"), [60, 45, 0], "the override of the rule in force");
     assert_eq!(counts_of_rule(&report, "b"), [60, 40, 0]);
-    // A shadow rule counts only requests that other rules admit, and these are below its limit.
+    // A shadow rule counts only requests that the other rules admit. Here, these requests are below its limit.
     assert_eq!(counts_of_rule(&report, "c")[1..], [0, 0]);
     assert_eq!(report["result"]["rules"].as_array().map(Vec::len), Some(3), "{report}");
     let against = &report["against"];
@@ -105,12 +105,12 @@ async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     assert_eq!((&report["against"]["newly_refused"], &report["against"]["relieved"]), (&40.into(), &45.into()));
     assert_eq!(counts_of_rule(&report, "c")[1..], [0, 30], "30 of the 60 requests of the client that is not refused");
 
-    // Limits for each client are suggested on demand.
+    // Limits for each client are suggested only if requested.
     assert_eq!(report["suggestion"], Value::Null);
     let suggested = replay(&server, "?suggest=client_ip", &[("log", &log()), ("rules", DRAFT)]).await.is(200).json();
     assert_eq!(suggested["suggestion"]["clients"], 2, "{suggested}");
 
-    // Several logs are merged, and keys are hashed on demand.
+    // Several logs are merged, and keys are hashed if requested.
     let (first, second) = (log(), log());
     let parts = [("log", &*first), ("log", &*second), ("rules", DRAFT)];
     let merged = replay(&server, "?hash_keys=true", &parts).await.is(200).json();
@@ -185,7 +185,7 @@ async fn logs_are_replayed_one_at_a_time() {
             "POST /v1/replay HTTP/1.1\r\nhost: localhost\r\ncontent-type: {FORM}\r\ncontent-length: {bytes}\r\n\r\n"
         )
     };
-    // A client that sends slowly keeps its permit, and others get an error that says so.
+    // A client that sends slowly keeps its permit. Other clients get an error that names the reason.
     let mut slow = TcpStream::connect(address).await.expect("a connection");
     slow.write_all(head(1_000).as_bytes()).await.expect("sent");
     slow.write_all(b"--edge\r\n").await.expect("sent");
@@ -215,7 +215,7 @@ async fn editor_replays_in_its_own_domains_only() {
     ask(Role::Editor, &["web"], "?domain=web", two).await.is(200);
     let refused = ask(Role::Editor, &["web"], "?domain=api", two).await.is(403);
     assert!(refused.text.contains("this needs the role editor for the domain `api`"), "{}", refused.text);
-    // Refused before the body is read, which is invalid.
+    // The caller is refused before the body, which is invalid, is read.
     let refused = ask(Role::Operator, &[], "?domain=web", "nonsense").await.is(403);
     assert!(refused.text.contains("this needs the role editor"), "{}", refused.text);
 }

@@ -69,7 +69,7 @@ const CALLS: &[(&str, &str, &str, May, &[u16])] = &[
     ("GET", "/openapi.json", "", May::Readers, &[200]),
     ("GET", "/v1/history", "", May::Readers, &[200]),
     ("GET", "/v1/rules", "", May::Readers, &[200]),
-    // A stream that does not end, unless the query is wrong.
+    // The query is wrong, because the stream would not end otherwise.
     ("GET", "/v1/live?unknown=1", "", May::Readers, &[400]),
     ("POST", "/v1/session", "{}", May::Anyone, &[400]),
     ("GET", "/v1/session", "", May::Readers, &[200]),
@@ -178,7 +178,7 @@ async fn every_call_is_answered_only_to_roles_that_may_make_it() {
     send(put).await.is(201);
     server.settle().await;
     for caller in &callers {
-        // An override for the DELETE below.
+        // Creates an override for the DELETE below.
         let acme = server.request("PUT", "/v1/domains/api/rules/all/overrides/acme").bearer_auth(&admin);
         send(acme.body(r#"{"limit":"20/s"}"#)).await;
         for (method, path, body, may, statuses) in CALLS {
@@ -229,7 +229,7 @@ async fn reader_sees_no_names_ids_or_digests_of_tokens() {
     for (method, path, body, ..) in asked {
         let reply = write(&reader, method, path, body).await;
         for secret in ["zebra", &admin_id, &operator_id, &reader_id, "digest"] {
-            // The description of the API names the field `digest`, but has no data.
+            // The description of the API mentions the field `digest`, but contains no data.
             let is_secret = reply.text.contains(secret) && *path != "/openapi.json";
             assert!(!is_secret, "{method} {path} shows {secret}: {}", reply.text);
         }
@@ -255,7 +255,7 @@ async fn every_path_of_the_api_description_is_called_with_every_role() {
         for method in operations.as_object().expect("operations").keys() {
             let is_called = |called: &str, path: &str| called.eq_ignore_ascii_case(method) && matches(pattern, path);
             let found = CALLS.iter().any(|(called, path, ..)| is_called(called, path));
-            // HEAD is answered as GET.
+            // HEAD is not in the table, because it is answered like GET.
             assert!(found || method == "head", "{method} {pattern} is not in CALLS");
         }
     }

@@ -130,7 +130,7 @@ pub async fn send(request: RequestBuilder) -> ApiReply {
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let tag = headers.get("etag").map_or(String::new(), |tag| tag.to_str().expect("text").to_owned());
     let reply = ApiReply { status, tag, headers, text: response.text().await.expect("a body") };
-    // A refusal is a decision; every other error is problem details.
+    // A reply with status 429 contains a decision. Every other error contains problem details.
     if status >= 400 && status != 429 {
         assert_eq!(reply.header("content-type"), "application/problem+json", "{}", reply.text);
         assert_eq!(reply.json()["status"], status, "{}", reply.text);

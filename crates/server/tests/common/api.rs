@@ -58,7 +58,7 @@ pub fn ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &s
     try_ask(server, method, path, headers, body).unwrap_or_else(|| panic!("no answer to {method} {path}"))
 }
 
-/// Repeats a request until the response is as expected.
+/// Repeats a POST request until `expected` returns true for the response.
 pub fn ask_until(server: &Server, path: &str, body: &str, expected: impl Fn(&Answer) -> bool) -> Answer {
     let mut last = None;
     eventually(path, || {

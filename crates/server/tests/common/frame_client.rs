@@ -12,7 +12,7 @@ use super::PATIENCE;
 /// Path of the only method.
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Response on a stream: its body, and its headers and trailers as one list.
+/// A response: its body, and its headers and trailers as one list.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct CallResponse {
     pub fields: Vec<(String, String)>,
@@ -47,7 +47,7 @@ impl FrameClient {
         client
     }
 
-    /// Sends bytes. Ignores that the server may have closed the connection.
+    /// Sends bytes. Ignores errors, because the server may have closed the connection.
     pub fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -66,8 +66,7 @@ impl FrameClient {
         self.send_frame(Kind::Data, END_STREAM, stream, body);
     }
 
-    /// Returns the type, flags, stream and payload of the next frame. `None` at the end of the
-    /// connection.
+    /// Returns the type, flags, stream and payload of the next frame, or `None` at the end of the connection.
     pub fn next(&mut self) -> Option<(Kind, u8, u32, Vec<u8>)> {
         loop {
             let mut input = &self.received[..];
@@ -111,8 +110,7 @@ impl FrameClient {
         }
     }
 
-    /// Returns the text of the next GOAWAY. `None` if a call is answered first or the connection is
-    /// reset.
+    /// Returns the text of the next GOAWAY, or `None` if a call is answered first or the connection is reset.
     pub fn next_goaway(&mut self) -> Option<String> {
         loop {
             match self.next()? {

@@ -85,7 +85,7 @@ impl<const KINDS: usize> Load<KINDS> {
         Self { clients, epoch: Instant::now(), over: Arc::default(), running: Vec::new() }
     }
 
-    /// Starts the clients of a server. They end with the server.
+    /// Starts the clients of a server. They end when the server closes their connections.
     pub fn send_to(&mut self, address: SocketAddr) {
         self.running.push(self.clients.each_ref().map(|clients| {
             let (clients, epoch, over) = (clients.clone(), self.epoch, self.over.clone());
@@ -98,8 +98,8 @@ impl<const KINDS: usize> Load<KINDS> {
         self.epoch.elapsed()
     }
 
-    /// Waits until this many more requests of a kind are admitted, by any server. The servers compete for the tokens,
-    /// so a single one may get none for a while.
+    /// Waits until all servers together have admitted `more` further requests of a kind. The servers compete for
+    /// tokens, so a single server may get none for a while.
     pub fn until_admitted(&self, kind: usize, more: u64) {
         self.clients[kind].until_admitted(more);
     }
@@ -123,7 +123,7 @@ impl<const KINDS: usize> Drop for Load<KINDS> {
     }
 }
 
-/// Ends the clients on drop, even after a failed assertion. Otherwise the scope of their threads would never end.
+/// Ends the clients when dropped, even after a failed assertion. Otherwise the scope of their threads would never end.
 pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

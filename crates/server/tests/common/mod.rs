@@ -1,4 +1,4 @@
-//! Starts the real program on free ports, and clients for it.
+//! Starts the real program on free ports, and provides clients for it.
 #![allow(clippy::print_stdout, reason = "the test runner shows it when a test fails")]
 #![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
 
@@ -23,7 +23,7 @@ pub use tollgate_testkit::eventually::{self, PATIENCE, eventually};
 
 pub mod service;
 
-/// Returns a free port below the ephemeral range, for a server that starts late or again. In the meantime, the system
+/// Returns a free port below the ephemeral range, for a server that starts later or restarts. Until then, the system
 /// could assign an ephemeral port to another test's connection.
 pub fn stable_port() -> u16 {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
@@ -265,7 +265,7 @@ impl Client {
         self.send(encode(args));
     }
 
-    /// Reads as many bytes as expected and compares them.
+    /// Reads as many bytes as `expected` has, and compares them with it.
     pub fn expect(&mut self, expected: impl AsRef<[u8]>) {
         let expected = expected.as_ref();
         let mut received = vec![0; expected.len()];
@@ -326,7 +326,7 @@ impl Client {
         loop {
             match self.line().split_once(": ") {
                 Some(("content-length", value)) => length = value.parse().expect("a length"),
-                // The first line has no colon.
+                // Only the status line and the empty line have no colon, and at the status line the length is still 0.
                 None if length > 0 => break,
                 Some(_) | None => {}
             }
@@ -337,7 +337,7 @@ impl Client {
     /// Reads until the server closes the connection.
     pub fn rest(&mut self) -> String {
         let mut rest = Vec::new();
-        // A reset after the last byte also closes the connection.
+        // Errors are ignored, because a reset after the last byte also closes the connection.
         let _ = self.stream.read_to_end(&mut rest);
         String::from_utf8_lossy(&rest).into_owned()
     }
@@ -371,7 +371,7 @@ impl CommandResult {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program starts");
         let (mut stdin, input) = (child.stdin.take().expect("a pipe"), input.to_vec());
-        // The command may end before it has read all input.
+        // Write errors are ignored, because the command may end before it has read all input.
         let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
         let output = child.wait_with_output().expect("it ends");
         writer.join().expect("no panic");

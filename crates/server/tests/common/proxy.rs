@@ -20,8 +20,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy in front of `app` that calls Tollgate at `server`. Its snippet is passed through `edit`; for
-    /// HAProxy, so is the Lua action.
+    /// Starts a proxy in front of `app` that calls Tollgate at `server`. `edit` changes its snippet and, for HAProxy,
+    /// the Lua action.
     pub fn start(name: &str, server: SocketAddr, app: SocketAddr, edit: impl Fn(String) -> String) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let snippet = |name: &str| {
@@ -32,7 +32,8 @@ impl Proxy {
         Self::start_with(name, address, &edit(snippet(name)), &lua)
     }
 
-    /// Starts a proxy that listens on `address` with this configuration. `lua` is for HAProxy.
+    /// Starts a proxy with this configuration and waits until it answers at `address`. `lua` is the Lua action for
+    /// HAProxy.
     pub fn start_with(name: &str, address: SocketAddr, config: &str, lua: &str) -> Self {
         let folder = Folder::new();
         let file = folder.write_file("config.yaml", config);
@@ -104,14 +105,14 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // TERM lets a proxy end its own child processes. KILL would leave them running.
+        // Sends TERM, because KILL would leave the child processes of the proxy running.
         super::signal(self.child.id(), "TERM");
         let _ = self.child.wait();
     }
 }
 
-/// Makes a proxy wait for two seconds, for refusal tests. With the snippets' 50 ms, a busy machine may not answer in
-/// time, and requests would pass that should be refused.
+/// Extends a snippet's timeouts to two seconds, for refusal tests. With the snippet's 50 ms, a server on a busy machine
+/// may answer too late, and requests would pass that should be refused.
 pub fn with_long_timeouts(snippet: &str) -> String {
     snippet.replace("50ms", "2s").replace("0.05s", "2s").replace("timeout = 50 ", "timeout = 2000 ")
 }
@@ -174,7 +175,8 @@ pub fn start_echo() -> SocketAddr {
     start_app_with(|head, stream| write_response(stream, head))
 }
 
-/// Starts an application that begins its response to `/held` and ends it when the sender sends something or is dropped.
+/// Starts an application that begins its response to `/held` and ends the response when a message is sent on the
+/// returned sender or the sender is dropped.
 pub fn start_holding_app() -> (SocketAddr, Sender<()>) {
     let (release, released) = channel();
     let released = Mutex::new(released);

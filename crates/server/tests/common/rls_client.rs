@@ -35,7 +35,7 @@ impl RlsClient {
         serde_json::from_str(&line).expect("a response")
     }
 
-    /// Sends a request with these descriptors, each a list of keys and values.
+    /// Sends a request with these descriptors. Each descriptor is a list of keys and values.
     pub fn ask(&mut self, domain: &str, descriptors: &[&[(&str, &str)]]) -> Response {
         let descriptors: Vec<Value> = descriptors.iter().map(|entries| descriptor(entries)).collect();
         self.request(&json!({"domain": domain, "descriptors": descriptors}))
@@ -68,7 +68,7 @@ pub fn with_hits(entries: &[(&str, &str)], hits: u64, is_negative: bool) -> Valu
     descriptor
 }
 
-/// A response in proto3 JSON, which omits fields with their default value.
+/// A response in proto3 JSON. Fields with default values are missing.
 #[derive(Debug)]
 pub struct Response(pub Value);
 

@@ -1,4 +1,4 @@
-//! Rules services for tests: the real one over TLS, and one with scripted answers.
+//! Rules services for tests: the real service over TLS, and a service with scripted answers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -147,7 +147,7 @@ fn answer_one(mut stream: TcpStream, shared: &Mutex<(Vec<u8>, String)>) {
         shared.1 = String::from_utf8_lossy(&asked).into_owned();
         shared.0.clone()
     };
-    // An empty answer stands for no answer: the client gives up first.
+    // An empty answer means that the service does not answer. It waits until the client gives up.
     if answer.is_empty() {
         let _ = stream.set_read_timeout(Some(Duration::from_secs(120)));
         let _ = stream.read(&mut byte);

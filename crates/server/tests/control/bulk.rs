@@ -203,7 +203,7 @@ async fn random_rules_survive_a_round_trip(place: Arc<Place>) {
         let (domain, id) = (format!("d{}", number % 3), format!("r{number}"));
         match control.rules().put(&by("ann"), &domain, &id, rule.to_string().as_bytes()).await {
             Ok(written) => kept.push(written.value),
-            // Some are not valid rules, and are refused.
+            // Some generated rules are invalid and are refused.
             Err(ControlError::Mistakes(_)) => {}
             Err(error) => panic!("{error} for {rule}"),
         }

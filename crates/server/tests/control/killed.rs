@@ -1,5 +1,4 @@
-//! A process that is killed while writing: acknowledged changes are present, and no change is
-//! partial.
+//! Kills a process while it writes. Acknowledged changes must be present, and no change may be partial.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -35,14 +34,14 @@ async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(place: Arc<Place
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // Acknowledgements printed before the kill count too.
+        // Also counts acknowledgements that were printed before the kill but not read yet.
         seen = versions.last().unwrap_or(seen);
         assert!(seen > last, "the writer continued from {last} and reached {seen}");
         let control = place.open().await;
         let page = control.rules().list("api", &RuleSearch::default(), &PageRequest::default()).await.unwrap();
         let limits: Vec<i64> = page.items.iter().map(|rule| number_of(&rule.rule)).collect();
         assert_eq!(limits, [limits[0]; TOGETHER], "all rules come from one write");
-        // The write in progress may have been made.
+        // The write that was in progress at the kill may be complete.
         assert!((seen..=seen + 1).contains(&limits[0]), "{seen} was acknowledged, {} is there", limits[0]);
         let log =
             control.audit().list(&AuditSearch::default(), &PageRequest { limit: Some(1), after: None }).await.unwrap();

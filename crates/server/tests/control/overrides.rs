@@ -215,7 +215,7 @@ async fn overrides_outlive_their_rule(place: Arc<Place>) {
     assert_eq!(control.rules().get("api", "each").await.unwrap().overrides, 1);
     assert!(!control.overrides().get("api", "each", "acme").await.unwrap().rule_deleted);
 
-    // The plans that delete and that restore the rule both mention the overrides.
+    // The plan that deletes the rule and the plan that restores it both mention the overrides.
     let gone = b"domain: api\nrules: []";
     let back = b"domain: api\nrules: [{id: each, limit: 10/s, per: [tenant]}, {id: other, limit: 1/s}]";
     let kept = "api/each has 1 override, kept in case the rule is created again";

@@ -1,4 +1,4 @@
-//! The databases of the test cases, deleted afterwards.
+//! The databases of the test cases. They are deleted afterwards.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -40,12 +40,12 @@ fn count() -> u32 {
 
 pub(crate) fn sqlite() -> Place {
     let directory = tempfile::tempdir().unwrap();
-    // The path has special characters of URLs and a directory that does not exist.
+    // The path contains characters that are special in URLs, and a directory that does not exist.
     let url = sqlite_url(&directory.path().join("a b%20?#").join("rules.db"));
     Place { url, _directory: Some(directory), _server: None }
 }
 
-/// Concurrent tests share a server; the last one stops it.
+/// Returns a new database on a PostgreSQL server that concurrent tests share. The last test stops the server.
 pub(crate) fn postgres() -> Place {
     static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);

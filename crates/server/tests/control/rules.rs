@@ -160,7 +160,7 @@ async fn lists_come_in_pages_in_order(place: Arc<Place>) {
         let page = control.rules().list("api", &RuleSearch::default(), &cut).await.unwrap();
         ids.extend(page.items.into_iter().map(|rule| rule.id));
         pages += 1;
-        // The last item of the previous page is deleted: the next page begins after its position.
+        // Deletes the last item of the previous page. The next page still begins after its position.
         if pages == 1 {
             control.rules().delete(&by("ann"), "api", "a").await.unwrap();
         }
@@ -238,7 +238,7 @@ async fn limits_are_exact(place: Arc<Place>) {
     let zero = Change { comment: Some("\0".into()), ..by("ann") };
     assert!(matches!(control.rules().put(&zero, "api", "b", rule).await, Err(ControlError::Invalid(_))));
     assert_eq!(control.rules().get("api", "a").await.unwrap().comment, Some("ü".repeat(1000)));
-    // A rule of the maximum stored size.
+    // Stores a rule of the maximum size.
     let values = |bytes: usize| format!(r#"{{"id":"c","when":{{"v":["{}"]}},"limit":"1/s"}}"#, long_list(bytes - 42));
     let fits = values(MAX_RULE_BYTES);
     assert_eq!(fits.len(), MAX_RULE_BYTES);
@@ -249,7 +249,7 @@ async fn limits_are_exact(place: Arc<Place>) {
     assert!(matches!(long, Err(ControlError::Full(_))));
 }
 
-/// Returns values of a list with this many bytes, quoted except at both ends.
+/// Returns the JSON text of list values with `bytes` bytes in total, without the first and the last quotation mark.
 fn long_list(bytes: usize) -> String {
     let mut list = String::new();
     while list.len() + 1003 < bytes {

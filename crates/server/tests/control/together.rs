@@ -18,7 +18,7 @@ both!(
 async fn exactly_one_concurrent_writer_wins(place: Arc<Place>) {
     const WRITERS: usize = 16;
     const ROUNDS: i64 = 5;
-    // Half of them use a second instance, which for the database is another process.
+    // Half of the writers use a second instance, which looks like another process to the database.
     let controls = [Arc::new(place.open().await), Arc::new(place.open().await)];
     put(&controls[0], "api", "each", "{limit: 1/s}").await;
     for round in 1..=ROUNDS {

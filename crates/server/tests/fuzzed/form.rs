@@ -1,4 +1,4 @@
-//! Any bytes as a multipart form: parts are slices of the body, in order, between boundaries.
+//! Parses any bytes as a multipart form. Parts must be slices of the body, in order, between boundaries.
 
 use tollgate_server::control::api::form::split_parts;
 
@@ -9,7 +9,7 @@ pub fn check(input: &[u8]) {
     let Ok(found) = split_parts(&body, boundary) else { return };
     let delimiter = [b"\r\n--", boundary].concat();
     let mut at = 0;
-    // An empty part has no position in the body.
+    // Skips empty parts, because they have no position in the body.
     for content in found.iter().map(|part| &part.content).filter(|content| !content.is_empty()) {
         let start = content.as_ptr() as usize - body.as_ptr() as usize;
         assert!(at < start && start + content.len() <= body.len(), "parts lie in the body, in order");

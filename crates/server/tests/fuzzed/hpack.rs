@@ -3,8 +3,8 @@
 use tollgate_server::rls::http2::hpack::{Decoder, put_literal};
 use tollgate_server::rls::http2::huffman;
 
-/// Checks that a block is decoded or refused, with the same result on two decoders with the same history. Strings
-/// round-trip, and Huffman decoding never exceeds the length that the shortest code allows.
+/// Checks that a block is decoded or refused, and that two decoders with the same history give the same result. Also
+/// checks that strings round-trip, and that a decoded Huffman string is no longer than the shortest code allows.
 pub fn check(input: &[u8]) {
     let (mut decoders, past) = ([Decoder::default(), Decoder::default()], &input[..input.len() / 2]);
     let [first, second] = decoders.each_mut().map(|decoder| {

@@ -1,4 +1,4 @@
-//! Any bytes as an access log: lines are parsed within their bounds, and all of them are counted.
+//! Parses any bytes as an access log. Fields must lie within their lines, and all lines must be counted.
 
 use tollgate_server::replay::bounds::MAX_FIELDS;
 use tollgate_server::replay::format::Format;

@@ -4,8 +4,8 @@
 use tollgate_server::rules_source::xds::stream::{ClientStream, MAX_MESSAGE};
 use tollgate_server::rules_source::xds::wire::{ConfigFile, DiscoveryResponse, MAX_RESOURCES};
 
-/// Checks that messages are decoded within the limits or refused, and that frames contain the same
-/// messages however they are split.
+/// Checks that messages are decoded within the limits or refused, and that the messages in frames do not depend on how
+/// the bytes are split.
 pub fn check(input: &[u8]) {
     if let Ok(response) = DiscoveryResponse::decode(input) {
         assert!(response.resources.len() <= MAX_RESOURCES);

@@ -1,8 +1,8 @@
-//! The server decides as the rule model does, over HTTP, over the Redis protocol and over Envoy's rate-limit service,
-//! on real sockets.
+//! Checks that the server decides as the rule model does, on real sockets: over HTTP, the Redis protocol and Envoy's
+//! rate-limit service.
 //!
 //! Waits are compared in milliseconds, the resolution of the protocols. `TOLLGATE_MODEL_DECISIONS` sets the number of
-//! decisions compared per protocol, `TOLLGATE_MODEL_SEED` the first seed.
+//! decisions that are compared per protocol. `TOLLGATE_MODEL_SEED` sets the first seed.
 #![allow(clippy::print_stdout, reason = "a long run prints how much it compared")]
 
 #[path = "../common/mod.rs"]
@@ -48,8 +48,8 @@ fn rls_decides_as_the_model_does() {
     compare("RLS", OverRls::start());
 }
 
-/// Replaces every request of a recorded trace with a batch of the same verb: the request and some of the following
-/// ones.
+/// Replaces every request of a recorded trace with a batch. A batch contains the request and some of the following
+/// requests, all with the same verb.
 fn to_batches(operations: &[RecordedOperation], rng: &mut Rng) -> Vec<(RecordedOperation, Vec<Request>)> {
     let batch = |(index, operation): (usize, &RecordedOperation)| {
         let LawOperation::Ask(verb, _) = operation.what else { return (operation.clone(), Vec::new()) };
@@ -87,7 +87,7 @@ fn decide_all<C: Connection>(
 }
 
 fn batch_equals_singles<C: Connection>(mut subject: OverNetwork<C>) {
-    // An odd variant is a plain check over both protocols, not a drain.
+    // An odd number selects a plain check over both protocols, not a drain.
     const VARIANT: usize = 7;
     let answers = |decided: Vec<(Answer, String)>| decided.into_iter().map(|(answer, _)| answer).collect::<Vec<_>>();
     for seed in 1..=number_from_env("TOLLGATE_LAW_TRACES", 40) {

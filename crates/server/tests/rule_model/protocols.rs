@@ -7,15 +7,16 @@ use tollgate_testkit::rule_model::{Request, Verb};
 
 use crate::common::{Client, encode};
 
-/// Cost with which the traces ask for everything. Taking up to this cost is the same as a drain.
+/// The cost with which traces ask for all remaining tokens. Taking up to this cost is the same as a drain.
 pub(crate) const EVERYTHING: u64 = u64::MAX >> 1;
 
-/// A connection of one protocol. Replies are JSON; over the Redis protocol, booleans are 0 and 1.
+/// A connection of one protocol. Replies are converted to JSON. Over the Redis protocol, booleans are 0 and 1.
 pub(crate) trait Connection {
     fn open(address: SocketAddr) -> Self;
-    /// Decides requests in one message: an HTTP list or a pipeline. `variant` selects among equivalent operations.
+    /// Decides requests in one message (an HTTP list or a pipeline). `variant` selects one of several equivalent
+    /// operations.
     fn decide(&mut self, verb: Verb, requests: &[Request], variant: usize) -> Vec<Value>;
-    /// Calls `refund`, `cancel` or `release`, which are equivalent. Returns the refunded amount.
+    /// Calls `refund`, `cancel` or `release`, which are equivalent; `variant` selects one. Returns the refunded amount.
     fn refund(&mut self, receipt: &str, variant: usize) -> u64;
     /// Settles a reservation.
     fn commit(&mut self, receipt: &str, cost: u64) -> Value;

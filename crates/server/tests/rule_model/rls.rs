@@ -1,5 +1,4 @@
-//! Checks of the model over the rate-limit service. Everything that the service lacks goes over
-//! HTTP.
+//! Sends the checks of the model over the rate-limit service. Operations that the service lacks are sent over HTTP.
 
 use tollgate::{Outcome, Retry};
 use tollgate_testkit::rule_model::lockstep::RuleSubject;
@@ -10,8 +9,8 @@ use crate::common::frame_client::{FrameClient, PATH};
 use crate::protocols::Http;
 use crate::subject::OverNetwork;
 
-/// The server, with checks over the rate-limit service. Its responses contain only the tightest
-/// limit, so the other limits are read with an HTTP peek after each check.
+/// The server, with checks over the rate-limit service. A response of the service contains only the tightest limit, so
+/// the other limits are read with an HTTP peek after each check.
 pub(crate) struct OverRls {
     http: OverNetwork<Http>,
     calls: FrameClient,
@@ -25,8 +24,8 @@ impl OverRls {
         Self { http, calls, stream: 1 }
     }
 
-    /// Makes a call with one descriptor. Returns the overall code and the descriptor's status:
-    /// code, limit name, remaining amount.
+    /// Makes a call with one descriptor. Returns the overall code and the status of the descriptor (code, limit name
+    /// and remaining amount).
     fn call(&mut self, request: &Request) -> CallResult {
         self.calls.call(self.stream, PATH, &call_body(request));
         let (stream, response) = self.calls.answer();
@@ -56,8 +55,8 @@ impl RuleSubject for OverRls {
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
         let (before, _) = self.http.ask(Verb::Peek, request);
-        // A delay would pass in real time, and a charge after a check of cost 0 may be taken into
-        // debt.
+        // These requests are sent over HTTP, because a delay would pass in real time, and a charge after a check with
+        // cost 0 could put the limit into debt.
         let is_delayed = matches!(before.outcome, Outcome::Delay(_));
         if verb != Verb::Check || request.cost == Some(0) || is_delayed {
             let (answer, receipt) = self.http.ask(verb, request);
@@ -65,8 +64,8 @@ impl RuleSubject for OverRls {
         }
         let result = self.call(request);
         assert_eq!(result.is_over, !before.outcome.is_admitted(), "{result:?} after {before:?}");
-        // A refused peek does not report shadow rules, so after an admission the peek has a cost of
-        // 0.
+        // A refused peek does not report shadow rules. After an admission, the peek therefore has a cost of 0, so that
+        // it is not refused.
         let cost = if result.is_over { request.cost } else { Some(0) };
         let (after, _) = self.http.ask(Verb::Peek, &Request { cost, ..request.clone() });
         let has_remaining = |limit: &LimitAnswer| limit.report.remaining.min(u32::MAX.into()) == result.remaining;
@@ -103,8 +102,7 @@ impl RuleSubject for OverRls {
     }
 }
 
-/// Removes the wait of each limit, which the service does not report. The wait of the request
-/// stays.
+/// Removes the waits of the limits, because the service does not report them. The wait of the request stays.
 fn without_retries(mut answer: Answer) -> Answer {
     answer.limits.iter_mut().for_each(|limit| limit.report.retry = Retry::Never);
     answer

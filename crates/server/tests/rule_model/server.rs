@@ -15,7 +15,7 @@ use tollgate_testkit::rule_model::{RuleSet, memory};
 
 type ManualApp = App<MemoryStore<ManualClock>>;
 
-/// The server. Each trace gets a new `App`, which is used by connections opened afterwards.
+/// The server. Each trace gets a new `App`. Connections that are opened afterwards use it.
 pub(crate) struct ModelServer {
     pub(crate) http: SocketAddr,
     pub(crate) resp: SocketAddr,
@@ -58,7 +58,7 @@ impl ModelServer {
         server
     }
 
-    /// Clears all state and sets the clock.
+    /// Clears all state and sets the clock to `at`.
     pub(crate) fn begin(&mut self, at: u64) {
         (self.clock, self.at) = (Arc::new(ManualClock::at(at)), at);
         *self.current.lock().expect("no panic") = app_on_clock(&self.clock);

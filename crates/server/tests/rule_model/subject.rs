@@ -1,4 +1,5 @@
-//! The server as the program under test: converts protocol replies to answers that are comparable with the model's.
+//! The server as the program under test. Converts protocol replies to answers that can be compared with the model's
+//! answers.
 
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -16,7 +17,7 @@ pub(crate) struct OverNetwork<C> {
     pub(crate) server: ModelServer,
     address: SocketAddr,
     connection: C,
-    /// Number of messages so far, which rotates the variants of an operation.
+    /// Number of messages sent so far. It selects the variant of the next operation, so that variants rotate.
     messages: usize,
 }
 
@@ -32,7 +33,7 @@ impl<C: Connection> OverNetwork<C> {
         self.messages
     }
 
-    /// Decides requests in one message. Returns each answer with its receipt, which may be empty.
+    /// Decides requests in one message. Returns each answer with its receipt, which is empty if there is none.
     pub(crate) fn decide(&mut self, verb: Verb, requests: &[Request], variant: usize) -> Vec<(Answer, String)> {
         let replies = self.connection.decide(verb, requests, variant);
         assert_eq!(replies.len(), requests.len());
@@ -86,7 +87,8 @@ impl<C: Connection> RuleSubject for OverNetwork<C> {
         self.connection.reset(request) as usize
     }
 
-    /// Rounds waits up to milliseconds. If no wait helps, the protocols do not distinguish the reasons.
+    /// Converts an exact answer to the answer that the protocols can express. Rounds waits up to milliseconds. If no
+    /// wait helps, drops the reason, because the protocols do not report it.
     fn as_carried(&self, exact: Answer) -> Answer {
         let outcome = match exact.outcome {
             Outcome::Allow => Outcome::Allow,
@@ -121,7 +123,8 @@ fn is_true(reply: &Value, name: &str) -> bool {
     reply[name] == json!(true) || reply[name] == json!(1)
 }
 
-/// Parses milliseconds. If no wait helps, the value is `null` over HTTP and -1 over the Redis protocol.
+/// Parses the wait of a reply in milliseconds. If no wait helps, the value is `null` over HTTP and -1 over the Redis
+/// protocol.
 fn parse_retry(reply: &Value) -> Retry {
     match &reply["retry_after_ms"] {
         Value::Null => Retry::Never,
@@ -138,7 +141,7 @@ fn answer(reply: &Value, request: &Request) -> Answer {
         _ => panic!("no outcome in {reply}"),
     };
     assert_eq!(is_true(reply, "allowed"), outcome.is_admitted(), "{reply}");
-    // A drain that no limit counts reports 0. The model has no drain and takes the whole cost.
+    // If no limit counts a drain, the server reports that 0 was taken. The model has no drain and takes the whole cost.
     let uncounted = reply.get("counted").is_some() && outcome.is_admitted();
     let taken = if uncounted { request.cost } else { reply["taken"].as_u64() };
     let limits = reply["limits"].as_array().unwrap_or_else(|| panic!("no limits in {reply}"));

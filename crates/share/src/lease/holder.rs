@@ -1,4 +1,4 @@
-//! A node's side of leases: the tokens it holds of one key, and when it requests more.
+//! A node's side of leases: holds tokens of one key, and determines when to request more.
 //!
 //! Times are nanoseconds of this node's monotonic clock, which also advances while the machine sleeps.
 
@@ -14,20 +14,20 @@ const EVERY: u64 = SECOND;
 /// Minimum time between exchanges that are not triggered by a request.
 const APART: u64 = 20 * MILLI;
 
-/// Time for which requests are refused without asking the pool, after a grant that falls short.
+/// Time for which requests are refused without asking the pool, after a grant of fewer tokens than wanted.
 const REFUSE_FOR: u64 = 20 * MILLI;
 
-/// Maximum time for which a refusal of the pool is repeated without asking it. Until the wait has passed, only tokens
-/// returned by other nodes can meet the need.
+/// Maximum time for which the pool's refusal is repeated without asking the pool. Until the wait has passed, only
+/// tokens returned by other nodes can meet the need.
 const REPEAT_FOR: u64 = 100 * MILLI;
 
-/// Maximum number of leases reported in one exchange; the others are reported with the next.
+/// Maximum number of leases reported in one exchange; the other leases are reported in the next exchange.
 const MAX_REPORTS: usize = 64;
 
 /// Interval in which demand is counted.
 const TICK: u64 = 100 * MILLI;
 
-/// The tokens that a node holds of one key.
+/// A node's leased tokens of one key.
 #[derive(Clone, Debug, Default)]
 pub struct Holder {
     /// The leases, earliest deadline first.
@@ -38,9 +38,10 @@ pub struct Holder {
     granted: u64,
     /// Amount left in the pool at its last answer.
     left: u64,
-    /// End of validity of the pool's report: by then everything is restored.
+    /// Instant at which the pool is full again if nothing more is taken, according to its last answer.
     reset_at: u64,
-    /// Until this instant, requests of at least `refused_cost` that are not held are refused without asking the pool.
+    /// Until this instant, requests of at least `refused_cost` that exceed the held tokens are refused without asking
+    /// the pool.
     refused_until: u64,
     refused_cost: u64,
     /// Instant at which the refused need can be met.
@@ -80,7 +81,8 @@ pub enum Taking {
     Ask,
     /// An exchange is in flight: retry when it is answered.
     Wait,
-    /// Refused without asking, because the pool has just refused. Contains the nanoseconds until the need can be met.
+    /// Refused without asking the pool, because it has just refused. Contains the nanoseconds until the need can be
+    /// met.
     Refused(u64),
 }
 
@@ -109,7 +111,8 @@ impl Reservation {
 }
 
 impl Holder {
-    /// Takes `cost` from the held tokens, earliest deadline first.
+    /// Takes `cost` from the held tokens, earliest deadline first. If too few are held, takes nothing and returns what
+    /// the caller has to do.
     pub fn take(&mut self, now: u64, cost: u64) -> Taking {
         if let Some(reservation) = self.try_take(now, cost) {
             return Taking::Held(reservation);
@@ -124,7 +127,7 @@ impl Holder {
         Taking::Ask
     }
 
-    /// Takes `cost` if it is held; otherwise changes nothing.
+    /// Takes `cost` from the held tokens; returns `None` and takes nothing if too few are held.
     pub fn try_take(&mut self, now: u64, cost: u64) -> Option<Reservation> {
         self.expire(now);
         if cost > self.held() {
@@ -139,13 +142,13 @@ impl Holder {
         self.used_at = now;
     }
 
-    /// Puts back the tokens of a request that is not admitted. Tokens of leases that have expired since then stay
+    /// Puts back the tokens of a request that is not admitted. Tokens whose lease has expired since the take stay
     /// spent.
     pub fn put_back(&mut self, reservation: &Reservation) {
         for Taken { epoch, slice, amount } in std::iter::once(&reservation.first).chain(&reservation.more) {
             let piece = self.pieces.iter_mut().find(|piece| (piece.epoch, piece.slice) == (*epoch, *slice));
             if let Some(piece) = piece {
-                // Tokens that were reported since then count as spent in the pool.
+                // Tokens that were reported after the take count as spent in the pool.
                 let taken = (*amount).min(piece.spent);
                 piece.spent -= taken;
                 piece.left += taken;
@@ -168,22 +171,25 @@ impl Holder {
         self.pieces.iter().any(|piece| piece.left > 0 || piece.spent > 0)
     }
 
-    /// Returns the remaining tokens known to this node: the held tokens, and those that the pool last had left.
+    /// Returns the remaining tokens known to this node: the held tokens plus the tokens left in the pool at its last
+    /// answer.
     pub fn remaining(&self) -> u64 {
         self.held().saturating_add(self.left)
     }
 
-    /// Returns the nanoseconds until everything is restored, according to the pool's last report.
+    /// Returns the nanoseconds until the pool is full again, according to its last answer.
     pub fn reset(&self, now: u64) -> u64 {
         self.reset_at.saturating_sub(now)
     }
 
-    /// Returns whether the holder can be forgotten: nothing is held or unreported, and no exchange is in flight.
+    /// Returns whether the holder can be forgotten: nothing is held or unreported, no exchange is in flight, and no
+    /// request came in the last second.
     pub fn is_idle(&self, now: u64) -> bool {
         self.pieces.is_empty() && self.in_flight.is_none() && now >= self.used_at.saturating_add(EVERY)
     }
 
-    /// Returns whether an exchange is due without a request: to request tokens ahead, to report, or to return.
+    /// Returns whether an exchange is due that no request triggers: to request tokens ahead of need, to report spent
+    /// tokens, or to return unneeded ones.
     pub fn is_due(&mut self, now: u64) -> bool {
         self.expire(now);
         if self.in_flight.is_some() || now < self.exchanged_at.saturating_add(APART) {
@@ -197,7 +203,7 @@ impl Holder {
         regular || idle || hungry || (is_low && now >= self.refused_until)
     }
 
-    /// Returns an exchange with this need. Call it only if none is in flight, and report its outcome through
+    /// Starts an exchange with this need. Call it only if no exchange is in flight, and report its outcome through
     /// [`answered`](Self::answered), [`unknown`](Self::unknown) or [`unavailable`](Self::unavailable).
     pub fn exchange(&mut self, now: u64, need: Need) -> Exchange {
         let keep = if now >= self.used_at.saturating_add(EVERY) {
@@ -210,8 +216,8 @@ impl Holder {
         self.begin(now, need, keep)
     }
 
-    /// Returns an exchange that reports and returns everything. Used when the node stops, or for a verb that needs the
-    /// pool's state.
+    /// Starts an exchange that reports all spent tokens and returns all held tokens. Used when the node stops, or for a
+    /// verb that needs the pool's state.
     pub fn drain(&mut self, now: u64, need: Need) -> Exchange {
         self.begin(now, need, 0)
     }
@@ -228,7 +234,8 @@ impl Holder {
         self.reset_at = now.saturating_add(grant.reset);
         self.hungry = grant.hungry;
         if grant.leased > 0 {
-            // Counted from before sending, and 1 % less, because this clock may be slower than the store's.
+            // Counted from the instant before sending, and shortened by 1 %, because this clock may be slower than the
+            // store's.
             let deadline = flight.sent_at.saturating_add(grant.lasts - grant.lasts.div_ceil(100));
             let index = self.pieces.partition_point(|piece| piece.deadline <= deadline);
             let (epoch, slice, left) = (grant.epoch, grant.slice, grant.leased);
@@ -237,8 +244,8 @@ impl Holder {
         if !flight.returning {
             self.granted = grant.leased;
         }
-        // The grant falls short, and the pool has less than an eighth of a second's demand left. Asking again
-        // immediately would yield only a few tokens per call.
+        // The grant is below the wanted amount, and the pool has less than an eighth of a second's demand left. Asking
+        // again immediately would yield only a few tokens per call.
         let is_short = !flight.returning && grant.leased < flight.wants && grant.left < flight.wants / 8;
         if let Some(wait) = grant.refused {
             self.refused_until = now.saturating_add(wait.min(REPEAT_FOR));
@@ -253,15 +260,15 @@ impl Holder {
         grant.refused.is_none()
     }
 
-    /// Processes an answer that granted nothing, because the store has other parameters for the key. The report was
-    /// received.
+    /// Processes an answer that granted nothing, because the store has other parameters for the key. The store received
+    /// the report.
     pub fn settled(&mut self, now: u64, epoch: u64) {
         self.settle(epoch);
         self.expire(now);
     }
 
-    /// Ends the exchange in flight. A pool with another epoch has received the report of held tokens, and counts them
-    /// from now on.
+    /// Ends the exchange in flight and returns it. A pool with another epoch has received the report of the held tokens
+    /// and counts them, so these leases get the new epoch.
     fn settle(&mut self, epoch: u64) -> Option<InFlight> {
         let flight = self.in_flight.take()?;
         for piece in self.pieces.iter_mut().filter(|piece| piece.epoch != epoch) {
@@ -272,8 +279,8 @@ impl Holder {
         Some(flight)
     }
 
-    /// Ends an exchange without an answer, which may have been executed. It is not repeated: the reported and returned
-    /// tokens are forgotten, and expire in the pool.
+    /// Ends an exchange that got no answer. The pool may have executed it, so it is not repeated: the node forgets the
+    /// reported and returned tokens, and they expire in the pool.
     pub fn unknown(&mut self) {
         self.in_flight = None;
     }
@@ -294,7 +301,7 @@ impl Holder {
         self.expire(now);
         let mut back = self.held().saturating_sub(keep);
         let mut settle: Vec<Settle> = Vec::with_capacity(self.pieces.len().min(MAX_REPORTS));
-        // Leases that expire first are returned first, because they are the least useful.
+        // Returns tokens of the leases that expire first, because they are the least useful.
         for piece in self.pieces.iter_mut().take(MAX_REPORTS) {
             let returned = back.min(piece.left);
             back -= returned;
@@ -307,7 +314,7 @@ impl Holder {
         }
         let returning = keep == 0;
         if returning {
-            // Requests nothing ahead until a request needs tokens.
+            // No tokens are requested ahead of need until a request asks the pool.
             self.granted = 0;
         }
         let wants = if returning { 0 } else { self.wants(now).saturating_sub(self.held()) };

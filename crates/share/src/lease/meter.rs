@@ -38,7 +38,7 @@ pub enum Meter {
 pub enum Level {
     /// A bucket's level.
     Bucket {
-        /// Instant at which the bucket owes nothing, in ticks since the clock's zero.
+        /// Instant from which the bucket owes nothing, in ticks since the clock's zero.
         ticks: u128,
     },
     /// A window's count.
@@ -140,7 +140,8 @@ impl Meter {
             }
             (Self::Window { limit, length, .. }, Level::Window { end, used }) => {
                 let (present, used) = (self.window_end(now), used.min(self.deepest()));
-                // A later window than the current one: the clock was set back by less than a window, or a second.
+                // The stored window is after the current window: the clock was set back by less than a window or a
+                // second.
                 let most = now.saturating_add(length).saturating_add(length.max(STALE));
                 if used > 0 && now < end && end <= most {
                     Level::Window { end, used }
@@ -168,7 +169,7 @@ impl Meter {
         }
     }
 
-    /// Returns the whole tokens left at `now`; zero while in debt.
+    /// Returns the number of whole tokens left at `now`; zero while in debt.
     pub fn left(&self, level: Level, now: u64) -> u64 {
         match (*self, level) {
             (Self::Bucket { count, per, burst, .. }, Level::Bucket { ticks }) => {
@@ -210,7 +211,7 @@ impl Meter {
         }
     }
 
-    /// Returns the level after returning `tokens`.
+    /// Returns the level after `tokens` are given back.
     pub fn give(&self, level: Level, tokens: u64) -> Level {
         match (*self, level) {
             (Self::Bucket { per, .. }, Level::Bucket { ticks }) => {
@@ -221,7 +222,7 @@ impl Meter {
         }
     }
 
-    /// Returns the nanoseconds until at most `used` tokens are used, if nothing more is taken; rounded up.
+    /// Returns the nanoseconds until at most `used` tokens are used, if nothing more is taken. Rounds up.
     pub fn wait(&self, level: Level, now: u64, used: u64) -> u64 {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
@@ -264,7 +265,7 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Takes fitting costs at random instants with the core algorithm and with the meter; both must agree.
+    /// Takes admissible costs at random instants with the core algorithm and with the meter; both must agree.
     #[test]
     fn meters_take_and_wait_as_the_algorithms_do() {
         let bucket = TokenBucket::new(Rate::per_second(7).unwrap(), 10).unwrap().max_debt(5).unwrap();

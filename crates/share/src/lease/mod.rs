@@ -20,10 +20,9 @@
 //! sleeps. So clocks may differ by 1 % in rate and by any offset.
 //!
 //! **Guarantee: E = 0.** Consider `Φ = p + O`. The floor keeps `Φ ≤ B`. Grants and returns do not
-//! change `Φ`. A report of `s` spent tokens lowers it by `s`; an expiry counts as a report; time
+//! change `Φ`. A report of `s` spent tokens lowers `Φ` by `s`; an expiry counts as a report; time
 //! adds at most `r` per second. Let `u ≤ O` be the spent but unreported tokens. The amount admitted
 //! in `(s, t]` is the amount reported in it plus `u(t) − u(s)`, so
-//! reported in it plus `u(t) − u(s)`, so
 //!
 //! ```text
 //! A(s, t] ≤ Φ(s) + r·(t − s) − Φ(t) + u(t) ≤ B + r·(t − s)      since u(t) ≤ O(t) ≤ Φ(t)
@@ -33,10 +32,10 @@
 //! made, a lease ends with the window at the latest, and a return counts only in the same window.
 //!
 //! **Faults.** A node that crashes strands its lease until the slice expires. An exchange whose
-//! answer is lost is never repeated: the node forgets the reported and returned tokens, and those
+//! answer is lost is never repeated: the node forgets the reported and returned tokens, and tokens
 //! that the pool did not learn of expire with their slice. (A return that is sent twice would be
-//! credited twice.) A store that lost its state has another *epoch*. Nodes then re-assert the
-//! tokens they spent since their last report and the tokens they hold, so `E ≤ B` per loss. If
+//! credited twice.) A store that lost its state has another *epoch*. Nodes then report again
+//! the tokens spent since their last report and the tokens they hold, so `E ≤ B` per loss. If
 //! parameters shrink while leases are out, `E ≤ O`.
 //!
 //! **Fairness.** With `K` leases out, a grant is at most `⌈p/2K⌉`, and at most half of the burst is
@@ -58,5 +57,5 @@ use tollgate_core::Nanos;
 /// Duration of a lease by the store's clock, before rounding up to a whole second.
 pub const TTL: Nanos = Nanos::from_secs(5);
 
-/// Time that the pool stays hungry after a need that it could not meet.
+/// Time for which the pool stays hungry after it could not meet a need.
 pub const HUNGRY: Nanos = Nanos::SECOND;

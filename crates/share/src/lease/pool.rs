@@ -11,7 +11,7 @@ const SECOND: u64 = 1_000_000_000;
 pub struct Pool {
     /// Random number drawn when the pool is created, so that nodes detect a store that lost its state.
     pub epoch: u64,
-    /// The parameters of the levels: those under which something was last taken.
+    /// The parameters that the levels belong to: the parameters of the last take.
     pub meters: Vec<Meter>,
     /// Used amount of each limit, including outstanding tokens.
     pub levels: Vec<Level>,
@@ -52,7 +52,7 @@ pub enum Need {
     Hold(u64),
     /// As much of the amount as is left, spent immediately.
     UpTo(u64),
-    /// The whole amount, into debt if it does not fit.
+    /// The whole amount, into debt if too little is left.
     Regardless(u64),
     /// A refund of an amount that was spent immediately.
     Refund(u64),
@@ -96,7 +96,7 @@ pub struct Settle {
 pub struct Grant {
     /// Amount taken for the need, or accepted as a refund.
     pub taken: u64,
-    /// `None` if the need is met; otherwise the nanoseconds until it can be, or `u64::MAX` if never.
+    /// `None` if the need is met; otherwise the nanoseconds until it can be met, or `u64::MAX` if it never can.
     pub refused: Option<u64>,
     /// Leased amount, including a [`Need::Hold`].
     pub leased: u64,
@@ -108,9 +108,9 @@ pub struct Grant {
     pub epoch: u64,
     /// Tokens left in the pool.
     pub left: u64,
-    /// Nanoseconds until everything is restored, if nothing more is taken.
+    /// Nanoseconds until the pool is full again, if nothing more is taken.
     pub reset: u64,
-    /// Whether a need could recently not be met. The node should then return unneeded tokens immediately.
+    /// Whether the pool recently could not meet a need. The node should then return unneeded tokens immediately.
     pub hungry: bool,
 }
 
@@ -140,7 +140,7 @@ impl Pool {
             *level = meter.current(*level, now);
         }
         self.raise_floor(now);
-        // If the clock was set back, no lease outlasts one granted now.
+        // If the clock was set back, shortens leases so that none outlasts a lease granted now.
         let latest = whole_second(now.saturating_add(TTL.as_nanos()));
         while let Some(slice) = self.slices.last().copied().filter(|slice| slice.expiry > latest.saturating_add(SECOND))
         {
@@ -149,7 +149,7 @@ impl Pool {
         }
     }
 
-    /// Settles leases, meets the need if it fits, and grants a lease of unused tokens.
+    /// Settles leases, meets the need if enough is left, and grants a lease of unused tokens.
     pub fn exchange(&mut self, meters: &[Meter], now: u64, exchange: &Exchange) -> Grant {
         self.touch(now);
         for settle in &exchange.settle {
@@ -250,8 +250,8 @@ impl Pool {
         self.raise_floor(now);
     }
 
-    /// Returns the levels under other parameters, with the same used amount, rounded up, and at least the outstanding
-    /// tokens.
+    /// Returns the levels under other parameters. The used amount stays the same, rounded up, but is at least the
+    /// outstanding tokens.
     fn convert(&self, meters: &[Meter], now: u64) -> Vec<Level> {
         let old: Vec<u64> =
             self.meters.iter().zip(&self.levels).map(|(meter, level)| meter.used(*level, now)).collect();
@@ -260,7 +260,7 @@ impl Pool {
         meters.iter().enumerate().map(|(index, meter)| meter.level_with(now, used(index))).collect()
     }
 
-    /// Returns the amount of the need that is met; otherwise the wait.
+    /// Returns the amount of the need that is met, or the wait as the error.
     fn meet(&self, meters: &[Meter], levels: &[Level], now: u64, need: Need) -> Result<u64, u64> {
         let each = || meters.iter().zip(levels);
         let left = each().map(|(meter, level)| meter.left(*level, now)).min().unwrap_or(0);
@@ -295,7 +295,7 @@ impl Pool {
         wait
     }
 
-    /// Applies a refund or a reset, down to the outstanding tokens.
+    /// Applies a refund or a reset. The used amount does not fall below the outstanding tokens.
     fn give_or_reset(&self, meters: &[Meter], levels: &mut [Level], now: u64, need: Need, grant: &mut Grant) {
         let amount = match need {
             Need::Refund(cost) => cost,

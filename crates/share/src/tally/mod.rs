@@ -20,7 +20,8 @@
 //! - **First touch.** A key without a view, or with a stale view, is read from the store before it is decided, so a
 //!   node that joins does not start with a full limit.
 //! - **Bounds.** At most [`Bounds::keys`] keys have a view; if no view is idle, a further key gets none. About
-//!   [`Bounds::unsent`] unsent entries are kept. Beyond that the oldest are dropped and counted in [`Tally::dropped`].
+//!   [`Bounds::unsent`] unsent entries are kept. Beyond that the oldest entries are dropped and counted in
+//!   [`Tally::dropped`].
 //!
 //! **Usage.** The caller decides with [`decide`](Tally::decide). On [`Unread`] it reads the key from the store, passes
 //! the state to [`learn`](Tally::learn) and decides again. If the store does not answer,
@@ -32,11 +33,11 @@
 //!
 //! **Guarantee.** With `N` nodes that each exchange within `δ` (sync interval plus round trip),
 //! `E ≤ (N − 1)·(B + r·δ)`. In any interval, the amount that node `i` admitted more than `δ` before its end is in every
-//! view by then, and all these amounts together fit `B + r·T`. Each other node may have admitted another `B + r·δ` that
-//! this node had not seen. The excess does not accumulate over cycles, because debt is kept and repaid. Between two
-//! answers a view refills by its node's clock. A clock that runs fast by a fraction `ρ` adds `ρ·r·δ` per node. A round
-//! trip that varies by `d` shifts the node's estimate of the store's clock, and adds `r·d` per node. During a store
-//! outage of length `P`, `δ` is `P`.
+//! view by then, and the sum of these amounts is at most `B + r·T`. Each other node may have admitted another `B + r·δ`
+//! that this node had not seen. The excess does not accumulate over cycles, because debt is kept and repaid. Between
+//! two answers a view refills by its node's clock. A clock that runs fast by a fraction `ρ` adds `ρ·r·δ` per node. A
+//! round trip that varies by `d` shifts the node's estimate of the store's clock, and adds `r·d` per node. During a
+//! store outage of length `P`, `δ` is `P`.
 
 mod unsent;
 mod view;
@@ -108,11 +109,11 @@ impl Tally {
     }
 
     /// Decides by the view of a key, and takes. `now` is this node's estimate of the store time; `at` is the node's own
-    /// time in nanoseconds. `limits` come from [`with_debt`]. `report` receives the verdict, and the state after it
-    /// with the limits that the state belongs to.
+    /// time in nanoseconds. `limits` come from [`with_debt`]. Calls `report` with the verdict, the state after it, and
+    /// the limits that the state belongs to.
     ///
     /// # Errors
-    /// If the key has to be read from the store first; nothing is taken.
+    /// Returns [`Unread`] if the key has to be read from the store first. Nothing is taken then.
     pub fn decide<T>(
         &mut self,
         key: &[u8],
@@ -136,7 +137,7 @@ impl Tally {
     /// until [`confirm`](Self::confirm); [`release`](Self::release) undoes it.
     ///
     /// # Errors
-    /// If the key has to be read from the store first; nothing is taken.
+    /// Returns [`Unread`] if the key has to be read from the store first. Nothing is taken then.
     pub fn reserve<T>(
         &mut self,
         key: &[u8],
@@ -184,7 +185,7 @@ impl Tally {
     /// Decides like [`decide`](Self::decide) and returns the verdict.
     ///
     /// # Errors
-    /// If the key has to be read from the store first.
+    /// Returns [`Unread`] if the key has to be read from the store first.
     pub fn take(
         &mut self,
         key: &[u8],
@@ -199,7 +200,7 @@ impl Tally {
     /// Returns the result that [`decide`](Self::decide) would return under these limits, but takes nothing.
     ///
     /// # Errors
-    /// If the key has to be read from the store first.
+    /// Returns [`Unread`] if the key has to be read from the store first.
     pub fn peek<T>(
         &mut self,
         key: &[u8],
@@ -228,7 +229,8 @@ impl Tally {
         self.views.get(key).is_none_or(|view| view.check_age(at, self.bounds.stale_after).is_err())
     }
 
-    /// Undoes the unsent part of a charge. Returns the amount put back; the rest is in the store, or will be.
+    /// Undoes the unsent part of a charge. Returns the amount put back. The rest of the charge is in the store or on
+    /// its way to it.
     pub fn put_back(&mut self, key: &[u8], now: &Now<'_>, taken: Cost, stamps: Stamps) -> u64 {
         let Some(view) = self.views.get_mut(key) else { return 0 };
         let back = taken.get().min(view.unsent);
@@ -237,8 +239,8 @@ impl Tally {
         back
     }
 
-    /// Adds charges made elsewhere on this node, to be merged with the next payload: the fallback's admissions during a
-    /// store outage.
+    /// Adds charges that another part of this node made, to be merged with the next payload. Used for the fallback's
+    /// admissions during a store outage.
     pub fn note(&mut self, key: Key, limits: Arc<Limits>, at: u64, taken: u64) {
         if self.unsent.is_over(at) {
             self.seal();
@@ -305,8 +307,8 @@ impl Tally {
         self.views.retain(|_, view| view.pending() > 0 || at < view.used_at.saturating_add(60 * RECENT));
     }
 
-    /// Returns the payload to send now: the unanswered one, or a new one with the oldest unsent charges. `at` is this
-    /// node's time.
+    /// Returns the payload to send now: the unanswered payload, or a new payload with the oldest unsent charges. `at`
+    /// is this node's time.
     pub fn payload(&mut self, at: u64) -> Option<&Payload> {
         if self.frozen.is_none() {
             self.seal_unless_behind();
@@ -349,7 +351,7 @@ impl Tally {
         }
     }
 
-    /// Drops the unanswered payload, because the store may no longer know whether it counted.
+    /// Drops the unanswered payload, because the store may no longer remember whether it counted the payload.
     pub fn give_up(&mut self) {
         let Some(payload) = self.frozen.take() else { return };
         for item in &payload.items {
@@ -358,7 +360,8 @@ impl Tally {
         }
     }
 
-    /// Returns whether the unsent charges of a key are large enough to send immediately: a sixteenth of its capacity.
+    /// Returns whether the unsent charges of a key reach a sixteenth of its capacity, so that they are sent
+    /// immediately.
     pub fn is_urgent(&self, key: &[u8]) -> bool {
         self.views.get(key).is_some_and(View::is_urgent)
     }
@@ -383,7 +386,7 @@ impl Tally {
         self.frozen.is_some() || !self.unsent.is_empty() || self.views.values().any(|view| view.unsent > 0)
     }
 
-    /// Returns the number of tokens that were dropped unsent.
+    /// Returns the number of charged tokens that were dropped before they were sent.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -403,15 +406,15 @@ impl Tally {
         self.views.is_empty()
     }
 
-    /// Ends the current tick if no earlier one is unsent. If every payload ended a tick, a node that keeps taking would
-    /// never catch up.
+    /// Ends the current tick if no earlier tick is unsent. If every payload ended a tick, a node that keeps taking
+    /// would never catch up.
     fn seal_unless_behind(&mut self) {
         if !self.is_behind() {
             self.seal();
         }
     }
 
-    /// Ends the current tick. Its charges go into payloads; keys that were only used are listed to be read.
+    /// Ends the current tick. Its charges go into payloads; keys that were used but not charged are listed to be read.
     fn seal(&mut self) {
         let Self { unsent, views, bounds, .. } = self;
         for dropped in unsent.seal(views, bounds.unsent) {

@@ -128,8 +128,8 @@ fn payload_counts_in_the_window_of_its_takes() {
     assert_eq!(used(&words, 60 * SECOND), 0, "the next window has begun");
 }
 
-/// An instant long before the state would look like a clock that was set back, and the repair would forget the charges
-/// of other nodes.
+/// If a payload were applied at an instant long before the state's, the store would see a clock that was set back. Its
+/// repair would forget the charges of other nodes.
 #[test]
 fn old_payloads_erase_nothing() {
     let minute = Nanos::from_secs(60);
@@ -171,7 +171,7 @@ fn unsent_entries_are_bounded() {
 fn only_algorithms_that_can_be_merged_get_a_debt() {
     let log = SlidingLog::new(10, Nanos::SECOND).unwrap();
     assert!(with_debt(&Limit::from(log).into()).is_none());
-    // The largest debt that fits.
+    // The largest debt that the limit can represent.
     let slow = TokenBucket::new("1/day".parse().unwrap(), 10_000).unwrap();
     let limits = with_debt(&Limit::from(slow).into()).unwrap();
     assert!(

@@ -8,7 +8,7 @@ use tollgate_core::{Cost, Limits, Nanos};
 use super::view::View;
 use super::{Key, RECENT, Views};
 
-/// Maximum number of items in a payload. A store merges this number in one call.
+/// Maximum number of items in a payload. A store merges a whole payload in one call.
 pub const MAX_ITEMS: usize = 128;
 
 /// The charges of one tick, to be applied once.
@@ -29,8 +29,8 @@ impl Payload {
         Nanos::from_nanos(at.saturating_sub(self.taken_at))
     }
 
-    /// Returns the age that the store charges, at most a second. The store would regard an instant further before its
-    /// states as a clock that was set back, and its repair would forget the charges of other nodes.
+    /// Returns the age with which the store applies the charges, at most a second. If the age were larger, the store
+    /// would see a clock that was set back, and its repair would forget the charges of other nodes.
     pub fn charged_age(&self, at: u64) -> Nanos {
         self.age(at).min(Nanos::from_nanos(RECENT))
     }
@@ -65,7 +65,7 @@ pub(super) struct Frozen {
 pub(super) struct Unsent {
     /// Keys used in the current tick, each once; their views contain the amounts taken.
     open: Vec<Key>,
-    /// Charges made elsewhere in the current tick.
+    /// Charges that other parts of this node made in the current tick.
     noted: BTreeMap<Key, (Arc<Limits>, u64)>,
     start: u64,
     /// Time of the last charge in the current tick.
@@ -133,7 +133,7 @@ impl Unsent {
         }
     }
 
-    /// Adds a charge made elsewhere; returns `false` if there is no room for it.
+    /// Adds a charge made elsewhere on this node; returns `false` if `most` entries are already kept.
     pub(super) fn note(&mut self, key: Key, limits: Arc<Limits>, at: u64, cost: u64, most: usize) -> bool {
         if self.noted.len() >= most && !self.noted.contains_key(&key) {
             return false;

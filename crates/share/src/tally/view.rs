@@ -27,7 +27,7 @@ pub(super) struct View {
     /// Charges in the payload that is being sent.
     pub(super) frozen: u64,
     pub(super) used_at: u64,
-    /// When the store last reported the key's state, by this node's clock.
+    /// Time at which the store last reported the key's state, by this node's clock.
     pub(super) renewed_at: u64,
     /// Store time of that report.
     as_of: u64,
@@ -121,7 +121,7 @@ impl View {
     }
 
     /// Replaces the state with the store's and takes the pending amount from it again. Answers may arrive out of order,
-    /// so an answer slightly older than the last one is ignored.
+    /// so an answer slightly older than the last answer is ignored.
     pub(super) fn renew(&mut self, limits: &Arc<Limits>, words: &[u64], now: &Now<'_>, at: u64) {
         let as_of = now.mono().as_nanos();
         if as_of < self.as_of && self.as_of - as_of < RECENT {
@@ -150,8 +150,8 @@ pub(super) fn debt(limits: &Limits, words: &[u64], now: &Now<'_>) -> u64 {
     most
 }
 
-/// Applies an earlier charge of a node, as of `now`. A recent charge may go into debt; an older one takes only the
-/// remaining tokens. Returns the amount taken. An amount beyond the maximum debt is not taken.
+/// Applies an earlier charge of a node, as of `now`. A recent charge may go into debt; an older charge takes only
+/// the remaining tokens. Returns the amount taken. An amount beyond the maximum debt is not taken.
 ///
 /// A store does this for each payload item. `now` is the store time minus the payload's [charged
 /// age](super::Payload::charged_age).
@@ -162,14 +162,14 @@ pub fn merge(limits: &Limits, words: &mut [u64], now: &Now<'_>, cost: u64, recen
     if verdict.is_admitted() { verdict.taken().get() } else { 0 }
 }
 
-/// Returns the limits with a maximum debt of [`DEBT`] capacities, or the largest that they can represent; `None` if an
-/// algorithm cannot be merged.
+/// Returns the limits with a maximum debt of [`DEBT`] capacities, or with the largest debt that they can represent.
+/// Returns `None` if an algorithm cannot be merged.
 pub fn with_debt(limits: &Limits) -> Option<Limits> {
     with_debt_of(limits, |_| true)
 }
 
-/// Returns the limits with a maximum debt of [`DEBT`] capacities, halved until it `fits`, because a store may represent
-/// less.
+/// Returns the limits with a maximum debt of [`DEBT`] capacities. The debt is halved until `fits` accepts the limits,
+/// because a store may not be able to represent a larger debt.
 pub fn with_debt_of(limits: &Limits, fits: impl Fn(&Limits) -> bool) -> Option<Limits> {
     let each: Option<Vec<Limit>> =
         limits.as_slice().iter().map(|limit| limit_with_debt(limit, |limit| fits(&limit.into()))).collect();

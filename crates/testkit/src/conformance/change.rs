@@ -26,7 +26,7 @@ pub async fn changed_parameters_keep_the_amount_spent(subject: &mut impl Subject
     }
 }
 
-/// Checks that the spent amount is kept when the algorithm changes to any other.
+/// Checks that the spent amount is kept when the algorithm changes to any other algorithm.
 pub async fn another_algorithm_keeps_the_amount_spent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (from, old) in harness.one_of_each(5) {
@@ -64,8 +64,8 @@ pub async fn more_and_fewer_limits_keep_the_amount_spent(subject: &mut impl Subj
     assert!(!harness.check(&charge).await.passed());
 }
 
-/// Checks that the store accepts ordinary parameters. It may reject parameters that it cannot compute exactly, but not
-/// these, unless it refuses the algorithm.
+/// Checks that the store accepts ordinary parameters of every algorithm that it supports. A store may reject only
+/// parameters that it cannot compute exactly.
 pub async fn ordinary_parameters_are_accepted(subject: &mut impl Subject) {
     for (name, limit) in one_of_each(1_000) {
         let accepted = subject.store().check_limits(&limit.into());

@@ -28,7 +28,7 @@ pub async fn group_is_charged_all_or_none(subject: &mut impl Subject) {
     assert!(!answers.iter().all(|answer| answer.passed()));
     assert!(answers.iter().all(|answer| answer.taken == 0), "a refused group takes nothing");
     assert_eq!(harness.peek(&a).await.remaining(), [3]);
-    // The same, with the refusing charge first.
+    // Tests the same group with the refusing charge first.
     harness.run_group(StoreVerb::Check, &[b, a.clone()]).await;
     assert_eq!(harness.peek(&a).await.remaining(), [3]);
 }
@@ -46,7 +46,7 @@ pub async fn refused_group_answers_each_charge(subject: &mut impl Subject) {
     assert!(!answers[0].passed() && answers[0].wait() > Nanos::ZERO);
 }
 
-/// Checks that a refused group does not affect the next one.
+/// Checks that a refused group does not affect the next group.
 pub async fn groups_of_a_batch_are_independent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (a, b) = (harness.charge_limit(slow_bucket(1), "a"), harness.charge_limit(slow_bucket(1), "b"));

@@ -9,7 +9,7 @@ use super::Subject;
 use super::groups::slow_bucket;
 use super::harness::Harness;
 
-/// Long enough that no window ends during a case, and short enough for every store.
+/// A window length: no window ends during a case, and every store supports it.
 pub(super) const YEAR: Nanos = Nanos::from_secs(365 * 86_400);
 
 /// Returns one limit per algorithm with a capacity of `limit`. Each name begins with the algorithm's name.

@@ -38,7 +38,8 @@ pub trait Subject {
     /// Returns the store.
     fn store(&self) -> &Self::Store;
 
-    /// Returns a duration that is longer than a few calls take, and short enough for a test to wait several times.
+    /// Returns a duration that is longer than a few calls take, and short enough that a test can wait for it several
+    /// times.
     fn unit(&self) -> Nanos;
 
     /// Returns whether time stands still between calls.
@@ -48,7 +49,8 @@ pub trait Subject {
     fn tick(&self) -> Nanos;
 
     /// Returns the algorithms that the store refuses: `sliding log`, `concurrency`, `leaky bucket`, `interval bucket`
-    /// or `calendar window`. Cases skip them or use another algorithm. Cases about nothing else do nothing.
+    /// or `calendar window`. Cases skip these algorithms or use others. A case about refused algorithms only does
+    /// nothing.
     fn refused_algorithms(&self) -> &'static [&'static str] {
         &[]
     }
@@ -57,8 +59,8 @@ pub trait Subject {
     fn wait(&mut self, length: Nanos) -> impl Future<Output = ()>;
 }
 
-/// Defines a test for each case. `$run` takes an async function of the subject, creates a subject and runs the
-/// function.
+/// Defines a test for each case. `$run` takes the case, an async function. It creates a subject and runs the case on
+/// it.
 ///
 /// With `in_threads`, runs all cases concurrently in the calling test, for stores that are expensive to start. `$run`
 /// then also takes the value of the variable `$of` and the name of the case.

@@ -81,7 +81,7 @@ pub async fn lost_lease_expires(subject: &mut impl Subject) {
     assert!(!harness.check(&charge).await.passed());
 }
 
-/// Checks calendar windows, which come from the caller while the time comes from the store.
+/// Checks calendar windows. The caller gives the windows, and the store determines the time.
 pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     if harness.refuses("calendar window") {
@@ -107,7 +107,7 @@ pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subjec
     assert_eq!(harness.peek(&charge).await.remaining(), [0], "nothing was changed");
 }
 
-/// Returns the window of `nanos` on either side of `time`, saturating at the ends of time.
+/// Returns the window from `nanos` before `time` to `nanos` after it, saturating at the ends of time.
 fn window_around(time: Time<tollgate_core::Wall>, nanos: u64) -> Window {
     let (start, end) = (time.as_nanos().saturating_sub(nanos), time.as_nanos().saturating_add(nanos));
     Window::new(Time::from_nanos(start), Time::from_nanos(end)).expect("a window")

@@ -19,7 +19,7 @@ impl LeaseParams {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// See the limit's constructor.
+    /// Returns the errors of the limit's constructor.
     pub fn limit(&self) -> Result<Concurrency, LimitError> {
         Concurrency::new(self.limit, self.lease)?.max_debt(self.max_debt)
     }
@@ -52,8 +52,9 @@ impl ConcurrencyModel {
         Self { params, leases: Vec::new(), touches: 0 }
     }
 
-    /// Changes the parameters. Existing leases end no later than a new lease would. If the leases
-    /// exceed the new limit, those that end last are kept; among equal ends, those touched last.
+    /// Changes the parameters. Existing leases are shortened so that they end no later than a new lease. If
+    /// the leases exceed the new limit, the leases that end last are kept; among leases with equal ends, the
+    /// leases that were touched last.
     pub fn change_params(&mut self, params: LeaseParams, now: &Now<'_>) {
         let now = now.mono().as_nanos();
         let mut held: Vec<&mut ModelLease> =
@@ -65,7 +66,7 @@ impl ConcurrencyModel {
         self.params = params;
     }
 
-    /// Extends the lease from now on, unless it has ended. Returns whether it was extended.
+    /// Extends the lease to a full duration from now, unless it has ended. Returns whether it was extended.
     pub fn renew(&mut self, now: &Now<'_>, receipt: usize) -> bool {
         self.touches += 1;
         let (now, length, touched) = (now.mono().as_nanos(), self.params.length(), self.touches);

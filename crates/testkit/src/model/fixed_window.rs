@@ -1,4 +1,4 @@
-//! Definition of a fixed window: a count per window, and the debt that it leaves to later windows.
+//! Definition of a fixed window: a count per window, and the debt that a window leaves to later windows.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use tollgate_core::{Ask, FixedWindow, LimitError, Nanos, Now, Outcome, Phase, Re
 
 use super::{Model, ModelAnswer, first_wait};
 
-/// `limit` per window of `length`, fixed or sliding.
+/// Parameters of a fixed or sliding window: at most `limit` per `length`.
 #[derive(Clone, Copy, Debug)]
 pub struct WindowParams {
     /// Maximum count per window.
@@ -25,7 +25,7 @@ impl WindowParams {
     /// Returns the fixed window with these parameters.
     ///
     /// # Errors
-    /// See the limit's constructor.
+    /// Returns the errors of the limit's constructor.
     pub fn fixed(&self) -> Result<FixedWindow, LimitError> {
         let limit = FixedWindow::new(self.limit, Nanos::from_nanos(self.length))?.phase(self.phase);
         limit.max_debt(self.max_debt)?.initial(self.initial)
@@ -34,7 +34,7 @@ impl WindowParams {
     /// Returns the sliding window with these parameters.
     ///
     /// # Errors
-    /// See the limit's constructor.
+    /// Returns the errors of the limit's constructor.
     pub fn sliding(&self) -> Result<SlidingWindow, LimitError> {
         SlidingWindow::new(self.limit, Nanos::from_nanos(self.length))?.max_debt(self.max_debt)?.initial(self.initial)
     }
@@ -61,7 +61,7 @@ impl FixedWindowModel {
     }
 
     /// Changes the parameters. The used amount is kept, in the same window if the alignment is
-    /// unchanged. An excess over the new limit that was not debt does not become debt.
+    /// unchanged. If the amount was not debt but exceeds the new limit, the excess does not become debt.
     pub fn change_params(&mut self, params: WindowParams, now: &Now<'_>) {
         let used = self.used_at(now, self.instant_of_windows(now));
         let same = (self.params.phase, self.params.length) == (params.phase, params.length);
@@ -158,7 +158,7 @@ impl Model for FixedWindowModel {
         ModelAnswer { outcome: Outcome::Deny(retry), taken: 0, receipt }
     }
 
-    /// Refunds in the current window only, at most the amount used in it.
+    /// Refunds only charges of the current window, and at most the amount used in it.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let used = self.used_at(now, self.instant_of_windows(now));
         if used == 0 || receipt.is_some_and(|receipt| self.takings[receipt] != self.end(now)) {

@@ -1,4 +1,4 @@
-//! Definition of a group of limits: ask each, and keep the answers only if all admit.
+//! Definition of a group of limits: each limit is asked, and the charges are kept only if all limits admit.
 
 use tollgate_core::{Ask, Cost, Limit, LimitError, Limits, Nanos, Now, Outcome, Report, Retry};
 
@@ -28,7 +28,7 @@ impl Member {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// See the limit's constructor.
+    /// Returns the errors of the limit's constructor.
     pub fn limit(&self) -> Result<Limit, LimitError> {
         Ok(match self {
             Self::TokenBucket(params) => params.limit()?.into(),
@@ -43,7 +43,7 @@ impl Member {
     /// Returns the limits of a group.
     ///
     /// # Errors
-    /// See the limits' constructors.
+    /// Returns the errors of the limits' constructors.
     pub fn limits(members: &[Self]) -> Result<Limits, LimitError> {
         Limits::new(members.iter().map(Self::limit).collect::<Result<Vec<_>, _>>()?)
     }
@@ -102,7 +102,7 @@ impl Model for GroupModel {
         let mut tried = self.try_out(now, ask);
         let least = tried.iter().map(|(answer, _)| answer.taken).min().unwrap_or(0);
         if matches!(ask, Ask::UpTo(_)) && least > 0 {
-            // All limits take as much as the tightest one allows.
+            // All limits take the amount that the tightest limit allows.
             tried = self.try_out(now, Ask::Exactly(Cost::new(least)));
         }
         let outcome = tried.iter().map(|(answer, _)| answer.outcome).reduce(Outcome::and).unwrap_or(Outcome::Allow);
@@ -110,7 +110,7 @@ impl Model for GroupModel {
         let taken = if passes { least } else { 0 };
         self.takings.push(tried.iter().map(|(answer, _)| answer.receipt).collect());
         for (member, (answer, boxed_clone)) in self.members.iter_mut().zip(tried) {
-            // The limit that refused may count the refusal; the others do not see the request.
+            // A limit that refused may count the refusal. The other limits keep their state.
             if passes || !answer.outcome.is_admitted() {
                 *member = boxed_clone;
             }

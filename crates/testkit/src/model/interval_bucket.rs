@@ -27,7 +27,7 @@ impl IntervalParams {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// See the limit's constructor.
+    /// Returns the errors of the limit's constructor.
     pub fn limit(&self) -> Result<IntervalBucket, LimitError> {
         let limit = IntervalBucket::new(self.refill, Nanos::from_nanos(self.period))?.burst(self.burst)?;
         let limit = limit.steps(self.steps).max_wait(Nanos::from_nanos(self.max_wait))?;
@@ -35,7 +35,7 @@ impl IntervalParams {
     }
 }
 
-/// Tokens at an instant, less those promised to waiting requests or charged as debt.
+/// The tokens at an instant, minus the tokens promised to waiting requests or charged as debt.
 #[derive(Clone, Debug)]
 pub struct IntervalBucketModel {
     params: IntervalParams,
@@ -54,8 +54,8 @@ impl IntervalBucketModel {
         new
     }
 
-    /// Changes the parameters. The missing amount is kept up to the new maximum. An unchanged
-    /// alignment is also kept.
+    /// Changes the parameters. The amount missing from a full bucket is kept, up to the new maximum. The times of
+    /// the steps are kept if their alignment is unchanged.
     pub fn change_params(&mut self, params: IntervalParams, now: &Now<'_>) {
         self.advance(now);
         let missing = i128::from(self.params.burst) - self.tokens;
@@ -84,7 +84,7 @@ impl IntervalBucketModel {
         number(to) - number(from)
     }
 
-    /// Returns the tokens at a later instant if nothing is taken before.
+    /// Returns the tokens at a later instant, if nothing is taken before then.
     fn tokens_at(&self, later: i128) -> i128 {
         let brought = self.steps_between(self.at, later) * i128::from(self.params.refill);
         (self.tokens + brought).min(self.params.burst.into())
@@ -99,7 +99,7 @@ impl IntervalBucketModel {
         }
     }
 
-    /// Returns how long a cost that is taken at `asked` has to wait.
+    /// Returns the wait of a cost that is taken at `asked`.
     fn wait_of(&self, asked: i128, cost: i128) -> u64 {
         let left = self.tokens_at(asked) - cost;
         let covered =

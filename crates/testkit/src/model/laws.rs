@@ -4,13 +4,13 @@ use tollgate_core::{Algorithm, Ask, Cells, Cost, Nanos, Now, Outcome, Retry, Tim
 
 use super::Law;
 
-/// Builds a [`Now`] from an instant: clock readings, spread and windows.
+/// Builds a [`Now`] from an instant, with clock readings, spread and windows.
 pub trait InstantClock {
     /// Returns the [`Now`] at `instant` nanoseconds.
     fn now_at(&self, instant: u64) -> Now<'_>;
 }
 
-/// Equal clocks, no spread, no windows.
+/// A clock with equal readings on both clocks, without spread and windows.
 #[derive(Clone, Copy, Debug)]
 pub struct OneClock;
 
@@ -20,14 +20,14 @@ impl InstantClock for OneClock {
     }
 }
 
-/// A wall clock ahead of the monotonic one, a key's spread value, and calendar windows.
+/// A wall clock ahead of the monotonic clock, with a key's spread value and calendar windows.
 #[derive(Clone, Debug)]
 pub struct CalendarClock {
     /// Offset of the wall clock in nanoseconds.
     pub ahead: u64,
     /// Spread value of the key.
     pub spread: u64,
-    /// Consecutive windows from time zero. The one that contains the instant is passed on.
+    /// Consecutive windows from time zero. The window that contains the instant is passed on.
     pub windows: Vec<Window>,
 }
 
@@ -59,8 +59,9 @@ impl<A: Algorithm, C: InstantClock> LawPlace<'_, A, C> {
     }
 }
 
-/// Checks that a request passes after the advertised wait, and not one nanosecond earlier. No
-/// refusal advertises a wait of zero, and `Never` holds at any time.
+/// Checks that a request passes after the advertised wait, and not one nanosecond earlier. Also
+/// checks that no refusal advertises a wait of zero, and that a request refused with `Never` is refused at
+/// later times.
 pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(place: &LawPlace<'_, A, C>, ask: Ask) {
     // Limits that count refusals advertise the wait of a caller that sends nothing in the meantime.
     let mut state = place.state.to_vec();
@@ -80,7 +81,7 @@ pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(place: &LawPlace<'
                 "{ask:?} passes one nanosecond before {wait} ns"
             );
         }
-        // By then, all leases have ended.
+        // At the reset, all leases have ended.
         Retry::OnRelease => {
             let reset = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE).reset;
             assert!(
@@ -99,7 +100,7 @@ pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(place: &LawPlace<'
     }
 }
 
-/// Checks that the remaining amount is the largest that passes.
+/// Checks that the remaining amount is the largest cost that passes.
 pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: InstantClock>(place: &LawPlace<'_, A, C>) {
     let report = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE);
     let exactly = |n: u64| place.outcome_later(0, Ask::Exactly(Cost::new(n)));
@@ -124,8 +125,8 @@ pub fn reset_is_when_it_is_new<A: Algorithm, C: InstantClock>(place: &LawPlace<'
     assert!(reset == 0 || !is_new(reset - 1), "unused one nanosecond before the reset of {reset} ns");
 }
 
-/// Checks that if a cost of `n` passes, `n` requests of cost 1 pass as well. Both must leave the
-/// same words or, for algorithms that store each charge, the same later reports.
+/// Checks that if one request of cost `n` passes, `n` requests of cost 1 pass as well. Both ways must
+/// leave the same words or, for algorithms that store each charge, the same later reports.
 pub fn at_once_equals_one_by_one<A: Algorithm, C: InstantClock>(
     place: &LawPlace<'_, A, C>,
     n: Cost,

@@ -27,7 +27,7 @@ impl LeakyParams {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// See the limit's constructor.
+    /// Returns the errors of the limit's constructor.
     pub fn limit(&self) -> Result<LeakyBucket, LimitError> {
         let limit = LeakyBucket::new(self.rate, self.burst)?.free(self.free)?.max_wait(self.max_wait);
         limit.max_debt(self.max_debt)?.initial(self.initial)
@@ -59,7 +59,7 @@ impl LeakyBucketModel {
         self.params = params;
     }
 
-    /// Returns the level at `now`: the previous level less the amount drained since.
+    /// Returns the level at `now`: the previous level minus the amount drained since then.
     fn level_at(&self, now: &Now<'_>) -> Exact {
         let elapsed = to_exact(now.mono().as_nanos()) - to_exact(self.at);
         (&self.level - elapsed * per_nano(self.params.rate)).max(Exact::zero())
@@ -79,8 +79,8 @@ impl LeakyBucketModel {
         ceil_nanos(&((self.level_at(now) - wanted) / per_nano(self.params.rate)))
     }
 
-    /// Returns the highest level at which `cost` is admitted, considering both bounds. Negative if
-    /// it is never admitted.
+    /// Returns the highest level at which `cost` is admitted, considering both bounds. Returns a negative
+    /// level if `cost` is never admitted.
     fn max_level_for(&self, cost: u64) -> Exact {
         // A cost of zero does not wait, so only the burst bounds it.
         if cost == 0 {
@@ -89,8 +89,8 @@ impl LeakyBucketModel {
         (to_exact(self.params.burst) - to_exact(cost)).min(self.patience() - to_exact(cost - 1))
     }
 
-    /// Adds `cost` if the level is at most `ceiling`. Otherwise returns the wait until that is the
-    /// case.
+    /// Adds `cost` if the level is at most `ceiling`. Otherwise returns the wait until the level has
+    /// fallen to `ceiling`.
     fn pour(&mut self, now: &Now<'_>, cost: u64, ceiling: &Exact, outcome: Outcome) -> ModelAnswer {
         let level = self.level_at(now);
         if *ceiling < Exact::zero() {
@@ -104,8 +104,8 @@ impl LeakyBucketModel {
         ModelAnswer { outcome, taken: cost, receipt: 0 }
     }
 
-    /// Returns the wait of a request made now: until the level ahead of its last unit is down to
-    /// `free`.
+    /// Returns the wait of a request made now: the time until the level before its last unit has fallen
+    /// to `free`.
     fn wait_of(&self, now: &Now<'_>, cost: u64) -> Outcome {
         match self.time_until_level(now, &(to_exact(self.params.free) - to_exact(cost.saturating_sub(1)))) {
             wait if wait == Nanos::ZERO || cost == 0 => Outcome::Allow,

@@ -6,7 +6,7 @@ use super::laws::{self, InstantClock};
 use super::script::{ScriptAct, ScriptAmount, ScriptPause, ScriptStep};
 use super::{Law, Model};
 
-/// Latest instant of scripts: 73 years. Up to it, every state is exact.
+/// Latest instant of scripts: 73 years. Until then, every state is exact.
 pub const HORIZON: u64 = 1 << 61;
 
 /// An admitted request.
@@ -30,7 +30,7 @@ impl Admitted {
     }
 }
 
-/// Runs only the algorithm through a script, from `start`, and returns the admitted requests.
+/// Runs a script on the algorithm alone, without a model, from `start`. Returns the admitted requests.
 pub fn walk<A: Algorithm, C: InstantClock>(limit: &A, clock: &C, start: u64, script: &[ScriptStep]) -> Vec<Admitted> {
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
@@ -66,7 +66,7 @@ pub struct Lockstep<'a, A: Algorithm, M, C> {
     state: Vec<u64>,
     /// Charges that can be refunded: the algorithm's stamp and the model's receipt.
     takings: Vec<(A::Stamp, usize)>,
-    /// Report whose waits `ScriptPause` refers to.
+    /// The last report. The waits of `ScriptPause` refer to it.
     last: Report,
 }
 
@@ -93,7 +93,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
 
     /// Changes the parameters as an admitted request does: converts the state, and changes the
     /// model with `change`. If the used amount exceeds the new maximum, no request can be admitted
-    /// under the new parameters, and the old ones stay.
+    /// under the new parameters, and the old parameters stay.
     pub fn change_limit(&mut self, limit: &'a A, change: impl FnOnce(&mut M, &Now<'_>)) {
         let now = self.clock.now_at(self.instant);
         self.state.resize(limit.words().max(self.limit.words()), 0);
@@ -148,7 +148,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         }
     }
 
-    /// Decides on both sides and returns the cost asked for.
+    /// Decides with the algorithm and with the model, compares the results, and returns the cost asked for.
     fn decide(&mut self, now: &Now<'_>, ask: Ask) -> u64 {
         let place = laws::LawPlace { limit: self.limit, state: &self.state, clock: self.clock, instant: self.instant };
         laws::at_once_equals_one_by_one(&place, ask.cost(), |law| self.model.is_exempt_from(law));

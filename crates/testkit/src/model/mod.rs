@@ -50,7 +50,7 @@ pub struct ModelAnswer {
     pub receipt: usize,
 }
 
-/// Laws from which an algorithm, or one of its options, may be exempt by definition.
+/// The laws that do not apply to every algorithm and option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Law {
     /// A refusal changes nothing. Exempt: logs that count refusals.
@@ -58,19 +58,19 @@ pub enum Law {
     /// The remaining amount passes now. Exempt: limits with a minimum gap between requests.
     RemainingPasses,
     /// A cost that passes as one request also passes in single units. Exempt: limits where a later
-    /// unit has to wait longer than an earlier one.
+    /// unit has to wait longer than an earlier unit.
     SinglyPasses,
     /// One request and single units leave the same words. Exempt: algorithms that store each charge
     /// separately.
     SameWords,
 }
 
-/// Definition of an algorithm, to compare with its implementation. Time never moves backwards here.
+/// Definition of an algorithm, to compare with its implementation. The time of calls never moves backwards.
 pub trait Model {
     /// Decides a request and applies the result.
     fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer;
-    /// Refunds up to `cost`, to the charge with this receipt if there is one. Returns the accepted
-    /// amount.
+    /// Refunds up to `cost` of the charge with this receipt, or of any charge if there is no receipt.
+    /// Returns the accepted amount.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64;
     /// Returns the report, with `retry` for another request of `cost`.
     fn report(&self, now: &Now<'_>, cost: u64) -> Report;
@@ -107,8 +107,8 @@ pub fn ceil_nanos(x: &Exact) -> Nanos {
     Nanos::from_nanos(ceil(x))
 }
 
-/// Returns how long after `now` the condition `holds` first becomes true. Once true, it must stay
-/// true.
+/// Returns the time from `now` until the condition `holds` first becomes true. The condition must stay
+/// true from then on.
 pub fn first_wait(now: u64, holds: impl Fn(u64) -> bool) -> Nanos {
     let (mut low, mut high) = (0, u64::MAX - now);
     while low < high {

@@ -21,13 +21,13 @@ pub struct PacerModel {
 enum Curve {
     /// Stored permits are free. The capacity is given.
     Free { max: Exact },
-    /// Stored permits cost as much as new ones up to the threshold. Above it the price rises linearly, up to `cold`
-    /// times as much.
+    /// Up to the threshold, stored permits cost as much as new permits. Above it, the price rises linearly, up to
+    /// `cold` times the price of a new permit.
     Ramp { threshold: Exact, max: Exact, cold: Exact, warm_up: Exact },
 }
 
 impl PacerModel {
-    /// Returns a pacer that can store the permits of `store` nanoseconds. Initially none are stored.
+    /// Returns a pacer that can store the permits of `store` nanoseconds. Initially it has no stored permits.
     pub fn bursty(rate: Rate, store: u64, now: u64) -> Self {
         let interval = per_nano(rate).recip();
         let max = to_exact(store) / &interval;
@@ -45,7 +45,7 @@ impl PacerModel {
         Self { interval, curve: Curve::Ramp { threshold, max, cold, warm_up }, stored, next_free: to_exact(now) }
     }
 
-    /// Returns the wait of a caller that comes now, rounded up.
+    /// Returns the wait of a caller that asks now, rounded up.
     pub fn earliest(&self, now: u64) -> u64 {
         ceil(&(&self.next_free - to_exact(now)))
     }

@@ -13,7 +13,7 @@ use super::lockstep::HORIZON;
 
 const DAY: u64 = 86_400_000_000_000;
 
-/// How long to wait before acting.
+/// The wait before an operation.
 #[derive(Clone, Copy, Debug)]
 pub enum ScriptPause {
     /// Fixed duration in nanoseconds.
@@ -33,7 +33,7 @@ pub enum ScriptAmount {
     Remaining(i64),
     /// The capacity plus an offset.
     Capacity(i64),
-    /// Twice the capacity plus an offset. The default debt ends there.
+    /// Twice the capacity plus an offset. With the default debt, this is the largest used amount.
     Twice(i64),
 }
 
@@ -50,7 +50,7 @@ pub enum ScriptAct {
     Drain,
     /// Takes the amount regardless of the limit, into debt.
     Charge(ScriptAmount),
-    /// Refunds the charge made this many charges ago, if there is one.
+    /// Refunds the charge made this number of charges ago. `None`: refunds without a receipt.
     Refund(ScriptAmount, Option<usize>),
     /// Resets the key.
     Reset,
@@ -89,8 +89,8 @@ impl ScriptAmount {
     }
 }
 
-/// Returns a configuration with this many cases, unless `PROPTEST_CASES` is set. Failing cases are stored next to the
-/// test and run first.
+/// Returns a configuration with `cases` cases, unless `PROPTEST_CASES` sets another number. Failing cases are stored
+/// next to the test and run first.
 pub fn config_with_cases(cases: u32) -> ProptestConfig {
     let default = ProptestConfig::default();
     let cases = if env::var_os("PROPTEST_CASES").is_some() { default.cases } else { cases };
@@ -122,7 +122,7 @@ pub fn any_amount() -> impl Strategy<Value = u64> {
     prop_oneof![Just(1), 1_u64..20, any_size(u64::MAX).prop_map(|n| n.max(1))]
 }
 
-/// Generates rates that divide a second evenly, rates that do not, and arbitrary ones.
+/// Generates rates that divide a second evenly, rates that do not, and arbitrary rates.
 pub fn any_rate() -> impl Strategy<Value = Rate> {
     let named = ["7777/s", "86399/day", "999983/s", "1000000007/day", "1/week", "3G/s", "10/s", "1/s", "3/s", "20/h"]
         .map(|text| text.parse::<Rate>().expect("a rate"));

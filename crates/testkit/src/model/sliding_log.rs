@@ -1,5 +1,5 @@
-//! Definition of a sliding log: every admitted unit is stored, and all are counted again for every
-//! request.
+//! Definition of a sliding log: every admitted unit is stored, and all units are counted again for
+//! every request.
 
 use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Report, Retry, SlidingLog};
 
@@ -10,7 +10,7 @@ use super::{Law, Model, ModelAnswer, first_wait};
 pub struct SlidingLogModel {
     params: LogParams,
     units: Vec<u64>,
-    /// Number of oldest units that belong to no request: the used part of a new key.
+    /// Number of the oldest units that belong to no request: the used part of a new key.
     opening: usize,
     /// Instant of each charge, by receipt.
     takings: Vec<u64>,
@@ -37,7 +37,7 @@ impl LogParams {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// See the limit's constructor.
+    /// Returns the errors of the limit's constructor.
     pub fn limit(&self) -> Result<SlidingLog, LimitError> {
         let limit = SlidingLog::new(self.limit, Nanos::from_nanos(self.length))?.max_debt(self.max_debt)?;
         let limit = limit.initial(self.initial)?.minimum_gap(Nanos::from_nanos(self.gap))?;
@@ -53,8 +53,8 @@ impl SlidingLogModel {
         new
     }
 
-    /// Changes the parameters. Keeps the units in the window and the one that the minimum gap
-    /// refers to, as many as fit.
+    /// Changes the parameters. Keeps the units in the window and the unit that the minimum gap refers
+    /// to, up to the new maximum number.
     pub fn change_params(&mut self, params: LogParams, now: &Now<'_>) {
         let now = now.mono().as_nanos();
         let inside = self.units_inside(now);
@@ -98,8 +98,8 @@ impl SlidingLogModel {
         self.last_request().map_or(0, |last| (last + self.params.gap).saturating_sub(now))
     }
 
-    /// Returns whether `cost` passes at `at`: it fits below `ceiling`, and the minimum gap has
-    /// passed.
+    /// Returns whether `cost` passes at `at`: the units in the window plus `cost` are at most `ceiling`,
+    /// and the minimum gap has passed.
     fn passes(&self, at: u64, cost: u64, ceiling: u64, gap: u64) -> bool {
         let apart = cost == 0 || self.last_request().is_none_or(|last| last + gap <= at);
         apart && cost <= ceiling && self.units_inside(at) as u64 <= ceiling - cost
@@ -154,8 +154,8 @@ impl Model for SlidingLogModel {
         answer
     }
 
-    /// Refunds units that are still in the window: with a receipt those of its instant, otherwise
-    /// the oldest.
+    /// Refunds units that are still in the window. With a receipt, refunds the units of its instant;
+    /// otherwise, refunds the oldest units.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let now = now.mono().as_nanos();
         let taken = receipt.map(|receipt| self.takings[receipt]);

@@ -19,7 +19,7 @@ impl WindowParams {
     /// Returns the sliding slices with these parameters.
     ///
     /// # Errors
-    /// See the limit's constructor.
+    /// Returns the errors of the limit's constructor.
     pub fn slices(&self, precision: u64) -> Result<SlidingSlices, LimitError> {
         let limit = SlidingSlices::new(self.limit, Nanos::from_nanos(self.length), Nanos::from_nanos(precision))?;
         limit.max_debt(self.max_debt)?.initial(self.initial)
@@ -57,7 +57,7 @@ impl SlidingSlicesModel {
         (self.params, self.precision) = (params, precision);
     }
 
-    /// Returns whether a slice still counts: until a whole window has passed since its end.
+    /// Returns whether a slice still counts. It counts until a whole window has passed since its end.
     fn is_inside(&self, slice: u64, at: u64) -> bool {
         let slices = u128::from(self.params.length.div_ceil(self.precision));
         u128::from(at) < (u128::from(slice) + 1 + slices) * u128::from(self.precision)
@@ -98,8 +98,8 @@ impl Model for SlidingSlicesModel {
         ModelAnswer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt }
     }
 
-    /// Refunds in the slice of the charge, or in the current one without a receipt, at most the
-    /// amount counted there. After a change of the alignment there may be no slice with that end.
+    /// Refunds in the slice of the charge, or without a receipt in the current slice, at most the amount
+    /// counted in that slice. After a change of the alignment, the slice of the charge may not exist.
     fn refund(&mut self, now: &Now<'_>, mut cost: u64, receipt: Option<usize>) -> u64 {
         let at = now.wall().as_nanos();
         let slice = match receipt.map(|receipt| self.receipts[receipt]) {

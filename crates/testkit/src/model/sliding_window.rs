@@ -105,7 +105,7 @@ impl Model for SlidingWindowModel {
         ModelAnswer { outcome: Outcome::Allow, taken: cost, receipt }
     }
 
-    /// Refunds in the window of the charge if it still counts, at most the amount counted there.
+    /// Refunds in the window of the charge, if that window still counts, at most the amount counted in it.
     /// Without a receipt, refunds in the current window.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let present = self.window_index(now.wall().as_nanos());

@@ -22,13 +22,13 @@ impl TokenParams {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
-    /// See the limit's constructor.
+    /// Returns the errors of the limit's constructor.
     pub fn limit(&self) -> Result<TokenBucket, LimitError> {
         TokenBucket::new(self.rate, self.burst)?.max_debt(self.max_debt)?.initial(self.initial)
     }
 }
 
-/// Number of tokens: possibly a fraction, and negative in debt.
+/// The number of tokens. It may be a fraction, and is negative in debt.
 #[derive(Clone, Debug)]
 pub struct TokenBucketModel {
     params: TokenParams,
@@ -43,7 +43,7 @@ impl TokenBucketModel {
         Self { params, tokens: to_exact(params.initial), at: now.mono().as_nanos() }
     }
 
-    /// Returns the tokens at `now`: the previous ones plus the refill since, up to the burst.
+    /// Returns the tokens at `now`: the previous tokens plus the refill since then, up to the burst.
     pub fn tokens_at(&self, now: &Now<'_>) -> Exact {
         let elapsed = to_exact(now.mono().as_nanos()) - to_exact(self.at);
         (&self.tokens + elapsed * per_nano(self.params.rate)).min(to_exact(self.params.burst))
@@ -70,7 +70,7 @@ impl TokenBucketModel {
     }
 
     /// Takes `cost` if at least `floor` tokens remain afterwards. Otherwise returns the wait until
-    /// that is the case.
+    /// enough tokens are available.
     fn take(&mut self, now: &Now<'_>, cost: u64, floor: &Exact) -> ModelAnswer {
         let left = self.tokens_at(now) - to_exact(cost);
         let outcome = if left >= *floor {

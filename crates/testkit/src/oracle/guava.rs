@@ -8,7 +8,7 @@
 //! | `set_rate` | convert to the same pacer at the other rate |
 //! | stored permits | the time in which they are refilled at the rate |
 //!
-//! Guava's rate is a double, ours a fraction: the simplest one that a double cannot distinguish from it. Stored permits
+//! Guava's rate is a double. Our rate is the simplest fraction that a double cannot distinguish from it. Stored permits
 //! are loaded to the nanosecond. The time of the next permit is compared to the microsecond, plus or minus one.
 
 use tollgate_core::{Cost, Mono, Nanos, Pace, Pacing, Rate, Time};
@@ -172,7 +172,7 @@ impl OwnPacer {
         let recorded = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));
         let next = self.now.saturating_add(self.pacing.earliest(&self.pace, self.now));
         let ours = i128::from(next.as_nanos().div_ceil(MICRO));
-        // Refill since the last update, if this call did not update the state. Refused calls do not.
+        // The refill since the last update, if this call did not update the state. Refused calls do not update it.
         let idle = self.now.as_nanos().saturating_sub(after.next_free_us.saturating_mul(MICRO));
         let seen = verdict.clone().expect_within_one("next_free_us", recorded, ours);
         let seen = match after.stored_nanos(self.rate).filter(|_| idle == 0) {
@@ -191,8 +191,8 @@ impl OwnPacer {
     }
 }
 
-/// Returns the simplest fraction that a double cannot distinguish from a rate per second. `None` if we cannot represent
-/// it.
+/// Returns the simplest fraction that a double cannot distinguish from a rate per second. Returns `None` if our types
+/// cannot represent the fraction.
 fn approximate_rate(rate: f64) -> Option<Rate> {
     let (mut count, mut secs, mut last_count, mut last_secs) = (1.0_f64, 0.0_f64, 0.0_f64, 1.0_f64);
     let mut rest = rate;

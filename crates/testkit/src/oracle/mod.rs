@@ -1,13 +1,14 @@
 //! Replays recorded decisions of existing rate limiters, which ran on a controlled clock.
 //!
 //! Each step is replayed separately: our limiter is loaded with the recorded state before the step and runs one
-//! operation. Then verdict, remaining amount and wait are compared. Nothing imitates the floating-point arithmetic of a
-//! reference, so we compare with its actual behaviour, not with our idea of it. redis-cell is also replayed freely,
+//! operation. Then verdict, remaining amount and wait are compared. No code imitates the floating-point arithmetic of a
+//! reference, so the comparison is with its actual behaviour. redis-cell is also replayed freely,
 //! from the first step to the last.
 //!
-//! There is one module per reference, which translates a recorded step into our call and back. Where a reference errs
-//! and we differ, a [`KnownDifference`] documents it. Its rule depends on the recorded behaviour, never on the name of
-//! a case, so it also applies to new traces. The traces are in `traces/`; `TOLLGATE_ORACLES` names another directory.
+//! Each reference has one module. It translates a recorded step into our call, and our result back. Where a reference
+//! errs and we differ, a [`KnownDifference`] documents it. Its rule depends on the recorded behaviour, never on the
+//! name of a case, so it also applies to new traces. The traces are in `traces/`; `TOLLGATE_ORACLES` names another
+//! directory.
 
 mod bucket4j;
 mod guava;
@@ -27,13 +28,13 @@ pub trait Player {
     /// Runs the step on our limiter and compares the results.
     ///
     /// # Errors
-    /// If the step cannot be compared.
+    /// Returns an error if the step cannot be compared.
     fn compare(&self, step: &TraceStep) -> Read<Seen>;
 
     /// Advances to the state after the step, whether or not the step was compared.
     ///
     /// # Errors
-    /// If that state is unknown.
+    /// Returns an error if the state after the step is unknown.
     fn follow(&mut self, step: &TraceStep) -> Read<()>;
 }
 
@@ -44,7 +45,7 @@ pub struct Replay {
     pub file: &'static str,
     /// Name of the replay in the output.
     pub title: &'static str,
-    /// Creates the player for a case, or returns why that is impossible.
+    /// Creates the player for a case, or returns the reason why the case cannot be replayed.
     cast: fn(&Case) -> Read<Box<dyn Player>>,
 }
 
@@ -81,7 +82,7 @@ impl Replay {
 
 fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
     let mut last = case.start().unwrap_or(i64::MIN);
-    // Why no further step is compared: the state of the reference is unknown.
+    // Reason why no further step is compared, once the state of the reference is unknown.
     let mut lost = None;
     for (number, step) in case.steps.iter().enumerate() {
         if step.at < last {
@@ -105,7 +106,7 @@ fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
     }
 }
 
-/// Returns how far a blocking call advanced the clock, in units of the reference's clock.
+/// Returns the time by which a blocking call advanced the clock, in units of the reference's clock.
 fn time_slept(case: &Case, step: &TraceStep) -> i64 {
     let parked = step.result.maybe_int("now_ns").map(|now| now - i128::from(step.at));
     let advances = case.config.field("sleep_advances_clock").as_bool() == Some(true);

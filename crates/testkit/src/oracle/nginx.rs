@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `rate`, in thousandths of a request per second as nginx keeps it | the rate of a [`LeakyBucket`] |
 //! | `burst=n` | burst `n + 1`: nginx does not count the request that is being served |
-//! | `nodelay`, `delay=n`, neither | free as large as the burst, free `n`, nothing free |
+//! | `nodelay` | a free part as large as the burst |
+//! | `delay=n` | a free part of `n` |
+//! | neither `nodelay` nor `delay` | no free part |
 //! | several `limit_req` | all are weighed, then all are charged or none; the longest wait counts |
 //!
 //! nginx logs its state, the excess, only for requests that it delays or refuses. The state before a step is therefore
-//! computed from the recorded outcomes, with nginx's integer formula for accepted requests. It is replaced by the
-//! logged excess where there is one. Our bucket is loaded with the excess at the last accepted request and drains from
+//! computed from the recorded outcomes, with nginx's integer formula for accepted requests. If nginx logged an excess,
+//! the logged excess is used instead. Our bucket is loaded with the excess at the last accepted request and drains from
 //! there. Waits are compared in milliseconds, because nginx rounds them down.
 
 use std::collections::HashMap;
@@ -148,7 +150,8 @@ impl NginxLimit {
         ((excess.milli - drained / 1_000 + 1_000).max(0), drained % 1_000 != 0)
     }
 
-    /// Returns our state words for an excess in thousandths at a time in milliseconds. Empty for a new key.
+    /// Returns our state words for an excess in thousandths of a request at a time in milliseconds. Without an excess,
+    /// returns the words of a new key.
     fn load(&self, excess: Option<&NginxExcess>, level: impl Fn(&NginxExcess) -> (i128, i128)) -> [u64; 2] {
         let Some((milli, at_ms)) = excess.map(level) else { return [0; 2] };
         let (count, per) = (u128::from(self.ours.rate().count()), u128::from(self.ours.rate().per().as_nanos()));
@@ -157,7 +160,7 @@ impl NginxLimit {
         [empty_at as u64, (empty_at >> 64) as u64]
     }
 
-    /// Returns how many requests still fit at this excess: zero after a refused request.
+    /// Returns the number of requests that can still be admitted at this excess; zero after a refused request.
     fn remaining_beside(&self, excess: i128) -> i128 {
         ((self.burst * 1_000 - excess).max(0)) / 1_000
     }

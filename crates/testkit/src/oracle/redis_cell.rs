@@ -5,9 +5,9 @@
 //! *free* replay uses only the clock and the arguments: each key continues from our own state.
 //!
 //! A key disappears from Redis when it is accessed in a millisecond after its expiry. redis-cell
-//! rounds the expiry down twice, so a key can expire before it is unused. The replays drop it too,
-//! because later replies depend on it. Where that changes the reply, it counts as a known
-//! difference, because our own table never forgets early.
+//! rounds the expiry down twice, so a key can expire before it is unused. The replays drop such a key
+//! too, because later replies depend on it. If dropping the key changes the reply, the step counts as a
+//! known difference, because our own table never forgets a key early.
 
 use std::collections::HashMap;
 
@@ -108,7 +108,7 @@ impl Player for Free {
             let now = step.at_nanos(1)?;
             let found = self.0.get(&call.key).filter(|kept| kept.is_found(now)).map_or(0, |kept| kept.arrival);
             if let Ok(([0, ..], arrival)) = call.decide(found, now) {
-                // As in redis-cell: the TTL in whole milliseconds, from the current one.
+                // As in redis-cell: the TTL in whole milliseconds, counted from the current millisecond.
                 let to_live = arrival.saturating_sub(now) / 1_000_000;
                 let until_ms = Some(i128::from(now / 1_000_000 + to_live));
                 self.0.insert(call.key, CellKey { arrival, until_ms });
@@ -139,7 +139,7 @@ struct Call {
 }
 
 impl Call {
-    /// `None` for a command that only prepares a key.
+    /// Reads the call of a step. Returns `None` for a command that only prepares a key.
     fn read(step: &TraceStep) -> Read<Option<Self>> {
         if step.op != "cl_throttle" {
             return Ok(None);

@@ -66,7 +66,7 @@ pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
 struct Resilience {
     limit: i128,
     period: u64,
-    /// Construction time, by a clock with any origin. All other times are relative to it.
+    /// Construction time, by a clock with any origin. All other times are relative to this time.
     start: i64,
     timeout: u64,
     /// Last recorded state, and its time.
@@ -96,7 +96,7 @@ impl Seen4j {
     }
 }
 
-/// Our limits during a step. The one with waits and the one without report differently on the same state.
+/// Our limits during a step: one with waits and one without. Their reports about the same state differ.
 struct OwnBuckets {
     waiting: IntervalBucket,
     limit: IntervalBucket,
@@ -157,7 +157,7 @@ impl OwnBuckets {
         }
     }
 
-    /// Returns the wait as if our limit admitted the same call.
+    /// Returns the wait that our limit would return if it admitted the same call.
     fn forced_wait(&mut self, permits: u64) -> Option<u64> {
         let ask = Ask::Regardless(Cost::new(permits));
         self.limit.decide(&mut self.state, &Now::at(self.now), ask).is_admitted().then(|| self.wait_for(0))
@@ -196,7 +196,8 @@ impl Player for Resilience {
             "drain_permissions" => {
                 let _ = ours.limit.decide(&mut ours.state, &Now::at(now), Ask::UpTo(Cost::MAX));
                 let there = self.stored_at(now, self.limit).permits;
-                // Subtracting the stale amount may be refused if less is available now.
+                // If less is available now than the stale amount, the reference may refuse to subtract the stale
+                // amount.
                 let stale = self.stored.permits;
                 let left = if stale > there && after.available == there { there } else { there - stale };
                 ours.compare(Comparison::new(), after, then)

@@ -1,10 +1,9 @@
 //! rolling-rate-limiter 0.4.2 and 0.1.11, in memory and on Redis, in whole microseconds.
 //!
-//! Both are a [`SlidingLog`] with a minimum gap that counts refused attempts. The state before a
-//! step is the list of recorded attempts as the reference left it; our log expires older ones
-//! itself. In 0.4.2 the wait is for an attempt after this one, so it equals our report after the
-//! attempt. In 0.1.11 the wait is for this attempt as if it were not counted, so it equals our
-//! answer before counting it.
+//! Both versions are equivalent to a [`SlidingLog`] with a minimum gap that counts refused attempts. The state before a
+//! step is the reference's list of recorded attempts. Our log expires old attempts itself. In 0.4.2 the wait is for an
+//! attempt after this one, so it equals our report after the attempt. In 0.1.11 the wait is for this attempt as if it
+//! were not counted, so it equals our answer before counting it.
 
 use std::collections::HashMap;
 

@@ -17,9 +17,9 @@ pub enum Skip {
     ImpossibleState,
     /// Our types reject the limit.
     RefusedLimit,
-    /// The clock is before 1970, where our clocks start.
+    /// The time is before 1970, where our clocks start.
     BeforeTime,
-    /// The clock is too far in the future for ours.
+    /// The time is too far in the future for our clocks.
     BeyondTime,
     /// This field is missing, negative or of another type.
     Field(&'static str),
@@ -43,7 +43,7 @@ impl fmt::Display for Skip {
     }
 }
 
-/// A deliberate difference: where a reference errs, and our behaviour instead.
+/// A deliberate difference: a case in which a reference errs and our behaviour differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KnownDifference {
     /// Short name for the output.
@@ -71,7 +71,7 @@ impl Seen {
         matches!(self, Self::Equal | Self::ByRule(_))
     }
 
-    /// Returns this result, or the known difference if the results differ and `holds` returns true.
+    /// Returns this result, or `rule` if the results differ and `holds` returns true.
     #[must_use]
     pub fn unless_rule(self, rule: &'static KnownDifference, holds: impl FnOnce() -> bool) -> Self {
         match self {
@@ -98,7 +98,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Returns a comparison without parts, which is equal.
+    /// Returns a comparison without parts. Its result is equal.
     pub fn new() -> Self {
         Self::default()
     }
@@ -111,7 +111,7 @@ impl Comparison {
         self.note(what, &expected, &got, differs)
     }
 
-    /// Adds a part that may be one unit larger than the reference's, which rounds down.
+    /// Adds a part in which our number may be one unit larger, because the reference rounds down.
     #[must_use]
     pub fn up_to_one_more(self, what: &str, expected: i128, got: i128) -> Self {
         self.note(what, &expected, &got, !(expected..=expected + 1).contains(&got))
@@ -143,7 +143,7 @@ pub struct Tally {
     pub title: String,
     /// Cases replayed.
     pub cases: usize,
-    /// Number of steps. Each is in exactly one of the counts below.
+    /// Number of steps. Each step is in exactly one of the counts below.
     pub steps: usize,
     /// Steps equal to the reference.
     pub equal: usize,
@@ -161,7 +161,7 @@ impl Tally {
         Self { title: title.into(), ..Self::default() }
     }
 
-    /// Counts one step. `place` describes its location if it differs.
+    /// Counts one step. `place` returns the location of the step, and is called only if the step differs.
     pub fn count(&mut self, seen: Seen, place: impl FnOnce() -> String) {
         self.steps += 1;
         match seen {

@@ -44,7 +44,7 @@ impl TraceStep {
     /// Returns the time in nanoseconds, for a clock with a unit of `unit` nanoseconds.
     ///
     /// # Errors
-    /// If the time is before 1970 or too far in the future for our clocks.
+    /// Returns an error if the time is before 1970 or too far in the future for our clocks.
     pub fn at_nanos(&self, unit: u64) -> Read<u64> {
         to_nanos(self.at, unit)
     }
@@ -78,7 +78,7 @@ fn as_integer(number: &serde_json::Number) -> Option<i128> {
 /// A value, or the reason why a step that needs it is skipped.
 pub type Read<T> = Result<T, Skip>;
 
-/// Latest usable time. It leaves range for a wait.
+/// Latest usable time. A wait can be added to it without overflow.
 const LATEST: u64 = u64::MAX / 4;
 
 /// Converts a time in units of `unit` nanoseconds.
@@ -87,10 +87,10 @@ pub(super) fn to_nanos(at: i64, unit: u64) -> Read<u64> {
     at.checked_mul(unit).filter(|nanos| *nanos <= LATEST).ok_or(Skip::BeyondTime)
 }
 
-/// Field access in recorded objects. A step that needs a missing or mistyped field is skipped under
-/// the field's name.
+/// Access to fields of recorded objects. If a step needs a field that is missing or has another type, the
+/// step is skipped and counted under the field's name.
 pub trait Fields {
-    /// Returns the field itself, or null.
+    /// Returns the value of the field, or null if it is missing.
     fn field(&self, name: &str) -> &Value;
 
     /// Returns an integer, if the field contains one.
@@ -151,7 +151,7 @@ impl TraceDirectory {
     /// Reads all cases of one file.
     ///
     /// # Errors
-    /// If the file is missing or cannot be read, or a line is not a case.
+    /// Returns an error if the file is missing or cannot be read, or if a line is not a case.
     pub fn read(&self, name: &str) -> io::Result<Vec<Case>> {
         let plain = self.0.join(format!("{name}.jsonl"));
         let packed = self.0.join(format!("{name}.jsonl.gz"));
@@ -171,7 +171,7 @@ impl Case {
     /// Parses a line of a trace file.
     ///
     /// # Errors
-    /// If the line is not JSON, or a required field of a case or step is missing.
+    /// Returns an error if the line is not JSON, or if a required field of a case or step is missing.
     pub fn parse(line: &str) -> io::Result<Self> {
         let value: Value = serde_json::from_str(line)?;
         let text = |name| Ok(value.read_text(name)?.to_owned());

@@ -1,5 +1,5 @@
-//! Bans: a key that is refused `after` times within any interval of `within` is then refused
-//! entirely.
+//! Bans: a key that is refused `after` times within any interval of length `within` is then refused
+//! entirely for a time.
 
 use super::rules::Ban;
 

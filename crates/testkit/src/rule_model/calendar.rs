@@ -75,7 +75,7 @@ fn weekday(day: i64) -> i64 {
     (day + 3).rem_euclid(7)
 }
 
-/// Returns the last Sunday not after a day.
+/// Returns the given day if it is a Sunday, otherwise the last Sunday before it.
 fn sunday_until(day: i64) -> i64 {
     day - (weekday(day) + 1) % 7
 }
@@ -116,8 +116,8 @@ impl Zone {
         at + self.utc_offset(at)
     }
 
-    /// Returns the instant of a local time. If there are two, returns the first. If the local time is skipped, returns
-    /// the instant at which the clock would show it without the change.
+    /// Returns the instant of a local time. If the local time occurs twice, returns the first instant. If it is
+    /// skipped, returns the instant at which the clock would show it without the clock change.
     fn instant_of_local(self, local: i64) -> i64 {
         let unchanged = local - self.utc_offset(local - DAY);
         let changed = local - self.utc_offset(local + DAY);
@@ -170,7 +170,7 @@ impl Calendar {
             return (nanos(start), nanos(start + HOUR));
         }
         let today = self.zone.local_time(seconds).div_euclid(DAY);
-        // One of the last 400 days started a window, and one of the next 400 starts another.
+        // A window started on one of the last 400 days, and another window starts on one of the next 400 days.
         let start =
             (today - 400..=today).rfind(|day| self.is_window_start(*day)).expect("windows are at most a year long");
         let end =
@@ -202,7 +202,7 @@ pub struct Schedule {
     pub days: Vec<u8>,
     /// Start in minutes of the day.
     pub from: u16,
-    /// End in minutes of the day. On the next day if it is not later than `from`.
+    /// End in minutes of the day. If it is not later than `from`, it is on the next day.
     pub to: u16,
     /// Time zone of the schedule.
     pub zone: Zone,

@@ -22,7 +22,7 @@ pub struct RuleModel {
     pub(super) tick: u64,
     pub(super) at: u64,
     pub(super) rules: RuleSet,
-    /// Contains only keys whose state was written.
+    /// The states of all keys whose state was written.
     pub(super) counters: HashMap<Key, Vec<State>>,
     pub(super) bans: HashMap<Key, BanState>,
     pub(super) leases: u64,
@@ -69,7 +69,7 @@ impl RuleModel {
         self.at
     }
 
-    /// Decides a request and returns the receipt.
+    /// Decides a request. Returns the answer and its receipt.
     pub fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, Receipt) {
         let matched = match self.deciding_rules(request) {
             Ok(matched) => matched,
@@ -112,7 +112,8 @@ impl RuleModel {
         (answer, receipt)
     }
 
-    /// Returns the rules that decide about a request. `Err`: one of them admits or refuses it alone.
+    /// Returns the rules that decide about a request. Returns the effect as the error if one rule admits or refuses the
+    /// request alone.
     pub(super) fn deciding_rules(&self, request: &Request) -> Result<Vec<Rule>, Does> {
         let mut matched: Vec<Rule> =
             self.rules.rules.iter().filter(|rule| rule.applies(request, self.at)).cloned().collect();
@@ -130,7 +131,7 @@ impl RuleModel {
         Ok(matched)
     }
 
-    /// Drops rules marked `suffices` that have no capacity, if another one has capacity.
+    /// Drops charges to rules marked `suffices` that have no capacity, if another rule marked `suffices` has capacity.
     fn without_exhausted(&self, verb: Verb, mut charges: Vec<Charge>) -> Vec<Charge> {
         let passes = |charge: &Charge| {
             let alone = std::slice::from_ref(charge);
@@ -155,8 +156,8 @@ impl RuleModel {
         rules.iter().filter_map(charge).collect()
     }
 
-    /// Returns the states of a key. `None` if the key counts as new under these limits: nothing was written for it, or
-    /// nothing is used under other limits.
+    /// Returns the states of a key. Returns `None` if the key counts as new under these limits: its state was never
+    /// written, or it has other limits and is unused.
     fn known_states(&self, key: &Key, limits: &[Limit]) -> Option<&Vec<State>> {
         let states = self.counters.get(key)?;
         let seen = |(position, state): (usize, &State)| {
@@ -222,8 +223,8 @@ impl RuleModel {
                 together = stricter_of(together, Outcome::Deny(Retry::After(Nanos::from_nanos(left))));
             }
             match together {
-                // No rule marked `suffices` has capacity here, otherwise this one would have been dropped. The first to
-                // regain capacity determines the wait.
+                // No rule marked `suffices` has capacity, otherwise this charge would have been dropped. The first of
+                // them to regain capacity determines the wait.
                 Outcome::Deny(retry) if charge.rule.suffices && matches!(verb, Verb::Check | Verb::Peek) => {
                     soonest = Some(soonest.map_or(retry, |other: Retry| other.min(retry)));
                 }
@@ -246,7 +247,7 @@ impl RuleModel {
         };
         let decide = |(position, limit): (usize, &Limit)| {
             let mut state = self.state_of_limit(&charge.key, position, &charge.limits);
-            // A log that counts refusals advertises the wait with this refusal recorded.
+            // A log that counts refusals advertises the wait as if this refusal were already recorded.
             let attempt = self.attempt_to_record(verb, charge, position, limit);
             if attempt > 0 {
                 state.count_refused(self.at, attempt);
@@ -254,7 +255,7 @@ impl RuleModel {
                 return Outcome::Deny(limit.retry(&state, self.at, ask));
             }
             match limit.decide(&state, self.at, ask) {
-                // A take is refused only if not even one unit fits.
+                // `take-up-to` is refused only if not even one unit is available.
                 Outcome::Deny(_) if verb == Verb::TakeUpTo => limit.decide(&state, self.at, Ask::Exactly(1)),
                 outcome => outcome,
             }
@@ -262,7 +263,7 @@ impl RuleModel {
         charge.limits.iter().enumerate().map(decide).collect()
     }
 
-    /// Returns the largest amount that all limits of a charge still have.
+    /// Returns the smallest remaining amount of all limits of a charge.
     fn remaining(&self, charge: &Charge) -> u64 {
         let left = |(position, limit): (usize, &Limit)| {
             limit.remaining(&self.state_of_limit(&charge.key, position, &charge.limits), self.at)
@@ -303,8 +304,8 @@ impl RuleModel {
         receipt.taken.push(Taken { rule, key: charge.key.clone(), cost: amount, stamps, shadow, limits });
     }
 
-    /// Returns the amount that a log with counted refusals records for this request. 0 if the log does not refuse, or
-    /// would always refuse.
+    /// Returns the amount that a log with counted refusals records for this request. Returns 0 if the log does not
+    /// refuse the request, or would always refuse it.
     fn attempt_to_record(&self, verb: Verb, charge: &Charge, position: usize, limit: &Limit) -> u64 {
         let Algorithm::SlidingLog { count_refused: true, .. } = limit.algorithm else { return 0 };
         let state = self.state_of_limit(&charge.key, position, &charge.limits);
@@ -384,7 +385,7 @@ impl RuleModel {
     }
 }
 
-/// Combines the outcomes of two limits: a refusal wins, then the longer wait.
+/// Combines the outcomes of two limits: a refusal takes precedence, then the longer wait.
 fn stricter_of(one: Outcome, other: Outcome) -> Outcome {
     match (one, other) {
         (Outcome::Deny(one), Outcome::Deny(other)) => Outcome::Deny(one.max(other)),

@@ -101,7 +101,7 @@ fn smaller_parameters() -> Vec<Trace> {
     traces.collect()
 }
 
-/// From 10 to 2 and back to 10, with a peek in between: 6 are spent, 4 remain.
+/// Changes the limit from 10 to 2 and back to 10, with a peek in between. Of the 10, 6 are spent and 4 remain.
 fn live_change() -> Trace {
     let version = |count| RuleSet { rules: vec![rule_with_limits("r0", vec![limit(count, WEEK, token_bucket())])] };
     let put = |version| Step { pause: Pause::None, act: Act::Put(version) };
@@ -110,7 +110,8 @@ fn live_change() -> Trace {
     Trace { start: START, versions: vec![version(10), version(2)], steps }
 }
 
-/// 10/10s with an override of 5/10s: ten are taken, a request is refused under the override, and ten remain after 10 s.
+/// The limit is 10/10s with an override of 5/10s. Ten are taken, a request is refused under the override, and ten
+/// remain after 10 s.
 fn refill_after_refused_override() -> Trace {
     let other = limit(5, 10 * SECOND, token_bucket());
     let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![other]), until: None };
@@ -125,7 +126,7 @@ fn gap_with_initial() -> Trace {
     trace_of(vec![rule_with_limits("r0", vec![log])], vec![check(0, 1), check(0, 1), check(SECOND, 1)])
 }
 
-/// Refusals at 7, 16.9, 17.0 and 17.1 s.
+/// Requests are refused at 7, 16.9, 17.0 and 17.1 s.
 fn ban_counting_in_sliding_window() -> Trace {
     let ban = Some(Ban { after: 3, within: 10 * SECOND, length: 60 * SECOND });
     let rules = vec![Rule { ban, ..rule_with_limits("r0", vec![limit(1, 3_600 * SECOND, token_bucket())]) }];
@@ -140,7 +141,8 @@ fn commit() -> Trace {
     trace_of(rules, vec![check(0, 5), commit, ask(0, Verb::Peek, None, 1)])
 }
 
-/// 1/week with a debt of 1: the extra cost of 2 is refused and recorded, so a cost of 0 is refused as well.
+/// The limit is 1/week with a debt of 1. The extra cost of 2 is refused and recorded, so a cost of 0 is refused as
+/// well.
 fn refused_extra() -> Trace {
     let log = Limit { max_debt: Some(1), ..limit(1, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: true }) };
     let commit = Step { pause: Pause::None, act: Act::Commit(0, Amount::Exactly(3)) };
@@ -157,7 +159,7 @@ fn after_a_ban() -> Trace {
     trace_of(rules, vec![check(0, 1), check(0, 1), check(SECOND, 1), check(0, 1)])
 }
 
-/// 1/s, burst 2: a cost of 12 waits 10 s.
+/// Under a limit of 1/s with a burst of 2, a cost of 12 waits 10 s.
 fn long_delay() -> Trace {
     let delay = 20 * SECOND;
     let bucket = limit(1, SECOND, Algorithm::TokenBucket { delay: Some(delay) });
@@ -166,7 +168,7 @@ fn long_delay() -> Trace {
     trace_of(rules, vec![check(0, 12), check(0, 1), check(SECOND, 30)])
 }
 
-/// 10 s with slices of 6 s: a request admitted at 0 expires at 15 s, not at 18 s.
+/// The window is 10 s and the precision 6 s. A request admitted at 0 expires at 15 s, not at 18 s.
 fn uneven_slices() -> Trace {
     let slices = limit(1, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(6 * SECOND) });
     let rules = vec![rule_with_limits("r0", vec![slices])];
@@ -193,7 +195,7 @@ fn switching_rates() -> Trace {
     trace_of(rules, steps.collect())
 }
 
-/// A leaky bucket has 8 units left, and the last would wait 7 s, but only 3 are taken.
+/// A leaky bucket has 8 units left, and the last unit would wait 7 s, but only 3 units are taken.
 fn take_up_to() -> Trace {
     let limits =
         vec![limit(8, 8 * SECOND, Algorithm::LeakyBucket { free: 0, max_wait: None }), limit(3, WEEK, token_bucket())];
@@ -214,7 +216,8 @@ fn denying_shadow() -> Trace {
     trace_of(rules, vec![ask(0, Verb::Check, Some("pro"), 1), ask(0, Verb::Peek, None, 1), check(0, 1)])
 }
 
-/// 14 charged in January to 3 per month with a debt of 12: 11 remain to be paid in February, 8 in March, 2 in May.
+/// Charges 14 in January under a limit of 3 per month with a debt of 12. Of the debt, 11 are left in February, 8 in
+/// March and 2 in May.
 fn calendar_debt() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = limit(3, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
@@ -224,9 +227,9 @@ fn calendar_debt() -> Trace {
     trace_of(rules, vec![ask(0, Verb::Charge, None, 14), peek(), peek(), ask(2 * month, Verb::Check, None, 1)])
 }
 
-/// Nine charged in November to 8 per month with a debt of 1. One stays used until the end of December, which has 31
-/// days, although a month has 30.4 days on average. So the key is not new under the override; a new key would have 1 of
-/// 3.
+/// Charges nine in November under a limit of 8 per month with a debt of 1. One unit stays used until the end of
+/// December, which has 31 days, although a month has 30.4 days on average. So the key is not new under the override; a
+/// new key would have 1 of 3.
 fn calendar_debt_under_another_limit() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = |count| limit(count, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
@@ -240,7 +243,8 @@ fn calendar_debt_under_another_limit() -> Trace {
     Trace { start, ..trace_of(rules, steps) }
 }
 
-/// The same debt on the last day of December, after more keys than a small store can hold.
+/// The debt of the previous trace on the last day of December, after requests for more keys than a small store can
+/// hold.
 fn calendar_debt_beside_other_keys() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = limit(8, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
@@ -257,7 +261,7 @@ fn calendar_debt_beside_other_keys() -> Trace {
     Trace { start, ..trace_of(rules, steps) }
 }
 
-/// Days of two time zones: charges in one zone's day count until that day ends, and then in the other zone's day.
+/// Days in two time zones: charges count until the day of one zone ends, and then in the day of the other zone.
 fn other_time_zones() -> Vec<Trace> {
     let daily =
         |count, zone| limit(count, 0, Algorithm::FixedWindow(Windows::Calendar(Calendar { unit: Unit::Day, zone })));
@@ -283,7 +287,7 @@ fn written_out() -> Trace {
     Trace { start: START, versions: vec![version(None), version(Some(5)), version(Some(4))], steps }
 }
 
-/// Takes five under every algorithm and three more under every other one, then refunds the first charge.
+/// Takes five under every algorithm and three more under every other algorithm, then refunds the first charge.
 fn refund_after_a_change() -> Vec<Trace> {
     let put = Step { pause: Pause::None, act: Act::Put(1) };
     let refund = Step { pause: Pause::None, act: Act::Refund(1) };
@@ -378,12 +382,12 @@ fn previous_window_above_limit() -> Trace {
     trace_of(rules, vec![check(10 * SECOND, 28), pro(108 * SECOND), pro(3 * SECOND)])
 }
 
-/// Runs all traces without rules of these topics, and returns the differences.
+/// Runs all traces except those with a topic in `left_out`, and returns the differences.
 pub fn differences<S: super::lockstep::RuleSubject>(subject: &mut S, left_out: &[Topic]) -> Vec<String> {
     let mut found = Vec::new();
     for (name, traces) in all_traces() {
         for mut trace in traces.into_iter().filter_map(|trace| trace.without_topics(left_out)) {
-            // Round times to the subject's clock.
+            // Rounds the times to the resolution of the subject's clock.
             let tick = subject.tick();
             for limit in trace.versions.iter_mut().flat_map(|set| &mut set.rules).flat_map(limits_of) {
                 limit.period = limit.period.next_multiple_of(tick);

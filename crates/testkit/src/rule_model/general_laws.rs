@@ -1,4 +1,5 @@
-//! The laws of `laws.rs` for any store. Each law runs recorded traces twice, with a difference that must not matter.
+//! The laws of `laws.rs` for any store. Each law runs recorded traces twice, with an irrelevant difference, and
+//! compares the answers.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ const SHUFFLES: u64 = 3;
 /// Asserts all laws on `traces` traces each.
 ///
 /// # Panics
-/// If a law does not hold.
+/// Panics if a law does not hold.
 pub fn all<S: RuleSubject>(subject: &mut S, traces: u64) {
     unrelated_rule_changes_nothing(subject, traces);
     order_of_rules_changes_only_which_is_named(subject, traces);
@@ -62,7 +63,7 @@ fn plain_rule(id: &str, when: Vec<(&'static str, &'static str)>) -> Rule {
 /// Asserts that rules that match no request change no answer.
 ///
 /// # Panics
-/// If the law does not hold.
+/// Panics if the law does not hold.
 pub fn unrelated_rule_changes_nothing<S: RuleSubject>(subject: &mut S, traces: u64) {
     for_traces(subject, traces, &[], |subject, trace, operations| {
         let more = with_rules(operations, |rules| {
@@ -78,10 +79,10 @@ pub fn unrelated_rule_changes_nothing<S: RuleSubject>(subject: &mut S, traces: u
     });
 }
 
-/// Asserts that the order of rules only changes the order of the limits in an answer.
+/// Asserts that the order of rules changes only the order of the limits in an answer.
 ///
 /// # Panics
-/// If the law does not hold.
+/// Panics if the law does not hold.
 pub fn order_of_rules_changes_only_which_is_named<S: RuleSubject>(subject: &mut S, traces: u64) {
     let sorted = |came: BTreeMap<usize, OperationResult>| -> BTreeMap<usize, OperationResult> {
         let sort = |came| match came {
@@ -112,7 +113,7 @@ pub fn order_of_rules_changes_only_which_is_named<S: RuleSubject>(subject: &mut 
 /// Asserts that peeks change no other answer.
 ///
 /// # Panics
-/// If the law does not hold.
+/// Panics if the law does not hold.
 pub fn peek_changes_nothing<S: RuleSubject>(subject: &mut S, traces: u64) {
     for_traces(subject, traces, &[], |subject, trace, operations| {
         let is_peek = |deed: &RecordedOperation| matches!(deed.what, LawOperation::Ask(Verb::Peek, _));
@@ -129,7 +130,7 @@ pub fn peek_changes_nothing<S: RuleSubject>(subject: &mut S, traces: u64) {
 /// Asserts that refused requests change no other answer.
 ///
 /// # Panics
-/// If the law does not hold.
+/// Panics if the law does not hold.
 pub fn refused_request_changes_no_other_answer<S: RuleSubject>(subject: &mut S, traces: u64) {
     for_traces(subject, traces, &[Topic::Ban, Topic::Initial, Topic::CountRefused], |subject, trace, operations| {
         let all = replay(subject, trace.start, operations);
@@ -147,7 +148,7 @@ pub fn refused_request_changes_no_other_answer<S: RuleSubject>(subject: &mut S, 
 /// Asserts that changing limits and changing them back, without a charge, changes no answer.
 ///
 /// # Panics
-/// If the law does not hold.
+/// Panics if the law does not hold.
 pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject>(subject: &mut S, traces: u64) {
     for_traces(subject, traces, &[], |subject, trace, operations| {
         let (mut longer, mut next) = (Vec::new(), operations.len());
@@ -158,7 +159,7 @@ pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject
                 in_force = Some(rules.clone());
             }
             let (LawOperation::Ask(_, request), Some(rules)) = (&deed.what, &in_force) else { continue };
-            // Switches to every other version, peeks, sends a request that never fits, and switches back.
+            // Switches to every other version, peeks, sends a request that is always refused, and switches back.
             for version in &trace.versions {
                 let never = Request { cost: Some(1 << 40), ..request.clone() };
                 let peek = LawOperation::Ask(Verb::Peek, request.clone());
@@ -174,7 +175,7 @@ pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject
                 }
             }
         }
-        // A refused request may start a ban or a key, so only traces without these are compared.
+        // A refused request may start a ban or a key, so only traces without bans and initial amounts are compared.
         let touched = [Topic::Ban, Topic::Initial].iter().any(|topic| topic.is_in(trace));
         let unlimited = trace.versions.iter().flat_map(|set| &set.rules).any(|rule| {
             let passes = |does: &Does| matches!(does, Does::Unlimited | Does::Allow);
@@ -194,7 +195,7 @@ pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject
 /// Asserts that a refund restores the state before the request.
 ///
 /// # Panics
-/// If the law does not hold.
+/// Panics if the law does not hold.
 pub fn refund_restores<S: RuleSubject>(subject: &mut S, traces: u64) {
     for_traces(
         subject,
@@ -206,7 +207,7 @@ pub fn refund_restores<S: RuleSubject>(subject: &mut S, traces: u64) {
             for deed in operations {
                 longer.push(deed.clone());
                 let LawOperation::Ask(Verb::Check | Verb::Charge, request) = &deed.what else { continue };
-                // A peek, the request again, its refund, and the peek again.
+                // Adds a peek, the request again, its refund, and the peek again.
                 let number = next + 1;
                 for what in [
                     LawOperation::Ask(Verb::Peek, request.clone()),

@@ -1,4 +1,4 @@
-//! Laws that need no model: two runs that differ in something irrelevant give the same answers.
+//! Laws that need no model: two runs with an irrelevant difference give the same answers.
 //!
 //! A trace is first recorded with its times and amounts resolved. Then it is replayed with and
 //! without the difference.
@@ -175,7 +175,7 @@ pub fn replay<S: RuleSubject>(
 /// Compares the results of the operations that occur in both runs.
 ///
 /// # Panics
-/// If results differ.
+/// Panics if results differ.
 pub fn assert_same_results(
     operations: &[RecordedOperation],
     one: &BTreeMap<usize, OperationResult>,

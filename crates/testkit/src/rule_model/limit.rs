@@ -1,7 +1,8 @@
 //! One limit: its parameters, and the decision about one request under them.
 //!
-//! A request may find a state that belongs to other parameters, which [`State`] stores. The request's parameters
-//! determine how much fits and how long it may wait. The state determines the spent amount and when it decreases.
+//! A request may find a state that belongs to other parameters; [`State`] stores these. The request's parameters
+//! determine the amount that is admitted and the longest wait. The state determines the spent amount and when it
+//! decreases.
 
 use tollgate_core::{Nanos, Outcome, Report, Retry};
 
@@ -9,8 +10,8 @@ use super::calendar::Calendar;
 use super::states::{State, When};
 use super::{Tokens, ceil, floor, whole_tokens};
 
-/// Parameters of a limit as written in a rule. `None`: omitted. Two limits are equal if their
-/// [`parameters`](Limit::parameters) are equal.
+/// Parameters of a limit as written in a rule. `None` means that the rule omits the option. Two limits are equal if
+/// their [`parameters`](Limit::parameters) are equal.
 #[derive(Clone, Debug)]
 pub struct Limit {
     /// Amount per period, or number of slots for concurrency.
@@ -30,7 +31,7 @@ pub struct Limit {
 /// An algorithm. Durations are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Refills continuously. With `delay`, from the rule's `on_exceed`, a request may wait that long for its tokens.
+    /// Refills continuously. A rule with `on_exceed: delay` sets `delay`: a request may wait that long for its tokens.
     TokenBucket {
         /// The longest wait.
         delay: Option<u64>,
@@ -51,7 +52,7 @@ pub enum Algorithm {
     },
     /// Counts per window.
     FixedWindow(Windows),
-    /// Counts the current window and part of the previous one.
+    /// Counts the current window and part of the previous window.
     SlidingWindow,
     /// Counts the last period in slices.
     SlidingSlices {
@@ -130,7 +131,7 @@ impl Limit {
     pub fn parameters(&self) -> Parameters {
         let (count, period) = (self.count, self.period);
         let rate = match &self.algorithm {
-            // A rate in lowest terms. The count's other effect is in the burst.
+            // The rate in lowest terms. The count also determines the default burst, which is a separate parameter.
             Algorithm::TokenBucket { .. } | Algorithm::LeakyBucket { .. } => {
                 let divisor = greatest_common_divisor(count, period);
                 (count / divisor, period / divisor)
@@ -196,8 +197,9 @@ impl Limit {
         self.initial.map_or(0, |initial| whole - initial)
     }
 
-    /// Returns the length and number of slices. The number is at least what the precision requires, and divides the
-    /// period if a number up to 64 does.
+    /// Returns the length and number of slices. The number is the smallest one, up to 64, that divides the period and
+    /// gives slices no longer than the precision. If no such number exists, the number is
+    /// the smallest that the precision requires, and the slice length is rounded up.
     pub fn slices(&self) -> (u64, u64) {
         let precision = match self.algorithm {
             Algorithm::SlidingSlices { precision: Some(precision) } => precision,
@@ -216,7 +218,7 @@ impl Limit {
             // A cost of 0 does not wait. It is refused only in debt.
             (Ask::Exactly(0), _) => whole_tokens(self.capacity()),
             (Ask::Exactly(_), Algorithm::LeakyBucket { free, max_wait: Some(wait) }) => {
-                // The last unit waits for all earlier ones.
+                // The last unit waits for all earlier units.
                 let before = whole_tokens(ask.cost() - 1);
                 (self.most() - cost).min(whole_tokens(*free) + whole_tokens(*wait) * self.rate() - before)
             }
@@ -240,7 +242,7 @@ impl Limit {
         state.spent(at) <= self.max_spent_for(ask) && self.gap_ends(state, ask) <= at
     }
 
-    /// Returns when the minimum gap allows `ask` to pass.
+    /// Returns the instant from which the minimum gap allows `ask` to pass.
     fn gap_ends(&self, state: &State, ask: Ask) -> u64 {
         match (ask, &self.algorithm) {
             (Ask::Exactly(1..), Algorithm::SlidingLog { gap, .. }) => {
@@ -274,8 +276,8 @@ impl Limit {
     }
 
     /// Like [`retry`](Self::retry), for a bucket that grants later steps. The number of steps within the longest wait
-    /// is fixed, or one more near the end of the current step. So a request passes when the smaller number suffices, or
-    /// at the first instant with the larger number once that suffices.
+    /// is `max_wait / period` rounded down, or one more near the end of the current step. So a request passes as soon
+    /// as the smaller number suffices, or earlier, near the end of a step, as soon as the larger number suffices.
     fn retry_of_steps(&self, state: &State, at: u64, ask: Ask, max_wait: u64) -> Retry {
         let fewer = max_wait / self.period;
         let when = |steps: u64| state.time_until_spent(at, self.max_spent_for(ask) + whole_tokens(steps * self.count));

@@ -19,8 +19,8 @@ pub trait RuleSubject {
     fn advance_to(&mut self, at: u64);
     /// Puts rules in force.
     fn put(&mut self, rules: &RuleSet);
-    /// Decides a request. Returns the answer and its receipt, which is empty if the protocol
-    /// returns none.
+    /// Decides a request. Returns the answer and its receipt. The receipt is empty if the protocol
+    /// returns no receipt.
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String);
     /// Refunds a receipt. Returns the accepted amount.
     fn refund(&mut self, receipt: &str) -> u64;
@@ -147,7 +147,7 @@ impl<S: RuleSubject> Pair<'_, S> {
     }
 
     fn ask(&mut self, verb: Verb, request: Request) -> Result<(), String> {
-        // A take needs an amount.
+        // `take-up-to` needs an amount.
         let request =
             if verb == Verb::TakeUpTo { Request { cost: request.cost.or(Some(1)), ..request } } else { request };
         let (said, text) = self.subject.ask(verb, &request);
@@ -196,7 +196,8 @@ fn expect_equal<T: PartialEq + std::fmt::Debug>(
     Err(format!("{}\n  the model says {expected:#?}\n  and the program {said:#?}", what()))
 }
 
-/// Returns a shorter trace that still shows a difference, by dropping steps and rules.
+/// Drops steps and rules from a trace, as long as it still shows a difference. Returns the shortened trace and the
+/// difference.
 pub fn shorten<S: RuleSubject>(subject: &mut S, mut trace: Trace) -> (Trace, Difference) {
     let mut found = run(subject, &trace).expect_err("it showed a difference");
     trace.steps.truncate(found.step + 1);
@@ -223,12 +224,12 @@ pub fn shorten<S: RuleSubject>(subject: &mut S, mut trace: Trace) -> (Trace, Dif
     (trace, found)
 }
 
-/// Compares traces of consecutive seeds, each plain and [extended](Trace::with_extensions), until
+/// Compares traces of consecutive seeds, each without and with [extensions](Trace::with_extensions), until
 /// `decisions` decisions are compared. Skips traces with a topic in `left_out`. Returns the number
 /// of decisions and traces.
 ///
 /// # Panics
-/// If there is a difference. The message contains the shortened trace.
+/// Panics if there is a difference. The message contains the shortened trace.
 pub fn compare<S: RuleSubject>(subject: &mut S, first_seed: u64, decisions: u64, left_out: &[Topic]) -> (u64, u64) {
     let (mut compared, mut traces, mut seed) = (0, 0, first_seed);
     while compared < decisions {

@@ -1,4 +1,4 @@
-//! The engine on its memory store with a manual clock: the fastest program under test.
+//! The engine on its memory store with a manual clock. It is the fastest program under test.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -81,7 +81,7 @@ impl RuleSubject for InMemory {
 /// Puts rules in force.
 ///
 /// # Panics
-/// If the rules are invalid, which is a bug in the generator.
+/// Panics if the rules are invalid. Invalid rules are a bug in the generator.
 pub fn put<S: Store, F: Store>(engine: &Engine<S, F>, rules: &RuleSet) {
     let text = rules.text();
     let rules = Rules::read(&[Source { name: "rules", text: text.as_bytes() }])
@@ -92,7 +92,7 @@ pub fn put<S: Store, F: Store>(engine: &Engine<S, F>, rules: &RuleSet) {
 /// Runs a request.
 ///
 /// # Panics
-/// If the request is invalid.
+/// Panics if the request is invalid.
 pub async fn ask<S: Store, F: Store>(engine: &Engine<S, F>, verb: Verb, request: &Request) -> (Answer, String) {
     let entries = entries_of(request);
     let items = [Item { cost: request.cost.map(Cost::new), ..Item::new(&entries) }];
@@ -127,7 +127,7 @@ pub fn answer(verb: Verb, decision: &Decision<'_>) -> Answer {
 /// Resets the counters of a request.
 ///
 /// # Panics
-/// If the request is invalid.
+/// Panics if the request is invalid.
 pub async fn reset<S: Store, F: Store>(engine: &Engine<S, F>, request: &Request) -> usize {
     let entries = entries_of(request);
     let items = [Item::new(&entries)];
@@ -141,7 +141,7 @@ fn entries_of(request: &Request) -> Vec<Entry<'_>> {
 /// Parses a receipt.
 ///
 /// # Panics
-/// If it is not a receipt.
+/// Panics if the string is not a receipt.
 pub fn read(receipt: &str) -> Receipt {
     receipt.parse().expect("a receipt of the engine")
 }
@@ -151,7 +151,7 @@ pub fn to_settled(settled: tollgate_engine::Settled) -> Settled {
     Settled { refunded: settled.refunded.get(), charged: settled.charged.get(), unpaid: settled.unpaid.get() }
 }
 
-/// Polls a future that is immediately ready, as all futures of the memory store are.
+/// Polls a future that is ready immediately. All futures of the memory store are.
 fn poll_ready_future<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

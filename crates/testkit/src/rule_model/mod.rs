@@ -8,7 +8,7 @@
 //!
 //! For every limit of every key, the model keeps the parameters of the last *charge* and the amounts counted under them
 //! ([`states`]). A request may arrive under other parameters: another override, or a later version of the rule.
-//! Everything follows from two definitions:
+//! Every decision follows from two definitions:
 //!
 //! - `spent(t)` is the amount used at `t` according to the state, under its own parameters.
 //! - A request of cost `c` under parameters with capacity `n` is admitted exactly if `spent(t) + c ≤ n` ([`limit`] adds
@@ -79,7 +79,7 @@ pub enum Verb {
 pub struct Answer {
     /// Outcome of the request.
     pub outcome: Outcome,
-    /// Granted amount; 0 if refused. `None`: not reported for this verb.
+    /// Granted amount, or 0 if the request is refused. `None` if the verb does not report an amount.
     pub taken: Option<u64>,
     /// Whether a ban caused the refusal or starts with it.
     pub banned: bool,

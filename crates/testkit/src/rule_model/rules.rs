@@ -52,7 +52,7 @@ pub struct Rule {
 pub enum Does {
     /// Applies these limits, all or none.
     Limits(Vec<Limit>),
-    /// Applies the rule's only limit with another count: an override with only a count.
+    /// Applies the rule's only limit with another count. Used by an override that has only a count.
     Count(u64),
     /// No limit.
     Unlimited,
@@ -80,7 +80,7 @@ pub enum Cost {
     Number(u64),
     /// The value of the attribute `weight`.
     From {
-        /// Largest cost, which also replaces invalid values.
+        /// Largest cost. It also replaces invalid values.
         max: u64,
         /// Cost of a request without the attribute.
         missing: u64,
@@ -124,7 +124,7 @@ pub struct Ban {
 pub struct Request {
     /// Names and values.
     pub attributes: Vec<(&'static str, String)>,
-    /// Cost for every rule. `None`: each rule's own cost.
+    /// Cost for every rule. `None` means that each rule uses its own cost.
     pub cost: Option<u64>,
 }
 
@@ -272,8 +272,8 @@ impl Does {
         }
     }
 
-    /// Formats the effect of an override. Limits are written as a list, so that nothing is inherited from the rule's
-    /// own limit.
+    /// Formats the effect of an override. Limits are written as a list, so that the override inherits nothing from the
+    /// rule's own limit.
     fn text_in(&self, rule: &Rule) -> String {
         match (self, &rule.does) {
             (Self::Limits(limits), _) if limits.len() == 1 => format!("limits: [{{{}}}]", limits[0].text()),

@@ -34,16 +34,16 @@ pub struct Taken {
 /// The result of a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Excess that was refunded.
+    /// Refunded amount: the reserved amount beyond the actual cost.
     pub refunded: u64,
-    /// Missing amount that was charged.
+    /// Charged amount: the actual cost beyond the reserved amount.
     pub charged: u64,
-    /// Missing amount that could not be charged.
+    /// Actual cost beyond the reserved amount that could not be charged.
     pub unpaid: u64,
 }
 
 impl RuleModel {
-    /// Returns whether a receipt may name another request's slot, because its own has ended.
+    /// Returns whether a receipt may identify the slot of another request, because its own slot has ended.
     pub fn is_ambiguous(&self, receipt: &Receipt) -> bool {
         receipt.taken.iter().any(|taken| {
             let states = self.counters.get(&taken.key).into_iter().flatten();
@@ -51,7 +51,7 @@ impl RuleModel {
         })
     }
 
-    /// Refunds a decision's charges. Returns the least amount accepted by any counter.
+    /// Refunds a decision's charges. Returns the smallest amount that any counter accepted.
     pub fn refund(&mut self, receipt: &Receipt) -> u64 {
         let known: Vec<&Taken> = receipt.taken.iter().filter(|taken| self.limits_of(taken).is_some()).collect();
         let mut least = None;
@@ -85,8 +85,8 @@ impl RuleModel {
         Settled { refunded, charged, unpaid }
     }
 
-    /// Charges the missing amount to all of these counters, into debt, as [`Verb::Charge`] does. Returns `false`
-    /// without a charge if one refuses.
+    /// Charges the missing amount to all of these counters, into debt, as [`Verb::Charge`] does. If one counter
+    /// refuses, charges nothing and returns `false`.
     fn charge_more(&mut self, taken: &[Taken], cost: u64) -> bool {
         let owed = taken.iter().filter_map(|taken| {
             let limits = self.limits_of(taken)?;
@@ -146,7 +146,8 @@ impl RuleModel {
         count
     }
 
-    /// Returns the current limits of a counter: the override's if an equal one still exists, otherwise the rule's own.
+    /// Returns the current limits of a counter: the limits of the override if the rule still has an equal override,
+    /// otherwise the rule's own limits.
     fn limits_of(&self, taken: &Taken) -> Option<Vec<Limit>> {
         let rule = self.rules.find(&taken.rule)?;
         let overrides = rule.overrides.iter().filter_map(|other| match rule.does_by(other) {

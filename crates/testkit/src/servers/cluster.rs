@@ -11,8 +11,8 @@ const PRIMARIES: usize = 3;
 /// Difference between the ports for other servers and for clients.
 const BUS_PORT_OFFSET: u16 = 10_000;
 
-/// A running cluster. Initially the first three servers are the primaries, each with a third of the slots. The server
-/// three positions further is the primary's replica.
+/// A running cluster. Initially the first three servers are the primaries, each with a third of the slots. The replica
+/// of each primary is the server three positions after it.
 #[derive(Debug)]
 pub struct Cluster {
     /// All servers.
@@ -43,7 +43,7 @@ impl Cluster {
     /// Starts a cluster. Returns when all slots are served and the replicas follow.
     ///
     /// # Panics
-    /// If the cluster does not start.
+    /// Panics if the cluster does not start.
     pub fn start(kind: Kind) -> Self {
         let servers: Vec<Server> = (0..2 * PRIMARIES).map(|_| start_server(kind, &[])).collect();
         let ports = servers.iter().map(Server::port).collect();
@@ -122,7 +122,7 @@ impl Cluster {
     /// Returns the index of the server that owns a slot.
     ///
     /// # Panics
-    /// If no server owns it.
+    /// Panics if no server owns the slot.
     pub fn primary_of(&self, slot: u16) -> usize {
         let asked = self.servers.iter().find(|server| server.is_running()).expect("a server runs");
         let Reply::List(ranges) = asked.command(&["CLUSTER", "SLOTS"]) else { panic!("slots are a list") };

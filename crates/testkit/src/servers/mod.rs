@@ -84,7 +84,7 @@ impl Server {
     /// Starts a server of this kind with additional options such as `["--requirepass", "secret"]`.
     ///
     /// # Panics
-    /// If the program is missing or does not start.
+    /// Panics if the program is missing or does not start.
     pub fn start_with(kind: Kind, options: &[&str]) -> Self {
         let directory = TempDir::new().unwrap_or_else(|error| panic!("no temporary directory: {error}"));
         let options = options.iter().map(|&option| option.into()).collect();
@@ -132,7 +132,7 @@ impl Server {
     /// Restarts the server on the same port, without data.
     ///
     /// # Panics
-    /// If the server does not start.
+    /// Panics if the server does not start.
     pub fn restart(&mut self) {
         self.kill();
         assert!(self.try_run(), "{:?} did not start again on port {}", self.kind, self.port);
@@ -151,7 +151,7 @@ impl Server {
     /// Sends a command on a new connection.
     ///
     /// # Panics
-    /// If the server cannot be reached.
+    /// Panics if the server cannot be reached.
     pub fn command<A: AsRef<[u8]>>(&self, arguments: &[A]) -> Reply {
         self.connect().command(arguments)
     }
@@ -159,7 +159,7 @@ impl Server {
     /// Opens a connection for several commands.
     ///
     /// # Panics
-    /// If the server cannot be reached.
+    /// Panics if the server cannot be reached.
     pub fn connect(&self) -> Link {
         Link::to(self.port)
     }
@@ -167,7 +167,7 @@ impl Server {
     /// Returns the CPU time used so far, in steps of 10 ms.
     ///
     /// # Panics
-    /// If the server is not running.
+    /// Panics if the server is not running.
     pub fn processor_time(&self) -> Duration {
         let stat =
             std::fs::read_to_string(format!("/proc/{}/stat", self.id())).expect("a running server has a stat file");
@@ -221,7 +221,7 @@ impl Drop for Server {
 /// Returns a loopback port on which nothing is listening.
 ///
 /// # Panics
-/// If there is no free port.
+/// Panics if there is no free port.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback address has free ports");
     listener.local_addr().expect("a listener has an address").port()

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A network of namespaces. Its addresses are local to it, so concurrent tests can use the same ones.
+/// A network of namespaces. Its addresses are local to it, so concurrent tests can use the same addresses.
 #[derive(Debug)]
 pub struct Namespaces {
     name: String,
@@ -30,7 +30,7 @@ impl Namespaces {
     /// Creates a switch and `hosts` hosts, each with a cable.
     ///
     /// # Errors
-    /// If this machine does not support network namespaces: `ip` is missing, or the user is not root.
+    /// Returns an error if network namespaces cannot be created, because `ip` is missing or the user is not root.
     pub fn new(hosts: usize) -> Result<Self, String> {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let (process, number) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
@@ -76,7 +76,7 @@ impl Namespaces {
         self.control_addresses(host)[1]
     }
 
-    /// Returns a command that runs a program on a host. Its process id is the program's.
+    /// Returns a command that runs a program on a host. The process id of the command is the program's process id.
     pub fn command(&self, host: usize, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.host(host), program]);
@@ -86,7 +86,7 @@ impl Namespaces {
     /// Unplugs a host's cable, which isolates the host from all others.
     ///
     /// # Panics
-    /// If `ip` fails.
+    /// Panics if `ip` fails.
     pub fn unplug(&self, host: usize) {
         run(&format!("-n {} link set port{host} down", self.switch()));
     }
@@ -94,7 +94,7 @@ impl Namespaces {
     /// Reconnects a host's cable.
     ///
     /// # Panics
-    /// If `ip` fails.
+    /// Panics if `ip` fails.
     pub fn plug(&self, host: usize) {
         run(&format!("-n {} link set port{host} up", self.switch()));
     }
@@ -102,7 +102,7 @@ impl Namespaces {
     /// Drops all packets from one host to another. The other direction still works.
     ///
     /// # Panics
-    /// If `ip` fails.
+    /// Panics if `ip` fails.
     pub fn block(&self, from: usize, to: usize) {
         run(&format!("-n {} route add blackhole {}/32", self.host(from), self.address(to)));
     }
@@ -110,7 +110,7 @@ impl Namespaces {
     /// Ends [`block`](Self::block).
     ///
     /// # Panics
-    /// If `ip` fails.
+    /// Panics if `ip` fails.
     pub fn unblock(&self, from: usize, to: usize) {
         run(&format!("-n {} route del blackhole {}/32", self.host(from), self.address(to)));
     }
@@ -118,11 +118,11 @@ impl Namespaces {
     /// Replaces the host names that a host can resolve.
     ///
     /// # Panics
-    /// If the file cannot be written.
+    /// Panics if the file cannot be written.
     pub fn name_addresses(&self, host: usize, names: &[(&str, Ipv4Addr)]) {
         let line = |(name, address): &(&str, Ipv4Addr)| format!("{address} {name}\n");
         let lines: String = names.iter().map(line).collect();
-        // Write in place: programs on the host see this inode.
+        // Writes the file in place, because programs on the host see this inode.
         fs::write(self.etc(host).join("hosts"), format!("127.0.0.1 localhost\n{lines}")).expect("a file for names");
     }
 
@@ -146,10 +146,11 @@ impl Namespaces {
 }
 
 impl Drop for Namespaces {
-    /// Removes the namespaces. Cables disappear with their namespaces, and namespaces once their programs have ended.
+    /// Removes the namespaces. Cables disappear with their namespaces, and namespaces disappear when their programs
+    /// end.
     fn drop(&mut self) {
         for host in 0..self.hosts {
-            // Best effort: not everything may have been created.
+            // Ignores errors, because some namespaces may not have been created.
             let _ = ip(&format!("netns del {}", self.host(host)));
             let _ = fs::remove_dir_all(self.etc(host));
         }

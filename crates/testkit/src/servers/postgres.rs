@@ -28,7 +28,7 @@ impl Postgres {
     /// Starts a server with a new data directory.
     ///
     /// # Panics
-    /// If the program is missing or does not start.
+    /// Panics if the program is missing or does not start.
     pub fn start() -> Self {
         let directory = TempDir::new().unwrap_or_else(|error| panic!("no temporary directory: {error}"));
         let mut server = Self { port: 0, directory, process: None };
@@ -58,7 +58,7 @@ impl Postgres {
     /// Creates a database and returns its URL.
     ///
     /// # Panics
-    /// If the database cannot be created.
+    /// Panics if the database cannot be created.
     pub fn create_database(&self, name: &str) -> String {
         let made = self.run_psql(&format!("CREATE DATABASE {name}"));
         assert!(made, "no database {name}");
@@ -86,7 +86,7 @@ impl Postgres {
     /// Restarts the server on the same port with its data.
     ///
     /// # Panics
-    /// If the server does not start.
+    /// Panics if the server does not start.
     pub fn restart(&mut self) {
         self.kill();
         assert!(self.try_run(), "PostgreSQL did not start again on port {}", self.port);

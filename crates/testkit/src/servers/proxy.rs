@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Forwards bytes as configured. Its threads end with their connections.
+/// Forwards bytes as configured. The threads of a proxy end with their connections.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -34,7 +34,7 @@ impl Proxy {
     /// Starts a proxy to a loopback port. Initially it forwards without delay.
     ///
     /// # Panics
-    /// If there is no free port.
+    /// Panics if there is no free port.
     pub fn to(target: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("the loopback address has free ports");
         let port = listener.local_addr().expect("a listener has an address").port();

@@ -24,7 +24,7 @@ impl Reply {
     /// Returns the integer.
     ///
     /// # Panics
-    /// If the reply is of another kind.
+    /// Panics if the reply is of another kind.
     #[track_caller]
     pub fn number(self) -> i64 {
         let shown = format!("{self:?}");
@@ -35,7 +35,7 @@ impl Reply {
     /// Returns the bytes.
     ///
     /// # Panics
-    /// If the reply is of another kind.
+    /// Panics if the reply is of another kind.
     #[track_caller]
     pub fn bytes(self) -> Vec<u8> {
         let shown = format!("{self:?}");
@@ -46,7 +46,7 @@ impl Reply {
     /// Returns the array.
     ///
     /// # Panics
-    /// If the reply is of another kind.
+    /// Panics if the reply is of another kind.
     #[track_caller]
     pub fn list(self) -> Vec<Self> {
         let shown = format!("{self:?}");
@@ -65,7 +65,7 @@ impl Link {
     /// Connects to a loopback port.
     ///
     /// # Panics
-    /// If nothing listens there.
+    /// Panics if nothing listens on the port.
     pub fn to(port: u16) -> Self {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).expect("the server listens");
         stream.set_nodelay(true).expect("a socket takes options");
@@ -75,16 +75,16 @@ impl Link {
     /// Sends a command and reads the reply.
     ///
     /// # Panics
-    /// If the server closes the connection.
+    /// Panics if the server closes the connection.
     pub fn command<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Reply {
         self.try_command(arguments).unwrap_or_else(|error| panic!("the server does not answer: {error}"))
     }
 
-    /// Sends a command and reads the reply. For servers that may close the connection, as they do during a Sentinel
-    /// failover.
+    /// Sends a command and reads the reply. Used with servers that may close the connection, for example during a
+    /// Sentinel failover.
     ///
     /// # Errors
-    /// If the server closes the connection.
+    /// Returns an error if the server closes the connection.
     pub fn try_command<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> Result<Reply> {
         let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
         for argument in arguments.iter().map(AsRef::as_ref) {

@@ -21,7 +21,7 @@ const UNPROTECTED: [&str; 2] = ["--protected-mode", "no"];
 /// Running servers and their sentinels.
 #[derive(Debug)]
 pub struct Sentinels {
-    /// All servers. Initially the first is the primary.
+    /// All servers. Initially the first server is the primary.
     pub servers: Vec<Server>,
     sentinels: Vec<Sentinel>,
 }
@@ -42,18 +42,19 @@ impl Sentinels {
     /// Returns when the sentinels know each other and the replicas.
     ///
     /// # Panics
-    /// If the servers do not start.
+    /// Panics if the servers do not start.
     pub fn start(kind: Kind, password: &str) -> Self {
         let primary = Server::start_with(kind, &UNPROTECTED);
         let port = primary.port();
         Self::start_around(primary, kind, port, password, None)
     }
 
-    /// Like [`start`](Self::start), but all others reach the primary through a proxy: replicas and sentinels from
-    /// [`FAR_SIDE`], clients from another address. The former can therefore be cut off alone.
+    /// Like [`start`](Self::start), but replicas, sentinels and clients reach the primary through a proxy. Replicas and
+    /// sentinels connect from [`FAR_SIDE`], clients from another address. So a test can cut off the replicas and
+    /// sentinels without the clients.
     ///
     /// # Panics
-    /// If the servers do not start.
+    /// Panics if the servers do not start.
     pub fn start_behind_proxy(kind: Kind) -> (Self, Proxy) {
         let primary = Server::start_with(kind, &UNPROTECTED);
         let proxy = Proxy::to(primary.port());
@@ -116,7 +117,7 @@ impl Sentinels {
     /// Requests a failover and waits until a sentinel starts it.
     ///
     /// # Panics
-    /// If no failover starts.
+    /// Panics if no failover starts.
     pub fn start_failover(&self, password: &str) {
         let mut link = self.sentinels[0].connect(password);
         eventually("the failover begins", || {
@@ -124,10 +125,10 @@ impl Sentinels {
         });
     }
 
-    /// Returns the index of the primary, once all running servers agree on it.
+    /// Waits until all running servers agree on the primary, and returns its index.
     ///
     /// # Panics
-    /// If the servers do not agree.
+    /// Panics if the servers do not agree.
     pub fn primary(&self) -> usize {
         let mut found = None;
         eventually("there is one primary", || {

@@ -14,7 +14,7 @@ impl Certificates {
     /// Creates the certificates in a directory with the `openssl` program.
     ///
     /// # Panics
-    /// If `openssl` is missing or fails.
+    /// Panics if `openssl` is missing or fails.
     pub fn make(directory: &Path) -> Self {
         let new = Self { directory: directory.to_owned(), of_clients: false };
         let run = |arguments: &str| {

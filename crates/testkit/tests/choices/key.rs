@@ -26,7 +26,7 @@ pub(crate) struct Key<A> {
 impl<A: Algorithm> Key<A> {
     pub(crate) fn new(limit: A) -> Self {
         let clock = TestClock::new(START, START);
-        // Large enough for the states of all limits used later in a test.
+        // The state must be large enough for all limits that the test uses later.
         let mut state = vec![0; limit.words() + 64];
         limit.init(state.as_mut_slice(), &clock.now());
         Self { limit, own: None, state, clock }

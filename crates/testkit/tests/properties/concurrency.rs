@@ -70,8 +70,8 @@ fn any_acts() -> impl Strategy<Value = Vec<(u64, ScriptAct)>> {
 proptest! {
     #![proptest_config(config_with_cases(1500))]
 
-    /// All stamps are kept here: the stamp of an ended lease must not affect the current holder of
-    /// its slot.
+    /// The test keeps all stamps, because the stamp of an ended lease must not affect the current holder
+    /// of its slot.
     #[test]
     fn renewing_and_releasing_affect_only_the_named_lease(params in LeaseParams::any_params(), start in any_start(), acts in any_acts()) {
         let (limit, mut model) = (params.limit().expect("valid"), ConcurrencyModel::new(params));

@@ -33,7 +33,8 @@ impl Subject for Fixed {
         Self(WindowParams { length: old.0.length, phase: old.0.phase, max_debt: 0, ..self.0 })
     }
 
-    /// Returns windows of about this length around the start, plus one for all time before and one for all time after.
+    /// Returns windows of about this length around the start, plus one window for all earlier time and one window for
+    /// all later time.
     fn clock_with_calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> CalendarClock {
         let first = start + ahead + 1;
         let mut ends = vec![first];

@@ -39,8 +39,8 @@ impl Subject for IntervalParams {
         any_size(1 << 62).boxed()
     }
 
-    /// Checks that any interval admits at most the burst plus the refill of its steps. With waits, a step at the very
-    /// start also counts.
+    /// Checks that any interval admits at most the burst plus the refill of its steps. If requests can
+    /// wait, a step exactly at the start of the interval also counts.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let period = i128::from(self.period);
         let steps_between = |from: i128, to: i128| match self.steps {
@@ -84,7 +84,7 @@ impl Subject for IntervalParams {
     }
 }
 
-/// Regression: the alignment moved with the clock, and forward steps refilled too much.
+/// Regression test: the steps moved with the clock, and clock steps forward refilled too much.
 #[test]
 fn grid_of_the_first_request_survives_steps_back() {
     let burst = 57_784_698_448_605;

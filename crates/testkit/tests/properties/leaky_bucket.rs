@@ -56,8 +56,8 @@ impl Subject for LeakyParams {
 proptest! {
     #![proptest_config(config_with_cases(1500))]
 
-    /// At most `free + cost of the first + rate × (T + 1 ns)` leaves within `T`, in order of
-    /// arrival. No request waits longer than allowed.
+    /// Within any interval of length `T`, at most `free + c + rate × (T + 1 ns)` leaves, where `c` is the cost
+    /// of the first request. Requests leave in order of arrival. No request waits longer than allowed.
     #[test]
     fn outflow_is_steady(params in LeakyParams::any_params(), start in any_start(), script in greedy_scripts(60)) {
         let mut events = walk(&params.limit().expect("valid"), &OneClock, start, &script);

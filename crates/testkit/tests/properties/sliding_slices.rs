@@ -37,8 +37,8 @@ impl Subject for Slices {
         if fits { Self { precision, ..self } } else { self }
     }
 
-    /// Checks that any interval of the window's length admits at most the limit. Only up to the year 2262, because the
-    /// end of time may cut the last slice short.
+    /// Checks that any interval of the window's length admits at most the limit. Checks only intervals up to the year
+    /// 2262, because the end of time may cut the last slice short.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events = || events.iter().filter(|event| event.passes < 1 << 63);
         for last in events() {

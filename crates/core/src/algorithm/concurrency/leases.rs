@@ -47,9 +47,9 @@ pub(super) struct Lease {
     /// First instant at which the lease no longer counts.
     pub(super) ends: Time<Mono>,
     pub(super) weight: u16,
-    /// The lease that expires just before this one.
+    /// The lease that expires just before this lease.
     prev: Link,
-    /// The lease that expires just after this one.
+    /// The lease that expires just after this lease.
     next: Link,
 }
 

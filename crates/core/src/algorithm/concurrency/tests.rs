@@ -80,7 +80,7 @@ fn decisions_match_the_reference_model() {
             at += next_random(&mut seed, 5).saturating_sub(1);
             let (now, cost) = (Now::at(at), next_random(&mut seed, limit.slots() + 3));
             let what = format!("step {step} at {at}: cost {cost} on {limit:?}");
-            // Any stamp so far, usually a recent one.
+            // Picks any earlier stamp, usually a recent stamp.
             let ago = next_random(&mut seed, 30);
             let known = list.leases.iter().rev().nth(ago as usize).map(|lease| lease.stamp);
             match (next_random(&mut seed, 8), known) {
@@ -384,7 +384,7 @@ fn lease_of_a_thread_with_an_earlier_clock_reading_expires_first() {
     assert_eq!([104, 105, 109, 110].map(used), [2, 1, 1, 0]);
 }
 
-/// So a forgotten key that returns a microsecond later gets new numbers.
+/// A forgotten key that is used again a microsecond later therefore gets new numbers.
 #[test]
 fn lease_number_is_less_than_1024_ahead_of_the_clock() {
     let limit = concurrency_limit(512, 10);

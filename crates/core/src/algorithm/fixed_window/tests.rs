@@ -228,7 +228,7 @@ fn debt_of_given_windows_may_last_half_a_window_longer() {
     assert_eq!(given.most_spent(&state, &Now::at(239 * S)), Spent::of(2, 5));
 }
 
-/// The given window is from 100 s to 160 s. A count in an earlier window, or in this one, belongs to the same calendar.
+/// The given window is from 100 s to 160 s. A count in this window or an earlier one belongs to the same calendar.
 #[test]
 fn end_of_its_window_identifies_the_calendar_of_a_count() {
     let windows = [window(100 * S, 160 * S)];

@@ -78,8 +78,9 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt
     assert_eq!(state[1], 30 * S);
 }
 
-/// Checks that the waits that end in any interval took at most `burst` plus the refills of its steps. `step` returns
-/// the step number at an instant; `first` returns the number of the last step before an interval that begins there.
+/// Checks that the requests whose wait ends in any interval took at most `burst` plus the refills of its steps. `step`
+/// returns the step number at an instant; `first` returns the number of the last step before an interval that begins
+/// there.
 fn never_above(passed: &[Admission], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
     for from in passed {
         let mut sum = 0;
@@ -223,7 +224,7 @@ fn last_instant_does_not_restart_the_count_with_every_request() {
     }
 }
 
-/// Requests with a wait of up to 20 s take from at most three steps: 15.
+/// With waits of up to 20 s, requests can take the refills of at most three steps, which are 15 tokens.
 #[test]
 fn clock_step_back_counts_as_the_largest_debt() {
     let short_of = |max_debt| limit().max_debt(max_debt).unwrap();
@@ -270,8 +271,8 @@ fn wait_behind_other_requests_skips_the_steps_that_they_use() {
     assert_eq!([wait(7, 5), wait(0, 6), wait(0, 7)], [after(27), Retry::Never, Retry::Never]);
 }
 
-/// 2 every 300 ms, with a debt of at most 4. A mark of 10 is three steps after the first request, a mark of 12 four
-/// steps. Four steps exceed the second that a clock reading may be old.
+/// 2 every 300 ms, with a debt of at most 4. A mark of 10 is three steps after the first request, and a mark of 12
+/// is four steps after it. Four steps exceed the second that a clock reading may be old.
 #[test]
 fn steps_since_the_first_request_count_towards_a_clock_step() {
     let limit = IntervalBucket::new(2, Nanos::from_millis(300)).unwrap().steps(Steps::FirstRequest);

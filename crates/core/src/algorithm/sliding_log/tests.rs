@@ -253,7 +253,7 @@ fn refund_by_stamp_removes_exactly_its_charge() {
     let stamps = [0, 3, 5].map(|at| limit.decide(&mut state, &Now::at(at), exactly(2)).stamp());
     assert_eq!(limit.refund(&mut state, &Now::at(6), Cost::MAX, Some(stamps[1])), Cost::new(2));
     assert_eq!(limit.refund(&mut state, &Now::at(6), Cost::MAX, Some(stamps[1])), Cost::ZERO);
-    // The entries from 0 and 5 remain; those from 0 leave first.
+    // The entries from 0 and 5 remain; the entries from 0 leave first.
     let report = limit.report(&state, &Now::at(6), Cost::new(3));
     assert_eq!((report.remaining, report.retry), (2, Retry::After(Nanos::from_nanos(4))));
     assert_eq!(limit.refund(&mut state, &Now::at(10), Cost::ONE, Some(stamps[0])), Cost::ZERO, "it has left");

@@ -52,7 +52,7 @@ impl SliceRing {
         )
     }
 
-    /// Returns the number of the slice `back` slices before `number`, up to a multiple of the ring size.
+    /// Returns a number that has the same ring position as the slice `back` slices before `number`.
     pub(super) const fn number_before(self, number: u64, back: u64) -> u64 {
         number.wrapping_add(self.slices - back)
     }

@@ -23,7 +23,7 @@ fn slices_of_any_width_are_kept_apart() {
         let limit = SlidingSlices::new(amount * 6, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap();
         let mut state = vec![0; limit.words()];
         limit.init(&mut *state, &Now::at(0));
-        // Six slices plus the current one: seven amounts, and the seventh never fits.
+        // Six slices plus the current one: seven amounts, and the seventh is never admitted.
         for slice in 0..40u64 {
             let now = Now::at((slice * 10 + 3) * S);
             let passes = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(amount - slice % 2))).is_admitted();

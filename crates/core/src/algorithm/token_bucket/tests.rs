@@ -230,7 +230,7 @@ fn spent_is_a_fraction_of_the_burst() {
     assert_eq!(limit.spent(&state, &Now::at(0)), Spent::ALL);
 }
 
-/// With a million ticks per nanosecond, an instant after 11 days does not fit 64 bits.
+/// With a million ticks per nanosecond, an instant after 11 days needs more than 64 bits.
 #[test]
 fn instants_beyond_64_bits_are_exact() {
     let limit = TokenBucket::new("1000003/s".parse().unwrap(), 5).unwrap();

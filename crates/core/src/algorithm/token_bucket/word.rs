@@ -1,7 +1,7 @@
 //! Fast path for one-word states: token bucket arithmetic in 64 bits. By callgrind, it reduces a `Limiter` check from
 //! 204 to 36 instructions, and a refusal from 231 to 39.
 //!
-//! Until [`HORIZON`](crate::ticks::HORIZON) every sum fits a word, because even the deepest debt at that time does
+//! Until [`HORIZON`](crate::ticks::HORIZON) every sum fits a word, because even the horizon plus the deepest debt fits
 //! ([`Flow::fits_a_word`](crate::ticks::Flow::fits_a_word)). `None`: the fast path does not apply; use the 128-bit
 //! arithmetic. A test compares both on random states.
 

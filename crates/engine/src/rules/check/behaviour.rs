@@ -14,7 +14,7 @@ use crate::calendar::Zone;
 use crate::schedule::Hours;
 
 const MAX_MESSAGE_BYTES: usize = 1024;
-/// Maximum number of refusals before a ban: each is an entry of a sliding log.
+/// Maximum number of refusals before a ban. Each refusal is an entry of a sliding log.
 const MAX_REFUSALS: u64 = SlidingLog::MAX_ENTRIES;
 /// Minimum length of a ban: two ticks of the coarsest store clock.
 const MIN_BAN: Nanos = Nanos::from_micros(2);
@@ -200,7 +200,7 @@ pub(super) fn check_refusal(raw: &RawRule, on_exceed: OnExceed, notes: &mut Note
     Refusal { status, message, silent: on_exceed == OnExceed::Drop }
 }
 
-/// Reports keys that have no effect in combination with others.
+/// Reports keys that have no effect in combination with other keys of the rule.
 pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed, notes: &mut Notes) {
     let ban = raw.ban.as_ref().map(|ban| ("ban", ban.position));
     let enforce = raw.enforce.as_ref().map(|enforce| ("enforce", enforce.position));

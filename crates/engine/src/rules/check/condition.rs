@@ -19,7 +19,7 @@ const MAX_CHAIN: usize = 8;
 
 impl Checker<'_> {
     pub(super) fn check_when(&mut self, raw: &[(RawText, RawAttributeCondition)], notes: &mut Notes) -> Vec<Condition> {
-        // A condition that combines `not` with another key is two consecutive tests of one attribute.
+        // A condition that combines `not` with another key becomes two consecutive tests of one attribute.
         let another = |(position, (name, _)): &(usize, &(RawText, RawAttributeCondition))| {
             *position == 0 || raw[position - 1].0 != *name
         };
@@ -129,7 +129,7 @@ fn compare_addresses(test: &mut Test) {
     }
 }
 
-/// With `invalid: deny`, extends a rule that denies networks to values that are not addresses.
+/// Extends a rule that denies networks to values that are not addresses, if it has `invalid: deny`.
 pub(super) fn match_invalid(
     when: &mut [Condition],
     on_invalid: OnInvalid,

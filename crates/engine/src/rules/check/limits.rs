@@ -39,7 +39,7 @@ pub(super) fn check_overrides(
     overrides.collect()
 }
 
-/// Returns whether an override is marked as set through the API, the only valid mark.
+/// Returns whether an override is marked as set through the API. Reports any other mark.
 fn check_set_by(raw: &RawText, notes: &mut Notes) -> bool {
     let is_api = raw.text == "api";
     if !is_api {
@@ -54,7 +54,7 @@ fn check_until(raw: &RawText, notes: &mut Notes) -> Option<Time<Wall>> {
     at.map_err(|wrong| notes.add_with_help(raw.position, &wrong.text().problem, &wrong.text().help)).ok()
 }
 
-/// Returns the effect, unless it has mistakes.
+/// Returns the effect, or reports its mistakes and returns `None`.
 pub(super) fn check_effect(raw: &RawEffect, what: &str, on_exceed: OnExceed, notes: &mut Notes) -> Option<Effect> {
     let mut chosen = None;
     for (name, boolean) in &raw.instead {

@@ -58,7 +58,7 @@ impl<'f> Checker<'f> {
     }
 
     pub(crate) fn check_domain(&mut self, raw: &RawDomain, notes: &mut Notes) {
-        // The rules of a domain without a name are checked as well.
+        // Rules are also checked if their domain has no name.
         let name =
             raw.name.as_ref().filter(|name| check_name(name, "domain name", notes)).map_or("", |name| &name.text);
         let position = self.domains.iter().position(|domain| *domain.name == *name).unwrap_or_else(|| {
@@ -178,7 +178,7 @@ fn check_boolean(raw: &RawText, notes: &mut Notes) -> Option<bool> {
     boolean
 }
 
-/// Returns the choice with the given name, or the first one.
+/// Returns the choice with the given name, or the first choice if no name is given or the name is wrong.
 fn choose<T: Copy>(raw: Option<&RawText>, choices: &[(&str, T)], key: &str, notes: &mut Notes) -> T {
     let (_, default) = choices[0];
     let Some(raw) = raw else { return default };

@@ -11,7 +11,7 @@ use super::{START, check_tree, file_of, find, is, map_node, text_at, text_node, 
 pub struct EntryOverride<'o> {
     /// The attribute to compare.
     pub attribute: &'o str,
-    /// The value it must have.
+    /// The value that the attribute must have.
     pub value: &'o str,
     /// The limits, as in [`ParsedOverride::effect`].
     pub effect: &'o str,
@@ -34,7 +34,7 @@ pub struct ParsedOverride {
 /// `when` and optionally with `attribute`.
 ///
 /// # Errors
-/// Every mistake, with its line in the text.
+/// Returns every mistake, with its line in the text.
 pub fn one_override(source: &Source<'_>, rule: &str, value: &str) -> Result<ParsedOverride, Mistakes> {
     let mut notes = Notes::new(source.name);
     let given = read(source, rule, value, &mut notes);
@@ -110,7 +110,7 @@ fn first_counted(rule: &Node, value: &str, position: Position, notes: &mut Notes
 /// Returns a rule as JSON with these overrides before its own, each marked as set through the API.
 ///
 /// # Errors
-/// If an override does not fit the rule.
+/// Returns the mistakes if an override is not valid for the rule.
 pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<String, Mistakes> {
     let Some(mut tree) = tree_of(rule)? else { return Ok(String::new()) };
     let mut nodes = Vec::with_capacity(overrides.len());

@@ -41,7 +41,7 @@ impl Any {
 const METHODS: &str = "available: `startsWith`, `endsWith`, `contains` and `size`";
 const FUNCTIONS: &str = "available: `size`, `int` and `has`";
 
-/// Functions of CEL that are not supported, and why.
+/// Functions of CEL that are not supported, with the reasons.
 const UNSUPPORTED: &[(&[&str], &str)] = &[
     (&["matches"], "regular expressions are not supported; use a pattern in `when`"),
     (&["all", "exists", "exists_one", "map", "filter"], "loops are not supported; lists occur only after `in`"),

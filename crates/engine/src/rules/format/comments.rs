@@ -15,8 +15,8 @@ pub(super) struct Comment {
 /// Returns all comments and empty lines.
 ///
 /// # Errors
-/// The line and the name of a construct that formatting would lose: anchors, tags, and strings in which comments cannot
-/// be recognised.
+/// Returns the line and the name of the first construct that formatting would lose: an anchor, a tag, or a string in
+/// which comments cannot be recognised.
 pub(super) fn scan(text: &str) -> Result<Vec<Comment>, (u32, &'static str)> {
     let mut found = Vec::new();
     // The minimum indentation of the current block scalar (`|` or `>`).
@@ -50,7 +50,7 @@ pub(super) fn scan(text: &str) -> Result<Vec<Comment>, (u32, &'static str)> {
 
 enum LineKind {
     Plain,
-    /// A comment after this many bytes.
+    /// A comment that starts after this number of bytes.
     Comment {
         before: usize,
     },
@@ -71,7 +71,7 @@ fn scan_line(line: &str) -> LineKind {
             if open == '"' && letter == '\\' {
                 letters.next();
             } else if letter == open {
-                // Two single quotes are an escaped one.
+                // Two single quotes are an escaped single quote.
                 if open == '\'' && letters.next_if(|(_, next)| *next == '\'').is_some() {
                     continue;
                 }

@@ -16,7 +16,7 @@ pub(super) fn map_node(position: Position, pairs: Vec<(&str, Node)>) -> Node {
     Node { position, value: Value::Map(pairs) }
 }
 
-/// Returns a single node as it is, several as a list.
+/// Returns a single node unchanged, and several nodes as a list.
 pub(super) fn one_or_list(position: Position, mut texts: Vec<Node>) -> Node {
     if texts.len() == 1 { texts.swap_remove(0) } else { list(position, texts) }
 }

@@ -1,7 +1,7 @@
 //! Imports limits from other systems.
 //!
-//! An importer builds a tree of the rule language. Its nodes keep the positions of the original file, so that mistakes
-//! are reported there. Files of the reference Envoy service are recognised wherever rules are loaded. nginx
+//! An importer builds a tree of the rule language. The nodes of the tree have positions in the original file, so that
+//! mistakes are reported there. Files of the reference Envoy service are recognised wherever rules are loaded. nginx
 //! configurations contain much more than limits, so they must be imported explicitly.
 
 mod build;
@@ -36,7 +36,7 @@ pub struct Imported {
 }
 
 impl Imported {
-    /// Translates a file. If `dialect` is `None`, it is detected.
+    /// Translates a file. If `dialect` is `None`, the dialect is detected.
     ///
     /// ```
     /// use tollgate_engine::rules::{Imported, Source};
@@ -58,15 +58,15 @@ impl Imported {
     /// ```
     ///
     /// # Errors
-    /// Every mistake in it.
+    /// Returns every mistake in the file.
     pub fn read(source: &Source<'_>, dialect: Option<Dialect>, domain: &str) -> Result<Self, Mistakes> {
         Self::read_with(source, dialect, domain, &|_| Err("reading other files is not supported here".into()))
     }
 
-    /// Like [`read`](Self::read), with the files that an nginx configuration includes.
+    /// Like [`read`](Self::read), but also reads the files that an nginx configuration includes.
     ///
     /// # Errors
-    /// Every mistake in it.
+    /// Returns every mistake in the file.
     pub fn read_with(
         source: &Source<'_>,
         dialect: Option<Dialect>,

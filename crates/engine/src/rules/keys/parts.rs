@@ -20,7 +20,7 @@ pub const LIMIT: &[Key] = &[
     ),
 ];
 
-/// Options of the algorithms. `ALGORITHMS` in `limit.rs` lists which algorithm accepts which.
+/// Options of the algorithms. `ALGORITHMS` in `limit.rs` lists the options of each algorithm.
 pub const OPTIONS: &[Key] = &[
     key(
         "burst",

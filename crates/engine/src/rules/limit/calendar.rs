@@ -24,7 +24,7 @@ const MINUTE: Nanos = Nanos::from_secs(60);
 /// Parses the name of a time zone.
 ///
 /// # Errors
-/// A problem and a suggestion.
+/// Returns the problem and a suggestion if the zone does not exist.
 pub(crate) fn read_zone(name: &str) -> Result<Zone, (String, String)> {
     Zone::new(name).ok_or_else(|| {
         let names = Zone::names();
@@ -67,7 +67,8 @@ impl LimitParser<'_> {
     }
 
     /// Returns the zone. An unknown zone is reported and replaced by UTC, so that other mistakes
-    /// are found as well. Algorithms without a zone report it themselves.
+    /// are found as well. If the algorithm has no `zone` option, returns UTC; the option itself is
+    /// reported elsewhere.
     fn zone(&mut self) -> Zone {
         let Some(name) = (self.words.option)("zone") else { return Zone::utc() };
         let algorithm = self.words.algorithm.unwrap_or("token_bucket");

@@ -31,7 +31,7 @@ impl LimitText<'_> {
     /// Parses the limit.
     ///
     /// # Errors
-    /// The first mistake.
+    /// Returns the first mistake.
     pub fn read(&self) -> Result<Limits, LimitMistake> {
         let burst = self.burst.map(|burst| burst.to_string());
         let words = LimitWords {

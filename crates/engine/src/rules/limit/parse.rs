@@ -33,7 +33,7 @@ pub(crate) fn parse_count(text: &str) -> Option<u64> {
     if all_digits { digits.parse::<u64>().ok()?.checked_mul(scale) } else { None }
 }
 
-/// Parses a duration as the period of a rate, so that there is one parser of units.
+/// Parses a duration with the parser for the period of a rate, so that units are parsed in one place.
 pub(crate) fn parse_length(text: &str) -> Option<Nanos> {
     if text == "0" {
         return Some(Nanos::ZERO);
@@ -50,7 +50,7 @@ pub(crate) fn parse_length(text: &str) -> Option<Nanos> {
     length(text)
 }
 
-/// Parses `5/15m` as 5 and 15 minutes.
+/// Parses a count per period: `5/15m` gives 5 and 15 minutes.
 pub(crate) fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
     let parts = || {
         let (count, period) = text.split_once('/').or_else(|| text.split_once(" per "))?;
@@ -97,7 +97,7 @@ pub(crate) fn as_written(text: &str) -> Option<String> {
     Some(format!("`{count} per {period}`{short}"))
 }
 
-/// Suggests a valid form for a number: 10000 for "10,000", and 3 per 2 seconds for "1.5/s".
+/// Suggests a valid form for a rate with an invalid number: 10000 for "10,000", and 3 per 2 seconds for "1.5/s".
 fn number_as_written(text: &str) -> Option<String> {
     let (count, period) = text.split_once('/').or_else(|| text.split_once(" per "))?;
     let (count, period) = (count.trim(), period.trim());

@@ -85,7 +85,7 @@ fn window_length_is_the_written_period() {
         &[("algorithm", "sliding_window")],
         Ok(SlidingWindow::new(5, Nanos::from_secs(900)).unwrap().into()),
     );
-    // A count that is too fine for a rate, but not for a window.
+    // A count that is too large for a rate in lowest terms, but not for a window.
     check(
         "99999999977/day",
         &[("algorithm", "fixed_window")],

@@ -16,7 +16,7 @@ pub(super) struct KeyHint {
 /// A map after its keys were checked.
 pub(super) struct Fields<'n> {
     pairs: Vec<(Position, &'n str, &'n Node)>,
-    /// The valid keys that were probably meant by unknown keys.
+    /// For each unknown key with an obvious typo: the valid key that was probably meant.
     meant: Vec<&'static str>,
 }
 
@@ -64,7 +64,7 @@ impl<'n> Fields<'n> {
         Some(Self { pairs: known, meant: meant_words })
     }
 
-    /// Returns whether an unknown key was probably meant to be one of these.
+    /// Returns whether an unknown key was probably meant to be one of `names`.
     pub(super) fn was_probably_meant(&self, names: &[&str]) -> bool {
         self.meant.iter().any(|word| names.contains(word))
     }
@@ -95,7 +95,7 @@ pub(super) fn list<'n>(node: &'n Node, what: &str, notes: &mut Notes) -> Option<
     }
 }
 
-/// Reads a list of strings, or a single one.
+/// Reads a list of strings, or a single string.
 pub(super) fn read_texts(node: &Node, what: &str, notes: &mut Notes) -> Vec<RawText> {
     match &node.value {
         Value::List(nodes) => nodes.iter().filter_map(|node| read_text(node, what, notes)).collect(),

@@ -16,7 +16,7 @@ pub(crate) struct RawLimit {
     pub(crate) inherits: bool,
 }
 
-/// The limits of a rule or an override, or the key that is given instead of limits.
+/// The limits of a rule or an override, or the keys that are given instead of limits.
 #[derive(Debug)]
 pub(crate) struct RawEffect {
     pub(crate) position: Position,
@@ -32,7 +32,7 @@ const INSTEAD: [&str; 3] = ["unlimited", "allow", "deny"];
 /// Options that depend on the rate: an override with another rate does not inherit them.
 const DEPENDENT_ON_RATE: [&str; 4] = ["burst", "free", "initial", "max_debt"];
 
-/// Reads the limits; `base` is the only limit of the rule, from which an override inherits.
+/// Reads the limits. For an override, `base` is the only limit of its rule; the override inherits from it.
 pub(super) fn read_effect(
     position: Position,
     fields: &Fields<'_>,
@@ -85,7 +85,8 @@ fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) 
     several.iter().filter_map(|node| read_limit(node, notes)).collect()
 }
 
-/// Combines an override with the limit that it inherits from. With another algorithm, only the rate is inherited.
+/// Combines an override with the limit that it inherits from. If the override has another algorithm, it inherits only
+/// the rate.
 fn inherit_from(base: &RawLimit, mut limit: RawLimit) -> RawLimit {
     if limit.algorithm.is_some() && algorithm(&limit) != algorithm(base) {
         limit.limit = limit.limit.or_else(|| base.limit.clone());

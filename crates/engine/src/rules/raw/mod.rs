@@ -180,8 +180,8 @@ fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Opt
     })
 }
 
-/// Returns help for a key of a rule that was written in an override. Such a key may explain why the override has no
-/// limit.
+/// Returns help for a key that belongs into a rule but was written in an override. Such a key may explain why the
+/// override has no limit.
 fn of_the_rule(key: &str) -> Option<KeyHint> {
     let help = match key {
         "cost" => {
@@ -261,7 +261,7 @@ fn read_schedule(node: &Node, notes: &mut Notes) -> Vec<RawMap> {
     }
 }
 
-/// Cuts a string to the length that fits into a message.
+/// Cuts a string to the maximum length of a quoted string in a message.
 pub(crate) fn shorten(text: &str) -> String {
     const LONGEST: usize = 60;
     if text.chars().count() <= LONGEST {

@@ -34,8 +34,8 @@ fn line_at(text: &str, position: Position) -> &str {
     text.lines().nth((position.line as usize).saturating_sub(1)).unwrap_or_default()
 }
 
-/// Returns the first tab in the indentation of this line or the next one, because the parser may stop at the end of the
-/// previous line.
+/// Returns the first tab in the indentation of this line or the next line. The next line is searched because the parser
+/// may stop at the end of the line before the tab.
 fn tab_from(text: &str, position: Position) -> Option<Position> {
     let from = (position.line as usize).saturating_sub(1);
     text.lines().enumerate().skip(from).take(2).find_map(|(number, line)| {
@@ -57,8 +57,8 @@ fn in_braces(line: &[char], at: usize) -> Option<String> {
     unquoted.then(|| "quote a string that contains a brace".into())
 }
 
-/// Returns the value that starts at `start`, including braces. It ends with its element in a map or list; a closing
-/// brace ends it only at or after `at`.
+/// Returns the value that starts at `start`, including braces. The value ends where its element of a map or list ends.
+/// A closing brace ends the value only at or after `at`.
 fn value_around(line: &[char], start: usize, at: usize) -> String {
     let mut depth = 0_usize;
     let mut end = start;

@@ -5,7 +5,7 @@ use tollgate::core::{Algorithm, Params};
 use super::super::mistake::Notes;
 use super::super::rule::{Consistency, Rule};
 
-/// Assumed number of nodes, because rules do not contain the real one. The warning states it.
+/// Assumed number of nodes, because rules do not contain the real number. The warning states the assumption.
 const NODES: u64 = 3;
 /// Rate per node and second below which leases expire unused more often than they save a call.
 const MIN_RATE: u64 = 50;

@@ -10,7 +10,7 @@ use super::{always_matches, index_entry, is_positive};
 use crate::request::Entry;
 use crate::ruleset::{Index, Matched};
 
-/// Warns about expired overrides, and about overrides that are hidden by an earlier one.
+/// Warns about expired overrides, and about overrides that never apply because an earlier override matches first.
 pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
     let overrides = rule.overrides();
     if overrides.is_empty() {
@@ -39,8 +39,8 @@ pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes
     }
 }
 
-/// Warns about overrides for requests that their rule does not match. Each value is tested in a request that contains
-/// nothing else.
+/// Warns about overrides for requests that their rule does not match. Tests each value with a request that has only
+/// that value.
 pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
     let own = rule.sought();
     if rule.overrides().is_empty() || own.is_empty() {

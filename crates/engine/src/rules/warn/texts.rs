@@ -25,7 +25,7 @@ pub(super) fn counted_literally(rule: &Rule, notes: &mut Notes) {
 }
 
 fn are_several(name: &str) -> bool {
-    // Some names have a slash, like `example.com/team`; two plain words are probably two names.
+    // A name may contain a slash, like `example.com/team`. Two plain words around a slash are probably two names.
     let is_word =
         |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
     let chosen = name.contains('/') && name.split('/').all(is_word);
@@ -70,7 +70,7 @@ pub(super) fn captures_missed(domain: &Domain, notes: &mut Notes) {
     }
 }
 
-/// Returns the attributes that a rule tests and, if `counted`, those in `per`.
+/// Returns the attributes that a rule tests and, if `counted`, the attributes in its `per`.
 fn attribute_names(rule: &Rule, counted: bool) -> Vec<&str> {
     let tested = rule.when().iter().chain(rule.overrides().iter().flat_map(|other| &other.when));
     let expressed = rule.expression().map_or(&[][..], |expression| expression.attributes()).iter();
@@ -95,7 +95,7 @@ pub(super) fn compared_literally(rule: &Rule, notes: &mut Notes) {
     }
 }
 
-/// Returns the warning for a pattern, and help for what was probably meant.
+/// Returns the warning for a pattern, and a suggestion with the pattern that was probably meant.
 fn literal_pattern_warning(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
     let text = match pattern {
         Pattern::Equals(text) => {

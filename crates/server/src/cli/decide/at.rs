@@ -1,15 +1,16 @@
-//! The time of a request: its member `at`, which the body of `/v1/check` does not accept.
+//! The time of a request: the JSON member `at`. Only `tollgate decide` accepts it, not `/v1/check`.
 
 use serde::de::IgnoredAny;
 use tollgate_engine::rules::{TimeError, parse_time};
 
 use crate::http::problem::Problem;
 
-/// Removes `at` from an object and returns it in nanoseconds since 1970. Replaces it by spaces, so that column numbers
-/// in errors stay correct. A line that is not a JSON object is left unchanged.
+/// Removes the member `at` from a JSON object and returns its time in nanoseconds since 1970. Overwrites the member
+/// with spaces, so that column numbers in errors stay correct. Returns `None` if there is no `at`. Leaves a line that
+/// is not a JSON object unchanged.
 ///
 /// # Errors
-/// When `at` is not a valid time.
+/// Returns an error if `at` is not a valid time.
 pub(super) fn take_at(line: &mut [u8]) -> Result<Option<u64>, Problem> {
     let named = line.windows(4).any(|part| part == b"\"at\"");
     if !named || serde_json::from_slice::<IgnoredAny>(line).is_err() {
@@ -21,7 +22,7 @@ pub(super) fn take_at(line: &mut [u8]) -> Result<Option<u64>, Problem> {
     at.map(Some).map_err(|detail| Problem::bad_request(detail).at("/at"))
 }
 
-/// Returns nanoseconds since 1970, or an error message.
+/// Parses the value of `at`. Returns nanoseconds since 1970, or an error message.
 fn parse(value: &[u8]) -> Result<u64, String> {
     const AT: &str = "`at` is a whole number of milliseconds since 1970, or a time like \"2030-01-31T18:00:00Z\", \
                       \"2030-01-31T18:00:00+01:00\" or \"2030-01-31T18:00[Europe/Paris]\"";
@@ -36,19 +37,19 @@ fn parse(value: &[u8]) -> Result<u64, String> {
     })
 }
 
-/// The byte ranges of a member: its value, and the whole member with one comma.
+/// The byte ranges of a JSON member: `value` without its name, and `all` with its name and one adjacent comma.
 struct JsonMember {
     value: std::ops::Range<usize>,
     all: std::ops::Range<usize>,
 }
 
-/// Finds the member `at` of an object that is valid JSON.
+/// Finds the member `at` in valid JSON. Returns `None` if the JSON is not an object or has no `at`.
 fn find(json: &[u8]) -> Option<JsonMember> {
     let mut at = skip_spaces(json, 0);
     if json.get(at) != Some(&b'{') {
         return None;
     }
-    // The comma before the member, if there is one.
+    // The position of the comma before the member, if there is one.
     let mut comma = None;
     at += 1;
     loop {

@@ -25,8 +25,8 @@ use at::take_at;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct DecideArgs {
-    /// A rule file (ours, or of the reference Envoy service), or a folder of them; without it, requests have inline
-    /// limits
+    /// A rule file, a configuration file of the reference Envoy service, or a folder of such files; without rules, each
+    /// request contains inline limits
     #[arg(long, value_name = "PATH")]
     rules: Option<PathBuf>,
 
@@ -52,10 +52,10 @@ the previous line. Otherwise each request is decided at the time it is read.
 
 For an invalid line, the output has the problem and the line number in its place, and the status is 1.";
 
-/// Answers every line; fails if one is invalid.
+/// Prints one answer per line of input. The status is 1 if a line is invalid.
 ///
 /// # Errors
-/// When the rules or the requests cannot be read, or the answers cannot be written.
+/// Returns an error if the rules or the requests cannot be read, or the answers cannot be written.
 pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
     let (engine, clock) = simulated_engine(parse_count("--capacity", &args.capacity)?)?;
     let app = App::new(engine, None);
@@ -109,7 +109,7 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
     Ok(exit_code(success))
 }
 
-/// Improves the message about an unknown field that is probably meant to be `at`.
+/// Adds a hint about `at` to an error about an unknown field with a name like `time`.
 fn with_at(problem: Problem) -> Problem {
     const TIMES: [&str; 6] = ["time", "timestamp", "ts", "now", "date", "when"];
     let field = problem.detail().strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
@@ -121,8 +121,8 @@ fn with_at(problem: Problem) -> Problem {
     }
 }
 
-/// Reads a line and returns whether it is short enough; `None` at the end of the input. The rest of a longer line is
-/// discarded.
+/// Reads a line. Returns whether it is short enough, or `None` at the end of the input. Discards the rest of a longer
+/// line.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Option<bool>> {
     line.clear();
     let mut whole = true;
@@ -139,13 +139,14 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Op
         }
         input.consume(taken + usize::from(end.is_some()));
         if end.is_some() {
-            // An empty line has a number too.
+            // An empty line counts too, so that line numbers stay correct.
             return Ok(Some(whole));
         }
     }
 }
 
-/// Sets the clock for each request: to its `at` if the first request has one, otherwise to the time of reading.
+/// Sets the clock before each request. If the first request has an `at`, the clock follows `at`; otherwise it follows
+/// the real time.
 struct DecideTimes {
     clock: Arc<ManualClock>,
     real: PreciseClock,
@@ -158,7 +159,7 @@ impl DecideTimes {
         Self { clock, real: PreciseClock::new(), specified: None, last: 0 }
     }
 
-    /// Sets the clock to the time of a request, and removes `at` from it.
+    /// Sets the clock to the time of a request, and removes `at` from the line.
     fn take(&mut self, line: &mut [u8]) -> Result<(), Problem> {
         let at = take_at(line)?;
         let specified = *self.specified.get_or_insert(at.is_some());

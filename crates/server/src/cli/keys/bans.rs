@@ -1,4 +1,4 @@
-//! The bans of a request, by rule. A decision reports only whether there is a ban, and the longest wait.
+//! The bans of a request, one per rule. A decision itself contains only whether a ban exists and the longest wait.
 
 use std::io::{self, Write};
 
@@ -8,7 +8,7 @@ use super::{Decision, LimitLine, hints};
 use crate::cli::remote::output::{format_span, replace_control_characters};
 use crate::cli::remote::{Remote, RequestArgs};
 
-/// The bans of a request, and its decision at the same moment.
+/// The bans of a request, and the decision from the same explanation.
 #[derive(Debug, Default)]
 pub(super) struct Bans {
     each: Vec<Ban>,
@@ -24,7 +24,7 @@ struct Ban {
 }
 
 impl Bans {
-    /// Returns the bans of a request; none if the server does not report them.
+    /// Returns the bans of a request. The result is empty if the server cannot be reached or refuses to explain.
     pub(super) fn fetch(remote: &Remote, request: &RequestArgs) -> Self {
         hints::explain(remote, request).map_or_else(Self::default, |explained| Self::read(&explained))
     }
@@ -45,7 +45,7 @@ impl Bans {
         self.each.iter().any(|ban| limit.rule.as_deref() == Some(&ban.rule) && outlasts(ban))
     }
 
-    /// Prints the decision: each ban, and a wait that outlasts all bans.
+    /// Prints the decision, each ban, and the decision's wait if it is longer than all bans.
     pub(super) fn print(&self, decision: &Decision, out: &mut impl Write) -> io::Result<()> {
         if decision.allowed {
             return writeln!(out, "it would pass");
@@ -74,7 +74,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Returns the text for a decision that was made at another moment than the explanation.
+    /// Returns the printed text for a fixed decision that differs slightly from the explanation, as if made at another
+    /// time.
     fn ban_text(explained: &Value) -> String {
         let decision = json!({"allowed": false, "rule": "login", "standing": "exact", "retry_after_ms": 3_600_009,
             "banned": true, "limits": []});

@@ -1,4 +1,4 @@
-//! Hints about missing attributes: without them a request has other counters than expected, or none.
+//! Hints about missing attributes. A request without them uses other counters than expected, or none.
 
 use std::collections::BTreeSet;
 
@@ -12,19 +12,19 @@ use crate::control::model::StoredRule;
 const MAX_HINTS: usize = 5;
 
 /// Returns a hint for each rule that needs more attributes. Rules that do not match are included only if
-/// `none_matched`. Server errors are ignored.
+/// `none_matched`. Returns no hints if the server cannot be reached or fails.
 pub(super) fn attribute_hints(remote: &Remote, args: &RequestArgs, none_matched: bool) -> Vec<String> {
     let Some(explained) = explain(remote, args) else { return Vec::new() };
     let given: BTreeSet<&str> = args.attributes.iter().filter_map(|word| Some(word.split_once('=')?.0)).collect();
     hint_lines(&explained, none_matched, &|id| per_of(remote, &args.domain, id, &given))
 }
 
-/// Returns the server's explanation of a request.
+/// Returns the server's explanation of a request, or `None` if there is any error.
 pub(super) fn explain(remote: &Remote, args: &RequestArgs) -> Option<Value> {
     remote.post(&["v1", "explain"], args.to_json().ok()?).ok()?.parse().ok()
 }
 
-/// Returns the attributes in a rule's `per` that were not given; none if the server has no database.
+/// Returns the attributes in a rule's `per` that are not in `given`. The result is empty if the server has no database.
 fn per_of(remote: &Remote, domain: &str, id: &str, given: &BTreeSet<&str>) -> Vec<String> {
     let stored = remote.get(&["v1", "domains", domain, "rules", id]).ok();
     let Some(stored) = stored.and_then(|answer| answer.parse::<StoredRule>().ok()) else { return Vec::new() };
@@ -33,14 +33,15 @@ fn per_of(remote: &Remote, domain: &str, id: &str, given: &BTreeSet<&str>) -> Ve
         Value::String(text) => vec![&**text],
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => Vec::new(),
     };
-    // A name in a pattern, such as `{user}`, is captured from the attribute that has the pattern.
+    // A name in a pattern, such as `{user}`, is not missing: it is captured from the attribute with that pattern.
     let patterns = stored.rule["when"].to_string();
     let is_missing =
         |name: &&str| !name.split(" or ").any(|name| given.contains(name) || patterns.contains(&format!("{{{name}}}")));
     texts.into_iter().filter(is_missing).map(str::to_owned).collect()
 }
 
-/// Converts an explanation to hints. `per` returns the missing attributes in the `per` of a rule that does not match.
+/// Converts an explanation to hints. The closure `per` returns the missing attributes in the `per` of a rule that does
+/// not match.
 fn hint_lines(explained: &Value, none_matched: bool, per: &dyn Fn(&str) -> Vec<String>) -> Vec<String> {
     let rules = explained["rules"].as_array().map_or(&[][..], Vec::as_slice);
     let counted = rules.iter().filter_map(|rule| {
@@ -70,7 +71,7 @@ fn hint_lines(explained: &Value, none_matched: bool, per: &dyn Fn(&str) -> Vec<S
     counted.chain(unmatched).take(MAX_HINTS).map(|line| replace_control_characters(&line)).collect()
 }
 
-/// Formats attributes as arguments; for `a or b`, the first one.
+/// Formats attribute names as arguments like `a=… b=…`. Of alternatives like `a or b`, only the first is used.
 fn as_arguments(names: &[&str]) -> String {
     let first = |name: &&str| format!("{}=…", name.split(" or ").next().unwrap_or(name));
     names.iter().map(first).collect::<Vec<_>>().join(" ")

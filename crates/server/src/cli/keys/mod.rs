@@ -27,7 +27,7 @@ pub(super) struct KeysArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum KeysCommand {
-    /// Show the remaining tokens of a request without taking any; the status is 1 if it would be refused.
+    /// Show the remaining tokens of a request without taking any; the status is 1 if the request would be refused.
     Peek(KeyArgs),
     /// Reset the counters of a request, and lift bans.
     Reset(KeyArgs),
@@ -83,7 +83,7 @@ Examples:
 /// Runs the command.
 ///
 /// # Errors
-/// When the server cannot be reached, or refuses.
+/// Returns an error if the server cannot be reached or refuses the request.
 pub(super) fn run(args: &KeysArgs) -> anyhow::Result<ExitCode> {
     let remote = Remote::new(&args.server)?;
     match &args.command {
@@ -166,7 +166,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     let none_matched = table.is_empty() && decision.allowed;
     match (table.is_empty(), decision.allowed) {
         (true, true) => writeln!(out, "no limit applies to it")?,
-        // The request was refused without being counted, or the bans outlast all limits.
+        // Prints no limits: the request was refused without being counted, or the bans outlast all limits.
         (true, false) => {}
         (false, _) => table.write(&mut out)?,
     }
@@ -186,7 +186,7 @@ fn print_top(args: &TopArgs, page: TopKeysPage) -> anyhow::Result<()> {
         }
         for (what, keys) in [("charged", &top.charged), ("refused", &top.refused)] {
             for TopKey { key, count, error } in keys.iter().take(args.limit) {
-                // The count may be too high by up to the error, but not too low.
+                // The count may be too high by at most `error`, but never too low.
                 let count = if *error == 0 { count.to_string() } else { format!("{}–{count}", count - error) };
                 table.add_row([top.domain.clone(), rule.clone(), what.to_owned(), key.clone(), count]);
             }

@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::control::model::Finding;
 use crate::http::problem::ProblemDetails;
 
-/// The server refused. Nothing was changed.
+/// The server refused the request. Nothing was changed.
 #[derive(Debug)]
 pub(in crate::cli) struct Refusal {
     pub(in crate::cli) status: StatusCode,
@@ -63,7 +63,7 @@ pub(super) fn describe_refusal(client: &Client, token: Option<&str>, answer: &Se
     if let Some(pointer) = problem.pointer.as_ref().filter(|pointer| !pointer.is_empty()) {
         let _ = write!(message, " (at {})", replace_control_characters(pointer));
     }
-    // The detail describes a single mistake completely, but only the first of several.
+    // `detail` describes only the first mistake, so several mistakes are listed here.
     if problem.mistakes.len() > 1 {
         message = format!("{} mistakes:", problem.mistakes.len());
     }
@@ -101,7 +101,7 @@ fn last_change(problem: &ProblemDetails) -> String {
 /// Describes a failure to get an answer.
 pub(super) fn describe_unreachable(client: &Client, error: &reqwest::Error) -> anyhow::Error {
     let url = client.url().as_str().trim_end_matches('/');
-    // The innermost cause, which does not repeat the address.
+    // Uses the innermost cause, because the outer errors repeat the address.
     let mut reason: &dyn Error = error;
     while let Some(source) = reason.source() {
         reason = source;

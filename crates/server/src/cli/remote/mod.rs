@@ -23,7 +23,7 @@ use error::{describe_refusal, describe_unreachable};
 use output::OutputArgs;
 pub(super) use progress::Progress;
 
-/// Timeout of a request; applying a hundred thousand rules takes seconds.
+/// Timeout of a request. It is long because applying 100 000 rules takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum size of an answer in bytes.
 const MAX_ANSWER: usize = 256 << 20;
@@ -38,7 +38,7 @@ pub(super) struct ServerArgs {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", env = "TOLLGATE_SERVER", global = true)]
     server: String,
 
-    /// The token, if the server requires one; better set in the environment, where other users do not see it
+    /// The token, if the server requires one; set it in the environment so that other users do not see it
     #[arg(long, value_name = "TOKEN", env = "TOLLGATE_TOKEN", hide_env_values = true, global = true)]
     token: Option<String>,
 
@@ -86,7 +86,7 @@ impl RequestArgs {
     /// Returns the attributes.
     ///
     /// # Errors
-    /// When one has no name.
+    /// Returns an error if an attribute has no name.
     pub(super) fn attributes(&self) -> anyhow::Result<Vec<(&str, &str)>> {
         let attributes = self.attributes.iter().map(|word| {
             let pair = word.split_once('=').filter(|(name, _)| !name.is_empty());
@@ -95,10 +95,10 @@ impl RequestArgs {
         attributes.collect()
     }
 
-    /// Returns the body of the request. An attribute that is repeated has several values.
+    /// Returns the JSON body of the request. A repeated attribute becomes an array of values.
     ///
     /// # Errors
-    /// When an attribute has no name.
+    /// Returns an error if an attribute has no name.
     pub(super) fn to_json(&self) -> anyhow::Result<String> {
         let mut values: Map<String, Value> = Map::new();
         for (name, value) in self.attributes()? {
@@ -121,7 +121,7 @@ pub(super) struct Remote {
     token: Option<String>,
 }
 
-/// A successful answer, or the decision of a 429.
+/// A successful answer, or an answer with status 429, which contains a decision.
 pub(super) struct ServerAnswer {
     status: StatusCode,
     pub(super) body: Vec<u8>,
@@ -135,7 +135,7 @@ impl ServerArgs {
     /// Returns a client of the server.
     ///
     /// # Errors
-    /// When the address, the token or the file of certificates is invalid.
+    /// Returns an error if the address, the token or the CA certificate file is invalid.
     pub(super) fn client(&self) -> anyhow::Result<Client> {
         if let Some(token) = self.token() {
             ensure!(token.chars().all(|char| char.is_ascii_graphic()), "invalid characters in the token");
@@ -163,7 +163,7 @@ impl Remote {
     /// Returns a request to fill in.
     ///
     /// # Errors
-    /// When a segment of the path cannot be part of a URL.
+    /// Returns an error if a segment of `path` is empty, `.` or `..`.
     pub(super) fn request(&self, method: Method, path: &[&str]) -> anyhow::Result<RequestBuilder> {
         // `.` and `..` are resolved in URLs even if they are percent-encoded.
         if let Some(segment) = path.iter().find(|part| matches!(**part, "." | ".." | "")) {
@@ -175,7 +175,7 @@ impl Remote {
     /// Sends a request and reads the whole answer. `doing` is shown during a long wait.
     ///
     /// # Errors
-    /// [`Refusal`] if the server refuses, another error if it cannot be reached.
+    /// Returns a [`Refusal`] if the server refuses the request, and another error if the server cannot be reached.
     pub(super) fn send(&self, request: RequestBuilder, doing: &str) -> anyhow::Result<ServerAnswer> {
         let exchange = async {
             let mut response =
@@ -207,7 +207,7 @@ impl Remote {
         self.send(with_json(self.request(Method::POST, path)?, body), "waiting for an answer")
     }
 
-    /// Gets a list page by page, up to `most` items if given.
+    /// Gets a list page by page: at most `most` items, or the whole list if `most` is `None`.
     pub(super) fn list(
         &self,
         path: &[&str],
@@ -227,7 +227,7 @@ impl Remote {
                 count => format!("reading {what}, {count} so far"),
             };
             let page: ListAnswer = self.send(request, &doing)?.parse()?;
-            // An empty page with a `next` would loop forever.
+            // An empty page ends the list even if it has a `next`, because following `next` could loop forever.
             let ended = page.next.is_none() || page.items.is_empty();
             listed.items.extend(page.items);
             listed.next = page.next;
@@ -319,7 +319,7 @@ pub(super) fn with_comment(request: RequestBuilder, args: &CommentArgs) -> Reque
     }
 }
 
-/// Percent-encodes a string for a header, which is ASCII without control characters.
+/// Percent-encodes a string for a header, because headers must be ASCII without control characters.
 fn in_header(text: &str) -> String {
     const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
     utf8_percent_encode(text, ESCAPED).to_string()

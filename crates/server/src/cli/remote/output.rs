@@ -1,4 +1,4 @@
-//! Output for people: tables, local times, and colour on a terminal. Output for scripts: JSON.
+//! Command output: tables with local times and colours for people, and JSON for scripts.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -87,12 +87,12 @@ pub(in crate::cli) fn format_span(ms: u64) -> String {
 /// Prints a JSON document.
 pub(in crate::cli) fn print_json(document: &impl Serialize) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    // Converts the error back to an I/O error, so that a closed pipe is recognised.
+    // Converts a JSON error back to an I/O error, so that a closed pipe is recognised.
     serde_json::to_writer_pretty(&mut out, document).map_err(io::Error::from)?;
     Ok(writeln!(out)?)
 }
 
-/// Formats a value of a rule in one line.
+/// Formats a JSON value from a rule in one line.
 pub(in crate::cli) fn format_value(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

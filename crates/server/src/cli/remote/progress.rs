@@ -1,4 +1,4 @@
-//! A progress line: on a terminal, after a second, and erased at the end.
+//! A progress line. It appears after a second, only on a terminal, and is erased at the end.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -17,7 +17,7 @@ impl<'a> Progress<'a> {
         Self { doing, shown: io::stderr().is_terminal() }
     }
 
-    /// Shows the line while `work` runs.
+    /// Runs `work` and shows the line until it ends.
     pub(in crate::cli) async fn show_during<T>(self, work: impl Future<Output = T>) -> T {
         if !self.shown {
             return work.await;

@@ -51,12 +51,13 @@ Examples:
 The files are checked first, as by `tollgate check`. Then the plan is shown and, on a terminal, confirmed. It is applied only if \
 the rules on the server have not changed since. All files are applied together, all of them or none.";
 
-/// If more rules than this are created or deleted, their text is not shown.
+/// Maximum number of created or deleted rules whose text is shown. If there are more, only their ids are shown.
 const MAX_SHOWN: usize = 20;
 /// Maximum number of attempts while other authors make changes that do not affect the plan.
 const TRIES: usize = 20;
 
-/// Applies, or only plans. A failed plan has another status than a plan with changes, as with `diff`.
+/// Applies the files or, with `--plan`, only shows the changes. As with `diff`, a failed plan has status 2 and a plan
+/// with changes status 1.
 pub(super) fn run(remote: &Remote, args: &ApplyArgs) -> ExitCode {
     match try_apply(remote, args) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
@@ -127,7 +128,7 @@ fn is_conflict(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.status == StatusCode::PRECONDITION_FAILED)
 }
 
-/// Checks the files as `tollgate check` does. Returns the text to send; `None` if there are mistakes.
+/// Checks the files as `tollgate check` does. Returns the text to send, or `None` if there are mistakes.
 fn check_files(files: &[File]) -> anyhow::Result<Option<Vec<u8>>> {
     let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
     let taken = match entry::split(&sources) {
@@ -138,7 +139,7 @@ fn check_files(files: &[File]) -> anyhow::Result<Option<Vec<u8>>> {
         }
     };
     if let [only] = files {
-        // Sent unchanged, so that line numbers in warnings match the file.
+        // A single file is sent unchanged, so that line numbers in warnings match the file.
         return Ok(Some(only.text.clone()));
     }
     taken.rules.left_out().map_or(Ok(()), print_mistakes)?;
@@ -163,7 +164,7 @@ impl Proposal<'_> {
         self.remote.send(request, "planning")?.parse()
     }
 
-    /// Applies exactly the plan, or nothing.
+    /// Applies the plan. Changes nothing if the server's rules have changed since the plan was made.
     fn apply(&self, plan: &Plan) -> anyhow::Result<Plan> {
         let request = self.request()?.header("if-match", format!("\"{}\"", plan.revision));
         self.remote.send(with_comment(request, &self.args.comment), "applying")?.parse()
@@ -176,7 +177,7 @@ impl Proposal<'_> {
     }
 }
 
-/// Shows a plan to people; scripts get JSON instead.
+/// Prints the warnings and the plan as text. With `--json`, prints the plan only if a confirmation follows.
 fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
     for warning in &plan.warnings {
         writeln!(io::stderr(), "warning: {}", replace_control_characters(&of_file(warning, args)))?;
@@ -186,7 +187,7 @@ fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
         let paint = Paint::new(&out);
         write_plan(plan, paint, out)
     } else if !args.plan && !args.yes && io::stdin().is_terminal() {
-        // The plan has to be visible before the confirmation.
+        // Uses the standard error stream, so that the plan is visible when the confirmation is asked for.
         let err = io::stderr().lock();
         let paint = Paint::new(&err);
         write_plan(plan, paint, err)
@@ -195,7 +196,8 @@ fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
     }
 }
 
-/// Returns a warning with the name of its file. With several files, removes the position in the combined text.
+/// Rewrites the position at the start of a warning. For one file, inserts its name. For several files, removes the
+/// position, because it refers to their combined text.
 fn of_file(warning: &str, args: &ApplyArgs) -> String {
     let positioned = |text: &str| {
         let (name, rest) = text.split_once(':')?;

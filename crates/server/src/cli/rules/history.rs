@@ -1,4 +1,4 @@
-//! The versions of a rule: listing, comparing, rolling back.
+//! The versions of a rule: the commands to list, compare and restore them.
 
 use std::io::Write;
 
@@ -47,7 +47,7 @@ pub(super) struct RollbackArgs {
 
     /// The version to restore; by default the last version with a different text
     ///
-    /// Each further rollback goes back one more version; to undo a rollback, name the version.
+    /// Each further rollback goes back one more version. To undo a rollback, name the version to restore.
     #[arg(value_name = "VERSION")]
     version: Option<i64>,
 
@@ -74,7 +74,7 @@ fn print_history(remote: &Remote, rule: &RuleArgs, versions: Vec<Version>) -> an
     }
     let mut out = std::io::stdout().lock();
     table.write(&mut out)?;
-    // Overrides are not part of the versions, so the output mentions them.
+    // Versions do not contain overrides, so the output says how many overrides there are.
     if let Some(line) = rule.read(remote).and_then(|rule| describe_count(&rule)) {
         writeln!(out, "{}; `tollgate audit` has their changes", replace_control_characters(&line))?;
     }
@@ -97,7 +97,7 @@ pub(super) fn print_diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<()>
 
 /// Restores an earlier version as a new version.
 pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<()> {
-    // If a version is given, only the newest version is read, to see whether the rollback changed anything.
+    // If a version is named, only the newest version is read, to tell whether the rollback changed anything.
     let most = if args.version.is_some() { 1 } else { MAX_VERSIONS };
     let listed = remote.list(&args.rule.path(&["versions"]), &[], Some(most), "the history")?;
     let is_cut = listed.is_cut();
@@ -106,12 +106,12 @@ pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<(
     let version = match args.version {
         Some(version) => version,
         None => {
-            // The choice is only valid while the newest version stays the current one. A deleted rule has no current
-            // version.
+            // The chosen version is only right while the newest version is current, so the server must check that. A
+            // deleted rule has no current version to check.
             if let Some(newest) = versions.first().filter(|newest| newest.rule.is_some()) {
                 change.if_version.get_or_insert(newest.version);
             }
-            // Earlier rollbacks may be among the versions that were not read.
+            // Versions that were not read may be rollbacks, which affect the choice.
             ensure!(
                 !is_cut,
                 "the rule has more than {MAX_VERSIONS} versions; name one of those that `rules history` lists"
@@ -142,9 +142,9 @@ pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<(
 /// Maximum number of versions to read, newest first.
 const MAX_VERSIONS: usize = 1_000;
 
-/// Returns the version to roll back to: the last one that differs from the current rule and was not rolled back itself.
-/// Repeated rollbacks therefore go further back instead of alternating between two versions. `versions` are in order,
-/// newest first.
+/// Returns the version to roll back to: the newest version that differs from the current rule and has not been rolled
+/// back itself. Repeated rollbacks therefore go further back instead of alternating between two versions. Returns
+/// `None` if there is no such version. `versions` starts with the newest.
 fn rollback_target(versions: &[Version]) -> Option<i64> {
     // A stack of versions, each above the one it replaced: a rollback pops everything above its target.
     let mut stack: Vec<&Version> = Vec::new();
@@ -152,13 +152,15 @@ fn rollback_target(versions: &[Version]) -> Option<i64> {
         let equals = |other: &&Version| other.rule == version.rule;
         match version.action {
             Action::Rollback => {
-                // An explicit target may have been rolled back before. It then counts as new, and nothing is popped.
+                // The user may have named a target that was rolled back before and is no longer on the stack. It then
+                // counts as new, and nothing is popped.
                 let below = stack.len().saturating_sub(1);
                 if let Some(index) = stack[..below].iter().rposition(equals) {
                     stack.truncate(index);
                 }
             }
-            // The text is the same, so this version replaces the one below; a rollback restores its enabled flag too.
+            // The text is unchanged, so this version replaces the top of the stack. A later rollback to it restores its
+            // enabled flag too.
             Action::Enable | Action::Disable if stack.last().is_some_and(equals) => drop(stack.pop()),
             Action::Create | Action::Update | Action::Delete | Action::Enable | Action::Disable => {}
         }
@@ -174,7 +176,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Builds a history from changes, oldest first: the text of the rule, or `<` for the text of the rollback target.
+    /// Builds a history from `steps`, oldest first, and checks the rollback target. A step's text is the text of the
+    /// rule, or `<` for the text of the rollback target.
     fn check(steps: &[(Action, Option<&str>)], expected: Option<i64>) {
         let mut versions: Vec<Version> = Vec::new();
         for (number, (action, text)) in steps.iter().enumerate() {
@@ -202,14 +205,14 @@ mod tests {
         check(&[a, b, c], Some(2));
         check(&[a, b, c, back], Some(1));
         check(&[a, b, c, back, back], None);
-        // Equal texts are two versions, and a change after a rollback can be rolled back.
+        // Two versions with equal texts are distinct, and a change after a rollback can be rolled back.
         check(&[a, b, (Update, Some("a")), back], Some(1));
         check(&[a, b, (Update, Some("a")), back, back], None);
         check(&[a, b, c, back, (Update, Some("d"))], Some(4));
         // Disabling and enabling does not change the text.
         check(&[a, b, (Disable, Some("b")), (Enable, Some("b"))], Some(1));
         check(&[a, b, c, back, (Disable, Some("b"))], Some(1));
-        // A deleted rule is restored first, and then goes further back.
+        // The first rollback restores a deleted rule, and the next ones go further back.
         check(&[a, b, (Delete, None)], Some(2));
         check(&[a, b, (Delete, None), back], Some(1));
         check(&[a, (Disable, Some("a")), (Delete, None)], Some(2));
@@ -217,7 +220,7 @@ mod tests {
         check(&[a, b, back, c], Some(3));
         check(&[a, b, back, c, back], None);
         check(&[a, b, c, back, back, (Update, Some("d")), back], None);
-        // An explicit version may have been rolled back.
+        // A rollback may name a version that was rolled back before.
         check(&[a, b, back, (Rollback, Some("b"))], Some(3));
         check(&[a, b, back, (Rollback, Some("b")), back], None);
         check(&[a, b, c, (Rollback, Some("a"))], None);

@@ -73,7 +73,7 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
         )
     });
     if args.output.json {
-        // The list of one domain is printed as the server sent it; lists of several domains are joined.
+        // Prints the list of one domain as the server sent it. Joins the lists of all domains into one.
         let document = match &args.domain {
             Some(_) => lists.next().transpose()?.map_or(json!({"items": []}), |listed| listed.to_json()),
             None => {
@@ -101,7 +101,7 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
     table.print("no rules")
 }
 
-/// Maximum length of the conditions in the table, in characters.
+/// Maximum length of the conditions column, in characters.
 const MAX_WHEN: usize = 40;
 
 /// Summarises the conditions of a rule in the notation of `when`: `method: [GET, POST], path: /v1/**`.
@@ -159,7 +159,7 @@ pub(super) fn get(remote: &Remote, args: &GetArgs) -> anyhow::Result<()> {
     let Some(number) = args.version else {
         return remote.get(&args.rule.path(&[]))?.print(args.output, |stored: StoredRule| {
             let overrides = describe_count(&stored);
-            // The current rule is its newest version. The action is unknown, and not printed.
+            // Treats the current rule as its newest version. The action is a placeholder, which is not printed.
             let StoredRule { version, enabled, rule, author, at_ms, comment, .. } = stored;
             let action = Action::Update;
             let version = Version { version, action, enabled, rule: Some(rule), author, at_ms, comment };
@@ -172,7 +172,7 @@ pub(super) fn get(remote: &Remote, args: &GetArgs) -> anyhow::Result<()> {
 
 fn print_version(domain: &str, version: &Version, overrides: Option<String>) -> anyhow::Result<()> {
     let state = enabled_or_disabled(version.enabled);
-    // Only operators see the author.
+    // The server leaves the author empty for callers below the role operator.
     let by = Some(&version.author).filter(|author| !author.is_empty()).map_or(String::new(), |by| format!(", by {by}"));
     let mut head = format!("# version {}, {state}{by} at {}", version.version, format_time(version.at_ms));
     if let Some(comment) = &version.comment {

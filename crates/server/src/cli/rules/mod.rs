@@ -46,7 +46,7 @@ enum RulesCommand {
     History(history::HistoryArgs),
     /// Restore an earlier version of a rule, as a new version.
     Rollback(history::RollbackArgs),
-    /// Export rules as a file for `apply`; comments list overrides and disabled rules, which it does not contain.
+    /// Export rules as a file for `apply`; the overrides and disabled rules are only listed in comments.
     Export(ExportArgs),
     /// Enable a rule.
     Enable(SwitchArgs),
@@ -55,9 +55,9 @@ enum RulesCommand {
     /// Other limits for one customer.
     #[command(after_help = overrides::EXAMPLES)]
     Overrides(overrides::OverridesArgs),
-    /// List the nodes that follow the server, with their revisions; the status is 1 if one refuses its rules.
+    /// List the nodes that follow the server, with their revisions; the status is 1 if a node refuses its rules.
     Nodes(OutputArgs),
-    /// Show the source and the revision of the server's rules; the status is 1 if it refused newer rules.
+    /// Show the source and the revision of the server's rules; the status is 1 if the server refused newer rules.
     Status(OutputArgs),
     /// Check rule files on the server without changing anything.
     Validate(validate::ValidateArgs),
@@ -119,7 +119,7 @@ Exit status: 0: done, 1: something is wrong or differs, 2: usage error.";
 /// Runs the command.
 ///
 /// # Errors
-/// When the server cannot be reached, or refuses.
+/// Returns an error if the server cannot be reached or refuses the request.
 pub(super) fn run(args: &RulesArgs) -> anyhow::Result<ExitCode> {
     let remote = Remote::new(&args.server)?;
     match &args.command {
@@ -143,7 +143,7 @@ pub(super) fn run(args: &RulesArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl RuleArgs {
-    /// Returns the path of the rule, or of a resource below it.
+    /// Returns the URL path of the rule, followed by the segments in `below`.
     fn path<'a>(&'a self, below: &[&'a str]) -> Vec<&'a str> {
         [&["v1", "domains", &self.domain, "rules", &self.id], below].concat()
     }
@@ -155,7 +155,7 @@ impl RuleArgs {
 }
 
 fn delete(remote: &Remote, args: &DeleteArgs) -> anyhow::Result<()> {
-    // Overrides remain after their rule is deleted, so they are mentioned.
+    // Stored overrides remain after their rule is deleted, so the output mentions them.
     let overrides =
         args.rule.read(remote).and_then(|rule| usize::try_from(rule.overrides).ok()).filter(|count| *count > 0);
     let with = overrides.map(|overrides| format!(", with its {}", count(overrides, "override"))).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The rules that nodes and the server itself run.
+//! The rules that a server and the nodes that follow it have in force.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,7 +11,7 @@ use crate::cli::remote::{ListAnswer, Remote};
 use crate::control::model::{DomainSummary, NodeReport, RefusedRevision};
 use crate::rules_source::status::RulesStatus;
 
-/// Prints the nodes that follow a server; fails if one of them refuses its rules.
+/// Prints the nodes that follow a server. The status is 1 if a node refuses the server's rules.
 pub(super) fn print_nodes(remote: &Remote, output: OutputArgs) -> anyhow::Result<ExitCode> {
     let listed = remote.get(&["v1", "nodes"])?.parse::<ListAnswer>()?;
     let document = listed.to_json();
@@ -42,7 +42,7 @@ fn describe(refused: &RefusedRevision) -> String {
     format!("revision {}: {}", refused.revision, why.join("; "))
 }
 
-/// Prints the status of the server's own rules, and its domains; fails if it refused newer rules.
+/// Prints the status of the server's own rules, and its domains. The status is 1 if the server refused newer rules.
 pub(super) fn print_status(remote: &Remote, output: OutputArgs) -> anyhow::Result<ExitCode> {
     let answer = remote.get(&["v1", "rules-status"])?;
     let status: RulesStatus = answer.parse()?;

@@ -53,7 +53,7 @@ struct SetArgs {
     #[command(flatten)]
     rule: RuleArgs,
 
-    /// The customer: the value of the attribute the rule counts by
+    /// The customer: the value of the attribute that the rule counts by
     #[arg(value_name = "VALUE")]
     value: String,
 
@@ -159,14 +159,14 @@ fn print_list(overrides: Vec<StoredOverride>) -> anyhow::Result<()> {
     table.print("no overrides")
 }
 
-/// Describes the number of overrides stored separately from a rule, and how to list them; `None` if there are none.
+/// Describes how many overrides are stored for a rule, and how to list them. Returns `None` if there are none.
 pub(super) fn describe_count(rule: &StoredRule) -> Option<String> {
     let overrides = usize::try_from(rule.overrides).ok().filter(|count| *count > 0)?;
     let StoredRule { domain, id, .. } = rule;
     Some(format!("{} stored separately: `tollgate rules overrides list {domain} {id}`", count(overrides, "override")))
 }
 
-/// Summarises an effect in one line.
+/// Summarises an override's effect in one line.
 fn summarise_effect(effect: &Value) -> String {
     let Some(members) = effect.as_object() else { return format_value(effect) };
     // The limit comes first.

@@ -25,7 +25,7 @@ pub(super) struct ValidateArgs {
     output: OutputArgs,
 }
 
-/// Checks each file alone and then all files together; prints the mistakes, and fails if there are any.
+/// Checks each file alone and then all files together, and prints the mistakes. The status is 1 if there are any.
 pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCode> {
     let files = files::read(&args.paths)?;
     let mut answers: Vec<Value> = Vec::new();
@@ -44,7 +44,7 @@ pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCo
         }
     }
     if args.output.json {
-        // For one file, the server's answer; for several, a list of answers with the file names.
+        // Prints the server's answer for one file, and a list of answers with file names for several.
         match (files.len(), answers.pop()) {
             (1, Some(mut only)) => {
                 only.as_object_mut().map(|members| members.remove("file"));

@@ -1,4 +1,4 @@
-//! Warnings about a stored override, which `tollgate check` cannot see because it is not in a file.
+//! Warnings about a stored override. `tollgate check` cannot give them, because the override is not in a file.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use tollgate_engine::{Engine, MemoryStore};
 
 use crate::control::model::{StoredOverride, StoredRule};
 
-/// Returns warnings about an override of a rule; `None` if the rule cannot be parsed.
+/// Returns warnings about an override of a rule, or `None` if the rule cannot be parsed.
 pub(super) fn override_warnings(domain: &str, stored: &StoredOverride, rule: &StoredRule) -> Option<Vec<String>> {
     let mut found = Vec::new();
     let whole = read(domain, &rule.rule.to_string())?;
@@ -16,17 +16,17 @@ pub(super) fn override_warnings(domain: &str, stored: &StoredOverride, rule: &St
     found.extend(unknown_attribute(known, stored));
     found.extend(compared_as_text(stored));
     let mut alone = rule.rule.clone();
-    // Excludes warnings about other overrides.
+    // Removes the overrides in the rule's text, to exclude warnings about them.
     alone.as_object_mut()?.remove("overrides");
     let effect = stored.effect.to_string();
     let StoredOverride { attribute, until, .. } = stored;
-    // The engine would warn about a value that looks like a pattern in a file. Stored values are literal, so a
-    // placeholder avoids that warning.
+    // Uses a placeholder value. Stored values are literal, but the engine would warn about a value that looks like a
+    // pattern.
     let value = if attribute == "client_ip" { "192.0.2.1" } else { "/value" };
     let one = EntryOverride { attribute, value, effect: &effect, until: until.as_deref() };
     let rules = read(domain, &entry::with_overrides(&alone.to_string(), &[one]).ok()?)?;
     let engine = Engine::new(MemoryStore::new(1).ok()?).ok()?;
-    // Overrides are inserted as the last key of a rule, so everything after that position belongs to this one.
+    // `with_overrides` appends the override as the last key of the rule, so warnings after its position belong to it.
     let start = rules.domains().first()?.rules().first()?.overrides().first()?.position;
     let of_override = engine.warnings(&rules).into_iter().filter(|warning| warning.position >= start);
     found.extend(of_override.map(|warning| match warning.help {
@@ -41,8 +41,8 @@ fn read(domain: &str, rule: &str) -> Option<Rules> {
     Rules::read(&[Source { name: "override", text: text.as_bytes() }]).ok()
 }
 
-/// Warns about an attribute that the rule does not name. It is correct if customers are identified by something else,
-/// such as a plan, but often it is a typo.
+/// Warns about an attribute that the rule does not name. Such an attribute is valid (for example, it identifies
+/// customers by plan), but it is often a typo.
 fn unknown_attribute(rule: &Rule, stored: &StoredOverride) -> Option<String> {
     let counted = rule.per().iter().flat_map(|counted| &counted.origins).map(|origin| match origin {
         Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,
@@ -61,7 +61,7 @@ fn unknown_attribute(rule: &Rule, stored: &StoredOverride) -> Option<String> {
     ))
 }
 
-/// Warns about a value that looks like a pattern or a network; it is compared literally.
+/// Warns about a value that looks like a pattern or a network, because overrides compare values literally.
 fn compared_as_text(stored: &StoredOverride) -> Option<String> {
     let StoredOverride { value, attribute, .. } = stored;
     let is_network = value.split_once('/').is_some_and(|(address, length)| {
@@ -70,7 +70,7 @@ fn compared_as_text(stored: &StoredOverride) -> Option<String> {
     let (what, written) = if value.contains('*') {
         ("a pattern", "'…*'")
     } else if is_network && !attribute.starts_with("masked_") {
-        // Envoy sends networks literally, in attributes with this prefix.
+        // Not for attributes with this prefix, in which Envoy sends networks literally.
         ("a network", "{cidr: …}")
     } else {
         return None;

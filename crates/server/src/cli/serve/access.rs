@@ -1,4 +1,4 @@
-//! Whether tokens are required: yes for a server that other machines can reach, unless `--insecure` is given.
+//! Decides whether tokens are required. They are if other machines can reach the server, unless `--insecure` is given.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,8 @@ use crate::control::auth::TokenPolicy;
 /// Returns the token policy for the flags, the listeners and the source of rules.
 ///
 /// # Errors
-/// When other machines could connect without tokens, or tokens are required and the source has none.
+/// Returns an error if other machines could connect without tokens and `--insecure` is not given, or if tokens are
+/// required and the source of rules has no tokens.
 pub(super) fn read(
     raw: &ServeArgs,
     listeners: &[(&str, Option<SocketAddr>)],

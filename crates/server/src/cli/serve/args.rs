@@ -12,16 +12,17 @@ pub(in crate::cli) struct ServeArgs {
     /// The source of rules: a file, a folder, or the URL of a rules service or an xDS server; by default this server's
     /// own database
     ///
-    /// A file, YAML or JSON, is read again when it changes; in a folder, all *.yaml, *.yml and *.json files are read
-    /// together. A rules service is `https://host:port` of another `tollgate serve`: a change arrives within a second,
-    /// and the last good rules are stored in the data directory, for a start while the service is unreachable. An xDS
-    /// server, `xds://host:port` or `xds+tls://host:port`, sends the configuration of the reference rate-limit service,
-    /// as Envoy Gateway does. Rules with mistakes are refused as a whole, and the rules in force stay. Without rules,
-    /// requests have inline limits.
+    /// A file (YAML or JSON) is read again when it changes. In a folder, all *.yaml, *.yml and *.json files are read
+    /// together. A rules service is another `tollgate serve`, given as `https://host:port`. A change arrives within a
+    /// second. The last good rules are stored in the data directory, so that this server can start while the service is
+    /// unreachable. An xDS server, `xds://host:port` or `xds+tls://host:port`, sends the configuration of the reference
+    /// rate-limit service, as Envoy Gateway does. If new rules contain a mistake, all of them are refused and the rules
+    /// in force stay. Without rules, requests contain inline limits.
     #[arg(long, value_name = "PATH|URL", env = "TOLLGATE_RULES")]
     pub(super) rules: Option<String>,
 
-    /// The data directory: rules with their history and tokens, or the last good rules of a service; or `off`
+    /// The data directory, or `off`; it contains the rules with their history and tokens, or the last good rules of a
+    /// service
     ///
     /// With `off` there is no database and no rules API, and nothing is written to disk.
     #[arg(long, value_name = "DIR", default_value = "tollgate-data", env = "TOLLGATE_DATA")]
@@ -31,7 +32,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "URL", env = "TOLLGATE_DATABASE", hide_env_values = true)]
     pub(super) database: Option<String>,
 
-    /// The token for the rules service; better set in the environment, where other users do not see it
+    /// The token for the rules service; set it in the environment so that other users do not see it
     #[arg(long, value_name = "TOKEN", env = "TOLLGATE_RULES_TOKEN", hide_env_values = true)]
     pub(super) rules_token: Option<String>,
 
@@ -47,8 +48,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "rules_cert", env = "TOLLGATE_RULES_KEY")]
     pub(super) rules_key: Option<PathBuf>,
 
-    /// The name of this node: at a rules service, by default the host name and HTTP port; among peers, by default the
-    /// address
+    /// The name of this node: for a rules service (default: host name and HTTP port) and for peers (default: address)
     #[arg(long, value_name = "NAME", env = "TOLLGATE_NODE")]
     pub(super) node: Option<String>,
 
@@ -57,9 +57,9 @@ pub(in crate::cli) struct ServeArgs {
     ///
     /// `redis://[user:password@]host[:port][/db][?namespace=name]`, or
     /// `redis+sentinel://[user:password@]sentinel[:port],…/master[/db]`, or
-    /// `redis+cluster://[user:password@]host[:port],…`; with `rediss` for TLS, `?ca=FILE` for your own CA and
-    /// `cert=FILE&key=FILE` for a client certificate. Servers with the same store and namespace share limits. While the
-    /// store is unreachable, `on_fault` of each rule decides.
+    /// `redis+cluster://[user:password@]host[:port],…`. Write `rediss` instead of `redis` for TLS, and add `?ca=FILE`
+    /// for your own CA and `cert=FILE&key=FILE` for a client certificate. Servers with the same store and namespace
+    /// share limits. While the store is unreachable, the `on_fault` of each rule applies.
     ///
     /// `peers://host[:port],…?secret_file=FILE[&cluster=name]`: servers that share limits among themselves, without a
     /// store. Name a few of the servers, or a DNS name that resolves to all of them. Without a secret, only loopback
@@ -71,7 +71,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_FILE")]
     pub(super) store_file: Option<PathBuf>,
 
-    /// Address for other servers of `--store peers://…`; port 0 chooses a free port
+    /// Address on which this server listens for the other servers of `--store peers://…`; port 0 chooses a free port
     ///
     /// With `0.0.0.0` or `[::]`, this server advertises the local address from which it reaches the first host in
     /// --store.
@@ -82,7 +82,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_PEERS_ADVERTISE")]
     pub(super) peers_advertise: Option<String>,
 
-    /// Milliseconds that a decision waits for a shared store before `on_fault` decides
+    /// Milliseconds that a decision waits for a shared store before the rule's `on_fault` applies
     #[arg(long, value_name = "MS", default_value_t = 10, env = "TOLLGATE_STORE_DEADLINE")]
     pub(super) store_deadline: u64,
 
@@ -102,10 +102,12 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400, env = "TOLLGATE_RLS_CONNECTION_AGE")]
     pub(super) rls_connection_age: u64,
 
-    /// Headers that the rate-limit service adds to responses: `ietf`, `x-ratelimit`, `both`, `off`, or three names
+    /// Headers that the rate-limit service adds to responses: `ietf`, `x-ratelimit`, `both`, `off`, or three header
+    /// names
     ///
-    /// `ietf` is RateLimit and RateLimit-Policy; `x-ratelimit` is X-RateLimit-Limit, -Remaining and -Reset of the
-    /// tightest limit. Three other names for the latter are separated by commas. A refusal always has Retry-After.
+    /// `ietf` adds RateLimit and RateLimit-Policy. `x-ratelimit` adds X-RateLimit-Limit, -Remaining and -Reset of the
+    /// tightest limit. Three header names, separated by commas, replace the names of `x-ratelimit`. A refusal always
+    /// has Retry-After.
     #[arg(long, value_name = "STYLE", default_value = "ietf", env = "TOLLGATE_RLS_HEADERS")]
     pub(super) rls_headers: String,
 
@@ -113,12 +115,13 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "STYLE", default_value = "off", env = "TOLLGATE_RLS_REQUEST_HEADERS")]
     pub(super) rls_request_headers: String,
 
-    /// Responses of the rate-limit service that have dynamic metadata: only if a matching rule has `metadata`, or all
+    /// Which responses of the rate-limit service contain dynamic metadata: those with a matching rule that has
+    /// `metadata`, or all
     #[arg(long, value_name = "WHEN", default_value = "rules", env = "TOLLGATE_RLS_METADATA")]
     pub(super) rls_metadata: MetadataWhen,
 
-    /// Proxies whose `X-Forwarded-For` is trusted by forward-auth: networks separated by commas, `loopback`, `private`
-    /// or `none`
+    /// Proxies whose `X-Forwarded-For` is trusted by forward-auth: `loopback`, `private`, `none`, or networks separated
+    /// by commas
     #[arg(long, value_name = "NETWORKS", default_value = "loopback", env = "TOLLGATE_TRUSTED_PROXIES")]
     pub(super) trusted_proxies: String,
 
@@ -132,10 +135,10 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "FILE", requires = "tls_cert", env = "TOLLGATE_TLS_KEY")]
     pub(super) tls_key: Option<PathBuf>,
 
-    /// Whether callers must send a token: `required`, the default if other machines can connect, or `none`
+    /// Whether callers must send a token: `required` (the default if other machines can connect) or `none`
     ///
-    /// All calls except /healthz and /readyz need one. Tokens are created with `tollgate tokens create`, and come from
-    /// the database or from the rules service.
+    /// If required, all calls except /healthz and /readyz need a token. Tokens are created with `tollgate tokens
+    /// create`, and come from the database or from the rules service.
     #[arg(long, value_name = "WHEN", env = "TOLLGATE_TOKENS")]
     pub(super) tokens: Option<TokensWhen>,
 
@@ -143,14 +146,15 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, env = "TOLLGATE_INSECURE")]
     pub(super) insecure: bool,
 
-    /// Seconds between snapshots of the counters in the data directory; 0 writes and reads none
+    /// Seconds between snapshots of the counters in the data directory; 0 disables snapshots
     ///
     /// With the store `memory`, counts, quotas, bans and leases survive a restart. A killed process loses all counts
     /// since the last snapshot. SIGTERM writes a snapshot too.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, env = "TOLLGATE_SNAPSHOT_EVERY")]
     pub(super) snapshot_every: u64,
 
-    /// Host names, besides loopback names, that a server on loopback without tokens accepts; `*` for any
+    /// Additional host names that a loopback server without tokens accepts; loopback names are always accepted; `*` for
+    /// any
     ///
     /// The host name of a web page can be made to resolve to this machine (DNS rebinding), so requests for other hosts
     /// are refused with 421. Add a host name here if a proxy on this machine forwards the Host header of its clients.
@@ -170,8 +174,8 @@ pub(in crate::cli) struct ServeArgs {
 
     /// The maximum number of connections of each protocol; further ones are refused
     ///
-    /// It is lowered to fit the process's limit of open files. A few extra HTTP connections are accepted for health
-    /// checks.
+    /// The number is lowered if the process cannot open that many files. A few extra HTTP connections are accepted for
+    /// health checks.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000, env = "TOLLGATE_CONNECTIONS")]
     pub(super) connections: usize,
 
@@ -179,7 +183,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "HOW", default_value = "plain", env = "TOLLGATE_TOP_KEYS")]
     pub(super) top_keys: String,
 
-    /// Log refusals with their explanations: the maximum rate for each rule, such as `1/s`, or `off`
+    /// Log refusals with their explanations, up to this rate for each rule, such as `1/s`; or `off`
     ///
     /// `--top-keys` determines how values from requests are shown. All rules together log at most 100 lines a second.
     #[arg(long, value_name = "RATE", default_value = "off", env = "TOLLGATE_LOG_REFUSALS")]
@@ -189,7 +193,8 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "FORMAT", default_value = "text", env = "TOLLGATE_LOG_FORMAT")]
     pub(super) log_format: LogFormat,
 
-    /// The minimum level of logged events: error, warn, info, debug or trace; by default RUST_LOG, or info
+    /// The minimum level of logged events: error, warn, info, debug or trace; by default the value of RUST_LOG, or info
+    /// if it is not set
     #[arg(long, value_name = "LEVEL", env = "TOLLGATE_LOG_LEVEL")]
     pub(super) log_level: Option<String>,
 

@@ -42,13 +42,13 @@ pub(super) struct Config {
     pub(super) rules: RulesConfig,
     /// Whether tokens are required.
     pub(super) tokens: TokenPolicy,
-    /// Host names that HTTP requests may use; `None` if they are not checked.
+    /// Host names that HTTP requests may use, or `None` if host names are not checked.
     pub(super) hosts: Option<AllowedHosts>,
     /// The certificate and key, if TLS is enabled.
     pub(super) tls: Option<TlsFiles>,
     /// How to find the address of a client behind proxies.
     pub(super) client: ClientIp,
-    /// Snapshots of the counters, if they are kept in memory and written to disk.
+    /// The snapshot settings, if the counters are in memory and snapshots are enabled.
     pub(super) snapshots: Option<SnapshotConfig>,
     /// The maximum number of keys in memory; at least one.
     pub(super) capacity: usize,
@@ -76,7 +76,7 @@ pub(super) enum StoreConfig {
 }
 
 impl StoreConfig {
-    /// Returns its scheme, host and database for the log, without user and password.
+    /// Returns the store's scheme, host and database for the log, without user and password.
     pub(super) fn name(&self) -> String {
         let url = match self {
             Self::Memory => return "memory".to_owned(),
@@ -94,7 +94,7 @@ impl Config {
     /// Validates arguments.
     ///
     /// # Errors
-    /// When an argument is invalid. The message has the flag, its value and a valid form.
+    /// Returns an error if an argument is invalid. The message names the flag, its value and a valid form.
     pub(super) fn new(raw: ServeArgs) -> anyhow::Result<Self> {
         let (http, resp) = (parse_address("--http", &raw.http)?, parse_address("--resp", &raw.resp)?);
         let rls_socket = raw.rls.strip_prefix("unix:").filter(|path| !path.is_empty()).map(PathBuf::from);
@@ -164,11 +164,11 @@ impl Config {
 
 /// Maximum number of threads; more would only cause contention.
 const MAX_THREADS: usize = 1_024;
-/// The maximum of `--rls-connection-age`, a year, so that no instant overflows.
+/// The maximum of `--rls-connection-age`: a year, so that adding it to an instant cannot overflow.
 const MAX_AGE_SECONDS: u64 = 365 * 86_400;
 /// The maximum of `--store-deadline`.
 const MAX_DEADLINE_MS: u64 = 60_000;
-/// The maximum of `--drain` and `--snapshot-every`: a day, so that no instant overflows.
+/// The maximum of `--drain` and `--snapshot-every`: a day, so that adding it to an instant cannot overflow.
 const MAX_SECONDS: u64 = 86_400;
 
 fn parse_address(flag: &str, text: &str) -> anyhow::Result<Option<SocketAddr>> {
@@ -199,7 +199,7 @@ fn store(text: &str, raw: &ServeArgs) -> anyhow::Result<StoreConfig> {
         None if text == "memory" => Ok(StoreConfig::Memory),
         Some(("peers", _)) => Ok(StoreConfig::Peers(Box::new(peers(text, raw)?))),
         Some((scheme, _)) if STORES.contains(&scheme) => Ok(StoreConfig::Redis(Secret::new(text))),
-        // The rest may contain a password, so it is not shown.
+        // The rest of the URL may contain a password, so it is not shown.
         Some((scheme, _)) => {
             bail!(
                 "--store {scheme}://…: no such store; write memory, redis://…, redis+sentinel://…, redis+cluster://… or peers://…"
@@ -216,7 +216,7 @@ fn peers(url: &str, raw: &ServeArgs) -> anyhow::Result<tollgate_peers::Config> {
     let listen = parse_address("--peers-listen", &raw.peers_listen)?.context("--peers-listen cannot be off")?;
     let advertised = raw.peers_advertise.as_deref().map(|text| parse_address("--peers-advertise", text)).transpose()?;
     let config = match advertised {
-        // With an advertised address, the local address is not detected.
+        // If an address is advertised, the local address need not be detected.
         Some(Some(advertised)) => {
             let config = config.listen_at(listen).context("--peers-listen")?;
             config.advertise(advertised).context("--peers-advertise")?
@@ -235,7 +235,7 @@ fn peers(url: &str, raw: &ServeArgs) -> anyhow::Result<tollgate_peers::Config> {
 /// The schemes of shared stores.
 const STORES: [&str; 6] = ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"];
 
-/// Checks that the files named in the URL of a store exist: without them no connection would succeed.
+/// Checks that the files named in the store URL exist, because every connection would fail without them.
 fn check_files(store: &StoreConfig) -> anyhow::Result<()> {
     let StoreConfig::Redis(url) = store else { return Ok(()) };
     let query = url.reveal().split_once('?').map_or("", |(_, query)| query);

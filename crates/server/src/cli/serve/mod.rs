@@ -1,4 +1,4 @@
-//! `tollgate serve`: builds the parts, runs them, and shuts them down after a signal.
+//! `tollgate serve`: builds the parts of the server, runs them, and shuts them down after a signal.
 
 mod access;
 mod args;
@@ -44,7 +44,7 @@ use config::{Config, StoreConfig};
 /// Serves until a signal.
 ///
 /// # Errors
-/// When the configuration is invalid, or a port or the rules are unavailable.
+/// Returns an error if the configuration is invalid, a port cannot be bound, or the rules cannot be loaded.
 pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let from_environment = std::env::var("RUST_LOG").ok().filter(|level| !level.is_empty());
     let level = args.log_level.clone().or(from_environment);
@@ -58,7 +58,7 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the store and serves. No other function distinguishes the kinds of stores.
+/// Opens the store and serves. This is the only function that distinguishes the kinds of stores.
 async fn with_store(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {
@@ -91,7 +91,7 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
                 format!("cannot listen for other servers on {listen}; choose another address with --peers-listen")
             })?;
             let store = Arc::new(store);
-            // Before it has joined, all limits look unused.
+            // Waits until the server has joined, because all limits look unused before.
             let stage = match timeout(JOIN_NOTICE, store.joined()).await {
                 Ok(stage) => stage,
                 Err(_) => {
@@ -110,7 +110,8 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// A warning is logged if joining takes longer. Without any other server it takes two seconds.
+/// Time after which a warning is logged if the server has not joined. Without any other server, joining takes two
+/// seconds.
 const JOIN_NOTICE: Duration = Duration::from_secs(4);
 
 /// Forwards the health of the store and its node count, logs stalls of the store, and charges arrears to the servers
@@ -143,8 +144,8 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
     }
 }
 
-/// Forwards the peer status: node count, majority and metrics. Logs stalls, and charges arrears while there is a
-/// majority.
+/// Forwards the peer status (node count, majority and metrics) to `app`, logs stalls, and charges arrears while there
+/// is a majority.
 async fn follow_peers(store: Arc<PeerStore>, app: Arc<App<Arc<PeerStore>>>) {
     let (mut stalls, mut every_second) = (StallLog::default(), interval(Duration::from_secs(1)));
     every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -235,7 +236,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     tracing::info!(connections = app.connections.count(), "stopping");
     app.connections.stop();
     if let Some(path) = &config.rls_socket {
-        // A file that is left behind is replaced at the next start.
+        // An error is ignored: the next start replaces a leftover file.
         let _ = std::fs::remove_file(path);
     }
     tokio::select! {
@@ -265,7 +266,8 @@ fn start<S: Store + 'static>(
     workers.context("cannot start the threads for connections")
 }
 
-/// Raises the file limit of the process to its hard limit, and lowers the number of connections to fit.
+/// Raises the process's limit of open files to its hard limit, and lowers the connection limit if it still exceeds
+/// that.
 fn fit_file_limit(config: &mut Config) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {

@@ -15,11 +15,11 @@ use crate::rules_source::xds::XdsConfig;
 /// The source of rules.
 #[derive(Clone, Debug)]
 pub(super) enum RulesConfig {
-    /// No rules: requests have inline limits.
+    /// No rules. Requests contain inline limits.
     Inline,
     /// A file.
     File(PathBuf),
-    /// This server's own database; it is then a rules service.
+    /// This server's own database. The server is then a rules service for other nodes.
     Database(DatabaseConfig),
     /// The rules service of another server.
     Service(FollowConfig),
@@ -32,14 +32,14 @@ pub(super) enum RulesConfig {
 pub(super) struct DatabaseConfig {
     /// The URL of the database, which may contain a password.
     pub(super) url: Secret,
-    /// The directory of the database, if it is a file.
+    /// The directory of the database, if the database is a file.
     pub(super) data: Option<PathBuf>,
 }
 
 /// Determines the source from the flags.
 ///
 /// # Errors
-/// When they name two sources, or an invalid one.
+/// Returns an error if the flags name two sources or an invalid source.
 pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<RulesConfig> {
     let data = (raw.data != "off").then(|| PathBuf::from(&raw.data));
     ensure!(!raw.data.is_empty(), "--data is empty: name a directory, or write off");
@@ -87,7 +87,7 @@ pub(super) fn read(raw: &ServeArgs, http: Option<SocketAddr>) -> anyhow::Result<
         return Ok(RulesConfig::File(file.into()));
     }
     if let Some(url) = &raw.database {
-        // The rest may contain a password, so it is not shown.
+        // The rest of the URL may contain a password, so it is not shown.
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         ensure!(
             matches!(scheme, "postgres" | "postgresql"),
@@ -108,7 +108,7 @@ fn is_graphic(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
-/// Returns a node name that is probably unique: the host name and the port.
+/// Returns a node name that is probably unique: the host name and the HTTP port.
 fn node_name(http: Option<SocketAddr>) -> String {
     let host =
         std::fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| std::fs::read_to_string("/etc/hostname"));

@@ -1,4 +1,4 @@
-//! Opens the source of rules, installs them, and follows changes.
+//! Opens the source of rules, installs its rules, and follows its changes.
 
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
@@ -21,10 +21,10 @@ use crate::rules_source::status::{FollowedService, RulesSource};
 use crate::rules_source::xds::XdsFollower;
 use crate::rules_source::{database, poll};
 
-/// Installs the rules of the configured source and follows its changes, on the returned background thread.
+/// Installs the rules of the configured source and follows its changes on the returned background thread.
 ///
 /// # Errors
-/// When the rules cannot be loaded, or tokens are required and there is no admin token.
+/// Returns an error if the rules cannot be loaded, or tokens are required and there is no admin token.
 pub(super) async fn start<S: Store + 'static>(
     config: &Config,
     app: App<S>,

@@ -1,4 +1,4 @@
-//! Startup warnings about a configuration that is allowed but probably a mistake.
+//! Startup warnings about configurations that are allowed but probably mistakes.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

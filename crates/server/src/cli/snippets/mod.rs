@@ -1,7 +1,7 @@
 //! `tollgate snippets PROXY`: prints a configuration that puts Tollgate in front of an application.
 //!
-//! `tests/proxies.rs` and `tests/envoy.rs` run these configurations with the real proxies: unchanged while the server
-//! is stalled, and with longer timeouts in tests of refusals.
+//! `tests/proxies.rs` and `tests/envoy.rs` run these configurations with the real proxies. Tests with a stalled server
+//! use them unchanged; tests of refusals use longer timeouts.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -81,7 +81,7 @@ impl ProxyKind {
 /// Prints the configuration.
 ///
 /// # Errors
-/// When it cannot be printed.
+/// Returns an error if the configuration cannot be printed.
 pub(super) fn run(args: &SnippetsArgs) -> anyhow::Result<ExitCode> {
     std::io::stdout().write_all(fill(args).as_bytes())?;
     Ok(ExitCode::SUCCESS)

@@ -1,4 +1,5 @@
-//! The audit log: listing it, and recording actions that do not change the database, here or on a node.
+//! The audit log: lists it, and records actions that do not change the database (such as resets) on this server or on a
+//! node.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,7 +39,7 @@ pub(super) struct AuditQuery {
     author: Option<String>,
     /// About this rule, key or token.
     subject: Option<String>,
-    /// The `next` of the previous page; from the newest by default.
+    /// The `next` of the previous page; by default the list starts with the newest entry.
     after: Option<String>,
     /// The maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
@@ -55,13 +56,13 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQue
     let AuditQuery { domain, author, subject, after, limit } = query;
     let search = AuditSearch { domain, author, subject };
     let page = call.control().audit().list(&search, &PageRequest { after, limit }).await?;
-    // Entries are only added, at the start of the first page, so the first entry identifies a page.
+    // New entries appear only at the start of the first page, so the first entry of a page identifies the page.
     let tag = etag::etag_of_version(page.items.first().map_or(0, |entry| entry.seq));
     call.read(&tag, &page)
 }
 
-/// Records actions taken on a node, in order; called by nodes. Each entry names its author, and the node in its
-/// comment.
+/// Records actions that were taken on a node, in order; called by nodes. Each entry contains its author, and the node
+/// in its comment.
 #[utoipa::path(post, path = "/v1/audit", tag = "audit", operation_id = "report_actions",
     params(("Tollgate-Node" = Option<String>, Header, description = "The name of the node, percent-encoded")),
     request_body(content = Vec<Note>, content_type = "application/json"),
@@ -114,7 +115,7 @@ pub struct AuditQueues {
     refused: AtomicU64,
 }
 
-/// A reserved slot in a queue, so that writing the entry cannot fail.
+/// A reserved slot in a queue, which guarantees that the entry can be queued.
 #[derive(Debug)]
 pub struct AuditSlot<'a> {
     permit: mpsc::Permit<'a, Note>,
@@ -133,10 +134,10 @@ impl AuditQueues {
         Self { resets, switches, pending, refused: AtomicU64::new(0) }
     }
 
-    /// Reserves an entry without waiting for the log: the kill switch must work while the log is unreachable.
+    /// Reserves a slot without waiting for the log, because the kill switch must work while the log is unreachable.
     ///
     /// # Errors
-    /// When the queue is full.
+    /// Returns an error if the queue is full.
     pub fn reserve_entry(&self, queue: AuditQueue) -> Result<AuditSlot<'_>, OpError> {
         let queue = match queue {
             AuditQueue::Resets => &self.resets,
@@ -174,7 +175,7 @@ impl AuditSlot<'_> {
     }
 }
 
-/// Writes entries in order and in batches, and retries while the log is unreachable.
+/// Writes queued entries in order and in batches. Retries while the log is unreachable.
 async fn write_entries(sink: Arc<AuditSink>, mut queue: mpsc::Receiver<Note>, pending: Arc<watch::Sender<usize>>) {
     let mut notes = Vec::new();
     let mut is_failing = false;
@@ -201,7 +202,7 @@ async fn write_entries(sink: Arc<AuditSink>, mut queue: mpsc::Receiver<Note>, pe
 }
 
 impl AuditSink {
-    /// Writes a prefix of `notes`, at least one entry, and returns its length.
+    /// Writes at least the first of `notes`, and as many more as fit. Returns how many it wrote.
     async fn write(&self, notes: &[Note]) -> Result<usize, String> {
         match self {
             Self::Database(control) => {
@@ -221,12 +222,12 @@ impl AuditSink {
     }
 }
 
-/// Returns the length of the longest prefix of `notes` that fits a request body, at least 1, and its JSON.
+/// Returns how many of the first `notes` (at least one) fit in a request body, and their JSON.
 fn notes_that_fit(notes: &[Note]) -> (usize, String) {
     let mut body = String::from("[");
     let mut count = 0;
     for note in notes {
-        // A struct of numbers and strings always serialises.
+        // Serialising a struct of numbers and strings cannot fail.
         let note = serde_json::to_string(note).unwrap_or_default();
         if count > 0 && body.len() + note.len() + 2 > MAX_RULE {
             break;

@@ -17,13 +17,13 @@ pub(super) const PATCH: &[&str] = &["application/merge-patch+json", "application
 pub(super) const RULES: &[&str] =
     &["application/json", "application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain"];
 
-/// The default of `curl -d`, which says nothing about the body.
+/// The default content type of `curl -d`, which callers often send with other bodies.
 const UNSPECIFIED: &str = "application/x-www-form-urlencoded";
 
-/// Checks the content type of a body. A body without one is accepted.
+/// Checks the content type of a body. A body without a content type is accepted.
 ///
 /// # Errors
-/// When the type is not one of `accepted`.
+/// Returns an error if the type is not one of `accepted`.
 pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let given = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
@@ -38,7 +38,7 @@ pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Proble
 /// Parses a small JSON body.
 ///
 /// # Errors
-/// When the content type is not JSON, or the body does not have the expected form.
+/// Returns an error if the content type is not JSON, or if the body cannot be parsed as `T`.
 pub(super) fn parse_json<T: DeserializeOwned>(call: &ApiCall, body: &[u8]) -> Result<T, Problem> {
     check(&call.headers, JSON)?;
     serde_json::from_slice(body).map_err(|error| Problem::json(&error))

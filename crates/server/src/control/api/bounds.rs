@@ -16,7 +16,7 @@ pub const MAX_FILE: usize = MAX_FILE_BYTES;
 pub const MAX_LARGE_BODIES: usize = 4;
 
 /// Maximum number of kilobytes of rule files that are received at a time. Memory is counted as a file arrives, so a
-/// slow client holds little of it.
+/// slow client holds little memory.
 pub const MAX_RECEIVED_KB: usize = 4 * MAX_FILE / 1024;
 
 /// How long a client may take to send a rule file and to wait for its turn.
@@ -29,10 +29,10 @@ pub const MAX_REPLAYS: usize = 1;
 /// Maximum number of bytes of an uploaded log, as sent, together with the rules.
 pub const MAX_UPLOAD: usize = 32 << 20;
 
-/// Maximum number of bytes of an uploaded log after decompression. The rest is skipped, and the report says so.
+/// Maximum number of bytes of an uploaded log after decompression. The rest is skipped, and the report mentions that.
 pub const MAX_LOG_BYTES: u64 = 512 << 20;
 
-/// Maximum number of keys that each rule set of a replay counts exactly; the report says when there are more.
+/// Maximum number of keys that each rule set of a replay counts exactly. The report mentions it if there are more keys.
 pub const MAX_LOG_KEYS: usize = 1_000_000;
 
 /// Maximum duration of a replay. After that it reports on the part of the log that was read.

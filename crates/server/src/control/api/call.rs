@@ -40,19 +40,20 @@ impl ApiCall {
         &self.state.control
     }
 
-    /// Checks that the caller has a role, and returns the change: author, comment and expected version.
+    /// Checks that the caller has at least the role `role` in `scope`. Returns the author, comment and expected version
+    /// of the change.
     ///
     /// # Errors
-    /// When the role is missing, or a header is invalid.
+    /// Returns an error if the caller lacks the role, or if a header is invalid.
     pub(super) fn authorize_change(&self, role: Role, scope: Scope<'_>) -> Result<Change, Problem> {
         self.access.require(role, scope)?;
         self.unchecked_change()
     }
 
-    /// Returns the change without checking the caller's role.
+    /// Returns the author, comment and expected version of a change, without checking the caller's role.
     ///
     /// # Errors
-    /// When a header is invalid.
+    /// Returns an error if the comment or the expected version in the headers is invalid.
     pub(super) fn unchecked_change(&self) -> Result<Change, Problem> {
         let comment = header_text(&self.headers, "tollgate-comment")?.filter(|comment| !comment.is_empty());
         Ok(Change {
@@ -62,8 +63,8 @@ impl ApiCall {
         })
     }
 
-    /// Returns the ETag of lists: the revision. Call this before reading the list, so that the ETag is never newer than
-    /// the list.
+    /// Returns the ETag for lists: the current revision. Call this before reading the list, so that the ETag is never
+    /// newer than the list.
     pub(super) fn revision_tag(&self) -> String {
         etag::etag_of_version(self.state.revision())
     }
@@ -76,7 +77,7 @@ impl ApiCall {
         self.read(tag, &value)
     }
 
-    /// Replies with JSON, or 304 if the reader has this version already.
+    /// Replies with `value` as JSON, or with 304 if the caller already has the version with this ETag.
     pub(super) fn read(&self, tag: &str, value: &impl Serialize) -> ApiResult {
         match etag::is_known(&self.headers, tag)? {
             true => Ok(reply::not_modified(tag)),
@@ -85,11 +86,11 @@ impl ApiCall {
     }
 }
 
-/// Returns the percent-decoded text of a header. A percent sign that encodes nothing stands for itself, and control
-/// characters become spaces, because the text goes into logs.
+/// Returns the percent-decoded text of a header, or `None` if it is missing. A percent sign that is not part of a valid
+/// escape is kept. Control characters become spaces, because the text is logged.
 ///
 /// # Errors
-/// When the header is not UTF-8.
+/// Returns an error if the header is not UTF-8.
 pub(super) fn header_text(headers: &HeaderMap, name: &'static str) -> Result<Option<String>, Problem> {
     let Some(value) = headers.get(HeaderName::from_static(name)) else { return Ok(None) };
     let text = percent_decode(value.as_bytes()).decode_utf8();
@@ -111,7 +112,7 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for PathPar
     }
 }
 
-/// Query parameters. Unknown ones are refused, so that a misspelt filter does not return everything.
+/// Query parameters. Unknown parameters are refused; otherwise a misspelt filter would return everything.
 pub(super) struct QueryParams<T>(pub(super) T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
@@ -143,7 +144,7 @@ pub(super) struct RulePath {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Paging {
-    /// The `next` of the previous page; from the beginning by default.
+    /// The `next` of the previous page; by default the list starts at the beginning.
     after: Option<String>,
     /// The maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]

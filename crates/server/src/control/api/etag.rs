@@ -11,16 +11,16 @@ pub(super) fn etag_of_version(version: i64) -> String {
     format!("\"{version}\"")
 }
 
-/// Returns the precondition of a write.
+/// Returns the precondition of a write, from its conditional headers.
 ///
 /// # Errors
-/// When the headers are invalid or contradict each other.
+/// Returns an error if If-Match or If-None-Match is invalid, or if the two contradict each other.
 pub(super) fn expected_version(headers: &HeaderMap) -> Result<Expected, Problem> {
     match (parse_tags(headers, &IF_MATCH)?, parse_tags(headers, &IF_NONE_MATCH)?) {
         (None, None) => Ok(Expected::Anything),
         (Some(Tags::Any), None) => Ok(Expected::Something),
         (Some(Tags::Some(tags)), None) => match tags.as_slice() {
-            // An ETag that is not a number was never sent by this server and matches nothing.
+            // This server never sent an ETag that is not a number, so such an ETag matches no version.
             [tag] => Ok(Expected::Version(tag.parse().unwrap_or(-1))),
             _ => Err(Problem::bad_request(
                 "more than one ETag in If-Match; send the one of the version that you changed",
@@ -37,7 +37,7 @@ pub(super) fn expected_version(headers: &HeaderMap) -> Result<Expected, Problem>
 /// Returns whether a reader already has the version with this ETag.
 ///
 /// # Errors
-/// When the header is not a list of ETags.
+/// Returns an error if If-None-Match is not a list of ETags.
 pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> Result<bool, Problem> {
     Ok(match parse_tags(headers, &IF_NONE_MATCH)? {
         None => false,
@@ -67,8 +67,8 @@ fn parse_tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Pr
     Ok((!tags.is_empty()).then_some(Tags::Some(tags)))
 }
 
-/// Returns the text between the quotation marks. Weak ETags count as strong: compressing proxies weaken them, and our
-/// ETags identify versions, not bytes.
+/// Returns the text between the quotation marks, or `None` if a mark is missing. Weak ETags count as strong, because
+/// compressing proxies weaken them and our ETags identify versions, not bytes.
 fn unquoted_tag(tag: &str) -> Option<&str> {
     tag.strip_prefix("W/").unwrap_or(tag).strip_prefix('"')?.strip_suffix('"')
 }

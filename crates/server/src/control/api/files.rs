@@ -35,13 +35,14 @@ pub(super) struct ApplyQuery {
     #[serde(default)]
     #[param(default = false)]
     plan: bool,
-    /// Whether rules that are missing from the file are kept or deleted, in the domains of the file.
+    /// Whether to keep or delete stored rules that are missing from the file. Only the domains in the file are
+    /// affected.
     #[serde(default)]
     #[param(inline, default = "keep")]
     others: Others,
 }
 
-/// Applies a rule file as a whole or not at all. With `plan`, only returns the changes.
+/// Applies all of a rule file or nothing. With `plan`, only returns the changes.
 #[utoipa::path(post, path = "/v1/apply", tag = "files",
     params(ApplyQuery, IfMatch, Comment),
     request_body(description = "A rule file: ours, or one of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
@@ -53,7 +54,8 @@ pub(super) async fn apply(call: ApiCall, QueryParams(query): QueryParams<ApplyQu
     let plan = if query.plan {
         files.plan(&text, query.others).await?
     } else {
-        // The domains are only known after parsing. A caller who may not change any rules is refused before that.
+        // The domains are known only after parsing. A caller who may not change rules in any domain is refused before
+        // that.
         if !call.access.is_at_least(Role::Editor) {
             call.access.require(Role::Editor, Scope::AllDomains)?;
         }
@@ -71,8 +73,8 @@ pub(super) async fn apply(call: ApiCall, QueryParams(query): QueryParams<ApplyQu
     reply::reply_json(StatusCode::OK, &etag::etag_of_version(plan.revision), &plan)
 }
 
-/// Exports the rules of some or all domains as a formatted rule file that `apply` accepts. Comments at its head list
-/// overrides and disabled rules, which a file cannot express.
+/// Exports the rules of some or all domains as a formatted rule file that `apply` accepts. Comments at the head of the
+/// file list overrides and disabled rules, which a file cannot express.
 #[utoipa::path(get, path = "/v1/export", tag = "files",
     params(
         ("domain" = Option<Vec<String>>, Query, description = "A domain; may be repeated"),

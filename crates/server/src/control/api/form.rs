@@ -1,6 +1,6 @@
 //! Forms with files (`multipart/form-data`, RFC 7578), as browsers and `curl -F` send them.
 //!
-//! The body is already in memory and bounded, so parts are slices of it and nothing is copied.
+//! The body is already in memory and its size is limited, so parts are slices of the body and nothing is copied.
 
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
@@ -23,7 +23,7 @@ const MAX_BOUNDARY: usize = 70;
 pub struct FormPart {
     /// The name of the field.
     pub name: String,
-    /// The name of the file, if it is one.
+    /// The file name, if the part is a file.
     pub file: Option<String>,
     /// The content.
     pub content: Bytes,
@@ -32,7 +32,7 @@ pub struct FormPart {
 /// Returns the parts of the form in a body.
 ///
 /// # Errors
-/// When the content type or the body is not a form.
+/// Returns an error if the content type is not `multipart/form-data`, or if the body is not a valid form.
 pub(super) fn parse(headers: &HeaderMap, body: &Bytes) -> Result<Vec<FormPart>, Problem> {
     let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let Some(boundary) = form_boundary(kind) else {
@@ -54,7 +54,7 @@ fn form_boundary(kind: &str) -> Option<String> {
 /// Splits a body into the parts between its boundaries.
 ///
 /// # Errors
-/// When a boundary or a header is missing, or there are too many parts.
+/// Returns an error if a boundary or a part's header is missing or malformed, or if there are too many parts.
 pub fn split_parts(body: &Bytes, boundary: &[u8]) -> Result<Vec<FormPart>, String> {
     let delimiter = [b"\r\n--", boundary].concat();
     let finder = memmem::Finder::new(&delimiter);
@@ -117,14 +117,14 @@ fn header_parameter(mut parameters: &str, wanted: &str) -> Option<String> {
     }
 }
 
-/// Returns a quoted string, and the text after its closing quote.
+/// Returns a quoted string without its quotes, and the text after the closing quote.
 fn unquote(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut chars = text.char_indices();
     while let Some((at, char)) = chars.next() {
         match char {
             '"' => return Some((value, &text[at + 1..])),
-            // Browsers do not escape a backslash; `curl` escapes it and quotes.
+            // `curl` escapes backslashes and quotes. Browsers do not escape backslashes, so other backslashes are kept.
             '\\' if text[at + 1..].starts_with(['\\', '"']) => value.extend(chars.next().map(|(_, char)| char)),
             _ => value.push(char),
         }

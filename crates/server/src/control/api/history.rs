@@ -1,4 +1,4 @@
-//! The versions of a rule: listing, comparing and rolling back.
+//! The versions of a rule: calls that list, compare and restore them.
 
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -61,7 +61,7 @@ pub(super) struct DiffQuery {
     to: Option<i64>,
 }
 
-/// Returns the line diff of two versions, each line prefixed with `-`, `+` or a space.
+/// Returns the line diff of two versions. Each line begins with `-`, `+` or a space.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/diff", tag = "history",
     params(RulePath, DiffQuery),
     responses((status = 200, description = "The changes", body = String, content_type = "text/plain; charset=utf-8"), NotModified),

@@ -1,7 +1,7 @@
 //! The rules service over HTTP: [`Control`] as paths, methods and statuses.
 //!
-//! The decision threads pass these requests to the control thread, so a slow database delays only the requests that
-//! need it.
+//! The decision threads pass requests for the rules service to the control thread, so a slow database does not delay
+//! decisions.
 #![allow(unused_qualifications, reason = "the macros that describe calls write full paths")]
 
 use std::sync::Arc;
@@ -86,8 +86,8 @@ impl ApiState {
 }
 
 impl Service {
-    /// Creates the service of `control`. It runs on `runtime`, whose thread makes no decisions. Waiting calls end when
-    /// `connections` stops.
+    /// Creates the HTTP service for `control`. It runs on `runtime`, whose thread makes no decisions. Waiting calls end
+    /// when `connections` is stopped.
     pub fn new(control: Arc<Control>, runtime: Handle, connections: Arc<Connections>) -> Self {
         let audit = AuditQueues::start(AuditSink::Database(control.clone()), &runtime);
         let state = Arc::new(ApiState {
@@ -101,7 +101,7 @@ impl Service {
         let router = router
             .fallback(not_found)
             .method_not_allowed_fallback(method_not_allowed)
-            // The front end has already read the body, within its own bounds.
+            // The front end has already read the body and limited its size.
             .layer(DefaultBodyLimit::disable())
             .with_state(state.clone());
         let (large, upload_permits) =
@@ -147,7 +147,7 @@ impl Service {
             let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             Response::from_parts(head, body.into())
         });
-        // A read is cancelled when its caller disconnects; a write is completed, so that it is never half done.
+        // A read is cancelled when its caller disconnects. A write is always completed.
         let _guard = reads.then(|| AbortOnDrop(task.abort_handle()));
         match timeout(bounds::ANSWER, task).await {
             Ok(Ok(answer)) => answer,

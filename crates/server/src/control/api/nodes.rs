@@ -1,4 +1,4 @@
-//! The nodes that follow this service, and the revisions they report with each request.
+//! The nodes that follow this service, and the revisions that they report with each request.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -22,7 +22,7 @@ const REFUSED: &str = "tollgate-refused";
 #[derive(Debug, Default)]
 pub(super) struct Nodes(Mutex<HashMap<String, ReportedRules>>);
 
-/// The revisions that a node reports, and when.
+/// The revisions that a node reported, and the time of the report.
 #[derive(Clone, Debug)]
 pub(super) struct ReportedRules {
     running: Option<i64>,
@@ -57,10 +57,10 @@ impl Nodes {
     }
 }
 
-/// Parses a node's report from its request headers; `None` if they contain no node name.
+/// Parses a node's report from its request headers. Returns `None` if they contain no node name.
 ///
 /// # Errors
-/// When a header is invalid.
+/// Returns an error if a header of the report is invalid.
 pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String, ReportedRules)>, Problem> {
     let Some(node) = header_text(headers, NODE)?.filter(|node| !node.is_empty()) else { return Ok(None) };
     if node.chars().count() > MAX_NODE_NAME {

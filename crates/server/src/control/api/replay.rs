@@ -1,4 +1,4 @@
-//! Replaying a log against a rule file that is not applied yet.
+//! Replays a log against a rule file that is not applied yet.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ use crate::replay::{Log, Mapping, ReadBounds, ReplayError, ReplayOptions, Report
 /// The path of the call.
 pub(super) const PATH: &str = "/v1/replay";
 
-/// The permit of a replay, from the first byte of its log to its result.
+/// The permit of a replay. It is held from the first byte of the log until the result.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplayTurn(#[expect(dead_code, reason = "held until the replay ends")] Arc<OwnedSemaphorePermit>);
 
@@ -38,7 +38,7 @@ impl ReplayTurn {
 /// Checks that the caller may replay in at least one domain. The domain itself is known only after the body is read.
 ///
 /// # Errors
-/// When the caller is not an editor.
+/// Returns an error if the caller is not an editor in any domain.
 pub(crate) fn check_role(access: &Access) -> Result<(), Problem> {
     if !access.is_at_least(Role::Editor) {
         access.require(Role::Editor, Scope::AllDomains)?;
@@ -52,19 +52,20 @@ pub(crate) fn check_role(access: &Access) -> Result<(), Problem> {
 pub(super) struct ReplayQuery {
     /// The domain whose rules decide; may be omitted if the rule file has only one domain.
     domain: Option<String>,
-    /// Whether rules that are missing from the file would be kept or deleted, in the domains of the file.
+    /// Whether to keep or delete stored rules that are missing from the file. Only the domains in the file are
+    /// affected.
     #[param(inline, required = false, default = "keep")]
     others: Others,
-    /// The format of the log, if it is not detected: combined, common, vhost_combined, envoy, haproxy, json or csv, or
-    /// a format as in the configuration of nginx, Apache or Envoy.
+    /// The format of the log, if it is not detected: a name (combined, common, vhost_combined, envoy, haproxy, json or
+    /// csv) or a format as in the configuration of nginx, Apache or Envoy.
     format: Option<String>,
-    /// The time zone of timestamps that have none; UTC by default.
+    /// The time zone of timestamps without a zone; UTC by default.
     #[param(example = "Europe/Paris")]
     zone: Option<String>,
-    /// An attribute and its field in the log; may be repeated.
+    /// An attribute and the log field that contains its value; may be repeated.
     #[param(required = false, example = json!(["api_key=http_x_api_key"]))]
     map: Vec<String>,
-    /// An attribute and its fixed value for all requests; may be repeated.
+    /// An attribute and a fixed value that it has in all requests; may be repeated.
     #[param(required = false, example = json!(["plan=free"]))]
     set: Vec<String>,
     /// The attributes that identify a client, separated by commas. Suggests limits that never refuse 99.9 % of the
@@ -98,7 +99,7 @@ impl ReplayQuery {
         Ok(query)
     }
 
-    /// Returns the options of the replay; the rules are added later.
+    /// Returns the options of the replay, without the rules, which are added later.
     fn options(&self) -> Result<ReplayOptions, Problem> {
         let zone = self.zone.as_deref().map_or(Ok(TimeZone::UTC), |zone| {
             TimeZone::get(zone).map_err(|_| Problem::bad_request(format!("zone {zone}: write it like Europe/Paris")))
@@ -137,13 +138,14 @@ pub(super) struct ReplayFormSchema {
     /// A rule file: ours, or one of the reference Envoy service.
     #[schema(value_type = String, format = Binary)]
     rules: Bytes,
-    /// An access log, compressed with gzip or not; several are merged by time.
+    /// An access log, compressed with gzip or not; several logs are merged by time.
     #[schema(value_type = Vec<String>, format = Binary)]
     log: Bytes,
 }
 
 /// Replays a log against the rules that would be in force after a rule file is applied, and compares the decisions with
-/// those of the current rules. Nothing is changed. A log that is too long is replayed in part, and `errors` says so.
+/// the decisions of the current rules. Changes nothing. If a log is too long, only its beginning is replayed, and
+/// `errors` reports that.
 #[utoipa::path(post, path = "/v1/replay", tag = "files", operation_id = "replay",
     params(ReplayQuery),
     request_body(description = "A rule file and a log", content = inline(ReplayFormSchema), content_type = "multipart/form-data"),
@@ -175,7 +177,7 @@ pub(super) async fn run(
     };
     let report = match finished {
         Some(report) => report,
-        // The replay stops soon and reports on the part read so far.
+        // Timeout: the replay stops soon and reports on the part of the log that it has read.
         None => {
             drop(stop);
             work.await
@@ -197,7 +199,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Returns the rule file and the logs of a form; there is at least one log.
+/// Returns the rule file and the logs of a form. Fails if there is no log.
 fn read_form(headers: &HeaderMap, body: &Bytes) -> Result<(Bytes, Vec<Log>), Problem> {
     let (mut rules, mut logs) = (None, Vec::new());
     for part in form::parse(headers, body)? {
@@ -226,7 +228,7 @@ fn log_name(file: &str) -> String {
 }
 
 impl ReplayOptions {
-    /// Sets the new rules, and the current rules to compare with if any are in force.
+    /// Sets the new rules and, if the domain has rules in force, the current rules to compare with.
     fn use_rules(&mut self, preview: Preview) -> Result<(), ReplayError> {
         let read = |text: &str| Rules::read(&[Source { name: "rules", text: text.as_bytes() }]);
         let decides = |rules: &Rules| rules.domains().iter().any(|domain| domain.name() == preview.domain);
@@ -246,7 +248,7 @@ impl From<ReplayError> for Problem {
     fn from(error: ReplayError) -> Self {
         match error {
             ReplayError::Rules(mistakes) => ControlError::Mistakes(mistakes).into(),
-            // The error names options of the command line, which have the same names.
+            // The error names command-line options; the query parameters have the same names without dashes.
             ReplayError::Invalid(why) => Self::bad_request(
                 ["format", "map", "set", "zone", "domain"]
                     .iter()

@@ -55,7 +55,7 @@ impl Versioned for StoredOverride {
     }
 }
 
-/// A resource with an author. Only operators may see the author, because it is the name of a token.
+/// A resource with an author. Only operators may see the author, because the author is the name of a token.
 pub(super) trait Authored: Serialize {
     /// Removes the author.
     fn hide_author(&mut self);
@@ -111,7 +111,7 @@ fn with_etag(mut reply: Response, tag: &str) -> Response {
     if let Ok(tag) = HeaderValue::from_str(tag) {
         reply.headers_mut().insert(ETAG, tag);
     }
-    // Replies depend on the caller, so proxies must not cache them; readers revalidate.
+    // Replies depend on the caller, so proxies must not cache them. Clients may cache them but must revalidate.
     reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
     reply
 }

@@ -1,4 +1,4 @@
-//! Rules: listing, reading, changing, enabling and disabling them.
+//! Calls that list, read, change, enable and disable rules.
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ pub(super) struct RuleQuery {
     q: Option<String>,
     /// Enabled rules, or disabled ones.
     enabled: Option<bool>,
-    /// The `next` of the previous page; from the beginning by default.
+    /// The `next` of the previous page; by default the list starts at the beginning.
     after: Option<String>,
     /// The maximum number of items.
     #[param(minimum = 1, maximum = 1000, default = 100)]
@@ -98,7 +98,7 @@ pub(super) async fn patch(call: ApiCall, PathParams(path): PathParams<RulePath>,
     reply_written(&call.control().rules().patch(&change, &path.domain, &path.id, &patch).await?)
 }
 
-/// Deletes a rule. Its history remains, and so do its overrides, which apply again if the rule is created again.
+/// Deletes a rule. Its history and its overrides remain. The overrides apply again if the rule is created again.
 #[utoipa::path(delete, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "delete_rule",
     params(RulePath, IfMatch, Comment),
     responses((status = 204, description = "Deleted")),

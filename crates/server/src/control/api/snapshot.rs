@@ -1,4 +1,4 @@
-//! Snapshots for nodes, returned immediately or when a newer one exists.
+//! Snapshots for nodes. A call returns immediately or waits until a newer snapshot exists.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::control::auth::Scope;
 use crate::control::model::{Role, Snapshot};
 use crate::http::problem::Problem;
 
-/// The last snapshot, serialised once for all nodes that a change wakes.
+/// The last snapshot in serialised form, so that it is serialised only once for all waiting nodes.
 #[derive(Debug, Default)]
 pub(super) struct SnapshotBytes(Mutex<Option<(Arc<Snapshot>, Bytes)>>);
 
@@ -83,12 +83,12 @@ pub(super) async fn get(call: ApiCall, QueryParams(query): QueryParams<WaitQuery
     };
     update(Instant::now())?;
     let reply = reply_when_newer(&call, Duration::from_secs(query.wait)).await;
-    // The node was active until now: it waited.
+    // Updates the time of the report, because the node was connected while it waited.
     update(Instant::now())?;
     reply
 }
 
-/// Replies as soon as there is a snapshot that the reader does not have, or 304 after `wait`.
+/// Replies as soon as there is a snapshot that the caller does not have, or with 304 after `wait`.
 async fn reply_when_newer(call: &ApiCall, wait: Duration) -> ApiResult {
     let state = &call.state;
     let mut revisions = state.control.watch();

@@ -13,8 +13,8 @@ fn rule_row(id: &str, position: i64) -> RuleRow {
     }
 }
 
-/// Compares stored rules with a file, both given as one-letter ids. `expected` has the new order, the unchanged count
-/// and the changes.
+/// Compares stored rules with a file. Each character of `stored` and `file` is the id of a rule. `expected` contains
+/// the new order, the unchanged count and the changes.
 fn check(stored: &str, file: &str, others: Others, expected: &str) {
     let stored: Vec<RuleRow> = stored.chars().zip(1..).map(|(id, at)| rule_row(&id.to_string(), 10 * at)).collect();
     let before: HashMap<String, i64> = stored.iter().map(|row| (row.id.clone(), row.position)).collect();

@@ -1,6 +1,6 @@
 use super::*;
 
-/// A history of rules whose counts a test sets.
+/// A history, and the counts of its rules, which a test sets.
 struct Subject {
     history: LiveHistory,
     version: u64,
@@ -116,7 +116,7 @@ fn busiest_rules_are_tracked() {
         subject.add(1_000);
     }
     assert!(subject.tracked().contains(&"r900"));
-    // An idle rule is replaced only by a busy one.
+    // An idle rule stays tracked until a busy rule replaces it.
     for _ in 0..10 {
         subject.add(1_000);
     }

@@ -1,6 +1,6 @@
-//! Lines of values separated by commas, semicolons or tabs, after a line with the names of the columns.
+//! Logs whose lines contain values separated by commas, semicolons or tabs. The first line contains the column names.
 //!
-//! Values may be in quotes, in which `""` is a quote. A value cannot contain a line break.
+//! A value may be in quotes. Within quotes, `""` stands for a quote. A value cannot contain a line break.
 
 use super::span::Span;
 use crate::replay::bounds::MAX_FIELDS;
@@ -14,7 +14,7 @@ pub struct Csv {
 }
 
 impl Csv {
-    /// Returns the format with this header line; `None` if it does not look like one.
+    /// Returns the format with this header line, or `None` if the line does not look like a header.
     pub(super) fn of_header(line: &[u8]) -> Option<Self> {
         let separator = *b",;\t".iter().max_by_key(|byte| memchr::memchr_iter(**byte, line).count())?;
         let mut csv = Self { separator, header: line.into(), names: Vec::new() };
@@ -41,12 +41,13 @@ impl Csv {
         line == &*self.header
     }
 
-    /// Parses a line that begins at offset `base`. Returns whether it has one value per column.
+    /// Parses a line that begins at offset `base`. Returns whether the line has one value per column.
     pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span]) -> bool {
         self.split(line, base, fields) == Some(self.names.len())
     }
 
-    /// Finds the values of a line and returns their number; `None` if there are too many or a quote is not closed.
+    /// Finds the values of a line and returns their number. Returns `None` if there are too many values or a quote is
+    /// not closed.
     fn split(&self, line: &[u8], base: usize, fields: &mut [Span]) -> Option<usize> {
         let (mut at, mut count) = (0, 0);
         loop {
@@ -74,7 +75,7 @@ impl Csv {
     }
 }
 
-/// Returns the end of a quoted value, and whether it contains quotes.
+/// Returns the position of the closing quote of a value, and whether the value contains escaped quotes.
 fn closing_quote(line: &[u8], from: usize) -> Option<(usize, bool)> {
     let (mut at, mut escaped) = (from, false);
     loop {

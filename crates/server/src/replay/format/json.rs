@@ -1,7 +1,7 @@
-//! JSON lines: Caddy's access log, and any other.
+//! Logs of JSON lines, such as Caddy's access log.
 //!
-//! Only the needed fields are read; the rest of a line is skipped without allocation. A field is named
-//! by its path, `request.headers.X-Key`; case does not matter, and a list stands for its first element.
+//! Only the needed fields are read; the rest of a line is skipped without allocation. A field is named by its path,
+//! such as `request.headers.X-Key`. Case does not matter. If the value is a list, its first element is used.
 
 use super::span::Span;
 
@@ -30,7 +30,7 @@ struct Wanted {
 struct NotJson;
 
 impl Json {
-    /// Returns a format with the fields of the sample lines; `None` if no line is an object with fields.
+    /// Returns a format with the fields of the sample lines, or `None` if no line is an object with fields.
     pub(super) fn of_sample(lines: &[&[u8]]) -> Option<Self> {
         let mut available: Vec<String> = Vec::new();
         for line in lines {
@@ -58,7 +58,7 @@ impl Json {
         }
         let field = self.names.len();
         self.names.push(name.to_owned());
-        // A name with dots is always a path, even if the log has a key of that name.
+        // A name with dots is always a path, even if the log has a key with dots.
         let is_plain = self.available.iter().any(|known| known.eq_ignore_ascii_case(name)) && !name.contains('.');
         let parts: Vec<&str> = if is_plain { vec![name] } else { name.split('.').collect() };
         let mut level = &mut self.wanted;
@@ -77,7 +77,7 @@ impl Json {
         field
     }
 
-    /// Parses a line that begins at offset `base`. Returns whether it is an object.
+    /// Parses a line that begins at offset `base`. Returns whether the line is a JSON object.
     pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span]) -> bool {
         fields.fill(Span::NONE);
         let mut scanner = Scanner { line, at: 0, base };
@@ -182,7 +182,7 @@ impl Scanner<'_> {
         Ok(())
     }
 
-    /// Reads a string, a number, a boolean or null; null counts as missing.
+    /// Reads a string, a number, a boolean or null. Null counts as a missing value.
     fn scalar(&mut self) -> Result<Span, NotJson> {
         if self.peek() == Some(b'"') {
             return self.string();
@@ -249,7 +249,7 @@ impl Scanner<'_> {
     }
 }
 
-/// Sets a field unless it has a value: the first of several values counts.
+/// Sets a field unless it already has a value, because the first of several values counts.
 fn set(fields: &mut [Span], field: Option<usize>, span: Span) {
     if let Some(place) = field.and_then(|field| fields.get_mut(field)).filter(|place| place.is_none()) {
         *place = span;

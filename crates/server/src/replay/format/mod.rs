@@ -1,4 +1,4 @@
-//! Formats of log lines: the fields of a line and their positions.
+//! Formats of log lines. A format finds the positions of a line's fields.
 
 pub mod csv;
 pub mod json;
@@ -33,11 +33,12 @@ enum FormatKind {
 pub const NAMES: [&str; 7] = ["combined", "common", "vhost_combined", "envoy", "haproxy", "json", "csv"];
 
 impl Format {
-    /// Returns the format that `text` names or describes. `head` has the first lines of the log, which
-    /// define the columns of CSV and the fields of JSON.
+    /// Returns the format that `text` names or describes. `head` contains the first lines of the log, which define the
+    /// columns of CSV and the fields of JSON.
     ///
     /// # Errors
-    /// If `text` is neither a name nor a valid description, or the log has another format.
+    /// Returns an error if `text` is neither the name nor a valid description of a format, or if the log has another
+    /// format.
     pub fn from_description(text: &str, head: &[u8]) -> Result<Self, String> {
         let lines = sample_lines(head);
         let named = |kind: Option<FormatKind>| {
@@ -68,7 +69,7 @@ impl Format {
         }
     }
 
-    /// Returns the format that most of the first lines have; `None` if no known format fits half of them.
+    /// Returns the format that most of the first lines have, or `None` if no known format matches half of them.
     pub fn detect(head: &[u8]) -> Option<Self> {
         let lines = sample_lines(head);
         let mut formats: Vec<Self> = Vec::new();
@@ -78,7 +79,7 @@ impl Format {
         }
         let csv = lines.first().and_then(|line| Csv::of_header(line));
         formats.extend(csv.map(|csv| Self { name: "csv".into(), kind: FormatKind::Csv(csv) }));
-        // Of equally good formats, the first is used; more specific formats are listed first.
+        // If two formats match equally many lines, the first is used. More specific formats are listed first.
         let mut best: Option<(usize, Self)> = None;
         for format in formats {
             let score = format.matching_lines(&lines);
@@ -113,7 +114,7 @@ impl Format {
         }
     }
 
-    /// Returns the index of a field; `None` if the format lacks it.
+    /// Returns the index of a field, or `None` if the format lacks the field.
     pub fn field_number(&mut self, name: &str) -> Option<usize> {
         let place = |names: &[String]| names.iter().position(|known| known.eq_ignore_ascii_case(name));
         match &mut self.kind {
@@ -124,7 +125,7 @@ impl Format {
         }
     }
 
-    /// Parses a line that begins at offset `base` of its chunk. Returns whether it has this format.
+    /// Parses a line that begins at offset `base` of its chunk. Returns whether the line has this format.
     #[inline]
     pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span; MAX_FIELDS]) -> bool {
         match &self.kind {
@@ -139,7 +140,7 @@ impl Format {
         matches!(&self.kind, FormatKind::Csv(csv) if csv.is_header(line))
     }
 
-    /// Decodes the escape sequences of a value: `\x22` in nginx and Apache, JSON escapes, `""` in CSV.
+    /// Decodes the escape sequences of a value, such as `\x22` in nginx and Apache logs, JSON escapes, and `""` in CSV.
     pub fn unescape<'v>(&self, value: &'v [u8]) -> Cow<'v, [u8]> {
         match &self.kind {
             FormatKind::Pattern(_) => unescape_hex(value).into(),
@@ -169,7 +170,7 @@ impl Format {
         match &self.kind {
             FormatKind::Pattern(pattern) => score_pattern(pattern, lines),
             FormatKind::Json(_) => lines.iter().filter(|line| self.parse(line, 0, &mut fields)).count(),
-            // The header line of CSV has no values.
+            // Skips the header line, which contains no values.
             FormatKind::Csv(csv) => lines.iter().skip(1).filter(|line| csv.parse(line, 0, &mut fields)).count(),
         }
     }
@@ -177,7 +178,7 @@ impl Format {
 
 /// Returns the lines from which a format is detected.
 pub(super) fn sample_lines(head: &[u8]) -> Vec<&[u8]> {
-    // The last line of a longer log may be cut.
+    // If the log is longer than `head`, the last line in `head` may be incomplete, so it is not used.
     let end = if head.len() < HEAD { None } else { memchr::memrchr(b'\n', head) };
     let whole = end.map_or(head, |end| &head[..end]);
     let lines = whole.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);

@@ -1,7 +1,8 @@
-//! Lines of fields with fixed text between them: the access logs of nginx, Apache, Envoy and HAProxy.
+//! Logs whose lines consist of fields with fixed text between them, such as the access logs of nginx, Apache, Envoy and
+//! HAProxy.
 //!
-//! A format of any of these programs becomes the same pattern. Fields have the names of nginx's
-//! variables, so that attributes are found by one list of names.
+//! The formats of all these programs are converted to the same kind of pattern. Fields have the names of nginx's
+//! variables, so that one list of names suffices to find attributes.
 
 use super::span::Span;
 use crate::replay::bounds::MAX_FIELDS;
@@ -15,11 +16,11 @@ pub struct Pattern {
     names: Vec<String>,
     /// Whether lines may continue after the last field.
     open: bool,
-    /// The end of a prefix that is skipped, if a line has it.
+    /// The text that ends an optional prefix of a line. The prefix is skipped.
     skip: Option<&'static [u8]>,
 }
 
-/// A field, and the text that follows it; empty if it is the last.
+/// A field of a line.
 #[derive(Clone, Debug)]
 struct PatternField {
     end: Box<[u8]>,
@@ -35,11 +36,11 @@ enum Part {
 }
 
 impl Pattern {
-    /// Parses a `log_format` of nginx (`$remote_addr …`), a `LogFormat` of Apache (`%h …`) or an access
-    /// log format of Envoy (`%START_TIME% …`). A whole directive is accepted as well.
+    /// Parses a `log_format` of nginx (`$remote_addr …`), a `LogFormat` of Apache (`%h …`) or an access log format of
+    /// Envoy (`%START_TIME% …`). Also accepts the whole directive.
     ///
     /// # Errors
-    /// If the format is invalid.
+    /// Returns an error if `text` is not a valid format.
     pub fn new(text: &str) -> Result<Self, String> {
         let text = strip_directive(text);
         let parts = if text.contains('$') {
@@ -82,7 +83,7 @@ impl Pattern {
         pattern.checked()
     }
 
-    /// Sets the text between the last field and the next one, or before the first.
+    /// Sets the text after the last field added so far, or before the first field if there is none yet.
     fn end_field(&mut self, text: &str) {
         match self.fields.last_mut() {
             None => self.start = text.as_bytes().into(),
@@ -105,7 +106,7 @@ impl Pattern {
         }
     }
 
-    /// Allows further text after the last field, because many formats extend a standard one.
+    /// Allows more text after the last field, because many formats extend a standard format.
     #[must_use]
     fn open(self) -> Self {
         Self { open: true, ..self }
@@ -116,7 +117,7 @@ impl Pattern {
         &self.names
     }
 
-    /// Parses a line that begins at offset `base`. Returns whether it has this format.
+    /// Parses a line that begins at offset `base`. Returns whether the line has this format.
     pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span]) -> bool {
         let mut at = match self.skip {
             None => 0,
@@ -137,7 +138,8 @@ impl Pattern {
 }
 
 impl PatternField {
-    /// Returns the length of the field at the beginning of `rest`, and whether it has escape sequences.
+    /// Returns the length of the field at the beginning of `rest`, and whether the field contains escape sequences.
+    /// Returns `None` if the text after the field is missing.
     #[inline]
     fn field_length(&self, rest: &[u8], open: bool) -> Option<(usize, bool)> {
         let Some((first, more)) = self.end.split_first() else {
@@ -196,7 +198,7 @@ fn strip_directive(text: &str) -> String {
     format
 }
 
-/// Returns whether a format is Envoy's: `%NAME%` or `%NAME(…)%` with capital letters.
+/// Returns whether a format is Envoy's, that is, contains `%NAME%` or `%NAME(…)%` in capital letters.
 fn is_envoy(text: &str) -> bool {
     text.split('%').any(|part| {
         let name = part.split('(').next().unwrap_or("");
@@ -285,7 +287,7 @@ fn parse_envoy(text: &str) -> Result<Vec<Part>, String> {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('%') {
         parts.push(Part::Text(before.to_owned()));
-        // The argument of a time may contain `%`.
+        // The argument in parentheses, such as a time format, may contain `%`.
         let closing = match after.find('(') {
             Some(open) if !after[..open].contains('%') => {
                 let close = after[open..].find(')').ok_or("a `(` without `)`")? + open;

@@ -7,20 +7,20 @@ pub struct Span {
     len: u32,
 }
 
-/// Marks values with escape sequences, which are decoded when the value is used.
+/// A flag in `len` for a value with escape sequences. They are decoded when the value is used.
 const ESCAPED: u32 = 1 << 31;
 
 impl Span {
     /// A missing value.
     pub const NONE: Self = Self { start: u32::MAX, len: 0 };
 
-    /// Creates a span. Chunks are far smaller than 2 GiB.
+    /// Creates a span. Both numbers must be less than 2³¹; chunks are far smaller.
     #[inline]
     pub fn new(start: usize, len: usize) -> Self {
         Self { start: start as u32, len: len as u32 }
     }
 
-    /// Marks it as escaped if `escaped`.
+    /// Marks the value as escaped if `escaped` is true.
     #[inline]
     #[must_use]
     pub fn escaped_if(self, escaped: bool) -> Self {
@@ -33,7 +33,7 @@ impl Span {
         self == Self::NONE
     }
 
-    /// Returns whether it has escape sequences.
+    /// Returns whether the value contains escape sequences.
     #[inline]
     pub fn is_escaped(self) -> bool {
         self.len & ESCAPED != 0
@@ -51,7 +51,8 @@ impl Span {
         (self.len & !ESCAPED) as usize
     }
 
-    /// Returns the bytes as they are in `text`. `None` if the value is missing or the span is out of bounds.
+    /// Returns the bytes of the value in `text`, without decoding them. Returns `None` if the value is missing or the
+    /// span is out of bounds.
     #[inline]
     pub fn of(self, text: &[u8]) -> Option<&[u8]> {
         if self.is_none() { None } else { text.get(self.start()..self.start() + self.len()) }

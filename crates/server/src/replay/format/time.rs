@@ -18,10 +18,10 @@ pub struct LogTime {
     pub is_whole_second: bool,
 }
 
-/// Parses times, and caches the last one: consecutive lines often have the same time.
+/// Parses times. Caches the last time, because consecutive lines often have the same time.
 #[derive(Clone, Debug)]
 pub struct TimeParser {
-    /// The time zone of times that have none.
+    /// The time zone of times without a zone.
     zone: TimeZone,
     last: [u8; LONGEST],
     last_len: usize,
@@ -33,12 +33,12 @@ const LONGEST: usize = 32;
 const SECOND: u64 = 1_000_000_000;
 
 impl TimeParser {
-    /// Creates a parser that reads times without a zone as times in `zone`.
+    /// Creates a parser that interprets times without a zone as times in `zone`.
     pub fn new(zone: TimeZone) -> Self {
         Self { zone, last: [0; LONGEST], last_len: 0, last_stamp: None }
     }
 
-    /// Parses a time; `None` if it is not one, or not between 1970 and 2554.
+    /// Parses a time. Returns `None` if `text` is not a time between 1970 and 2554.
     #[inline]
     pub fn parse(&mut self, text: &[u8]) -> Option<LogTime> {
         if text == &self.last[..self.last_len] {
@@ -123,7 +123,7 @@ impl TimeParser {
     }
 }
 
-/// `1794819600.123`, or a whole number, whose unit follows from its length.
+/// Parses a time since 1970: seconds with a fraction, or a whole number, whose unit depends on its number of digits.
 fn parse_epoch(text: &[u8]) -> Option<LogTime> {
     let len = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (whole, rest) = text.split_at(len);
@@ -150,7 +150,7 @@ fn parse_epoch(text: &[u8]) -> Option<LogTime> {
     }
 }
 
-/// Returns the nanoseconds of the digits after a point.
+/// Converts the digits after a decimal point to nanoseconds.
 fn parse_fraction(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;
@@ -159,7 +159,7 @@ fn parse_fraction(digits: &[u8]) -> Option<u64> {
     Some(nine.fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
 }
 
-/// Returns the seconds of `+0100` or `+01:00`.
+/// Parses a zone offset like `+0100` or `+01:00` and returns it in seconds.
 fn parse_offset(zone: &[u8]) -> Option<i64> {
     let (sign, digits) = match zone.split_first()? {
         (b'+', digits) => (1, digits),
@@ -182,12 +182,12 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
     digits.iter().fold(Some(0), digit)
 }
 
-/// Returns the seconds since midnight. A leap second is the last second of its minute.
+/// Returns the seconds since midnight. A leap second counts as second 59.
 fn of_day(hour: u64, minute: u64, second: u64) -> Option<u64> {
     (hour < 24 && minute < 60 && second <= 60).then(|| hour * 3_600 + minute * 60 + second.min(59))
 }
 
-/// Returns the number of days from 1970-01-01 to a date; `None` if the date is earlier or invalid.
+/// Returns the number of days from 1970-01-01 to a date, or `None` if the date is earlier or invalid.
 fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     const BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     const LENGTH: [u64; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];

@@ -1,9 +1,10 @@
-//! One HTTP/2 connection as a state machine without sockets or clocks: bytes in, calls and bytes out.
+//! One HTTP/2 connection as a state machine without sockets or clocks. It takes received bytes and returns calls and
+//! bytes to send.
 //!
 //! It serves gRPC-style calls with one small request and one small response. All memory that a client can occupy is
 //! bounded: streams by [`MAX_STREAMS`], their bodies by the connection window (restored when streams close), header
-//! blocks by `MAX_HEADER_BLOCK`, and the dynamic table by its size. The output of one read is bounded by its input, and
-//! the caller writes it before it reads again.
+//! blocks by `MAX_HEADER_BLOCK`, and the dynamic table by its size. The output that one read causes is limited by its
+//! input, and the caller writes that output before it reads again.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -29,7 +30,7 @@ const DRAIN_PING: [u8; 8] = *b"draining";
 /// Payload of keepalive PINGs.
 const ALIVE_PING: [u8; 8] = *b"areyouup";
 
-/// A complete request, or one that was refused before its end.
+/// A complete request, or a request that was refused before its end.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StreamCall<'i> {
     /// The stream id.
@@ -180,7 +181,8 @@ impl Connection {
         frame::put(&mut self.out, Kind::Ping, 0, 0, &ALIVE_PING);
     }
 
-    /// Returns the start time of the oldest incomplete input: the preface, a header block, or a call.
+    /// Returns the start time of the oldest incomplete input (the preface, a header block or a call), or `None` if
+    /// there is none.
     pub fn waiting_since(&self) -> Option<Duration> {
         if self.phase <= Phase::Settings {
             return Some(Duration::ZERO);
@@ -202,7 +204,8 @@ impl Connection {
         CONNECTION_WINDOW - self.receive_window - self.returned
     }
 
-    /// Returns since when responses have been waiting for the client's windows; `None` if none waits.
+    /// Returns the time of the last progress while responses wait for the client's windows, or `None` if no response
+    /// waits.
     pub fn blocked_since(&self) -> Option<Duration> {
         (self.sending > 0).then_some(self.blocked_since)
     }
@@ -310,7 +313,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Resets a stream because of a client error. It costs as much credit as a reset by the client.
+    /// Resets a stream because of a client error. The reset costs the client as much credit as a reset of its own.
     pub(super) fn reset(&mut self, id: u32, code: ErrorCode) -> Result<(), ConnectionError> {
         frame::put_reset(&mut self.out, id, code);
         if !self.close(id, ClosedBy::Us) {

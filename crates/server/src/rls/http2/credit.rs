@@ -1,4 +1,4 @@
-//! Bounds the control frames of a client: PING, SETTINGS, PRIORITY, empty DATA, and above all resets.
+//! Limits the control frames that a client may send: PING, SETTINGS, PRIORITY, empty DATA, and above all resets.
 //!
 //! Such frames are cheap and store nothing, but a client that sends little else probably tries to keep the server busy.
 //! Every control frame costs credit. Time and answered calls restore credit, so neither an idle connection with
@@ -23,7 +23,7 @@ impl Default for Credit {
 }
 
 impl Credit {
-    /// Takes the cost. Returns false if the credit is insufficient.
+    /// Takes `cost` from the credit. Returns false if the credit is insufficient.
     #[must_use]
     pub(super) fn spend(&mut self, cost: u32, now: Duration) -> bool {
         let elapsed = now.saturating_sub(self.counted).as_millis();

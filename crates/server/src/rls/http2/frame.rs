@@ -106,10 +106,10 @@ pub struct Frame<'i> {
 }
 
 impl<'i> Frame<'i> {
-    /// Takes a frame from the input; `None` if the frame is incomplete.
+    /// Takes a frame from the input. Returns `None` if the frame is incomplete.
     ///
     /// # Errors
-    /// When the payload is longer than [`MAX_PAYLOAD`].
+    /// Returns an error if the payload is longer than [`MAX_PAYLOAD`].
     pub fn take(input: &mut &'i [u8]) -> Result<Option<Self>, ConnectionError> {
         let Some((&[l0, l1, l2, kind, flags, s0, s1, s2, s3], rest)) = input.split_first_chunk::<HEADER>() else {
             return Ok(None);
@@ -133,7 +133,7 @@ impl<'i> Frame<'i> {
     /// Returns the payload of DATA or HEADERS without padding and priority.
     ///
     /// # Errors
-    /// When the payload is too short for its padding or priority.
+    /// Returns an error if the payload is too short for its padding or priority.
     pub fn content(&self) -> Result<&'i [u8], ConnectionError> {
         let (mut content, mut padding) = (self.payload, 0);
         if self.has(PADDED) {
@@ -153,7 +153,7 @@ impl<'i> Frame<'i> {
     /// Returns a payload of exactly `N` bytes.
     ///
     /// # Errors
-    /// When the payload has another length.
+    /// Returns an error if the payload does not have `N` bytes.
     pub fn exactly<const N: usize>(&self) -> Result<[u8; N], ConnectionError> {
         let wrong = |_| ConnectionError::new(ErrorCode::FrameSize, "the frame has the wrong length for its type");
         self.payload.try_into().map_err(wrong)

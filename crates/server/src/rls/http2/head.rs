@@ -35,7 +35,7 @@ pub struct HeadBuilder {
     head: Head,
     /// Known paths, which need no allocation.
     known: &'static [&'static str],
-    /// Remaining size budget in bytes; `None` after it was exceeded.
+    /// Remaining size budget in bytes, or `None` once it is exceeded.
     left: Option<usize>,
     seen: Seen,
     error: Option<&'static str>,
@@ -78,7 +78,7 @@ impl HeadBuilder {
         }
     }
 
-    /// Validates and records a field. Returns an error message if the field is invalid.
+    /// Validates and records a field. Returns an error message if the field is invalid, and `None` otherwise.
     fn check(&mut self, HeaderField { kind, value, .. }: HeaderField<'_>) -> Option<&'static str> {
         if !kind.is_pseudo() {
             self.seen.add(Seen::REGULAR);
@@ -118,7 +118,7 @@ impl HeadBuilder {
     /// Returns the request headers.
     ///
     /// # Errors
-    /// When the headers are malformed, incomplete or too large.
+    /// Returns an error if the headers are malformed, incomplete or too large.
     pub fn finish(self) -> Result<Head, HeadError> {
         match (self.left, self.error) {
             (None, _) => Err(HeadError::TooLarge),

@@ -1,7 +1,7 @@
 //! Header compression (RFC 7541): a decoder for requests, and the few encodings that responses need.
 //!
-//! The encoder has no dynamic table. Almost all response header blocks are constants, so a table would save nothing,
-//! and without it responses do not depend on each other.
+//! The encoder has no dynamic table. Almost all response header blocks are constants, so a table would save nothing.
+//! Without a table, responses do not depend on each other.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,8 @@ pub const TABLE_SIZE: usize = 4_096;
 /// Overhead in bytes that the protocol counts for each field, in addition to its name and value.
 pub const FIELD_OVERHEAD: usize = 32;
 
-/// Maximum number of bytes of an integer after its prefix: enough for 2^28, which is more than any valid length.
+/// Maximum number of bytes of an integer after its prefix. Four bytes represent numbers up to 2^28, which is more than
+/// any valid length.
 const MAX_INTEGER_BYTES: u32 = 4;
 
 /// A decoded field.
@@ -82,7 +83,7 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Returns the version of the dynamic table. At the same version, a block decodes to the same fields.
+    /// Returns the version of the dynamic table. While the version is the same, a block decodes to the same fields.
     pub const fn version(&self) -> u64 {
         self.version
     }
@@ -90,14 +91,15 @@ impl Decoder {
     /// Decodes a header block and passes its fields to `each`, in order.
     ///
     /// # Errors
-    /// When the block is malformed. The connection must be closed, because the dynamic tables may differ.
+    /// Returns an error if the block is malformed. The connection must be closed, because the dynamic tables may
+    /// differ.
     pub fn decode(&mut self, mut block: &[u8], mut each: impl FnMut(HeaderField<'_>)) -> Result<(), HpackError> {
         let mut is_first = true;
         while let Some(&first) = block.first() {
             match first {
                 0x80.. => each(self.field_at(take_integer(&mut block, 7)?)?),
                 0x40..0x80 => self.decode_literal(&mut block, 6, &mut each)?,
-                // "Without indexing" and "never indexed" differ only for proxies.
+                // The representations "without indexing" and "never indexed" differ only for proxies.
                 0x00..0x20 => self.decode_literal(&mut block, 4, &mut each)?,
                 0x20..0x40 if is_first => {
                     self.resize_table(take_integer(&mut block, 5)?)?;
@@ -110,15 +112,15 @@ impl Decoder {
         Ok(())
     }
 
-    /// Decodes a literal field whose index has a prefix of `bits` bits. With a 6-bit prefix, the field is inserted into
-    /// the table.
+    /// Decodes a literal field whose name index has a prefix of `bits` bits. If `bits` is 6, also inserts the field
+    /// into the dynamic table.
     fn decode_literal(
         &mut self,
         block: &mut &[u8],
         bits: u32,
         each: &mut impl FnMut(HeaderField<'_>),
     ) -> Result<(), HpackError> {
-        // Moved out of `self`, because `self` is borrowed below.
+        // The buffers are moved out of `self`, because `self` is borrowed below.
         let (mut name, mut value) = (std::mem::take(&mut self.name), std::mem::take(&mut self.value));
         name.clear();
         value.clear();
@@ -204,7 +206,8 @@ fn take_integer(block: &mut &[u8], bits: u32) -> Result<usize, HpackError> {
     Ok(number)
 }
 
-/// Takes a string from the block and appends it to `out`. The decoded string has at most 8/5 of the encoded length.
+/// Takes a string from the block and appends it to `out`. The decoded string is at most 8/5 as long as the encoded
+/// string.
 fn take_string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     let is_huffman = block.first().is_some_and(|first| first & 0x80 != 0);
     let length = take_integer(block, 7)?;
@@ -218,7 +221,7 @@ fn take_string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     Ok(())
 }
 
-/// Table size update to 0: as the first byte of a header block, it announces that no dynamic table is used.
+/// A table size update to 0. As the first byte of a header block, it announces that no dynamic table is used.
 pub const NO_TABLE: u8 = 0x20;
 
 /// Appends a literal field that is not indexed.
@@ -308,7 +311,8 @@ mod tests {
     #[test]
     fn entry_may_reuse_the_name_of_the_entry_that_it_evicts() {
         let mut decoder = Decoder::default();
-        // A table of 40 bytes, then an entry, then an entry with the same name, which replaces it.
+        // Sets the table size to 40 bytes, inserts an entry, and then inserts an entry with the same name, which evicts
+        // the first.
         assert!(decode(&mut decoder, &[0x3f, 0x09, 0x40, 2, b'a', b'b', 1, b'1']).is_ok());
         assert_eq!(decode(&mut decoder, &[0x7e, 1, b'2']), to_fields(&[("ab", "2")]));
         assert_eq!(decode(&mut decoder, &[0xbe]), to_fields(&[("ab", "2")]));

@@ -1,9 +1,9 @@
 //! The Huffman code of header strings (RFC 7541, section 5.2 and appendix B).
 //!
-//! The code is canonical: sorted by length and then by symbol, the codes are consecutive numbers, shifted left whenever
-//! the length grows. The lengths therefore define the code. A code is found by comparing the next 32 bits with the end
-//! of the code range of each length. Codes of at most eight bits, which cover common headers, are found with one table
-//! lookup.
+//! The code is canonical. If the codes are sorted by length and then by symbol, they are consecutive numbers, shifted
+//! left whenever the length grows. The lengths therefore define the code. A code is found by comparing the next 32 bits
+//! with the end of the code range of each length. Codes of at most eight bits, which cover common headers, are found
+//! with one table lookup.
 
 /// Code length of each byte, and of the end-of-string symbol, which must not occur in a string.
 const LENGTHS: [u8; 257] = [
@@ -26,9 +26,11 @@ const SHORT: usize = 8;
 struct HuffmanCode {
     /// The symbols, sorted by code length, then by value.
     symbols: [u16; 257],
-    /// For each length: the first code, left-aligned in 32 bits; the index of that code's symbol; the end of the codes.
+    /// For each code length: the first code (left-aligned in 32 bits), the index of its symbol, and the exclusive end
+    /// of the codes.
     lengths: [(u32, u16, u64); MAX_LENGTH + 1],
-    /// Indexed by the next eight bits: the symbol and length of the short code; length 0 if the code is longer.
+    /// The symbol and the length of the code that begins the next eight bits, which are the index. The length is 0 if
+    /// the code is longer.
     short: [(u8, u8); 1 << SHORT],
 }
 
@@ -63,7 +65,7 @@ const fn build() -> HuffmanCode {
     code
 }
 
-/// Returns the symbol of the code at the start of the 32 bits, and the code length.
+/// Returns the symbol and the length of the code with which the 32 bits begin.
 #[inline]
 fn find(bits: u32) -> (u16, u32) {
     let (symbol, length) = CODE.short[(bits >> (32 - SHORT)) as usize];
@@ -71,7 +73,7 @@ fn find(bits: u32) -> (u16, u32) {
         return (symbol.into(), length.into());
     }
     let mut length = SHORT + 1;
-    // The code is complete: the codes of the last length end at 2^32.
+    // The loop ends, because the code is complete: the codes of the last length end at 2^32.
     while u64::from(bits) >= CODE.lengths[length].2 {
         length += 1;
     }
@@ -80,7 +82,8 @@ fn find(bits: u32) -> (u16, u32) {
     (symbol, length as u32)
 }
 
-/// Appends the decoded string. Returns false if the input is invalid; the appended bytes are then meaningless.
+/// Decodes `input` and appends the string to `out`. Returns false if the input is invalid. The appended bytes are then
+/// meaningless.
 #[must_use]
 pub fn decode(input: &[u8], out: &mut Vec<u8>) -> bool {
     // The pending bits, left-aligned, and their count.
@@ -94,7 +97,7 @@ pub fn decode(input: &[u8], out: &mut Vec<u8>) -> bool {
         }
         let (symbol, length) = find((bits >> 32) as u32);
         if length > count {
-            // The rest is padding: a prefix of the end-of-string code, shorter than a byte.
+            // The rest must be padding: fewer than eight bits, all of them ones.
             return count < 8 && bits.leading_ones() == count;
         }
         if symbol == END_OF_STRING {

@@ -21,7 +21,7 @@ pub(super) struct HeaderBlock {
     pub(super) since: Duration,
 }
 
-/// A cache of the last header block and its decoded headers, valid while the dynamic table is unchanged. Once its
+/// A cache of the last header block and its decoded headers. It is valid while the dynamic table is unchanged. Once the
 /// fields are in the table, a client sends the same block with almost every call.
 #[derive(Debug, Default)]
 pub(super) struct LastBlock {
@@ -63,7 +63,8 @@ impl Connection {
         }
     }
 
-    /// Decodes a header block. It opens a stream, or ends one as trailers.
+    /// Decodes a header block, which opens a stream or (as trailers) ends a request. Returns the call if it is
+    /// complete.
     fn on_block<'i>(&mut self, id: u32, ends: bool, block: &[u8]) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         let (last, version) = (&self.last_block, self.decoder.version());
         if id > self.last_stream && last.bytes == block && last.table_version == version && !block.is_empty() {
@@ -194,7 +195,8 @@ impl Connection {
         }
     }
 
-    /// Returns the call of a stream whose request ends with `data`.
+    /// Returns the call of a stream whose request ends with `data`. Returns `None` if the stream expects no more data,
+    /// or if the body contradicts `content-length` and the stream is reset.
     fn complete_call<'i>(&mut self, id: u32, data: &'i [u8]) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         let Some(stream) = self.streams.get_mut(id) else { return Ok(None) };
         let state = std::mem::replace(&mut stream.state, StreamState::Answering(ClientSide::Ended));

@@ -1,5 +1,5 @@
-//! The sending side of a connection: responses within the client's flow-control windows, and the client's SETTINGS and
-//! WINDOW_UPDATE frames.
+//! The sending side of a connection. Sends responses within the client's flow-control windows, and handles the client's
+//! SETTINGS and WINDOW_UPDATE frames.
 
 use super::connection::{Connection, of_the_connection};
 use super::frame::{
@@ -24,7 +24,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(id) else { return };
         let window = stream.send_window.min(self.send_window);
         if length <= MAX_PAYLOAD && length as i64 <= window {
-            // The payload is already in place; only its length is missing.
+            // The payload is already in the output, and only the length in the frame header is missing.
             self.out[start..start + 3].copy_from_slice(&(length as u32).to_be_bytes()[1..]);
             stream.send_window -= length as i64;
             self.send_window -= length as i64;
@@ -48,8 +48,8 @@ impl Connection {
         }
     }
 
-    /// Sends a part of a streaming response. Returns false if the client has reset the stream, or its windows are too
-    /// small.
+    /// Sends a part of a streaming response. Returns false, and sends nothing, if the client has reset the stream or
+    /// its windows are too small.
     pub fn send_part(&mut self, id: u32, part: &[u8]) -> bool {
         let length = part.len() as i64;
         let Some(stream) = self.streams.get_mut(id).filter(|stream| length <= stream.send_window) else { return false };
@@ -145,8 +145,8 @@ impl Connection {
                 id if id == Setting::MaxFrameSize as u16 && !(16_384..=0xff_ffff).contains(&value) => {
                     return Err(ConnectionError::protocol_error("MAX_FRAME_SIZE is not within 16384 to 16777215"));
                 }
-                // The other settings do not matter: we use no dynamic table, open no streams, and send only short
-                // frames and headers.
+                // The other settings do not matter, because we use no dynamic table, open no streams, and send only
+                // short frames and headers.
                 _ => {}
             }
         }

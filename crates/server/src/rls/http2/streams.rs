@@ -1,4 +1,4 @@
-//! The open and the recently closed streams of a connection.
+//! The open streams and the recently closed streams of a connection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -48,9 +48,9 @@ pub(super) enum ClientSide {
 /// How a stream was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClosedBy {
-    /// Both sides ended it, or the client reset it. Any further frame is an error.
+    /// Both sides ended the stream, or the client reset it. Any further frame is an error.
     Both,
-    /// We reset it. Frames that the client sent before it received the reset are ignored.
+    /// We reset the stream. Frames that the client sent before it received the reset are ignored.
     Us,
 }
 
@@ -97,7 +97,7 @@ impl Streams {
         self.next = (self.next + 1) % REMEMBERED;
     }
 
-    /// Returns how a stream was closed; `None` if that is not remembered.
+    /// Returns how a stream was closed, or `None` if that is not remembered.
     pub(super) fn closed_by(&self, id: u32) -> Option<ClosedBy> {
         self.closed.iter().find(|(closed, _)| *closed == id).map(|(_, by)| *by)
     }

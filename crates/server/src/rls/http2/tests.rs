@@ -1,5 +1,6 @@
 //! The cases of h2spec, the HTTP/2 conformance test suite, as tables of sent frames and expected reactions, by section
-//! of RFC 9113. Also tests the bounds of a connection. The cases for HPACK and malformed headers are in those modules.
+//! of RFC 9113. Other tests check the bounds of a connection. The cases for HPACK and for malformed headers are in the
+//! modules `hpack` and `head`.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ enum Seen {
     /// A call with this body.
     Call(u32, Vec<u8>),
     Refused(u32, CallError),
-    /// Headers or trailers of a response; true if they end the stream.
+    /// Headers or trailers of a response. The flag is true if they end the stream.
     Headers(u32, bool),
     Data(u32, usize),
     Reset(u32, u8),
@@ -145,7 +146,8 @@ impl Peer {
 /// A name, the sent frames, and the expected reactions.
 type Case = (&'static str, Vec<Vec<u8>>, Vec<Seen>);
 
-/// Sends each list of frames on a new connection, whole and byte by byte, and compares the reactions.
+/// Sends the frames of each case on a new connection, once as a whole and once byte by byte, and compares the
+/// reactions.
 fn check(answer: Option<usize>, cases: &[Case]) {
     for (name, frames, expected) in cases {
         let bytes = frames.concat();
@@ -518,7 +520,7 @@ fn bodies_are_bounded_and_windows_are_restored() {
     let mut seen = peer.send(&headers_frame(1, 0));
     let frames = MAX_BODY / MAX_PAYLOAD + 1;
     (0..frames).for_each(|_| seen.extend(peer.send(&data_frame(1, 0, &[0; MAX_PAYLOAD]))));
-    // The stream is answered before its end. The client is asked to stop, and its frames in flight are ignored.
+    // The server answers before the end of the request. It asks the client to stop, and ignores the frames in flight.
     let refused = [Refused(1, CallError::BodyTooLarge), Headers(1, false), Data(1, 1), Headers(1, true), Reset(1, 0)];
     assert_eq!(seen[..5], refused);
     assert_eq!(seen[5..], [Window((frames * MAX_PAYLOAD) as u32)], "the received bytes are returned to the window");

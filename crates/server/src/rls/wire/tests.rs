@@ -78,8 +78,8 @@ fn descriptors_and_entries_are_bounded() {
 
 #[test]
 fn deeply_nested_messages_do_not_cause_recursion() {
-    // 10 000 nested messages. As an unknown field they are skipped. As an entry, the inner messages are the entry's
-    // key.
+    // 10 000 nested messages. In an unknown field they are skipped. In an entry, the inner messages are read as the
+    // entry's key.
     let mut nested = Vec::new();
     for _ in 0..10_000 {
         let mut outer = vec![0x0a];

@@ -1,7 +1,7 @@
 //! The last good rules of a service, stored on disk so that a node can start while the service is unreachable.
 //!
-//! A node must not load rules from a truncated or damaged file. A write creates a new file, flushes it and renames it;
-//! a file is used only if its checksum matches.
+//! A node must not load rules from a truncated or damaged file. A write therefore creates a new file, flushes it and
+//! renames it, and a read uses the file only if its checksum matches.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -32,9 +32,10 @@ struct Content {
     format: u32,
     /// The service that sent the rules. A file from another service is refused.
     service: String,
-    /// The ETag of the set, to request only newer sets.
+    /// The ETag of the snapshot, so that only newer snapshots are requested.
     etag: Option<String>,
-    /// The checksum of `set` as compact JSON. The checksum inside the set covers only its rules, not its tokens.
+    /// The checksum of `set` as compact JSON. It is needed because the checksum inside `set` covers only the rules, not
+    /// the tokens.
     sha256: String,
     set: Snapshot,
 }
@@ -46,7 +47,7 @@ struct Header {
 }
 
 impl LastGood {
-    /// Returns the file in a data directory, for the service at this address.
+    /// Returns the last-good file in the directory `data`, for the service at the address `service`.
     pub(super) fn new(data: &Path, service: &str) -> Self {
         Self { path: data.join("last-good.json"), service: service.to_owned() }
     }
@@ -56,10 +57,10 @@ impl LastGood {
         &self.path
     }
 
-    /// Replaces the set. If this fails, the previous set remains.
+    /// Replaces the stored snapshot. If this fails, the previous snapshot remains.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub(super) fn write(&self, etag: Option<&str>, set: &Snapshot) -> anyhow::Result<()> {
         let content = Content {
             format: FORMAT,
@@ -83,11 +84,11 @@ impl LastGood {
         Ok(File::open(folder)?.sync_all()?)
     }
 
-    /// Replaces the tokens and the kill switch by those of another set, and keeps the rules. Does nothing without a
-    /// file.
+    /// Replaces the stored tokens and kill switch by the tokens and kill switch of `new`, and keeps the stored rules.
+    /// Does nothing if there is no file.
     ///
     /// # Errors
-    /// When the file cannot be read or written.
+    /// Returns an error if the file cannot be read or written.
     pub(super) fn update_all_but_rules(&self, new: &Snapshot) -> anyhow::Result<()> {
         match self.read()? {
             Some((etag, set)) if (&set.tokens, set.mode) != (&new.tokens, new.mode) => {
@@ -98,10 +99,10 @@ impl LastGood {
         }
     }
 
-    /// Returns the set and its ETag, if there is one.
+    /// Returns the stored ETag and snapshot, or `None` if there is no file.
     ///
     /// # Errors
-    /// When the file cannot be read, is damaged, or belongs to another service.
+    /// Returns an error if the file cannot be read, is damaged, or belongs to another service.
     pub(super) fn read(&self) -> anyhow::Result<Option<(Option<String>, Arc<Snapshot>)>> {
         let bytes = match std::fs::metadata(&self.path).and_then(|metadata| {
             if metadata.len() > 2 * MAX_RESPONSE as u64 {
@@ -129,7 +130,7 @@ impl LastGood {
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // A file left over from an interrupted write may have other permissions.
+    // Removes a file left over from an interrupted write first, because it may have other permissions.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -202,7 +203,7 @@ mod tests {
         for at in 0..whole.len() {
             std::fs::write(file.path(), &whole[..at]).unwrap();
             assert!(file.read().is_err(), "cut to {at} bytes");
-            // Covers the set and its checksum; the fields before them have their own checks.
+            // Only bytes of the snapshot and its checksum are changed; the fields before them have their own checks.
             let mut changed = whole.clone();
             changed[at] = changed[at].wrapping_add(1);
             std::fs::write(file.path(), &changed).unwrap();

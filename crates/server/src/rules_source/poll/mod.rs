@@ -1,8 +1,8 @@
 //! Rules from a rules service, by long polling.
 //!
-//! The node requests a set with another ETag than its own, and the service holds the request until there is one. A
-//! change arrives after one network delay, and an unchanged set costs one short response every 30 seconds. With every
-//! request the node reports the revision that it runs and the revision that it refused.
+//! The node requests a snapshot with another ETag than its own, and the service holds the request until there is such a
+//! snapshot. A change arrives after one network delay. While nothing changes, there is one short response every 30
+//! seconds. With every request the node reports the revision that it runs and the revision that it refused.
 
 mod last_good;
 mod request;
@@ -31,7 +31,7 @@ pub struct FollowConfig {
     pub client: Client,
     /// The name of this node.
     pub node: String,
-    /// The directory for the last good rules; `None` if they are not stored.
+    /// The directory for the last good rules, or `None` if they are not stored.
     pub data: Option<PathBuf>,
 }
 
@@ -42,31 +42,32 @@ pub struct Follower<S> {
     config: FollowConfig,
     last_good: Option<LastGood>,
     node: NodeState,
-    /// The ETag of the last set, whether it was installed or refused.
+    /// The ETag of the last snapshot, even if that snapshot was refused.
     known: Option<String>,
     failures: u32,
     /// The last failure that was logged.
     failure: Option<String>,
 }
 
-/// How long the service may wait for a change. Most proxies allow a minute.
+/// How long the service may hold a request while it waits for a change. Most proxies allow a minute.
 const WAIT: Duration = Duration::from_secs(30);
-/// Timeout for the response head, after that wait.
+/// Timeout for the response head, counted from the end of [`WAIT`].
 const HEAD: Duration = Duration::from_secs(5);
 /// Timeout for the response body.
 const BODY: Duration = Duration::from_secs(60);
-/// Timeouts of a long poll. A lost request is detected a few seconds after the service should have answered.
+/// Timeouts of a long poll. A lost request is noticed a few seconds after the service should have answered.
 const FOLLOWING: Timeouts = Timeouts { wait: WAIT, head: HEAD, body: BODY };
-/// How long a start waits for the service if there are rules on disk.
+/// How long a node that starts with rules on disk waits for the service.
 const START: Duration = Duration::from_secs(2);
-/// A service that replies `unchanged` sooner than this did not wait.
+/// If the service replies `unchanged` sooner than this, it did not hold the request.
 const WAITED: Duration = Duration::from_secs(1);
 
 impl<S: Store + 'static> Follower<S> {
-    /// Installs the rules of the service, or the last good rules on disk.
+    /// Installs the rules of the service or, if the service is unreachable or its rules are refused, the last good
+    /// rules on disk.
     ///
     /// # Errors
-    /// When neither is available: a server without its rules would let everything pass.
+    /// Returns an error if neither can be installed, because a server without its rules would let everything pass.
     pub async fn start(app: Arc<App<S>>, config: FollowConfig) -> anyhow::Result<Self> {
         let url = config.client.url().to_string();
         let last_good = config.data.as_deref().map(|data| LastGood::new(data, &url));
@@ -74,9 +75,9 @@ impl<S: Store + 'static> Follower<S> {
         let mut follower = Self { app, config, last_good, node, known: None, failures: 0, failure: None };
         let on_disk = follower.last_good.as_ref().map_or(Ok(None), LastGood::read);
         let has_some = matches!(on_disk, Ok(Some(_)));
-        // Without rules on disk, wait for a large set.
+        // Without rules on disk, waits longer for the body, because the snapshot may be large.
         let timeouts = Timeouts { wait: Duration::ZERO, head: START, body: if has_some { START } else { BODY } };
-        // The tokens and the kill switch of a refused set are in force.
+        // The tokens and the kill switch of a refused snapshot stay in force when the rules on disk are installed.
         let mut refused = None;
         let why = match fetch(&follower.config.client, &follower.node, None, timeouts).await {
             Ok(PollAnswer::Set(etag, set)) => match follower.take(etag, &set).await {
@@ -108,7 +109,7 @@ impl<S: Store + 'static> Follower<S> {
                     "started with the last good rules; the rules service is unavailable"
                 );
                 follower.node.running = Some(set.revision);
-                // A set that was just refused is not requested again.
+                // Keeps the ETag of a snapshot that was just refused, so that it is not requested again.
                 follower.known = follower.known.or(etag);
                 if let Some(refused) = &follower.node.refused {
                     follower.app.source.set_refused(refused.revision, &refused.why);
@@ -121,11 +122,11 @@ impl<S: Store + 'static> Follower<S> {
         }
     }
 
-    /// Follows the service, forever.
+    /// Follows the service and installs every change. Never returns.
     pub async fn follow(mut self) {
         let mut outcome = if self.failures > 0 { PollOutcome::Failed } else { PollOutcome::Changed };
         loop {
-            // Without randomness, the pause is the maximum and has no jitter.
+            // If the system has no randomness, the pause has its maximum length.
             sleep(pause(outcome, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
             let begun = Instant::now();
             outcome = match fetch(&self.config.client, &self.node, self.known.as_deref(), FOLLOWING).await {
@@ -146,7 +147,7 @@ impl<S: Store + 'static> Follower<S> {
         }
     }
 
-    /// Installs a set and writes it to disk; of a refused set, only the tokens and the kill switch.
+    /// Installs a snapshot and writes it to disk. If its rules are refused, writes only its tokens and kill switch.
     async fn take(&mut self, etag: Option<String>, set: &Arc<Snapshot>) -> PollOutcome {
         if let Some(running) = self.node.running.filter(|running| *running > set.revision) {
             tracing::warn!(running, sent = set.revision, "the rules service returned an earlier revision");
@@ -164,7 +165,7 @@ impl<S: Store + 'static> Follower<S> {
             InstallOutcome::Refused(why) => {
                 self.node.refused = Some(RefusedRevision { revision: set.revision, why });
                 self.keep_without_rules(set.clone()).await;
-                // Do not request the same set again.
+                // Remembers the ETag, so that the same snapshot is not requested again.
                 self.known = etag;
                 PollOutcome::Refused
             }
@@ -176,7 +177,8 @@ impl<S: Store + 'static> Follower<S> {
         }
     }
 
-    /// Writes a set to disk. A failed write matters only if the node restarts while the service is unreachable.
+    /// Writes a snapshot to disk. A failure is only logged, because the file matters only if the node restarts while
+    /// the service is unreachable.
     async fn write_to_disk(&self, etag: Option<String>, set: Arc<Snapshot>) {
         let written = self.on_file(move |file| file.write(etag.as_deref(), &set)).await;
         if let Err((error, file)) = written {
@@ -184,8 +186,8 @@ impl<S: Store + 'static> Follower<S> {
         }
     }
 
-    /// Writes the tokens and the kill switch of a refused set to disk. After a restart, a revoked token must not be
-    /// valid again, and the kill switch must keep its position.
+    /// Writes the tokens and the kill switch of a refused snapshot to disk. After a restart, a revoked token must not
+    /// be valid again, and the kill switch must keep its position.
     async fn keep_without_rules(&self, set: Arc<Snapshot>) {
         let written = self.on_file(move |file| file.update_all_but_rules(&set)).await;
         if let Err((error, file)) = written {
@@ -193,7 +195,8 @@ impl<S: Store + 'static> Follower<S> {
         }
     }
 
-    /// Runs `work` on the file, if rules are stored, on a blocking thread. An error includes the path.
+    /// Runs `work` on the last-good file on a blocking thread. Does nothing if rules are not stored. An error includes
+    /// the path.
     async fn on_file(
         &self,
         work: impl FnOnce(&LastGood) -> anyhow::Result<()> + Send + 'static,

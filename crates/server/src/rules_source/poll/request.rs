@@ -13,7 +13,8 @@ use crate::client::Client;
 use crate::control::model::{RefusedRevision, Snapshot};
 use crate::http::problem::ProblemDetails;
 
-/// The maximum size of a response: the largest rule file with every character escaped, and as much again for tokens.
+/// The maximum size of a response: twice the largest rule file, because characters may be escaped, and the same again
+/// for tokens.
 pub(super) const MAX_RESPONSE: usize = 4 * MAX_FILE_BYTES;
 
 /// The maximum length of an ETag.
@@ -38,7 +39,7 @@ pub(super) struct NodeState {
 pub(super) struct Timeouts {
     /// How long the service may wait for a change, in whole seconds.
     pub(super) wait: Duration,
-    /// Timeout for the response head, after that wait.
+    /// Timeout for the response head, counted from the end of `wait`.
     pub(super) head: Duration,
     /// Timeout for the response body.
     pub(super) body: Duration,
@@ -47,16 +48,16 @@ pub(super) struct Timeouts {
 /// The response of a service.
 #[derive(Debug)]
 pub(super) enum PollAnswer {
-    /// The known set is still the newest.
+    /// The snapshot with the known ETag is still the newest.
     Unchanged,
     /// A set and its ETag.
     Set(Option<String>, Arc<Snapshot>),
 }
 
-/// Requests a set other than the one with the ETag `known`.
+/// Requests a snapshot with another ETag than `known`.
 ///
 /// # Errors
-/// The reason of the failure, for the log.
+/// Returns the reason of a failure, for the log.
 pub(super) async fn fetch(
     client: &Client,
     node: &NodeState,
@@ -93,7 +94,7 @@ pub(super) async fn fetch(
         return Err(describe_refusal(status, &body.unwrap_or_default()));
     }
     let body = body?;
-    // Parsing a large set would block this thread.
+    // Parses on a blocking thread, because a large snapshot would block this thread.
     let set = tokio::task::spawn_blocking(move || serde_json::from_slice(&body)).await;
     let set = set.map_err(|error| error.to_string())?;
     let set: Snapshot = set.map_err(|error| format!("the answer is not a rule set: {error}"))?;
@@ -115,7 +116,7 @@ async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, String> {
     Ok(body)
 }
 
-/// Returns the innermost cause of an error. The log line already has the address.
+/// Returns the innermost cause of an error, without the address, which the log line already contains.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
@@ -129,7 +130,7 @@ fn root_cause(error: &reqwest::Error) -> String {
 /// Describes an error response.
 fn describe_refusal(status: StatusCode, body: &[u8]) -> String {
     let detail = serde_json::from_slice::<ProblemDetails>(body).map(|problem| problem.detail).unwrap_or_default();
-    // The text comes from another server and is logged.
+    // Control characters are removed, because the text comes from another server and is logged.
     let detail: String = detail.chars().filter(|char| !char.is_control()).collect();
     let help = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; set a valid token with --rules-token",
@@ -143,7 +144,7 @@ fn describe_refusal(status: StatusCode, body: &[u8]) -> String {
 /// The maximum size of a reason in a header.
 const MAX_WHY: usize = 1_000;
 
-/// Percent-encodes a string for a header, and cuts it between characters to at most `most` bytes.
+/// Percent-encodes a string for a header, up to `most` bytes. Cuts longer strings between two characters.
 fn encode(text: &str, most: usize) -> String {
     const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
     let mut encoded = String::new();

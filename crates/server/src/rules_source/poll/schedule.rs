@@ -12,9 +12,9 @@ pub enum PollOutcome {
     Changed,
     /// A new set was refused.
     Refused,
-    /// No new set, after a wait.
+    /// No new snapshot, after the service held the request.
     Unchanged,
-    /// No new set, without a wait: the service or a proxy does not support waiting.
+    /// No new snapshot, and an immediate response: the service or a proxy does not hold requests.
     NoWait,
     /// No answer, or an invalid one.
     Failed,
@@ -26,10 +26,10 @@ const FIRST_PAUSE: Duration = Duration::from_millis(250);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Upper bound of a pause after a success.
 const JITTER: Duration = Duration::from_millis(50);
-/// The average interval between polls of a service that answers at once instead of holding the request.
+/// The average interval between polls of a service that answers immediately instead of holding the request.
 const NO_WAIT: Duration = Duration::from_secs(1);
 
-/// Returns the pause after `failures` in a row. `random` is uniformly distributed.
+/// Returns the pause after a poll. `failures` counts the consecutive failures, and `random` is uniformly distributed.
 pub fn pause(outcome: PollOutcome, failures: u32, random: u64) -> Duration {
     match outcome {
         PollOutcome::Changed | PollOutcome::Refused | PollOutcome::Unchanged => random_part(JITTER, random),
@@ -41,7 +41,7 @@ pub fn pause(outcome: PollOutcome, failures: u32, random: u64) -> Duration {
     }
 }
 
-/// Returns a duration between zero and `whole`.
+/// Returns the fraction `random / u64::MAX` of `whole`.
 fn random_part(whole: Duration, random: u64) -> Duration {
     let nanos = whole.as_nanos() * u128::from(random) / u128::from(u64::MAX);
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

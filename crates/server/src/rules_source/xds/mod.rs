@@ -1,15 +1,15 @@
-//! State-of-the-world (SotW) xDS client: rules from the `RateLimitConfig` resources with which Envoy
-//! Gateway configures the reference rate-limit service.
+//! A state-of-the-world (SotW) xDS client. It gets rules from the `RateLimitConfig` resources with which Envoy Gateway
+//! configures the reference rate-limit service.
 //!
-//! A gRPC stream stays open. Each response has all resources. They are translated to files of the
-//! reference service and installed as a whole. The answer names the version in force and, if the
-//! resources were refused, their mistakes. The rules in force stay while the server is unreachable.
+//! A gRPC stream stays open. Each response contains all resources. The client translates them to files of the reference
+//! service and installs all of them or none. Its answer names the version in force and, if the resources were refused,
+//! their mistakes. The rules in force stay while the server is unreachable.
 //!
-//! - The version may be a counter in the server's process, and identify other content after a restart. A
-//!   stream therefore begins without a version, and resources are compared by their digest.
-//! - Servers built on go-control-plane answer a refusal at once with the same resources, because the
-//!   refusal names another version than theirs. A refusal is therefore delayed with exponential
-//!   back-off, and resources that were just refused are neither compiled nor logged again.
+//! - The version may be a counter in the server's process, which identifies other content after a restart. A stream
+//!   therefore begins without a version, and resources are compared by their digest.
+//! - Servers built on go-control-plane answer a refusal immediately with the same resources, because the refusal names
+//!   an older version. A refusal is therefore delayed with exponential back-off, and resources that were just refused
+//!   are neither compiled nor logged again.
 
 pub mod stream;
 pub mod wire;
@@ -47,7 +47,7 @@ const DEFAULT_PORT: u16 = 18_001;
 
 /// Timeout for connecting, including the TLS handshake.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a start waits for the first rules.
+/// How long a starting node waits for the first rules.
 const START: Duration = Duration::from_secs(30);
 /// Interval between probes of an idle server.
 pub(crate) const PROBE_EVERY: Duration = Duration::from_secs(30);
@@ -82,11 +82,11 @@ impl XdsConfig {
         url.starts_with("xds://") || url.starts_with("xds+tls://")
     }
 
-    /// Parses `xds://host[:port]` or `xds+tls://host[:port]`. For TLS, `ca` has the certificates of
-    /// the server's CA, and `own` the certificate and the key of this node.
+    /// Parses `xds://host[:port]` or `xds+tls://host[:port]`. For TLS, `ca` is the file with the server's CA
+    /// certificates, and `own` contains the files of this node's certificate and private key.
     ///
     /// # Errors
-    /// When the address or a file is invalid.
+    /// Returns an error if `url` is invalid, or if a certificate or key file is invalid.
     pub fn new(url: &str, ca: Option<&Path>, own: Option<(&Path, &Path)>, node: String) -> anyhow::Result<Self> {
         let invalid = || format!("`{url}` is not the address of an xDS server; write it like xds://127.0.0.1:18001");
         let parsed = Url::parse(url).with_context(invalid)?;
@@ -107,14 +107,14 @@ impl XdsConfig {
     /// Connects to the server.
     ///
     /// # Errors
-    /// When it is unreachable, or its certificate is not trusted.
+    /// Returns an error if the server is unreachable or its certificate is not trusted.
     pub async fn connect(&self) -> Result<(), String> {
         self.open().await.map(drop)
     }
 
     async fn open(&self) -> Result<Box<dyn Link>, String> {
         let connecting = async {
-            // An IPv6 address has brackets in a URL.
+            // Removes the brackets that an IPv6 address has in a URL.
             let host = self.host.trim_matches(['[', ']']);
             let tcp = TcpStream::connect((host, self.port)).await?;
             tcp.set_nodelay(true)?;
@@ -166,7 +166,7 @@ pub struct XdsFollower<S> {
     app: Arc<App<S>>,
     config: XdsConfig,
     subscription: Option<Subscription>,
-    /// The version in force; empty if there is none.
+    /// The version in force, or empty if there is none.
     version: String,
     /// The digest of the resources in force.
     in_force: Option<String>,
@@ -208,7 +208,8 @@ impl<S: Store + 'static> XdsFollower<S> {
     /// Installs the first rules of the server.
     ///
     /// # Errors
-    /// When there are no valid rules within 30 seconds: a server without its rules would let everything pass.
+    /// Returns an error if no valid rules arrive within 30 seconds, because a server without its rules would let
+    /// everything pass.
     pub async fn start(app: Arc<App<S>>, config: XdsConfig) -> anyhow::Result<Self> {
         let mut follower = Self {
             app,
@@ -237,7 +238,7 @@ impl<S: Store + 'static> XdsFollower<S> {
         bail!("the xDS server {} cannot be used within {} s: {why}", follower.config, START.as_secs())
     }
 
-    /// Follows the server, forever.
+    /// Follows the server and installs every change. Never returns.
     pub async fn follow(mut self) {
         loop {
             match self.step().await {
@@ -250,8 +251,8 @@ impl<S: Store + 'static> XdsFollower<S> {
         }
     }
 
-    /// Waits for the next response or the answer to a probe, and handles it. After an error or a
-    /// graceful close of the connection, `subscription` is `None`.
+    /// Waits for the next response or the answer to a probe, and handles it. Sets `subscription` to `None` after an
+    /// error or when the server closes the connection gracefully.
     async fn step(&mut self) -> Result<PollOutcome, String> {
         let mut subscription = match self.subscription.take() {
             Some(subscription) => subscription,
@@ -269,8 +270,8 @@ impl<S: Store + 'static> XdsFollower<S> {
         Ok(outcome)
     }
 
-    /// Installs the resources of a response and answers it: at once, or after a pause if they are
-    /// refused.
+    /// Installs the resources of a response and answers it. A refusal is sent after a pause, an acknowledgement
+    /// immediately.
     async fn take(&mut self, subscription: &mut Subscription, message: &[u8]) -> Result<PollOutcome, String> {
         let response = DiscoveryResponse::decode(message).map_err(|error| format!("malformed response: {error}"))?;
         let nonce = String::from_utf8_lossy(response.nonce).into_owned();
@@ -279,7 +280,8 @@ impl<S: Store + 'static> XdsFollower<S> {
         let request = DiscoveryRequest { version: &self.version, node: &self.config.node, nonce: &nonce, error };
         let request = request.to_bytes();
         if outcome == PollOutcome::Refused {
-            // Responses that arrive during a pause do not prolong it.
+            // If a refusal is already delayed, the new refusal keeps its time, so that further responses do not prolong
+            // the pause.
             let at = subscription.delayed.take().map(|(at, _)| at);
             let at = at.unwrap_or_else(|| {
                 self.refusals = self.refusals.saturating_add(1);
@@ -295,7 +297,7 @@ impl<S: Store + 'static> XdsFollower<S> {
         Ok(outcome)
     }
 
-    /// Installs the resources of a response, unless they are in force or were just refused.
+    /// Installs the resources of a response, unless the same resources are in force or were just refused.
     async fn install(&mut self, response: &DiscoveryResponse<'_>) -> PollOutcome {
         let (digest, version) = (digest(response), String::from_utf8_lossy(response.version).into_owned());
         if self.refused.as_ref().is_some_and(|refused| refused.digest == digest) {
@@ -378,8 +380,8 @@ impl Subscription {
         Ok(())
     }
 
-    /// Returns the next message; `None` if a probe of an idle server was answered, or if the server
-    /// closes the connection gracefully. Sends a delayed refusal when it is due.
+    /// Returns the next message, or `None` if the server answered a probe or closes the connection gracefully. Sends a
+    /// delayed refusal when it is due.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
         let (mut is_probing, mut silent_until) = (false, Instant::now() + PROBE_EVERY);
         loop {
@@ -427,8 +429,8 @@ fn random() -> u64 {
     getrandom::u64().unwrap_or(u64::MAX)
 }
 
-/// Returns a digest of the resources of a response that is independent of their order, which is
-/// random with go-control-plane.
+/// Returns a digest of the resources of a response. It does not depend on their order, because go-control-plane sends
+/// them in random order.
 fn digest(response: &DiscoveryResponse<'_>) -> String {
     let resource = |(type_url, bytes): &(&[u8], &[u8])| sha256_hex(type_url) + &sha256_hex(bytes);
     let mut all: Vec<String> = response.resources.iter().map(resource).collect();

@@ -1,5 +1,5 @@
-//! The client side of one gRPC stream over HTTP/2: bytes in, messages and bytes out. It uses neither
-//! sockets nor clocks.
+//! The client side of one gRPC stream over HTTP/2. It takes received bytes and returns messages and bytes to send; it
+//! uses neither sockets nor clocks.
 //!
 //! The connection has only this stream. Its memory is bounded: a message by [`MAX_MESSAGE`], a header
 //! block by [`MAX_HEADER_BLOCK`], and requests that wait for the server's window by [`MAX_UNSENT`].
@@ -19,8 +19,8 @@ pub const MAX_UNSENT: usize = 64 * 1024;
 /// The size of a message's prefix: the compression flag and the message length.
 const PREFIX: usize = 5;
 
-/// The receive window of the stream and of the connection. The largest message fits; received bytes
-/// are returned to the window at once.
+/// The receive window of the stream and of the connection. It is larger than the largest message, and received bytes
+/// are returned to the window immediately.
 const WINDOW: u32 = (MAX_MESSAGE + MAX_PAYLOAD) as u32;
 
 /// The initial window of HTTP/2.
@@ -43,13 +43,13 @@ pub struct ClientStream {
     message: Vec<u8>,
     /// Requests that wait for the server's window.
     unsent: Vec<u8>,
-    /// A header block whose end has not arrived.
+    /// The header block whose end has not arrived yet, if any.
     block: Option<ResponseHeaders>,
     decoder: Decoder,
     /// The send windows of the connection and of the stream, in bytes of DATA.
     windows: [i64; 2],
     initial_window: i64,
-    /// Whether the server closes the connection gracefully; the caller then opens another one.
+    /// Whether the server is closing the connection gracefully. The caller then opens another connection.
     pub is_closing: bool,
 }
 
@@ -62,12 +62,12 @@ struct ResponseHeaders {
 }
 
 impl ClientStream {
-    /// Opens a stream to a method.
+    /// Opens a stream to the gRPC method at `path`.
     pub fn open(authority: &str, path: &str, is_tls: bool) -> Self {
         let mut out = PREFACE.to_vec();
         frame::put_settings(&mut out, &[(Setting::EnablePush, 0), (Setting::InitialWindowSize, WINDOW)]);
         frame::put(&mut out, Kind::WindowUpdate, 0, 0, &(WINDOW - DEFAULT_WINDOW).to_be_bytes());
-        // POST, and the scheme.
+        // The indexed fields `:method: POST` and `:scheme`.
         let mut block = vec![0x83, if is_tls { 0x87 } else { 0x86 }];
         for (name, value) in
             [(":path", path), (":authority", authority), ("te", "trailers"), ("content-type", "application/grpc")]
@@ -88,10 +88,10 @@ impl ClientStream {
         }
     }
 
-    /// Sends a message, as soon as the windows of the server allow it.
+    /// Sends a message, or queues it until the server's flow-control windows allow it.
     ///
     /// # Errors
-    /// When more than [`MAX_UNSENT`] bytes would wait.
+    /// Returns an error if more than [`MAX_UNSENT`] bytes would be queued.
     pub fn send(&mut self, message: &[u8]) -> Result<(), String> {
         if self.unsent.len() + message.len() > MAX_UNSENT {
             return Err("the server does not open its window for requests".to_owned());
@@ -108,10 +108,10 @@ impl ClientStream {
         frame::put(&mut self.out, Kind::Ping, 0, 0, &ALIVE_PING);
     }
 
-    /// Takes input, and calls `each` with every complete message.
+    /// Processes bytes from the server, and calls `each` with every complete message.
     ///
     /// # Errors
-    /// When the server ends the stream or breaks the protocol.
+    /// Returns an error if the server ends the stream or breaks the protocol.
     pub fn receive(&mut self, input: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), String> {
         self.partial.extend_from_slice(input);
         let bytes = std::mem::take(&mut self.partial);
@@ -154,7 +154,7 @@ impl ClientStream {
             }
             Kind::RstStream if frame.stream == STREAM => Err("the server reset the stream".to_owned()),
             Kind::GoAway => match frame.payload {
-                // The error code NO_ERROR, after the id of the last stream.
+                // Error code 0 (NO_ERROR) after the id of the last stream: a graceful close.
                 [_, _, _, _, 0, 0, 0, 0, ..] => {
                     self.is_closing = true;
                     Ok(())
@@ -164,7 +164,7 @@ impl ClientStream {
             Kind::Data | Kind::Headers | Kind::Continuation | Kind::PushPromise => {
                 Err("a frame of a stream that was not opened".to_owned())
             }
-            // Acknowledgements, priorities, extensions and windows of other streams are ignored.
+            // Acknowledgements, priorities, unknown frames, and frames for other streams are ignored.
             Kind::Settings | Kind::Ping | Kind::RstStream | Kind::WindowUpdate | Kind::Priority | Kind::Unknown => {
                 Ok(())
             }
@@ -186,7 +186,7 @@ impl ClientStream {
         if frame.has(END_STREAM) { Err("the server ended the stream without a status".to_owned()) } else { Ok(()) }
     }
 
-    /// Decodes a header block: the head of the response, or its trailers, which have the status.
+    /// Decodes a header block: the response head, or the trailers, which contain the gRPC status.
     fn on_block(&mut self, block: ResponseHeaders, is_complete: bool) -> Result<(), String> {
         if block.bytes.len() > MAX_HEADER_BLOCK {
             return Err(format!("a header block has more than {MAX_HEADER_BLOCK} bytes"));

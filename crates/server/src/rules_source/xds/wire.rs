@@ -1,5 +1,5 @@
-//! The xDS messages, in the wire format of Protocol Buffers: outgoing `DiscoveryRequest`, and incoming
-//! `DiscoveryResponse` with `RateLimitConfig` resources. Independent of sockets and rules.
+//! Encodes and decodes the xDS messages in the wire format of Protocol Buffers: outgoing `DiscoveryRequest`, and
+//! incoming `DiscoveryResponse` with `RateLimitConfig` resources. Does not depend on sockets or rules.
 
 use serde_json::{Map, Value, json};
 
@@ -14,19 +14,19 @@ pub const MAX_RESOURCES: usize = 10_000;
 /// Maximum depth of descriptors.
 pub const MAX_DEPTH: usize = 16;
 
-/// Maximum number of bytes of the mistakes in a refusal.
+/// Maximum number of bytes of the error text in a refusal.
 pub const MAX_DETAIL: usize = 4 * 1024;
 
 /// `DiscoveryRequest`: a subscription, or the acknowledgement or refusal of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiscoveryRequest<'a> {
-    /// The version in force; empty if there is none.
+    /// The version in force, or empty if there is none.
     pub version: &'a str,
     /// The id of this node.
     pub node: &'a str,
-    /// The nonce of the response that is acknowledged or refused; empty in the first request.
+    /// The nonce of the response that this request acknowledges or refuses. Empty in the first request.
     pub nonce: &'a str,
-    /// The reason, if the response is refused.
+    /// The reason, if this request refuses a response.
     pub error: Option<&'a str>,
 }
 
@@ -66,7 +66,7 @@ impl<'a> DiscoveryResponse<'a> {
     /// Decodes a response, but not its resources.
     ///
     /// # Errors
-    /// When it is malformed or has too many resources.
+    /// Returns an error if the response is malformed or has too many resources.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (mut response, mut fields) = (Self::default(), MessageFields::new(bytes));
         while let Some((number, value)) = fields.next()? {
@@ -112,7 +112,7 @@ impl ConfigFile {
     /// Translates a `RateLimitConfig` to a file of the reference service.
     ///
     /// # Errors
-    /// When it is malformed, too deep, or has text that is not UTF-8.
+    /// Returns an error if the resource is malformed, nests descriptors too deeply, or contains text that is not UTF-8.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let (mut name, mut file) = (String::new(), json!({"descriptors": []}));
         let (mut descriptors, mut fields) = (Vec::new(), MessageFields::new(bytes));
@@ -144,7 +144,7 @@ fn decode_descriptor(bytes: &[u8], depth: usize) -> Result<Value, WireError> {
             _ => {}
         }
     }
-    // In Protocol Buffers, an empty string means that the field is absent.
+    // An empty `value` is removed, because Protocol Buffers encode an absent string as an empty one.
     map.retain(|name, value| name != "value" || *value != "");
     if !below.is_empty() {
         map.insert("descriptors".into(), below.into());

@@ -23,7 +23,7 @@ pub(super) struct Bandwidth {
 }
 
 impl Bandwidth {
-    /// `None` if the refill takes longer than our limits allow.
+    /// Returns the bandwidth of a configuration, or `None` if the refill takes longer than our limits allow.
     pub(super) fn new(config: &Value, start: u64) -> Read<Option<Self>> {
         let (refill, period, capacity) =
             (config.count("refill_tokens")?, config.count("period_ns")?, config.count("capacity")?);
@@ -48,7 +48,7 @@ impl Bandwidth {
         let deepest = u128::from(Rate::MAX_FILL.as_nanos()) * u128::from(self.refill) / u128::from(self.period);
         let steps = (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill);
         let deepest = self.phase.map_or(u64::try_from(deepest).unwrap_or(u64::MAX), |_| steps);
-        // bucket4j's debt is unbounded: use the largest possible one.
+        // bucket4j's debt is unbounded, so our limit gets the largest possible debt.
         let Some(max_debt) = deepest.checked_sub(self.capacity) else { return Ok(None) };
         let period = Nanos::from_nanos(self.period);
         let limit = match self.phase {
@@ -82,16 +82,16 @@ impl Bandwidth {
         self.with_limit()
     }
 
-    /// Returns a greedy bandwidth's refill by `now`, rounded up, since the last interval of the
-    /// bandwidth that it replaces.
+    /// Returns the refill of a greedy bandwidth from the last interval of the bandwidth that it replaces
+    /// until `now`, rounded up.
     pub(super) fn refilled_after(&self, old: &Self, now: u64) -> i128 {
         let since = |phase: u64| u128::from(now.saturating_sub(phase) % old.period);
         let since = old.phase.filter(|_| self.phase.is_none()).map_or(0, since);
         (since * u128::from(self.refill)).div_ceil(self.period.into()) as i128
     }
 
-    /// Returns the index of the bandwidth in `old` that this one replaces: the one with the same
-    /// id, or the only one without an id.
+    /// Returns the index of the bandwidth in `old` that this bandwidth replaces: the bandwidth with the
+    /// same id, or the only bandwidth if it has no id.
     pub(super) fn index_of_replaced(&self, old: &[Self], new: &[Self]) -> Option<usize> {
         let alike = |all: &[Self]| all.iter().filter(|other| other.id == self.id).count();
         let is_clear = self.id.is_some() || (alike(old) <= 1 && alike(new) <= 1);

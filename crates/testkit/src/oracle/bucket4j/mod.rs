@@ -12,8 +12,9 @@
 //! | `add_tokens`, `force_add_tokens`, `reset` | refund, refund, reset |
 //! | `replace_configuration` | convert to the other parameters where the ids match; otherwise start unused |
 //!
-//! A recorded state is `[tokens, rounding error]`: the error is the part of a token already refilled, in our ticks, so
-//! loading it is exact. Their waits round down, ours up: a difference of one nanosecond counts as equal.
+//! A recorded state is `[tokens, rounding error]`. The rounding error is the part of a token already refilled. It is in
+//! our ticks, so it can be loaded exactly. Their waits round down, ours up: a difference of one nanosecond counts as
+//! equal.
 
 mod group;
 
@@ -56,7 +57,7 @@ pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     Ok(Box::new(Bucket4j { bandwidths, seen: BucketState::read(case.config.field("create"))?, at: start }))
 }
 
-/// `None` if our limit would take too long to refill.
+/// Returns the bandwidths of a configuration, or `None` if one of them would take too long to refill.
 fn read_bandwidths(config: &Value, start: u64) -> Read<Option<Vec<Bandwidth>>> {
     config.list("bandwidths")?.iter().map(|config| Bandwidth::new(config, start)).collect()
 }
@@ -106,7 +107,7 @@ impl Player for Bucket4j {
         }
         let seen = group.run(step)?.expect_equal("tokens", after.remaining(), group.tokens()).seen();
         let is_cut = || after.0.iter().zip(&group.0).all(|(&[tokens, _], limit)| limit.is_cut(tokens));
-        // Compare again as if ours had admitted the same call.
+        // Compares again as if our limits had admitted the same call.
         let is_forced = || {
             let mut group = before.clone();
             let forced = group.run_forced(step);

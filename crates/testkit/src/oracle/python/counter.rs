@@ -26,7 +26,7 @@ impl Counter {
         SlidingWindow::new(amount, length).map(Self).map_err(|_| Skip::RefusedLimit)
     }
 
-    /// Returns our window with these counts. `None` if they exceed its range.
+    /// Returns our window with these counts, or `None` if our window cannot represent them.
     fn load(&self, counts: &Counts) -> Option<[u64; 3]> {
         let now = Now::at(counts.at);
         let mut state = [0; 3];
@@ -64,8 +64,8 @@ impl Counts {
         self.weighted().div_euclid(self.length.into())
     }
 
-    /// Returns whether `reset` is the next change of the rounded sum, the end of the window, or
-    /// now, within the precision of doubles.
+    /// Returns whether `reset_us` is one of three instants, within the precision of doubles: the next change of
+    /// the rounded sum, the end of the window, or now.
     fn is_known_reset(&self, reset_us: i128) -> bool {
         let micro = i128::from(MICRO);
         let change = (self.previous > 0).then(|| self.weighted() % i128::from(self.length) / self.previous / micro);
@@ -129,7 +129,7 @@ impl Counter {
         let remaining = self.0.report(state, &now, Cost::ONE).remaining;
         let recorded = step.result.count("remaining")?;
         let told_reset = reset_us(step)? - i128::from(step.at);
-        // As for the moving window: the wait for one more than the remaining amount.
+        // As for the moving window, the reset is the wait for one more than the remaining amount.
         let Retry::After(reset) = self.0.report(state, &now, Cost::new(remaining.saturating_add(1))).retry else {
             let seen = Comparison::new().expect_equal("remaining", recorded, remaining).seen();
             return Ok(if seen == Seen::Equal && told_reset != 0 { Seen::ByRule(&NOTHING_COUNTED) } else { seen });

@@ -16,7 +16,7 @@ pub(super) struct Fixed {
     length: u64,
 }
 
-/// Start of the window and the hits in it, including refused ones.
+/// Start of the window, and the number of hits in it, including refused hits.
 pub(super) struct WindowHits {
     start: u64,
     count: i128,

@@ -10,8 +10,8 @@
 //! | `get_window_stats` | a report; the reset is reported as a point in time |
 //! | `clear` | reset |
 //!
-//! Only the sliding counter's counts are recorded. For the others, the state before a step follows from the recorded
-//! hits.
+//! The traces contain the state of the sliding window counter only. For the other windows, the state before a step
+//! follows from the recorded hits.
 
 mod counter;
 mod fixed;
@@ -91,7 +91,8 @@ impl<W: Windowed> Player for PythonLimitsPlayer<W> {
     }
 }
 
-/// Compares a window's report: the remaining amount, and the time until the reset, or `None` if nothing is used.
+/// Compares a window's report with our remaining amount and our time until the reset. `reset` is `None` if nothing is
+/// used.
 fn compare_stats(step: &TraceStep, remaining: u64, reset: Option<u64>) -> Read<Seen> {
     let recorded = step.result.count("remaining")?;
     let seen = Comparison::new()

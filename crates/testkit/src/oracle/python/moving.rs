@@ -19,7 +19,7 @@ impl Moving {
 
     /// Returns our log with the times of the admitted units.
     fn load(&self, hits: &[u64]) -> Vec<u64> {
-        // Recorded regardless of whether our log would have admitted them.
+        // Records all units, even those that our log would refuse.
         let writing = self.0.count_refused();
         let mut state = vec![0; writing.words()];
         for &at in hits {

@@ -1,5 +1,5 @@
-//! Adds features that the plain generator leaves out: rules that replace others, rules marked `suffices`, overrides
-//! that expire, rules enforced for no key, schedules, denying shadow rules, and debt of calendar windows.
+//! Adds features that the plain generator leaves out: rules that replace other rules, rules marked `suffices`,
+//! overrides that expire, rules enforced for no key, schedules, denying shadow rules, and debt of calendar windows.
 
 use super::super::limit::{Algorithm, Limit, Windows};
 use super::super::rules::{Does, Exceed, Override, Rule};
@@ -12,7 +12,7 @@ impl Trace {
     #[must_use]
     pub fn with_extensions(mut self, rng: &mut Rng) -> Self {
         let ids: Vec<String> = self.versions[0].rules.iter().map(|rule| rule.id.clone()).collect();
-        // A rule is enforced or a shadow rule in all versions, like the generator's `on_exceed`.
+        // Chooses once per rule id, so that a rule is either enforced or a shadow rule in all versions.
         let enforced: Vec<Option<u8>> = ids.iter().map(|_| rng.pick(&[None, None, None, Some(0), Some(100)])).collect();
         let start = self.start / 1_000_000_000;
         for rule in self.versions.iter_mut().flat_map(|version| &mut version.rules) {
@@ -71,7 +71,7 @@ fn go_into_debt(rng: &mut Rng, rule: &mut Rule) {
     }
 }
 
-/// Returns an override that expires during the trace, sometimes followed by another for the same requests.
+/// Returns an override that expires during the trace, sometimes followed by another override for the same requests.
 fn expiring_overrides(rng: &mut Rng, other: Override, start: u64) -> Vec<Override> {
     if rng.one_in(2) {
         return vec![other];
@@ -81,8 +81,8 @@ fn expiring_overrides(rng: &mut Rng, other: Override, start: u64) -> Vec<Overrid
     if rng.one_in(2) { vec![expiring, other] } else { vec![expiring] }
 }
 
-/// Returns whether the documents define the effect of a rule marked `suffices` next to other rules. They do not for
-/// refusals that it counts, or for new keys that it starts, while another rule admits the request.
+/// Returns whether the documents define the effect of marking this rule `suffices`. They do not define what happens to
+/// refusals that the rule counts, or to new keys that it starts, if another rule admits the request.
 fn may_suffice(rule: &Rule) -> bool {
     let counts = |limit: &Limit| {
         matches!(limit.algorithm, Algorithm::SlidingLog { count_refused: true, .. }) || limit.spent_at_first() > 0

@@ -16,7 +16,7 @@ pub fn any_versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
     versions
 }
 
-/// Returns whether the rule has a `max_wait`. Its conversion to other parameters is undefined.
+/// Returns whether the rule has a `max_wait`. The conversion of such a rule to other parameters is undefined.
 fn is_fixed(rule: &Rule) -> bool {
     let sells = |limit: &Limit| matches!(limit.algorithm, Algorithm::IntervalBucket { max_wait: 1.., .. });
     matches!(&rule.does, Does::Limits(limits) if limits.iter().any(sells))
@@ -105,7 +105,7 @@ pub fn any_rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
     if is_fixed(&rule) {
         return rule;
     }
-    // With `plan` in `per`, an override has a separate counter that never has other parameters.
+    // If `plan` is in `per`, the requests of an override have a separate counter, which never has other parameters.
     if rng.one_in(3) {
         rule.per.push("plan");
     }
@@ -130,8 +130,9 @@ fn any_override_effect(rng: &mut Rng, tick: u64, rule: &Rule, own: &[Limit]) -> 
     }
 }
 
-/// Returns whether an override may change only the limit's count. Not if `free` was written for
-/// this count, and not for a calendar, which would get the default debt.
+/// Returns whether an override may change only the limit's count. It may not if the limit has a `free`
+/// part, which was chosen for this count. It may not if the limit is a calendar window, because the override
+/// would get the default debt.
 const fn takes_a_count(limit: &Limit) -> bool {
     !matches!(limit.algorithm, Algorithm::LeakyBucket { .. } | Algorithm::FixedWindow(Windows::Calendar(_)))
 }

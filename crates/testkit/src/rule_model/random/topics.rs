@@ -28,7 +28,7 @@ pub enum Topic {
 }
 
 impl Trace {
-    /// Returns the trace without the steps of topics in `left_out`. `None` if a rule has such a topic.
+    /// Returns the trace without the steps of topics in `left_out`. Returns `None` if a rule has such a topic.
     pub fn without_topics(mut self, left_out: &[Topic]) -> Option<Self> {
         self.steps.retain(|step| match step.act {
             Act::Commit(..) => !left_out.contains(&Topic::Commit),

@@ -1,6 +1,6 @@
-//! Traces: requests and their times. Times and amounts refer to the last answer, so that the edge
-//! cases of limits occur: the advertised retry, the reset, and one tick before each; the remaining
-//! amount and one more.
+//! Traces: requests and their times. Times and amounts may refer to the last answer, so that the edge
+//! cases of limits occur. Edge cases of times are the advertised retry, the reset, and one tick before
+//! each of them. Edge cases of amounts are the remaining amount and one more.
 
 use super::super::Verb;
 use super::super::calendar::days_since_1970;

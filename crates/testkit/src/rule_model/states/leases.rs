@@ -12,7 +12,7 @@ pub(super) struct Leases {
 
 #[derive(Clone, Copy, Debug)]
 struct Lease {
-    /// `None`: an amount that was spent under another algorithm.
+    /// `None` for an amount that was spent under another algorithm.
     number: Option<u64>,
     weight: u64,
     taken: u64,
@@ -45,7 +45,7 @@ impl Leases {
         Stamp::Lease(number, at)
     }
 
-    /// Adopts another lease length. Existing leases end no later than a new lease would.
+    /// Adopts another lease length. Shortens existing leases so that they end no later than a new lease.
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
         let Algorithm::Concurrency { lease } = limit.algorithm else { return };
         self.length = lease;

@@ -17,8 +17,8 @@ pub(super) struct Log {
 #[derive(Clone, Copy, Debug)]
 struct LogUnit {
     at: u64,
-    /// Whether the unit belongs to a request, to which the minimum gap applies. Otherwise it is the
-    /// used part of a new key, or was spent under another algorithm.
+    /// Whether the unit belongs to a request. The minimum gap applies only after requests. Other units are
+    /// the used part of a new key, or were spent under another algorithm.
     of_request: bool,
 }
 
@@ -57,8 +57,8 @@ impl Log {
         Stamp::Time(at)
     }
 
-    /// Keeps the units in the window, moving those older than a shorter new window to its start.
-    /// Keeps only the last request if just its gap matters.
+    /// Keeps the units in the window. Units older than the new window are moved to its start. If no unit is in the
+    /// window but the minimum gap has not ended, keeps the last request.
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64, tick: u64) {
         let Algorithm::SlidingLog { gap, .. } = limit.algorithm else { return };
         let oldest = (at + tick).saturating_sub(limit.period);
@@ -70,8 +70,8 @@ impl Log {
         *self = Self { length: limit.period, gap, most: ceil(limit.deepest()) as usize, units: kept };
     }
 
-    /// Removes units with the stamp's time, those of requests first. Without a stamp, removes the
-    /// oldest.
+    /// Removes units with the stamp's time, units of requests first. Without a stamp, removes the oldest
+    /// units.
     pub(super) fn refund(&mut self, at: u64, amount: u64, stamp: Option<Stamp>) -> u64 {
         let is_meant =
             |unit: &LogUnit| at < unit.at + self.length && stamp.is_none_or(|stamp| stamp == Stamp::Time(unit.at));

@@ -1,7 +1,7 @@
 //! State of one limit for one key, with the parameters of its last charge.
 //!
-//! A state refills and expires by its stored parameters, even if a request has others. Only an admitted charge changes
-//! them (`State::convert`).
+//! A state refills and expires by its stored parameters, even if a request has other parameters. Only an admitted
+//! charge changes the stored parameters (`State::convert`).
 
 mod bucket;
 mod leases;
@@ -22,7 +22,7 @@ use sliding::Sliding;
 use steps::Steps;
 use window::Window;
 
-/// When a condition becomes true: at a time, or on a release.
+/// The time or event at which a condition becomes true.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
     /// From this time on.
@@ -36,7 +36,7 @@ pub enum When {
 pub enum Stamp {
     /// No particular part, for buckets.
     Anywhere,
-    /// The window or slice with this end, or this time in a log.
+    /// The window or slice that ends at this time, or the units of a log with this time.
     Time(u64),
     /// The lease with this number, taken at this time.
     Lease(u64, u64),
@@ -87,7 +87,7 @@ impl State {
         Self::with_spent(limit, at, whole_tokens(0))
     }
 
-    /// Returns a state in which `spent` is used at `at`, by no request.
+    /// Returns a state in which `spent` is used at `at`. The amount belongs to no request.
     fn with_spent(limit: &Limit, at: u64, spent: Tokens) -> Self {
         let whole = ceil(spent);
         let counted = match limit.algorithm {
@@ -127,7 +127,7 @@ impl State {
         each!(&self.counted, state => state.until(at, room))
     }
 
-    /// Returns the first time at which the state equals an unused key's.
+    /// Returns the first time at which the state equals the state of an unused key.
     pub fn is_unused_at(&self, at: u64) -> u64 {
         match (&self.counted, self.time_until_spent(at, whole_tokens(0))) {
             (Counted::Leases(leases), _) => leases.last_end(at),
@@ -158,8 +158,8 @@ impl State {
         }
     }
 
-    /// Takes `amount` at `at` under `limit`. The caller has checked that it fits. The spent amount is rounded up to the
-    /// resolution of the new bucket on a clock with a resolution of `tick` nanoseconds.
+    /// Takes `amount` at `at` under `limit`. The caller has checked that the limit admits the amount. The spent amount
+    /// is rounded up to the resolution of the new bucket on a clock with a resolution of `tick` nanoseconds.
     pub fn charge(&mut self, limit: &Limit, at: u64, amount: u64, tick: u64, lease: u64) -> Stamp {
         self.convert(limit, at, tick);
         match &mut self.counted {
@@ -211,7 +211,8 @@ impl State {
         each!(&mut self.counted, state => state.refund(at, amount, stamp))
     }
 
-    /// Extends a lease from now on. `None` if the state has no leases.
+    /// Extends a lease to a full duration from now, and returns whether it was still held. Returns `None` if the state
+    /// has no leases.
     pub fn renew(&mut self, at: u64, stamp: Stamp) -> Option<bool> {
         match &mut self.counted {
             Counted::Leases(leases) => Some(leases.renew(at, stamp)),
@@ -219,7 +220,7 @@ impl State {
         }
     }
 
-    /// Returns whether the stamp's lease is no longer held and another was taken at about the same time.
+    /// Returns whether the stamp's lease is no longer held and another lease was taken at about the same time.
     pub fn is_ambiguous(&self, at: u64, stamp: Stamp) -> bool {
         match &self.counted {
             Counted::Leases(leases) => leases.is_ambiguous(at, stamp),

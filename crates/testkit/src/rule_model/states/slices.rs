@@ -20,7 +20,7 @@ impl Slices {
         new
     }
 
-    /// Returns whether slices under `limit` have the same length, in a window at least as long.
+    /// Returns whether the slices of `limit` have the same length, and its window is at least as long.
     pub(super) fn fits_slices_of(&self, limit: &Limit) -> bool {
         let (precision, slices) = limit.slices();
         precision == self.precision && precision * slices >= self.length

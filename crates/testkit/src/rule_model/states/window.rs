@@ -1,8 +1,8 @@
-//! Fixed windows: a count and its window. An excess over the limit counts in the following windows, `limit` of it in
-//! each.
+//! Fixed windows: a count and its window. An excess over the limit counts in the following windows. Each following
+//! window pays off `limit` of the excess.
 //!
-//! A store knows the calendar window of a request, but neither the following windows nor those of another calendar
-//! under which the key was charged. Where these matter, they have the mean length of the unit.
+//! A store knows the calendar window of a request, but neither the following windows nor the windows of another
+//! calendar under which the key was charged. Windows that a store does not know have the mean length of the unit.
 
 use super::super::limit::{Limit, Windows};
 use super::super::{Tokens, floor, whole_tokens};
@@ -29,7 +29,7 @@ impl Window {
         new
     }
 
-    /// Returns the end of the window that contains `at`, if it does not depend on the previous one.
+    /// Returns the end of the window that contains `at`, for windows that do not depend on the previous window.
     fn end_around(&self, at: u64) -> u64 {
         match self.windows {
             Windows::Epoch | Windows::Spread => at - at % self.length + self.length,

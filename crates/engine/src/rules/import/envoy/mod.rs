@@ -1,17 +1,18 @@
 //! Files of the reference Envoy rate-limit service.
 //!
-//! There, a request has descriptors, and a descriptor is an ordered list of entries. The entries select a path through
-//! the tree of the file, and the descriptor matches at most one limit, at the end of that path. Each level selects the
-//! most specific child: the same value, else the first matching value with stars, else the key without a value. There
-//! is no backtracking.
+//! In that service, a request has descriptors, and a descriptor is an ordered list of entries. The entries select a
+//! path through the tree of the file, and the descriptor matches at most one limit, at the end of that path. Each level
+//! selects the most specific child: the same value, else the first matching value with stars, else the key without a
+//! value. There is no backtracking.
 //!
-//! Here, each limit becomes one self-contained rule:
+//! Each limit becomes one self-contained rule:
 //!
 //! | Envoy | rule |
 //! |---|---|
 //! | the entries and their order | `only` |
 //! | the second entry with the same key | its name with a number: `header_match#2` |
-//! | a value; a value with stars | a condition; patterns, or a prefix |
+//! | a value | a condition with that value |
+//! | a value with stars | a condition with patterns or a prefix |
 //! | a more specific sibling | its values are excluded: `not`, or an override without a limit |
 //! | a key without a value or with stars: one counter per value | `per`; not with `share_threshold` |
 //! | a count per unit | `fixed_window` |
@@ -39,9 +40,9 @@ use super::build::{id_from, list, map_node, text_node};
 use pattern::{DescriptorValue, Exclusion};
 use read::{Allows, Descriptor, EnvoyParser, RateLimit};
 
-/// Maximum number of values with stars under one key: each is compared with all before it.
+/// Maximum number of values with stars under one key. Each value is compared with all earlier values.
 const MAX_STARRED: usize = 256;
-/// Maximum number of conditions of all rules: exclusions are repeated at every level below.
+/// Maximum number of conditions of all rules together. Exclusions are repeated at every lower level.
 const MAX_CONDITIONS: usize = 1_000_000;
 
 /// Returns whether a file is written for the reference service.
@@ -127,7 +128,7 @@ impl<'d> Converter<'_, 'd> {
         let named = limit.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| path_name(path));
         self.conditions += path.iter().map(|step| 1 + step.excluded.len()).sum::<usize>();
         if self.conditions > MAX_CONDITIONS {
-            // Reported once; the whole file is then rejected.
+            // Reports this once; the whole file is then rejected.
             if !self.too_many {
                 self.notes.add(limit.position, format!("too many conditions (maximum {MAX_CONDITIONS})"));
             }
@@ -296,8 +297,8 @@ fn more_specific_siblings<'d>(
     beside.iter().filter(takes_from).map(|(_, values)| *values).collect()
 }
 
-/// Returns whether a value has the prefix and suffix of a pattern, in linear time. This may exclude more values than
-/// necessary, which is harmless because the additional values never match.
+/// Returns whether a value has the prefix and suffix of a pattern, in linear time. The result may be `true` for values
+/// that do not match the whole pattern. Excluding these values is harmless, because they never match.
 fn may_match(pattern: &str, value: &str) -> bool {
     let (first, last) = (pattern.split('*').next(), pattern.rsplit('*').next());
     value.starts_with(first.unwrap_or_default()) && value.ends_with(last.unwrap_or_default())

@@ -4,7 +4,7 @@ use super::super::super::mistake::Position;
 use super::super::super::text::Node;
 use super::super::build::{map_node, one_or_list, text_node};
 
-/// Maximum number of patterns for one value: each star inside it doubles them.
+/// Maximum number of patterns for one value. Each star inside the value doubles the number of patterns.
 const MAX_PATTERNS: usize = 16;
 
 /// The values that a descriptor matches.
@@ -24,7 +24,7 @@ impl<'v> DescriptorValue<'v> {
         }
     }
 
-    /// Returns whether it matches every value.
+    /// Returns whether the descriptor matches every value.
     pub(super) fn is_everything(self) -> bool {
         match self {
             Self::Any => true,
@@ -33,7 +33,7 @@ impl<'v> DescriptorValue<'v> {
         }
     }
 
-    /// Returns the condition, or the reason why it cannot be expressed.
+    /// Returns the condition, or the reason why a rule cannot express it.
     pub(super) fn condition(self, position: Position) -> Result<Node, &'static str> {
         Ok(match self.condition_parts(position)? {
             ("any_of", texts) => texts,
@@ -69,7 +69,7 @@ pub(super) enum Exclusion {
 }
 
 impl Exclusion {
-    /// Excludes values from those that `from` matches.
+    /// Excludes the values of more specific descriptors from the values that `from` matches.
     pub(super) fn new(
         position: Position,
         from: DescriptorValue<'_>,
@@ -102,8 +102,8 @@ impl Exclusion {
     }
 }
 
-/// Returns patterns that together match the same values as a value with stars. An inner star becomes two patterns, one
-/// within a segment and one across slashes. At the ends, `**` covers both.
+/// Returns patterns that together match the same values as a value with stars. For each inner star there are two
+/// patterns: one matches within a segment, the other across slashes. At the ends, `**` covers both cases.
 fn to_globs(value: &str) -> Result<Vec<String>, &'static str> {
     if value.contains(['{', '}']) {
         return Err("a value with stars and braces cannot be expressed as a pattern");

@@ -22,10 +22,10 @@ pub(super) struct Descriptor {
 pub(super) struct RateLimit {
     pub(super) position: Position,
     pub(super) name: Option<String>,
-    /// Names of limits that do not apply where this one matches.
+    /// Names of limits that do not apply to requests that match this limit.
     pub(super) replaces: Vec<(Position, String)>,
     pub(super) shadow: bool,
-    /// Position of `quota_mode`, if set: among the matching limits with this mode, one that admits is enough.
+    /// Position of `quota_mode`, if set. A request passes if any one of its matching limits with this mode admits it.
     pub(super) quota: Option<Position>,
     pub(super) allows: Allows,
 }
@@ -217,7 +217,7 @@ impl EnvoyParser<'_> {
         Some(RateLimit { position: node.position, name, replaces, shadow, quota, allows })
     }
 
-    /// Reads the names of the limits that one replaces.
+    /// Reads the names of the limits that a limit replaces.
     fn read_replaces(&mut self, node: &Node, name: Option<&str>) -> Vec<(Position, String)> {
         let nodes = match &node.value {
             Value::List(nodes) => nodes,
@@ -242,7 +242,7 @@ impl EnvoyParser<'_> {
         replaced
     }
 
-    /// Returns the pairs of a map whose keys are known, and reports the others.
+    /// Returns the pairs of a map whose keys are known, and reports the other keys.
     fn known_fields<'t>(
         &mut self,
         node: &'t Node,
@@ -278,7 +278,7 @@ impl EnvoyParser<'_> {
         as_text(node).map(|text| (node.position, text.to_owned()))
     }
 
-    /// Returns the position of a key that is `true`.
+    /// Returns the position of the key `name` if its value is `true`.
     fn true_field(&mut self, fields: &[(Position, &str, &Node)], name: &str) -> Option<Position> {
         let (position, boolean) = self.text_field(fields, name)?;
         match &*boolean {

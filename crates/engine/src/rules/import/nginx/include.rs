@@ -1,4 +1,4 @@
-//! Replaces `include` directives by the files they name.
+//! Replaces `include` directives with the directives of the included files.
 
 use super::super::super::mistake::{Notes, Position};
 use super::super::super::raw::shorten;
@@ -11,7 +11,7 @@ const MAX_FILES: usize = 256;
 /// Maximum nesting of includes.
 const MAX_DEPTH: usize = 8;
 
-/// All files. The first one is the main file.
+/// All files. The first file is the main file.
 #[derive(Debug)]
 pub(super) struct Files<'f> {
     pub(super) names: Vec<String>,

@@ -3,11 +3,11 @@
 //! | nginx | rule |
 //! |---|---|
 //! | `limit_req … burst=n nodelay`, or without a burst | a token bucket with burst `n + 1`: nginx does not count the request being served |
-//! | `limit_req … burst=n`, `delay=m` | a leaky bucket with burst `n + 1`, of which `m` pass without waiting |
+//! | `limit_req … burst=n`, optionally with `delay=m` | a leaky bucket with burst `n + 1`; `m` requests pass without waiting |
 //! | `limit_conn zone n` | concurrency `n` |
 //! | a zone | a rule, since its counters are shared by all limits that name it |
 //! | a limit in a server or location | `when`, or an override, which changes the limit but keeps the zone's counters |
-//! | several in the same block | several rules: a request must fit all |
+//! | several limits in the same block | several rules: a request must pass all of them |
 //! | `limit_req_status`, `limit_req_dry_run` | `status`, by default 503; `on_exceed: shadow` |
 //! | an empty key is not counted | `when: {…: {present: true}}` |
 //! | `include` | the content of the files |
@@ -40,7 +40,7 @@ const MAX_LIMITS: usize = 4096;
 /// Maximum number of rules times locations.
 const MAX_COMBINATIONS: usize = 4_000_000;
 
-/// Returns whether a file has nginx limits, or may include some.
+/// Returns whether a file contains nginx limits or may include files that do.
 pub(super) fn is_meant(bytes: &[u8]) -> bool {
     let ours = |line: &str| {
         let line = line.trim();
@@ -209,7 +209,7 @@ impl Importer<'_, '_> {
         };
         let base = holds(0);
         let mut exceptions = regions.exceptions(self.scopes, holds);
-        // Trailing exceptions without a limit are redundant if nothing else is limited.
+        // Trailing exceptions without a limit are redundant if requests outside all exceptions have no limit.
         while base.is_none() && exceptions.last().is_some_and(|last| last.holds.is_none()) {
             exceptions.pop();
         }

@@ -1,9 +1,9 @@
 //! The regions of a configuration in which a limit applies, as an ordered list of exceptions. The first matching
 //! exception applies.
 //!
-//! nginx uses the longest location that is a prefix of the path. A location inherits the limits
-//! around it unless it has its own. Both are expressed by listing locations from the longest to the
-//! shortest, server by server, each with its limits; locations that change nothing are left out.
+//! nginx uses the longest location that is a prefix of the path. A location inherits the limits of the
+//! enclosing block unless it has its own. So the list contains, for each server, the locations from the
+//! longest to the shortest, each with its limits. Locations that change nothing are left out.
 
 use super::super::super::mistake::Position;
 use super::super::super::text::Node;
@@ -13,7 +13,7 @@ use super::scope::{Block, Scopes};
 /// The locations of a file in the order in which they are tried, computed once for all limits.
 #[derive(Debug)]
 pub(super) struct Regions {
-    /// Servers with their locations; those without a name are last.
+    /// Servers with their locations. Servers without a name are last.
     servers: Vec<Server>,
 }
 
@@ -22,7 +22,7 @@ struct Server {
     /// `None` for locations outside of a server.
     scope: Option<usize>,
     hosts: Vec<String>,
-    /// Longest first, each with the next shorter one that contains it, if any.
+    /// The locations, longest first. Each has the next shorter location that contains it, if any.
     locations: Vec<(usize, Option<usize>)>,
 }
 
@@ -81,7 +81,7 @@ impl Regions {
         self.servers.iter().filter(|server| server.hosts.is_empty()).filter_map(|server| server.scope)
     }
 
-    /// Returns the regions whose limits differ from the file's.
+    /// Returns the regions whose limits differ from the limits at the top level of the file.
     pub(super) fn exceptions<'s, T: Copy + PartialEq>(
         &'s self,
         scopes: &'s Scopes,

@@ -151,7 +151,7 @@ impl Scopes {
                         "the limits apply to its other names, or to every host",
                     );
                 }
-                // Short for the name itself and all of its subdomains.
+                // A leading dot stands for the name itself and all of its subdomains.
                 name if name.starts_with('.') => names.extend([name[1..].to_owned(), format!("*{name}")]),
                 name => names.push(name.to_owned()),
             }
@@ -171,7 +171,7 @@ impl Scopes {
         &self.limits
     }
 
-    /// Returns the scope whose limits apply in a scope: itself, or the nearest enclosing scope with limits.
+    /// Returns the scope whose limits apply in `scope`: `scope` itself, or the nearest enclosing scope with limits.
     pub(super) fn inherited_from(&self, scope: usize, kind: NginxLimitKind) -> Option<usize> {
         self.scopes_around(scope).find(|scope| self.all[*scope].has[kind as usize])
     }

@@ -14,7 +14,7 @@ pub(super) struct NginxZone {
     pub(super) name: String,
     /// The attributes to count by.
     pub(super) per: Vec<String>,
-    /// Whether requests without the attribute are not counted: nginx skips empty keys.
+    /// Whether requests without the attribute are exempt, because nginx does not count empty keys.
     pub(super) skips_missing: bool,
     /// The rate per second or minute; `None` for connections.
     pub(super) rate: Option<(u64, char)>,
@@ -49,7 +49,7 @@ impl NginxZone {
                 per.push(attribute);
             }
         }
-        // A key of several variables is empty only if all are, which a rule cannot express.
+        // A key of several variables is empty only if all variables are empty. A rule cannot express this.
         skips_missing &= per.len() == 1;
         Some(Self {
             file: directive.file,

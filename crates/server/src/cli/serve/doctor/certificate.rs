@@ -13,8 +13,8 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// Returns the expiry time of an X.509 certificate in DER; `None` if it is malformed. TLS libraries check the expiry
-/// but do not return it.
+/// Returns the expiry time of an X.509 certificate in DER, or `None` if the certificate is malformed. Needed because
+/// TLS libraries check the expiry but do not return it.
 pub(super) fn not_after(certificate: &[u8]) -> Option<Timestamp> {
     let mut certificate = expect(&mut &*certificate, SEQUENCE)?;
     let mut fields = expect(&mut certificate, SEQUENCE)?;
@@ -35,7 +35,8 @@ fn expect<'a>(from: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
     next(from).filter(|element| element.0 == tag).map(|element| element.1)
 }
 
-/// Removes and returns the first element. Its length field has at most four bytes.
+/// Removes and returns the first element. Returns `None` if it is malformed or its length field has more than four
+/// bytes.
 fn next<'a>(from: &mut &'a [u8]) -> Option<Element<'a>> {
     let (tag, rest) = from.split_first()?;
     let (first, mut rest) = rest.split_first()?;
@@ -51,7 +52,7 @@ fn next<'a>(from: &mut &'a [u8]) -> Option<Element<'a>> {
     Some((*tag, content))
 }
 
-/// Parses `YYMMDDHHMMSSZ`, whose years are 1950 to 2049, or `YYYYMMDDHHMMSSZ`.
+/// Parses a time in the form `YYMMDDHHMMSSZ` (years 1950 to 2049) or `YYYYMMDDHHMMSSZ`.
 fn parse_time((tag, text): Element<'_>) -> Option<Timestamp> {
     let text = str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let (year, rest) = match tag {

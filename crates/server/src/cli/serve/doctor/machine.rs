@@ -19,10 +19,10 @@ use crate::cli::count;
 use crate::client::Client;
 use crate::net::tls::{Tls, TlsFiles};
 
-/// A certificate that expires within this many days is reported.
+/// Number of days before the expiry of a certificate from which it is reported.
 const RENEW_DAYS: i64 = 14;
 
-/// Checks that the server can listen, or already listens.
+/// Checks that the server can listen on its ports, or already listens on them.
 pub(super) async fn check_ports(config: &Config) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     let mut is_running = false;
@@ -46,7 +46,7 @@ pub(super) async fn check_ports(config: &Config) -> Vec<DoctorFinding> {
                     (false, None) => {
                         DoctorFinding::error("port", format!("{flag} {address} is in use by another program"), action)
                     }
-                    // The name in the certificate is not known here, so a client could not verify the server.
+                    // A server with TLS cannot be recognised, because the name in its certificate is not known here.
                     (false, Some(_)) => {
                         let found = format!("{flag} {address} is in use");
                         DoctorFinding::warning("port", found, format!("unless that is the server itself, {action}"))
@@ -64,7 +64,7 @@ pub(super) async fn check_ports(config: &Config) -> Vec<DoctorFinding> {
     findings
 }
 
-/// Checks that the server can listen on a Unix socket. The socket is created and removed.
+/// Checks that the server can listen on a Unix socket, by creating and removing the socket.
 fn check_socket(path: &Path, is_running: bool) -> DoctorFinding {
     let shown = path.display();
     let action = "choose another path with --rls unix:PATH";
@@ -93,7 +93,7 @@ async fn is_tollgate(address: SocketAddr) -> bool {
     answer.is_ok_and(|answer| answer.status().is_success())
 }
 
-/// Checks that the file limit permits the configured number of connections.
+/// Checks that the process may open enough files for the configured number of connections.
 pub(super) fn check_open_files(config: &Config) -> DoctorFinding {
     let protocols = [config.http, config.resp, config.rls].iter().flatten().count() + config.rls_socket.iter().count();
     let needed = (config.connections.saturating_mul(protocols)).saturating_add(OTHER_FILES) as u64;
@@ -112,8 +112,8 @@ pub(super) fn check_open_files(config: &Config) -> DoctorFinding {
     }
 }
 
-/// Checks that the certificate belongs to its key and has not expired. Key permissions are checked with the
-/// configuration.
+/// Checks that the certificate belongs to its key and has not expired. The configuration check covers the permissions
+/// of the key file.
 pub(super) fn check_certificate(config: &Config, now: i64) -> DoctorFinding {
     let Some(files) = &config.tls else { return DoctorFinding::ok("certificate", "TLS is off") };
     if let Err(error) = Tls::new(files.clone()) {

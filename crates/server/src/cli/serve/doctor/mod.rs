@@ -1,6 +1,7 @@
-//! `tollgate doctor`: checks everything that `tollgate serve` with the same flags needs, and a running server.
+//! `tollgate doctor`: checks everything that `tollgate serve` would need with the same flags. Also checks a running
+//! server.
 //!
-//! Each check prints one line: its status, its name, the finding and, unless the status is ok, the remedy.
+//! Each check prints one line: the status, the name of the check, the finding and, unless the status is ok, the remedy.
 
 mod certificate;
 mod machine;
@@ -77,16 +78,16 @@ impl fmt::Display for DoctorFinding {
             FindingStatus::Warning => "warning",
             FindingStatus::Error => "error",
         };
-        // A message from another program may have several lines.
+        // Joins the lines, because a message from another program may have several.
         let text = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
         write!(f, "{status:<9}{:<14}{text}", self.name)
     }
 }
 
-/// Prints all findings; fails if one is an error.
+/// Prints all findings. The status is 1 if a finding is an error.
 ///
 /// # Errors
-/// When they cannot be printed.
+/// Returns an error if the findings cannot be printed.
 pub(in crate::cli) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut out = std::io::stdout().lock();

@@ -70,7 +70,7 @@ async fn check_database(config: &DatabaseConfig) -> Vec<DoctorFinding> {
         Some(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
             return vec![DoctorFinding::ok("database", format!("none in {place} yet; tollgate serve creates it"))];
         }
-        // Checked here, because opening such a file only fails with a connection error.
+        // Reported here, because opening a file of another format would only fail with a connection error.
         Some(Ok(file)) if !is_sqlite(&file) => {
             let found = format!("rules.db in {place} is not an SQLite database");
             return vec![DoctorFinding::error(
@@ -103,7 +103,8 @@ async fn check_database(config: &DatabaseConfig) -> Vec<DoctorFinding> {
     }
 }
 
-/// Returns whether a file is empty, unreadable, or begins with the SQLite header.
+/// Returns false if the file surely is not an SQLite database: it can be read, is not empty, and lacks the SQLite
+/// header.
 fn is_sqlite(file: &std::fs::File) -> bool {
     const HEAD: &[u8] = b"SQLite format 3\0";
     let mut start = Vec::new();
@@ -113,7 +114,7 @@ fn is_sqlite(file: &std::fs::File) -> bool {
 
 async fn check_service(config: &FollowConfig) -> DoctorFinding {
     let url = config.client.url();
-    // A HEAD request for the snapshot, which needs the role of a node. Other calls would need less.
+    // Requests the snapshot with HEAD, because that call needs the role `node`, as following does.
     let answer = config.client.request(Method::HEAD, &["v1", "snapshot"]).timeout(TIMEOUT).send().await;
     match answer {
         Ok(answer) if answer.status().is_success() => DoctorFinding::ok("rules", format!("followed from {url}")),
@@ -142,7 +143,7 @@ async fn check_service(config: &FollowConfig) -> DoctorFinding {
     }
 }
 
-/// Returns the innermost cause of an error, which is the actual reason.
+/// Returns the innermost cause of an error, which names the actual reason.
 pub(super) fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(source) = cause.source() {

@@ -1,4 +1,4 @@
-//! Checks of a running server: whether it answers, stale nodes, and keys that receive nearly all traffic.
+//! Checks of a running server: that it answers, that no node is stale, and that no key receives nearly all traffic.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::rules_source::status::RulesStatus;
 /// Timeout of a call.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A node without a report for longer than this counts as silent: nodes poll at least twice a minute.
+/// Time without a report after which a node counts as silent. Nodes poll at least twice a minute.
 const SILENT: Duration = Duration::from_secs(90);
 
-/// A key with more than this percentage of its rule's decisions counts as receiving nearly all traffic.
+/// Percentage of its rule's decisions above which a key counts as receiving nearly all traffic.
 const MAX_SHARE: u64 = 90;
 
 /// Minimum number of decisions for a meaningful percentage.
@@ -78,7 +78,7 @@ fn check_server(url: &str, status: &RulesStatus) -> DoctorFinding {
     }
 }
 
-/// Returns a finding for each stale or silent node, or a single `ok`.
+/// Returns a finding for each stale or silent node, or a single `ok` finding if there is none.
 fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<DoctorFinding> {
     let newest = revision.or_else(|| nodes.iter().filter_map(|node| node.running).max()).unwrap_or(0);
     let mut findings = Vec::new();
@@ -113,7 +113,8 @@ fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<DoctorFinding
     findings
 }
 
-/// Returns a finding for each rule with a key that receives nearly all its traffic, or a single `ok`.
+/// Returns a finding for each rule with a key that receives nearly all its traffic, or a single `ok` finding if there
+/// is none.
 fn judge_keys(top: &TopKeysPage) -> Vec<DoctorFinding> {
     let findings: Vec<DoctorFinding> = top.rules.iter().filter_map(judge_key).collect();
     if findings.is_empty() {

@@ -1,4 +1,4 @@
-//! The store of counters: the script, the latency and the clock.
+//! Checks of the counter store: its script, latency and clock.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use tollgate_redis::Diagnosis;
 use super::super::config::{Config, StoreConfig};
 use super::{DoctorFinding, wall_micros};
 
-/// A larger difference between the clocks is reported. Decisions use only the clock of the store; logs, calendars and
-/// schedules use the clock of this machine.
+/// Maximum difference between the clocks that is not reported. Decisions use only the store's clock; logs, calendars
+/// and schedules use this machine's clock.
 const MAX_CLOCK_DIFFERENCE: Duration = Duration::from_millis(500);
 
-/// Checks that the store can decide in time.
+/// Checks that the store can decide within the deadline.
 pub(super) async fn check(config: &Config) -> Vec<DoctorFinding> {
     let url = match &config.store {
         StoreConfig::Memory => {

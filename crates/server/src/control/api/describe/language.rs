@@ -1,5 +1,5 @@
-//! Schemas of rules, overrides and rule files. A schema cannot express every constraint; `POST /v1/validate` checks the
-//! rest.
+//! Schemas of rules, overrides and rule files. Schemas cannot express every constraint; `POST /v1/validate` checks all
+//! of them.
 
 use serde_json::{Value, json};
 
@@ -59,6 +59,6 @@ pub(super) fn refer_to_schemas(paths: &mut Value) {
                 json!({"schema": {"$ref": format!("#/components/schemas/{schema}")}});
         }
     }
-    // An empty file is a valid request with a mistake to report.
+    // The body is optional, because a request with an empty file is valid: the response reports the mistake.
     paths["/v1/validate"]["post"]["requestBody"]["required"] = json!(false);
 }

@@ -1,5 +1,5 @@
-//! The OpenAPI description of all calls. Calls of the rules service are described by their handlers, decisions and
-//! server pages in `operations`, live data in `live`.
+//! The OpenAPI description of all calls. Handlers describe the calls of the rules service; the module `operations`
+//! describes decisions and server pages; the module `live` describes live data.
 
 mod language;
 mod live;
@@ -27,7 +27,7 @@ pub fn document() -> Bytes {
 
 /// Returns the description as stored in `docs/openapi.json`, with one line per value.
 pub fn to_text() -> String {
-    // A tree of JSON always serialises.
+    // Serialising a JSON value cannot fail.
     serde_json::to_string_pretty(&description_tree()).unwrap_or_default() + "\n"
 }
 
@@ -154,7 +154,7 @@ fn add_shared_parts(path: &str, method: &str, call: &mut Value) {
             }));
         }
     }
-    // Indexing a missing member would insert null.
+    // Uses `get_mut`, because indexing would insert null for a missing member.
     for parameter in call.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
         let pattern = match (parameter["name"].as_str(), known) {
             (Some("If-Match"), _) | (Some("If-None-Match"), true) => ETAG,
@@ -179,7 +179,7 @@ fn as_object(value: &mut Value) -> &mut Map<String, Value> {
     }
 }
 
-/// Allows further fields in a stored token, and none in the body that creates a token.
+/// Allows additional fields in a stored token, but not in the request body that creates a token.
 fn describe_grants(tree: &mut Value) {
     let mut grant = tree["components"]["schemas"]["TokenGrant"].clone();
     tree["components"]["schemas"]["NewToken"] = grant.clone();

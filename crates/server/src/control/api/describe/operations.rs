@@ -1,5 +1,5 @@
-//! Descriptions of the server's operations: decisions, and pages about its state. Paths and summaries come from
-//! `ops::TABLE`.
+//! Descriptions of the server's operations: decisions, and pages about the server's state. Paths and summaries come
+//! from `ops::TABLE`.
 
 use serde_json::{Map, Value, json};
 

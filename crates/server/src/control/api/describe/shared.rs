@@ -1,5 +1,5 @@
-//! Parts of the description that many calls share: the headers of changes, and 304. `describe` adds the parts that all
-//! calls share.
+//! Parts of the description that many calls share: the headers of changes, and the response 304. The parent module adds
+//! the parts that all calls share.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::{ObjectBuilder, RefOr, Required, Response, Type};
 use utoipa::{IntoParams, IntoResponses};
 
-/// The header If-Match: change only the expected version.
+/// The header If-Match of a write, which makes the write conditional on the current version.
 pub(in crate::control::api) struct IfMatch;
 
-/// The header If-None-Match of a write: change only if nothing exists.
+/// The header If-None-Match of a write, which makes the write conditional on the absence of the resource.
 pub(in crate::control::api) struct IfNoneMatch;
 
 /// The header Tollgate-Comment.
