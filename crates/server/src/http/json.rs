@@ -2,16 +2,23 @@
 
 use tollgate_engine::Decision;
 
-use crate::ops::view::{DecisionView, Field, FieldValue, Output, ViewOptions, limit_fields, settled_fields};
+use crate::ops::fields::{self, FieldName, FieldOrder, FieldValue, FieldWriter};
+use crate::ops::view::{DecisionView, Output, ViewOptions, write_limit_fields, write_settled_fields};
 
 /// Writes an output as JSON.
 pub(super) fn write(out: &mut Vec<u8>, output: &Output<'_>) {
     match output {
-        Output::Decision(decision) => write_fields(out, &decision.fields()),
-        Output::Refunded(cost) => write_fields(out, &[("refunded", FieldValue::Number(cost.get()))]),
-        Output::Renewed(renewed) => write_fields(out, &[("renewed", FieldValue::Bool(*renewed))]),
-        Output::Settled(settled) => write_fields(out, &settled_fields(settled)),
-        Output::Reset(counters) => write_fields(out, &[("reset", FieldValue::Number(*counters as u64))]),
+        Output::Decision(decision) => write_object(out, |object| decision.write_fields(object, false)),
+        Output::Refunded(cost) => {
+            write_object(out, |object| object.write(fields::REFUNDED, FieldValue::Number(cost.get())));
+        }
+        Output::Renewed(renewed) => {
+            write_object(out, |object| object.write(fields::RENEWED, FieldValue::Bool(*renewed)))
+        }
+        Output::Settled(settled) => write_object(out, |object| write_settled_fields(settled, object, false)),
+        Output::Reset(counters) => {
+            write_object(out, |object| object.write(fields::RESET, FieldValue::Number(*counters as u64)));
+        }
         Output::Explained(explanation) => put(out, explanation),
         Output::Page(page) => out.extend_from_slice(&page.body),
     }
@@ -23,36 +30,50 @@ pub(crate) fn write_decision_json(out: &mut Vec<u8>, decision: Decision<'_>) {
     write(out, &Output::Decision(view));
 }
 
-fn write_fields(out: &mut Vec<u8>, fields: &[Field<'_>]) {
-    let mut before = "{\"";
-    for (name, value) in fields.iter().filter(|(_, value)| !matches!(value, FieldValue::Absent)) {
-        put(out, before);
-        put(out, name);
-        put(out, "\":");
-        write_value(out, value);
-        before = ",\"";
-    }
+/// Writes an object of at least one field.
+#[inline(always)]
+fn write_object(out: &mut Vec<u8>, write: impl FnOnce(&mut JsonFields<'_>)) {
+    let start = out.len();
+    write(&mut JsonFields(out));
+    // Encoded names begin with a comma; that of the first field becomes the opening brace.
+    out[start] = b'{';
     out.push(b'}');
 }
 
-fn write_value(out: &mut Vec<u8>, value: &FieldValue<'_>) {
+/// The fields of an object.
+struct JsonFields<'o>(&'o mut Vec<u8>);
+
+impl FieldWriter for JsonFields<'_> {
+    const ORDER: FieldOrder = FieldOrder::Json;
+
+    #[inline(always)]
+    fn write(&mut self, name: FieldName, value: FieldValue<'_>) {
+        put(self.0, name.json);
+        write_value(self.0, value);
+    }
+}
+
+#[inline(always)]
+fn write_value(out: &mut Vec<u8>, value: FieldValue<'_>) {
     match value {
-        FieldValue::Absent | FieldValue::Wait(None) | FieldValue::Rule(None) => put(out, "null"),
+        FieldValue::Wait(None) | FieldValue::Rule(None) => put(out, "null"),
         FieldValue::Bool(true) => put(out, "true"),
         FieldValue::Bool(false) => put(out, "false"),
-        FieldValue::Number(number) | FieldValue::Wait(Some(number)) => put(out, itoa::Buffer::new().format(*number)),
+        FieldValue::Number(number) | FieldValue::Wait(Some(number)) => put(out, itoa::Buffer::new().format(number)),
         FieldValue::Text(text) | FieldValue::Rule(Some(text)) => write_string(out, text),
-        FieldValue::Limits(decision) => {
-            out.push(b'[');
-            for (index, limit) in decision.limits().enumerate() {
-                if index > 0 {
-                    out.push(b',');
-                }
-                write_fields(out, &limit_fields(&limit));
-            }
-            out.push(b']');
-        }
+        FieldValue::Limits(decision) => write_limits(out, decision),
     }
+}
+
+fn write_limits(out: &mut Vec<u8>, decision: &DecisionView<'_>) {
+    out.push(b'[');
+    for (index, limit) in decision.limits().enumerate() {
+        if index > 0 {
+            out.push(b',');
+        }
+        write_object(out, |object| write_limit_fields(&limit, object));
+    }
+    out.push(b']');
 }
 
 fn write_string(out: &mut Vec<u8>, text: &str) {
@@ -79,7 +100,7 @@ mod tests {
 
     fn value_as_json(value: FieldValue<'_>) -> String {
         let mut out = Vec::new();
-        write_value(&mut out, &value);
+        write_value(&mut out, value);
         String::from_utf8(out).expect("UTF-8")
     }
 
@@ -98,5 +119,15 @@ mod tests {
         let mut out = Vec::new();
         write(&mut out, &Output::Settled(Settled { refunded: cost(1), charged: cost(0), unpaid: cost(2) }));
         assert_eq!(out, br#"{"refunded":1,"charged":0,"unpaid":2}"#);
+    }
+
+    #[test]
+    fn every_field_is_written_as_clients_expect() {
+        let mut out = Vec::new();
+        for output in crate::ops::view::tests::samples() {
+            write(&mut out, &output);
+            out.push(b'\n');
+        }
+        tollgate_testkit::golden!("json_outputs", String::from_utf8(out).expect("UTF-8"));
     }
 }

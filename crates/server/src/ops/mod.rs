@@ -8,6 +8,7 @@
 pub mod acquire;
 pub mod error;
 mod explain;
+pub mod fields;
 pub mod idempotency;
 pub mod inline_limit;
 pub mod input;

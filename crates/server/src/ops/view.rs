@@ -8,6 +8,8 @@ use tollgate::core::Cost;
 use tollgate::{Outcome, Retry};
 use tollgate_engine::{Decision, LimitReport, Settled, Standing};
 
+use super::fields::{self, FieldOrder, FieldValue, FieldWriter};
+
 /// The output of an operation. `'d` is the lifetime of the engine's buffers.
 #[derive(Clone, Debug)]
 pub enum Output<'d> {
@@ -37,28 +39,6 @@ pub struct PageView {
     /// The page.
     pub body: Bytes,
 }
-
-/// A field of an output.
-#[derive(Clone, Copy, Debug)]
-pub enum FieldValue<'v> {
-    /// The field is omitted.
-    Absent,
-    /// A boolean.
-    Bool(bool),
-    /// A number.
-    Number(u64),
-    /// Milliseconds to wait; `None` if waiting does not help.
-    Wait(Option<u64>),
-    /// A string.
-    Text(&'v str),
-    /// The id of a rule; `None` for an inline limit.
-    Rule(Option<&'v str>),
-    /// The limits of a decision.
-    Limits(&'v DecisionView<'v>),
-}
-
-/// A field with its name. Names are the same in every protocol.
-pub type Field<'v> = (&'static str, FieldValue<'v>);
 
 /// A decision as callers see it.
 #[derive(Clone, Debug)]
@@ -145,34 +125,36 @@ impl<'d> DecisionView<'d> {
         }
     }
 
-    /// Returns the fields in serialisation order.
-    pub fn fields(&self) -> [Field<'_>; 17] {
-        let number = |value: Option<u64>| value.map_or(FieldValue::Absent, FieldValue::Number);
-        let flag = |holds: bool| if holds { FieldValue::Bool(true) } else { FieldValue::Absent };
-        let delay = match self.outcome {
-            Outcome::Delay(wait) => Some(wait.as_millis_ceil()),
-            Outcome::Allow | Outcome::Deny(_) => None,
-        };
+    /// Passes the fields to a writer, in the writer's order.
+    #[inline]
+    pub fn write_fields<W: FieldWriter>(&self, to: &mut W, replayed: bool) {
+        let is_resp = W::ORDER == FieldOrder::Resp;
         let [shadow_refused, drop, banned, closed] = self.flags;
-        [
-            ("allowed", FieldValue::Bool(self.is_allowed())),
-            ("outcome", FieldValue::Text(outcome_name(self.outcome))),
-            ("rule", FieldValue::Rule(self.rule.as_deref())),
-            ("standing", FieldValue::Text(self.standing.as_str())),
-            ("retry_after_ms", FieldValue::Wait(retry_ms(self.retry().unwrap_or(Retry::NOW)))),
-            ("taken", number(self.taken.map(Cost::get))),
-            ("counted", if self.uncounted { FieldValue::Bool(false) } else { FieldValue::Absent }),
-            ("delay_ms", number(delay)),
-            ("observed", self.observed.map_or(FieldValue::Absent, |outcome| FieldValue::Text(outcome_name(outcome)))),
-            ("shadow_refused", flag(shadow_refused)),
-            ("status", number(self.status.map(u64::from))),
-            ("message", self.message.as_deref().map_or(FieldValue::Absent, FieldValue::Text)),
-            ("drop", flag(drop)),
-            ("banned", flag(banned)),
-            ("closed", flag(closed)),
-            ("limits", FieldValue::Limits(self)),
-            ("receipt", self.receipt.as_deref().map_or(FieldValue::Absent, FieldValue::Text)),
-        ]
+        let receipt = self.receipt.as_deref().map(FieldValue::Text);
+        to.write(fields::ALLOWED, FieldValue::Bool(self.is_allowed()));
+        to.write(fields::OUTCOME, FieldValue::Text(outcome_name(self.outcome)));
+        to.write(fields::RULE, FieldValue::Rule(self.rule.as_deref()));
+        to.write(fields::STANDING, FieldValue::Text(self.standing.as_str()));
+        to.write(fields::RETRY_AFTER_MS, FieldValue::Wait(retry_ms(self.retry().unwrap_or(Retry::NOW))));
+        to.write_some(fields::RECEIPT, receipt.filter(|_| is_resp));
+        to.write_some(fields::TAKEN, self.taken.map(|taken| FieldValue::Number(taken.get())));
+        if self.uncounted {
+            to.write(fields::COUNTED, FieldValue::Bool(false));
+        }
+        if let Outcome::Delay(wait) = self.outcome {
+            to.write(fields::DELAY_MS, FieldValue::Number(wait.as_millis_ceil()));
+        }
+        to.write_some(fields::OBSERVED, self.observed.map(|outcome| FieldValue::Text(outcome_name(outcome))));
+        to.write_flag(fields::SHADOW_REFUSED, shadow_refused && !is_resp);
+        to.write_some(fields::STATUS, self.status.map(|status| FieldValue::Number(status.into())));
+        to.write_some(fields::MESSAGE, self.message.as_deref().map(FieldValue::Text));
+        to.write_flag(fields::SHADOW_REFUSED, shadow_refused && is_resp);
+        to.write_flag(fields::DROP, drop);
+        to.write_flag(fields::BANNED, banned);
+        to.write_flag(fields::CLOSED, closed);
+        to.write_flag(fields::REPLAYED, replayed);
+        to.write(fields::LIMITS, FieldValue::Limits(self));
+        to.write_some(fields::RECEIPT, receipt.filter(|_| !is_resp));
     }
 
     /// Returns the limits of all matching rules, in rule order.
@@ -204,23 +186,24 @@ impl<'d> DecisionView<'d> {
     }
 }
 
-/// Returns the fields of a limit.
-pub fn limit_fields<'v>(limit: &LimitReport<'v>) -> [Field<'v>; 6] {
+/// Passes the fields of a limit to a writer.
+#[inline]
+pub fn write_limit_fields(limit: &LimitReport<'_>, to: &mut impl FieldWriter) {
     let report = &limit.report;
-    [
-        ("rule", FieldValue::Rule(Some(limit.rule).filter(|rule| !rule.is_empty()))),
-        ("limit", FieldValue::Number(report.limit)),
-        ("remaining", FieldValue::Number(report.remaining)),
-        ("retry_after_ms", FieldValue::Wait(retry_ms(report.retry))),
-        ("reset_after_ms", FieldValue::Number(report.reset.as_millis_ceil())),
-        ("shadow", if limit.shadow { FieldValue::Bool(true) } else { FieldValue::Absent }),
-    ]
+    to.write(fields::RULE, FieldValue::Rule(Some(limit.rule).filter(|rule| !rule.is_empty())));
+    to.write(fields::LIMIT, FieldValue::Number(report.limit));
+    to.write(fields::REMAINING, FieldValue::Number(report.remaining));
+    to.write(fields::RETRY_AFTER_MS, FieldValue::Wait(retry_ms(report.retry)));
+    to.write(fields::RESET_AFTER_MS, FieldValue::Number(report.reset.as_millis_ceil()));
+    to.write_flag(fields::SHADOW, limit.shadow);
 }
 
-/// Returns the fields of a settled reservation.
-pub fn settled_fields(settled: &Settled) -> [Field<'static>; 3] {
-    [("refunded", settled.refunded), ("charged", settled.charged), ("unpaid", settled.unpaid)]
-        .map(|(name, cost)| (name, FieldValue::Number(cost.get())))
+/// Passes the fields of a settled reservation to a writer.
+pub fn write_settled_fields(settled: &Settled, to: &mut impl FieldWriter, replayed: bool) {
+    to.write(fields::REFUNDED, FieldValue::Number(settled.refunded.get()));
+    to.write(fields::CHARGED, FieldValue::Number(settled.charged.get()));
+    to.write(fields::UNPAID, FieldValue::Number(settled.unpaid.get()));
+    to.write_flag(fields::REPLAYED, replayed);
 }
 
 impl Output<'_> {
@@ -272,5 +255,68 @@ pub fn retry_ms(retry: Retry) -> Option<u64> {
     match retry {
         Retry::After(wait) => Some(wait.as_millis_ceil()),
         Retry::OnRelease | Retry::Never => None,
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use tollgate::Report;
+    use tollgate::core::Nanos;
+
+    /// Returns outputs that together have every field, present and absent, and every kind of value.
+    pub(crate) fn samples() -> Vec<Output<'static>> {
+        let limit = |rule: &str, limit, remaining, retry, reset, shadow| {
+            let report = Report { limit, remaining, retry, reset: Nanos::from_nanos(reset) };
+            (rule.into(), LimitReport { item: 0, rule: "", limit: 0, report, window: None, shadow, refused: false })
+        };
+        let plain = DecisionView {
+            outcome: Outcome::Allow,
+            status: None,
+            rule: Some("per-client".into()),
+            standing: Standing::Exact,
+            observed: None,
+            taken: None,
+            uncounted: false,
+            receipt: None,
+            message: None,
+            flags: [false; 4],
+            limits: Limits::Stored(Box::new([
+                limit("per-client", 1_000_000, 999_999, Retry::NOW, 1_000, false),
+                limit("all", 5, 0, Retry::After(Nanos::from_secs(86_400)), 99_000_000, false),
+            ])),
+        };
+        let unlimited = DecisionView { rule: None, limits: Limits::Stored(Box::new([])), ..plain.clone() };
+        let refused = DecisionView {
+            outcome: Outcome::Deny(Retry::After(Nanos::from_nanos(1_500_001))),
+            status: Some(429),
+            rule: Some("a \"rule\"".into()),
+            standing: Standing::Fallback,
+            observed: Some(Outcome::Deny(Retry::Never)),
+            taken: Some(Cost::ZERO),
+            uncounted: true,
+            receipt: Some("r1.".repeat(40)),
+            message: Some("zu viele\nAnfragen: ü".into()),
+            flags: [true; 4],
+            limits: Limits::Stored(Box::new([
+                limit("", 10, 9, Retry::OnRelease, 0, true),
+                limit(&"long".repeat(30), u64::MAX, 100, Retry::Never, u64::MAX, false),
+            ])),
+        };
+        let delayed = DecisionView {
+            outcome: Outcome::Delay(Nanos::from_millis(250)),
+            standing: Standing::Leased,
+            observed: Some(Outcome::Delay(Nanos::SECOND)),
+            taken: Some(Cost::new(12)),
+            ..plain.clone()
+        };
+        let never =
+            DecisionView { outcome: Outcome::Deny(Retry::Never), standing: Standing::Eventual, ..plain.clone() };
+        let flagged = |place: usize| DecisionView { flags: std::array::from_fn(|flag| flag == place), ..never.clone() };
+        let settled = Settled { refunded: Cost::new(7), charged: Cost::ZERO, unpaid: Cost::MAX };
+        let decisions = [plain, unlimited, refused, delayed, never.clone()].into_iter().chain((0..4).map(flagged));
+        let others =
+            [Output::Refunded(Cost::new(12)), Output::Renewed(true), Output::Settled(settled), Output::Reset(2)];
+        decisions.map(Output::Decision).chain(others).collect()
     }
 }

@@ -1,32 +1,43 @@
-//! Writes outputs and errors as replies of the Redis protocol.
+//! Writes outputs and errors as replies.
 
 use super::wire::Replies;
 use crate::ops::error::{ErrorKind, OpError};
-use crate::ops::view::{Field, FieldValue, Output, limit_fields, settled_fields};
-
-/// Field order of a decision in this protocol, as indices into [`DecisionView::fields`]. The receipt comes early, and
-/// the flags come directly before the limits.
-///
-/// [`DecisionView::fields`]: crate::ops::view::DecisionView::fields
-const FIELD_ORDER: [usize; 16] = [0, 1, 2, 3, 4, 16, 5, 6, 7, 8, 10, 11, 9, 12, 13, 14];
-const LIMITS: usize = 15;
+use crate::ops::fields::{FieldCount, FieldName, FieldOrder, FieldValue, FieldWriter};
+use crate::ops::view::{DecisionView, Output, write_limit_fields, write_settled_fields};
 
 /// Writes an output. Booleans are 0 and 1.
 pub(super) fn write(replies: &mut Replies, output: &Output<'_>, replayed: bool) {
-    let replayed = ("replayed", if replayed { FieldValue::Bool(true) } else { FieldValue::Absent });
     match output {
-        Output::Decision(decision) => {
-            let fields = decision.fields();
-            let ordered = FIELD_ORDER.iter().map(|index| &fields[*index]);
-            write_fields(replies, ordered.chain([&replayed, &fields[LIMITS]]));
+        Output::Decision(decision) => write_decision(replies, decision, replayed),
+        Output::Settled(settled) => {
+            let mut count = FieldCount::default();
+            write_settled_fields(settled, &mut count, replayed);
+            replies.begin_map(count.0);
+            write_settled_fields(settled, &mut RespFields(replies), replayed);
         }
-        Output::Settled(settled) => write_fields(replies, settled_fields(settled).iter().chain([&replayed])),
         Output::Refunded(cost) => replies.write_integer(saturate(cost.get())),
         Output::Renewed(renewed) => replies.write_integer((*renewed).into()),
         Output::Reset(counters) => replies.write_integer(saturate(*counters as u64)),
         Output::Explained(explanation) => replies.write_bulk(explanation.as_bytes()),
         Output::Page(page) => replies.write_bulk(&page.body),
     }
+}
+
+fn write_decision(replies: &mut Replies, decision: &DecisionView<'_>, replayed: bool) {
+    let mut count = FieldCount::default();
+    decision.write_fields(&mut count, replayed);
+    replies.begin_map(count.0);
+    decision.write_fields(&mut RespFields(replies), replayed);
+}
+
+fn write_limits(replies: &mut Replies, decision: &DecisionView<'_>) {
+    replies.begin_array(decision.limits().count());
+    decision.limits().for_each(|limit| {
+        let mut count = FieldCount::default();
+        write_limit_fields(&limit, &mut count);
+        replies.begin_map(count.0);
+        write_limit_fields(&limit, &mut RespFields(replies));
+    });
 }
 
 /// Writes an error of an operation, with its Redis error code.
@@ -39,21 +50,23 @@ pub(super) fn write_error(replies: &mut Replies, error: &OpError) {
     replies.write_error_reply(&format!("{code} {}", error.detail));
 }
 
-fn write_fields<'f>(replies: &mut Replies, fields: impl Iterator<Item = &'f Field<'f>> + Clone) {
-    let present = fields.filter(|(_, value)| !matches!(value, FieldValue::Absent));
-    replies.begin_map(present.clone().count());
-    for (name, value) in present {
-        replies.write_bulk(name);
+/// The pairs of a map, after its header.
+struct RespFields<'r>(&'r mut Replies);
+
+impl FieldWriter for RespFields<'_> {
+    const ORDER: FieldOrder = FieldOrder::Resp;
+
+    #[inline(always)]
+    fn write(&mut self, name: FieldName, value: FieldValue<'_>) {
+        let Self(replies) = self;
+        replies.bytes.extend_from_slice(name.resp.as_bytes());
         match value {
-            FieldValue::Absent | FieldValue::Rule(None) => replies.null(),
-            FieldValue::Bool(value) => replies.write_integer((*value).into()),
-            FieldValue::Number(number) | FieldValue::Wait(Some(number)) => replies.write_integer(saturate(*number)),
+            FieldValue::Rule(None) => replies.null(),
+            FieldValue::Bool(value) => replies.write_integer(value.into()),
+            FieldValue::Number(number) | FieldValue::Wait(Some(number)) => replies.write_integer(saturate(number)),
             FieldValue::Wait(None) => replies.write_integer(-1),
             FieldValue::Text(text) | FieldValue::Rule(Some(text)) => replies.write_bulk(text),
-            FieldValue::Limits(decision) => {
-                replies.begin_array(decision.limits().count());
-                decision.limits().for_each(|limit| write_fields(replies, limit_fields(&limit).iter()));
-            }
+            FieldValue::Limits(decision) => write_limits(replies, decision),
         }
     }
 }
@@ -61,4 +74,24 @@ fn write_fields<'f>(replies: &mut Replies, fields: impl Iterator<Item = &'f Fiel
 /// Converts to the protocol's signed integers, saturating at the maximum.
 fn saturate(number: u64) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::view::tests::samples;
+    use crate::resp::wire::RespVersion;
+
+    #[test]
+    fn every_field_is_written_as_clients_expect() {
+        let mut page = String::new();
+        for (version, replayed) in [(RespVersion::Two, false), (RespVersion::Two, true), (RespVersion::Three, false)] {
+            for output in samples() {
+                let mut replies = Replies { bytes: Vec::new(), version };
+                write(&mut replies, &output, replayed);
+                page += &format!("{}\n", replies.bytes.escape_ascii());
+            }
+        }
+        tollgate_testkit::golden!("resp_outputs", page);
+    }
 }

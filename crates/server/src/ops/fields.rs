@@ -1,0 +1,122 @@
+//! The fields of outputs: their names, as every protocol writes them, and the trait of the writers.
+//!
+//! A view passes its fields to a [`FieldWriter`] one by one, with names that are constants, encoded for each protocol. So a
+//! writer appends a name by a copy whose length the compiler knows, and no list of fields is built. For a decision by two rules,
+//! writing the reply of `TG.CHECK` takes about a quarter of the instructions of a generic list of names and values.
+
+use super::view::DecisionView;
+
+/// The name of a field, encoded for each protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct FieldName {
+    /// A comma, the name as a JSON string, and a colon.
+    pub json: &'static str,
+    /// The name as a bulk string of the Redis protocol.
+    pub resp: &'static str,
+}
+
+macro_rules! field_names {
+    ($($name:ident = $len:literal $text:literal)*) => {
+        $(
+            const _: () = assert!($text.len() == $len, "wrong length");
+            pub(crate) const $name: FieldName = FieldName {
+                json: concat!(",\"", $text, "\":"),
+                resp: concat!("$", $len, "\r\n", $text, "\r\n"),
+            };
+        )*
+    };
+}
+
+field_names! {
+    ALLOWED = 7 "allowed"
+    BANNED = 6 "banned"
+    CHARGED = 7 "charged"
+    CLOSED = 6 "closed"
+    COUNTED = 7 "counted"
+    DELAY_MS = 8 "delay_ms"
+    DROP = 4 "drop"
+    LIMIT = 5 "limit"
+    LIMITS = 6 "limits"
+    MESSAGE = 7 "message"
+    OBSERVED = 8 "observed"
+    OUTCOME = 7 "outcome"
+    RECEIPT = 7 "receipt"
+    REFUNDED = 8 "refunded"
+    REMAINING = 9 "remaining"
+    RENEWED = 7 "renewed"
+    REPLAYED = 8 "replayed"
+    RESET = 5 "reset"
+    RESET_AFTER_MS = 14 "reset_after_ms"
+    RETRY_AFTER_MS = 14 "retry_after_ms"
+    RULE = 4 "rule"
+    SHADOW = 6 "shadow"
+    SHADOW_REFUSED = 14 "shadow_refused"
+    STANDING = 8 "standing"
+    STATUS = 6 "status"
+    TAKEN = 5 "taken"
+    UNPAID = 6 "unpaid"
+}
+
+/// The value of a field.
+#[derive(Clone, Copy, Debug)]
+pub enum FieldValue<'v> {
+    /// A boolean.
+    Bool(bool),
+    /// A number.
+    Number(u64),
+    /// Milliseconds to wait; `None`: no wait helps.
+    Wait(Option<u64>),
+    /// A string.
+    Text(&'v str),
+    /// The id of a rule; `None` for an inline limit.
+    Rule(Option<&'v str>),
+    /// A list of limits.
+    Limits(&'v DecisionView<'v>),
+}
+
+/// The order of the fields of a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldOrder {
+    /// The receipt last, after the limits.
+    Json,
+    /// The receipt early, and all flags together before the limits.
+    Resp,
+}
+
+/// Writes the fields of an output, one after the other.
+pub trait FieldWriter {
+    /// The order in which the fields of a decision are passed.
+    const ORDER: FieldOrder;
+
+    /// Writes one field. Inline it: at each call the name and the kind of the value are constants.
+    fn write(&mut self, name: FieldName, value: FieldValue<'_>);
+
+    /// Writes a field if there is a value.
+    #[inline(always)]
+    fn write_some(&mut self, name: FieldName, value: Option<FieldValue<'_>>) {
+        if let Some(value) = value {
+            self.write(name, value);
+        }
+    }
+
+    /// Writes a flag if it holds.
+    #[inline(always)]
+    fn write_flag(&mut self, name: FieldName, holds: bool) {
+        if holds {
+            self.write(name, FieldValue::Bool(true));
+        }
+    }
+}
+
+/// Counts fields, for protocols that send their number first.
+#[derive(Debug, Default)]
+pub struct FieldCount(pub usize);
+
+impl FieldWriter for FieldCount {
+    const ORDER: FieldOrder = FieldOrder::Resp;
+
+    #[inline(always)]
+    fn write(&mut self, _: FieldName, _: FieldValue<'_>) {
+        self.0 += 1;
+    }
+}
