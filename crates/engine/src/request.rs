@@ -142,7 +142,20 @@ impl fmt::Display for RequestError {
 impl std::error::Error for RequestError {}
 
 /// Checks a request against the maximum counts and lengths.
+#[inline]
 pub(crate) fn check_size(request: &Request<'_>) -> Result<(), RequestError> {
+    let is_short = |entry: &Entry<'_>| entry.name.len() <= Item::MAX_BYTES && entry.value.len() <= Item::MAX_BYTES;
+    let fits = |item: &Item<'_>| {
+        item.entries.len() <= Item::MAX_ENTRIES
+            && item.limit.is_none_or(|inline| inline.key.len() <= Item::MAX_BYTES)
+            && item.entries.iter().all(is_short)
+    };
+    let has_few_items = (1..=Request::MAX_ITEMS).contains(&request.items.len());
+    if has_few_items && request.items.iter().all(fits) { Ok(()) } else { check_each_size(request) }
+}
+
+#[inline(never)]
+fn check_each_size(request: &Request<'_>) -> Result<(), RequestError> {
     if request.items.is_empty() {
         return Err(RequestError::NoItems);
     }
@@ -150,12 +163,8 @@ pub(crate) fn check_size(request: &Request<'_>) -> Result<(), RequestError> {
     at_most("items", request.items.len(), Request::MAX_ITEMS)?;
     for item in request.items {
         at_most("attributes of an item", item.entries.len(), Item::MAX_ENTRIES)?;
-        // The bitwise OR of all lengths is at least as large as each of them.
-        let lengths = item.entries.iter().fold(0, |lengths, entry| lengths | entry.name.len() | entry.value.len());
-        if lengths >= Item::MAX_BYTES {
-            let longest = item.entries.iter().map(|entry| entry.name.len().max(entry.value.len())).max();
-            at_most("bytes in an attribute", longest.unwrap_or(0), Item::MAX_BYTES)?;
-        }
+        let longest = item.entries.iter().map(|entry| entry.name.len().max(entry.value.len())).max();
+        at_most("bytes in an attribute", longest.unwrap_or(0), Item::MAX_BYTES)?;
         if let Some(inline) = item.limit {
             at_most("bytes in a key", inline.key.len(), Item::MAX_BYTES)?;
         }

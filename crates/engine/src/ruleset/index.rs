@@ -9,6 +9,7 @@ mod build;
 
 use super::lookup::Lookup;
 use super::paths::{Paths, Walk};
+use super::shape::{Shape, Shapes};
 use super::values::Values;
 use crate::request::Entry;
 use crate::rules::{Cidr, Condition, nth_of, parse_address};
@@ -17,6 +18,8 @@ use build::IndexBuilder;
 /// The rules of a domain, indexed by their anchors.
 #[derive(Debug)]
 pub(crate) struct Index {
+    /// Differs from that of every other index of the process.
+    id: u64,
     /// The index of the first rule.
     first: u32,
     /// Attribute names are in the space [`NAMES`], and the values of attribute `n` in the space `n + 1`. Path segments,
@@ -139,8 +142,7 @@ const SHARED: u32 = 1 << 31;
 /// The known attributes of an item and its matching rules. Reused to avoid allocation.
 #[derive(Debug, Default)]
 pub struct Matched {
-    /// Attribute number and entry index of each known attribute.
-    known: Vec<(u32, u32)>,
+    shapes: Shapes,
     rules: Vec<u32>,
     walk: Walk,
 }
@@ -157,15 +159,15 @@ impl Matched {
         entries: &'e [Entry<'e>],
         attribute: u32,
     ) -> impl Iterator<Item = &'e [u8]> {
-        let places = self.known.iter().filter(move |(known, _)| *known == attribute).map(|(_, entry)| *entry as usize);
+        let known = self.shapes.current().known.iter();
+        let places = known.filter(move |(known, _)| *known == attribute).map(|(_, entry)| *entry as usize);
         places.filter_map(|place| entries.get(place)).map(|entry| entry.value)
     }
 
     /// Returns the first value of an attribute.
     #[inline]
     pub(crate) fn first_value<'e>(&self, entries: &[Entry<'e>], attribute: u32) -> Option<&'e [u8]> {
-        let (_, entry) = self.known.iter().find(|(known, _)| *known == attribute)?;
-        entries.get(*entry as usize).map(|entry| entry.value)
+        self.shapes.current().first_value(entries, attribute)
     }
 }
 
@@ -191,24 +193,12 @@ impl Index {
 
     /// Finds the rules that match an item.
     pub(crate) fn find(&self, entries: &[Entry<'_>], matched: &mut Matched) {
-        let Matched { known, rules, walk } = matched;
-        known.clear();
+        let Matched { shapes, rules, walk } = matched;
         rules.clear();
         let mut found = FoundRules { index: self, rules, has_more: false };
-        for (entry, place) in entries.iter().zip(0..) {
-            let Some(named) = self.lookup.get(NAMES, entry.name) else { continue };
-            let number = named & !NOT_AN_ANCHOR;
-            known.push((number, place));
-            if named & NOT_AN_ANCHOR == 0 {
-                found.add_rules_of_value(number, entry.value, walk);
-            }
-        }
-        if !self.nth.is_empty() {
-            let named = known.len();
-            self.add_numbered(known);
-            for (number, place) in &known[named..] {
-                found.add_rules_of_value(*number, entries[*place as usize].value, walk);
-            }
+        let Shape { known, anchors, .. } = shapes.find(self, entries);
+        for (number, place) in anchors {
+            found.add_rules_of_value(*number, entries[*place as usize].value, walk);
         }
         self.unanchored.iter().for_each(|rule| found.add_one(*rule));
         if found.has_more {
@@ -227,6 +217,35 @@ impl Index {
                 several.sort_unstable();
                 rules.dedup();
             }
+        }
+    }
+
+    /// Returns the id of this index.
+    #[inline]
+    pub(super) fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Returns the number of attributes that the rules refer to.
+    pub(super) fn attributes(&self) -> usize {
+        self.attributes.len()
+    }
+
+    /// Looks up the names of an item: attribute number and entry index of the `known` attributes, and of those among them that are
+    /// `anchors`.
+    pub(super) fn resolve(&self, entries: &[Entry<'_>], known: &mut Vec<(u32, u32)>, anchors: &mut Vec<(u32, u32)>) {
+        for (entry, place) in entries.iter().zip(0..) {
+            let Some(named) = self.lookup.get(NAMES, entry.name) else { continue };
+            let number = named & !NOT_AN_ANCHOR;
+            known.push((number, place));
+            if named & NOT_AN_ANCHOR == 0 {
+                anchors.push((number, place));
+            }
+        }
+        if !self.nth.is_empty() {
+            let named = known.len();
+            self.add_numbered(known);
+            anchors.extend_from_slice(&known[named..]);
         }
     }
 

@@ -29,7 +29,7 @@ const EMPTY: Slot = Slot { key: StringKey { kind: u64::MAX, first: 0, last: 0 },
 
 /// Identifies a string of up to [`SHORT`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct StringKey {
+pub(super) struct StringKey {
     /// The space in the upper half, the length in the lower. All ones for an empty slot.
     kind: u64,
     first: u64,
@@ -37,7 +37,7 @@ struct StringKey {
 }
 
 /// Maximum length of a string that fits into two words.
-const SHORT: usize = 16;
+pub(super) const SHORT: usize = 16;
 
 impl Lookup {
     /// Builds a table. A string may occur only once per space.
@@ -85,7 +85,7 @@ impl Lookup {
 
 impl StringKey {
     #[inline(always)]
-    fn for_text(space: u32, text: &[u8]) -> Self {
+    pub(super) fn for_text(space: u32, text: &[u8]) -> Self {
         let (first, last) = first_and_last_bytes(text);
         Self { kind: u64::from(space) << 32 | text.len() as u64 & u64::from(u32::MAX), first, last }
     }

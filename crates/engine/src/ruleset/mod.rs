@@ -21,6 +21,7 @@ mod index;
 mod limit_registry;
 mod lookup;
 mod paths;
+mod shape;
 mod special;
 mod values;
 

@@ -1,5 +1,7 @@
 //! Builds an index, in which each rule is stored under its anchor.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use rustc_hash::FxHashMap;
 
 use super::super::lookup::Lookup;
@@ -135,7 +137,9 @@ impl IndexBuilder {
             .zip(0..)
             .map(|(anchors, number)| packing.pack_attribute(anchors, number))
             .collect();
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         Index {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             first,
             lookup: Lookup::new(&packing.texts),
             attributes,

@@ -59,6 +59,37 @@ fn numbers_begin_with_the_given_one() {
     assert_eq!(find(&index, &[("x", "y")]), [10, 11]);
 }
 
+proptest! {
+    /// Items with the same names share what was looked up for the first of them; other names, another order or another index
+    /// must not.
+    #[test]
+    fn reused_buffer_finds_the_same_as_a_new_one(
+        items in proptest::collection::vec(
+            (any::<bool>(), proptest::collection::vec(("[ab]|long-attribute-name-[ab]-x|[ab]", "[xy]"), 0..4)),
+            1..30,
+        ),
+    ) {
+        let text = |name: &str| format!("- {{id: {name}, limit: 1/s, when: {{{name}: x}}}}\n");
+        let names = ["a", "b", "long-attribute-name-a-x", "long-attribute-name-b-x", "'a#2'"];
+        let rules = read(&names.map(|name| text(name).replace("id: 'a#2'", "id: second")).concat());
+        let indexes = [index_of(&rules, 0), index_of(&rules[2..], 0)];
+        let mut reused = Matched::default();
+        for (second, attributes) in &items {
+            let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(name, value)).collect();
+            let (index, mut new) = (&indexes[usize::from(*second)], Matched::default());
+            index.find(&entries, &mut reused);
+            index.find(&entries, &mut new);
+            prop_assert_eq!(reused.rules(), new.rules());
+            for name in ["a", "b", "long-attribute-name-b-x", "a#2"] {
+                let Some(attribute) = index.attribute_number(name) else { continue };
+                let values = |matched: &Matched| -> Vec<_> { matched.attribute_values(&entries, attribute).collect() };
+                prop_assert_eq!(values(&reused), values(&new));
+                prop_assert_eq!(reused.first_value(&entries, attribute), values(&new).first().copied());
+            }
+        }
+    }
+}
+
 /// Evaluates a rule directly as the documentation defines it: the reference for the index.
 fn matches_slowly(rule: &Rule, attributes: &[(String, String)]) -> bool {
     rule.when().iter().all(|when| {
