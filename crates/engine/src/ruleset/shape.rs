@@ -2,8 +2,8 @@
 //!
 //! The requests of a caller have the same names in the same order and differ in their values. Which attributes of the rules
 //! these are, and by which of them rules are found, depends on the names only, so it is looked up once per shape and index. A
-//! later item of that shape is recognised by comparing its names, which is cheaper than looking them up: the rules of a request
-//! with four attributes are found by a fifth fewer instructions.
+//! later item of that shape is recognised by comparing its names, which is cheaper than looking them up: finding the two rules
+//! of a request with four attributes takes 641 instructions instead of 772.
 
 use super::index::Index;
 use super::lookup::{SHORT, StringKey};

@@ -13,7 +13,7 @@ pub(super) fn write(out: &mut Vec<u8>, output: &Output<'_>) {
             write_object(out, |object| object.write(fields::REFUNDED, FieldValue::Number(cost.get())));
         }
         Output::Renewed(renewed) => {
-            write_object(out, |object| object.write(fields::RENEWED, FieldValue::Bool(*renewed)))
+            write_object(out, |object| object.write(fields::RENEWED, FieldValue::Bool(*renewed)));
         }
         Output::Settled(settled) => write_object(out, |object| write_settled_fields(settled, object, false)),
         Output::Reset(counters) => {

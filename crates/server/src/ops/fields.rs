@@ -1,8 +1,8 @@
 //! The fields of outputs: their names, as every protocol writes them, and the trait of the writers.
 //!
 //! A view passes its fields to a [`FieldWriter`] one by one, with names that are constants, encoded for each protocol. So a
-//! writer appends a name by a copy whose length the compiler knows, and no list of fields is built. For a decision by two rules,
-//! writing the reply of `TG.CHECK` takes about a quarter of the instructions of a generic list of names and values.
+//! writer appends a name by a copy whose length the compiler knows, and no list of fields is built. The view and the RESP reply
+//! of a decision by two rules take 2,639 instructions instead of 4,223 with a list of names and values.
 
 use super::view::DecisionView;
 
