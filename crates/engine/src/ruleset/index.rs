@@ -9,7 +9,7 @@ mod build;
 
 use super::lookup::Lookup;
 use super::paths::{Paths, Walk};
-use super::shape::{Shape, Shapes};
+use super::shape::{ItemShape, ItemShapes};
 use super::values::Values;
 use crate::request::Entry;
 use crate::rules::{Cidr, Condition, nth_of, parse_address};
@@ -142,7 +142,7 @@ const SHARED: u32 = 1 << 31;
 /// The known attributes of an item and its matching rules. Reused to avoid allocation.
 #[derive(Debug, Default)]
 pub struct Matched {
-    shapes: Shapes,
+    shapes: ItemShapes,
     rules: Vec<u32>,
     walk: Walk,
 }
@@ -196,7 +196,7 @@ impl Index {
         let Matched { shapes, rules, walk } = matched;
         rules.clear();
         let mut found = FoundRules { index: self, rules, has_more: false };
-        let Shape { known, anchors, .. } = shapes.find(self, entries);
+        let ItemShape { known, anchors, .. } = shapes.find(self, entries);
         for (number, place) in anchors {
             found.add_rules_of_value(*number, entries[*place as usize].value, walk);
         }

@@ -16,14 +16,14 @@ const NO_ENTRY: u32 = u32::MAX;
 
 /// The shapes of the latest items.
 #[derive(Debug, Default)]
-pub(super) struct Shapes {
-    shapes: [Shape; SHAPES],
+pub(super) struct ItemShapes {
+    shapes: [ItemShape; SHAPES],
     current: usize,
 }
 
 /// A shape and its attributes in one index.
 #[derive(Debug, Default)]
-pub(super) struct Shape {
+pub(super) struct ItemShape {
     /// The [id](Index::id) of the index; 0 if there is no shape yet.
     index: u64,
     names: Vec<StringKey>,
@@ -37,16 +37,16 @@ pub(super) struct Shape {
     first: Vec<u32>,
 }
 
-impl Shapes {
+impl ItemShapes {
     /// Returns the shape of the latest item.
     #[inline]
-    pub(super) fn current(&self) -> &Shape {
+    pub(super) fn current(&self) -> &ItemShape {
         &self.shapes[self.current]
     }
 
     /// Returns the shape of an item, which becomes the current one.
     #[inline]
-    pub(super) fn find(&mut self, index: &Index, entries: &[Entry<'_>]) -> &Shape {
+    pub(super) fn find(&mut self, index: &Index, entries: &[Entry<'_>]) -> &ItemShape {
         let first = entries.first().map_or(0, |entry| entry.name.len());
         self.current = (index.id() as usize).wrapping_add(entries.len()).wrapping_add(first) % SHAPES;
         let shape = &mut self.shapes[self.current];
@@ -57,7 +57,7 @@ impl Shapes {
     }
 }
 
-impl Shape {
+impl ItemShape {
     /// Returns the first value of an attribute.
     #[inline]
     pub(super) fn first_value<'e>(&self, entries: &[Entry<'e>], attribute: u32) -> Option<&'e [u8]> {

@@ -2,7 +2,7 @@
 
 use tollgate_engine::Decision;
 
-use crate::ops::fields::{self, FieldName, FieldOrder, FieldValue, FieldWriter};
+use crate::ops::fields::{self, EncodedName, FieldOrder, FieldValue, FieldWriter};
 use crate::ops::view::{DecisionView, Output, ViewOptions, write_limit_fields, write_settled_fields};
 
 /// Writes an output as JSON.
@@ -47,7 +47,7 @@ impl FieldWriter for JsonFields<'_> {
     const ORDER: FieldOrder = FieldOrder::Json;
 
     #[inline(always)]
-    fn write(&mut self, name: FieldName, value: FieldValue<'_>) {
+    fn write(&mut self, name: EncodedName, value: FieldValue<'_>) {
         put(self.0, name.json);
         write_value(self.0, value);
     }

@@ -8,7 +8,7 @@ use super::view::DecisionView;
 
 /// The name of a field, encoded for each protocol.
 #[derive(Clone, Copy, Debug)]
-pub struct FieldName {
+pub struct EncodedName {
     /// A comma, the name as a JSON string, and a colon.
     pub json: &'static str,
     /// The name as a bulk string of the Redis protocol.
@@ -18,8 +18,8 @@ pub struct FieldName {
 macro_rules! field_names {
     ($($name:ident = $len:literal $text:literal)*) => {
         $(
-            const _: () = assert!($text.len() == $len, "wrong length");
-            pub(crate) const $name: FieldName = FieldName {
+            const _: () = assert!($text.len() == $len);
+            pub(crate) const $name: EncodedName = EncodedName {
                 json: concat!(",\"", $text, "\":"),
                 resp: concat!("$", $len, "\r\n", $text, "\r\n"),
             };
@@ -89,11 +89,11 @@ pub trait FieldWriter {
     const ORDER: FieldOrder;
 
     /// Writes one field. Inline it: at each call the name and the kind of the value are constants.
-    fn write(&mut self, name: FieldName, value: FieldValue<'_>);
+    fn write(&mut self, name: EncodedName, value: FieldValue<'_>);
 
     /// Writes a field if there is a value.
     #[inline(always)]
-    fn write_some(&mut self, name: FieldName, value: Option<FieldValue<'_>>) {
+    fn write_some(&mut self, name: EncodedName, value: Option<FieldValue<'_>>) {
         if let Some(value) = value {
             self.write(name, value);
         }
@@ -101,7 +101,7 @@ pub trait FieldWriter {
 
     /// Writes a flag if it holds.
     #[inline(always)]
-    fn write_flag(&mut self, name: FieldName, holds: bool) {
+    fn write_flag(&mut self, name: EncodedName, holds: bool) {
         if holds {
             self.write(name, FieldValue::Bool(true));
         }
@@ -116,7 +116,7 @@ impl FieldWriter for FieldCount {
     const ORDER: FieldOrder = FieldOrder::Resp;
 
     #[inline(always)]
-    fn write(&mut self, _: FieldName, _: FieldValue<'_>) {
+    fn write(&mut self, _: EncodedName, _: FieldValue<'_>) {
         self.0 += 1;
     }
 }

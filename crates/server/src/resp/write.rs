@@ -2,7 +2,7 @@
 
 use super::wire::Replies;
 use crate::ops::error::{ErrorKind, OpError};
-use crate::ops::fields::{FieldCount, FieldName, FieldOrder, FieldValue, FieldWriter};
+use crate::ops::fields::{EncodedName, FieldCount, FieldOrder, FieldValue, FieldWriter};
 use crate::ops::view::{DecisionView, Output, write_limit_fields, write_settled_fields};
 
 /// Writes an output. Booleans are 0 and 1.
@@ -57,7 +57,7 @@ impl FieldWriter for RespFields<'_> {
     const ORDER: FieldOrder = FieldOrder::Resp;
 
     #[inline(always)]
-    fn write(&mut self, name: FieldName, value: FieldValue<'_>) {
+    fn write(&mut self, name: EncodedName, value: FieldValue<'_>) {
         let Self(replies) = self;
         replies.bytes.extend_from_slice(name.resp.as_bytes());
         match value {
