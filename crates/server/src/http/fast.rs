@@ -208,7 +208,7 @@ async fn answer_first<S: Store>(
     input: &[u8],
     out: &mut ResponseWriter,
 ) -> Next {
-    let Head { host, token, start, end } = match parse(input) {
+    let CheckHead { host, token, start, end } = match parse(input) {
         Ok(head) => head,
         Err(next) => return next,
     };
@@ -234,7 +234,7 @@ async fn answer_first<S: Store>(
 }
 
 /// The head of an ordinary check.
-struct Head<'i> {
+struct CheckHead<'i> {
     host: Option<&'i str>,
     token: Option<&'i [u8]>,
     /// The positions of the body.
@@ -242,7 +242,7 @@ struct Head<'i> {
     end: usize,
 }
 
-fn parse(input: &[u8]) -> Result<Head<'_>, Next> {
+fn parse(input: &[u8]) -> Result<CheckHead<'_>, Next> {
     let Some(after_line) = input.strip_prefix(REQUEST_LINE) else {
         return Err(if REQUEST_LINE.starts_with(input) { Next::Input } else { Next::Hyper });
     };
@@ -276,7 +276,7 @@ fn parse(input: &[u8]) -> Result<Head<'_>, Next> {
     if end > READ_BUFFER {
         return Err(Next::Hyper);
     }
-    Ok(Head { host, token: authorization.and_then(bearer_token), start, end })
+    Ok(CheckHead { host, token: authorization.and_then(bearer_token), start, end })
 }
 
 /// Parses the length of a body, if it has at most four digits.

@@ -10,203 +10,201 @@ use super::node::Host;
 use super::{MILLI, PeersDefect, PeersEvent, PeersOutcome, PeersSimulation, SECOND};
 use crate::simulator::{Queue, Random};
 
-impl PeersSimulation {
-    /// Draws a run with all faults, on 2 to 100 nodes.
-    pub fn draw(seed: u64, defect: PeersDefect) -> Self {
-        let mut random = Random::new(seed);
-        let hosts = match random.below(1_000) {
-            0..4 => 100,
-            4..20 => random.within(20, 40),
-            20..200 => random.within(7, 15),
-            _ => random.within(2, 6),
-        } as usize;
-        let mut run = Self::bare(random, hosts, defect);
-        match run.random.below(100) {
-            0..25 => run.draw_partition(),
-            25..40 => {
-                run.draw_join();
-                return run;
-            }
-            40..55 => run.draw_groups(),
-            _ => run.draw_faults(),
+/// Draws a run with all faults, on 2 to 100 nodes.
+pub(super) fn draw(seed: u64, defect: PeersDefect) -> PeersSimulation {
+    let mut random = Random::new(seed);
+    let hosts = match random.below(1_000) {
+        0..4 => 100,
+        4..20 => random.within(20, 40),
+        20..200 => random.within(7, 15),
+        _ => random.within(2, 6),
+    } as usize;
+    let mut run = bare(random, hosts, defect);
+    match run.random.below(100) {
+        0..25 => draw_partition(&mut run),
+        25..40 => {
+            draw_join(&mut run);
+            return run;
         }
-        run.draw_requests();
-        run
+        40..55 => draw_groups(&mut run),
+        _ => draw_faults(&mut run),
     }
+    draw_requests(&mut run);
+    run
+}
 
-    /// Creates a run without faults or requests. All hosts start at about the same time.
-    pub(super) fn bare(mut random: Random, hosts: usize, defect: PeersDefect) -> Self {
-        let capacity = random.pick(&[1, 4, 10, 50, 200]);
-        let (limit, rate, window) = draw_limit(&mut random, capacity);
-        let mut queue = Queue::default();
-        for one in 0..hosts {
-            queue.add(random.below(300 * MILLI), PeersEvent::Start { host: one });
-        }
-        Self {
-            hosts: (0..hosts).map(|_| Host::draw(&mut random)).collect(),
-            net: Net::draw(&mut random, hosts),
-            queue,
-            // In the first shard of every table, which is the first part of every snapshot.
-            key: Fingerprint::from_parts(random.below(1 << 61), (random.below(1 << 20) << 12) as u32),
-            limits: Limits::from(limit),
-            capacity,
-            rate,
-            window,
-            is_strict: random.happens_in_percent(40),
-            partition: None,
-            defect,
-            ring_bytes: random.pick(&[16 << 20, 16 << 20, 2_000]),
-            length: random.within(4, 7) * SECOND,
-            counted_from: 0,
-            next_id: 1,
-            wrong_members: false,
-            has_faults: false,
-            duplicates: false,
-            history: Vec::new(),
-            deciders: BTreeSet::new(),
-            applied: BTreeSet::new(),
-            longest_lag: 0,
-            longest_transit: 0,
-            worst_debt: 0,
-            last_fault: 0,
-            faults: super::Faults::default(),
-            outcome: PeersOutcome::default(),
-            asks: std::collections::BTreeMap::new(),
-            next_ask: 0,
-            group_size: 1,
-            group_admitted: Vec::new(),
-            groups: std::collections::BTreeMap::new(),
-            group_asks: std::collections::BTreeMap::new(),
-            relays: std::collections::BTreeMap::new(),
-            violation: None,
-            random,
-        }
+/// Creates a run without faults or requests. All hosts start at about the same time.
+pub(super) fn bare(mut random: Random, hosts: usize, defect: PeersDefect) -> PeersSimulation {
+    let capacity = random.pick(&[1, 4, 10, 50, 200]);
+    let (limit, rate, window) = draw_limit(&mut random, capacity);
+    let mut queue = Queue::default();
+    for one in 0..hosts {
+        queue.add(random.below(300 * MILLI), PeersEvent::Start { host: one });
     }
-
-    /// Replaces the limit with a token bucket.
-    pub(super) fn set_bucket<E: std::fmt::Display>(&mut self, rate: Result<Rate, E>, burst: u64) {
-        let rate = rate.unwrap_or_else(|error| panic!("{error}"));
-        let bucket = TokenBucket::new(rate, burst).unwrap_or_else(|error| panic!("{error}"));
-        (self.limits, self.capacity, self.rate, self.window) = (Limit::from(bucket).into(), burst, Some(rate), 0);
+    PeersSimulation {
+        hosts: (0..hosts).map(|_| Host::draw(&mut random)).collect(),
+        net: Net::draw(&mut random, hosts),
+        queue,
+        // In the first shard of every table, which is the first part of every snapshot.
+        key: Fingerprint::from_parts(random.below(1 << 61), (random.below(1 << 20) << 12) as u32),
+        limits: Limits::from(limit),
+        capacity,
+        rate,
+        window,
+        is_strict: random.happens_in_percent(40),
+        partition: None,
+        defect,
+        ring_bytes: random.pick(&[16 << 20, 16 << 20, 2_000]),
+        length: random.within(4, 7) * SECOND,
+        counted_from: 0,
+        next_id: 1,
+        wrong_members: false,
+        has_faults: false,
+        duplicates: false,
+        history: Vec::new(),
+        deciders: BTreeSet::new(),
+        applied: BTreeSet::new(),
+        longest_lag: 0,
+        longest_transit: 0,
+        worst_debt: 0,
+        last_fault: 0,
+        faults: super::Faults::default(),
+        outcome: PeersOutcome::default(),
+        asks: std::collections::BTreeMap::new(),
+        next_ask: 0,
+        group_size: 1,
+        group_admitted: Vec::new(),
+        groups: std::collections::BTreeMap::new(),
+        group_asks: std::collections::BTreeMap::new(),
+        relays: std::collections::BTreeMap::new(),
+        violation: None,
+        random,
     }
+}
 
-    /// Draws a run whose only fault is a temporary partition into two sides.
-    fn draw_partition(&mut self) {
-        let hosts = self.hosts.len();
-        let start = 3 * SECOND + self.random.below(SECOND);
-        let long = self.random.pick(&[2, 5, 13, 16]) * SECOND;
-        let mut side: BTreeSet<usize> = (0..hosts).filter(|_| self.random.happens_in_percent(50)).collect();
-        if side.is_empty() || side.len() == hosts {
-            side = BTreeSet::from([self.random.below(hosts as u64) as usize]);
-        }
-        for one in 0..hosts {
-            for other in 0..hosts {
-                if side.contains(&one) != side.contains(&other) {
-                    self.net.cut(one, other, start, start + long);
-                }
-            }
-        }
-        self.length = start + long + 2 * SECOND;
-        self.partition = Some((start, start + long, side));
-        if self.random.happens_in_percent(50) {
-            let (rate, burst) = (self.random.pick(&[4, 50, 200]), self.random.pick(&[4, 10, 50]));
-            self.set_bucket(Rate::per_second(rate), burst);
-            // Both sides get more requests than the limit admits.
-            let count = (2 * rate * long / SECOND).min(2_000);
-            for number in 0..2 * count {
-                let host = self.random.below(hosts as u64) as usize;
-                self.queue.add(start + number * long / (2 * count), PeersEvent::Request { host, cost: 1, key: 0 });
+/// Replaces the limit with a token bucket.
+pub(super) fn set_bucket<E: std::fmt::Display>(run: &mut PeersSimulation, rate: Result<Rate, E>, burst: u64) {
+    let rate = rate.unwrap_or_else(|error| panic!("{error}"));
+    let bucket = TokenBucket::new(rate, burst).unwrap_or_else(|error| panic!("{error}"));
+    (run.limits, run.capacity, run.rate, run.window) = (Limit::from(bucket).into(), burst, Some(rate), 0);
+}
+
+/// Draws a run whose only fault is a temporary partition into two sides.
+fn draw_partition(run: &mut PeersSimulation) {
+    let hosts = run.hosts.len();
+    let start = 3 * SECOND + run.random.below(SECOND);
+    let long = run.random.pick(&[2, 5, 13, 16]) * SECOND;
+    let mut side: BTreeSet<usize> = (0..hosts).filter(|_| run.random.happens_in_percent(50)).collect();
+    if side.is_empty() || side.len() == hosts {
+        side = BTreeSet::from([run.random.below(hosts as u64) as usize]);
+    }
+    for one in 0..hosts {
+        for other in 0..hosts {
+            if side.contains(&one) != side.contains(&other) {
+                run.net.cut(one, other, start, start + long);
             }
         }
     }
-
-    /// Draws a run in which one node leaves and returns while the others charge steadily, without other faults. Little
-    /// refills, so missing charges stay visible.
-    fn draw_join(&mut self) {
-        self.set_bucket(Rate::per_second(1), 500);
-        let hosts = self.hosts.len() as u64;
-        let (host, at) = (self.random.below(hosts) as usize, self.random.within(3_000, 4_000) * MILLI);
-        self.queue.add(at, PeersEvent::Leave { host });
-        self.queue.add(at + self.random.within(100, 1_500) * MILLI, PeersEvent::Start { host });
-        let apart = self.random.within(15, 40) * MILLI;
-        for number in 0..self.length.saturating_sub(2_500 * MILLI) / apart {
-            let host = self.random.below(hosts) as usize;
-            self.queue.add(2_500 * MILLI + number * apart, PeersEvent::Request { host, cost: 1, key: 0 });
+    run.length = start + long + 2 * SECOND;
+    run.partition = Some((start, start + long, side));
+    if run.random.happens_in_percent(50) {
+        let (rate, burst) = (run.random.pick(&[4, 50, 200]), run.random.pick(&[4, 10, 50]));
+        set_bucket(run, Rate::per_second(rate), burst);
+        // Both sides get more requests than the limit admits.
+        let count = (2 * rate * long / SECOND).min(2_000);
+        for number in 0..2 * count {
+            let host = run.random.below(hosts as u64) as usize;
+            run.queue.add(start + number * long / (2 * count), PeersEvent::Request { host, cost: 1, key: 0 });
         }
     }
+}
 
-    /// Requests charge some of several keys, with a bucket that does not refill during the run. Half of the runs have
-    /// faults.
-    fn draw_groups(&mut self) {
-        let burst = self.random.pick(&[4, 10, 50]);
-        self.set_bucket(Rate::new(1, Nanos::from_secs(86_400)), burst);
-        (self.is_strict, self.group_size) = (true, self.random.within(2, 3));
-        self.group_admitted = vec![0; self.group_size as usize];
-        if self.random.happens_in_percent(50) {
-            self.draw_faults();
+/// Draws a run in which one node leaves and returns while the others charge steadily, without other faults. Little
+/// refills, so missing charges stay visible.
+fn draw_join(run: &mut PeersSimulation) {
+    set_bucket(run, Rate::per_second(1), 500);
+    let hosts = run.hosts.len() as u64;
+    let (host, at) = (run.random.below(hosts) as usize, run.random.within(3_000, 4_000) * MILLI);
+    run.queue.add(at, PeersEvent::Leave { host });
+    run.queue.add(at + run.random.within(100, 1_500) * MILLI, PeersEvent::Start { host });
+    let apart = run.random.within(15, 40) * MILLI;
+    for number in 0..run.length.saturating_sub(2_500 * MILLI) / apart {
+        let host = run.random.below(hosts) as usize;
+        run.queue.add(2_500 * MILLI + number * apart, PeersEvent::Request { host, cost: 1, key: 0 });
+    }
+}
+
+/// Requests charge some of several keys, with a bucket that does not refill during the run. Half of the runs have
+/// faults.
+fn draw_groups(run: &mut PeersSimulation) {
+    let burst = run.random.pick(&[4, 10, 50]);
+    set_bucket(run, Rate::new(1, Nanos::from_secs(86_400)), burst);
+    (run.is_strict, run.group_size) = (true, run.random.within(2, 3));
+    run.group_admitted = vec![0; run.group_size as usize];
+    if run.random.happens_in_percent(50) {
+        draw_faults(run);
+    }
+}
+
+fn draw_faults(run: &mut PeersSimulation) {
+    let (hosts, length) = (run.hosts.len() as u64, run.length);
+    run.has_faults = true;
+    run.wrong_members = run.random.happens_in_percent(30);
+    run.duplicates = run.random.happens_in_percent(30);
+    // Nodes that join while others decide.
+    while run.random.happens_in_percent(40) {
+        let host = run.random.below(hosts) as usize;
+        let leaves = run.random.within(SECOND, length);
+        let event = match run.random.below(3) {
+            0 => PeersEvent::Leave { host },
+            1 => PeersEvent::Crash { host, silently: true },
+            _ => PeersEvent::Crash { host, silently: false },
+        };
+        run.queue.add(leaves, event);
+        if run.random.happens_in_percent(80) {
+            run.queue.add(leaves + run.random.below(2 * SECOND), PeersEvent::Start { host });
         }
     }
-
-    fn draw_faults(&mut self) {
-        let (hosts, length) = (self.hosts.len() as u64, self.length);
-        self.has_faults = true;
-        self.wrong_members = self.random.happens_in_percent(30);
-        self.duplicates = self.random.happens_in_percent(30);
-        // Nodes that join while others decide.
-        while self.random.happens_in_percent(40) {
-            let host = self.random.below(hosts) as usize;
-            let leaves = self.random.within(SECOND, length);
-            let event = match self.random.below(3) {
-                0 => PeersEvent::Leave { host },
-                1 => PeersEvent::Crash { host, silently: true },
-                _ => PeersEvent::Crash { host, silently: false },
-            };
-            self.queue.add(leaves, event);
-            if self.random.happens_in_percent(80) {
-                self.queue.add(leaves + self.random.below(2 * SECOND), PeersEvent::Start { host });
-            }
-        }
-        while self.random.happens_in_percent(30) {
-            let (one, other) = (self.random.below(hosts) as usize, self.random.below(hosts) as usize);
-            let start = self.random.below(length);
-            let end = start + self.random.below(length / 2);
-            self.net.cut(one, other, start, end);
-            if self.random.happens_in_percent(60) {
-                self.net.cut(other, one, start, end);
-            }
-        }
-        while self.random.happens_in_percent(30) {
-            let (one, other) = (self.random.below(hosts) as usize, self.random.below(hosts) as usize);
-            if one != other {
-                self.queue.add(self.random.below(length), PeersEvent::BreakLink { one, other });
-            }
-        }
-        while self.random.happens_in_percent(20) {
-            let (host, at) = (self.random.below(hosts) as usize, self.random.below(length));
-            let until = at + self.random.below(3 * SECOND);
-            self.queue.add(at, PeersEvent::Pause { host, until });
-        }
-        while self.random.happens_in_percent(20) {
-            let by = self.random.below(20 * SECOND) as i64 - 10 * SECOND as i64;
-            let host = self.random.below(hosts) as usize;
-            self.queue.add(self.random.below(length), PeersEvent::Step { host, by });
+    while run.random.happens_in_percent(30) {
+        let (one, other) = (run.random.below(hosts) as usize, run.random.below(hosts) as usize);
+        let start = run.random.below(length);
+        let end = start + run.random.below(length / 2);
+        run.net.cut(one, other, start, end);
+        if run.random.happens_in_percent(60) {
+            run.net.cut(other, one, start, end);
         }
     }
+    while run.random.happens_in_percent(30) {
+        let (one, other) = (run.random.below(hosts) as usize, run.random.below(hosts) as usize);
+        if one != other {
+            run.queue.add(run.random.below(length), PeersEvent::BreakLink { one, other });
+        }
+    }
+    while run.random.happens_in_percent(20) {
+        let (host, at) = (run.random.below(hosts) as usize, run.random.below(length));
+        let until = at + run.random.below(3 * SECOND);
+        run.queue.add(at, PeersEvent::Pause { host, until });
+    }
+    while run.random.happens_in_percent(20) {
+        let by = run.random.below(20 * SECOND) as i64 - 10 * SECOND as i64;
+        let host = run.random.below(hosts) as usize;
+        run.queue.add(run.random.below(length), PeersEvent::Step { host, by });
+    }
+}
 
-    fn draw_requests(&mut self) {
-        let (hosts, length) = (self.hosts.len() as u64, self.length);
-        for _ in 0..self.random.within(2, 25) {
-            let start = self.random.below(length);
-            let everywhere = self.random.happens_in_percent(40);
-            let host = self.random.below(hosts) as usize;
-            let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.within(1, self.capacity) };
-            let apart = self.random.pick(&[0, MILLI, 10 * MILLI, 40 * MILLI, 200 * MILLI]);
-            for number in 0..self.random.within(1, (2 * self.capacity / cost).clamp(4, 100)) {
-                let at = start + number * apart;
-                let host = if everywhere { self.random.below(hosts) as usize } else { host };
-                if at < length {
-                    self.queue.add(at, PeersEvent::Request { host, cost, key: 0 });
-                }
+fn draw_requests(run: &mut PeersSimulation) {
+    let (hosts, length) = (run.hosts.len() as u64, run.length);
+    for _ in 0..run.random.within(2, 25) {
+        let start = run.random.below(length);
+        let everywhere = run.random.happens_in_percent(40);
+        let host = run.random.below(hosts) as usize;
+        let cost = if run.random.happens_in_percent(80) { 1 } else { run.random.within(1, run.capacity) };
+        let apart = run.random.pick(&[0, MILLI, 10 * MILLI, 40 * MILLI, 200 * MILLI]);
+        for number in 0..run.random.within(1, (2 * run.capacity / cost).clamp(4, 100)) {
+            let at = start + number * apart;
+            let host = if everywhere { run.random.below(hosts) as usize } else { host };
+            if at < length {
+                run.queue.add(at, PeersEvent::Request { host, cost, key: 0 });
             }
         }
     }

@@ -150,7 +150,7 @@ impl PeersSimulation {
         let charges = answer.result.iter().flatten();
         if charges.clone().any(|charge| charge.taken > Cost::ZERO) {
             self.deciders.extend(self.hosts[host].process.as_ref().map(|process| process.id));
-            self.check_majority(now, host);
+            super::check::check_majority(self, now, host);
         }
         if urgent {
             self.pass(now, host, MeshEvent::Urgent);

@@ -166,6 +166,11 @@ struct Faults {
 }
 
 impl PeersSimulation {
+    /// Draws a run with all faults, on 2 to 100 nodes.
+    pub fn draw(seed: u64, defect: PeersDefect) -> Self {
+        draw::draw(seed, defect)
+    }
+
     /// Runs to the end and checks.
     ///
     /// # Errors
@@ -181,7 +186,7 @@ impl PeersSimulation {
                 return Err(format!("at {} ms: {violation}", now / MILLI));
             }
         }
-        self.check(end)
+        check::check(self, end)
     }
 
     fn on(&mut self, now: u64, event: PeersEvent) {
@@ -503,7 +508,7 @@ impl PeersSimulation {
             self.history.push((now, cost));
             self.outcome.admitted += cost;
             self.deciders.extend(self.hosts[host].process.as_ref().map(|process| process.id));
-            self.check_majority(now, host);
+            check::check_majority(self, now, host);
         }
         if urgent {
             self.pass(now, host, MeshEvent::Urgent);

@@ -15,7 +15,7 @@ pub const KEYS: u64 = 1_000;
 const START: u64 = 3 * SECOND;
 
 fn without_faults(hosts: usize) -> PeersSimulation {
-    let mut run = PeersSimulation::bare(Random::new(1), hosts, PeersDefect::None);
+    let mut run = super::draw::bare(Random::new(1), hosts, PeersDefect::None);
     run.is_strict = false;
     run.ring_bytes = 16 << 20;
     run.length = START + SECONDS * SECOND;
@@ -26,7 +26,7 @@ fn without_faults(hosts: usize) -> PeersSimulation {
 /// Creates a run in which every node makes [`REQUESTS`] per second for [`KEYS`] keys. All requests are admitted.
 pub fn traffic(hosts: usize) -> PeersSimulation {
     let mut run = without_faults(hosts);
-    run.set_bucket(Rate::per_second(1_000), 1_000);
+    super::draw::set_bucket(&mut run, Rate::per_second(1_000), 1_000);
     for host in 0..hosts {
         for number in 0..REQUESTS * SECONDS {
             let at = START + number * SECOND / REQUESTS + run.random.below(SECOND / REQUESTS);
@@ -41,7 +41,7 @@ pub fn traffic(hosts: usize) -> PeersSimulation {
 /// then more requests than the limit admits.
 pub fn burst(hosts: usize, rate: u64, burst: u64) -> PeersSimulation {
     let mut run = without_faults(hosts);
-    run.set_bucket(Rate::per_second(rate), burst);
+    super::draw::set_bucket(&mut run, Rate::per_second(rate), burst);
     for host in 0..hosts {
         (0..2 * burst).for_each(|_| run.queue.add(START, PeersEvent::Request { host, cost: 1, key: 0 }));
         for number in 0..SECONDS * 100 {
