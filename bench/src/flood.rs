@@ -14,7 +14,7 @@ use tollgate::{FixedWindow, Rate, TokenBucket};
 
 use crate::child::{ask, resident_bytes};
 use crate::keys::{KEY_BYTES, numbered_key, write_key};
-use crate::report::{Bar, Report, Row};
+use crate::report::{Goal, Report, Row};
 
 const CAPACITY: u64 = 1_000_000;
 const FLOOD: u64 = 10 * CAPACITY;
@@ -37,12 +37,12 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         let [unchanged, resident, said] = ask(&["flood", limit])?[..] else {
             bail!("unexpected output of the flood process");
         };
-        let exactly = Some(Bar::EqualWithin(0.0));
+        let exactly = Some(Goal::EqualWithin(0.0));
         let peer = "keys-spent".to_owned();
-        report.add_row(Row { case: case.clone(), ours: unchanged, peer, theirs: VICTIMS as f64, bar: exactly });
-        let within = Some(Bar::EqualWithin(0.01));
+        report.add_row(Row { case: case.clone(), ours: unchanged, peer, theirs: VICTIMS as f64, goal: exactly });
+        let within = Some(Goal::EqualWithin(0.01));
         let peer = "bytes-configured".to_owned();
-        report.add_row(Row { case: format!("{case}-memory"), ours: resident, peer, theirs: said, bar: within });
+        report.add_row(Row { case: format!("{case}-memory"), ours: resident, peer, theirs: said, goal: within });
     }
     Ok(())
 }

@@ -15,18 +15,18 @@ use crate::keys::numbered_key;
 use crate::layer;
 use crate::ours;
 use crate::peers::governor;
-use crate::report::{Bar, Report, Row};
+use crate::report::{Goal, Report, Row};
 
 const DECISIONS: usize = 20_000;
 
 /// Case, our contender, its peers, and the goal, which applies to the first peer.
-const CASES: [(&str, &str, &[&str], Option<Bar>); 8] = [
-    ("instructions-direct", "ours-direct", &["governor-direct"], Some(Bar::RatioAtLeast(1.0))),
+const CASES: [(&str, &str, &[&str], Option<Goal>); 8] = [
+    ("instructions-direct", "ours-direct", &["governor-direct"], Some(Goal::RatioAtLeast(1.0))),
     ("instructions-direct-denied", DENIED, &["governor-direct-denied"], None),
     ("instructions-direct-odd-rate", "ours-direct-odd-rate", &["governor-direct"], None),
     ("instructions-acquire", "ours-acquire", &["governor-until-ready", "ours-direct"], None),
-    ("instructions-keyed", "ours", &["governor-dashmap", "governor-dashmap-ahash"], Some(Bar::OursAtMost(160.0))),
-    ("instructions-keyed-odd-rate", "ours-odd-rate", &["governor-dashmap"], Some(Bar::OursAtMost(200.0))),
+    ("instructions-keyed", "ours", &["governor-dashmap", "governor-dashmap-ahash"], Some(Goal::OursAtMost(160.0))),
+    ("instructions-keyed-odd-rate", "ours-odd-rate", &["governor-dashmap"], Some(Goal::OursAtMost(200.0))),
     ("instructions-keyed-sliding-slices", "ours-sliding-slices", &["ours"], None),
     ("instructions-keyed-batch16", ours::BATCHED, &["governor-dashmap", "governor-dashmap-ahash"], None),
 ];
@@ -46,7 +46,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         return Ok(());
     }
     let bare_loop = count("empty-loop")?;
-    for (case, ours, peers, bar) in CASES {
+    for (case, ours, peers, goal) in CASES {
         if !report.includes(case) {
             continue;
         }
@@ -57,7 +57,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
                 ours: own,
                 peer: (*peer).to_owned(),
                 theirs: count(peer)? - bare_loop,
-                bar: bar.filter(|_| index == 0),
+                goal: goal.filter(|_| index == 0),
             });
         }
     }

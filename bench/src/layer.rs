@@ -20,18 +20,18 @@ use crate::contender::Contender;
 use crate::keys::{Pattern, numbered_key};
 use crate::measure::{Expect, Plan, race};
 use crate::ours;
-use crate::report::{Bar, Report, Row};
+use crate::report::{Goal, Report, Row};
 
 /// "At most 3 times the cost of the bare keyed check."
-const AT_MOST_THRICE: Bar = Bar::RatioAtLeast(0.333);
+const AT_MOST_THRICE: Goal = Goal::RatioAtLeast(0.333);
 
 /// The contenders and their goals. There is no goal for addresses behind two proxies, and for headers on every
 /// response.
-pub(crate) const CASES: [(&str, Option<Bar>); 4] = [
+pub(crate) const CASES: [(&str, Option<Goal>); 4] = [
     ("layer-header", Some(AT_MOST_THRICE)),
     ("layer-address", Some(AT_MOST_THRICE)),
     ("layer-forwarded", None),
-    ("layer-telling", None),
+    ("layer-headers", None),
 ];
 
 /// The service without a layer.
@@ -52,7 +52,7 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
         let found = medians.iter().find(|(own, _)| *own == name);
         found.map(|(_, nanos)| *nanos).with_context(|| format!("{name} was not measured"))
     };
-    add_rows(report, "", median("ours")?, median, |bar| bar)
+    add_rows(report, "", median("ours")?, median, |goal| goal)
 }
 
 /// Compares instruction counts. `check` is the count of the bare check, and `count` counts a contender.
@@ -66,14 +66,14 @@ fn add_rows(
     prefix: &str,
     check: f64,
     measured: impl Fn(&str) -> Result<f64>,
-    bar_of: fn(Option<Bar>) -> Option<Bar>,
+    goal_of: fn(Option<Goal>) -> Option<Goal>,
 ) -> Result<()> {
-    for (name, bar) in CASES {
+    for (name, goal) in CASES {
         let case = format!("{prefix}{name}");
         if report.includes(&case) {
             let added = measured(name)? - measured(SERVICE)?;
             let peer = "bare-check".to_owned();
-            report.add_row(Row { case, ours: added, peer, theirs: check, bar: bar_of(bar) });
+            report.add_row(Row { case, ours: added, peer, theirs: check, goal: goal_of(goal) });
         }
     }
     Ok(())
@@ -96,8 +96,8 @@ pub(crate) fn contender_by_name(name: &str) -> Result<Box<dyn Contender>> {
             let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
             boxed_service("layer-forwarded", LimitLayer::by_key(limiter()?, client).send_headers(quiet).layer(Nothing))
         }
-        "layer-telling" => {
-            boxed_service("layer-telling", by_header()?.send_headers(SendHeaders::Always).layer(Nothing))
+        "layer-headers" => {
+            boxed_service("layer-headers", by_header()?.send_headers(SendHeaders::Always).layer(Nothing))
         }
         _ => bail!("unknown contender {name}"),
     })

@@ -27,11 +27,11 @@ use crate::report::Report;
 const USAGE: &str = "usage: tollgate-bench [--repetitions N] [filter]
 
 Measures the library beside its peers and prints one line per comparison:
-  case=keyed-million ours=… peer=governor-dashmap theirs=… ratio=… bar=1.8 pass
+  case=keyed-million ours=… peer=governor-dashmap theirs=… ratio=… goal=1.8 pass
 Smaller numbers are better; a larger ratio (theirs ÷ ours) is better. A filter selects the cases
 whose name contains it: direct, keyed, keyed-million, 2t, batch16, interval-bucket, sliding-slices, acquire, waiters,
 layer, memory, pause, snapshot, flood, instructions.
-Prints a table of goals (bars) at the end. Exit status 1: a goal was missed.";
+Prints a table of goals at the end. Exit status 1: a goal was missed.";
 
 /// With 20 ms per repetition, all cases take about two minutes.
 const REPETITIONS: usize = 25;

@@ -8,19 +8,19 @@ use crate::contender::Contender;
 use crate::keys::{KEY_BYTES, write_key};
 use crate::ours;
 use crate::peers::governor;
-use crate::report::{Bar, Report, Row};
+use crate::report::{Goal, Report, Row};
 
 /// Case, our contender, number of keys, key length, and the goal in bytes per key.
-const CASES: [(&str, &str, u64, usize, Bar); 4] = [
-    ("memory-1m", "ours", 1_000_000, KEY_BYTES, Bar::OursAtMost(48.0)),
-    ("memory-1m-key200", "ours", 1_000_000, 200, Bar::OursAtMost(48.0)),
-    ("memory-1m-odd-rate", "ours-odd-rate", 1_000_000, KEY_BYTES, Bar::OursAtMost(48.0)),
-    ("memory-10m", "ours", 10_000_000, KEY_BYTES, Bar::OursAtMost(40.0)),
+const CASES: [(&str, &str, u64, usize, Goal); 4] = [
+    ("memory-1m", "ours", 1_000_000, KEY_BYTES, Goal::OursAtMost(48.0)),
+    ("memory-1m-key200", "ours", 1_000_000, 200, Goal::OursAtMost(48.0)),
+    ("memory-1m-odd-rate", "ours-odd-rate", 1_000_000, KEY_BYTES, Goal::OursAtMost(48.0)),
+    ("memory-10m", "ours", 10_000_000, KEY_BYTES, Goal::OursAtMost(40.0)),
 ];
 
 /// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
-    for (case, ours, keys, key_bytes, bar) in CASES {
+    for (case, ours, keys, key_bytes, goal) in CASES {
         if !report.includes(case) {
             continue;
         }
@@ -32,14 +32,14 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         let [ours, remembered] = per_key(ours)?[..] else { bail!("unexpected output for ours") };
         let [theirs, _] = per_key("governor-dashmap")?[..] else { bail!("unexpected output for governor") };
         let peer = "governor-dashmap".to_owned();
-        report.add_row(Row { case: case.to_owned(), ours, peer, theirs, bar: Some(bar) });
+        report.add_row(Row { case: case.to_owned(), ours, peer, theirs, goal: Some(goal) });
         // A table of fixed size may lack an entry for some keys before it is full; this row shows how many have one.
         report.add_row(Row {
             case: format!("{case}-keys"),
             ours: remembered,
             peer: "keys-inserted".to_owned(),
             theirs: keys as f64,
-            bar: None,
+            goal: None,
         });
     }
     Ok(())

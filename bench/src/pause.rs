@@ -19,7 +19,7 @@ use throttlecrab::PeriodicStore;
 
 use crate::keys::{Random, numbered_key};
 use crate::ours;
-use crate::report::{Bar, Report, Row};
+use crate::report::{Goal, Report, Row};
 
 const CASE: &str = "pause";
 const ENTRIES: u32 = 1_000_000;
@@ -36,10 +36,10 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     let rounds = (0..ROUNDS).map(|_| run_round()).collect::<Result<Vec<_>>>()?;
     let ours = as_micros(rounds.iter().map(|round| round.decision).min().unwrap_or_default());
     let empty = as_micros(rounds.iter().map(|round| round.empty).max().unwrap_or_default());
-    let mut row = |peer: &str, theirs: f64, bar| {
-        report.add_row(Row { case: CASE.to_owned(), ours, peer: peer.to_owned(), theirs, bar });
+    let mut row = |peer: &str, theirs: f64, goal| {
+        report.add_row(Row { case: CASE.to_owned(), ours, peer: peer.to_owned(), theirs, goal });
     };
-    row("empty-loop", empty, Some(Bar::RatioAtLeast(1.0)));
+    row("empty-loop", empty, Some(Goal::RatioAtLeast(1.0)));
     row("governor-retain-recent", as_micros(governor_clean_up()?), None);
     row("throttlecrab-periodic", as_micros(throttlecrab_clean_up()?), None);
     Ok(())

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The goal of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Bar {
+pub(crate) enum Goal {
     /// The peer's number divided by ours is at least this.
     RatioAtLeast(f64),
     /// Our number is at most this, independent of the peer's.
@@ -13,22 +13,22 @@ pub(crate) enum Bar {
     EqualWithin(f64),
 }
 
-impl Bar {
+impl Goal {
     fn is_met_by(self, row: &Row) -> bool {
         match self {
-            Bar::RatioAtLeast(bar) => row.ratio() >= bar,
-            Bar::OursAtMost(bar) => row.ours <= bar,
-            Bar::EqualWithin(fraction) => (row.ratio() - 1.0).abs() <= fraction,
+            Goal::RatioAtLeast(goal) => row.ratio() >= goal,
+            Goal::OursAtMost(goal) => row.ours <= goal,
+            Goal::EqualWithin(fraction) => (row.ratio() - 1.0).abs() <= fraction,
         }
     }
 }
 
-impl fmt::Display for Bar {
+impl fmt::Display for Goal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Bar::RatioAtLeast(bar) => write!(out, "{bar}"),
-            Bar::OursAtMost(bar) => write!(out, "<={bar}"),
-            Bar::EqualWithin(fraction) => write!(out, "±{}%", fraction * 100.0),
+            Goal::RatioAtLeast(goal) => write!(out, "{goal}"),
+            Goal::OursAtMost(goal) => write!(out, "<={goal}"),
+            Goal::EqualWithin(fraction) => write!(out, "±{}%", fraction * 100.0),
         }
     }
 }
@@ -45,7 +45,7 @@ pub(crate) struct Row {
     /// The number of the peer, in the same unit.
     pub(crate) theirs: f64,
     /// The goal, if there is one.
-    pub(crate) bar: Option<Bar>,
+    pub(crate) goal: Option<Goal>,
 }
 
 impl Row {
@@ -54,8 +54,8 @@ impl Row {
     }
 
     fn verdict(&self) -> Option<Verdict<'_>> {
-        let bar = self.bar?;
-        Some(Verdict { row: self, bar, pass: bar.is_met_by(self) })
+        let goal = self.goal?;
+        Some(Verdict { row: self, goal, pass: goal.is_met_by(self) })
     }
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for Row {
             self.ratio()
         )?;
         match self.verdict() {
-            Some(verdict) => write!(out, " bar={} {}", verdict.bar, verdict.word()),
+            Some(verdict) => write!(out, " goal={} {}", verdict.goal, verdict.word()),
             None => Ok(()),
         }
     }
@@ -80,7 +80,7 @@ impl fmt::Display for Row {
 /// A row with a goal, and whether the goal is met.
 struct Verdict<'a> {
     row: &'a Row,
-    bar: Bar,
+    goal: Goal,
     pass: bool,
 }
 
@@ -143,8 +143,8 @@ impl Report {
         if verdicts.is_empty() {
             return true;
         }
-        println!("\n# bars");
-        println!("{:<28} {:>10} {:>10} {:<24} {:>7} {:>7}", "case", "ours", "theirs", "peer", "ratio", "bar");
+        println!("\n# goals");
+        println!("{:<28} {:>10} {:>10} {:<24} {:>7} {:>7}", "case", "ours", "theirs", "peer", "ratio", "goal");
         for verdict in &verdicts {
             let row = verdict.row;
             println!(
@@ -154,7 +154,7 @@ impl Report {
                 Number(row.theirs).to_string(),
                 row.peer,
                 row.ratio(),
-                verdict.bar.to_string(),
+                verdict.goal.to_string(),
                 verdict.word()
             );
         }
@@ -168,21 +168,21 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn row_with_goal(bar: Option<Bar>) -> Row {
-        Row { case: "keyed-million".to_owned(), ours: 250.0, peer: "governor-dashmap".to_owned(), theirs: 600.0, bar }
+    fn row_with_goal(goal: Option<Goal>) -> Row {
+        Row { case: "keyed-million".to_owned(), ours: 250.0, peer: "governor-dashmap".to_owned(), theirs: 600.0, goal }
     }
 
     #[test]
     fn lines_have_the_documented_format() {
         let line = "case=keyed-million ours=250.0 peer=governor-dashmap theirs=600.0 ratio=2.40";
         assert_eq!(row_with_goal(None).to_string(), line);
-        let check = |bar, expected: &str| {
-            assert_eq!(row_with_goal(Some(bar)).to_string(), format!("{line} {expected}"));
+        let check = |goal, expected: &str| {
+            assert_eq!(row_with_goal(Some(goal)).to_string(), format!("{line} {expected}"));
         };
-        check(Bar::RatioAtLeast(1.8), "bar=1.8 pass");
-        check(Bar::RatioAtLeast(2.5), "bar=2.5 FAIL");
-        check(Bar::OursAtMost(250.0), "bar=<=250 pass");
-        check(Bar::OursAtMost(160.0), "bar=<=160 FAIL");
-        check(Bar::EqualWithin(0.01), "bar=±1% FAIL");
+        check(Goal::RatioAtLeast(1.8), "goal=1.8 pass");
+        check(Goal::RatioAtLeast(2.5), "goal=2.5 FAIL");
+        check(Goal::OursAtMost(250.0), "goal=<=250 pass");
+        check(Goal::OursAtMost(160.0), "goal=<=160 FAIL");
+        check(Goal::EqualWithin(0.01), "goal=±1% FAIL");
     }
 }

@@ -14,7 +14,7 @@ use tollgate::{Keyed, TokenBucket};
 
 use crate::keys::{Random, numbered_key};
 use crate::measure::median;
-use crate::report::{Bar, Report, Row};
+use crate::report::{Goal, Report, Row};
 
 const CASE: &str = "snapshot";
 const KEYS: u64 = 1_000_000;
@@ -41,19 +41,19 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         ours: middle(|round| round.longest_saving),
         peer: "undisturbed".to_owned(),
         theirs: middle(|round| round.longest_alone),
-        bar: Some(Bar::RatioAtLeast(0.334)),
+        goal: Some(Goal::RatioAtLeast(0.334)),
     });
 
     report.print_section("snapshot, a million keys: ns per key, beside inserting them one by one");
-    let mut row = |case: &str, ours, bar| {
+    let mut row = |case: &str, ours, goal| {
         let (case, peer) = (case.to_owned(), "inserting".to_owned());
-        report.add_row(Row { case, ours, peer, theirs: inserting, bar });
+        report.add_row(Row { case, ours, peer, theirs: inserting, goal });
     };
     row("snapshot-save", middle(|round| round.save), None);
     let restores = (0..ROUNDS).map(|_| restore(&limits, &file)).collect::<Result<Vec<_>>>()?;
     // The minimum, because other work on the machine can only make a run slower.
     let fastest = |of: fn(&Restore) -> f64| restores.iter().map(of).fold(f64::INFINITY, f64::min);
-    row("snapshot-restore", fastest(|restore| restore.wall), Some(Bar::OursAtMost(RESTORE_NANOS)));
+    row("snapshot-restore", fastest(|restore| restore.wall), Some(Goal::OursAtMost(RESTORE_NANOS)));
     row("snapshot-restore-processor", fastest(|restore| restore.processor), None);
     Ok(())
 }

@@ -7,7 +7,7 @@ use crate::keys::{Pattern, numbered_key};
 use crate::measure::{Expect, Plan, race};
 use crate::ours;
 use crate::peers::{gcra, governor, leaky_bucket, pingora, ratelimit, throttlecrab};
-use crate::report::{Bar, Report, Row};
+use crate::report::{Goal, Report, Row};
 
 /// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
@@ -22,7 +22,7 @@ type Contenders = Vec<Box<dyn Contender>>;
 
 fn compare_direct(report: &mut Report, plan: Plan) -> Result<()> {
     // "Within 1.1 of governor's time" is a ratio of at least 1 / 1.1.
-    let within = Bar::RatioAtLeast(0.91);
+    let within = Goal::RatioAtLeast(0.91);
     direct_case(report, plan, "direct-precise", Expect::Allowed, Some(within), || {
         Ok(vec![
             Box::new(ours::Direct::with_precise_clock()?),
@@ -32,7 +32,7 @@ fn compare_direct(report: &mut Report, plan: Plan) -> Result<()> {
             Box::new(gcra::Direct::new()),
         ])
     })?;
-    let cached = Bar::RatioAtLeast(2.5);
+    let cached = Goal::RatioAtLeast(2.5);
     direct_case(report, plan, "direct-cached", Expect::Allowed, Some(cached), || {
         Ok(vec![
             Box::new(ours::Direct::with_cached_clock()?),
@@ -60,7 +60,7 @@ fn direct_case(
     plan: Plan,
     case: &str,
     expect: Expect,
-    bar: Option<Bar>,
+    goal: Option<Goal>,
     contenders: impl FnOnce() -> Result<Contenders>,
 ) -> Result<()> {
     if !report.includes(case) {
@@ -69,7 +69,7 @@ fn direct_case(
     report.print_section(&format!("{case}, ns per decision"));
     let sequences = [Pattern::Hot.access_sequence(1)];
     let medians = race(plan, expect, &mut contenders()?, &sequences)?;
-    compare(report, case, "ours", &medians, |peer| bar.filter(|_| peer == "governor-direct"));
+    compare(report, case, "ours", &medians, |peer| goal.filter(|_| peer == "governor-direct"));
     Ok(())
 }
 
@@ -84,8 +84,8 @@ struct Case {
     name: &'static str,
     pattern: Pattern,
     threads: u64,
-    bar: Option<Bar>,
-    batch_bar: Option<Bar>,
+    goal: Option<Goal>,
+    batch_goal: Option<Goal>,
 }
 
 const STAGES: [Stage; 3] = [
@@ -118,16 +118,16 @@ const fn speed_case(
     name: &'static str,
     pattern: Pattern,
     threads: u64,
-    bar: Option<f64>,
-    batch_bar: Option<f64>,
+    goal: Option<f64>,
+    batch_goal: Option<f64>,
 ) -> Case {
-    const fn ratio(bar: Option<f64>) -> Option<Bar> {
-        match bar {
-            Some(bar) => Some(Bar::RatioAtLeast(bar)),
+    const fn ratio(goal: Option<f64>) -> Option<Goal> {
+        match goal {
+            Some(goal) => Some(Goal::RatioAtLeast(goal)),
             None => None,
         }
     }
-    Case { name, pattern, threads, bar: ratio(bar), batch_bar: ratio(batch_bar) }
+    Case { name, pattern, threads, goal: ratio(goal), batch_goal: ratio(batch_goal) }
 }
 
 fn compare_keyed(report: &mut Report, plan: Plan, stage: &Stage) -> Result<()> {
@@ -141,9 +141,9 @@ fn compare_keyed(report: &mut Report, plan: Plan, stage: &Stage) -> Result<()> {
         report.print_section(&format!("{}, ns per decision", case.name));
         let sequences: Vec<_> = (1..=case.threads).map(|seed| case.pattern.access_sequence(seed)).collect();
         let medians = race(plan, Expect::Allowed, &mut contenders, &sequences)?;
-        let bar_of = |bar: Option<Bar>| move |peer: &str| bar.filter(|_| peer == "governor-dashmap");
-        compare(report, case.name, "ours", &medians, bar_of(case.bar));
-        compare(report, &batched_name(case.name), ours::BATCHED, &medians, bar_of(case.batch_bar));
+        let goal_of = |goal: Option<Goal>| move |peer: &str| goal.filter(|_| peer == "governor-dashmap");
+        compare(report, case.name, "ours", &medians, goal_of(case.goal));
+        compare(report, &batched_name(case.name), ours::BATCHED, &medians, goal_of(case.batch_goal));
     }
     Ok(())
 }
@@ -177,7 +177,7 @@ fn compare_algorithms(report: &mut Report, plan: Plan) -> Result<()> {
             }
             report.print_section(&format!("{case}, ns per decision"));
             let medians = race(plan, Expect::Allowed, &mut contenders, &[pattern.access_sequence(1)])?;
-            compare(report, &case, "ours", &medians, |_| Some(Bar::RatioAtLeast(0.67)));
+            compare(report, &case, "ours", &medians, |_| Some(Goal::RatioAtLeast(0.67)));
         }
     }
     Ok(())
@@ -212,7 +212,7 @@ fn compare(
     case: &str,
     ours: &str,
     medians: &[(&'static str, f64)],
-    bar: impl Fn(&str) -> Option<Bar>,
+    goal: impl Fn(&str) -> Option<Goal>,
 ) {
     if !report.includes(case) {
         return;
@@ -220,6 +220,6 @@ fn compare(
     let own = medians.iter().find(|(name, _)| *name == ours);
     let Some(&(_, ours)) = own else { return };
     for &(peer, theirs) in medians.iter().filter(|(name, _)| !name.starts_with("ours")) {
-        report.add_row(Row { case: case.to_owned(), ours, peer: peer.to_owned(), theirs, bar: bar(peer) });
+        report.add_row(Row { case: case.to_owned(), ours, peer: peer.to_owned(), theirs, goal: goal(peer) });
     }
 }

@@ -19,7 +19,7 @@ use crate::keys::{Pattern, Random};
 use crate::measure::{Expect, Plan, median, race};
 use crate::ours;
 use crate::peers::{governor, leaky_bucket};
-use crate::report::{Bar, Report, Row};
+use crate::report::{Goal, Report, Row};
 
 const ACQUIRE: &str = "acquire";
 const CHECK: &str = "ours-check";
@@ -56,8 +56,8 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
     ];
     let medians = race(plan, Expect::Allowed, &mut contenders, &[Pattern::Hot.access_sequence(1)])?;
     let [(_, precise), (_, cached), others @ ..] = &*medians else { return Ok(()) };
-    let mut row = |case: &str, ours, peer: &str, theirs, bar| {
-        report.add_row(Row { case: case.to_owned(), ours, peer: peer.to_owned(), theirs, bar });
+    let mut row = |case: &str, ours, peer: &str, theirs, goal| {
+        report.add_row(Row { case: case.to_owned(), ours, peer: peer.to_owned(), theirs, goal });
     };
     for &(peer, theirs) in others {
         // Both read the same hardware counter once, which takes nearly all of the time.
@@ -66,10 +66,10 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
             ours::CLOCK_READING => None,
             _ => Some(1.5),
         };
-        row(ACQUIRE, *precise, peer, theirs, goal.map(Bar::RatioAtLeast));
+        row(ACQUIRE, *precise, peer, theirs, goal.map(Goal::RatioAtLeast));
     }
     for &(peer, theirs) in others.iter().filter(|(peer, _)| ![CHECK, ours::CLOCK_READING].contains(peer)) {
-        row("acquire-cached", *cached, peer, theirs, Some(Bar::RatioAtLeast(1.5)));
+        row("acquire-cached", *cached, peer, theirs, Some(Goal::RatioAtLeast(1.5)));
     }
     Ok(())
 }
@@ -87,13 +87,13 @@ fn measure_waiters(report: &mut Report, case: &str, deadline: Option<Duration>) 
     report.print_section(&format!("{case}, {MANY} on one limiter beside {FEW}, on a manual clock: ns each"));
     let few = measure_rounds(FEW, FEW, 200, deadline)?;
     let many = measure_rounds(MANY, TIMED, 15, deadline)?;
-    let mut row = |what: &str, ours, peer: &str, theirs, bar| {
-        report.add_row(Row { case: format!("{case}-{what}"), ours, peer: peer.to_owned(), theirs, bar });
+    let mut row = |what: &str, ours, peer: &str, theirs, goal| {
+        report.add_row(Row { case: format!("{case}-{what}"), ours, peer: peer.to_owned(), theirs, goal });
     };
     // Among many waiters, an operation may take at most three times as long: a ratio of at least a third.
-    row("grant", many.grant, "grant-among-100", few.grant, Some(Bar::RatioAtLeast(0.33)));
-    row("cancel", many.cancel, "cancel-among-100", few.cancel, Some(Bar::RatioAtLeast(0.33)));
-    row("cancel", many.cancel, "grant-among-100000", many.grant, Some(Bar::RatioAtLeast(1.0)));
+    row("grant", many.grant, "grant-among-100", few.grant, Some(Goal::RatioAtLeast(0.33)));
+    row("cancel", many.cancel, "cancel-among-100", few.cancel, Some(Goal::RatioAtLeast(0.33)));
+    row("cancel", many.cancel, "grant-among-100000", many.grant, Some(Goal::RatioAtLeast(1.0)));
     row("cancel", many.cancel, "cache-miss", measure_cache_miss(), None);
     Ok(())
 }
@@ -103,8 +103,8 @@ fn measure_waiters(report: &mut Report, case: &str, deadline: Option<Duration>) 
 #[repr(align(64))]
 struct CacheLine(usize);
 
-/// Returns the nanoseconds of a load from a random one of as many lines as there are waiters, after as much other memory
-/// was written as their futures take: a cancellation among many waiters has to load such a line.
+/// Returns the nanoseconds of a load from a random one of as many lines as there are waiters, after as much other
+/// memory was written as their futures take: a cancellation among many waiters has to load such a line.
 fn measure_cache_miss() -> f64 {
     let (mut loads, mut random) = (Vec::new(), Random::new(5));
     for _ in 0..15 {

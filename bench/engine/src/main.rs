@@ -19,19 +19,19 @@ fn main() -> Result<()> {
     {
         return instructions::run_counted_decisions(subject);
     }
-    let mut bars = Bars::default();
-    compare_rule_counts(&mut bars)?;
-    compare_with_peer(&mut bars)?;
+    let mut goals = Goals::default();
+    compare_rule_counts(&mut goals)?;
+    compare_with_peer(&mut goals)?;
     match instructions::count_all()? {
         Some([ten, many, refusal, bare]) => {
             println!(
                 "\ninstructions per decision: {bare:.0} in two bare checks, {ten:.0} by 2 of 10 rules, {many:.0} by 2 of 10,000, \
                  {refusal:.0} in a refusal by 2 of 10"
             );
-            bars.at_most("instructions of a refusal beside an admission, 10 rules", refusal / ten, 1.2);
+            goals.at_most("instructions of a refusal beside an admission, 10 rules", refusal / ten, 1.2);
             for (rules, engine) in [("10", ten), ("10,000", many)] {
                 let added = (engine - bare) / bare;
-                bars.at_most(
+                goals.at_most(
                     &format!("instructions that the engine adds to the bare checks, {rules} rules"),
                     added,
                     3.0,
@@ -40,11 +40,11 @@ fn main() -> Result<()> {
         }
         None => println!("\ninstructions are not counted: valgrind is not installed"),
     }
-    std::process::exit(bars.missed.into())
+    std::process::exit(goals.missed.into())
 }
 
 /// Compares different numbers of rules.
-fn compare_rule_counts(bars: &mut Bars) -> Result<()> {
+fn compare_rule_counts(goals: &mut Goals) -> Result<()> {
     let mut subjects = Vec::new();
     for size in SIZES {
         subjects.push(Subject::new(size)?);
@@ -66,16 +66,16 @@ fn compare_rule_counts(bars: &mut Bars) -> Result<()> {
     }
     for (row, name) in rows.iter().enumerate().skip(2) {
         let ratios: Vec<f64> = figures[3][row].iter().zip(&figures[0][row]).map(|(many, few)| many / few).collect();
-        bars.at_most(&format!("{name}: 2 of 10,000 rules against 2 of 10"), median(&ratios), 1.5);
+        goals.at_most(&format!("{name}: 2 of 10,000 rules against 2 of 10"), median(&ratios), 1.5);
     }
-    bars.at_most("reading 10,000 rules and putting them in force, ms", subjects[3].loaded_ms, 1_000.0);
+    goals.at_most("reading 10,000 rules and putting them in force, ms", subjects[3].loaded_ms, 1_000.0);
     Ok(())
 }
 
 /// Compares the engine with limitador: the same two limits, alone and among 1,000 rules.
-fn compare_with_peer(bars: &mut Bars) -> Result<()> {
+fn compare_with_peer(goals: &mut Goals) -> Result<()> {
     println!();
-    for (size, times, bar) in [(2, 50, 5.0), (1_000, 2, 50.0)] {
+    for (size, times, goal) in [(2, 50, 5.0), (1_000, 2, 50.0)] {
         let (ours, theirs) = (Subject::new(size)?, Peer::new(size)?);
         theirs.check(times)?;
         let mut ratios = Vec::new();
@@ -87,27 +87,27 @@ fn compare_with_peer(bars: &mut Bars) -> Result<()> {
             both.1.push(theirs);
         }
         println!("2 of {size} rules: {:.0} ns, limitador {:.0} ns", median(&both.0), median(&both.1));
-        bars.at_least(&format!("limitador's time against ours, 2 of {size} rules"), median(&ratios), bar);
+        goals.at_least(&format!("limitador's time against ours, 2 of {size} rules"), median(&ratios), goal);
     }
     Ok(())
 }
 
 #[derive(Default)]
-struct Bars {
+struct Goals {
     missed: bool,
 }
 
-impl Bars {
-    fn at_most(&mut self, what: &str, value: f64, bar: f64) {
-        self.print_goal(what, value, value <= bar, &format!("at most {bar:.2}"));
+impl Goals {
+    fn at_most(&mut self, what: &str, value: f64, goal: f64) {
+        self.print_goal(what, value, value <= goal, &format!("at most {goal:.2}"));
     }
 
-    fn at_least(&mut self, what: &str, value: f64, bar: f64) {
-        self.print_goal(what, value, value >= bar, &format!("at least {bar:.2}"));
+    fn at_least(&mut self, what: &str, value: f64, goal: f64) {
+        self.print_goal(what, value, value >= goal, &format!("at least {goal:.2}"));
     }
 
-    fn print_goal(&mut self, what: &str, value: f64, holds: bool, bar: &str) {
-        println!("{} {what}: {value:.2} ({bar})", if holds { "ok    " } else { "MISSED" });
+    fn print_goal(&mut self, what: &str, value: f64, holds: bool, goal: &str) {
+        println!("{} {what}: {value:.2} ({goal})", if holds { "ok    " } else { "MISSED" });
         self.missed |= !holds;
     }
 }

@@ -9,7 +9,7 @@ use limitador::RateLimiter;
 use limitador::limit::{Context, Limit, Namespace};
 use tollgate::{Keyed, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_engine::{Decisions, Engine, Entry, Item, Matched, MemoryStore, Request};
+use tollgate_engine::{Decisions, Engine, Entry, Item, MatchedRules, MemoryStore, Request};
 
 use crate::rules::{Attributes, WIDE, matching_requests, peer_condition, rule_file};
 
@@ -37,7 +37,7 @@ impl Subject {
     /// Returns the nanoseconds to find the rules that a request matches.
     pub(crate) fn find(&self, requests: usize) -> f64 {
         let rules = self.engine.rules();
-        let mut matched = Matched::default();
+        let mut matched = MatchedRules::default();
         time_each(&self.request_entries(requests), |entries| {
             let met = rules.matching(b"api", entries, &mut matched).map_or(0, <[u32]>::len);
             assert_eq!(black_box(met), 2);

@@ -7,7 +7,7 @@ use tollgate_core::{Limit, TokenBucket};
 use tollgate_engine::store::Consistency;
 use tollgate_testkit::servers::{Kind, Server};
 
-use crate::bar;
+use crate::check_goal;
 use crate::contenders::Limited;
 
 const REQUESTS: u32 = 100_000;
@@ -42,7 +42,7 @@ pub(crate) async fn attack(kind: Kind) -> Result<bool> {
         // An attack shorter than a second may use the calls of a whole second.
         let rate = calls as f64 / seconds.max(1.0);
         let what = format!("{name}: store calls per second, {calls} in {seconds:.2} s");
-        missed |= bar(&what, rate, rate <= MOST_CALLS, "at most 20");
+        missed |= check_goal(&what, rate, rate <= MOST_CALLS, "at most 20");
     }
     Ok(missed)
 }

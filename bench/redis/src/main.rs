@@ -51,8 +51,8 @@ fn main() -> Result<()> {
 }
 
 /// Prints whether a goal is met, and returns whether it is missed.
-fn bar(what: &str, value: f64, holds: bool, bar: &str) -> bool {
-    println!("{} {what}: {value:.2} ({bar})", if holds { "ok    " } else { "MISSED" });
+fn check_goal(what: &str, value: f64, holds: bool, goal: &str) -> bool {
+    println!("{} {what}: {value:.2} ({goal})", if holds { "ok    " } else { "MISSED" });
     !holds
 }
 
@@ -76,7 +76,7 @@ async fn refused(kind: Kind) -> Result<bool> {
     ratios.sort_by(f64::total_cmp);
     let ratio = ratios[ratios.len() / 2];
     println!("\n{kind:?}, {CALLERS} callers, 100,000 keys that are refused, median of {TURNS} turns");
-    Ok(bar("server CPU against one call of a plain script", ratio, ratio <= 0.35, "at most 0.35"))
+    Ok(check_goal("server CPU against one call of a plain script", ratio, ratio <= 0.35, "at most 0.35"))
 }
 
 /// Compares the contenders. Returns whether a goal was missed.
@@ -130,13 +130,13 @@ async fn race(kind: Kind) -> Result<bool> {
     let mut missed = false;
     for (place, name) in [(1, "one call of our script per decision"), (2, "one call of a plain script per decision")] {
         let cpu = ratio(0, place, |figures| figures.cpu_micros);
-        missed |= bar(&format!("server CPU against {name}"), cpu, cpu <= 0.5, "at most 0.50");
+        missed |= check_goal(&format!("server CPU against {name}"), cpu, cpu <= 0.5, "at most 0.50");
         let speed = ratio(0, place, |figures| figures.per_second);
-        missed |= bar(&format!("requests per second against {name}"), speed, speed >= 1.5, "at least 1.50");
+        missed |= check_goal(&format!("requests per second against {name}"), speed, speed >= 1.5, "at least 1.50");
     }
     let four = ratio(4, 0, |figures| figures.per_second);
-    missed |= bar("four limits on a key against one, requests per second", four, four >= 0.6, "at least 0.60");
+    missed |= check_goal("four limits on a key against one, requests per second", four, four >= 0.6, "at least 0.60");
     let four = ratio(5, 0, |figures| figures.per_second);
-    println!("       four keys in a request against one, requests per second: {four:.2} (no bar)");
+    println!("       four keys in a request against one, requests per second: {four:.2} (no goal)");
     Ok(missed)
 }

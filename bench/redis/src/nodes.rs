@@ -12,7 +12,7 @@ use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Kind, Server};
 
 use crate::contenders::Limited;
-use crate::{TURNS, bar};
+use crate::{TURNS, check_goal};
 
 /// Length of a turn.
 const TURN: Duration = Duration::from_millis(1_000);
@@ -33,8 +33,8 @@ pub(crate) async fn beside_memory(kind: Kind) -> Result<bool> {
     }
     println!("\n{kind:?}, one key in steady use, decisions per CPU second of this process, medians of {TURNS} turns");
     let (leased, eventual) = (median(&mut of_leased), median(&mut of_eventual));
-    let missed = bar("leased against the store in memory", leased, leased >= 0.5, "at least 0.50");
-    Ok(missed | bar("eventual against the store in memory", eventual, eventual >= 0.66, "at least 0.66"))
+    let missed = check_goal("leased against the store in memory", leased, leased >= 0.5, "at least 0.50");
+    Ok(missed | check_goal("eventual against the store in memory", eventual, eventual >= 0.66, "at least 0.66"))
 }
 
 async fn connect(server: &Server, namespace: &str) -> Result<RedisStore> {
@@ -109,9 +109,9 @@ pub(crate) async fn three_nodes(kind: Kind) -> Result<bool> {
     let possible = RATE as f64 * (1.0 + start.elapsed().as_secs_f64());
     println!("\n{kind:?}, three nodes with leases of {RATE} a second, asked for twice as much for {LENGTH:?}");
     let share = admitted as f64 / possible;
-    let missed = bar("admitted fraction of the limit", share, share >= 0.97, "at least 0.97");
+    let missed = check_goal("admitted fraction of the limit", share, share >= 0.97, "at least 0.97");
     let per_request = calls as f64 / admitted as f64;
-    Ok(missed | bar("store calls per admitted request", per_request, per_request <= 0.25, "at most 0.25"))
+    Ok(missed | check_goal("store calls per admitted request", per_request, per_request <= 0.25, "at most 0.25"))
 }
 
 /// Makes `per_second` requests per second, and returns the number of admitted requests.

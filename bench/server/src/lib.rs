@@ -1,6 +1,6 @@
 //! Code shared by the server benchmarks.
 
-pub mod bars;
+pub mod goals;
 pub mod process;
 
 /// Returns a rule file with `count` rules, two of which match the requests of the benchmarks. The others match path

@@ -19,7 +19,7 @@ use anyhow::Context;
 
 use load::Run;
 use outage::Waits;
-use tollgate_server_bench::bars::Bars;
+use tollgate_server_bench::goals::Goals;
 use tollgate_server_bench::process::{Server, describe_machine, free_address};
 use tollgate_server_bench::rule_file;
 
@@ -35,7 +35,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let wanted = |name: &str| only.as_deref().is_none_or(|only| only == name);
     let bench = Bench { tollgate: tollgate.into(), repetitions };
     println!("{}", describe_machine());
-    let mut bars = Bars::default();
+    let mut goals = Goals::default();
     let parts: [(&str, Part); 8] = [
         ("resp", Bench::measure_resp),
         ("http", Bench::measure_http),
@@ -47,9 +47,9 @@ fn main() -> anyhow::Result<ExitCode> {
         ("outage", Bench::measure_outage),
     ];
     for (_, part) in parts.into_iter().filter(|(name, _)| wanted(name)) {
-        part(&bench, &mut bars)?;
+        part(&bench, &mut goals)?;
     }
-    Ok(bars.report())
+    Ok(goals.report())
 }
 
 struct Bench {
@@ -58,7 +58,7 @@ struct Bench {
 }
 
 /// One group of measurements.
-type Part = fn(&Bench, &mut Bars) -> anyhow::Result<()>;
+type Part = fn(&Bench, &mut Goals) -> anyhow::Result<()>;
 
 type Figures = BTreeMap<&'static str, Run>;
 
@@ -74,7 +74,7 @@ impl Bench {
         self.start_tollgate("off", &address.to_string(), address, more)
     }
 
-    fn measure_resp(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_resp(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let mut servers = vec![("floor", start_floor("floor-resp")?), ("tollgate", self.ours_resp(&[])?)];
         let mut script = String::new();
         for name in ["redis INCR", "redis script"] {
@@ -110,13 +110,13 @@ impl Bench {
             let (floor, ours) = (figures["floor"], figures["tollgate"]);
             match pipeline {
                 1 => {
-                    bars.at_most("pipeline 1, processor time of the floor's", ours.cpu_micros / floor.cpu_micros, 1.15)
+                    goals.at_most("pipeline 1, processor time of the floor's", ours.cpu_micros / floor.cpu_micros, 1.15)
                 }
-                16 => bars.at_least("pipeline 16, answers of the floor's", ours.per_second / floor.per_second, 0.7),
+                16 => goals.at_least("pipeline 16, answers of the floor's", ours.per_second / floor.per_second, 0.7),
                 _ => {
-                    bars.at_least("pipeline 64, answers of the floor's", ours.per_second / floor.per_second, 0.6);
+                    goals.at_least("pipeline 64, answers of the floor's", ours.per_second / floor.per_second, 0.6);
                     if let Some(redis) = figures.get("redis INCR") {
-                        bars.at_least("pipeline 64, answers of redis INCR's", ours.per_second / redis.per_second, 2.);
+                        goals.at_least("pipeline 64, answers of redis INCR's", ours.per_second / redis.per_second, 2.);
                     }
                 }
             }
@@ -124,7 +124,7 @@ impl Bench {
         Ok(())
     }
 
-    fn measure_http(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_http(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let address = free_address()?;
         let ours = self.start_tollgate(&address.to_string(), "off", address, &[])?;
         let mut servers = vec![("floor", start_floor("floor-http")?), ("tollgate", ours)];
@@ -137,9 +137,9 @@ impl Bench {
         })?;
         print_table("POST /v1/check, 50 connections", &figures);
         let ours = figures["tollgate"];
-        bars.at_most("HTTP, processor time of the floor's", ours.cpu_micros / figures["floor"].cpu_micros, 1.35);
+        goals.at_most("HTTP, processor time of the floor's", ours.cpu_micros / figures["floor"].cpu_micros, 1.35);
         if let Some(peer) = figures.get("throttlecrab") {
-            bars.at_least(
+            goals.at_least(
                 "HTTP, answers for the processor time of throttlecrab's",
                 peer.cpu_micros / ours.cpu_micros,
                 1.4,
@@ -149,7 +149,7 @@ impl Bench {
     }
 
     /// Measures the forward-auth check of a reverse proxy, with one matching rule.
-    fn measure_forward_auth(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_forward_auth(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let file = std::env::temp_dir().join(format!("tollgate-bench-forward-{}.yaml", std::process::id()));
         let rules = "{domain: api, rules: [{id: mine, when: {path: '/v1/mine/**'}, per: [client_ip], limit: 1M/s}]}";
         std::fs::write(&file, rules)?;
@@ -163,11 +163,11 @@ impl Bench {
         std::fs::remove_file(file)?;
         print_table("GET /v1/forward-auth/api, 50 connections", &figures);
         let ratio = figures["tollgate"].cpu_micros / figures["floor"].cpu_micros;
-        bars.at_most("forward-auth, processor time of the floor's", ratio, 1.3);
+        goals.at_most("forward-auth, processor time of the floor's", ratio, 1.3);
         Ok(())
     }
 
-    fn measure_latency(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_latency(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let servers = [("floor", start_floor("floor-resp")?), ("tollgate", self.ours_resp(&[])?)];
         let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for _ in 0..self.repetitions {
@@ -179,12 +179,12 @@ impl Bench {
         let times: BTreeMap<&str, f64> = times.into_iter().map(|(name, times)| (name, median(times))).collect();
         println!("\n20,000/s over 50 connections, median time to an answer");
         times.iter().for_each(|(name, time)| println!("  {name:<14} {time:>8.0} µs"));
-        bars.at_most("time to an answer at 20,000/s of the floor's", times["tollgate"] / times["floor"], 1.15);
+        goals.at_most("time to an answer at 20,000/s of the floor's", times["tollgate"] / times["floor"], 1.15);
         Ok(())
     }
 
     /// Compares two matching rules out of 10 with two out of 10,000.
-    fn compare_rule_counts(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn compare_rule_counts(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let folder = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let mut servers = Vec::new();
@@ -198,22 +198,22 @@ impl Bench {
         std::fs::remove_dir_all(folder)?;
         print_table("TG.CHECK, pipeline 16, two rules matching", &figures);
         let ratio = figures["10,000 rules"].cpu_micros / figures["10 rules"].cpu_micros;
-        bars.at_most("ten thousand rules, processor time of ten's", ratio, 1.5);
+        goals.at_most("ten thousand rules, processor time of ten's", ratio, 1.5);
         Ok(())
     }
 
-    fn measure_memory(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_memory(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let server = self.ours_resp(&[])?;
         let before = server.megabytes()?;
         load::fill(server.address, 1_000_000)?;
         let after = server.megabytes()?;
         println!("\na million keys: {before:.1} MB before, {after:.1} MB after");
-        bars.at_most("resident memory with a million keys, in MB", after, 80.);
+        goals.at_most("resident memory with a million keys, in MB", after, 80.);
         Ok(())
     }
 
     /// Measures the longest wait of a connection while another sends the most expensive requests.
-    fn measure_neighbour(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_neighbour(&self, goals: &mut Goals) -> anyhow::Result<()> {
         const LENGTH: Duration = Duration::from_secs(2);
         let folder = std::env::temp_dir().join(format!("tollgate-bench-neighbour-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
@@ -236,13 +236,13 @@ impl Bench {
         for request in neighbour::heavy_requests() {
             let wait = longest(Some(&request))?;
             println!("  {:<16} {wait:>8.0} µs", request.name);
-            bars.at_most(&format!("longest wait during a {}, of the idle one", request.name), wait / idle, 3.);
+            goals.at_most(&format!("longest wait during a {}, of the idle one", request.name), wait / idle, 3.);
         }
         std::fs::remove_dir_all(folder)?;
         Ok(())
     }
 
-    fn measure_outage(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_outage(&self, goals: &mut Goals) -> anyhow::Result<()> {
         const LENGTH: Duration = Duration::from_secs(2);
         let Some(redis) = start_redis(&[])? else { return Ok(()) };
         let server = self.ours_resp(&["--store", &format!("redis://{}", redis.address)])?;
@@ -260,7 +260,7 @@ impl Bench {
             println!("  {name:<14} {answers:>8.0} answers, median {usual:.2} ms, longest {longest:.2} ms");
             longest
         });
-        bars.at_most("longest wait with the store stopped, ms beyond the control's", longest[1] - longest[0], 10.);
+        goals.at_most("longest wait with the store stopped, ms beyond the control's", longest[1] - longest[0], 10.);
         Ok(())
     }
 

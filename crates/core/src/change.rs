@@ -35,7 +35,7 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Stamp, Verdict};
 /// windows, the windows of `now` are removed, and the windows of `own` continue at their average length.
 pub(crate) fn now_of<'a, S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'a>) -> Now<'a> {
     match (new, own) {
-        (Limit::FixedWindow(new), Limit::FixedWindow(own)) if new.has_windows_of(own, state, now) => *now,
+        (Limit::FixedWindow(new), Limit::FixedWindow(own)) if new.has_same_windows(own, state, now) => *now,
         (_, Limit::FixedWindow(_)) => now.without_windows(),
         _ => *now,
     }
@@ -147,8 +147,8 @@ pub(crate) fn report<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now
     let own_now = now_of(new, own, state, now);
     let used = own.used(state, &own_now);
     let remaining = match new {
-        Limit::LeakyBucket(limit) => limit.remaining_beside(used),
-        Limit::IntervalBucket(limit) => limit.remaining_beside(used, limit.elapsed_from(own, state, now)),
+        Limit::LeakyBucket(limit) => limit.remaining_after(used),
+        Limit::IntervalBucket(limit) => limit.remaining_after(used, limit.elapsed_from(own, state, now)),
         _ => new.capacity().saturating_sub(used.ceil()),
     };
     Report {
@@ -174,7 +174,7 @@ pub(crate) fn with_copy<S: Cells + ?Sized, R>(state: &S, words: usize, visit: im
 }
 
 /// The [`Algorithm`] methods for a single limit whose state belongs to other parameters.
-macro_rules! changed_parameters {
+macro_rules! changed_parameter_methods {
     () => {
         fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
             crate::change::weigh(&(*self).into(), &(*own).into(), state, now, ask)
@@ -196,7 +196,7 @@ macro_rules! changed_parameters {
     };
 }
 
-pub(crate) use changed_parameters;
+pub(crate) use changed_parameter_methods;
 
 #[cfg(test)]
 mod tests;

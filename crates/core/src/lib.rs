@@ -13,8 +13,8 @@
 //!
 //! | existing limiter | equivalent here | differences |
 //! |---|---|---|
-//! | Guava `RateLimiter.create(rate)` | [`Pacing::bursty`], storing one second | costs are not truncated to microseconds, so 80,000 per second does not become 83,333; the stored time is configurable |
-//! | Guava with warm-up | [`Pacing::warm_up`] with a cold factor of 3000 thousandths | a zero warm-up is an error instead of no limit |
+//! | Guava `RateLimiter.create(rate)` | [`PacerParams::bursty`], storing one second | costs are not truncated to microseconds, so 80,000 per second does not become 83,333; the stored time is configurable |
+//! | Guava with warm-up | [`PacerParams::warm_up`] with a cold factor of 3000 thousandths | a zero warm-up is an error instead of no limit |
 //! | bucket4j `refillGreedy` | [`TokenBucket`] | waits round up, so a retry after the reported wait succeeds; never above capacity |
 //! | bucket4j `refillIntervally`, aligned or not | [`IntervalBucket`] with [`Steps::Aligned`]; several in [`Limits`] | as above; a cost above capacity never passes, even after a wait |
 //! | bucket4j `replaceConfiguration` | [`Algorithm::weigh_from`] | spent tokens stay spent, like its `ADDITIVE` mode for larger capacities |
@@ -60,7 +60,7 @@ pub use algorithm::{Algorithm, Cells, CellsMut, Offset};
 pub use error::LimitError;
 pub use limit::Limit;
 pub use limits::{Limits, Stamps};
-pub use pacer::{Pace, Pacing};
+pub use pacer::{PacerParams, PacerState};
 pub use params::{BucketParams, DecodedState, Params, WindowParams};
 pub use quantity::{Cost, Mono, Nanos, Now, Time, Wall, Window};
 pub use rate::Rate;

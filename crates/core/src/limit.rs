@@ -9,7 +9,7 @@ use crate::algorithm::sliding_slices::SlidingSlices;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::token_bucket::TokenBucket;
 use crate::algorithm::{Algorithm, Cells, CellsMut};
-use crate::change::changed_parameters;
+use crate::change::changed_parameter_methods;
 use crate::limits::Limits;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
 use crate::tokens::Tokens;
@@ -169,8 +169,8 @@ impl Algorithm for Limit {
         ask!(self, unlimited: true, deny_all: true, algorithm => algorithm.is_new(state, now))
     }
 
-    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        ask!(self, unlimited: Retry::NOW, deny_all: Retry::Never, algorithm => algorithm.wait_behind(state, now, ahead, cost))
+    fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        ask!(self, unlimited: Retry::NOW, deny_all: Retry::Never, algorithm => algorithm.wait_in_queue(state, now, ahead, cost))
     }
 
     fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
@@ -222,7 +222,7 @@ impl Algorithm for Limit {
         }
     }
 
-    changed_parameters!();
+    changed_parameter_methods!();
 }
 
 impl Limit {

@@ -45,8 +45,8 @@ impl Limits {
     /// The maximum number of limits in a group.
     pub const MAX: usize = 8;
 
-    /// The longest state that [`decide_short`](Self::decide_short) handles: two words, enough for a token bucket of any
-    /// rate.
+    /// The longest state that [`try_decide_single`](Self::try_decide_single) handles: two words, enough for a token
+    /// bucket of any rate.
     pub const FAST_WORDS: usize = 2;
 
     /// Creates a group of `limits`, in this order.
@@ -108,7 +108,7 @@ impl Limits {
         self.parts().all(|(limit, first, _)| {
             let part = Offset { cells: state, first };
             match limit {
-                Limit::FixedWindow(window) => window.most_used(&part, now) == 0,
+                Limit::FixedWindow(window) => window.max_used(&part, now) == 0,
                 _ => limit.is_new(&part, now),
             }
         })
@@ -116,11 +116,11 @@ impl Limits {
 
     /// Returns an upper bound of the spent fraction, over all limits. `now` contains no calendar windows, so the bound
     /// assumes the longest possible windows since the last request.
-    pub fn most_spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
+    pub fn max_spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
         let spent = self.parts().map(|(limit, first, _)| {
             let part = Offset { cells: state, first };
             match limit {
-                Limit::FixedWindow(window) => window.most_spent(&part, now),
+                Limit::FixedWindow(window) => window.max_spent(&part, now),
                 _ => limit.spent(&part, now),
             }
         });
@@ -130,7 +130,7 @@ impl Limits {
     /// Calls [`decide_fast`](Algorithm::decide_fast) for a single limit of at most [`FAST_WORDS`](Self::FAST_WORDS)
     /// words that needs no stamps. Returns `None` if the fast path does not apply.
     #[inline(always)]
-    pub fn decide_short<S: CellsMut>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Outcome> {
+    pub fn try_decide_single<S: CellsMut>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Outcome> {
         let [limit] = &*self.limits else { return None };
         // Tests for the most common limit first, to avoid the jump table.
         let verdict = match limit {
@@ -141,9 +141,9 @@ impl Limits {
         Some(verdict.outcome())
     }
 
-    /// Returns the report of a single limit after [`decide_short`](Self::decide_short).
+    /// Returns the report of a single limit after [`try_decide_single`](Self::try_decide_single).
     #[inline(always)]
-    pub fn report_short<S: Cells>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
+    pub fn report_single<S: Cells>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         match &*self.limits {
             [Limit::TokenBucket(bucket)] => bucket.report(state, now, cost),
             _ => self.report(state, now, cost),

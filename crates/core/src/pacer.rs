@@ -56,7 +56,7 @@ use crate::quantity::{Cost, Mono, Nanos, Time};
 use crate::rate::Rate;
 use crate::ticks::Ticks;
 
-/// The parameters of a pacer. The state is a [`Pace`].
+/// The parameters of a pacer. The state is a [`PacerState`].
 ///
 /// ```
 /// use tollgate_core::{Cost, Nanos, Pacing, Time};
@@ -68,7 +68,7 @@ use crate::ticks::Ticks;
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Pacing {
+pub struct PacerParams {
     rate: Rate,
     kind: Kind,
     /// Maximum stored amount, in parts of a tick.
@@ -87,9 +87,9 @@ enum Kind {
     },
 }
 
-/// The state of a pacer. Only the [`Pacing`] that wrote it can read it.
+/// The state of a pacer. Only the [`PacerParams`] that wrote it can read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Pace {
+pub struct PacerState {
     /// Instant at which the next caller may pass, in ticks of the rate.
     next_free: Ticks,
     /// The stored permits, in parts of a tick.
@@ -99,7 +99,7 @@ pub struct Pace {
 /// A cold factor of 1, in thousandths. With this factor, a cold pacer has the same rate as a warm one.
 const ONE: u32 = 1_000;
 
-impl Pacing {
+impl PacerParams {
     /// The longest stored time and the longest warm-up: 365 days. Up to this length no product overflows.
     pub const MAX_STORE: Nanos = Nanos::from_secs(365 * 86_400);
     /// The largest cold factor, in thousandths.
@@ -109,7 +109,7 @@ impl Pacing {
     /// nothing. It starts with nothing stored.
     ///
     /// # Errors
-    /// Returns an error if `store` is above [`Pacing::MAX_STORE`].
+    /// Returns an error if `store` is above [`PacerParams::MAX_STORE`].
     pub fn bursty(rate: Rate, store: impl Into<Duration>) -> Result<Self, LimitError> {
         let store = Nanos::from(store.into());
         if store > Self::MAX_STORE {
@@ -123,8 +123,8 @@ impl Pacing {
     /// Guava's cold factor is 3, which is 3000 thousandths.
     ///
     /// # Errors
-    /// Returns an error if `warm_up` is zero or above [`Pacing::MAX_STORE`], or if `cold_permille` is below 1000 or
-    /// above [`Pacing::MAX_COLD`].
+    /// Returns an error if `warm_up` is zero or above [`PacerParams::MAX_STORE`], or if `cold_permille` is below 1000
+    /// or above [`PacerParams::MAX_COLD`].
     pub fn warm_up(rate: Rate, warm_up: impl Into<Duration>, cold_permille: u32) -> Result<Self, LimitError> {
         let warm_up = Nanos::from(warm_up.into());
         if warm_up == Nanos::ZERO {
@@ -159,36 +159,36 @@ impl Pacing {
     }
 
     /// Returns the state of a new pacer. The first caller passes immediately.
-    pub fn start(&self, now: Time<Mono>) -> Pace {
+    pub fn start(&self, now: Time<Mono>) -> PacerState {
         let stored = match self.kind {
             Kind::Bursty { .. } => 0,
             Kind::WarmUp { .. } => self.max,
         };
-        Pace { next_free: self.instant_in_ticks(now), stored }
+        PacerState { next_free: self.instant_in_ticks(now), stored }
     }
 
     /// Returns the state in which the next caller passes at `next_free`. The state stores the permits that accrue in
     /// the time `stored` at the steady rate, up to the maximum.
-    pub fn resume(&self, next_free: Time<Mono>, stored: Nanos) -> Pace {
+    pub fn resume(&self, next_free: Time<Mono>, stored: Nanos) -> PacerState {
         let stored = self.ticks_of(stored).saturating_mul(self.parts());
-        Pace { next_free: self.instant_in_ticks(next_free), stored: stored.min(self.max) }
+        PacerState { next_free: self.instant_in_ticks(next_free), stored: stored.min(self.max) }
     }
 
     /// Returns the wait of a request that arrives at `now`. The wait does not depend on the request's cost.
-    pub fn earliest(&self, pace: &Pace, now: Time<Mono>) -> Nanos {
+    pub fn earliest(&self, pace: &PacerState, now: Time<Mono>) -> Nanos {
         let ahead = pace.next_free.saturating_sub(self.instant_in_ticks(now));
         Nanos::from_nanos(u64::try_from(ahead.div_ceil(self.rate.count().into())).unwrap_or(u64::MAX))
     }
 
     /// Returns the permits stored at `now`, as the time in which they accrue at the steady rate, rounded down.
-    pub fn stored(&self, pace: &Pace, now: Time<Mono>) -> Nanos {
+    pub fn stored(&self, pace: &PacerState, now: Time<Mono>) -> Nanos {
         let ticks = self.pace_at(*pace, now).stored / self.parts();
         Nanos::from_nanos(u64::try_from(ticks / u128::from(self.rate.count())).unwrap_or(u64::MAX))
     }
 
     /// Takes `permits` and returns the wait before they may be used. The next caller also waits for these permits. Zero
     /// permits take nothing and never wait.
-    pub fn reserve(&self, pace: &mut Pace, now: Time<Mono>, permits: Cost) -> Nanos {
+    pub fn reserve(&self, pace: &mut PacerState, now: Time<Mono>, permits: Cost) -> Nanos {
         if permits == Cost::ZERO {
             return Nanos::ZERO;
         }
@@ -202,18 +202,18 @@ impl Pacing {
                 asked.saturating_add(self.extra_ticks(warm_up, cold, synced.stored, spent))
             }
         };
-        *pace = Pace { next_free: synced.next_free.saturating_add(moved), stored: synced.stored - spent };
+        *pace = PacerState { next_free: synced.next_free.saturating_add(moved), stored: synced.stored - spent };
         wait
     }
 
     /// Calls [`reserve`](Self::reserve) if the wait is at most `timeout`; otherwise takes nothing and returns `None`.
-    pub fn try_reserve(&self, pace: &mut Pace, now: Time<Mono>, permits: Cost, timeout: Nanos) -> Option<Nanos> {
+    pub fn try_reserve(&self, pace: &mut PacerState, now: Time<Mono>, permits: Cost, timeout: Nanos) -> Option<Nanos> {
         (permits == Cost::ZERO || self.earliest(pace, now) <= timeout).then(|| self.reserve(pace, now, permits))
     }
 
     /// Converts a state written under `old`. The wait of the next caller stays the same, and so does the stored
     /// fraction of the maximum.
-    pub fn convert(&self, old: &Self, pace: &mut Pace, now: Time<Mono>) {
+    pub fn convert(&self, old: &Self, pace: &mut PacerState, now: Time<Mono>) {
         let before = old.pace_at(*pace, now);
         let next_free = multiply_divide(before.next_free, self.rate.count().into(), old.rate.count().into(), Round::Up);
         let stored = match self.kind {
@@ -222,17 +222,17 @@ impl Pacing {
             Kind::Bursty { .. } => multiply_divide(before.stored, self.max, old.max, Round::Down),
             Kind::WarmUp { .. } => multiply_divide(before.stored, self.max, old.max, Round::Up),
         };
-        *pace = Pace { next_free, stored: stored.min(self.max) };
+        *pace = PacerState { next_free, stored: stored.min(self.max) };
     }
 
     /// Returns the state at `now`, including the permits that accrued since `next_free`.
-    fn pace_at(&self, pace: Pace, now: Time<Mono>) -> Pace {
+    fn pace_at(&self, pace: PacerState, now: Time<Mono>) -> PacerState {
         let now = self.instant_in_ticks(now);
         match now.checked_sub(pace.next_free) {
             None | Some(0) => pace,
             Some(idle) => {
                 let stored = pace.stored.saturating_add(idle.saturating_mul(self.gain()));
-                Pace { next_free: now, stored: stored.min(self.max) }
+                PacerState { next_free: now, stored: stored.min(self.max) }
             }
         }
     }

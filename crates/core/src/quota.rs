@@ -111,7 +111,7 @@ impl Quota {
 }
 
 /// Capacity and initial state of a limit with a `quota`.
-macro_rules! start_by_quota {
+macro_rules! quota_start_methods {
     () => {
         fn capacity(&self) -> u64 {
             self.quota.limit()
@@ -150,7 +150,7 @@ macro_rules! quota_methods {
     };
 }
 
-pub(crate) use {quota_methods, start_by_quota};
+pub(crate) use {quota_methods, quota_start_methods};
 
 /// A request as resolved by [`Quota::resolve`].
 pub(crate) enum Demand {

@@ -67,7 +67,7 @@ impl Flow {
     }
 
     /// Returns the number of whole units that flow within `time`.
-    pub(crate) fn most_within(self, time: Nanos) -> u64 {
+    pub(crate) fn units_within(self, time: Nanos) -> u64 {
         self.whole_units(self.instant_in_ticks(Time::from_nanos(time.as_nanos())))
     }
 

@@ -24,14 +24,14 @@ impl<'d> Decision<'d> {
     pub fn counters(&self) -> impl Iterator<Item = Counter<'d>> + use<'d> {
         let (all, charges) = self.charges();
         let end = charges.end;
-        charges.filter_map(move |place| {
-            let planned = &all.plan.charges[place];
+        charges.filter_map(move |index| {
+            let planned = &all.plan.charges[index];
             let (answer, _) = all.answer(planned).filter(|_| !planned.is_ban())?;
-            let ban = all.plan.charges.get(place + 1).filter(|next| place + 1 < end && next.is_ban());
+            let ban = all.plan.charges.get(index + 1).filter(|next| index + 1 < end && next.is_ban());
             let refuses = |outcome: Outcome| matches!(outcome, Outcome::Deny(_));
             let banned = ban.and_then(|ban| all.answer(ban)).is_some_and(|(ban, _)| refuses(ban.outcome));
             Some(Counter {
-                rule: all.plan.name(place as u32),
+                rule: all.plan.name(index as u32),
                 key: all.plan.key(planned),
                 taken: answer.taken,
                 refused: refuses(answer.outcome) || banned,
@@ -59,16 +59,16 @@ impl<'d> Decision<'d> {
     pub fn rule_outcomes(&self) -> impl Iterator<Item = RuleOutcome<'d>> + use<'d> {
         let (all, charges) = self.charges();
         let end = charges.end;
-        charges.filter_map(move |place| {
-            let planned = &all.plan.charges[place];
+        charges.filter_map(move |index| {
+            let planned = &all.plan.charges[index];
             let number = planned.rule().filter(|_| !planned.is_ban() && !planned.is_replaced())? as usize;
             let answer = all.answer(planned).map(|(answer, _)| answer);
             let unasked = answer.is_none() && planned.shadow && planned.has_limits();
-            let ban = all.plan.charges.get(place + 1).filter(|next| place + 1 < end && next.is_ban());
+            let ban = all.plan.charges.get(index + 1).filter(|next| index + 1 < end && next.is_ban());
             let by_ban = ban.and_then(|ban| all.answer(ban)).map_or(Outcome::Allow, |(ban, _)| ban.outcome);
             let outcome = all.charge_outcome(planned).and(by_ban);
             let counter = Counter {
-                rule: all.plan.name(place as u32),
+                rule: all.plan.name(index as u32),
                 key: all.plan.key(planned),
                 taken: answer.map_or(Cost::ZERO, |answer| answer.taken),
                 refused: !unasked && matches!(outcome, Outcome::Deny(_)),

@@ -8,7 +8,7 @@ use tollgate::{Outcome, Report, Retry};
 
 use crate::engine::plan::{AnswerSource, Plan, PlannedCharge, to_usize_range};
 use crate::engine::scratch::Scratch;
-use crate::engine::{RefusalCount, RulesInForce, Taking};
+use crate::engine::{RefusalCount, RulesInForce, TakeMode};
 use crate::receipt::{Receipt, ReceiptEntry};
 use crate::request::{Request, RequestError};
 use crate::rules::{Metadata, Refusal};
@@ -24,7 +24,7 @@ pub struct Decisions {
     pub(crate) fallback: Answers,
     pub(crate) decided: Vec<Result<DecisionRecord, RequestError>>,
     /// Refusals that count towards bans, if they were read.
-    pub(crate) noted: Vec<RefusalCount>,
+    pub(crate) refusal_counts: Vec<RefusalCount>,
     /// Whether refusals were only observed.
     pub(crate) observing: bool,
     /// The version of the rules.
@@ -136,17 +136,17 @@ impl Decisions {
     }
 
     /// Clears the buffers and sets the rule version and the time for new requests.
-    pub(crate) fn begin(&mut self, version: u64, now: Time<Wall>, taking: Taking) {
+    pub(crate) fn begin(&mut self, version: u64, now: Time<Wall>, take_mode: TakeMode) {
         self.plan.clear();
         self.enforced.clear();
         self.shadows.clear();
         self.fallback.clear();
         self.decided.clear();
         self.scratch.unanswered.clear();
-        self.noted.clear();
+        self.refusal_counts.clear();
         self.observing = false;
         self.version = version;
-        self.plan.begin(now, taking);
+        self.plan.begin(now, take_mode);
     }
 
     /// Adds a request to the plan.
@@ -172,7 +172,7 @@ impl Decisions {
 
     /// Returns the charges of a request.
     pub(crate) fn charges_of(&self, request: usize) -> &[PlannedCharge] {
-        &self.plan.charges[to_usize_range(&self.plan.asked[request].charges)]
+        &self.plan.charges[to_usize_range(&self.plan.requests[request].charges)]
     }
 
     /// Returns the smallest amount that any enforced rule took for a request; `None` if nothing was counted.
@@ -200,7 +200,7 @@ impl Decisions {
             cost,
             // Only concurrency limits have no window.
             has_slots: windows.iter().any(Option::is_none),
-            stamps: answers.stamps(answer).of_first(windows.len()),
+            stamps: answers.stamps(answer).keep_first(windows.len()),
         }
     }
 }
@@ -247,7 +247,7 @@ impl<'d> Decision<'d> {
 
     /// Returns all decisions, and the charge range of this one.
     pub(crate) fn charges(&self) -> (&'d Decisions, Range<usize>) {
-        (self.all, to_usize_range(&self.all.plan.asked[self.index].charges))
+        (self.all, to_usize_range(&self.all.plan.requests[self.index].charges))
     }
 
     /// Returns the key of the deciding counter. `None` if no rule matched.
@@ -273,8 +273,9 @@ impl<'d> Decision<'d> {
 
     /// Returns whether a ban refused the request, alone or together with limits.
     pub fn is_banned(&self) -> bool {
-        let refuses =
-            |planned: &PlannedCharge| self.all.answer(planned).is_some_and(|(said, _)| !said.outcome.is_admitted());
+        let refuses = |planned: &PlannedCharge| {
+            self.all.answer(planned).is_some_and(|(answered, _)| !answered.outcome.is_admitted())
+        };
         let mut charges = self.all.charges_of(self.index).iter();
         !self.is_allowed() && charges.any(|planned| planned.is_ban() && refuses(planned))
     }
@@ -282,8 +283,8 @@ impl<'d> Decision<'d> {
     /// Returns the state of every limit of every matching rule, ordered by item, then by rule.
     pub fn reports(&self) -> impl Iterator<Item = LimitReport<'d>> + use<'d> {
         let all = self.all;
-        let asked = &all.plan.asked[self.index];
-        let matched = all.plan.item_matches[to_usize_range(&asked.item_matches)].iter();
+        let planned_request = &all.plan.requests[self.index];
+        let matched = all.plan.item_matches[to_usize_range(&planned_request.item_matches)].iter();
         matched.flat_map(move |matched| {
             let planned = &all.plan.charges[matched.charge as usize];
             let answer = all.answer(planned);
@@ -306,7 +307,7 @@ impl<'d> Decision<'d> {
     /// report.
     pub fn matches(&self) -> impl Iterator<Item = RuleMatch<'d>> + use<'d> {
         let all = self.all;
-        let matched = all.plan.item_matches[to_usize_range(&all.plan.asked[self.index].item_matches)].iter();
+        let matched = all.plan.item_matches[to_usize_range(&all.plan.requests[self.index].item_matches)].iter();
         matched.map(move |matched| {
             let planned = &all.plan.charges[matched.charge as usize];
             RuleMatch {
@@ -329,14 +330,14 @@ impl<'d> Decision<'d> {
     /// was refused. If nothing was counted, or refusals are only observed, this is the whole amount. A drain, which
     /// asks for [`Cost::MAX`], never gets more than the counted amount.
     pub fn taken(&self) -> Cost {
-        let (asked, counted) = (self.all.plan.asked[self.index].weighs, self.all.least_taken(self.index));
-        let drains = self.all.plan.taking() == Taking::UpTo && asked == Cost::MAX;
+        let (cost, counted) = (self.all.plan.requests[self.index].cost, self.all.least_taken(self.index));
+        let drains = self.all.plan.take_mode() == TakeMode::UpTo && cost == Cost::MAX;
         match counted {
             _ if drains => counted.unwrap_or(Cost::ZERO),
-            _ if self.all.observing => asked,
+            _ if self.all.observing => cost,
             _ if !self.is_allowed() => Cost::ZERO,
             Some(least) => least,
-            None => asked,
+            None => cost,
         }
     }
 
@@ -350,8 +351,8 @@ impl<'d> Decision<'d> {
     pub fn receipt(&self) -> Receipt {
         let charges = self.all.charges_of(self.index);
         let taken = charges.iter().filter(|planned| !planned.is_ban()).filter_map(|planned| {
-            let said = self.all.answer(planned)?;
-            (said.0.taken > Cost::ZERO).then(|| self.all.taken_from(planned, said, said.0.taken))
+            let answered = self.all.answer(planned)?;
+            (answered.0.taken > Cost::ZERO).then(|| self.all.taken_from(planned, answered, answered.0.taken))
         });
         Receipt { taken: taken.collect() }
     }
@@ -359,12 +360,14 @@ impl<'d> Decision<'d> {
     /// Returns a receipt for the slots that an item took from rules with only concurrency limits. Refunding it releases
     /// the slots. Empty if the item took none.
     pub fn slots(&self, item: usize) -> Receipt {
-        let matched = self.all.plan.item_matches[to_usize_range(&self.all.plan.asked[self.index].item_matches)].iter();
+        let matched =
+            self.all.plan.item_matches[to_usize_range(&self.all.plan.requests[self.index].item_matches)].iter();
         let taken = matched.filter(|matched| matched.item as usize == item).filter_map(|matched| {
             let planned = &self.all.plan.charges[matched.charge as usize];
-            let said = self.all.answer(planned)?;
+            let answered = self.all.answer(planned)?;
             let has_slots = self.all.plan.windows(planned).iter().all(Option::is_none);
-            (has_slots && said.0.taken > Cost::ZERO).then(|| self.all.taken_from(planned, said, said.0.taken))
+            (has_slots && answered.0.taken > Cost::ZERO)
+                .then(|| self.all.taken_from(planned, answered, answered.0.taken))
         });
         Receipt { taken: taken.collect() }
     }

@@ -21,14 +21,14 @@ use std::fmt;
 use tollgate::Limit;
 use tollgate::core::{Algorithm, Cost, Nanos, Params};
 
-use crate::explain::Length;
-use crate::rules::{Consistency, CostOf, OnFault, Rule};
+use crate::explain::HumanDuration;
+use crate::rules::{Consistency, DefaultCost, OnFault, Rule};
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The store does not answer.
-    StoreGone,
+    StoreDown,
     /// The store forgets a key: it was restarted empty or flushed, or it evicted the key.
     DataLost,
     /// A replica becomes the primary before it has received the last writes.
@@ -50,7 +50,7 @@ pub enum Fault {
 impl Fault {
     /// All faults, in the order of `docs/faults.md`.
     pub const ALL: [Self; 9] = [
-        Self::StoreGone,
+        Self::StoreDown,
         Self::DataLost,
         Self::Failover,
         Self::OldPrimary,
@@ -65,7 +65,7 @@ impl Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::StoreGone => "store does not answer for P",
+            Self::StoreDown => "store does not answer for P",
             Self::DataLost => "store forgets the key",
             Self::Failover => "failover with replication lag",
             Self::OldPrimary => "replaced primary keeps serving for P",
@@ -133,7 +133,7 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
     let refilled = |length: Nanos| max_refill(limit, length).map(|amount| amount.min(burst));
     let kept = |length: Nanos| burst + max_refill(limit, length).unwrap_or(0);
     match (rule.consistency(), fault) {
-        (Consistency::Eventual(_), Fault::StoreGone) => {
+        (Consistency::Eventual(_), Fault::StoreDown) => {
             return at_most((nodes - 1) * kept(given.length), "(N − 1)·(B + r·P)");
         }
         (Consistency::Leased | Consistency::Eventual(_), Fault::Resharding) => return at_most(0, "0"),
@@ -141,7 +141,7 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
         (Consistency::Strict | Consistency::Leased | Consistency::Eventual(_), _) => {}
     }
     match fault {
-        Fault::StoreGone => match rule.on_fault() {
+        Fault::StoreDown => match rule.on_fault() {
             OnFault::Open => FaultBound { excess: Excess::Unbounded, formula: "on_fault: open" },
             OnFault::Closed => at_most(0, "on_fault: closed"),
             OnFault::Local => {
@@ -194,12 +194,12 @@ pub fn bound_without_fault(limit: &Limit, rule: &Rule, given: &Circumstances) ->
 /// Returns the parameters of a limit with the symbols of the formulas.
 pub fn formula_parameters(limit: &Limit) -> String {
     let burst = limit.capacity();
-    let window = |length: Nanos| format!("B = {burst} in each window of {}", Length::new(length));
+    let window = |length: Nanos| format!("B = {burst} in each window of {}", HumanDuration::new(length));
     match limit.params() {
         Params::Unlimited | Params::DenyAll => "no state".to_owned(),
         Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => format!("B = {burst}, r = {}", bucket.rate),
         Params::IntervalBucket { refill, period, .. } => {
-            format!("B = {burst}, r = {refill} every {}", Length::new(period))
+            format!("B = {burst}, r = {refill} every {}", HumanDuration::new(period))
         }
         Params::FixedWindow { window: params, .. }
         | Params::SlidingWindow(params)
@@ -248,9 +248,9 @@ fn initial_capacity(limit: &Limit) -> u64 {
 /// Returns `c`, the largest cost that the rule itself assigns.
 fn largest_cost(rule: &Rule) -> Cost {
     match rule.cost() {
-        CostOf::Fixed(cost) => *cost,
-        CostOf::From { max, missing, .. } => *max.max(missing),
-        CostOf::Cases(cases) => cases.iter().map(|case| case.cost).fold(Cost::ONE, Cost::max),
+        DefaultCost::Fixed(cost) => *cost,
+        DefaultCost::From { max, missing, .. } => *max.max(missing),
+        DefaultCost::Cases(cases) => cases.iter().map(|case| case.cost).fold(Cost::ONE, Cost::max),
     }
 }
 

@@ -51,9 +51,9 @@ pub(crate) fn rule_prefix<'p>(
 
 /// Appends the value of one of several alternative attributes with its index, because equal values of different
 /// alternatives are different counters.
-pub(crate) fn push_chosen(key: &mut Vec<u8>, place: u8, value: &[u8]) {
+pub(crate) fn push_alternative(key: &mut Vec<u8>, index: u8, value: &[u8]) {
     push_length(key, value.len() + 2);
-    key.push(place);
+    key.push(index);
     key.extend_from_slice(value);
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum SideCounter {
 }
 
 /// Appends the key of a side counter to `keys`; `key` is the range of the rule counter's key.
-pub(crate) fn push_beside(keys: &mut Vec<u8>, key: std::ops::Range<usize>, beside: SideCounter) {
+pub(crate) fn push_side_key(keys: &mut Vec<u8>, key: std::ops::Range<usize>, beside: SideCounter) {
     let start = keys.len();
     keys.extend_from_within(key);
     if let Some(kind) = keys.get_mut(start + 1) {
@@ -76,12 +76,12 @@ pub(crate) fn push_beside(keys: &mut Vec<u8>, key: std::ops::Range<usize>, besid
 }
 
 /// Returns whether this is the key of a side counter.
-pub(crate) fn is_beside(key: &[u8]) -> bool {
+pub(crate) fn is_side_key(key: &[u8]) -> bool {
     key.get(1).is_some_and(|kind| [SideCounter::Ban as u8, SideCounter::Refusals as u8].contains(kind))
 }
 
 /// Hashes a key to a stable, uniformly distributed number below 10,000: FNV-1a with a final mix.
-pub(crate) fn place_of(key: &[u8]) -> u16 {
+pub(crate) fn enforce_hash(key: &[u8]) -> u16 {
     let mut hash = key
         .iter()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
@@ -144,7 +144,7 @@ pub(crate) fn rule_of(key: &[u8]) -> &str {
 /// Returns the part of a key that selects one of several servers: the first counted value, or the rule id if there is
 /// none; the name of an inline limit; the whole key if it was not built by this module. Side counters of a rule, such
 /// as its ban, are placed on the same server as the rule's counter.
-pub(crate) fn placed_by(key: &[u8]) -> &[u8] {
+pub(crate) fn partition_key(key: &[u8]) -> &[u8] {
     fn read(key: &[u8]) -> Option<&[u8]> {
         let (&[FORMAT, kind], mut rest) = key.split_first_chunk()? else { return None };
         let rest = &mut rest;
@@ -219,13 +219,13 @@ fn decode_alternative<'k>(name: &'k [u8], value: &'k [u8]) -> CountedValue<'k> {
     if !name.windows(CHAINED.len()).any(|part| part == CHAINED) {
         return (name, Some(value));
     }
-    let (place, value) = value.split_first().map_or((0, value), |(place, value)| (usize::from(*place), value));
+    let (index, value) = value.split_first().map_or((0, value), |(index, value)| (usize::from(*index), value));
     let mut rest = name;
     for at in 0.. {
         let end = rest.windows(CHAINED.len()).position(|part| part == CHAINED);
         let one = &rest[..end.unwrap_or(rest.len())];
         match end {
-            Some(end) if at < place => rest = &rest[end + CHAINED.len()..],
+            Some(end) if at < index => rest = &rest[end + CHAINED.len()..],
             Some(_) | None => return (one.trim_ascii(), Some(value)),
         }
     }
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn keys_that_count_by_the_same_value_are_placed_together() {
-        let placed = |key: &[u8]| String::from_utf8_lossy(placed_by(key)).into_owned();
+        let placed = |key: &[u8]| String::from_utf8_lossy(partition_key(key)).into_owned();
         assert_eq!(placed(&rule_key("api", "a", &["k"], &[Some("v")])), "v");
         assert_eq!(placed(&rule_key("web", "b", &["k", "l"], &[Some("v"), Some("w")])), "v");
         assert_eq!(placed(&rule_key("api", "a", &["k"], &[None])), "a", "without a value by the rule");
@@ -311,7 +311,7 @@ mod tests {
         assert_eq!(placed(b"anything"), "anything");
         let mut keys = rule_key("api", "a", &["k"], &[Some("v")]);
         let own = keys.len();
-        push_beside(&mut keys, 0..own, SideCounter::Ban);
+        push_side_key(&mut keys, 0..own, SideCounter::Ban);
         assert_eq!(placed(&keys[own..]), "v", "a ban is placed with its rule");
     }
 
@@ -324,9 +324,9 @@ mod tests {
             let (name, value) = counted_by(&key).expect("the key of a rule").remove(0);
             (String::from_utf8_lossy(name).into_owned(), value.map(<[u8]>::to_vec))
         };
-        for (place, name) in [(0, "user"), (1, "api_key"), (2, "ip"), (9, "ip")] {
+        for (index, name) in [(0, "user"), (1, "api_key"), (2, "ip"), (9, "ip")] {
             let expected = (name.to_owned(), Some(b"x".to_vec()));
-            assert_eq!(counted(&|key| push_chosen(key, place, b"x")), expected);
+            assert_eq!(counted(&|key| push_alternative(key, index, b"x")), expected);
         }
         assert_eq!(counted(&|key| push_value(key, None)), (chain[0].to_owned(), None));
     }

@@ -31,11 +31,11 @@ pub mod striped;
 
 pub use counter::{Counter, RuleOutcome};
 pub use decision::{Decision, Decisions, LimitReport, MatchEffect, RuleMatch, Standing};
-pub use engine::{Enforcement, Engine, EngineError, ExplanationContext, Settled, Taking};
+pub use engine::{CommitResult, Enforcement, Engine, EngineError, ExplanationContext, TakeMode};
 pub use explain::{
-    AppliedOverride, BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, HeldCondition, Length,
-    LimitState, MatchExplanation, MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition, Refill,
-    RuleEffect, RuleExplanation, SkippedOverride,
+    AppliedOverride, BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, HeldCondition,
+    HumanDuration, LimitState, MatchExplanation, MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition,
+    Refill, RuleEffect, RuleExplanation, SkippedOverride,
 };
 pub use inline::InlineLimits;
 pub use memory::MemoryStore;
@@ -43,7 +43,7 @@ pub use meters::{Counts, RuleCounts, RuleMeter};
 pub use pool::PooledDecisions;
 pub use receipt::{BadReceipt, Receipt};
 pub use request::{Entry, Inline, Item, Request, RequestError};
-pub use ruleset::{ActiveRule, Matched, RuleSet};
+pub use ruleset::{ActiveRule, MatchedRules, RuleSet};
 pub use store::Store;
 
 /// Compiles the README example.

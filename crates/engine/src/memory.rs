@@ -53,8 +53,8 @@ impl<C: Clock> MemoryStore<C> {
     /// # Errors
     /// If the tables do not fit into the address space.
     pub fn with_clock(keys: usize, clock: Arc<C>) -> Result<Self, CapacityError> {
-        let table = |place: usize| {
-            let (words, share) = SIZES[place];
+        let table = |position: usize| {
+            let (words, share) = SIZES[position];
             Ledger::with_clock((keys / share).max(MIN_KEYS), words, clock.clone())
         };
         let tables = [table(0)?, table(1)?, table(2)?, table(3)?, table(4)?];
@@ -89,8 +89,8 @@ impl<C: Clock> MemoryStore<C> {
         from: &mut SnapshotReader<R>,
         mut id_of: impl FnMut(u32, &Limits) -> Option<u32>,
     ) -> Result<Self, RestoreError> {
-        let mut table = |place: usize| {
-            let (words, share) = SIZES[place];
+        let mut table = |position: usize| {
+            let (words, share) = SIZES[position];
             Ledger::restored((keys / share).max(MIN_KEYS), words, clock.clone(), from, &mut id_of)
         };
         let tables = [table(0)?, table(1)?, table(2)?, table(3)?, table(4)?];
@@ -135,15 +135,15 @@ impl<C: Clock> MemoryStore<C> {
         let at = self.clock.now().wall();
         let mut charges = [EMPTY; MAX_BATCH];
         let mut table = &self.tables[0];
-        for (place, group) in charges.iter_mut().zip(groups) {
+        for (position, group) in charges.iter_mut().zip(groups) {
             if let [charge] = group.charges {
-                *place = to_ledger_charge(charge);
+                *position = to_ledger_charge(charge);
                 table = &self.tables[table_of(charge.limits)];
             }
         }
         let charges = &charges[..groups.len()];
-        table.decide_many(limit_table, charges, |place, seat| {
-            answers.push_verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
+        table.decide_many(limit_table, charges, |position, seat| {
+            answers.push_verdict(seat.verdict(), seat.reports(charges[position].ask.cost().get()));
             answers.end_group(at);
         });
     }
@@ -196,8 +196,8 @@ impl<C: Clock> MemoryStore<C> {
         if table.try_decide_fast(charges, to_plain_charge, &now, answer_plain(answers)).is_some() {
             return;
         }
-        table.decide_each(limit_table, charges, to_ledger_charge, now, |place, seat| {
-            answers.push_verdict(seat.verdict(), seat.reports(charges[place].ask.cost().get()));
+        table.decide_each(limit_table, charges, to_ledger_charge, now, |position, seat| {
+            answers.push_verdict(seat.verdict(), seat.reports(charges[position].ask.cost().get()));
         });
     }
 
@@ -252,12 +252,13 @@ impl<C: Clock> MemoryStore<C> {
         let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         others[here] = true;
         let entry = to_ledger_charge(charge);
-        let is_used = |place: &usize| others[*place] && self.tables[*place].is_known(limit_table, &entry);
-        let is_remembered = |place: &usize| others[*place] && self.tables[*place].has_used(limit_table, &entry);
+        let is_used = |position: &usize| others[*position] && self.tables[*position].is_known(limit_table, &entry);
+        let is_remembered =
+            |position: &usize| others[*position] && self.tables[*position].contains_key(limit_table, &entry);
         // A key without usage stays in the table that has its entry. With entries in two tables, the older one would
         // determine whether the key counts as new under limits with an initial amount.
-        let is_unused = !(0..SIZES.len()).any(|place| is_used(&place));
-        let is_here = |place: &usize| if is_unused { is_remembered(place) } else { is_used(place) };
+        let is_unused = !(0..SIZES.len()).any(|position| is_used(&position));
+        let is_here = |position: &usize| if is_unused { is_remembered(position) } else { is_used(position) };
         let to = (here + 1..SIZES.len()).rev().find(is_here).unwrap_or(here);
         for from in (0..to).filter(is_here) {
             if !is_here(&to) {

@@ -141,14 +141,14 @@ fn read(bytes: &[u8]) -> Option<Receipt> {
         let stamps = Stamps::from_stamps(stamps?);
         // Charges with slots always have stamps.
         let (stamps, has_slots) =
-            if format == 1 { (stamps.of_first(Limits::MAX), places > 0) } else { (stamps, flags & SLOTS != 0) };
+            if format == 1 { (stamps.keep_first(Limits::MAX), places > 0) } else { (stamps, flags & SLOTS != 0) };
         taken.push(ReceiptEntry { key, limits, fallback: flags & FALLBACK != 0, has_slots, cost, stamps });
     }
-    (rest.is_empty() && !names_a_counter_twice(&taken)).then_some(Receipt { taken })
+    (rest.is_empty() && !has_duplicate_key(&taken)).then_some(Receipt { taken })
 }
 
 /// Returns whether a key occurs twice. No decision produces such a receipt, and stores do not accept such a group.
-fn names_a_counter_twice(taken: &[ReceiptEntry]) -> bool {
+fn has_duplicate_key(taken: &[ReceiptEntry]) -> bool {
     let mut keys: Vec<&[u8]> = taken.iter().map(|taken| &*taken.key).collect();
     keys.sort_unstable();
     keys.windows(2).any(|pair| pair[0] == pair[1])
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn receipt_in_format_1_is_parsed() {
         let receipt = read(b"\x01\x01\x00\x03key\x05\x00").unwrap();
-        let stamps = Stamps::default().of_first(Limits::MAX);
+        let stamps = Stamps::default().keep_first(Limits::MAX);
         let taken = ReceiptEntry {
             key: (*b"key").into(),
             limits: None,

@@ -87,10 +87,10 @@ pub trait Store: Send + Sync {
         let _ = (limit_table, charge, start, held);
     }
 
-    /// Returns the number, below 64, of the place that keeps the keys of this [`Charge::placed_by`]. A place that does
-    /// not answer does not delay repayments to others. Servers may share a number.
-    fn place_of(&self, placed_by: &[u8]) -> usize {
-        let _ = placed_by;
+    /// Returns the number, below 64, of the place that keeps the keys of this [`Charge::partition_key`]. A place that
+    /// does not answer does not delay repayments to others. Servers may share a number.
+    fn place_of(&self, partition_key: &[u8]) -> usize {
+        let _ = partition_key;
         0
     }
 
@@ -133,8 +133,8 @@ impl<S: Store> Store for std::sync::Arc<S> {
         (**self).begin(limit_table, charge, start, held);
     }
 
-    fn place_of(&self, placed_by: &[u8]) -> usize {
-        (**self).place_of(placed_by)
+    fn place_of(&self, partition_key: &[u8]) -> usize {
+        (**self).place_of(partition_key)
     }
 
     fn overflowed(&self) -> u64 {
@@ -214,8 +214,8 @@ impl<'a> Charge<'a> {
 
     /// Returns the value that selects one of several servers: the first value that the rule counts by, or the rule id
     /// if there is none. Keys with the same first value are kept together, even of different rules.
-    pub fn placed_by(&self) -> &'a [u8] {
-        key::placed_by(self.key)
+    pub fn partition_key(&self) -> &'a [u8] {
+        key::partition_key(self.key)
     }
 }
 

@@ -4,7 +4,7 @@ mod support;
 
 use allocation_counter::{AllocationInfo, measure};
 use support::{bench, limits, run};
-use tollgate_engine::{Decisions, Entry, Item, Matched, Request};
+use tollgate_engine::{Decisions, Entry, Item, MatchedRules, Request};
 
 fn count_allocations(mut call: impl FnMut()) -> u64 {
     call();
@@ -21,7 +21,7 @@ fn finding_rules_allocates_nothing() {
     let bench = bench(RULES);
     let entries =
         [("path", "/v1/7/items/9"), ("method", "GET"), ("tenant", "t7")].map(|(name, value)| Entry::new(name, value));
-    let (rules, mut matched) = (bench.engine.rules(), Matched::default());
+    let (rules, mut matched) = (bench.engine.rules(), MatchedRules::default());
     assert_eq!(
         count_allocations(|| assert_eq!(rules.matching(b"d", &entries, &mut matched).map(<[u32]>::len), Some(2))),
         0

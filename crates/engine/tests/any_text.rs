@@ -1,7 +1,7 @@
 //! Importing and formatting never panic on any text, and formatting is idempotent.
 
 use proptest::prelude::*;
-use tollgate_engine::rules::{Dialect, Imported, Rules, Source, format};
+use tollgate_engine::rules::{Dialect, ImportedRules, Rules, Source, format};
 
 /// Generates texts that resemble valid rule files.
 fn any_text_like_rules() -> impl Strategy<Value = String> {
@@ -55,7 +55,7 @@ proptest! {
     fn import_returns_rules_that_load_or_mistakes(text in any_text_like_rules()) {
         let source = Source { name: "t", text: text.as_bytes() };
         for dialect in [None, Some(Dialect::Envoy), Some(Dialect::Nginx)] {
-            if let Ok(imported) = Imported::read(&source, dialect, "d") {
+            if let Ok(imported) = ImportedRules::read(&source, dialect, "d") {
                 let again = Source { name: "t", text: imported.yaml.as_bytes() };
                 prop_assert!(Rules::read(&[again]).is_ok(), "{}", imported.yaml);
                 prop_assert_eq!(format(&again).ok(), Some(imported.yaml.clone()), "written in its canonical form");

@@ -193,8 +193,8 @@ impl Store for TwoPlaces {
         self.memory.check_limits(limits)
     }
 
-    fn place_of(&self, placed_by: &[u8]) -> usize {
-        is_dead(placed_by).into()
+    fn place_of(&self, partition_key: &[u8]) -> usize {
+        is_dead(partition_key).into()
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use support::{Memory, START, memory_store, run};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
-use tollgate_engine::rules::{Imported, Metadata, Rules, Source};
+use tollgate_engine::rules::{ImportedRules, Metadata, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Request};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
@@ -27,7 +27,7 @@ impl Service {
     fn new(config: &str) -> Self {
         let source = Source { name: "envoy.yaml", text: config.as_bytes() };
         let direct = Rules::read(&[source]).unwrap_or_else(|mistakes| panic!("{mistakes}"));
-        let imported = Imported::read(&source, None, "").unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        let imported = ImportedRules::read(&source, None, "").unwrap_or_else(|mistakes| panic!("{mistakes}"));
         let again = Rules::read(&[Source { name: "imported.yaml", text: imported.yaml.as_bytes() }]).unwrap();
         let ids = |rules: &Rules| -> Vec<String> {
             rules.domains()[0]
@@ -354,7 +354,7 @@ fn report(config: &str) -> String {
         Ok(rules) => rules.left_out().map(ToString::to_string).unwrap_or_default(),
         Err(mistakes) => format!("refused\n{mistakes}"),
     };
-    let imported = match Imported::read(&source, None, "") {
+    let imported = match ImportedRules::read(&source, None, "") {
         Ok(imported) => imported.left_out.map(|left_out| left_out.to_string()).unwrap_or_default(),
         Err(mistakes) => format!("refused\n{mistakes}"),
     };
@@ -456,7 +456,7 @@ fn large_trees_are_loaded_or_refused_in_time() {
     let config = format!("domain: d\ndescriptors:\n{exact}{stars}");
     let source = Source { name: "e", text: config.as_bytes() };
     assert_eq!(Rules::read(&[source]).unwrap().len(), 2_250, "loaded directly");
-    let refused = Imported::read(&source, None, "").unwrap_err().to_string();
+    let refused = ImportedRules::read(&source, None, "").unwrap_err().to_string();
     assert!(
         refused.starts_with("e:1:1: the imported rules are too large: ") && refused.ends_with("(maximum 16777216)"),
         "{refused}"

@@ -4,14 +4,14 @@
 use crate::support;
 
 use support::run;
-use tollgate_engine::rules::{Dialect, Imported, Rules, Source};
+use tollgate_engine::rules::{Dialect, ImportedRules, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 
-fn import(config: &str) -> Result<Imported, String> {
+fn import(config: &str) -> Result<ImportedRules, String> {
     let source = Source { name: "n", text: config.as_bytes() };
-    Imported::read(&source, Some(Dialect::Nginx), "web").map_err(|mistakes| mistakes.to_string())
+    ImportedRules::read(&source, Some(Dialect::Nginx), "web").map_err(|mistakes| mistakes.to_string())
 }
 
 /// Imports a configuration and compares the rules (without the domain) and the omitted directives.
@@ -153,7 +153,7 @@ fn limits_of_one_zone_share_their_counters() {
 }
 
 /// Imports a configuration of several files, starting with the first.
-fn import_files(files: &[(&str, &str)]) -> Result<Imported, String> {
+fn import_files(files: &[(&str, &str)]) -> Result<ImportedRules, String> {
     let include = |pattern: &str| {
         let fits = |name: &str| match pattern.split_once('*') {
             Some((start, end)) => name.starts_with(start) && name.ends_with(end),
@@ -167,7 +167,7 @@ fn import_files(files: &[(&str, &str)]) -> Result<Imported, String> {
         if found.is_empty() && !pattern.contains('*') { Err("there is no such file".into()) } else { Ok(found) }
     };
     let (name, text) = files[0];
-    Imported::read_with(&Source { name, text: text.as_bytes() }, None, "web", &include)
+    ImportedRules::read_with(&Source { name, text: text.as_bytes() }, None, "web", &include)
         .map_err(|message| message.to_string())
 }
 

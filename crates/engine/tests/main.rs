@@ -31,7 +31,7 @@ mod rules;
 mod settle;
 mod snapshot;
 mod support;
-mod taking;
+mod take_modes;
 mod text;
 mod warnings;
 

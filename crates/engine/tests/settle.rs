@@ -7,7 +7,7 @@ use std::sync::Arc;
 use support::{Bench, Flaky, START, bench, run, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
-use tollgate_engine::{Receipt, Settled, Store};
+use tollgate_engine::{CommitResult, Receipt, Store};
 
 fn reserve<S: Store>(bench: &mut Bench<S>, cost: u64) -> Receipt {
     let receipt = bench.decide(&[("user", "a")], Some(cost), |decision| decision.receipt());
@@ -16,7 +16,8 @@ fn reserve<S: Store>(bench: &mut Bench<S>, cost: u64) -> Receipt {
 }
 
 fn commit<S: Store>(bench: &Bench<S>, receipt: &Receipt, cost: u64) -> (u64, u64, u64) {
-    let Settled { refunded, charged, unpaid } = run(bench.engine.commit(receipt, Cost::new(cost))).expect("a store");
+    let CommitResult { refunded, charged, unpaid } =
+        run(bench.engine.commit(receipt, Cost::new(cost))).expect("a store");
     (refunded.get(), charged.get(), unpaid.get())
 }
 

@@ -48,7 +48,7 @@ impl<F: for<'r> Fn(&RequestView<'r>) -> Option<Identity<'r>>> Identify for F {
 /// let by_user = by(|request| Some(Identity::from(&*request.extensions().get::<User>()?.0)));
 /// let mut request = http::Request::new(());
 /// request.extensions_mut().insert(User("alice".into()));
-/// assert_eq!(by_user.identify(&RequestView::of(&request)).unwrap().as_ref(), b"alice");
+/// assert_eq!(by_user.identify(&RequestView::new(&request)).unwrap().as_ref(), b"alice");
 /// ```
 pub fn by<F: for<'r> Fn(&RequestView<'r>) -> Option<Identity<'r>>>(closure: F) -> F {
     closure
@@ -189,7 +189,7 @@ mod tests {
             request = request.header(*name, *value);
         }
         let request = request.body(()).unwrap();
-        let identity = identify.identify(&RequestView::of(&request))?;
+        let identity = identify.identify(&RequestView::new(&request))?;
         Some(String::from_utf8(identity.as_ref().to_vec()).unwrap())
     }
 

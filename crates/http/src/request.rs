@@ -15,7 +15,7 @@ pub struct RequestView<'r> {
 impl<'r> RequestView<'r> {
     /// Borrows everything except the body of a request.
     #[inline]
-    pub fn of<B>(request: &'r Request<B>) -> Self {
+    pub fn new<B>(request: &'r Request<B>) -> Self {
         Self {
             method: request.method(),
             uri: request.uri(),
@@ -25,7 +25,7 @@ impl<'r> RequestView<'r> {
     }
 
     /// Borrows the head of a request that was already split into head and body.
-    pub fn of_parts(parts: &'r Parts) -> Self {
+    pub fn from_parts(parts: &'r Parts) -> Self {
         Self { method: &parts.method, uri: &parts.uri, headers: &parts.headers, extensions: &parts.extensions }
     }
 

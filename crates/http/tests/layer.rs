@@ -15,7 +15,7 @@ use support::{Inner, call, get};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Algorithm, Nanos};
 use tollgate::{Concurrency, FixedWindow, Keyed, LeakyBucket, Limiter, Limits, Outcome, Retry, TokenBucket};
-use tollgate_http::{ByHeader, ClientIp, LimitLayer, Observed, OnUnidentified, Reason, SendHeaders, Styles};
+use tollgate_http::{ByHeader, ClientIp, LimitLayer, ObservedOutcome, OnUnidentified, Reason, SendHeaders, Styles};
 use tower_layer::Layer;
 
 fn keyed<A: Algorithm>(limit: A) -> (Arc<Keyed<A, Arc<ManualClock>>>, Arc<ManualClock>) {
@@ -131,10 +131,10 @@ async fn observing_lets_requests_pass_and_reports_the_refusal() {
     let (keyed, _) = keyed(bucket("1/m", 1));
     let mut service = LimitLayer::by_key(keyed, USER).observe().layer(Inner::default());
     let passed = call(&mut service, get("alice")).await;
-    assert_eq!(passed.extensions().get::<Observed>(), None);
+    assert_eq!(passed.extensions().get::<ObservedOutcome>(), None);
     let observed = call(&mut service, get("alice")).await;
     assert_eq!(observed.status(), StatusCode::OK);
-    let would_have = observed.extensions().get::<Observed>().unwrap().0;
+    let would_have = observed.extensions().get::<ObservedOutcome>().unwrap().0;
     assert_eq!(would_have, Outcome::Deny(Retry::After(Nanos::from_secs(60))));
 }
 
@@ -175,7 +175,7 @@ async fn observing_does_not_wait() {
     call(&mut service, get("alice")).await;
     let second = call(&mut service, get("alice")).await;
     assert_eq!(start.elapsed(), Duration::ZERO);
-    assert_eq!(second.extensions().get::<Observed>().unwrap().0, Outcome::Delay(Nanos::from_millis(100)));
+    assert_eq!(second.extensions().get::<ObservedOutcome>().unwrap().0, Outcome::Delay(Nanos::from_millis(100)));
 }
 
 #[tokio::test]
@@ -293,7 +293,7 @@ async fn unknown_peer_address_is_a_visible_misconfiguration() {
     assert_eq!(header(&call(&mut layer().layer(Inner::default()), grpc).await, "grpc-status"), "13");
     // An observing layer never refuses, and reports the outcome that it would have applied.
     let observed = call(&mut layer().observe().layer(Inner::default()), get("alice")).await;
-    assert_eq!(observed.extensions().get::<Observed>().unwrap().0, Outcome::Deny(Retry::Never));
+    assert_eq!(observed.extensions().get::<ObservedOutcome>().unwrap().0, Outcome::Deny(Retry::Never));
     // The configured choice is used: behind a Unix socket there is no address.
     let mut together = layer().on_unidentified(OnUnidentified::CountTogether).layer(Inner::default());
     assert_eq!(header(&call(&mut together, get("alice")).await, "ratelimit"), r#""default";r=8;t=1"#);

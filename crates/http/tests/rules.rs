@@ -16,7 +16,7 @@ use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Enforcement, Engine, Entry, Item, MemoryStore};
-use tollgate_http::{Attributes, ByRules, ClientIp, LimitLayer, LimitedBody, Observed, OnUnidentified, Styles};
+use tollgate_http::{Attributes, ByRules, ClientIp, LimitLayer, LimitedBody, ObservedOutcome, OnUnidentified, Styles};
 use tower_layer::Layer;
 
 type Memory = MemoryStore<ManualClock>;
@@ -98,7 +98,7 @@ async fn refusal_names_the_rule_and_allowed_responses_have_headers() {
 #[tokio::test]
 async fn engine_or_layer_can_observe() {
     let (layer, engine) = rig_with_rules("{id: r, limit: 1/m}");
-    let would_refuse = Some(Observed(Outcome::Deny(Retry::After(Nanos::from_secs(60)))));
+    let would_refuse = Some(ObservedOutcome(Outcome::Deny(Retry::After(Nanos::from_secs(60)))));
     let mut observing = layer.clone().observe().layer(Inner::default());
     call(&mut observing, get("/", &[])).await;
     let passed = call(&mut observing, get("/", &[])).await;

@@ -83,7 +83,8 @@ pub enum AskStep {
     Answer {
         /// Goes to the asking node.
         answer: Answer,
-        /// Whether the mesh should send a delta at once; see [`Decided::urgent`](crate::table::Decided::urgent).
+        /// Whether the mesh should send a delta at once; see
+        /// [`GroupOutcome::urgent`](crate::table::GroupOutcome::urgent).
         urgent: bool,
     },
     /// Forward the request to this node under a new id, and relay its answer.

@@ -174,12 +174,7 @@ impl Config {
     }
 
     /// Returns the address to listen on.
-    pub fn listens_on(&self) -> SocketAddr {
-        self.listen
-    }
-
-    /// Returns the address to listen on.
-    pub fn listening(&self) -> SocketAddr {
+    pub fn listen_address(&self) -> SocketAddr {
         self.listen
     }
 
@@ -189,7 +184,7 @@ impl Config {
     }
 
     /// Records the port that the system chose, if the configured port is 0.
-    pub(crate) fn listening_on(&mut self, port: u16) {
+    pub(crate) fn set_listen_port(&mut self, port: u16) {
         if self.advertise.port() == 0 {
             self.advertise.set_port(port);
         }

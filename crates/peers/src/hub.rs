@@ -14,13 +14,13 @@ use tollgate::clock::{Clock, PreciseClock};
 use tollgate_core::{Mono, Nanos, Now, Time};
 
 use crate::NodeId;
-use crate::asks::Asks;
 use crate::config::Config;
 use crate::greeting::{self, NodeFigures, Record};
 use crate::homes::Homes;
 use crate::link::Outbox;
 use crate::members::Members;
 use crate::mesh::{Action, Event, MemberState, Mesh, MeshConfig};
+use crate::pending_asks::PendingAsks;
 use crate::status::{LinkCounts, NodeInfo, NodeStatus, PeerStatus};
 use crate::table::Table;
 use crate::wire::{self, Frame};
@@ -34,7 +34,7 @@ pub(crate) struct Shared {
     pub(crate) clock: PreciseClock,
     pub(crate) homes: ArcSwap<Homes>,
     pub(crate) outboxes: ArcSwap<HashMap<NodeId, Arc<Outbox>>>,
-    pub(crate) asks: Asks,
+    pub(crate) asks: PendingAsks,
     /// Wakes the peers thread: many charges are unsent, or this node should leave.
     pub(crate) urgent: Notify,
     pub(crate) stage: watch::Sender<Stage>,
@@ -148,7 +148,7 @@ impl Shared {
             clock,
             homes: ArcSwap::from_pointee(Homes::new(node, Vec::new(), 1, false)),
             outboxes: ArcSwap::default(),
-            asks: Asks::default(),
+            asks: PendingAsks::default(),
             urgent: Notify::new(),
             stage: watch::Sender::new(Stage::Joining),
             counters: Counters::default(),
@@ -327,11 +327,11 @@ impl Shared {
     }
 
     /// Merges the member records that a peer sent.
-    pub(crate) fn hear(&self, records: Vec<Record>) {
+    pub(crate) fn merge_records(&self, records: Vec<Record>) {
         let now = self.clock.now();
         let mut hub = self.hub();
         let Hub { mesh, members, actions, .. } = &mut *hub;
-        members.hear(records, now.mono());
+        members.merge_records(records, now.mono());
         if let Some(alive) = members.changes(now.mono()) {
             mesh.on(&now, Event::Members(alive), actions);
             self.perform(&mut hub, &now);

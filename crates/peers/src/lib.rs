@@ -21,7 +21,6 @@
 //! implements the engine's `Store`. [`Config`] lists the other nodes.
 
 pub mod ask;
-mod asks;
 mod config;
 pub mod frame;
 pub mod greeting;
@@ -32,6 +31,7 @@ mod link;
 pub mod members;
 pub mod mesh;
 mod node;
+mod pending_asks;
 mod secret;
 mod status;
 mod store;

@@ -121,7 +121,7 @@ impl Members {
     }
 
     /// Merges records from a peer.
-    pub fn hear(&mut self, records: impl IntoIterator<Item = Record>, now: Time<Mono>) {
+    pub fn merge_records(&mut self, records: impl IntoIterator<Item = Record>, now: Time<Mono>) {
         for record in records {
             if record.node == self.own.node {
                 continue;
@@ -151,7 +151,7 @@ impl Members {
     pub fn linked(&mut self, record: Record, dialled: Option<SocketAddr>, now: Time<Mono>) {
         let node = record.node;
         self.known.retain(|other, known| *other == node || known.linked || known.record.address != record.address);
-        self.hear([record], now);
+        self.merge_records([record], now);
         if let Some(known) = self.known.get_mut(&node) {
             known.linked = true;
         }
@@ -306,16 +306,16 @@ mod tests {
     fn member_is_alive_while_any_peer_reports_a_rising_heartbeat() {
         let mut members = members();
         assert_eq!(alive(&mut members, 0), Some(vec![]), "at the start");
-        members.hear([record(0, 9), record(1, 5), record(2, 5)], at(0));
+        members.merge_records([record(0, 9), record(1, 5), record(2, 5)], at(0));
         assert_eq!(alive(&mut members, 0), Some(vec![1, 2]));
         assert_eq!(alive(&mut members, 1), None, "nothing changed");
-        members.hear([record(1, 6), record(2, 5)], at(2_000));
+        members.merge_records([record(1, 6), record(2, 5)], at(2_000));
         assert_eq!(alive(&mut members, 3_000), Some(vec![1]), "the heartbeat of 2 did not rise");
-        members.hear([record(2, 4)], at(3_500));
+        members.merge_records([record(2, 4)], at(3_500));
         assert_eq!(alive(&mut members, 3_500), None, "a stale record");
-        members.hear([record(2, 6)], at(4_000));
+        members.merge_records([record(2, 6)], at(4_000));
         assert_eq!(alive(&mut members, 4_000), Some(vec![1, 2]));
-        members.hear([Record { state: MemberState::Leaving, ..record(2, 7) }], at(4_100));
+        members.merge_records([Record { state: MemberState::Leaving, ..record(2, 7) }], at(4_100));
         assert_eq!(alive(&mut members, 4_100), Some(vec![1, 2]), "its state changed");
     }
 
@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn member_addresses_are_dialled_until_the_member_is_removed() {
         let mut members = members();
-        members.hear([record(2, 1)], at(0));
+        members.merge_records([record(2, 1)], at(0));
         assert_eq!(members.due(at(0)), [record(2, 0).address]);
         members.dial_failed(record(2, 0).address, at(0), 0);
         assert_eq!(members.due(at(599_000)), [record(2, 0).address], "it may recover");
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn duplicate_name_is_refused_unless_the_address_is_the_same() {
         let mut members = members();
-        members.hear([record(1, 1)], at(0));
+        members.merge_records([record(1, 1)], at(0));
         let namesake = Record { name: "n1".to_owned(), ..record(2, 1) };
         let why = members.conflict(&namesake, at(0)).unwrap();
         assert_eq!(why, "the name n1 is taken by the node at 127.0.0.1:7401");
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn new_process_replaces_the_old_one_at_its_address() {
         let mut members = members();
-        members.hear([record(1, 9), record(2, 9)], at(0));
+        members.merge_records([record(1, 9), record(2, 9)], at(0));
         assert_eq!(alive(&mut members, 0), Some(vec![1, 2]));
         members.linked(Record { node: NodeId(7), ..record(1, 1) }, None, at(1));
         assert_eq!(alive(&mut members, 1), Some(vec![2, 7]));
@@ -435,7 +435,7 @@ mod tests {
     #[test]
     fn number_of_members_and_seeds_is_bounded() {
         let mut members = members();
-        members.hear((1..2_000).map(|node| record(node, 1)), at(0));
+        members.merge_records((1..2_000).map(|node| record(node, 1)), at(0));
         assert_eq!(members.alive(at(0)).len(), MAX_RECORDS);
         members.set_seeds((0..2_000).map(|host| SocketAddr::from(([10, 0, (host >> 8) as u8, host as u8], 1))));
         assert_eq!(members.seeds.len(), MAX_SEEDS);

@@ -256,7 +256,7 @@ impl Receive for Receiver<'_> {
         if greeting::is_own(whole) {
             return match greeting::decode(whole).map_err(|malformed| malformed.to_string())? {
                 OwnFrame::Gossip(records) => {
-                    self.shared.hear(records);
+                    self.shared.merge_records(records);
                     Ok(())
                 }
                 OwnFrame::Greeting { .. } | OwnFrame::Accepted => Err("unexpected second greeting".to_owned()),
@@ -264,7 +264,7 @@ impl Receive for Receiver<'_> {
             };
         }
         match wire::decode(whole) {
-            Ok(Some((Frame::Ask(ask), _))) => self.asked(ask),
+            Ok(Some((Frame::Ask(ask), _))) => self.on_ask(ask),
             Ok(Some((Frame::Answer(answer), _))) => self.shared.asks.answer(self.peer, answer),
             Ok(Some((frame, _))) => self.shared.frame(self.peer, self.generation, frame),
             Ok(None) => return Err("frame shorter than its length prefix".to_owned()),
@@ -282,7 +282,7 @@ impl Receive for Receiver<'_> {
 
 impl Receiver<'_> {
     /// Decides an ask from the peer, or forwards it.
-    fn asked(&mut self, ask: ask::Ask) {
+    fn on_ask(&mut self, ask: ask::Ask) {
         let (shared, id) = (self.shared, ask.id);
         Counters::add(&shared.counters.answered, 1);
         let answer = match ask::receive(&shared.homes.load(), &shared.table, &shared.now(), ask) {

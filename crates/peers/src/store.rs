@@ -22,11 +22,11 @@ use tollgate_engine::{Standing, Store};
 
 use crate::NodeId;
 use crate::ask::{Ask, AskCharge, ChargeAnswer, Refusal};
-use crate::asks::PendingAsk;
 use crate::config::Config;
 use crate::homes::{Hop, Route};
 use crate::hub::{Counters, Shared, Stage};
 use crate::node;
+use crate::pending_asks::PendingAsk;
 use crate::status::NodeStatus;
 use crate::table::{Charge, SharedLimits, Verb, check_limits};
 use crate::tls::LinkTls;
@@ -56,7 +56,7 @@ impl PeerStore {
     pub fn start(mut config: Config) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(config.listen)?;
         listener.set_nonblocking(true)?;
-        config.listening_on(listener.local_addr()?.port());
+        config.set_listen_port(listener.local_addr()?.port());
         let node = NodeId(getrandom::u64().map_err(io::Error::other)?);
         let tls = config.secret.as_ref().map(LinkTls::new).transpose().map_err(io::Error::other)?;
         let secret = Secret::from_points(config.fingerprint_points());
@@ -173,7 +173,7 @@ impl PeerStore {
         if let [part] = parts
             && is_eventual(part.charge)
         {
-            self.shared.table.note_id(part.key, &part.limits, part.charge.limits_id);
+            self.shared.table.record_id(part.key, &part.limits, part.charge.limits_id);
         }
         now.wall()
     }
@@ -294,7 +294,7 @@ impl PeerStore {
             });
         }
         if let Some(node) = first {
-            let charges = parts.iter().map(GroupPart::asked).collect();
+            let charges = parts.iter().map(GroupPart::to_ask).collect();
             return Some(match self.ask(node, verb, charges) {
                 Ok(asked) => Step::Asked(asked, verb, parts.len()),
                 Err(error) => Step::Failed(error),
@@ -336,7 +336,7 @@ impl GroupPart<'_> {
         Charge { key: self.key, limits: &self.limits, ask, stamps: stamps.copied() }
     }
 
-    fn asked(&self) -> AskCharge {
+    fn to_ask(&self) -> AskCharge {
         let EngineCharge { ask, stamps, .. } = *self.charge;
         AskCharge { key: self.key, limits: self.limits.code().clone(), amount: ask, stamps: stamps.copied() }
     }

@@ -118,7 +118,7 @@ impl conformance::Subject for Case<'_> {
         Nanos::SECOND
     }
 
-    fn stands_still(&self) -> bool {
+    fn is_time_frozen(&self) -> bool {
         true
     }
 

@@ -6,9 +6,9 @@ use tollgate_core::{
 };
 use tollgate_engine::store::{Answers, Charge, Group, StoreError, StoreVerb};
 
-use crate::own::{OwnState, bucket_ticks, leases_left, restore_slices};
+use crate::own_state::{OwnState, bucket_ticks, leases_left, restore_slices};
 use crate::params::{EXACT, HEAD, is_fixed_length, micros_ceil, state_len};
-use crate::request::{Decider, OTHER_PARAMETERS, carries_taken, spread};
+use crate::request::{OTHER_PARAMETERS, ScriptKind, carries_taken, spread};
 
 /// A cursor over bytes.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct ReplyReader<'a> {
     /// The store's time, in microseconds.
     now: u64,
     /// The script that decided.
-    decider: Decider,
+    script_kind: ScriptKind,
 }
 
 const TYPE: &str = "the key of a limit holds another type";
@@ -57,8 +57,8 @@ const NOT_OURS: &str = "the key of a limit holds a value of another program";
 
 impl<'a> ReplyReader<'a> {
     /// Returns a reader for part of a reply that was decided at store time `now`, in microseconds.
-    pub(crate) fn new(bytes: &'a [u8], now: u64, decider: Decider) -> Self {
-        Self { bytes: Bytes::new(bytes), now, decider }
+    pub(crate) fn new(bytes: &'a [u8], now: u64, script_kind: ScriptKind) -> Self {
+        Self { bytes: Bytes::new(bytes), now, script_kind }
     }
 
     /// Reads the answer to `group`, the next group in the reply.
@@ -115,7 +115,8 @@ impl<'a> ReplyReader<'a> {
             let Ok(own) = OwnState::decode(self.bytes.take(foreign)?, charge.limits, &now) else { return Ok(false) };
             asked.answer_foreign(charge.limits, own, refusing, is_recorded)
         } else {
-            let has_head = self.decider == Decider::General && charge.limits.as_slice().iter().all(is_fixed_length);
+            let has_head =
+                self.script_kind == ScriptKind::General && charge.limits.as_slice().iter().all(is_fixed_length);
             if has_head {
                 // The reply contains the whole value, because cutting out the state would be more work for the script.
                 self.bytes.take(HEAD - 2)?;
@@ -132,7 +133,7 @@ impl<'a> ReplyReader<'a> {
         };
         let outcome = if takes { answer.outcome } else { Outcome::Allow };
         let stamps = if committed {
-            Stamps::from_stamps(answer.stamps).of_first(charge.limits.as_slice().len())
+            Stamps::from_stamps(answer.stamps).keep_first(charge.limits.as_slice().len())
         } else {
             Stamps::default()
         };

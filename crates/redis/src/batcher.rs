@@ -17,7 +17,7 @@ use crate::breaker::Breaker;
 use crate::config::{BATCH, Config, PROBE_EVERY};
 use crate::durations::DurationCounters;
 use crate::link::{CallError, Link};
-use crate::request::{Call, Decider, QueuedGroup, build_calls, is_left_to_general};
+use crate::request::{Call, QueuedGroup, ScriptKind, build_calls, is_left_to_general};
 use crate::script::Scripts;
 
 /// The health of the store.
@@ -83,7 +83,7 @@ pub(crate) struct ReplyPart {
     /// The store's time, in microseconds.
     pub(crate) now: u64,
     /// The script that decided.
-    pub(crate) decider: Decider,
+    pub(crate) script_kind: ScriptKind,
 }
 
 impl ReplyPart {
@@ -197,7 +197,7 @@ impl Batcher {
                     // A call that panicked has dropped its reply channels, so its callers get an error.
                     let failure: Option<CallError> = done.ok().flatten();
                     self.counters.failures.fetch_add(failure.is_some().into(), Ordering::Relaxed);
-                    let trips = breaker.note(failure.is_some());
+                    let trips = breaker.record_result(failure.is_some());
                     if let Some(error) = failure
                         && (trips || matches!(error, CallError::Lost(_) | CallError::ReadOnly(_)))
                     {
@@ -379,10 +379,10 @@ fn split(
     let reply = Arc::new(reply);
     for &index in &call.groups {
         let start = end;
-        end = end.and_then(|at| groups[index].answer_end(&reply, at, call.decider));
+        end = end.and_then(|at| groups[index].answer_end(&reply, at, call.script_kind));
         replies[index] = Some(match (start, end) {
             (Some(start), Some(end)) => {
-                Ok(ReplyPart { reply: reply.clone(), range: start..end, now, decider: call.decider })
+                Ok(ReplyPart { reply: reply.clone(), range: start..end, now, script_kind: call.script_kind })
             }
             _ => Err(CallError::Lost("the reply of the script is too short".to_owned())),
         });

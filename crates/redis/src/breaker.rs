@@ -18,7 +18,7 @@ impl Breaker {
     const FEWEST: u32 = 4;
 
     /// Records the result of a call and returns whether the breaker opens. Opening clears the record.
-    pub(crate) fn note(&mut self, failed: bool) -> bool {
+    pub(crate) fn record_result(&mut self, failed: bool) -> bool {
         self.failed = (self.failed << 1 | u16::from(failed)) & ((1 << Self::WINDOW) - 1);
         self.calls = Self::WINDOW.min(self.calls + 1);
         let trips = self.calls >= Self::FEWEST && self.failed.count_ones() * 2 >= self.calls;
@@ -37,7 +37,7 @@ mod tests {
     #[track_caller]
     fn check(calls: &str, expected: Option<usize>) {
         let mut breaker = Breaker::default();
-        assert_eq!(calls.chars().position(|call| breaker.note(call == 'x')), expected, "{calls}");
+        assert_eq!(calls.chars().position(|call| breaker.record_result(call == 'x')), expected, "{calls}");
     }
 
     #[test]
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn breaker_starts_again_after_it_opened() {
         let mut breaker = Breaker::default();
-        assert!([true; 4].map(|failed| breaker.note(failed))[3]);
-        assert!(![true, false, true].map(|failed| breaker.note(failed)).contains(&true));
+        assert!([true; 4].map(|failed| breaker.record_result(failed))[3]);
+        assert!(![true, false, true].map(|failed| breaker.record_result(failed)).contains(&true));
     }
 }

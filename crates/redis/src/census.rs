@@ -62,7 +62,7 @@ impl Membership {
 }
 
 /// Keeps this node in the census and sends changed counts to `nodes`, until the store is dropped or the node leaves.
-pub(crate) async fn take_part(
+pub(crate) async fn run_census(
     config: Config,
     cluster: Option<Arc<Cluster>>,
     nodes: watch::Sender<u32>,

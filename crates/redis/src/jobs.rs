@@ -27,7 +27,7 @@ pub(crate) struct Outbox {
 }
 
 /// Groups that were sent.
-pub(crate) struct Sent {
+pub(crate) struct SentGroups {
     indexes: Vec<usize>,
     ticket: Option<Result<Ticket, StoreError>>,
     failed: Vec<(usize, StoreError)>,
@@ -45,13 +45,13 @@ impl Outbox {
     }
 
     /// Queues the groups.
-    pub(crate) fn send(self, primary: &Primary) -> Sent {
+    pub(crate) fn send(self, primary: &Primary) -> SentGroups {
         let ticket = (!self.groups.is_empty()).then(|| primary.send(self.groups));
-        Sent { indexes: self.indexes, ticket, failed: self.failed }
+        SentGroups { indexes: self.indexes, ticket, failed: self.failed }
     }
 }
 
-impl Sent {
+impl SentGroups {
     /// Waits for the answers and calls `answer` with the index of each group.
     pub(crate) async fn await_answers(
         self,
@@ -115,7 +115,7 @@ impl Job {
     }
 
     /// Records a reply, or where to send the job next.
-    fn note(&mut self, reply: GroupReply, cluster: &Cluster) {
+    fn record_reply(&mut self, reply: GroupReply, cluster: &Cluster) {
         let redirected = match reply {
             Ok(part) => return self.reply = Some(Ok(part)),
             Err(NoReply::Failed(error)) => return self.reply = Some(Err(JobError::Failed(error))),
@@ -185,7 +185,7 @@ pub(crate) async fn ask_primary(
 }
 
 /// Sent jobs by server.
-type Dispatched = Vec<(Arc<Primary>, Sent)>;
+type Dispatched = Vec<(Arc<Primary>, SentGroups)>;
 
 /// Queues all jobs without a reply. `encode` returns the group of the job with the given index.
 pub(crate) fn dispatch(
@@ -234,7 +234,8 @@ pub(crate) async fn collect(
 ) {
     while !dispatched.is_empty() {
         for (primary, sent) in dispatched {
-            sent.await_answers(deadline, primary.config(), |index, reply| jobs[index].note(reply, cluster)).await;
+            sent.await_answers(deadline, primary.config(), |index, reply| jobs[index].record_reply(reply, cluster))
+                .await;
         }
         dispatched = dispatch(cluster, jobs, &encode);
     }

@@ -28,7 +28,7 @@ pub(crate) fn lane_of(value: &[u8]) -> usize {
 /// Returns which of this node's `count` in-memory shards holds a charge, given the [`spread`](crate::request::spread)
 /// of its key. In a cluster, this is the lane. With a single server, shards only reduce lock contention.
 pub(crate) fn part_of(charge: &Charge<'_>, spread: u64, count: usize) -> u8 {
-    let part = if count == LANES { lane_of(charge.placed_by()) } else { (spread % count as u64) as usize };
+    let part = if count == LANES { lane_of(charge.partition_key()) } else { (spread % count as u64) as usize };
     part as u8
 }
 

@@ -42,7 +42,7 @@ mod durations;
 mod jobs;
 mod lanes;
 mod link;
-mod own;
+mod own_state;
 mod params;
 mod parts;
 mod primary;

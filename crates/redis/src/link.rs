@@ -13,7 +13,7 @@ use tollgate_engine::store::{Charge, Consistency, StoreVerb};
 use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::lanes::TAGS;
 use crate::params::EncodedLimits;
-use crate::request::{Call, Decider, GroupKind, QueuedCharge, QueuedGroup, Route, build_calls};
+use crate::request::{Call, GroupKind, QueuedCharge, QueuedGroup, Route, ScriptKind, build_calls};
 use crate::script::{Script, Scripts};
 
 /// A probed connection. Clones share the connection, and their calls are sent in order.
@@ -114,7 +114,7 @@ impl Link {
         config: &Config,
         results: &mut [Result<Vec<u8>, CallError>],
     ) {
-        let known = |call: &Call<'_>| call.to_command(["EVALSHA", self.script_for(call.decider).sha()]);
+        let known = |call: &Call<'_>| call.to_command(["EVALSHA", self.script_for(call.script_kind).sha()]);
         let commands = calls.iter().map(|call| (call.route.asking, known(call))).collect();
         let mut unknown = Vec::new();
         for (index, reply) in self.send_all(commands, config).await.into_iter().enumerate() {
@@ -126,19 +126,19 @@ impl Link {
         if unknown.is_empty() {
             return;
         }
-        let whole = |call: &Call<'_>| call.to_command(["EVAL", self.script_for(call.decider).source()]);
+        let whole = |call: &Call<'_>| call.to_command(["EVAL", self.script_for(call.script_kind).source()]);
         let commands = unknown.iter().map(|index| (calls[*index].route.asking, whole(&calls[*index]))).collect();
         for (index, reply) in unknown.iter().zip(self.send_all(commands, config).await) {
             results[*index] = read_reply(reply, config);
         }
     }
 
-    fn script_for(&self, decider: Decider) -> &Script {
-        match decider {
-            Decider::Special => self.scripts.special.as_ref().unwrap_or(&self.scripts.general),
-            Decider::General => &self.scripts.general,
-            Decider::Merge => &self.scripts.merge,
-            Decider::Exchange => &self.scripts.exchange,
+    fn script_for(&self, script_kind: ScriptKind) -> &Script {
+        match script_kind {
+            ScriptKind::Special => self.scripts.special.as_ref().unwrap_or(&self.scripts.general),
+            ScriptKind::General => &self.scripts.general,
+            ScriptKind::Merge => &self.scripts.merge,
+            ScriptKind::Exchange => &self.scripts.exchange,
         }
     }
 
@@ -249,8 +249,8 @@ pub(crate) async fn find_cluster(config: Config) -> Config {
 
 /// Returns whether the server reports that it belongs to a cluster. On an error, the server is treated as a single one.
 async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
-    let said = send(connection, redis::cmd("INFO").arg("cluster")).await;
-    let text = said.and_then(|value| Ok(String::from_redis_value(value)?));
+    let info = send(connection, redis::cmd("INFO").arg("cluster")).await;
+    let text = info.and_then(|value| Ok(String::from_redis_value(value)?));
     text.is_ok_and(|text| text.lines().any(|line| line.trim_end() == "cluster_enabled:1"))
 }
 

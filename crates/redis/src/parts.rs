@@ -31,7 +31,7 @@ impl PartAnswer {
     pub(crate) fn read(group: &Group<'_>, reply: Result<ReplyPart, StoreError>) -> Result<Self, StoreError> {
         let part = reply?;
         let mut answers = Answers::default();
-        if ReplyReader::new(part.bytes(), part.now, part.decider).read(group, &mut answers).is_err() {
+        if ReplyReader::new(part.bytes(), part.now, part.script_kind).read(group, &mut answers).is_err() {
             return Err(StoreError::Unknown { why: "the reply of the script is too short".to_owned() });
         }
         let group = answers.group(0)?;
@@ -49,7 +49,7 @@ impl PartAnswer {
     }
 
     /// Returns the answer to a part without a reply: it took nothing. Used if another part refuses the group.
-    pub(crate) fn taking_nothing(part: &Part<'_>) -> Self {
+    pub(crate) fn without_charge(part: &Part<'_>) -> Self {
         let nothing =
             ChargeAnswer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: Vec::new() };
         Self { charges: vec![nothing; part.charges.len()], at: Time::ZERO }
@@ -80,7 +80,7 @@ pub(crate) struct Part<'a> {
     /// The verb in the first round.
     pub(crate) verb: StoreVerb,
     /// Positions of the charges in the group.
-    pub(crate) places: Vec<usize>,
+    pub(crate) indexes: Vec<usize>,
     pub(crate) charges: Vec<Charge<'a>>,
 }
 
@@ -102,8 +102,8 @@ impl<'a> Part<'a> {
 
     /// Splits the part into one part per charge, with this verb.
     pub(crate) fn divide(&self, verb: StoreVerb) -> impl Iterator<Item = Part<'a>> {
-        let each = self.places.iter().zip(&self.charges);
-        each.map(move |(place, charge)| Part { lane: self.lane, verb, places: vec![*place], charges: vec![*charge] })
+        let each = self.indexes.iter().zip(&self.charges);
+        each.map(move |(index, charge)| Part { lane: self.lane, verb, indexes: vec![*index], charges: vec![*charge] })
     }
 }
 
@@ -138,14 +138,14 @@ impl Refund<'_> {
 pub(crate) fn split<'a>(group: &Group<'a>, is_suspect: impl Fn(&[u8]) -> bool) -> Vec<Part<'a>> {
     let (verb, charges) = (group.verb, group.charges);
     let mut parts: Vec<Part<'a>> = Vec::with_capacity(1);
-    for (place, charge) in charges.iter().enumerate() {
-        let lane = lane_of(charge.placed_by()) as u8;
+    for (index, charge) in charges.iter().enumerate() {
+        let lane = lane_of(charge.partition_key()) as u8;
         match parts.iter_mut().find(|part| part.lane == lane) {
             Some(part) => {
-                part.places.push(place);
+                part.indexes.push(index);
                 part.charges.push(*charge);
             }
-            None => parts.push(Part { lane, verb, places: vec![place], charges: vec![*charge] }),
+            None => parts.push(Part { lane, verb, indexes: vec![index], charges: vec![*charge] }),
         }
     }
     parts.sort_by_key(|part| part.lane);
@@ -163,8 +163,8 @@ pub(crate) fn split<'a>(group: &Group<'a>, is_suspect: impl Fn(&[u8]) -> bool) -
 /// Merges the answers of all parts, in the order of the group.
 pub(crate) fn merge(parts: &[Part<'_>], answers: Vec<PartAnswer>) -> Merged {
     let at = answers.iter().map(|answer| answer.at).max().unwrap_or(Time::ZERO);
-    let placed = parts.iter().zip(answers).flat_map(|(part, answer)| part.places.iter().copied().zip(answer.charges));
+    let placed = parts.iter().zip(answers).flat_map(|(part, answer)| part.indexes.iter().copied().zip(answer.charges));
     let mut placed: Vec<(usize, ChargeAnswer)> = placed.collect();
-    placed.sort_by_key(|(place, _)| *place);
+    placed.sort_by_key(|(index, _)| *index);
     Merged { charges: placed.into_iter().map(|(_, charge)| charge).collect(), at }
 }

@@ -84,7 +84,7 @@ impl Refusals {
         match group.verb {
             StoreVerb::Peek => return None,
             StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
-                self.note_room_of(group);
+                self.invalidate_group(group);
                 return None;
             }
             StoreVerb::Check => {}
@@ -109,17 +109,17 @@ impl Refusals {
 
     /// Invalidates refusals of the group's keys if its verb can restore capacity. Call it before the group is sent, for
     /// refusals until now, and again after its answer, for refusals that arrived in the meantime.
-    pub(crate) fn note_room_of(&self, group: &Group<'_>) {
+    pub(crate) fn invalidate_group(&self, group: &Group<'_>) {
         match group.verb {
             StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
-                group.charges.iter().for_each(|charge| self.note_room(charge.key));
+                group.charges.iter().for_each(|charge| self.invalidate(charge.key));
             }
             StoreVerb::Check | StoreVerb::Peek => {}
         }
     }
 
     /// Invalidates the refusals of a key, which may have capacity again.
-    pub(crate) fn note_room(&self, key: &[u8]) {
+    pub(crate) fn invalidate(&self, key: &[u8]) {
         self.mark(key).fetch_add(1 << 32, Ordering::Relaxed);
     }
 
@@ -127,22 +127,22 @@ impl Refusals {
         &self.marks[self.hasher.hash_one(key) as usize % MARKS]
     }
 
-    fn lock_slot(&self, ticket: &RefusalLookup) -> MutexGuard<'_, Option<Refusal>> {
-        self.refusals[ticket.index].lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_slot(&self, lookup: &RefusalLookup) -> MutexGuard<'_, Option<Refusal>> {
+        self.refusals[lookup.index].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the remembered refusal of the group if it is still valid.
-    pub(crate) fn find(&self, group: &Group<'_>, ticket: &RefusalLookup) -> Option<Repetition> {
-        let slot = self.lock_slot(ticket);
+    pub(crate) fn find(&self, group: &Group<'_>, lookup: &RefusalLookup) -> Option<Repetition> {
+        let slot = self.lock_slot(lookup);
         let refusal = slot.as_ref().filter(|refusal| {
-            ticket.asked < refusal.until && refusal.marks == ticket.marks && refusal.is_about(group.charges)
+            lookup.asked < refusal.until && refusal.marks == lookup.marks && refusal.is_about(group.charges)
         })?;
-        let passed = Nanos::from(ticket.asked.saturating_duration_since(refusal.answered));
+        let passed = Nanos::from(lookup.asked.saturating_duration_since(refusal.answered));
         Some(Repetition { charges: refusal.charges.clone(), passed, at: refusal.at.saturating_add(passed) })
     }
 
     /// Remembers the store's answer if it is a refusal with a known wait.
-    pub(crate) fn remember(&self, group: &Group<'_>, ticket: &RefusalLookup, answer: &GroupAnswer<'_>, now: Instant) {
+    pub(crate) fn remember(&self, group: &Group<'_>, lookup: &RefusalLookup, answer: &GroupAnswer<'_>, now: Instant) {
         let wait = match answer.outcome() {
             Outcome::Deny(Retry::After(wait)) => LONGEST.min(wait.into()),
             Outcome::Deny(Retry::Never) => LONGEST,
@@ -158,12 +158,12 @@ impl Refusals {
         };
         let refusal = Refusal {
             charges: group.charges.iter().zip(answer.charges()).map(charge).collect(),
-            marks: ticket.marks,
-            until: ticket.asked + (wait - wait / CLOCK_RATES),
+            marks: lookup.marks,
+            until: lookup.asked + (wait - wait / CLOCK_RATES),
             answered: now,
             at: answer.at(),
         };
-        *self.lock_slot(ticket) = Some(refusal);
+        *self.lock_slot(lookup) = Some(refusal);
     }
 }
 
@@ -251,16 +251,16 @@ mod tests {
         let report = Report { limit: 5, remaining: 2, retry: wait, reset: Nanos::SECOND };
         answers.charge(Outcome::Deny(wait), Cost::ZERO, Stamps::default(), [report]);
         answers.end_group(Time::from_nanos(7));
-        let ticket = refusals.prepare(&group, 1, start).unwrap();
-        refusals.remember(&group, &ticket, &answers.group(0).unwrap(), start + Duration::from_millis(10));
+        let lookup = refusals.prepare(&group, 1, start).unwrap();
+        refusals.remember(&group, &lookup, &answers.group(0).unwrap(), start + Duration::from_millis(10));
     }
 
     /// Asks again `millis` after `start`. Returns the wait in milliseconds if the refusal is repeated.
     fn repeated_wait(refusals: &Refusals, charges: &[Charge<'_>], start: Instant, millis: u64) -> Option<u64> {
         let group = Group { verb: StoreVerb::Check, charges };
-        let ticket = refusals.prepare(&group, 1, start + Duration::from_millis(millis)).unwrap();
+        let lookup = refusals.prepare(&group, 1, start + Duration::from_millis(millis)).unwrap();
         let mut answers = Answers::default();
-        refusals.find(&group, &ticket)?.answer(&mut answers);
+        refusals.find(&group, &lookup)?.answer(&mut answers);
         match answers.group(0).unwrap().outcome() {
             Outcome::Deny(Retry::After(wait)) => Some(wait.as_nanos() / 1_000_000),
             outcome => panic!("{outcome:?}"),
@@ -313,7 +313,7 @@ mod tests {
         assert!(refusals.prepare(&refund, 1, start).is_none());
         remember_refusal(&refusals, start);
         assert_eq!(repeated_wait(&refusals, &charges, start, 20), Some(630), "the store has not answered yet");
-        refusals.note_room_of(&refund);
+        refusals.invalidate_group(&refund);
         assert_eq!(repeated_wait(&refusals, &charges, start, 20), None);
         let refusals = with_remembered_refusal(start);
         let reconnected = refusals.prepare(&group, 2, start).unwrap();

@@ -221,8 +221,8 @@ impl QueuedExchange {
     fn answer_end(&self, reply: &[u8], at: usize) -> Option<usize> {
         let end = match reply.get(at)? {
             0 | 1 => {
-                let slices = usize::from(*reply.get(at + EXCHANGED - 1)?);
-                at + EXCHANGED + 14 * slices + self.encoded.state_len_in_reply()
+                let slices = usize::from(*reply.get(at + EXCHANGE_HEAD - 1)?);
+                at + EXCHANGE_HEAD + 14 * slices + self.encoded.state_len_in_reply()
             }
             2 => at + 8,
             _ => at + 1,
@@ -233,7 +233,7 @@ impl QueuedExchange {
 
 /// Length of an exchange answer up to its slices and state: status, epoch, leased amount, expiry, hungry flag, and
 /// number of slices.
-const EXCHANGED: usize = 1 + 7 + 7 + 7 + 1 + 1;
+const EXCHANGE_HEAD: usize = 1 + 7 + 7 + 7 + 1 + 1;
 
 /// The route of a group. All groups in a call have the same route. Without a cluster, all groups have the same lane.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -262,7 +262,7 @@ impl QueuedGroup {
     }
 
     /// Returns the end of the answer to this group, which starts at `at`, or `None` if the reply is too short.
-    pub(crate) fn answer_end(&self, reply: &[u8], mut at: usize, decider: Decider) -> Option<usize> {
+    pub(crate) fn answer_end(&self, reply: &[u8], mut at: usize, script_kind: ScriptKind) -> Option<usize> {
         match &self.kind {
             GroupKind::Merge(_) => return Some(reply.len()),
             GroupKind::Exchange(exchange) => return exchange.answer_end(reply, at),
@@ -270,7 +270,7 @@ impl QueuedGroup {
         }
         let status = *reply.get(at)?;
         at += 1;
-        if decider == Decider::Special {
+        if script_kind == ScriptKind::Special {
             at += if status == LEFT_TO_GENERAL { 0 } else { 1 + CELLS };
         } else if status & !OTHER_PARAMETERS <= 1 {
             for charge in &self.charges {
@@ -293,7 +293,7 @@ pub(crate) fn is_plain_refusal(answer: &[u8]) -> bool {
 
 /// The script of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Decider {
+pub(crate) enum ScriptKind {
     General,
     Special,
     Merge,
@@ -303,7 +303,7 @@ pub(crate) enum Decider {
 /// One script call with several groups. Each key and each set of parameters is sent once.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
-    pub(crate) decider: Decider,
+    pub(crate) script_kind: ScriptKind,
     pub(crate) route: Route,
     /// Indexes of the groups, in order.
     pub(crate) groups: Vec<usize>,
@@ -339,16 +339,16 @@ pub(crate) fn build_calls<'a>(
     let mut calls: Vec<Call<'a>> = Vec::with_capacity(2);
     for (index, group) in groups {
         let special = group.special().filter(|(key, _)| with_special && !general_keys.contains(key));
-        let decider = match (&group.kind, special) {
-            (GroupKind::Merge(_), _) => Decider::Merge,
-            (GroupKind::Exchange(_), _) => Decider::Exchange,
-            (GroupKind::Charges, Some(_)) => Decider::Special,
-            (GroupKind::Charges, None) => Decider::General,
+        let script_kind = match (&group.kind, special) {
+            (GroupKind::Merge(_), _) => ScriptKind::Merge,
+            (GroupKind::Exchange(_), _) => ScriptKind::Exchange,
+            (GroupKind::Charges, Some(_)) => ScriptKind::Special,
+            (GroupKind::Charges, None) => ScriptKind::General,
         };
-        let is_alone = group.route.alone || decider == Decider::Merge;
-        let fits = |call: &Call<'_>| call.decider == decider && call.route == group.route && !is_alone;
+        let is_alone = group.route.alone || script_kind == ScriptKind::Merge;
+        let fits = |call: &Call<'_>| call.script_kind == script_kind && call.route == group.route && !is_alone;
         let at = calls.iter().position(fits).unwrap_or_else(|| {
-            calls.push(Call::new(decider, group.route));
+            calls.push(Call::new(script_kind, group.route));
             calls.len() - 1
         });
         let call = &mut calls[at];
@@ -367,9 +367,9 @@ pub(crate) fn build_calls<'a>(
 }
 
 impl<'a> Call<'a> {
-    fn new(decider: Decider, route: Route) -> Self {
+    fn new(script_kind: ScriptKind, route: Route) -> Self {
         Self {
-            decider,
+            script_kind,
             route,
             groups: Vec::new(),
             keys: StringTable::default(),
@@ -481,10 +481,13 @@ mod tests {
     #[track_caller]
     fn check(groups: &[QueuedGroup], special: &[usize], general: &[usize]) {
         let calls = build_calls(groups.iter().enumerate(), true);
-        for (decider, expected) in [(Decider::Special, special), (Decider::General, general)] {
-            let found: Vec<usize> =
-                calls.iter().filter(|call| call.decider == decider).flat_map(|call| call.groups.clone()).collect();
-            assert_eq!(found, expected, "{decider:?}");
+        for (script_kind, expected) in [(ScriptKind::Special, special), (ScriptKind::General, general)] {
+            let found: Vec<usize> = calls
+                .iter()
+                .filter(|call| call.script_kind == script_kind)
+                .flat_map(|call| call.groups.clone())
+                .collect();
+            assert_eq!(found, expected, "{script_kind:?}");
         }
     }
 

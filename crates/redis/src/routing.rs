@@ -198,10 +198,10 @@ impl RedisStore {
             }
         }
         let answered =
-            |at: usize, answer: Option<PartAnswer>| answer.unwrap_or_else(|| PartAnswer::taking_nothing(&parts[at]));
+            |at: usize, answer: Option<PartAnswer>| answer.unwrap_or_else(|| PartAnswer::without_charge(&parts[at]));
         let answers = answers.into_iter().enumerate().map(|(at, answer)| answered(at, answer)).collect();
         match verdict {
-            Some(Verdict::Admitted) => Ok(self.take_the_least(cluster, parts, answers, deadline).await),
+            Some(Verdict::Admitted) => Ok(self.reduce_to_least(cluster, parts, answers, deadline).await),
             Some(Verdict::Refused) => Ok(merge(parts, answers)),
             Some(Verdict::Rejected | Verdict::Stale | Verdict::Partial) | None => {
                 let error = errors.into_iter().min_by_key(error_severity);
@@ -211,7 +211,7 @@ impl RedisStore {
     }
 
     /// Reduces all `Ask::UpTo` charges to the smallest amount that any of them took, and refunds the excess.
-    async fn take_the_least(
+    async fn reduce_to_least(
         &self,
         cluster: &Arc<Cluster>,
         parts: &[Part<'_>],
@@ -300,18 +300,18 @@ impl RedisStore {
             refunds.iter().map(|refund| self.encode_refund(refund)).collect();
         let keys: Vec<Vec<u8>> = refunds.iter().map(|refund| refund.charge.key.to_vec()).collect();
         let (refusals, counters, cluster) = (self.refusals.clone(), self.counters.clone(), cluster.clone());
-        let note_room = move || {
+        let invalidate = move || {
             let refusals = refusals.iter();
-            refusals.for_each(|refusals| keys.iter().for_each(|key| refusals.note_room(key)));
+            refusals.for_each(|refusals| keys.iter().for_each(|key| refusals.invalidate(key)));
         };
-        note_room();
+        invalidate();
         let encode =
             move |job: usize, route| encoded[job].clone().map(|group: QueuedGroup| QueuedGroup { route, ..group });
         let dispatched = dispatch(&cluster, &mut jobs, &encode);
         let refund_deadline = Instant::now() + self.config.deadline;
         let exchanged = tokio::spawn(async move {
             collect(&cluster, &mut jobs, dispatched, encode, refund_deadline).await;
-            note_room();
+            invalidate();
             let replies: Vec<_> = jobs.into_iter().map(Job::into_reply).collect();
             let lost = replies.iter().filter(|reply| reply.is_err()).count();
             counters.failures.fetch_add(lost as u64, Ordering::Relaxed);

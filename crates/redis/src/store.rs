@@ -13,7 +13,7 @@ use tollgate_engine::store::{Answers, Batch, Charge, Group, StoreError, UnsentFl
 
 use crate::answer::ReplyReader;
 use crate::batcher::{CallCounters, Health, ReplyPart};
-use crate::census::{Membership, take_part};
+use crate::census::{Membership, run_census};
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::durations::Durations;
@@ -93,7 +93,7 @@ impl RedisStore {
         };
         let (nodes_sender, nodes) = watch::channel(1);
         let (membership, leaving) = Membership::new();
-        tokio::spawn(take_part(config.clone(), cluster, nodes_sender, leaving));
+        tokio::spawn(run_census(config.clone(), cluster, nodes_sender, leaving));
         // Fails only if the task has ended; requests then report that.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
         let (encoded, suspects, config) = (RwLock::default(), Suspects::new(), Arc::new(config));
@@ -173,14 +173,14 @@ impl RedisStore {
             )));
         }
         // Each of two charges of the same key would ignore the other.
-        let key_at = |place: usize| group.charges[place].key;
+        let key_at = |position: usize| group.charges[position].key;
         if (1..group.charges.len()).any(|one| (0..one).any(|other| key_at(one) == key_at(other))) {
             return Err(reject("two charges of a group have the same key".to_owned()));
         }
         let mut charges = Vec::with_capacity(group.charges.len());
-        for (place, charge) in group.charges.iter().enumerate() {
+        for (position, charge) in group.charges.iter().enumerate() {
             let encoded = self.encoded_limits(charge).map_err(reject)?;
-            let rest = group.charges.len() - 1 - place;
+            let rest = group.charges.len() - 1 - position;
             charges.push(QueuedCharge::new(group.verb, charge, rest, self.key_name(charge.key, route.lane), encoded));
         }
         Ok(QueuedGroup { charges, route, kind: GroupKind::Charges, unsent: None })
@@ -205,12 +205,12 @@ impl RedisStore {
     pub(crate) async fn answer_by(&self, batch: Batch<'_>, deadline: Instant, answers: &mut Answers) {
         let asked = Instant::now();
         let mut replies: Vec<Option<Reply>> = Vec::with_capacity(batch.groups.len());
-        let mut tickets = Vec::with_capacity(batch.groups.len());
+        let mut lookups = Vec::with_capacity(batch.groups.len());
         for group in batch.groups {
-            let ticket = self.prepare(group, asked);
-            let repetition = ticket.and_then(|ticket| self.refusals.as_ref()?.find(group, &ticket));
+            let lookup = self.prepare(group, asked);
+            let repetition = lookup.and_then(|lookup| self.refusals.as_ref()?.find(group, &lookup));
             replies.push(repetition.map(Reply::Repeated));
-            tickets.push(ticket);
+            lookups.push(lookup);
         }
         if replies.iter().any(Option::is_none) {
             match &*self.servers {
@@ -224,13 +224,13 @@ impl RedisStore {
             self.counters.durations.record(asked.elapsed());
             // A check may have been refused just before these groups restored capacity.
             if let Some(refusals) = &self.refusals {
-                batch.groups.iter().for_each(|group| refusals.note_room_of(group));
+                batch.groups.iter().for_each(|group| refusals.invalidate_group(group));
             }
         }
-        for ((group, reply), ticket) in batch.groups.iter().zip(replies).zip(tickets) {
-            self.read(group, reply, ticket, answers);
+        for ((group, reply), lookup) in batch.groups.iter().zip(replies).zip(lookups) {
+            self.read(group, reply, lookup, answers);
             if let Servers::Cluster(_) = &*self.servers {
-                self.suspects.note(group, answers, answers.len() - 1, asked);
+                self.suspects.record_result(group, answers, answers.len() - 1, asked);
             }
         }
     }
@@ -256,8 +256,8 @@ impl RedisStore {
     /// Drops refusals that the group may make obsolete. Returns a ticket if its own refusal may be remembered.
     fn prepare(&self, group: &Group<'_>, asked: Instant) -> Option<refusals::RefusalLookup> {
         let connections = self.counters.connections.load(Ordering::Relaxed);
-        let ticket = self.refusals.as_ref()?.prepare(group, connections, asked)?;
-        (*self.health.borrow() == Health::Up).then_some(ticket)
+        let lookup = self.refusals.as_ref()?.prepare(group, connections, asked)?;
+        (*self.health.borrow() == Health::Up).then_some(lookup)
     }
 
     /// Adds the answer to a group.
@@ -265,7 +265,7 @@ impl RedisStore {
         &self,
         group: &Group<'_>,
         reply: Option<Reply>,
-        ticket: Option<refusals::RefusalLookup>,
+        lookup: Option<refusals::RefusalLookup>,
         answers: &mut Answers,
     ) {
         let part = match reply {
@@ -275,16 +275,16 @@ impl RedisStore {
             Some(Reply::Failed(error)) => return answers.fail_group(error),
             None => return answers.fail_group(StoreError::Unknown { why: "no reply for a group".to_owned() }),
         };
-        if ReplyReader::new(part.bytes(), part.now, part.decider).read(group, answers).is_err() {
+        if ReplyReader::new(part.bytes(), part.now, part.script_kind).read(group, answers).is_err() {
             return answers.fail_group(StoreError::Unknown { why: "the reply of the script is too short".to_owned() });
         }
         // Not if a state has other parameters: a take under those parameters may convert it.
-        if let Some((ticket, refusals)) = ticket.zip(self.refusals.as_ref())
+        if let Some((lookup, refusals)) = lookup.zip(self.refusals.as_ref())
             && is_plain_refusal(part.bytes())
             && let Ok(answer) = answers.group(answers.len() - 1)
             && group.charges.iter().all(|charge| refusals_change_nothing(charge.limits))
         {
-            refusals.remember(group, &ticket, &answer, Instant::now());
+            refusals.remember(group, &lookup, &answer, Instant::now());
         }
     }
 }
@@ -364,10 +364,10 @@ impl Store for RedisStore {
         EncodedLimits::new(limits).map(drop)
     }
 
-    fn place_of(&self, placed_by: &[u8]) -> usize {
+    fn place_of(&self, partition_key: &[u8]) -> usize {
         match &*self.servers {
             Servers::One(_) => 0,
-            Servers::Cluster(cluster) => cluster.first_lane_of_primary(lane_of(placed_by)),
+            Servers::Cluster(cluster) => cluster.first_lane_of_primary(lane_of(partition_key)),
         }
     }
 }

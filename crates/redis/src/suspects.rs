@@ -43,7 +43,7 @@ impl Suspects {
     }
 
     /// Remembers the refused keys of a group, and forgets all of its keys if the group is admitted.
-    pub(crate) fn note(&self, group: &Group<'_>, answers: &Answers, index: usize, now: Instant) {
+    pub(crate) fn record_result(&self, group: &Group<'_>, answers: &Answers, index: usize, now: Instant) {
         if group.verb != StoreVerb::Check {
             return;
         }

@@ -4,17 +4,17 @@
 
 use crate::support;
 
-use support::{UNHURRIED, bucket, check, on_both, wait_until_down, wait_until_up};
+use support::{LONG_DEADLINE, bucket, check, on_redis_and_valkey, wait_until_down, wait_until_up};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::Reply;
 
 async fn store(url: &str) -> RedisStore {
-    RedisStore::connect(Config::from_url(url).unwrap().deadline(UNHURRIED)).await
+    RedisStore::connect(Config::from_url(url).unwrap().deadline(LONG_DEADLINE)).await
 }
 
 #[test]
 fn user_password_database_and_namespace_are_used() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         server.command(&["ACL", "SETUSER", "limits", "on", ">pa:ss", "~a:b:*", "+@all"]);
         let store = store(&format!("redis://limits:pa%3Ass@127.0.0.1:{}/3?namespace=a:b", server.port())).await;
         assert_eq!(check(&store, "k", bucket(1)).await, Ok(true), "{:?}", store.health());
@@ -27,7 +27,7 @@ fn user_password_database_and_namespace_are_used() {
 
 #[test]
 fn namespaces_on_one_server_are_separate() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         for namespace in ["one", "two"] {
             let store = store(&format!("{}?namespace={namespace}", server.url())).await;
             assert_eq!(check(&store, "k", bucket(1)).await, Ok(true));

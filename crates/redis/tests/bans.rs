@@ -6,7 +6,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use support::{by_hand, on_both, store};
+use support::{on_redis_and_valkey, store, with_manual_clock};
 use tollgate_core::{Nanos, Outcome, Retry};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Request, Store};
@@ -27,7 +27,7 @@ fn parse_rule(rule: &str) -> Rules {
 
 #[test]
 fn refusal_that_starts_a_ban_reports_its_length_exactly() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let engine = Engine::new(store(&server).await).unwrap();
         engine.put(&parse_rule("{id: r, limit: 3/300ms, ban: {after: 1, within: 1s, for: 400ms}}")).unwrap();
         // Earlier requests do not affect the length, to the resolution of the store's clock.
@@ -48,7 +48,7 @@ fn refusal_that_starts_a_ban_reports_its_length_exactly() {
 
 #[test]
 fn bans_of_years_are_within_the_range_of_the_store() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let engine = Engine::new(store(&server).await).unwrap();
         engine.put(&parse_rule("{id: r, limit: 1/h, ban: {after: 1, within: 1s, for: 3650 days}}")).unwrap();
         assert_eq!(check(&engine).await, (Outcome::Allow, false));
@@ -59,12 +59,12 @@ fn bans_of_years_are_within_the_range_of_the_store() {
 
 /// Makes a check at each instant, in microseconds of the store's clock. Returns the instants at which a ban refused it.
 async fn banned_at(kind: Kind, rule: &str, instants: &[u64]) -> Vec<u64> {
-    let (_server, store, mut hand) = by_hand(kind).await;
+    let (_server, store, mut store_clock) = with_manual_clock(kind).await;
     let engine = Engine::new(store).unwrap();
     engine.put(&parse_rule(rule)).unwrap();
     let mut banned = Vec::new();
     for instant in instants {
-        hand.set(1_790_000_000_000_000 + instant);
+        store_clock.set(1_790_000_000_000_000 + instant);
         if check(&engine).await.1 {
             banned.push(*instant);
         }

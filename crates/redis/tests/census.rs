@@ -6,7 +6,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use support::{on_both, store};
+use support::{on_redis_and_valkey, store};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::servers::{Kind, Reply, Server};
 
@@ -18,7 +18,7 @@ async fn wait_for_count(store: &RedisStore, expected: u32) {
 
 #[test]
 fn nodes_count_each_other_and_expire() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let first = store(&server).await;
         wait_for_count(&first, 1).await;
         // A node that was last seen long ago.
@@ -49,7 +49,7 @@ fn last_count_stays_while_the_store_is_unreachable() {
 
 #[test]
 fn stopped_node_is_not_counted() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let (first, second, third) = (store(&server).await, store(&server).await, store(&server).await);
         wait_for_count(&first, 3).await;
         // One leaves explicitly, the other is dropped.
@@ -63,7 +63,7 @@ fn stopped_node_is_not_counted() {
 
 #[test]
 fn crashed_node_expires_within_seconds() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let first = store(&server).await;
         wait_for_count(&first, 1).await;
         // A node that added itself just now, and does not renew its entry.
@@ -81,7 +81,7 @@ fn crashed_node_expires_within_seconds() {
 
 #[test]
 fn store_stall_does_not_lower_the_count() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let nodes = [store(&server).await, store(&server).await, store(&server).await];
         for node in &nodes {
             wait_for_count(node, 3).await;

@@ -5,7 +5,7 @@
 
 use crate::support;
 
-use support::{Owned, Said, by_hand, name_of, run, store};
+use support::{ChargeOutcome, OwnedCharge, name_of, run, store, with_manual_clock};
 use tollgate_core::{
     Algorithm, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Limit, Nanos, Outcome, Retry, SlidingLog,
     SlidingSlices, SlidingWindow, Stamps, Steps, TokenBucket,
@@ -36,30 +36,30 @@ fn per_hour(capacity: u64) -> Vec<Limit> {
 }
 
 /// Returns a charge. Limits with different capacities have different ids, as in the engine.
-fn charge(key: &str, limit: Limit, cost: u64) -> Owned {
-    Owned { limits_id: limit.capacity() as u32, ..Owned::new(key, limit, cost) }
+fn charge(key: &str, limit: Limit, cost: u64) -> OwnedCharge {
+    OwnedCharge { limits_id: limit.capacity() as u32, ..OwnedCharge::new(key, limit, cost) }
 }
 
-async fn ask(store: &RedisStore, verb: StoreVerb, charge: Owned) -> Said {
+async fn ask(store: &RedisStore, verb: StoreVerb, charge: OwnedCharge) -> ChargeOutcome {
     run(store, &[(verb, vec![charge])]).await.remove(0).unwrap().remove(0)
 }
 
 /// Runs a test on each server, with a manual clock.
 #[allow(clippy::needless_pass_by_value, reason = "a closure, written where it is passed")]
-fn on_both(test: impl AsyncFn(&RedisStore, &mut support::Hand)) {
+fn on_redis_and_valkey(test: impl AsyncFn(&RedisStore, &mut support::StoreClock)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for kind in Kind::ALL {
         runtime.block_on(async {
-            let (_server, store, mut hand) = by_hand(kind).await;
-            hand.set(START);
-            test(&store, &mut hand).await;
+            let (_server, store, mut store_clock) = with_manual_clock(kind).await;
+            store_clock.set(START);
+            test(&store, &mut store_clock).await;
         });
     }
 }
 
 #[test]
 fn peeks_and_refusals_under_smaller_limits_forgive_nothing() {
-    on_both(async |store, _| {
+    on_redis_and_valkey(async |store, _| {
         for (index, (large, small)) in per_hour(100).into_iter().zip(per_hour(2)).enumerate() {
             for (verb, cost) in
                 [(StoreVerb::Peek, 1), (StoreVerb::Check, 1), (StoreVerb::Check, 2), (StoreVerb::Check, 3)]
@@ -82,17 +82,17 @@ fn peeks_and_refusals_under_smaller_limits_forgive_nothing() {
 fn refused_request_under_another_limit_changes_no_refill() {
     let bucket = |burst, rate: &str| Limit::from(TokenBucket::new(rate.parse().unwrap(), burst).unwrap());
     let (ten, five) = (bucket(10, "10/10s"), bucket(5, "5/10s"));
-    on_both(async |store, hand| {
-        hand.set(START);
+    on_redis_and_valkey(async |store, store_clock| {
+        store_clock.set(START);
         assert!(ask(store, StoreVerb::Check, charge("k", ten, 10)).await.outcome.is_admitted());
         let refused = ask(store, StoreVerb::Check, charge("k", five, 1)).await;
         // Six tokens must refill, at one per second.
         assert_eq!(refused.outcome, Outcome::Deny(Retry::After(Nanos::from_secs(6))));
-        hand.set(START + 5_999_999);
+        store_clock.set(START + 5_999_999);
         assert!(!ask(store, StoreVerb::Peek, charge("k", five, 1)).await.outcome.is_admitted());
-        hand.set(START + 6_000_000);
+        store_clock.set(START + 6_000_000);
         assert!(ask(store, StoreVerb::Peek, charge("k", five, 1)).await.outcome.is_admitted());
-        hand.set(START + 10_000_000);
+        store_clock.set(START + 10_000_000);
         let full = ask(store, StoreVerb::Peek, charge("k", ten, 1)).await;
         assert_eq!(full.reports[0].remaining, 10);
     });
@@ -104,9 +104,9 @@ fn two_nodes_with_two_rule_versions_never_admit_more_than_the_larger() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         for kind in Kind::ALL {
-            let (server, old, mut hand) = by_hand(kind).await;
-            let new = RedisStore::with_scripts(support::config_for(&server), support::scripts_by_hand()).await;
-            hand.set(START);
+            let (server, old, mut store_clock) = with_manual_clock(kind).await;
+            let new = RedisStore::with_scripts(support::config_for(&server), support::manual_clock_scripts()).await;
+            store_clock.set(START);
             two_versions_share_counters(&old, &new).await;
         }
     });
@@ -129,12 +129,12 @@ async fn two_versions_share_counters(old: &RedisStore, new: &RedisStore) {
 
 #[test]
 fn switching_without_charging_is_exact() {
-    on_both(async |store, hand| {
+    on_redis_and_valkey(async |store, store_clock| {
         for (index, (large, small)) in per_hour(997).into_iter().zip(per_hour(7)).enumerate() {
-            hand.set(START);
+            store_clock.set(START);
             let key = index.to_string();
             ask(store, StoreVerb::Check, charge(&key, large, 990)).await;
-            hand.set(START + 1_234_567);
+            store_clock.set(START + 1_234_567);
             let before = ask(store, StoreVerb::Peek, charge(&key, large, 500)).await;
             for cost in [0, 1, 7, 8] {
                 let refused = ask(store, StoreVerb::Check, charge(&key, small, cost)).await;
@@ -151,8 +151,8 @@ fn charged_switches_cost_less_than_a_microsecond_each() {
     let bucket =
         |count, burst| Limit::from(TokenBucket::new(tollgate_core::Rate::new(count, HOUR).unwrap(), burst).unwrap());
     let (one, other) = (bucket(997, 500), bucket(991, 400));
-    on_both(async |store, hand| {
-        hand.set(START);
+    on_redis_and_valkey(async |store, store_clock| {
+        store_clock.set(START);
         let mut reset = Nanos::ZERO;
         for turn in 0..100 {
             reset = ask(store, StoreVerb::Check, charge("k", if turn % 2 == 0 { one } else { other }, 1)).await.reports
@@ -167,13 +167,13 @@ fn charged_switches_cost_less_than_a_microsecond_each() {
 
 #[test]
 fn refunds_and_renewals_apply_under_the_own_parameters() {
-    on_both(async |store, hand| {
-        hand.set(START);
+    on_redis_and_valkey(async |store, store_clock| {
+        store_clock.set(START);
         for (index, (large, small)) in per_hour(100).into_iter().zip(per_hour(2)).enumerate() {
             let key = index.to_string();
             let taken = ask(store, StoreVerb::Check, charge(&key, large, 60)).await;
             let with_stamps =
-                |limit: Limit, cost, stamps: Stamps| Owned { stamps: Some(stamps), ..charge(&key, limit, cost) };
+                |limit: Limit, cost, stamps: Stamps| OwnedCharge { stamps: Some(stamps), ..charge(&key, limit, cost) };
             let renewed = ask(store, StoreVerb::Renew, with_stamps(small, 60, taken.stamps)).await;
             assert_eq!(renewed.taken, if matches!(large, Limit::Concurrency(_)) { 60 } else { 0 });
             let refund = ask(store, StoreVerb::Refund, with_stamps(small, 59, taken.stamps)).await;
@@ -186,8 +186,8 @@ fn refunds_and_renewals_apply_under_the_own_parameters() {
 
 #[test]
 fn admitted_take_moves_the_state_to_the_new_parameters() {
-    on_both(async |store, hand| {
-        hand.set(START);
+    on_redis_and_valkey(async |store, store_clock| {
+        store_clock.set(START);
         let (olds, news) = (per_hour(100), per_hour(50));
         for (from, old) in olds.iter().enumerate() {
             for (to, new) in news.iter().enumerate() {
@@ -207,7 +207,7 @@ fn admitted_take_moves_the_state_to_the_new_parameters() {
 
 #[test]
 fn value_of_the_previous_version_is_replaced() {
-    support::on_both(async |server| {
+    support::on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         let limit = TokenBucket::new("1/day".parse().unwrap(), 5).unwrap();
         let name = name_of("k");

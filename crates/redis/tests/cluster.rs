@@ -6,7 +6,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use support::{Owned, RealTime, UNHURRIED, bucket, check, remaining, run, wait_until_down, wait_until_up};
+use support::{LONG_DEADLINE, OwnedCharge, RealTime, bucket, check, remaining, run, wait_until_down, wait_until_up};
 use tollgate_engine::store::{StoreError, StoreVerb};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::servers::{Cluster, Kind, Reply, Server, free_port};
@@ -62,7 +62,7 @@ async fn store_that_connects_without_lane_0_serves_the_others(cluster: &Cluster)
     assert!(stopped().any(|(at, _)| at == hangs));
     stopped().for_each(|(_, server)| server.pause());
     let url = format!("redis+cluster://127.0.0.1:{}", cluster.servers[other].port());
-    let store = connect(&url, UNHURRIED).await;
+    let store = connect(&url, LONG_DEADLINE).await;
     let attempts = async {
         loop {
             let (admitted, failed) = check_many(&store).await;
@@ -95,13 +95,13 @@ async fn keys_at_two_primaries(cluster: &Cluster, store: &RedisStore, name: &str
 /// server. The next group with the same refused key holds nothing.
 async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster, store: &RedisStore) {
     let [held, empty] = keys_at_two_primaries(cluster, store, "r", 120).await;
-    let other = connect(&cluster.url(), UNHURRIED).await;
+    let other = connect(&cluster.url(), LONG_DEADLINE).await;
     wait_until_up(&other).await;
     for key in &empty {
         assert_eq!(check(&other, key, bucket(2)).await, Ok(true));
     }
     let held = &held[0];
-    let one = |key: &str| Owned::new(key, bucket(2), 1);
+    let one = |key: &str| OwnedCharge::new(key, bucket(2), 1);
     let ask_both = async |empty: &str| {
         let groups = [(StoreVerb::Check, vec![one(held), one(empty)])];
         let (refused, admitted) = tokio::join!(run(store, &groups), check(store, held, bucket(2)));
@@ -131,7 +131,7 @@ async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster,
 /// A stopped server makes a group fail at the deadline. The group's tokens on the other server are refunded.
 async fn parts_are_refunded_after_another_timed_out(cluster: &Cluster, store: &RedisStore) {
     let [healthy, stopped] = keys_at_two_primaries(cluster, store, "t", 40).await.map(|mut keys| keys.remove(0));
-    let group = [&healthy, &stopped].map(|key| Owned::new(key, bucket(2), 1)).to_vec();
+    let group = [&healthy, &stopped].map(|key| OwnedCharge::new(key, bucket(2), 1)).to_vec();
     let hurried = connect(&cluster.url(), Duration::from_secs(1)).await;
     wait_until_up(&hurried).await;
     cluster.servers[1].pause();
@@ -141,7 +141,7 @@ async fn parts_are_refunded_after_another_timed_out(cluster: &Cluster, store: &R
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let refunded = tokio::time::timeout(UNHURRIED, refunded).await;
+    let refunded = tokio::time::timeout(LONG_DEADLINE, refunded).await;
     cluster.servers[1].resume();
     assert!(matches!(answer, Err(StoreError::Unknown { .. })), "{answer:?}");
     assert!(refunded.is_ok(), "the token at the other server is spent");
@@ -150,7 +150,7 @@ async fn parts_are_refunded_after_another_timed_out(cluster: &Cluster, store: &R
 /// A server stops after a group took tokens there, and resumes when the refund is more than two deadlines old.
 async fn late_refund_to_a_bucket_is_ignored(cluster: &Cluster, store: &RedisStore) {
     let [took, stopped] = keys_at_two_primaries(cluster, store, "l", 40).await.map(|mut keys| keys.remove(0));
-    let group = [&took, &stopped].map(|key| Owned::new(key, bucket(2), 1)).to_vec();
+    let group = [&took, &stopped].map(|key| OwnedCharge::new(key, bucket(2), 1)).to_vec();
     let hurried = connect(&cluster.url(), Duration::from_millis(400)).await;
     wait_until_up(&hurried).await;
     cluster.servers[1].pause();
@@ -170,7 +170,7 @@ async fn late_refund_to_a_bucket_is_ignored(cluster: &Cluster, store: &RedisStor
 }
 
 #[test]
-fn sick_and_dead_primaries_affect_their_own_lanes_until_a_replica_takes_over() {
+fn stopped_and_killed_primaries_affect_only_their_lanes_until_failover() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
         let mut cluster = Cluster::start(Kind::Redis);
@@ -180,7 +180,7 @@ fn sick_and_dead_primaries_affect_their_own_lanes_until_a_replica_takes_over() {
         let store = connect(&url, Duration::from_millis(300)).await;
         wait_until_up(&store).await;
         until_all_pass(&store).await;
-        let patient = connect(&url, UNHURRIED).await;
+        let patient = connect(&url, LONG_DEADLINE).await;
         wait_until_up(&patient).await;
         refund_of_a_refused_group_undoes_remembered_refusals(&cluster, &patient).await;
         parts_are_refunded_after_another_timed_out(&cluster, &patient).await;
@@ -212,23 +212,23 @@ fn wrong_addresses_and_another_lane_count_are_reported() {
     runtime.block_on(async {
         let single = Server::start(Kind::Redis);
         let url = format!("redis+cluster://127.0.0.1:{}", single.port());
-        let why = wait_until_down(&connect(&url, UNHURRIED).await).await;
+        let why = wait_until_down(&connect(&url, LONG_DEADLINE).await).await;
         assert!(why.contains("cluster support disabled; write redis:// for a single server"), "{why}");
 
         let cluster = Cluster::start(Kind::Valkey);
-        let store = connect(&format!("{}?namespace=a", cluster.url()), UNHURRIED).await;
+        let store = connect(&format!("{}?namespace=a", cluster.url()), LONG_DEADLINE).await;
         wait_until_up(&store).await;
         let first = &cluster.servers[cluster.primary_of(0)];
         assert_eq!(first.command(&["GET", "a:{1bz}meta"]), Reply::Bytes(b"lanes=64".to_vec()));
         // The store detects the cluster from the address of a single server.
-        let found = connect(&format!("{}?namespace=a", cluster.servers[4].url()), UNHURRIED).await;
+        let found = connect(&format!("{}?namespace=a", cluster.servers[4].url()), LONG_DEADLINE).await;
         for number in 0..20 {
             let key = format!("found{number}");
             assert_eq!(check(&store, &key, bucket(1)).await, Ok(true));
             assert_eq!(check(&found, &key, bucket(1)).await, Ok(false), "they share their counters");
         }
         first.command(&["SET", "b:{1bz}meta", "lanes=32"]);
-        let why = wait_until_down(&connect(&format!("{}?namespace=b", cluster.url()), UNHURRIED).await).await;
+        let why = wait_until_down(&connect(&format!("{}?namespace=b", cluster.url()), LONG_DEADLINE).await).await;
         assert!(why.contains("the store says `lanes=32`") && why.contains("needs `lanes=64`"), "{why}");
         slot_is_moved_while_its_keys_are_charged(&cluster, &store).await;
     });
@@ -254,9 +254,9 @@ async fn slot_is_moved_while_its_keys_are_charged(cluster: &Cluster, store: &Red
 
     let mut taken = 1;
     let charge = async |taken: &mut u64, note: &str| {
-        let alone = |key: &str| vec![Owned::new(key, bucket(100), 1)];
-        let both = vec![Owned::new(one, bucket(100), 1), Owned::new(two, bucket(100), 1)];
-        let new = vec![Owned::new(&format!("{one}{note}"), bucket(100), 1)];
+        let alone = |key: &str| vec![OwnedCharge::new(key, bucket(100), 1)];
+        let both = vec![OwnedCharge::new(one, bucket(100), 1), OwnedCharge::new(two, bucket(100), 1)];
+        let new = vec![OwnedCharge::new(&format!("{one}{note}"), bucket(100), 1)];
         let groups = [alone(one), alone(two), both, new].map(|charges| (StoreVerb::Check, charges));
         for answer in run(store, &groups).await {
             let answer = answer.unwrap_or_else(|error| panic!("{note}: {error}"));

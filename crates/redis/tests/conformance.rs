@@ -6,7 +6,7 @@ use crate::support;
 
 use std::time::Duration;
 
-use support::{Hand, by_hand, store};
+use support::{StoreClock, store, with_manual_clock};
 use tollgate_core::Nanos;
 use tollgate_redis::RedisStore;
 use tollgate_testkit::conformance::Subject;
@@ -15,7 +15,7 @@ use tollgate_testkit::servers::{Kind, Server};
 struct Shared {
     store: RedisStore,
     /// The manual clock and its time; `None` with the server's own clock.
-    hand: Option<(Hand, u64)>,
+    store_clock: Option<(StoreClock, u64)>,
     _server: Server,
 }
 
@@ -31,8 +31,8 @@ impl Subject for Shared {
         Nanos::SECOND
     }
 
-    fn stands_still(&self) -> bool {
-        self.hand.is_some()
+    fn is_time_frozen(&self) -> bool {
+        self.store_clock.is_some()
     }
 
     fn tick(&self) -> Nanos {
@@ -40,10 +40,10 @@ impl Subject for Shared {
     }
 
     async fn wait(&mut self, length: Nanos) {
-        match &mut self.hand {
-            Some((hand, now)) => {
+        match &mut self.store_clock {
+            Some((store_clock, now)) => {
                 *now += length.as_nanos().div_ceil(1_000);
-                hand.set(*now);
+                store_clock.set(*now);
             }
             None => tokio::time::sleep(length.into()).await,
         }
@@ -52,16 +52,16 @@ impl Subject for Shared {
 
 const START: u64 = 1_700_000_000_000_000;
 
-fn run(case: impl AsyncFnOnce(&mut Shared), kind: Kind, moved_by_hand: bool) {
+fn run(case: impl AsyncFnOnce(&mut Shared), kind: Kind, is_manual: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut shared = if moved_by_hand {
-            let (server, store, mut hand) = by_hand(kind).await;
-            hand.set(START);
-            Shared { store, hand: Some((hand, START)), _server: server }
+        let mut shared = if is_manual {
+            let (server, store, mut store_clock) = with_manual_clock(kind).await;
+            store_clock.set(START);
+            Shared { store, store_clock: Some((store_clock, START)), _server: server }
         } else {
             let server = Server::start(kind);
-            Shared { store: store(&server).await, hand: None, _server: server }
+            Shared { store: store(&server).await, store_clock: None, _server: server }
         };
         // A case that hangs fails instead of blocking the run.
         tokio::time::timeout(Duration::from_secs(60), case(&mut shared)).await.unwrap();

@@ -6,7 +6,9 @@ use crate::support;
 
 use std::time::Duration;
 
-use support::{Owned, Said, bucket, config_for, on_both, run, store, wait_until_down, wait_until_up};
+use support::{
+    ChargeOutcome, OwnedCharge, bucket, config_for, on_redis_and_valkey, run, store, wait_until_down, wait_until_up,
+};
 use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Nanos, Outcome, Retry, SlidingSlices, SlidingWindow, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
@@ -17,11 +19,11 @@ use tollgate_testkit::servers::{Cluster, Kind, Proxy, Server};
 
 const EVENTUAL: Consistency = Consistency::Eventual(SyncEvery::DEFAULT);
 
-fn charge(key: &str, limit: impl Into<Limit>, cost: u64) -> Owned {
-    Owned { consistency: EVENTUAL, ..Owned::new(key, limit.into(), cost) }
+fn charge(key: &str, limit: impl Into<Limit>, cost: u64) -> OwnedCharge {
+    OwnedCharge { consistency: EVENTUAL, ..OwnedCharge::new(key, limit.into(), cost) }
 }
 
-async fn ask(store: &impl Store, verb: StoreVerb, charges: Vec<Owned>) -> Result<Vec<Said>, StoreError> {
+async fn ask(store: &impl Store, verb: StoreVerb, charges: Vec<OwnedCharge>) -> Result<Vec<ChargeOutcome>, StoreError> {
     run(store, &[(verb, charges)]).await.remove(0)
 }
 
@@ -115,7 +117,7 @@ fn nodes_see_the_charges_of_others_within_a_sync() {
         SlidingWindow::new(10, Nanos::from_secs(1_000_000)).unwrap().into(),
         SlidingSlices::new(10, Nanos::from_secs(100_000), Nanos::from_secs(10_000)).unwrap().into(),
     ];
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let (one, other) = (store(&server).await, store(&server).await);
         for (index, limit) in limits.into_iter().enumerate() {
             let key = format!("k{index}");
@@ -142,7 +144,7 @@ fn nodes_see_the_charges_of_others_within_a_sync() {
 /// again until it is answered, also over new connections, and counts once.
 #[test]
 fn payload_whose_answers_are_lost_counts_once() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let proxy = Proxy::to(server.port());
         let url = format!("redis://127.0.0.1:{}", proxy.port());
         let node = RedisStore::connect(Config::from_url(&url).unwrap().deadline(Duration::from_secs(1))).await;
@@ -174,7 +176,7 @@ fn payload_whose_answers_are_lost_counts_once() {
 /// catches up while new charges arrive.
 #[test]
 fn store_catches_up_while_takes_go_on() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let proxy = Proxy::to(server.port());
         let url = format!("redis://127.0.0.1:{}", proxy.port());
         let node = RedisStore::connect(Config::from_url(&url).unwrap()).await;
@@ -206,8 +208,8 @@ fn store_catches_up_while_takes_go_on() {
 }
 
 #[test]
-fn without_the_store_views_decide_and_what_they_took_is_merged_afterwards() {
-    on_both(async |mut server| {
+fn views_decide_during_an_outage_and_charges_are_merged_afterwards() {
+    on_redis_and_valkey(async |mut server| {
         let node = store(&server).await;
         for _ in 0..3 {
             assert!(check(&node, "k", bucket(10)).await);
@@ -235,9 +237,9 @@ fn without_the_store_views_decide_and_what_they_took_is_merged_afterwards() {
 
 #[test]
 fn groups_with_strict_charges_are_all_or_none() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let node = store(&server).await;
-        let strict = |limit: Limit, cost| Owned::new("strict", limit, cost);
+        let strict = |limit: Limit, cost| OwnedCharge::new("strict", limit, cost);
         let both = |cost| vec![strict(bucket(3), cost), charge("k", bucket(10), cost)];
         let said = ask(&node, StoreVerb::Check, both(2)).await.unwrap();
         assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [2, 2]);
@@ -245,7 +247,7 @@ fn groups_with_strict_charges_are_all_or_none() {
         let said = ask(&node, StoreVerb::Check, both(2)).await.unwrap();
         assert_eq!(said.iter().map(|said| said.outcome.is_admitted()).collect::<Vec<_>>(), [false, true]);
         assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [0, 0]);
-        let up_to = |owned: Owned, most| Owned { ask: Ask::UpTo(Cost::new(most)), ..owned };
+        let up_to = |owned: OwnedCharge, most| OwnedCharge { ask: Ask::UpTo(Cost::new(most)), ..owned };
         let group = vec![up_to(strict(bucket(3), 0), 5), up_to(charge("k", bucket(10), 0), 5)];
         let said = ask(&node, StoreVerb::Check, group).await.unwrap();
         assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [1, 1]);
@@ -261,16 +263,16 @@ fn groups_with_strict_charges_are_all_or_none() {
 
 #[test]
 fn refunds_resets_and_debts_reach_the_store() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let node = store(&server).await;
         let limit = TokenBucket::new("1/day".parse().unwrap(), 10).unwrap().max_debt(2).unwrap();
         let said = ask(&node, StoreVerb::Check, vec![charge("k", limit, 4)]).await.unwrap();
-        let refund = |cost| Owned { stamps: Some(said[0].stamps), ..charge("k", limit, cost) };
+        let refund = |cost| OwnedCharge { stamps: Some(said[0].stamps), ..charge("k", limit, cost) };
         assert_eq!(ask(&node, StoreVerb::Refund, vec![refund(1)]).await.unwrap()[0].taken, 1, "before it was sent");
         node.flush().await;
         assert_eq!(left_in_store(&node, "k", limit).await, 7);
         assert_eq!(ask(&node, StoreVerb::Refund, vec![refund(2)]).await.unwrap()[0].taken, 2, "and afterwards");
-        let regardless = |cost| Owned { ask: Ask::Regardless(Cost::new(cost)), ..charge("k", limit, cost) };
+        let regardless = |cost| OwnedCharge { ask: Ask::Regardless(Cost::new(cost)), ..charge("k", limit, cost) };
         let said = ask(&node, StoreVerb::Check, vec![regardless(11)]).await.unwrap();
         assert!(said[0].outcome.is_admitted(), "one into debt: {said:?}");
         assert!(!ask(&node, StoreVerb::Check, vec![regardless(2)]).await.unwrap()[0].outcome.is_admitted());
@@ -284,17 +286,17 @@ fn refunds_resets_and_debts_reach_the_store() {
 /// The state of a key is kept when its rule changes the consistency or the limits.
 #[test]
 fn usage_is_kept_when_the_rule_changes() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let node = store(&server).await;
-        let strict = ask(&node, StoreVerb::Check, vec![Owned::new("k", bucket(10), 4)]).await.unwrap();
+        let strict = ask(&node, StoreVerb::Check, vec![OwnedCharge::new("k", bucket(10), 4)]).await.unwrap();
         assert_eq!(strict[0].reports[0].remaining, 6);
         let said = ask(&node, StoreVerb::Check, vec![charge("k", bucket(10), 1)]).await.unwrap();
         assert_eq!(said[0].reports[0].remaining, 5);
-        let larger = Owned { limits_id: 7, ..charge("k", bucket(20), 1) };
+        let larger = OwnedCharge { limits_id: 7, ..charge("k", bucket(20), 1) };
         let said = ask(&node, StoreVerb::Check, vec![larger]).await.unwrap();
         assert_eq!(said[0].reports[0].remaining, 14);
         node.flush().await;
-        let strict = ask(&node, StoreVerb::Check, vec![Owned::new("k", bucket(20), 1)]).await.unwrap();
+        let strict = ask(&node, StoreVerb::Check, vec![OwnedCharge::new("k", bucket(20), 1)]).await.unwrap();
         assert_eq!(strict[0].reports[0].remaining, 13);
     });
 }
@@ -304,7 +306,7 @@ fn lanes_of_a_cluster_are_synced_each_with_its_primary() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let cluster = Cluster::start(Kind::Redis);
-        let config = Config::from_url(&cluster.url()).unwrap().deadline(support::UNHURRIED);
+        let config = Config::from_url(&cluster.url()).unwrap().deadline(support::LONG_DEADLINE);
         let node = RedisStore::connect(config.clone()).await;
         wait_until_up(&node).await;
         for key in 0..100 {
@@ -323,7 +325,7 @@ fn lanes_of_a_cluster_are_synced_each_with_its_primary() {
 /// A key that is continually requested and refused costs the store only one read per sync.
 #[test]
 fn requests_cost_no_calls() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let node = RedisStore::connect(config_for(&server)).await;
         let entries = [Entry::new("user", "x")];
         let engine = Engine::new(node).unwrap();
@@ -347,7 +349,7 @@ fn requests_cost_no_calls() {
 /// keys.
 #[test]
 fn fast_path_agrees_with_groups() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let (node, other) = (store(&server).await, store(&server).await);
         let limits: [Limit; 3] = [
             TokenBucket::new("30/day".parse().unwrap(), 30).unwrap().into(),
@@ -370,11 +372,16 @@ fn fast_path_agrees_with_groups() {
                     let answer = &said.charges()[0];
                     assert_eq!(answer.standing, Standing::Eventual);
                     let reports = said.reports(answer).to_vec();
-                    Said { outcome: answer.outcome, taken: answer.taken.get(), stamps: said.stamps(answer), reports }
+                    ChargeOutcome {
+                        outcome: answer.outcome,
+                        taken: answer.taken.get(),
+                        stamps: said.stamps(answer),
+                        reports,
+                    }
                 }
             };
             // Waits are not compared, because they depend on the current time.
-            let summary = |said: &Said| (said.outcome.is_admitted(), said.taken, said.reports[0].remaining);
+            let summary = |said: &ChargeOutcome| (said.outcome.is_admitted(), said.taken, said.reports[0].remaining);
             assert_eq!(summary(&said), summary(&expected), "step {step}");
         }
         assert!(decided_at_once > 60, "{decided_at_once} of 120");

@@ -16,7 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use support::{Hand, Owned, UNHURRIED, by_hand, check, name_of, on_both, run, store, wait_until_up};
+use support::{
+    LONG_DEADLINE, OwnedCharge, StoreClock, check, name_of, on_redis_and_valkey, run, store, wait_until_up,
+    with_manual_clock,
+};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tollgate_core::{FixedWindow, Limit, Nanos, TokenBucket};
@@ -83,8 +86,8 @@ impl Load {
     fn of(consistency: Consistency, nodes: &[Arc<RedisStore>], keys: &[&str], epoch: Instant) -> Self {
         let (counts, ended) = (Arc::<Counts>::default(), Arc::<AtomicBool>::default());
         let caller = |node: &Arc<RedisStore>| {
-            let charge = |key: &&str| Owned { consistency, ..Owned::new(key, limit(), 1) };
-            let group: Vec<Owned> = keys.iter().map(charge).collect();
+            let charge = |key: &&str| OwnedCharge { consistency, ..OwnedCharge::new(key, limit(), 1) };
+            let group: Vec<OwnedCharge> = keys.iter().map(charge).collect();
             tokio::spawn(ask(node.clone(), group, epoch, counts.clone(), ended.clone()))
         };
         let callers = nodes.iter().flat_map(|node| [caller(node), caller(node)]).collect();
@@ -132,7 +135,7 @@ impl Load {
 
 async fn ask(
     node: Arc<RedisStore>,
-    group: Vec<Owned>,
+    group: Vec<OwnedCharge>,
     epoch: Instant,
     counts: Arc<Counts>,
     ended: Arc<AtomicBool>,
@@ -167,7 +170,7 @@ async fn two_nodes(server: &Server) -> [Arc<RedisStore>; 2] {
 
 #[test]
 fn flushed_store_admits_at_most_one_burst_more() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let nodes = two_nodes(&server).await;
         let load = Load::start(&nodes, &["k"], Instant::now());
         load.until_refused().await;
@@ -181,7 +184,7 @@ fn flushed_store_admits_at_most_one_burst_more() {
 
 #[test]
 fn store_that_was_restarted_empty_admits_at_most_one_burst_more() {
-    on_both(async |mut server| {
+    on_redis_and_valkey(async |mut server| {
         let nodes = two_nodes(&server).await;
         let load = Load::start(&nodes, &["k"], Instant::now());
         load.until_refused().await;
@@ -220,7 +223,7 @@ fn evicted_key_admits_at_most_one_burst_more() {
 }
 
 fn evict_key(consistency: Consistency, nodes: usize, excess: u64) {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let (nodes, epoch) = (&two_nodes(&server).await[..nodes], Instant::now());
         let load = Load::of(consistency, nodes, &["k"], epoch);
         load.until_refused().await;
@@ -240,7 +243,7 @@ fn evict_key(consistency: Consistency, nodes: usize, excess: u64) {
 async fn cut_off_one_node(consistency: Consistency, server: &Server) {
     let proxy = Proxy::to(server.port());
     let cut_off = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(200)).await;
-    let (other, epoch) = (connect(&server.url(), UNHURRIED).await, Instant::now());
+    let (other, epoch) = (connect(&server.url(), LONG_DEADLINE).await, Instant::now());
     let near = Load::of(consistency, &[other], &["k"], epoch);
     let far = Load::of(consistency, &[cut_off], &["k"], epoch);
     near.until_refused().await;
@@ -256,7 +259,7 @@ async fn cut_off_one_node(consistency: Consistency, server: &Server) {
 
 #[test]
 fn node_that_is_cut_off_from_the_store_admits_nothing_more() {
-    on_both(async |server| cut_off_one_node(Consistency::Strict, &server).await);
+    on_redis_and_valkey(async |server| cut_off_one_node(Consistency::Strict, &server).await);
 }
 
 /// Stops the replication from a server: its replicas are disconnected and cannot reconnect.
@@ -269,7 +272,7 @@ fn stop_replication(primary: &Server) {
 /// Uses up two keys of a server while replication is stopped, the second key with `?wait=1`, and then kills the server.
 /// If the new primary has a replica of its own, `?wait=1` works again.
 async fn fail_over(consistency: Consistency, url: &str, keys: [&str; 2], primary: &mut Server, keeps_a_replica: bool) {
-    let (plain, waiting) = (connect(url, UNHURRIED).await, connect(&format!("{url}?wait=1"), UNHURRIED).await);
+    let (plain, waiting) = (connect(url, LONG_DEADLINE).await, connect(&format!("{url}?wait=1"), LONG_DEADLINE).await);
     let epoch = Instant::now();
     assert_eq!(check(&*plain, keys[0], limit()).await, Ok(true));
     assert_eq!(check(&*waiting, keys[1], limit()).await, Ok(true), "a replica acknowledges it");
@@ -310,7 +313,7 @@ fn failover_in_a_cluster_forgets_at_most_one_burst_and_nothing_that_replicas_ack
 
 async fn fail_over_in_cluster(consistency: Consistency, mut cluster: Cluster) {
     let (url, keys) = (cluster.url(), ["plain", "waiting0", "waiting1", "waiting2", "waiting3", "waiting4"]);
-    let store = connect(&url, UNHURRIED).await;
+    let store = connect(&url, LONG_DEADLINE).await;
     let primary = primary_of_key(&cluster, &store, keys[0]).await;
     let mut second = None;
     for key in &keys[1..] {
@@ -352,7 +355,7 @@ fn replace_primary(consistency: Consistency) {
     block_on(async {
         let (sentinels, proxy) = Sentinels::start_behind_proxy(Kind::Valkey);
         let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
-        let (near, epoch) = (connect(&url, UNHURRIED).await, Instant::now());
+        let (near, epoch) = (connect(&url, LONG_DEADLINE).await, Instant::now());
         let near_load = Load::of(consistency, std::slice::from_ref(&near), &["k"], epoch);
         near_load.until_refused().await;
         proxy.cut_off(FAR_SIDE);
@@ -366,7 +369,7 @@ fn replace_primary(consistency: Consistency) {
                 }
             };
             for number in 0.. {
-                let far = connect(&url, UNHURRIED).await;
+                let far = connect(&url, LONG_DEADLINE).await;
                 if is_used_by(&far, &sentinels.servers[new], &format!("far{number}")).await {
                     return (new, far);
                 }
@@ -412,7 +415,7 @@ fn replaced_primary_of_a_cluster_that_serves_on_admits_at_most_what_one_more_buc
 
 async fn replace_primary_of_cluster(consistency: Consistency) {
     let (cluster, proxies) = Cluster::start_behind_proxies(Kind::Redis);
-    let (near, epoch) = (connect(&cluster.url(), UNHURRIED).await, Instant::now());
+    let (near, epoch) = (connect(&cluster.url(), LONG_DEADLINE).await, Instant::now());
     let mut keys = (0..100).map(|number| format!("k{number}"));
     let key = loop {
         let key = keys.next().expect("the first primary has a third of the keys");
@@ -436,7 +439,7 @@ async fn replace_primary_of_cluster(consistency: Consistency) {
         // This node asks a server on the other side for the slots.
         let url = format!("redis+cluster://127.0.0.1:{}", cluster.servers[1].port());
         loop {
-            let far = connect(&url, UNHURRIED).await;
+            let far = connect(&url, LONG_DEADLINE).await;
             let asked = executed_scripts(&cluster.servers[new]);
             if check(&*far, &key, limit()).await.is_ok() && executed_scripts(&cluster.servers[new]) > asked {
                 return (new, far);
@@ -565,13 +568,13 @@ fn clock_step_of_the_store_admits_at_most_what_it_refills() {
     const SECOND: u64 = 1_000_000;
     block_on(async {
         for kind in Kind::ALL {
-            let (_server, store, mut hand): (Server, RedisStore, Hand) = by_hand(kind).await;
+            let (_server, store, mut store_clock): (Server, RedisStore, StoreClock) = with_manual_clock(kind).await;
             // Tokens taken, by true time in nanoseconds.
             let mut history = Vec::new();
             // True time and the store's clock, in seconds. The clock jumps two seconds forward, and later back. Then
             // nothing is admitted until the clock has refilled the taken tokens.
             for (at, clock) in [(0, 0), (0, 2), (1, 3), (2, 4), (3, 0), (4, 1), (8, 5)] {
-                hand.set(START + clock * SECOND);
+                store_clock.set(START + clock * SECOND);
                 history.push((at * 1_000_000_000, drain(&store, "bucket", limit()).await));
             }
             let taken: Vec<u64> = history.iter().map(|(_, taken)| *taken).collect();
@@ -584,9 +587,9 @@ fn clock_step_of_the_store_admits_at_most_what_it_refills() {
             assert!(Checker::new(&bound_with_excess(19)).admit_all(&history).is_err(), "the step admits r·P more");
 
             let window: Limit = FixedWindow::new(30, Nanos::from_secs(60)).unwrap().into();
-            hand.set(START + 1_000 * SECOND);
+            store_clock.set(START + 1_000 * SECOND);
             let before = drain(&store, "window", window).await;
-            hand.set(START + 1_061 * SECOND);
+            store_clock.set(START + 1_061 * SECOND);
             assert_eq!(
                 (before, drain(&store, "window", window).await),
                 (30, 30),

@@ -5,7 +5,10 @@
 use crate::support;
 
 use support::chance::{self, Chance};
-use support::{NoLimitTable, Owned, bucket, by_hand, check, config_for, name_of, on_both, remaining, run, store};
+use support::{
+    NoLimitTable, OwnedCharge, bucket, check, config_for, name_of, on_redis_and_valkey, remaining, run, store,
+    with_manual_clock,
+};
 use tollgate_core::{
     Ask, Concurrency, Cost, FixedWindow, LeakyBucket, Limit, Nanos, Phase, SlidingLog, SlidingWindow, TokenBucket,
 };
@@ -16,7 +19,7 @@ use tollgate_testkit::servers::{Kind, Reply};
 
 #[test]
 fn flushed_script_cache_is_refilled_and_nothing_is_lost() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         for left in [4, 3, 2] {
             assert_eq!(check(&store, "k", bucket(5)).await, Ok(true));
@@ -29,9 +32,9 @@ fn flushed_script_cache_is_refilled_and_nothing_is_lost() {
 
 #[test]
 fn after_flushall_limits_start_unused_and_hold() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = store(&server).await;
-        let pair = || vec![Owned::new("k", bucket(2), 2)];
+        let pair = || vec![OwnedCharge::new("k", bucket(2), 2)];
         for _ in 0..2 {
             assert_eq!(check(&store, "k", bucket(2)).await, Ok(true));
             assert_eq!(check(&store, "k", bucket(2)).await, Ok(true));
@@ -50,10 +53,10 @@ const BAD: &str = "\u{1}r\u{1}d\u{4}test bad";
 
 /// Charges a healthy key before and after a key with a foreign value, and in one group with that key.
 async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
-    let (good, bad) = (Owned::new(GOOD, bucket(9), 1), Owned::new(BAD, bucket(9), 1));
+    let (good, bad) = (OwnedCharge::new(GOOD, bucket(9), 1), OwnedCharge::new(BAD, bucket(9), 1));
     let before = remaining(store, GOOD, bucket(9)).await;
     let check =
-        |charges: &[&Owned]| (StoreVerb::Check, charges.iter().map(|&charge| charge.clone()).collect::<Vec<_>>());
+        |charges: &[&OwnedCharge]| (StoreVerb::Check, charges.iter().map(|&charge| charge.clone()).collect::<Vec<_>>());
     let said = run(store, &[check(&[&good]), check(&[&bad]), check(&[&good, &bad]), check(&[&good])]).await;
     for place in [1, 2] {
         let rejected = said[place].as_ref().unwrap_err();
@@ -70,7 +73,7 @@ async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
 
 #[test]
 fn key_of_another_type_rejects_only_its_group() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let (store, name) = (store(&server).await, name_of(BAD));
         server.command(&["RPUSH", &name, "theirs"]);
         rejects_the_group_and_no_other(&store, "another type").await;
@@ -82,7 +85,7 @@ fn key_of_another_type_rejects_only_its_group() {
 
 #[test]
 fn foreign_value_rejects_only_its_group() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let (store, name) = (store(&server).await, name_of(BAD));
         for value in
             ["", "1", "some text of another program", "\u{2}\u{0}\u{0}", "\u{2}\u{1}\u{0}\u{1}", "\u{3}\u{0}\u{0}"]
@@ -98,13 +101,13 @@ fn foreign_value_rejects_only_its_group() {
 /// Changes, truncates and extends real values. Some still decode as a state, and every call is answered.
 #[test]
 fn damaged_values_affect_no_other_group() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         let mut link = server.connect();
         let mut chance = Chance::new(5);
         let name = name_of(BAD);
         for turn in 0..1_500 {
-            let bad = Owned { limits_id: 2 * turn, ..Owned::new(BAD, chance::any_group(&mut chance), 1) };
+            let bad = OwnedCharge { limits_id: 2 * turn, ..OwnedCharge::new(BAD, chance::any_group(&mut chance), 1) };
             link.command(&["DEL", &name]);
             run(&store, &[(StoreVerb::Check, vec![bad.clone()])]).await;
             let Reply::Bytes(mut value) = link.command(&["GET", &name]) else { continue };
@@ -117,8 +120,9 @@ fn damaged_values_affect_no_other_group() {
                 }
             }
             link.command(&[b"SET", name.as_bytes(), &value]);
-            let other = Owned { limits_id: 2 * turn + 1, ..Owned::new(BAD, chance::any_group(&mut chance), 1) };
-            let good = Owned { limits_id: u32::MAX, ..Owned::new(GOOD, bucket(50_000), 1) };
+            let other =
+                OwnedCharge { limits_id: 2 * turn + 1, ..OwnedCharge::new(BAD, chance::any_group(&mut chance), 1) };
+            let good = OwnedCharge { limits_id: u32::MAX, ..OwnedCharge::new(GOOD, bucket(50_000), 1) };
             let groups = [bad.clone(), good, other, bad].map(|charge| (StoreVerb::Check, vec![charge]));
             let said = run(&store, &groups).await;
             assert!(said[1].as_ref().is_ok_and(|said| said[0].outcome.is_admitted()), "{turn}: {said:?} for {value:?}");
@@ -143,12 +147,13 @@ fn one_limit_of_each_kind() -> Vec<Limit> {
 
 #[test]
 fn every_key_expires_soon_after_it_is_unused() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         let together = tollgate_core::Limits::new(one_limit_of_each_kind()).unwrap();
-        run(&store, &[(StoreVerb::Check, vec![Owned { limits_id: 99, ..Owned::new("all", together, 1) }])]).await;
+        run(&store, &[(StoreVerb::Check, vec![OwnedCharge { limits_id: 99, ..OwnedCharge::new("all", together, 1) }])])
+            .await;
         for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
-            let charge = Owned { limits_id: place as u32, ..Owned::new(&place.to_string(), limit, 1) };
+            let charge = OwnedCharge { limits_id: place as u32, ..OwnedCharge::new(&place.to_string(), limit, 1) };
             // Charged twice, so that an existing value is written too.
             run(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await;
             run(&store, &[(StoreVerb::Check, vec![charge])]).await;
@@ -167,10 +172,10 @@ fn every_key_expires_soon_after_it_is_unused() {
 /// The debt is three windows of one minute on average. The two windows after the current one may be 1.5 times as long.
 #[test]
 fn debt_of_calendar_windows_outlasts_windows_longer_than_on_average() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         let limit = FixedWindow::new(2, Nanos::from_secs(60)).unwrap().phase(Phase::Given(0)).max_debt(4).unwrap();
-        let charge = Owned { ask: Ask::Regardless(Cost::new(6)), ..Owned::new("k", limit, 1) };
+        let charge = OwnedCharge { ask: Ask::Regardless(Cost::new(6)), ..OwnedCharge::new("k", limit, 1) };
         run(&store, &[(StoreVerb::Check, vec![charge])]).await;
         let left = server.command(&["PTTL", &name_of("k")]).number();
         assert!((200_000..=241_250).contains(&left), "it stays for {left} ms");
@@ -179,11 +184,11 @@ fn debt_of_calendar_windows_outlasts_windows_longer_than_on_average() {
 
 #[test]
 fn key_without_expiry_gets_one_with_its_next_write() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
             let key = place.to_string();
-            let charge = Owned { limits_id: place as u32, ..Owned::new(&key, limit, 1) };
+            let charge = OwnedCharge { limits_id: place as u32, ..OwnedCharge::new(&key, limit, 1) };
             run(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await;
             assert_eq!(server.command(&["PERSIST", &name_of(&key)]).number(), 1);
             run(&store, &[(StoreVerb::Check, vec![charge])]).await;
@@ -196,15 +201,15 @@ fn key_without_expiry_gets_one_with_its_next_write() {
 fn key_without_expiry_refuses_no_request() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let (server, store, mut hand) = by_hand(Kind::Redis).await;
+        let (server, store, mut store_clock) = with_manual_clock(Kind::Redis).await;
         for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
             let key = place.to_string();
-            let charge = Owned { limits_id: place as u32, ..Owned::new(&key, limit, 2) };
-            hand.set(1_800_000_000_000_000);
+            let charge = OwnedCharge { limits_id: place as u32, ..OwnedCharge::new(&key, limit, 2) };
+            store_clock.set(1_800_000_000_000_000);
             let said = run(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await.remove(0).unwrap();
             assert!(said[0].outcome.is_admitted());
             server.command(&["PERSIST", &name_of(&key)]);
-            hand.set(1_800_000_000_000_000 + 121_000_000);
+            store_clock.set(1_800_000_000_000_000 + 121_000_000);
             let said = run(&store, &[(StoreVerb::Check, vec![charge])]).await.remove(0).unwrap();
             assert!(said[0].outcome.is_admitted(), "key {key}: {said:?}");
         }
@@ -213,7 +218,7 @@ fn key_without_expiry_refuses_no_request() {
 
 #[test]
 fn clock_of_the_store_decides() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         let time = || {
             let time =
@@ -222,7 +227,7 @@ fn clock_of_the_store_decides() {
             parts[0] * 1_000_000 + parts[1]
         };
         let before = time();
-        let charge = Owned::new("k", bucket(5), 1);
+        let charge = OwnedCharge::new("k", bucket(5), 1);
         let charges = [charge.borrow()];
         let mut answers = Answers::default();
         let groups = [Group { verb: StoreVerb::Check, charges: &charges }];
@@ -235,7 +240,7 @@ fn clock_of_the_store_decides() {
 /// Older nodes have only the general script. Both scripts read and write the same values.
 #[test]
 fn nodes_with_and_without_the_special_script_share_limits() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let new = store(&server).await;
         let old = RedisStore::with_scripts(config_for(&server), Scripts::new().without_special()).await;
         for takes in [[true, false, true, false], [true, true, false, true], [true, true, true, false]] {

@@ -4,7 +4,10 @@
 
 use crate::support;
 
-use support::{Hand, Owned, Said, bucket, config_for, name_of, on_both, run, scripts_by_hand, store, wait_until_up};
+use support::{
+    ChargeOutcome, OwnedCharge, StoreClock, bucket, config_for, manual_clock_scripts, name_of, on_redis_and_valkey,
+    run, store, wait_until_up,
+};
 use tollgate_core::{Ask, Cost, FixedWindow, Limit, Limits, Nanos, Outcome, Retry, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::store::{Answers, Consistency, StoreError, StoreVerb};
@@ -13,11 +16,11 @@ use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::eventually::eventually_async;
 use tollgate_testkit::servers::{Cluster, Kind, Reply};
 
-fn charge(key: &str, limits: impl Into<Limits>, cost: u64) -> Owned {
-    Owned { consistency: Consistency::Leased, ..Owned::new(key, limits, cost) }
+fn charge(key: &str, limits: impl Into<Limits>, cost: u64) -> OwnedCharge {
+    OwnedCharge { consistency: Consistency::Leased, ..OwnedCharge::new(key, limits, cost) }
 }
 
-async fn ask(store: &impl Store, verb: StoreVerb, charges: Vec<Owned>) -> Result<Vec<Said>, StoreError> {
+async fn ask(store: &impl Store, verb: StoreVerb, charges: Vec<OwnedCharge>) -> Result<Vec<ChargeOutcome>, StoreError> {
     run(store, &[(verb, charges)]).await.remove(0)
 }
 
@@ -27,7 +30,7 @@ async fn check(store: &impl Store, key: &str, limits: impl Into<Limits>) -> bool
 
 /// Returns the remaining amount in the store, excluding leases.
 async fn left_in_store(store: &RedisStore, key: &str, limits: impl Into<Limits>) -> u64 {
-    let charge = Owned::new(key, limits, 1);
+    let charge = OwnedCharge::new(key, limits, 1);
     run(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
 }
 
@@ -44,7 +47,7 @@ async fn take_until_held(node: &RedisStore, key: &str, limits: impl Into<Limits>
 /// Tests rules, engine and store together: most decisions need no call, and all are exact.
 #[test]
 fn requests_cost_few_calls_and_are_leased() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let engine = Engine::new(store(&server).await).unwrap();
         let text = b"{domain: d, rules: [{id: r, per: [user], limit: 100000/day, consistency: leased}]}";
         engine.put(&Rules::read(&[Source { name: "rules", text }]).unwrap()).unwrap();
@@ -78,7 +81,7 @@ fn requests_cost_few_calls_and_are_leased() {
 #[test]
 fn nodes_together_admit_exactly_the_limit() {
     let window = FixedWindow::new(300, Nanos::from_secs(1_000_000)).unwrap();
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         for limit in [bucket(300), window.into()] {
             server.command(&["FLUSHALL"]);
             let nodes = [store(&server).await, store(&server).await, store(&server).await];
@@ -106,7 +109,7 @@ fn nodes_together_admit_exactly_the_limit() {
 
 #[test]
 fn idle_nodes_return_their_leases() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let (node, observer) = (store(&server).await, store(&server).await);
         let taken = take_until_held(&node, "k", bucket(1_000)).await;
         let expected = 1_000 - taken;
@@ -121,7 +124,7 @@ fn idle_nodes_return_their_leases() {
 /// One node holds tokens that it does not use, and another node needs them.
 #[test]
 fn hungry_nodes_get_the_tokens_of_other_nodes() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let (one, other) = (store(&server).await, store(&server).await);
         let mut taken = take_until_held(&one, "k", bucket(40)).await;
         eventually_async("all 40 are admitted", async || {
@@ -136,7 +139,7 @@ fn hungry_nodes_get_the_tokens_of_other_nodes() {
 /// The leases of a lost node count as spent: when they have expired, the pool is gone and no tokens were restored.
 #[test]
 fn lease_of_a_lost_node_expires_and_counts_as_spent() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let observer = store(&server).await;
         let node = store(&server).await;
         let taken = take_until_held(&node, "k", bucket(50_000)).await;
@@ -163,14 +166,14 @@ fn strict_charges_find_the_burst_minus_the_leased_tokens() {
     for kind in Kind::ALL {
         runtime.block_on(async {
             let limit = TokenBucket::new("1000/s".parse().unwrap(), 100).unwrap();
-            let (server, node, mut hand): (_, RedisStore, Hand) = support::by_hand(kind).await;
-            let strict = RedisStore::with_scripts(config_for(&server), scripts_by_hand()).await;
+            let (server, node, mut store_clock): (_, RedisStore, StoreClock) = support::with_manual_clock(kind).await;
+            let strict = RedisStore::with_scripts(config_for(&server), manual_clock_scripts()).await;
             let start = 1_790_000_000_000_000;
-            hand.set(start);
+            store_clock.set(start);
             take_until_held(&node, "k", limit).await;
             let held = node.shared().leased_tokens;
-            hand.set(start + 2_000_000);
-            let all = Owned { ask: Ask::UpTo(Cost::new(1_000)), ..Owned::new("k", Limit::from(limit), 0) };
+            store_clock.set(start + 2_000_000);
+            let all = OwnedCharge { ask: Ask::UpTo(Cost::new(1_000)), ..OwnedCharge::new("k", Limit::from(limit), 0) };
             let mut admitted = ask(&strict, StoreVerb::Check, vec![all]).await.unwrap()[0].taken;
             assert!(admitted + held <= 100 || node.shared().leased_tokens == 0, "{admitted} taken beside {held}");
             for _ in 0..held + 5 {
@@ -183,16 +186,16 @@ fn strict_charges_find_the_burst_minus_the_leased_tokens() {
 
 #[test]
 fn groups_with_strict_charges_are_all_or_none() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let node = store(&server).await;
-        let strict = |limit: Limit, cost| Owned::new("strict", limit, cost);
+        let strict = |limit: Limit, cost| OwnedCharge::new("strict", limit, cost);
         let both = |cost| vec![strict(bucket(3), cost), charge("k", bucket(100), cost)];
         let said = ask(&node, StoreVerb::Check, both(2)).await.unwrap();
         assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [2, 2]);
         assert_eq!(said[0].reports[0].remaining, 1);
         let said = ask(&node, StoreVerb::Check, both(2)).await.unwrap();
         assert_eq!(said.iter().map(|said| said.outcome.is_admitted()).collect::<Vec<_>>(), [false, true]);
-        let up_to = |owned: Owned, most| Owned { ask: Ask::UpTo(Cost::new(most)), ..owned };
+        let up_to = |owned: OwnedCharge, most| OwnedCharge { ask: Ask::UpTo(Cost::new(most)), ..owned };
         let group = vec![up_to(strict(bucket(3), 0), 5), up_to(charge("k", bucket(100), 0), 5)];
         let said = ask(&node, StoreVerb::Check, group).await.unwrap();
         assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [1, 1]);
@@ -204,8 +207,10 @@ fn groups_with_strict_charges_are_all_or_none() {
         assert_eq!(said[1].outcome, Outcome::Deny(Retry::Never), "more than the burst");
         node.flush().await;
         assert_eq!(left_in_store(&node, "k", bucket(100)).await, 97);
-        let eventual =
-            Owned { consistency: Consistency::Eventual(Default::default()), ..Owned::new("e", bucket(9), 3) };
+        let eventual = OwnedCharge {
+            consistency: Consistency::Eventual(Default::default()),
+            ..OwnedCharge::new("e", bucket(9), 3)
+        };
         let said = ask(&node, StoreVerb::Check, vec![charge("k", bucket(100), 3), eventual]).await.unwrap();
         assert_eq!(said.iter().map(|said| said.taken).collect::<Vec<_>>(), [3, 3]);
     });
@@ -213,7 +218,7 @@ fn groups_with_strict_charges_are_all_or_none() {
 
 #[test]
 fn refunds_resets_and_debts_reach_the_store() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let node = store(&server).await;
         let bucket = TokenBucket::new("1/day".parse().unwrap(), 100).unwrap().max_debt(2).unwrap();
         let window = FixedWindow::new(100, Nanos::from_secs(1_000_000)).unwrap().max_debt(2).unwrap();
@@ -222,10 +227,10 @@ fn refunds_resets_and_debts_reach_the_store() {
                 assert!(check(&node, key, limit).await);
             }
             let said = ask(&node, StoreVerb::Check, vec![charge(key, limit, 1)]).await.unwrap();
-            let refund = |cost| Owned { stamps: Some(said[0].stamps), ..charge(key, limit, cost) };
+            let refund = |cost| OwnedCharge { stamps: Some(said[0].stamps), ..charge(key, limit, cost) };
             assert_eq!(ask(&node, StoreVerb::Refund, vec![refund(1)]).await.unwrap()[0].taken, 1, "{key}");
             assert_eq!(left_in_store(&node, key, limit).await, 70, "{key}: all leases were returned");
-            let regardless = |cost| Owned { ask: Ask::Regardless(Cost::new(cost)), ..charge(key, limit, cost) };
+            let regardless = |cost| OwnedCharge { ask: Ask::Regardless(Cost::new(cost)), ..charge(key, limit, cost) };
             assert!(check(&node, key, limit).await);
             let said = ask(&node, StoreVerb::Check, vec![regardless(71)]).await.unwrap();
             assert!(said[0].outcome.is_admitted(), "{key}, two into debt: {said:?}");
@@ -241,15 +246,15 @@ fn refunds_resets_and_debts_reach_the_store() {
 
 #[test]
 fn usage_is_kept_when_the_rule_changes() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let node = store(&server).await;
-        let strict = ask(&node, StoreVerb::Check, vec![Owned::new("k", bucket(100), 4)]).await.unwrap();
+        let strict = ask(&node, StoreVerb::Check, vec![OwnedCharge::new("k", bucket(100), 4)]).await.unwrap();
         assert_eq!(strict[0].reports[0].remaining, 96);
         for _ in 0..10 {
             assert!(check(&node, "k", bucket(100)).await);
         }
         // Under other limits, the store decides. It still accounts for the leases under the old limits.
-        let larger = || Owned { limits_id: 7, ..charge("k", bucket(200), 1) };
+        let larger = || OwnedCharge { limits_id: 7, ..charge("k", bucket(200), 1) };
         let said = ask(&node, StoreVerb::Check, vec![larger()]).await.unwrap();
         assert!(said[0].outcome.is_admitted() && said[0].reports[0].remaining <= 185, "{said:?}");
         node.flush().await;
@@ -264,7 +269,7 @@ fn usage_is_kept_when_the_rule_changes() {
 
 #[test]
 fn without_the_store_leases_are_spent_and_then_it_is_unavailable() {
-    on_both(async |mut server| {
+    on_redis_and_valkey(async |mut server| {
         let node = store(&server).await;
         take_until_held(&node, "k", bucket(10_000)).await;
         server.kill();
@@ -291,7 +296,7 @@ fn without_the_store_leases_are_spent_and_then_it_is_unavailable() {
 
 #[test]
 fn keys_of_other_programs_are_rejected() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let node = store(&server).await;
         server.command(&["LPUSH", &name_of("list"), "x"]);
         server.command(&["SET", &name_of("other"), "a value of another program"]);
@@ -299,7 +304,7 @@ fn keys_of_other_programs_are_rejected() {
         for key in ["list", "other", "damaged"] {
             let said = ask(&node, StoreVerb::Check, vec![charge(key, bucket(10), 1)]).await;
             assert!(matches!(said, Err(StoreError::Rejected { .. })), "{key}: {said:?}");
-            let said = ask(&node, StoreVerb::Check, vec![Owned::new(key, bucket(10), 1)]).await;
+            let said = ask(&node, StoreVerb::Check, vec![OwnedCharge::new(key, bucket(10), 1)]).await;
             assert!(matches!(said, Err(StoreError::Rejected { .. })), "{key}, strict: {said:?}");
         }
         assert!(check(&node, "k", bucket(10)).await);
@@ -312,7 +317,7 @@ fn lanes_of_a_cluster_have_their_own_pools() {
     for kind in Kind::ALL {
         runtime.block_on(async {
             let cluster = Cluster::start(kind);
-            let config = Config::from_url(&cluster.url()).unwrap().deadline(support::UNHURRIED);
+            let config = Config::from_url(&cluster.url()).unwrap().deadline(support::LONG_DEADLINE);
             let (node, other) = (RedisStore::connect(config.clone()).await, RedisStore::connect(config).await);
             wait_until_up(&node).await;
             wait_until_up(&other).await;
@@ -334,7 +339,7 @@ fn lanes_of_a_cluster_have_their_own_pools() {
 /// The fast path takes from leases, so exactly the limit is admitted.
 #[test]
 fn fast_path_takes_from_leases() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let node = store(&server).await;
         let (mut admitted, mut decided_at_once) = (0, 0);
         eventually_async("all 300 are admitted", async || {
@@ -355,7 +360,8 @@ fn fast_path_takes_from_leases() {
         })
         .await;
         assert!(decided_at_once > 100, "{decided_at_once} of 300");
-        let refused = [charge("k", bucket(300), 0), Owned { ask: Ask::UpTo(Cost::ONE), ..charge("k", bucket(300), 1) }];
+        let refused =
+            [charge("k", bucket(300), 0), OwnedCharge { ask: Ask::UpTo(Cost::ONE), ..charge("k", bucket(300), 1) }];
         for charge in refused {
             assert_eq!(node.try_decide_shared(&charge.borrow(), &mut Answers::default()), None);
         }

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use support::{
-    Owned, bucket, check, config_for, on_both, remaining, store, wait_until, wait_until_down, wait_until_up,
+    OwnedCharge, bucket, check, config_for, on_redis_and_valkey, remaining, store, wait_until, wait_until_down,
+    wait_until_up,
 };
 use tokio::time::Instant;
 use tollgate_engine::store::{Consistency, StoreError, StoreVerb, SyncEvery};
@@ -22,7 +23,7 @@ const NOISE: Duration = Duration::from_secs(1);
 
 #[test]
 fn killed_store_is_unavailable_immediately_and_used_again_after_restart() {
-    on_both(async |mut server| {
+    on_redis_and_valkey(async |mut server| {
         let store = store(&server).await;
         assert_eq!(check(&store, "k", bucket(2)).await, Ok(true));
         server.kill();
@@ -44,7 +45,7 @@ fn killed_store_is_unavailable_immediately_and_used_again_after_restart() {
 
 #[test]
 fn call_in_progress_when_the_store_dies_is_unknown() {
-    on_both(async |mut server| {
+    on_redis_and_valkey(async |mut server| {
         let store = Arc::new(store(&server).await);
         server.pause();
         let asked = tokio::spawn({
@@ -63,7 +64,7 @@ fn call_in_progress_when_the_store_dies_is_unknown() {
 
 #[test]
 fn store_reached_later_is_used_then() {
-    on_both(async |mut server| {
+    on_redis_and_valkey(async |mut server| {
         server.kill();
         let store = store(&server).await;
         let Health::Down { why } = store.health() else { panic!("no server listens there") };
@@ -77,7 +78,7 @@ fn store_reached_later_is_used_then() {
 
 #[test]
 fn late_answer_counts_as_spent() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let hurried = RedisStore::connect(config_for(&server).deadline(Duration::from_millis(100))).await;
         let patient = store(&server).await;
         server.pause();
@@ -128,7 +129,7 @@ impl Tally {
 fn stopped_store_delays_no_request_beyond_the_deadline_and_limits_hold_afterwards() {
     const BURST: u64 = 50_000;
     const DEADLINE: Duration = Duration::from_millis(10);
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = Arc::new(RedisStore::connect(config_for(&server).deadline(DEADLINE)).await);
         let (tally, ended) = (Arc::new(Tally::default()), Arc::new(AtomicBool::new(false)));
         let callers = (0..16).map(|_| {
@@ -186,7 +187,7 @@ fn wrong_password_is_reported_only_to_the_operator() {
             let server = Server::start_with(kind, &["--requirepass", "right"]);
             let with = |password: &str| {
                 let url = format!("redis://:{password}@127.0.0.1:{}", server.port());
-                RedisStore::connect(Config::from_url(&url).unwrap().deadline(support::UNHURRIED))
+                RedisStore::connect(Config::from_url(&url).unwrap().deadline(support::LONG_DEADLINE))
             };
             let store = with("wr0ng").await;
             let Health::Down { why } = store.health() else { panic!("it is let in with a wrong password") };
@@ -210,7 +211,7 @@ fn wrong_password_is_reported_only_to_the_operator() {
 
 #[test]
 fn store_that_cannot_write_is_down_with_a_reason() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         let forbid_and_allow: [(&[&str], &[&str], &str); 2] = [
             (&["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"], "READONLY"),
@@ -251,12 +252,12 @@ fn set_user(server: &Server, rights: &[&str]) {
 
 /// Charges with every consistency, and checks that the store has counted all charges.
 async fn use_with_every_consistency(url: &str) {
-    let store = RedisStore::connect(Config::from_url(url).unwrap().deadline(support::UNHURRIED)).await;
+    let store = RedisStore::connect(Config::from_url(url).unwrap().deadline(support::LONG_DEADLINE)).await;
     wait_until_up(&store).await;
     let all = [Consistency::Strict, Consistency::Leased, Consistency::Eventual(SyncEvery::DEFAULT)];
     for consistency in all {
         for _ in 0..3 {
-            let charge = Owned { consistency, ..Owned::new(&format!("{consistency:?}"), bucket(1_000), 1) };
+            let charge = OwnedCharge { consistency, ..OwnedCharge::new(&format!("{consistency:?}"), bucket(1_000), 1) };
             let said = support::run(&store, &[(StoreVerb::Check, vec![charge])]).await.remove(0);
             assert!(said.as_ref().is_ok_and(|said| said[0].outcome.is_admitted()), "{url}, {consistency:?}: {said:?}");
         }
@@ -292,11 +293,11 @@ fn documented_rights_are_enough_for_every_consistency_on_one_server_with_sentine
 #[test]
 fn user_with_the_documented_rights_is_enough_and_without_one_of_them_the_store_is_down() {
     let rights = documented_rights();
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = async |rights: &[&str]| {
             set_user(&server, rights);
             let url = format!("redis://tollgate:password@127.0.0.1:{}", server.port());
-            RedisStore::connect(Config::from_url(&url).unwrap().deadline(support::UNHURRIED)).await
+            RedisStore::connect(Config::from_url(&url).unwrap().deadline(support::LONG_DEADLINE)).await
         };
         let full = store(&rights).await;
         assert_eq!(check(&full, "k", bucket(1)).await, Ok(true), "{:?}", full.health());
@@ -351,10 +352,10 @@ fn cluster_node_that_did_not_answer_at_the_start_is_down_with_a_reason() {
 
 #[test]
 fn user_without_permission_is_reported() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         server.command(&["ACL", "SETUSER", "reader", "on", ">pass", "~*", "+@all", "-set"]);
         let url = format!("redis://reader:pass@127.0.0.1:{}", server.port());
-        let store = RedisStore::connect(Config::from_url(&url).unwrap().deadline(support::UNHURRIED)).await;
+        let store = RedisStore::connect(Config::from_url(&url).unwrap().deadline(support::LONG_DEADLINE)).await;
         let Health::Down { why } = store.health() else { panic!("it may not write") };
         assert!(why.to_lowercase().contains("user"), "{why}");
         server.command(&["ACL", "SETUSER", "reader", "resetkeys", "~tollgate:*", "+set"]);

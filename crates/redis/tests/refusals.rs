@@ -7,14 +7,14 @@ use crate::support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use support::{Owned, bucket, check, on_both, run, store};
+use support::{OwnedCharge, bucket, check, on_redis_and_valkey, run, store};
 use tokio::time::Instant;
 use tollgate_core::{Limit, Outcome, Retry, TokenBucket};
 use tollgate_engine::store::StoreVerb;
 
 #[test]
 fn refused_key_under_attack_costs_at_most_twenty_calls_a_second() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = Arc::new(store(&server).await);
         while check(&*store, "k", bucket(5)).await.unwrap() {}
         let (calls, start) = (store.counts().calls, Instant::now());
@@ -36,11 +36,11 @@ fn refused_key_under_attack_costs_at_most_twenty_calls_a_second() {
 
 #[test]
 fn request_is_admitted_after_the_wait_of_a_repeated_refusal() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         let limit = Limit::from(TokenBucket::new("10/s".parse().unwrap(), 1).unwrap());
         let ask = async || {
-            let groups = [(StoreVerb::Check, vec![Owned::new("k", limit, 1)])];
+            let groups = [(StoreVerb::Check, vec![OwnedCharge::new("k", limit, 1)])];
             run(&store, &groups).await.remove(0).unwrap()[0].outcome
         };
         assert!(ask().await.is_admitted());
@@ -59,9 +59,9 @@ fn request_is_admitted_after_the_wait_of_a_repeated_refusal() {
 
 #[test]
 fn refunds_resets_and_smaller_costs_pass_immediately() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let store = store(&server).await;
-        let one = |cost| vec![Owned::new("k", bucket(5), cost)];
+        let one = |cost| vec![OwnedCharge::new("k", bucket(5), cost)];
         let passes = async |cost| run(&store, &[(StoreVerb::Check, one(cost))]).await.remove(0).unwrap()[0].outcome;
         assert!(passes(3).await.is_admitted());
         assert!(!passes(3).await.is_admitted());

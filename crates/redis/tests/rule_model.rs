@@ -10,7 +10,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{Hand, by_hand};
+use support::{StoreClock, with_manual_clock};
 use tokio::runtime::Runtime;
 use tollgate::clock::ManualClock;
 use tollgate_core::{Cost, Nanos};
@@ -26,7 +26,7 @@ struct InRedis {
     runtime: Runtime,
     server: Server,
     store: Arc<RedisStore>,
-    hand: Hand,
+    store_clock: StoreClock,
     clock: Arc<ManualClock>,
     at: u64,
     engine: Engine<Arc<RedisStore>, MemoryStore<ManualClock>>,
@@ -35,10 +35,10 @@ struct InRedis {
 impl InRedis {
     fn start(kind: Kind) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let (server, store, hand) = runtime.block_on(by_hand(kind));
+        let (server, store, store_clock) = runtime.block_on(with_manual_clock(kind));
         let store = Arc::new(store);
         let (clock, engine) = engine_at(&store, 0);
-        Self { runtime, server, store, hand, clock, at: 0, engine }
+        Self { runtime, server, store, store_clock, clock, at: 0, engine }
     }
 }
 
@@ -59,13 +59,13 @@ impl RuleSubject for InRedis {
 
     fn begin(&mut self, at: u64) {
         self.server.command(&["FLUSHALL"]);
-        self.hand.set(at / 1_000);
+        self.store_clock.set(at / 1_000);
         (self.clock, self.engine) = engine_at(&self.store, at);
         self.at = at;
     }
 
     fn advance_to(&mut self, at: u64) {
-        self.hand.set(at / 1_000);
+        self.store_clock.set(at / 1_000);
         self.clock.advance(Nanos::from_nanos(at - self.at));
         self.at = at;
     }

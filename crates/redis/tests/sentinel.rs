@@ -6,12 +6,12 @@ use crate::support;
 
 use std::time::Duration;
 
-use support::{RealTime, UNHURRIED, bucket, check, remaining, wait_until, wait_until_down};
+use support::{LONG_DEADLINE, RealTime, bucket, check, remaining, wait_until, wait_until_down};
 use tollgate_redis::{Config, Health, RedisStore};
 use tollgate_testkit::servers::{Kind, MASTER, Sentinels, free_port};
 
 async fn connect(url: &str) -> RedisStore {
-    RedisStore::connect(Config::from_url(url).unwrap().deadline(UNHURRIED)).await
+    RedisStore::connect(Config::from_url(url).unwrap().deadline(LONG_DEADLINE)).await
 }
 
 fn run_case(sentinels: &Sentinels, case: &str, test: impl AsyncFnOnce(&mut RealTime)) {

@@ -4,7 +4,7 @@
 
 use crate::support;
 
-use support::{on_both, store};
+use support::{on_redis_and_valkey, store};
 use tollgate_core::Cost;
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Item, Receipt, Request};
@@ -30,7 +30,7 @@ async fn remaining(engine: &Engine<RedisStore>) -> Vec<u64> {
 
 #[test]
 fn commit_above_the_reservation_charges_all_limits_or_none() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let engine = Engine::new(store(&server).await).unwrap();
         engine.put(&Rules::read(&[Source { name: "rules", text: RULES.as_bytes() }]).unwrap()).unwrap();
         let receipt = reserve(&engine, 30).await;

@@ -134,7 +134,7 @@ struct StallResult {
 async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -> StallResult {
     // A node with a long deadline takes the amounts used before the stall, and then leaves.
     let mut decisions = Decisions::default();
-    let first = start_node(&server, support::UNHURRIED).await;
+    let first = start_node(&server, support::LONG_DEADLINE).await;
     let epoch = Instant::now();
     for client in CLIENTS.iter().filter(|client| client.used > 0) {
         let (passed, standing) = ask(&first, client, client.used, &mut decisions).await;
@@ -269,7 +269,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
 }
 
 #[test]
-fn no_client_with_a_share_left_is_refused_in_a_stall_and_what_is_admitted_is_bounded() {
+fn stall_refuses_no_client_with_a_share_left_and_bounds_admissions() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         for length in [50, 300, 5_000].map(Duration::from_millis) {
@@ -303,7 +303,7 @@ fn no_client_with_a_share_left_is_refused_in_a_stall_and_what_is_admitted_is_bou
 /// A request spans two primaries, and one of them is stopped. The whole request is decided locally, and the other
 /// primary is charged later.
 #[test]
-fn primary_that_answers_is_charged_for_requests_that_another_one_did_not_answer() {
+fn live_primary_is_charged_for_requests_with_an_unanswered_part() {
     const RULES: &str = "domain: d\nrules:\n\
         - {id: one, per: [one], limit: 1000/day}\n\
         - {id: two, per: [two], limit: 1000/day}\n";
@@ -376,7 +376,7 @@ fn primary_that_answers_is_charged_for_requests_that_another_one_did_not_answer(
 #[test]
 fn arrears_of_a_caller_that_gives_up_are_charged_once() {
     const RULES: &str = "{domain: d, rules: [{id: r, per: [k], limit: 1000/day}]}";
-    support::on_both(async |mut server| {
+    support::on_redis_and_valkey(async |mut server| {
         for (is_sent, expected) in [(false, 959), (true, 958)] {
             let engine = Arc::new(Engine::new(support::store(&server).await).unwrap());
             engine.put(&Rules::read(&[Source { name: "rules", text: RULES.as_bytes() }]).unwrap()).unwrap();

@@ -6,7 +6,7 @@ use crate::support;
 
 use std::sync::Arc;
 
-use support::{on_both, store};
+use support::{on_redis_and_valkey, store};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Request};
 use tollgate_redis::RedisStore;
@@ -43,7 +43,7 @@ async fn remaining(engine: &OnRedis, name: &str) -> u64 {
 
 #[test]
 fn one_rule_with_capacity_is_enough_and_only_those_with_capacity_are_charged() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let engine = engine(&server).await;
         let calls = || engine.store().counts().calls;
         let before = calls();
@@ -64,7 +64,7 @@ fn one_rule_with_capacity_is_enough_and_only_those_with_capacity_are_charged() {
 
 #[test]
 fn concurrent_requests_pass_up_to_the_largest_limit() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let engines = [Arc::new(engine(&server).await), Arc::new(engine(&server).await)];
         let asking: Vec<_> = (0..60)
             .map(|place| {

@@ -8,7 +8,7 @@ use crate::support;
 
 use support::chance::{self, Chance};
 use support::model::{Model, ask};
-use support::{Hand, Owned, Said, by_hand_with, run, scripts_by_hand};
+use support::{ChargeOutcome, OwnedCharge, StoreClock, manual_clock_scripts, run, with_manual_clock_and};
 use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Params, Phase, Retry, Stamps, Time, Window};
 use tollgate_engine::Store;
 use tollgate_engine::store::{Consistency, StoreVerb};
@@ -34,7 +34,7 @@ struct Trace<'a> {
     chance: Chance,
     limits: Box<dyn Fn(&mut Chance) -> Limits>,
     store: &'a RedisStore,
-    hand: &'a mut Hand,
+    store_clock: &'a mut StoreClock,
     model: Model,
     rules: Vec<[(u32, Limits); 2]>,
     next_id: u32,
@@ -98,7 +98,7 @@ impl Trace<'_> {
         self.rules[key as usize][usize::from(self.chance.one_in(3))].clone()
     }
 
-    fn charge(&mut self, key: u64, windows: &[Window]) -> Owned {
+    fn charge(&mut self, key: u64, windows: &[Window]) -> OwnedCharge {
         let (limits_id, limits) = self.version_of_limits(key);
         let chance = &mut self.chance;
         let capacity = limits.as_slice().iter().map(Algorithm::capacity).min().unwrap_or(1);
@@ -113,7 +113,7 @@ impl Trace<'_> {
         let kind = chance.pick(&[0, 0, 0, 0, 1, 2]);
         let handed = !chance.one_in(10);
         let windows = windows_for(&limits, if handed { windows } else { &[] });
-        Owned {
+        OwnedCharge {
             key: vec![b'k', key as u8],
             limits_id,
             limits,
@@ -125,7 +125,7 @@ impl Trace<'_> {
         }
     }
 
-    fn group(&mut self) -> (StoreVerb, Vec<Owned>) {
+    fn group(&mut self) -> (StoreVerb, Vec<OwnedCharge>) {
         let windows = self.windows();
         let verb = self.chance.pick(&[
             StoreVerb::Check,
@@ -158,7 +158,7 @@ impl Trace<'_> {
             }
             charge
         });
-        let mut charges: Vec<Owned> = charges.collect();
+        let mut charges: Vec<OwnedCharge> = charges.collect();
         charges.dedup_by(|a, b| a.key == b.key);
         if charges.len() > 1 && (1..charges.len()).any(|n| charges[..n].iter().any(|other| other.key == charges[n].key))
         {
@@ -177,7 +177,7 @@ impl Trace<'_> {
             }
             let count = self.chance.any_amount(3);
             let groups: Vec<_> = (0..count).map(|_| self.group()).collect();
-            self.hand.set(self.now);
+            self.store_clock.set(self.now);
             let said = run(self.store, &groups).await;
             let mut refused = None;
             for ((verb, charges), said) in groups.iter().zip(said) {
@@ -205,11 +205,11 @@ impl Trace<'_> {
 
     /// Peeks one tick before the advertised wait has passed, when the request must still be refused, and at its end,
     /// when the request must be admitted.
-    async fn wait_out(&mut self, charge: Owned, wait: Nanos) {
+    async fn wait_out(&mut self, charge: OwnedCharge, wait: Nanos) {
         let wait = wait.as_nanos() / 1_000;
         for (ticks, is_admitted) in [(wait - 1, false), (1, true)] {
             self.now += ticks;
-            self.hand.set(self.now);
+            self.store_clock.set(self.now);
             let groups = [(StoreVerb::Peek, vec![charge.clone()])];
             let said = run(self.store, &groups).await.remove(0).unwrap();
             let place = format!("{} with seed {} at {}", self.name, self.seed, self.now);
@@ -223,7 +223,7 @@ impl Trace<'_> {
         }
     }
 
-    fn compare(&mut self, verb: StoreVerb, charges: &[Owned], said: &[Said], place: &str) {
+    fn compare(&mut self, verb: StoreVerb, charges: &[OwnedCharge], said: &[ChargeOutcome], place: &str) {
         let expected = self.model.run(verb, charges, self.now);
         assert_eq!(said.len(), expected.len(), "{place}");
         if verb == StoreVerb::Reset {
@@ -231,7 +231,7 @@ impl Trace<'_> {
             self.receipts.retain(|receipt| charges.iter().all(|charge| u64::from(charge.key[1]) != receipt.key));
         }
         for ((charge, said), expected) in charges.iter().zip(said).zip(&expected) {
-            let answer = |said: &Said| (said.outcome, said.taken, said.reports.clone());
+            let answer = |said: &ChargeOutcome| (said.outcome, said.taken, said.reports.clone());
             assert_eq!(answer(said), answer(expected), "{place}: {verb:?} {charge:#?}");
             if verb == StoreVerb::Check && said.taken > 0 {
                 self.compare_stamps(charge, said, expected, place);
@@ -252,7 +252,7 @@ impl Trace<'_> {
     }
 
     /// Compares stamps, except those of leases, which the script and the model number differently.
-    fn compare_stamps(&self, charge: &Owned, said: &Said, expected: &Said, place: &str) {
+    fn compare_stamps(&self, charge: &OwnedCharge, said: &ChargeOutcome, expected: &ChargeOutcome, place: &str) {
         for (n, limit) in charge.limits.as_slice().iter().enumerate() {
             if !matches!(limit, Limit::Concurrency(_)) {
                 assert_eq!(said.stamps.get(n), expected.stamps.get(n), "{place}: {charge:?}");
@@ -270,7 +270,7 @@ fn windows_for(limits: &Limits, windows: &[Window]) -> Vec<Window> {
 /// Runs traces with one kind of limits on Redis and on Valkey. `TOLLGATE_TRACES` sets the number of traces, and
 /// `TOLLGATE_SEED` repeats a single one.
 fn run_traces(name: &str, limits: fn(&mut Chance) -> Limits) {
-    trace_with(name, limits, scripts_by_hand);
+    trace_with(name, limits, manual_clock_scripts);
 }
 
 fn trace_with(name: &str, limits: fn(&mut Chance) -> Limits, scripts: fn() -> Scripts) {
@@ -282,7 +282,7 @@ fn trace_with(name: &str, limits: fn(&mut Chance) -> Limits, scripts: fn() -> Sc
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for kind in Kind::ALL {
         runtime.block_on(async {
-            let (server, store, mut hand) = by_hand_with(kind, scripts()).await;
+            let (server, store, mut store_clock) = with_manual_clock_and(kind, scripts()).await;
             for seed in seeds.clone() {
                 server.command(&["FLUSHALL"]);
                 let mut trace = Trace {
@@ -291,7 +291,7 @@ fn trace_with(name: &str, limits: fn(&mut Chance) -> Limits, scripts: fn() -> Sc
                     chance: Chance::new(seed),
                     limits: Box::new(limits),
                     store: &store,
-                    hand: &mut hand,
+                    store_clock: &mut store_clock,
                     model: Model::default(),
                     rules: Vec::new(),
                     next_id: 0,
@@ -311,7 +311,7 @@ fn token_buckets_decide_as_in_rust() {
 
 #[test]
 fn token_buckets_decide_as_in_rust_by_the_general_script_alone() {
-    let scripts = || scripts_by_hand().without_special();
+    let scripts = || manual_clock_scripts().without_special();
     trace_with("token buckets, general script", |chance| chance::token_bucket(chance).into(), scripts);
 }
 

@@ -46,7 +46,7 @@ export function tryPage(page) {
 function tree(explanation) {
   const { allowed, outcome, observed, rule, rules, left_out: leftOut } = explanation;
   const verdict = outcome === "delay" ? badge("warn", `delayed ${span(explanation.delay_ms)}`) : allowed ? badge("good", "admitted") : badge("bad", "refused");
-  const matching = rules.filter((/** @type {any} */ one) => one.met).length;
+  const matching = rules.filter((/** @type {any} */ one) => one.matches).length;
   return card(
     "",
     h("p.verdict", {}, verdict, " ", rule ? ["by ", link(ruleHref(explanation.domain, rule), rule)] : allowed ? "no enforced rule refuses it" : ""),
@@ -62,7 +62,7 @@ function tree(explanation) {
 /** @param {string} domain @param {any} rule */
 function branch(domain, rule) {
   const name = rule.rule ? link(ruleHref(domain, rule.rule), rule.rule) : h("b", {}, "inline limit");
-  if (!rule.met) return h("li", {}, badge("neutral", "no match"), " ", name, h("span.muted", {}, ` ${whyNot(rule)}`));
+  if (!rule.matches) return h("li", {}, badge("neutral", "no match"), " ", name, h("span.muted", {}, ` ${whyNot(rule)}`));
   const sign = rule.refuses ? badge(rule.shadow ? "warn" : "bad", rule.shadow ? "would refuse" : "refuses") : badge("good", "within limits");
   const counted = Object.entries(rule.counted_by ?? {}).map(([key, value]) => `${key}=${value ?? "(missing)"}`);
   return h(
@@ -77,7 +77,7 @@ function branch(domain, rule) {
       "ul.tree",
       {},
       h("li", {}, "counts by ", counted.length ? h("code", {}, counted.join(", ")) : "nothing: one counter for all", `, cost ${rule.cost ?? 1}`),
-      rule.overrides?.applies ? h("li", {}, "override ", h("code", {}, rule.overrides.applies.when.join(", ")), ` applies (${rule.overrides.applies.place})`) : null,
+      rule.overrides?.applies ? h("li", {}, "override ", h("code", {}, rule.overrides.applies.when.join(", ")), ` applies (${rule.overrides.applies.position})`) : null,
       rule.on_fault ? h("li", {}, `decided by on_fault: ${rule.on_fault}`) : null,
       rule.ban?.until ? h("li", {}, `banned until ${rule.ban.until}`) : null,
       ...(rule.limits ?? []).map(leaf),
@@ -100,13 +100,13 @@ function whyNot(rule) {
   switch (rule.why) {
     case "condition":
       return rule.found === null || rule.found === undefined ? `needs ${rule.attribute}: ${rule.expected}` : `needs ${rule.attribute}: ${rule.expected}, but it is ${rule.found}`;
-    case "judged":
+    case "decided_before":
       return `not evaluated: ${rule.by} has decided`;
-    case "others":
+    case "other_attributes":
       return "the request has attributes that the rule does not allow";
     case "expression":
       return `its expression is false in part ${rule.part} of ${rule.parts}`;
-    case "not_now":
+    case "outside_schedule":
       return `outside its schedule ${rule.schedule}`;
     default:
       return rule.why ?? "";

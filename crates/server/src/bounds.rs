@@ -44,7 +44,7 @@ fn bound_rows() -> String {
         ("HTTP: body of a decision", bytes(http::MAX_BODY)),
         ("HTTP: requests in a list", http::MAX_BATCH.to_string()),
         ("HTTP: requests to explain in a list", http::MAX_EXPLAINED.to_string()),
-        ("HTTP: response to a list; above it, the rest of the list is not decided", bytes(http::MAX_ANSWER)),
+        ("HTTP: response to a list; above it, the rest of the list is not decided", bytes(http::MAX_RESPONSE)),
         ("HTTP: time for the headers, and between requests", seconds(http::HEAD_TIMEOUT)),
         ("HTTP: time for a body", seconds(http::BODY_TIMEOUT)),
         (

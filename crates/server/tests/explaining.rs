@@ -187,14 +187,14 @@ fn explanation_names_calendars_and_overrides() {
     let (began, resets) = (limit["began"].as_str().unwrap(), limit["resets"].as_str().unwrap());
     assert!(began.contains("-01T00:00+0") && resets.contains("-01T00:00+0") && began < resets, "{free}");
     assert_eq!(
-        (&free["overrides"]["applies"], &free["overrides"]["unmet"][1]["found"]),
+        (&free["overrides"]["applies"], &free["overrides"]["skipped"][1]["found"]),
         (&Value::Null, &json!(["free"]))
     );
     let pro = ask("pro");
     assert_eq!((&pro["why"], &pro["limits"][0]["limit"]), (&json!("overrides"), &json!(100_000)), "{pro}");
     let applies = &pro["overrides"]["applies"];
     assert_eq!((&applies["when"], &applies["until"]), (&json!(["plan is \"pro\""]), &Value::Null), "{pro}");
-    assert!(applies["place"].as_str().unwrap().ends_with(":6:16"), "{pro}");
+    assert!(applies["position"].as_str().unwrap().ends_with(":6:16"), "{pro}");
     assert_eq!(ask("enterprise")["why"], "unlimited");
     let (_, own) = post(&server, "/v1/explain", &json!({"key": "alice", "limit": "3/m"}));
     assert_eq!((&own["rule"], &own["rules"][0]["counted_by"]), (&Value::Null, &json!({"key": "alice"})), "{own}");

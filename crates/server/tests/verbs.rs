@@ -164,7 +164,7 @@ fn explain_takes_nothing() {
             let (mine, bytes) = (&output["rules"][0], &output["rules"][2]);
             assert_eq!((&mine["counted_by"]["user"], &mine["limits"][0]["remaining"]), (&json!("a"), &json!(3)));
             assert_eq!(
-                (&bytes["rule"], &bytes["met"], &bytes["found"]),
+                (&bytes["rule"], &bytes["matches"], &bytes["found"]),
                 (&json!("bytes"), &json!(false), &json!(["other"]))
             );
         }

@@ -35,7 +35,7 @@ use tollgate_core::{Algorithm, Limit, LimitError, Limits, Nanos, Params, Phase, 
 /// is taken.
 /// Times are nanoseconds of this node's monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct LimitUsage {
     /// Amount used. The remaining amount follows from it under any parameters.
     pub used: u64,
     /// Time of the report.
@@ -44,7 +44,7 @@ pub struct Seen {
     pub full_at: u64,
 }
 
-impl Seen {
+impl LimitUsage {
     /// Creates a record from a report at `now`.
     pub fn new(report: &Report, now: u64) -> Self {
         let used = report.limit.saturating_sub(report.remaining);
@@ -197,7 +197,7 @@ impl ShareStart {
         limits: &Limits,
         nodes: u32,
         now: u64,
-        seen: impl Fn(usize) -> Option<Seen>,
+        seen: impl Fn(usize) -> Option<LimitUsage>,
     ) -> Option<Self> {
         let mut held = [0; Limits::MAX];
         let mut starts = Vec::with_capacity(limits.as_slice().len());
@@ -221,10 +221,10 @@ pub fn part_of_node(left: u64, nodes: u32) -> u64 {
 }
 
 /// Returns whether a cost is at most the store's last remaining amount minus this node's admissions since then.
-/// `at_hand` is the remaining amount of the share.
-pub fn fits_what_was_left(cost: u64, at_hand: u64, left: u64, nodes: u32) -> bool {
-    let spent_here = part_of_node(left, nodes).saturating_sub(at_hand);
-    at_hand > 0 && cost <= left.saturating_sub(spent_here)
+/// `share_remaining` is the remaining amount of the share.
+pub fn fits_store_remaining(cost: u64, share_remaining: u64, store_remaining: u64, nodes: u32) -> bool {
+    let spent_here = part_of_node(store_remaining, nodes).saturating_sub(share_remaining);
+    share_remaining > 0 && cost <= store_remaining.saturating_sub(spent_here)
 }
 
 /// Returns the parameters with `left` as the initial amount, and `until_full` as the length of the first window or
@@ -254,17 +254,17 @@ fn with_initial(mut params: Params, left: u64, until_full: Nanos) -> Params {
 pub struct Arrears {
     admitted: u64,
     /// The share as reported after the last admission.
-    share: Seen,
+    share: LimitUsage,
 }
 
 impl Arrears {
-    /// Adds a cost that the share admitted. `report` is the share's report after that; `owes` is whether the cost went
-    /// into debt.
-    pub fn add(&mut self, share: &Limit, cost: u64, owes: bool, report: &Report, now: u64) {
+    /// Adds a cost that the share admitted. `report` is the share's report after that; `into_debt` is whether the cost
+    /// went into debt.
+    pub fn add(&mut self, share: &Limit, cost: u64, into_debt: bool, report: &Report, now: u64) {
         let used_before = self.share.used_at(share, now);
         self.admitted = self.due(share, now).saturating_add(cost);
-        self.share = Seen::new(report, now);
-        if owes && report.remaining == 0 {
+        self.share = LimitUsage::new(report, now);
+        if into_debt && report.remaining == 0 {
             // The report does not contain the depth of the debt. Before this cost at most the limit or an earlier debt
             // was used.
             self.share.used = self.share.used.max(used_before).saturating_add(cost);

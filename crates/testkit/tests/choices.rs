@@ -5,7 +5,7 @@
 #[path = "choices/key.rs"]
 mod key;
 
-use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Pacing, Phase, Retry, Steps, Time};
+use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, PacerParams, Phase, Retry, Steps, Time};
 use tollgate_testkit::clock::TestClock;
 
 use key::{
@@ -45,7 +45,7 @@ fn caller_pays_its_own_cost() {
 
 #[test]
 fn pacer_makes_the_next_caller_pay() {
-    let pacing = Pacing::bursty("10/s".parse().expect("a rate"), Nanos::ZERO).expect("a pacer");
+    let pacing = PacerParams::bursty("10/s".parse().expect("a rate"), Nanos::ZERO).expect("a pacer");
     let mut pace = pacing.start(Time::ZERO);
     assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::new(5)), Nanos::ZERO, "the first caller never waits");
     assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), from_millis(500));
@@ -91,7 +91,7 @@ fn wait_that_cannot_succeed_is_refused_immediately_and_takes_nothing() {
     assert_eq!(bucket.state, before);
     assert_eq!(bucket.wait(from_millis(500)).check(1), Outcome::Delay(from_millis(1_500)));
 
-    let pacing = Pacing::bursty("10/s".parse().expect("a rate"), Nanos::ZERO).expect("a pacer");
+    let pacing = PacerParams::bursty("10/s".parse().expect("a rate"), Nanos::ZERO).expect("a pacer");
     let mut pace = pacing.start(Time::ZERO);
     pacing.reserve(&mut pace, Time::ZERO, Cost::new(5));
     let before = pace;
@@ -213,7 +213,7 @@ fn reset_is_until_unused_and_retry_is_until_this_cost_passes() {
 }
 
 #[test]
-fn waits_round_up_remaining_rounds_down_and_no_refusal_says_zero() {
+fn waits_round_up_remaining_rounds_down_and_no_refusal_has_a_zero_wait() {
     // One token every 333,333,333⅓ ns.
     let mut bucket = Key::new(token_bucket("3/s", 3));
     assert!(bucket.passes(3));

@@ -24,7 +24,7 @@ impl Subject for Memory {
         Nanos::SECOND
     }
 
-    fn stands_still(&self) -> bool {
+    fn is_time_frozen(&self) -> bool {
         true
     }
 

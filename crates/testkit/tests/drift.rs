@@ -2,8 +2,8 @@
 //! bound.
 
 use tollgate_core::{
-    Algorithm, Ask, Cost, FixedWindow, IntervalBucket, LeakyBucket, Nanos, Now, Outcome, Pacing, Phase, Rate, Retry,
-    SlidingLog, SlidingSlices, SlidingWindow, Steps, Time, TokenBucket,
+    Algorithm, Ask, Cost, FixedWindow, IntervalBucket, LeakyBucket, Nanos, Now, Outcome, PacerParams, Phase, Rate,
+    Retry, SlidingLog, SlidingSlices, SlidingWindow, Steps, Time, TokenBucket,
 };
 
 const RATES: [&str; 5] = ["7777/s", "86399/day", "999983/s", "1000000007/day", "10/s"];
@@ -200,7 +200,7 @@ fn token_bucket_admits_each_unit_at_its_nanosecond_over_three_years() {
 fn pacer_waits_are_exact_to_the_nanosecond_over_three_years() {
     for text in RATES {
         let exact = ExactRate(text.parse().expect("a rate"));
-        let pacing = Pacing::bursty(exact.0, Nanos::SECOND).expect("a pacer");
+        let pacing = PacerParams::bursty(exact.0, Nanos::SECOND).expect("a pacer");
         let start = 777;
         let (mut pace, mut rng, mut total) = (pacing.start(Time::from_nanos(start)), Rng(4711), 0);
         let mut now = start;

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 
 use tollgate::Outcome;
 use tollgate::clock::ManualClock;
-use tollgate_engine::rules::{Imported, Rules, Source};
+use tollgate_engine::rules::{ImportedRules, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
 use tollgate_testkit::oracle::{Case, Fields, Read, TraceDirectory, TraceStep};
 
@@ -64,8 +64,8 @@ struct Count {
 
 fn replay(case: &Case, count: &mut Count) -> Read<()> {
     let text = nginx_config(case)?;
-    let imported =
-        Imported::read(&Source { name: "nginx.conf", text: text.as_bytes() }, None, "edge").expect("lines of nginx");
+    let imported = ImportedRules::read(&Source { name: "nginx.conf", text: text.as_bytes() }, None, "edge")
+        .expect("lines of nginx");
     let rules = Rules::read(&[Source { name: "rules", text: imported.yaml.as_bytes() }]).expect("rules");
     let clock = Arc::new(ManualClock::at(case.steps[0].at_nanos(MILLI)?));
     let store = || MemoryStore::with_clock(256, clock.clone()).expect("a table");

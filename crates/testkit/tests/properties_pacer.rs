@@ -1,7 +1,7 @@
 //! Tests the pacers against their exact models.
 
 use proptest::prelude::*;
-use tollgate_core::{Cost, Nanos, Pace, Pacing, Time};
+use tollgate_core::{Cost, Nanos, PacerParams, PacerState, Time};
 use tollgate_testkit::model::PacerModel;
 use tollgate_testkit::model::script::{any_rate, any_size, any_start, any_word, config_with_cases};
 
@@ -24,7 +24,13 @@ enum Idle {
     Advertised(i64),
 }
 
-fn walk(pacing: &Pacing, mut model: PacerModel, start: u64, calls: &[(Idle, u64)], tolerance: impl Fn(u64) -> u64) {
+fn walk(
+    pacing: &PacerParams,
+    mut model: PacerModel,
+    start: u64,
+    calls: &[(Idle, u64)],
+    tolerance: impl Fn(u64) -> u64,
+) {
     let (mut pace, mut now) = (pacing.start(Time::from_nanos(start)), start);
     for (nth, &(idle, permits)) in calls.iter().enumerate() {
         let next = match idle {
@@ -54,9 +60,9 @@ proptest! {
 
     #[test]
     fn bursty_pacer_equals_its_model(
-        rate in any_rate(), store in any_size(Pacing::MAX_STORE.as_nanos()), start in any_start(), calls in any_calls(),
+        rate in any_rate(), store in any_size(PacerParams::MAX_STORE.as_nanos()), start in any_start(), calls in any_calls(),
     ) {
-        let pacing = Pacing::bursty(rate, Nanos::from_nanos(store)).expect("valid params");
+        let pacing = PacerParams::bursty(rate, Nanos::from_nanos(store)).expect("valid params");
         walk(&pacing, PacerModel::bursty(rate, store, start), start, &calls, |_| 0);
     }
 
@@ -65,11 +71,11 @@ proptest! {
     /// error is therefore at most a nanosecond per call, plus one in the report.
     #[test]
     fn warming_pacer_is_at_most_a_tick_per_call_slower_than_its_model(
-        rate in any_rate(), warm_up in any_size(Pacing::MAX_STORE.as_nanos()), cold in 1_000_u32..=20_000, start in any_start(),
+        rate in any_rate(), warm_up in any_size(PacerParams::MAX_STORE.as_nanos()), cold in 1_000_u32..=20_000, start in any_start(),
         permits in prop::collection::vec(1_u64..1_000, 1..30),
     ) {
         let warm_up = warm_up.max(1);
-        let pacing = Pacing::warm_up(rate, Nanos::from_nanos(warm_up), cold).expect("valid params");
+        let pacing = PacerParams::warm_up(rate, Nanos::from_nanos(warm_up), cold).expect("valid params");
         let calls: Vec<_> = permits.into_iter().map(|permits| (Idle::Nanos(0), permits)).collect();
         walk(&pacing, PacerModel::warm_up(rate, warm_up, cold, start), start, &calls, |nth| nth + 1);
     }
@@ -81,7 +87,7 @@ proptest! {
         rate in any_rate(), warm_up in any_size(1 << 40), start in any_start(), calls in any_calls(),
     ) {
         let warm_up = warm_up.max(1);
-        let pacing = Pacing::warm_up(rate, Nanos::from_nanos(warm_up), 3_000).expect("valid params");
+        let pacing = PacerParams::warm_up(rate, Nanos::from_nanos(warm_up), 3_000).expect("valid params");
         let mut calls = calls;
         calls.iter_mut().for_each(|(idle, _)| {
             if let Idle::Advertised(_) = idle {
@@ -115,7 +121,7 @@ proptest! {
         rate in any_rate(), (store, cold) in (any_word(), any::<u32>()),
         calls in prop::collection::vec((any_word(), any_word()), 1..20), other in any_rate(),
     ) {
-        let made = [Pacing::bursty(rate, Nanos::from_nanos(store)), Pacing::warm_up(rate, Nanos::from_nanos(store), cold)];
+        let made = [PacerParams::bursty(rate, Nanos::from_nanos(store)), PacerParams::warm_up(rate, Nanos::from_nanos(store), cold)];
         for pacing in made.into_iter().flatten() {
             let mut pace = pacing.start(Time::from_nanos(calls[0].0));
             for (now, permits) in &calls {
@@ -128,7 +134,7 @@ proptest! {
     }
 }
 
-fn check_change(old: &Pacing, new: Pacing, mut pace: Pace, now: u64) {
+fn check_change(old: &PacerParams, new: PacerParams, mut pace: PacerState, now: u64) {
     let before = old.earliest(&pace, Time::from_nanos(now));
     new.convert(old, &mut pace, Time::from_nanos(now));
     let after = new.earliest(&pace, Time::from_nanos(now));

@@ -6,7 +6,7 @@ use tollgate_testkit::rule_model::limit::{Algorithm, Limit, Windows};
 use tollgate_testkit::rule_model::lockstep::{self, RuleSubject};
 use tollgate_testkit::rule_model::memory::InMemory;
 use tollgate_testkit::rule_model::random::{Act, Rng, Trace};
-use tollgate_testkit::rule_model::rules::Does;
+use tollgate_testkit::rule_model::rules::Effect;
 use tollgate_testkit::rule_model::settle::Settled;
 use tollgate_testkit::rule_model::{Answer, Exceed, Request, Rule, RuleSet, Verb, general_laws};
 
@@ -18,8 +18,8 @@ fn unrelated_rule_changes_nothing() {
 }
 
 #[test]
-fn order_of_rules_changes_only_which_is_named() {
-    general_laws::order_of_rules_changes_only_which_is_named(&mut InMemory::new(), TRACES);
+fn order_of_rules_changes_only_the_order_of_reports() {
+    general_laws::order_of_rules_changes_only_the_order_of_reports(&mut InMemory::new(), TRACES);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn partly_enforced_rule_is_enforced_or_a_shadow_for_each_key() {
         max_debt: None,
     };
     for algorithm in [Algorithm::TokenBucket { delay: None }, Algorithm::SlidingWindow] {
-        let rule = Rule { per: vec!["user"], ..Rule::new("r", Does::Limits(vec![two(algorithm)])) };
+        let rule = Rule { per: vec!["user"], ..Rule::new("r", Effect::Limits(vec![two(algorithm)])) };
         let enforced = three_requests_each(rule.clone());
         let shadow = three_requests_each(Rule { on_exceed: Exceed::Shadow, ..rule.clone() });
         let mut before = [false; 100];
@@ -156,7 +156,7 @@ fn spread_window_is_an_epoch_window_shifted_per_key() {
         let (count, period) = (rng.between(1, 9), rng.pick(&[1_000_000_000, 3_600_000_000_000, 999_983_000]));
         let algorithm = Algorithm::FixedWindow(Windows::Spread);
         let limit = Limit { count, period, algorithm, burst: None, initial: None, max_debt: None };
-        let rule = Rule { per: vec!["user"], ..Rule::new("r0", Does::Limits(vec![limit])) };
+        let rule = Rule { per: vec!["user"], ..Rule::new("r0", Effect::Limits(vec![limit])) };
         let attributes = vec![("user", format!("user {seed}"))];
         let mut trace = Trace::random(rng, 1, 60);
         trace.versions = vec![rule_set(rule)];

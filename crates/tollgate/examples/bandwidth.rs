@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate::clock::{Clock, ManualClock};
-use tollgate::shaper::{Overflow, Pushed, Shaper};
+use tollgate::shaper::{Overflow, PushResult, Shaper};
 
 struct Packet {
     number: u32,
@@ -22,9 +22,9 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A burst of 120 packets of 1500 bytes: 180,000 bytes.
     let mut displaced = Vec::new();
     for number in 0..120 {
-        match link.push_weighing(Packet { number, bytes: 1_500 }, 1_500) {
-            Pushed::Queued => {}
-            Pushed::Displaced(packet) | Pushed::Rejected(packet) => displaced.push(packet.number),
+        match link.push_with_cost(Packet { number, bytes: 1_500 }, 1_500) {
+            PushResult::Queued => {}
+            PushResult::Displaced(packet) | PushResult::Rejected(packet) => displaced.push(packet.number),
         }
     }
     assert_eq!(displaced, (0..20).collect::<Vec<_>>(), "the oldest packets are displaced");

@@ -23,7 +23,7 @@ fn login(failures: &Failures, account: &str, password: &str) -> Login {
         // Dropping the attempt refunds it.
         return Login::Welcome;
     }
-    attempt.keep();
+    attempt.forget();
     Login::WrongPassword
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollgate::Pacer;
 use tollgate::clock::{Clock, ManualClock};
-use tollgate::core::Pacing;
+use tollgate::core::PacerParams;
 
 /// Makes `calls` calls and returns their times in milliseconds since the first.
 fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, calls: usize) -> Vec<u64> {
@@ -25,7 +25,7 @@ fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, ca
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clock = Arc::new(ManualClock::default());
     // Two per second when warm, three times slower when cold, four seconds to warm up.
-    let pacing = Pacing::warm_up("2/s".parse()?, Duration::from_secs(4), 3_000)?;
+    let pacing = PacerParams::warm_up("2/s".parse()?, Duration::from_secs(4), 3_000)?;
     let pacer = Arc::new(Pacer::with_clock(pacing, Arc::clone(&clock)));
 
     let cold = make_calls(&clock, &pacer, 8);

@@ -40,9 +40,9 @@ impl<'a, A: Algorithm, S: Cells> Account<'a, A, S> {
         }
     }
 
-    pub(crate) fn wait_behind(&self, ahead: Cost, cost: Cost) -> Retry {
+    pub(crate) fn wait_in_queue(&self, ahead: Cost, cost: Cost) -> Retry {
         match self.own {
-            None => self.limit.wait_behind(&self.state, &self.now, ahead, cost),
+            None => self.limit.wait_in_queue(&self.state, &self.now, ahead, cost),
             Some(own) => self.limit.wait_behind_from(own, &self.state, &self.now, cost),
         }
     }
@@ -104,13 +104,13 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
             Outcome::Allow => self.commit(&verdict),
             Outcome::Deny(retry) => {
                 // The later of the two: a leaky bucket admits the request with a delay before it passes without one.
-                let undelayed = self.wait_behind(Cost::ZERO, cost);
+                let undelayed = self.wait_in_queue(Cost::ZERO, cost);
                 if repair {
                     self.commit(&verdict);
                 }
                 return Verdict::refused(retry.max(undelayed));
             }
-            Outcome::Delay(_) => match self.wait_behind(Cost::ZERO, cost) {
+            Outcome::Delay(_) => match self.wait_in_queue(Cost::ZERO, cost) {
                 Retry::NOW => {
                     self.commit(&verdict);
                     return Verdict::stamped(verdict.taken(), verdict.stamp());

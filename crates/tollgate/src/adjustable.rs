@@ -58,7 +58,7 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Adjustable<A>, C> {
             let mut current = self.limit.limit.write().unwrap_or_else(PoisonError::into_inner);
             let before = std::mem::replace(&mut *current, limit.clone());
             drop(current);
-            owned.put_in_force(Adjustable::new(before), &Adjustable::new(limit), &self.clock.now());
+            owned.replace_limit(Adjustable::new(before), &Adjustable::new(limit), &self.clock.now());
         }
     }
 
@@ -139,8 +139,8 @@ impl<A: Algorithm> Algorithm for Adjustable<A> {
         self.read().report_from(&own.read(), state, now, cost)
     }
 
-    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        self.read().wait_behind(state, now, ahead, cost)
+    fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        self.read().wait_in_queue(state, now, ahead, cost)
     }
 
     fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {

@@ -71,7 +71,7 @@ impl<G: Waitable> Permit<G> {
     }
 
     /// Keeps the charge permanently.
-    pub fn keep(mut self) {
+    pub fn forget(mut self) {
         self.returns = Cost::ZERO;
     }
 
@@ -127,7 +127,7 @@ impl<G: Waitable> fmt::Debug for Permit<G> {
 /// Tokens taken in advance for work whose cost is known only afterwards, or that may not happen.
 ///
 /// Commit it with the real cost, or cancel it. An expired or dropped reservation counts as committed, because its owner
-/// may have done the work before it was lost; [`or_gives_back`](Self::or_gives_back) changes that.
+/// may have done the work before it was lost; [`refund_unless_committed`](Self::refund_unless_committed) changes that.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -191,7 +191,7 @@ impl<G: Waitable> Reservation<G> {
     ///
     /// # Errors
     /// If the timer thread cannot be started.
-    pub fn or_gives_back(mut self) -> io::Result<Self> {
+    pub fn refund_unless_committed(mut self) -> io::Result<Self> {
         self.open.arm()?;
         self.gives_back = true;
         Ok(self)
@@ -219,7 +219,7 @@ impl<G: Waitable> Reservation<G> {
 
     fn expire_permit(&self, permit: Permit<G>) {
         if !self.gives_back {
-            permit.keep();
+            permit.forget();
         }
     }
 }
@@ -261,7 +261,7 @@ mod tests {
         let (_clock, tokens) = bucket_of_ten();
         drop(tokens.acquire(4).wait_held().unwrap());
         assert_eq!(tokens_left(&tokens), 10);
-        tokens.acquire(1).wait_held().unwrap().keep();
+        tokens.acquire(1).wait_held().unwrap().forget();
         assert_eq!(tokens_left(&tokens), 9);
         assert_eq!((tokens.acquire(4).wait_held().unwrap().settle(1), tokens_left(&tokens)), (1, 8));
         assert_eq!((tokens.acquire(4).wait_held().unwrap().settle(6), tokens_left(&tokens)), (6, 2));
@@ -305,7 +305,7 @@ mod tests {
         let (clock, tokens) = bucket_of_ten();
         let hold = |cost| {
             let held = tokens.acquire(cost).wait_held().unwrap().expires_after(Duration::from_millis(10));
-            held.or_gives_back().unwrap()
+            held.refund_unless_committed().unwrap()
         };
         let reserved = hold(10);
         let mut next = tokens.acquire(7);
@@ -325,7 +325,7 @@ mod tests {
     fn alarm_that_fires_early_is_set_again() {
         let (clock, tokens) = bucket_of_ten();
         let held = tokens.acquire(10).wait_held().unwrap().expires_after(Duration::from_millis(10));
-        let reserved = held.or_gives_back().unwrap();
+        let reserved = held.refund_unless_committed().unwrap();
         // A step of a manual wall clock fires all alarms.
         clock.step_wall(1);
         assert_eq!(tokens_left(&tokens), 0);

@@ -39,7 +39,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH, GENERATIONS, State, Table};
 use crate::wait::Shards;
 use change::{LaterLimits, NEVER};
-pub(crate) use decide::{spent_by_arrival, with_init};
+pub(crate) use decide::{spent_after, with_init};
 use overflow::OverflowEntry;
 pub use overflow::WhenFull;
 use overflow_charges::OverflowCharges;
@@ -80,7 +80,7 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     overflow_charges: Mutex<OverflowCharges>,
     overflowed: AtomicU64,
     /// Held during a snapshot.
-    walking: Mutex<()>,
+    snapshot_lock: Mutex<()>,
     shards: Shards<Fingerprint, A::Stamp>,
 }
 
@@ -139,7 +139,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             overflow: Mutex::new(OverflowEntry { words: overflow, generation: 0 }),
             overflow_charges: Mutex::default(),
             overflowed: AtomicU64::new(0),
-            walking: Mutex::new(()),
+            snapshot_lock: Mutex::new(()),
             shards: Shards::new(SHARDS).max_per_key(MAX_WAITERS_PER_KEY),
         })
     }
@@ -316,7 +316,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// not fit the limit in force. The limit and all entries are then unchanged.
     pub fn set_limit(&self, limit: A) -> Result<(), CapacityError> {
         // Waits for a running snapshot, which reads the generations.
-        let walking = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshot_lock = self.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changes = self.changes.write().unwrap_or_else(PoisonError::into_inner);
         // Disables the fast paths before the table is changed.
         self.flags.store(NEVER, Ordering::Relaxed);
@@ -342,7 +342,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         drop(overflow);
         changes.later.push(limit);
         drop(changes);
-        drop(walking);
+        drop(snapshot_lock);
         self.shards.notify_all();
         Ok(())
     }

@@ -34,7 +34,7 @@ use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Limits, Now, Offset, 
 use crate::account::Account;
 use crate::clock::{Clock, PreciseClock};
 use crate::fingerprint::{Fingerprint, Key, Secret};
-use crate::keyed::{CapacityError, WhenFull, spent_by_arrival, with_init};
+use crate::keyed::{CapacityError, WhenFull, spent_after, with_init};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH, Buckets, LockedEntry, Presence, State, StateReader, Wide};
 pub use view::ChargeView;
@@ -119,7 +119,7 @@ pub struct Ledger<C = PreciseClock> {
     when_full: WhenFull,
     overflowed: AtomicU64,
     /// Held by the thread that writes a snapshot.
-    walking: Mutex<()>,
+    snapshot_lock: Mutex<()>,
 }
 
 /// Number of overflow entries. Only one under loom, which explores every atomic.
@@ -153,7 +153,7 @@ impl<C: Clock> Ledger<C> {
             clock,
             when_full: WhenFull::default(),
             overflowed: AtomicU64::new(0),
-            walking: Mutex::new(()),
+            snapshot_lock: Mutex::new(()),
         })
     }
 
@@ -252,7 +252,8 @@ impl<C: Clock> Ledger<C> {
         let found = self.table.find(fingerprint, &LedgerReader { limit_table, now }, |slot| {
             let presence =
                 presence_under(limit_table, limits, charge.limits_id, &slot.state, Presence::Known, &key_now);
-            let look = |account: &mut Held<'_>| read(&ChargeView::from_account(account, account.weigh(charge.ask)));
+            let look =
+                |account: &mut LockedAccount<'_>| read(&ChargeView::from_account(account, account.weigh(charge.ask)));
             (presence == Presence::Known)
                 .then(|| visit(limit_table, limits, charge.limits_id, &mut slot.state, presence, key_now, look))
         });
@@ -273,14 +274,14 @@ impl<C: Clock> Ledger<C> {
         stamps: Option<Stamps>,
     ) -> u64 {
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
-        let refund = |account: &mut Held<'_>| account.refund(Cost::new(cost), stamps);
+        let refund = |account: &mut LockedAccount<'_>| account.refund(Cost::new(cost), stamps);
         self.find(limit_table, charge, fingerprint, now, refund).map_or(0, Cost::get)
     }
 
     /// Restarts the leases with these stamps. Returns whether all of them were still held.
     pub fn renew<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, stamps: Stamps) -> bool {
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
-        let renew = |account: &mut Held<'_>| account.owner().renew(&mut account.state, &account.now, stamps);
+        let renew = |account: &mut LockedAccount<'_>| account.owner().renew(&mut account.state, &account.now, stamps);
         self.find(limit_table, charge, fingerprint, now, renew).unwrap_or(false)
     }
 
@@ -299,7 +300,7 @@ impl<C: Clock> Ledger<C> {
 
     /// Returns whether the charge's key has an entry here, even an unused one.
     #[doc(hidden)]
-    pub fn has_used<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
+    pub fn contains_key<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
         let is_kept = |slot: &mut LockedEntry<'_>| limits_with(limit_table, slot.state.get(0)).is_some();
         self.table.find(self.fingerprint(charge), &reader, is_kept).unwrap_or(false)
@@ -380,7 +381,7 @@ impl<C: Clock> Ledger<C> {
                 verdict.is_admitted()
             })
         };
-        let arrival = spent_by_arrival(limits, &key_now, charge.ask);
+        let arrival = spent_after(limits, &key_now, charge.ask);
         let decided =
             self.table.upsert(fingerprint, &reader, arrival, |slot, presence| decide(slot, presence, key_now));
         if let Some(passed) = decided {
@@ -409,7 +410,7 @@ impl<C: Clock> Ledger<C> {
         charge: &Charge<'_>,
         fingerprint: Fingerprint,
         now: Now<'_>,
-        visit: impl FnOnce(&mut Held<'_>) -> R,
+        visit: impl FnOnce(&mut LockedAccount<'_>) -> R,
     ) -> Option<R> {
         let found = self.table.find(fingerprint, &LedgerReader { limit_table, now }, |slot| {
             let limit = limits_with(limit_table, slot.state.get(0))?;
@@ -475,7 +476,7 @@ fn presence_under<N: LimitTable + ?Sized>(
 }
 
 /// Account of a locked entry under the limits of a charge.
-type Held<'a> = Account<'a, Limits, Offset<State<'a>>>;
+type LockedAccount<'a> = Account<'a, Limits, Offset<State<'a>>>;
 
 /// Returns the limits that a state belongs to, or `None` if these are `limits`, whose id is `id`. Initialises a new
 /// state, or a state with an unknown id, under `limits`.
@@ -510,7 +511,7 @@ fn visit<N: LimitTable + ?Sized, R>(
     state: &mut State<'_>,
     presence: Presence,
     now: Now<'_>,
-    visit: impl FnOnce(&mut Held<'_>) -> R,
+    visit: impl FnOnce(&mut LockedAccount<'_>) -> R,
 ) -> R {
     let own = own_limits(limit_table, limits, id, state, presence, &now);
     let mut account = Account { limit: limits, own, state: after_id(*state), now };
@@ -547,7 +548,7 @@ impl<N: LimitTable + ?Sized> StateReader for LedgerReader<'_, N> {
     }
 
     fn spent(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> Spent {
-        self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.most_spent(state, now))
+        self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.max_spent(state, now))
             .unwrap_or_default()
     }
 }

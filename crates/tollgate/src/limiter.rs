@@ -46,11 +46,11 @@ pub(crate) enum Shared<A> {
     Word(AtomicU64),
     Pair(Pair),
     /// A mutex, not a spin lock: longer states take longer to compute, and the lock holder may be preempted.
-    Words(Mutex<Owned<A>>),
+    Words(Mutex<StateWithParams<A>>),
 }
 
 impl<A: Algorithm> Shared<A> {
-    fn new(limit: &A, owned: Owned<A>) -> Self {
+    fn new(limit: &A, owned: StateWithParams<A>) -> Self {
         match (&*owned.words, &owned.own, limit.words()) {
             ([word, ..], None, 1) => Self::Word(AtomicU64::new(*word)),
             ([low, high, ..], None, 2) => Self::Pair(Pair::new([*low, *high])),
@@ -60,16 +60,16 @@ impl<A: Algorithm> Shared<A> {
 }
 
 /// The words of a state and the parameters they belong to.
-pub(crate) struct Owned<A> {
+pub(crate) struct StateWithParams<A> {
     pub(crate) words: Box<[u64]>,
     /// `None` if these are the limit in force.
     pub(crate) own: Option<A>,
 }
 
-impl<A: Algorithm> Owned<A> {
+impl<A: Algorithm> StateWithParams<A> {
     /// Replaces the limit `before` by `limit`. A used state keeps its own parameters until it is charged under `limit`.
     /// An unused state is converted to `limit` immediately.
-    pub(crate) fn put_in_force(&mut self, before: A, limit: &A, now: &Now<'_>) {
+    pub(crate) fn replace_limit(&mut self, before: A, limit: &A, now: &Now<'_>) {
         let mut words = std::mem::take(&mut self.words).into_vec();
         words.resize(limit.words().max(words.len()), 0);
         let own = self.own.take().unwrap_or(before);
@@ -95,7 +95,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         let now = clock.now_for(&limit);
         let mut words = vec![0; limit.words()].into_boxed_slice();
         limit.init(&mut *words, &now);
-        let state = Shared::new(&limit, Owned { words, own: None });
+        let state = Shared::new(&limit, StateWithParams { words, own: None });
         Self { limit, state, clock, shards: Shards::new(1) }
     }
 
@@ -209,15 +209,15 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     pub fn set_limit(&mut self, limit: A) {
         let now = self.clock.now();
         let mut owned = match &mut self.state {
-            Shared::Word(word) => Owned { words: [word.load(Ordering::Relaxed)].into(), own: None },
-            Shared::Pair(pair) => Owned { words: pair.load().into(), own: None },
+            Shared::Word(word) => StateWithParams { words: [word.load(Ordering::Relaxed)].into(), own: None },
+            Shared::Pair(pair) => StateWithParams { words: pair.load().into(), own: None },
             Shared::Words(owned) => {
                 let owned = owned.get_mut().unwrap_or_else(PoisonError::into_inner);
-                Owned { words: std::mem::take(&mut owned.words), own: owned.own.take() }
+                StateWithParams { words: std::mem::take(&mut owned.words), own: owned.own.take() }
             }
         };
         let before = std::mem::replace(&mut self.limit, limit);
-        owned.put_in_force(before, &self.limit, &now);
+        owned.replace_limit(before, &self.limit, &now);
         self.state = Shared::new(&self.limit, owned);
     }
 
@@ -249,7 +249,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
             Shared::Word(word) => read(&Account { limit, own: None, state: &mut [word.load(Ordering::Relaxed)], now }),
             Shared::Pair(pair) => read(&Account { limit, own: None, state: &mut pair.load(), now }),
             Shared::Words(owned) => {
-                let Owned { words, own } = &mut *owned.lock().unwrap_or_else(PoisonError::into_inner);
+                let StateWithParams { words, own } = &mut *owned.lock().unwrap_or_else(PoisonError::into_inner);
                 let now = self.now_for(own.as_ref(), now);
                 read(&Account { limit, own: own.as_ref(), state: words, now })
             }
@@ -277,7 +277,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
                 return result;
             }
             Shared::Words(owned) => {
-                let Owned { words, own } = &mut *owned.lock().unwrap_or_else(PoisonError::into_inner);
+                let StateWithParams { words, own } = &mut *owned.lock().unwrap_or_else(PoisonError::into_inner);
                 let now = self.now_for(own.as_ref(), now);
                 let mut account = Account { limit, own: own.as_ref(), state: &mut **words, now };
                 let result = write(&mut account);
@@ -378,8 +378,8 @@ where
         self.write(*now, |account| account.take_undelayed(cost, repair))
     }
 
-    fn wait_behind(&self, (): (), ahead: Cost, cost: Cost, _: &Now<'_>) -> Retry {
-        self.read(|account| account.wait_behind(ahead, cost))
+    fn wait_in_queue(&self, (): (), ahead: Cost, cost: Cost, _: &Now<'_>) -> Retry {
+        self.read(|account| account.wait_in_queue(ahead, cost))
     }
 
     fn recheck_after(&self, (): (), _: &Now<'_>) -> Option<Nanos> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 #[cfg(feature = "stream")]
 use futures_core::Stream;
-use tollgate_core::{Cost, LimitError, Nanos, Now, Pace, Pacing, Rate, Retry, Time, Verdict};
+use tollgate_core::{Cost, LimitError, Nanos, Now, PacerParams, PacerState, Rate, Retry, Time, Verdict};
 
 use crate::clock::{Clock, PreciseClock};
 #[cfg(feature = "stream")]
@@ -46,10 +46,10 @@ pub struct Pacer<C = PreciseClock> {
 }
 
 struct Paced {
-    pacing: Pacing,
-    pace: Pace,
+    pacing: PacerParams,
+    pace: PacerState,
     /// The serial number of the last grant, and the state before and after it. Only the last grant can be undone.
-    last: (u64, Pace, Pace),
+    last: (u64, PacerState, PacerState),
 }
 
 /// A wake-up that is late by at most this much counts as on time. A longer delay counts as idle time.
@@ -69,25 +69,25 @@ impl Pacer {
     /// Creates a pacer that starts at a third of `rate` and reaches the full rate within `warm_up`, as Guava's does.
     ///
     /// # Errors
-    /// If `warm_up` is zero or longer than [`Pacing::MAX_STORE`].
+    /// If `warm_up` is zero or longer than [`PacerParams::MAX_STORE`].
     pub fn warming_up(rate: Rate, warm_up: impl Into<Duration>) -> Result<Self, LimitError> {
-        Ok(Self::with_clock(Pacing::warm_up(rate, warm_up, 3_000)?, PreciseClock::new()))
+        Ok(Self::with_clock(PacerParams::warm_up(rate, warm_up, 3_000)?, PreciseClock::new()))
     }
 }
 
 /// Returns a pacing that stores up to a second of unused permits.
-fn one_second(rate: Rate) -> Pacing {
-    Pacing::bursty(rate, Nanos::SECOND).expect("one second is below `MAX_STORE`")
+fn one_second(rate: Rate) -> PacerParams {
+    PacerParams::bursty(rate, Nanos::SECOND).expect("one second is below `MAX_STORE`")
 }
 
 /// Returns a pacing that stores no permits.
-pub(crate) fn constant(rate: Rate) -> Pacing {
-    Pacing::bursty(rate, Nanos::ZERO).expect("zero is not above `MAX_STORE`")
+pub(crate) fn constant(rate: Rate) -> PacerParams {
+    PacerParams::bursty(rate, Nanos::ZERO).expect("zero is not above `MAX_STORE`")
 }
 
 impl<C: Clock> Pacer<C> {
     /// Creates a pacer with these parameters that reads the time from `clock`.
-    pub fn with_clock(pacing: Pacing, clock: C) -> Self {
+    pub fn with_clock(pacing: PacerParams, clock: C) -> Self {
         let pace = pacing.start(clock.mono());
         Self { clock, paced: Mutex::new(Paced { pacing, pace, last: (0, pace, pace) }), shards: Shards::new(1) }
     }
@@ -206,7 +206,7 @@ impl<C: Clock + Send + Sync + 'static> Waitable for Pacer<C> {
         self.lock().take(cost, now.mono())
     }
 
-    fn wait_behind(&self, (): (), ahead: Cost, _: Cost, now: &Now<'_>) -> Retry {
+    fn wait_in_queue(&self, (): (), ahead: Cost, _: Cost, now: &Now<'_>) -> Retry {
         let paced = self.lock();
         let mut pace = paced.pace;
         paced.pacing.reserve(&mut pace, now.mono(), ahead);

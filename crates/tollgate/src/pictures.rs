@@ -57,12 +57,12 @@
 //! # Bursty pacer
 //!
 //! Stored permits are free, and each caller waits for the previous one:
-//! [`Pacing::bursty`](tollgate_core::Pacing::bursty).
+//! [`PacerParams::bursty`](tollgate_core::PacerParams::bursty).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/pacer_bursty.svg"), "</div>\n")]
 //!
 //! # Pacer with warm-up
 //!
-//! Slow at first and after an idle time: [`Pacing::warm_up`](tollgate_core::Pacing::warm_up).
+//! Slow at first and after an idle time: [`PacerParams::warm_up`](tollgate_core::PacerParams::warm_up).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/pacer_warm_up.svg"), "</div>\n")]

@@ -41,7 +41,7 @@ pub struct RedisCellTable<C = PreciseClock> {
     overflow: Mutex<u64>,
     overflowed: AtomicU64,
     /// Held by the thread that writes a snapshot.
-    walking: Mutex<()>,
+    snapshot_lock: Mutex<()>,
 }
 
 impl RedisCellTable {
@@ -67,7 +67,7 @@ impl<C: Clock> RedisCellTable<C> {
             clock,
             overflow: Mutex::new(0),
             overflowed: AtomicU64::new(0),
-            walking: Mutex::new(()),
+            snapshot_lock: Mutex::new(()),
         })
     }
 
@@ -128,7 +128,7 @@ impl<C: Clock> RedisCellTable<C> {
     ///
     /// # Errors If the writer fails.
     pub fn write_snapshot<W: Write>(&self, to: &mut SnapshotWriter<W>) -> io::Result<u64> {
-        let _one = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
         to.begin_table(&self.clock.now(), &self.secret)?;
         to.write_frame(Kind::Overflow, &[*self.overflow.lock().unwrap_or_else(PoisonError::into_inner)])?;
         let (walk, mut entries, mut total) = (self.table.walk(), Vec::new(), 0);

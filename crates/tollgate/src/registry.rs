@@ -41,13 +41,13 @@ pub struct Registry<C = PreciseClock> {
     hook: Option<Arc<Hook>>,
     max: usize,
     /// A read-write lock: names are looked up far more often than they change.
-    known: RwLock<Known<C>>,
+    known: RwLock<RegistryEntry<C>>,
     /// A mutex, held while a configuration is applied to all its limiters, so that concurrent changes are applied in
     /// order.
     configuring: Mutex<()>,
 }
 
-struct Known<C> {
+struct RegistryEntry<C> {
     configurations: BTreeMap<String, Limits>,
     limiters: BTreeMap<String, Arc<RegisteredLimiter<C>>>,
 }
@@ -123,7 +123,7 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
 
     /// Creates an empty registry that reads the time from `clock`.
     pub fn with_clock(clock: impl Into<Arc<C>>) -> Self {
-        let known = Known { configurations: BTreeMap::new(), limiters: BTreeMap::new() };
+        let known = RegistryEntry { configurations: BTreeMap::new(), limiters: BTreeMap::new() };
         let known = RwLock::new(known);
         Self { clock: clock.into(), hook: None, max: Self::MAX_LIMITERS, known, configuring: Mutex::new(()) }
     }
@@ -165,7 +165,7 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
             return Ok(named);
         }
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let Known { configurations, limiters } = &mut *known;
+        let RegistryEntry { configurations, limiters } = &mut *known;
         if let Some(named) = limiters.get(name) {
             return Ok(Arc::clone(named));
         }

@@ -22,12 +22,12 @@ use crate::wait::{AcquireError, Waitable, block_on};
 /// Any number of threads and tasks may push and take jobs. Jobs leave in FIFO order.
 ///
 /// ```
-/// use tollgate::shaper::{Pushed, Shaper};
+/// use tollgate::shaper::{PushResult, Shaper};
 ///
 /// let shaper = Shaper::new("1000/s".parse()?, 2);
-/// assert_eq!(shaper.push("first"), Pushed::Queued);
-/// assert_eq!(shaper.push("second"), Pushed::Queued);
-/// assert_eq!(shaper.push("third"), Pushed::Rejected("third"));
+/// assert_eq!(shaper.push("first"), PushResult::Queued);
+/// assert_eq!(shaper.push("second"), PushResult::Queued);
+/// assert_eq!(shaper.push("third"), PushResult::Rejected("third"));
 /// assert_eq!(shaper.wait_next(), Some("first"));
 /// assert_eq!(shaper.wait_next(), Some("second")); // A millisecond later.
 /// shaper.close();
@@ -71,7 +71,7 @@ pub enum Overflow {
 
 /// The result of pushing a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pushed<T> {
+pub enum PushResult<T> {
     /// The job is in the queue.
     Queued,
     /// The job is in the queue, and displaced this oldest job.
@@ -115,22 +115,22 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
     }
 
     /// Inserts a job of cost 1.
-    pub fn push(&self, job: T) -> Pushed<T> {
-        self.push_weighing(job, 1)
+    pub fn push(&self, job: T) -> PushResult<T> {
+        self.push_with_cost(job, 1)
     }
 
     /// Inserts a job of this cost.
-    pub fn push_weighing(&self, job: T, cost: u64) -> Pushed<T> {
+    pub fn push_with_cost(&self, job: T, cost: u64) -> PushResult<T> {
         let now = self.pacer.clock().mono();
         let mut queue = self.lock();
         if queue.closed || self.capacity == 0 {
-            return Pushed::Rejected(job);
+            return PushResult::Rejected(job);
         }
         let aged = self.drop_aged(&mut queue, now);
         let mut displaced = None;
         if queue.jobs.len() >= self.capacity {
             match self.overflow {
-                Overflow::Newest => return Pushed::Rejected(job),
+                Overflow::Newest => return PushResult::Rejected(job),
                 Overflow::Oldest => displaced = queue.jobs.pop_front(),
             }
         }
@@ -139,10 +139,11 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         drop(queue);
         drop(aged);
         idle.into_values().for_each(Waker::wake);
-        displaced.map_or(Pushed::Queued, |oldest| Pushed::Displaced(oldest.job))
+        displaced.map_or(PushResult::Queued, |oldest| PushResult::Displaced(oldest.job))
     }
 
-    /// Awaits the next job. Returns `None` once the shaper is closed and empty, or if the timer thread cannot be started.
+    /// Awaits the next job. Returns `None` once the shaper is closed and empty, or if the timer thread cannot be
+    /// started.
     ///
     /// Dropping the future loses no job.
     pub async fn next(&self) -> Option<T> {

@@ -84,18 +84,18 @@ async fn measure(sizes: Sizes) -> Result<bool> {
     let engine: Peers = Engine::new(store.clone())?;
     engine.put(&Rules::read(&[Source { name: "bench", text: RULES.as_bytes() }])?)?;
     let engine = Arc::new(engine);
-    let mut bars = Bars::default();
-    eventual(&engine, sizes, &mut bars)?;
+    let mut goals = Goals::default();
+    eventual(&engine, sizes, &mut goals)?;
     let (here, elsewhere) = keys_by_home(&engine, &store).await?;
-    strict(&engine, &elsewhere, &others[0], sizes, &mut bars).await?;
-    load(&engine, &here, &elsewhere, &others, sizes, &mut bars).await?;
-    bytes(&engine, &mut others, &mut bars).await?;
-    join(&engine, &mut others, (addresses[3], &seeds, max_keys), sizes, &mut bars).await?;
-    Ok(bars.missed)
+    strict(&engine, &elsewhere, &others[0], sizes, &mut goals).await?;
+    load(&engine, &here, &elsewhere, &others, sizes, &mut goals).await?;
+    bytes(&engine, &mut others, &mut goals).await?;
+    join(&engine, &mut others, (addresses[3], &seeds, max_keys), sizes, &mut goals).await?;
+    Ok(goals.missed)
 }
 
 /// Compares `eventual` decisions with decisions of the memory store, on one thread.
-fn eventual(peers: &Peers, sizes: Sizes, bars: &mut Bars) -> Result<()> {
+fn eventual(peers: &Peers, sizes: Sizes, goals: &mut Goals) -> Result<()> {
     let memory = Engine::new(MemoryStore::new(100_000)?)?;
     memory.put(&Rules::read(&[Source { name: "bench", text: RULES.as_bytes() }])?)?;
     let keys: Vec<String> = (0..KEYS).map(|number| format!("key {number}")).collect();
@@ -106,7 +106,7 @@ fn eventual(peers: &Peers, sizes: Sizes, bars: &mut Bars) -> Result<()> {
     }
     let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| theirs / ours).collect();
     println!("an eventual decision: {:.0} ns; memory store: {:.0} ns", median(&ours), median(&theirs));
-    bars.at_least("speed of eventual decisions, relative to the memory store", median(&ratios), 0.66);
+    goals.at_least("speed of eventual decisions, relative to the memory store", median(&ratios), 0.66);
     Ok(())
 }
 
@@ -154,7 +154,7 @@ async fn keys_by_home(engine: &Peers, store: &PeerStore) -> Result<(Vec<String>,
 }
 
 /// Compares sequential `strict` decisions by another node with a bare echo.
-async fn strict(engine: &Peers, keys: &[String], other: &Node, sizes: Sizes, bars: &mut Bars) -> Result<()> {
+async fn strict(engine: &Peers, keys: &[String], other: &Node, sizes: Sizes, goals: &mut Goals) -> Result<()> {
     let mut stream = other.connect_echo()?;
     let (mut ours, mut bare, mut decisions) = (Vec::new(), Vec::new(), Decisions::default());
     for _ in 0..sizes.turns {
@@ -180,7 +180,7 @@ async fn strict(engine: &Peers, keys: &[String], other: &Node, sizes: Sizes, bar
         median(&ours) / 1e3,
         median(&bare) / 1e3
     );
-    bars.at_most("p50 of strict decisions, relative to a bare echo", median(&ratios), 2.0);
+    goals.at_most("p50 of strict decisions, relative to a bare echo", median(&ratios), 2.0);
     Ok(())
 }
 
@@ -192,7 +192,7 @@ async fn load(
     elsewhere: &[String],
     others: &[Node],
     sizes: Sizes,
-    bars: &mut Bars,
+    goals: &mut Goals,
 ) -> Result<()> {
     let used = || -> Result<f64> {
         let others: Result<Vec<f64>> = others.iter().map(Node::processor_time).collect();
@@ -214,7 +214,7 @@ async fn load(
         median(&rates.iter().step_by(2).copied().collect::<Vec<_>>()),
         median(&rates.iter().skip(1).step_by(2).copied().collect::<Vec<_>>()),
     );
-    bars.at_most("CPU time of a decision by another node, relative to this one", median(&asked) / median(&local), 3.0);
+    goals.at_most("CPU time of a decision by another node, relative to this one", median(&asked) / median(&local), 3.0);
     Ok(())
 }
 
@@ -246,7 +246,7 @@ async fn many_callers(engine: &Arc<Peers>, keys: &[String], time: Duration) -> R
 }
 
 /// Measures the bytes that another node receives per update of a key.
-async fn bytes(engine: &Peers, others: &mut [Node; 2], bars: &mut Bars) -> Result<()> {
+async fn bytes(engine: &Peers, others: &mut [Node; 2], goals: &mut Goals) -> Result<()> {
     const UPDATES: u64 = 20_000;
     let mut decisions = Decisions::default();
     let (before, keys) = others[0].state()?;
@@ -255,7 +255,7 @@ async fn bytes(engine: &Peers, others: &mut [Node; 2], bars: &mut Bars) -> Resul
     }
     wait_until(|| Ok(others[0].state()?.1 >= keys + UPDATES)).await?;
     let received = others[0].state()?.0 - before;
-    bars.at_most("bytes per update of a key and peer", received as f64 / UPDATES as f64, 24.0);
+    goals.at_most("bytes per update of a key and peer", received as f64 / UPDATES as f64, 24.0);
     Ok(())
 }
 
@@ -265,7 +265,7 @@ async fn join(
     others: &mut [Node; 2],
     (own, seeds, max_keys): (SocketAddr, &str, usize),
     sizes: Sizes,
-    bars: &mut Bars,
+    goals: &mut Goals,
 ) -> Result<()> {
     let mut decisions = Decisions::default();
     let keys = others[0].state()?.1;
@@ -302,8 +302,8 @@ async fn join(
         Ok((undisturbed, during, seconds, joined?))
     })?;
     println!("a node joined with {} keys after {seconds:.2} s", joined.state()?.1);
-    bars.at_most("seconds to join", seconds, 5.0);
-    bars.at_least("decisions elsewhere during a join", during / undisturbed, 0.9);
+    goals.at_most("seconds to join", seconds, 5.0);
+    goals.at_least("decisions elsewhere during a join", during / undisturbed, 0.9);
     Ok(())
 }
 
@@ -318,21 +318,21 @@ async fn wait_until(mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
 }
 
 #[derive(Default)]
-struct Bars {
+struct Goals {
     missed: bool,
 }
 
-impl Bars {
-    fn at_most(&mut self, what: &str, value: f64, bar: f64) {
-        self.print(what, value, value <= bar, &format!("at most {bar:.2}"));
+impl Goals {
+    fn at_most(&mut self, what: &str, value: f64, goal: f64) {
+        self.print(what, value, value <= goal, &format!("at most {goal:.2}"));
     }
 
-    fn at_least(&mut self, what: &str, value: f64, bar: f64) {
-        self.print(what, value, value >= bar, &format!("at least {bar:.2}"));
+    fn at_least(&mut self, what: &str, value: f64, goal: f64) {
+        self.print(what, value, value >= goal, &format!("at least {goal:.2}"));
     }
 
-    fn print(&mut self, what: &str, value: f64, holds: bool, bar: &str) {
-        println!("{} {what}: {value:.2} ({bar})", if holds { "ok    " } else { "MISSED" });
+    fn print(&mut self, what: &str, value: f64, holds: bool, goal: &str) {
+        println!("{} {what}: {value:.2} ({goal})", if holds { "ok    " } else { "MISSED" });
         self.missed |= !holds;
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 
-use tollgate_server_bench::bars::Bars;
+use tollgate_server_bench::goals::Goals;
 use tollgate_server_bench::process::{Server, describe_machine, free_address};
 use tollgate_server_bench::rule_file;
 
@@ -31,14 +31,14 @@ fn main() -> anyhow::Result<ExitCode> {
     std::fs::write(bench.program_path("rules.yaml"), rule_file(10))?;
     std::fs::write(bench.program_path("body"), request_body())?;
     println!("{}", describe_machine());
-    let mut bars = Bars::default();
+    let mut goals = Goals::default();
     let parts: [(&str, Part); 3] =
         [("load", Bench::load), ("latency", Bench::measure_latency), ("instructions", Bench::count_instructions)];
     for (_, part) in parts.into_iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name)) {
-        part(&bench, &mut bars)?;
+        part(&bench, &mut goals)?;
     }
     std::fs::remove_dir_all(&bench.folder)?;
-    Ok(bars.report())
+    Ok(goals.report())
 }
 
 struct Bench {
@@ -48,7 +48,7 @@ struct Bench {
 }
 
 /// One group of measurements.
-type Part = fn(&Bench, &mut Bars) -> anyhow::Result<()>;
+type Part = fn(&Bench, &mut Goals) -> anyhow::Result<()>;
 
 impl Bench {
     fn program_path(&self, name: &str) -> PathBuf {
@@ -94,7 +94,7 @@ impl Bench {
     }
 
     /// Measures the server's CPU time per request at full load.
-    fn load(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn load(&self, goals: &mut Goals) -> anyhow::Result<()> {
         const COUNT: usize = 100_000;
         let servers = self.servers()?;
         let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
@@ -110,12 +110,12 @@ impl Bench {
         for (name, time) in &times {
             println!("  {name:<10} {time:>7.2} µs ({:.2})", time / times["tonic"]);
         }
-        bars.at_most("processor time, of a bare tonic answer", times[OURS] / times["tonic"], 0.5);
+        goals.at_most("processor time, of a bare tonic answer", times[OURS] / times["tonic"], 0.5);
         Ok(())
     }
 
     /// Measures the response times at 10,000 requests per second.
-    fn measure_latency(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_latency(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let servers = self.servers()?;
         let log = self.program_path("log");
         let mut times: BTreeMap<&str, Vec<[f64; 2]>> = BTreeMap::new();
@@ -137,13 +137,13 @@ impl Bench {
         for name in [OURS].into_iter().chain(FLOORS) {
             println!("  {name:<10} p50 {:>6.0} µs   p99 {:>6.0} µs", of(name, 0), of(name, 1));
         }
-        bars.at_most("p50 at 10,000/s, of the floor's", of(OURS, 0) / of("tonic", 0), 1.1);
-        bars.at_most("p99 at 10,000/s, of the floor's", of(OURS, 1) / of("tonic", 1), 1.1);
+        goals.at_most("p50 at 10,000/s, of the floor's", of(OURS, 0) / of("tonic", 0), 1.1);
+        goals.at_most("p99 at 10,000/s, of the floor's", of(OURS, 1) / of("tonic", 1), 1.1);
         Ok(())
     }
 
     /// Counts the server's instructions per request with valgrind, which is repeatable even on a busy machine.
-    fn count_instructions(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn count_instructions(&self, goals: &mut Goals) -> anyhow::Result<()> {
         const COUNTS: [usize; 2] = [1_000, 5_000];
         println!("\ninstructions per request");
         let mut all = BTreeMap::new();
@@ -157,7 +157,7 @@ impl Bench {
             println!("  {name:<10} {each:>7.0}");
             all.insert(name, each);
         }
-        bars.at_most("instructions, of a bare tonic answer", all[OURS] / all["tonic"], 0.5);
+        goals.at_most("instructions, of a bare tonic answer", all[OURS] / all["tonic"], 0.5);
         Ok(())
     }
 

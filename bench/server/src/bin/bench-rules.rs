@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 
-use tollgate_server_bench::bars::Bars;
+use tollgate_server_bench::goals::Goals;
 use tollgate_server_bench::process::{Server, free_address};
 use tollgate_server_bench::rule_file;
 
@@ -19,10 +19,10 @@ fn main() -> anyhow::Result<ExitCode> {
     let tollgate = PathBuf::from(args.next().context("usage: bench-rules TOLLGATE [REPETITIONS]")?);
     let repetitions = args.next().map_or(Ok(20), |text| text.parse())?;
     let folder = std::env::temp_dir().join(format!("tollgate-bench-rules-{}", std::process::id()));
-    let mut bars = Bars::default();
-    let outcome = Bench { tollgate, repetitions, folder: folder.clone() }.run(&mut bars);
+    let mut goals = Goals::default();
+    let outcome = Bench { tollgate, repetitions, folder: folder.clone() }.run(&mut goals);
     std::fs::remove_dir_all(folder)?;
-    outcome.map(|()| bars.report())
+    outcome.map(|()| goals.report())
 }
 
 struct Bench {
@@ -32,16 +32,16 @@ struct Bench {
 }
 
 impl Bench {
-    fn run(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn run(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let service = self.start_service("service")?;
         let mut client = Client::connect(service.address)?;
         client.put("/v1/apply", "POST", &rule_file(10_000))?;
         let node = self.follow(&service)?;
         let mut asked = Client::connect(node.address)?;
-        self.measure_changes(&mut client, &mut asked, bars)?;
-        self.measure_polls(&mut client, &mut asked, bars)?;
-        self.measure_reloads(&mut client, &node, bars)?;
-        self.measure_pages(bars)
+        self.measure_changes(&mut client, &mut asked, goals)?;
+        self.measure_polls(&mut client, &mut asked, goals)?;
+        self.measure_reloads(&mut client, &node, goals)?;
+        self.measure_pages(goals)
     }
 
     fn start_service(&self, name: &str) -> anyhow::Result<Server> {
@@ -61,7 +61,7 @@ impl Bench {
     }
 
     /// Measures the time from sending a change until it is in force on a node, with 10,000 rules.
-    fn measure_changes(&self, service: &mut Client, node: &mut Client, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_changes(&self, service: &mut Client, node: &mut Client, goals: &mut Goals) -> anyhow::Result<()> {
         let mut times = Vec::new();
         for number in 0..self.repetitions {
             let before = read_revision(node)?;
@@ -78,12 +78,12 @@ impl Bench {
         println!(
             "\na change of one of 10,000 rules is in force at a node after {middle:.3} s, at the latest {longest:.3} s"
         );
-        bars.at_most("a change reaches a node, seconds at the latest", longest, 1.);
+        goals.at_most("a change reaches a node, seconds at the latest", longest, 1.);
         Ok(())
     }
 
     /// Measures polls without new rules.
-    fn measure_polls(&self, service: &mut Client, node: &mut Client, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_polls(&self, service: &mut Client, node: &mut Client, goals: &mut Goals) -> anyhow::Result<()> {
         const POLLS: u32 = 1_000;
         let whole = service.ask("GET", "/v1/snapshot", "", "")?;
         let tag = whole.tag.context("a snapshot has a tag")?;
@@ -104,12 +104,12 @@ impl Bench {
             "\nan unchanged poll takes {each:.0} µs, asking for the health {nothing:.0} µs; the whole set has {} bytes",
             whole.body.len()
         );
-        bars.at_most("rule sets compiled while nothing changed", compiled, 0.);
+        goals.at_most("rule sets compiled while nothing changed", compiled, 0.);
         Ok(())
     }
 
     /// Compares decisions per second during a rule change with those before and after it.
-    fn measure_reloads(&self, service: &mut Client, node: &Server, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_reloads(&self, service: &mut Client, node: &Server, goals: &mut Goals) -> anyhow::Result<()> {
         let (count, over) = (AtomicU64::new(0), AtomicBool::new(false));
         let mut asked = Client::connect(node.address)?;
         std::thread::scope(|scope| {
@@ -117,7 +117,7 @@ impl Bench {
                 let (count, over, address) = (&count, &over, node.address);
                 scope.spawn(move || call(number, address, count, over));
             }
-            let measured = self.reload_under_load(service, &mut asked, &count, bars);
+            let measured = self.reload_under_load(service, &mut asked, &count, goals);
             // Stops the callers.
             over.store(true, Ordering::Relaxed);
             measured
@@ -129,7 +129,7 @@ impl Bench {
         service: &mut Client,
         node: &mut Client,
         count: &AtomicU64,
-        bars: &mut Bars,
+        goals: &mut Goals,
     ) -> anyhow::Result<()> {
         std::thread::sleep(Duration::from_secs(1));
         let mut ratios = Vec::new();
@@ -155,12 +155,12 @@ impl Bench {
             ratios[0],
             ratios[ratios.len() - 1]
         );
-        bars.at_least("decisions during a reload, of the undisturbed", middle, 0.9);
+        goals.at_least("decisions during a reload, of the undisturbed", middle, 0.9);
         Ok(())
     }
 
     /// Measures a page in the middle of a list of 1,000 and of 100,000 rules, and the time to apply the rules.
-    fn measure_pages(&self, bars: &mut Bars) -> anyhow::Result<()> {
+    fn measure_pages(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let mut times = Vec::new();
         let mut clients = Vec::new();
         let mut servers = Vec::new();
@@ -201,7 +201,7 @@ impl Bench {
             })
             .collect();
         println!("\na page of 50 rules takes {:.0} µs among 1,000 and {:.0} µs among 100,000", middle[0], middle[1]);
-        bars.at_most("a page among 100,000 rules, of one among 1,000", middle[1] / middle[0], 1.5);
+        goals.at_most("a page among 100,000 rules, of one among 1,000", middle[1] / middle[0], 1.5);
         Ok(())
     }
 }

@@ -46,7 +46,7 @@ mod leases;
 use core::time::Duration;
 
 use super::{Algorithm, Cells, CellsMut, STALE};
-use crate::change::changed_parameters;
+use crate::change::changed_parameter_methods;
 use crate::error::LimitError;
 use crate::params::Params;
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
@@ -297,7 +297,7 @@ impl Algorithm for Concurrency {
         }
     }
 
-    changed_parameters!();
+    changed_parameter_methods!();
 }
 
 #[cfg(test)]

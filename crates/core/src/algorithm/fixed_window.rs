@@ -40,11 +40,11 @@
 use core::time::Duration;
 
 use super::{Algorithm, Cells, CellsMut, decide_by_current};
-use crate::change::changed_parameters;
+use crate::change::changed_parameter_methods;
 use crate::error::LimitError;
 use crate::params::{DecodedState, Params};
 use crate::quantity::{Cost, Mono, Nanos, Now, Time, Window};
-use crate::quota::{Demand, Quota, quota_methods, start_by_quota, window_instant};
+use crate::quota::{Demand, Quota, quota_methods, quota_start_methods, window_instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -155,7 +155,7 @@ impl FixedWindow {
 
     /// Returns whether a state of `own` uses the windows that these parameters have at `now`. Windows identify their
     /// calendar: if the state's window ends inside the given window or after it, the state belongs to another calendar.
-    pub(crate) fn has_windows_of<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
+    pub(crate) fn has_same_windows<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
         let given = match self.phase {
             Phase::Given(position) => now.window(position),
             Phase::Epoch | Phase::Spread | Phase::FirstRequest => None,
@@ -169,7 +169,7 @@ impl FixedWindow {
     /// Returns an upper bound of the count at an instant without calendar windows, for any lengths of the windows since
     /// then. Debt is paid off window by window. A calendar window is at most 1.5 times the average: the extreme is an
     /// hour in which the local clock is set back by half an hour.
-    pub(crate) fn most_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> u64 {
+    pub(crate) fn max_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> u64 {
         let Phase::Given(_) = self.phase else { return self.current_at(state, now).used };
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
         let Some(since) = window_instant(now.wall()).checked_sub(end) else { return used };
@@ -177,9 +177,9 @@ impl FixedWindow {
         used.saturating_sub((since / longest + 1).saturating_mul(self.quota.limit()))
     }
 
-    /// Returns [`spent`](Algorithm::spent) computed from [`most_used`](Self::most_used).
-    pub(crate) fn most_spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        Spent::of(self.most_used(state, now).into(), self.quota.limit().into())
+    /// Returns [`spent`](Algorithm::spent) computed from [`max_used`](Self::max_used).
+    pub(crate) fn max_spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
+        Spent::of(self.max_used(state, now).into(), self.quota.limit().into())
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
@@ -368,7 +368,7 @@ impl Algorithm for FixedWindow {
     }
 
     /// Assumes that requests ahead fill every window exactly.
-    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+    fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let mut current = self.current_at(state, now);
         current.used = current.used.saturating_add(ahead.get());
         self.retry_for(&current, cost, self.quota.limit())
@@ -377,16 +377,16 @@ impl Algorithm for FixedWindow {
     /// Keeps the count if both limits have the same windows; otherwise counts it in the current window of the new
     /// parameters.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
-        if !self.has_windows_of(own, state, now) {
+        if !self.has_same_windows(own, state, now) {
             return self.start_with(state, now, own.used(state, &now.without_windows()));
         }
         let current = own.current_at(state, now);
         self.write(state, current.end, current.used.min(self.quota.deepest()));
     }
 
-    start_by_quota!();
+    quota_start_methods!();
     decide_by_current!();
-    changed_parameters!();
+    changed_parameter_methods!();
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@
 use core::time::Duration;
 
 use super::{Algorithm, Cells, CellsMut, STALE, decide_by_current};
-use crate::change::changed_parameters;
+use crate::change::changed_parameter_methods;
 use crate::error::LimitError;
 use crate::limit::Limit;
 use crate::params::{DecodedState, Params};
@@ -312,7 +312,7 @@ impl IntervalBucket {
     }
 
     /// Returns the amount that can be admitted in addition to `used`; `elapsed` is the time since the current step.
-    pub(crate) fn remaining_beside(&self, used: Tokens, elapsed: Option<u64>) -> u64 {
+    pub(crate) fn remaining_after(&self, used: Tokens, elapsed: Option<u64>) -> u64 {
         let steps = (self.max_wait + elapsed.unwrap_or(0)) / self.period;
         (self.burst + steps * self.refill).saturating_sub(used.ceil()).min(self.burst)
     }
@@ -544,7 +544,7 @@ impl Algorithm for IntervalBucket {
     }
 
     /// Assumes that requests ahead use every step completely.
-    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+    fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         if cost.get() > self.burst {
             return Retry::Never;
         }
@@ -564,7 +564,7 @@ impl Algorithm for IntervalBucket {
     }
 
     decide_by_current!();
-    changed_parameters!();
+    changed_parameter_methods!();
 }
 
 #[cfg(test)]

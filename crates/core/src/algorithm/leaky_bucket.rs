@@ -49,7 +49,7 @@ use core::time::Duration;
 
 use super::token_bucket::TokenBucket;
 use super::{Algorithm, Cells, CellsMut};
-use crate::change::changed_parameters;
+use crate::change::changed_parameter_methods;
 use crate::error::LimitError;
 use crate::params::{DecodedState, Params};
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
@@ -183,13 +183,13 @@ impl LeakyBucket {
         let room = match ask {
             Ask::Exactly(cost) => self.max_level_for(cost),
             Ask::UpTo(cost) => self.max_level_for(cost.min(Cost::ONE)),
-            Ask::Regardless(cost) => self.bucket.room_with_debt(cost),
+            Ask::Regardless(cost) => self.bucket.max_owed_with_debt(cost),
         };
         room.map(|room| self.bucket.ticks_to_tokens(room))
     }
 
     /// Returns the amount that can be admitted in addition to `used`.
-    pub(crate) fn remaining_beside(&self, used: Tokens) -> u64 {
+    pub(crate) fn remaining_after(&self, used: Tokens) -> u64 {
         self.available(used.units_ceil(self.bucket.ticks_per_token()))
     }
 
@@ -260,7 +260,7 @@ impl Algorithm for LeakyBucket {
                 }
                 taken => self.admit(owed, taken),
             },
-            Ask::Regardless(cost) => match self.bucket.room_with_debt(cost) {
+            Ask::Regardless(cost) => match self.bucket.max_owed_with_debt(cost) {
                 Some(room) if owed <= room => Verdict::allow(cost),
                 room => Verdict::deny(self.bucket.retry_for(owed, room)),
             },
@@ -292,7 +292,7 @@ impl Algorithm for LeakyBucket {
 
     /// Returns the time until the request would pass without delay. A cost above `free + 1` always has a delay; for
     /// such a cost, returns the time until the bucket is empty.
-    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+    fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let undelayed = self.bucket.flow().ticks_of(self.free).saturating_sub(self.before_last(cost));
         self.bucket.retry_after(state, now, ahead, self.max_level_for(cost).map(|room| room.min(undelayed)))
     }
@@ -302,7 +302,7 @@ impl Algorithm for LeakyBucket {
         self.start_with(state, now, own.used(state, now));
     }
 
-    changed_parameters!();
+    changed_parameter_methods!();
 }
 
 #[cfg(test)]

@@ -112,8 +112,8 @@ pub trait Algorithm {
     /// remaining amount follow from these parameters, the waits from `own`.
     fn report_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Report;
 
-    /// Computes a lower bound of [`wait_behind`](Self::wait_behind) for a state that belongs to the parameters `own`.
-    /// Ignores requests ahead.
+    /// Computes a lower bound of [`wait_in_queue`](Self::wait_in_queue) for a state that belongs to the parameters
+    /// `own`. Ignores requests ahead.
     fn wait_behind_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Retry {
         match self.weigh_from(own, state, now, Ask::Exactly(cost)).outcome() {
             Outcome::Allow => Retry::NOW,
@@ -194,7 +194,7 @@ pub trait Algorithm {
     /// buckets it is exact, to less than a nanosecond per request ahead.
     ///
     /// The default ignores requests ahead, which gives a lower bound.
-    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+    fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let _ = ahead;
         match self.weigh(state, now, Ask::Exactly(cost)).outcome() {
             Outcome::Allow => Retry::NOW,

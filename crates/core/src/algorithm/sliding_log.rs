@@ -40,7 +40,7 @@
 use core::time::Duration;
 
 use super::{Algorithm, Cells, CellsMut, STALE};
-use crate::change::changed_parameters;
+use crate::change::changed_parameter_methods;
 use crate::error::LimitError;
 use crate::params::{Params, WindowParams};
 use crate::quantity::{Cost, Mono, Nanos, Now, Time};
@@ -393,7 +393,7 @@ impl Algorithm for SlidingLog {
         LogRing { opening, ..ring }.store(state);
     }
 
-    changed_parameters!();
+    changed_parameter_methods!();
 }
 
 /// Location of the entries in the state. The index of an entry is the number of newer entries: the newest has index 0.

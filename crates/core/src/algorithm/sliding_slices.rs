@@ -43,11 +43,11 @@ use core::time::Duration;
 use ring::{Head, SliceRing};
 
 use super::{Algorithm, Cells, CellsMut, decide_by_current};
-use crate::change::changed_parameters;
+use crate::change::changed_parameter_methods;
 use crate::error::LimitError;
 use crate::params::Params;
 use crate::quantity::{Cost, Nanos, Now};
-use crate::quota::{Demand, Quota, quota_methods, start_by_quota, window_instant};
+use crate::quota::{Demand, Quota, quota_methods, quota_start_methods, window_instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -86,7 +86,7 @@ struct CurrentSlice {
     /// Count of the whole window.
     sum: u64,
     /// Count of the current slice, included in `sum`.
-    present: u64,
+    current_count: u64,
     /// Slices that began since the last write.
     shift: SliceShift,
 }
@@ -155,19 +155,19 @@ impl SlidingSlices {
         Params::SlidingSlices { window: self.quota.params(), precision: Nanos::from_nanos(self.precision) }
     }
 
-    /// Writes a state with the count `present` in the slice that ends at `end`, in nanoseconds, and the counts `older`
-    /// in the slices before it. The index in `older` is the slice number modulo the number of slices. Used by other
-    /// implementations, such as a store script.
-    pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, present: u64, older: &[u64]) {
+    /// Writes a state with the count `current_count` in the slice that ends at `end`, in nanoseconds, and the counts
+    /// `older` in the slices before it. The index in `older` is the slice number modulo the number of slices. Used by
+    /// other implementations, such as a store script.
+    pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, current_count: u64, older: &[u64]) {
         let ring = self.ring;
         let deepest = self.quota.deepest();
-        let mut sum = present.min(deepest);
+        let mut sum = current_count.min(deepest);
         for (index, count) in (0..self.slices).zip(older) {
             let count = (*count).min(deepest - sum);
             sum += count;
             ring.set(state, index, count);
         }
-        self.write_head(state, end, sum, present.min(deepest));
+        self.write_head(state, end, sum, current_count.min(deepest));
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
@@ -195,22 +195,22 @@ impl SlidingSlices {
     /// Returns the sum and the current count, each capped at its maximum.
     #[inline]
     fn load_counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
-        let (sum, present) = match self.ring.head {
+        let (sum, current_count) = match self.ring.head {
             Head::Packed => (state.get(1) >> 32, state.get(1) & u64::from(u32::MAX)),
             Head::Wide => (state.get(1), state.get(2)),
         };
         let sum = sum.min(self.quota.deepest());
-        (sum, present.min(sum))
+        (sum, current_count.min(sum))
     }
 
     #[inline]
     fn current_at<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> CurrentSlice {
         let at = window_instant(now.wall());
         let end = state.get(0);
-        let (sum, present) = self.load_counts(state);
+        let (sum, current_count) = self.load_counts(state);
         // The state is in the current slice, or in a later slice if the clock was set back.
         if at < end && end <= at.saturating_add(self.max_plausible) {
-            return CurrentSlice { end, left: end - at, sum, present, shift: SliceShift::None };
+            return CurrentSlice { end, left: end - at, sum, current_count, shift: SliceShift::None };
         }
         self.advance_to(state, at, end, sum)
     }
@@ -218,7 +218,8 @@ impl SlidingSlices {
     /// Returns the slice that contains `at`, given the counts of the slice that ends at `end`.
     fn advance_to<S: Cells + ?Sized>(&self, state: &S, at: u64, end: u64, sum: u64) -> CurrentSlice {
         let next = at.saturating_add(self.precision - at % self.precision);
-        let current = |sum, present, shift| CurrentSlice { end: next, left: next - at, sum, present, shift };
+        let current =
+            |sum, current_count, shift| CurrentSlice { end: next, left: next - at, sum, current_count, shift };
         let Some(gap) = next.checked_sub(end) else {
             // The clock was set back: all counts move to the current slice.
             return current(sum, sum, SliceShift::All);
@@ -245,24 +246,24 @@ impl SlidingSlices {
         end.div_ceil(self.precision)
     }
 
-    fn write_head<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, sum: u64, present: u64) {
+    fn write_head<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, sum: u64, current_count: u64) {
         state.set(0, end);
         match self.ring.head {
-            Head::Packed => state.set(1, sum << 32 | present),
+            Head::Packed => state.set(1, sum << 32 | current_count),
             Head::Wide => {
                 state.set(1, sum);
-                state.set(2, present);
+                state.set(2, current_count);
             }
         }
     }
 
     /// Writes the counts, after shifting the ring to the current slice.
     #[inline]
-    fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, sum: u64, present: u64) {
+    fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentSlice, sum: u64, current_count: u64) {
         if current.shift != SliceShift::None {
             self.shift_to(state, current.shift);
         }
-        self.write_head(state, current.end, sum, present);
+        self.write_head(state, current.end, sum, current_count);
     }
 
     fn shift_to<S: CellsMut + ?Sized>(&self, state: &mut S, shift: SliceShift) {
@@ -366,7 +367,7 @@ impl SlidingSlices {
         // The end moves back only if the clock was set back. Even a refusal writes this, so that its wait is correct.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             let taken = verdict.taken().get();
-            self.write(state, current, current.sum.saturating_add(taken), current.present.saturating_add(taken));
+            self.write(state, current, current.sum.saturating_add(taken), current.current_count.saturating_add(taken));
         }
     }
 }
@@ -393,7 +394,7 @@ impl Algorithm for SlidingSlices {
     #[inline]
     fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
         let (at, end, counts) = (window_instant(now.wall()), state.get(0), state.get(1));
-        let (sum, present) = (counts >> 32, counts & u64::from(u32::MAX));
+        let (sum, current_count) = (counts >> 32, counts & u64::from(u32::MAX));
         let room = self.quota.limit().checked_sub(cost.get())?;
         if self.ring.head != Head::Packed {
             return None;
@@ -401,7 +402,7 @@ impl Algorithm for SlidingSlices {
         if at >= end {
             return self.take_in_later_slice(state, now, cost, room);
         }
-        if end > at.saturating_add(self.max_plausible) || present > sum || sum > room {
+        if end > at.saturating_add(self.max_plausible) || current_count > sum || sum > room {
             return None;
         }
         state.set(1, counts + (cost.get() << 32 | cost.get()));
@@ -421,16 +422,21 @@ impl Algorithm for SlidingSlices {
             return Cost::ZERO;
         };
         let back = gap / self.precision;
-        let present = if back == 0 { current.present } else { 0 };
+        let current_count = if back == 0 { current.current_count } else { 0 };
         let older = || self.older_counts(state, &current).rev().nth(back as usize - 1).map_or(0, |(count, _)| count);
         let count = match back {
-            0 => present,
+            0 => current_count,
             1..=Self::MAX_SLICES => older(),
             _ => 0,
         };
         let accepted = cost.get().min(count);
         if accepted > 0 {
-            self.write(state, &current, current.sum.saturating_sub(accepted), current.present - accepted.min(present));
+            self.write(
+                state,
+                &current,
+                current.sum.saturating_sub(accepted),
+                current.current_count - accepted.min(current_count),
+            );
             if back > 0 {
                 let ring = self.ring;
                 ring.set(state, ring.number_before(self.slice_number(current.end), back), count - accepted);
@@ -469,19 +475,19 @@ impl Algorithm for SlidingSlices {
         self.ring.clear(state);
         // If the clock was set back, the old slices stay ahead of it.
         let (ring, number) = (self.ring, self.slice_number(before.end));
-        let present = before.present.min(self.quota.deepest());
-        let mut room = self.quota.deepest() - present;
+        let current_count = before.current_count.min(self.quota.deepest());
+        let mut room = self.quota.deepest() - current_count;
         for (back, count) in counts.iter().take(self.slices as usize).enumerate() {
             let kept = (*count).min(room);
             room -= kept;
             ring.set(state, ring.number_before(number, back as u64 + 1), kept);
         }
-        self.write_head(state, before.end, self.quota.deepest() - room, present);
+        self.write_head(state, before.end, self.quota.deepest() - room, current_count);
     }
 
-    start_by_quota!();
+    quota_start_methods!();
     decide_by_current!();
-    changed_parameters!();
+    changed_parameter_methods!();
 }
 
 mod ring;

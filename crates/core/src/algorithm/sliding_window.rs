@@ -47,11 +47,11 @@
 use core::time::Duration;
 
 use super::{Algorithm, Cells, CellsMut, decide_by_current};
-use crate::change::changed_parameters;
+use crate::change::changed_parameter_methods;
 use crate::error::LimitError;
 use crate::params::{DecodedState, Params};
 use crate::quantity::{Cost, Nanos, Now};
-use crate::quota::{Demand, Quota, quota_methods, start_by_quota, window_instant};
+use crate::quota::{Demand, Quota, quota_methods, quota_start_methods, window_instant};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Stamp, Verdict};
 
@@ -339,9 +339,9 @@ impl Algorithm for SlidingWindow {
         self.write(state, current.end, current.previous, current.used.min(self.quota.deepest()));
     }
 
-    start_by_quota!();
+    quota_start_methods!();
     decide_by_current!();
-    changed_parameters!();
+    changed_parameter_methods!();
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ mod word;
 use core::num::NonZeroU64;
 
 use super::{Algorithm, Cells, CellsMut, STALE};
-use crate::change::changed_parameters;
+use crate::change::changed_parameter_methods;
 use crate::error::LimitError;
 use crate::params::{BucketParams, DecodedState, Params};
 use crate::quantity::{Cost, Mono, Now, Time};
@@ -87,7 +87,7 @@ impl TokenBucket {
             return Err(LimitError::Zero { what: "the burst" });
         };
         let flow = Flow::new(rate);
-        let longest = flow.most_within(Rate::MAX_FILL);
+        let longest = flow.units_within(Rate::MAX_FILL);
         if burst > longest {
             return Err(LimitError::FillTooLong { amount: burst, max: longest });
         }
@@ -110,7 +110,7 @@ impl TokenBucket {
     /// # Errors
     /// Returns an error if repaying the debt takes longer than [`Rate::MAX_FILL`].
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
-        let longest = self.flow.most_within(Rate::MAX_FILL) - self.burst.get();
+        let longest = self.flow.units_within(Rate::MAX_FILL) - self.burst.get();
         if max_debt > longest {
             return Err(LimitError::FillTooLong { amount: max_debt, max: longest });
         }
@@ -197,7 +197,7 @@ impl TokenBucket {
         let room = match ask {
             Ask::Exactly(cost) => self.max_owed_for(cost),
             Ask::UpTo(cost) => self.max_owed_for(cost.min(Cost::ONE)),
-            Ask::Regardless(cost) => self.room_with_debt(cost),
+            Ask::Regardless(cost) => self.max_owed_with_debt(cost),
         };
         room.map(|room| self.ticks_to_tokens(room))
     }
@@ -239,7 +239,7 @@ impl TokenBucket {
     /// Returns the largest debt at which a charge of `cost` is still admitted; `None` if `cost` is above the burst plus
     /// the maximum debt.
     #[inline]
-    pub(crate) fn room_with_debt(&self, cost: Cost) -> Option<Ticks> {
+    pub(crate) fn max_owed_with_debt(&self, cost: Cost) -> Option<Ticks> {
         (cost.get() <= self.burst.get() + self.max_debt).then(|| self.deepest - self.flow.ticks_of(cost.get()))
     }
 
@@ -285,7 +285,7 @@ impl TokenBucket {
     fn weigh_owed(&self, owed: Ticks, ask: Ask) -> Verdict {
         let room = match ask {
             Ask::Exactly(cost) => self.max_owed_for(cost),
-            Ask::Regardless(cost) => self.room_with_debt(cost),
+            Ask::Regardless(cost) => self.max_owed_with_debt(cost),
             Ask::UpTo(cost) => {
                 let taken = cost.min(Cost::new(self.available(owed)));
                 if taken > Cost::ZERO || cost == Cost::ZERO {
@@ -392,7 +392,7 @@ impl Algorithm for TokenBucket {
         self.owed_now(state, now) == 0
     }
 
-    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+    fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         self.retry_after(state, now, ahead, self.max_owed_for(cost))
     }
 
@@ -401,7 +401,7 @@ impl Algorithm for TokenBucket {
         self.start_with(state, now, own.used(state, now));
     }
 
-    changed_parameters!();
+    changed_parameter_methods!();
 }
 
 #[cfg(test)]

@@ -73,9 +73,10 @@ impl Algorithm for Limits {
     }
 
     /// Returns the longest wait.
-    fn wait_behind<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        let waits =
-            self.parts().map(|(limit, first, _)| limit.wait_behind(&Offset { cells: state, first }, now, ahead, cost));
+    fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
+        let waits = self
+            .parts()
+            .map(|(limit, first, _)| limit.wait_in_queue(&Offset { cells: state, first }, now, ahead, cost));
         waits.max().unwrap_or(Retry::NOW)
     }
 

@@ -33,12 +33,12 @@ impl Stamps {
             *target = stamp;
             count += 1;
         }
-        Self { each, refused: 0, count: 1 }.of_first(count)
+        Self { each, refused: 0, count: 1 }.keep_first(count)
     }
 
     /// Returns the stamps restricted to the first `count` limits of a group.
     #[must_use]
-    pub fn of_first(self, count: usize) -> Self {
+    pub fn keep_first(self, count: usize) -> Self {
         Self { count: count.clamp(1, Limits::MAX) as u8, ..self }
     }
 

@@ -149,7 +149,7 @@ fn wait_behind_is_the_longest_of_all_limits() {
         let limits = Limits::from(limit);
         let mut state = state_of(&limits);
         let _ = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(spent)));
-        limits.wait_behind(&*state, &Now::at(0), Cost::new(ahead), Cost::new(cost))
+        limits.wait_in_queue(&*state, &Now::at(0), Cost::new(ahead), Cost::new(cost))
     };
     let after = |secs| Retry::After(Nanos::from_secs(secs));
     assert_eq!([0, 1, 4, 100].map(|ahead| wait(bucket(3), 2, ahead, 2)), [1, 2, 5, 101].map(after));
@@ -159,9 +159,9 @@ fn wait_behind_is_the_longest_of_all_limits() {
     assert_eq!(wait(SlidingLog::new(2, SECOND).unwrap().into(), 2, 100, 1), after(1), "requests ahead are not counted");
     let both = Limits::new([bucket(3), window.into()]).unwrap();
     let state = state_of(&both);
-    assert_eq!(both.wait_behind(&*state, &Now::at(0), Cost::new(3), Cost::new(2)), after(20));
-    assert_eq!(Limit::Unlimited.wait_behind(&[0; 0], &Now::at(0), Cost::MAX, Cost::MAX), Retry::NOW);
-    assert_eq!(Limit::DenyAll.wait_behind(&[0; 0], &Now::at(0), Cost::ZERO, Cost::ONE), Retry::Never);
+    assert_eq!(both.wait_in_queue(&*state, &Now::at(0), Cost::new(3), Cost::new(2)), after(20));
+    assert_eq!(Limit::Unlimited.wait_in_queue(&[0; 0], &Now::at(0), Cost::MAX, Cost::MAX), Retry::NOW);
+    assert_eq!(Limit::DenyAll.wait_in_queue(&[0; 0], &Now::at(0), Cost::ZERO, Cost::ONE), Retry::Never);
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn stamps_record_the_refusing_limits_and_the_limit_count() {
     assert_eq!((two.count(), two.is_plain()), (2, false));
     let counts = [0, 1, 8, 9].map(|count| Stamps::from_stamps(vec![Stamp::NONE; count]).count());
     assert_eq!(counts, [1, 1, 8, 8]);
-    assert_eq!([0, 3, 9].map(|count| two.of_first(count).count()), [1, 3, 8]);
+    assert_eq!([0, 3, 9].map(|count| two.keep_first(count).count()), [1, 3, 8]);
     assert_eq!((Stamps::default().count(), Stamps::default().is_plain()), (1, true));
     let refused = Stamps::refused_by(2);
     assert_eq!([1, 2, 3, 8].map(|index| refused.has_refused(index)), [false, true, false, false]);
@@ -219,10 +219,10 @@ fn fast_paths_of_a_single_limit_match_the_slow_path() {
             let (mut fast, mut short) = (state.clone(), state.clone());
             let word = single.take_from_word(state[0], &now, cost);
             let decided_fast = single.decide_fast(&mut *fast, &now, cost);
-            let decided_short = single.decide_short(&mut &mut *short, &now, cost);
+            let decided_short = single.try_decide_single(&mut &mut *short, &now, cost);
             assert_eq!(pair.take_from_word(two[0], &now, cost), None);
             assert!(pair.decide_fast(&mut *two, &now, cost).is_none());
-            assert!(pair.decide_short(&mut &mut *two, &now, cost).is_none());
+            assert!(pair.try_decide_single(&mut &mut *two, &now, cost).is_none());
             let verdict = single.decide_slow(&mut *state, &now, Ask::Exactly(cost));
             if let Some(word) = word {
                 assert_eq!((verdict.outcome(), word), (Outcome::Allow, state[0]), "{limit:?}");
@@ -233,7 +233,7 @@ fn fast_paths_of_a_single_limit_match_the_slow_path() {
             if let Some(outcome) = decided_short {
                 decided += 1;
                 assert_eq!((outcome, &short), (verdict.outcome(), &state), "{limit:?}");
-                assert_eq!(single.report_short(&&*short, &now, cost), single.report(&*state, &now, cost), "{limit:?}");
+                assert_eq!(single.report_single(&&*short, &now, cost), single.report(&*state, &now, cost), "{limit:?}");
             }
         }
         assert_eq!(decided > 0, is_short, "{limit:?}");
@@ -294,8 +294,8 @@ fn renew_applies_to_the_leases_of_the_stamps() {
         limits.reports(state, &at(secs), Cost::ONE).skip(1).map(|report| report.limit - report.remaining).collect()
     };
     let stamps = limits.decide(&mut *state, &at(0), Ask::Exactly(Cost::ONE)).stamp();
-    assert!(!limits.renew(&mut *state, &at(1), stamps.of_first(1)), "a bucket has no leases");
-    assert!(limits.renew(&mut *state, &at(1), stamps.of_first(2)), "only the first lease");
+    assert!(!limits.renew(&mut *state, &at(1), stamps.keep_first(1)), "a bucket has no leases");
+    assert!(limits.renew(&mut *state, &at(1), stamps.keep_first(2)), "only the first lease");
     assert_eq!((held(&state, 2), held(&state, 3)), (vec![1, 1], vec![0, 1]));
     assert!(limits.renew(&mut *state, &at(2), stamps));
     assert_eq!((held(&state, 3), held(&state, 4), held(&state, 5)), (vec![1, 1], vec![0, 1], vec![0, 1]));
@@ -353,7 +353,7 @@ fn state_of_other_limits_is_new_when_every_limit_is_unused() {
     // In debt: one window of four seconds, and up to one and a half windows of a second.
     let _ = own.decide(&mut *state, &at(3).with_windows(&first), Ask::Regardless(Cost::new(7)));
     let after = |millis: u64| Now::at(4_000_000_000 + millis * 1_000_000);
-    let spent = [0, 1_000, 1_499, 1_500].map(|millis| own.most_spent(&*state, &after(millis)));
+    let spent = [0, 1_000, 1_499, 1_500].map(|millis| own.max_spent(&*state, &after(millis)));
     assert_eq!(spent, [Spent::of(4, 5), Spent::of(4, 5), Spent::of(4, 5), Spent::of(1, 2)]);
     let surely = [1_499, 1_500, 6_000].map(|millis| own.is_surely_new(&*state, &after(millis)));
     assert_eq!(surely, [false, false, true], "half of the bucket is used");

@@ -12,7 +12,7 @@ fn time_at(ms: u64) -> Time<Mono> {
 
 /// Simulates one caller that obeys the returned waits. Returns its waits in milliseconds, one for each entry of
 /// `permits`.
-fn simulated_waits(pacing: &Pacing, pace: &mut Pace, now: &mut u64, permits: &[u64]) -> Vec<f64> {
+fn simulated_waits(pacing: &PacerParams, pace: &mut PacerState, now: &mut u64, permits: &[u64]) -> Vec<f64> {
     permits
         .iter()
         .map(|permits| {
@@ -25,7 +25,7 @@ fn simulated_waits(pacing: &Pacing, pace: &mut Pace, now: &mut u64, permits: &[u
 
 #[test]
 fn next_caller_pays() {
-    let pacing = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
+    let pacing = PacerParams::bursty(rate("1/s"), Nanos::SECOND).unwrap();
     let mut pace = pacing.start(time_at(0));
     let measured = simulated_waits(&pacing, &mut pace, &mut 0, &[1, 1, 2, 4, 8, 1]);
     assert_eq!(measured, [0.0, 1_000.0, 1_000.0, 2_000.0, 4_000.0, 8_000.0]);
@@ -33,19 +33,19 @@ fn next_caller_pays() {
 
 #[test]
 fn unused_permits_are_stored_up_to_the_maximum() {
-    let pacing = Pacing::bursty(rate("5/s"), Nanos::SECOND).unwrap();
+    let pacing = PacerParams::bursty(rate("5/s"), Nanos::SECOND).unwrap();
     let mut pace = pacing.start(time_at(0));
     assert_eq!(pacing.stored(&pace, time_at(0)), Nanos::ZERO);
     assert_eq!(pacing.stored(&pace, time_at(2_000)), Nanos::SECOND);
     assert_eq!(simulated_waits(&pacing, &mut pace, &mut (2_000 * MS), &[1, 1, 3, 1, 1]), [0.0, 0.0, 0.0, 0.0, 200.0]);
-    let strict = Pacing::bursty(rate("5/s"), Nanos::ZERO).unwrap();
+    let strict = PacerParams::bursty(rate("5/s"), Nanos::ZERO).unwrap();
     let mut pace = strict.start(time_at(0));
     assert_eq!(simulated_waits(&strict, &mut pace, &mut (2_000 * MS), &[1, 1, 1]), [0.0, 200.0, 200.0]);
 }
 
 #[test]
 fn cold_pacer_warms_up_along_the_ramp_and_cools_down_by_idling() {
-    let pacing = Pacing::warm_up(rate("2/s"), Nanos::from_secs(4), 3_000).unwrap();
+    let pacing = PacerParams::warm_up(rate("2/s"), Nanos::from_secs(4), 3_000).unwrap();
     let (mut pace, mut now) = (pacing.start(time_at(0)), 0);
     let cold = [0.0, 1_375.0, 1_125.0, 875.0, 625.0, 500.0, 500.0, 500.0];
     assert_eq!(simulated_waits(&pacing, &mut pace, &mut now, &[1; 8]), cold);
@@ -57,14 +57,14 @@ fn cold_pacer_warms_up_along_the_ramp_and_cools_down_by_idling() {
 
 #[test]
 fn other_cold_factors_are_as_exact() {
-    let pacing = Pacing::warm_up(rate("5/s"), Nanos::from_secs(4), 10_000).unwrap();
+    let pacing = PacerParams::warm_up(rate("5/s"), Nanos::from_secs(4), 10_000).unwrap();
     let (mut pace, mut now) = (pacing.start(time_at(0)), 0);
     let measured = simulated_waits(&pacing, &mut pace, &mut now, &[1; 8]);
     let expected = [0.0, 1_752.5, 1_257.5, 762.5, 300.0, 200.0, 200.0, 200.0];
     for (measured, expected) in measured.iter().zip(expected) {
         assert!((measured - expected).abs() < 1.0, "{measured} for {expected}");
     }
-    let flat = Pacing::warm_up(rate("5/s"), Nanos::from_secs(4), 1_000).unwrap();
+    let flat = PacerParams::warm_up(rate("5/s"), Nanos::from_secs(4), 1_000).unwrap();
     let mut pace = flat.start(time_at(0));
     assert_eq!(simulated_waits(&flat, &mut pace, &mut 0, &[1, 1, 1]), [0.0, 200.0, 200.0]);
 }
@@ -72,7 +72,7 @@ fn other_cold_factors_are_as_exact() {
 #[test]
 fn ramp_takes_the_warm_up_and_the_flat_part_half_of_it() {
     // Threshold 50, max 100 stored permits.
-    let pacing = Pacing::warm_up(rate("10/s"), Nanos::from_secs(10), 3_000).unwrap();
+    let pacing = PacerParams::warm_up(rate("10/s"), Nanos::from_secs(10), 3_000).unwrap();
     let mut pace = pacing.start(time_at(0));
     pacing.reserve(&mut pace, time_at(0), Cost::new(50));
     assert_eq!(pacing.earliest(&pace, time_at(0)), Nanos::from_secs(10));
@@ -83,7 +83,7 @@ fn ramp_takes_the_warm_up_and_the_flat_part_half_of_it() {
 
 #[test]
 fn short_timeout_is_refused_immediately_and_takes_nothing() {
-    let pacing = Pacing::bursty(rate("5/s"), Nanos::SECOND).unwrap();
+    let pacing = PacerParams::bursty(rate("5/s"), Nanos::SECOND).unwrap();
     let mut pace = pacing.start(time_at(0));
     let mut ask = |now, timeout| pacing.try_reserve(&mut pace, time_at(now), Cost::ONE, Nanos::from_millis(timeout));
     assert_eq!(ask(0, 0), Some(Nanos::ZERO));
@@ -95,7 +95,7 @@ fn short_timeout_is_refused_immediately_and_takes_nothing() {
 
 #[test]
 fn changed_rate_keeps_the_debt_and_scales_stored_permits() {
-    let old = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
+    let old = PacerParams::bursty(rate("1/s"), Nanos::SECOND).unwrap();
     let new = old.with_rate(rate("2/s"));
     let (mut pace, mut now) = (old.start(time_at(0)), 0);
     assert_eq!(simulated_waits(&old, &mut pace, &mut now, &[1, 1]), [0.0, 1_000.0]);
@@ -104,7 +104,7 @@ fn changed_rate_keeps_the_debt_and_scales_stored_permits() {
     let mut half = old.resume(time_at(0), Nanos::from_millis(500));
     new.convert(&old, &mut half, time_at(0));
     assert_eq!(new.stored(&half, time_at(0)), Nanos::from_millis(500), "half a second at twice the rate");
-    let cold = Pacing::warm_up(rate("7/s"), Nanos::SECOND, 3_000).unwrap();
+    let cold = PacerParams::warm_up(rate("7/s"), Nanos::SECOND, 3_000).unwrap();
     let mut pace = cold.start(time_at(0));
     cold.with_rate(rate("7777/s")).convert(&cold, &mut pace, time_at(0));
     assert_eq!(pace, cold.with_rate(rate("7777/s")).start(time_at(0)), "cold stays cold");
@@ -113,7 +113,7 @@ fn changed_rate_keeps_the_debt_and_scales_stored_permits() {
 #[test]
 fn no_rate_drifts() {
     for text in ["7777/s", "86399/day", "999983/s", "1000000007/day", "80k/s", "3M/s"] {
-        let pacing = Pacing::bursty(rate(text), Nanos::ZERO).unwrap();
+        let pacing = PacerParams::bursty(rate(text), Nanos::ZERO).unwrap();
         let (mut pace, count) = (pacing.start(time_at(0)), 1_000_000u64);
         for _ in 0..count {
             pacing.reserve(&mut pace, time_at(0), Cost::ONE);
@@ -126,7 +126,7 @@ fn no_rate_drifts() {
 
 #[test]
 fn zero_permits_take_nothing() {
-    let pacing = Pacing::bursty(rate("1/s"), Nanos::SECOND).unwrap();
+    let pacing = PacerParams::bursty(rate("1/s"), Nanos::SECOND).unwrap();
     let mut pace = pacing.start(time_at(0));
     pacing.reserve(&mut pace, time_at(0), Cost::ONE);
     let before = pace;
@@ -137,30 +137,30 @@ fn zero_permits_take_nothing() {
 
 #[test]
 fn invalid_parameters_are_errors() {
-    let message = |result: Result<Pacing, LimitError>| result.unwrap_err().to_string();
-    let warm_up = |time, cold| message(Pacing::warm_up(rate("1/s"), time, cold));
+    let message = |result: Result<PacerParams, LimitError>| result.unwrap_err().to_string();
+    let warm_up = |time, cold| message(PacerParams::warm_up(rate("1/s"), time, cold));
     assert_eq!(warm_up(Nanos::ZERO, 3_000), "the warm-up is 0, it must be at least 1");
     let range = "it must be between 1000 and 100000";
     assert_eq!(warm_up(Nanos::SECOND, 999), format!("the cold factor in thousandths is 999, {range}"));
     assert_eq!(warm_up(Nanos::SECOND, 100_001), format!("the cold factor in thousandths is 100001, {range}"));
     let long = "the period of 31536000.000000001s is too long, at most 31536000s is valid";
-    let longer = Nanos::from_nanos(Pacing::MAX_STORE.as_nanos() + 1);
+    let longer = Nanos::from_nanos(PacerParams::MAX_STORE.as_nanos() + 1);
     assert_eq!(warm_up(longer, 3_000), long);
-    assert_eq!(message(Pacing::bursty(rate("1/s"), longer)), long);
+    assert_eq!(message(PacerParams::bursty(rate("1/s"), longer)), long);
 }
 
 #[test]
 fn no_time_or_amount_causes_a_panic() {
     let rates = ["1/ns", "1/5200week", "4294967295/2ns", "999983/s"].map(rate);
     let pacers = rates.into_iter().flat_map(|rate| {
-        let warm_up = |time, cold| Pacing::warm_up(rate, time, cold).unwrap();
-        let bursty = |store| Pacing::bursty(rate, store).unwrap();
+        let warm_up = |time, cold| PacerParams::warm_up(rate, time, cold).unwrap();
+        let bursty = |store| PacerParams::bursty(rate, store).unwrap();
         [
             bursty(Nanos::ZERO),
-            bursty(Pacing::MAX_STORE),
+            bursty(PacerParams::MAX_STORE),
             warm_up(Nanos::from_nanos(1), 1_000),
-            warm_up(Pacing::MAX_STORE, 1_001),
-            warm_up(Pacing::MAX_STORE, Pacing::MAX_COLD),
+            warm_up(PacerParams::MAX_STORE, 1_001),
+            warm_up(PacerParams::MAX_STORE, PacerParams::MAX_COLD),
         ]
     });
     let pacers: Vec<_> = pacers.collect();
@@ -196,7 +196,7 @@ fn scaling_is_exact_where_the_product_does_not_fit() {
 /// With a cold factor of 3, the maximum stored amount accrues in the warm-up time.
 #[test]
 fn resumed_stored_permits_are_reported_unchanged() {
-    let pacing = Pacing::warm_up(rate("3/s"), Nanos::from_secs(4), 3_000).unwrap();
+    let pacing = PacerParams::warm_up(rate("3/s"), Nanos::from_secs(4), 3_000).unwrap();
     assert_eq!(pacing.stored(&pacing.start(time_at(0)), time_at(0)), Nanos::from_secs(4));
     for stored in [0, 1, 3_999].map(Nanos::from_millis) {
         assert_eq!(pacing.stored(&pacing.resume(time_at(5_000), stored), time_at(5_000)), stored);

@@ -99,7 +99,7 @@ pub(super) struct Admission<'a> {
     pub(super) windows: &'a [Window],
     pub(super) taken: Cost,
     /// Whether the charge may have put the share into debt.
-    pub(super) owes: bool,
+    pub(super) into_debt: bool,
     pub(super) reports: &'a [Report],
 }
 
@@ -152,7 +152,7 @@ impl ArrearsTable {
         known.each.resize(admitted.reports.len(), Arrears::default());
         let shares = admitted.share.entry().limits.as_slice();
         for ((arrears, share), report) in known.each.iter_mut().zip(shares).zip(admitted.reports) {
-            arrears.add(share, admitted.taken.get(), admitted.owes, report, now);
+            arrears.add(share, admitted.taken.get(), admitted.into_debt, report, now);
         }
     }
 
@@ -262,25 +262,25 @@ impl KeyArrears {
 
 /// Returns the bit of the place that keeps a key.
 fn place_bit<S: Store, F: Store>(engine: &Engine<S, F>, key: &[u8]) -> u64 {
-    1 << (engine.store.place_of(key::placed_by(key)) % 64)
+    1 << (engine.store.place_of(key::partition_key(key)) % 64)
 }
 
 /// Records whether the outcomes of requests at the places of their enforced charges are unknown.
-pub(super) fn note_doubt<S: Store, F: Store>(
+pub(super) fn set_in_doubt<S: Store, F: Store>(
     engine: &Engine<S, F>,
     plan: &Plan,
     spans: impl IntoIterator<Item = u32>,
     in_doubt: bool,
 ) {
     for request in spans {
-        let charges = &plan.charges[to_usize_range(&plan.asked[request as usize].charges)];
+        let charges = &plan.charges[to_usize_range(&plan.requests[request as usize].charges)];
         for planned in charges.iter().filter(|planned| is_enforced(planned)) {
-            let place = place_bit(engine, plan.key(planned));
+            let index = place_bit(engine, plan.key(planned));
             // No ordering needed: it is a hint.
             if in_doubt {
-                engine.arrears.in_doubt.fetch_or(place, Ordering::Relaxed);
+                engine.arrears.in_doubt.fetch_or(index, Ordering::Relaxed);
             } else {
-                engine.arrears.in_doubt.fetch_and(!place, Ordering::Relaxed);
+                engine.arrears.in_doubt.fetch_and(!index, Ordering::Relaxed);
             }
         }
     }
@@ -390,8 +390,8 @@ async fn charge<S: Store, F: Store>(
     let groups: Vec<Group<'_>> = charges.iter().map(group).collect();
     engine.store.run(Batch { limit_table: running, groups: &groups }, answers).await;
     let (mut unavailable, mut unknown, mut answered) = (0, 0, 0);
-    for (place, (key, mut arrears)) in std::mem::take(owed).into_iter().enumerate() {
-        match answers.group(place) {
+    for (index, (key, mut arrears)) in std::mem::take(owed).into_iter().enumerate() {
+        match answers.group(index) {
             Err(StoreError::Unavailable { .. }) => {
                 unavailable |= place_bit(engine, &key);
                 engine.arrears.restore(key, arrears);
@@ -418,7 +418,7 @@ async fn charge<S: Store, F: Store>(
 
 fn repayment_of(group: &GroupAnswer<'_>, answer: &Answer, limits: &Limits, now: u64) -> Repayment {
     let reset = group.reports(answer).iter().map(|report| report.reset).max().unwrap_or_default();
-    let stamps = group.stamps(answer).of_first(limits.as_slice().len());
+    let stamps = group.stamps(answer).keep_first(limits.as_slice().len());
     Repayment { cost: answer.taken, stamps, until: now.saturating_add(reset.as_nanos()) }
 }
 

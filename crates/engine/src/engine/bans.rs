@@ -33,7 +33,7 @@ pub(super) struct SideKeys(Vec<u8>);
 type Started = Vec<(SideKeys, AnswerSource)>;
 
 /// Counts refusals by rules with a ban. A refusal that starts a ban is reported as a refusal by the ban.
-pub(super) async fn note_refusals<S: Store, F: Store>(
+pub(super) async fn count_refusals<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
     decisions: &mut Decisions,
@@ -45,8 +45,8 @@ pub(super) async fn note_refusals<S: Store, F: Store>(
             continue;
         }
         let mut banned = false;
-        for counter in refused_before_a_ban(decisions, request) {
-            if let Some(answered) = note_refusal(engine, counter, running, decisions, &mut started).await {
+        for counter in refused_but_not_banned(decisions, request) {
+            if let Some(answered) = count_refusal(engine, counter, running, decisions, &mut started).await {
                 decisions.plan.charges[counter + 1].answered = answered;
                 banned = true;
             }
@@ -58,7 +58,7 @@ pub(super) async fn note_refusals<S: Store, F: Store>(
 }
 
 /// Counts one refusal by the charge at index `counter`. Returns the answer about its ban, if the counter is banned now.
-async fn note_refusal<S: Store, F: Store>(
+async fn count_refusal<S: Store, F: Store>(
     engine: &Engine<S, F>,
     counter: usize,
     running: &RulesInForce,
@@ -66,7 +66,7 @@ async fn note_refusal<S: Store, F: Store>(
     started: &mut Started,
 ) -> Option<AnswerSource> {
     let planned = &decisions.plan.charges[counter];
-    let banning = banning_of(planned, running)?;
+    let banning = ban_limits_of(planned, running)?;
     let keys = SideKeys::for_counter(decisions.plan.key(planned));
     // Another item of the request has already started the ban.
     if let Some((_, answered)) = started.iter().find(|(known, _)| known.0 == keys.0) {
@@ -79,7 +79,9 @@ async fn note_refusal<S: Store, F: Store>(
         engine.store.run(Batch { limit_table: running, groups: &groups }, &mut answers).await;
         let group = answers.group(0).ok()?;
         if group.outcome().is_admitted() {
-            decisions.noted.push(RefusalCount { charge: counter as u32, refusals: refusals_counted(&answers) });
+            decisions
+                .refusal_counts
+                .push(RefusalCount { charge: counter as u32, refusals: refusals_counted(&answers) });
             return None;
         }
     }
@@ -114,7 +116,7 @@ pub(super) async fn read_refusals<S: Store, F: Store>(
 ) {
     for counter in counters_with_bans(decisions, request) {
         let planned = &decisions.plan.charges[counter];
-        let Some(banning) = banning_of(planned, running) else { continue };
+        let Some(banning) = ban_limits_of(planned, running) else { continue };
         let mut refusals = 0;
         if let Some(rule_limits) = &banning.refusals {
             let keys = SideKeys::for_counter(decisions.plan.key(planned));
@@ -127,22 +129,22 @@ pub(super) async fn read_refusals<S: Store, F: Store>(
             }
             refusals = refusals_counted(&answers);
         }
-        decisions.noted.push(RefusalCount { charge: counter as u32, refusals });
+        decisions.refusal_counts.push(RefusalCount { charge: counter as u32, refusals });
     }
 }
 
 /// Returns the indices of a request's charges to counters that can be banned.
 fn counters_with_bans(decisions: &Decisions, request: usize) -> Vec<usize> {
-    let charges = to_usize_range(&decisions.plan.asked[request].charges);
+    let charges = to_usize_range(&decisions.plan.requests[request].charges);
     let bans =
         |counter: &usize| decisions.plan.charges[..charges.end].get(counter + 1).is_some_and(PlannedCharge::is_ban);
     charges.clone().filter(bans).collect()
 }
 
 /// Returns the indices of a request's charges that refused, can be banned, and are not banned yet.
-fn refused_before_a_ban(decisions: &Decisions, request: usize) -> Vec<usize> {
+fn refused_but_not_banned(decisions: &Decisions, request: usize) -> Vec<usize> {
     let mut counters = counters_with_bans(decisions, request);
-    let said = |place: usize| decisions.answer(&decisions.plan.charges[place]).map(|(answer, _)| answer.outcome);
+    let said = |index: usize| decisions.answer(&decisions.plan.charges[index]).map(|(answer, _)| answer.outcome);
     counters.retain(|counter| {
         matches!(said(*counter), Some(Outcome::Deny(_))) && said(*counter + 1) == Some(Outcome::Allow)
     });
@@ -156,7 +158,7 @@ pub(super) fn refusals_to_forget<'r>(
 ) -> Vec<(SideKeys, &'r RuleLimits)> {
     let counted = |counter: usize| {
         let planned = &decisions.plan.charges[counter];
-        let rule_limits = banning_of(planned, running)?.refusals.as_ref()?;
+        let rule_limits = ban_limits_of(planned, running)?.refusals.as_ref()?;
         Some((SideKeys::for_counter(decisions.plan.key(planned)), &**rule_limits))
     };
     counters_with_bans(decisions, 0).into_iter().filter_map(counted).collect()
@@ -171,8 +173,8 @@ impl SideKeys {
     /// Builds the keys for the counter with this key.
     fn for_counter(key: &[u8]) -> Self {
         let mut keys = key.to_vec();
-        key::push_beside(&mut keys, 0..key.len(), SideCounter::Refusals);
-        key::push_beside(&mut keys, 0..key.len(), SideCounter::Ban);
+        key::push_side_key(&mut keys, 0..key.len(), SideCounter::Refusals);
+        key::push_side_key(&mut keys, 0..key.len(), SideCounter::Ban);
         Self(keys)
     }
 
@@ -187,7 +189,7 @@ impl SideKeys {
     }
 }
 
-fn banning_of<'r>(planned: &PlannedCharge, running: &'r RulesInForce) -> Option<&'r BanLimits> {
+fn ban_limits_of<'r>(planned: &PlannedCharge, running: &'r RulesInForce) -> Option<&'r BanLimits> {
     let rule = running.rules.rules().get(planned.rule()? as usize)?;
     rule.special()?.ban.as_ref()
 }

@@ -19,12 +19,12 @@ use std::ops::Range;
 use tollgate::Report;
 use tollgate::core::Time;
 
-use super::arrears::{note_doubt, repay_first};
+use super::arrears::{repay_first, set_in_doubt};
 use super::plan::{
     AnswerSource, Plan, PlannedCharge, Span, emptied_charges, emptied_groups, push_groups, to_usize_range,
 };
-use super::scratch::{Scratch, Unanswered};
-use super::{Enforcement, Engine, RulesInForce, Taking, bans, fast, policy, report, suffice, taking};
+use super::scratch::{Scratch, UnansweredRequests};
+use super::{Enforcement, Engine, RulesInForce, TakeMode, bans, fast, policy, report, suffice, take_mode};
 use crate::decision::{DecisionRecord, Decisions, Standing};
 use crate::request::Request;
 use crate::rules::OnFault;
@@ -34,13 +34,13 @@ use crate::store::{Answer, Answers, Batch, Group, Store, StoreError, StoreVerb};
 pub(super) async fn decide<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
-    taking: Taking,
+    take_mode: TakeMode,
     requests: &[Request<'_>],
     decisions: &mut Decisions,
 ) {
     let running = engine.running.load();
-    plan(engine, &running, taking, requests, decisions);
-    decide_planned(engine, verb, taking, &running, decisions).await;
+    plan(engine, &running, take_mode, requests, decisions);
+    decide_planned(engine, verb, take_mode, &running, decisions).await;
 }
 
 /// Runs phase 1 for requests.
@@ -48,11 +48,11 @@ pub(super) async fn decide<S: Store, F: Store>(
 pub(super) fn plan<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
-    taking: Taking,
+    take_mode: TakeMode,
     requests: &[Request<'_>],
     decisions: &mut Decisions,
 ) {
-    decisions.begin(running.rules.version(), engine.time_for(running), taking);
+    decisions.begin(running.rules.version(), engine.time_for(running), take_mode);
     decisions.observing = engine.enforcement() == Enforcement::Observe;
     for request in requests {
         let planned = decisions.add(request, &running.rules);
@@ -65,21 +65,21 @@ pub(super) fn plan<S: Store, F: Store>(
 pub(super) async fn decide_planned<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
-    taking: Taking,
+    take_mode: TakeMode,
     running: &RulesInForce,
     decisions: &mut Decisions,
 ) {
-    if verb == StoreVerb::Check && taking == Taking::Exactly && fast::try_decide(engine, running, decisions) {
+    if verb == StoreVerb::Check && take_mode == TakeMode::Exactly && fast::try_decide(engine, running, decisions) {
         return;
     }
     let all = 0..decisions.decided.len();
     if all.len() > 1 && verb == StoreVerb::Check && depends_on_order(running, &decisions.plan) {
         for request in all {
             decisions.scratch.unanswered.clear();
-            charge_and_report(engine, verb, taking, running, decisions, request..request + 1).await;
+            charge_and_report(engine, verb, take_mode, running, decisions, request..request + 1).await;
         }
     } else {
-        charge_and_report(engine, verb, taking, running, decisions, all).await;
+        charge_and_report(engine, verb, take_mode, running, decisions, all).await;
     }
     if decisions.observing {
         decisions.decided.iter_mut().flatten().for_each(DecisionRecord::observe);
@@ -94,14 +94,14 @@ pub(super) async fn decide_planned<S: Store, F: Store>(
 fn depends_on_order(running: &RulesInForce, plan: &Plan) -> bool {
     let bans = || plan.charges.iter().any(PlannedCharge::is_ban);
     let suffices = || plan.charges.iter().any(|planned| suffice::is_sufficient(planned, running));
-    running.rules.bans() && bans() || running.rules.leaves_out() && suffices()
+    running.rules.bans() && bans() || running.rules.may_omit_rules() && suffices()
 }
 
 /// Runs phases 2 to 4 for some of the planned requests.
 async fn charge_and_report<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
-    taking: Taking,
+    take_mode: TakeMode,
     running: &RulesInForce,
     decisions: &mut Decisions,
     requests: Range<usize>,
@@ -111,11 +111,11 @@ async fn charge_and_report<S: Store, F: Store>(
     if !decisions.scratch.unanswered.lost.is_empty() {
         policy::fall_back(engine, verb, running, decisions);
     }
-    if running.rules.leaves_out() && taking == Taking::Exactly {
+    if running.rules.may_omit_rules() && take_mode == TakeMode::Exactly {
         suffice::leave_out_exhausted(engine, verb, running, decisions, requests.clone()).await;
     }
-    if taking == Taking::UpTo {
-        taking::lower_shadows(decisions, requests.clone());
+    if take_mode == TakeMode::UpTo {
+        take_mode::lower_shadows(decisions, requests.clone());
     }
     let mut matches_shadow = false;
     for request in requests.clone() {
@@ -125,7 +125,7 @@ async fn charge_and_report<S: Store, F: Store>(
         charge_shadows(engine, verb, running, decisions, requests.clone()).await;
     }
     if verb == StoreVerb::Check && running.rules.bans() {
-        bans::note_refusals(engine, running, decisions, requests).await;
+        bans::count_refusals(engine, running, decisions, requests).await;
     }
 }
 
@@ -148,7 +148,7 @@ pub(super) async fn charge_enforced<S: Store, F: Store>(
         plan.move_windows(running, &stale, scratch.unanswered.store_time.unwrap_or(Time::ZERO));
         let again = |request: usize, planned: &PlannedCharge| !planned.shadow && stale.contains(&(request as u32));
         run_and_take(engine, verb, running, plan, enforced, scratch, again).await;
-        let Unanswered { lost, stale, .. } = &mut scratch.unanswered;
+        let UnansweredRequests { lost, stale, .. } = &mut scratch.unanswered;
         lost.append(stale);
     }
 }
@@ -171,10 +171,10 @@ async fn run_and_take<S: Store, F: Store>(
         Box::pin(repay_first(engine, running, plan, requests)).await;
     }
     if engine.arrears.has_doubts() {
-        note_doubt(engine, plan, scratch.spans.iter().map(|span| span.request), false);
+        set_in_doubt(engine, plan, scratch.spans.iter().map(|span| span.request), false);
     }
     take_answers(engine, plan, answers, first, ChargeKind::Enforced, scratch);
-    remember(engine, running, plan, answers, first, &scratch.spans);
+    record_reports(engine, running, plan, answers, first, &scratch.spans);
 }
 
 /// Charges the shadow rules of requests that all enforced rules have admitted. Shadow rules do not affect the outcome,
@@ -209,7 +209,7 @@ async fn charge_shadows<S: Store, F: Store>(
             | AnswerSource::Open
             | AnswerSource::Closed => false,
         };
-        let charges = to_usize_range(&plan.asked[span.request as usize].charges);
+        let charges = to_usize_range(&plan.requests[span.request as usize].charges);
         if let Ok(decided) = &mut decided[span.request as usize] {
             decided.shadow_refused |= plan.charges[charges].iter().any(refused);
         }
@@ -263,12 +263,12 @@ fn take_answers<S: Store, F: Store>(
     scratch: &mut Scratch,
 ) {
     let Scratch { spans, unanswered, .. } = scratch;
-    for (place, span) in spans.iter().enumerate() {
-        let Some(mut charge) = answers.first_charge(first + place) else {
-            take_error(engine, plan, answers, first + place, span.request, kind, unanswered);
+    for (index, span) in spans.iter().enumerate() {
+        let Some(mut charge) = answers.first_charge(first + index) else {
+            take_error(engine, plan, answers, first + index, span.request, kind, unanswered);
             continue;
         };
-        for planned in &mut plan.charges[to_usize_range(&plan.asked[span.request as usize].charges)] {
+        for planned in &mut plan.charges[to_usize_range(&plan.requests[span.request as usize].charges)] {
             if planned.has_limits() && planned.shadow == (kind == ChargeKind::Shadow) {
                 planned.answered = match kind {
                     ChargeKind::Enforced => AnswerSource::Enforced(charge),
@@ -288,12 +288,12 @@ fn take_error<S: Store, F: Store>(
     group: usize,
     request: u32,
     kind: ChargeKind,
-    unanswered: &mut Unanswered,
+    unanswered: &mut UnansweredRequests,
 ) {
     let Err(error) = answers.group(group) else { return };
     engine.meters.store_error(&error);
     if matches!(error, StoreError::Unknown { .. }) {
-        note_doubt(engine, plan, [request], true);
+        set_in_doubt(engine, plan, [request], true);
     }
     match (kind, error) {
         (ChargeKind::Shadow, _) => {}
@@ -310,7 +310,7 @@ fn take_error<S: Store, F: Store>(
 }
 
 /// Records the store's reports, starting with the group `first`, for rules that decide from them during a store outage.
-pub(super) fn remember<S: Store, F: Store>(
+pub(super) fn record_reports<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
     plan: &Plan,
@@ -322,14 +322,14 @@ pub(super) fn remember<S: Store, F: Store>(
         return;
     }
     let mut now = None;
-    for (place, span) in spans.iter().enumerate() {
-        let Ok(group) = answers.group(first + place) else { continue };
-        let charges = &plan.charges[to_usize_range(&plan.asked[span.request as usize].charges)];
+    for (index, span) in spans.iter().enumerate() {
+        let Ok(group) = answers.group(first + index) else { continue };
+        let charges = &plan.charges[to_usize_range(&plan.requests[span.request as usize].charges)];
         let asked = charges.iter().filter(|planned| planned.has_limits() && !planned.shadow);
         for (planned, answer) in asked.zip(group.charges()) {
             let is_news = match answer.standing {
                 Standing::Exact => true,
-                Standing::Leased => is_news_of_lease(answer, group.reports(answer)),
+                Standing::Leased => should_record_lease(answer, group.reports(answer)),
                 // During an outage, the node continues with its own view of the key.
                 Standing::Eventual | Standing::Fallback => false,
             };
@@ -346,7 +346,7 @@ pub(super) fn remember<S: Store, F: Store>(
 
 /// Returns whether a decision from leases has to be recorded: every refusal, and one admission per 1/32 of the limit
 /// used. The other admissions are decided locally in little more time than recording takes.
-fn is_news_of_lease(answer: &Answer, reports: &[Report]) -> bool {
+fn should_record_lease(answer: &Answer, reports: &[Report]) -> bool {
     let Some(report) = reports.iter().min_by_key(|report| report.remaining) else { return false };
     let step = (report.limit / 32).max(1);
     let before = report.remaining.saturating_add(answer.taken.get());

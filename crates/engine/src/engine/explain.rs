@@ -10,7 +10,7 @@ use tollgate::core::{Time, Wall};
 
 use super::decide::decide;
 use super::plan::PlannedCharge;
-use super::{Engine, RulesInForce, Taking, bans};
+use super::{Engine, RulesInForce, TakeMode, bans};
 use crate::decision::{Decisions, Standing};
 use crate::explain::{Explanation, MatchResult, RuleExplanation};
 use crate::key;
@@ -51,7 +51,7 @@ pub(super) async fn decide_to_explain<S: Store, F: Store>(
 ) -> Result<ExplanationContext, RequestError> {
     let request = Request { domain, items: std::slice::from_ref(item) };
     let rules = loop {
-        decide(engine, StoreVerb::Peek, Taking::Exactly, std::slice::from_ref(&request), decisions).await;
+        decide(engine, StoreVerb::Peek, TakeMode::Exactly, std::slice::from_ref(&request), decisions).await;
         // If the rules were replaced twice during the decision, the request is decided again.
         if let Some(rules) = rules_at_version(engine, decisions.version) {
             break rules;
@@ -60,7 +60,7 @@ pub(super) async fn decide_to_explain<S: Store, F: Store>(
     // A request that has waited for the store without an answer does not wait again, and a denied request has no ban to
     // look up.
     let has_answer = decisions.get(0)?.standing() != Standing::Fallback;
-    if has_answer && !decisions.plan.asked[0].denied {
+    if has_answer && !decisions.plan.requests[0].denied {
         bans::read_refusals(engine, 0, &rules, decisions).await;
     }
     Ok(ExplanationContext { rules, at: (engine.wall)() })
@@ -111,7 +111,7 @@ impl RulesInForce {
         let mut rules = self.explain_matching(request, decisions, position, (&counters, &matching), at);
         let judge = decisions.charges_of(position).first().and_then(PlannedCharge::rule).and_then(|rule| {
             let rule = self.rules.rules().get(rule as usize)?;
-            rule.special().is_some_and(|special| special.judges.is_some()).then(|| rule.id())
+            rule.special().is_some_and(|special| special.allow_or_deny.is_some()).then(|| rule.id())
         });
         let left_out = unmet.len().saturating_sub(MAX_UNMET);
         rules.extend(nearest_first(unmet, MAX_UNMET).map(|at| RuleExplanation {
@@ -158,16 +158,20 @@ impl RulesInForce {
         at: Time<Wall>,
     ) -> Vec<RuleExplanation> {
         let plan = &decisions.plan;
-        let asked = &plan.asked[position];
+        let planned = &plan.requests[position];
         let by_id: HashMap<&str, &Rule> = matching.iter().map(|rule| (rule.id(), *rule)).collect();
         let mut explained = Vec::with_capacity(counters.len());
         for &(charge, id) in counters {
             let rule = by_id.get(id).copied();
-            let met = plan.item_matches[asked.item_matches.start as usize..asked.item_matches.end as usize].iter();
-            let item = met.filter(|met| met.charge as usize == charge).map(|met| met.item as usize).next();
+            let item_match =
+                plan.item_matches[planned.item_matches.start as usize..planned.item_matches.end as usize].iter();
+            let item = item_match
+                .filter(|item_match| item_match.charge as usize == charge)
+                .map(|item_match| item_match.item as usize)
+                .next();
             let no_item = Item::default();
             let item = item.and_then(|item| request.items.get(item)).unwrap_or(&no_item);
-            let ban = plan.charges[charge + 1..asked.charges.end as usize].first().filter(|next| next.is_ban());
+            let ban = plan.charges[charge + 1..planned.charges.end as usize].first().filter(|next| next.is_ban());
             let explained_match =
                 ChargeContext { decisions, charge, ban, item, rule, running: self, matching, at }.explain();
             let position = rule.map(|rule| self.rule_position(rule));
@@ -184,17 +188,17 @@ impl RulesInForce {
 /// Returns the charge index and rule id of each counter that a request charges.
 fn charged_counters(decisions: &Decisions, position: usize) -> Vec<(usize, &str)> {
     let plan = &decisions.plan;
-    let asked = &plan.asked[position];
-    let charges = asked.charges.start as usize..asked.charges.end as usize;
+    let planned = &plan.requests[position];
+    let charges = planned.charges.start as usize..planned.charges.end as usize;
     // A ban that is left out together with its rule can be recognised only by its key.
-    let is_counter = |charge: &usize| !key::is_beside(plan.key(&plan.charges[*charge]));
+    let is_counter = |charge: &usize| !key::is_side_key(plan.key(&plan.charges[*charge]));
     charges.filter(is_counter).map(|charge| (charge, plan.name(charge as u32))).collect()
 }
 
 /// Returns the reason why a rule does not match.
 fn why_not(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> MatchResult {
     match (failed_condition(rule.when(), entries), judge) {
-        (Some(unmet), _) => MatchResult::ConditionFailed(unmet),
+        (Some(failed), _) => MatchResult::ConditionFailed(failed),
         (None, _) if !has_only(rule, entries) => MatchResult::OtherAttributes,
         (None, judge) => failed_expression(rule, entries).unwrap_or_else(|| match judge {
             Some(by) => MatchResult::DecidedBefore { by: by.into() },

@@ -4,7 +4,7 @@
 //! It gives the same results and counts as the phases in `decide.rs`, without building lists of charges and answers.
 //! `tests/fast_path.rs` compares both on random requests.
 
-use super::decide::remember;
+use super::decide::record_reports;
 use super::plan::{AnswerSource, SmallList, Span};
 use super::{Engine, RulesInForce, report};
 use crate::decision::{DecisionRecord, Decisions, Standing};
@@ -30,10 +30,10 @@ pub(super) fn try_decide<S: Store, F: Store>(
     let Some(admitted) = decision else { return false };
     drop(charges);
     if enforced.standing() == Standing::Leased {
-        remember(engine, running, plan, enforced, 0, &[Span { request: 0, charges: 0..1 }]);
+        record_reports(engine, running, plan, enforced, 0, &[Span { request: 0, charges: 0..1 }]);
     }
-    for (planned, place) in plan.charges.iter_mut().zip(0..) {
-        planned.answered = AnswerSource::Enforced(place);
+    for (planned, index) in plan.charges.iter_mut().zip(0..) {
+        planned.answered = AnswerSource::Enforced(index);
     }
     if !admitted {
         report::combine_charges(decisions, 0, running);
@@ -48,7 +48,7 @@ pub(super) fn try_decide<S: Store, F: Store>(
         rule.meter.count_in(stripe, RuleEvent::Allowed);
     }
     if let [Ok(decided)] = &mut **decided {
-        decided.deciding = enforced.with_least_left();
+        decided.deciding = enforced.least_remaining_charge();
         if engine.store.can_fail() {
             decided.standing = enforced.standing();
         }

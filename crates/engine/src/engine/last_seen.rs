@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tollgate::core::{Mono, Nanos, Time, Wall};
 use tollgate::{Limit, Limits, Report};
-use tollgate_share::shares::Seen;
+use tollgate_share::shares::LimitUsage;
 
 /// Number of sets. With [`WAYS`] records of 48 bytes per set, the table takes 6 MiB.
 const SETS: usize = 1 << 14;
@@ -42,7 +42,7 @@ struct RecordSet {
 #[derive(Clone, Copy, Debug, Default)]
 struct Record {
     /// The reported usage and the arrival time, by this node's clock.
-    seen: Seen,
+    seen: LimitUsage,
     /// The decision time by the store's clock.
     store_time: u64,
     /// The id of the limits that the answer was for.
@@ -73,7 +73,7 @@ impl LastSeen {
         let mut set = lock(sets, hash);
         for (position, report) in reports.iter().enumerate() {
             let record = Record {
-                seen: Seen::new(report, now.as_nanos()),
+                seen: LimitUsage::new(report, now.as_nanos()),
                 store_time: store_time.as_nanos(),
                 limits,
                 begun: false,
@@ -124,18 +124,18 @@ impl Usage {
     }
 
     /// Returns the usage of the limit at `position`; `None` if the key is unknown.
-    pub(super) fn seen(&self, position: usize) -> Option<Seen> {
+    pub(super) fn limit_usage(&self, position: usize) -> Option<LimitUsage> {
         self.each.get(position)?.map(|record| record.seen)
     }
 
     /// Returns the remaining amount of the limit at `position`; `None` if the key is unknown.
     pub(super) fn amount_left(&self, position: usize, limit: &Limit) -> Option<u64> {
-        Some(self.seen(position)?.left_at(limit, self.now))
+        Some(self.limit_usage(position)?.left_at(limit, self.now))
     }
 
     /// Returns the wait until the limit at `position` has `cost` remaining; `cost` must be at most its capacity.
     pub(super) fn until_left(&self, position: usize, limit: &Limit, cost: u64) -> Nanos {
-        let at = self.seen(position).map_or(0, |seen| seen.instant_left(limit, cost));
+        let at = self.limit_usage(position).map_or(0, |seen| seen.instant_left(limit, cost));
         Nanos::from_nanos(at.saturating_sub(self.now))
     }
 

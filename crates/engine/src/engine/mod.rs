@@ -41,7 +41,7 @@ mod settle;
 mod shares;
 mod snapshot;
 mod suffice;
-mod taking;
+mod take_mode;
 mod undo;
 mod verbs;
 
@@ -67,9 +67,9 @@ use arrears::ArrearsTable;
 pub(crate) use bans::RefusalCount;
 pub use explain::ExplanationContext;
 use last_seen::LastSeen;
-pub use settle::Settled;
+pub use settle::CommitResult;
 use shares::Shares;
-pub use taking::Taking;
+pub use take_mode::TakeMode;
 
 /// Applies rules to requests. States are in a store `S`, or in the fallback `F` while the store does not answer.
 ///

@@ -11,7 +11,7 @@ use tollgate::ledger::PlainCharge;
 use tollgate::{Limits, Outcome, Retry};
 
 use super::policy::FAULT_RETRY;
-use super::{RulesInForce, Taking};
+use super::{RulesInForce, TakeMode};
 use crate::inline::InlineLimit;
 use crate::rules::{Consistency, Metadata, OnFault};
 use crate::ruleset::RuleLimits;
@@ -23,7 +23,7 @@ pub(crate) type SmallList<T> = SmallVec<[T; 16]>;
 /// The charges of a batch of requests. It borrows nothing, so that it can be reused.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    pub(crate) asked: Vec<PlannedRequest>,
+    pub(crate) requests: Vec<PlannedRequest>,
     pub(crate) charges: Vec<PlannedCharge>,
     /// The charges of each item.
     pub(crate) item_matches: Vec<ItemMatch>,
@@ -38,7 +38,7 @@ pub(crate) struct Plan {
     /// The time at which rules are evaluated; zero if no rule depends on it.
     now: Option<Time<Wall>>,
     /// The part of the requests' costs that is taken.
-    taking: Taking,
+    take_mode: TakeMode,
     /// Whether the request being added has matched only plain rules so far.
     plain: bool,
 }
@@ -60,7 +60,7 @@ pub(crate) struct PlannedRequest {
     /// Whether all charges are to [plain](crate::ruleset::ActiveRule::plain) rules or to inline limits.
     pub(crate) plain: bool,
     /// The cost of the first item; 1 if the rules determine it.
-    pub(crate) weighs: Cost,
+    pub(crate) cost: Cost,
 }
 
 /// A pair of an item and a charge that it caused.
@@ -185,7 +185,7 @@ impl PlanLimits {
     /// Returns the inline limits of a charge.
     pub(crate) fn inline_limit_of(&self, planned: &PlannedCharge) -> Option<&InlineLimit> {
         match planned.by {
-            LimitSource::Inline(place) => self.inline.get(place as usize).map(|entry| &**entry),
+            LimitSource::Inline(index) => self.inline.get(index as usize).map(|entry| &**entry),
             LimitSource::Rule(_)
             | LimitSource::Overridden(..)
             | LimitSource::Unlimited(_)
@@ -198,8 +198,8 @@ impl PlanLimits {
     /// Returns the limits of the override that applies to a charge.
     pub(crate) fn override_limits_of(&self, planned: &PlannedCharge) -> Option<&Limits> {
         match planned.by {
-            LimitSource::Overridden(_, place) => {
-                self.overriding.get(place as usize).map(|rule_limits| &rule_limits.limits)
+            LimitSource::Overridden(_, index) => {
+                self.overriding.get(index as usize).map(|rule_limits| &rule_limits.limits)
             }
             LimitSource::Rule(_)
             | LimitSource::Unlimited(_)
@@ -239,7 +239,7 @@ impl PlanLimits {
         let rule = |number: u32| running.rules.rules().get(number as usize);
         match planned.by {
             LimitSource::Rule(number) => rule(number)?.rule_limits.as_deref(),
-            LimitSource::Overridden(_, place) => self.overriding.get(place as usize).map(|rule_limits| &**rule_limits),
+            LimitSource::Overridden(_, index) => self.overriding.get(index as usize).map(|rule_limits| &**rule_limits),
             LimitSource::Ban(number) => rule(number)?.special()?.ban.as_ref().map(|banning| &*banning.ban),
             LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Replaced(_) | LimitSource::Inline(_) => {
                 None
@@ -250,7 +250,7 @@ impl PlanLimits {
 
 impl Plan {
     pub(crate) fn clear(&mut self) {
-        self.asked.clear();
+        self.requests.clear();
         self.charges.clear();
         self.item_matches.clear();
         self.keys.clear();
@@ -262,12 +262,12 @@ impl Plan {
     }
 
     /// Sets the time and the mode of taking for the requests that are added next.
-    pub(crate) fn begin(&mut self, now: Time<Wall>, taking: Taking) {
-        (self.now, self.taking) = (Some(now), taking);
+    pub(crate) fn begin(&mut self, now: Time<Wall>, take_mode: TakeMode) {
+        (self.now, self.take_mode) = (Some(now), take_mode);
     }
 
-    pub(crate) fn taking(&self) -> Taking {
-        self.taking
+    pub(crate) fn take_mode(&self) -> TakeMode {
+        self.take_mode
     }
 
     /// Returns the time at which rules are evaluated.
@@ -278,12 +278,12 @@ impl Plan {
     /// Recomputes the calendar windows of `requests` for the time `now`.
     pub(crate) fn move_windows(&mut self, running: &RulesInForce, requests: &[u32], now: Time<Wall>) {
         for request in requests {
-            let charges = &self.asked[*request as usize].charges;
+            let charges = &self.requests[*request as usize].charges;
             for planned in &self.charges[charges.start as usize..charges.end as usize] {
                 let calendars =
                     self.limits.of_rule(planned, running).map_or(&[][..], |rule_limits| &rule_limits.calendars);
-                for (calendar, place) in calendars.iter().zip(planned.given as usize..) {
-                    self.given[place] = calendar.window(now);
+                for (calendar, index) in calendars.iter().zip(planned.given as usize..) {
+                    self.given[index] = calendar.window(now);
                 }
             }
         }
@@ -327,12 +327,12 @@ impl Plan {
         wanted: impl Fn(usize, &PlannedCharge) -> bool,
     ) {
         spans.clear();
-        for (request, asked) in self.asked.iter().enumerate() {
-            if asked.denied {
+        for (request, planned_request) in self.requests.iter().enumerate() {
+            if planned_request.denied {
                 continue;
             }
             let start = charges.len() as u32;
-            for planned in &self.charges[asked.charges.start as usize..asked.charges.end as usize] {
+            for planned in &self.charges[planned_request.charges.start as usize..planned_request.charges.end as usize] {
                 if planned.has_limits() && wanted(request, planned) {
                     self.push_charge(planned, running, charges);
                 }
@@ -367,15 +367,15 @@ impl Plan {
         running: &'a RulesInForce,
         charges: &mut SmallList<PlainCharge<'a>>,
     ) -> bool {
-        let [PlannedRequest { plain: true, .. }] = &*self.asked else { return false };
+        let [PlannedRequest { plain: true, .. }] = &*self.requests else { return false };
         for planned in &self.charges {
             let (limits_id, limits) = match planned.by {
                 LimitSource::Rule(number) => match &running.rules.rules()[number as usize].rule_limits {
                     Some(rule_limits) => (rule_limits.id, &rule_limits.limits),
                     None => return false,
                 },
-                LimitSource::Inline(place) => {
-                    let entry = &self.limits.inline[place as usize];
+                LimitSource::Inline(index) => {
+                    let entry = &self.limits.inline[index as usize];
                     (entry.id, &entry.limits)
                 }
                 LimitSource::Overridden(..)
@@ -417,8 +417,8 @@ impl Plan {
                 consistency = rule.consistency;
                 (rule_limits.id, &rule_limits.limits, rule.earlier(), self.windows_used(planned, rule_limits))
             }
-            LimitSource::Inline(place) => {
-                let entry = &self.limits.inline[place as usize];
+            LimitSource::Inline(index) => {
+                let entry = &self.limits.inline[index as usize];
                 (entry.id, &entry.limits, &[][..], &[][..])
             }
             LimitSource::Overridden(number, _) | LimitSource::Ban(number) => {

@@ -12,7 +12,7 @@ use std::task::{Context, Waker};
 use tollgate::core::{Algorithm, Ask, Cost, Nanos};
 use tollgate::ledger::LimitTable as _;
 use tollgate::{Limits, Retry};
-use tollgate_share::shares::{ShareStart, fits_what_was_left};
+use tollgate_share::shares::{ShareStart, fits_store_remaining};
 
 use super::arrears::Admission;
 use super::last_seen::Usage;
@@ -55,7 +55,7 @@ pub(super) fn fall_back<S: Store, F: Store>(
         if let Ok(decided) = &mut decisions.decided[*request as usize] {
             decided.standing = Standing::Fallback;
         }
-        let charges = to_usize_range(&decisions.plan.asked[*request as usize].charges);
+        let charges = to_usize_range(&decisions.plan.requests[*request as usize].charges);
         let start = shares.len() as u32;
         let Plan { charges: planned, limits, .. } = &mut decisions.plan;
         fallback.apply(&mut planned[charges], limits, &mut shares);
@@ -107,7 +107,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         let mut locals: Vec<LocalCharge<'_>> = Vec::with_capacity(shares.len());
         for span in spans {
             let local =
-                plan.charges[to_usize_range(&plan.asked[span.request as usize].charges)].iter().filter(is_local);
+                plan.charges[to_usize_range(&plan.requests[span.request as usize].charges)].iter().filter(is_local);
             for (planned, share) in local.zip(&shares[to_usize_range(&span.charges)]) {
                 locals.push(self.local_charge(planned, share, plan));
             }
@@ -132,9 +132,9 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
             self.record_admitted(&locals, shares, spans, fallback, before, is_owed);
         }
         drop(locals);
-        for (place, span) in spans.iter().enumerate() {
-            let first = fallback.first_charge(before + place);
-            let charges = to_usize_range(&plan.asked[span.request as usize].charges);
+        for (index, span) in spans.iter().enumerate() {
+            let first = fallback.first_charge(before + index);
+            let charges = to_usize_range(&plan.requests[span.request as usize].charges);
             let local = plan.charges[charges].iter_mut().filter(|planned| is_local(&&**planned));
             for (planned, (offset, charge)) in local.zip((0..).zip(to_usize_range(&span.charges))) {
                 // If the fallback does not answer either, the request passes: a limiter must not cause an outage.
@@ -158,8 +158,8 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         is_owed: impl Fn(u32) -> bool,
     ) {
         let now = (self.engine.mono)().as_nanos();
-        for (place, span) in spans.iter().enumerate().filter(|(_, span)| is_owed(span.request)) {
-            let Ok(group) = answers.group(first + place) else { continue };
+        for (index, span) in spans.iter().enumerate().filter(|(_, span)| is_owed(span.request)) {
+            let Ok(group) = answers.group(first + index) else { continue };
             let charges = to_usize_range(&span.charges);
             let charged = locals[charges.clone()].iter().zip(&shares[charges]);
             for ((local, share), answer) in charged.zip(group.charges()) {
@@ -170,7 +170,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
                     share,
                     windows: local.charge.windows,
                     taken: answer.taken,
-                    owes: matches!(local.charge.ask, Ask::Regardless(_)),
+                    into_debt: matches!(local.charge.ask, Ask::Regardless(_)),
                     reports: group.reports(answer),
                 };
                 self.engine.arrears.add(&admitted, now);
@@ -206,7 +206,9 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
     /// Starts a share of `whole` with its part of the remaining amount.
     fn begin_share(&self, charge: &Charge<'_>, share: &InlineLimits, whole: &Limits, used: &Usage) {
         let (limits_id, limits) = (share.entry().id, &share.entry().limits);
-        if let Some(start) = ShareStart::new(limits, whole, self.nodes, used.now(), |position| used.seen(position)) {
+        if let Some(start) =
+            ShareStart::new(limits, whole, self.nodes, used.now(), |position| used.limit_usage(position))
+        {
             let charge = Charge { limits_id, limits, ..*charge };
             self.engine.fallback.begin(&*self.engine.shares.limit_ids(), &charge, &start.limits, &start.held);
         }
@@ -227,11 +229,11 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
             if cost.get() > limit.capacity() {
                 return None;
             }
-            let at_hand = report.remaining;
+            let share_remaining = report.remaining;
             // If the remaining amount is unknown, the key is treated as new, with the full limit remaining.
             let left = local.used.amount_left(position, limit).unwrap_or(limit.capacity());
-            fits &= fits_what_was_left(cost.get(), at_hand, left, self.nodes);
-            too_much |= cost.get() > at_hand;
+            fits &= fits_store_remaining(cost.get(), share_remaining, left, self.nodes);
+            too_much |= cost.get() > share_remaining;
             wait = wait.max(report.reset).max(local.used.until_left(position, limit, cost.get()));
         }
         if fits && too_much {

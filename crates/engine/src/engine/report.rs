@@ -6,7 +6,7 @@ use tollgate::Outcome;
 
 use super::plan::{AnswerSource, PlannedCharge, to_usize_range};
 use super::suffice::soonest_refusal;
-use super::{Engine, RulesInForce, Taking};
+use super::{Engine, RulesInForce, TakeMode};
 use crate::decision::{Decisions, Standing};
 use crate::meters::{Event, RuleEvent};
 use crate::rules::Refusal;
@@ -20,7 +20,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
         return false;
     }
     let (mut outcome, mut deciding, mut shadow_refused, mut matches_shadow) = (Outcome::Allow, None, false, false);
-    let charges = to_usize_range(&decisions.plan.asked[request].charges);
+    let charges = to_usize_range(&decisions.plan.requests[request].charges);
     let (mut least, mut standing) = (u64::MAX, Standing::Exact);
     for (charge, planned) in charges.clone().zip(&decisions.plan.charges[charges]) {
         if planned.is_replaced() {
@@ -31,7 +31,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
             shadow_refused |= planned.is_denied();
             continue;
         }
-        let (said, remaining) = match decisions.answer(planned) {
+        let (charge_outcome, remaining) = match decisions.answer(planned) {
             // A ban has no remaining amount to report.
             Some((answer, _)) => {
                 standing = standing.max(answer.standing);
@@ -39,22 +39,22 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
             }
             None => (planned.outcome_unanswered(), u64::MAX),
         };
-        if said == Outcome::Allow && outcome == Outcome::Allow {
+        if charge_outcome == Outcome::Allow && outcome == Outcome::Allow {
             if remaining < least || deciding.is_none() {
                 (deciding, least) = (Some(charge as u32), remaining);
             }
             continue;
         }
-        let together = outcome.and(said);
+        let together = outcome.and(charge_outcome);
         if together != outcome {
             deciding = Some(charge as u32);
         }
         outcome = together;
     }
     if !outcome.is_admitted()
-        && running.rules.leaves_out()
+        && running.rules.may_omit_rules()
         // `suffices` applies only to requests that take their exact cost; other requests wait for all rules.
-        && decisions.plan.taking() == Taking::Exactly
+        && decisions.plan.take_mode() == TakeMode::Exactly
         && let Some((soonest, by)) = soonest_refusal(decisions, request, running).filter(|(soonest, _)| !soonest.is_admitted())
     {
         (outcome, deciding) = (soonest, Some(by));
@@ -100,9 +100,9 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
         // If another rule refused the request, rules that would have admitted it were not charged.
         let charged = decided.outcome.is_admitted() && decided.observed.is_none();
         let charges = decisions.charges_of(request);
-        for (place, planned) in charges.iter().enumerate() {
+        for (index, planned) in charges.iter().enumerate() {
             // Shadow rules are evaluated only for requests that the enforced rules admit.
-            if planned.shadow && !charged || bans && is_counted_elsewhere(decisions, charges, place) {
+            if planned.shadow && !charged || bans && is_counted_elsewhere(decisions, charges, index) {
                 continue;
             }
             let Some(rule) = planned.rule().and_then(|rule| running.rules.rules().get(rule as usize)) else {
@@ -120,9 +120,9 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
 }
 
 /// Returns whether a charge is not counted: its ban refuses, or it is itself a ban that does not refuse.
-fn is_counted_elsewhere(decisions: &Decisions, charges: &[PlannedCharge], place: usize) -> bool {
+fn is_counted_elsewhere(decisions: &Decisions, charges: &[PlannedCharge], index: usize) -> bool {
     let refuses = |planned: &PlannedCharge| planned.is_ban() && !decisions.charge_outcome(planned).is_admitted();
-    charges[place].is_ban() != refuses(&charges[place]) || charges.get(place + 1).is_some_and(refuses)
+    charges[index].is_ban() != refuses(&charges[index]) || charges.get(index + 1).is_some_and(refuses)
 }
 
 fn rule_event(decisions: &Decisions, planned: &PlannedCharge) -> Option<RuleEvent> {

@@ -3,21 +3,21 @@
 use tollgate::core::{Time, Wall};
 
 use super::plan::Span;
-use crate::ruleset::Matched;
+use crate::ruleset::MatchedRules;
 use crate::store::{Charge, Group};
 
 /// The buffers of one batch of decisions.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     /// For matching rules.
-    pub(crate) rules: Matched,
+    pub(crate) rules: MatchedRules,
     /// For matching overrides.
-    pub(crate) overrides: Matched,
+    pub(crate) overrides: MatchedRules,
     /// Indices of selected rules or requests.
     pub(crate) picked: Vec<u32>,
     /// The requests of the last groups sent to the store.
     pub(crate) spans: Vec<Span>,
-    pub(crate) unanswered: Unanswered,
+    pub(crate) unanswered: UnansweredRequests,
     /// Empty between phases, like `groups`, because the elements borrow from the plan.
     pub(crate) charges: Vec<Charge<'static>>,
     pub(crate) groups: Vec<Group<'static>>,
@@ -25,7 +25,7 @@ pub(crate) struct Scratch {
 
 /// The requests that a store did not answer.
 #[derive(Debug, Default)]
-pub(crate) struct Unanswered {
+pub(crate) struct UnansweredRequests {
     pub(crate) lost: Vec<u32>,
     /// Lost requests without arrears: the store may have carried them out, or rejected them.
     pub(crate) not_owed: Vec<u32>,
@@ -34,7 +34,7 @@ pub(crate) struct Unanswered {
     pub(crate) store_time: Option<Time<Wall>>,
 }
 
-impl Unanswered {
+impl UnansweredRequests {
     pub(crate) fn clear(&mut self) {
         self.not_owed.clear();
         self.begin_again();

@@ -21,7 +21,7 @@ use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 
 /// The result of committing a reservation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct CommitResult {
     /// The smallest refund that any counter accepted; zero if the actual cost was not below the reservation.
     pub refunded: Cost,
     /// The largest amount that was charged to any counter beyond the reservation; zero if the shortfall did not fit all
@@ -57,8 +57,8 @@ pub(super) async fn commit<S: Store, F: Store>(
     engine: &Engine<S, F>,
     receipt: &Receipt,
     cost: Cost,
-) -> Result<Settled, EngineError> {
-    let mut settled = Settled::default();
+) -> Result<CommitResult, EngineError> {
+    let mut settled = CommitResult::default();
     let too_much = receipt.taken.iter().filter(|taken| taken.cost > cost).map(|taken| {
         let rest = taken.cost.get() - cost.get();
         ReceiptEntry { cost: Cost::new(rest), ..taken.clone() }
@@ -138,7 +138,7 @@ fn record_arrears<'a, S: Store, F: Store>(
                 share,
                 windows: &extra.windows,
                 taken: answer.taken,
-                owes: true,
+                into_debt: true,
                 reports: group.reports(answer),
             };
             engine.arrears.add(&admitted, (engine.mono)().as_nanos());

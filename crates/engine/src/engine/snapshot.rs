@@ -46,7 +46,7 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
         let mut inline = 0;
         let store = MemoryStore::restored(keys, clock, from, |id, limits: &Limits| {
             if id < INLINE_IDS {
-                return Some(rules.remember(limits));
+                return Some(rules.register_limits(limits));
             }
             // If there are more limits than ids, the remaining limits are forgotten, as in a running process.
             inline += usize::from(interner.find(limits).is_none());

@@ -61,15 +61,15 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
 /// Leaves out a request's charges without capacity if another rule suffices. Returns whether to charge the request
 /// again, which is useless if any other rule refuses it too.
 fn leave_out(decisions: &mut Decisions, request: usize, running: &RulesInForce) -> bool {
-    let charges = with_their_bans(decisions, request);
-    let has_capacity = |said: &ChargeWithBan| said.is_enough(decisions, running) && said.outcome.is_admitted();
+    let charges = charges_with_bans(decisions, request);
+    let has_capacity = |charge: &ChargeWithBan| charge.is_enough(decisions, running) && charge.outcome.is_admitted();
     if !charges.iter().any(has_capacity) {
         return false;
     }
     let (mut left_out, mut refused) = (false, false);
-    for said in charges.iter().filter(|said| !said.outcome.is_admitted()) {
-        if said.is_enough(decisions, running) {
-            for planned in &mut decisions.plan.charges[said.charges.clone()] {
+    for charge in charges.iter().filter(|charge| !charge.outcome.is_admitted()) {
+        if charge.is_enough(decisions, running) {
+            for planned in &mut decisions.plan.charges[charge.charges.clone()] {
                 planned.replace();
                 planned.exhausted = true;
                 planned.answered = AnswerSource::Not;
@@ -87,9 +87,9 @@ fn leave_out(decisions: &mut Decisions, request: usize, running: &RulesInForce) 
 pub(super) fn soonest_refusal(decisions: &Decisions, request: usize, running: &RulesInForce) -> Option<(Outcome, u32)> {
     let stricter = |one: (Outcome, u32), other: (Outcome, u32)| if one.0.and(other.0) == one.0 { one } else { other };
     let (mut enough, mut others) = (None, None);
-    for said in with_their_bans(decisions, request) {
-        let this = (said.outcome, said.decides);
-        if said.is_enough(decisions, running) {
+    for charge in charges_with_bans(decisions, request) {
+        let this = (charge.outcome, charge.decides);
+        if charge.is_enough(decisions, running) {
             enough = Some(enough.map_or(this, |known| if stricter(known, this) == this { known } else { this }));
         } else {
             others = Some(others.map_or(this, |known| stricter(known, this)));
@@ -100,23 +100,23 @@ pub(super) fn soonest_refusal(decisions: &Decisions, request: usize, running: &R
 }
 
 /// Returns the outcomes of a request's enforced charges, each combined with its ban.
-fn with_their_bans(decisions: &Decisions, request: usize) -> SmallList<ChargeWithBan> {
+fn charges_with_bans(decisions: &Decisions, request: usize) -> SmallList<ChargeWithBan> {
     let mut all: SmallList<ChargeWithBan> = SmallList::new();
-    for place in to_usize_range(&decisions.plan.asked[request].charges) {
-        let planned = &decisions.plan.charges[place];
+    for index in to_usize_range(&decisions.plan.requests[request].charges) {
+        let planned = &decisions.plan.charges[index];
         if planned.shadow || planned.is_replaced() {
             continue;
         }
-        let (outcome, decides) = (decisions.charge_outcome(planned), place as u32);
+        let (outcome, decides) = (decisions.charge_outcome(planned), index as u32);
         // The ban of a charge follows it.
         match all.last_mut().filter(|_| planned.is_ban()) {
             Some(before) => {
                 if before.outcome.and(outcome) != before.outcome {
                     (before.outcome, before.decides) = (outcome, decides);
                 }
-                before.charges.end = place + 1;
+                before.charges.end = index + 1;
             }
-            None => all.push(ChargeWithBan { charges: place..place + 1, outcome, decides }),
+            None => all.push(ChargeWithBan { charges: index..index + 1, outcome, decides }),
         }
     }
     all

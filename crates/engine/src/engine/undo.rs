@@ -8,7 +8,7 @@ use tollgate::core::{Ask, Cost};
 use super::arrears::Repayment;
 use super::bans::refusals_to_forget;
 use super::plan::PlannedCharge;
-use super::{Engine, EngineError, RulesInForce, Taking};
+use super::{Engine, EngineError, RulesInForce, TakeMode};
 use crate::calendar::CachedCalendar;
 use crate::decision::Decisions;
 use crate::inline::InlineLimits;
@@ -60,7 +60,7 @@ async fn apply_to_receipt<S: Store, F: Store>(
         let groups = [Group { verb, charges: &by_store }];
         engine.store.run(Batch { limit_table: &**running, groups: &groups }, &mut answers).await;
         least = least.min(least_accepted(&answers)?);
-        remember_undone(engine, &by_store, &answers);
+        record_refund_reports(engine, &by_store, &answers);
     }
     if verb == StoreVerb::Refund {
         refund_repayments(engine, &running, &mut local).await?;
@@ -123,7 +123,7 @@ async fn refund_repayments<S: Store, F: Store>(
     let repaid = |entry: &&mut LocalEntry<'_>| entry.repaid.is_some();
     match answers.group(0) {
         Ok(group) => {
-            remember_undone(engine, &charges, &answers);
+            record_refund_reports(engine, &charges, &answers);
             for (entry, answer) in local.iter_mut().filter(repaid).zip(group.charges()) {
                 entry.accepted_by_store = answer.taken;
             }
@@ -142,7 +142,7 @@ async fn refund_repayments<S: Store, F: Store>(
 }
 
 /// Records the remaining amounts that the store reported after a refund.
-fn remember_undone<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Charge<'_>], answers: &Answers) {
+fn record_refund_reports<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Charge<'_>], answers: &Answers) {
     let Ok(group) = answers.group(0) else { return };
     if engine.store.can_fail() {
         let now = (engine.mono)();
@@ -159,7 +159,7 @@ pub(super) async fn refund_request<S: Store, F: Store>(
     decisions: &mut Decisions,
 ) -> Result<(), EngineError> {
     let running = engine.running.load();
-    decisions.begin(running.rules.version(), engine.time_for(&running), Taking::Exactly);
+    decisions.begin(running.rules.version(), engine.time_for(&running), TakeMode::Exactly);
     decisions.add(request, &running.rules)?;
     let (mut charges, mut spans) = (Vec::new(), Vec::new());
     decisions.plan.collect(&running, &mut charges, &mut spans, |_, planned: &PlannedCharge| !planned.is_ban());
@@ -170,7 +170,7 @@ pub(super) async fn refund_request<S: Store, F: Store>(
     let groups = [Group { verb: StoreVerb::Refund, charges: &charges }];
     engine.store.run(Batch { limit_table: &**running, groups: &groups }, &mut answers).await;
     answers.group(0)?;
-    remember_undone(engine, &charges, &answers);
+    record_refund_reports(engine, &charges, &answers);
     Ok(())
 }
 
@@ -181,7 +181,7 @@ pub(super) async fn reset<S: Store, F: Store>(
     decisions: &mut Decisions,
 ) -> Result<usize, EngineError> {
     let running = engine.running.load();
-    decisions.begin(running.rules.version(), engine.time_for(&running), Taking::Exactly);
+    decisions.begin(running.rules.version(), engine.time_for(&running), TakeMode::Exactly);
     decisions.add(request, &running.rules)?;
     let plan = &decisions.plan;
     let (mut charges, mut spans) = (Vec::new(), Vec::new());

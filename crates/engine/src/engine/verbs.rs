@@ -4,7 +4,7 @@ use tollgate::core::Cost;
 
 use super::decide::{decide, decide_planned, plan};
 use super::plan::SmallList;
-use super::{Engine, EngineError, ExplanationContext, Settled, Taking, arrears, explain, settle, undo};
+use super::{CommitResult, Engine, EngineError, ExplanationContext, TakeMode, arrears, explain, settle, undo};
 use crate::decision::{Decision, Decisions};
 use crate::explain::Explanation;
 use crate::receipt::Receipt;
@@ -21,7 +21,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         request: &Request<'_>,
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
-        decide(self, StoreVerb::Check, Taking::Exactly, std::slice::from_ref(request), decisions).await;
+        decide(self, StoreVerb::Check, TakeMode::Exactly, std::slice::from_ref(request), decisions).await;
         decisions.get(0)
     }
 
@@ -32,7 +32,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// together, and then decide them one by one.
     pub fn plan_check(&self, request: &Request<'_>, decisions: &mut Decisions) {
         let running = self.running.load_full();
-        plan(self, &running, Taking::Exactly, std::slice::from_ref(request), decisions);
+        plan(self, &running, TakeMode::Exactly, std::slice::from_ref(request), decisions);
         decisions.planned_by = Some(running);
     }
 
@@ -54,13 +54,13 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// If nothing was planned.
     pub async fn check_planned<'d>(&self, decisions: &'d mut Decisions) -> Result<Decision<'d>, RequestError> {
         let running = decisions.planned_by.take().expect("a check was planned");
-        decide_planned(self, StoreVerb::Check, Taking::Exactly, &running, decisions).await;
+        decide_planned(self, StoreVerb::Check, TakeMode::Exactly, &running, decisions).await;
         decisions.get(0)
     }
 
     /// Decides many requests like [`check`](Self::check), in order and independently.
     pub async fn check_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
-        decide(self, StoreVerb::Check, Taking::Exactly, requests, decisions).await;
+        decide(self, StoreVerb::Check, TakeMode::Exactly, requests, decisions).await;
     }
 
     /// Returns the decision that [`check`](Self::check) would return. Changes nothing.
@@ -72,19 +72,19 @@ impl<S: Store, F: Store> Engine<S, F> {
         request: &Request<'_>,
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
-        decide(self, StoreVerb::Peek, Taking::Exactly, std::slice::from_ref(request), decisions).await;
+        decide(self, StoreVerb::Peek, TakeMode::Exactly, std::slice::from_ref(request), decisions).await;
         decisions.get(0)
     }
 
     /// Peeks at many requests like [`peek`](Self::peek).
     pub async fn peek_batch(&self, requests: &[Request<'_>], decisions: &mut Decisions) {
-        decide(self, StoreVerb::Peek, Taking::Exactly, requests, decisions).await;
+        decide(self, StoreVerb::Peek, TakeMode::Exactly, requests, decisions).await;
     }
 
-    /// Takes the cost of each request in the mode `taking`; [`check_batch`](Self::check_batch) uses
-    /// [`Taking::Exactly`]. [`Decision::taken`] returns the amount.
-    pub async fn take_batch(&self, taking: Taking, requests: &[Request<'_>], decisions: &mut Decisions) {
-        decide(self, StoreVerb::Check, taking, requests, decisions).await;
+    /// Takes the cost of each request in the mode `take_mode`; [`check_batch`](Self::check_batch) uses
+    /// [`TakeMode::Exactly`]. [`Decision::taken`] returns the amount.
+    pub async fn take_batch(&self, take_mode: TakeMode, requests: &[Request<'_>], decisions: &mut Decisions) {
+        decide(self, StoreVerb::Check, take_mode, requests, decisions).await;
     }
 
     /// Takes as much of the item's cost as all rules have remaining, and at least 1; or refuses and takes nothing.
@@ -97,7 +97,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         request: &Request<'_>,
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
-        decide(self, StoreVerb::Check, Taking::UpTo, std::slice::from_ref(request), decisions).await;
+        decide(self, StoreVerb::Check, TakeMode::UpTo, std::slice::from_ref(request), decisions).await;
         decisions.get(0)
     }
 
@@ -111,7 +111,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         request: &Request<'_>,
         decisions: &'d mut Decisions,
     ) -> Result<Decision<'d>, RequestError> {
-        decide(self, StoreVerb::Check, Taking::Regardless, std::slice::from_ref(request), decisions).await;
+        decide(self, StoreVerb::Check, TakeMode::Regardless, std::slice::from_ref(request), decisions).await;
         decisions.get(0)
     }
 
@@ -148,7 +148,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// # Errors
     /// If the store does not answer. The excess may or may not have been refunded, and the shortfall may or may not
     /// have been charged.
-    pub async fn commit(&self, receipt: &Receipt, cost: Cost) -> Result<Settled, EngineError> {
+    pub async fn commit(&self, receipt: &Receipt, cost: Cost) -> Result<CommitResult, EngineError> {
         settle::commit(self, receipt, cost).await
     }
 

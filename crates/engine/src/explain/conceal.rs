@@ -11,8 +11,8 @@ impl Explanation {
     pub fn conceal(&mut self, hide: impl Fn(&str) -> String) {
         for explained in &mut self.rules {
             match &mut explained.why {
-                MatchResult::Matches(met) => met.conceal(&hide),
-                MatchResult::ConditionFailed(unmet) => unmet.conceal(&hide),
+                MatchResult::Matches(matched) => matched.conceal(&hide),
+                MatchResult::ConditionFailed(failed) => failed.conceal(&hide),
                 MatchResult::ExpressionFailed { values, .. } => of_pairs(values, &hide),
                 MatchResult::DecidedBefore { .. }
                 | MatchResult::OtherAttributes
@@ -26,7 +26,7 @@ impl MatchExplanation {
     fn conceal(&mut self, hide: &impl Fn(&str) -> String) {
         of_pairs(&mut self.counted, hide);
         match &mut self.cost_by {
-            CostSource::Attribute { said: CostValue::AboveMaximum(value) | CostValue::NotANumber(value), .. } => {
+            CostSource::Attribute { value: CostValue::AboveMaximum(value) | CostValue::NotANumber(value), .. } => {
                 *value = hide(value);
             }
             CostSource::Case(when) => when.iter_mut().for_each(|held| held.conceal(hide)),
@@ -44,10 +44,10 @@ impl OverrideExplanation {
             applies.position.conceal(hide);
             applies.when.iter_mut().for_each(|held| held.conceal(hide));
         }
-        for unmet in &mut self.unmet {
-            unmet.position.conceal(hide);
-            match &mut unmet.why {
-                OverrideMismatch::ConditionFailed(unmet) => unmet.conceal(hide),
+        for skipped in &mut self.skipped {
+            skipped.position.conceal(hide);
+            match &mut skipped.why {
+                OverrideMismatch::ConditionFailed(failed) => failed.conceal(hide),
                 OverrideMismatch::Expired(_) => {}
             }
         }

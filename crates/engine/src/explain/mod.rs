@@ -1,10 +1,10 @@
 //! Explanations of decisions, as data and as text.
 
 mod conceal;
-mod length;
+mod human;
 mod text;
 
-pub use length::Length;
+pub use human::HumanDuration;
 
 use tollgate::core::{Nanos, Time, Wall};
 use tollgate::{Outcome, Report};
@@ -98,7 +98,7 @@ pub struct MatchExplanation {
     /// Whether the rule is a shadow rule for this counter.
     pub shadow: bool,
     /// Whether it is a shadow rule because `enforce` excludes this counter.
-    pub spared: bool,
+    pub excluded_by_enforce: bool,
     /// Whether the rule refuses, or would refuse as a shadow rule.
     pub refuses: bool,
     /// How nodes that share the store agree on the rule's counters.
@@ -127,7 +127,7 @@ pub enum CostSource {
         /// The attribute.
         name: String,
         /// Its value.
-        said: CostValue,
+        value: CostValue,
     },
 }
 
@@ -181,9 +181,9 @@ pub struct OverrideExplanation {
     /// The first matching override.
     pub applies: Option<AppliedOverride>,
     /// Non-matching overrides, nearest match first. If an override applies, only the overrides before it.
-    pub unmet: Vec<SkippedOverride>,
+    pub skipped: Vec<SkippedOverride>,
     /// The number of further overrides that do not match.
-    pub more_unmet: usize,
+    pub more_skipped: usize,
     /// The number of overrides that were set through the API for other values, by attribute.
     pub for_others: Vec<(String, usize)>,
     /// The number of overrides after the applied override. These are not evaluated.
@@ -251,7 +251,7 @@ pub struct BanState {
     /// The duration of a ban.
     pub length: Nanos,
     /// Whether the counter is banned.
-    pub stands: BanStatus,
+    pub status: BanStatus,
 }
 
 /// Whether a counter is banned.
@@ -322,7 +322,7 @@ pub struct FailedCondition {
 impl MatchExplanation {
     /// Returns the remaining time of the ban, if the counter is banned.
     pub fn banned(&self) -> Option<Nanos> {
-        match self.ban.as_ref()?.stands {
+        match self.ban.as_ref()?.status {
             BanStatus::Banned { left, .. } => Some(left),
             BanStatus::Not { .. } | BanStatus::NotEvaluated => None,
         }
@@ -333,7 +333,7 @@ impl Explanation {
     /// Returns the matching rules.
     pub fn matching(&self) -> impl Iterator<Item = (&RuleExplanation, &MatchExplanation)> {
         self.rules.iter().filter_map(|explained| match &explained.why {
-            MatchResult::Matches(met) => Some((explained, &**met)),
+            MatchResult::Matches(matched) => Some((explained, &**matched)),
             MatchResult::ConditionFailed(_)
             | MatchResult::OtherAttributes
             | MatchResult::ExpressionFailed { .. }

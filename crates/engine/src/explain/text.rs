@@ -5,7 +5,7 @@ use std::fmt;
 use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
 
-use super::length::{Count, Length};
+use super::human::{HumanCount, HumanDuration};
 use super::{
     BanState, BanStatus, CostSource, CostValue, Explanation, FailedCondition, HeldCondition, LimitState,
     MatchExplanation, MatchResult, OverrideExplanation, OverrideMismatch, OverridePosition, Refill, RuleEffect,
@@ -20,8 +20,9 @@ const INDENT: &str = "\n    ";
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decides = self.decides.as_ref();
-        let met =
-            decides.and_then(|id| self.matching().find(|(explained, _)| explained.rule == *id)).map(|(_, met)| met);
+        let matched = decides
+            .and_then(|id| self.matching().find(|(explained, _)| explained.rule == *id))
+            .map(|(_, matched)| matched);
         let outcome = match self.observed {
             Some(observed) => {
                 f.write_str("allowed, because refusals are only observed; otherwise ")?;
@@ -30,7 +31,7 @@ impl fmt::Display for Explanation {
             None => self.outcome,
         };
         write!(f, "{}", OutcomeText(outcome))?;
-        match (decides, met.map(|met| met.effect)) {
+        match (decides, matched.map(|matched| matched.effect)) {
             (None, _) if self.matching().next().is_some() => f.write_str(", because no enforced rule matches")?,
             (None, _) => f.write_str(", because no rule matches")?,
             (Some(rule), _) if rule.is_empty() => f.write_str(", by the inline limit")?,
@@ -41,7 +42,9 @@ impl fmt::Display for Explanation {
             (Some(rule), Some(RuleEffect::Unlimited)) => write!(f, "; `{rule}` matches and is unlimited")?,
             (Some(rule), _) => write!(f, ", by `{rule}`")?,
         }
-        if let Some(BanStatus::Banned { until, .. }) = met.and_then(|met| met.ban.as_ref()).map(|ban| &ban.stands) {
+        if let Some(BanStatus::Banned { until, .. }) =
+            matched.and_then(|matched| matched.ban.as_ref()).map(|ban| &ban.status)
+        {
             write!(f, ", banned until {until}")?;
         }
         if self.standing == Standing::Fallback {
@@ -62,14 +65,14 @@ impl Explanation {
     /// Writes the rule that admits the fewest further requests like this one, unless it is the rule `least`, which has
     /// the least remaining. The two rules can differ because the cost depends on the rule.
     fn write_nearest(&self, least: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let enforced = self.matching().filter(|(_, met)| !met.shadow);
+        let enforced = self.matching().filter(|(_, matched)| !matched.shadow);
         let enough: Vec<(u64, &str)> =
-            enforced.filter_map(|(explained, met)| Some((met.enough_for()?, &*explained.rule))).collect();
+            enforced.filter_map(|(explained, matched)| Some((matched.enough_for()?, &*explained.rule))).collect();
         let Some((fewest, nearest)) = enough.iter().min_by_key(|(count, _)| *count) else { return Ok(()) };
         if nearest.is_empty() || enough.contains(&(*fewest, least)) {
             return Ok(());
         }
-        write!(f, ", but `{nearest}` is enough for only {} like this", Count(*fewest))
+        write!(f, ", but `{nearest}` is enough for only {} like this", HumanCount(*fewest))
     }
 }
 
@@ -82,7 +85,7 @@ impl fmt::Display for RuleExplanation {
         }
         write!(f, ": ")?;
         match &self.why {
-            MatchResult::Matches(met) => met.fmt(f),
+            MatchResult::Matches(matched) => matched.fmt(f),
             MatchResult::DecidedBefore { by } => write!(f, "not evaluated: `{by}` has decided"),
             MatchResult::OtherAttributes => {
                 f.write_str("its conditions hold, but the attributes are not exactly those of `only`, in its order")
@@ -108,14 +111,14 @@ impl fmt::Display for RuleExplanation {
                 }
                 Ok(())
             }
-            MatchResult::ConditionFailed(unmet) => unmet.fmt(f),
+            MatchResult::ConditionFailed(failed) => failed.fmt(f),
         }
     }
 }
 
 impl fmt::Display for MatchExplanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match (self.shadow, self.spared) {
+        f.write_str(match (self.shadow, self.excluded_by_enforce) {
             (true, true) => "matches, as a shadow rule: `enforce` excludes this counter",
             (true, false) => "matches, as a shadow rule",
             (false, _) => "matches",
@@ -200,7 +203,7 @@ impl MatchExplanation {
     }
 
     fn write_cost(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, ", costs {}", Count(self.cost))?;
+        write!(f, ", costs {}", HumanCount(self.cost))?;
         match &self.cost_by {
             CostSource::Rule => Ok(()),
             CostSource::Request => f.write_str(" (stated by the request)"),
@@ -209,19 +212,19 @@ impl MatchExplanation {
                 let when: Vec<String> = when.iter().map(ToString::to_string).collect();
                 write!(f, " (since {})", when.join(" and "))
             }
-            CostSource::Attribute { name, said: CostValue::Number } => write!(f, " (from {name})"),
-            CostSource::Attribute { name, said: CostValue::Missing } => write!(f, " (no {name})"),
-            CostSource::Attribute { name, said: CostValue::AboveMaximum(value) } => {
+            CostSource::Attribute { name, value: CostValue::Number } => write!(f, " (from {name})"),
+            CostSource::Attribute { name, value: CostValue::Missing } => write!(f, " (no {name})"),
+            CostSource::Attribute { name, value: CostValue::AboveMaximum(value) } => {
                 write!(f, " ({name} is {value:?}, above the maximum)")
             }
-            CostSource::Attribute { name, said: CostValue::NotANumber(value) } => {
+            CostSource::Attribute { name, value: CostValue::NotANumber(value) } => {
                 write!(f, " ({name} is {value:?}, not a whole number: counts as the maximum)")
             }
         }
     }
 
     fn write_overrides(&self, overrides: &OverrideExplanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let OverrideExplanation { applies, unmet, more_unmet, for_others, after } = overrides;
+        let OverrideExplanation { applies, skipped, more_skipped, for_others, after } = overrides;
         if let Some(overriding) = applies {
             let does = match self.effect {
                 RuleEffect::Unlimited => "unlimited ",
@@ -242,24 +245,28 @@ impl MatchExplanation {
             }
         } else {
             let others: usize = for_others.iter().map(|(_, count)| count).sum();
-            write!(f, "{INDENT}none of its {} overrides applies", Count((unmet.len() + more_unmet + others) as u64))?;
+            write!(
+                f,
+                "{INDENT}none of its {} overrides applies",
+                HumanCount((skipped.len() + more_skipped + others) as u64)
+            )?;
         }
-        for unmet in unmet {
-            write!(f, "{INDENT}override {} does not apply: ", unmet.position)?;
-            match &unmet.why {
-                OverrideMismatch::ConditionFailed(unmet) => write!(f, "{unmet}")?,
+        for skipped in skipped {
+            write!(f, "{INDENT}override {} does not apply: ", skipped.position)?;
+            match &skipped.why {
+                OverrideMismatch::ConditionFailed(failed) => write!(f, "{failed}")?,
                 OverrideMismatch::Expired(until) => write!(f, "it expired {until}")?,
             }
         }
-        if *more_unmet > 0 {
-            write!(f, "{INDENT}further overrides that do not apply: {}", Count(*more_unmet as u64))?;
+        if *more_skipped > 0 {
+            write!(f, "{INDENT}further overrides that do not apply: {}", HumanCount(*more_skipped as u64))?;
         }
         for (attribute, count) in for_others {
-            let count = Count(*count as u64);
+            let count = HumanCount(*count as u64);
             write!(f, "{INDENT}overrides set through the API for other values of {attribute}: {count}")?;
         }
         if *after > 0 {
-            write!(f, "{INDENT}{} more after it, not evaluated", Count(*after as u64))?;
+            write!(f, "{INDENT}{} more after it, not evaluated", HumanCount(*after as u64))?;
         }
         Ok(())
     }
@@ -283,19 +290,23 @@ impl fmt::Display for HeldCondition {
 
 impl fmt::Display for BanState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { after, within, length, stands } = self;
-        let (within, length) = (Length(*within), Length(*length));
+        let Self { after, within, length, status } = self;
+        let (within, length) = (HumanDuration(*within), HumanDuration(*length));
         let leads = match after {
             1 => format!("a refusal leads to a ban of {length}"),
-            _ => format!("{} refusals within {within} lead to a ban of {length}", Count(*after)),
+            _ => format!("{} refusals within {within} lead to a ban of {length}", HumanCount(*after)),
         };
-        match stands {
+        match status {
             BanStatus::Banned { left, until } => {
-                write!(f, "banned for {} more, until {until}: {leads}; `tollgate keys reset` lifts it", Length(*left))
+                write!(
+                    f,
+                    "banned for {} more, until {until}: {leads}; `tollgate keys reset` lifts it",
+                    HumanDuration(*left)
+                )
             }
             BanStatus::NotEvaluated => write!(f, "ban not evaluated: {leads}"),
             BanStatus::Not { refusals: Some(refusals) } if *after > 1 => {
-                write!(f, "not banned: {} of {} refusals within {within}", Count(*refusals), Count(*after))?;
+                write!(f, "not banned: {} of {} refusals within {within}", HumanCount(*refusals), HumanCount(*after))?;
                 write!(f, " that lead to a ban of {length}")
             }
             BanStatus::Not { .. } => write!(f, "not banned: {leads}"),
@@ -304,21 +315,21 @@ impl fmt::Display for BanState {
 }
 
 impl LimitState {
-    fn write(&self, met: &MatchExplanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write(&self, matched: &MatchExplanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { written, report, refill, .. } = self;
         let left = if *refill == Refill::Slots { "free" } else { "left" };
         if let Some(written) = written {
             f.write_str(written)?;
-            if let Some(longest) = met.delays {
-                write!(f, ", delayed for up to {}", Length(longest))?;
+            if let Some(longest) = matched.delays {
+                write!(f, ", delayed for up to {}", HumanDuration(longest))?;
             }
             f.write_str(": ")?;
         }
-        write!(f, "{} of {} {left}", Count(report.remaining), Count(report.limit))?;
-        if met.cost > 1 && report.remaining >= met.cost {
-            write!(f, ", enough for {} like this", Count(report.remaining / met.cost))?;
+        write!(f, "{} of {} {left}", HumanCount(report.remaining), HumanCount(report.limit))?;
+        if matched.cost > 1 && report.remaining >= matched.cost {
+            write!(f, ", enough for {} like this", HumanCount(report.remaining / matched.cost))?;
         }
-        let reset = Length(report.reset);
+        let reset = HumanDuration(report.reset);
         match refill {
             Refill::ByCalendar { zone, began, resets } => {
                 write!(f, ", calendar of {zone}, began {began}, resets {resets}")?;
@@ -329,10 +340,10 @@ impl LimitState {
             Refill::Sliding => write!(f, ", unused again in {reset}")?,
             Refill::Slots => write!(f, ", the last lease expires in {reset}")?,
         }
-        let next = if met.refuses { "passes" } else { "the next one passes" };
+        let next = if matched.refuses { "passes" } else { "the next one passes" };
         match report.retry {
             Retry::After(Nanos::ZERO) => Ok(()),
-            Retry::After(wait) => write!(f, ", {next} in {}", Length(wait)),
+            Retry::After(wait) => write!(f, ", {next} in {}", HumanDuration(wait)),
             Retry::OnRelease => write!(f, ", {next} when a slot is released"),
             Retry::Never => f.write_str(", never passes: the cost exceeds the capacity"),
         }
@@ -356,8 +367,8 @@ impl fmt::Display for OutcomeText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Outcome::Allow => f.write_str("allowed"),
-            Outcome::Delay(wait) => write!(f, "allowed after {}", Length(wait)),
-            Outcome::Deny(Retry::After(wait)) => write!(f, "refused for {}", Length(wait)),
+            Outcome::Delay(wait) => write!(f, "allowed after {}", HumanDuration(wait)),
+            Outcome::Deny(Retry::After(wait)) => write!(f, "refused for {}", HumanDuration(wait)),
             Outcome::Deny(Retry::OnRelease) => f.write_str("refused until a slot is released"),
             Outcome::Deny(Retry::Never) => f.write_str("always refused"),
         }

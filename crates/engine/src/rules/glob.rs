@@ -67,7 +67,7 @@ impl Glob {
     pub const MAX_BYTES: usize = 1024;
 
     /// Returns whether a value is a pattern: it contains a star or a brace.
-    pub fn is_meant(text: &str) -> bool {
+    pub fn is_pattern(text: &str) -> bool {
         text.contains(['*', '{', '}'])
     }
 

@@ -12,12 +12,12 @@ use tollgate::{
 
 use super::keys;
 use super::raw::shorten;
-use super::words::{join_with_and, valid_instead};
+use super::suggest::{join_with_and, suggest_valid};
 use crate::calendar::Calendar;
 pub(crate) use calendar::{WEEKDAYS, read_zone};
 pub use inline::{LimitMistake, LimitText};
 pub(crate) use parse::{BOOLEANS, not_a_boolean, not_a_count, parse_boolean, parse_count, parse_length};
-use parse::{as_written, parse_quota};
+use parse::{parse_quota, suggest_rate};
 
 /// The words of a limit, from a rule or a request.
 pub(crate) struct LimitWords<'w> {
@@ -71,14 +71,14 @@ pub(super) const DEFAULT_LEASE: Nanos = Nanos::from_secs(60);
 
 /// Returns the limit, or a list of at least one mistake.
 pub(crate) fn read<'w>(words: &'w LimitWords<'w>) -> Result<(Limit, Option<Calendar>), Vec<LimitMistake>> {
-    let mut reader = LimitParser { words, mistakes: Vec::new(), half_a_calendar: false };
+    let mut reader = LimitParser { words, mistakes: Vec::new(), has_calendar_mistake: false };
     let calendar = reader.calendar();
-    reader.half_a_calendar = !reader.mistakes.is_empty();
+    reader.has_calendar_mistake = !reader.mistakes.is_empty();
     match reader.limit(calendar.as_ref()).map(|limit| (limit, calendar)) {
         Some(limit) if reader.mistakes.is_empty() => Ok(limit),
         Some(_) | None => {
             if reader.mistakes.is_empty() {
-                reader.note("limit", "invalid limit");
+                reader.add_mistake("limit", "invalid limit");
             }
             Err(reader.mistakes)
         }
@@ -89,7 +89,7 @@ struct LimitParser<'w> {
     words: &'w LimitWords<'w>,
     mistakes: Vec<LimitMistake>,
     /// Whether the limit is a calendar window with a mistake. The rate of such a limit is not checked.
-    half_a_calendar: bool,
+    has_calendar_mistake: bool,
 }
 
 /// The values of the given options.
@@ -114,7 +114,7 @@ impl<'w> LimitParser<'w> {
         let quota = match (algorithm, calendar) {
             (Some("concurrency"), _) => self.leases().map(|leases| (leases, Nanos::ZERO)),
             (_, Some(calendar)) => self.count_per_window().map(|count| (count, calendar.length())),
-            (_, None) if self.half_a_calendar => self.count_per_window().and(None),
+            (_, None) if self.has_calendar_mistake => self.count_per_window().and(None),
             (Some(_), None) => self.quota(),
             (None, None) => None,
         };
@@ -151,7 +151,7 @@ impl<'w> LimitParser<'w> {
         let Some((name, takes, _)) = ALGORITHMS.iter().find(|(algorithm, ..)| *algorithm == name) else {
             let names: Vec<&str> = ALGORITHMS.iter().map(|(name, ..)| *name).collect();
             let problem = format!("`{}` is not an algorithm", shorten(name));
-            self.note_with_help("algorithm", problem, valid_instead(name, &names));
+            self.add_mistake_with_help("algorithm", problem, suggest_valid(name, &names));
             return None;
         };
         for keys::Key { name: option, .. } in keys::OPTIONS {
@@ -159,7 +159,7 @@ impl<'w> LimitParser<'w> {
                 let takers = ALGORITHMS.iter().filter(|(_, takes, _)| takes.contains(option));
                 let takers: Vec<&str> = takers.map(|(name, ..)| *name).collect();
                 let help = format!("it belongs to {}; {name} takes {}", join_with_and(&takers), join_with_and(takes));
-                self.note_with_help(option, format!("{name} has no option `{option}`"), help);
+                self.add_mistake_with_help(option, format!("{name} has no option `{option}`"), help);
             }
         }
         Some(name)
@@ -189,12 +189,12 @@ impl<'w> LimitParser<'w> {
             (Some(Phase::FirstRequest), None) => Steps::FirstRequest,
             (Some(Phase::FirstRequest), Some(_)) => {
                 let problem = "`offset` has no effect with `phase: first_request`";
-                self.note_with_help("offset", problem, "remove it, or write `phase: epoch`");
+                self.add_mistake_with_help("offset", problem, "remove it, or write `phase: epoch`");
                 return None;
             }
             (Some(Phase::Spread | Phase::Given(_)), _) => {
                 let help = "valid: `epoch`, optionally with an `offset`, and `first_request`";
-                self.note_with_help("phase", "an interval bucket has no `phase: spread`", help);
+                self.add_mistake_with_help("phase", "an interval bucket has no `phase: spread`", help);
                 return None;
             }
         };
@@ -215,7 +215,7 @@ impl<'w> LimitParser<'w> {
             (Some(_), None) => window.phase(Phase::Given(self.words.position)),
             (Some(_), Some(_)) => {
                 let problem = "`phase` has no effect on calendar windows";
-                self.note_with_help("phase", problem, "remove it, or `zone` and `anchor`");
+                self.add_mistake_with_help("phase", problem, "remove it, or `zone` and `anchor`");
                 return None;
             }
             (None, Some(phase)) => window.phase(phase),
@@ -255,7 +255,7 @@ impl<'w> LimitParser<'w> {
 
     fn given_limit(&mut self) -> Option<&'w str> {
         if self.words.limit.is_none() {
-            self.note_with_help("limit", "missing `limit`", "write it like `limit: 100/s`, 5/15m or 10k/day");
+            self.add_mistake_with_help("limit", "missing `limit`", "write it like `limit: 100/s`, 5/15m or 10k/day");
         }
         self.words.limit
     }
@@ -265,7 +265,11 @@ impl<'w> LimitParser<'w> {
         let leases = parse_count(text);
         if leases.is_none() {
             let problem = format!("`{}` is not a number of leases", shorten(text));
-            self.note_with_help("limit", problem, "concurrency counts requests in progress; write it like `limit: 10`");
+            self.add_mistake_with_help(
+                "limit",
+                problem,
+                "concurrency counts requests in progress; write it like `limit: 10`",
+            );
         }
         leases
     }
@@ -275,18 +279,18 @@ impl<'w> LimitParser<'w> {
     fn quota(&mut self) -> Option<(u64, Nanos)> {
         let text = self.given_limit()?;
         if matches!(text, "unlimited" | "none" | "infinite") {
-            self.note_with_help("limit", format!("`{text}` is not a rate"), NO_LIMIT);
+            self.add_mistake_with_help("limit", format!("`{text}` is not a rate"), NO_LIMIT);
             return None;
         }
         let quota = parse_quota(text);
         if let Err(error @ LimitError::Zero { what: "the count of the rate" }) = &quota {
-            self.note_with_help("limit", error.to_string(), NOTHING);
+            self.add_mistake_with_help("limit", error.to_string(), NOTHING);
             return None;
         }
-        if let (Err(error), Some(written)) = (&quota, as_written(text)) {
+        if let (Err(error), Some(written)) = (&quota, suggest_rate(text)) {
             let error = error.to_string();
             let problem = error.split_once("; ").map_or(&*error, |(problem, _)| problem);
-            self.note_with_help("limit", problem, format!("write it as {written}"));
+            self.add_mistake_with_help("limit", problem, format!("write it as {written}"));
             return None;
         }
         self.make("limit", quota)
@@ -298,10 +302,10 @@ impl<'w> LimitParser<'w> {
             "first_request" => Some(Phase::FirstRequest),
             "spread" => Some(Phase::Spread),
             other => {
-                self.note_with_help(
+                self.add_mistake_with_help(
                     "phase",
                     format!("`{}` is not a phase", shorten(other)),
-                    valid_instead(other, PHASES),
+                    suggest_valid(other, PHASES),
                 );
                 None
             }
@@ -312,7 +316,7 @@ impl<'w> LimitParser<'w> {
         let text = (self.words.option)(option)?;
         let count = parse_count(text);
         if count.is_none() {
-            self.note_with_help(option, not_a_count(text), "write it like 200 or 10k");
+            self.add_mistake_with_help(option, not_a_count(text), "write it like 200 or 10k");
         }
         count
     }
@@ -322,7 +326,7 @@ impl<'w> LimitParser<'w> {
         let length = parse_length(text);
         if length.is_none() {
             let problem = format!("`{}` is not a duration", shorten(text));
-            self.note_with_help(option, problem, "write it like 500ms, 30s or 5m");
+            self.add_mistake_with_help(option, problem, "write it like 500ms, 30s or 5m");
         }
         length
     }
@@ -331,15 +335,15 @@ impl<'w> LimitParser<'w> {
         let text = (self.words.option)(option)?;
         let boolean = parse_boolean(text);
         if boolean.is_none() {
-            self.note_with_help(option, not_a_boolean(text), BOOLEANS);
+            self.add_mistake_with_help(option, not_a_boolean(text), BOOLEANS);
         }
         boolean
     }
 
     fn make<T>(&mut self, word: &'static str, made: Result<T, LimitError>) -> Option<T> {
         let note = |error: LimitError| match error.to_string().split_once("; ") {
-            Some((problem, help)) => self.note_with_help(word, problem, help),
-            None => self.note(word, error.to_string()),
+            Some((problem, help)) => self.add_mistake_with_help(word, problem, help),
+            None => self.add_mistake(word, error.to_string()),
         };
         made.map_err(note).ok()
     }
@@ -358,11 +362,11 @@ impl<'w> LimitParser<'w> {
         }
     }
 
-    fn note(&mut self, word: &'static str, problem: impl Into<String>) {
+    fn add_mistake(&mut self, word: &'static str, problem: impl Into<String>) {
         self.mistakes.push(LimitMistake { word, problem: problem.into(), help: None });
     }
 
-    fn note_with_help(&mut self, word: &'static str, problem: impl Into<String>, help: impl Into<String>) {
+    fn add_mistake_with_help(&mut self, word: &'static str, problem: impl Into<String>, help: impl Into<String>) {
         self.mistakes.push(LimitMistake { word, problem: problem.into(), help: Some(help.into()) });
     }
 }

@@ -36,14 +36,14 @@ pub mod keys;
 mod limit;
 mod metadata;
 mod mistake;
-mod moment;
 mod nth;
 mod raw;
 mod reference;
 mod rule;
+mod suggest;
 mod text;
+mod timestamp;
 pub(crate) mod warn;
-mod words;
 mod write;
 
 pub use cidr::Cidr;
@@ -52,23 +52,23 @@ pub use expression::Expression;
 pub use format::{FormatError, format};
 pub use glob::Glob;
 pub(crate) use glob::{CapturePosition, Segment, matches_rest, segment_matches, split_segment};
-pub use import::{Dialect, Imported, ReadIncluded};
+pub use import::{Dialect, ImportedRules, ReadIncluded};
 pub(crate) use limit::WEEKDAYS;
 pub use limit::{LimitMistake, LimitText};
 pub use metadata::Metadata;
 pub use mistake::{Mistake, Mistakes, Position};
-pub use moment::{TimeError, TimeErrorText, parse_time};
 pub use reference::reference_page;
 pub(crate) use rule::ALL;
 pub use rule::{
-    Ban, Condition, Consistency, CostCase, CostOf, Effect, LimitSet, OnChange, OnExceed, OnFault, Origin, Override,
-    Pattern, PerElement, Refusal, Rule, RulePosition, SyncEvery, Test,
+    Ban, Condition, Consistency, CostCase, DefaultCost, Effect, LimitSet, OnChange, OnExceed, OnFault, Origin,
+    Override, Pattern, PerElement, Refusal, Rule, RulePosition, SyncEvery, Test,
 };
 pub use text::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_NODES};
+pub use timestamp::{TimeError, TimeErrorText, parse_time};
 
 pub(crate) use mistake::Notes;
 pub(crate) use nth::nth_of;
-pub use words::nearest_word;
+pub use suggest::nearest_word;
 
 /// Maximum number of rules over all files.
 pub const MAX_RULES: usize = 100_000;

@@ -31,7 +31,7 @@ pub struct Rule {
     pub(crate) suffices: bool,
     /// Whether a cost above 0 may be charged into debt.
     pub(crate) postpaid: bool,
-    pub(crate) cost: CostOf,
+    pub(crate) cost: DefaultCost,
     pub(crate) on_exceed: OnExceed,
     pub(crate) on_fault: OnFault,
     pub(crate) consistency: Consistency,
@@ -85,7 +85,7 @@ impl Rule {
 
     /// Returns the conditions for the index: the conditions of `when` and, if none of them contains a value, one
     /// condition that the expression implies.
-    pub(crate) fn sought(&self) -> Cow<'_, [Condition]> {
+    pub(crate) fn index_conditions(&self) -> Cow<'_, [Condition]> {
         let names_values = |condition: &Condition| matches!(condition.test, Test::AnyOf(_));
         let implied = match &self.expression {
             Some(expression) if !self.when.iter().any(names_values) => expression.implied(),
@@ -123,7 +123,7 @@ impl Rule {
     }
 
     /// Returns the cost of a request that does not state its own.
-    pub fn cost(&self) -> &CostOf {
+    pub fn cost(&self) -> &DefaultCost {
         &self.cost
     }
 
@@ -302,7 +302,7 @@ impl Pattern {
 
 /// The cost of a request that does not state its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CostOf {
+pub enum DefaultCost {
     /// A constant.
     Fixed(Cost),
     /// The value of an attribute.
@@ -327,7 +327,7 @@ pub struct CostCase {
     pub cost: Cost,
 }
 
-impl CostOf {
+impl DefaultCost {
     /// Returns the cases, if it has any.
     pub(crate) fn cases(&self) -> &[CostCase] {
         match self {

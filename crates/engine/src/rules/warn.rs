@@ -18,11 +18,11 @@ use super::mistake::{Mistake, Notes};
 use super::nth::nth_of;
 use super::raw::shorten;
 use super::rule::{Condition, Effect, OnExceed, Origin, Pattern, Rule, Test};
-use super::words::nearest_word;
+use super::suggest::nearest_word;
 use super::{Domain, Rules};
 use crate::key;
 use crate::request::Entry;
-use crate::ruleset::{Index, IndexEntry, Matched, RuleSet, windows_of};
+use crate::ruleset::{Index, IndexEntry, MatchedRules, RuleSet, windows_of};
 use costs::costs_above_capacity;
 use leases::leases_that_do_not_pay;
 use overrides::{contradicting_overrides, shadowed_overrides};
@@ -66,24 +66,24 @@ pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) ->
 
 /// Warns about rules that never apply, because an earlier `allow` or `deny` rule decides all of their requests.
 fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
-    let judges = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny);
+    let is_allow_or_deny = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny);
     let always = |rule: &Rule| rule.is_unconditional_beyond_when() && is_positive(rule.when());
     let judging: Vec<(usize, &Rule)> = domain
         .rules()
         .iter()
         .enumerate()
-        .filter(|(_, rule)| judges(rule) && always(rule) && rule.on_exceed() != OnExceed::Shadow)
+        .filter(|(_, rule)| is_allow_or_deny(rule) && always(rule) && rule.on_exceed() != OnExceed::Shadow)
         .collect();
     if judging.is_empty() {
         return;
     }
-    let sought: Vec<IndexEntry<'_>> = judging.iter().map(|(_, rule)| index_entry(rule.when())).collect();
-    let index = Index::new(&sought, 0);
+    let index_conditions: Vec<IndexEntry<'_>> = judging.iter().map(|(_, rule)| index_entry(rule.when())).collect();
+    let index = Index::new(&index_conditions, 0);
     for (position, rule) in domain.rules().iter().enumerate() {
         // An `allow` or `deny` rule can be hidden only by an earlier `allow` or `deny` rule.
         let stops = |number: u32| {
             let (judge, _) = judging[number as usize];
-            judge != position && (judge < position || !judges(&rule))
+            judge != position && (judge < position || !is_allow_or_deny(&rule))
         };
         if let Some(number) = always_matches(&index, rule.when(), stops) {
             let (_, judge) = judging[number as usize];
@@ -120,8 +120,9 @@ fn replaced_rules(domain: &Domain, notes: &mut Notes) {
 /// Warns about many rules that are evaluated for every request. A rule cannot be indexed if it requires neither a value
 /// nor the presence of an attribute.
 fn unindexed_rules(domain: &Domain, notes: &mut Notes) {
-    let is_found =
-        |rule: &Rule| rule.sought().iter().any(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present));
+    let is_found = |rule: &Rule| {
+        rule.index_conditions().iter().any(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present))
+    };
     let mut tried = domain.rules().iter().filter(|rule| !is_found(rule));
     let Some(first_too_many) = tried.nth(MAX_TRIED) else { return };
     let count = MAX_TRIED + 1 + tried.count();
@@ -167,7 +168,7 @@ fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool
             })
             .collect();
     }
-    let mut matched = Matched::default();
+    let mut matched = MatchedRules::default();
     let mut found = None;
     for request in &requests {
         index.find(request, &mut matched);

@@ -141,13 +141,13 @@ const SHARED: u32 = 1 << 31;
 
 /// The known attributes of an item and its matching rules. Reused to avoid allocation.
 #[derive(Debug, Default)]
-pub struct Matched {
+pub struct MatchedRules {
     shapes: ItemShapes,
     rules: Vec<u32>,
     walk: Walk,
 }
 
-impl Matched {
+impl MatchedRules {
     /// Returns the matching rules, in order.
     pub(crate) fn rules(&self) -> &[u32] {
         &self.rules
@@ -160,8 +160,8 @@ impl Matched {
         attribute: u32,
     ) -> impl Iterator<Item = &'e [u8]> {
         let known = self.shapes.current().known.iter();
-        let places = known.filter(move |(known, _)| *known == attribute).map(|(_, entry)| *entry as usize);
-        places.filter_map(|place| entries.get(place)).map(|entry| entry.value)
+        let indexes = known.filter(move |(known, _)| *known == attribute).map(|(_, entry)| *entry as usize);
+        indexes.filter_map(|position| entries.get(position)).map(|entry| entry.value)
     }
 
     /// Returns the first value of an attribute.
@@ -173,10 +173,10 @@ impl Matched {
 
 impl Index {
     /// Creates an index; the rules are numbered from `first`.
-    pub(crate) fn new(sought: &[IndexEntry<'_>], first: u32) -> Self {
+    pub(crate) fn new(index_entries: &[IndexEntry<'_>], first: u32) -> Self {
         let mut builder = IndexBuilder::default();
-        sought.iter().for_each(|sought| builder.count(sought));
-        sought.iter().zip(0..).for_each(|(sought, number)| builder.insert(sought, number));
+        index_entries.iter().for_each(|index_entries| builder.count(index_entries));
+        index_entries.iter().zip(0..).for_each(|(index_entries, number)| builder.insert(index_entries, number));
         builder.finish(first)
     }
 
@@ -187,18 +187,18 @@ impl Index {
     }
 
     /// Returns the number of rules that are evaluated for every request.
-    pub(crate) fn tried(&self) -> usize {
+    pub(crate) fn unanchored_count(&self) -> usize {
         self.unanchored.len()
     }
 
     /// Finds the rules that match an item.
-    pub(crate) fn find(&self, entries: &[Entry<'_>], matched: &mut Matched) {
-        let Matched { shapes, rules, walk } = matched;
+    pub(crate) fn find(&self, entries: &[Entry<'_>], matched: &mut MatchedRules) {
+        let MatchedRules { shapes, rules, walk } = matched;
         rules.clear();
         let mut found = FoundRules { index: self, rules, has_more: false };
         let ItemShape { known, anchors, .. } = shapes.find(self, entries);
-        for (number, place) in anchors {
-            found.add_rules_of_value(*number, entries[*place as usize].value, walk);
+        for (number, position) in anchors {
+            found.add_rules_of_value(*number, entries[*position as usize].value, walk);
         }
         self.unanchored.iter().for_each(|rule| found.add_one(*rule));
         if found.has_more {
@@ -231,15 +231,15 @@ impl Index {
         self.attributes.len()
     }
 
-    /// Looks up the names of an item: attribute number and entry index of the `known` attributes, and of those among them that are
-    /// `anchors`.
+    /// Looks up the names of an item: attribute number and entry index of the `known` attributes, and of those among
+    /// them that are `anchors`.
     pub(super) fn resolve(&self, entries: &[Entry<'_>], known: &mut Vec<(u32, u32)>, anchors: &mut Vec<(u32, u32)>) {
-        for (entry, place) in entries.iter().zip(0..) {
+        for (entry, position) in entries.iter().zip(0..) {
             let Some(named) = self.lookup.get(NAMES, entry.name) else { continue };
             let number = named & !NOT_AN_ANCHOR;
-            known.push((number, place));
+            known.push((number, position));
             if named & NOT_AN_ANCHOR == 0 {
-                anchors.push((number, place));
+                anchors.push((number, position));
             }
         }
         if !self.nth.is_empty() {
@@ -254,8 +254,8 @@ impl Index {
         let named = known.len();
         for nth in &self.nth {
             let mut values = known[..named].iter().filter(|(attribute, _)| *attribute == nth.of);
-            if let Some((_, place)) = values.nth(nth.before as usize) {
-                known.push((nth.attribute, *place));
+            if let Some((_, position)) = values.nth(nth.before as usize) {
+                known.push((nth.attribute, *position));
             }
         }
     }
@@ -322,8 +322,10 @@ fn space_of(attribute: u32) -> u32 {
 impl FurtherCondition {
     #[inline]
     fn condition_holds(&self, entries: &[Entry<'_>], known: &[(u32, u32)]) -> bool {
-        let mut values =
-            known.iter().filter(|(known, _)| *known == self.attribute).map(|(_, place)| entries[*place as usize].value);
+        let mut values = known
+            .iter()
+            .filter(|(known, _)| *known == self.attribute)
+            .map(|(_, position)| entries[*position as usize].value);
         match &self.asks {
             CompiledTest::AnyOf(patterns) => values.any(|value| patterns.hold(value)),
             CompiledTest::NoneOf(patterns) => !values.any(|value| patterns.hold(value)),

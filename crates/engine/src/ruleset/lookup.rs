@@ -46,11 +46,11 @@ impl Lookup {
         let (mut texts, last) = (Vec::new(), slots.len() - 1);
         for (space, text, value) in entries {
             let key = StringKey::for_text(*space, text);
-            let mut place = key.hash(text);
-            while slots[place & last].key.kind != EMPTY.key.kind {
-                place = place.wrapping_add(1);
+            let mut index = key.hash(text);
+            while slots[index & last].key.kind != EMPTY.key.kind {
+                index = index.wrapping_add(1);
             }
-            slots[place & last] = Slot { key, text: texts.len() as u32, value: *value };
+            slots[index & last] = Slot { key, text: texts.len() as u32, value: *value };
             if text.len() > SHORT {
                 texts.extend_from_slice(text);
             }
@@ -62,9 +62,9 @@ impl Lookup {
     #[inline(always)]
     pub(super) fn get(&self, space: u32, text: &[u8]) -> Option<u32> {
         let key = StringKey::for_text(space, text);
-        let (mut place, last) = (key.hash(text), self.slots.len() - 1);
+        let (mut index, last) = (key.hash(text), self.slots.len() - 1);
         loop {
-            let slot = &self.slots[place & last];
+            let slot = &self.slots[index & last];
             if slot.key == key && (text.len() <= SHORT || self.is_long(slot, text)) {
                 return Some(slot.value);
             }
@@ -72,7 +72,7 @@ impl Lookup {
             if slot.key.kind == EMPTY.key.kind {
                 return None;
             }
-            place = place.wrapping_add(1);
+            index = index.wrapping_add(1);
         }
     }
 

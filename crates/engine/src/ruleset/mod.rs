@@ -35,13 +35,13 @@ use tollgate::core::{Algorithm, Cost, Time, Wall};
 use crate::key;
 use crate::meters::RuleMeter;
 use crate::request::Entry;
-use crate::rules::{Condition, Consistency, CostOf, LimitSet, OnChange, OnFault, Rule, Rules, is_address};
-pub use index::Matched;
+use crate::rules::{Condition, Consistency, DefaultCost, LimitSet, OnChange, OnFault, Rule, Rules, is_address};
+pub use index::MatchedRules;
 pub(crate) use index::{Index, IndexEntry};
 use limit_registry::LimitRegistry;
 pub(crate) use limit_registry::{RuleLimits, windows_of};
 use lookup::Lookup;
-pub(crate) use special::{BanLimits, Judgement, OverrideEffect, Special, limits_of as limits_of_ban};
+pub(crate) use special::{AllowOrDeny, BanLimits, OverrideEffect, Special, limits_of as limits_of_ban};
 
 /// The first id of inline limits. The ids of rule limits are below.
 pub(crate) const INLINE_IDS: u32 = 1 << 31;
@@ -75,7 +75,7 @@ pub struct RuleSet {
     /// Whether any rule has a ban.
     bans: bool,
     /// Whether any rule has `replaces` or `suffices`.
-    leaves_out: bool,
+    may_omit_rules: bool,
 }
 
 /// The rules of a domain.
@@ -86,7 +86,7 @@ pub(crate) struct CompiledDomain {
     /// The attributes that the rules read.
     attributes: Box<[Box<str>]>,
     /// Whether any rule has `allow` or `deny`.
-    judges: bool,
+    has_allow_or_deny: bool,
 }
 
 /// A rule in force.
@@ -153,7 +153,7 @@ impl ActiveRule {
 
     /// Returns the range of the rule id in its keys.
     #[inline]
-    pub(crate) fn id_place(&self) -> (u16, u16) {
+    pub(crate) fn id_range(&self) -> (u16, u16) {
         self.id
     }
 
@@ -189,12 +189,12 @@ impl RuleSet {
             per: Box::default(),
             uses_time: false,
             bans: false,
-            leaves_out: false,
+            may_omit_rules: false,
         }
     }
 
     /// Assigns an id to the limits of a restored counter. A rule with the same limits gets the same id.
-    pub(crate) fn remember(&mut self, limits: &Limits) -> u32 {
+    pub(crate) fn register_limits(&mut self, limits: &Limits) -> u32 {
         self.limit_registry.register(&LimitSet { limits: limits.clone(), calendars: Vec::new() }).id
     }
 
@@ -217,18 +217,24 @@ impl RuleSet {
             let ids = domain.rules().iter().zip(first as u32..).filter(|_| replaces);
             let ids: FxHashMap<&str, u32> = ids.map(|(rule, number)| (rule.id(), number)).collect();
             domain.rules().iter().for_each(|rule| compiler.add(domain.name(), rule, &index, &ids));
-            let judges = |rule: &ActiveRule| rule.special().is_some_and(|special| special.judges.is_some());
-            let judges = compiler.rules[first..].iter().any(judges);
+            let is_allow_or_deny =
+                |rule: &ActiveRule| rule.special().is_some_and(|special| special.allow_or_deny.is_some());
+            let has_allow_or_deny = compiler.rules[first..].iter().any(is_allow_or_deny);
             let attributes = attributes::attribute_names(domain.rules());
-            domains.push(CompiledDomain { name: domain.name().as_bytes().into(), index, attributes, judges });
+            domains.push(CompiledDomain {
+                name: domain.name().as_bytes().into(),
+                index,
+                attributes,
+                has_allow_or_deny,
+            });
         }
         compiler.limit_registry.retire();
         let of_calendar = |rule: &ActiveRule| rule.rule_limits.as_ref().is_some_and(|n| !n.calendars.is_empty());
         let specials = || compiler.rules.iter().filter_map(ActiveRule::special);
         let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(Special::uses_time);
         let bans = specials().any(|special| special.ban.is_some());
-        let leaves_out = specials().any(|special| special.suffices || !special.replaces.is_empty());
-        let names = domains.iter().zip(0..).map(|(domain, place)| (0, domain.name.clone(), place));
+        let may_omit_rules = specials().any(|special| special.suffices || !special.replaces.is_empty());
+        let names = domains.iter().zip(0..).map(|(domain, position)| (0, domain.name.clone(), position));
         Self {
             version: before.version + 1,
             domain_names: Lookup::new(&names.collect::<Vec<_>>()),
@@ -240,7 +246,7 @@ impl RuleSet {
             per: compiler.per.into(),
             uses_time,
             bans,
-            leaves_out,
+            may_omit_rules,
         }
     }
 
@@ -256,13 +262,13 @@ impl RuleSet {
 
     /// Returns whether a matching rule may be left out because of another (`replaces` or `suffices`).
     #[inline]
-    pub(crate) fn leaves_out(&self) -> bool {
-        self.leaves_out
+    pub(crate) fn may_omit_rules(&self) -> bool {
+        self.may_omit_rules
     }
 
     /// Returns the number of a domain's rules that cannot be indexed and are evaluated for every request.
     pub fn unindexed_rules(&self, domain: &[u8]) -> usize {
-        self.find_domain(domain).map_or(0, |domain| domain.index.tried())
+        self.find_domain(domain).map_or(0, |domain| domain.index.unanchored_count())
     }
 
     /// Returns the version. It increases with every replacement; the initial empty rule set has version 0.
@@ -294,7 +300,13 @@ impl RuleSet {
 
     /// Appends the values of a rule's `per` to a key.
     #[inline]
-    pub(crate) fn push_values(&self, key: &mut Vec<u8>, rule: &ActiveRule, matched: &Matched, entries: &[Entry<'_>]) {
+    pub(crate) fn push_values(
+        &self,
+        key: &mut Vec<u8>,
+        rule: &ActiveRule,
+        matched: &MatchedRules,
+        entries: &[Entry<'_>],
+    ) {
         for attribute in &self.per[rule.per.0 as usize..rule.per.1 as usize] {
             if attribute & ADDRESS == 0 {
                 key::push_value(key, matched.first_value(entries, *attribute));
@@ -307,34 +319,39 @@ impl RuleSet {
     /// Returns the indices of a domain's rules that match these attributes; `None` if the domain is unknown.
     ///
     /// For explanations and benchmarks. Decisions use the same lookup.
-    pub fn matching<'m>(&self, domain: &[u8], entries: &[Entry<'_>], matched: &'m mut Matched) -> Option<&'m [u32]> {
+    pub fn matching<'m>(
+        &self,
+        domain: &[u8],
+        entries: &[Entry<'_>],
+        matched: &'m mut MatchedRules,
+    ) -> Option<&'m [u32]> {
         self.find_domain(domain)?.index.find(entries, matched);
         Some(matched.rules())
     }
 
     #[inline]
     pub(crate) fn find_domain(&self, name: &[u8]) -> Option<&CompiledDomain> {
-        self.domain_names.get(0, name).and_then(|place| self.domains.get(place as usize))
+        self.domain_names.get(0, name).and_then(|position| self.domains.get(position as usize))
     }
 
     /// Returns the first matching rule with `allow` or `deny`.
     #[inline]
-    pub(crate) fn find_judging_rule(
+    pub(crate) fn find_allow_or_deny(
         &self,
         domain: &CompiledDomain,
-        matched: &Matched,
+        matched: &MatchedRules,
         entries: &[Entry<'_>],
         now: Time<Wall>,
     ) -> Option<u32> {
-        if !domain.judges {
+        if !domain.has_allow_or_deny {
             return None;
         }
-        let judges = |number: &&u32| {
+        let decides = |number: &&u32| {
             let rule = &self.rules[**number as usize];
-            let special = rule.special().filter(|special| special.judges.is_some() && !rule.is_shadow());
+            let special = rule.special().filter(|special| special.allow_or_deny.is_some() && !rule.is_shadow());
             special.is_some_and(|special| special.applies(now, matched, entries))
         };
-        matched.rules().iter().find(judges).copied()
+        matched.rules().iter().find(decides).copied()
     }
 
     /// Returns the rule with this name, encoded by [`key::rule_name`].
@@ -349,10 +366,11 @@ impl RuleSet {
 
 /// Builds an index of rules, including the conditions that their expressions imply.
 pub(crate) fn index_of(rules: &[Rule], first: u32) -> Index {
-    let conditions: Vec<Cow<'_, [Condition]>> = rules.iter().map(Rule::sought).collect();
-    let sought = |(rule, when)| IndexEntry { when, names: Special::attribute_names(rule) };
-    let sought: Vec<IndexEntry<'_>> = rules.iter().zip(conditions.iter().map(|when| &**when)).map(sought).collect();
-    Index::new(&sought, first)
+    let conditions: Vec<Cow<'_, [Condition]>> = rules.iter().map(Rule::index_conditions).collect();
+    let index_entries = |(rule, when)| IndexEntry { when, names: Special::attribute_names(rule) };
+    let index_entries: Vec<IndexEntry<'_>> =
+        rules.iter().zip(conditions.iter().map(|when| &**when)).map(index_entries).collect();
+    Index::new(&index_entries, first)
 }
 
 /// Compiles rules.
@@ -396,9 +414,9 @@ impl Compiler<'_> {
             per: (per, self.per.len() as u32),
             rule_limits,
             cost: match rule.cost() {
-                CostOf::Fixed(cost) => *cost,
-                CostOf::From { missing, .. } => *missing,
-                CostOf::Cases(_) => Cost::ONE,
+                DefaultCost::Fixed(cost) => *cost,
+                DefaultCost::From { missing, .. } => *missing,
+                DefaultCost::Cases(_) => Cost::ONE,
             },
             shadow,
             is_special: special.is_some(),
@@ -459,7 +477,7 @@ mod tests {
             &format!("- {{id: a, limit: 1/s, per: [b, c]}}\n- {{id: {long}, limit: 1/s}}\n"),
         );
         let id_in_key = |rule| {
-            let (start, end): (u16, u16) = ActiveRule::id_place(rule);
+            let (start, end): (u16, u16) = ActiveRule::id_range(rule);
             str::from_utf8(&set.key_prefix(rule)[start.into()..end.into()]).unwrap()
         };
         let names: Vec<_> = set.rules().iter().map(|rule| (rule.domain(), rule.id(), id_in_key(rule))).collect();

@@ -6,20 +6,20 @@ use rustc_hash::FxHashMap;
 use tollgate::core::{Cost, Steps, Time, Wall};
 use tollgate::{IntervalBucket, Limit, LimitError, Limits, SlidingLog};
 
-use super::index::{Index, IndexEntry, Matched};
+use super::index::{Index, IndexEntry, MatchedRules};
 use super::limit_registry::{LimitRegistry, RuleLimits};
 use crate::key;
 use crate::request::Entry;
 use crate::rules::{
-    Ban, CapturePosition, Condition, CostOf, CountedAddress, Effect, Expression, Glob, LimitSet, Metadata, OnExceed,
-    Origin, Override, Pattern, PerElement, Refusal, Rule, Test, is_address,
+    Ban, CapturePosition, Condition, CountedAddress, DefaultCost, Effect, Expression, Glob, LimitSet, Metadata,
+    OnExceed, Origin, Override, Pattern, PerElement, Refusal, Rule, Test, is_address,
 };
 use crate::schedule::Schedule;
 
 /// The features of a rule beyond plain conditions and limits.
 #[derive(Debug)]
 pub(crate) struct Special {
-    pub(crate) judges: Option<Judgement>,
+    pub(crate) allow_or_deny: Option<AllowOrDeny>,
     schedule: Option<Schedule>,
     /// The expression, and the numbers of its attributes.
     expression: Option<(Expression, Box<[u32]>)>,
@@ -44,7 +44,7 @@ pub(crate) struct Special {
 
 /// The decision of an `allow` or `deny` rule, which counts nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Judgement {
+pub(crate) enum AllowOrDeny {
     Allow,
     Deny,
 }
@@ -78,7 +78,7 @@ pub(crate) struct CompiledOverrides {
 #[derive(Debug)]
 pub(crate) struct CompiledOverride {
     until: Option<Time<Wall>>,
-    pub(crate) does: OverrideEffect,
+    pub(crate) effect: OverrideEffect,
 }
 
 /// The effect of an override.
@@ -99,21 +99,21 @@ impl Special {
         limit_registry: &mut LimitRegistry,
     ) -> Option<Self> {
         let number = |name: &str| index.attribute_number(name).unwrap_or(u32::MAX);
-        let judges = match rule.effect() {
-            Effect::Allow => Some(Judgement::Allow),
-            Effect::Deny => Some(Judgement::Deny),
+        let allow_or_deny = match rule.effect() {
+            Effect::Allow => Some(AllowOrDeny::Allow),
+            Effect::Deny => Some(AllowOrDeny::Deny),
             Effect::Limits(_) | Effect::Unlimited => None,
         };
         let cost = match rule.cost() {
-            CostOf::Fixed(_) => None,
-            CostOf::From { attribute, max, missing } => {
+            DefaultCost::Fixed(_) => None,
+            DefaultCost::From { attribute, max, missing } => {
                 Some(CompiledCost::From { attribute: number(attribute), max: *max, missing: *missing })
             }
-            CostOf::Cases(cases) => {
-                let sought: Vec<IndexEntry<'_>> =
+            DefaultCost::Cases(cases) => {
+                let index_entries: Vec<IndexEntry<'_>> =
                     cases.iter().map(|case| IndexEntry { when: &case.when, names: Vec::new() }).collect();
                 let costs = cases.iter().map(|case| case.cost).collect();
-                Some(CompiledCost::Cases { index: Index::new(&sought, 0), costs })
+                Some(CompiledCost::Cases { index: Index::new(&index_entries, 0), costs })
             }
         };
         let plain =
@@ -128,7 +128,7 @@ impl Special {
             (!rule.overrides().is_empty()).then(|| CompiledOverrides::new(rule.overrides(), limit_registry));
         let has_refusal = rule.refusal != Refusal::default();
         let special = Self {
-            judges,
+            allow_or_deny,
             schedule: (!rule.schedule.is_empty()).then(|| Schedule::new(&rule.schedule)),
             expression: rule.expression().map(|expression| {
                 let numbers = expression.attributes().iter().map(|name| number(name)).collect();
@@ -147,7 +147,7 @@ impl Special {
             metadata: rule.metadata.clone(),
         };
         let calendars = rule.effect().limits().is_some_and(|set| !set.calendars.is_empty());
-        let is_plain = special.judges.is_none()
+        let is_plain = special.allow_or_deny.is_none()
             && special.schedule.is_none()
             && special.expression.is_none()
             && special.only.is_none()
@@ -172,8 +172,8 @@ impl Special {
             Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,
         });
         let cost = match rule.cost() {
-            CostOf::Fixed(_) | CostOf::Cases(_) => None,
-            CostOf::From { attribute, .. } => Some(&**attribute),
+            DefaultCost::Fixed(_) | DefaultCost::Cases(_) => None,
+            DefaultCost::From { attribute, .. } => Some(&**attribute),
         };
         let expressed = rule.expression().map_or(&[][..], Expression::attributes).iter().map(|name| &**name);
         counted.chain(cost).chain(expressed).collect()
@@ -187,19 +187,25 @@ impl Special {
     }
 
     /// Returns whether the schedule, `only` and the expression hold.
-    pub(crate) fn applies(&self, now: Time<Wall>, matched: &Matched, entries: &[Entry<'_>]) -> bool {
+    pub(crate) fn applies(&self, now: Time<Wall>, matched: &MatchedRules, entries: &[Entry<'_>]) -> bool {
         let names = |only: &[Box<str>]| {
             only.len() == entries.len() && only.iter().zip(entries).all(|(name, entry)| name.as_bytes() == entry.name)
         };
         self.only.as_deref().is_none_or(names)
             && self.schedule.as_ref().is_none_or(|schedule| schedule.applies(now))
             && self.expression.as_ref().is_none_or(|(expression, numbers)| {
-                expression.holds(&|place| numbers.get(place).and_then(|number| matched.first_value(entries, *number)))
+                expression
+                    .holds(&|position| numbers.get(position).and_then(|number| matched.first_value(entries, *number)))
             })
     }
 
     /// Returns the cost, if it depends on the request. Overwrites `scratch`.
-    pub(crate) fn cost(&self, matched: &Matched, entries: &[Entry<'_>], scratch: &mut Matched) -> Option<Cost> {
+    pub(crate) fn cost(
+        &self,
+        matched: &MatchedRules,
+        entries: &[Entry<'_>],
+        scratch: &mut MatchedRules,
+    ) -> Option<Cost> {
         match self.cost.as_ref()? {
             CompiledCost::From { attribute, max, missing } => {
                 let Some(value) = matched.first_value(entries, *attribute) else { return Some(*missing) };
@@ -215,14 +221,14 @@ impl Special {
     }
 
     /// Appends the values of `per` to a key and returns true, if they are not just attributes. Otherwise returns false.
-    pub(crate) fn push_values(&self, key: &mut Vec<u8>, matched: &Matched, entries: &[Entry<'_>]) -> bool {
+    pub(crate) fn push_values(&self, key: &mut Vec<u8>, matched: &MatchedRules, entries: &[Entry<'_>]) -> bool {
         let Some(per) = &self.per else { return false };
         for origins in per {
             let mut found = origins
                 .iter()
                 .enumerate()
                 .filter_map(|(n, from)| Some((n, from, from.counted_value(matched, entries)?)));
-            let Some((place, from, value)) = found.next() else {
+            let Some((position, from, value)) = found.next() else {
                 key::push_value(key, None);
                 continue;
             };
@@ -233,7 +239,7 @@ impl Special {
             let value = counted.as_ref().map_or(value, CountedAddress::as_bytes);
             match origins.len() {
                 1 => key::push_value(key, Some(value)),
-                _ => key::push_chosen(key, place as u8, value),
+                _ => key::push_alternative(key, position as u8, value),
             }
         }
         true
@@ -242,7 +248,7 @@ impl Special {
     /// Returns whether `enforce` makes the rule a shadow rule for a key. All nodes select the same keys, even after
     /// restarts; a higher percentage adds keys and removes none.
     pub(crate) fn is_shadow_for(&self, key: &[u8]) -> bool {
-        self.enforce < crate::rules::ALL && key::place_of(key) >= self.enforce
+        self.enforce < crate::rules::ALL && key::enforce_hash(key) >= self.enforce
     }
 }
 
@@ -266,12 +272,12 @@ impl ValueSource {
         }
     }
 
-    fn counted_value<'e>(&self, matched: &Matched, entries: &'e [Entry<'e>]) -> Option<&'e [u8]> {
+    fn counted_value<'e>(&self, matched: &MatchedRules, entries: &'e [Entry<'e>]) -> Option<&'e [u8]> {
         match self {
             Self::Attribute(attribute) | Self::Address(attribute) => matched.first_value(entries, *attribute),
             Self::Capture(attribute, patterns) => matched.attribute_values(entries, *attribute).find_map(|value| {
-                let (_, place) = patterns.iter().find(|(glob, _)| glob.matches(value))?;
-                place.of(value)
+                let (_, position) = patterns.iter().find(|(glob, _)| glob.matches(value))?;
+                position.of(value)
             }),
         }
     }
@@ -279,33 +285,38 @@ impl ValueSource {
 
 impl CompiledOverrides {
     fn new(overrides: &[Override], limit_registry: &mut LimitRegistry) -> Self {
-        let sought: Vec<IndexEntry<'_>> =
+        let index_entries: Vec<IndexEntry<'_>> =
             overrides.iter().map(|other| IndexEntry { when: &other.when, names: Vec::new() }).collect();
         let each = overrides.iter().map(|other| CompiledOverride {
             until: other.until,
-            does: match &other.effect {
+            effect: match &other.effect {
                 Effect::Limits(set) => OverrideEffect::Limit(limit_registry.register(set)),
                 Effect::Unlimited | Effect::Allow => OverrideEffect::Nothing,
                 Effect::Deny => OverrideEffect::Deny,
             },
         });
-        Self { each: each.collect(), index: Index::new(&sought, 0) }
+        Self { each: each.collect(), index: Index::new(&index_entries, 0) }
     }
 
     /// Returns the index of the first matching override that has not expired.
-    pub(crate) fn first_matching(&self, entries: &[Entry<'_>], matched: &mut Matched, now: Time<Wall>) -> Option<u32> {
+    pub(crate) fn first_matching(
+        &self,
+        entries: &[Entry<'_>],
+        matched: &mut MatchedRules,
+        now: Time<Wall>,
+    ) -> Option<u32> {
         self.index.find(entries, matched);
-        let holds = |place: &&u32| self.each[**place as usize].until.is_none_or(|until| now < until);
+        let holds = |position: &&u32| self.each[**position as usize].until.is_none_or(|until| now < until);
         matched.rules().iter().find(holds).copied()
     }
 
-    pub(crate) fn get(&self, place: u32) -> &CompiledOverride {
-        &self.each[place as usize]
+    pub(crate) fn get(&self, position: u32) -> &CompiledOverride {
+        &self.each[position as usize]
     }
 
     /// Returns the limits of all overrides.
     pub(crate) fn rule_limits(&self) -> impl Iterator<Item = &Arc<RuleLimits>> {
-        self.each.iter().filter_map(|each| match &each.does {
+        self.each.iter().filter_map(|each| match &each.effect {
             OverrideEffect::Limit(rule_limits) => Some(rule_limits),
             OverrideEffect::Nothing | OverrideEffect::Deny => None,
         })
@@ -314,7 +325,7 @@ impl CompiledOverrides {
 
 impl CompiledOverride {
     fn uses_time(&self) -> bool {
-        matches!(&self.does, OverrideEffect::Limit(rule_limits) if !rule_limits.calendars.is_empty())
+        matches!(&self.effect, OverrideEffect::Limit(rule_limits) if !rule_limits.calendars.is_empty())
     }
 }
 

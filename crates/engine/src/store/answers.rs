@@ -72,8 +72,8 @@ impl Answer {
 }
 
 impl Answers {
-    /// Creates a buffer for the answer to a single charge, whose [`UnsentFlag`] the caller reads after it has dropped the
-    /// store's future.
+    /// Creates a buffer for the answer to a single charge, whose [`UnsentFlag`] the caller reads after it has dropped
+    /// the store's future.
     pub fn tracking_unsent() -> Self {
         Self { unsent: Some(UnsentFlag::default()), ..Self::default() }
     }
@@ -212,7 +212,7 @@ impl Answers {
 
     /// Returns the position of the charge with the smallest remaining amount.
     #[inline]
-    pub(crate) fn with_least_left(&self) -> Option<u32> {
+    pub(crate) fn least_remaining_charge(&self) -> Option<u32> {
         self.charges.iter().zip(0..).min_by_key(|(answer, _)| answer.least).map(|(_, charge)| charge)
     }
 

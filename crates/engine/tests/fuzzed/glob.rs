@@ -19,7 +19,7 @@ pub fn check(input: &[u8]) {
                 if pattern.len() * value.len() <= 1 << 16 {
                     assert_eq!(found, matches_by_table(glob.as_str(), value), "{pattern:?} and {value:?}");
                 }
-                if Glob::is_meant(pattern) {
+                if Glob::is_pattern(pattern) {
                     matches |= found;
                     valid.push(format!("{{id: r{}, when: {{p: {}}}, limit: 1/s}}", valid.len(), quote(pattern)));
                 }
@@ -41,7 +41,7 @@ fn found_by_rules(rules: &[String], value: &str) -> Option<bool> {
     let engine = Engine::with_fallback(memory(), memory());
     engine.put(&rules).ok()?;
     let set = engine.rules();
-    let mut matched = tollgate_engine::Matched::default();
+    let mut matched = tollgate_engine::MatchedRules::default();
     let met = set.matching(b"d", &[Entry::new("p", value)], &mut matched)?;
     Some(!met.is_empty())
 }

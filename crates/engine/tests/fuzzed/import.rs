@@ -1,14 +1,14 @@
 // Properties that hold for any bytes imported as limits of another system. Included by the fuzz targets and by the test
 // that replays their corpora.
 
-use tollgate_engine::rules::{Dialect, Imported, Mistakes, Rules, Source, format};
+use tollgate_engine::rules::{Dialect, ImportedRules, Mistakes, Rules, Source, format};
 use tollgate_engine::{Engine, MemoryStore};
 
 /// Checks a file of the reference Envoy service: its import loads and is in canonical form, and loading the file
 /// directly gives the same rules.
 pub fn check_envoy(input: &[u8]) {
     let source = Source { name: "f", text: input };
-    let imported = Imported::read(&source, Some(Dialect::Envoy), "");
+    let imported = ImportedRules::read(&source, Some(Dialect::Envoy), "");
     let Some(rules) = check(imported, input) else { return };
     if let Ok(direct) = Rules::read(&[source]) {
         let shown = |rules: &Rules| -> Vec<String> {
@@ -32,10 +32,10 @@ pub fn check_nginx(input: &[u8]) {
         "*" => Ok(vec![("f".to_owned(), text.to_vec()), ("g".to_owned(), other.to_vec())]),
         _ => Err("there is no such file".to_owned()),
     };
-    check(Imported::read_with(&Source { name: "f", text }, Some(Dialect::Nginx), "d", &include), input);
+    check(ImportedRules::read_with(&Source { name: "f", text }, Some(Dialect::Nginx), "d", &include), input);
 }
 
-fn check(imported: Result<Imported, Mistakes>, input: &[u8]) -> Option<Rules> {
+fn check(imported: Result<ImportedRules, Mistakes>, input: &[u8]) -> Option<Rules> {
     let message = |mistakes: &Mistakes| {
         let lines = 1 + input.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() as u32;
         for mistake in mistakes.as_slice() {

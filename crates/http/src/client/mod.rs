@@ -158,7 +158,7 @@ mod tests {
     fn identity(client: &ClientIp, peer: &str) -> Vec<u8> {
         let mut request = Request::new(());
         request.extensions_mut().insert(peer.parse::<IpAddr>().unwrap());
-        client.identify(&RequestView::of(&request)).unwrap().as_ref().to_vec()
+        client.identify(&RequestView::new(&request)).unwrap().as_ref().to_vec()
     }
 
     #[test]
@@ -185,11 +185,11 @@ mod tests {
     #[test]
     fn peer_comes_from_the_extensions_or_a_custom_function() {
         let mut request = Request::new(());
-        assert!(ClientIp::direct().identify(&RequestView::of(&request)).is_none());
+        assert!(ClientIp::direct().identify(&RequestView::new(&request)).is_none());
         request.extensions_mut().insert(SocketAddr::from(([203, 0, 113, 7], 4711)));
-        let found = ClientIp::direct().network_of(&RequestView::of(&request)).unwrap();
+        let found = ClientIp::direct().network_of(&RequestView::new(&request)).unwrap();
         assert_eq!(found.to_string(), "203.0.113.7");
         let elsewhere = ClientIp::direct().peer(|_| Some(IpAddr::from([192, 0, 2, 1])));
-        assert_eq!(elsewhere.network_of(&RequestView::of(&request)).unwrap().to_string(), "192.0.2.1");
+        assert_eq!(elsewhere.network_of(&RequestView::new(&request)).unwrap().to_string(), "192.0.2.1");
     }
 }

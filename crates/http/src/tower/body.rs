@@ -9,7 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 /// The slot that a response holds until its body has ended; dropping it frees the slot.
-pub(super) type Held = Box<dyn Any + Send + Sync>;
+pub(super) type HeldCharge = Box<dyn Any + Send + Sync>;
 
 pin_project! {
     /// The response body of a [`LimitLayer`](super::LimitLayer): the service's body, or the text of a refusal.
@@ -19,7 +19,7 @@ pin_project! {
     pub struct LimitedBody<B> {
         #[pin]
         kind: Kind<B>,
-        held: Option<Held>,
+        held: Option<HeldCharge>,
     }
 }
 
@@ -34,7 +34,7 @@ pin_project! {
 
 impl<B> LimitedBody<B> {
     #[inline]
-    pub(super) fn from_service(body: B, held: Option<Held>) -> Self {
+    pub(super) fn from_service(body: B, held: Option<HeldCharge>) -> Self {
         Self { kind: Kind::Inner { body }, held }
     }
 

@@ -9,23 +9,23 @@ use tollgate::core::Nanos;
 use tollgate::{Outcome, Report, Retry, Verdict};
 use tower_service::Service;
 
-use super::body::{Held, LimitedBody};
+use super::body::{HeldCharge, LimitedBody};
 use super::config::{LayerConfig, SendHeaders};
-use super::future::{Note, ResponseFuture};
-use super::grant::{Grant, Taken};
-use super::layer::Limited;
+use super::future::{ResponseAddition, ResponseFuture};
+use super::grant::{Grant, RefundOnDrop};
+use super::layer::LimitService;
 use super::refusal::{Reason, Refusal};
 use crate::request::RequestView;
 
 /// Decides requests without waiting for I/O.
-pub(super) trait Gate {
+pub(super) trait Decider {
     fn decide(&self, request: &RequestView<'_>, config: &Arc<LayerConfig>) -> Decision;
 }
 
 /// The decision for one request.
 pub(super) enum Decision {
-    Pass(Note, Option<Held>),
-    Wait(Nanos, Note, Box<dyn Grant>),
+    Pass(ResponseAddition, Option<HeldCharge>),
+    Wait(Nanos, ResponseAddition, Box<dyn Grant>),
     Refuse(Reason, Option<Report>),
 }
 
@@ -55,32 +55,33 @@ pub(super) fn take<C: Counter>(counter: &C, release: Release, config: &Arc<Layer
     if config.send_headers == SendHeaders::OnRefusal {
         let verdict = counter.check();
         if verdict.is_allowed() && release == Release::Never {
-            return Decision::Pass(Note::Nothing, None);
+            return Decision::Pass(ResponseAddition::Nothing, None);
         }
-        return carry_out(counter, verdict, None, release, config);
+        return apply_verdict(counter, verdict, None, release, config);
     }
     let (verdict, report) = counter.check_and_report();
-    carry_out(counter, verdict, Some(report), release, config)
+    apply_verdict(counter, verdict, Some(report), release, config)
 }
 
 #[inline(never)]
-fn carry_out<C: Counter>(
+fn apply_verdict<C: Counter>(
     counter: &C,
     verdict: Verdict<C::Stamp>,
     report: Option<Report>,
     release: Release,
     config: &Arc<LayerConfig>,
 ) -> Decision {
-    let note = report.map_or(Note::Nothing, |report| Note::Report(config.clone(), report));
+    let addition = report.map_or(ResponseAddition::Nothing, |report| ResponseAddition::Report(config.clone(), report));
     match verdict.outcome() {
         Outcome::Allow => {
-            let held = (release == Release::AtEnd).then(|| Box::new(Taken::new(counter.refund(verdict))) as Held);
-            Decision::Pass(note, held)
+            let held =
+                (release == Release::AtEnd).then(|| Box::new(RefundOnDrop::new(counter.refund(verdict))) as HeldCharge);
+            Decision::Pass(addition, held)
         }
         outcome @ (Outcome::Delay(_) | Outcome::Deny(_)) if config.observing => {
-            Decision::Pass(Note::Observed(outcome), None)
+            Decision::Pass(ResponseAddition::Observed(outcome), None)
         }
-        Outcome::Delay(wait) => Decision::Wait(wait, note, Box::new(Taken::new(counter.refund(verdict)))),
+        Outcome::Delay(wait) => Decision::Wait(wait, addition, Box::new(RefundOnDrop::new(counter.refund(verdict)))),
         Outcome::Deny(retry) => {
             let report = report.unwrap_or_else(|| counter.report());
             Decision::Refuse(Reason::Exceeded(retry), Some(report))
@@ -91,15 +92,15 @@ fn carry_out<C: Counter>(
 /// Refuses a request without counting it. An observing layer only reports the refusal.
 pub(super) fn refuse_uncounted(reason: Reason, config: &LayerConfig) -> Decision {
     if config.observing {
-        return Decision::Pass(Note::Observed(Outcome::Deny(Retry::Never)), None);
+        return Decision::Pass(ResponseAddition::Observed(Outcome::Deny(Retry::Never)), None);
     }
     Decision::Refuse(reason, None)
 }
 
-impl<S, G, B, R> Service<Request<B>> for Limited<S, G>
+impl<S, G, B, R> Service<Request<B>> for LimitService<S, G>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
-    G: Gate,
+    G: Decider,
 {
     type Response = Response<LimitedBody<R>>;
     type Error = S::Error;
@@ -112,15 +113,15 @@ where
 
     #[inline]
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match self.gate.decide(&RequestView::of(&request), &self.config) {
-            Decision::Pass(note, held) => ResponseFuture::passing(self.inner.call(request), note, held),
-            Decision::Wait(wait, note, grant) => {
+        match self.decider.decide(&RequestView::new(&request), &self.config) {
+            Decision::Pass(addition, held) => ResponseFuture::passing(self.inner.call(request), addition, held),
+            Decision::Wait(wait, addition, grant) => {
                 let sleep = tokio::time::sleep(wait.into());
-                ResponseFuture::waiting(sleep, self.take_ready(), request, note, grant)
+                ResponseFuture::waiting(sleep, self.take_ready(), request, addition, grant)
             }
             Decision::Refuse(reason, report) => {
                 let refusal = Refusal { policy: self.config.name(), reason };
-                let response = self.config.refuse(&RequestView::of(&request), &refusal, |headers| {
+                let response = self.config.refuse(&RequestView::new(&request), &refusal, |headers| {
                     if let Some(report) = report {
                         self.config.add_headers(headers, &report, refusal.retry());
                     }

@@ -11,10 +11,10 @@ use tokio::time::Sleep;
 use tollgate::{Outcome, Report};
 use tower_service::Service;
 
-use super::body::{Held, LimitedBody};
+use super::body::{HeldCharge, LimitedBody};
 use super::config::LayerConfig;
 use super::grant::Grant;
-use super::refusal::Observed;
+use super::refusal::ObservedOutcome;
 
 pin_project! {
     /// The response future of a [`LimitLayer`](super::LimitLayer) that decides within the process.
@@ -27,7 +27,7 @@ pin_project! {
 pin_project! {
     #[project = StateProjection]
     enum State<S, Q, F, B> {
-        Passing { #[pin] future: F, note: Note, held: Option<Held> },
+        Passing { #[pin] future: F, addition: ResponseAddition, held: Option<HeldCharge> },
         // Boxed: large and rare.
         Waiting { waiting: Pin<Box<Waiting<S, Q>>> },
         Refused { response: Option<Box<Response<LimitedBody<B>>>> },
@@ -40,13 +40,13 @@ pin_project! {
         sleep: Sleep,
         service: S,
         request: Option<Q>,
-        note: Option<Note>,
+        addition: Option<ResponseAddition>,
         grant: Box<dyn Grant>,
     }
 }
 
 /// Data that the layer adds to the service's response.
-pub(super) enum Note {
+pub(super) enum ResponseAddition {
     Nothing,
     Report(Arc<LayerConfig>, Report),
     Observed(Outcome),
@@ -54,13 +54,19 @@ pub(super) enum Note {
 
 impl<S, Q, F, B> ResponseFuture<S, Q, F, B> {
     #[inline]
-    pub(super) fn passing(future: F, note: Note, held: Option<Held>) -> Self {
-        Self { state: State::Passing { future, note, held } }
+    pub(super) fn passing(future: F, addition: ResponseAddition, held: Option<HeldCharge>) -> Self {
+        Self { state: State::Passing { future, addition, held } }
     }
 
     /// Calls the ready `service` after the wait. Dropping the future earlier refunds the charge.
-    pub(super) fn waiting(sleep: Sleep, service: S, request: Q, note: Note, grant: Box<dyn Grant>) -> Self {
-        let waiting = Waiting { sleep, service, request: Some(request), note: Some(note), grant };
+    pub(super) fn waiting(
+        sleep: Sleep,
+        service: S,
+        request: Q,
+        addition: ResponseAddition,
+        grant: Box<dyn Grant>,
+    ) -> Self {
+        let waiting = Waiting { sleep, service, request: Some(request), addition: Some(addition), grant };
         Self { state: State::Waiting { waiting: Box::pin(waiting) } }
     }
 
@@ -80,12 +86,16 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProjection::Passing { future, note, held } => {
+                StateProjection::Passing { future, addition, held } => {
                     let mut response = ready!(future.poll(context))?;
-                    match note {
-                        Note::Nothing => {}
-                        Note::Report(config, report) => config.add_headers(response.headers_mut(), report, None),
-                        Note::Observed(outcome) => _ = response.extensions_mut().insert(Observed(*outcome)),
+                    match addition {
+                        ResponseAddition::Nothing => {}
+                        ResponseAddition::Report(config, report) => {
+                            config.add_headers(response.headers_mut(), report, None)
+                        }
+                        ResponseAddition::Observed(outcome) => {
+                            _ = response.extensions_mut().insert(ObservedOutcome(*outcome))
+                        }
                     }
                     let held = held.take();
                     return Poll::Ready(Ok(response.map(|body| LimitedBody::from_service(body, held))));
@@ -94,11 +104,11 @@ where
                     let waiting = waiting.as_mut().project();
                     ready!(waiting.sleep.poll(context));
                     // Both are taken only once: the future leaves this state immediately.
-                    let (Some(request), Some(note)) = (waiting.request.take(), waiting.note.take()) else {
+                    let (Some(request), Some(addition)) = (waiting.request.take(), waiting.addition.take()) else {
                         return Poll::Pending;
                     };
                     waiting.grant.commit();
-                    State::Passing { future: waiting.service.call(request), note, held: None }
+                    State::Passing { future: waiting.service.call(request), addition, held: None }
                 }
                 StateProjection::Refused { response } => {
                     // A future polled after completion stays pending.

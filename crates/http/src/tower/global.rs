@@ -8,7 +8,7 @@ use tollgate::core::Algorithm;
 use tollgate::{Limiter, Report, Verdict};
 
 use super::config::LayerConfig;
-use super::decide::{Counter, Decision, Gate, Release, take};
+use super::decide::{Counter, Decider, Decision, Release, take};
 use crate::request::RequestView;
 
 /// Decides with a [`Limiter`] that all clients share.
@@ -23,7 +23,7 @@ impl<A: Algorithm, C> Global<A, C> {
     }
 }
 
-impl<A, C> Gate for Global<A, C>
+impl<A, C> Decider for Global<A, C>
 where
     A: Algorithm + Send + Sync + 'static,
     A::Stamp: Send + Sync,

@@ -2,15 +2,15 @@
 
 /// Refunds a charge when dropped, unless it was committed: a concurrency slot, or the turn of a
 /// request that was abandoned while waiting.
-pub(super) struct Taken<F: FnOnce()>(Option<F>);
+pub(super) struct RefundOnDrop<F: FnOnce()>(Option<F>);
 
-impl<F: FnOnce()> Taken<F> {
+impl<F: FnOnce()> RefundOnDrop<F> {
     pub(super) fn new(give_back: F) -> Self {
         Self(Some(give_back))
     }
 }
 
-impl<F: FnOnce()> Drop for Taken<F> {
+impl<F: FnOnce()> Drop for RefundOnDrop<F> {
     fn drop(&mut self) {
         if let Some(give_back) = self.0.take() {
             give_back();
@@ -18,13 +18,13 @@ impl<F: FnOnce()> Drop for Taken<F> {
     }
 }
 
-/// A [`Taken`] of any closure type.
+/// A [`RefundOnDrop`] of any closure type.
 pub(super) trait Grant: Send + Sync {
     /// Keeps the charge: dropping the grant then refunds nothing.
     fn commit(&mut self);
 }
 
-impl<F: FnOnce() + Send + Sync> Grant for Taken<F> {
+impl<F: FnOnce() + Send + Sync> Grant for RefundOnDrop<F> {
     fn commit(&mut self) {
         self.0 = None;
     }

@@ -8,8 +8,8 @@ use tollgate::core::Algorithm;
 use tollgate::{Keyed, Report, Verdict};
 
 use super::config::{LayerConfig, OnUnidentified};
-use super::decide::{Counter, Decision, Gate, Release, refuse_uncounted, take};
-use super::future::Note;
+use super::decide::{Counter, Decider, Decision, Release, refuse_uncounted, take};
+use super::future::ResponseAddition;
 use super::refusal::Reason;
 use crate::identify::{Identify, Identity};
 use crate::request::RequestView;
@@ -30,7 +30,7 @@ impl<A: Algorithm, C, I> ByKey<A, C, I> {
 /// The shared key of all requests without an identity.
 const UNIDENTIFIED: &[u8] = b"";
 
-impl<A, C, I> Gate for ByKey<A, C, I>
+impl<A, C, I> Decider for ByKey<A, C, I>
 where
     A: Algorithm + Send + Sync + 'static,
     A::Stamp: Send + Sync,
@@ -43,7 +43,7 @@ where
             Some(identity) => identity,
             None => match (config.on_unidentified, self.identify.setup_hint()) {
                 (Some(OnUnidentified::CountTogether), _) | (None, None) => Identity::from(UNIDENTIFIED),
-                (Some(OnUnidentified::Allow), _) => return Decision::Pass(Note::Nothing, None),
+                (Some(OnUnidentified::Allow), _) => return Decision::Pass(ResponseAddition::Nothing, None),
                 (Some(OnUnidentified::Refuse), _) => return refuse_uncounted(Reason::Unidentified, config),
                 (None, Some(hint)) => return refuse_uncounted(Reason::Misconfigured(hint), config),
             },

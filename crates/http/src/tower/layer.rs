@@ -29,16 +29,16 @@ use crate::identify::Identify;
 /// Created by [`by_key`](LimitLayer::by_key), [`global`](LimitLayer::global), [`in_flight`](LimitLayer::in_flight) or,
 /// with the feature `engine`, `by_rules`. All services created from one layer and its clones share the same state.
 pub struct LimitLayer<G> {
-    gate: Arc<G>,
+    decider: Arc<G>,
     config: Arc<LayerConfig>,
 }
 
 impl<G> LimitLayer<G> {
     /// Creates a layer. `limits` determine the `RateLimit-Policy` header; `None` if each decision reports its own
     /// limits.
-    fn with(gate: G, limits: Option<Limits>) -> Self {
+    fn with(decider: G, limits: Option<Limits>) -> Self {
         let config = LayerConfig::new(Policy::new(UNNAMED, limits));
-        Self { gate: Arc::new(gate), config: Arc::new(config) }
+        Self { decider: Arc::new(decider), config: Arc::new(config) }
     }
 
     /// Sets the name of the limit in headers and refusals; the default is `default`. Limits by rules use the rule
@@ -78,7 +78,7 @@ impl<G> LimitLayer<G> {
     }
 
     /// Lets all requests pass immediately, and stores the outcome that the layer would have applied in the response's
-    /// extensions, as [`Observed`](super::Observed). Used to test a limit before enforcing it.
+    /// extensions, as [`ObservedOutcome`](super::ObservedOutcome). Used to test a limit before enforcing it.
     #[must_use]
     pub fn observe(self) -> Self {
         self.configure(|config| config.observing = true)
@@ -187,21 +187,21 @@ impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
     /// Returns the number of requests that passed because the engine has no rules for the domain, over all services of
     /// this layer and its clones.
     pub fn passed_without_rules(&self) -> u64 {
-        self.gate.passed_without_rules()
+        self.decider.passed_without_rules()
     }
 }
 
 impl<S, G> Layer<S> for LimitLayer<G> {
-    type Service = Limited<S, G>;
+    type Service = LimitService<S, G>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Limited { inner, gate: self.gate.clone(), config: self.config.clone() }
+        LimitService { inner, decider: self.decider.clone(), config: self.config.clone() }
     }
 }
 
 impl<G> Clone for LimitLayer<G> {
     fn clone(&self) -> Self {
-        Self { gate: self.gate.clone(), config: self.config.clone() }
+        Self { decider: self.decider.clone(), config: self.config.clone() }
     }
 }
 
@@ -212,13 +212,13 @@ impl<G> fmt::Debug for LimitLayer<G> {
 }
 
 /// A service with limits; created by a [`LimitLayer`].
-pub struct Limited<S, G> {
+pub struct LimitService<S, G> {
     pub(super) inner: S,
-    pub(super) gate: Arc<G>,
+    pub(super) decider: Arc<G>,
     pub(super) config: Arc<LayerConfig>,
 }
 
-impl<S: Clone, G> Limited<S, G> {
+impl<S: Clone, G> LimitService<S, G> {
     /// Returns the service that reported ready, to be called later, and replaces it with a clone that is polled for
     /// readiness again.
     pub(super) fn take_ready(&mut self) -> S {
@@ -227,14 +227,14 @@ impl<S: Clone, G> Limited<S, G> {
     }
 }
 
-impl<S: Clone, G> Clone for Limited<S, G> {
+impl<S: Clone, G> Clone for LimitService<S, G> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), gate: self.gate.clone(), config: self.config.clone() }
+        Self { inner: self.inner.clone(), decider: self.decider.clone(), config: self.config.clone() }
     }
 }
 
-impl<S: fmt::Debug, G> fmt::Debug for Limited<S, G> {
+impl<S: fmt::Debug, G> fmt::Debug for LimitService<S, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limited").field("inner", &self.inner).field("config", &self.config).finish()
+        f.debug_struct("LimitService").field("inner", &self.inner).field("config", &self.config).finish()
     }
 }

@@ -6,7 +6,7 @@
 //!                        └ no identity: handled by `OnUnidentified`
 //! ```
 //!
-//! [`LimitLayer`] is the layer and [`Limited`] the service that it creates. The decision comes from a limit for
+//! [`LimitLayer`] is the layer and [`LimitService`] the service that it creates. The decision comes from a limit for
 //! each key ([`ByKey`]), from one limit for all requests ([`Global`]), or from the rules of an engine (`ByRules`,
 //! with the feature `engine`). A slot of a concurrency limit is held until the response body has ended
 //! ([`LimitedBody`]), so a slow download counts until it is complete.
@@ -32,7 +32,7 @@ pub use config::{OnUnidentified, SendHeaders};
 pub use future::ResponseFuture;
 pub use global::Global;
 pub use key::ByKey;
-pub use layer::{LimitLayer, Limited};
-pub use refusal::{Observed, Reason, Refusal};
+pub use layer::{LimitLayer, LimitService};
+pub use refusal::{ObservedOutcome, Reason, Refusal};
 #[cfg(feature = "engine")]
 pub use rules::ByRules;

@@ -45,7 +45,7 @@ impl<'a> Refusal<'a> {
 /// The outcome that an observing layer would have applied. It is stored in the response's extensions, for metrics and
 /// logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Observed(
+pub struct ObservedOutcome(
     /// The refusal or the delay.
     pub Outcome,
 );

@@ -16,8 +16,8 @@ use tower_service::Service;
 use super::attributes::Attributes;
 use super::body::LimitedBody;
 use super::config::{LayerConfig, SendHeaders};
-use super::layer::Limited;
-use super::refusal::{Observed, Reason, Refusal};
+use super::layer::LimitService;
+use super::refusal::{ObservedOutcome, Reason, Refusal};
 use crate::headers::{RATE_LIMIT, RATE_LIMIT_POLICY, UNNAMED, add_decision};
 use crate::request::RequestView;
 
@@ -31,7 +31,7 @@ pub struct ByRules<T, F> {
 }
 
 /// The decision for one request.
-enum Ruling<B> {
+enum RuleDecision<B> {
     Pass,
     Wait(Nanos, Receipt),
     Observed(Outcome),
@@ -50,7 +50,12 @@ impl<T, F> ByRules<T, F> {
 
 impl<T: Store, F: Store> ByRules<T, F> {
     /// Decides, and writes the headers for an allowed response into `headers`.
-    async fn rule<B>(&self, request: &RequestView<'_>, config: &LayerConfig, headers: &mut HeaderMap) -> Ruling<B> {
+    async fn rule<B>(
+        &self,
+        request: &RequestView<'_>,
+        config: &LayerConfig,
+        headers: &mut HeaderMap,
+    ) -> RuleDecision<B> {
         let values = match self.attributes.read(request, config.on_unidentified) {
             Ok(values) => values,
             Err(reason) => return refuse_uncounted(request, config, reason),
@@ -68,36 +73,36 @@ impl<T: Store, F: Store> ByRules<T, F> {
         // The attributes are within the bounds of the engine, so the only possible error is an unknown domain.
         let Ok(decision) = self.engine.check(&asked, &mut decisions).await else {
             self.without_rules.fetch_add(1, Ordering::Relaxed);
-            return Ruling::Pass;
+            return RuleDecision::Pass;
         };
         if config.send_headers == SendHeaders::Always && decision.is_allowed() {
             add_decision(headers, config.styles, &decision);
         }
-        to_ruling(request, config, &decision)
+        to_rule_decision(request, config, &decision)
     }
 }
 
 /// Refuses a request without a client address. An observing layer only reports the refusal.
-fn refuse_uncounted<B>(request: &RequestView<'_>, config: &LayerConfig, reason: Reason) -> Ruling<B> {
+fn refuse_uncounted<B>(request: &RequestView<'_>, config: &LayerConfig, reason: Reason) -> RuleDecision<B> {
     if config.observing {
-        return Ruling::Observed(Outcome::Deny(Retry::Never));
+        return RuleDecision::Observed(Outcome::Deny(Retry::Never));
     }
     let refusal = Refusal { policy: UNNAMED, reason };
-    Ruling::Refuse(Box::new(config.refuse(request, &refusal, |_| {})))
+    RuleDecision::Refuse(Box::new(config.refuse(request, &refusal, |_| {})))
 }
 
-fn to_ruling<B>(request: &RequestView<'_>, config: &LayerConfig, decision: &Decision<'_>) -> Ruling<B> {
+fn to_rule_decision<B>(request: &RequestView<'_>, config: &LayerConfig, decision: &Decision<'_>) -> RuleDecision<B> {
     let outcome = match (decision.observed(), decision.outcome()) {
-        (Some(observed), _) => return Ruling::Observed(observed),
-        (None, Outcome::Allow) => return Ruling::Pass,
+        (Some(observed), _) => return RuleDecision::Observed(observed),
+        (None, Outcome::Allow) => return RuleDecision::Pass,
         (None, outcome @ (Outcome::Delay(_) | Outcome::Deny(_))) if config.observing => {
-            return Ruling::Observed(outcome);
+            return RuleDecision::Observed(outcome);
         }
         (None, outcome) => outcome,
     };
     let retry = match outcome {
         Outcome::Allow => Retry::NOW,
-        Outcome::Delay(wait) => return Ruling::Wait(wait, decision.receipt()),
+        Outcome::Delay(wait) => return RuleDecision::Wait(wait, decision.receipt()),
         Outcome::Deny(retry) => retry,
     };
     let policy = decision.rule().filter(|rule| !rule.is_empty()).unwrap_or(UNNAMED);
@@ -109,7 +114,7 @@ fn to_ruling<B>(request: &RequestView<'_>, config: &LayerConfig, decision: &Deci
             headers.remove(RETRY_AFTER);
         }
     });
-    Ruling::Refuse(Box::new(response))
+    RuleDecision::Refuse(Box::new(response))
 }
 
 /// Adds headers to those of the service and of other layers.
@@ -123,24 +128,24 @@ fn append_headers(headers: &mut HeaderMap, added: &HeaderMap) {
 }
 
 /// Refunds a decision if the request is abandoned while it waits.
-struct Reserved<T: Store + 'static, F: Store + 'static> {
-    gate: Arc<ByRules<T, F>>,
+struct RefundGuard<T: Store + 'static, F: Store + 'static> {
+    decider: Arc<ByRules<T, F>>,
     receipt: Option<Receipt>,
 }
 
-impl<T: Store + 'static, F: Store + 'static> Drop for Reserved<T, F> {
+impl<T: Store + 'static, F: Store + 'static> Drop for RefundGuard<T, F> {
     fn drop(&mut self) {
         if let Some(receipt) = self.receipt.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let gate = self.gate.clone();
+            let decider = self.decider.clone();
             // If the refund fails, the tokens stay taken.
-            runtime.spawn(async move { _ = gate.engine.refund(&receipt).await });
+            runtime.spawn(async move { _ = decider.engine.refund(&receipt).await });
         }
     }
 }
 
-impl<S, T, F, B, R> Service<Request<B>> for Limited<S, ByRules<T, F>>
+impl<S, T, F, B, R> Service<Request<B>> for LimitService<S, ByRules<T, F>>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
@@ -160,18 +165,18 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let (gate, config, mut inner) = (self.gate.clone(), self.config.clone(), self.take_ready());
+        let (decider, config, mut inner) = (self.decider.clone(), self.config.clone(), self.take_ready());
         Box::pin(async move {
             // Splits off the body, which need not be `Sync`.
             let (parts, body) = request.into_parts();
             let mut headers = HeaderMap::new();
-            let ruling = gate.rule(&RequestView::of_parts(&parts), &config, &mut headers).await;
+            let ruling = decider.rule(&RequestView::from_parts(&parts), &config, &mut headers).await;
             let observed = match ruling {
-                Ruling::Pass => None,
-                Ruling::Observed(outcome) => Some(outcome),
-                Ruling::Refuse(response) => return Ok(*response),
-                Ruling::Wait(wait, receipt) => {
-                    let mut reserved = Reserved { gate, receipt: Some(receipt) };
+                RuleDecision::Pass => None,
+                RuleDecision::Observed(outcome) => Some(outcome),
+                RuleDecision::Refuse(response) => return Ok(*response),
+                RuleDecision::Wait(wait, receipt) => {
+                    let mut reserved = RefundGuard { decider, receipt: Some(receipt) };
                     tokio::time::sleep(wait.into()).await;
                     reserved.receipt = None;
                     None
@@ -180,7 +185,7 @@ where
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             append_headers(response.headers_mut(), &headers);
             if let Some(outcome) = observed {
-                response.extensions_mut().insert(Observed(outcome));
+                response.extensions_mut().insert(ObservedOutcome(outcome));
             }
             Ok(response.map(|body| LimitedBody::from_service(body, None)))
         })

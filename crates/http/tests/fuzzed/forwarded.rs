@@ -41,7 +41,7 @@ pub fn check(input: &[u8]) {
     }
     let mut request = http::Request::new(());
     lines.iter().for_each(|line| _ = request.headers_mut().append("cookie", line.clone()));
-    if let Some(identity) = ByCookie::new("id").identify(&RequestView::of(&request)) {
+    if let Some(identity) = ByCookie::new("id").identify(&RequestView::new(&request)) {
         assert!(!identity.as_ref().is_empty() && identity.as_ref().len() <= MAX_IDENTITY);
     }
 }

@@ -8,7 +8,7 @@ use crate::NodeId;
 use crate::homes::{Homes, Reach};
 
 /// Silence after which a node with a majority removes a peer from its count, in nanoseconds.
-const STRIKE_AFTER: u64 = 10_000_000_000;
+const REMOVE_AFTER: u64 = 10_000_000_000;
 
 pub(super) fn on_members(mesh: &mut Mesh, at: u64, members: Vec<Member>) {
     mesh.peers.values_mut().for_each(|peer| peer.is_alive = false);
@@ -39,12 +39,12 @@ fn replace_others(mesh: &mut Mesh, node: NodeId, address: &str) {
 
 /// Removes nodes with a long silence from the count, if this node sees a majority. A minority that did so would become
 /// the majority of the rest.
-pub(super) fn strike(mesh: &mut Mesh, at: u64) {
+pub(super) fn remove_silent(mesh: &mut Mesh, at: u64) {
     if !mesh.homes.has_majority() {
         return;
     }
     for peer in mesh.peers.values_mut() {
-        let is_silent = peer.silent_since.is_some_and(|since| at >= since.saturating_add(STRIKE_AFTER));
+        let is_silent = peer.silent_since.is_some_and(|since| at >= since.saturating_add(REMOVE_AFTER));
         if is_silent && peer.counts() {
             peer.membership = Membership::Struck;
             mesh.homes_changed = true;

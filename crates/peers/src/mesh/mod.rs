@@ -390,7 +390,7 @@ impl Mesh {
                 acknowledge(*node, link, peer.applied, state, at, actions);
             }
         }
-        members::strike(self, at);
+        members::remove_silent(self, at);
         self.check_pull(now, actions);
     }
 

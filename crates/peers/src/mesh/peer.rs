@@ -94,7 +94,7 @@ impl Link {
     }
 
     /// Records that the peer knows this number. Returns whether the number is new to the peer.
-    pub(super) fn tell(&mut self, number: u32) -> bool {
+    pub(super) fn mark_known(&mut self, number: u32) -> bool {
         if self.announced.len() >= MAX_PARAMS {
             self.announced.clear();
         }

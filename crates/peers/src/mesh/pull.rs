@@ -71,7 +71,7 @@ impl Mesh {
         self.counts.left_out += builder.left_out;
         let (body, limits) = builder.finish();
         if let Some(link) = self.peers.get_mut(&node).and_then(|peer| peer.link.as_mut()) {
-            for limits in limits.iter().filter(|limits| link.tell(limits.number())) {
+            for limits in limits.iter().filter(|limits| link.mark_known(limits.number())) {
                 let params = Frame::Params { number: limits.number(), code: limits.code().clone() };
                 actions.push(Action::Send { peer: node, frame: params });
             }

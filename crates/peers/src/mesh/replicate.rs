@@ -6,7 +6,7 @@ use tollgate_core::{Nanos, Now};
 
 use super::{Action, Mesh, acknowledge};
 use crate::NodeId;
-use crate::table::Drained;
+use crate::table::DrainedCharges;
 use crate::wire::{Delta, DeltaBody, Frame, Hello, VERSION};
 
 /// Maximum number of items in a delta.
@@ -23,7 +23,7 @@ impl Mesh {
     pub(super) fn flush(&mut self, at: u64, actions: &mut Vec<Action>) {
         (self.is_urgent, self.flushed_at) = (false, at);
         loop {
-            let mut drained = Drained::default();
+            let mut drained = DrainedCharges::default();
             let is_all = self.table.drain(MAX_ITEMS, &mut drained);
             if !drained.is_empty() {
                 let taken_at = if drained.items.is_empty() { at } else { drained.taken_at.min(at) };
@@ -51,7 +51,7 @@ impl Mesh {
             if cursor > link.acked + 1 && self.ring.bytes_between(link.acked + 1, cursor) > WINDOW {
                 break;
             }
-            for limits in delta.limits.iter().filter(|limits| link.tell(limits.number())) {
+            for limits in delta.limits.iter().filter(|limits| link.mark_known(limits.number())) {
                 let params = Frame::Params { number: limits.number(), code: limits.code().clone() };
                 actions.push(Action::Send { peer: node, frame: params });
             }

@@ -75,8 +75,8 @@ impl Ring {
     }
 
     pub(super) fn get(&self, seq: u64) -> Option<&RingDelta> {
-        let place = seq.checked_sub(self.first())?;
-        self.deltas.get(usize::try_from(place).ok()?)
+        let index = seq.checked_sub(self.first())?;
+        self.deltas.get(usize::try_from(index).ok()?)
     }
 
     /// Returns the bytes of the deltas in `from..to` that are still in the ring.

@@ -31,7 +31,7 @@ impl PeerStore {
                         group.on(None, Ok(answers), &mut actions);
                     }
                     GroupAction::Ask { home: Some(node), verb, charges } => {
-                        let asked = charges.iter().map(|index| parts[*index].asked()).collect();
+                        let asked = charges.iter().map(|index| parts[*index].to_ask()).collect();
                         match self.ask(node, verb, asked) {
                             Ok(asked) => pending.push_back((node, verb, charges.len(), asked)),
                             Err(error) => group.on(Some(node), Err(error), &mut actions),
@@ -67,7 +67,7 @@ impl PeerStore {
                 let refunds = charges.iter().map(|(index, cost, stamps)| AskCharge {
                     amount: Amount::Exactly(*cost),
                     stamps: Some(*stamps),
-                    ..parts[*index].asked()
+                    ..parts[*index].to_ask()
                 });
                 // Best effort: an unreachable home keeps the tokens as spent.
                 drop(self.ask(node, verb, refunds.collect()));

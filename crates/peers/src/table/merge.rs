@@ -12,19 +12,19 @@ use tollgate_share::tally::RECENT;
 
 /// Used amount of one limit in a snapshot, rounded up to a multiple of 2⁻³² tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Used {
+pub struct UsedAmount {
     /// Whole tokens.
     pub whole: u64,
     /// Fraction in units of 2⁻³² tokens.
     pub part: u32,
 }
 
-/// Units per token in [`Used::part`].
+/// Units per token in [`UsedAmount::part`].
 const UNIT: u64 = 1 << 32;
 
 /// Result of applying a delta.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Merged {
+pub(super) struct MergeResult {
     /// Increase of the amount used beyond the capacity.
     pub(super) overshoot: u64,
     /// Amount that was too old to be charged.
@@ -40,8 +40,8 @@ pub(super) fn as_of<'a>(now: &Now<'a>, age: Nanos) -> Now<'a> {
 
 /// Applies a charge that another node made `age` ago. A negative cost is a refund. A charge older than a second takes
 /// only the remaining tokens.
-pub(super) fn apply(limits: &Limits, words: &mut [u64], now: &Now<'_>, age: Nanos, cost: i64) -> Merged {
-    let mut merged = Merged::default();
+pub(super) fn apply(limits: &Limits, words: &mut [u64], now: &Now<'_>, age: Nanos, cost: i64) -> MergeResult {
+    let mut merged = MergeResult::default();
     let mut first = 0;
     for limit in limits.as_slice() {
         let mut cells = Offset { cells: &mut *words, first };
@@ -167,20 +167,20 @@ fn beyond_capacity(limit: &Limit, cells: &Cells<'_>, now: &Now<'_>) -> u64 {
 }
 
 /// Returns the used amount of each limit.
-pub(super) fn used(limits: &Limits, words: &[u64], now: &Now<'_>) -> Vec<Used> {
+pub(super) fn used(limits: &Limits, words: &[u64], now: &Now<'_>) -> Vec<UsedAmount> {
     let mut first = 0;
     let each = limits.as_slice().iter().map(|limit| {
         let units = limit.used(&Offset { cells: words, first }, now).units_ceil(UNIT);
         first += limit.words();
         let (whole, part) = (units / u128::from(UNIT), units % u128::from(UNIT));
-        Used { whole: u64::try_from(whole).unwrap_or(u64::MAX), part: part as u32 }
+        UsedAmount { whole: u64::try_from(whole).unwrap_or(u64::MAX), part: part as u32 }
     });
     each.collect()
 }
 
 /// Raises the used amount of each limit to another node's value. A larger local value stays. For a bucket, the later of
 /// the two times at which it is full again wins.
-pub(super) fn raise(limits: &Limits, words: &mut [u64], now: &Now<'_>, used: &[Used]) {
+pub(super) fn raise(limits: &Limits, words: &mut [u64], now: &Now<'_>, used: &[UsedAmount]) {
     let mut first = 0;
     for (limit, other) in limits.as_slice().iter().zip(used) {
         let mut cells = Offset { cells: &mut *words, first };

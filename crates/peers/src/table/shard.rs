@@ -8,8 +8,8 @@ use smallvec::SmallVec;
 use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Report, Stamps, Verdict};
 
-use super::merge::{self, Merged, Used};
-use super::{Charge, Drained, Item, SharedLimits};
+use super::merge::{self, MergeResult, UsedAmount};
+use super::{Charge, DrainedCharges, Item, SharedLimits};
 
 /// Minimum interval after an unsuccessful sweep, in nanoseconds.
 const SWEEP_APART: u64 = 1_000_000_000;
@@ -73,14 +73,14 @@ pub(super) struct Entry {
 
 /// Result of a commit.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Committed {
+pub(super) struct CommitResult {
     pub(super) urgent: bool,
     pub(super) overflowed: bool,
 }
 
 /// State of a key after its group was decided.
 #[derive(Debug)]
-pub struct Standing<'a> {
+pub struct DecidedCharge<'a> {
     verdict: Verdict<Stamps>,
     limits: &'a SharedLimits,
     /// Limits of the stored state, if they differ from the charge's.
@@ -89,7 +89,7 @@ pub struct Standing<'a> {
     now: Now<'a>,
 }
 
-impl Standing<'_> {
+impl DecidedCharge<'_> {
     /// Returns the verdict for this charge alone. For a refund, it contains the accepted amount.
     pub fn verdict(&self) -> &Verdict<Stamps> {
         &self.verdict
@@ -117,16 +117,16 @@ impl Entry {
         self.unsent == 0 && !self.is_dirty && self.limits.with_debt.is_surely_new(&*self.words, now)
     }
 
-    pub(super) fn used(&self, now: &Now<'_>) -> Vec<Used> {
+    pub(super) fn used(&self, now: &Now<'_>) -> Vec<UsedAmount> {
         merge::used(&self.limits.with_debt, &self.words, now)
     }
 
-    pub(super) fn apply(&mut self, now: &Now<'_>, age: Nanos, cost: i64) -> Merged {
+    pub(super) fn apply(&mut self, now: &Now<'_>, age: Nanos, cost: i64) -> MergeResult {
         self.is_reset = false;
         merge::apply(&self.limits.with_debt, &mut self.words, now, age, cost)
     }
 
-    pub(super) fn raise(&mut self, now: &Now<'_>, used: &[Used]) {
+    pub(super) fn raise(&mut self, now: &Now<'_>, used: &[UsedAmount]) {
         self.is_reset = false;
         merge::raise(&self.limits.with_debt, &mut self.words, now, used);
     }
@@ -182,9 +182,9 @@ impl Entry {
         limits: &'a Arc<SharedLimits>,
         verdict: Verdict<Stamps>,
         now: &'a Now<'_>,
-    ) -> Standing<'a> {
+    ) -> DecidedCharge<'a> {
         let own = (!self.limits.is_same(limits)).then_some(&*self.limits);
-        Standing { verdict, limits, own, words: &self.words, now: *now }
+        DecidedCharge { verdict, limits, own, words: &self.words, now: *now }
     }
 }
 
@@ -214,12 +214,12 @@ impl Shard {
     ) -> Option<(Outcome, Report, bool)> {
         let entry = self.entries.get_mut(&key).filter(|entry| entry.charged_as == Some(limits_id))?;
         let limits = &entry.limits.with_debt;
-        let outcome = limits.decide_short(&mut &mut *entry.words, now, cost)?;
-        let report = limits.report_short(&&*entry.words, now, cost);
+        let outcome = limits.try_decide_single(&mut &mut *entry.words, now, cost)?;
+        let report = limits.report_single(&&*entry.words, now, cost);
         let mut urgent = false;
         if outcome.is_admitted() && cost > Cost::ZERO {
             self.taken_at = self.taken_at.max(now.mono().as_nanos());
-            urgent = entry.note(cost.get() as i64);
+            urgent = entry.record_unsent(cost.get() as i64);
             if !std::mem::replace(&mut entry.is_dirty, true) {
                 self.dirty.push(key);
             }
@@ -228,7 +228,7 @@ impl Shard {
     }
 
     /// Records the id under which the engine charges a key with these limits.
-    pub(super) fn note_id(&mut self, key: Fingerprint, limits: &Arc<SharedLimits>, limits_id: u32) {
+    pub(super) fn record_id(&mut self, key: Fingerprint, limits: &Arc<SharedLimits>, limits_id: u32) {
         if let Some(entry) = self.entries.get_mut(&key).filter(|entry| entry.limits.is_same(limits)) {
             entry.charged_as = Some(limits_id);
         }
@@ -250,7 +250,7 @@ impl Shard {
         admitted: bool,
         hold: bool,
         now: &Now<'_>,
-    ) -> Committed {
+    ) -> CommitResult {
         let (key, limits) = (charge.key, charge.limits);
         let taken = verdict.taken().get();
         if !admitted || taken == 0 {
@@ -258,23 +258,23 @@ impl Shard {
             if !limits.with_debt.starts_full() {
                 self.begun_entry(key, limits, now);
             }
-            return Committed::default();
+            return CommitResult::default();
         }
         self.taken_at = self.taken_at.max(now.mono().as_nanos());
         let Some(entry) = self.begun_entry(key, limits, now) else {
             let entry = self.overflow.entry(overflow_slot(limits)).or_insert_with(|| Entry::new(limits, now));
             entry.commit(limits, now, verdict);
-            return Committed { urgent: false, overflowed: true };
+            return CommitResult { urgent: false, overflowed: true };
         };
         let before = (hold && !entry.limits.is_same(limits)).then(|| (entry.limits.clone(), entry.words.clone()));
         entry.commit(limits, now, verdict);
-        let urgent = entry.note(taken as i64);
+        let urgent = entry.record_unsent(taken as i64);
         if let Some((limits, before)) = before {
             let held = Held { limits, before, after: entry.words.clone(), at: now.mono().as_nanos() };
             self.held.insert(key, held);
         }
         self.mark_dirty(key);
-        Committed { urgent, overflowed: false }
+        CommitResult { urgent, overflowed: false }
     }
 
     pub(super) fn show(
@@ -282,7 +282,7 @@ impl Shard {
         charge: &Charge<'_>,
         verdict: Verdict<Stamps>,
         now: &Now<'_>,
-        each: impl FnOnce(&Standing<'_>),
+        each: impl FnOnce(&DecidedCharge<'_>),
     ) {
         match self.find(charge, now) {
             Some(entry) => each(&entry.standing(charge.limits, verdict, now)),
@@ -290,16 +290,16 @@ impl Shard {
         }
     }
 
-    pub(super) fn peek(&self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&Standing<'_>)) {
+    pub(super) fn peek(&self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&DecidedCharge<'_>)) {
         self.show(charge, self.weigh(charge, charge.ask, now), now, each);
     }
 
     /// Refunds a charge. Returns whether the refund should be sent at once.
-    pub(super) fn refund(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&Standing<'_>)) -> bool {
+    pub(super) fn refund(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&DecidedCharge<'_>)) -> bool {
         let (mut accepted, mut urgent) = (Cost::ZERO, false);
         if let Some(entry) = self.entries.get_mut(&charge.key).filter(|entry| !entry.is_reset) {
             accepted = entry.limits.with_debt.refund(&mut *entry.words, now, charge.ask.cost(), charge.stamps);
-            urgent = entry.note(-(accepted.get() as i64));
+            urgent = entry.record_unsent(-(accepted.get() as i64));
             self.taken_at = self.taken_at.max(now.mono().as_nanos());
             self.mark_dirty(charge.key);
         }
@@ -309,7 +309,7 @@ impl Shard {
 
     /// Takes back a hold. If the hold moved the key to other limits and nothing was charged since, restores the state
     /// before it; otherwise refunds. Returns whether that should be sent at once.
-    pub(super) fn undo(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&Standing<'_>)) -> bool {
+    pub(super) fn undo(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&DecidedCharge<'_>)) -> bool {
         let held = self.held.remove(&charge.key);
         let entry = self.entries.get_mut(&charge.key).filter(|entry| !entry.is_reset);
         let (Some(entry), Some(held)) = (entry, held) else { return self.refund(charge, now, each) };
@@ -317,14 +317,14 @@ impl Shard {
             return self.refund(charge, now, each);
         }
         (entry.limits, entry.words, entry.charged_as) = (held.limits, held.before, None);
-        let urgent = entry.note(-(charge.ask.cost().get() as i64));
+        let urgent = entry.record_unsent(-(charge.ask.cost().get() as i64));
         self.taken_at = self.taken_at.max(now.mono().as_nanos());
         self.mark_dirty(charge.key);
         self.show(charge, Verdict::granted(charge.ask.cost()), now, each);
         urgent
     }
 
-    pub(super) fn reset(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&Standing<'_>)) {
+    pub(super) fn reset(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&DecidedCharge<'_>)) {
         if let Some(entry) = self.entries.get_mut(&charge.key) {
             entry.reset(entry.generation.saturating_add(1), now);
             self.resets.push((charge.key, entry.generation));
@@ -357,7 +357,7 @@ impl Shard {
     }
 
     /// Evicts unused keys if the shard is full and the key is new.
-    pub(super) fn make_room(&mut self, key: Fingerprint, now: &Now<'_>) {
+    pub(super) fn evict_unused(&mut self, key: Fingerprint, now: &Now<'_>) {
         let at = now.mono().as_nanos();
         if self.is_full() && at >= self.swept_at && !self.entries.contains_key(&key) {
             self.sweep(now);
@@ -376,7 +376,7 @@ impl Shard {
         self.dirty.len()
     }
 
-    pub(super) fn drain(&mut self, into: &mut Drained) {
+    pub(super) fn drain(&mut self, into: &mut DrainedCharges) {
         if self.dirty.is_empty() && self.resets.is_empty() {
             return;
         }
@@ -418,7 +418,7 @@ impl Shard {
 
 impl Entry {
     /// Records an unsent charge or refund. Returns whether it should be sent at once.
-    fn note(&mut self, amount: i64) -> bool {
+    fn record_unsent(&mut self, amount: i64) -> bool {
         self.unsent = self.unsent.saturating_add(amount);
         self.unsent.unsigned_abs() >= self.limits.urgent_from()
     }

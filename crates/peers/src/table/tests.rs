@@ -60,12 +60,12 @@ fn charges_refunds_and_resets_are_drained_once() {
     }
     decide(&table, 2 * SECOND, Verb::Refund, &[(1, &limits, exactly(1))]);
     decide(&table, 2 * SECOND, Verb::Peek, &[(2, &limits, exactly(1))]);
-    let mut drained = Drained::default();
+    let mut drained = DrainedCharges::default();
     assert!(table.drain(10, &mut drained));
     assert_eq!(drained.items.iter().map(|(_, item)| *item).collect::<Vec<_>>(), [item(1, 6)]);
     assert_eq!((drained.taken_at, drained.resets.len()), (2 * SECOND, 0));
     decide(&table, 2 * SECOND, Verb::Reset, &[(1, &limits, exactly(0))]);
-    let mut drained = Drained::default();
+    let mut drained = DrainedCharges::default();
     table.drain(10, &mut drained);
     assert_eq!((drained.items.len(), drained.resets), (0, vec![(key(1), 1)]));
     assert_eq!(table.used(key(1), &Now::at(2 * SECOND)), 0);
@@ -110,7 +110,7 @@ fn undone_hold_leaves_the_key_under_its_own_limits() {
         }
         let peek = |at| decide(table, at, Verb::Peek, &[(1, &slow, exactly(1)), (2, &fast, exactly(1))]);
         assert_eq!(peek(3 * SECOND).1[0].1, 4, "at the rate of the other limits, 10 would be left");
-        let mut drained = Drained::default();
+        let mut drained = DrainedCharges::default();
         assert!(table.drain(10, &mut drained));
         assert_eq!(drained.items.iter().map(|(_, item)| item.cost).sum::<i64>(), 6);
     }
@@ -296,7 +296,7 @@ fn fast_path_agrees_with_the_slow_path() {
             let decided = table.decide(&now, Verb::Check, &[charge], |_, standing| {
                 said = Some((standing.verdict().outcome(), standing.reports(cost)[0]));
             });
-            table.note_id(key(number), &limits, id);
+            table.record_id(key(number), &limits, id);
             said.map(|(outcome, report)| (outcome, report, decided.urgent)).unwrap()
         };
         let said = fast.try_check(&now, key(number), id, cost);
@@ -304,7 +304,7 @@ fn fast_path_agrees_with_the_slow_path() {
         assert_eq!(said.unwrap_or_else(|| decide(&fast)), decide(&general), "step {step}, key {number}");
         if step % 50 == 0 {
             let drained = [&fast, &general].map(|table| {
-                let mut drained = Drained::default();
+                let mut drained = DrainedCharges::default();
                 table.drain(1_000, &mut drained);
                 drained.items.sort_unstable_by_key(|(_, item)| item.key);
                 (drained.taken_at, drained.items.into_iter().map(|(_, item)| item).collect::<Vec<_>>())

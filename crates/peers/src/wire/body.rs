@@ -7,7 +7,7 @@ use tollgate::fingerprint::Fingerprint;
 
 use super::codec::{FINGERPRINT, Reader, put_fingerprint, put_number, unzigzag, zigzag};
 use super::{MAX_FRAME, WireError};
-use crate::table::{Drained, Item, Known, SharedLimits, Used};
+use crate::table::{DrainedCharges, Item, SharedLimits, SnapshotKey, UsedAmount};
 
 /// Charges and resets of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct DeltaBody {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartBody {
     /// Keys, grouped by the number of their last limits.
-    pub blocks: Vec<(u32, Vec<Known>)>,
+    pub blocks: Vec<(u32, Vec<SnapshotKey>)>,
 }
 
 /// Maximum length of a body. The rest of a frame is for its other fields.
@@ -30,7 +30,7 @@ pub(crate) const MAX_BODY: usize = MAX_FRAME - 16 * 1_024;
 
 impl DeltaBody {
     /// Encodes drained charges. Returns the limits that they refer to.
-    pub(crate) fn encode_drained(drained: &mut Drained, out: &mut Vec<u8>) -> Vec<Arc<SharedLimits>> {
+    pub(crate) fn encode_drained(drained: &mut DrainedCharges, out: &mut Vec<u8>) -> Vec<Arc<SharedLimits>> {
         drained.items.sort_unstable_by_key(|(limits, item)| (limits.number(), item.key));
         let mut limits: Vec<Arc<SharedLimits>> = Vec::new();
         let blocks = drained.items.chunk_by(|(one, _), (other, _)| one.number() == other.number());
@@ -102,7 +102,7 @@ pub(crate) struct PartBuilder {
 }
 
 impl PartBuilder {
-    pub(crate) fn add(&mut self, limits: &Arc<SharedLimits>, known: &Known) {
+    pub(crate) fn add(&mut self, limits: &Arc<SharedLimits>, known: &SnapshotKey) {
         if self.bytes > MAX_BODY {
             self.left_out += 1;
             return;
@@ -154,8 +154,8 @@ impl PartBody {
             let known = (0..count).map(|_| {
                 let (key, generation) = (reader.fingerprint()?, reader.short()?);
                 let used = (0..reader.count(2, tollgate_core::Limits::MAX)?)
-                    .map(|_| Ok(Used { whole: reader.number()?, part: reader.short()? }));
-                Ok(Known { key, generation, used: used.collect::<Result<_, _>>()? })
+                    .map(|_| Ok(UsedAmount { whole: reader.number()?, part: reader.short()? }));
+                Ok(SnapshotKey { key, generation, used: used.collect::<Result<_, _>>()? })
             });
             let known = known.collect::<Result<_, _>>()?;
             body.blocks.push((number, known));
@@ -165,7 +165,7 @@ impl PartBody {
     }
 }
 
-fn put_known(known: &Known, out: &mut Vec<u8>) {
+fn put_known(known: &SnapshotKey, out: &mut Vec<u8>) {
     put_fingerprint(known.key, out);
     put_number(known.generation.into(), out);
     put_number(known.used.len() as u64, out);

@@ -213,9 +213,9 @@ fn read_ask(reader: &mut Reader<'_>) -> Result<Ask, WireError> {
 fn put_stamps(stamps: &Stamps, out: &mut Vec<u8>) {
     let count = stamps.count();
     out.push(count as u8);
-    (0..count).for_each(|place| put_number(stamps.get(place).to_bits(), out));
-    let refused = (0..Limits::MAX).find(|place| stamps.has_refused(*place));
-    out.push(refused.map_or(NONE_REFUSED, |place| place as u8));
+    (0..count).for_each(|index| put_number(stamps.get(index).to_bits(), out));
+    let refused = (0..Limits::MAX).find(|index| stamps.has_refused(*index));
+    out.push(refused.map_or(NONE_REFUSED, |index| index as u8));
 }
 
 /// Decodes stamps; `None` if there are none.
@@ -234,7 +234,7 @@ fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
         return Ok(Some(Stamps::from_stamps(each)));
     }
     // A refusal charged nothing, so its stamps contain only the refusing limit.
-    Ok(Some(Stamps::refused_by(refused.into()).of_first(count)))
+    Ok(Some(Stamps::refused_by(refused.into()).keep_first(count)))
 }
 
 fn put_answer(answer: &Answer, out: &mut Vec<u8>) {

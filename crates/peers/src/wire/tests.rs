@@ -7,7 +7,7 @@ use tollgate_core::{Ask as Amount, Cost, Nanos, Outcome, Report, Retry, Stamp, S
 use super::*;
 use crate::ask::{AskCharge, ChargeAnswer, Refusal};
 use crate::homes::Hop;
-use crate::table::{Item, Known, Used, Verb};
+use crate::table::{Item, SnapshotKey, UsedAmount, Verb};
 
 fn key() -> impl Strategy<Value = Fingerprint> {
     (any::<u64>(), any::<u32>()).prop_map(|(low, high)| Fingerprint::from_parts(low, high))
@@ -24,7 +24,7 @@ fn state() -> impl Strategy<Value = MemberState> {
 fn stamps() -> impl Strategy<Value = Stamps> {
     prop_oneof![
         vec(any::<u64>(), 1..=8).prop_map(|each| Stamps::from_stamps(each.into_iter().map(Stamp::from_bits))),
-        (0usize..8, 1usize..=8).prop_map(|(place, count)| Stamps::refused_by(place).of_first(count)),
+        (0usize..8, 1usize..=8).prop_map(|(place, count)| Stamps::refused_by(place).keep_first(count)),
     ]
 }
 
@@ -137,9 +137,9 @@ proptest! {
         body.encode(&mut bytes);
         prop_assert_eq!(DeltaBody::decode(&bytes), Ok(body));
         prop_assert!(bytes.is_empty() || DeltaBody::decode(&bytes[..bytes.len() - 1]).is_err());
-        let used = |(whole, part)| Used { whole, part };
+        let used = |(whole, part)| UsedAmount { whole, part };
         let one = |(key, generation, each): (_, _, Vec<(u64, u32)>)| {
-            Known { key, generation, used: each.into_iter().map(used).collect() }
+            SnapshotKey { key, generation, used: each.into_iter().map(used).collect() }
         };
         let blocks = known.into_iter().map(|(number, known)| (number, known.into_iter().map(one).collect())).collect();
         let (body, mut bytes) = (PartBody { blocks }, Vec::new());

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tollgate_core::{Ask, Cost, Limits, Now, Outcome, Stamps, Time, Verdict, Wall};
 use tollgate_engine::Standing;
 use tollgate_engine::store::{Answers, Charge, StoreError, SyncEvery};
-use tollgate_share::tally::{Bounds, RECENT, Tally, Unread, with_debt_of};
+use tollgate_share::tally::{Bounds, RECENT, ReadReason, Tally, with_debt_of};
 
 use crate::batcher::ReplyPart;
 use crate::lanes::{LANES, part_of};
@@ -42,17 +42,17 @@ pub(super) struct Lane {
     pub(super) tally: Tally,
     /// Store time minus local time at the last answer, in nanoseconds.
     offset: i128,
-    indebted: IndebtedLimits,
+    indebted: DebtLimitsCache,
 }
 
 /// The limits of a rule, and the same limits with additional debt. Views and merges use the latter.
-pub(super) struct Indebted {
+pub(super) struct DebtLimits {
     limits: Limits,
     pub(super) with_debt: Arc<Limits>,
     pub(super) encoded: Arc<EncodedLimits>,
 }
 
-impl Indebted {
+impl DebtLimits {
     fn new(limits: &Limits) -> Result<Self, StoreError> {
         let why = || StoreError::Rejected { why: "these limits cannot be merged".to_owned() };
         let with_debt = with_debt_of(limits, |limits| EncodedLimits::new(limits).is_ok()).ok_or_else(why)?;
@@ -61,18 +61,18 @@ impl Indebted {
     }
 }
 
-/// Cache of [`Indebted`] by limits id.
+/// Cache of [`DebtLimits`] by limits id.
 #[derive(Default)]
-struct IndebtedLimits(FxHashMap<u32, Arc<Indebted>>);
+struct DebtLimitsCache(FxHashMap<u32, Arc<DebtLimits>>);
 
-impl IndebtedLimits {
-    fn of(&mut self, charge: &Charge<'_>) -> Result<&Arc<Indebted>, StoreError> {
+impl DebtLimitsCache {
+    fn of(&mut self, charge: &Charge<'_>) -> Result<&Arc<DebtLimits>, StoreError> {
         if self.0.len() >= MAX_ENCODED && !self.0.contains_key(&charge.limits_id) {
             self.0.clear();
         }
         match self.0.entry(charge.limits_id) {
             hash_map::Entry::Occupied(known) if known.get().limits == *charge.limits => Ok(known.into_mut()),
-            entry => Ok(entry.insert_entry(Arc::new(Indebted::new(charge.limits)?)).into_mut()),
+            entry => Ok(entry.insert_entry(Arc::new(DebtLimits::new(charge.limits)?)).into_mut()),
         }
     }
 }
@@ -84,7 +84,7 @@ impl Lane {
     }
 
     /// Records the store time of an answer that arrives at local time `at`. Returns the store time in nanoseconds.
-    pub(super) fn note_time(&mut self, part: &ReplyPart, at: u64) -> u64 {
+    pub(super) fn record_time(&mut self, part: &ReplyPart, at: u64) -> u64 {
         let time = part.now.saturating_mul(1_000);
         self.offset = i128::from(time) - i128::from(at);
         time
@@ -92,20 +92,20 @@ impl Lane {
 }
 
 /// Reason why a charge was not decided locally.
-pub(super) enum Undecided {
+pub(super) enum ViewError {
     /// The key must be read from the store first.
     Unread,
     /// The charge cannot be decided at all.
     Failed(StoreError),
 }
 
-fn unread(_: Unread) -> Undecided {
-    Undecided::Unread
+fn unread(_: ReadReason) -> ViewError {
+    ViewError::Unread
 }
 
 /// A decision about a charge, with everything needed to undo it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct LocalDecision {
     pub(super) taken: Cost,
     pub(super) stamps: Stamps,
     pub(super) outcome: Outcome,
@@ -120,7 +120,7 @@ impl Cycle {
         let count = if is_cluster { LANES } else { LANES / 8 };
         let stale_after = every.length().as_nanos().saturating_mul(2).max(RECENT);
         let bounds = Bounds { keys: MAX_KEYS / count, unsent: MAX_UNSENT / count, stale_after };
-        let lane = || Mutex::new(Lane { tally: Tally::new(bounds), offset: 0, indebted: IndebtedLimits::default() });
+        let lane = || Mutex::new(Lane { tally: Tally::new(bounds), offset: 0, indebted: DebtLimitsCache::default() });
         Self {
             every,
             lanes: (0..count).map(|_| lane()).collect(),
@@ -145,7 +145,7 @@ impl Cycle {
     }
 
     /// Decides a charge by the view of its key, and takes if admitted. Adds the answer to `answers`.
-    pub(super) fn take(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<Taken, Undecided> {
+    pub(super) fn take(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LocalDecision, ViewError> {
         let spread = spread(charge.key);
         let mut lane = self.lock(part_of(charge, spread, self.lanes.len()));
         let at = self.now();
@@ -154,7 +154,7 @@ impl Cycle {
         if let Some(refused) = refuse_debt(tally, charge, &now, at, answers)? {
             return Ok(refused);
         }
-        let limits = &indebted.of(charge).map_err(Undecided::Failed)?.with_debt;
+        let limits = &indebted.of(charge).map_err(ViewError::Failed)?.with_debt;
         let taken = tally.decide(charge.key, limits, &now, at, charge.ask, |verdict, own, words| {
             report(charge, limits, verdict, own, words, &now, answers)
         });
@@ -164,14 +164,14 @@ impl Cycle {
 
     /// Decides a charge of a group that may still be refused. The amount is only reserved: it is sent to the store
     /// after [`confirm`](Self::confirm), or given back by [`release`](Self::release).
-    pub(super) fn reserve(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<Taken, Undecided> {
+    pub(super) fn reserve(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LocalDecision, ViewError> {
         let (mut lane, at) = (self.lock(self.lane_of(charge)), self.now());
         let now = now_for(charge, lane.estimate(at));
         let Lane { tally, indebted, .. } = &mut *lane;
         if let Some(refused) = refuse_debt(tally, charge, &now, at, answers)? {
             return Ok(refused);
         }
-        let limits = &indebted.of(charge).map_err(Undecided::Failed)?.with_debt;
+        let limits = &indebted.of(charge).map_err(ViewError::Failed)?.with_debt;
         let taken = tally.reserve(charge.key, limits, &now, at, charge.ask, |verdict, own, words| {
             report(charge, limits, verdict, own, words, &now, answers)
         });
@@ -199,7 +199,7 @@ impl Cycle {
     }
 
     /// Returns the decision that [`take`](Self::take) would make, without taking.
-    pub(super) fn peek(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<Taken, Undecided> {
+    pub(super) fn peek(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LocalDecision, ViewError> {
         let mut lane = self.lock(self.lane_of(charge));
         let at = self.now();
         let now = now_for(charge, lane.estimate(at));
@@ -217,7 +217,7 @@ impl Cycle {
     }
 
     /// Returns the limits to read the key with, or `None` if the key has a usable view.
-    pub(super) fn to_read(&self, charge: &Charge<'_>) -> Result<Option<Arc<Indebted>>, StoreError> {
+    pub(super) fn to_read(&self, charge: &Charge<'_>) -> Result<Option<Arc<DebtLimits>>, StoreError> {
         let mut lane = self.lock(self.lane_of(charge));
         if !lane.tally.is_unread(charge.key, self.now()) {
             return Ok(None);
@@ -234,7 +234,7 @@ fn refuse_debt(
     now: &Now<'_>,
     at: u64,
     answers: &mut Answers,
-) -> Result<Option<Taken>, Undecided> {
+) -> Result<Option<LocalDecision>, ViewError> {
     let Ask::Regardless(_) = charge.ask else { return Ok(None) };
     let refused = tally.peek(charge.key, charge.limits, now, at, charge.ask, |verdict, own, words| {
         (!verdict.is_admitted()).then(|| report(charge, charge.limits, verdict, own, words, now, answers))
@@ -251,19 +251,19 @@ fn report(
     words: &[u64],
     now: &Now<'_>,
     answers: &mut Answers,
-) -> Taken {
+) -> LocalDecision {
     let (outcome, cost) = (verdict.outcome(), charge.ask.cost());
     let (taken, stamps) =
         if outcome.is_admitted() { (verdict.taken(), verdict.stamp()) } else { (Cost::ZERO, Stamps::default()) };
     let is_same = std::ptr::eq(limits, own) || limits == own;
     if is_same && limits.as_slice().len() == 1 {
-        answers.charge_by(Standing::Eventual, outcome, taken, stamps, [limits.report_short(&words, now, cost)]);
+        answers.charge_by(Standing::Eventual, outcome, taken, stamps, [limits.report_single(&words, now, cost)]);
     } else if is_same {
         answers.charge_by(Standing::Eventual, outcome, taken, stamps, limits.reports(words, now, cost));
     } else {
         answers.charge_by(Standing::Eventual, outcome, taken, stamps, limits.reports_from(own, words, now, cost));
     }
-    Taken { taken, stamps, outcome, at: now.wall() }
+    LocalDecision { taken, stamps, outcome, at: now.wall() }
 }
 
 fn now_for<'a>(charge: &Charge<'a>, estimate: u64) -> Now<'a> {

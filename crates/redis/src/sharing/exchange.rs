@@ -19,7 +19,7 @@ use super::Sharing;
 use super::leased::{Entry, NoLease, now};
 use crate::answer::{Bytes, TooShort, instant_nanos};
 use crate::batcher::ReplyPart;
-use crate::own::OwnState;
+use crate::own_state::OwnState;
 use crate::params::EncodedLimits;
 use crate::request::{GroupKind, QueuedExchange, QueuedGroup, Route, spread};
 
@@ -43,7 +43,7 @@ pub(super) type ExchangeResult = Result<Granted, NoLease>;
 
 /// The store's answer to an exchange.
 #[derive(Debug)]
-enum Exchanged {
+enum ExchangeAnswer {
     Granted(Grant),
     /// The leases are settled, but nothing is granted because the state has other parameters. Contains the epoch.
     Settled(u64),
@@ -80,7 +80,7 @@ impl Sharing {
         key: &[u8],
         encoded: &Arc<EncodedLimits>,
         exchange: &Exchange,
-    ) -> Result<(Exchanged, u64), StoreError> {
+    ) -> Result<(ExchangeAnswer, u64), StoreError> {
         let gone = || StoreError::Unavailable { why: "the store is closed".to_owned() };
         let servers = self.servers.upgrade().ok_or_else(gone)?;
         let name = servers.key_name(&self.config.namespace, key, lane);
@@ -96,21 +96,21 @@ impl Sharing {
     }
 
     /// Records the outcome of an exchange.
-    fn conclude(&self, lane: u8, key: &[u8], result: Result<(Exchanged, u64), StoreError>) -> ExchangeResult {
+    fn conclude(&self, lane: u8, key: &[u8], result: Result<(ExchangeAnswer, u64), StoreError>) -> ExchangeResult {
         let mut shard = self.leases.lock(lane);
         let Some(entry) = shard.get_mut(key) else { return Err(NoLease::Strict) };
         let holder = &mut entry.holder;
         let result = match result {
-            Ok((Exchanged::Granted(grant), at)) => {
-                self.leases.note_time(at);
-                holder.answered(now(), &grant);
+            Ok((ExchangeAnswer::Granted(grant), at)) => {
+                self.leases.record_time(at);
+                holder.on_grant(now(), &grant);
                 Ok(Granted { grant, at })
             }
-            Ok((Exchanged::Settled(epoch), _)) => {
-                holder.settled(now(), epoch);
+            Ok((ExchangeAnswer::Settled(epoch), _)) => {
+                holder.on_no_grant(now(), epoch);
                 Err(NoLease::Strict)
             }
-            Ok((Exchanged::NotOurs, _)) => {
+            Ok((ExchangeAnswer::NotOurs, _)) => {
                 holder.unavailable();
                 let why = "the key of a limit holds another type or a value of another program";
                 let why = format!("{why} (rule: {})", rule_of_key(key).1);
@@ -175,17 +175,17 @@ async fn sweep(sharing: Weak<Sharing>) {
 }
 
 /// Decodes the reply to an exchange; `exchange.lua` describes the format.
-fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<Exchanged, TooShort> {
+fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<ExchangeAnswer, TooShort> {
     let time = instant_nanos(part.now);
     let now = Now::at(time).with_spread(spread(key).wrapping_mul(1_000));
     let mut bytes = Bytes::new(part.bytes());
     let status = bytes.take_number(1)?;
     if status > 2 {
-        return Ok(Exchanged::NotOurs);
+        return Ok(ExchangeAnswer::NotOurs);
     }
     let epoch = bytes.take_number(7)?;
     if status == 2 {
-        return Ok(Exchanged::Settled(epoch));
+        return Ok(ExchangeAnswer::Settled(epoch));
     }
     let (leased, slice) = (bytes.take_number(7)?, instant_nanos(bytes.take_number(7)?));
     let (hungry, count) = (bytes.take_number(1)? == 1, bytes.take_number(1)?);
@@ -193,7 +193,7 @@ fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<Exc
     for _ in 0..count {
         slices.push((instant_nanos(bytes.take_number(7)?), bytes.take_number(7)?));
     }
-    let Ok(own) = OwnState::decode(bytes.rest(), limits, &now) else { return Ok(Exchanged::NotOurs) };
+    let Ok(own) = OwnState::decode(bytes.rest(), limits, &now) else { return Ok(ExchangeAnswer::NotOurs) };
     let amount = need.amount();
     let reports = || limits.reports(&*own.words, &now, Cost::new(amount));
     let refill = reports().fold(0, |wait, report| match report.retry {
@@ -202,7 +202,7 @@ fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<Exc
     });
     let until_slices_end = |capacity: u64| until_slices_end(capacity, amount, &slices, time);
     let wait = limits.as_slice().iter().map(|limit| until_slices_end(limit.capacity())).fold(refill, u64::max);
-    Ok(Exchanged::Granted(Grant {
+    Ok(ExchangeAnswer::Granted(Grant {
         taken: if status == 0 { amount } else { 0 },
         refused: (status == 1).then_some(wait),
         leased,

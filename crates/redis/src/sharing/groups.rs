@@ -8,34 +8,34 @@ use tollgate_core::{Ask, Cost, Outcome, Stamps, Time};
 use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreError, StoreVerb};
 use tollgate_share::lease::Reservation;
 
-use super::eventual::{Cycle, Indebted, Taken, Undecided};
+use super::eventual::{Cycle, DebtLimits, LocalDecision, ViewError};
 use super::leased::{Leases, NoLease};
-use super::states::{AskedState, read_states};
+use super::states::{StateQuery, read_states};
 use super::sync::{charge_of, now_of};
 use crate::request::{GroupKind, QueuedCharge, QueuedGroup, Route};
 use crate::store::RedisStore;
 
 /// A charge that this node decides by a view. Dropping it gives back the reserved amount.
-struct Local<'a> {
+struct ViewCharge<'a> {
     /// Position in the group.
-    place: usize,
+    position: usize,
     charge: Charge<'a>,
     cycle: &'a Cycle,
-    taken: Option<Taken>,
+    taken: Option<LocalDecision>,
     /// The reserved amount.
     reserved: Cost,
 }
 
-impl Local<'_> {
+impl ViewCharge<'_> {
     /// Confirms up to `most` of the reserved amount. The rest is given back on drop.
-    fn keep(&mut self, most: Cost) {
+    fn confirm(&mut self, most: Cost) {
         let kept = self.reserved.min(most);
         self.cycle.confirm(&self.charge, kept);
         self.reserved = Cost::new(self.reserved.get() - kept.get());
     }
 }
 
-impl Drop for Local<'_> {
+impl Drop for ViewCharge<'_> {
     fn drop(&mut self) {
         if let Some(taken) = self.taken.filter(|_| self.reserved > Cost::ZERO) {
             self.cycle.release(&self.charge, self.reserved, taken.stamps);
@@ -44,15 +44,15 @@ impl Drop for Local<'_> {
 }
 
 /// A charge that this node decides from leases. Dropping it puts back the reservation.
-struct Lent<'a> {
+struct LeasedCharge<'a> {
     /// Position in the group.
-    place: usize,
+    position: usize,
     charge: Charge<'a>,
     leases: &'a Leases,
     reservation: Option<Reservation>,
 }
 
-impl Drop for Lent<'_> {
+impl Drop for LeasedCharge<'_> {
     fn drop(&mut self) {
         if let Some(reservation) = &self.reservation {
             self.leases.put_back(&self.charge, reservation);
@@ -120,11 +120,11 @@ impl RedisStore {
             StoreVerb::Check | StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => cycle.take(charge, answers),
         };
         let first = match decide(answers) {
-            Err(Undecided::Unread) => {
+            Err(ViewError::Unread) => {
                 let charges = groups.iter().flat_map(|group| group.charges);
                 let error = self.read_views(charges).await;
                 match (decide(answers), error) {
-                    (Err(Undecided::Unread), Some(error)) => Err(Undecided::Failed(error)),
+                    (Err(ViewError::Unread), Some(error)) => Err(ViewError::Failed(error)),
                     (decided, _) => decided,
                 }
             }
@@ -132,9 +132,9 @@ impl RedisStore {
         };
         match first {
             Ok(taken) => answers.end_group(taken.at),
-            Err(Undecided::Failed(error)) => answers.fail_group(error),
+            Err(ViewError::Failed(error)) => answers.fail_group(error),
             // The table of views is full.
-            Err(Undecided::Unread) => {
+            Err(ViewError::Unread) => {
                 self.decide_strictly(batch, verb, std::slice::from_ref(charge), answers).await;
             }
         }
@@ -171,17 +171,17 @@ impl RedisStore {
     /// Decides a group of several charges.
     async fn decide_several(&self, batch: Batch<'_>, group: &Group<'_>, answers: &mut Answers) {
         let deadline = Instant::now() + self.config.deadline;
-        let mut locals: Vec<Local<'_>> = Vec::with_capacity(group.charges.len());
-        for (place, charge) in group.charges.iter().enumerate() {
+        let mut locals: Vec<ViewCharge<'_>> = Vec::with_capacity(group.charges.len());
+        for (position, charge) in group.charges.iter().enumerate() {
             if let Some(cycle) = self.cycle_of(charge) {
-                locals.push(Local { place, charge: *charge, cycle, taken: None, reserved: Cost::ZERO });
+                locals.push(ViewCharge { position, charge: *charge, cycle, taken: None, reserved: Cost::ZERO });
             }
         }
         if let Some(error) = self.read_views(locals.iter().map(|local| &local.charge)).await {
             return answers.fail_group(error);
         }
-        let (mut lent, mut from_leases, mut refused) = (Vec::<Lent<'_>>::new(), Answers::default(), false);
-        for (place, charge) in group.charges.iter().enumerate() {
+        let (mut leased, mut from_leases, mut refused) = (Vec::<LeasedCharge<'_>>::new(), Answers::default(), false);
+        for (position, charge) in group.charges.iter().enumerate() {
             if charge.consistency != Consistency::Leased {
                 continue;
             }
@@ -195,7 +195,7 @@ impl RedisStore {
                     from_leases.end_group(decision.taken.at);
                     refused |= !decision.taken.outcome.is_admitted();
                     let (leases, reservation) = (&self.sharing.leases, decision.reservation);
-                    lent.push(Lent { place, charge: *charge, leases, reservation });
+                    leased.push(LeasedCharge { position, charge: *charge, leases, reservation });
                 }
                 Err(NoLease::Strict) if group.verb == StoreVerb::Peek => self.settle_lease(charge).await,
                 Err(NoLease::Strict) => {}
@@ -203,11 +203,12 @@ impl RedisStore {
             }
         }
         // The store decides charges without a usable view.
-        let is_unread = |local: &Local<'_>| local.cycle.to_read(&local.charge).map_or(true, |unread| unread.is_some());
+        let is_unread =
+            |local: &ViewCharge<'_>| local.cycle.to_read(&local.charge).map_or(true, |unread| unread.is_some());
         locals.retain(|local| !is_unread(local));
-        let is_lent = |place: usize| lent.iter().any(|lent| lent.place == place);
-        let is_local = |place: usize| is_lent(place) || locals.iter().any(|local| local.place == place);
-        let strict: Vec<usize> = (0..group.charges.len()).filter(|place| !is_local(*place)).collect();
+        let is_leased = |position: usize| leased.iter().any(|leased| leased.position == position);
+        let is_local = |position: usize| is_leased(position) || locals.iter().any(|local| local.position == position);
+        let strict: Vec<usize> = (0..group.charges.len()).filter(|position| !is_local(*position)).collect();
 
         let mut reported = Answers::default();
         let mut least = least_of(&locals, &mut reported);
@@ -233,7 +234,7 @@ impl RedisStore {
         if !strict.is_empty() && (!refused || group.verb == StoreVerb::Peek) {
             let charges: Vec<Charge<'_>> = strict
                 .iter()
-                .map(|place| strictly(&group.charges[*place]))
+                .map(|position| strictly(&group.charges[*position]))
                 .map(|charge| Charge { ask: limited(charge.ask, least), ..charge })
                 .collect();
             let groups = [Group { verb: group.verb, charges: &charges }];
@@ -249,18 +250,18 @@ impl RedisStore {
         }
         if group.verb == StoreVerb::Check && !refused {
             for local in &mut locals {
-                local.keep(if is_up_to(local.charge.ask) { least.unwrap_or(Cost::MAX) } else { Cost::MAX });
+                local.confirm(if is_up_to(local.charge.ask) { least.unwrap_or(Cost::MAX) } else { Cost::MAX });
             }
-            lent.iter_mut().for_each(|lent| lent.reservation = None);
+            leased.iter_mut().for_each(|leased| leased.reservation = None);
         }
         let mut at = locals.iter().filter_map(|local| local.taken.map(|taken| taken.at)).max().unwrap_or(Time::ZERO);
-        for place in 0..group.charges.len() {
-            let local = locals.iter().position(|local| local.place == place);
-            let from_lease = lent.iter().position(|lent| lent.place == place);
+        for position in 0..group.charges.len() {
+            let local = locals.iter().position(|local| local.position == position);
+            let from_lease = leased.iter().position(|leased| leased.position == position);
             let (from, number, index) = match (local, from_lease) {
                 (Some(index), _) => (&reported, index, 0),
                 (None, Some(index)) => (&from_leases, index, 0),
-                (None, None) => (&by_store, 0, strict.iter().position(|strict| *strict == place).unwrap_or(0)),
+                (None, None) => (&by_store, 0, strict.iter().position(|strict| *strict == position).unwrap_or(0)),
             };
             let Some(answer) = from.group(number).ok().and_then(|group| Some((group, group.charges().get(index)?)))
             else {
@@ -270,7 +271,7 @@ impl RedisStore {
             };
             let (of_group, answer) = answer;
             at = at.max(of_group.at());
-            let taken = if is_up_to(group.charges[place].ask) {
+            let taken = if is_up_to(group.charges[position].ask) {
                 answer.taken.min(least.unwrap_or(Cost::MAX))
             } else {
                 answer.taken
@@ -336,7 +337,7 @@ impl RedisStore {
     /// an error if a key has no view at all.
     async fn read_views<'a>(&self, charges: impl Iterator<Item = &'a Charge<'a>>) -> Option<StoreError> {
         let mut error = None;
-        let mut reads: Vec<(&Charge<'_>, &Cycle, u8, Arc<Indebted>)> = Vec::new();
+        let mut reads: Vec<(&Charge<'_>, &Cycle, u8, Arc<DebtLimits>)> = Vec::new();
         for charge in charges {
             let Some(cycle) = self.cycle_of(charge) else { continue };
             match cycle.to_read(charge) {
@@ -351,7 +352,7 @@ impl RedisStore {
         if reads.is_empty() {
             return error;
         }
-        let group = |(charge, _, lane, indebted): &(&Charge<'_>, &Cycle, u8, Arc<Indebted>)| {
+        let group = |(charge, _, lane, indebted): &(&Charge<'_>, &Cycle, u8, Arc<DebtLimits>)| {
             let name = self.key_name(charge.key, *lane);
             let charge = charge_of(charge.key, &indebted.with_debt, Ask::Exactly(Cost::ZERO));
             let charges = vec![QueuedCharge::new(StoreVerb::Peek, &charge, 0, name, indebted.encoded.clone())];
@@ -372,9 +373,9 @@ impl RedisStore {
                     continue;
                 }
             };
-            let asked = AskedState { limits: &indebted.with_debt, encoded: &indebted.encoded, carries_taken: false };
+            let asked = StateQuery { limits: &indebted.with_debt, encoded: &indebted.encoded, carries_taken: false };
             let own = read_states(part.bytes(), &[asked], part.now).ok().and_then(|mut states| states.pop()?);
-            let time = lane.note_time(&part, at);
+            let time = lane.record_time(&part, at);
             match own {
                 Some(own) => {
                     let (limits, now) = (Arc::new(own.limits), now_of(charge.key, time));
@@ -407,7 +408,7 @@ fn limited(ask: Ask, least: Option<Cost>) -> Ask {
 }
 
 /// Returns the smallest amount that any local `Ask::UpTo` charge can take, or `None` if there is no such charge.
-fn least_of(locals: &[Local<'_>], answers: &mut Answers) -> Option<Cost> {
+fn least_of(locals: &[ViewCharge<'_>], answers: &mut Answers) -> Option<Cost> {
     let up_to = locals.iter().filter(|local| is_up_to(local.charge.ask));
     let least = up_to.filter_map(|local| local.cycle.peek(&local.charge, answers).ok()).map(|taken| taken.taken).min();
     answers.clear();

@@ -15,10 +15,10 @@ use tollgate_core::{Algorithm, Ask, Cost, Limit, Limits, Nanos, Outcome, Report,
 use tollgate_engine::Standing;
 use tollgate_engine::store::{Answers, Charge, StoreError};
 use tollgate_share::hash::KeyHash;
-use tollgate_share::lease::{Holder, Meter, Need, Reservation, Taking};
+use tollgate_share::lease::{Holder, Meter, Need, Reservation, TakeResult};
 
 use super::Sharing;
-use super::eventual::Taken;
+use super::eventual::LocalDecision;
 use super::exchange::ExchangeResult;
 use crate::lanes::{LANES, part_of};
 use crate::params::EncodedLimits;
@@ -52,7 +52,7 @@ pub(super) struct Entry {
 
 /// A decision about a charge.
 pub(super) struct LeaseDecision {
-    pub(super) taken: Taken,
+    pub(super) taken: LocalDecision,
     /// The amount taken from leases, so that it can be put back. `None` if nothing was taken, or the store took it.
     pub(super) reservation: Option<Reservation>,
 }
@@ -111,7 +111,7 @@ impl Leases {
     }
 
     /// Records the store time, in nanoseconds, of an answer that just arrived.
-    pub(super) fn note_time(&self, time: u64) {
+    pub(super) fn record_time(&self, time: u64) {
         let offset = i128::from(time) - i128::from(now());
         self.offset.store(i64::try_from(offset).unwrap_or(0), Ordering::Relaxed);
     }
@@ -166,7 +166,7 @@ impl Leases {
         };
         answers.charge_by(Standing::Leased, outcome, taken, stamps, charge.limits.as_slice().iter().map(report));
         let reservation = if let Decided::Held(reservation) = decided { Some(reservation) } else { None };
-        LeaseDecision { taken: Taken { taken, stamps, outcome, at: self.estimate(at) }, reservation }
+        LeaseDecision { taken: LocalDecision { taken, stamps, outcome, at: self.estimate(at) }, reservation }
     }
 
     /// Makes requests for a key ask the store again, because tokens were returned to it.
@@ -274,7 +274,7 @@ impl RedisStore {
     }
 
     /// Takes a charge from held leases. Returns `None`, and changes nothing, if they are not enough.
-    pub(super) fn try_take_held(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<Taken> {
+    pub(super) fn try_take_held(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<LocalDecision> {
         let cost = charge.ask.cost().get();
         if !matches!(charge.ask, Ask::Exactly(_)) || cost == 0 {
             return None;
@@ -314,13 +314,13 @@ impl RedisStore {
             return Ok(Step::Decided(leases.report(Some(entry), charge, Decided::Refused(u64::MAX), at, answers)));
         }
         let decided = match entry.holder.take(at, cost) {
-            Taking::Held(reservation) => {
+            TakeResult::Held(reservation) => {
                 self.renew_if_due(entry, lane, charge, at);
                 Decided::Held(reservation)
             }
-            Taking::Refused(wait) => Decided::Refused(wait),
-            Taking::Wait => return Ok(Step::Wait(entry.answered.clone().notified_owned())),
-            Taking::Ask => {
+            TakeResult::Refused(wait) => Decided::Refused(wait),
+            TakeResult::Wait => return Ok(Step::Wait(entry.answered.clone().notified_owned())),
+            TakeResult::Ask => {
                 let need = if holds { Need::Hold(cost) } else { Need::Spend(cost) };
                 return Ok(Step::Asked(sharing.start_exchange(lane, &Arc::from(charge.key), entry, need, false)));
             }

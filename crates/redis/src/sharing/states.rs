@@ -3,12 +3,12 @@
 use tollgate_core::{Limits, Now};
 
 use crate::answer::{Bytes, TooShort, instant_nanos};
-use crate::own::OwnState;
+use crate::own_state::OwnState;
 use crate::params::EncodedLimits;
 use crate::request::OTHER_PARAMETERS;
 
 /// The parts of a request for one state that determine the format of the reply.
-pub(super) struct AskedState<'a> {
+pub(super) struct StateQuery<'a> {
     pub(super) limits: &'a Limits,
     pub(super) encoded: &'a EncodedLimits,
     /// Whether the reply contains the amount taken.
@@ -19,7 +19,7 @@ pub(super) struct AskedState<'a> {
 /// for example with another program's value.
 pub(super) fn read_states(
     bytes: &[u8],
-    asked: &[AskedState<'_>],
+    asked: &[StateQuery<'_>],
     now_micros: u64,
 ) -> Result<Vec<Option<OwnState>>, TooShort> {
     let now = Now::at(instant_nanos(now_micros));
@@ -27,7 +27,7 @@ pub(super) fn read_states(
     asked.iter().map(|asked| read_state(&mut bytes, asked, &now)).collect()
 }
 
-fn read_state(bytes: &mut Bytes<'_>, asked: &AskedState<'_>, now: &Now<'_>) -> Result<Option<OwnState>, TooShort> {
+fn read_state(bytes: &mut Bytes<'_>, asked: &StateQuery<'_>, now: &Now<'_>) -> Result<Option<OwnState>, TooShort> {
     let status = bytes.take(1)?[0];
     if status & !OTHER_PARAMETERS > 1 {
         return Ok(None);

@@ -16,7 +16,7 @@ use tollgate_share::tally::{Key, MAX_ITEMS, Payload};
 
 use super::Sharing;
 use super::eventual::{Cycle, Lane};
-use super::states::{AskedState, read_states};
+use super::states::{StateQuery, read_states};
 use crate::batcher::ReplyPart;
 use crate::lanes::TAGS;
 use crate::params::EncodedLimits;
@@ -159,12 +159,12 @@ impl Sharing {
     fn apply(&self, cycle: &Cycle, lane: u8, message: &Message, part: &ReplyPart, encoded: &KnownLimits) {
         let mut lane = cycle.lock(lane);
         let at = cycle.now();
-        let time = lane.note_time(part, at);
+        let time = lane.record_time(part, at);
         let state = |limits: &'_ Arc<Limits>| encoded.get(&address(limits)).cloned();
         match message {
             Message::Read(key, limits) => {
                 let Some(encoded) = state(limits) else { return };
-                let asked = AskedState { limits, encoded: &encoded, carries_taken: false };
+                let asked = StateQuery { limits, encoded: &encoded, carries_taken: false };
                 let Ok(mut states) = read_states(part.bytes(), &[asked], part.now) else { return };
                 if let Some(Some(own)) = states.pop() {
                     lane.tally.learn(key, &Arc::new(own.limits), &own.words, &now_of(key, time), at);
@@ -183,7 +183,7 @@ impl Sharing {
                     .items
                     .iter()
                     .zip(&known)
-                    .map(|(item, encoded)| AskedState { limits: &item.limits, encoded, carries_taken })
+                    .map(|(item, encoded)| StateQuery { limits: &item.limits, encoded, carries_taken })
                     .collect();
                 let Ok(states) = read_states(part.bytes(), &asked, part.now) else { return };
                 for (item, own) in payload.items.iter().zip(states) {

@@ -15,13 +15,13 @@ const EVENTUAL: Consistency = Consistency::Eventual(SyncEvery::DEFAULT);
 const ESTIMATE: u64 = 5;
 
 async fn take(node: &RedisStore, consistency: Consistency, key: &str) -> bool {
-    let charge = Owned { consistency, ..Owned::new(key, limit(), 1) };
+    let charge = OwnedCharge { consistency, ..OwnedCharge::new(key, limit(), 1) };
     run(node, &[(StoreVerb::Check, vec![charge])]).await.remove(0).unwrap()[0].outcome.is_admitted()
 }
 
 #[test]
 fn flushed_store_admits_at_most_one_burst_more_from_leases() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let nodes = two_nodes(&server).await;
         let load = Load::of(LEASED, &nodes, &["k"], Instant::now());
         load.until_refused().await;
@@ -35,7 +35,7 @@ fn flushed_store_admits_at_most_one_burst_more_from_leases() {
 
 #[test]
 fn flushed_store_admits_at_most_one_burst_more_by_views() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let nodes = [Arc::new(store(&server).await)];
         let load = Load::of(EVENTUAL, &nodes, &["k"], Instant::now());
         load.until_refused().await;
@@ -61,7 +61,7 @@ fn evicted_key_admits_at_most_one_burst_more_by_views() {
 /// The view decides until the store recovers. Then the view adopts the empty state of the store.
 #[test]
 fn store_that_was_restarted_empty_admits_at_most_one_burst_more_by_views() {
-    on_both(async |mut server| {
+    on_redis_and_valkey(async |mut server| {
         let nodes = [Arc::new(store(&server).await)];
         let load = Load::of(EVENTUAL, &nodes, &["k"], Instant::now());
         load.until_refused().await;
@@ -79,16 +79,16 @@ fn store_that_was_restarted_empty_admits_at_most_one_burst_more_by_views() {
 
 #[test]
 fn node_with_leases_that_is_cut_off_from_the_store_admits_nothing_more() {
-    on_both(async |server| cut_off_one_node(LEASED, &server).await);
+    on_redis_and_valkey(async |server| cut_off_one_node(LEASED, &server).await);
 }
 
 /// The node without a connection continues to decide by its view, at the full rate, and so does the other node.
 #[test]
 fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let proxy = Proxy::to(server.port());
         let cut_off = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(200)).await;
-        let (nodes, epoch) = ([cut_off, connect(&server.url(), UNHURRIED).await], Instant::now());
+        let (nodes, epoch) = ([cut_off, connect(&server.url(), LONG_DEADLINE).await], Instant::now());
         let load = Load::of(EVENTUAL, &nodes, &["k"], epoch);
         load.until_refused().await;
         proxy.stall();
@@ -107,11 +107,11 @@ fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() 
 
 /// Answers arrive after the deadline. The tokens granted in them are not used, and are restored when the leases expire.
 #[test]
-fn lost_answers_admit_nothing_more_and_what_they_granted_comes_back() {
-    on_both(async |server| {
+fn lost_answers_admit_nothing_more_and_their_grants_are_restored() {
+    on_redis_and_valkey(async |server| {
         let proxy = Proxy::to(server.port());
         let late = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(100)).await;
-        let observer = connect(&server.url(), UNHURRIED).await;
+        let observer = connect(&server.url(), LONG_DEADLINE).await;
         let load = Load::of(LEASED, &[late], &["k"], Instant::now());
         load.until_more("admitted", |counts| &counts.admitted, 5).await;
         proxy.delay_by(Duration::from_millis(150));
@@ -132,7 +132,7 @@ fn lost_answers_admit_nothing_more_and_what_they_granted_comes_back() {
 /// While the store is down, leases are spent, and then requests fail. The store restarts empty.
 #[test]
 fn killed_store_admits_what_is_leased_and_one_burst_when_it_is_back() {
-    on_both(async |mut server| {
+    on_redis_and_valkey(async |mut server| {
         let nodes = two_nodes(&server).await;
         let load = Load::of(LEASED, &nodes, &["k"], Instant::now());
         load.until_refused().await;
@@ -149,7 +149,7 @@ fn killed_store_admits_what_is_leased_and_one_burst_when_it_is_back() {
 /// A stopped store loses nothing, and the nodes' leases were granted before the stop. So the limit is not exceeded.
 #[test]
 fn stopped_store_admits_nothing_more_than_was_leased() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let nodes = [connect(&server.url(), Duration::from_millis(200)).await];
         let load = Load::of(LEASED, &nodes, &["k"], Instant::now());
         load.until_more("admitted", |counts| &counts.admitted, 10).await;
@@ -167,7 +167,8 @@ fn stopped_store_admits_nothing_more_than_was_leased() {
 fn stopped_store_admits_a_burst_and_the_rate_for_each_further_node() {
     block_on(async {
         let server = Server::start(Kind::Redis);
-        let nodes = [connect(&server.url(), Duration::from_millis(200)).await, connect(&server.url(), UNHURRIED).await];
+        let nodes =
+            [connect(&server.url(), Duration::from_millis(200)).await, connect(&server.url(), LONG_DEADLINE).await];
         let epoch = Instant::now();
         let load = Load::of(EVENTUAL, &nodes, &["k"], epoch);
         load.until_refused().await;
@@ -198,7 +199,7 @@ fn failover_by_sentinel_forgets_at_most_one_burst_of_views() {
     block_on(async {
         let mut sentinels = Sentinels::start(Kind::Redis, "");
         let url = format!("redis+sentinel://{}/{MASTER}", sentinels.seeds());
-        fail_over_views(&connect(&url, UNHURRIED).await, &mut sentinels.servers[0]).await;
+        fail_over_views(&connect(&url, LONG_DEADLINE).await, &mut sentinels.servers[0]).await;
         assert_ne!(sentinels.primary(), 0);
     });
 }
@@ -207,7 +208,7 @@ fn failover_by_sentinel_forgets_at_most_one_burst_of_views() {
 fn failover_in_a_cluster_forgets_at_most_one_burst_of_views() {
     block_on(async {
         let mut cluster = Cluster::start(Kind::Redis);
-        let node = connect(&cluster.url(), UNHURRIED).await;
+        let node = connect(&cluster.url(), LONG_DEADLINE).await;
         let primary = primary_of_key(&cluster, &node, "k").await;
         fail_over_views(&node, &mut cluster.servers[primary]).await;
     });
@@ -286,10 +287,10 @@ fn clock_step_of_the_store_grants_at_most_what_it_refills() {
     const START: u64 = 1_790_000_010_000_000;
     block_on(async {
         for kind in Kind::ALL {
-            let (_server, node, mut hand): (Server, RedisStore, Hand) = by_hand(kind).await;
+            let (_server, node, mut store_clock): (Server, RedisStore, StoreClock) = with_manual_clock(kind).await;
             let mut taken = Vec::new();
             for clock in [0, 2_000_000, 0] {
-                hand.set(START + clock);
+                store_clock.set(START + clock);
                 let (mut admitted, mut before) = (0, None);
                 // A refusal may be a repeated one, and returned tokens can be taken again, so it takes until nothing is
                 // left.
@@ -314,10 +315,10 @@ fn clock_step_of_the_store_refills_views_by_at_most_what_it_steps() {
     const START: u64 = 1_790_000_010_000_000;
     block_on(async {
         for kind in Kind::ALL {
-            let (_server, node, mut hand): (Server, RedisStore, Hand) = by_hand(kind).await;
+            let (_server, node, mut store_clock): (Server, RedisStore, StoreClock) = with_manual_clock(kind).await;
             // Two seconds forward, then back.
             for (clock, refilled) in [(0, BURST), (2_000_000, 20), (0, 0)] {
-                hand.set(START + clock);
+                store_clock.set(START + clock);
                 let (mut admitted, mut rounds) = (0, 0);
                 // A round without charges only updates the estimate of the store's clock.
                 while rounds < 2 {
@@ -342,11 +343,11 @@ fn clock_step_of_the_store_refills_views_by_at_most_what_it_steps() {
 /// amount immediately.
 #[test]
 fn killed_node_loses_what_it_has_not_sent() {
-    on_both(async |server| {
+    on_redis_and_valkey(async |server| {
         let (node, observer) = (store(&server).await, store(&server).await);
         let seldom = Consistency::Eventual(SyncEvery::new(Nanos::from_secs(10)).unwrap());
         for _ in 0..50 {
-            let charge = Owned { consistency: seldom, ..Owned::new("k", bucket(1_000), 1) };
+            let charge = OwnedCharge { consistency: seldom, ..OwnedCharge::new("k", bucket(1_000), 1) };
             let said = run(&node, &[(StoreVerb::Check, vec![charge])]).await.remove(0).unwrap();
             assert!(said[0].outcome.is_admitted());
         }

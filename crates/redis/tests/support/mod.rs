@@ -15,15 +15,15 @@ use tollgate_testkit::conformance::Subject;
 use tollgate_testkit::servers::{Kind, Link, Server};
 
 /// A deadline that even a loaded machine meets, for tests that are not about deadlines.
-pub(crate) const UNHURRIED: Duration = Duration::from_secs(5);
+pub(crate) const LONG_DEADLINE: Duration = Duration::from_secs(5);
 
-/// Connects to a server, with the deadline [`UNHURRIED`].
+/// Connects to a server, with the deadline [`LONG_DEADLINE`].
 pub(crate) async fn store(server: &Server) -> RedisStore {
     RedisStore::connect(config_for(server)).await
 }
 
 pub(crate) fn config_for(server: &Server) -> Config {
-    Config::from_url(&server.url()).unwrap().deadline(UNHURRIED)
+    Config::from_url(&server.url()).unwrap().deadline(LONG_DEADLINE)
 }
 
 /// A store for the conformance suite, with the clock of its server.
@@ -43,7 +43,7 @@ impl Subject for RealTime {
         Nanos::SECOND
     }
 
-    fn stands_still(&self) -> bool {
+    fn is_time_frozen(&self) -> bool {
         false
     }
 
@@ -60,7 +60,7 @@ impl Subject for RealTime {
 pub(crate) fn run_case(url: &str, test: impl AsyncFnOnce(&mut RealTime)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let store = RedisStore::connect(Config::from_url(url).unwrap().deadline(UNHURRIED)).await;
+        let store = RedisStore::connect(Config::from_url(url).unwrap().deadline(LONG_DEADLINE)).await;
         wait_until_up(&store).await;
         // A case that hangs fails instead of blocking the run.
         tokio::time::timeout(Duration::from_secs(60), test(&mut RealTime { store })).await.unwrap();
@@ -69,7 +69,7 @@ pub(crate) fn run_case(url: &str, test: impl AsyncFnOnce(&mut RealTime)) {
 
 /// A charge that owns its data.
 #[derive(Clone, Debug)]
-pub(crate) struct Owned {
+pub(crate) struct OwnedCharge {
     pub(crate) key: Vec<u8>,
     pub(crate) limits_id: u32,
     pub(crate) limits: Limits,
@@ -81,7 +81,7 @@ pub(crate) struct Owned {
     pub(crate) consistency: Consistency,
 }
 
-impl Owned {
+impl OwnedCharge {
     pub(crate) fn new(key: &str, limits: impl Into<Limits>, cost: u64) -> Self {
         let (key, limits) = (key.as_bytes().to_vec(), limits.into());
         Self {
@@ -121,7 +121,7 @@ impl tollgate::ledger::LimitTable for NoLimitTable {
 
 /// The outcome of one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct ChargeOutcome {
     pub(crate) outcome: Outcome,
     pub(crate) taken: u64,
     pub(crate) stamps: Stamps,
@@ -129,9 +129,12 @@ pub(crate) struct Said {
 }
 
 /// Runs groups in one call and returns their outcomes.
-pub(crate) async fn run(store: &impl Store, groups: &[(StoreVerb, Vec<Owned>)]) -> Vec<Result<Vec<Said>, StoreError>> {
+pub(crate) async fn run(
+    store: &impl Store,
+    groups: &[(StoreVerb, Vec<OwnedCharge>)],
+) -> Vec<Result<Vec<ChargeOutcome>, StoreError>> {
     let charges: Vec<Vec<Charge<'_>>> =
-        groups.iter().map(|(_, charges)| charges.iter().map(Owned::borrow).collect()).collect();
+        groups.iter().map(|(_, charges)| charges.iter().map(OwnedCharge::borrow).collect()).collect();
     let groups: Vec<Group<'_>> =
         groups.iter().zip(&charges).map(|((verb, _), charges)| Group { verb: *verb, charges }).collect();
     let mut answers = Answers::default();
@@ -139,7 +142,7 @@ pub(crate) async fn run(store: &impl Store, groups: &[(StoreVerb, Vec<Owned>)]) 
     (0..groups.len())
         .map(|place| {
             let group = answers.group(place)?;
-            let said = |answer: &tollgate_engine::store::Answer| Said {
+            let said = |answer: &tollgate_engine::store::Answer| ChargeOutcome {
                 outcome: answer.outcome,
                 taken: answer.taken.get(),
                 stamps: group.stamps(answer),
@@ -152,14 +155,14 @@ pub(crate) async fn run(store: &impl Store, groups: &[(StoreVerb, Vec<Owned>)]) 
 
 /// Makes one check of cost 1 and returns whether it passes.
 pub(crate) async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>) -> Result<bool, StoreError> {
-    let charge = Owned::new(key, limit.into(), 1);
+    let charge = OwnedCharge::new(key, limit.into(), 1);
     let mut said = run(store, &[(StoreVerb::Check, vec![charge])]).await;
     said.remove(0).map(|said| said[0].outcome.is_admitted())
 }
 
 /// Returns the remaining amount of a limit, without taking.
 pub(crate) async fn remaining(store: &impl Store, key: &str, limit: impl Into<Limit>) -> u64 {
-    let charge = Owned::new(key, limit.into(), 1);
+    let charge = OwnedCharge::new(key, limit.into(), 1);
     run(store, &[(StoreVerb::Peek, vec![charge])]).await.remove(0).unwrap()[0].reports[0].remaining
 }
 
@@ -174,7 +177,7 @@ pub(crate) fn name_of(key: &str) -> String {
 }
 
 /// Runs a test on each kind of server.
-pub(crate) fn on_both(test: impl AsyncFn(Server)) {
+pub(crate) fn on_redis_and_valkey(test: impl AsyncFn(Server)) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     for kind in Kind::ALL {
         runtime.block_on(test(Server::start(kind)));
@@ -200,8 +203,8 @@ pub(crate) async fn wait_until_down(store: &RedisStore) -> String {
     }
 }
 
-/// Returns scripts with a manual clock, which [`Hand::set`] sets.
-pub(crate) fn scripts_by_hand() -> Scripts {
+/// Returns scripts with a manual clock, which [`StoreClock::set`] sets.
+pub(crate) fn manual_clock_scripts() -> Scripts {
     let replaced = [
         ("redis.call('TIME')", "redis.call('MGET', 'clock:seconds', 'clock:micros')"),
         // The server expires keys by its own clock, which is unrelated to the manual one. Expiries are therefore
@@ -217,9 +220,9 @@ pub(crate) fn scripts_by_hand() -> Scripts {
 }
 
 /// The manual clock of a server's scripts.
-pub(crate) struct Hand(Link);
+pub(crate) struct StoreClock(Link);
 
-impl Hand {
+impl StoreClock {
     pub(crate) fn on_server(server: &Server) -> Self {
         Self(server.connect())
     }
@@ -231,15 +234,15 @@ impl Hand {
 }
 
 /// Starts a server, and returns it with a store and the manual clock of the store.
-pub(crate) async fn by_hand(kind: Kind) -> (Server, RedisStore, Hand) {
-    by_hand_with(kind, scripts_by_hand()).await
+pub(crate) async fn with_manual_clock(kind: Kind) -> (Server, RedisStore, StoreClock) {
+    with_manual_clock_and(kind, manual_clock_scripts()).await
 }
 
-/// Like [`by_hand`], with other scripts.
-pub(crate) async fn by_hand_with(kind: Kind, scripts: Scripts) -> (Server, RedisStore, Hand) {
+/// Like [`with_manual_clock`], with other scripts.
+pub(crate) async fn with_manual_clock_and(kind: Kind, scripts: Scripts) -> (Server, RedisStore, StoreClock) {
     let server = Server::start(kind);
-    let mut hand = Hand::on_server(&server);
-    hand.set(0);
+    let mut store_clock = StoreClock::on_server(&server);
+    store_clock.set(0);
     let store = RedisStore::with_scripts(config_for(&server), scripts).await;
-    (server, store, hand)
+    (server, store, store_clock)
 }

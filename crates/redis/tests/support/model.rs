@@ -7,7 +7,7 @@ use tollgate_core::{
 };
 use tollgate_engine::store::StoreVerb;
 
-use super::{Owned, Said};
+use super::{ChargeOutcome, OwnedCharge};
 
 /// The states of all keys.
 #[derive(Default)]
@@ -29,7 +29,7 @@ impl State {
         Self { own: limits.clone(), words }
     }
 
-    fn weigh(&self, charge: &Owned, now: &Now<'_>) -> Verdict<Stamps> {
+    fn weigh(&self, charge: &OwnedCharge, now: &Now<'_>) -> Verdict<Stamps> {
         if self.own == charge.limits {
             return charge.limits.weigh(&*self.words, now, charge.ask);
         }
@@ -71,7 +71,7 @@ impl State {
         }
     }
 
-    fn reports_of(&self, charge: &Owned, now: &Now<'_>) -> Vec<Report> {
+    fn reports_of(&self, charge: &OwnedCharge, now: &Now<'_>) -> Vec<Report> {
         let cost = charge.ask.cost();
         if self.own == charge.limits {
             return self.own.reports(&*self.words, now, cost).map(to_the_micro).collect();
@@ -82,7 +82,7 @@ impl State {
 
 impl Model {
     /// Decides one group at `micros`; its charges are on different keys.
-    pub(crate) fn run(&mut self, verb: StoreVerb, charges: &[Owned], micros: u64) -> Vec<Said> {
+    pub(crate) fn run(&mut self, verb: StoreVerb, charges: &[OwnedCharge], micros: u64) -> Vec<ChargeOutcome> {
         match verb {
             StoreVerb::Check => self.check(charges, micros),
             StoreVerb::Peek => charges.iter().map(|charge| self.peek(charge, micros)).collect(),
@@ -99,7 +99,7 @@ impl Model {
 
     /// Returns the state for a request. Under limits with an initial amount, an unused key with other limits counts as
     /// new.
-    fn state_for(&self, charge: &Owned, now: &Now<'_>) -> State {
+    fn state_for(&self, charge: &OwnedCharge, now: &Now<'_>) -> State {
         let is_new = |state: &&State| {
             let now = now.with_windows(&[]);
             state.own != charge.limits && !charge.limits.starts_full() && state.own.is_new(&*state.words, &now)
@@ -108,18 +108,18 @@ impl Model {
         known.cloned().unwrap_or_else(|| State::new(&charge.limits, now))
     }
 
-    fn check(&mut self, charges: &[Owned], micros: u64) -> Vec<Said> {
+    fn check(&mut self, charges: &[OwnedCharge], micros: u64) -> Vec<ChargeOutcome> {
         let mut states: Vec<State> =
             charges.iter().map(|charge| self.state_for(charge, &now_for(charge, micros))).collect();
         let mut verdicts = weigh_all(charges, &states, micros);
         let admitted = verdicts.iter().all(Verdict::is_admitted);
-        let up_to = |charge: &Owned| matches!(charge.ask, Ask::UpTo(_));
+        let up_to = |charge: &OwnedCharge| matches!(charge.ask, Ask::UpTo(_));
         let least =
             charges.iter().zip(&verdicts).filter(|(charge, _)| up_to(charge)).map(|(_, verdict)| verdict.taken()).min();
         if let Some(least) = least.filter(|_| admitted) {
             // All `UpTo` charges take the smallest amount that any of them can take.
-            let lowered = |charge: &Owned| {
-                if up_to(charge) { Owned { ask: Ask::UpTo(least), ..charge.clone() } } else { charge.clone() }
+            let lowered = |charge: &OwnedCharge| {
+                if up_to(charge) { OwnedCharge { ask: Ask::UpTo(least), ..charge.clone() } } else { charge.clone() }
             };
             verdicts = weigh_all(&charges.iter().map(lowered).collect::<Vec<_>>(), &states, micros);
         }
@@ -130,7 +130,7 @@ impl Model {
             if admitted || !verdict.is_admitted() {
                 state.commit(&charge.limits, &now, verdict);
             }
-            said.push(Said {
+            said.push(ChargeOutcome {
                 outcome: outcome_to_the_micro(verdict.outcome()),
                 taken: if admitted { verdict.taken().get() } else { 0 },
                 stamps: verdict.stamp(),
@@ -148,10 +148,10 @@ impl Model {
         said
     }
 
-    fn peek(&self, charge: &Owned, micros: u64) -> Said {
+    fn peek(&self, charge: &OwnedCharge, micros: u64) -> ChargeOutcome {
         let now = now_for(charge, micros);
         let state = self.state_for(charge, &now);
-        Said {
+        ChargeOutcome {
             outcome: outcome_to_the_micro(state.weigh(charge, &now).outcome()),
             taken: 0,
             stamps: Stamps::default(),
@@ -160,7 +160,7 @@ impl Model {
     }
 
     /// Refunds or renews under the state's own limits, which may differ from the charge's.
-    fn give_back(&mut self, verb: StoreVerb, charge: &Owned, micros: u64) -> Said {
+    fn give_back(&mut self, verb: StoreVerb, charge: &OwnedCharge, micros: u64) -> ChargeOutcome {
         let now = now_for(charge, micros);
         let exists = self.states.contains_key(&charge.key);
         let known = self.states.get(&charge.key).cloned();
@@ -183,8 +183,12 @@ impl Model {
             }
             StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Check | StoreVerb::Peek => 0,
         };
-        let said =
-            Said { outcome: Outcome::Allow, taken, stamps: Stamps::default(), reports: state.reports_of(charge, &now) };
+        let said = ChargeOutcome {
+            outcome: Outcome::Allow,
+            taken,
+            stamps: Stamps::default(),
+            reports: state.reports_of(charge, &now),
+        };
         if verb == StoreVerb::Reset {
             self.states.remove(&charge.key);
         } else if exists {
@@ -194,12 +198,12 @@ impl Model {
     }
 }
 
-fn weigh_all(charges: &[Owned], states: &[State], micros: u64) -> Vec<Verdict<Stamps>> {
+fn weigh_all(charges: &[OwnedCharge], states: &[State], micros: u64) -> Vec<Verdict<Stamps>> {
     charges.iter().zip(states).map(|(charge, state)| state.weigh(charge, &now_for(charge, micros))).collect()
 }
 
 /// Returns the current time for a charge, as in the script.
-fn now_for(charge: &Owned, micros: u64) -> Now<'_> {
+fn now_for(charge: &OwnedCharge, micros: u64) -> Now<'_> {
     let spread = tollgate_redis::spread(&charge.key) * 1_000;
     Now::at(micros * 1_000).with_spread(spread).with_windows(&charge.windows)
 }

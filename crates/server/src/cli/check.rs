@@ -11,7 +11,7 @@ use tollgate_engine::{Engine, MemoryStore};
 use super::faults::FaultArgs;
 use super::files::{self, File};
 use super::{count, print_mistakes};
-use crate::rules_source::file::{parse_all, parse_sound};
+use crate::rules_source::file::{parse_all, parse_valid};
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct CheckArgs {
@@ -53,7 +53,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
         }
         Err(mistakes) => {
             print_mistakes(&mistakes)?;
-            print_warnings(&files, &parse_sound(&sources))?;
+            print_warnings(&files, &parse_valid(&sources))?;
             Ok(ExitCode::FAILURE)
         }
     }

@@ -52,7 +52,7 @@ const KEYS: usize = 1_000;
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     match &args.rules {
         Some(path) => by_rules(path, args)?,
-        None if args.faults.is_asked() => bail!("--faults needs the rules: add --rules PATH"),
+        None if args.faults.is_given() => bail!("--faults needs the rules: add --rules PATH"),
         None => write!(std::io::stdout(), "{}", by_server(args)?)?,
     }
     Ok(ExitCode::SUCCESS)

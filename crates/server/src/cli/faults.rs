@@ -28,7 +28,7 @@ pub(super) struct FaultArgs {
 
 impl FaultArgs {
     /// Returns whether `--faults` was given.
-    pub(super) fn is_asked(&self) -> bool {
+    pub(super) fn is_given(&self) -> bool {
         self.faults
     }
 

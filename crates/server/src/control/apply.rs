@@ -10,10 +10,10 @@ use tollgate_engine::rules::entry::{self, SplitFiles};
 use super::db::{self, Db, LONG, Write, are_storable, with_timeout};
 use super::error::Conflict;
 use super::history::{self, RuleWrite};
-use super::model::{Action, Change, Expected, Finding, Others, Plan, Validation};
+use super::model::{Action, Change, Expected, Finding, OtherRules, Plan, Validation};
 use super::orphans::{self, Orphans};
 use super::plan::{DomainChanges, FileChanges, RuleChange, StoredRules, compare, plan_warnings};
-use super::rules::{self, RuleRow, audit_entry, check_count, check_matched_together, check_rule_size};
+use super::rules::{self, RuleRow, audit_entry, check_count, check_match_limit, check_rule_size};
 use super::snapshot::{self, DomainRules, ExportRow};
 use super::sql::Sql;
 use super::{ControlError, Result, size};
@@ -54,7 +54,7 @@ impl RuleFiles<'_> {
     ///
     /// # Errors
     /// Returns an error if the file has mistakes or the database is unreachable.
-    pub async fn plan(&self, text: &[u8], others: Others) -> Result<Plan> {
+    pub async fn plan(&self, text: &[u8], others: OtherRules) -> Result<Plan> {
         let taken = split(text).await?;
         let (revision, stored, orphans) = with_timeout(LONG, async {
             let mut tx = self.db.read().await?;
@@ -78,7 +78,7 @@ impl RuleFiles<'_> {
         &self,
         change: &Change,
         text: &[u8],
-        others: Others,
+        others: OtherRules,
         allowed: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<Plan> {
         let taken = split(text).await?;
@@ -106,7 +106,7 @@ impl RuleFiles<'_> {
     /// # Errors
     /// Returns an error if the file has mistakes or does not contain the domain, if the rules would exceed their
     /// maximum size or count, or if the database is unreachable.
-    pub async fn preview(&self, text: &[u8], others: Others, domain: Option<&str>) -> Result<Preview> {
+    pub async fn preview(&self, text: &[u8], others: OtherRules, domain: Option<&str>) -> Result<Preview> {
         let taken = split(text).await?;
         let domain = choose_domain(&taken.domains, domain)?;
         with_timeout(LONG, async {
@@ -182,7 +182,7 @@ fn choose_domain(domains: &[String], named: Option<&str>) -> Result<String> {
 }
 
 /// Applies a file within the transaction `write` and returns the changes.
-async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: Others) -> Result<FileChanges> {
+async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: OtherRules) -> Result<FileChanges> {
     let stored = load(&mut write.tx, &taken.domains).await?;
     // Comparing 100 000 rules may take longer than the default idle timeout of a transaction.
     write.allow_idle().await?;
@@ -197,8 +197,8 @@ async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: Others)
         apply_domain(write, domain, &orphans).await?;
         // The file was checked alone. Its rules and the stored rules that stay may match the same request, so they are
         // checked together.
-        if others == Others::Keep {
-            check_matched_together(write, &name, "").await?;
+        if others == OtherRules::Keep {
+            check_match_limit(write, &name, "").await?;
         }
     }
     check_count(write.rules)?;
@@ -289,7 +289,7 @@ async fn new_row(
     }
     let key = (domain.to_owned(), id.clone());
     let overrides = match orphans.contains_key(&key) {
-        true => orphans::adopt_overrides(write, domain, &id, &text).await?,
+        true => orphans::reattach_overrides(write, domain, &id, &text).await?,
         false => 0,
     };
     write.rules += 1;

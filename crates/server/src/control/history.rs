@@ -251,7 +251,7 @@ async fn add_versions(write: &mut Write<'_>, rules: &[RuleWrite<'_>]) -> Result<
 /// Deletes rules of a domain and records each deletion as a version. Their overrides remain.
 pub(super) async fn delete_rules(write: &mut Write<'_>, domain: &str, rules: &[RuleRow]) -> Result<()> {
     for row in rules {
-        orphans::leave_overrides(write, domain, &row.id, row.overrides).await?;
+        orphans::orphan_overrides(write, domain, &row.id, row.overrides).await?;
         write.rules -= 1;
         write.size -= size::of_rule(&row.text);
     }

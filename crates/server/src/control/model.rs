@@ -71,7 +71,7 @@ pub struct WriteOutcome<T> {
 /// Whether to keep or delete stored rules that are missing from a file. Only the domains in the file are affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Others {
+pub enum OtherRules {
     /// They stay.
     #[default]
     Keep,

@@ -55,7 +55,7 @@ pub(super) async fn check_overrides(write: &mut Write<'_>, domain: &str, id: &st
 
 /// Checks that the orphaned overrides of a rule are compatible with the text with which the rule is created again. Adds
 /// them to the total size and returns their count.
-pub(super) async fn adopt_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<i64> {
+pub(super) async fn reattach_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<i64> {
     let overrides = OverrideRow::load_all(&mut write.tx, domain, id).await?;
     check_fit(domain, id, text, &overrides)?;
     write.size += overrides.iter().map(OverrideRow::size).sum::<i64>();
@@ -63,7 +63,7 @@ pub(super) async fn adopt_overrides(write: &mut Write<'_>, domain: &str, id: &st
 }
 
 /// Subtracts the `count` overrides of a deleted rule from the total size. Their rows remain.
-pub(super) async fn leave_overrides(write: &mut Write<'_>, domain: &str, id: &str, count: i64) -> Result<()> {
+pub(super) async fn orphan_overrides(write: &mut Write<'_>, domain: &str, id: &str, count: i64) -> Result<()> {
     if count > 0 {
         write.size -=
             OverrideRow::load_all(&mut write.tx, domain, id).await?.iter().map(OverrideRow::size).sum::<i64>();

@@ -11,7 +11,7 @@ use tollgate_engine::rules::{Mistake, Rules, Source};
 use tollgate_engine::{Engine, MemoryStore};
 
 use super::history::diff_of_rules;
-use super::model::{Action, Others, PlannedChange};
+use super::model::{Action, OtherRules, PlannedChange};
 use super::rules::{RuleRow, same_rule};
 
 /// The maximum number of warnings in a plan.
@@ -54,7 +54,7 @@ pub(super) struct RuleChange {
 }
 
 /// Compares a file with the stored rules.
-pub(super) fn compare(taken: SplitFiles, mut stored: StoredRules, others: Others) -> FileChanges {
+pub(super) fn compare(taken: SplitFiles, mut stored: StoredRules, others: OtherRules) -> FileChanges {
     let warnings = plan_warnings(&taken, &stored).iter().map(ToString::to_string).collect();
     let mut changes = FileChanges { warnings, ..FileChanges::default() };
     let mut entries: HashMap<String, Vec<RuleEntry>> = HashMap::new();
@@ -90,7 +90,7 @@ fn compare_domain(
     name: String,
     stored: Vec<RuleRow>,
     entries: Vec<RuleEntry>,
-    others: Others,
+    others: OtherRules,
     changes: &mut FileChanges,
 ) -> DomainChanges {
     let (slots, deleted) = arrange_rules(&stored, &entries, others);
@@ -129,7 +129,7 @@ fn compare_domain(
 }
 
 /// Returns the new order, and the indices of the stored rules to delete.
-fn arrange_rules(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (Vec<RulePosition>, Vec<usize>) {
+fn arrange_rules(stored: &[RuleRow], entries: &[RuleEntry], others: OtherRules) -> (Vec<RulePosition>, Vec<usize>) {
     let known: HashMap<&str, usize> = stored.iter().enumerate().map(|(index, row)| (&*row.id, index)).collect();
     let file = entries.iter().enumerate();
     let mut file =
@@ -148,7 +148,7 @@ fn arrange_rules(stored: &[RuleRow], entries: &[RuleEntry], others: Others) -> (
                     break;
                 }
             }
-        } else if others == Others::Keep {
+        } else if others == OtherRules::Keep {
             slots.push(RulePosition { stored: Some(index), entry: None });
         } else {
             deleted.push(index);

@@ -280,7 +280,7 @@ pub(super) async fn change_rule(
         }
         let new = store(&mut write, domain, id, old.as_ref(), text, enabled, action).await?;
         if enabled {
-            check_matched_together(&mut write, domain, &new.text).await?;
+            check_match_limit(&mut write, domain, &new.text).await?;
         }
         write.commit().await?;
         Ok(WriteOutcome { value: new.into_stored(domain), created: old.is_none(), changed: true })
@@ -306,7 +306,7 @@ async fn store(
         None => {
             let last = VersionRow::find_last(&mut write.tx, domain, id).await?;
             let overrides = match &last {
-                Some(_) => orphans::adopt_overrides(write, domain, id, &text).await?,
+                Some(_) => orphans::reattach_overrides(write, domain, id, &text).await?,
                 None => 0,
             };
             let version = last.map_or(0, |last| last.version);
@@ -343,7 +343,7 @@ pub(super) fn audit_entry<'e>(
 /// Checks that one request cannot match too many enabled rules of a domain, because nodes would refuse such rules. Call
 /// it after the rule with the text `changed` was written. Reads only the rules that can match the same request as
 /// `changed`: rules without `when`, and rules that contain its `when` values. Reads all rules if `changed` is empty.
-pub(super) async fn check_matched_together(write: &mut Write<'_>, domain: &str, changed: &str) -> Result<()> {
+pub(super) async fn check_match_limit(write: &mut Write<'_>, domain: &str, changed: &str) -> Result<()> {
     let mut query = Sql::new("SELECT COUNT(*) FROM rules WHERE enabled = 1 AND domain = ");
     let count = query.bind(domain).fetch_optional(&mut *write.tx).await?.map(|row| row.try_get(0)).transpose()?;
     if count.unwrap_or(0_i64) <= Item::MAX_RULES as i64 {

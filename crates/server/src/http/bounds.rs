@@ -38,4 +38,4 @@ pub const RESERVED_TIMEOUT: Duration = Duration::from_secs(5);
 pub const MAX_EXPLAINED: usize = 100;
 
 /// Response size in bytes above which the remaining requests of a list are not decided.
-pub const MAX_ANSWER: usize = 8 * 1024 * 1024;
+pub const MAX_RESPONSE: usize = 8 * 1024 * 1024;

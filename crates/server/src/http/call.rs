@@ -14,7 +14,7 @@ use tollgate_http::Styles;
 use tollgate_http::headers::{self, LimitStatus};
 
 use super::body::LongWriter;
-use super::bounds::{MAX_ANSWER, MAX_EXPLAINED};
+use super::bounds::{MAX_EXPLAINED, MAX_RESPONSE};
 use super::problem::Problem;
 use super::serve::{HttpResponse, new_response};
 use super::wire::{Body, ListReader, ReadList, WireRequest};
@@ -130,7 +130,7 @@ async fn call_list<S: Store>(
         match result {
             Ok(output) => {
                 json::write(&mut out.part, output);
-                if let Some(is_full) = caller.is_full.filter(|_| out.written() > MAX_ANSWER) {
+                if let Some(is_full) = caller.is_full.filter(|_| out.written() > MAX_RESPONSE) {
                     is_full.store(true, Ordering::Relaxed);
                 }
             }

@@ -35,16 +35,16 @@ fn rule_to_json(explained: &RuleExplanation) -> Value {
     let mut value = match &explained.why {
         MatchResult::Matches(matched) => match_to_json(matched),
         MatchResult::ConditionFailed(failed) => with_fields(json!({"why": "condition"}), condition_to_json(failed)),
-        MatchResult::DecidedBefore { by } => json!({"why": "judged", "by": by}),
-        MatchResult::OtherAttributes => json!({"why": "others"}),
+        MatchResult::DecidedBefore { by } => json!({"why": "decided_before", "by": by}),
+        MatchResult::OtherAttributes => json!({"why": "other_attributes"}),
         MatchResult::ExpressionFailed { part, of, values } => {
             json!({"why": "expression", "part": part, "parts": of, "values": pairs_to_json(values)})
         }
-        MatchResult::OutsideSchedule { schedule } => json!({"why": "not_now", "schedule": schedule}),
+        MatchResult::OutsideSchedule { schedule } => json!({"why": "outside_schedule", "schedule": schedule}),
     };
     value["rule"] = json!(rule_id(&explained.rule));
-    value["place"] = json!(explained.position);
-    value["met"] = json!(matches!(explained.why, MatchResult::Matches(_)));
+    value["position"] = json!(explained.position);
+    value["matches"] = json!(matches!(explained.why, MatchResult::Matches(_)));
     value
 }
 
@@ -62,41 +62,43 @@ fn pairs_to_json(pairs: &[(String, Option<String>)]) -> Value {
     pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<serde_json::Map<_, _>>().into()
 }
 
-fn match_to_json(met: &MatchExplanation) -> Value {
+fn match_to_json(matched: &MatchExplanation) -> Value {
     let mut value = json!({
-        "why": met.effect.as_str(),
-        "counted_by": pairs_to_json(&met.counted),
-        "cost": met.cost,
-        "shadow": met.shadow,
-        "refuses": met.refuses,
-        "banned": met.banned().is_some(),
-        "limits": met.limits.iter().map(limit_to_json).collect::<Vec<_>>(),
+        "why": matched.effect.as_str(),
+        "counted_by": pairs_to_json(&matched.counted),
+        "cost": matched.cost,
+        "shadow": matched.shadow,
+        "refuses": matched.refuses,
+        "banned": matched.banned().is_some(),
+        "limits": matched.limits.iter().map(limit_to_json).collect::<Vec<_>>(),
     });
-    match &met.cost_by {
+    match &matched.cost_by {
         CostSource::Rule => {}
         CostSource::Request => value["cost_by"] = json!("request"),
         CostSource::Case(when) => {
             value["cost_by"] = json!({"when": when.iter().map(ToString::to_string).collect::<Vec<_>>()});
         }
-        CostSource::Attribute { name, said } => {
-            value["cost_by"] = match said {
+        CostSource::Attribute { name, value: cost } => {
+            value["cost_by"] = match cost {
                 CostValue::Number => json!({"attribute": name}),
                 CostValue::Missing => json!({"attribute": name, "problem": "missing"}),
-                CostValue::AboveMaximum(value) => json!({"attribute": name, "problem": "too_much", "value": value}),
-                CostValue::NotANumber(value) => json!({"attribute": name, "problem": "no_number", "value": value}),
+                CostValue::AboveMaximum(value) => {
+                    json!({"attribute": name, "problem": "above_maximum", "value": value})
+                }
+                CostValue::NotANumber(value) => json!({"attribute": name, "problem": "not_a_number", "value": value}),
             };
         }
     }
-    if !met.suffice.is_empty() {
-        value["suffice"] = json!(met.suffice);
+    if !matched.suffice.is_empty() {
+        value["suffice"] = json!(matched.suffice);
     }
-    if let Some(longest) = met.delays {
+    if let Some(longest) = matched.delays {
         value["max_wait_ms"] = json!(longest.as_millis_ceil());
     }
-    if let Some(by) = &met.replaced_by {
+    if let Some(by) = &matched.replaced_by {
         value["replaced_by"] = json!(by);
     }
-    match met.consistency {
+    match matched.consistency {
         Consistency::Strict => {}
         Consistency::Leased => value["consistency"] = json!("leased"),
         Consistency::Eventual(every) => {
@@ -104,17 +106,17 @@ fn match_to_json(met: &MatchExplanation) -> Value {
             value["sync_every_ms"] = json!(every.length().as_millis_ceil());
         }
     }
-    if let Some(fault) = met.fault {
+    if let Some(fault) = matched.fault {
         value["on_fault"] = json!(match fault {
             OnFault::Local => "local",
             OnFault::Open => "open",
             OnFault::Closed => "closed",
         });
     }
-    if let Some(overrides) = &met.overrides {
+    if let Some(overrides) = &matched.overrides {
         value["overrides"] = overrides_to_json(overrides);
     }
-    if let Some(ban) = &met.ban {
+    if let Some(ban) = &matched.ban {
         value["ban"] = ban_to_json(ban);
     }
     value
@@ -122,12 +124,12 @@ fn match_to_json(met: &MatchExplanation) -> Value {
 
 fn overrides_to_json(overrides: &OverrideExplanation) -> Value {
     let applies = overrides.applies.as_ref();
-    let unmet = overrides.unmet.iter().map(|unmet| {
-        let why = match &unmet.why {
+    let skipped = overrides.skipped.iter().map(|skipped| {
+        let why = match &skipped.why {
             OverrideMismatch::ConditionFailed(failed) => condition_to_json(failed),
             OverrideMismatch::Expired(until) => json!({"ended": until}),
         };
-        with_fields(position_to_json(&unmet.position), why)
+        with_fields(position_to_json(&skipped.position), why)
     });
     let for_others: serde_json::Map<String, Value> =
         overrides.for_others.iter().map(|(attribute, count)| (attribute.clone(), json!(count))).collect();
@@ -136,16 +138,16 @@ fn overrides_to_json(overrides: &OverrideExplanation) -> Value {
             let when: Vec<String> = it.when.iter().map(ToString::to_string).collect();
             with_fields(position_to_json(&it.position), json!({"when": when, "until": it.until}))
         }),
-        "unmet": unmet.collect::<Vec<_>>(),
-        "more_unmet": overrides.more_unmet,
+        "skipped": skipped.collect::<Vec<_>>(),
+        "more_skipped": overrides.more_skipped,
         "for_others": for_others,
-        "behind": overrides.after,
+        "after": overrides.after,
     })
 }
 
 /// Converts the position of an override, with its name if it has one.
 fn position_to_json(position: &OverridePosition) -> Value {
-    let value = json!({"place": position.to_string()});
+    let value = json!({"position": position.to_string()});
     match position {
         OverridePosition::Named(name) => with_fields(value, json!({"name": name})),
         OverridePosition::At(_) | OverridePosition::InRule(_) => value,
@@ -158,12 +160,12 @@ fn ban_to_json(ban: &BanState) -> Value {
         "within_ms": ban.within.as_millis_ceil(),
         "for_ms": ban.length.as_millis_ceil(),
     });
-    match &ban.stands {
+    match &ban.status {
         BanStatus::Banned { left, until } => {
             with_fields(value, json!({"left_ms": left.as_millis_ceil(), "until": until}))
         }
         BanStatus::Not { refusals } => with_fields(value, json!({"refusals": refusals})),
-        BanStatus::NotEvaluated => with_fields(value, json!({"looked_at": false})),
+        BanStatus::NotEvaluated => with_fields(value, json!({"evaluated": false})),
     }
 }
 

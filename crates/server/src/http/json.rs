@@ -96,7 +96,7 @@ fn put(out: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
     use tollgate::core::Cost;
-    use tollgate_engine::Settled;
+    use tollgate_engine::CommitResult;
 
     fn value_as_json(value: FieldValue<'_>) -> String {
         let mut out = Vec::new();
@@ -117,7 +117,7 @@ mod tests {
     fn settled_amounts_are_an_object() {
         let cost = Cost::new;
         let mut out = Vec::new();
-        write(&mut out, &Output::Settled(Settled { refunded: cost(1), charged: cost(0), unpaid: cost(2) }));
+        write(&mut out, &Output::Settled(CommitResult { refunded: cost(1), charged: cost(0), unpaid: cost(2) }));
         assert_eq!(out, br#"{"refunded":1,"charged":0,"unpaid":2}"#);
     }
 

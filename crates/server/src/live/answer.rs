@@ -126,7 +126,7 @@ fn history_json<S: Store>(app: &App<S>, rule: Option<(String, String)>) -> Vec<u
     let at_ms = app.wall_ms();
     match rule {
         None => {
-            let page = app.live.history().page(at_ms, LiveStatus::of(app));
+            let page = app.live.history().page(at_ms, LiveStatus::current(app));
             to_json(&page)
         }
         Some((domain, id)) => {

@@ -50,7 +50,7 @@ fn read_counters<S: Store>(app: &App<S>) {
         fallback: last.fallback,
         mean_ns: last.mean_ns,
         p99_ns: last.p99_ns,
-        status: LiveStatus::of(app),
+        status: LiveStatus::current(app),
         rules: history
             .last_of_rules()
             .map(|(domain, id, point)| RuleEvent {
@@ -110,7 +110,7 @@ pub(super) struct LiveStatus {
 }
 
 impl LiveStatus {
-    pub(super) fn of<S: Store>(app: &App<S>) -> Self {
+    pub(super) fn current<S: Store>(app: &App<S>) -> Self {
         let rules = app.engine.rules();
         Self {
             mode: app.engine.enforcement().as_str(),

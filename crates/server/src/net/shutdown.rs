@@ -20,7 +20,7 @@ pub struct Connections {
     stopping: AtomicBool,
     next_id: AtomicU64,
     /// The lock is taken at shutdown and when a connection opens, registers or closes, but never during a decision.
-    open: Mutex<Open>,
+    open: Mutex<OpenConnections>,
     closed: Notify,
     /// Wakes other tasks that wait for shutdown.
     stopped: Notify,
@@ -28,7 +28,7 @@ pub struct Connections {
 
 /// The open connections by id, and their counts.
 #[derive(Debug, Default)]
-struct Open {
+struct OpenConnections {
     wakers: HashMap<u64, Option<Waker>>,
     /// Connection count per protocol, without reserved slots.
     regular: [usize; Protocol::ALL.len()],
@@ -118,7 +118,7 @@ impl Connections {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -98,7 +98,7 @@ pub struct Gauges {
     /// Requests that could not wait because the queue was full.
     pub turned_away: u64,
     /// Three numbers: stored idempotency keys, replayed results, and keys evicted before their expiry.
-    pub once: (usize, u64, u64),
+    pub idempotency: (usize, u64, u64),
     /// Whether the store answers.
     pub store_up: bool,
     /// Whether refusals are enforced.
@@ -302,7 +302,7 @@ impl Metrics {
             "Requests that could not wait: the queue was full.",
             gauges.turned_away,
         );
-        let (known, replayed, evicted) = gauges.once;
+        let (known, replayed, evicted) = gauges.idempotency;
         page.write_gauge("tollgate_idempotency_keys", "Stored idempotency keys.", known as u64);
         page.write_counter("tollgate_idempotency_replays_total", "Results returned again for the same key.", replayed);
         page.write_counter(
@@ -407,7 +407,7 @@ mod tests {
             connections: 3,
             waiting,
             turned_away,
-            once: (6, 7, 8),
+            idempotency: (6, 7, 8),
             store_up: false,
             enforcing: true,
             overflowed: 0,

@@ -60,7 +60,7 @@ impl RefusalLog {
 
     /// Logs a refusal, unless a rate limit suppresses it.
     #[cold]
-    pub fn note(
+    pub fn log_refusal(
         &self,
         protocol: Protocol,
         domain: &[u8],

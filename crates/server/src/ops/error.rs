@@ -48,7 +48,7 @@ impl OpError {
     }
 
     /// Returns the error for a list item that is not run because the list's response is full.
-    pub fn no_room() -> Self {
+    pub fn response_full() -> Self {
         let detail = "the response to this list is full; nothing was taken for this request, send it in another list";
         Self { kind: ErrorKind::Invalid, field: Some(""), detail: detail.into() }
     }

@@ -17,7 +17,7 @@ pub mod run;
 pub mod view;
 
 use tollgate::core::Cost;
-use tollgate_engine::Taking;
+use tollgate_engine::TakeMode;
 
 use crate::control::model::Role;
 
@@ -86,7 +86,7 @@ impl Op {
     /// Returns whether the operation changes counters.
     pub const fn takes(self) -> bool {
         match self {
-            Self::Decide(verb) => verb.taking().is_some(),
+            Self::Decide(verb) => verb.take_mode().is_some(),
             Self::Acquire | Self::Commit | Self::Refund | Self::Renew | Self::Reset => true,
             Self::Explain | Self::SetEnforcement | Self::Page(_) => false,
         }
@@ -108,12 +108,12 @@ impl ServerPage {
 
 impl Verb {
     /// Returns how the verb takes its cost; `None` if it takes nothing.
-    pub const fn taking(self) -> Option<Taking> {
+    pub const fn take_mode(self) -> Option<TakeMode> {
         match self {
-            Self::Check | Self::Reserve => Some(Taking::Exactly),
+            Self::Check | Self::Reserve => Some(TakeMode::Exactly),
             Self::Peek => None,
-            Self::TakeUpTo | Self::Drain => Some(Taking::UpTo),
-            Self::Charge => Some(Taking::Regardless),
+            Self::TakeUpTo | Self::Drain => Some(TakeMode::UpTo),
+            Self::Charge => Some(TakeMode::Regardless),
         }
     }
 
@@ -219,7 +219,7 @@ const fn operation_spec(
 }
 
 const fn verb_spec(verb: Verb, path: &'static str, name: &'static str, summary: &'static str) -> Spec {
-    let keyed = verb.taking().is_some();
+    let keyed = verb.take_mode().is_some();
     let args = if keyed { REQUEST } else { UNKEYED_REQUEST };
     Spec { keyed, ..operation_spec(Op::Decide(verb), path, (name, 3, args), summary) }
 }
@@ -230,7 +230,7 @@ const fn page_spec(page: ServerPage, path: &'static str, summary: &'static str) 
 
 impl Spec {
     /// Finds a Redis-protocol command by name, ignoring case.
-    pub fn of_command(name: &[u8]) -> Option<(&'static Self, &'static RespCommand)> {
+    pub fn find_command(name: &[u8]) -> Option<(&'static Self, &'static RespCommand)> {
         let mut commands = TABLE.iter().filter_map(|spec| Some((spec, spec.command.as_ref()?)));
         commands.find(|(_, command)| command.name.as_bytes().eq_ignore_ascii_case(name))
     }

@@ -61,7 +61,7 @@ fn metrics_text<S: Store>(app: &App<S>) -> String {
         connections: app.connections.count(),
         waiting: app.waiters.waiting(),
         turned_away: app.waiters.turned_away(),
-        once: app.idempotency.counts(),
+        idempotency: app.idempotency.counts(),
         store_up: app.health.is_up(),
         enforcing: app.engine.enforcement() == Enforcement::Enforce,
         overflowed: app.throttles.as_ref().map_or(0, RedisCellTable::overflowed)

@@ -112,7 +112,7 @@ impl<'a, S: Store> ListRun<'a, S> {
             for part in calls.chunks_mut(part) {
                 self.yield_turn().await;
                 if caller.is_full() {
-                    part.iter_mut().for_each(|call| call.input = Err(OpError::no_room()));
+                    part.iter_mut().for_each(|call| call.input = Err(OpError::response_full()));
                 }
                 let first = self.done;
                 decide(app, caller, verb, part, &mut |one| reply(Reply { index: first + one.index, ..one })).await;
@@ -125,7 +125,7 @@ impl<'a, S: Store> ListRun<'a, S> {
                 yield_now().await;
             }
             if caller.is_full() {
-                call.input = Err(OpError::no_room());
+                call.input = Err(OpError::response_full());
             }
             let result = match (&call.input, &call.key) {
                 (Err(error), _) => Err(error.clone()),
@@ -335,10 +335,10 @@ pub(crate) async fn decide_requests<S: Store>(
     requests: &[Request<'_>],
     decisions: &mut Decisions,
 ) {
-    match verb.taking() {
-        Some(taking) => {
+    match verb.take_mode() {
+        Some(take_mode) => {
             let start = app.now();
-            app.engine.take_batch(taking, requests, decisions).await;
+            app.engine.take_batch(take_mode, requests, decisions).await;
             app.metrics.decision_time.record(app.now().since(start));
         }
         None => return app.engine.peek_batch(requests, decisions).await,
@@ -357,7 +357,7 @@ pub(crate) async fn decide_requests<S: Store>(
         }
         if let Some(refusals) = &app.refusals {
             let explain = || app.engine.explain_decided(&requests[index], decisions, index);
-            refusals.note(protocol, requests[index].domain, &decision, &app.top, explain);
+            refusals.log_refusal(protocol, requests[index].domain, &decision, &app.top, explain);
         }
     }
     app.metrics.front_counters(protocol).count_decisions(tally);

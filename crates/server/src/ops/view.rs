@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tollgate::core::Cost;
 use tollgate::{Outcome, Retry};
-use tollgate_engine::{Decision, LimitReport, Settled, Standing};
+use tollgate_engine::{CommitResult, Decision, LimitReport, Standing};
 
 use super::fields::{self, FieldOrder, FieldValue, FieldWriter};
 
@@ -20,7 +20,7 @@ pub enum Output<'d> {
     /// Whether all slots were still held and have been renewed.
     Renewed(bool),
     /// The amounts that a commit refunded and charged.
-    Settled(Settled),
+    Settled(CommitResult),
     /// The number of counters that were reset.
     Reset(usize),
     /// An explanation, in the format of the caller's protocol.
@@ -199,7 +199,7 @@ pub fn write_limit_fields(limit: &LimitReport<'_>, to: &mut impl FieldWriter) {
 }
 
 /// Passes the fields of a settled reservation to a writer.
-pub fn write_settled_fields(settled: &Settled, to: &mut impl FieldWriter, replayed: bool) {
+pub fn write_settled_fields(settled: &CommitResult, to: &mut impl FieldWriter, replayed: bool) {
     to.write(fields::REFUNDED, FieldValue::Number(settled.refunded.get()));
     to.write(fields::CHARGED, FieldValue::Number(settled.charged.get()));
     to.write(fields::UNPAID, FieldValue::Number(settled.unpaid.get()));
@@ -313,7 +313,7 @@ pub(crate) mod tests {
         let never =
             DecisionView { outcome: Outcome::Deny(Retry::Never), standing: Standing::Eventual, ..plain.clone() };
         let flagged = |place: usize| DecisionView { flags: std::array::from_fn(|flag| flag == place), ..never.clone() };
-        let settled = Settled { refunded: Cost::new(7), charged: Cost::ZERO, unpaid: Cost::MAX };
+        let settled = CommitResult { refunded: Cost::new(7), charged: Cost::ZERO, unpaid: Cost::MAX };
         let decisions = [plain, unlimited, refused, delayed, never.clone()].into_iter().chain((0..4).map(flagged));
         let others =
             [Output::Refunded(Cost::new(12)), Output::Renewed(true), Output::Settled(settled), Output::Reset(2)];

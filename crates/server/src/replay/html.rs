@@ -216,8 +216,8 @@ fn write_suggestion(page: &mut String, suggestion: &SuggestionReport) {
     page.push_str(&svg::draw_bursts(suggestion));
     let (head, rows) = candidate_table(suggestion);
     let _ = writeln!(page, "<div class=\"scroll\"><table><tr><th>{}</th></tr>", head.join("</th><th>"));
-    for (place, row) in rows.iter().enumerate() {
-        let class = if place == suggestion.recommended { " class=\"mark\"" } else { "" };
+    for (index, row) in rows.iter().enumerate() {
+        let class = if index == suggestion.recommended { " class=\"mark\"" } else { "" };
         let cells: Vec<String> = row.iter().map(|cell| escape(cell)).collect();
         let _ = writeln!(page, "<tr{class}><td>{}</td></tr>", cells.join("</td><td>"));
     }

@@ -33,8 +33,8 @@ impl DistinctKeys {
 
     #[inline]
     pub(super) fn add(&mut self, hash: u64) {
-        let place = hash >> (64 - BITS.trailing_zeros());
-        let (word, bit) = (&mut self.bits[(place / 64) as usize], 1 << (place % 64));
+        let index = hash >> (64 - BITS.trailing_zeros());
+        let (word, bit) = (&mut self.bits[(index / 64) as usize], 1 << (index % 64));
         if *word & bit == 0 {
             *word |= bit;
             self.set += 1;
@@ -50,9 +50,9 @@ impl DistinctKeys {
 
 /// Number of additional refused keys that may still be tracked, for all rules together.
 #[derive(Debug)]
-pub(super) struct KeyRoom(usize);
+pub(super) struct KeyBudget(usize);
 
-impl Default for KeyRoom {
+impl Default for KeyBudget {
     fn default() -> Self {
         Self(MAX_REFUSED_KEYS)
     }
@@ -81,16 +81,16 @@ impl RefusedKeys {
     ///
     /// The advised wait is exact: until it ends, no request of the same cost passes. A refusal within the wait of the
     /// previous refusal therefore belongs to the same period.
-    pub(super) fn add(&mut self, hash: u64, at: u64, wait: Option<u64>, room: &mut KeyRoom) {
+    pub(super) fn add(&mut self, hash: u64, at: u64, wait: Option<u64>, budget: &mut KeyBudget) {
         let until = at.saturating_add(wait.unwrap_or(0));
         let refusals = match self.keys.entry(hash) {
             std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-            std::collections::hash_map::Entry::Vacant(_) if room.0 == 0 => {
+            std::collections::hash_map::Entry::Vacant(_) if budget.0 == 0 => {
                 self.untracked += 1;
                 return;
             }
             std::collections::hash_map::Entry::Vacant(new) => {
-                room.0 -= 1;
+                budget.0 -= 1;
                 new.insert(Refusals { since: at, until })
             }
         };
@@ -147,16 +147,16 @@ mod tests {
 
     #[test]
     fn refusals_within_the_wait_are_one_period() {
-        let (mut refused, mut room) = (RefusedKeys::default(), KeyRoom(2));
-        refused.add(1, 100, Some(50), &mut room);
+        let (mut refused, mut budget) = (RefusedKeys::default(), KeyBudget(2));
+        refused.add(1, 100, Some(50), &mut budget);
         assert_eq!(refused.longest, 50);
-        refused.add(1, 150, Some(50), &mut room);
+        refused.add(1, 150, Some(50), &mut budget);
         assert_eq!((refused.longest, refused.count()), (100, 1));
-        refused.add(1, 201, Some(60), &mut room);
+        refused.add(1, 201, Some(60), &mut budget);
         assert_eq!(refused.longest, 100);
-        refused.add(2, 201, None, &mut room);
+        refused.add(2, 201, None, &mut budget);
         assert_eq!((refused.longest, refused.count()), (100, 2));
-        refused.add(3, 202, None, &mut room);
+        refused.add(3, 202, None, &mut budget);
         assert_eq!((refused.untracked, refused.count()), (1, 2), "there is no room for a third key");
     }
 }

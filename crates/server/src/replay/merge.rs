@@ -57,8 +57,8 @@ impl LineBatch {
         attributes: &'b LineAttributes,
         entries: &mut smallvec::SmallVec<[Entry<'b>; 16]>,
     ) {
-        for (place, name) in attributes.names.iter().enumerate() {
-            if let Some(value) = attributes.constants[place].as_deref().or_else(|| self.value(request, place)) {
+        for (index, name) in attributes.names.iter().enumerate() {
+            if let Some(value) = attributes.constants[index].as_deref().or_else(|| self.value(request, index)) {
                 entries.push(Entry { name: name.as_bytes(), value });
             }
         }
@@ -164,15 +164,15 @@ pub(super) fn run(
 /// Returns `None` if all inputs have ended.
 fn earliest_input(inputs: &[MergeInput]) -> Option<(usize, u64)> {
     let (mut best, mut until) = (None, u64::MAX);
-    for (place, input) in inputs.iter().enumerate() {
+    for (index, input) in inputs.iter().enumerate() {
         let Some(head) = input.head() else { continue };
         match best {
             Some((_, first)) if head >= first => until = until.min(head),
-            Some((_, first)) => (best, until) = (Some((place, head)), first),
-            None => best = Some((place, head)),
+            Some((_, first)) => (best, until) = (Some((index, head)), first),
+            None => best = Some((index, head)),
         }
     }
-    best.map(|(place, _)| (place, until))
+    best.map(|(index, _)| (index, until))
 }
 
 /// A log that is merged into the sequence.
@@ -230,16 +230,16 @@ impl MergeInput {
 
     /// Receives chunks until both cursors have lines, or the log has ended.
     fn fill(&mut self, summary: &mut LogSummary) {
-        for place in 0..self.cursors.len() {
+        for index in 0..self.cursors.len() {
             let is_done = |cursor: &Option<MergeCursor>| cursor.as_ref().is_none_or(|cursor| cursor.head().is_none());
-            while is_done(&self.cursors[place]) {
-                self.cursors[place] = None;
+            while is_done(&self.cursors[index]) {
+                self.cursors[index] = None;
                 let Stage::Reading(from) = &self.stage else { break };
                 match from.recv() {
                     Ok(Ok(chunk)) => {
                         summary.lines += chunk.lines();
                         summary.problems.join(chunk.problems());
-                        self.cursors[place] = Some(MergeCursor { chunk: Arc::new(chunk), next: 0 });
+                        self.cursors[index] = Some(MergeCursor { chunk: Arc::new(chunk), next: 0 });
                     }
                     Ok(Err(error)) => summary.errors.push(error),
                     Err(_) => self.stage = Stage::Ended,
@@ -252,9 +252,9 @@ impl MergeInput {
     fn take_until(&mut self, until: u64, log: usize, has_whole_seconds: bool, sequence: &mut Sequence) {
         let heads =
             self.cursors.each_ref().map(|cursor| cursor.as_ref().and_then(MergeCursor::head).unwrap_or(u64::MAX));
-        let place = usize::from(heads[1] < heads[0]);
-        let until = until.min(heads[1 - place]);
-        let Some(cursor) = &mut self.cursors[place] else { return };
+        let index = usize::from(heads[1] < heads[0]);
+        let until = until.min(heads[1 - index]);
+        let Some(cursor) = &mut self.cursors[index] else { return };
         let records = &cursor.chunk.records()[cursor.next..];
         let room = BATCH - sequence.batch.slots.len() % BATCH;
         let chunk = sequence.batch.number_of(&cursor.chunk);
@@ -363,8 +363,8 @@ impl Sequence {
             let length = if is_over { left } else { left / 2 };
             let count = slots.iter().filter(|slot| slot.at == u64::MAX).count() as u64;
             let spread = slots.iter_mut().filter(|slot| slot.at == u64::MAX);
-            for (place, slot) in (0..).zip(spread) {
-                let part = u128::from(length) * place / u128::from(count);
+            for (index, slot) in (0..).zip(spread) {
+                let part = u128::from(length) * index / u128::from(count);
                 slot.at = self.second * SECOND + self.used + part as u64;
             }
             self.used += length;

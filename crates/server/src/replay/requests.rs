@@ -79,9 +79,9 @@ impl RequestWriter<'_> {
                 _ => write!(line, "{}", request.at / 1_000_000)?,
             }
             write!(line, ",\"domain\":{domain},\"attributes\":{{")?;
-            for (place, entry) in entries.iter().enumerate() {
+            for (index, entry) in entries.iter().enumerate() {
                 let text = |bytes: &[u8]| serde_json::Value::from(String::from_utf8_lossy(bytes));
-                let comma = if place > 0 { "," } else { "" };
+                let comma = if index > 0 { "," } else { "" };
                 write!(line, "{comma}{}:{}", text(entry.name), text(entry.value))?;
             }
             line.extend_from_slice(b"}}");

@@ -42,8 +42,8 @@ pub(super) fn show_comparison(comparison: &ComparisonReport) -> String {
 pub(super) fn format_number(number: u64) -> String {
     let digits = number.to_string();
     let mut shown = String::with_capacity(digits.len() * 4 / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             shown.push(',');
         }
         shown.push(digit);

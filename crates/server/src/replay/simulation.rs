@@ -38,12 +38,12 @@ impl Simulation {
         Ok(Self { engine, clock, decisions: Default::default() })
     }
 
-    /// Plans a request at the time `at`. `place` is the request's index among the planned requests.
+    /// Plans a request at the time `at`. `index` is the request's index among the planned requests.
     #[inline]
-    pub(super) fn plan(&mut self, place: usize, domain: &[u8], entries: &[Entry<'_>], at: u64) {
+    pub(super) fn plan(&mut self, index: usize, domain: &[u8], entries: &[Entry<'_>], at: u64) {
         self.clock.set(at);
         let items = [Item::new(entries)];
-        self.engine.plan_check(&Request { domain, items: &items }, &mut self.decisions[place]);
+        self.engine.plan_check(&Request { domain, items: &items }, &mut self.decisions[index]);
     }
 
     /// Prefetches the table entries of the first `count` planned requests. With a million keys, a decision mostly waits
@@ -52,14 +52,14 @@ impl Simulation {
         self.engine.fetch_planned(&self.decisions[..count]);
     }
 
-    /// Decides the planned request with the index `place`. `at` must be the time for which it was planned.
+    /// Decides the planned request with the index `index`. `at` must be the time for which it was planned.
     ///
     /// # Errors
     /// Returns an error if the request is invalid.
     #[inline]
-    pub(super) fn decide(&mut self, place: usize, at: u64) -> Result<Decision<'_>, RequestError> {
+    pub(super) fn decide(&mut self, index: usize, at: u64) -> Result<Decision<'_>, RequestError> {
         self.clock.set(at);
-        answer(self.engine.check_planned(&mut self.decisions[place]))
+        answer(self.engine.check_planned(&mut self.decisions[index]))
     }
 
     /// Decides a request at the time `at`, in nanoseconds since 1970.

@@ -46,17 +46,17 @@ impl Levels {
     /// Adds a request at the time `now`, in units.
     fn add(&mut self, now: u64) {
         let passed = u32::try_from(now.saturating_sub(self.last)).unwrap_or(u32::MAX);
-        for (place, (_, token)) in RATES.iter().enumerate() {
-            let level = self.now[place].saturating_sub(passed).saturating_add(*token as u32);
-            self.now[place] = level;
-            self.highest[place] = self.highest[place].max(level);
+        for (index, (_, token)) in RATES.iter().enumerate() {
+            let level = self.now[index].saturating_sub(passed).saturating_add(*token as u32);
+            self.now[index] = level;
+            self.highest[index] = self.highest[index].max(level);
         }
         self.last = now;
     }
 
     /// Returns the burst with which the client is never refused, for the rate with this index.
-    fn need(&self, place: usize) -> u64 {
-        u64::from(self.highest[place]).div_ceil(RATES[place].1)
+    fn need(&self, index: usize) -> u64 {
+        u64::from(self.highest[index]).div_ceil(RATES[index].1)
     }
 }
 
@@ -115,12 +115,12 @@ impl<'a> Peaks<'a> {
             }
         };
         let client = &mut self.clients[number];
-        for (place, (_, interval)) in INTERVALS.iter().enumerate() {
+        for (index, (_, interval)) in INTERVALS.iter().enumerate() {
             if now / interval != client.levels.last / interval {
-                client.counts[place] = 0;
+                client.counts[index] = 0;
             }
-            client.counts[place] = client.counts[place].saturating_add(1);
-            client.peaks[place] = client.peaks[place].max(client.counts[place]);
+            client.counts[index] = client.counts[index].saturating_add(1);
+            client.peaks[index] = client.peaks[index].max(client.counts[index]);
         }
         client.levels.add(now);
         if let Some(all) = &mut self.at_once {
@@ -131,13 +131,13 @@ impl<'a> Peaks<'a> {
     /// Returns a candidate for each rate: the smallest burst that suffices for nearly all clients, and the clients that
     /// need a larger one.
     pub(super) fn candidates(&self) -> Vec<Candidate> {
-        (0..RATES.len()).map(|place| self.candidate(place)).collect()
+        (0..RATES.len()).map(|index| self.candidate(index)).collect()
     }
 
-    fn candidate(&self, place: usize) -> Candidate {
-        let (limit, token) = RATES[place];
+    fn candidate(&self, index: usize) -> Candidate {
+        let (limit, token) = RATES[index];
         let needs_of = |levels: &mut dyn Iterator<Item = &Levels>| {
-            let mut needs: Vec<u64> = levels.map(|levels| levels.need(place)).collect();
+            let mut needs: Vec<u64> = levels.map(|levels| levels.need(index)).collect();
             needs.sort_unstable();
             needs
         };
@@ -147,8 +147,8 @@ impl<'a> Peaks<'a> {
         let burst = at_once.map_or(spread, |at_once| at_once.max(spread));
         // A level that is a whole number of tokens may have been rounded down. The client may then need one more token.
         let exceeds = |levels: &Levels, is_rounded: bool| {
-            let may_be_rounded = is_rounded && u64::from(levels.highest[place]).is_multiple_of(token);
-            levels.need(place) + u64::from(may_be_rounded) > burst
+            let may_be_rounded = is_rounded && u64::from(levels.highest[index]).is_multiple_of(token);
+            levels.need(index) + u64::from(may_be_rounded) > burst
         };
         let exceeds = |number: &u32| {
             let number = *number as usize;
@@ -159,7 +159,7 @@ impl<'a> Peaks<'a> {
         let exceeding = self.numbers.iter().filter(|(_, number)| exceeds(number)).map(|(client, _)| *client).collect();
         if let Some(all) = &self.at_once {
             let both = self.clients.iter().zip(all);
-            needs = both.map(|(client, at_once)| client.levels.need(place).max(at_once.need(place))).collect();
+            needs = both.map(|(client, at_once)| client.levels.need(index).max(at_once.need(index))).collect();
             needs.sort_unstable();
         }
         let per_minute = burst + 600_000 / token;
@@ -167,8 +167,8 @@ impl<'a> Peaks<'a> {
     }
 
     fn peaks(&self) -> Vec<PeakReport> {
-        let peak = |(place, (interval, _)): (usize, &(&'static str, u64))| {
-            let mut peaks: Vec<u64> = self.clients.iter().map(|client| u64::from(client.peaks[place])).collect();
+        let peak = |(index, (interval, _)): (usize, &(&'static str, u64))| {
+            let mut peaks: Vec<u64> = self.clients.iter().map(|client| u64::from(client.peaks[index])).collect();
             peaks.sort_unstable();
             let at = |part: usize, of: usize| peaks.get((peaks.len() * part).div_ceil(of).saturating_sub(1)).copied();
             PeakReport {
@@ -195,7 +195,7 @@ impl Consumer for Peaks<'_> {
 /// Returns the smallest of the sorted `needs` that suffices for all but one in `one_in` clients.
 fn sufficient_for(needs: &[u64], one_in: usize) -> u64 {
     let spared = needs.len() / one_in;
-    needs.len().checked_sub(spared + 1).and_then(|place| needs.get(place)).copied().unwrap_or(1)
+    needs.len().checked_sub(spared + 1).and_then(|index| needs.get(index)).copied().unwrap_or(1)
 }
 
 /// Returns pairs of a burst and the number of clients that need a larger one, with about ten bursts per power of ten.
@@ -218,11 +218,11 @@ fn attribute_indices(per: &[String], attributes: &LineAttributes) -> Vec<usize> 
 /// Returns a hash that identifies the client of a request. All requests without the attributes count as one client, as
 /// in rules.
 fn client_hash(batch: &LineBatch, request: &LoggedRequest, per: &[usize], attributes: &LineAttributes) -> u64 {
-    let value = |place: usize| attributes.constants[place].as_deref().or_else(|| batch.value(request, place));
+    let value = |index: usize| attributes.constants[index].as_deref().or_else(|| batch.value(request, index));
     match per {
-        [place] => value(*place).map_or(0, hash),
-        several => several.iter().fold(0, |sum: u64, place| {
-            sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ value(*place).map_or(1, hash)
+        [index] => value(*index).map_or(0, hash),
+        several => several.iter().fold(0, |sum: u64, index| {
+            sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23) ^ value(*index).map_or(1, hash)
         }),
     }
 }
@@ -263,20 +263,20 @@ pub(super) struct Trial<'a> {
 #[derive(Debug)]
 struct TriedCandidate {
     candidate: Candidate,
-    spread: LimitRefusals,
+    spread: CandidateRefusals,
     /// The refusals if all requests of a second come at its beginning.
-    at_once: Option<LimitRefusals>,
+    at_once: Option<CandidateRefusals>,
 }
 
 /// The refusals of a candidate.
 #[derive(Debug)]
-struct LimitRefusals {
+struct CandidateRefusals {
     simulation: Simulation,
     requests: u64,
     clients: FxHashSet<u64>,
 }
 
-impl LimitRefusals {
+impl CandidateRefusals {
     fn new(rules: &Rules, keys: usize) -> Result<Self, TrialError> {
         let simulation = Simulation::new(keys).map_err(|error| TrialError::Capacity(error.to_string()))?;
         simulation.engine.put(rules).map_err(TrialError::Rules)?;
@@ -306,8 +306,8 @@ impl<'a> Trial<'a> {
             let text = candidate.rules_yaml(per, TRIAL);
             let rules = Rules::read(&[Source { name: "suggested rules", text: text.as_bytes() }]);
             let rules = rules.map_err(TrialError::Rules)?;
-            let at_once = candidate.at_once.map(|_| LimitRefusals::new(&rules, keys)).transpose()?;
-            trials.push(TriedCandidate { candidate, spread: LimitRefusals::new(&rules, keys)?, at_once });
+            let at_once = candidate.at_once.map(|_| CandidateRefusals::new(&rules, keys)).transpose()?;
+            trials.push(TriedCandidate { candidate, spread: CandidateRefusals::new(&rules, keys)?, at_once });
         }
         Ok(Self { per: attribute_indices(per, attributes), attributes, candidates: trials })
     }
@@ -316,7 +316,7 @@ impl<'a> Trial<'a> {
     pub(super) fn finish(self, per: &[String], domain: &str, peaks: &Peaks<'_>) -> SuggestionReport {
         let trials = self.candidates;
         let least = trials.iter().enumerate().min_by_key(|(_, tried)| tried.candidate.per_minute);
-        let recommended = least.map_or(0, |(place, _)| place);
+        let recommended = least.map_or(0, |(index, _)| index);
         SuggestionReport {
             per: per.to_vec(),
             clients: peaks.clients.len() as u64,

@@ -80,15 +80,15 @@ impl Panel<'_> {
         let mut below = vec![0; columns];
         for (class, counts) in &self.series {
             let mut path = String::new();
-            for (place, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-                let (from, to) = (column_x(place, columns), column_x(place + 1, columns));
+            for (index, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+                let (from, to) = (column_x(index, columns), column_x(index + 1, columns));
                 // Columns have a minimum height, so that a small count is visible beside a large one.
-                let high = (y(below[place]) * 10)
-                    .saturating_sub((y(below[place]).saturating_sub(y(below[place] + count)) * 10).max(10));
+                let high = (y(below[index]) * 10)
+                    .saturating_sub((y(below[index]).saturating_sub(y(below[index] + count)) * 10).max(10));
                 let (x, width, base) =
-                    (format_tenths(from), format_tenths((to - from).max(10).saturating_sub(2)), y(below[place]));
+                    (format_tenths(from), format_tenths((to - from).max(10).saturating_sub(2)), y(below[index]));
                 let _ = write!(path, "M{x} {base}V{}h{width}V{base}z", format_tenths(high));
-                below[place] += count;
+                below[index] += count;
             }
             if !path.is_empty() {
                 let _ = writeln!(svg, "<path class=\"{class}\" d=\"{path}\"/>");
@@ -143,8 +143,8 @@ pub(super) fn draw_bursts(suggestion: &SuggestionReport) -> String {
     let x = |burst: u64| LEFT as f64 + (RIGHT - LEFT) as f64 * (burst.max(1) as f64).log10() / most.log10();
     // The axis ranges from all clients (top) to one client in ten thousand (bottom).
     let y = |share: f64| TOP as f64 + (BOTTOM - TOP) as f64 * (-share.max(0.0001).log10() / 4.0);
-    for (place, label) in ["100 %", "10 %", "1 %", "0.1 %", "0.01 %"].iter().enumerate() {
-        let at = TOP + (BOTTOM - TOP) * place as u64 / 4;
+    for (index, label) in ["100 %", "10 %", "1 %", "0.1 %", "0.01 %"].iter().enumerate() {
+        let at = TOP + (BOTTOM - TOP) * index as u64 / 4;
         let class = if *label == "0.1 %" { " class=\"l\"" } else { "" };
         let _ = writeln!(svg, "<line{class} x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{at}\" y2=\"{at}\"/>");
         draw_text(&mut svg, "e", LEFT - 8, at + 4, label);
@@ -154,16 +154,16 @@ pub(super) fn draw_bursts(suggestion: &SuggestionReport) -> String {
         draw_text(&mut svg, "m", x(tick) as u64, BOTTOM + 18, &format_short(tick));
     }
     draw_text(&mut svg, "t", LEFT, TOP - 12, "share of the clients that are ever refused, by burst");
-    for (place, candidate) in suggestion.candidates.iter().enumerate() {
+    for (index, candidate) in suggestion.candidates.iter().enumerate() {
         let mut path = String::new();
         for (burst, needing_more) in &candidate.needs {
             let share = *needing_more as f64 / suggestion.clients.max(1) as f64;
             let command = if path.is_empty() { 'M' } else { 'L' };
             let _ = write!(path, "{command}{:.1} {:.1}", x(*burst), y(share));
         }
-        let _ = writeln!(svg, "<path class=\"k k{place}\" d=\"{path}\"/>");
+        let _ = writeln!(svg, "<path class=\"k k{index}\" d=\"{path}\"/>");
         let (cx, cy) = (x(candidate.burst), y(0.001));
-        let _ = writeln!(svg, "<circle class=\"c{place}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"4\"/>");
+        let _ = writeln!(svg, "<circle class=\"c{index}\" cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"4\"/>");
     }
     let bursts: Vec<String> = suggestion
         .candidates
@@ -187,9 +187,9 @@ pub(super) fn draw_sparkline(counts: &[u64]) -> String {
         return String::new();
     }
     let mut path = String::new();
-    for (place, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
+    for (index, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
         let height = (u128::from(*count) * 20).div_ceil(u128::from(most));
-        let _ = write!(path, "M{place} 20v-{height}h1v{height}z");
+        let _ = write!(path, "M{index} 20v-{height}h1v{height}z");
     }
     let width = counts.len();
     format!(

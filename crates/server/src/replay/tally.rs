@@ -5,7 +5,7 @@ use tollgate_engine::{Counter, Decision, RuleOutcome, RuleSet, Store};
 
 use super::ReplayError;
 use super::bounds::{MAX_LISTED, MAX_RULES};
-use super::keys::{DistinctKeys, KeyNames, KeyRoom, RefusedKeys, hash};
+use super::keys::{DistinctKeys, KeyBudget, KeyNames, RefusedKeys, hash};
 use super::merge::{Consumer, LineAttributes, LineBatch, LoggedRequest};
 use super::report::{ComparisonReport, KeyCount, RuleReport, RunReport, TimelineReport};
 use super::requests::LineFile;
@@ -42,10 +42,10 @@ impl RuleRun {
     /// Plans up to [`PLANNED`] requests.
     fn plan(&mut self, batch: &LineBatch, requests: &[LoggedRequest], attributes: &LineAttributes, times: Times) {
         let mut entries = smallvec::SmallVec::new();
-        for (place, request) in requests.iter().enumerate() {
+        for (index, request) in requests.iter().enumerate() {
             entries.clear();
             batch.push_entries(request, attributes, &mut entries);
-            self.simulation.plan(place, self.domain.as_bytes(), &entries, times.of(request));
+            self.simulation.plan(index, self.domain.as_bytes(), &entries, times.of(request));
         }
         self.simulation.fetch(requests.len());
     }
@@ -90,7 +90,7 @@ struct ReplayTally {
     counted: usize,
     /// Matches of rules without a tally.
     uncounted: u64,
-    room: KeyRoom,
+    budget: KeyBudget,
 }
 
 /// Indices of the counts in the timeline.
@@ -117,7 +117,7 @@ struct Comparison {
     refused_before: u64,
     newly: Difference,
     relieved: Difference,
-    room: KeyRoom,
+    budget: KeyBudget,
 }
 
 #[derive(Debug, Default)]
@@ -146,8 +146,8 @@ impl<'a> Pass<'a> {
     }
 
     #[inline]
-    fn decide(&mut self, place: usize, at: u64) {
-        let decision = self.run.simulation.decide(place, at);
+    fn decide(&mut self, index: usize, at: u64) {
+        let decision = self.run.simulation.decide(index, at);
         if let Some(file) = &mut self.decisions {
             file.write_decision(decision.as_ref().ok().copied());
         }
@@ -157,7 +157,7 @@ impl<'a> Pass<'a> {
         };
         self.tally.count(&decision, at, &self.names);
         if let Some((run, comparison)) = &mut self.against
-            && let Ok(before) = run.simulation.decide(place, at)
+            && let Ok(before) = run.simulation.decide(index, at)
         {
             comparison.count(&decision, &before, at, &self.names);
         }
@@ -187,8 +187,8 @@ impl Consumer for Pass<'_> {
             if let Some((against, _)) = &mut self.against {
                 against.plan(batch, requests, self.attributes, self.times);
             }
-            for (place, request) in requests.iter().enumerate() {
-                self.decide(place, self.times.of(request));
+            for (index, request) in requests.iter().enumerate() {
+                self.decide(index, self.times.of(request));
             }
         }
     }
@@ -214,7 +214,7 @@ impl ReplayTally {
         let weight = sample_weight();
         for matched in decision.rule_outcomes() {
             match rule_at(&mut self.rules, &mut self.counted, matched.number) {
-                Some(rule) => rule.count(&matched, at, weight, names, &mut self.room),
+                Some(rule) => rule.count(&matched, at, weight, names, &mut self.budget),
                 None => self.uncounted += 1,
             }
         }
@@ -231,14 +231,14 @@ impl ReplayTally {
             }
         }
         let mut by_refusals: Vec<usize> = (0..reports.len()).collect();
-        by_refusals.sort_by_key(|place| {
-            let rule = &reports[*place];
+        by_refusals.sort_by_key(|index| {
+            let rule = &reports[*index];
             std::cmp::Reverse((rule.refused + rule.shadow_refused, rule.matched))
         });
-        for place in by_refusals.into_iter().skip(MAX_LISTED) {
-            reports[place].top_charged.clear();
-            reports[place].top_refused.clear();
-            reports[place].timeline.clear();
+        for index in by_refusals.into_iter().skip(MAX_LISTED) {
+            reports[index].top_charged.clear();
+            reports[index].top_refused.clear();
+            reports[index].timeline.clear();
         }
         RunReport {
             domain: domain.to_owned(),
@@ -272,12 +272,12 @@ fn rule_at<'t>(
     if number >= rules.len() {
         rules.resize_with(number + 1, || None);
     }
-    let place = &mut rules[number];
-    if place.is_none() && *counted < MAX_RULES {
+    let slot = &mut rules[number];
+    if slot.is_none() && *counted < MAX_RULES {
         *counted += 1;
-        *place = Some(Box::new(RuleTally::new()));
+        *slot = Some(Box::new(RuleTally::new()));
     }
-    place.as_deref_mut()
+    slot.as_deref_mut()
 }
 
 impl RuleTally {
@@ -296,13 +296,20 @@ impl RuleTally {
     }
 
     #[inline]
-    fn count(&mut self, matched: &RuleOutcome<'_>, at: u64, weight: Option<u64>, names: &KeyNames, room: &mut KeyRoom) {
+    fn count(
+        &mut self,
+        matched: &RuleOutcome<'_>,
+        at: u64,
+        weight: Option<u64>,
+        names: &KeyNames,
+        budget: &mut KeyBudget,
+    ) {
         self.matched += 1;
         let hash = hash(matched.counter.key);
         self.keys.add(hash);
         match matched.outcome {
             Some(Outcome::Deny(retry)) => {
-                self.refused_keys.add(hash, at, wait(retry), room);
+                self.refused_keys.add(hash, at, wait(retry), budget);
                 self.count_refusal(matched, hash, at, names);
             }
             Some(Outcome::Delay(_)) => self.delayed += 1,
@@ -359,8 +366,8 @@ impl Comparison {
     fn count(&mut self, now: &Decision<'_>, before: &Decision<'_>, at: u64, names: &KeyNames) {
         self.refused_before += u64::from(!before.is_allowed());
         match (now.is_allowed(), before.is_allowed()) {
-            (false, true) => self.newly.count(now, at, names, &mut self.room),
-            (true, false) => self.relieved.count(before, at, names, &mut self.room),
+            (false, true) => self.newly.count(now, at, names, &mut self.budget),
+            (true, false) => self.relieved.count(before, at, names, &mut self.budget),
             (true, true) | (false, false) => {}
         }
     }
@@ -380,12 +387,12 @@ impl Comparison {
 
 impl Difference {
     /// Counts a refused request under the key of the rule that refuses it.
-    fn count(&mut self, refusal: &Decision<'_>, at: u64, names: &KeyNames, room: &mut KeyRoom) {
+    fn count(&mut self, refusal: &Decision<'_>, at: u64, names: &KeyNames, budget: &mut KeyBudget) {
         self.requests += 1;
         let refuses = |matched: &RuleOutcome<'_>| !matched.is_shadow && matched.counter.refused;
         let Some(matched) = refusal.rule_outcomes().find(refuses) else { return };
         let hash = hash(matched.counter.key);
-        self.keys.add(hash, at, None, room);
+        self.keys.add(hash, at, None, budget);
         self.top.add(hash, 1, || name_with_rule(&matched.counter, names));
     }
 }

@@ -233,8 +233,8 @@ fn write_suggestion(out: &mut String, suggestion: &SuggestionReport) {
     out.push_str("\nlimits that never refuse 99.9 % of the clients, and the requests that they would have refused\n");
     let (head, rows) = candidate_table(suggestion);
     let mut table = Table::new(&head);
-    for (place, mut row) in rows.into_iter().enumerate() {
-        row[0].push_str(if place == suggestion.recommended { " *" } else { "" });
+    for (index, mut row) in rows.into_iter().enumerate() {
+        row[0].push_str(if index == suggestion.recommended { " *" } else { "" });
         table.add_row(row);
     }
     table.write(out);

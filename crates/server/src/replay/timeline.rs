@@ -18,15 +18,15 @@ pub(super) struct Timeline<const N: usize> {
     length: usize,
     columns: Vec<[u64; N]>,
     /// The last used column: its `start` and its length `nanos` in nanoseconds (0 if there is none), and its index
-    /// `place`.
+    /// `index`.
     start: u64,
     nanos: u64,
-    place: usize,
+    index: usize,
 }
 
 impl<const N: usize> Default for Timeline<N> {
     fn default() -> Self {
-        Self { first: 0, length: 0, columns: Vec::new(), start: 0, nanos: 0, place: 0 }
+        Self { first: 0, length: 0, columns: Vec::new(), start: 0, nanos: 0, index: 0 }
     }
 }
 
@@ -42,7 +42,7 @@ impl<const N: usize> Timeline<N> {
         if at.wrapping_sub(self.start) >= self.nanos {
             self.find_column(at);
         }
-        self.columns[self.place][kind] += 1;
+        self.columns[self.index][kind] += 1;
     }
 
     #[cold]
@@ -50,18 +50,18 @@ impl<const N: usize> Timeline<N> {
         if self.columns.is_empty() {
             self.first = at / Self::column_nanos(self.length);
         }
-        let mut place = (at / Self::column_nanos(self.length)).saturating_sub(self.first);
-        while place >= MAX_COLUMNS as u64 && self.length + 1 < LENGTHS.len() {
+        let mut index = (at / Self::column_nanos(self.length)).saturating_sub(self.first);
+        while index >= MAX_COLUMNS as u64 && self.length + 1 < LENGTHS.len() {
             self.join_to(self.length + 1);
-            place = (at / Self::column_nanos(self.length)).saturating_sub(self.first);
+            index = (at / Self::column_nanos(self.length)).saturating_sub(self.first);
         }
         // The index is always in range, because the longest columns cover six centuries and times are before 2554.
-        let place = place.min(MAX_COLUMNS as u64 - 1) as usize;
-        if place >= self.columns.len() {
-            self.columns.resize(place + 1, [0; N]);
+        let index = index.min(MAX_COLUMNS as u64 - 1) as usize;
+        if index >= self.columns.len() {
+            self.columns.resize(index + 1, [0; N]);
         }
         self.nanos = Self::column_nanos(self.length);
-        (self.start, self.place) = (at / self.nanos * self.nanos, place);
+        (self.start, self.index) = (at / self.nanos * self.nanos, index);
     }
 
     /// Joins columns so that each has the length `LENGTHS[length]`.
@@ -69,10 +69,10 @@ impl<const N: usize> Timeline<N> {
         let ratio = LENGTHS[length] / LENGTHS[self.length];
         let first = self.first / ratio;
         let mut joined: Vec<[u64; N]> = Vec::new();
-        for (place, column) in (self.first..).zip(&self.columns) {
-            let place = (place / ratio - first) as usize;
-            joined.resize(joined.len().max(place + 1), [0; N]);
-            joined[place].iter_mut().zip(column).for_each(|(sum, count)| *sum += count);
+        for (index, column) in (self.first..).zip(&self.columns) {
+            let index = (index / ratio - first) as usize;
+            joined.resize(joined.len().max(index + 1), [0; N]);
+            joined[index].iter_mut().zip(column).for_each(|(sum, count)| *sum += count);
         }
         (self.first, self.length, self.columns, self.nanos) = (first, length, joined, 0);
     }
@@ -91,8 +91,8 @@ impl<const N: usize> Timeline<N> {
             own.join_to(other.length);
         }
         let mut counts = vec![0; other.columns.len()];
-        for (place, column) in (own.first..).zip(&own.columns) {
-            if let Some(count) = counts.get_mut(place.saturating_sub(other.first) as usize) {
+        for (index, column) in (own.first..).zip(&own.columns) {
+            if let Some(count) = counts.get_mut(index.saturating_sub(other.first) as usize) {
                 *count += column[kind];
             }
         }
@@ -120,9 +120,9 @@ mod tests {
                 times.push((seed >> 8) % span * SECOND);
             }
             times.sort_unstable();
-            for (place, at) in times.iter().enumerate() {
-                all.add(*at, place % 2);
-                if place % 2 == 1 {
+            for (index, at) in times.iter().enumerate() {
+                all.add(*at, index % 2);
+                if index % 2 == 1 {
                     some.add(*at, 0);
                 }
             }

@@ -48,7 +48,7 @@ pub(super) enum BatchCommand {
 impl BatchCommand {
     /// Finds a command by name. `CL.THROTTLE` is found only if its keys are in a shared store.
     pub(super) fn find<S>(app: &App<S>, name: &[u8]) -> Option<Self> {
-        match Spec::of_command(name) {
+        match Spec::find_command(name) {
             Some((spec, command)) => Some(Self::Op(spec, command)),
             None => (app.throttles.is_none() && throttle::is_throttle(name)).then_some(Self::Throttle),
         }
@@ -80,7 +80,7 @@ impl<'a> Batch<'a> {
             AddOutcome::No => return (None, 0),
             AddOutcome::Known(reply) => {
                 match reply {
-                    Ok(reply) => replies.write_five(reply),
+                    Ok(reply) => replies.write_throttle_reply(reply),
                     Err(error) => {
                         app.metrics.front_counters(Protocol::Resp).malformed();
                         replies.write_error_reply(&error);
@@ -143,7 +143,7 @@ impl<'a> Batch<'a> {
         run(app, caller, self.spec, &mut self.calls, |Reply { index, result, replayed }| match result {
             Ok(output) => match (throttles.get(index), output) {
                 (Some(Some(throttle)), Output::Decision(decision)) => {
-                    replies.write_five(throttle::five_numbers(throttle, decision));
+                    replies.write_throttle_reply(throttle::throttle_reply(throttle, decision));
                 }
                 _ => write(replies, output, replayed),
             },

@@ -174,7 +174,7 @@ impl<'a, S: Store> LocalCalls<'a, S> {
             } else {
                 tally.denied += 1;
             }
-            replies.write_five(reply);
+            replies.write_throttle_reply(reply);
         });
         self.app.metrics.front_counters(Protocol::Resp).count_decisions(tally);
     }
@@ -208,7 +208,7 @@ pub(super) fn shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -> Resu
 }
 
 /// Returns redis-cell's five-number reply for a decision.
-pub(super) fn five_numbers(throttle: &Throttle, decision: &DecisionView<'_>) -> [i64; 5] {
+pub(super) fn throttle_reply(throttle: &Throttle, decision: &DecisionView<'_>) -> [i64; 5] {
     let reset = decision.limits().next().map_or(Nanos::ZERO, |limit| limit.report.reset);
     throttle.reply(decision.outcome, reset)
 }

@@ -283,7 +283,7 @@ impl Replies {
 
     /// Writes an array of five integers: the reply to `CL.THROTTLE`.
     #[inline]
-    pub fn write_five(&mut self, numbers: [i64; 5]) {
+    pub fn write_throttle_reply(&mut self, numbers: [i64; 5]) {
         self.bytes.extend_from_slice(b"*5\r\n");
         for number in numbers {
             // Fast path: -1 is the retry time of every admitted call.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::core::{Cost, Nanos};
 use tollgate::{FixedWindow, Limit, Limits, Outcome};
-use tollgate_engine::{Decision, Engine, Entry, InlineLimits, Item, PooledDecisions, Request, Store, Taking};
+use tollgate_engine::{Decision, Engine, Entry, InlineLimits, Item, PooledDecisions, Request, Store, TakeMode};
 
 use super::metadata::response_metadata;
 use super::slots;
@@ -71,7 +71,7 @@ pub(super) async fn decide<S: Store>(
         }
     }
     status::write(&decision, |item, status| response.statuses[indices[item]] = status);
-    keep_slots(app, message, &decision, &indices);
+    store_receipts(app, message, &decision, &indices);
     let options = &app.rls_options;
     response.headers.extend(options.headers.headers_of(&decision));
     if decision.is_allowed() {
@@ -96,7 +96,7 @@ fn check(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
 
 /// If the request was admitted, stores the receipts of its concurrency slots. If it was refused, counts the refused
 /// descriptors.
-fn keep_slots<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: &Decision<'_>, indices: &[usize]) {
+fn store_receipts<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: &Decision<'_>, indices: &[usize]) {
     let name = |item: usize| slots::name(message.domain, &message.descriptors[indices[item]].entries);
     if decision.is_allowed() {
         for item in 0..indices.len() {
@@ -169,7 +169,7 @@ async fn charge_into_debt<S: Store>(
         // others.
         let request = |item| Request { domain: message.domain, items: std::slice::from_ref(item) };
         let requests: Vec<Request<'_>> = taken.iter().map(request).collect();
-        app.engine.take_batch(Taking::Regardless, &requests, &mut PooledDecisions::take()).await;
+        app.engine.take_batch(TakeMode::Regardless, &requests, &mut PooledDecisions::take()).await;
     }
 }
 

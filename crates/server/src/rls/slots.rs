@@ -61,7 +61,7 @@ impl HeldSlots {
     /// Stores the receipt of slots that a descriptor took.
     pub(super) fn hold(&self, descriptor: Vec<u8>, receipt: Receipt) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
-        descriptors.receipts.make_room();
+        descriptors.receipts.rotate_if_full();
         descriptors.receipts.added += 1;
         descriptors.receipts.current.entry(descriptor.into()).or_default().push_back(receipt);
         self.is_used.store(true, Ordering::Relaxed);
@@ -108,7 +108,7 @@ impl HeldSlots {
 
 impl<T> Generations<T> {
     /// Drops the previous generation if the current one is full.
-    fn make_room(&mut self) {
+    fn rotate_if_full(&mut self) {
         if self.added == MAX_GENERATION {
             self.previous = std::mem::take(&mut self.current);
             self.added = 0;
@@ -124,7 +124,7 @@ impl Generations<RefusedStreams> {
     /// Adds one to the outstanding refusals of a descriptor.
     fn count(&mut self, descriptor: Vec<u8>, now: Time<Mono>) {
         let earlier = self.current.remove(&*descriptor).or_else(|| {
-            self.make_room();
+            self.rotate_if_full();
             self.added += 1;
             self.previous.remove(&*descriptor)
         });

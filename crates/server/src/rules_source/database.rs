@@ -27,11 +27,11 @@ pub async fn load<S: Store + 'static>(
     let mut revisions = control.watch();
     // The revision is marked as seen before the rules are read, so that a change in between is not missed.
     revisions.borrow_and_update();
-    let set = control.snapshot().await.context("cannot read the rules from the database")?;
-    let installed = install(app, &set).await;
-    control.set_installed(set.revision);
+    let snapshot = control.snapshot().await.context("cannot read the rules from the database")?;
+    let installed = install(app, &snapshot).await;
+    control.set_installed(snapshot.revision);
     match installed {
-        InstallOutcome::New | InstallOutcome::Unchanged => Ok((revisions, set)),
+        InstallOutcome::New | InstallOutcome::Unchanged => Ok((revisions, snapshot)),
         InstallOutcome::Refused(why) | InstallOutcome::Damaged(why) => {
             bail!("the rules in the database cannot be used: {why}")
         }
@@ -48,13 +48,13 @@ pub async fn follow<S: Store + 'static>(app: Arc<App<S>>, control: Arc<Control>,
         }
         revisions.borrow_and_update();
         match control.snapshot().await {
-            Ok(set) => {
+            Ok(snapshot) => {
                 if failed {
                     tracing::info!("rules database reachable again");
                 }
                 failed = false;
-                install(&app, &set).await;
-                control.set_installed(set.revision);
+                install(&app, &snapshot).await;
+                control.set_installed(snapshot.revision);
             }
             Err(error) => {
                 if !failed {

@@ -24,12 +24,12 @@ pub fn parse_all(sources: &[Source<'_>]) -> Result<Rules, Mistakes> {
 }
 
 /// Parses only the valid rules of files with mistakes. The result is for inspection and must not be installed.
-pub fn parse_sound(sources: &[Source<'_>]) -> Rules {
-    Rules::read_valid(sources, &|rules, file| list_beside(rules, file).read().map_err(|error| error.to_string()))
+pub fn parse_valid(sources: &[Source<'_>]) -> Rules {
+    Rules::read_valid(sources, &|rules, file| value_file(rules, file).read().map_err(|error| error.to_string()))
 }
 
 /// Returns the value file that the rule file `rules` names `file`, relative to the folder of `rules`.
-fn list_beside(rules: &str, file: &str) -> WatchedFile {
+fn value_file(rules: &str, file: &str) -> WatchedFile {
     WatchedFile::new(Path::new(rules).parent().unwrap_or(Path::new("")).join(file))
 }
 
@@ -37,7 +37,7 @@ fn list_beside(rules: &str, file: &str) -> WatchedFile {
 fn parse_with_lists(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<WatchedFile>) {
     let lists: RefCell<Vec<WatchedFile>> = RefCell::default();
     let read = |rules: &str, file: &str| {
-        let mut list = list_beside(rules, file);
+        let mut list = value_file(rules, file);
         let values = list.read().map_err(|error| error.to_string());
         let mut lists = lists.borrow_mut();
         // A value file is watched only once, even if several rules name it.

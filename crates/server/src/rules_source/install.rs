@@ -30,34 +30,34 @@ pub enum InstallOutcome {
 const MAX_WARNINGS: usize = 100;
 
 /// Installs a snapshot. Compiles its rules on a blocking thread.
-pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, set: &Arc<Snapshot>) -> InstallOutcome {
+pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, snapshot: &Arc<Snapshot>) -> InstallOutcome {
     let compiled = tokio::task::spawn_blocking({
-        let (app, set) = (app.clone(), set.clone());
-        move || compile(&app, &set)
+        let (app, snapshot) = (app.clone(), snapshot.clone());
+        move || compile(&app, &snapshot)
     });
     let installed = compiled.await.unwrap_or_else(|error| {
         // A panic of the compiler must not stop a server that has rules in force.
         InstallOutcome::Refused(format!("the rules could not be compiled: {error}"))
     });
-    if app.auth.requires_tokens() && set.tokens.is_empty() && !matches!(installed, InstallOutcome::Damaged(_)) {
-        tracing::warn!(revision = set.revision, "tokens required but none received; all callers are refused");
+    if app.auth.requires_tokens() && snapshot.tokens.is_empty() && !matches!(installed, InstallOutcome::Damaged(_)) {
+        tracing::warn!(revision = snapshot.revision, "tokens required but none received; all callers are refused");
     }
     if !matches!(installed, InstallOutcome::Damaged(_)) {
-        app.auth.replace(&set.tokens);
-        app.set_fleet_mode(set.mode.into());
+        app.auth.replace(&snapshot.tokens);
+        app.set_fleet_mode(snapshot.mode.into());
     }
     match &installed {
         InstallOutcome::New | InstallOutcome::Unchanged => {
-            app.source.set_loaded(set.revision, &set.checksum, app.now());
+            app.source.set_loaded(snapshot.revision, &snapshot.checksum, app.now());
             if installed == InstallOutcome::New {
                 let rules = app.engine.rules();
                 let (count, version) = (rules.rules().len(), rules.version());
-                tracing::info!(revision = set.revision, rules = count, version, "rules loaded");
+                tracing::info!(revision = snapshot.revision, rules = count, version, "rules loaded");
             }
         }
         InstallOutcome::Refused(why) | InstallOutcome::Damaged(why) => {
-            refuse(app, set.revision, why);
-            tracing::error!(revision = set.revision, "rules refused; the rules in force stay");
+            refuse(app, snapshot.revision, why);
+            tracing::error!(revision = snapshot.revision, "rules refused; the rules in force stay");
         }
     }
     installed
@@ -72,21 +72,21 @@ pub(super) fn refuse<S: Store>(app: &App<S>, revision: i64, why: &str) {
     }
 }
 
-fn compile<S: Store>(app: &App<S>, set: &Snapshot) -> InstallOutcome {
-    let actual = sha256_hex(set.rules.as_bytes());
-    if actual != set.checksum {
+fn compile<S: Store>(app: &App<S>, snapshot: &Snapshot) -> InstallOutcome {
+    let actual = sha256_hex(snapshot.rules.as_bytes());
+    if actual != snapshot.checksum {
         return InstallOutcome::Damaged(format!(
             "the rules were damaged: their checksum is {actual}, not {}",
-            set.checksum
+            snapshot.checksum
         ));
     }
     if app.source.status(app.now()).checksum.as_deref() == Some(&*actual) {
         return InstallOutcome::Unchanged;
     }
-    let name = format!("revision {}", set.revision);
+    let name = format!("revision {}", snapshot.revision);
     // Value files that the rules name are not read, because authors of fleet rules must not be able to read files on
     // every machine.
-    let rules = Rules::read(&[Source { name: &name, text: set.rules.as_bytes() }]).map(Rules::without_positions);
+    let rules = Rules::read(&[Source { name: &name, text: snapshot.rules.as_bytes() }]).map(Rules::without_positions);
     match rules.and_then(|rules| put(app, &rules)) {
         Ok(_) => {
             app.metrics.reloaded();
@@ -122,7 +122,7 @@ mod tests {
         Arc::new(App::new(Engine::new(MemoryStore::new(10).unwrap()).unwrap(), None))
     }
 
-    fn set(revision: i64, rules: &str) -> Arc<Snapshot> {
+    fn snapshot(revision: i64, rules: &str) -> Arc<Snapshot> {
         let checksum = sha256_hex(rules.as_bytes());
         Arc::new(Snapshot { revision, checksum, rules: rules.to_owned(), tokens: Vec::new(), mode: FleetMode::Enforce })
     }
@@ -132,8 +132,8 @@ mod tests {
     #[tokio::test]
     async fn unchanged_rules_are_not_compiled_again() {
         let app = test_app();
-        assert_eq!(install(&app, &set(1, GOOD)).await, InstallOutcome::New);
-        assert_eq!(install(&app, &set(2, GOOD)).await, InstallOutcome::Unchanged);
+        assert_eq!(install(&app, &snapshot(1, GOOD)).await, InstallOutcome::New);
+        assert_eq!(install(&app, &snapshot(2, GOOD)).await, InstallOutcome::Unchanged);
         let status = app.source.status(app.now());
         assert_eq!((app.engine.rules().version(), status.revision), (1, Some(2)));
     }
@@ -142,30 +142,30 @@ mod tests {
     async fn fleet_mode_applies_even_with_refused_rules_and_combines_with_the_server_mode() {
         let app = test_app();
         let observe =
-            |revision, rules| Arc::new(Snapshot { mode: FleetMode::Observe, ..(*set(revision, rules)).clone() });
+            |revision, rules| Arc::new(Snapshot { mode: FleetMode::Observe, ..(*snapshot(revision, rules)).clone() });
         install(&app, &observe(1, GOOD)).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Observe);
         app.set_server_mode(Enforcement::Enforce);
         assert_eq!(app.engine.enforcement(), Enforcement::Observe, "the fleet observes");
-        install(&app, &set(2, GOOD)).await;
+        install(&app, &snapshot(2, GOOD)).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Enforce);
         install(&app, &observe(3, "{")).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Observe, "although the rules were refused");
         app.set_server_mode(Enforcement::Observe);
-        install(&app, &set(4, GOOD)).await;
+        install(&app, &snapshot(4, GOOD)).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Observe, "the server observes");
     }
 
     #[tokio::test]
     async fn bad_rules_never_replace_good_ones() {
         let app = test_app();
-        install(&app, &set(1, GOOD)).await;
-        let damaged = Snapshot { rules: GOOD.replace('1', "9"), ..(*set(2, GOOD)).clone() };
+        install(&app, &snapshot(1, GOOD)).await;
+        let damaged = Snapshot { rules: GOOD.replace('1', "9"), ..(*snapshot(2, GOOD)).clone() };
         for (bad, reason) in [
-            (set(2, r#"{"domain":"a","rules":[{"id":"b","limt":"1/s"}]}"#), "limt"),
-            (set(2, "{"), "revision 2:"),
+            (snapshot(2, r#"{"domain":"a","rules":[{"id":"b","limt":"1/s"}]}"#), "limt"),
+            (snapshot(2, "{"), "revision 2:"),
             (
-                set(2, r#"{"domain":"a","rules":[{"id":"b","limit":"1/s","when":{"k":{"file":"/etc/passwd"}}}]}"#),
+                snapshot(2, r#"{"domain":"a","rules":[{"id":"b","limit":"1/s","when":{"k":{"file":"/etc/passwd"}}}]}"#),
                 "reading files is not supported here",
             ),
             (Arc::new(damaged), "checksum"),

@@ -17,9 +17,9 @@ mod test_server;
 mod waiting;
 
 /// Keeps the database of a server alive. SQLite needs nothing.
-type Keeper = ();
+type DatabaseOwner = ();
 
 /// Creates a SQLite database for a server; `api_on_postgres` runs the same tests on PostgreSQL.
-fn database(folder: &Path, _number: u32) -> (String, Keeper) {
+fn database(folder: &Path, _number: u32) -> (String, DatabaseOwner) {
     (sqlite_url(&folder.join("rules.db")), ())
 }

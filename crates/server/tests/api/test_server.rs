@@ -30,7 +30,7 @@ pub struct TestServer {
     pub control: Arc<Control>,
     client: reqwest::Client,
     _folder: TempDir,
-    _keeper: crate::Keeper,
+    _keeper: crate::DatabaseOwner,
     _end: oneshot::Sender<()>,
 }
 

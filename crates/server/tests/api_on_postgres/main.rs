@@ -23,10 +23,10 @@ mod test_server;
 mod waiting;
 
 /// Keeps the database server of a test running.
-type Keeper = Arc<Postgres>;
+type DatabaseOwner = Arc<Postgres>;
 
 /// Creates a database on a PostgreSQL server that concurrent tests share.
-fn database(_folder: &Path, number: u32) -> (String, Keeper) {
+fn database(_folder: &Path, number: u32) -> (String, DatabaseOwner) {
     static RUNNING: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
     let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
     let server = running.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));

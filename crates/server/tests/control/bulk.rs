@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use tollgate_server::control::model::{Action, AuditSearch, Change, Expected, Others, PageRequest, Plan, RuleSearch};
+use tollgate_server::control::model::{
+    Action, AuditSearch, Change, Expected, OtherRules, PageRequest, Plan, RuleSearch,
+};
 use tollgate_server::control::{Control, ControlError};
 
-use crate::place::{Place, by, put};
+use crate::test_database::{TestDatabase, by, put};
 
 both!(
     file_is_planned_and_applied_atomically,
@@ -19,7 +21,7 @@ both!(
     a_hundred_thousand_rules_in_one_domain,
 );
 
-async fn apply(control: &Control, text: &str, others: Others) -> Plan {
+async fn apply(control: &Control, text: &str, others: OtherRules) -> Plan {
     control.files().apply(&by("git"), text.as_bytes(), others, &|_| true).await.unwrap()
 }
 
@@ -36,11 +38,11 @@ async fn rule_ids(control: &Control, domain: &str) -> String {
 
 const FILE: &str = "domain: api\nrules:\n- {id: b, limit: 1/s}\n- {id: a, limit: 2/s}\n";
 
-async fn file_is_planned_and_applied_atomically(place: Arc<Place>) {
-    let control = place.open().await;
+async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "old", "{limit: 9/s}").await;
     put(&control, "web", "old", "{limit: 9/s}").await;
-    let plan = control.files().plan(FILE.as_bytes(), Others::Delete).await.unwrap();
+    let plan = control.files().plan(FILE.as_bytes(), OtherRules::Delete).await.unwrap();
     assert_eq!(summarise_plan(&plan), "api/b:create api/a:create api/old:delete");
     assert_eq!((plan.applied, plan.revision, plan.unchanged), (false, 2, 0));
     assert_eq!(plan.changes[0].diff, "+id: b\n+limit: 1/s\n");
@@ -48,16 +50,16 @@ async fn file_is_planned_and_applied_atomically(place: Arc<Place>) {
     assert_eq!(rule_ids(&control, "api").await, "old");
     let stale = control
         .files()
-        .apply(&by("git").expecting(Expected::Version(1)), FILE.as_bytes(), Others::Keep, &|_| true)
+        .apply(&by("git").expecting(Expected::Version(1)), FILE.as_bytes(), OtherRules::Keep, &|_| true)
         .await;
     assert!(matches!(stale, Err(ControlError::Conflict(conflict)) if conflict.current == Some(2)));
-    let foreign = control.files().apply(&by("git"), FILE.as_bytes(), Others::Keep, &|name| name == "web").await;
+    let foreign = control.files().apply(&by("git"), FILE.as_bytes(), OtherRules::Keep, &|name| name == "web").await;
     assert!(matches!(foreign, Err(ControlError::Invalid(why)) if why.contains("`api`")));
     let why = Change { comment: Some("commit 1234".into()), ..by("git") };
     let expected = Expected::Version(2);
     let done = control
         .files()
-        .apply(&why.clone().expecting(expected), FILE.as_bytes(), Others::Delete, &|name| name == "api")
+        .apply(&why.clone().expecting(expected), FILE.as_bytes(), OtherRules::Delete, &|name| name == "api")
         .await
         .unwrap();
     assert_eq!((done.applied, done.revision, summarise_plan(&done)), (true, 3, summarise_plan(&plan)));
@@ -72,41 +74,41 @@ async fn file_is_planned_and_applied_atomically(place: Arc<Place>) {
         .unwrap();
     assert_eq!(log.items.iter().map(|line| line.revision).collect::<Vec<_>>(), [3, 3, 3]);
     // Applying again changes nothing.
-    let again = apply(&control, FILE, Others::Delete).await;
+    let again = apply(&control, FILE, OtherRules::Delete).await;
     assert_eq!((again.revision, again.unchanged, again.changes.len()), (3, 2, 0));
     assert_eq!(*control.watch().borrow(), 3);
     // A rule that is created again continues its version numbers.
-    apply(&control, "domain: api\nrules: [{id: old, limit: 1/s}]", Others::Keep).await;
+    apply(&control, "domain: api\nrules: [{id: old, limit: 1/s}]", OtherRules::Keep).await;
     assert_eq!(control.rules().get("api", "old").await.unwrap().version, 3);
 }
 
-async fn file_with_one_mistake_changes_nothing(place: Arc<Place>) {
-    let control = place.open().await;
+async fn file_with_one_mistake_changes_nothing(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let text = format!("{FILE}- {{id: c, limit: fast}}\n");
-    let error = control.files().apply(&by("git"), text.as_bytes(), Others::Keep, &|_| true).await.unwrap_err();
+    let error = control.files().apply(&by("git"), text.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
     let ControlError::Mistakes(mistakes) = error else { panic!("{error}") };
     assert_eq!(mistakes.as_slice()[0].position.line, 5);
-    assert!(matches!(control.files().plan(text.as_bytes(), Others::Keep).await, Err(ControlError::Mistakes(_))));
+    assert!(matches!(control.files().plan(text.as_bytes(), OtherRules::Keep).await, Err(ControlError::Mistakes(_))));
     let huge = format!("{FILE}- {{id: c, limit: 1/s, when: {{a: [{}]}}}}\n", vec!["v".repeat(1000); 66].join(", "));
-    let error = control.files().apply(&by("git"), huge.as_bytes(), Others::Keep, &|_| true).await.unwrap_err();
+    let error = control.files().apply(&by("git"), huge.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Full(_)), "{error}");
     assert!(control.rules().domains().await.unwrap().is_empty());
     assert_eq!(*control.watch().borrow(), 0);
 }
 
-async fn order_of_rules_in_files_is_kept(place: Arc<Place>) {
-    let control = place.open().await;
+async fn order_of_rules_in_files_is_kept(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let file = |ids: &str| {
         let rules: Vec<String> = ids.chars().map(|id| format!("{{id: {id}, limit: 1/s}}")).collect();
         format!("{{domain: api, rules: [{}]}}", rules.join(", "))
     };
-    apply(&control, &file("abcd"), Others::Keep).await;
-    let plan = apply(&control, &file("dbxa"), Others::Keep).await;
+    apply(&control, &file("abcd"), OtherRules::Keep).await;
+    let plan = apply(&control, &file("dbxa"), OtherRules::Keep).await;
     assert_eq!(rule_ids(&control, "api").await, "d b c x a");
     assert!(summarise_plan(&plan).contains("api/x:create"));
     assert_eq!(control.rules().get("api", "a").await.unwrap().version, 1);
-    assert_eq!(apply(&control, &file("dbxa"), Others::Keep).await.changes.len(), 0);
-    apply(&control, &file("axd"), Others::Delete).await;
+    assert_eq!(apply(&control, &file("dbxa"), OtherRules::Keep).await.changes.len(), 0);
+    apply(&control, &file("axd"), OtherRules::Delete).await;
     assert_eq!(rule_ids(&control, "api").await, "a x d");
     put(&control, "api", "b", "{limit: 1/s}").await;
     assert_eq!(rule_ids(&control, "api").await, "a x d b");
@@ -116,9 +118,9 @@ async fn order_of_rules_in_files_is_kept(place: Arc<Place>) {
     assert!(places.is_sorted());
 }
 
-async fn exported_file_can_be_applied(place: Arc<Place>) {
-    let control = place.open().await;
-    apply(&control, FILE, Others::Keep).await;
+async fn exported_file_can_be_applied(database: Arc<TestDatabase>) {
+    let control = database.open().await;
+    apply(&control, FILE, OtherRules::Keep).await;
     put(&control, "web", "w", "{limit: 5/s, when: {path: '/a b', method: [GET, POST]}, message: 'no: really'}").await;
     assert_eq!(
         control.files().export(&["api".into(), "api".into()], None).await.unwrap(),
@@ -127,30 +129,31 @@ async fn exported_file_can_be_applied(place: Arc<Place>) {
     );
     let all = control.files().export(&[], None).await.unwrap();
     assert!(all.starts_with("domains:\n- domain: api\n"), "{all}");
-    let plan = control.files().plan(all.as_bytes(), Others::Delete).await.unwrap();
+    let plan = control.files().plan(all.as_bytes(), OtherRules::Delete).await.unwrap();
     assert_eq!((plan.changes.len(), plan.unchanged), (0, 3), "{plan:?}");
     for odd in ["none", "\0", "'"] {
         assert!(matches!(control.files().export(&[odd.into()], None).await, Err(ControlError::Missing(_))));
     }
 }
 
-async fn files_of_envoy_are_accepted(place: Arc<Place>) {
-    let control = place.open().await;
+async fn files_of_envoy_are_accepted(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let text =
         "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
-    assert_eq!(summarise_plan(&apply(&control, text, Others::Keep).await), "edge/remote_address:create");
+    assert_eq!(summarise_plan(&apply(&control, text, OtherRules::Keep).await), "edge/remote_address:create");
     assert_eq!(control.rules().get("edge", "remote_address").await.unwrap().rule["limit"], "10/s");
 }
 
-async fn plan_shows_the_changes_of_a_file(place: Arc<Place>) {
-    let control = place.open().await;
-    apply(&control, FILE, Others::Keep).await;
+async fn plan_shows_the_changes_of_a_file(database: Arc<TestDatabase>) {
+    let control = database.open().await;
+    apply(&control, FILE, OtherRules::Keep).await;
     let found = control.files().validate(b"domain: api\nrules:\n- {id: b, limt: 1/s}\n").await.unwrap();
     assert_eq!((found.rules, found.mistakes[0].line), (0, 3));
     let found = control.files().validate(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n").await.unwrap();
     assert_eq!((found.rules, found.mistakes.len(), found.warnings.len()), (1, 0, 1));
     assert_eq!(found.warnings[0].line, 3);
-    let plan = control.files().plan(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n", Others::Keep).await.unwrap();
+    let plan =
+        control.files().plan(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n", OtherRules::Keep).await.unwrap();
     assert_eq!(plan.warnings.len(), 1);
     for text in [&b""[..], b"\xff", b"[", b"3", b"domain: api", b"{}"] {
         assert!(!control.files().validate(text).await.unwrap().mistakes.is_empty());
@@ -192,10 +195,10 @@ fn any_rule() -> impl Strategy<Value = serde_json::Value> {
     )
 }
 
-async fn random_rules_survive_a_round_trip(place: Arc<Place>) {
+async fn random_rules_survive_a_round_trip(database: Arc<TestDatabase>) {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
-    let control = place.open().await;
+    let control = database.open().await;
     let mut runner = TestRunner::deterministic();
     let mut kept = Vec::new();
     for number in 0..200 {
@@ -216,22 +219,22 @@ async fn random_rules_survive_a_round_trip(place: Arc<Place>) {
         assert!(!again.changed, "{text}");
     }
     let exported = control.files().export(&[], None).await.unwrap();
-    let plan = control.files().plan(exported.as_bytes(), Others::Delete).await.unwrap();
+    let plan = control.files().plan(exported.as_bytes(), OtherRules::Delete).await.unwrap();
     assert_eq!((summarise_plan(&plan), plan.unchanged), (String::new(), kept.len()));
     let snapshot = control.snapshot().await.unwrap();
-    let plan = control.files().plan(snapshot.rules.as_bytes(), Others::Delete).await.unwrap();
+    let plan = control.files().plan(snapshot.rules.as_bytes(), OtherRules::Delete).await.unwrap();
     assert_eq!((summarise_plan(&plan), plan.unchanged), (String::new(), kept.len()));
 }
 
-async fn a_hundred_thousand_rules_in_one_domain(place: Arc<Place>) {
-    let control = place.open().await;
+async fn a_hundred_thousand_rules_in_one_domain(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let mut text = String::from("{\"domain\":\"api\",\"rules\":[");
     for number in 0..100_000 {
         text += if number > 0 { "," } else { "" };
         text += &format!(r#"{{"id":"r{number}","when":{{"path":"/{number}"}},"limit":"1/s"}}"#);
     }
     text += "]}";
-    let plan = apply(&control, &text, Others::Keep).await;
+    let plan = apply(&control, &text, OtherRules::Keep).await;
     assert_eq!(plan.changes.len(), 100_000);
     let full = control.rules().put(&by("ann"), "api", "more", b"{limit: 1/s}").await;
     assert!(matches!(full, Err(ControlError::Full(_))));

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tollgate_server::control::ControlError;
 use tollgate_server::control::model::{Action, Change, Expected, PageRequest};
 
-use crate::place::{Place, by, put};
+use crate::test_database::{TestDatabase, by, put};
 
 both!(versions_are_kept_newest_first, earlier_version_is_restored, deleted_rule_is_restored);
 
-async fn versions_are_kept_newest_first(place: Arc<Place>) {
-    let control = place.open().await;
+async fn versions_are_kept_newest_first(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
     let why = Change { comment: Some("more".into()), ..by("bob") };
     control.rules().put(&why, "api", "each", b"{limit: 2/s}").await.unwrap();
@@ -35,8 +35,8 @@ async fn versions_are_kept_newest_first(place: Arc<Place>) {
     assert!(matches!(control.history().get("api", "each", 0).await, Err(ControlError::Missing(_))));
 }
 
-async fn earlier_version_is_restored(place: Arc<Place>) {
-    let control = place.open().await;
+async fn earlier_version_is_restored(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
     put(&control, "api", "each", "{limit: 2/s}").await;
     let stale = control.history().rollback(&by("ann").expecting(Expected::Version(1)), "api", "each", 1).await;
@@ -49,8 +49,8 @@ async fn earlier_version_is_restored(place: Arc<Place>) {
     assert!(matches!(none, Err(ControlError::Missing(_))));
 }
 
-async fn deleted_rule_is_restored(place: Arc<Place>) {
-    let control = place.open().await;
+async fn deleted_rule_is_restored(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();
     let deletion = control.history().rollback(&by("ann"), "api", "each", 2).await;

@@ -4,9 +4,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use tollgate_server::control::model::{AuditSearch, Expected, Others, PageRequest, RuleSearch};
+use tollgate_server::control::model::{AuditSearch, Expected, OtherRules, PageRequest, RuleSearch};
 
-use crate::place::{Place, by, run, sqlite};
+use crate::test_database::{TestDatabase, by, run, sqlite};
 
 both!(nothing_acknowledged_is_lost_when_the_writer_is_killed);
 
@@ -14,13 +14,13 @@ both!(nothing_acknowledged_is_lost_when_the_writer_is_killed);
 const TOGETHER: usize = 20;
 const URL: &str = "TOLLGATE_TEST_KILLED_URL";
 
-async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(place: Arc<Place>) {
+async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(database: Arc<TestDatabase>) {
     let mut last = 0;
     // Each process is killed after this many acknowledgements; the next process continues.
     for acknowledged in [1, 2, 3, 5, 8, 13, 21, 34] {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "killed::the_writer", "--ignored", "--nocapture"])
-            .env(URL, &place.url)
+            .env(URL, &database.url)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
@@ -37,7 +37,7 @@ async fn nothing_acknowledged_is_lost_when_the_writer_is_killed(place: Arc<Place
         // Also counts acknowledgements that were printed before the kill but not read yet.
         seen = versions.last().unwrap_or(seen);
         assert!(seen > last, "the writer continued from {last} and reached {seen}");
-        let control = place.open().await;
+        let control = database.open().await;
         let page = control.rules().list("api", &RuleSearch::default(), &PageRequest::default()).await.unwrap();
         let limits: Vec<i64> = page.items.iter().map(|rule| number_of(&rule.rule)).collect();
         assert_eq!(limits, [limits[0]; TOGETHER], "all rules come from one write");
@@ -68,7 +68,7 @@ fn the_writer() {
             let file = format!("{{domain: api, rules: [{}]}}", rules.join(", "));
             let plan = control
                 .files()
-                .apply(&by("w").expecting(Expected::Version(next - 1)), file.as_bytes(), Others::Keep, &|_| true)
+                .apply(&by("w").expecting(Expected::Version(next - 1)), file.as_bytes(), OtherRules::Keep, &|_| true)
                 .await;
             println!("written {}", plan.unwrap().revision);
         }

@@ -5,7 +5,7 @@
 use tollgate_testkit::eventually;
 
 #[macro_use]
-mod place;
+mod test_database;
 
 mod bulk;
 mod history;

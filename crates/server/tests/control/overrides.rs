@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use serde_json::json;
 use tollgate_engine::rules::{Rules, Source};
-use tollgate_server::control::model::{AuditSearch, Expected, Others, PageRequest};
+use tollgate_server::control::model::{AuditSearch, Expected, OtherRules, PageRequest};
 use tollgate_server::control::{Control, ControlError, Note, NotedAction};
 
-use crate::place::{Place, by, put};
+use crate::test_database::{TestDatabase, by, put};
 
 both!(
     override_is_set_with_one_call,
@@ -24,8 +24,8 @@ async fn set(control: &Control, value: &str, text: &str) -> tollgate_server::con
     Ok(written.value.version)
 }
 
-async fn override_is_set_with_one_call(place: Arc<Place>) {
-    let control = place.open().await;
+async fn override_is_set_with_one_call(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let missing = set(&control, "acme", "limit: 1000/s").await;
     assert!(matches!(missing, Err(ControlError::Missing(_))));
     put(&control, "api", "each", "{limit: 10/s, per: [tenant, path]}").await;
@@ -67,8 +67,8 @@ async fn override_is_set_with_one_call(place: Arc<Place>) {
     );
 }
 
-async fn overrides_of_a_domain_are_listed_over_pages(place: Arc<Place>) {
-    let control = place.open().await;
+async fn overrides_of_a_domain_are_listed_over_pages(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     for (domain, id) in [("api", "b"), ("api", "a"), ("other", "c")] {
         put(&control, domain, id, "{limit: 10/s, per: [tenant]}").await;
     }
@@ -106,8 +106,8 @@ async fn overrides_of_a_domain_are_listed_over_pages(place: Arc<Place>) {
     assert_eq!(rule.overrides, 2);
 }
 
-async fn api_overrides_precede_overrides_in_the_rule(place: Arc<Place>) {
-    let control = place.open().await;
+async fn api_overrides_precede_overrides_in_the_rule(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let rule = "{limit: 10/s, per: [tenant], overrides: [{when: {tenant: 'a*'}, limit: 20/s}]}";
     put(&control, "api", "each", rule).await;
     set(&control, "acme", "limit: 30/s").await.unwrap();
@@ -123,8 +123,8 @@ async fn api_overrides_precede_overrides_in_the_rule(place: Arc<Place>) {
     assert_eq!(control.rules().get("api", "each").await.unwrap().rule["overrides"].as_array().map(Vec::len), Some(1));
 }
 
-async fn overrides_with_mistakes_are_refused(place: Arc<Place>) {
-    let control = place.open().await;
+async fn overrides_with_mistakes_are_refused(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
     for text in [
         "",
@@ -145,7 +145,7 @@ async fn overrides_with_mistakes_are_refused(place: Arc<Place>) {
     let error = control.rules().put(&by("ann"), "api", "each", two).await.unwrap_err();
     assert!(error.to_string().starts_with("the override for `acme` does not fit this rule `each`"), "{error}");
     let file = b"domain: api\nrules: [{id: each, limits: [10/s, 100/m], per: [tenant]}]";
-    let error = control.files().apply(&by("ann"), file, Others::Keep, &|_| true).await.unwrap_err();
+    let error = control.files().apply(&by("ann"), file, OtherRules::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Invalid(_)));
     put(&control, "api", "each", "{limit: 11/s, per: [tenant]}").await;
     put(&control, "api", "none", "{limit: 10/s}").await;
@@ -153,8 +153,8 @@ async fn overrides_with_mistakes_are_refused(place: Arc<Place>) {
     assert!(matches!(error, Err(ControlError::Mistakes(_))));
 }
 
-async fn any_value_is_accepted(place: Arc<Place>) {
-    let control = place.open().await;
+async fn any_value_is_accepted(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
     let values = [
         "'; DROP TABLE overrides; --",
@@ -196,8 +196,8 @@ async fn rules_for_nodes(control: &Control) -> String {
     control.snapshot().await.unwrap().rules.replace('\n', "")
 }
 
-async fn overrides_outlive_their_rule(place: Arc<Place>) {
-    let control = place.open().await;
+async fn overrides_outlive_their_rule(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
     set(&control, "acme", "limit: 7/s").await.unwrap();
     let before = rules_for_nodes(&control).await;
@@ -219,20 +219,20 @@ async fn overrides_outlive_their_rule(place: Arc<Place>) {
     let gone = b"domain: api\nrules: []";
     let back = b"domain: api\nrules: [{id: each, limit: 10/s, per: [tenant]}, {id: other, limit: 1/s}]";
     let kept = "api/each has 1 override, kept in case the rule is created again";
-    assert_eq!(control.files().plan(gone, Others::Delete).await.unwrap().warnings, [kept]);
-    let applied = control.files().apply(&by("ann"), gone, Others::Delete, &|_| true).await.unwrap();
+    assert_eq!(control.files().plan(gone, OtherRules::Delete).await.unwrap().warnings, [kept]);
+    let applied = control.files().apply(&by("ann"), gone, OtherRules::Delete, &|_| true).await.unwrap();
     assert_eq!((applied.changes.len(), applied.warnings), (1, vec![kept.into()]));
     assert!(control.rules().domains().await.unwrap().is_empty());
     let again = "api/each was deleted before; 1 override from then will apply again";
-    assert_eq!(control.files().plan(back, Others::Keep).await.unwrap().warnings, [again]);
-    control.files().apply(&by("ann"), back, Others::Keep, &|_| true).await.unwrap();
+    assert_eq!(control.files().plan(back, OtherRules::Keep).await.unwrap().warnings, [again]);
+    control.files().apply(&by("ann"), back, OtherRules::Keep, &|_| true).await.unwrap();
     assert!(rules_for_nodes(&control).await.contains("7/s"));
     assert_eq!(control.rules().get("api", "each").await.unwrap().overrides, 1);
-    assert!(control.files().plan(back, Others::Keep).await.unwrap().warnings.is_empty());
+    assert!(control.files().plan(back, OtherRules::Keep).await.unwrap().warnings.is_empty());
 }
 
-async fn overrides_of_a_deleted_rule_can_be_deleted(place: Arc<Place>) {
-    let control = place.open().await;
+async fn overrides_of_a_deleted_rule_can_be_deleted(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "each", "{limit: 10/s, per: [tenant]}").await;
     set(&control, "acme", "burst: 500").await.unwrap();
     set(&control, "zeta", "burst: 600").await.unwrap();
@@ -242,7 +242,7 @@ async fn overrides_of_a_deleted_rule_can_be_deleted(place: Arc<Place>) {
     let error = control.rules().put(&by("ann"), "api", "each", two).await.unwrap_err();
     assert!(error.to_string().starts_with("the override for `acme` does not fit this rule `each`"), "{error}");
     let file = b"domain: api\nrules: [{id: each, limits: [10/s, 100/m], per: [tenant]}]";
-    let error = control.files().apply(&by("ann"), file, Others::Keep, &|_| true).await.unwrap_err();
+    let error = control.files().apply(&by("ann"), file, OtherRules::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Invalid(_)), "{error}");
     for value in ["acme", "zeta"] {
         control.overrides().delete(&by("bill"), "api", "each", value).await.unwrap();

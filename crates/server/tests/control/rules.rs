@@ -6,7 +6,7 @@ use serde_json::json;
 use tollgate_server::control::model::{Action, AuditSearch, Change, Expected, PageRequest, RuleSearch};
 use tollgate_server::control::{ControlError, MAX_RULE_BYTES, Note, NotedAction};
 
-use crate::place::{Place, by, put};
+use crate::test_database::{TestDatabase, by, put};
 
 both!(
     stored_rule_is_read_back_unchanged,
@@ -23,8 +23,8 @@ both!(
     every_change_is_in_the_audit_log,
 );
 
-async fn stored_rule_is_read_back_unchanged(place: Arc<Place>) {
-    let control = place.open().await;
+async fn stored_rule_is_read_back_unchanged(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let written = put(&control, "api", "each", "limit: 100/s\nper: [client]\nburst: 200\nstatus: 503").await;
     assert!(written.created && written.changed);
     assert_eq!(written.value.version, 1);
@@ -34,11 +34,11 @@ async fn stored_rule_is_read_back_unchanged(place: Arc<Place>) {
     assert_eq!(control.rules().domains().await.unwrap()[0].rules, 1);
     // The rule is present when the database is opened again.
     drop(control);
-    assert_eq!(place.open().await.rules().get("api", "each").await.unwrap().rule, rule);
+    assert_eq!(database.open().await.rules().get("api", "each").await.unwrap().rule, rule);
 }
 
-async fn identical_write_changes_nothing(place: Arc<Place>) {
-    let control = place.open().await;
+async fn identical_write_changes_nothing(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let first = put(&control, "api", "each", "{limit: 100/s, when: {a: b, c: d}}").await;
     let revision = *control.watch().borrow();
     for same in ["limit: 100/s\nid: each\nwhen: {a: b, c: d}", r#"{"when": {"c": "d", "a": "b"}, "limit": "100/s"}"#] {
@@ -50,8 +50,8 @@ async fn identical_write_changes_nothing(place: Arc<Place>) {
     assert_eq!(control.history().list("api", "each", &PageRequest::default()).await.unwrap().items.len(), 1);
 }
 
-async fn rules_with_mistakes_are_refused_with_their_lines(place: Arc<Place>) {
-    let control = place.open().await;
+async fn rules_with_mistakes_are_refused_with_their_lines(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let text = b"limit: 100/s\nburts: 3\n";
     let error = control.rules().put(&by("ann"), "api", "each", text).await.unwrap_err();
     let ControlError::Mistakes(mistakes) = error else { panic!("{error}") };
@@ -66,8 +66,8 @@ async fn rules_with_mistakes_are_refused_with_their_lines(place: Arc<Place>) {
     assert_eq!(*control.watch().borrow(), 0);
 }
 
-async fn patch_changes_parts_of_a_rule(place: Arc<Place>) {
-    let control = place.open().await;
+async fn patch_changes_parts_of_a_rule(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let missing = control.rules().patch(&by("ann"), "api", "each", b"{}").await;
     assert!(matches!(missing, Err(ControlError::Missing(_))));
     put(&control, "api", "each", "{limit: 100/s, burst: 200, when: {a: b, c: d}}").await;
@@ -85,8 +85,8 @@ async fn patch_changes_parts_of_a_rule(place: Arc<Place>) {
     assert_eq!(control.rules().get("api", "each").await.unwrap(), patched);
 }
 
-async fn disabled_rule_is_kept_and_not_sent_to_nodes(place: Arc<Place>) {
-    let control = place.open().await;
+async fn disabled_rule_is_kept_and_not_sent_to_nodes(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "one", "{limit: 1/s}").await;
     put(&control, "api", "two", "{limit: 2/s}").await;
     let off = control.rules().set_enabled(&by("ann"), "api", "one", false).await.unwrap();
@@ -104,8 +104,8 @@ async fn disabled_rule_is_kept_and_not_sent_to_nodes(place: Arc<Place>) {
     assert!(matches!(control.rules().set_enabled(&by("ann"), "api", "no", true).await, Err(ControlError::Missing(_))));
 }
 
-async fn stale_write_is_refused_with_the_difference(place: Arc<Place>) {
-    let control = place.open().await;
+async fn stale_write_is_refused_with_the_difference(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "each", "{limit: 100/s}").await;
     control.rules().put(&by("bob").expecting(Expected::Version(1)), "api", "each", b"{limit: 50/s}").await.unwrap();
     let error = control
@@ -138,8 +138,8 @@ async fn stale_write_is_refused_with_the_difference(place: Arc<Place>) {
     assert_eq!(missing.to_string(), "there is no rule `each` of the domain `api`");
 }
 
-async fn version_numbers_continue_after_a_deletion(place: Arc<Place>) {
-    let control = place.open().await;
+async fn version_numbers_continue_after_a_deletion(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
     control.rules().delete(&by("ann"), "api", "each").await.unwrap();
     let again = put(&control, "api", "each", "{limit: 1/s}").await;
@@ -147,8 +147,8 @@ async fn version_numbers_continue_after_a_deletion(place: Arc<Place>) {
     assert_eq!(again.value.version, 3);
 }
 
-async fn lists_come_in_pages_in_order(place: Arc<Place>) {
-    let control = place.open().await;
+async fn lists_come_in_pages_in_order(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     for id in ["z", "a", "m", "b", "y"] {
         put(&control, "api", id, "{limit: 1/s}").await;
     }
@@ -180,8 +180,8 @@ async fn lists_come_in_pages_in_order(place: Arc<Place>) {
     ));
 }
 
-async fn search_text_is_literal(place: Arc<Place>) {
-    let control = place.open().await;
+async fn search_text_is_literal(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "login_page", "{limit: 1/s, when: {path: /Login}}").await;
     put(&control, "api", "loginXpage", "{limit: 1/s, message: \"100% of it!\"}").await;
     let found = async |text: &str| {
@@ -199,8 +199,8 @@ async fn search_text_is_literal(place: Arc<Place>) {
     assert_eq!(found("\\").await, "");
 }
 
-async fn unusual_names_are_safe(place: Arc<Place>) {
-    let control = place.open().await;
+async fn unusual_names_are_safe(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "a/b:c.d-e_f", "x/y:z.1-2_3", "{limit: 1/s}").await;
     assert_eq!(control.rules().get("a/b:c.d-e_f", "x/y:z.1-2_3").await.unwrap().version, 1);
     let odd = ["'; DROP TABLE rules; --", "\0", "\u{202e}", "%", "$1", "\\", "\"", "é", ""];
@@ -228,8 +228,8 @@ async fn unusual_names_are_safe(place: Arc<Place>) {
     assert_eq!(written.value.rule["when"]["v"][1], "\0");
 }
 
-async fn limits_are_exact(place: Arc<Place>) {
-    let control = place.open().await;
+async fn limits_are_exact(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let comment = |letters: usize| Change { comment: Some("ü".repeat(letters)), ..by("ann") };
     let rule = b"{limit: 1/s}";
     assert!(control.rules().put(&comment(1000), "api", "a", rule).await.is_ok());
@@ -260,8 +260,8 @@ fn long_list(bytes: usize) -> String {
     list + &"w".repeat(rest)
 }
 
-async fn every_change_is_in_the_audit_log(place: Arc<Place>) {
-    let control = place.open().await;
+async fn every_change_is_in_the_audit_log(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     put(&control, "api", "each", "{limit: 1/s}").await;
     let why = Change { comment: Some("too \"much\"".into()), ..by("bob") };
     control.rules().put(&why, "api", "each", b"{limit: 2/s}").await.unwrap();

@@ -6,7 +6,7 @@ use tollgate_server::control::ControlError;
 use tollgate_server::control::model::{AuditSearch, Expected, PageRequest};
 
 use crate::eventually::PATIENCE;
-use crate::place::{Place, by, put};
+use crate::test_database::{TestDatabase, by, put};
 
 both!(
     exactly_one_concurrent_writer_wins,
@@ -15,11 +15,11 @@ both!(
     two_instances_may_start_concurrently,
 );
 
-async fn exactly_one_concurrent_writer_wins(place: Arc<Place>) {
+async fn exactly_one_concurrent_writer_wins(database: Arc<TestDatabase>) {
     const WRITERS: usize = 16;
     const ROUNDS: i64 = 5;
     // Half of the writers use a second instance, which looks like another process to the database.
-    let controls = [Arc::new(place.open().await), Arc::new(place.open().await)];
+    let controls = [Arc::new(database.open().await), Arc::new(database.open().await)];
     put(&controls[0], "api", "each", "{limit: 1/s}").await;
     for round in 1..=ROUNDS {
         let tasks: Vec<_> = (0..WRITERS)
@@ -56,8 +56,8 @@ async fn exactly_one_concurrent_writer_wins(place: Arc<Place>) {
     assert_eq!(log.len() as i64, ROUNDS + 1);
 }
 
-async fn writes_of_other_processes_are_seen_soon(place: Arc<Place>) {
-    let (one, other) = (place.open().await, place.open().await);
+async fn writes_of_other_processes_are_seen_soon(database: Arc<TestDatabase>) {
+    let (one, other) = (database.open().await, database.open().await);
     let (mut own, mut seen) = (one.watch(), other.watch());
     put(&one, "api", "each", "{limit: 1/s}").await;
     assert!(own.has_changed().unwrap());
@@ -69,8 +69,8 @@ async fn writes_of_other_processes_are_seen_soon(place: Arc<Place>) {
     assert!(tokio::time::timeout(PATIENCE, seen.changed()).await.unwrap().is_err());
 }
 
-async fn snapshot_is_built_once_per_revision(place: Arc<Place>) {
-    let control = place.open().await;
+async fn snapshot_is_built_once_per_revision(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let empty = control.snapshot().await.unwrap();
     assert_eq!((empty.revision, empty.checksum.len()), (0, 64));
     put(&control, "api", "each", "{limit: 1/s}").await;
@@ -82,8 +82,8 @@ async fn snapshot_is_built_once_per_revision(place: Arc<Place>) {
     assert_eq!((second.revision, &second.checksum), (3, &first.checksum));
 }
 
-async fn two_instances_may_start_concurrently(place: Arc<Place>) {
-    let opened = tokio::join!(place.open(), place.open(), place.open());
+async fn two_instances_may_start_concurrently(database: Arc<TestDatabase>) {
+    let opened = tokio::join!(database.open(), database.open(), database.open());
     put(&opened.0, "api", "each", "{limit: 1/s}").await;
     assert_eq!(opened.2.rules().get("api", "each").await.unwrap().version, 1);
 }
@@ -92,7 +92,7 @@ mod sqlite_only {
     use std::os::unix::fs::PermissionsExt;
     use tollgate_server::control::{Control, sqlite_url};
 
-    use crate::place::{put, run, sqlite};
+    use crate::test_database::{put, run, sqlite};
 
     #[test]
     fn database_file_is_private() {
@@ -123,7 +123,7 @@ mod postgres_only {
     use tollgate_testkit::servers::Postgres;
 
     use crate::eventually::PATIENCE;
-    use crate::place::{put, run, sqlite};
+    use crate::test_database::{put, run, sqlite};
 
     #[test]
     fn lost_database_is_reported_and_recovers() {

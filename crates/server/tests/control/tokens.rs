@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate_server::control::model::{AuditSearch, PageRequest, Role, TokenGrant};
 use tollgate_server::control::{ControlError, sha256_hex};
 
-use crate::place::{Place, by};
+use crate::test_database::{TestDatabase, by};
 
 both!(token_is_shown_once_and_stored_as_a_digest, last_admin_token_cannot_be_revoked, invalid_tokens_are_refused,);
 
@@ -13,8 +13,8 @@ fn new(name: &str, role: Role) -> TokenGrant {
     TokenGrant { name: name.into(), role, domains: Vec::new(), expires_ms: None }
 }
 
-async fn token_is_shown_once_and_stored_as_a_digest(place: Arc<Place>) {
-    let control = place.open().await;
+async fn token_is_shown_once_and_stored_as_a_digest(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let wanted = TokenGrant { domains: vec!["api".into(), "web/x".into()], ..new("ci '; --", Role::Editor) };
     let made = control.tokens().create(&by("ann"), &wanted).await.unwrap();
     let [tg, id, secret] = made.token.split('_').collect::<Vec<_>>()[..] else { panic!("{}", made.token) };
@@ -46,8 +46,8 @@ async fn token_is_shown_once_and_stored_as_a_digest(place: Arc<Place>) {
     }
 }
 
-async fn last_admin_token_cannot_be_revoked(place: Arc<Place>) {
-    let control = place.open().await;
+async fn last_admin_token_cannot_be_revoked(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let first = control.tokens().create(&by("ann"), &new("ann", Role::Admin)).await.unwrap().stored.id;
     let refused = control.tokens().revoke(&by("ann"), &first).await.unwrap_err();
     assert!(refused.to_string().contains("last admin token"), "{refused}");
@@ -56,8 +56,8 @@ async fn last_admin_token_cannot_be_revoked(place: Arc<Place>) {
     assert!(matches!(control.tokens().revoke(&by("ann"), &second).await, Err(ControlError::Invalid(_))));
 }
 
-async fn invalid_tokens_are_refused(place: Arc<Place>) {
-    let control = place.open().await;
+async fn invalid_tokens_are_refused(database: Arc<TestDatabase>) {
+    let control = database.open().await;
     let long = "n".repeat(129);
     for name in ["", "  ", "a\nb", "\0", &long] {
         let made = control.tokens().create(&by("ann"), &new(name, Role::Reader)).await;

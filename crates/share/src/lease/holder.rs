@@ -2,7 +2,7 @@
 //!
 //! Times are nanoseconds of this node's monotonic clock, which also advances while the machine sleeps.
 
-use super::{Exchange, Grant, Need, Settle};
+use super::{Exchange, Grant, LeaseReport, Need};
 
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
@@ -31,7 +31,7 @@ const TICK: u64 = 100 * MILLI;
 #[derive(Clone, Debug, Default)]
 pub struct Holder {
     /// The leases, earliest deadline first.
-    pieces: Vec<Piece>,
+    leases: Vec<HeldLease>,
     in_flight: Option<InFlight>,
     demand: Demand,
     /// Amount leased by the last grant.
@@ -53,7 +53,7 @@ pub struct Holder {
 
 /// One lease.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct HeldLease {
     epoch: u64,
     slice: u64,
     left: u64,
@@ -67,14 +67,14 @@ struct Piece {
 struct InFlight {
     sent_at: u64,
     need: Need,
-    settle: Vec<Settle>,
+    settle: Vec<LeaseReport>,
     wants: u64,
     returning: bool,
 }
 
 /// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Taking {
+pub enum TakeResult {
     /// Taken from held tokens.
     Held(Reservation),
     /// The pool has to be asked.
@@ -89,14 +89,14 @@ pub enum Taking {
 /// The tokens taken for a request, by lease, so that they can be put back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
-    first: Taken,
+    first: LeaseTake,
     /// Nearly always empty, so that nothing is allocated.
-    more: Vec<Taken>,
+    more: Vec<LeaseTake>,
 }
 
 /// An amount taken from one lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Taken {
+struct LeaseTake {
     epoch: u64,
     slice: u64,
     amount: u64,
@@ -113,18 +113,18 @@ impl Reservation {
 impl Holder {
     /// Takes `cost` from the held tokens, earliest deadline first. If too few are held, takes nothing and returns what
     /// the caller has to do.
-    pub fn take(&mut self, now: u64, cost: u64) -> Taking {
+    pub fn take(&mut self, now: u64, cost: u64) -> TakeResult {
         if let Some(reservation) = self.try_take(now, cost) {
-            return Taking::Held(reservation);
+            return TakeResult::Held(reservation);
         }
         self.record_use(now, cost);
         if self.in_flight.is_some() {
-            return Taking::Wait;
+            return TakeResult::Wait;
         }
         if now < self.refused_until && cost >= self.refused_cost {
-            return Taking::Refused(self.retry_at.saturating_sub(now).max(1));
+            return TakeResult::Refused(self.retry_at.saturating_sub(now).max(1));
         }
-        Taking::Ask
+        TakeResult::Ask
     }
 
     /// Takes `cost` from the held tokens; returns `None` and takes nothing if too few are held.
@@ -145,20 +145,20 @@ impl Holder {
     /// Puts back the tokens of a request that is not admitted. Tokens whose lease has expired since the take stay
     /// spent.
     pub fn put_back(&mut self, reservation: &Reservation) {
-        for Taken { epoch, slice, amount } in std::iter::once(&reservation.first).chain(&reservation.more) {
-            let piece = self.pieces.iter_mut().find(|piece| (piece.epoch, piece.slice) == (*epoch, *slice));
-            if let Some(piece) = piece {
+        for LeaseTake { epoch, slice, amount } in std::iter::once(&reservation.first).chain(&reservation.more) {
+            let lease = self.leases.iter_mut().find(|lease| (lease.epoch, lease.slice) == (*epoch, *slice));
+            if let Some(lease) = lease {
                 // Tokens that were reported after the take count as spent in the pool.
-                let taken = (*amount).min(piece.spent);
-                piece.spent -= taken;
-                piece.left += taken;
+                let taken = (*amount).min(lease.spent);
+                lease.spent -= taken;
+                lease.left += taken;
             }
         }
     }
 
     /// Returns the number of held tokens.
     pub fn held(&self) -> u64 {
-        self.pieces.iter().map(|piece| piece.left).sum()
+        self.leases.iter().map(|lease| lease.left).sum()
     }
 
     /// Forgets the last refusal, because tokens were refunded. The next request asks the pool again.
@@ -168,7 +168,7 @@ impl Holder {
 
     /// Returns whether any tokens are held or unreported.
     pub fn has_leases(&self) -> bool {
-        self.pieces.iter().any(|piece| piece.left > 0 || piece.spent > 0)
+        self.leases.iter().any(|lease| lease.left > 0 || lease.spent > 0)
     }
 
     /// Returns the remaining tokens known to this node: the held tokens plus the tokens left in the pool at its last
@@ -185,7 +185,7 @@ impl Holder {
     /// Returns whether the holder can be forgotten: nothing is held or unreported, no exchange is in flight, and no
     /// request came in the last second.
     pub fn is_idle(&self, now: u64) -> bool {
-        self.pieces.is_empty() && self.in_flight.is_none() && now >= self.used_at.saturating_add(EVERY)
+        self.leases.is_empty() && self.in_flight.is_none() && now >= self.used_at.saturating_add(EVERY)
     }
 
     /// Returns whether an exchange is due that no request triggers: to request tokens ahead of need, to report spent
@@ -195,11 +195,11 @@ impl Holder {
         if self.in_flight.is_some() || now < self.exchanged_at.saturating_add(APART) {
             return false;
         }
-        let unreported = self.pieces.iter().any(|piece| piece.spent > 0 || piece.left > 0);
+        let unreported = self.leases.iter().any(|lease| lease.spent > 0 || lease.left > 0);
         let regular = unreported && now >= self.exchanged_at.saturating_add(EVERY);
         let is_low = self.granted > 0 && self.held() < self.granted.div_ceil(4) && self.wants(now) > 0;
         let idle = self.held() > 0 && now >= self.used_at.saturating_add(EVERY);
-        let hungry = self.hungry && self.held() > self.keep(now);
+        let hungry = self.hungry && self.held() > self.amount_to_keep(now);
         regular || idle || hungry || (is_low && now >= self.refused_until)
     }
 
@@ -209,7 +209,7 @@ impl Holder {
         let keep = if now >= self.used_at.saturating_add(EVERY) {
             0
         } else if self.hungry {
-            self.keep(now)
+            self.amount_to_keep(now)
         } else {
             u64::MAX
         };
@@ -228,7 +228,7 @@ impl Holder {
     }
 
     /// Processes the pool's answer. Returns whether the need was met.
-    pub fn answered(&mut self, now: u64, grant: &Grant) -> bool {
+    pub fn on_grant(&mut self, now: u64, grant: &Grant) -> bool {
         let Some(flight) = self.settle(grant.epoch) else { return grant.refused.is_none() };
         self.left = grant.left;
         self.reset_at = now.saturating_add(grant.reset);
@@ -237,9 +237,9 @@ impl Holder {
             // Counted from the instant before sending, and shortened by 1 %, because this clock may be slower than the
             // store's.
             let deadline = flight.sent_at.saturating_add(grant.lasts - grant.lasts.div_ceil(100));
-            let index = self.pieces.partition_point(|piece| piece.deadline <= deadline);
+            let index = self.leases.partition_point(|lease| lease.deadline <= deadline);
             let (epoch, slice, left) = (grant.epoch, grant.slice, grant.leased);
-            self.pieces.insert(index, Piece { epoch, slice, left, spent: 0, deadline });
+            self.leases.insert(index, HeldLease { epoch, slice, left, spent: 0, deadline });
         }
         if !flight.returning {
             self.granted = grant.leased;
@@ -262,7 +262,7 @@ impl Holder {
 
     /// Processes an answer that granted nothing, because the store has other parameters for the key. The store received
     /// the report.
-    pub fn settled(&mut self, now: u64, epoch: u64) {
+    pub fn on_no_grant(&mut self, now: u64, epoch: u64) {
         self.settle(epoch);
         self.expire(now);
     }
@@ -271,9 +271,9 @@ impl Holder {
     /// and counts them, so these leases get the new epoch.
     fn settle(&mut self, epoch: u64) -> Option<InFlight> {
         let flight = self.in_flight.take()?;
-        for piece in self.pieces.iter_mut().filter(|piece| piece.epoch != epoch) {
-            if flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (piece.epoch, piece.slice)) {
-                piece.epoch = epoch;
+        for lease in self.leases.iter_mut().filter(|lease| lease.epoch != epoch) {
+            if flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (lease.epoch, lease.slice)) {
+                lease.epoch = epoch;
             }
         }
         Some(flight)
@@ -289,10 +289,10 @@ impl Holder {
     pub fn unavailable(&mut self) {
         let Some(flight) = self.in_flight.take() else { return };
         for settle in flight.settle {
-            let piece = self.pieces.iter_mut().find(|piece| (piece.epoch, piece.slice) == (settle.epoch, settle.slice));
-            if let Some(piece) = piece {
-                piece.spent += settle.spent;
-                piece.left += settle.back;
+            let lease = self.leases.iter_mut().find(|lease| (lease.epoch, lease.slice) == (settle.epoch, settle.slice));
+            if let Some(lease) = lease {
+                lease.spent += settle.spent;
+                lease.left += settle.back;
             }
         }
     }
@@ -300,15 +300,20 @@ impl Holder {
     fn begin(&mut self, now: u64, need: Need, keep: u64) -> Exchange {
         self.expire(now);
         let mut back = self.held().saturating_sub(keep);
-        let mut settle: Vec<Settle> = Vec::with_capacity(self.pieces.len().min(MAX_REPORTS));
+        let mut settle: Vec<LeaseReport> = Vec::with_capacity(self.leases.len().min(MAX_REPORTS));
         // Returns tokens of the leases that expire first, because they are the least useful.
-        for piece in self.pieces.iter_mut().take(MAX_REPORTS) {
-            let returned = back.min(piece.left);
+        for lease in self.leases.iter_mut().take(MAX_REPORTS) {
+            let returned = back.min(lease.left);
             back -= returned;
-            piece.left -= returned;
-            let entry =
-                Settle { epoch: piece.epoch, slice: piece.slice, spent: piece.spent, back: returned, held: piece.left };
-            piece.spent = 0;
+            lease.left -= returned;
+            let entry = LeaseReport {
+                epoch: lease.epoch,
+                slice: lease.slice,
+                spent: lease.spent,
+                back: returned,
+                held: lease.left,
+            };
+            lease.spent = 0;
             // Two leases of one slice are reported separately, so that the pool counts both.
             settle.push(entry);
         }
@@ -327,23 +332,23 @@ impl Holder {
     /// Drops expired leases, and leases with nothing left to spend or report.
     fn expire(&mut self, now: u64) {
         let in_flight = &self.in_flight;
-        let is_asked = |piece: &Piece| {
+        let is_asked = |lease: &HeldLease| {
             in_flight.as_ref().is_some_and(|flight| {
-                flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (piece.epoch, piece.slice))
+                flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (lease.epoch, lease.slice))
             })
         };
-        self.pieces.retain(|piece| now < piece.deadline && (piece.left > 0 || piece.spent > 0 || is_asked(piece)));
+        self.leases.retain(|lease| now < lease.deadline && (lease.left > 0 || lease.spent > 0 || is_asked(lease)));
     }
 
     fn reserve(&mut self, cost: u64) -> Reservation {
         let (mut rest, mut from) = (cost, Reservation::default());
-        for piece in &mut self.pieces {
-            let taken = rest.min(piece.left);
+        for lease in &mut self.leases {
+            let taken = rest.min(lease.left);
             if taken > 0 {
-                piece.left -= taken;
-                piece.spent += taken;
+                lease.left -= taken;
+                lease.spent += taken;
                 rest -= taken;
-                let taken = Taken { epoch: piece.epoch, slice: piece.slice, amount: taken };
+                let taken = LeaseTake { epoch: lease.epoch, slice: lease.slice, amount: taken };
                 if from.first.amount == 0 {
                     from.first = taken;
                 } else {
@@ -360,7 +365,7 @@ impl Holder {
     }
 
     /// Returns the amount to keep while other nodes need tokens: an eighth of a second's demand.
-    fn keep(&self, now: u64) -> u64 {
+    fn amount_to_keep(&self, now: u64) -> u64 {
         self.demand.per_second(now) / 8
     }
 }
@@ -413,37 +418,37 @@ mod tests {
     fn ask(holder: &mut Holder, pool: &mut Pool, now: u64, need: Need) -> bool {
         let sent = holder.exchange(now, need);
         let grant = pool.exchange(&LIMITS, now, &sent);
-        holder.answered(now, &grant)
+        holder.on_grant(now, &grant)
     }
 
     #[test]
     fn held_tokens_need_no_round_trip_and_the_next_lease_is_requested_in_advance() {
         let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
         for _ in 0..20 {
-            assert_eq!(holder.take(NOW, 1), Taking::Ask);
+            assert_eq!(holder.take(NOW, 1), TakeResult::Ask);
         }
         assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
         assert_eq!((holder.held(), pool.outstanding()), (20, 20), "as much as the recent demand");
         for _ in 0..15 {
-            assert!(matches!(holder.take(NOW, 1), Taking::Held(_)));
+            assert!(matches!(holder.take(NOW, 1), TakeResult::Held(_)));
         }
         assert!(!holder.is_due(NOW + APART));
-        assert!(matches!(holder.take(NOW, 1), Taking::Held(_)));
+        assert!(matches!(holder.take(NOW, 1), TakeResult::Held(_)));
         assert!(holder.is_due(NOW + APART), "less than a quarter is left");
         assert_eq!(holder.exchange(NOW + APART, Need::default()).settle[0].spent, 16);
-        assert_eq!(holder.take(NOW + APART, 5), Taking::Wait);
+        assert_eq!(holder.take(NOW + APART, 5), TakeResult::Wait);
     }
 
     #[test]
     fn refusal_is_repeated_briefly_without_asking() {
         let (mut holder, mut pool) = (Holder::default(), Pool::new(&LIMITS, 1, NOW));
         pool.exchange(&LIMITS, NOW, &Exchange { need: Need::Spend(100), ..Exchange::default() });
-        assert_eq!(holder.take(NOW, 5), Taking::Ask);
+        assert_eq!(holder.take(NOW, 5), TakeResult::Ask);
         assert!(!ask(&mut holder, &mut pool, NOW, Need::Spend(5)));
-        assert_eq!(holder.take(NOW, 5), Taking::Refused(50 * MILLI));
-        assert_eq!(holder.take(NOW, 4), Taking::Ask, "a smaller cost may fit");
-        assert_eq!(holder.take(NOW + 49 * MILLI, 5), Taking::Refused(MILLI));
-        assert_eq!(holder.take(NOW + 50 * MILLI, 5), Taking::Ask);
+        assert_eq!(holder.take(NOW, 5), TakeResult::Refused(50 * MILLI));
+        assert_eq!(holder.take(NOW, 4), TakeResult::Ask, "a smaller cost may fit");
+        assert_eq!(holder.take(NOW + 49 * MILLI, 5), TakeResult::Refused(MILLI));
+        assert_eq!(holder.take(NOW + 50 * MILLI, 5), TakeResult::Ask);
     }
 
     #[test]
@@ -463,7 +468,7 @@ mod tests {
         assert!(ask(&mut holder, &mut pool, later, Need::Spend(1)) && holder.held() > 0);
         let sent = holder.drain(later, Need::default());
         let grant = pool.exchange(&LIMITS, later, &sent);
-        assert!(holder.answered(later, &grant));
+        assert!(holder.on_grant(later, &grant));
         assert!(!holder.is_due(later + APART), "a node that stops does not ask for more");
     }
 
@@ -474,7 +479,7 @@ mod tests {
             holder.take(NOW, 1);
         }
         assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
-        let Taking::Held(_) = holder.take(NOW, 10) else { panic!("40 are held") };
+        let TakeResult::Held(_) = holder.take(NOW, 10) else { panic!("40 are held") };
         let sent = holder.exchange(NOW + SECOND / 2, Need::default());
         assert_eq!(sent.settle[0].spent, 10);
         holder.unavailable();
@@ -491,12 +496,12 @@ mod tests {
             holder.take(NOW, 1);
         }
         assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
-        let Taking::Held(reserved) = holder.take(NOW, 2) else { panic!("10 are held") };
+        let TakeResult::Held(reserved) = holder.take(NOW, 2) else { panic!("10 are held") };
         holder.put_back(&reserved);
         assert_eq!(holder.held(), 10);
         let end = NOW + 5 * SECOND - 5 * SECOND / 100;
-        let Taking::Held(reserved) = holder.take(end - 1, 2) else { panic!("it lasts until {end}") };
-        assert_eq!(holder.take(end, 1), Taking::Ask);
+        let TakeResult::Held(reserved) = holder.take(end - 1, 2) else { panic!("it lasts until {end}") };
+        assert_eq!(holder.take(end, 1), TakeResult::Ask);
         holder.put_back(&reserved);
         assert_eq!(holder.held(), 0);
     }

@@ -48,9 +48,9 @@ mod holder;
 mod meter;
 mod pool;
 
-pub use holder::{Holder, Reservation, Taking};
+pub use holder::{Holder, Reservation, TakeResult};
 pub use meter::{Level, Meter};
-pub use pool::{Exchange, Grant, Need, Pool, Settle, Slice};
+pub use pool::{Exchange, Grant, LeaseReport, Need, Pool, Slice};
 
 use tollgate_core::Nanos;
 

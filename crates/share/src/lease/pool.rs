@@ -40,7 +40,7 @@ pub struct Exchange {
     /// Amount that the node wants to hold beyond its need.
     pub wants: u64,
     /// Changes to the node's leases since its last report.
-    pub settle: Vec<Settle>,
+    pub settle: Vec<LeaseReport>,
 }
 
 /// A node's immediate need.
@@ -78,7 +78,7 @@ impl Default for Need {
 
 /// A report on one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settle {
+pub struct LeaseReport {
     /// Epoch of the pool that granted the lease.
     pub epoch: u64,
     /// Expiry of the lease's slice.
@@ -219,7 +219,7 @@ impl Pool {
         }
     }
 
-    fn settle(&mut self, now: u64, settle: &Settle) {
+    fn settle(&mut self, now: u64, settle: &LeaseReport) {
         if settle.epoch != self.epoch {
             // The state was lost, so the spent and held tokens are taken from the new state.
             let live = settle.slice > now;
@@ -370,7 +370,7 @@ mod tests {
 
     fn settle(grant: &Grant, spent: u64, back: u64) -> Exchange {
         let held = grant.leased - spent - back;
-        let settle = Settle { epoch: grant.epoch, slice: grant.slice, spent, back, held };
+        let settle = LeaseReport { epoch: grant.epoch, slice: grant.slice, spent, back, held };
         Exchange { settle: vec![settle], ..Exchange::default() }
     }
 

@@ -23,8 +23,8 @@
 //!   [`Bounds::unsent`] unsent entries are kept. Beyond that the oldest entries are dropped and counted in
 //!   [`Tally::dropped`].
 //!
-//! **Usage.** The caller decides with [`decide`](Tally::decide). On [`Unread`] it reads the key from the store, passes
-//! the state to [`learn`](Tally::learn) and decides again. If the store does not answer,
+//! **Usage.** The caller decides with [`decide`](Tally::decide). On [`ReadReason`] it reads the key from the store,
+//! passes the state to [`learn`](Tally::learn) and decides again. If the store does not answer,
 //! [`accept_stale`](Tally::accept_stale) lets a stale view decide. At each sync the caller sends
 //! [`payload`](Tally::payload) until the store has answered it, then calls [`acknowledge`](Tally::acknowledge) and, for
 //! each item, [`learn_merged`](Tally::learn_merged). It also reads the keys of [`reads`](Tally::reads), which were used
@@ -48,7 +48,7 @@ use std::sync::Arc;
 use tollgate_core::{Ask, Cost, Limits, Now, Stamps, Verdict};
 
 use crate::hash::KeyHash;
-use unsent::Unsent;
+use unsent::UnsentCharges;
 pub use unsent::{Item, MAX_ITEMS, Payload};
 pub use view::{DEBT, merge, with_debt, with_debt_of};
 use view::{View, debt};
@@ -84,7 +84,7 @@ impl Default for Bounds {
 pub struct Tally {
     bounds: Bounds,
     views: Views,
-    unsent: Unsent,
+    unsent: UnsentCharges,
     /// The payload in flight, until the store has answered it.
     frozen: Option<Payload>,
     sequence: u64,
@@ -95,7 +95,7 @@ pub struct Tally {
 
 /// Reason why a key has to be read from the store before it is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unread {
+pub enum ReadReason {
     /// The key has no view.
     FirstTouch,
     /// The view is stale.
@@ -113,7 +113,7 @@ impl Tally {
     /// the limits that the state belongs to.
     ///
     /// # Errors
-    /// Returns [`Unread`] if the key has to be read from the store first. Nothing is taken then.
+    /// Returns [`ReadReason`] if the key has to be read from the store first. Nothing is taken then.
     pub fn decide<T>(
         &mut self,
         key: &[u8],
@@ -122,7 +122,7 @@ impl Tally {
         at: u64,
         ask: Ask,
         report: impl FnOnce(&Verdict<Stamps>, &Limits, &[u64]) -> T,
-    ) -> Result<T, Unread> {
+    ) -> Result<T, ReadReason> {
         let (view, unsent) = self.view_at(key, at)?;
         let verdict = view.take(limits, now, at, ask);
         unsent.list(view, at);
@@ -137,7 +137,7 @@ impl Tally {
     /// until [`confirm`](Self::confirm); [`release`](Self::release) undoes it.
     ///
     /// # Errors
-    /// Returns [`Unread`] if the key has to be read from the store first. Nothing is taken then.
+    /// Returns [`ReadReason`] if the key has to be read from the store first. Nothing is taken then.
     pub fn reserve<T>(
         &mut self,
         key: &[u8],
@@ -146,7 +146,7 @@ impl Tally {
         at: u64,
         ask: Ask,
         report: impl FnOnce(&Verdict<Stamps>, &Limits, &[u64]) -> T,
-    ) -> Result<T, Unread> {
+    ) -> Result<T, ReadReason> {
         let (view, unsent) = self.view_at(key, at)?;
         let verdict = view.take(limits, now, at, ask);
         unsent.list(view, at);
@@ -165,11 +165,11 @@ impl Tally {
     }
 
     /// Returns the view of a key, and the current tick. Seals the previous tick if it has ended.
-    fn view_at(&mut self, key: &[u8], at: u64) -> Result<(&mut View, &mut Unsent), Unread> {
+    fn view_at(&mut self, key: &[u8], at: u64) -> Result<(&mut View, &mut UnsentCharges), ReadReason> {
         if self.unsent.is_over(at) {
             self.seal();
         }
-        let view = self.views.get_mut(key).ok_or(Unread::FirstTouch)?;
+        let view = self.views.get_mut(key).ok_or(ReadReason::FirstTouch)?;
         view.check_age(at, self.bounds.stale_after)?;
         Ok((view, &mut self.unsent))
     }
@@ -185,7 +185,7 @@ impl Tally {
     /// Decides like [`decide`](Self::decide) and returns the verdict.
     ///
     /// # Errors
-    /// Returns [`Unread`] if the key has to be read from the store first.
+    /// Returns [`ReadReason`] if the key has to be read from the store first.
     pub fn take(
         &mut self,
         key: &[u8],
@@ -193,14 +193,14 @@ impl Tally {
         now: &Now<'_>,
         at: u64,
         ask: Ask,
-    ) -> Result<Verdict<Stamps>, Unread> {
+    ) -> Result<Verdict<Stamps>, ReadReason> {
         self.decide(key, limits, now, at, ask, |verdict, _, _| *verdict)
     }
 
     /// Returns the result that [`decide`](Self::decide) would return under these limits, but takes nothing.
     ///
     /// # Errors
-    /// Returns [`Unread`] if the key has to be read from the store first.
+    /// Returns [`ReadReason`] if the key has to be read from the store first.
     pub fn peek<T>(
         &mut self,
         key: &[u8],
@@ -209,8 +209,8 @@ impl Tally {
         at: u64,
         ask: Ask,
         report: impl FnOnce(&Verdict<Stamps>, &Limits, &[u64]) -> T,
-    ) -> Result<T, Unread> {
-        let view = self.views.get_mut(key).ok_or(Unread::FirstTouch)?;
+    ) -> Result<T, ReadReason> {
+        let view = self.views.get_mut(key).ok_or(ReadReason::FirstTouch)?;
         view.check_age(at, self.bounds.stale_after)?;
         view.used_at = at;
         self.unsent.list(view, at);
@@ -241,11 +241,11 @@ impl Tally {
 
     /// Adds charges that another part of this node made, to be merged with the next payload. Used for the fallback's
     /// admissions during a store outage.
-    pub fn note(&mut self, key: Key, limits: Arc<Limits>, at: u64, taken: u64) {
+    pub fn add_external(&mut self, key: Key, limits: Arc<Limits>, at: u64, taken: u64) {
         if self.unsent.is_over(at) {
             self.seal();
         }
-        if !self.unsent.note(key, limits, at, taken, self.bounds.unsent) {
+        if !self.unsent.add_external(key, limits, at, taken, self.bounds.unsent) {
             self.dropped = self.dropped.saturating_add(taken);
         }
     }

@@ -44,7 +44,7 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
     let mut store = Store::new(&limits, 3);
     let mut nodes: Vec<Tally> = (0..3).map(|_| Tally::default()).collect();
     for node in &mut nodes {
-        assert_eq!(node.take(b"k", &limits, &Now::at(0), 0, one()).unwrap_err(), Unread::FirstTouch);
+        assert_eq!(node.take(b"k", &limits, &Now::at(0), 0, one()).unwrap_err(), ReadReason::FirstTouch);
         node.learn(b"k", &limits, &store.words, &Now::at(0), 0);
         for _ in 0..4 {
             assert!(node.take(b"k", &limits, &Now::at(0), 0, one()).unwrap().is_admitted());
@@ -112,7 +112,7 @@ fn old_payloads_do_not_take_below_zero_and_outdated_ones_are_dropped() {
     assert_eq!(merge(&limits, &mut store.words, &Now::at(0), 9, false), 4);
     assert_eq!(merge(&limits, &mut store.words, &Now::at(0), 9, true), 9);
     let mut node = Tally::default();
-    node.note(Arc::from(&b"k"[..]), limits, 0, 5);
+    node.add_external(Arc::from(&b"k"[..]), limits, 0, 5);
     assert!(node.payload(10 * SECOND).is_none());
     assert_eq!(node.dropped(), 5);
 }
@@ -161,7 +161,7 @@ fn unsent_entries_are_bounded() {
     let bounds = Bounds { unsent: 100, ..Bounds::default() };
     let mut node = Tally::new(bounds);
     for key in 0..500_u64 {
-        node.note(Arc::from(&key.to_le_bytes()[..]), limits.clone(), key * SECOND / 40, 1);
+        node.add_external(Arc::from(&key.to_le_bytes()[..]), limits.clone(), key * SECOND / 40, 1);
     }
     assert!(node.unsent.len() <= bounds.unsent + 40);
     assert_eq!(node.unsent.len() as u64 + node.dropped(), 500);
@@ -216,7 +216,7 @@ fn used_keys_are_read_and_stale_views_are_read_before_they_decide() {
     assert_eq!(read(&mut node), [b"a"]);
     assert!(read(&mut node).is_empty());
     assert_eq!(node.payload(0).unwrap().items.len(), 1);
-    assert_eq!(node.take(b"b", &limits, &Now::at(SECOND), SECOND, one()).unwrap_err(), Unread::Stale);
+    assert_eq!(node.take(b"b", &limits, &Now::at(SECOND), SECOND, one()).unwrap_err(), ReadReason::Stale);
     assert!(node.accept_stale(b"b", SECOND) && !node.accept_stale(b"c", SECOND));
     assert!(node.take(b"b", &limits, &Now::at(SECOND), SECOND, one()).unwrap().is_admitted());
     node.forget(b"b");

@@ -52,8 +52,8 @@ pub struct Item {
     pub cost: u64,
 }
 
-/// The result of [`Unsent::freeze`].
-pub(super) struct Frozen {
+/// The result of [`UnsentCharges::freeze`].
+pub(super) struct FreezeResult {
     pub(super) taken_at: u64,
     pub(super) items: Vec<Item>,
     /// Charges that are too old to count.
@@ -62,11 +62,11 @@ pub(super) struct Frozen {
 
 /// The current tick, which lasts at most a second, and earlier ticks.
 #[derive(Debug, Default)]
-pub(super) struct Unsent {
+pub(super) struct UnsentCharges {
     /// Keys used in the current tick, each once; their views contain the amounts taken.
     open: Vec<Key>,
     /// Charges that other parts of this node made in the current tick.
-    noted: BTreeMap<Key, (Arc<Limits>, u64)>,
+    external: BTreeMap<Key, (Arc<Limits>, u64)>,
     start: u64,
     /// Time of the last charge in the current tick.
     last: u64,
@@ -83,15 +83,15 @@ struct Tick {
     items: Vec<Item>,
 }
 
-impl Unsent {
+impl UnsentCharges {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.entries + self.noted.len()
+        self.entries + self.external.len()
     }
 
     /// Returns whether no charges of earlier ticks and no charges made elsewhere are unsent.
     pub(super) fn is_empty(&self) -> bool {
-        self.entries == 0 && self.noted.is_empty()
+        self.entries == 0 && self.external.is_empty()
     }
 
     /// Returns whether earlier ticks are unsent.
@@ -101,7 +101,7 @@ impl Unsent {
 
     /// Returns whether the current tick has lasted a second.
     pub(super) fn is_over(&self, at: u64) -> bool {
-        at >= self.start.saturating_add(RECENT) && !(self.open.is_empty() && self.noted.is_empty())
+        at >= self.start.saturating_add(RECENT) && !(self.open.is_empty() && self.external.is_empty())
     }
 
     /// Lists a key as used in the current tick.
@@ -128,19 +128,19 @@ impl Unsent {
     }
 
     fn begin(&mut self, at: u64) {
-        if self.open.is_empty() && self.noted.is_empty() {
+        if self.open.is_empty() && self.external.is_empty() {
             (self.start, self.last) = (at, at);
         }
     }
 
     /// Adds a charge made elsewhere on this node; returns `false` if `most` entries are already kept.
-    pub(super) fn note(&mut self, key: Key, limits: Arc<Limits>, at: u64, cost: u64, most: usize) -> bool {
-        if self.noted.len() >= most && !self.noted.contains_key(&key) {
+    pub(super) fn add_external(&mut self, key: Key, limits: Arc<Limits>, at: u64, cost: u64, most: usize) -> bool {
+        if self.external.len() >= most && !self.external.contains_key(&key) {
             return false;
         }
         self.begin(at);
         self.taken_at(at);
-        let entry = self.noted.entry(key).or_insert_with(|| (limits.clone(), 0));
+        let entry = self.external.entry(key).or_insert_with(|| (limits.clone(), 0));
         *entry = (limits, entry.1.saturating_add(cost));
         true
     }
@@ -158,8 +158,8 @@ impl Unsent {
                 self.reads.push(key);
             }
         }
-        let noted = std::mem::take(&mut self.noted);
-        items.extend(noted.into_iter().map(|(key, (limits, cost))| Item { key, limits, cost }));
+        let external = std::mem::take(&mut self.external);
+        items.extend(external.into_iter().map(|(key, (limits, cost))| Item { key, limits, cost }));
         if !items.is_empty() {
             self.entries += items.len();
             self.ticks.push_back(Tick { last: self.last, items });
@@ -179,7 +179,7 @@ impl Unsent {
     pub(super) fn forget(&mut self, key: &[u8]) {
         self.open.retain(|known| **known != *key);
         self.reads.retain(|known| **known != *key);
-        self.noted.remove(key);
+        self.external.remove(key);
         for tick in &mut self.ticks {
             let before = tick.items.len();
             tick.items.retain(|item| *item.key != *key);
@@ -188,8 +188,8 @@ impl Unsent {
     }
 
     /// Removes up to [`MAX_ITEMS`] items of the oldest tick that still counts.
-    pub(super) fn freeze(&mut self, at: u64) -> Frozen {
-        let mut frozen = Frozen { taken_at: at, items: Vec::new(), outdated: Vec::new() };
+    pub(super) fn freeze(&mut self, at: u64) -> FreezeResult {
+        let mut frozen = FreezeResult { taken_at: at, items: Vec::new(), outdated: Vec::new() };
         while frozen.items.is_empty()
             && let Some(tick) = self.ticks.front_mut()
         {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tollgate_core::{Algorithm, Ask, BucketParams, Cost, Limit, Limits, Now, Params, Stamps, Verdict, WindowParams};
 
-use super::{Key, RECENT, Unread};
+use super::{Key, RECENT, ReadReason};
 
 /// Maximum debt of a key, in capacities. It bounds the time that a key is refused after nodes over-admitted, and
 /// exceeds the excess of a thousand nodes.
@@ -60,8 +60,8 @@ impl View {
         (&self.limits, &self.words)
     }
 
-    pub(super) fn check_age(&self, at: u64, stale_after: u64) -> Result<(), Unread> {
-        if at >= self.renewed_at.saturating_add(stale_after) { Err(Unread::Stale) } else { Ok(()) }
+    pub(super) fn check_age(&self, at: u64, stale_after: u64) -> Result<(), ReadReason> {
+        if at >= self.renewed_at.saturating_add(stale_after) { Err(ReadReason::Stale) } else { Ok(()) }
     }
 
     /// Returns this node's charges that the store may not have counted.

@@ -43,7 +43,7 @@ pub trait Subject {
     fn unit(&self) -> Nanos;
 
     /// Returns whether time stands still between calls.
-    fn stands_still(&self) -> bool;
+    fn is_time_frozen(&self) -> bool;
 
     /// Returns the resolution of the store's clock.
     fn tick(&self) -> Nanos;
@@ -92,7 +92,7 @@ macro_rules! store_conformance {
             given_windows_must_contain_the_store_time
             answers_carry_the_store_time
             peek_changes_nothing
-            refund_returns_what_was_taken
+            refund_returns_the_charge
             lease_is_released_once
             lease_is_renewed_while_held
             refund_applies_only_to_its_window

@@ -52,7 +52,7 @@ pub async fn advertised_wait_is_true(subject: &mut impl Subject) {
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         let wait = harness.check(&charge).await.wait();
         assert!(wait <= multiply(unit, 6), "{name}: {wait}");
-        if harness.subject.stands_still() {
+        if harness.subject.is_time_frozen() {
             harness.subject.wait(wait.saturating_sub(tick)).await;
             let sooner = harness.check(&charge).await;
             assert_eq!((sooner.passed(), sooner.wait()), (false, tick), "{name}");
@@ -123,7 +123,7 @@ pub async fn answers_carry_the_store_time(subject: &mut impl Subject) {
     let second = harness.check(&charge).await.at;
     let passed = second.since(first);
     assert!(passed >= unit.saturating_sub(harness.subject.tick()), "{passed} for {unit}");
-    if harness.subject.stands_still() {
+    if harness.subject.is_time_frozen() {
         assert_eq!(passed, unit);
     }
 }

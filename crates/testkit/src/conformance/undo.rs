@@ -25,7 +25,7 @@ pub async fn peek_changes_nothing(subject: &mut impl Subject) {
 }
 
 /// Checks that a refund restores the charged amount, but never more than the capacity.
-pub async fn refund_returns_what_was_taken(subject: &mut impl Subject) {
+pub async fn refund_returns_the_charge(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     for (name, limit) in harness.one_of_each(5) {
         let charge = harness.charge_limit(limit, name);

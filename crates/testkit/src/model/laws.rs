@@ -41,7 +41,7 @@ impl InstantClock for CalendarClock {
 
 /// A limit and its state at an instant, with a clock for looking ahead.
 #[derive(Debug)]
-pub struct LawPlace<'a, A, C> {
+pub struct LawCase<'a, A, C> {
     /// Limit under test.
     pub limit: &'a A,
     /// State words of the limit.
@@ -52,7 +52,7 @@ pub struct LawPlace<'a, A, C> {
     pub instant: u64,
 }
 
-impl<A: Algorithm, C: InstantClock> LawPlace<'_, A, C> {
+impl<A: Algorithm, C: InstantClock> LawCase<'_, A, C> {
     /// Returns the outcome of a request made `later` nanoseconds from now.
     fn outcome_later(&self, later: u64, ask: Ask) -> Outcome {
         self.limit.weigh(self.state, &self.clock.now_at(self.instant + later), ask).outcome()
@@ -62,37 +62,34 @@ impl<A: Algorithm, C: InstantClock> LawPlace<'_, A, C> {
 /// Checks that a request passes after the advertised wait, and not one nanosecond earlier. Also
 /// checks that no refusal advertises a wait of zero, and that a request refused with `Never` is refused at
 /// later times.
-pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(place: &LawPlace<'_, A, C>, ask: Ask) {
+pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(case: &LawCase<'_, A, C>, ask: Ask) {
     // Limits that count refusals advertise the wait of a caller that sends nothing in the meantime.
-    let mut state = place.state.to_vec();
-    let verdict = place.limit.decide(state.as_mut_slice(), &place.clock.now_at(place.instant), ask);
+    let mut state = case.state.to_vec();
+    let verdict = case.limit.decide(state.as_mut_slice(), &case.clock.now_at(case.instant), ask);
     let Outcome::Deny(retry) = verdict.outcome() else { return };
-    let place = LawPlace { state: &state, ..*place };
+    let case = LawCase { state: &state, ..*case };
     match retry {
         Retry::After(wait) => {
             let wait = wait.as_nanos();
             assert!(wait > 0, "a refusal of {ask:?} advertises a wait of zero");
             assert!(
-                place.outcome_later(wait, ask).is_admitted(),
+                case.outcome_later(wait, ask).is_admitted(),
                 "{ask:?} is refused after the advertised wait of {wait} ns"
             );
-            assert!(
-                !place.outcome_later(wait - 1, ask).is_admitted(),
-                "{ask:?} passes one nanosecond before {wait} ns"
-            );
+            assert!(!case.outcome_later(wait - 1, ask).is_admitted(), "{ask:?} passes one nanosecond before {wait} ns");
         }
         // At the reset, all leases have ended.
         Retry::OnRelease => {
-            let reset = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE).reset;
+            let reset = case.limit.report(case.state, &case.clock.now_at(case.instant), Cost::ONE).reset;
             assert!(
-                place.outcome_later(reset.as_nanos(), ask).is_admitted(),
+                case.outcome_later(reset.as_nanos(), ask).is_admitted(),
                 "{ask:?} is refused when all are released"
             );
         }
         Retry::Never => {
             for later in [1, 1 << 40, 1 << 58, 1 << 61] {
                 assert!(
-                    !place.outcome_later(later, ask).is_admitted(),
+                    !case.outcome_later(later, ask).is_admitted(),
                     "{ask:?} was refused with `Never`, yet passes later"
                 );
             }
@@ -101,9 +98,9 @@ pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(place: &LawPlace<'
 }
 
 /// Checks that the remaining amount is the largest cost that passes.
-pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: InstantClock>(place: &LawPlace<'_, A, C>) {
-    let report = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE);
-    let exactly = |n: u64| place.outcome_later(0, Ask::Exactly(Cost::new(n)));
+pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: InstantClock>(case: &LawCase<'_, A, C>) {
+    let report = case.limit.report(case.state, &case.clock.now_at(case.instant), Cost::ONE);
+    let exactly = |n: u64| case.outcome_later(0, Ask::Exactly(Cost::new(n)));
     assert!(report.remaining <= report.limit, "remaining exceeds the limit: {report:?}");
     if report.remaining > 0 {
         assert!(exactly(report.remaining).is_admitted(), "the remaining amount does not pass: {report:?}");
@@ -115,9 +112,9 @@ pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: InstantClock>(place
 }
 
 /// Checks that the key is unused at the reported reset, and not a nanosecond earlier.
-pub fn reset_is_when_it_is_new<A: Algorithm, C: InstantClock>(place: &LawPlace<'_, A, C>) {
-    let reset = place.limit.report(place.state, &place.clock.now_at(place.instant), Cost::ONE).reset.as_nanos();
-    let is_new = |later: u64| place.limit.is_new(place.state, &place.clock.now_at(place.instant + later));
+pub fn reset_is_when_it_is_new<A: Algorithm, C: InstantClock>(case: &LawCase<'_, A, C>) {
+    let reset = case.limit.report(case.state, &case.clock.now_at(case.instant), Cost::ONE).reset.as_nanos();
+    let is_new = |later: u64| case.limit.is_new(case.state, &case.clock.now_at(case.instant + later));
     if reset == Nanos::MAX.as_nanos() {
         return;
     }
@@ -127,16 +124,16 @@ pub fn reset_is_when_it_is_new<A: Algorithm, C: InstantClock>(place: &LawPlace<'
 
 /// Checks that if one request of cost `n` passes, `n` requests of cost 1 pass as well. Both ways must
 /// leave the same words or, for algorithms that store each charge, the same later reports.
-pub fn at_once_equals_one_by_one<A: Algorithm, C: InstantClock>(
-    place: &LawPlace<'_, A, C>,
+pub fn one_request_equals_single_units<A: Algorithm, C: InstantClock>(
+    case: &LawCase<'_, A, C>,
     n: Cost,
     lifts: impl Fn(Law) -> bool,
 ) {
-    let (limit, now) = (place.limit, &place.clock.now_at(place.instant));
-    if n.get() > 16 || !limit.weigh(place.state, now, Ask::Exactly(n)).is_admitted() {
+    let (limit, now) = (case.limit, &case.clock.now_at(case.instant));
+    if n.get() > 16 || !limit.weigh(case.state, now, Ask::Exactly(n)).is_admitted() {
         return;
     }
-    let (mut at_once, mut singly) = (place.state.to_vec(), place.state.to_vec());
+    let (mut at_once, mut singly) = (case.state.to_vec(), case.state.to_vec());
     let _ = limit.decide(at_once.as_mut_slice(), now, Ask::Exactly(n));
     for nth in 1..=n.get() {
         let verdict = limit.decide(singly.as_mut_slice(), now, Ask::Exactly(Cost::ONE));
@@ -149,12 +146,12 @@ pub fn at_once_equals_one_by_one<A: Algorithm, C: InstantClock>(
         assert_eq!(
             at_once, singly,
             "{n:?} as one request and in single units differ, from {:?} at {now:?}",
-            place.state
+            case.state
         );
     }
     let report = limit.report(at_once.as_slice(), now, n);
     for later in [0, report.reset.as_nanos() / 2, report.reset.as_nanos()] {
-        let now = &place.clock.now_at(place.instant + later);
+        let now = &case.clock.now_at(case.instant + later);
         let (at_once, singly) = (limit.report(at_once.as_slice(), now, n), limit.report(singly.as_slice(), now, n));
         assert_eq!(at_once, singly, "{n:?} as one request and in single units differ at {now:?}");
     }

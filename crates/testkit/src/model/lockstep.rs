@@ -130,14 +130,14 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
             }
         };
         self.compare_reports(&now, cost);
-        let place = laws::LawPlace { limit: self.limit, state: &self.state, clock, instant: self.instant };
+        let case = laws::LawCase { limit: self.limit, state: &self.state, clock, instant: self.instant };
         for ask in [Ask::Exactly(Cost::new(cost)), Ask::UpTo(Cost::new(cost)), Ask::Regardless(Cost::new(cost))] {
-            laws::advertised_wait_is_true(&place, ask);
+            laws::advertised_wait_is_true(&case, ask);
         }
         if !self.model.is_exempt_from(Law::RemainingPasses) {
-            laws::remaining_is_the_largest_that_passes(&place);
+            laws::remaining_is_the_largest_that_passes(&case);
         }
-        laws::reset_is_when_it_is_new(&place);
+        laws::reset_is_when_it_is_new(&case);
     }
 
     /// Waits, unless that would exceed [`HORIZON`]. The end of time has its own tests.
@@ -150,8 +150,8 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
 
     /// Decides with the algorithm and with the model, compares the results, and returns the cost asked for.
     fn decide(&mut self, now: &Now<'_>, ask: Ask) -> u64 {
-        let place = laws::LawPlace { limit: self.limit, state: &self.state, clock: self.clock, instant: self.instant };
-        laws::at_once_equals_one_by_one(&place, ask.cost(), |law| self.model.is_exempt_from(law));
+        let case = laws::LawCase { limit: self.limit, state: &self.state, clock: self.clock, instant: self.instant };
+        laws::one_request_equals_single_units(&case, ask.cost(), |law| self.model.is_exempt_from(law));
         let before = self.state.clone();
         // `decide` may use a fast path that `weigh` and `commit` do not have. The result must be
         // the same.

@@ -2,8 +2,8 @@
 //!
 //! | theirs | ours |
 //! |---|---|
-//! | bursty, `max_burst_seconds` | [`Pacing::bursty`] storing that time |
-//! | warming up, `warmup_us`, `cold_factor` | [`Pacing::warm_up`] |
+//! | bursty, `max_burst_seconds` | [`PacerParams::bursty`] storing that time |
+//! | warming up, `warmup_us`, `cold_factor` | [`PacerParams::warm_up`] |
 //! | `acquire`, `try_acquire` with a timeout | reserve, try to reserve |
 //! | `set_rate` | convert to the same pacer at the other rate |
 //! | stored permits | the time in which they are refilled at the rate |
@@ -11,9 +11,9 @@
 //! Guava's rate is a double. Our rate is the simplest fraction that a double cannot distinguish from it. Stored permits
 //! are loaded to the nanosecond. The time of the next permit is compared to the microsecond, plus or minus one.
 
-use tollgate_core::{Cost, Mono, Nanos, Pace, Pacing, Rate, Time};
+use tollgate_core::{Cost, Mono, Nanos, PacerParams, PacerState, Rate, Time};
 
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
 const TRUNCATED: KnownDifference = KnownDifference {
     name: "truncated to whole microseconds",
@@ -67,11 +67,11 @@ enum GuavaKind {
 }
 
 impl GuavaKind {
-    fn pacing_at_rate(self, rate: Option<f64>) -> Result<Pacing, &'static KnownDifference> {
+    fn pacing_at_rate(self, rate: Option<f64>) -> Result<PacerParams, &'static KnownDifference> {
         let rate = rate.and_then(approximate_rate).ok_or(&NO_SUCH_RATE)?;
         match self {
-            Self::Bursty(store) => Pacing::bursty(rate, store).map_err(|_| &NO_SUCH_RATE),
-            Self::WarmUp(warm_up, cold) => Pacing::warm_up(rate, warm_up, cold).map_err(|_| &NO_WARM_UP),
+            Self::Bursty(store) => PacerParams::bursty(rate, store).map_err(|_| &NO_SUCH_RATE),
+            Self::WarmUp(warm_up, cold) => PacerParams::warm_up(rate, warm_up, cold).map_err(|_| &NO_WARM_UP),
         }
     }
 }
@@ -96,10 +96,10 @@ impl GuavaState {
 }
 
 impl Player for Guava {
-    fn compare(&self, step: &TraceStep) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
         let pacing = match self.kind.pacing_at_rate(self.rate) {
             Ok(pacing) => pacing,
-            Err(rule) => return Ok(Seen::ByRule(rule)),
+            Err(rule) => return Ok(StepResult::ByRule(rule)),
         };
         let rate = self.rate.unwrap_or_default();
         let stored = self.state.stored_nanos(rate).ok_or(Skip::ImpossibleState)?;
@@ -117,7 +117,7 @@ impl Player for Guava {
                 let rate = args.field("permits_per_second").as_f64();
                 match self.kind.pacing_at_rate(rate) {
                     Ok(changed) => here.with_rate(changed, rate.unwrap_or_default()).compare(Comparison::new(), step),
-                    Err(rule) => Ok(Seen::ByRule(rule)),
+                    Err(rule) => Ok(StepResult::ByRule(rule)),
                 }
             }
             "acquire" | "try_acquire" => {
@@ -149,14 +149,14 @@ impl Player for Guava {
 
 /// Our pacer during a step.
 struct OwnPacer {
-    pacing: Pacing,
-    pace: Pace,
+    pacing: PacerParams,
+    pace: PacerState,
     rate: f64,
     now: Time<Mono>,
 }
 
 impl OwnPacer {
-    fn with_rate(mut self, pacing: Pacing, rate: f64) -> Self {
+    fn with_rate(mut self, pacing: PacerParams, rate: f64) -> Self {
         pacing.convert(&self.pacing, &mut self.pace, self.now);
         Self { pacing, rate, ..self }
     }
@@ -167,7 +167,7 @@ impl OwnPacer {
     }
 
     /// Compares the state, which Guava updates only on granted calls.
-    fn compare(&self, verdict: Comparison, step: &TraceStep) -> Read<Seen> {
+    fn compare(&self, verdict: Comparison, step: &TraceStep) -> Read<StepResult> {
         let after = GuavaState::read(&step.result)?;
         let recorded = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));
         let next = self.now.saturating_add(self.pacing.earliest(&self.pace, self.now));
@@ -182,7 +182,7 @@ impl OwnPacer {
             }
             None => seen,
         };
-        let is_verdict_equal = verdict.seen() == Seen::Equal;
+        let is_verdict_equal = verdict.seen() == StepResult::Equal;
         let longest = i128::from(u64::MAX / MICRO);
         Ok(seen
             .seen()

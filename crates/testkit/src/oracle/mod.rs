@@ -20,7 +20,7 @@ mod rolling;
 mod tally;
 mod trace;
 
-pub use tally::{Comparison, KnownDifference, Mismatch, Seen, Skip, Tally};
+pub use tally::{Comparison, KnownDifference, Mismatch, Skip, StepResult, Tally};
 pub use trace::{Case, Fields, Read, TraceDirectory, TraceStep};
 
 /// Replays one case: tracks the recorded state of the reference and compares it with ours.
@@ -29,7 +29,7 @@ pub trait Player {
     ///
     /// # Errors
     /// Returns an error if the step cannot be compared.
-    fn compare(&self, step: &TraceStep) -> Read<Seen>;
+    fn compare(&self, step: &TraceStep) -> Read<StepResult>;
 
     /// Advances to the state after the step, whether or not the step was compared.
     ///
@@ -73,7 +73,7 @@ impl Replay {
             }
             match (self.cast)(case) {
                 Ok(mut player) => replay_case(case, player.as_mut(), &mut tally),
-                Err(skip) => case.steps.iter().for_each(|_| tally.count(Seen::Skipped(skip), String::new)),
+                Err(skip) => case.steps.iter().for_each(|_| tally.count(StepResult::Skipped(skip), String::new)),
             }
         }
         tally
@@ -90,10 +90,10 @@ fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
         }
         last = step.at.saturating_add(time_slept(case, step));
         let seen = match lost {
-            Some(skip) => Seen::Skipped(skip),
-            None if step.failed() => Seen::Skipped(Skip::Error),
-            None if step.has_extreme_argument() => Seen::Skipped(Skip::Extreme),
-            None => player.compare(step).unwrap_or_else(Seen::Skipped),
+            Some(skip) => StepResult::Skipped(skip),
+            None if step.failed() => StepResult::Skipped(Skip::Error),
+            None if step.has_extreme_argument() => StepResult::Skipped(Skip::Extreme),
+            None => player.compare(step).unwrap_or_else(StepResult::Skipped),
         };
         if lost.is_none()
             && let Err(skip) = player.follow(step)

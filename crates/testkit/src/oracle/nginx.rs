@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 use tollgate_core::{Algorithm, Ask, Cost, LeakyBucket, Nanos, Now, Outcome, Rate};
 
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
 const DRAINS_IN_THOUSANDTHS: KnownDifference = KnownDifference {
     name: "drained in whole thousandths",
@@ -52,7 +52,7 @@ struct NginxExcess {
 }
 
 impl Player for Nginx {
-    fn compare(&self, step: &TraceStep) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
         let known = self.keys.get(step.args.read_text("key")?);
         let exact = self.compare_from(step, |limit, index| {
             limit.load(known.map(|known| &known[index]), |excess| (excess.milli + 1_000, excess.at))
@@ -64,7 +64,7 @@ impl Player for Nginx {
                 })
             });
             let lossy = |(limit, excess): (&NginxLimit, &NginxExcess)| limit.excess_after(excess, step).1;
-            cut == Ok(Seen::Equal) && known.is_some_and(|known| self.limits.iter().zip(known).any(lossy))
+            cut == Ok(StepResult::Equal) && known.is_some_and(|known| self.limits.iter().zip(known).any(lossy))
         }))
     }
 
@@ -92,7 +92,7 @@ impl Player for Nginx {
 
 impl Nginx {
     /// Runs the request on our limits, in the states returned by `load`, and compares the results.
-    fn compare_from(&self, step: &TraceStep, load: impl Fn(&NginxLimit, usize) -> [u64; 2]) -> Read<Seen> {
+    fn compare_from(&self, step: &TraceStep, load: impl Fn(&NginxLimit, usize) -> [u64; 2]) -> Read<StepResult> {
         let now = Now::at(step.at_nanos(MILLI)?);
         let mut states: Vec<_> = self.limits.iter().enumerate().map(|(index, limit)| load(limit, index)).collect();
         let limits = || self.limits.iter().map(|limit| &limit.ours);
@@ -114,7 +114,7 @@ impl Nginx {
         let index = by_limit(&step.result);
         let limit = self.limits.get(index).ok_or(Skip::Field("by_limit"))?;
         let remaining = limit.ours.report(&states[index], &now, Cost::ONE).remaining;
-        Ok(comparison.expect_equal("remaining", limit.remaining_beside(excess), remaining.into()).seen())
+        Ok(comparison.expect_equal("remaining", limit.remaining_after(excess), remaining.into()).seen())
     }
 }
 
@@ -161,7 +161,7 @@ impl NginxLimit {
     }
 
     /// Returns the number of requests that can still be admitted at this excess; zero after a refused request.
-    fn remaining_beside(&self, excess: i128) -> i128 {
+    fn remaining_after(&self, excess: i128) -> i128 {
         ((self.burst * 1_000 - excess).max(0)) / 1_000
     }
 }

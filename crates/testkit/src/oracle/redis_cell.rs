@@ -15,7 +15,7 @@ use serde_json::Value;
 use tollgate::redis_cell::Throttle;
 use tollgate_core::{Now, Rate};
 
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
 const BEYOND_TIME: KnownDifference = KnownDifference {
     name: "beyond 64-bit nanoseconds",
@@ -66,8 +66,8 @@ impl CellKey {
 struct Stepwise(HashMap<String, CellKey>);
 
 impl Player for Stepwise {
-    fn compare(&self, step: &TraceStep) -> Read<Seen> {
-        let Some(call) = Call::read(step)? else { return Ok(Seen::Equal) };
+    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
+        let Some(call) = Call::read(step)? else { return Ok(StepResult::Equal) };
         let now = step.at_nanos(1)?;
         let found = self.0.get(&call.key).filter(|kept| kept.is_found(now)).map_or(0, |kept| kept.arrival);
         call.compare(step, found)
@@ -93,8 +93,8 @@ impl Player for Stepwise {
 struct Free(HashMap<String, CellKey>);
 
 impl Player for Free {
-    fn compare(&self, step: &TraceStep) -> Read<Seen> {
-        let Some(call) = Call::read(step)? else { return Ok(Seen::Equal) };
+    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
+        let Some(call) = Call::read(step)? else { return Ok(StepResult::Equal) };
         let Some(kept) = self.0.get(&call.key) else { return call.compare(step, 0) };
         let forgotten = !kept.is_found(step.at_nanos(1)?);
         let as_new = call.compare(step, 0)?;
@@ -172,7 +172,7 @@ impl Call {
     }
 
     /// Compares the replies for a key with this arrival time.
-    fn compare(&self, step: &TraceStep, arrival: u64) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep, arrival: u64) -> Read<StepResult> {
         let now = step.at_nanos(1)?;
         if arrival.saturating_sub(now) > Rate::MAX_FILL.as_nanos() {
             return Err(Skip::ImpossibleState);

@@ -13,7 +13,7 @@ use serde_json::Value;
 use tollgate_core::{Algorithm, Ask, Cost, IntervalBucket, LimitError, Nanos, Now, Outcome, Rate, Retry, Steps};
 
 use super::trace::to_nanos;
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
 const TOO_FAST: KnownDifference = KnownDifference {
     name: "limit too fast for ours",
@@ -47,7 +47,7 @@ const WAITS_FOR_NOTHING: KnownDifference = KnownDifference {
 /// Returns the player of a case.
 pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
-    let seen = Seen4j::read(config.field("create"))?;
+    let seen = RecordedState::read(config.field("create"))?;
     let period = config.count("refresh_period_ns")?;
     if period == 0 {
         return Err(Skip::RefusedLimit);
@@ -70,7 +70,7 @@ struct Resilience {
     start: i64,
     timeout: u64,
     /// Last recorded state, and its time.
-    seen: Seen4j,
+    seen: RecordedState,
     at: u64,
     stored: Stored,
 }
@@ -84,12 +84,12 @@ struct Stored {
 
 /// State recorded after each call.
 #[derive(Clone, Copy)]
-struct Seen4j {
+struct RecordedState {
     available: i128,
     wait_for_one: i128,
 }
 
-impl Seen4j {
+impl RecordedState {
     fn read(result: &Value) -> Read<Self> {
         let state = result.field("state");
         Ok(Self { available: state.read_int("available")?, wait_for_one: state.read_int("nanos_to_wait_for_one")? })
@@ -121,18 +121,18 @@ impl Resilience {
     }
 
     /// Returns our limits in the last recorded state, at `now`.
-    fn load(&self, now: u64) -> Result<OwnBuckets, Seen> {
+    fn load(&self, now: u64) -> Result<OwnBuckets, StepResult> {
         let (waiting, limit) = match (self.our_limit(self.limit, self.timeout), self.our_limit(self.limit, 0)) {
             (Ok(waiting), Ok(limit)) => (waiting, limit),
-            _ => return Err(Seen::ByRule(&TOO_FAST)),
+            _ => return Err(StepResult::ByRule(&TOO_FAST)),
         };
         let Ok(owed) = u64::try_from(self.limit - self.seen.available) else {
-            return Err(Seen::Skipped(Skip::ImpossibleState));
+            return Err(StepResult::Skipped(Skip::ImpossibleState));
         };
         let (mut state, then) = ([0; 1], Now::at(self.at));
         limit.init(&mut state, &then);
         if !limit.decide(&mut state, &then, Ask::Regardless(Cost::new(owed))).is_admitted() {
-            return Err(Seen::Skipped(Skip::ImpossibleState));
+            return Err(StepResult::Skipped(Skip::ImpossibleState));
         }
         Ok(OwnBuckets { waiting, limit, state, now })
     }
@@ -171,7 +171,7 @@ impl OwnBuckets {
     }
 
     /// Compares the reported state at `now`.
-    fn compare(&mut self, comparison: Comparison, after: Seen4j, now: u64) -> Comparison {
+    fn compare(&mut self, comparison: Comparison, after: RecordedState, now: u64) -> Comparison {
         self.now = now;
         let remaining = self.limit.report(&self.state, &Now::at(now), Cost::ONE).remaining;
         comparison.expect_equal("available", after.available.max(0), remaining.into()).expect_equal(
@@ -183,9 +183,9 @@ impl OwnBuckets {
 }
 
 impl Player for Resilience {
-    fn compare(&self, step: &TraceStep) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
         let (now, then) = self.start_and_end(step)?;
-        let after = Seen4j::read(&step.result)?;
+        let after = RecordedState::read(&step.result)?;
         let mut ours = match self.load(now) {
             Ok(ours) => ours,
             Err(seen) => return Ok(seen),
@@ -206,7 +206,7 @@ impl Player for Resilience {
             }
             "change_limit_for_period" => {
                 let limit = step.args.read_int("limit_for_period")?;
-                let Ok(changed) = self.our_limit(limit, 0) else { return Ok(Seen::ByRule(&TOO_FAST)) };
+                let Ok(changed) = self.our_limit(limit, 0) else { return Ok(StepResult::ByRule(&TOO_FAST)) };
                 changed.convert(&ours.limit, &mut ours.state, &Now::at(now));
                 ours.limit = changed;
                 ours.compare(Comparison::new(), after, then)
@@ -218,7 +218,7 @@ impl Player for Resilience {
     }
 
     fn follow(&mut self, step: &TraceStep) -> Read<()> {
-        self.seen = Seen4j::read(&step.result)?;
+        self.seen = RecordedState::read(&step.result)?;
         let (now, then) = self.start_and_end(step)?;
         self.at = then;
         if step.failed() {
@@ -240,7 +240,13 @@ impl Player for Resilience {
 }
 
 impl Resilience {
-    fn compare_taking(&self, step: &TraceStep, mut ours: OwnBuckets, after: Seen4j, then: u64) -> Read<Seen> {
+    fn compare_taking(
+        &self,
+        step: &TraceStep,
+        mut ours: OwnBuckets,
+        after: RecordedState,
+        then: u64,
+    ) -> Read<StepResult> {
         let (permits, ok) = (step.args.read_int("permits")?, step.result.read_bool("ok")?);
         let (now, _) = self.start_and_end(step)?;
         let Ok(cost) = u64::try_from(permits) else {
@@ -265,11 +271,11 @@ impl Resilience {
         let wait = ours.take(cost);
         let seen = compare(wait, ours);
         let sleeps = step.op == "acquire_permission" && !ok && step.result.read_int("parked_ns")? > 0;
-        let seen = if seen == Seen::Equal && sleeps { Seen::ByRule(&SLEEPS_IN_VAIN) } else { seen };
+        let seen = if seen == StepResult::Equal && sleeps { StepResult::ByRule(&SLEEPS_IN_VAIN) } else { seen };
         let forced = || {
             let mut ours = self.load(now).ok()?;
             let wait = ours.forced_wait(cost);
-            Some(compare(wait, ours) == Seen::Equal)
+            Some(compare(wait, ours) == StepResult::Equal)
         };
         Ok(seen
             .unless_rule(&BEYOND_CAPACITY, || {

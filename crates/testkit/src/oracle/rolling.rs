@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Retry, SlidingLog};
 
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
 const FRACTIONAL: KnownDifference = KnownDifference {
     name: "fractional maximum",
@@ -82,7 +82,7 @@ struct Rolling {
 }
 
 impl Player for Rolling {
-    fn compare(&self, step: &TraceStep) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
         if step.op == "clear" {
             return Ok(Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, true).seen());
         }
@@ -123,7 +123,7 @@ impl Rolling {
         timer_fails && attempts.last().is_some_and(|&last| now - last >= 1_000 * MICRO)
     }
 
-    fn compare_from(&self, step: &TraceStep, attempts: &[u64]) -> Read<Seen> {
+    fn compare_from(&self, step: &TraceStep, attempts: &[u64]) -> Read<StepResult> {
         let counting = self.plain.count_refused();
         let mut state = vec![0; counting.words()];
         let attempt = |state: &mut [u64], at| counting.decide(state, &Now::at(at), Ask::Exactly(Cost::ONE)).outcome();
@@ -145,7 +145,7 @@ impl Rolling {
         }
         if self.fractional {
             let seen = comparison.seen();
-            return Ok(if seen == Seen::Equal { Seen::ByRule(&FRACTIONAL) } else { seen });
+            return Ok(if seen == StepResult::Equal { StepResult::ByRule(&FRACTIONAL) } else { seen });
         }
         Ok(comparison
             .expect_equal("remaining", result.count("actions_remaining")?, after.remaining)
@@ -155,7 +155,7 @@ impl Rolling {
 
     /// Compares the only function of 0.1.11, which returns a wait (zero if admitted) and the
     /// remaining amount.
-    fn compare_early(&self, step: &TraceStep, before: Outcome, remaining: u64) -> Read<Seen> {
+    fn compare_early(&self, step: &TraceStep, before: Outcome, remaining: u64) -> Read<StepResult> {
         let ours = if let Outcome::Deny(retry) = before { wait(retry) } else { Nanos::ZERO };
         let (told_ms, ours_ms) = (step.result.count("wait_ms")?, ours.as_nanos() / 1_000_000);
         let told_remaining = step.result.read_int("remaining")?.max(0);
@@ -169,9 +169,9 @@ impl Rolling {
         let refused = ours > Nanos::ZERO;
         let gap_ms = self.gap.as_nanos() / 1_000_000;
         Ok(compare(!refused, ours_ms)
-            .unless_rule(&REFUSAL_REPORTED_AS_ZERO, || refused && compare(true, ours_ms) == Seen::Equal)
+            .unless_rule(&REFUSAL_REPORTED_AS_ZERO, || refused && compare(true, ours_ms) == StepResult::Equal)
             .unless_rule(&WHOLE_GAP, || {
-                refused && self.store == Store::Redis && compare(false, gap_ms.max(ours_ms)) == Seen::Equal
+                refused && self.store == Store::Redis && compare(false, gap_ms.max(ours_ms)) == StepResult::Equal
             }))
     }
 }

@@ -54,7 +54,7 @@ pub struct KnownDifference {
 
 /// The result of one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum StepResult {
     /// Verdict, remaining amount and wait agree with the reference.
     Equal,
     /// They differ for a known reason.
@@ -65,7 +65,7 @@ pub enum Seen {
     Skipped(Skip),
 }
 
-impl Seen {
+impl StepResult {
     /// Returns whether the results are equal or differ for a known reason.
     pub fn is_explained(&self) -> bool {
         matches!(self, Self::Equal | Self::ByRule(_))
@@ -131,8 +131,8 @@ impl Comparison {
     }
 
     /// Returns the result of the comparison.
-    pub fn seen(self) -> Seen {
-        if self.differs { Seen::Differs(self.shown) } else { Seen::Equal }
+    pub fn seen(self) -> StepResult {
+        if self.differs { StepResult::Differs(self.shown) } else { StepResult::Equal }
     }
 }
 
@@ -162,13 +162,13 @@ impl Tally {
     }
 
     /// Counts one step. `place` returns the location of the step, and is called only if the step differs.
-    pub fn count(&mut self, seen: Seen, place: impl FnOnce() -> String) {
+    pub fn count(&mut self, seen: StepResult, place: impl FnOnce() -> String) {
         self.steps += 1;
         match seen {
-            Seen::Equal => self.equal += 1,
-            Seen::ByRule(rule) => *self.by_rule.entry(rule).or_default() += 1,
-            Seen::Skipped(skip) => *self.skipped.entry(skip).or_default() += 1,
-            Seen::Differs(Mismatch { expected, got }) => {
+            StepResult::Equal => self.equal += 1,
+            StepResult::ByRule(rule) => *self.by_rule.entry(rule).or_default() += 1,
+            StepResult::Skipped(skip) => *self.skipped.entry(skip).or_default() += 1,
+            StepResult::Differs(Mismatch { expected, got }) => {
                 self.differing.push(format!("{}\n  expected{expected}\n  got     {got}", place()));
             }
         }

@@ -6,7 +6,7 @@ use tollgate_core::{Nanos, Outcome, Report, Retry};
 
 use super::ban::BanState;
 use super::limit::{Algorithm, Ask, Limit};
-use super::rules::{Does, OnChange, Request, Rule, RuleSet};
+use super::rules::{Effect, OnChange, Request, Rule, RuleSet};
 use super::settle::{Receipt, Taken};
 use super::states::State;
 use super::{Answer, LimitAnswer, Verb};
@@ -73,17 +73,17 @@ impl RuleModel {
     pub fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, Receipt) {
         let matched = match self.deciding_rules(request) {
             Ok(matched) => matched,
-            Err(does) => {
+            Err(effect) => {
                 let denied = Answer::denied();
                 let taken = Some(request.cost.unwrap_or(1));
                 let allowed = Answer { outcome: Outcome::Allow, taken, ..denied.clone() };
-                return (if does == Does::Allow { allowed } else { denied }, Receipt::default());
+                return (if effect == Effect::Allow { allowed } else { denied }, Receipt::default());
             }
         };
         let (shadows, enforced): (Vec<Rule>, Vec<Rule>) = matched.into_iter().partition(Rule::is_shadow);
         let enforced = self.charges_of(&enforced, request);
         let enforced = self.without_exhausted(verb, enforced);
-        let shadow_denies = shadows.iter().any(|rule| rule.does_for(request, self.at) == Does::Deny);
+        let shadow_denies = shadows.iter().any(|rule| rule.effect_for(request, self.at) == Effect::Deny);
         let mut shadows = self.charges_of(&shadows, request);
         let mut receipt = Receipt::default();
         let decided = self.decide_group(verb, &enforced, &mut receipt);
@@ -114,19 +114,19 @@ impl RuleModel {
 
     /// Returns the rules that decide about a request. Returns the effect as the error if one rule admits or refuses the
     /// request alone.
-    pub(super) fn deciding_rules(&self, request: &Request) -> Result<Vec<Rule>, Does> {
+    pub(super) fn deciding_rules(&self, request: &Request) -> Result<Vec<Rule>, Effect> {
         let mut matched: Vec<Rule> =
             self.rules.rules.iter().filter(|rule| rule.applies(request, self.at)).cloned().collect();
-        let decides = |rule: &&Rule| !rule.is_shadow() && matches!(rule.does, Does::Allow | Does::Deny);
+        let decides = |rule: &&Rule| !rule.is_shadow() && matches!(rule.effect, Effect::Allow | Effect::Deny);
         if let Some(rule) = matched.iter().find(decides) {
-            return Err(rule.does.clone());
+            return Err(rule.effect.clone());
         }
         // A replaced rule still replaces others.
         let replaced: Vec<String> = matched.iter().flat_map(|rule| rule.replaces.clone()).collect();
         matched.retain(|rule| !replaced.contains(&rule.id));
         // A rule whose override denies also decides alone.
-        if matched.iter().any(|rule| !rule.is_shadow() && rule.does_for(request, self.at) == Does::Deny) {
-            return Err(Does::Deny);
+        if matched.iter().any(|rule| !rule.is_shadow() && rule.effect_for(request, self.at) == Effect::Deny) {
+            return Err(Effect::Deny);
         }
         Ok(matched)
     }
@@ -146,9 +146,9 @@ impl RuleModel {
     /// Returns the request's charges to these rules.
     fn charges_of(&self, rules: &[Rule], request: &Request) -> Vec<Charge> {
         let charge = |rule: &Rule| {
-            let limits = match rule.does_for(request, self.at) {
-                Does::Limits(limits) => limits,
-                Does::Unlimited | Does::Allow | Does::Deny | Does::Count(_) => return None,
+            let limits = match rule.effect_for(request, self.at) {
+                Effect::Limits(limits) => limits,
+                Effect::Unlimited | Effect::Allow | Effect::Deny | Effect::Count(_) => return None,
             };
             let cost = rule.cost_of(request);
             Some(Charge { rule: rule.clone(), key: key_of(rule, request), limits, cost })
@@ -194,7 +194,7 @@ impl RuleModel {
             return decided;
         }
         self.count_refused(charges, verb);
-        self.note_refusals(charges, decided)
+        self.count_refusals(charges, decided)
     }
 
     /// Decides several charges together without changing anything.
@@ -297,7 +297,7 @@ impl RuleModel {
             states.push(state);
         }
         self.counters.insert(charge.key.clone(), states);
-        let own = charge.rule.does == Does::Limits(limits.clone());
+        let own = charge.rule.effect == Effect::Limits(limits.clone());
         let rule = charge.rule.id.clone();
         let limits = (!own).then(|| limits.clone());
         let shadow = charge.rule.is_shadow();
@@ -335,7 +335,7 @@ impl RuleModel {
     }
 
     /// Counts refusals by a rule's own limits towards its ban.
-    fn note_refusals(&mut self, charges: &[Charge], mut decided: Decided) -> Decided {
+    fn count_refusals(&mut self, charges: &[Charge], mut decided: Decided) -> Decided {
         for (charge, refused) in charges.iter().zip(&decided.refused) {
             let Some(ban) = charge.rule.ban.filter(|_| *refused) else { continue };
             let state = self.bans.entry(charge.key.clone()).or_default();
@@ -399,8 +399,8 @@ fn stricter_of(one: Outcome, other: Outcome) -> Outcome {
 /// Returns the counter key of a request for a rule.
 pub(super) fn key_of(rule: &Rule, request: &Request) -> Key {
     let values = rule.per.iter().map(|name| (*name, request.value(name).map(str::to_owned))).collect();
-    let limits = match (&rule.does, rule.on_change) {
-        (Does::Limits(limits), OnChange::Reset) => {
+    let limits = match (&rule.effect, rule.on_change) {
+        (Effect::Limits(limits), OnChange::Reset) => {
             Some(format!("{:?}", limits.iter().map(Limit::parameters).collect::<Vec<_>>()))
         }
         _ => None,

@@ -4,7 +4,7 @@ use super::Verb;
 use super::calendar::{Calendar, Unit, Zone};
 use super::limit::{Algorithm, Limit, Windows};
 use super::random::{Act, Amount, Pause, Step, Topic, Trace};
-use super::rules::{Ban, Does, Exceed, OnChange, Override, Request, Rule, RuleSet};
+use super::rules::{Ban, Effect, Exceed, OnChange, Override, Request, Rule, RuleSet};
 
 const SECOND: u64 = 1_000_000_000;
 const START: u64 = 1_800_000_000 * SECOND;
@@ -19,7 +19,7 @@ const fn token_bucket() -> Algorithm {
 }
 
 fn rule_with_limits(id: &str, limits: Vec<Limit>) -> Rule {
-    Rule { per: vec!["user"], ..Rule::new(id, Does::Limits(limits)) }
+    Rule { per: vec!["user"], ..Rule::new(id, Effect::Limits(limits)) }
 }
 
 fn trace_of(rules: Vec<Rule>, steps: Vec<Step>) -> Trace {
@@ -66,7 +66,7 @@ pub fn all_traces() -> Vec<(&'static str, Vec<Trace>)> {
         ("a refusal at the end of a ban counts", vec![after_a_ban()]),
         ("a delay includes the cost of the request", vec![long_delay()]),
         ("slices that do not divide the period are forgotten in time", vec![uneven_slices()]),
-        ("a log and concurrency may owe as much again", usual_debt()),
+        ("a log and concurrency may owe as much again", default_debt()),
         ("switching between overrides costs less than a tick a time", vec![switching_rates()]),
         ("taking up to an amount waits for what is taken", vec![take_up_to()]),
         ("a cost of zero is refused only in debt", vec![cost_of_zero()]),
@@ -89,7 +89,7 @@ pub fn all_traces() -> Vec<(&'static str, Vec<Trace>)> {
 /// Spends 100 of 100, peeks and is refused under a limit of 2, and asks for 90 more under 100.
 fn smaller_parameters() -> Vec<Trace> {
     let traces = every_algorithm(2).into_iter().zip(every_algorithm(100)).map(|(small, large)| {
-        let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![large]), until: None };
+        let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![large]), until: None };
         let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![small]) }];
         let pro = Some("pro");
         let refused = ask(0, Verb::Check, None, 1);
@@ -114,7 +114,7 @@ fn live_change() -> Trace {
 /// remain after 10 s.
 fn refill_after_refused_override() -> Trace {
     let other = limit(5, 10 * SECOND, token_bucket());
-    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![other]), until: None };
+    let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![other]), until: None };
     let rules =
         vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![limit(10, 10 * SECOND, token_bucket())]) }];
     trace_of(rules, vec![check(0, 10), ask(0, Verb::Check, Some("pro"), 1), check(10 * SECOND, 10)])
@@ -175,7 +175,7 @@ fn uneven_slices() -> Trace {
     trace_of(rules, vec![check(0, 1), check(14 * SECOND, 1), check(SECOND, 1)])
 }
 
-fn usual_debt() -> Vec<Trace> {
+fn default_debt() -> Vec<Trace> {
     let charges = || vec![ask(0, Verb::Charge, None, 4), ask(0, Verb::Charge, None, 2), ask(0, Verb::Charge, None, 1)];
     let limits =
         every_algorithm(3).into_iter().map(|limit| trace_of(vec![rule_with_limits("r0", vec![limit])], charges()));
@@ -186,7 +186,7 @@ fn usual_debt() -> Vec<Trace> {
 fn switching_rates() -> Trace {
     let other = Override {
         when: vec![("plan", "pro")],
-        does: Does::Limits(vec![limit(7, 999_999_937, token_bucket())]),
+        effect: Effect::Limits(vec![limit(7, 999_999_937, token_bucket())]),
         until: None,
     };
     let own = Limit { burst: Some(100), ..limit(3, 1_000_000_007, token_bucket()) };
@@ -211,7 +211,7 @@ fn cost_of_zero() -> Trace {
 
 fn denying_shadow() -> Trace {
     let shadow = |id| Rule { on_exceed: Exceed::Shadow, ..rule_with_limits(id, vec![limit(5, WEEK, token_bucket())]) };
-    let other = Override { when: vec![("plan", "pro")], does: Does::Deny, until: None };
+    let other = Override { when: vec![("plan", "pro")], effect: Effect::Deny, until: None };
     let rules = vec![shadow("r0"), Rule { overrides: vec![other], ..shadow("r1") }];
     trace_of(rules, vec![ask(0, Verb::Check, Some("pro"), 1), ask(0, Verb::Peek, None, 1), check(0, 1)])
 }
@@ -234,7 +234,7 @@ fn calendar_debt_under_another_limit() -> Trace {
     let month = Calendar { unit: Unit::Month(1), zone: Zone::Utc };
     let monthly = |count| limit(count, 0, Algorithm::FixedWindow(Windows::Calendar(month)));
     let pro = Limit { initial: Some(1), ..monthly(3) };
-    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![pro]), until: None };
+    let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![pro]), until: None };
     let own = Limit { max_debt: Some(1), ..monthly(8) };
     let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![own]) }];
     let day = 86_400 * SECOND;
@@ -267,7 +267,7 @@ fn other_time_zones() -> Vec<Trace> {
         |count, zone| limit(count, 0, Algorithm::FixedWindow(Windows::Calendar(Calendar { unit: Unit::Day, zone })));
     let hours = [0, 11, 13, 23];
     let traces = [(Zone::Utc, Zone::Paris), (Zone::Paris, Zone::Utc), (Zone::Utc, Zone::NewYork)].map(|(one, two)| {
-        let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![daily(7, two)]), until: None };
+        let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![daily(7, two)]), until: None };
         let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![daily(9, one)]) }];
         let hour = 3_600 * SECOND;
         let later = hours.map(|hours| ask(hours * hour, Verb::Check, Some("pro"), 4));
@@ -302,7 +302,7 @@ fn refund_after_a_change() -> Vec<Trace> {
 /// charge: five remain of both.
 fn refund_of_one_of_two() -> Trace {
     let ten = || limit(10, WEEK, token_bucket());
-    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![ten()]), until: None };
+    let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![ten()]), until: None };
     let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![ten(), ten()]) }];
     let refund = Step { pause: Pause::None, act: Act::Refund(1) };
     trace_of(rules, vec![ask(0, Verb::Check, Some("pro"), 3), check(0, 5), refund, ask(0, Verb::Peek, None, 1)])
@@ -326,7 +326,7 @@ fn renewals() -> Vec<Trace> {
 fn end_of_a_slice() -> Trace {
     let slices = limit(5, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(SECOND) });
     let log = limit(5, 10 * SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
-    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![log]), until: None };
+    let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![log]), until: None };
     let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![slices]) }];
     let mut steps = vec![check(0, 1), check(0, 1), ask(0, Verb::Check, Some("pro"), 1)];
     steps[1].pause = Pause::BeforeReset(0);
@@ -340,7 +340,7 @@ fn new_to_an_override() -> Trace {
     let log = limit(12, SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
     let window = limit(11, 5 * SECOND, Algorithm::SlidingWindow);
     let minutes = |count, initial| Limit { initial, ..limit(count, 900 * SECOND, token_bucket()) };
-    let other = |plan, limits| Override { when: vec![("plan", plan)], does: Does::Limits(limits), until: None };
+    let other = |plan, limits| Override { when: vec![("plan", plan)], effect: Effect::Limits(limits), until: None };
     let overrides = vec![other("pro", vec![log, window]), other("own", vec![minutes(2, Some(0))])];
     let rules = vec![Rule { overrides, ..rule_with_limits("r0", vec![minutes(10, None)]) }];
     let refund = Step { pause: Pause::None, act: Act::Refund(0) };
@@ -353,7 +353,7 @@ fn new_to_an_override() -> Trace {
 /// different homes for some of the users, if nodes share the limits.
 fn refused_over_several_keys() -> Trace {
     let other = limit(100, 10 * SECOND, token_bucket());
-    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![other]), until: None };
+    let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![other]), until: None };
     let first = rule_with_limits("r0", vec![limit(2, WEEK, token_bucket())]);
     let second =
         Rule { overrides: vec![other], ..rule_with_limits("r1", vec![limit(10, 100 * SECOND, token_bucket())]) };
@@ -375,7 +375,7 @@ fn refused_over_several_keys() -> Trace {
 /// window.
 fn previous_window_above_limit() -> Trace {
     let windows = |count| limit(count, 60 * SECOND, Algorithm::SlidingWindow);
-    let other = Override { when: vec![("plan", "pro")], does: Does::Limits(vec![windows(2)]), until: None };
+    let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![windows(2)]), until: None };
     let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![windows(278)]) }];
     let pro = |pause| ask(pause, Verb::Check, Some("pro"), 1);
     // Windows begin at multiples of a minute, and so does the trace.
@@ -401,10 +401,10 @@ pub fn differences<S: super::lockstep::RuleSubject>(subject: &mut S, left_out: &
 }
 
 fn limits_of(rule: &mut Rule) -> Vec<&mut Limit> {
-    let others = rule.overrides.iter_mut().map(|other| &mut other.does);
-    let limits = std::iter::once(&mut rule.does).chain(others).filter_map(|does| match does {
-        Does::Limits(limits) => Some(limits),
-        Does::Count(_) | Does::Unlimited | Does::Allow | Does::Deny => None,
+    let others = rule.overrides.iter_mut().map(|other| &mut other.effect);
+    let limits = std::iter::once(&mut rule.effect).chain(others).filter_map(|effect| match effect {
+        Effect::Limits(limits) => Some(limits),
+        Effect::Count(_) | Effect::Unlimited | Effect::Allow | Effect::Deny => None,
     });
     limits.flatten().collect()
 }

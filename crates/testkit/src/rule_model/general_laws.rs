@@ -8,7 +8,7 @@ use super::laws::{LawOperation, OperationResult, RecordedOperation, assert_same_
 use super::limit::{Algorithm, Limit};
 use super::lockstep::RuleSubject;
 use super::random::{Rng, Topic, Trace};
-use super::rules::Does;
+use super::rules::Effect;
 use super::{Answer, Request, Rule, RuleSet, Verb};
 
 /// Number of rule orders compared per trace.
@@ -20,7 +20,7 @@ const SHUFFLES: u64 = 3;
 /// Panics if a law does not hold.
 pub fn all<S: RuleSubject>(subject: &mut S, traces: u64) {
     unrelated_rule_changes_nothing(subject, traces);
-    order_of_rules_changes_only_which_is_named(subject, traces);
+    order_of_rules_changes_only_the_order_of_reports(subject, traces);
     peek_changes_nothing(subject, traces);
     refused_request_changes_no_other_answer(subject, traces);
     changing_a_limit_and_back_without_charging_changes_nothing(subject, traces);
@@ -57,7 +57,7 @@ fn with_rules(operations: &[RecordedOperation], change: impl Fn(&mut RuleSet)) -
 fn plain_rule(id: &str, when: Vec<(&'static str, &'static str)>) -> Rule {
     let algorithm = Algorithm::TokenBucket { delay: None };
     let limit = Limit { count: 1, period: 1_000_000_000, algorithm, burst: None, initial: None, max_debt: None };
-    Rule { when, ..Rule::new(id, Does::Limits(vec![limit])) }
+    Rule { when, ..Rule::new(id, Effect::Limits(vec![limit])) }
 }
 
 /// Asserts that rules that match no request change no answer.
@@ -83,7 +83,7 @@ pub fn unrelated_rule_changes_nothing<S: RuleSubject>(subject: &mut S, traces: u
 ///
 /// # Panics
 /// Panics if the law does not hold.
-pub fn order_of_rules_changes_only_which_is_named<S: RuleSubject>(subject: &mut S, traces: u64) {
+pub fn order_of_rules_changes_only_the_order_of_reports<S: RuleSubject>(subject: &mut S, traces: u64) {
     let sorted = |came: BTreeMap<usize, OperationResult>| -> BTreeMap<usize, OperationResult> {
         let sort = |came| match came {
             OperationResult::Decided(mut answer) => {
@@ -96,7 +96,12 @@ pub fn order_of_rules_changes_only_which_is_named<S: RuleSubject>(subject: &mut 
     };
     for_traces(subject, traces, &[], |subject, trace, operations| {
         // Among rules with `allow` or `deny`, the first decides.
-        if trace.versions.iter().flat_map(|set| &set.rules).any(|rule| matches!(rule.does, Does::Allow | Does::Deny)) {
+        if trace
+            .versions
+            .iter()
+            .flat_map(|set| &set.rules)
+            .any(|rule| matches!(rule.effect, Effect::Allow | Effect::Deny))
+        {
             return;
         }
         let as_given = sorted(replay(subject, trace.start, operations));
@@ -178,8 +183,8 @@ pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject
         // A refused request may start a ban or a key, so only traces without bans and initial amounts are compared.
         let touched = [Topic::Ban, Topic::Initial].iter().any(|topic| topic.is_in(trace));
         let unlimited = trace.versions.iter().flat_map(|set| &set.rules).any(|rule| {
-            let passes = |does: &Does| matches!(does, Does::Unlimited | Does::Allow);
-            passes(&rule.does) || rule.is_shadow() || rule.overrides.iter().any(|other| passes(&other.does))
+            let passes = |effect: &Effect| matches!(effect, Effect::Unlimited | Effect::Allow);
+            passes(&rule.effect) || rule.is_shadow() || rule.overrides.iter().any(|other| passes(&other.effect))
         });
         if !touched && !unlimited {
             assert_same_results(

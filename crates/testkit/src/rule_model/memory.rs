@@ -147,7 +147,7 @@ pub fn read(receipt: &str) -> Receipt {
 }
 
 /// Returns the result of a commit.
-pub fn to_settled(settled: tollgate_engine::Settled) -> Settled {
+pub fn to_settled(settled: tollgate_engine::CommitResult) -> Settled {
     Settled { refunded: settled.refunded.get(), charged: settled.charged.get(), unpaid: settled.unpaid.get() }
 }
 

@@ -79,7 +79,7 @@ pub enum Verb {
 pub struct Answer {
     /// Outcome of the request.
     pub outcome: Outcome,
-    /// Granted amount, or 0 if the request is refused. `None` if the verb does not report an amount.
+    /// Granted amount, or 0 if the request is refused. `None` if the verb effect not report an amount.
     pub taken: Option<u64>,
     /// Whether a ban caused the refusal or starts with it.
     pub banned: bool,

@@ -25,7 +25,7 @@ pub struct Rule {
     /// Attributes that the rule counts by.
     pub per: Vec<&'static str>,
     /// Limits or another effect.
-    pub does: Does,
+    pub effect: Effect,
     /// Overrides for some requests. The first match applies.
     pub overrides: Vec<Override>,
     /// Cost of a request that states none.
@@ -49,7 +49,7 @@ pub struct Rule {
 
 /// The effect of a rule or of an override.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Does {
+pub enum Effect {
     /// Applies these limits, all or none.
     Limits(Vec<Limit>),
     /// Applies the rule's only limit with another count. Used by an override that has only a count.
@@ -68,7 +68,7 @@ pub struct Override {
     /// Attributes that a request must have, as in a rule.
     pub when: Vec<(&'static str, &'static str)>,
     /// `Limits`, `Count`, `Unlimited` or `Deny`.
-    pub does: Does,
+    pub effect: Effect,
     /// Expiry in seconds since 1970.
     pub until: Option<u64>,
 }
@@ -147,18 +147,18 @@ impl Override {
 
     fn text(&self, rule: &Rule) -> String {
         let until = self.until.map_or(String::new(), |until| format!(", until: '{}'", format_timestamp(until)));
-        format!("{{when: {}, {}{until}}}", when_text(&self.when), self.does.text_in(rule))
+        format!("{{when: {}, {}{until}}}", when_text(&self.when), self.effect.text_in(rule))
     }
 }
 
 impl Rule {
     /// Returns a rule for all requests, with one counter and no options.
-    pub fn new(id: &str, does: Does) -> Self {
+    pub fn new(id: &str, effect: Effect) -> Self {
         Self {
             id: id.into(),
             when: Vec::new(),
             per: Vec::new(),
-            does,
+            effect,
             overrides: Vec::new(),
             cost: Cost::Number(1),
             on_exceed: Exceed::Deny,
@@ -177,19 +177,19 @@ impl Rule {
     }
 
     /// Returns the rule's effect on a request, considering the first override that applies.
-    pub fn does_for(&self, request: &Request, at: u64) -> Does {
+    pub fn effect_for(&self, request: &Request, at: u64) -> Effect {
         let found = self.overrides.iter().find(|other| other.applies(request, at));
-        found.map_or_else(|| self.does.clone(), |found| self.does_by(found))
+        found.map_or_else(|| self.effect.clone(), |found| self.effect_by(found))
     }
 
     /// Returns the effect of one of the rule's overrides.
-    pub fn does_by(&self, found: &Override) -> Does {
-        match (&found.does, &self.does) {
+    pub fn effect_by(&self, found: &Override) -> Effect {
+        match (&found.effect, &self.effect) {
             // Everything else is inherited from the rule, except parameters that depend on its count.
-            (Does::Count(count), Does::Limits(limits)) => {
+            (Effect::Count(count), Effect::Limits(limits)) => {
                 let own = &limits[0];
                 let limit = Limit { count: *count, burst: None, initial: None, max_debt: None, ..own.clone() };
-                Does::Limits(vec![limit])
+                Effect::Limits(vec![limit])
             }
             (other, _) => other.clone(),
         }
@@ -212,7 +212,7 @@ impl Rule {
     }
 
     fn text(&self) -> String {
-        let mut text = format!("- {{id: {}, {}", self.id, self.does.text());
+        let mut text = format!("- {{id: {}, {}", self.id, self.effect.text());
         let mut put =
             |key: &str, value: String| write!(text, ", {key}: {value}").expect("writing to a string cannot fail");
         if !self.when.is_empty() {
@@ -257,7 +257,7 @@ impl Rule {
     }
 }
 
-impl Does {
+impl Effect {
     fn text(&self) -> String {
         match self {
             Self::Limits(limits) if limits.len() == 1 => limits[0].text(),
@@ -275,9 +275,9 @@ impl Does {
     /// Formats the effect of an override. Limits are written as a list, so that the override inherits nothing from the
     /// rule's own limit.
     fn text_in(&self, rule: &Rule) -> String {
-        match (self, &rule.does) {
+        match (self, &rule.effect) {
             (Self::Limits(limits), _) if limits.len() == 1 => format!("limits: [{{{}}}]", limits[0].text()),
-            (Self::Count(count), Does::Limits(limits)) => {
+            (Self::Count(count), Effect::Limits(limits)) => {
                 let limit = Limit { count: *count, ..limits[0].clone() }.text();
                 limit.split_once(", algorithm").map_or(limit.as_str(), |(rate, _)| rate).to_owned()
             }

@@ -4,7 +4,7 @@
 use super::Verb;
 use super::decide::{Charge, Key, RuleModel, key_of};
 use super::limit::{Ask, Limit};
-use super::rules::{Does, Request};
+use super::rules::{Effect, Request};
 use super::states::Stamp;
 
 /// Charges of a decision, for a refund.
@@ -137,7 +137,7 @@ impl RuleModel {
         let Ok(matched) = self.deciding_rules(request) else { return 0 };
         let mut count = 0;
         for rule in &matched {
-            let Does::Limits(_) = rule.does_for(request, self.at) else { continue };
+            let Effect::Limits(_) = rule.effect_for(request, self.at) else { continue };
             let key = key_of(rule, request);
             self.bans.remove(&key);
             count += 1;
@@ -150,13 +150,13 @@ impl RuleModel {
     /// otherwise the rule's own limits.
     fn limits_of(&self, taken: &Taken) -> Option<Vec<Limit>> {
         let rule = self.rules.find(&taken.rule)?;
-        let overrides = rule.overrides.iter().filter_map(|other| match rule.does_by(other) {
-            Does::Limits(limits) => Some(limits),
+        let overrides = rule.overrides.iter().filter_map(|other| match rule.effect_by(other) {
+            Effect::Limits(limits) => Some(limits),
             _ => None,
         });
         let overrides: Vec<Vec<Limit>> = overrides.collect();
         let same = taken.limits.as_ref().filter(|limits| overrides.contains(limits));
-        let Does::Limits(own) = &rule.does else { return same.cloned() };
+        let Effect::Limits(own) = &rule.effect else { return same.cloned() };
         Some(same.unwrap_or(own).clone())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tollgate_share::lease::{Exchange, Grant, Holder, Level, Meter, Need, Pool, Taking};
+use tollgate_share::lease::{Exchange, Grant, Holder, Level, Meter, Need, Pool, TakeResult};
 
 use super::{Clock, Queue, Random, SimulatedLink};
 use crate::history::{Bound, Checker};
@@ -262,7 +262,7 @@ impl LeaseSimulation {
     fn request(&mut self, now: u64, node: usize, cost: u64) {
         let local = self.nodes[node].clock.shown_at(now);
         match self.nodes[node].holder.take(local, cost) {
-            Taking::Held(reserved) => {
+            TakeResult::Held(reserved) => {
                 // Some requests belong to a group that is refused elsewhere.
                 if self.random.happens_in_percent(5) {
                     self.nodes[node].holder.put_back(&reserved);
@@ -270,13 +270,13 @@ impl LeaseSimulation {
                     self.admit(now, cost);
                 }
             }
-            Taking::Ask => {
+            TakeResult::Ask => {
                 let need = if self.random.happens_in_percent(10) { Need::Hold(cost) } else { Need::Spend(cost) };
                 self.send(now, node, need);
             }
             // Retried when the exchange in flight is answered.
-            Taking::Wait => self.nodes[node].waiting.push(cost),
-            Taking::Refused(_) => {}
+            TakeResult::Wait => self.nodes[node].waiting.push(cost),
+            TakeResult::Refused(_) => {}
         }
     }
 
@@ -342,7 +342,7 @@ impl LeaseSimulation {
         }
         self.nodes[node].flight = None;
         let local = self.nodes[node].clock.shown_at(now);
-        if self.nodes[node].holder.answered(local, grant) {
+        if self.nodes[node].holder.on_grant(local, grant) {
             match flight.need {
                 // The request counts from the store's decision on.
                 Need::Spend(cost) if cost > 0 => self.admit(decided, cost),

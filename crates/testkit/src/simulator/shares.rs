@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limit, Limits, Nanos, Now, Rate, Stamps, TokenBucket, Verdict};
-use tollgate_share::shares::{Arrears, Seen, ShareStart, fits_what_was_left, share_of_node, with_arrears};
+use tollgate_share::shares::{Arrears, LimitUsage, ShareStart, fits_store_remaining, share_of_node, with_arrears};
 
 use super::{Clock, Queue, Random};
 use crate::history::{Bound, Checker};
@@ -40,7 +40,7 @@ struct Node {
     lost_until: u64,
     /// Whether the current fault has had its first request.
     has_noticed: bool,
-    seen: Option<Seen>,
+    seen: Option<LimitUsage>,
     /// Whether the share was started since the store last answered.
     has_begun: bool,
     share: Option<Vec<u64>>,
@@ -183,7 +183,7 @@ impl SharesSimulation {
         let own = if self.is_owing { &self.owing } else { &self.limits };
         let reported = self.limits.reports_from(own, &*self.store, &Now::at(START + now), Cost::ONE).next();
         let node = &mut self.nodes[node];
-        node.seen = reported.map(|report| Seen::new(&report, node.clock.shown_at(now)));
+        node.seen = reported.map(|report| LimitUsage::new(&report, node.clock.shown_at(now)));
         node.has_begun = false;
         verdict.is_admitted()
     }
@@ -276,15 +276,15 @@ impl Node {
         }
         self.has_begun = true;
         let Some(words) = &mut self.share else { return false };
-        let at_hand = share.reports(&**words, &wall, Cost::ONE).next().map_or(0, |report| report.remaining);
+        let share_remaining = share.reports(&**words, &wall, Cost::ONE).next().map_or(0, |report| report.remaining);
         let left = self.seen.map_or(limit.capacity(), |seen| seen.left_at(&limit, at));
-        let owes = cost > at_hand && fits_what_was_left(cost, at_hand, left, self.nodes);
-        let ask = if owes { Ask::Regardless(Cost::new(cost)) } else { Ask::Exactly(Cost::new(cost)) };
+        let into_debt = cost > share_remaining && fits_store_remaining(cost, share_remaining, left, self.nodes);
+        let ask = if into_debt { Ask::Regardless(Cost::new(cost)) } else { Ask::Exactly(Cost::new(cost)) };
         if !share.decide(&mut **words, &wall, ask).is_admitted() {
             return false;
         }
         if let Some(report) = share.reports(&**words, &wall, Cost::ONE).next() {
-            self.arrears.add(&share.as_slice()[0], cost, owes, &report, at);
+            self.arrears.add(&share.as_slice()[0], cost, into_debt, &report, at);
         }
         true
     }

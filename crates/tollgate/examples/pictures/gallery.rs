@@ -1,6 +1,6 @@
 //! The list of pictures, one per algorithm.
 
-use tollgate::core::{Nanos, Pacing};
+use tollgate::core::{Nanos, PacerParams};
 use tollgate::{
     Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, LimitError, Rate, SlidingLog, SlidingSlices,
     SlidingWindow, TokenBucket,
@@ -33,8 +33,8 @@ pub(crate) fn all_pictures() -> Result<Vec<Picture>, LimitError> {
     let slices = SlidingSlices::new(12, length, Nanos::SECOND)?.into();
     let log = SlidingLog::new(12, length)?.into();
     let leases = Concurrency::new(3, Nanos::from_secs(30))?.into();
-    let bursty = Pacing::bursty(rate, Nanos::SECOND)?;
-    let warming = Pacing::warm_up(rate, Nanos::from_secs(2), 3_000)?;
+    let bursty = PacerParams::bursty(rate, Nanos::SECOND)?;
+    let warming = PacerParams::warm_up(rate, Nanos::from_secs(2), 3_000)?;
     Ok(vec![
         picture("token_bucket", "Token bucket: 3 per second, 6 at once", token, Shown::Left("tokens")),
         picture("leaky_bucket", "Leaky bucket: 3 per second going out, 6 in the bucket", leaky, Shown::Used("level")),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tollgate::clock::ManualClock;
-use tollgate::core::{Cost, Mono, Nanos, Pace, Pacing, Time};
+use tollgate::core::{Cost, Mono, Nanos, PacerParams, PacerState, Time};
 use tollgate::{Limit, Limiter, Outcome, Retry, Verdict};
 
 /// Time span of a picture, in milliseconds.
@@ -79,7 +79,7 @@ pub(crate) fn run_limited(limit: Limit, shown: Shown) -> Story {
 }
 
 /// Runs the traffic through a pacer that stores up to `stored_most` permits.
-pub(crate) fn run_paced(pacing: Pacing, stored_most: u64) -> Story {
+pub(crate) fn run_paced(pacing: PacerParams, stored_most: u64) -> Story {
     let pace = pacing.start(Time::from_nanos(Nanos::from_millis(START).as_nanos()));
     run_traffic(&mut Paced { pacing, pace, now: Time::ZERO }, "stored", stored_most)
 }
@@ -153,8 +153,8 @@ impl Gate for Limited {
 }
 
 struct Paced {
-    pacing: Pacing,
-    pace: Pace,
+    pacing: PacerParams,
+    pace: PacerState,
     now: Time<Mono>,
 }
 

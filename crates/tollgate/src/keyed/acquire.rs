@@ -112,7 +112,7 @@ where
         let ask = Ask::Exactly(cost);
         let (as_new, alone) = self.read_new(fingerprint, *now, |account| {
             // A request whose delay is caused only by its own cost passes immediately.
-            (account.weigh(ask), account.wait_behind(Cost::ZERO, cost))
+            (account.weigh(ask), account.wait_in_queue(Cost::ZERO, cost))
         });
         if !as_new.is_admitted() {
             return as_new;
@@ -135,8 +135,8 @@ where
         }
     }
 
-    fn wait_behind(&self, fingerprint: Fingerprint, ahead: Cost, cost: Cost, now: &Now<'_>) -> Retry {
-        self.read_at(fingerprint, *now, |entry| entry.wait_behind(ahead, cost))
+    fn wait_in_queue(&self, fingerprint: Fingerprint, ahead: Cost, cost: Cost, now: &Now<'_>) -> Retry {
+        self.read_at(fingerprint, *now, |entry| entry.wait_in_queue(ahead, cost))
     }
 
     fn recheck_after(&self, fingerprint: Fingerprint, now: &Now<'_>) -> Option<Nanos> {

@@ -108,7 +108,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let changes = self.changes();
         let reader = self.reader(&changes, now);
         let (limit, key_now) = (reader.limit(), reader.now_for_key(fingerprint));
-        let arrival = spent_by_arrival(limit, &key_now, ask);
+        let arrival = spent_after(limit, &key_now, ask);
         let decided = self.table(&changes).upsert(fingerprint, &reader, arrival, |slot, presence| {
             if presence == Presence::New {
                 limit.init(&mut slot.state, &key_now);
@@ -245,7 +245,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
 }
 
 /// Returns the used fraction of a new entry after `ask`.
-pub(crate) fn spent_by_arrival<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> Spent {
+pub(crate) fn spent_after<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> Spent {
     let capacity = limit.capacity();
     let taken = match ask {
         // A limit without state spends nothing.

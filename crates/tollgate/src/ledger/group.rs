@@ -21,7 +21,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Key};
-use crate::keyed::{WhenFull, spent_by_arrival};
+use crate::keyed::{WhenFull, spent_after};
 use crate::sync::Ordering;
 use crate::table::{EntryIndex, Group, State, Wide};
 
@@ -35,12 +35,12 @@ enum Entry {
 }
 
 /// The locked entries of a group, per ledger.
-struct Locked<'g, 'o, 's, const L: usize> {
+struct LockedEntries<'g, 'o, 's, const L: usize> {
     own: &'g [Group<'o, Wide>; L],
     shared: &'g [Group<'s, Wide>; L],
 }
 
-impl<const L: usize> Entries for Locked<'_, '_, '_, L> {
+impl<const L: usize> Entries for LockedEntries<'_, '_, '_, L> {
     /// The index of the ledger, and an entry of that ledger.
     type Entry = (usize, Entry);
 
@@ -101,14 +101,14 @@ impl<C: Clock> Ledger<C> {
             }
             let unchanged: [u64; Limits::FAST_WORDS] = from_fn(|word| state.get(1 + word));
             let mut words = unchanged;
-            let outcome = last.limits.decide_short(&mut words, now, last.cost)?;
+            let outcome = last.limits.try_decide_single(&mut words, now, last.cost)?;
             let passes = self.decide_rest(before, passes && outcome.is_admitted(), charge, now, each)?;
             if passes {
                 words.iter().enumerate().for_each(|(word, value)| state.set(1 + word, *value));
             } else {
                 words = unchanged;
             }
-            each(&last, outcome, last.limits.report_short(&words, now, last.cost));
+            each(&last, outcome, last.limits.report_single(&words, now, last.cost));
             Some(passes)
         })
     }
@@ -161,7 +161,7 @@ impl<C: Clock> Ledger<C> {
             }
         }
 
-        let entries = Locked { own: &own, shared: &shared };
+        let entries = LockedEntries { own: &own, shared: &shared };
         let passed = decide_locked(limit_table, &entries, &mut charges, &mut members, each);
         if !passed {
             own.iter_mut().for_each(Group::restore_evicted);
@@ -180,7 +180,7 @@ impl<C: Clock> Ledger<C> {
     ) -> Result<(&'n Limits, EntryIndex, Now<'n>), Retry> {
         let limits = self.limits(reader.limit_table, charge).ok_or(Retry::Never)?;
         let now = now_for_key(charge, fingerprint, reader.now);
-        let presence = own.find_or_insert(fingerprint, reader, spent_by_arrival(limits, &now, charge.ask));
+        let presence = own.find_or_insert(fingerprint, reader, spent_after(limits, &now, charge.ask));
         let (place, presence) = presence.ok_or(Retry::OnRelease)?;
         let mut state = own.state(place);
         let presence = presence_under(reader.limit_table, limits, charge.limits_id, &state, presence, &now);

@@ -17,9 +17,9 @@ const ENTRY_HEAD: usize = 3;
 
 /// The limits of a snapshot, by the ids they have in this process.
 #[derive(Default)]
-struct Restored(HashMap<u32, Limits>);
+struct RestoredLimits(HashMap<u32, Limits>);
 
-impl LimitTable for Restored {
+impl LimitTable for RestoredLimits {
     fn get(&self, id: u32) -> Option<&Limits> {
         self.0.get(&id)
     }
@@ -36,7 +36,7 @@ impl<C: Clock> Ledger<C> {
         limits: &N,
         to: &mut SnapshotWriter<W>,
     ) -> io::Result<u64> {
-        let _one = self.walking.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
         to.begin_table(&self.clock.now(), &self.secret)?;
         let mut written = HashSet::new();
         let shared = self.write_entries(limits, &self.overflow, Kind::Overflow, &mut written, to)?;
@@ -116,7 +116,7 @@ impl<C: Clock> Ledger<C> {
         let ledger = Self::with_clock(capacity, state_words, clock).map_err(RestoreError::CapacityError)?;
         let now = ledger.clock.now();
         let head = from.read_table_head(&now)?;
-        let (mut limits, mut ids, mut total) = (Restored::default(), HashMap::new(), 0);
+        let (mut limits, mut ids, mut total) = (RestoredLimits::default(), HashMap::new(), 0);
         loop {
             let (kind, mut words) = from.frame()?;
             match (kind, words) {
@@ -162,7 +162,7 @@ impl<C: Clock> Ledger<C> {
 fn insert_restored(
     buckets: &Buckets<Wide>,
     fingerprint: Fingerprint,
-    reader: &LedgerReader<'_, Restored>,
+    reader: &LedgerReader<'_, RestoredLimits>,
     id: u32,
     own: &Limits,
     state: &[u64],
@@ -177,6 +177,6 @@ fn insert_restored(
     };
     // Computes the used fraction only if an entry has to be evicted.
     if buckets.upsert(fingerprint, reader, Spent::NOTHING, copy).is_none() {
-        buckets.upsert(fingerprint, reader, own.most_spent(&state, &now), copy);
+        buckets.upsert(fingerprint, reader, own.max_spent(&state, &now), copy);
     }
 }

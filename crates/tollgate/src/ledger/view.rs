@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate_core::{Algorithm, Cells, Cost, Limit, Limits, Now, Offset, Report, Retry, Stamps, Verdict};
 
-use super::Held;
+use super::LockedAccount;
 use crate::table::State;
 
 /// One charge of a decision: its verdict and its locked state.
@@ -71,7 +71,7 @@ impl<'a> ChargeView<'a> {
         })
     }
 
-    pub(super) fn from_account(account: &Held<'a>, verdict: Verdict<Stamps>) -> Self {
+    pub(super) fn from_account(account: &LockedAccount<'a>, verdict: Verdict<Stamps>) -> Self {
         let state = Words::Entry(account.state);
         Self { limits: Some(account.limit), own: account.own, state, now: account.now, verdict }
     }

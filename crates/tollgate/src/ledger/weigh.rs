@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 use tollgate_core::{Ask, Cells, CellsMut, Limits, Now, Retry, Stamps, Verdict};
 
-use super::{Charge, ChargeView, Held, LimitTable, visit};
+use super::{Charge, ChargeView, LimitTable, LockedAccount, visit};
 use crate::table::{Presence, State};
 
 /// Maximum group size without allocation, enough for nearly all groups. Smaller under loom, whose stacks are small.
@@ -136,7 +136,7 @@ impl<E: Copy> Member<'_, E> {
         limit_table: &N,
         entries: &L,
         charge: &Charge<'_>,
-        then: impl FnOnce(&mut Held<'_>) -> R,
+        then: impl FnOnce(&mut LockedAccount<'_>) -> R,
     ) -> R {
         let mut state = entries.state(self.entry);
         visit(limit_table, self.limits, charge.limits_id, &mut state, Presence::Known, self.now, then)

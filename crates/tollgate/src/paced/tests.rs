@@ -11,13 +11,13 @@ type Manual = Arc<Pacer<Arc<ManualClock>>>;
 
 const MILLI: u64 = 1_000_000;
 
-fn pacer(pacing: Result<Pacing, LimitError>) -> (Arc<ManualClock>, Manual) {
+fn pacer(pacing: Result<PacerParams, LimitError>) -> (Arc<ManualClock>, Manual) {
     let clock = Arc::new(ManualClock::at(1_000 * MILLI));
     (Arc::clone(&clock), Arc::new(Pacer::with_clock(pacing.unwrap(), clock)))
 }
 
 fn pacer_of_five() -> (Arc<ManualClock>, Manual) {
-    pacer(Pacing::bursty("5/s".parse().unwrap(), Nanos::SECOND))
+    pacer(PacerParams::bursty("5/s".parse().unwrap(), Nanos::SECOND))
 }
 
 fn is_ready(future: &mut Acquire<'_, Pacer<Arc<ManualClock>>>) -> bool {
@@ -46,7 +46,7 @@ fn next_caller_waits_as_in_guava() {
 
 #[test]
 fn warm_up_takes_the_configured_time() {
-    let (clock, pacer) = pacer(Pacing::warm_up("2/s".parse().unwrap(), Nanos::from_secs(4), 3_000));
+    let (clock, pacer) = pacer(PacerParams::warm_up("2/s".parse().unwrap(), Nanos::from_secs(4), 3_000));
     assert_eq!(measure_waits(&clock, &pacer, &[1; 8]), [0, 1_375, 1_125, 875, 625, 500, 500, 500]);
     clock.advance(Nanos::from_millis(4_500));
     assert_eq!(measure_waits(&clock, &pacer, &[1; 3]), [0, 1_375, 1_125]);
@@ -91,7 +91,7 @@ fn cancelled_wait_is_refunded_if_it_is_the_last() {
 
 #[test]
 fn late_alarm_does_not_delay_other_waiters() {
-    let (clock, pacer) = pacer(Pacing::bursty("5/s".parse().unwrap(), Nanos::ZERO));
+    let (clock, pacer) = pacer(PacerParams::bursty("5/s".parse().unwrap(), Nanos::ZERO));
     assert!(pacer.acquire(1).wait().is_ok());
     let mut waiting: Vec<_> = (0..4).map(|_| pacer.acquire(1)).collect();
     assert!(waiting.iter_mut().all(|future| !is_ready(future)));

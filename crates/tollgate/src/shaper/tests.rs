@@ -36,42 +36,48 @@ fn let_out(clock: &ManualClock, shaper: &Shaper<u64, Arc<ManualClock>>, millis: 
 #[test]
 fn jobs_leave_at_a_constant_rate_in_order_of_arrival() {
     let (clock, shaper) = shaper(10);
-    (1..=4).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
+    (1..=4).for_each(|job| assert_eq!(shaper.push(job), PushResult::Queued));
     assert_eq!(let_out(&clock, &shaper, 350), [(1, 0), (2, 100), (3, 200), (4, 300)]);
     // Unused capacity is not stored.
     clock.advance(Nanos::from_secs(100));
-    (5..=6).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
+    (5..=6).for_each(|job| assert_eq!(shaper.push(job), PushResult::Queued));
     assert_eq!(let_out(&clock, &shaper, 150), [(5, 0), (6, 100)]);
 }
 
 #[test]
 fn job_with_a_high_cost_delays_the_next() {
     let (clock, shaper) = shaper(10);
-    shaper.push_weighing(1, 5);
-    shaper.push_weighing(2, 1);
-    shaper.push_weighing(3, 2);
+    shaper.push_with_cost(1, 5);
+    shaper.push_with_cost(2, 1);
+    shaper.push_with_cost(3, 2);
     assert_eq!(let_out(&clock, &shaper, 1_000), [(1, 0), (2, 500), (3, 600)]);
 }
 
 #[test]
 fn full_queue_drops_the_newest_or_the_oldest_job() {
     let (clock, newest) = shaper(2);
-    assert_eq!([1, 2, 3].map(|job| newest.push(job)), [Pushed::Queued, Pushed::Queued, Pushed::Rejected(3)]);
+    assert_eq!(
+        [1, 2, 3].map(|job| newest.push(job)),
+        [PushResult::Queued, PushResult::Queued, PushResult::Rejected(3)]
+    );
     assert_eq!(let_out(&clock, &newest, 200), [(1, 0), (2, 100)]);
     let (clock, oldest) = shaper(2);
     let oldest = oldest.overflow(Overflow::Oldest);
-    assert_eq!([1, 2, 3].map(|job| oldest.push(job)), [Pushed::Queued, Pushed::Queued, Pushed::Displaced(1)]);
+    assert_eq!(
+        [1, 2, 3].map(|job| oldest.push(job)),
+        [PushResult::Queued, PushResult::Queued, PushResult::Displaced(1)]
+    );
     assert_eq!(let_out(&clock, &oldest, 200), [(2, 0), (3, 100)]);
-    assert_eq!(shaper(0).1.push(1), Pushed::Rejected(1));
+    assert_eq!(shaper(0).1.push(1), PushResult::Rejected(1));
 }
 
 #[test]
 fn expired_jobs_make_space_for_new_ones() {
     let (clock, shaper) = shaper(100);
     let shaper = shaper.max_age(Duration::from_millis(250));
-    (0..100).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
+    (0..100).for_each(|job| assert_eq!(shaper.push(job), PushResult::Queued));
     assert_eq!(let_out(&clock, &shaper, 251), [(0, 0), (1, 100), (2, 200)]);
-    assert_eq!(shaper.push(100), Pushed::Queued, "the queue has space again");
+    assert_eq!(shaper.push(100), PushResult::Queued, "the queue has space again");
     assert_eq!((shaper.expired(), shaper.len()), (97, 1));
     assert_eq!(let_out(&clock, &shaper, 100), [(100, 49)]);
 }
@@ -79,7 +85,7 @@ fn expired_jobs_make_space_for_new_ones() {
 #[test]
 fn dropped_future_removes_no_other_job() {
     let (clock, shaper) = shaper(10);
-    (1..=2).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
+    (1..=2).for_each(|job| assert_eq!(shaper.push(job), PushResult::Queued));
     assert_eq!((poll(shaper.next()), poll(shaper.next())), (Some(Some(1)), None));
     let mut waiting = Box::pin(shaper.next());
     assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -94,11 +100,11 @@ fn grant_of_a_dropped_job_serves_the_next() {
     let shaper = shaper.overflow(Overflow::Oldest);
     shaper.push(0);
     assert_eq!(poll(shaper.next()), Some(Some(0)));
-    shaper.push_weighing(1, 50);
+    shaper.push_with_cost(1, 50);
     let mut waiting = Box::pin(shaper.next());
     let mut poll_waiting = || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(poll_waiting().is_pending());
-    assert_eq!(shaper.push_weighing(2, 1), Pushed::Displaced(1));
+    assert_eq!(shaper.push_with_cost(2, 1), PushResult::Displaced(1));
     clock.run(Nanos::from_millis(100));
     assert_eq!(poll_waiting(), Poll::Ready(Some(2)));
     shaper.push(3);
@@ -110,7 +116,7 @@ fn closed_shaper_releases_its_queued_jobs() {
     let (_clock, shaper) = shaper(10);
     shaper.push(1);
     shaper.close();
-    assert_eq!((shaper.push(2), poll(shaper.next())), (Pushed::Rejected(2), Some(Some(1))));
+    assert_eq!((shaper.push(2), poll(shaper.next())), (PushResult::Rejected(2), Some(Some(1))));
     assert_eq!(poll(shaper.next()), Some(None));
 }
 
@@ -119,7 +125,7 @@ fn threads_take_each_job_once() {
     let shaper = Shaper::new("1M/s".parse().unwrap(), 1_000);
     let got: Vec<Vec<u64>> = on_threads(4, |thread| {
         if thread == 0 {
-            (0..1_000).for_each(|job| assert_eq!(shaper.push(job), Pushed::Queued));
+            (0..1_000).for_each(|job| assert_eq!(shaper.push(job), PushResult::Queued));
             shaper.close();
             return Vec::new();
         }

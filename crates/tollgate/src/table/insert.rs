@@ -32,7 +32,7 @@ const FULL: u64 = 16;
 const STILL_SEARCHING: u32 = 64;
 
 /// The entry of a known key, or the entry chosen for a new key.
-pub(super) struct Chosen {
+pub(super) struct ChosenEntry {
     /// Whether the entry is in the other bucket instead of the home bucket.
     pub(super) elsewhere: bool,
     pub(super) entry: usize,
@@ -91,8 +91,8 @@ impl<S: Shape> Buckets<S> {
         reader: &R,
         arrival: Spent,
         kept: &[Fingerprint],
-    ) -> Option<Chosen> {
-        let chosen = |elsewhere, entry, presence, evicts| Chosen { elsewhere, entry, presence, evicts };
+    ) -> Option<ChosenEntry> {
+        let chosen = |elsewhere, entry, presence, evicts| ChosenEntry { elsewhere, entry, presence, evicts };
         for (elsewhere, bucket) in [(false, &*home), (true, &*other)] {
             if let Some(entry) = bucket.find(fingerprint) {
                 return Some(chosen(elsewhere, entry, Presence::Known, false));

@@ -47,7 +47,7 @@ use tollgate_core::{Cost, Mono, Nanos, Now, Outcome, Retry, Time, Verdict};
 use crate::clock::{Alarm, Clock};
 use queue::{Waiter, WaiterId};
 pub(crate) use shard::Shards;
-use state::Joined;
+use state::JoinResult;
 
 /// A limiter that can be waited for: [`Limiter`](crate::Limiter), [`Keyed`](crate::Keyed), [`Pacer`](crate::Pacer).
 /// Sealed: cannot be implemented outside this crate.
@@ -85,7 +85,7 @@ pub trait Waitable: Send + Sync + Sized + 'static {
     /// back.
     fn take(&self, key: Self::Key, cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<Self::Stamp>;
     /// Returns the wait for `cost` behind waiters with a total cost of `ahead`.
-    fn wait_behind(&self, key: Self::Key, ahead: Cost, cost: Cost, now: &Now<'_>) -> Retry;
+    fn wait_in_queue(&self, key: Self::Key, ahead: Cost, cost: Cost, now: &Now<'_>) -> Retry;
     /// Returns the time until a waiter for a release may pass even without one.
     fn recheck_after(&self, key: Self::Key, now: &Now<'_>) -> Option<Nanos>;
     /// Gives back up to `cost` of the `verdict`'s charge, and returns the amount given back.
@@ -208,7 +208,7 @@ enum Stage<S> {
     New,
     Queued(WaiterId),
     /// Granted, and delayed by a random time. Boxed, because it is rare.
-    Delayed(Box<Delayed<S>>),
+    Delayed(Box<DelayedGrant<S>>),
     Done,
 }
 
@@ -325,8 +325,8 @@ impl<'a, G: Waitable> Acquire<'a, G> {
             Stage::New => {
                 let waiter = Waiter::new(self.key, self.cost, 0, waker.clone());
                 match shard.join(limiter, waiter, self.patience) {
-                    Joined::Decided(result) => Some(result.map(Grant)),
-                    Joined::Queued(id) => {
+                    JoinResult::Decided(result) => Some(result.map(Grant)),
+                    JoinResult::Queued(id) => {
                         if self.jitter > Nanos::ZERO {
                             self.deadline = limiter.clock().mono().saturating_add(self.patience);
                         }
@@ -337,7 +337,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
             }
             Stage::Queued(id) => match shard.collect(&**limiter, *id, waker) {
                 Some(Ok(verdict)) if self.jitter > Nanos::ZERO => {
-                    let delayed = Delayed::new(verdict, self.jitter, limiter.clock().mono(), self.deadline, waker);
+                    let delayed = DelayedGrant::new(verdict, self.jitter, limiter.clock().mono(), self.deadline, waker);
                     self.stage = Stage::Delayed(Box::new(delayed));
                     None
                 }
@@ -383,7 +383,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
 }
 
 /// A granted waiter with a random delay.
-struct Delayed<S> {
+struct DelayedGrant<S> {
     verdict: Verdict<S>,
     until: Time<Mono>,
     alarm: Arc<WakerAlarm>,
@@ -399,7 +399,7 @@ impl Alarm for WakerAlarm {
     }
 }
 
-impl<S> Delayed<S> {
+impl<S> DelayedGrant<S> {
     fn new(verdict: Verdict<S>, jitter: Nanos, now: Time<Mono>, deadline: Time<Mono>, waker: &Waker) -> Self {
         // Each `RandomState` has different random keys.
         let random = RandomState::new().hash_one(());

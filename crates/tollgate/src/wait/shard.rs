@@ -20,7 +20,7 @@ use std::task::Waker;
 use tollgate_core::{Cost, Nanos, Verdict};
 
 use super::queue::{Waiter, WaiterAnswer, WaiterId};
-use super::state::{Due, Joined, WaitState};
+use super::state::{Due, JoinResult, WaitState};
 use super::{AcquireError, Waitable};
 use crate::clock::{Alarm, Clock};
 
@@ -123,7 +123,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
     }
 
     /// Decides immediately, or enters the queue of the key.
-    pub(super) fn join<G>(&self, limiter: &Arc<G>, ask: Waiter<K, S>, patience: Nanos) -> Joined<S>
+    pub(super) fn join<G>(&self, limiter: &Arc<G>, ask: Waiter<K, S>, patience: Nanos) -> JoinResult<S>
     where
         G: Waitable<Key = K, Stamp = S>,
     {
@@ -140,17 +140,17 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
         let (joined, mut gone) = state.join(&**limiter, ask, patience, occupied < shards.max);
         self.waiting.store(state.waiting, Ordering::Relaxed);
         let joined = match (state.arm(&**limiter, &alarms.clock), joined) {
-            (Err(_), Joined::Queued(id)) => {
+            (Err(_), JoinResult::Queued(id)) => {
                 // No alarm would ever wake the waiter.
                 gone = state.leave(id).map(|(waiter, _)| waiter);
                 self.waiting.store(state.waiting, Ordering::Relaxed);
-                Joined::Decided(Err(AcquireError::NoTimer))
+                JoinResult::Decided(Err(AcquireError::NoTimer))
             }
             (_, joined) => joined,
         };
         self.unlock(&**limiter, state);
         drop(gone);
-        if let Joined::Decided(_) = joined {
+        if let JoinResult::Decided(_) = joined {
             shards.occupied.fetch_sub(1, Ordering::Relaxed);
         }
         joined
@@ -339,8 +339,8 @@ mod tests {
             let joined = limiter.shards.shard(0).join(&limiter, Waiter::new((), cost, 0, waker), patience);
             assert!(dropped.try_recv().unwrap(), "the shard was locked");
             match joined {
-                Joined::Decided(result) => result.map(|_| ()),
-                Joined::Queued(_) => panic!("the queue has no room"),
+                JoinResult::Decided(result) => result.map(|_| ()),
+                JoinResult::Queued(_) => panic!("the queue has no room"),
             }
         };
         assert_eq!(join(1, Nanos::MAX), Ok(()));

@@ -64,7 +64,7 @@ pub(super) enum Due<K> {
 }
 
 /// The result of joining.
-pub(super) enum Joined<S> {
+pub(super) enum JoinResult<S> {
     Decided(Result<Verdict<S>, AcquireError>),
     Queued(WaiterId),
 }
@@ -92,20 +92,20 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         mut waiter: Waiter<K, S>,
         patience: Nanos,
         has_slot: bool,
-    ) -> (Joined<S>, Option<Waiter<K, S>>)
+    ) -> (JoinResult<S>, Option<Waiter<K, S>>)
     where
         G: Waitable<Key = K, Stamp = S>,
     {
-        let refuse = |waiter, error| (Joined::Decided(Err(error)), Some(waiter));
+        let refuse = |waiter, error| (JoinResult::Decided(Err(error)), Some(waiter));
         let (now, key, cost) = (limiter.now(), waiter.key, Cost::new(waiter.cost));
         let (queued, ahead) = self.queues.get(&key).map_or((0, 0), |queue| (queue.len(), queue.cost()));
         let retry = if queued > 0 {
-            limiter.wait_behind(key, Cost::new(ahead), cost, &now)
+            limiter.wait_in_queue(key, Cost::new(ahead), cost, &now)
         } else {
-            let verdict = limiter.take(key, cost, &now, self.went_back(&now));
-            self.note_time(&now);
+            let verdict = limiter.take(key, cost, &now, self.was_set_back(&now));
+            self.record_time(&now);
             match verdict.outcome() {
-                Outcome::Allow => return (Joined::Decided(Ok(verdict)), Some(waiter)),
+                Outcome::Allow => return (JoinResult::Decided(Ok(verdict)), Some(waiter)),
                 Outcome::Delay(wait) => Retry::After(wait),
                 Outcome::Deny(retry) => retry,
             }
@@ -137,7 +137,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         if queued == 0 {
             self.schedule_retry(limiter, key, retry, &now);
         }
-        (Joined::Queued(id), None)
+        (JoinResult::Queued(id), None)
     }
 
     /// Removes a waiter, and also removes it from its queue if it still waits. Returns whether it was first in its
@@ -179,11 +179,11 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
     pub(super) fn serve<G: Waitable<Key = K, Stamp = S>>(&mut self, limiter: &G, due: Due<K>, woken: &mut Vec<Waker>) {
         let now = limiter.now();
         let at = now.mono().as_nanos();
-        let went_back = self.went_back(&now);
-        if went_back || matches!(due, Due::AllQueues) {
+        let was_set_back = self.was_set_back(&now);
+        if was_set_back || matches!(due, Due::AllQueues) {
             let keys: Vec<K> = self.queues.keys().copied().collect();
             keys.into_iter().for_each(|key| self.advance(limiter, key, &now, woken));
-            if went_back {
+            if was_set_back {
                 self.latest = (at, now.wall().as_nanos());
             }
         } else if let Due::Queue(key) = due {
@@ -233,13 +233,13 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         now: &Now<'_>,
         woken: &mut Vec<Waker>,
     ) {
-        let went_back = self.went_back(now);
-        self.note_time(now);
+        let was_set_back = self.was_set_back(now);
+        self.record_time(now);
         let due = self.queues.get(&key).and_then(|queue| queue.due);
         while let Some(id) = self.queues.get(&key).and_then(Queue::first) {
             let Some(waiter) = self.slots.get_mut(id) else { return };
             let now = &limiter.as_of(due, now);
-            let verdict = limiter.take(key, Cost::new(waiter.cost), now, went_back);
+            let verdict = limiter.take(key, Cost::new(waiter.cost), now, was_set_back);
             let retry = match verdict.outcome() {
                 Outcome::Allow => {
                     self.settle(key, id, WaiterAnswer::Granted(verdict.stamp()), woken);
@@ -285,12 +285,12 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
 
     /// Returns whether one of the clocks was set back by more than a second. Smaller steps do not count, because
     /// threads may arrive in a different order than they read the clock. Limits have the same tolerance.
-    fn went_back(&self, now: &Now<'_>) -> bool {
+    fn was_set_back(&self, now: &Now<'_>) -> bool {
         let back = |now: u64, latest: u64| now.saturating_add(Nanos::SECOND.as_nanos()) < latest;
         back(now.mono().as_nanos(), self.latest.0) || back(now.wall().as_nanos(), self.latest.1)
     }
 
-    fn note_time(&mut self, now: &Now<'_>) {
+    fn record_time(&mut self, now: &Now<'_>) {
         self.latest.0 = self.latest.0.max(now.mono().as_nanos());
         self.latest.1 = self.latest.1.max(now.wall().as_nanos());
     }

@@ -220,12 +220,12 @@ fn debt_of_given_windows_may_last_half_a_window_longer() {
     let state = [60 * S, 12];
     let limit = limit().max_debt(7).unwrap();
     let given = limit.phase(Phase::Given(0));
-    let most = |limit: FixedWindow, seconds| limit.most_used(&state, &Now::at(seconds * S));
+    let most = |limit: FixedWindow, seconds| limit.max_used(&state, &Now::at(seconds * S));
     assert_eq!([59, 60, 120, 180].map(|seconds| given.used(&state, &Now::at(seconds * S)).floor()), [12, 7, 2, 0]);
     let instants = [59, 60, 120, 149, 150, 239, 240, u64::MAX / S];
     assert_eq!(instants.map(|seconds| most(given, seconds)), [12, 7, 7, 7, 2, 2, 0, 0]);
     assert_eq!([59, 119, 120, 179, 180].map(|seconds| most(limit, seconds)), [12, 7, 2, 2, 0]);
-    assert_eq!(given.most_spent(&state, &Now::at(239 * S)), Spent::of(2, 5));
+    assert_eq!(given.max_spent(&state, &Now::at(239 * S)), Spent::of(2, 5));
 }
 
 /// The given window is from 100 s to 160 s. A count in this window or an earlier one belongs to the same calendar.
@@ -234,13 +234,13 @@ fn end_of_its_window_identifies_the_calendar_of_a_count() {
     let windows = [window(100 * S, 160 * S)];
     let given = |limit: u64, secs| FixedWindow::new(limit, Nanos::from_secs(secs)).unwrap().phase(Phase::Given(0));
     let is_same = |new: FixedWindow, end: u64, used| {
-        new.has_windows_of(&given(5, 60), &[end * S, used], &Now::at(110 * S).with_windows(&windows))
+        new.has_same_windows(&given(5, 60), &[end * S, used], &Now::at(110 * S).with_windows(&windows))
     };
     let ends = [99, 100, 101, 159, 160, 161].map(|end| is_same(given(7, 60), end, 1));
     assert_eq!(ends, [true, true, false, false, true, false]);
     assert!(is_same(given(7, 60), 161, 0), "nothing is counted");
     assert!(!is_same(given(7, 61), 160, 1) && !is_same(given(7, 60).phase(Phase::Given(1)), 160, 1));
-    assert!(given(7, 60).has_windows_of(&given(5, 60), &[161 * S, 1], &Now::at(110 * S)), "no window is given");
+    assert!(given(7, 60).has_same_windows(&given(5, 60), &[161 * S, 1], &Now::at(110 * S)), "no window is given");
 }
 
 #[test]

@@ -265,7 +265,7 @@ fn wait_behind_other_requests_skips_the_steps_that_they_use() {
     let mut state = [0];
     let now = Now::at(3 * S);
     let _ = limit().decide(&mut state, &now, Ask::Exactly(Cost::new(4)));
-    let wait = |ahead, cost| limit().wait_behind(&state, &now, Cost::new(ahead), Cost::new(cost));
+    let wait = |ahead, cost| limit().wait_in_queue(&state, &now, Cost::new(ahead), Cost::new(cost));
     let after = |secs| Retry::After(Nanos::from_secs(secs));
     assert_eq!([wait(0, 1), wait(0, 2), wait(1, 5), wait(2, 5)], [after(0), after(7), after(7), after(17)]);
     assert_eq!([wait(7, 5), wait(0, 6), wait(0, 7)], [after(27), Retry::Never, Retry::Never]);

@@ -15,8 +15,8 @@ use crate::explain::{
 };
 use crate::key;
 use crate::request::{Entry, Item};
-use crate::rules::{CostOf, Effect, OnExceed, OnFault, Override, Rule};
-use crate::ruleset::Matched;
+use crate::rules::{DefaultCost, Effect, OnExceed, OnFault, Override, Rule};
+use crate::ruleset::MatchedRules;
 
 /// Maximum number of non-matching overrides in an explanation.
 const MAX_UNMET: usize = 3;
@@ -55,7 +55,7 @@ impl ChargeContext<'_> {
             None => vec![("key".to_owned(), Some(printable(key::inline_name_of(key))))],
         };
         let ban = ban.zip(rule).and_then(|(planned, rule)| self.ban_state(planned, rule));
-        let banned = ban.as_ref().is_some_and(|ban| matches!(ban.stands, BanStatus::Banned { .. }));
+        let banned = ban.as_ref().is_some_and(|ban| matches!(ban.status, BanStatus::Banned { .. }));
         let refuses = decisions.answer(planned).is_some_and(|(answer, _)| matches!(answer.outcome, Outcome::Deny(_)));
         let fault = match planned.answered {
             AnswerSource::Open => Some(OnFault::Open),
@@ -82,7 +82,7 @@ impl ChargeContext<'_> {
                 Some(OnExceed::Deny | OnExceed::Shadow | OnExceed::Drop) | None => None,
             },
             shadow: planned.shadow,
-            spared: planned.shadow && rule.is_some_and(|rule| rule.on_exceed() != OnExceed::Shadow),
+            excluded_by_enforce: planned.shadow && rule.is_some_and(|rule| rule.on_exceed() != OnExceed::Shadow),
             refuses: planned.is_denied() || banned || refuses || fault == Some(OnFault::Closed),
             consistency: rule.map(Rule::consistency).unwrap_or_default(),
             fault,
@@ -99,11 +99,11 @@ impl ChargeContext<'_> {
     fn cost_by(&self, cost: Cost) -> CostSource {
         match (self.item.cost, self.rule.map(Rule::cost)) {
             (Some(_), _) => CostSource::Request,
-            (None, Some(CostOf::From { attribute, max, missing })) => {
+            (None, Some(DefaultCost::From { attribute, max, missing })) => {
                 let value = attribute_values(self.entries(), attribute).next();
                 let is_number = |value: &[u8]| !value.is_empty() && value.iter().all(u8::is_ascii_digit);
                 let number = value.and_then(|value| str::from_utf8(value).ok()?.parse().ok()).map(Cost::new);
-                let said = match value {
+                let value = match value {
                     // If several items share the charge, its cost differs from the first item's cost.
                     None if cost == *missing => CostValue::Missing,
                     Some(value) if cost == *max && !is_number(value) => CostValue::NotANumber(printable(value)),
@@ -112,9 +112,9 @@ impl ChargeContext<'_> {
                     }
                     Some(_) | None => CostValue::Number,
                 };
-                CostSource::Attribute { name: attribute.to_string(), said }
+                CostSource::Attribute { name: attribute.to_string(), value }
             }
-            (None, Some(CostOf::Cases(cases))) => {
+            (None, Some(DefaultCost::Cases(cases))) => {
                 match cases.iter().find(|case| failed_condition(&case.when, self.entries()).is_none()) {
                     Some(case) => {
                         CostSource::Case(case.when.iter().map(|when| describe_held(when, self.entries())).collect())
@@ -122,7 +122,7 @@ impl ChargeContext<'_> {
                     None => CostSource::Rule,
                 }
             }
-            (None, Some(CostOf::Fixed(_)) | None) => CostSource::Rule,
+            (None, Some(DefaultCost::Fixed(_)) | None) => CostSource::Rule,
         }
     }
 
@@ -145,7 +145,8 @@ impl ChargeContext<'_> {
     fn first_that_holds(&self, planned: &PlannedCharge) -> Option<usize> {
         let rule = self.running.rules.rules().get(planned.rule()? as usize)?;
         let overrides = rule.special()?.overrides.as_ref()?;
-        let position = overrides.first_matching(self.entries(), &mut Matched::default(), self.decisions.plan.now());
+        let position =
+            overrides.first_matching(self.entries(), &mut MatchedRules::default(), self.decisions.plan.now());
         position.map(|position| position as usize)
     }
 
@@ -157,7 +158,7 @@ impl ChargeContext<'_> {
             None if hides_positions => OverridePosition::InRule((0..=at).filter(|at| name(*at).is_none()).count()),
             None => OverridePosition::At(position_of(&rule.position().file, all[at].position)),
         };
-        let (mut near, mut for_others, mut more_unmet) = (Vec::new(), Vec::<(String, usize)>::new(), 0);
+        let (mut near, mut for_others, mut more_skipped) = (Vec::new(), Vec::<(String, usize)>::new(), 0);
         for (at, other) in all.iter().enumerate().take(applies.unwrap_or(all.len())) {
             // There may be one override per customer, and the overrides of other customers are irrelevant. An override
             // that has not expired and does not apply is for another value.
@@ -170,14 +171,14 @@ impl ChargeContext<'_> {
                     }
                 }
                 (_, when) if near.len() < MAX_COMPARED => near.push((distance(when, self.entries()), at)),
-                _ => more_unmet += 1,
+                _ => more_skipped += 1,
             }
         }
-        more_unmet += near.len().saturating_sub(MAX_UNMET);
-        let shown_unmet = nearest_first(near, MAX_UNMET).map(|at| SkippedOverride {
+        more_skipped += near.len().saturating_sub(MAX_UNMET);
+        let shown_skipped = nearest_first(near, MAX_UNMET).map(|at| SkippedOverride {
             position: position(at),
             why: match failed_condition(&all[at].when, self.entries()) {
-                Some(unmet) => OverrideMismatch::ConditionFailed(unmet),
+                Some(failed) => OverrideMismatch::ConditionFailed(failed),
                 // An override that does not apply although its conditions hold has expired.
                 None => OverrideMismatch::Expired(Zone::utc().format_time(all[at].until.unwrap_or(Time::ZERO))),
             },
@@ -188,8 +189,8 @@ impl ChargeContext<'_> {
                 when: all[at].when.iter().map(|condition| describe_held(condition, self.entries())).collect(),
                 until: all[at].until.map(|until| Zone::utc().format_time(until)),
             }),
-            unmet: shown_unmet.collect(),
-            more_unmet,
+            skipped: shown_skipped.collect(),
+            more_skipped,
             for_others,
             after: applies.map_or(0, |at| all.len() - at - 1),
         }
@@ -197,9 +198,9 @@ impl ChargeContext<'_> {
 
     fn ban_state(&self, planned: &PlannedCharge, rule: &Rule) -> Option<BanState> {
         let ban = rule.ban()?;
-        let noted = self.decisions.noted.iter().rfind(|noted| noted.charge as usize == self.charge);
+        let counted = self.decisions.refusal_counts.iter().rfind(|counted| counted.charge as usize == self.charge);
         // Bans exist only in the store; the fallback knows none.
-        let said = match planned.answered {
+        let outcome = match planned.answered {
             AnswerSource::Enforced(_) => self.decisions.answer(planned).map(|(answer, _)| answer.outcome),
             AnswerSource::Not
             | AnswerSource::Shadow(_)
@@ -207,7 +208,7 @@ impl ChargeContext<'_> {
             | AnswerSource::Open
             | AnswerSource::Closed => None,
         };
-        let stands = match said {
+        let status = match outcome {
             Some(Outcome::Deny(Retry::After(left))) => {
                 // Rounded up to a whole second, so that a request at that time is not too early.
                 let second = Nanos::SECOND.as_nanos();
@@ -215,11 +216,11 @@ impl ChargeContext<'_> {
                 BanStatus::Banned { left, until: Zone::utc().format_time(Time::from_nanos(ends)) }
             }
             Some(Outcome::Deny(Retry::OnRelease | Retry::Never) | Outcome::Allow | Outcome::Delay(_)) => {
-                BanStatus::Not { refusals: noted.map(|noted| noted.refusals) }
+                BanStatus::Not { refusals: counted.map(|counted| counted.refusals) }
             }
             None => BanStatus::NotEvaluated,
         };
-        Some(BanState { after: ban.after, within: ban.within, length: ban.length, stands })
+        Some(BanState { after: ban.after, within: ban.within, length: ban.length, status })
     }
 
     /// Returns the state of each evaluated limit, with its text from the rule or the override.

@@ -7,7 +7,7 @@ use crate::engine::scratch::Scratch;
 use crate::key;
 use crate::request::{Inline, Item, Request, RequestError, check_size};
 use crate::rules::OnFault;
-use crate::ruleset::{ActiveRule, Judgement, Matched, OverrideEffect, RuleSet};
+use crate::ruleset::{ActiveRule, AllowOrDeny, MatchedRules, OverrideEffect, RuleSet};
 
 /// Maximum total number of rules matched by the items of a request with several items. Each match is compared with all
 /// previous ones, to find equal keys.
@@ -16,7 +16,7 @@ const MAX_MATCHES: usize = 4096;
 /// The context of a match between an item and a rule.
 struct MatchContext<'a> {
     /// The index of the item.
-    place: usize,
+    index: usize,
     item: &'a Item<'a>,
     rules: &'a RuleSet,
     /// The index of the rule.
@@ -41,11 +41,11 @@ impl Plan {
         if added.is_err() {
             self.charges.truncate(first_charge);
             self.item_matches.truncate(first_match);
-        } else if rules.leaves_out() {
+        } else if rules.may_omit_rules() {
             self.replace(rules, first_charge, &mut scratch.picked);
         }
-        self.asked.push(PlannedRequest {
-            weighs: request.items.first().and_then(|item| item.cost).unwrap_or(Cost::ONE),
+        self.requests.push(PlannedRequest {
+            cost: request.items.first().and_then(|item| item.cost).unwrap_or(Cost::ONE),
             charges: first_charge as u32..self.charges.len() as u32,
             item_matches: first_match as u32..self.item_matches.len() as u32,
             denied: !self.plain
@@ -63,12 +63,12 @@ impl Plan {
         first: usize,
     ) -> Result<(), RequestError> {
         check_size(request)?;
-        self.taking.check(request)?;
+        self.take_mode.check(request)?;
         let first_match = self.item_matches.len();
-        for (place, item) in request.items.iter().enumerate() {
+        for (index, item) in request.items.iter().enumerate() {
             match &item.limit {
-                Some(inline) => self.add_inline(request, place, item, inline, first)?,
-                None => self.add_ruled(request, place, item, rules, scratch, first)?,
+                Some(inline) => self.add_inline(request, index, item, inline, first)?,
+                None => self.add_ruled(request, index, item, rules, scratch, first)?,
             }
             let (given, max) = (self.item_matches.len() - first_match, MAX_MATCHES);
             if given > max && request.items.len() > 1 {
@@ -96,7 +96,7 @@ impl Plan {
     fn add_ruled(
         &mut self,
         request: &Request<'_>,
-        place: usize,
+        index: usize,
         item: &Item<'_>,
         rules: &RuleSet,
         scratch: &mut Scratch,
@@ -112,10 +112,10 @@ impl Plan {
         if given > max {
             return Err(RequestError::TooMany { what: "rules that match the request", given, max });
         }
-        if let Some(number) = rules.find_judging_rule(domain, matched, item.entries, self.now()) {
+        if let Some(number) = rules.find_allow_or_deny(domain, matched, item.entries, self.now()) {
             self.plain = false;
             self.add_special(
-                &MatchContext { place, item, rules, number, first, items: request.items.len() },
+                &MatchContext { index, item, rules, number, first, items: request.items.len() },
                 matched,
                 overrides,
             );
@@ -126,7 +126,7 @@ impl Plan {
             rule.meter.touch();
             self.plain &= rule.plain;
             if rule.special().is_some() {
-                let matching = MatchContext { place, item, rules, number: *number, first, items: request.items.len() };
+                let matching = MatchContext { index, item, rules, number: *number, first, items: request.items.len() };
                 self.add_special(&matching, matched, overrides);
                 continue;
             }
@@ -138,7 +138,7 @@ impl Plan {
                 Some(same) => self.join(same, cost, key_start),
                 None => self.push_rule(*number, rule, cost, key_start),
             };
-            self.item_matches.push(ItemMatch { item: place as u32, charge });
+            self.item_matches.push(ItemMatch { item: index as u32, charge });
         }
         Ok(())
     }
@@ -146,7 +146,7 @@ impl Plan {
     fn add_inline(
         &mut self,
         request: &Request<'_>,
-        place: usize,
+        index: usize,
         item: &Item<'_>,
         inline: &Inline<'_>,
         first: usize,
@@ -170,7 +170,7 @@ impl Plan {
                 self.push(PlannedCharge { name: 0..0, ..self.new_charge(by, (0, 0), cost, key_start) }, &entry.windows)
             }
         };
-        self.item_matches.push(ItemMatch { item: place as u32, charge });
+        self.item_matches.push(ItemMatch { item: index as u32, charge });
         Ok(())
     }
 
@@ -197,8 +197,8 @@ impl Plan {
 
     /// Adds a special rule if its remaining conditions hold.
     #[inline(never)]
-    fn add_special(&mut self, matching: &MatchContext<'_>, matched: &Matched, overrides: &mut Matched) {
-        let MatchContext { place, item, rules, number, first, items } = *matching;
+    fn add_special(&mut self, matching: &MatchContext<'_>, matched: &MatchedRules, overrides: &mut MatchedRules) {
+        let MatchContext { index, item, rules, number, first, items } = *matching;
         let rule = &rules.rules()[number as usize];
         let Some(special) = rule.special() else { return };
         if !special.applies(self.now(), matched, item.entries) {
@@ -214,13 +214,13 @@ impl Plan {
             Some(same) => self.join(same, cost, key_start),
             None => self.push_special(matching, overrides, cost, key_start),
         };
-        self.item_matches.push(ItemMatch { item: place as u32, charge });
+        self.item_matches.push(ItemMatch { item: index as u32, charge });
     }
 
     fn push_special(
         &mut self,
         matching: &MatchContext<'_>,
-        matched: &mut Matched,
+        matched: &mut MatchedRules,
         cost: Cost,
         key_start: usize,
     ) -> u32 {
@@ -230,12 +230,12 @@ impl Plan {
         let now = self.now();
         let overrides = special.overrides.as_ref();
         let overridden = overrides.and_then(|overrides| {
-            let place = overrides.first_matching(item.entries, matched, now)?;
-            Some(&overrides.get(place).does)
+            let index = overrides.first_matching(item.entries, matched, now)?;
+            Some(&overrides.get(index).effect)
         });
-        let (by, rule_limits) = match (special.judges, overridden, &rule.rule_limits) {
-            (Some(Judgement::Deny), _, _) | (_, Some(OverrideEffect::Deny), _) => (LimitSource::Denied(number), None),
-            (Some(Judgement::Allow), _, _) | (_, Some(OverrideEffect::Nothing), _) | (_, None, None) => {
+        let (by, rule_limits) = match (special.allow_or_deny, overridden, &rule.rule_limits) {
+            (Some(AllowOrDeny::Deny), _, _) | (_, Some(OverrideEffect::Deny), _) => (LimitSource::Denied(number), None),
+            (Some(AllowOrDeny::Allow), _, _) | (_, Some(OverrideEffect::Nothing), _) | (_, None, None) => {
                 (LimitSource::Unlimited(number), None)
             }
             (None, Some(OverrideEffect::Limit(rule_limits)), _) => {
@@ -250,14 +250,14 @@ impl Plan {
         let calendars = rule_limits.map_or(&[][..], |rule_limits| &rule_limits.calendars);
         self.given.extend(calendars.iter().map(|calendar| calendar.window(now)));
         let windows = rule_limits.map_or(&[][..], |rule_limits| rule_limits.windows());
-        let planned = self.new_charge(by, rule.id_place(), cost, key_start);
+        let planned = self.new_charge(by, rule.id_range(), cost, key_start);
         let (postpaid, on_fault) = (special.postpaid, rule.on_fault);
         let charge = self.push(PlannedCharge { given, shadow, postpaid, on_fault, ..planned }, windows);
         self.metadata.extend(special.metadata.iter().map(|metadata| (charge, metadata.clone())));
         if special.ban.is_some() && !shadow && rule_limits.is_some() {
             let ban_start = self.keys.len();
-            key::push_beside(&mut self.keys, key_start..key_end, key::SideCounter::Ban);
-            self.push(self.new_charge(LimitSource::Ban(number), rule.id_place(), Cost::ZERO, ban_start), &[]);
+            key::push_side_key(&mut self.keys, key_start..key_end, key::SideCounter::Ban);
+            self.push(self.new_charge(LimitSource::Ban(number), rule.id_range(), Cost::ZERO, ban_start), &[]);
         }
         charge
     }
@@ -268,7 +268,7 @@ impl Plan {
             Some(rule_limits) => (LimitSource::Rule(number), rule_limits.windows()),
             None => (LimitSource::Unlimited(number), &[][..]),
         };
-        let planned = self.new_charge(by, rule.id_place(), cost, key_start);
+        let planned = self.new_charge(by, rule.id_range(), cost, key_start);
         self.push(PlannedCharge { shadow: rule.is_shadow(), on_fault: rule.on_fault, ..planned }, windows)
     }
 

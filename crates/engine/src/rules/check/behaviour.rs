@@ -6,8 +6,8 @@ use tollgate::core::{Cost, Nanos};
 use super::super::limit::{WEEKDAYS, not_a_count, parse_count, parse_length, read_zone};
 use super::super::mistake::{Notes, Position};
 use super::super::raw::{RawCost, RawExceed, RawMap, RawRule, RawText, shorten};
-use super::super::rule::{ALL, Ban, CostCase, CostOf, Effect, OnExceed, Refusal};
-use super::super::words::valid_instead;
+use super::super::rule::{ALL, Ban, CostCase, DefaultCost, Effect, OnExceed, Refusal};
+use super::super::suggest::suggest_valid;
 use super::Checker;
 use super::condition::check_attribute;
 use crate::calendar::Zone;
@@ -24,11 +24,11 @@ const MAX_CASES: usize = 64;
 const MAX_HOURS: usize = 32;
 
 impl Checker<'_> {
-    pub(super) fn check_cost(&mut self, raw: Option<&RawCost>, notes: &mut Notes) -> CostOf {
-        let one = CostOf::Fixed(Cost::ONE);
+    pub(super) fn check_cost(&mut self, raw: Option<&RawCost>, notes: &mut Notes) -> DefaultCost {
+        let one = DefaultCost::Fixed(Cost::ONE);
         match raw {
             None => one,
-            Some(RawCost::Fixed(raw)) => check_amount(raw, notes).map_or(one, CostOf::Fixed),
+            Some(RawCost::Fixed(raw)) => check_amount(raw, notes).map_or(one, DefaultCost::Fixed),
             Some(RawCost::From(map)) => {
                 let from = required_value(map, "cost", "from", "name the attribute, like `from: bytes`", notes);
                 let help = "write the largest cost, which also counts for values that are not whole numbers";
@@ -36,7 +36,7 @@ impl Checker<'_> {
                 let missing = map.get("missing").map_or(Some(Cost::ONE), |missing| check_amount(missing, notes));
                 match (from.filter(|from| check_attribute(from, notes)), max, missing) {
                     (Some(from), Some(max), Some(missing)) => {
-                        CostOf::From { attribute: from.text.as_str().into(), max, missing }
+                        DefaultCost::From { attribute: from.text.as_str().into(), max, missing }
                     }
                     _ => one,
                 }
@@ -52,7 +52,7 @@ impl Checker<'_> {
                     let cost = case.cost.as_ref().and_then(|raw| check_amount(raw, notes))?;
                     Some(CostCase { when, cost })
                 });
-                CostOf::Cases(cases.collect())
+                DefaultCost::Cases(cases.collect())
             }
         }
     }
@@ -79,7 +79,7 @@ pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExce
             None => {
                 let problem = format!("`{}` is not a choice of `on_exceed`", shorten(&word.text));
                 let words = ["deny", "shadow", "drop", "delay"];
-                notes.add_with_help(word.position, problem, valid_instead(&word.text, &words));
+                notes.add_with_help(word.position, problem, suggest_valid(&word.text, &words));
                 OnExceed::Deny
             }
         },
@@ -141,7 +141,7 @@ fn check_hours(map: &RawMap, notes: &mut Notes) -> Option<Hours> {
             Some(position) => days |= 1 << position,
             None => {
                 let problem = format!("`{}` is not a day of the week", shorten(&day.text));
-                notes.add_with_help(day.position, problem, valid_instead(&day.text, WEEKDAYS));
+                notes.add_with_help(day.position, problem, suggest_valid(&day.text, WEEKDAYS));
             }
         }
     }

@@ -159,7 +159,7 @@ pub(super) fn match_invalid(
 fn check_pattern(kind: MatchKind, value: &RawText, notes: &mut Notes) -> Option<Pattern> {
     let text = &*value.text;
     match kind {
-        MatchKind::AnyOf if Glob::is_meant(text) => match Glob::new(text) {
+        MatchKind::AnyOf if Glob::is_pattern(text) => match Glob::new(text) {
             Ok(glob) => return Some(Pattern::Glob(glob)),
             Err(problem) => {
                 let help = "for literal stars and braces write `{ equals: \"*\" }`";

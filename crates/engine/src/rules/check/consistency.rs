@@ -7,7 +7,7 @@ use super::super::limit::parse_length;
 use super::super::mistake::Notes;
 use super::super::raw::{RawRule, RawText, shorten};
 use super::super::rule::{Consistency, Effect, Override, SyncEvery};
-use super::super::words::valid_instead;
+use super::super::suggest::suggest_valid;
 
 /// Returns the consistency of a rule, and reports limits that do not support it.
 pub(super) fn check_consistency(
@@ -31,7 +31,7 @@ pub(super) fn check_consistency(
         }
         other => {
             let problem = format!("`{}` is not a choice of `consistency`", shorten(other));
-            notes.add_with_help(raw_choice.position, problem, valid_instead(other, Consistency::WORDS));
+            notes.add_with_help(raw_choice.position, problem, suggest_valid(other, Consistency::WORDS));
             return Consistency::Strict;
         }
     };

@@ -5,10 +5,10 @@ use tollgate::{LeakyBucket, Limit, LimitError, Limits};
 
 use super::super::limit::{self, LimitWords};
 use super::super::mistake::Notes;
-use super::super::moment;
 use super::super::raw::{RawEffect, RawLimit, RawOverride, RawText, shorten};
 use super::super::rule::{Effect, LimitSet, OnExceed, Override};
-use super::super::words::valid_instead;
+use super::super::suggest::suggest_valid;
+use super::super::timestamp;
 use super::{Checker, check_boolean};
 use crate::calendar::Calendar;
 
@@ -44,13 +44,13 @@ fn check_set_by(raw: &RawText, notes: &mut Notes) -> bool {
     let is_api = raw.text == "api";
     if !is_api {
         let problem = format!("`{}` is not a choice of `set_by`", shorten(&raw.text));
-        notes.add_with_help(raw.position, problem, valid_instead(&raw.text, &["api"]));
+        notes.add_with_help(raw.position, problem, suggest_valid(&raw.text, &["api"]));
     }
     is_api
 }
 
 fn check_until(raw: &RawText, notes: &mut Notes) -> Option<Time<Wall>> {
-    let at = moment::end(&raw.text);
+    let at = timestamp::parse_expiry(&raw.text);
     at.map_err(|wrong| notes.add_with_help(raw.position, &wrong.text().problem, &wrong.text().help)).ok()
 }
 
@@ -75,7 +75,7 @@ pub(super) fn check_effect(raw: &RawEffect, what: &str, on_exceed: OnExceed, not
         Some("unlimited") => Some(Effect::Unlimited),
         Some("allow") => Some(Effect::Allow),
         Some(_) => Some(Effect::Deny),
-        None if raw.limits.is_empty() && raw.noted => None,
+        None if raw.limits.is_empty() && raw.has_mistakes => None,
         None if raw.limits.is_empty() => {
             let help = "add one like `limit: 100/s`, or write `unlimited: true`";
             notes.add_with_help(raw.position, format!("{what} has no `limit`"), help);

@@ -4,7 +4,7 @@ mod behaviour;
 mod condition;
 mod consistency;
 mod limits;
-mod together;
+mod match_limit;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use super::limit::{BOOLEANS, not_a_boolean, parse_boolean};
 use super::mistake::{Notes, Position};
 use super::raw::{RawDomain, RawRule, RawText, shorten};
 use super::rule::{OnChange, OnFault, OnInvalid, Rule, RulePosition};
-use super::words::valid_instead;
+use super::suggest::suggest_valid;
 use super::{Domain, MAX_RULES, ReadFile};
 use behaviour::{check_ban, check_enforce, check_exceed, check_refusal, check_schedule, check_together};
 use condition::{check_expression, check_only, check_per, match_invalid};
 use consistency::check_consistency;
 use limits::{check_effect, check_overrides, words_of};
-use together::check_matched_together;
+use match_limit::check_match_limit;
 
 /// Maximum length of the name of a domain, a rule or an attribute.
 const MAX_NAME_BYTES: usize = 128;
@@ -53,7 +53,7 @@ impl<'f> Checker<'f> {
 
     /// Checks the rules of all files together, after the last file, and returns the domains.
     pub(crate) fn finish(self, notes: &mut Notes) -> Vec<Domain> {
-        self.domains.iter().for_each(|domain| check_matched_together(domain, notes));
+        self.domains.iter().for_each(|domain| check_match_limit(domain, notes));
         self.domains
     }
 
@@ -73,7 +73,7 @@ impl<'f> Checker<'f> {
             }
             let (before, rules) = (notes.count(), self.domains[position].rules.len());
             self.check_rule(position, raw, notes);
-            if self.skips_invalid && (raw.noted || notes.count() > before) {
+            if self.skips_invalid && (raw.has_mistakes || notes.count() > before) {
                 self.domains[position].rules.truncate(rules);
             }
         }
@@ -132,7 +132,7 @@ impl<'f> Checker<'f> {
 
     fn check_id<'r>(&mut self, domain: usize, raw: &'r RawRule, notes: &mut Notes) -> Option<&'r str> {
         let Some(id) = &raw.id else {
-            if raw.id_noted {
+            if raw.has_id_typo {
                 return None;
             }
             notes.add_with_help(raw.position, "missing `id`", "it identifies the rule when its limits change");
@@ -187,7 +187,7 @@ fn choose<T: Copy>(raw: Option<&RawText>, choices: &[(&str, T)], key: &str, note
     }
     let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
     let problem = format!("`{}` is not a choice of `{key}`", shorten(&raw.text));
-    notes.add_with_help(raw.position, problem, valid_instead(&raw.text, &words));
+    notes.add_with_help(raw.position, problem, suggest_valid(&raw.text, &words));
     default
 }
 

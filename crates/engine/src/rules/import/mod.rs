@@ -28,21 +28,21 @@ pub type ReadIncluded<'a> = &'a dyn Fn(&str) -> Result<Vec<(String, Vec<u8>)>, S
 
 /// Limits of another system in the rule language.
 #[derive(Debug)]
-pub struct Imported {
+pub struct ImportedRules {
     /// A rule file.
     pub yaml: String,
     /// The parts that could not be imported, if any.
     pub left_out: Option<Mistakes>,
 }
 
-impl Imported {
+impl ImportedRules {
     /// Translates a file. If `dialect` is `None`, the dialect is detected.
     ///
     /// ```
-    /// use tollgate_engine::rules::{Imported, Source};
+    /// use tollgate_engine::rules::{ImportedRules, Source};
     ///
     /// let text = "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
-    /// let imported = Imported::read(&Source { name: "envoy.yaml", text: text.as_bytes() }, None, "")?;
+    /// let imported = ImportedRules::read(&Source { name: "envoy.yaml", text: text.as_bytes() }, None, "")?;
     /// assert_eq!(
     ///     imported.yaml,
     ///     "domain: edge\n\
@@ -100,11 +100,11 @@ impl Imported {
 impl Dialect {
     /// Detects the dialect of a file.
     fn detect(bytes: &[u8]) -> Self {
-        if nginx::is_meant(bytes) { Self::Nginx } else { Self::Envoy }
+        if nginx::is_nginx_file(bytes) { Self::Nginx } else { Self::Envoy }
     }
 }
 
 /// Translates the tree of an Envoy file to the rule language. Other trees are returned unchanged.
 pub(super) fn translate(tree: Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
-    if envoy::is_meant(&tree) { envoy::convert(&tree, notes, left_out) } else { Some(tree) }
+    if envoy::is_envoy_file(&tree) { envoy::convert(&tree, notes, left_out) } else { Some(tree) }
 }

@@ -2,10 +2,10 @@
 
 use tollgate::core::Nanos;
 
-use super::{ALGORITHMS, LimitParser, NOTHING, as_written, parse_count, parse_length};
+use super::{ALGORITHMS, LimitParser, NOTHING, parse_count, parse_length, suggest_rate};
 use crate::calendar::{Calendar, Unit, Zone};
 use crate::rules::raw::shorten;
-use crate::rules::words::{nearest_word, valid_instead};
+use crate::rules::suggest::{nearest_word, suggest_valid};
 
 /// The days of the week.
 pub(crate) const WEEKDAYS: &[&str] = &["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
@@ -42,13 +42,13 @@ impl LimitParser<'_> {
     pub(super) fn calendar(&mut self) -> Option<Calendar> {
         let (zone, anchor) = ((self.words.option)("zone"), (self.words.option)("anchor"));
         let unit = self.words.limit.and_then(|limit| unit_of(period_of(limit)?));
-        let calendar_word = unit.filter(|unit| is_of_the_calendar(*unit));
+        let calendar_word = unit.filter(|unit| has_variable_length(*unit));
         let in_zone = self.zone();
         if self.words.algorithm != Some("fixed_window") {
             let known = ALGORITHMS.iter().any(|(name, ..)| Some(*name) == self.words.algorithm);
             if calendar_word.is_some() && (known || self.words.algorithm.is_none()) {
                 let help = "add `algorithm: fixed_window`, or write a number of days";
-                self.note_with_help("limit", "`month` and `year` are calendar windows", help);
+                self.add_mistake_with_help("limit", "`month` and `year` are calendar windows", help);
             }
             return None;
         }
@@ -77,7 +77,7 @@ impl LimitParser<'_> {
             return Zone::utc();
         }
         read_zone(name).unwrap_or_else(|(problem, help)| {
-            self.note_with_help("zone", problem, help);
+            self.add_mistake_with_help("zone", problem, help);
             Zone::utc()
         })
     }
@@ -93,7 +93,7 @@ impl LimitParser<'_> {
             shorten(limit),
             if is_short { ", not seconds" } else { "" }
         );
-        let help = match as_written(limit) {
+        let help = match suggest_rate(limit) {
             Some(written) => format!("write it as {written}"),
             None if self.words.inherits && !numbered => {
                 "the rule follows the calendar; write it like 100/day, or add another `algorithm`, \
@@ -103,14 +103,14 @@ impl LimitParser<'_> {
             None if numbered => "write it like 100/day, without a number before `day`".into(),
             None => "write it like 100/day, or remove `zone` and `anchor`".into(),
         };
-        self.note_with_help("limit", problem, help);
+        self.add_mistake_with_help("limit", problem, help);
     }
 
     /// Returns the count per window.
     pub(super) fn count_per_window(&mut self) -> Option<u64> {
         let text = self.given_limit()?;
         let parts = text.split_once('/').or_else(|| text.split_once(" per "));
-        if parts.is_none() && self.half_a_calendar {
+        if parts.is_none() && self.has_calendar_mistake {
             // A limit without a period was already reported as not a calendar window.
             return None;
         }
@@ -118,12 +118,12 @@ impl LimitParser<'_> {
         let number = parse_count(count).filter(|count| *count > 0);
         if number.is_none() {
             let problem = format!("`{}` is not a whole number above 0", shorten(count));
-            let help = match as_written(text) {
+            let help = match suggest_rate(text) {
                 Some(written) => format!("write it as {written}"),
                 None if count == "0" => NOTHING.into(),
                 None => "write it like 100/day or 10k/month".into(),
             };
-            self.note_with_help("limit", problem, help);
+            self.add_mistake_with_help("limit", problem, help);
         }
         number
     }
@@ -131,12 +131,12 @@ impl LimitParser<'_> {
     fn with_anchor(&mut self, unit: Unit, anchor: &str) -> Option<Unit> {
         let (anchored, help) = match unit {
             Unit::Minute | Unit::Hour | Unit::Day => {
-                self.note_with_help("anchor", "only weeks, months and years have an `anchor`", "remove it");
+                self.add_mistake_with_help("anchor", "only weeks, months and years have an `anchor`", "remove it");
                 return None;
             }
             Unit::Week(_) => {
                 let day = WEEKDAYS.iter().position(|day| *day == anchor);
-                (day.map(|day| Unit::Week(day as i8)), valid_instead(anchor, WEEKDAYS))
+                (day.map(|day| Unit::Week(day as i8)), suggest_valid(anchor, WEEKDAYS))
             }
             Unit::Month(_) => {
                 let day = anchor.parse::<i8>().ok().filter(|day| (1..=31).contains(day));
@@ -146,7 +146,7 @@ impl LimitParser<'_> {
         };
         if anchored.is_none() {
             let problem = format!("`{}` is not a day on which such a window can begin", shorten(anchor));
-            self.note_with_help("anchor", problem, help);
+            self.add_mistake_with_help("anchor", problem, help);
         }
         anchored
     }
@@ -167,6 +167,6 @@ pub(super) fn unit_of(period: &str) -> Option<Unit> {
 }
 
 /// Returns whether a unit has no fixed length.
-pub(super) fn is_of_the_calendar(unit: Unit) -> bool {
+pub(super) fn has_variable_length(unit: Unit) -> bool {
     matches!(unit, Unit::Month(_) | Unit::Year(..))
 }

@@ -4,7 +4,7 @@ use tollgate::core::Nanos;
 use tollgate::{LimitError, Rate};
 
 use super::super::raw::shorten;
-use super::calendar::{is_of_the_calendar, unit_of};
+use super::calendar::{has_variable_length, unit_of};
 
 pub(crate) const BOOLEANS: &str = "write `true` or `false`";
 
@@ -69,7 +69,7 @@ pub(crate) fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
 
 /// Suggests a valid form for a rate in other words: `5 per minute` or `5/m` for "5 a minute" or "5 requests every
 /// minute". Returns `None` if the meaning is unclear.
-pub(crate) fn as_written(text: &str) -> Option<String> {
+pub(crate) fn suggest_rate(text: &str) -> Option<String> {
     const FILLING: &[&str] = &[
         "a", "an", "any", "call", "calls", "each", "every", "in", "per", "request", "requests", "the", "time", "times",
         "within", "x", "/",
@@ -88,7 +88,7 @@ pub(crate) fn as_written(text: &str) -> Option<String> {
     parse_count(count).filter(|count| *count > 0)?;
     let period: Vec<&str> = words.filter(|word| !FILLING.contains(&&*word.to_lowercase())).collect();
     let period = period.join(" ");
-    if unit_of(&period).is_some_and(is_of_the_calendar) {
+    if unit_of(&period).is_some_and(has_variable_length) {
         return Some(format!("`{count} per {period}` or `{count}/{period}`"));
     }
     let rate = format!("1 per {period}").parse::<Rate>().ok()?.to_string();
@@ -101,7 +101,7 @@ pub(crate) fn as_written(text: &str) -> Option<String> {
 fn number_as_written(text: &str) -> Option<String> {
     let (count, period) = text.split_once('/').or_else(|| text.split_once(" per "))?;
     let (count, period) = (count.trim(), period.trim());
-    let of_calendar = unit_of(period).is_some_and(is_of_the_calendar);
+    let of_calendar = unit_of(period).is_some_and(has_variable_length);
     if !of_calendar && format!("1 per {period}").parse::<Rate>().is_err() {
         return None;
     }

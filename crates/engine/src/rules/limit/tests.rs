@@ -208,7 +208,7 @@ fn rates_in_other_words_get_a_suggestion() {
         ("/s", None),
         ("", None),
     ] {
-        let written = as_written(text);
+        let written = suggest_rate(text);
         assert_eq!(written.as_deref(), expected, "for {text:?}");
         for example in written.iter().flat_map(|written| written.split('`').skip(1).step_by(2)) {
             let of_calendar = example.ends_with("month") || example.ends_with("year");

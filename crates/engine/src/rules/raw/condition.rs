@@ -2,8 +2,8 @@
 
 use super::super::keys;
 use super::super::mistake::Notes;
+use super::super::suggest::join_with_and;
 use super::super::text::{Node, Value};
-use super::super::words::join_with_and;
 use super::RawText;
 use super::fields::{Fields, read_text, read_texts, text_of};
 

@@ -2,8 +2,8 @@
 
 use super::super::keys::{Key, names};
 use super::super::mistake::{Notes, Position};
+use super::super::suggest::{join_with_and, suggest_valid, suggest_word};
 use super::super::text::{Node, Value};
-use super::super::words::{join_with_and, probably_meant, valid_instead};
 use super::{RawText, shorten};
 
 /// Help for a key that belongs somewhere else, or is not supported.
@@ -55,7 +55,7 @@ impl<'n> Fields<'n> {
                 let problem = format!("`{}` is not a key of {what}", shorten(name));
                 let (help, word) = match elsewhere(name) {
                     Some(KeyHint { help, word }) => (help.into(), word),
-                    None => (valid_instead(name, &valid), probably_meant(name, &valid)),
+                    None => (suggest_valid(name, &valid), suggest_word(name, &valid)),
                 };
                 notes.add_with_help(key.position, problem, help);
                 meant_words.extend(word);
@@ -65,7 +65,7 @@ impl<'n> Fields<'n> {
     }
 
     /// Returns whether an unknown key was probably meant to be one of `names`.
-    pub(super) fn was_probably_meant(&self, names: &[&str]) -> bool {
+    pub(super) fn has_misspelling_of(&self, names: &[&str]) -> bool {
         self.meant.iter().any(|word| names.contains(word))
     }
 

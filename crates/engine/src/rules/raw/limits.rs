@@ -24,7 +24,7 @@ pub(crate) struct RawEffect {
     /// `unlimited`, `allow` and `deny`, if given.
     pub(crate) instead: Vec<(&'static str, RawText)>,
     /// Whether a reported mistake may explain missing limits. Missing limits are then not reported.
-    pub(crate) noted: bool,
+    pub(crate) has_mistakes: bool,
 }
 
 const INSTEAD: [&str; 3] = ["unlimited", "allow", "deny"];
@@ -42,8 +42,9 @@ pub(super) fn read_effect(
     let before = notes.count();
     let instead = INSTEAD.iter().filter_map(|name| Some((*name, fields.text(name, notes)?))).collect();
     let limits = read_limits(fields, base, notes);
-    let noted = notes.count() > before || fields.was_probably_meant(&["limit", "limits", "unlimited", "allow", "deny"]);
-    RawEffect { position, limits, instead, noted }
+    let has_mistakes =
+        notes.count() > before || fields.has_misspelling_of(&["limit", "limits", "unlimited", "allow", "deny"]);
+    RawEffect { position, limits, instead, has_mistakes }
 }
 
 fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) -> Vec<RawLimit> {

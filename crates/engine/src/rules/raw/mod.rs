@@ -32,10 +32,10 @@ pub(crate) struct RawDomain {
 pub(crate) struct RawRule {
     pub(crate) position: Position,
     /// Whether a mistake was reported while this rule was read.
-    pub(crate) noted: bool,
+    pub(crate) has_mistakes: bool,
     pub(crate) id: Option<RawText>,
     /// Whether an unknown key was probably meant to be the id.
-    pub(crate) id_noted: bool,
+    pub(crate) has_id_typo: bool,
     pub(crate) when: Vec<(RawText, RawAttributeCondition)>,
     pub(crate) expression: Option<RawText>,
     pub(crate) only: Vec<RawText>,
@@ -133,15 +133,15 @@ fn read_domain(position: Position, fields: &Fields<'_>, notes: &mut Notes) -> Ra
 fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
     let before = notes.count();
     let tables = [keys::RULE, keys::LIMIT, keys::OPTIONS];
-    let fields = Fields::of_part(node, "a rule", &tables, &of_nothing, notes)?;
+    let fields = Fields::of_part(node, "a rule", &tables, &unknown_key_hint, notes)?;
     let effect = read_effect(node.position, &fields, None, notes);
     let overrides = fields.find("overrides").and_then(|(_, node)| list(node, "`overrides`", notes)).unwrap_or_default();
     let base = effect.limits.first().filter(|_| effect.limits.len() == 1);
     let rule = RawRule {
         position: node.position,
-        noted: false,
+        has_mistakes: false,
         id: fields.text("id", notes),
-        id_noted: fields.was_probably_meant(&["id"]),
+        has_id_typo: fields.has_misspelling_of(&["id"]),
         when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
         expression: fields.text("if", notes),
         only: fields.texts("only", notes),
@@ -165,12 +165,12 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
         metadata: fields.find("metadata").and_then(|(_, node)| Metadata::read(node, notes)),
         invalid: fields.text("invalid", notes),
     };
-    Some(RawRule { noted: notes.count() > before, ..rule })
+    Some(RawRule { has_mistakes: notes.count() > before, ..rule })
 }
 
 fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Option<RawOverride> {
     let tables = [keys::OVERRIDE, keys::LIMIT, keys::OPTIONS];
-    let fields = Fields::of_part(node, "an override", &tables, &of_the_rule, notes)?;
+    let fields = Fields::of_part(node, "an override", &tables, &rule_key_hint, notes)?;
     Some(RawOverride {
         position: node.position,
         when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
@@ -182,7 +182,7 @@ fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Opt
 
 /// Returns help for a key that belongs into a rule but was written in an override. Such a key may explain why the
 /// override has no limit.
-fn of_the_rule(key: &str) -> Option<KeyHint> {
+fn rule_key_hint(key: &str) -> Option<KeyHint> {
     let help = match key {
         "cost" => {
             "an override changes only limits; write costs of some requests in the rule, like \
@@ -198,7 +198,7 @@ fn of_the_rule(key: &str) -> Option<KeyHint> {
 }
 
 /// Returns help for plausible keys that do not exist.
-fn of_nothing(key: &str) -> Option<KeyHint> {
+fn unknown_key_hint(key: &str) -> Option<KeyHint> {
     let help = match key {
         "period" | "window" | "interval" | "unit" | "duration" => {
             "the period is part of the limit, like `limit: 100/day` or `limit: 5 per 15 minutes`"

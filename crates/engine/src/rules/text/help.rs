@@ -50,7 +50,7 @@ fn in_braces(line: &[char], at: usize) -> Option<String> {
     let ends = |letter: &char| letter.is_whitespace() || matches!(letter, ',' | '[' | '"' | '\'');
     let start = line[..at].iter().rposition(ends).map_or(0, |end| end + 1);
     let pattern = value_around(line, start, at);
-    if Glob::is_meant(&pattern) && pattern.contains('{') && Glob::new(&pattern).is_ok() {
+    if Glob::is_pattern(&pattern) && pattern.contains('{') && Glob::new(&pattern).is_ok() {
         return Some(format!("quote a pattern with braces: '{pattern}'"));
     }
     let unquoted = start < at && line[start] != '{' && line.get(at) == Some(&'{');

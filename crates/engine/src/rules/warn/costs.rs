@@ -4,18 +4,18 @@ use tollgate::Limit;
 use tollgate::core::Algorithm;
 
 use super::super::mistake::Notes;
-use super::super::rule::{CostCase, CostOf, Effect, Rule};
+use super::super::rule::{CostCase, DefaultCost, Effect, Rule};
 
 /// Warns about limits whose capacity is below the cost of a request. Such limits are valid, because a request may state
 /// its own cost.
 pub(super) fn costs_above_capacity(rule: &Rule, notes: &mut Notes) {
     let weights = match rule.cost() {
-        CostOf::Fixed(cost) => vec![(cost.get(), "a request".to_owned(), "`cost`")],
-        CostOf::From { attribute, max, missing } => vec![
+        DefaultCost::Fixed(cost) => vec![(cost.get(), "a request".to_owned(), "`cost`")],
+        DefaultCost::From { attribute, max, missing } => vec![
             (missing.get(), format!("a request without `{attribute}`"), "`missing`"),
             (max.get(), format!("a request whose `{attribute}` is invalid or too large"), "`max`"),
         ],
-        CostOf::Cases(cases) => {
+        DefaultCost::Cases(cases) => {
             let name = |case: &CostCase| {
                 case.when
                     .first()

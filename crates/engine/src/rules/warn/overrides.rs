@@ -8,7 +8,7 @@ use super::super::raw::shorten;
 use super::super::rule::{Condition, Override, Pattern, Rule, Test};
 use super::{always_matches, index_entry, is_positive};
 use crate::request::Entry;
-use crate::ruleset::{Index, Matched};
+use crate::ruleset::{Index, MatchedRules};
 
 /// Warns about expired overrides, and about overrides that never apply because an earlier override matches first.
 pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes) {
@@ -42,13 +42,13 @@ pub(super) fn shadowed_overrides(rule: &Rule, now: Time<Wall>, notes: &mut Notes
 /// Warns about overrides for requests that their rule does not match. Tests each value with a request that has only
 /// that value.
 pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
-    let own = rule.sought();
+    let own = rule.index_conditions();
     if rule.overrides().is_empty() || own.is_empty() {
         return;
     }
     let index =
         Index::new(&own.iter().map(|condition| index_entry(std::slice::from_ref(condition))).collect::<Vec<_>>(), 0);
-    let mut matched = Matched::default();
+    let mut matched = MatchedRules::default();
     for other in rule.overrides() {
         // A numbered attribute is skipped, because the request would also need the values before it.
         let pairs = other.when.iter().filter(|condition| nth_of(&condition.attribute).is_none());

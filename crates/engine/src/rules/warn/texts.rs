@@ -8,7 +8,7 @@ use super::super::glob::{CapturePosition, Glob};
 use super::super::mistake::Notes;
 use super::super::raw::shorten;
 use super::super::rule::{Condition, Origin, Pattern, Rule, Test};
-use super::super::words::is_typo;
+use super::super::suggest::is_typo;
 
 /// Warns about names in `per` that look like several attributes.
 pub(super) fn counted_literally(rule: &Rule, notes: &mut Notes) {
@@ -110,7 +110,7 @@ fn literal_pattern_warning(attribute: &str, pattern: &Pattern) -> Option<(String
         Pattern::Glob(glob) => glob_as_written(glob),
         Pattern::Cidr(_) | Pattern::NotAnAddress => return None,
     };
-    if is_address(attribute) && !matches!(pattern, Pattern::Prefix(_)) && !Glob::is_meant(&text) {
+    if is_address(attribute) && !matches!(pattern, Pattern::Prefix(_)) && !Glob::is_pattern(&text) {
         let problem = format!("`{attribute}` is compared with `{}`, which is not an address", shorten(&text));
         return Some((problem, format!("write an address, or a network as `{attribute}: {{cidr: 192.0.2.0/24}}`")));
     }
@@ -157,7 +157,7 @@ fn as_glob(text: &str) -> Option<String> {
     let deep = |segment| if matches!(segment, ".*" | ".+") { "**" } else { segment };
     let glob = glob.split('/').map(deep).collect::<Vec<_>>().join("/");
     let is_left = glob.contains(".*") || glob.contains(['\\', '[', ']', '(', ')', '{', '}', '+', '?', '|', '^', '$']);
-    let is_valid = !Glob::is_meant(&glob) || Glob::new(&glob).is_ok();
+    let is_valid = !Glob::is_pattern(&glob) || Glob::new(&glob).is_ok();
     (glob.starts_with('/') && !is_left && is_valid).then_some(glob)
 }
 

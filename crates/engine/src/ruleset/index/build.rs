@@ -48,11 +48,11 @@ impl IndexBuilder {
         number
     }
 
-    pub(super) fn count(&mut self, sought: &IndexEntry<'_>) {
-        sought.names.iter().for_each(|attribute| {
+    pub(super) fn count(&mut self, index_entry: &IndexEntry<'_>) {
+        index_entry.names.iter().for_each(|attribute| {
             self.name(attribute);
         });
-        for Condition { attribute, test } in sought.when {
+        for Condition { attribute, test } in index_entry.when {
             let attribute = self.name(attribute);
             match test {
                 Test::AnyOf(patterns) => {
@@ -65,9 +65,9 @@ impl IndexBuilder {
         }
     }
 
-    pub(super) fn insert(&mut self, sought: &IndexEntry<'_>, number: u32) {
-        let anchor = self.rarest_condition(sought);
-        let others = sought.when.iter().enumerate().filter(|(place, _)| Some(*place) != anchor);
+    pub(super) fn insert(&mut self, index_entry: &IndexEntry<'_>, number: u32) {
+        let anchor = self.rarest_condition(index_entry);
+        let others = index_entry.when.iter().enumerate().filter(|(index, _)| Some(*index) != anchor);
         let others: Box<[FurtherCondition]> = others
             .map(|(_, when)| FurtherCondition {
                 attribute: self.name(&when.attribute),
@@ -76,7 +76,7 @@ impl IndexBuilder {
             .collect();
         let marked = if others.is_empty() { number } else { number | HAS_MORE_CONDITIONS };
         self.others.push(others);
-        let Some(Condition { attribute, test }) = anchor.map(|anchor| &sought.when[anchor]) else {
+        let Some(Condition { attribute, test }) = anchor.map(|anchor| &index_entry.when[anchor]) else {
             self.unanchored.push(marked);
             return;
         };
@@ -91,9 +91,9 @@ impl IndexBuilder {
     }
 
     /// Returns the index of the condition that the fewest other rules share.
-    fn rarest_condition(&mut self, sought: &IndexEntry<'_>) -> Option<usize> {
+    fn rarest_condition(&mut self, index_entry: &IndexEntry<'_>) -> Option<usize> {
         let mut best = None;
-        for (place, Condition { attribute, test }) in sought.when.iter().enumerate() {
+        for (index, Condition { attribute, test }) in index_entry.when.iter().enumerate() {
             let attribute = self.name(attribute);
             let shared = match test {
                 Test::Absent | Test::NoneOf(_) => continue,
@@ -104,10 +104,10 @@ impl IndexBuilder {
                 }
             };
             if best.is_none_or(|(least, _)| shared < least) {
-                best = Some((shared, place));
+                best = Some((shared, index));
             }
         }
-        best.map(|(_, place)| place)
+        best.map(|(_, index)| index)
     }
 
     /// Estimates how many rules share this pattern. A pattern of only stars matches almost

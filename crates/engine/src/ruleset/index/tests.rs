@@ -9,14 +9,14 @@ fn read(rules: &str) -> Vec<Rule> {
 }
 
 fn index_of(rules: &[Rule], first: u32) -> Index {
-    let sought: Vec<IndexEntry<'_>> =
+    let index_entries: Vec<IndexEntry<'_>> =
         rules.iter().map(|rule| IndexEntry { when: rule.when(), names: Vec::new() }).collect();
-    Index::new(&sought, first)
+    Index::new(&index_entries, first)
 }
 
 fn find(index: &Index, attributes: &[(&str, &str)]) -> Vec<u32> {
     let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
-    let mut matched = Matched::default();
+    let mut matched = MatchedRules::default();
     index.find(&entries, &mut matched);
     matched.rules().to_vec()
 }
@@ -60,8 +60,8 @@ fn numbers_begin_with_the_given_one() {
 }
 
 proptest! {
-    /// Items with the same names share what was looked up for the first of them; other names, another order or another index
-    /// must not.
+    /// Items with the same names share what was looked up for the first of them; other names, another order or another
+    /// index must not.
     #[test]
     fn reused_buffer_finds_the_same_as_a_new_one(
         items in proptest::collection::vec(
@@ -73,16 +73,16 @@ proptest! {
         let names = ["a", "b", "long-attribute-name-a-x", "long-attribute-name-b-x", "'a#2'"];
         let rules = read(&names.map(|name| text(name).replace("id: 'a#2'", "id: second")).concat());
         let indexes = [index_of(&rules, 0), index_of(&rules[2..], 0)];
-        let mut reused = Matched::default();
+        let mut reused = MatchedRules::default();
         for (second, attributes) in &items {
             let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(name, value)).collect();
-            let (index, mut new) = (&indexes[usize::from(*second)], Matched::default());
+            let (index, mut new) = (&indexes[usize::from(*second)], MatchedRules::default());
             index.find(&entries, &mut reused);
             index.find(&entries, &mut new);
             prop_assert_eq!(reused.rules(), new.rules());
             for name in ["a", "b", "long-attribute-name-b-x", "a#2"] {
                 let Some(attribute) = index.attribute_number(name) else { continue };
-                let values = |matched: &Matched| -> Vec<_> { matched.attribute_values(&entries, attribute).collect() };
+                let values = |matched: &MatchedRules| -> Vec<_> { matched.attribute_values(&entries, attribute).collect() };
                 prop_assert_eq!(values(&reused), values(&new));
                 prop_assert_eq!(reused.first_value(&entries, attribute), values(&new).first().copied());
             }

@@ -4,7 +4,7 @@
 use tollgate::ledger::LimitTable;
 use tollgate_core::{Ask, FixedWindow, Limit, Nanos, Phase, TokenBucket};
 use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreVerb};
-use tollgate_share::lease::{Meter, Pool, Settle};
+use tollgate_share::lease::{LeaseReport, Meter, Pool};
 use tollgate_testkit::servers::{Kind, Link, Server};
 use tollgate_testkit::simulator::{Random, run_seeds};
 
@@ -95,9 +95,9 @@ impl Trace<'_> {
 
     /// Adopts the epoch of a new pool. The store keeps a pool only while tokens are leased or nodes are hungry, and
     /// creates a new one when needed.
-    fn note_epoch(&mut self, said: &Exchanged) {
+    fn note_epoch(&mut self, said: &ExchangeAnswer) {
         self.pool.touch(self.nanos());
-        if let Exchanged::Granted(grant) = said
+        if let ExchangeAnswer::Granted(grant) = said
             && grant.epoch != self.pool.epoch
             && self.pool.slices.is_empty()
         {
@@ -118,7 +118,7 @@ impl Trace<'_> {
             let spent = random.below(left + 1);
             let back = if random.happens_in_percent(50) { 0 } else { random.below(left - spent + 1) };
             let held = left - spent - back;
-            settle.push(Settle { epoch, slice, spent, back, held });
+            settle.push(LeaseReport { epoch, slice, spent, back, held });
         }
         let most = self.meters.iter().map(Meter::capacity).min().unwrap_or(1);
         let need = match random.below(4) {
@@ -138,7 +138,7 @@ impl Trace<'_> {
         let (said, _) = self.store.sharing.exchange(0, KEY, &self.encoded, &exchange).await.unwrap();
         self.note_epoch(&said);
         let expected = self.pool.exchange(&self.meters, self.nanos(), &exchange);
-        let Exchanged::Granted(grant) = said else { panic!("{said:?} {place}") };
+        let ExchangeAnswer::Granted(grant) = said else { panic!("{said:?} {place}") };
         assert_eq!(grant, expected, "{place}");
         self.is_absent = false;
         // Holders adopt the epoch of the pool that they reported to.

@@ -11,7 +11,7 @@ use crate::http::problem::Problem;
 ///
 /// # Errors
 /// Returns an error if `at` is not a valid time.
-pub(super) fn take_at(line: &mut [u8]) -> Result<Option<u64>, Problem> {
+pub(super) fn remove_at(line: &mut [u8]) -> Result<Option<u64>, Problem> {
     let named = line.windows(4).any(|part| part == b"\"at\"");
     if !named || serde_json::from_slice::<IgnoredAny>(line).is_err() {
         return Ok(None);
@@ -125,7 +125,7 @@ mod tests {
 
     fn check(line: &str, rest: &str, moment: Option<u64>) {
         let mut bytes = line.as_bytes().to_vec();
-        assert_eq!(take_at(&mut bytes).unwrap_or_else(|_| panic!("{line}")), moment, "{line}");
+        assert_eq!(remove_at(&mut bytes).unwrap_or_else(|_| panic!("{line}")), moment, "{line}");
         let left = String::from_utf8(bytes).unwrap();
         assert_eq!(left.len(), line.len());
         assert_eq!(left.replace(' ', ""), rest, "{line}");
@@ -167,7 +167,7 @@ mod tests {
             "\"9999-01-01T00:00:00Z\"",
         ] {
             let mut line = format!("{{\"at\":{at}}}").into_bytes();
-            assert!(take_at(&mut line).is_err(), "{at}");
+            assert!(remove_at(&mut line).is_err(), "{at}");
         }
     }
 }

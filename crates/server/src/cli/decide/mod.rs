@@ -21,7 +21,7 @@ use crate::http::check_line;
 use crate::http::problem::Problem;
 use crate::replay::simulation::simulated_engine;
 use crate::rules_source::file::parse_all;
-use at::take_at;
+use at::remove_at;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct DecideArgs {
@@ -161,7 +161,7 @@ impl DecideTimes {
 
     /// Sets the clock to the time of a request, and removes `at` from the line.
     fn take(&mut self, line: &mut [u8]) -> Result<(), Problem> {
-        let at = take_at(line)?;
+        let at = remove_at(line)?;
         let specified = *self.specified.get_or_insert(at.is_some());
         let wrong = |detail: &str| Err(Problem::bad_request(detail).at("/at"));
         let nanos = match (at, specified) {

@@ -85,12 +85,12 @@ mod tests {
     #[test]
     fn rules_name_the_attributes_they_count_by() {
         let explained = json!({"rules": [
-            {"rule": "login", "met": true, "counted_by": {"client_ip": null}},
-            {"rule": "plans", "met": true, "counted_by": {"api_key or client_ip": null, "path": "/v1"}},
-            {"rule": "all", "met": true, "counted_by": {}},
-            {"rule": "export", "met": false, "attribute": "path", "expected": "\"/export\"", "found": []},
-            {"rule": "other", "met": false, "attribute": "path", "expected": "\"/x\"", "found": ["/v1"]},
-            {"rule": "free", "met": false, "attribute": "plan", "expected": "absent", "found": []},
+            {"rule": "login", "matches": true, "counted_by": {"client_ip": null}},
+            {"rule": "plans", "matches": true, "counted_by": {"api_key or client_ip": null, "path": "/v1"}},
+            {"rule": "all", "matches": true, "counted_by": {}},
+            {"rule": "export", "matches": false, "attribute": "path", "expected": "\"/export\"", "found": []},
+            {"rule": "other", "matches": false, "attribute": "path", "expected": "\"/x\"", "found": ["/v1"]},
+            {"rule": "free", "matches": false, "attribute": "plan", "expected": "absent", "found": []},
         ]});
         let per = |id: &str| if id == "export" { vec!["user".to_owned()] } else { Vec::new() };
         let met = [

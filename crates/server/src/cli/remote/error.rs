@@ -28,7 +28,7 @@ impl fmt::Display for Refusal {
 impl Error for Refusal {}
 
 /// Returns the part of a token that may be shown: its id, not its secret.
-pub(super) fn shown_token(token: &str) -> String {
+pub(super) fn display_token(token: &str) -> String {
     match token.split('_').collect::<Vec<_>>().as_slice() {
         ["tg", id, _] => format!("`{}`", replace_control_characters(id)),
         _ => "(not one of `tollgate tokens create`)".to_owned(),
@@ -140,7 +140,7 @@ mod tests {
         let client = Client::new("http://127.0.0.1:1", None, None).unwrap();
         let status = StatusCode::from_u16(status).unwrap();
         let answer = ServerAnswer { status, body: body.into() };
-        describe_refusal(&client, token.map(shown_token).as_deref(), &answer).to_string()
+        describe_refusal(&client, token.map(display_token).as_deref(), &answer).to_string()
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) use progress::Progress;
 /// Timeout of a request. It is long because applying 100 000 rules takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum size of an answer in bytes.
-const MAX_ANSWER: usize = 256 << 20;
+const MAX_RESPONSE: usize = 256 << 20;
 /// Page size of lists: the maximum that a server returns.
 const PAGE: usize = 1_000;
 
@@ -152,7 +152,7 @@ impl Remote {
             writeln!(std::io::stderr(), "warning: the token is sent to {server} without encryption; use https")?;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { client, runtime, token: args.token().map(error::shown_token) })
+        Ok(Self { client, runtime, token: args.token().map(error::display_token) })
     }
 
     /// Returns its address.
@@ -186,7 +186,7 @@ impl Remote {
                 response.chunk().await.map_err(|error| describe_unreachable(&self.client, &error))?
             {
                 body.extend_from_slice(&chunk);
-                ensure!(body.len() <= MAX_ANSWER, "answer too large (maximum {MAX_ANSWER} bytes)");
+                ensure!(body.len() <= MAX_RESPONSE, "answer too large (maximum {MAX_RESPONSE} bytes)");
             }
             Ok(ServerAnswer { status, body })
         };

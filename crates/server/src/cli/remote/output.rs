@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 use serde_json::Value;
 use tollgate::core::Nanos;
-use tollgate_engine::Length;
+use tollgate_engine::HumanDuration;
 
 /// The output format.
 #[derive(Clone, Copy, Debug, Args)]
@@ -81,7 +81,7 @@ fn time_in(at_ms: i64, zone: TimeZone) -> String {
 
 /// Formats a duration as `tollgate explain` does.
 pub(in crate::cli) fn format_span(ms: u64) -> String {
-    Length::new(Nanos::from_millis(ms)).to_string()
+    HumanDuration::new(Nanos::from_millis(ms)).to_string()
 }
 
 /// Prints a JSON document.

@@ -86,7 +86,7 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
             served.map(drop)
         }
         StoreConfig::Peers(peers) => {
-            let listen = peers.listens_on();
+            let listen = peers.listen_address();
             let store = PeerStore::start((**peers).clone()).with_context(|| {
                 format!("cannot listen for other servers on {listen}; choose another address with --peers-listen")
             })?;

@@ -13,7 +13,7 @@ use super::describe::shared::{Comment, IfMatch, NotModified};
 use super::etag;
 use super::reply::{self, ApiResult};
 use crate::control::auth::Scope;
-use crate::control::model::{Others, Plan, Role, Validation};
+use crate::control::model::{OtherRules, Plan, Role, Validation};
 use crate::http::problem::Problem;
 
 /// Validates a rule file, as `tollgate check` does. The status is 200 even if the file has mistakes.
@@ -39,7 +39,7 @@ pub(super) struct ApplyQuery {
     /// affected.
     #[serde(default)]
     #[param(inline, default = "keep")]
-    others: Others,
+    others: OtherRules,
 }
 
 /// Applies all of a rule file or nothing. With `plan`, only returns the changes.

@@ -15,7 +15,7 @@ fn rule_row(id: &str, position: i64) -> RuleRow {
 
 /// Compares stored rules with a file. Each character of `stored` and `file` is the id of a rule. `expected` contains
 /// the new order, the unchanged count and the changes.
-fn check(stored: &str, file: &str, others: Others, expected: &str) {
+fn check(stored: &str, file: &str, others: OtherRules, expected: &str) {
     let stored: Vec<RuleRow> = stored.chars().zip(1..).map(|(id, at)| rule_row(&id.to_string(), 10 * at)).collect();
     let before: HashMap<String, i64> = stored.iter().map(|row| (row.id.clone(), row.position)).collect();
     let entry = |id: char| format!("{{id: {id}, limit: 1/s}}");
@@ -40,7 +40,7 @@ fn check(stored: &str, file: &str, others: Others, expected: &str) {
 
 #[test]
 fn order_of_the_file_is_preserved() {
-    use Others::{Delete, Keep};
+    use OtherRules::{Delete, Keep};
     check("", "abc", Keep, "abc 0 a:create b:create c:create");
     check("abc", "abc", Delete, "abc 3");
     check("abc", "cab", Delete, "cab 2 c:update");
@@ -58,7 +58,7 @@ fn only_changes_are_reported() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2/s}\n- {id: b, limit: 1/s}\n";
     let taken = entry::split(&[Source { name: "f", text }]).unwrap();
     let stored = HashMap::from([("d".into(), vec![rule_row("a", 1), rule_row("b", 2)])]);
-    let changes = compare(taken, stored, Others::Keep);
+    let changes = compare(taken, stored, OtherRules::Keep);
     assert_eq!(changes.planned.len(), 1);
     assert_eq!(changes.planned[0].diff, " id: a\n-limit: 1/s\n+limit: 2/s\n");
     assert_eq!(changes.domains[0].writes.len(), 1);
@@ -69,6 +69,6 @@ fn limit_that_jumps_is_a_warning() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2000/s}\n";
     let taken = entry::split(&[Source { name: "f", text }]).unwrap();
     let stored = HashMap::from([("d".into(), vec![rule_row("a", 1)])]);
-    let changes = compare(taken, stored, Others::Keep);
+    let changes = compare(taken, stored, OtherRules::Keep);
     assert_eq!(changes.warnings.len(), 1, "{:?}", changes.warnings);
 }

@@ -74,7 +74,7 @@ impl<'a> Original<'a> {
             _ => match name.split_once('.') {
                 Some(("header", name)) => self.head.headers.get(name).map(|value| value.as_bytes().into()),
                 Some(("cookie", name)) => {
-                    let cookie = ByCookie::new(name).identify(&RequestView::of_parts(self.head));
+                    let cookie = ByCookie::new(name).identify(&RequestView::from_parts(self.head));
                     cookie.map(|value| value.as_ref().to_vec().into())
                 }
                 Some(("query", name)) => self.target()?.1.and_then(|query| query_value(query, name)).map(Cow::from),

@@ -97,10 +97,10 @@ impl Pattern {
     /// Checks that every field except the last is followed by text.
     fn checked(self) -> Result<Self, String> {
         let last = self.fields.len() - 1;
-        match self.fields.iter().position(|field| field.end.is_empty()).filter(|place| *place != last) {
+        match self.fields.iter().position(|field| field.end.is_empty()).filter(|index| *index != last) {
             None => Ok(self),
-            Some(place) => {
-                let (name, next) = (&self.names[place], &self.names[place + 1]);
+            Some(index) => {
+                let (name, next) = (&self.names[index], &self.names[index + 1]);
                 Err(format!("nothing separates the fields `{name}` and `{next}`, so the end of the first is unknown"))
             }
         }
@@ -181,14 +181,14 @@ fn strip_directive(text: &str) -> String {
         let mut escaped = false;
         rest = &rest[start + 1..];
         let mut end = rest.len();
-        for (place, letter) in rest.char_indices() {
+        for (index, letter) in rest.char_indices() {
             if escaped {
                 escaped = false;
             } else if letter == '\\' {
                 escaped = true;
                 continue;
             } else if letter == quote {
-                end = place;
+                end = index;
                 break;
             }
             format.push(letter);

@@ -191,8 +191,8 @@ fn of_day(hour: u64, minute: u64, second: u64) -> Option<u64> {
 fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     const BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
     const LENGTH: [u64; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let place = usize::try_from(month.checked_sub(1)?).ok()?;
-    if year < 1970 || day == 0 || day > *LENGTH.get(place)? {
+    let index = usize::try_from(month.checked_sub(1)?).ok()?;
+    if year < 1970 || day == 0 || day > *LENGTH.get(index)? {
         return None;
     }
     let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -201,7 +201,7 @@ fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     }
     let leaps = |year: u64| (year / 4) - (year / 100) + (year / 400);
     let before_year = (year - 1970) * 365 + leaps(year - 1) - leaps(1969);
-    Some(before_year + BEFORE[place] + u64::from(is_leap && month > 2) + day - 1)
+    Some(before_year + BEFORE[index] + u64::from(is_leap && month > 2) + day - 1)
 }
 
 #[cfg(test)]

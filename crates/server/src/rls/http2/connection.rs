@@ -268,8 +268,8 @@ impl Connection {
             Kind::WindowUpdate => self.on_window_update(frame)?,
             Kind::RstStream => self.on_reset(frame)?,
             Kind::Ping => self.on_ping(frame)?,
-            Kind::GoAway if frame.stream != 0 => return Err(of_the_connection()),
-            Kind::Priority if frame.stream == 0 => return Err(of_a_stream()),
+            Kind::GoAway if frame.stream != 0 => return Err(stream_id_not_allowed()),
+            Kind::Priority if frame.stream == 0 => return Err(stream_id_missing()),
             Kind::Priority => drop(frame.exactly::<5>()?),
             Kind::PushPromise => return Err(ConnectionError::protocol_error("a client sends PUSH_PROMISE")),
             // The client's GOAWAY and extension frames are ignored.
@@ -289,7 +289,7 @@ impl Connection {
     fn on_reset(&mut self, frame: Frame<'_>) -> Result<(), ConnectionError> {
         frame.exactly::<4>()?;
         if frame.stream == 0 {
-            return Err(of_a_stream());
+            return Err(stream_id_missing());
         }
         if frame.stream > self.last_stream {
             return Err(ConnectionError::protocol_error("RST_STREAM on a stream that was not opened"));
@@ -303,7 +303,7 @@ impl Connection {
     fn on_ping(&mut self, frame: Frame<'_>) -> Result<(), ConnectionError> {
         let payload = frame.exactly::<8>()?;
         if frame.stream != 0 {
-            return Err(of_the_connection());
+            return Err(stream_id_not_allowed());
         }
         if !frame.has(ACK) {
             frame::put(&mut self.out, Kind::Ping, ACK, 0, &payload);
@@ -347,10 +347,10 @@ impl Connection {
     }
 }
 
-pub(super) fn of_the_connection() -> ConnectionError {
+pub(super) fn stream_id_not_allowed() -> ConnectionError {
     ConnectionError::protocol_error("a connection-level frame has a stream id")
 }
 
-pub(super) fn of_a_stream() -> ConnectionError {
+pub(super) fn stream_id_missing() -> ConnectionError {
     ConnectionError::protocol_error("a stream-level frame has no stream id")
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::super::bounds::{
     MAX_BODY, MAX_CONTINUATIONS, MAX_HEADER_BLOCK, MAX_HEADERS, MAX_LAST_BLOCK, MAX_STREAMS, STREAM_WINDOW,
 };
-use super::connection::{CallError, Connection, Phase, StreamCall, of_a_stream};
+use super::connection::{CallError, Connection, Phase, StreamCall, stream_id_missing};
 use super::frame::{ConnectionError, END_HEADERS, END_STREAM, ErrorCode, Frame};
 use super::head::{Head, HeadBuilder, HeadError};
 use super::streams::{ClientSide, ClosedBy, Stream, StreamState};
@@ -154,7 +154,7 @@ impl Connection {
         // The cast is lossless: a payload has at most 16 KiB.
         let (length, ends) = (frame.payload.len() as u32, frame.has(END_STREAM));
         if frame.stream == 0 {
-            return Err(of_a_stream());
+            return Err(stream_id_missing());
         }
         let data = frame.content()?;
         let overrun = ConnectionError::new(ErrorCode::FlowControl, "more DATA than the window of the connection");

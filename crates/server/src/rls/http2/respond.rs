@@ -1,7 +1,7 @@
 //! The sending side of a connection. Sends responses within the client's flow-control windows, and handles the client's
 //! SETTINGS and WINDOW_UPDATE frames.
 
-use super::connection::{Connection, of_the_connection};
+use super::connection::{Connection, stream_id_not_allowed};
 use super::frame::{
     self, ACK, ConnectionError, END_HEADERS, END_STREAM, ErrorCode, Frame, HEADER, Kind, MAX_31_BITS, MAX_PAYLOAD,
     Setting,
@@ -127,7 +127,7 @@ impl Connection {
 
     pub(super) fn on_settings(&mut self, frame: Frame<'_>) -> Result<(), ConnectionError> {
         if frame.stream != 0 {
-            return Err(of_the_connection());
+            return Err(stream_id_not_allowed());
         }
         if frame.has(ACK) {
             return frame.exactly::<0>().map(|_| ());

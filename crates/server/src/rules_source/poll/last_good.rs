@@ -34,10 +34,10 @@ struct Content {
     service: String,
     /// The ETag of the snapshot, so that only newer snapshots are requested.
     etag: Option<String>,
-    /// The checksum of `set` as compact JSON. It is needed because the checksum inside `set` covers only the rules, not
-    /// the tokens.
+    /// The checksum of `snapshot` as compact JSON. It is needed because the checksum inside `snapshot` covers only the
+    /// rules, not the tokens.
     sha256: String,
-    set: Snapshot,
+    snapshot: Snapshot,
 }
 
 /// The field that all format versions have.
@@ -61,13 +61,13 @@ impl LastGood {
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
-    pub(super) fn write(&self, etag: Option<&str>, set: &Snapshot) -> anyhow::Result<()> {
+    pub(super) fn write(&self, etag: Option<&str>, snapshot: &Snapshot) -> anyhow::Result<()> {
         let content = Content {
             format: FORMAT,
             service: self.service.clone(),
             etag: etag.map(str::to_owned),
-            sha256: sha256_hex(&serde_json::to_vec(set)?),
-            set: set.clone(),
+            sha256: sha256_hex(&serde_json::to_vec(snapshot)?),
+            snapshot: snapshot.clone(),
         };
         let bytes = serde_json::to_vec(&content)?;
         let folder = self.path.parent().unwrap_or(Path::new("."));
@@ -91,8 +91,8 @@ impl LastGood {
     /// Returns an error if the file cannot be read or written.
     pub(super) fn update_all_but_rules(&self, new: &Snapshot) -> anyhow::Result<()> {
         match self.read()? {
-            Some((etag, set)) if (&set.tokens, set.mode) != (&new.tokens, new.mode) => {
-                let merged = Snapshot { tokens: new.tokens.clone(), mode: new.mode, ..(*set).clone() };
+            Some((etag, snapshot)) if (&snapshot.tokens, snapshot.mode) != (&new.tokens, new.mode) => {
+                let merged = Snapshot { tokens: new.tokens.clone(), mode: new.mode, ..(*snapshot).clone() };
                 self.write(etag.as_deref(), &merged)
             }
             Some(_) | None => Ok(()),
@@ -116,14 +116,14 @@ impl LastGood {
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", self.path.display())),
         };
         let content = self.check(&bytes).with_context(|| format!("{} cannot be used", self.path.display()))?;
-        Ok(Some((content.etag, Arc::new(content.set))))
+        Ok(Some((content.etag, Arc::new(content.snapshot))))
     }
 
     fn check(&self, bytes: &[u8]) -> anyhow::Result<Content> {
         let Header { format } = serde_json::from_slice(bytes).context("damaged")?;
         ensure!(format == FORMAT, "unsupported format {format} (this program reads {FORMAT})");
         let content: Content = serde_json::from_slice(bytes).context("damaged")?;
-        ensure!(content.sha256 == sha256_hex(&serde_json::to_vec(&content.set)?), "damaged: checksum mismatch");
+        ensure!(content.sha256 == sha256_hex(&serde_json::to_vec(&content.snapshot)?), "damaged: checksum mismatch");
         ensure!(content.service == self.service, "rules of {}, not of {}", content.service, self.service);
         Ok(content)
     }
@@ -153,7 +153,7 @@ mod tests {
         (folder, file)
     }
 
-    fn set() -> Snapshot {
+    fn snapshot() -> Snapshot {
         let grant = TokenGrant { name: "n".into(), role: Role::Reader, domains: vec!["a".into()], expires_ms: Some(5) };
         let token = Verifier { digest: "0f".repeat(32), id: "i".into(), grant };
         Snapshot {
@@ -169,10 +169,10 @@ mod tests {
     fn set_round_trips_and_only_the_owner_may_read_it() {
         let (_folder, file) = last_good();
         assert!(file.read().unwrap().is_none(), "no file yet");
-        file.write(Some("\"3-c\""), &set()).unwrap();
-        file.write(None, &Snapshot { revision: 4, ..set() }).unwrap();
+        file.write(Some("\"3-c\""), &snapshot()).unwrap();
+        file.write(None, &Snapshot { revision: 4, ..snapshot() }).unwrap();
         let (etag, read) = file.read().unwrap().unwrap();
-        assert_eq!((etag, &*read), (None, &Snapshot { revision: 4, ..set() }));
+        assert_eq!((etag, &*read), (None, &Snapshot { revision: 4, ..snapshot() }));
         let folder = file.path().parent().unwrap();
         assert_eq!(std::fs::metadata(file.path()).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
@@ -184,11 +184,11 @@ mod tests {
     #[test]
     fn tokens_and_kill_switch_are_replaced_and_rules_kept() {
         let (_folder, file) = last_good();
-        let kept = Snapshot { tokens: Vec::new(), mode: FleetMode::Enforce, ..set() };
+        let kept = Snapshot { tokens: Vec::new(), mode: FleetMode::Enforce, ..snapshot() };
         let refused = Snapshot { revision: 9, rules: "{".into(), ..kept.clone() };
         file.update_all_but_rules(&refused).unwrap();
         assert!(file.read().unwrap().is_none(), "without rules nothing is written");
-        file.write(Some("\"3-c\""), &set()).unwrap();
+        file.write(Some("\"3-c\""), &snapshot()).unwrap();
         file.update_all_but_rules(&refused).unwrap();
         let (etag, read) = file.read().unwrap().unwrap();
         assert_eq!((etag.as_deref(), &*read), (Some("\"3-c\""), &kept));
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn damaged_file_is_refused() {
         let (_folder, file) = last_good();
-        file.write(Some("\"3-c\""), &set()).unwrap();
+        file.write(Some("\"3-c\""), &snapshot()).unwrap();
         let whole = std::fs::read(file.path()).unwrap();
         let sum = whole.windows(8).position(|window| window == b"\"sha256\"").unwrap();
         for at in 0..whole.len() {

@@ -80,13 +80,13 @@ impl<S: Store + 'static> Follower<S> {
         // The tokens and the kill switch of a refused snapshot stay in force when the rules on disk are installed.
         let mut refused = None;
         let why = match fetch(&follower.config.client, &follower.node, None, timeouts).await {
-            Ok(PollAnswer::Set(etag, set)) => match follower.take(etag, &set).await {
+            Ok(PollAnswer::Snapshot(etag, snapshot)) => match follower.take(etag, &snapshot).await {
                 outcome @ (PollOutcome::Changed | PollOutcome::Unchanged | PollOutcome::NoWait) => {
                     follower.app.metrics.polls.add(outcome, follower.app.now());
                     return Ok(follower);
                 }
                 outcome @ (PollOutcome::Refused | PollOutcome::Failed) => {
-                    refused = (outcome == PollOutcome::Refused).then_some(set);
+                    refused = (outcome == PollOutcome::Refused).then_some(snapshot);
                     "its rules were refused".to_owned()
                 }
             },
@@ -96,19 +96,19 @@ impl<S: Store + 'static> Follower<S> {
         follower.record_failure(&why);
         follower.app.metrics.polls.add(PollOutcome::Failed, follower.app.now());
         let what = || format!("the rules service {url} cannot be used: {why}");
-        let Some((etag, mut set)) = on_disk.with_context(what)? else {
+        let Some((etag, mut snapshot)) = on_disk.with_context(what)? else {
             bail!("{}; there are no earlier rules on disk to start with", what());
         };
         if let Some(refused) = refused {
-            set = Arc::new(Snapshot { tokens: refused.tokens.clone(), mode: refused.mode, ..(*set).clone() });
+            snapshot = Arc::new(Snapshot { tokens: refused.tokens.clone(), mode: refused.mode, ..(*snapshot).clone() });
         }
-        match install(&follower.app, &set).await {
+        match install(&follower.app, &snapshot).await {
             InstallOutcome::New | InstallOutcome::Unchanged => {
                 tracing::warn!(
-                    revision = set.revision,
+                    revision = snapshot.revision,
                     "started with the last good rules; the rules service is unavailable"
                 );
-                follower.node.running = Some(set.revision);
+                follower.node.running = Some(snapshot.revision);
                 // Keeps the ETag of a snapshot that was just refused, so that it is not requested again.
                 follower.known = follower.known.or(etag);
                 if let Some(refused) = &follower.node.refused {
@@ -131,7 +131,7 @@ impl<S: Store + 'static> Follower<S> {
             let begun = Instant::now();
             outcome = match fetch(&self.config.client, &self.node, self.known.as_deref(), FOLLOWING).await {
                 Ok(PollAnswer::Unchanged) => PollOutcome::Unchanged,
-                Ok(PollAnswer::Set(etag, set)) => self.take(etag, &set).await,
+                Ok(PollAnswer::Snapshot(etag, snapshot)) => self.take(etag, &snapshot).await,
                 Err(why) => {
                     self.record_failure(&why);
                     PollOutcome::Failed
@@ -148,30 +148,30 @@ impl<S: Store + 'static> Follower<S> {
     }
 
     /// Installs a snapshot and writes it to disk. If its rules are refused, writes only its tokens and kill switch.
-    async fn take(&mut self, etag: Option<String>, set: &Arc<Snapshot>) -> PollOutcome {
-        if let Some(running) = self.node.running.filter(|running| *running > set.revision) {
-            tracing::warn!(running, sent = set.revision, "the rules service returned an earlier revision");
+    async fn take(&mut self, etag: Option<String>, snapshot: &Arc<Snapshot>) -> PollOutcome {
+        if let Some(running) = self.node.running.filter(|running| *running > snapshot.revision) {
+            tracing::warn!(running, sent = snapshot.revision, "the rules service returned an earlier revision");
         }
-        match install(&self.app, set).await {
-            InstallOutcome::Unchanged if self.node.running == Some(set.revision) && self.known == etag => {
+        match install(&self.app, snapshot).await {
+            InstallOutcome::Unchanged if self.node.running == Some(snapshot.revision) && self.known == etag => {
                 PollOutcome::Unchanged
             }
             InstallOutcome::New | InstallOutcome::Unchanged => {
-                (self.node.running, self.node.refused) = (Some(set.revision), None);
+                (self.node.running, self.node.refused) = (Some(snapshot.revision), None);
                 self.known.clone_from(&etag);
-                self.write_to_disk(etag, set.clone()).await;
+                self.write_to_disk(etag, snapshot.clone()).await;
                 PollOutcome::Changed
             }
             InstallOutcome::Refused(why) => {
-                self.node.refused = Some(RefusedRevision { revision: set.revision, why });
-                self.keep_without_rules(set.clone()).await;
+                self.node.refused = Some(RefusedRevision { revision: snapshot.revision, why });
+                self.save_without_rules(snapshot.clone()).await;
                 // Remembers the ETag, so that the same snapshot is not requested again.
                 self.known = etag;
                 PollOutcome::Refused
             }
             InstallOutcome::Damaged(why) => {
                 self.record_failure(&why);
-                self.node.refused = Some(RefusedRevision { revision: set.revision, why });
+                self.node.refused = Some(RefusedRevision { revision: snapshot.revision, why });
                 PollOutcome::Failed
             }
         }
@@ -179,8 +179,8 @@ impl<S: Store + 'static> Follower<S> {
 
     /// Writes a snapshot to disk. A failure is only logged, because the file matters only if the node restarts while
     /// the service is unreachable.
-    async fn write_to_disk(&self, etag: Option<String>, set: Arc<Snapshot>) {
-        let written = self.on_file(move |file| file.write(etag.as_deref(), &set)).await;
+    async fn write_to_disk(&self, etag: Option<String>, snapshot: Arc<Snapshot>) {
+        let written = self.on_file(move |file| file.write(etag.as_deref(), &snapshot)).await;
         if let Err((error, file)) = written {
             tracing::error!(%error, file, "cannot write the rules to disk; a start without the service would miss them");
         }
@@ -188,8 +188,8 @@ impl<S: Store + 'static> Follower<S> {
 
     /// Writes the tokens and the kill switch of a refused snapshot to disk. After a restart, a revoked token must not
     /// be valid again, and the kill switch must keep its position.
-    async fn keep_without_rules(&self, set: Arc<Snapshot>) {
-        let written = self.on_file(move |file| file.update_all_but_rules(&set)).await;
+    async fn save_without_rules(&self, snapshot: Arc<Snapshot>) {
+        let written = self.on_file(move |file| file.update_all_but_rules(&snapshot)).await;
         if let Err((error, file)) = written {
             tracing::error!(%error, file, "cannot write the tokens to disk; a start without the service would use the previous ones");
         }

@@ -51,7 +51,7 @@ pub(super) enum PollAnswer {
     /// The snapshot with the known ETag is still the newest.
     Unchanged,
     /// A set and its ETag.
-    Set(Option<String>, Arc<Snapshot>),
+    Snapshot(Option<String>, Arc<Snapshot>),
 }
 
 /// Requests a snapshot with another ETag than `known`.
@@ -95,10 +95,10 @@ pub(super) async fn fetch(
     }
     let body = body?;
     // Parses on a blocking thread, because a large snapshot would block this thread.
-    let set = tokio::task::spawn_blocking(move || serde_json::from_slice(&body)).await;
-    let set = set.map_err(|error| error.to_string())?;
-    let set: Snapshot = set.map_err(|error| format!("the answer is not a rule set: {error}"))?;
-    Ok(PollAnswer::Set(etag, Arc::new(set)))
+    let snapshot = tokio::task::spawn_blocking(move || serde_json::from_slice(&body)).await;
+    let snapshot = snapshot.map_err(|error| error.to_string())?;
+    let snapshot: Snapshot = snapshot.map_err(|error| format!("the answer is not a rule set: {error}"))?;
+    Ok(PollAnswer::Snapshot(etag, Arc::new(snapshot)))
 }
 
 async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, String> {

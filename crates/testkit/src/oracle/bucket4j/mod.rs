@@ -23,7 +23,7 @@ use serde_json::Value;
 use tollgate_core::Cost;
 
 use super::trace::to_nanos;
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
 const TOO_LARGE: KnownDifference = KnownDifference {
     name: "limit too slow for ours",
@@ -88,8 +88,8 @@ impl BucketState {
 }
 
 impl Player for Bucket4j {
-    fn compare(&self, step: &TraceStep) -> Read<Seen> {
-        let Some(bandwidths) = &self.bandwidths else { return Ok(Seen::ByRule(&TOO_LARGE)) };
+    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
+        let Some(bandwidths) = &self.bandwidths else { return Ok(StepResult::ByRule(&TOO_LARGE)) };
         let now = step.at_nanos(1)?;
         if bandwidths.is_empty() || bandwidths.len() != self.seen.0.len() {
             return Err(Skip::Field("state"));
@@ -111,7 +111,9 @@ impl Player for Bucket4j {
         let is_forced = || {
             let mut group = before.clone();
             let forced = group.run_forced(step);
-            forced.is_ok_and(|it| it.expect_equal("tokens", after.remaining(), group.tokens()).seen() == Seen::Equal)
+            forced.is_ok_and(|it| {
+                it.expect_equal("tokens", after.remaining(), group.tokens()).seen() == StepResult::Equal
+            })
         };
         Ok(match step.op.as_str() {
             "force_add_tokens" => seen.unless_rule(&ABOVE_CAPACITY, is_cut),
@@ -148,9 +150,9 @@ impl Bucket4j {
         new.iter().map(place).collect()
     }
 
-    fn compare_replacing(&self, step: &TraceStep, before: &Group<'_>, after: &BucketState) -> Read<Seen> {
+    fn compare_replacing(&self, step: &TraceStep, before: &Group<'_>, after: &BucketState) -> Read<StepResult> {
         let (Some(new), Some(old)) = (self.replaced_bandwidths(step)?, &self.bandwidths) else {
-            return Ok(Seen::ByRule(&TOO_LARGE));
+            return Ok(StepResult::ByRule(&TOO_LARGE));
         };
         let (now, strategy) = (step.at_nanos(1)?, step.args.read_text("strategy")?);
         let place = |bandwidth: &Bandwidth| bandwidth.index_of_replaced(old, &new).filter(|_| !is_reset(step));

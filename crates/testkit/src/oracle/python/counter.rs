@@ -4,7 +4,7 @@
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingWindow};
 
 use super::{MICRO, NOTHING_COUNTED, Windowed, reset_us};
-use crate::oracle::{Comparison, Fields, KnownDifference, Read, Seen, Skip, TraceStep};
+use crate::oracle::{Comparison, Fields, KnownDifference, Read, Skip, StepResult, TraceStep};
 
 const ROUNDED_DOWN: KnownDifference = KnownDifference {
     name: "weighted sum rounded down",
@@ -79,7 +79,7 @@ impl Counts {
 impl Windowed for Counter {
     type Kept = ();
 
-    fn compare(&self, _: Option<&()>, step: &TraceStep) -> Read<Seen> {
+    fn compare(&self, _: Option<&()>, step: &TraceStep) -> Read<StepResult> {
         let before = step.result.field("before");
         let counts = Counts {
             previous: before.read_int("previous_count")?,
@@ -114,7 +114,7 @@ impl Counter {
         Ok(is_told(counts.rounded_down() - 1)? || is_told(counts.rounded_down() + 1)?)
     }
 
-    fn compare_verdict(&self, state: &[u64; 3], counts: &Counts, step: &TraceStep) -> Read<Seen> {
+    fn compare_verdict(&self, state: &[u64; 3], counts: &Counts, step: &TraceStep) -> Read<StepResult> {
         let cost = step.args.read_int("cost")?;
         // A negative cost is a refund and always passes.
         let passes = u64::try_from(cost)
@@ -124,7 +124,7 @@ impl Counter {
         Ok(Comparison::new().expect_equal("ok", ok, passes).seen().unless_rule(&ROUNDED_DOWN, || ok && rounded_passes))
     }
 
-    fn compare_stats(&self, state: &[u64; 3], counts: &Counts, step: &TraceStep) -> Read<Seen> {
+    fn compare_stats(&self, state: &[u64; 3], counts: &Counts, step: &TraceStep) -> Read<StepResult> {
         let now = Now::at(counts.at);
         let remaining = self.0.report(state, &now, Cost::ONE).remaining;
         let recorded = step.result.count("remaining")?;
@@ -132,7 +132,11 @@ impl Counter {
         // As for the moving window, the reset is the wait for one more than the remaining amount.
         let Retry::After(reset) = self.0.report(state, &now, Cost::new(remaining.saturating_add(1))).retry else {
             let seen = Comparison::new().expect_equal("remaining", recorded, remaining).seen();
-            return Ok(if seen == Seen::Equal && told_reset != 0 { Seen::ByRule(&NOTHING_COUNTED) } else { seen });
+            return Ok(if seen == StepResult::Equal && told_reset != 0 {
+                StepResult::ByRule(&NOTHING_COUNTED)
+            } else {
+                seen
+            });
         };
         let is_rounded = i128::from(recorded) == (i128::from(self.0.limit()) - counts.rounded_down()).max(0);
         Ok(Comparison::new()

@@ -3,7 +3,7 @@
 use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Nanos, Now, Phase};
 
 use super::{MICRO, Windowed, compare_stats};
-use crate::oracle::{Comparison, Fields, KnownDifference, Read, Seen, Skip, TraceStep};
+use crate::oracle::{Comparison, Fields, KnownDifference, Read, Skip, StepResult, TraceStep};
 
 const NOTHING_BEYOND_FULL: KnownDifference = KnownDifference {
     name: "cost of zero refused",
@@ -32,7 +32,7 @@ impl Fixed {
 impl Windowed for Fixed {
     type Kept = WindowHits;
 
-    fn compare(&self, kept: Option<&WindowHits>, step: &TraceStep) -> Read<Seen> {
+    fn compare(&self, kept: Option<&WindowHits>, step: &TraceStep) -> Read<StepResult> {
         let now = Now::at(step.at_nanos(MICRO)?);
         let mut state = [0; 2];
         self.ours.init(&mut state, &now);

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 
 use tollgate_core::Nanos;
 
-use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Seen, Skip, TraceStep};
+use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
 const NOTHING_COUNTED: KnownDifference = KnownDifference {
     name: "reset reported for an unused window",
@@ -55,7 +55,7 @@ trait Windowed {
     type Kept;
 
     /// Runs `hit`, `test` or `get_window_stats` on our limit, from the key's stored state, and compares the results.
-    fn compare(&self, kept: Option<&Self::Kept>, step: &TraceStep) -> Read<Seen>;
+    fn compare(&self, kept: Option<&Self::Kept>, step: &TraceStep) -> Read<StepResult>;
 
     /// Returns the state after a recorded hit.
     fn state_after_hit(&self, kept: Option<Self::Kept>, step: &TraceStep) -> Read<Self::Kept>;
@@ -67,7 +67,7 @@ struct PythonLimitsPlayer<W: Windowed> {
 }
 
 impl<W: Windowed> Player for PythonLimitsPlayer<W> {
-    fn compare(&self, step: &TraceStep) -> Read<Seen> {
+    fn compare(&self, step: &TraceStep) -> Read<StepResult> {
         match step.op.as_str() {
             "clear" => Ok(Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, true).seen()),
             "hit" | "test" | "get_window_stats" => {
@@ -93,7 +93,7 @@ impl<W: Windowed> Player for PythonLimitsPlayer<W> {
 
 /// Compares a window's report with our remaining amount and our time until the reset. `reset` is `None` if nothing is
 /// used.
-fn compare_stats(step: &TraceStep, remaining: u64, reset: Option<u64>) -> Read<Seen> {
+fn compare_stats(step: &TraceStep, remaining: u64, reset: Option<u64>) -> Read<StepResult> {
     let recorded = step.result.count("remaining")?;
     let seen = Comparison::new()
         .expect_equal("remaining", recorded, remaining)

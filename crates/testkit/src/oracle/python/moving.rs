@@ -3,7 +3,7 @@
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingLog};
 
 use super::{MICRO, Windowed, compare_stats};
-use crate::oracle::{Comparison, Fields, KnownDifference, Read, Seen, Skip, TraceStep};
+use crate::oracle::{Comparison, Fields, KnownDifference, Read, Skip, StepResult, TraceStep};
 
 const LAST_INSTANT: KnownDifference = KnownDifference {
     name: "exactly one window later",
@@ -40,7 +40,7 @@ impl Windowed for Moving {
     /// Times of admitted units, oldest first.
     type Kept = Vec<u64>;
 
-    fn compare(&self, kept: Option<&Vec<u64>>, step: &TraceStep) -> Read<Seen> {
+    fn compare(&self, kept: Option<&Vec<u64>>, step: &TraceStep) -> Read<StepResult> {
         let hits = kept.map_or(&[][..], Vec::as_slice);
         let state = self.load(hits);
         let at = step.at_nanos(MICRO)?;
@@ -59,7 +59,9 @@ impl Windowed for Moving {
         let compare = |at| Comparison::new().expect_equal("ok", ok, self.passes(&state, at, cost)).seen();
         Ok(compare(at).unless_rule(&LAST_INSTANT, || {
             let one_window_ago = at.checked_sub(self.0.length().as_nanos());
-            step.op == "hit" && hits.iter().any(|&hit| Some(hit) == one_window_ago) && compare(at - 1) == Seen::Equal
+            step.op == "hit"
+                && hits.iter().any(|&hit| Some(hit) == one_window_ago)
+                && compare(at - 1) == StepResult::Equal
         }))
     }
 

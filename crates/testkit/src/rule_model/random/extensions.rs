@@ -2,7 +2,7 @@
 //! overrides that expire, rules enforced for no key, schedules, denying shadow rules, and debt of calendar windows.
 
 use super::super::limit::{Algorithm, Limit, Windows};
-use super::super::rules::{Does, Exceed, Override, Rule};
+use super::super::rules::{Effect, Exceed, Override, Rule};
 use super::limits::any_extras;
 use super::rule_sets::any_schedule;
 use super::{Rng, Trace};
@@ -26,7 +26,7 @@ impl Trace {
                 .into_iter()
                 .flat_map(|other| expiring_overrides(rng, other, start))
                 .collect();
-            if !matches!(rule.does, Does::Limits(_)) || rule.is_shadow() {
+            if !matches!(rule.effect, Effect::Limits(_)) || rule.is_shadow() {
                 continue;
             }
             let position = ids.iter().position(|id| *id == rule.id);
@@ -48,23 +48,23 @@ impl Trace {
 
 /// Turns some denying rules into shadow rules, and lets some overrides of shadow rules deny.
 fn deny_in_shadow(rng: &mut Rng, rule: &mut Rule) {
-    if rule.does == Does::Deny && rng.one_in(2) {
+    if rule.effect == Effect::Deny && rng.one_in(2) {
         rule.on_exceed = Exceed::Shadow;
     }
     let is_shadow = rule.is_shadow();
     for other in rule.overrides.iter_mut().filter(|_| is_shadow) {
         if rng.one_in(3) {
-            other.does = Does::Deny;
+            other.effect = Effect::Deny;
         }
     }
 }
 
 /// Gives calendar windows a debt and an initial amount.
 fn go_into_debt(rng: &mut Rng, rule: &mut Rule) {
-    let effects = std::iter::once(&mut rule.does).chain(rule.overrides.iter_mut().map(|other| &mut other.does));
-    let limits = effects.flat_map(|does| match does {
-        Does::Limits(limits) => limits.as_mut_slice(),
-        Does::Count(_) | Does::Unlimited | Does::Allow | Does::Deny => &mut [],
+    let effects = std::iter::once(&mut rule.effect).chain(rule.overrides.iter_mut().map(|other| &mut other.effect));
+    let limits = effects.flat_map(|effect| match effect {
+        Effect::Limits(limits) => limits.as_mut_slice(),
+        Effect::Count(_) | Effect::Unlimited | Effect::Allow | Effect::Deny => &mut [],
     });
     for limit in limits.filter(|limit| matches!(limit.algorithm, Algorithm::FixedWindow(Windows::Calendar(_)))) {
         (limit.initial, limit.max_debt) = any_extras(rng, limit.count);
@@ -87,10 +87,10 @@ fn may_suffice(rule: &Rule) -> bool {
     let counts = |limit: &Limit| {
         matches!(limit.algorithm, Algorithm::SlidingLog { count_refused: true, .. }) || limit.spent_at_first() > 0
     };
-    let limits = |does: &Does| match does {
-        Does::Limits(limits) => limits.clone(),
-        Does::Count(_) | Does::Unlimited | Does::Allow | Does::Deny => Vec::new(),
+    let limits = |effect: &Effect| match effect {
+        Effect::Limits(limits) => limits.clone(),
+        Effect::Count(_) | Effect::Unlimited | Effect::Allow | Effect::Deny => Vec::new(),
     };
-    let all = std::iter::once(&rule.does).chain(rule.overrides.iter().map(|other| &other.does)).flat_map(limits);
+    let all = std::iter::once(&rule.effect).chain(rule.overrides.iter().map(|other| &other.effect)).flat_map(limits);
     rule.ban.is_none() && !all.into_iter().any(|limit| counts(&limit))
 }

@@ -2,7 +2,7 @@
 
 use super::super::calendar::{Schedule, Zone};
 use super::super::limit::{Algorithm, Limit, Windows};
-use super::super::rules::{Ban, Cost, Does, Exceed, OnChange, Override, Rule, RuleSet};
+use super::super::rules::{Ban, Cost, Effect, Exceed, OnChange, Override, Rule, RuleSet};
 use super::{Rng, limits};
 
 /// Returns a few versions of a rule set. The first is initially in force.
@@ -19,7 +19,7 @@ pub fn any_versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
 /// Returns whether the rule has a `max_wait`. The conversion of such a rule to other parameters is undefined.
 fn is_fixed(rule: &Rule) -> bool {
     let sells = |limit: &Limit| matches!(limit.algorithm, Algorithm::IntervalBucket { max_wait: 1.., .. });
-    matches!(&rule.does, Does::Limits(limits) if limits.iter().any(sells))
+    matches!(&rule.effect, Effect::Limits(limits) if limits.iter().any(sells))
 }
 
 fn next(rng: &mut Rng, tick: u64, mut set: RuleSet) -> RuleSet {
@@ -27,7 +27,7 @@ fn next(rng: &mut Rng, tick: u64, mut set: RuleSet) -> RuleSet {
         if is_fixed(rule) || rng.one_in(3) {
             continue;
         }
-        if let Does::Limits(own) = &rule.does
+        if let Effect::Limits(own) = &rule.effect
             && rng.one_in(2)
         {
             let delay = delay_of(rule);
@@ -36,8 +36,8 @@ fn next(rng: &mut Rng, tick: u64, mut set: RuleSet) -> RuleSet {
             } else {
                 own.iter().map(|limit| limits::with_changed_parameters(rng, tick, limit)).collect()
             };
-            rule.does = Does::Limits(limits);
-            rule.overrides.retain(|other| !matches!(other.does, Does::Count(_)));
+            rule.effect = Effect::Limits(limits);
+            rule.overrides.retain(|other| !matches!(other.effect, Effect::Count(_)));
         }
         if rng.one_in(4) {
             rule.cost = any_cost(rng);
@@ -87,18 +87,18 @@ pub fn any_rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
         on_exceed,
         on_change: if rng.one_in(6) { OnChange::Reset } else { OnChange::Keep },
         schedule: rng.one_in(10).then(|| any_schedule(rng)),
-        ..Rule::new(id, Does::Unlimited)
+        ..Rule::new(id, Effect::Unlimited)
     };
     if rng.one_in(20) {
         (rule.on_exceed, rule.on_change) = (Exceed::Deny, OnChange::Keep);
         rule.when = vec![("plan", "own")];
         (rule.per, rule.cost) = (Vec::new(), Cost::Number(1));
-        rule.does = rng.pick(&[Does::Allow, Does::Deny, Does::Unlimited]);
+        rule.effect = rng.pick(&[Effect::Allow, Effect::Deny, Effect::Unlimited]);
         return rule;
     }
     let delay = delay_of(&rule);
     let own = any_limits(rng, tick, delay, true);
-    rule.does = Does::Limits(own.clone());
+    rule.effect = Effect::Limits(own.clone());
     if on_exceed == Exceed::Deny && rng.one_in(4) {
         rule.ban = Some(any_ban(rng, tick));
     }
@@ -111,22 +111,22 @@ pub fn any_rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
     }
     for plan in ["pro", "own"] {
         if rng.one_in(2) {
-            let does = any_override_effect(rng, tick, &rule, &own);
-            rule.overrides.push(Override { when: vec![("plan", plan)], does, until: None });
+            let effect = any_override_effect(rng, tick, &rule, &own);
+            rule.overrides.push(Override { when: vec![("plan", plan)], effect, until: None });
         }
     }
     rule
 }
 
-fn any_override_effect(rng: &mut Rng, tick: u64, rule: &Rule, own: &[Limit]) -> Does {
+fn any_override_effect(rng: &mut Rng, tick: u64, rule: &Rule, own: &[Limit]) -> Effect {
     match rng.below(10) {
-        0 => Does::Unlimited,
-        1 if !rule.is_shadow() => Does::Deny,
+        0 => Effect::Unlimited,
+        1 if !rule.is_shadow() => Effect::Deny,
         2..5 if own.len() == 1 && takes_a_count(&own[0]) => {
-            Does::Count(limits::with_changed_parameters(rng, tick, &own[0]).count)
+            Effect::Count(limits::with_changed_parameters(rng, tick, &own[0]).count)
         }
-        2..7 => Does::Limits(own.iter().map(|limit| limits::with_changed_parameters(rng, tick, limit)).collect()),
-        _ => Does::Limits(any_limits(rng, tick, delay_of(rule), false)),
+        2..7 => Effect::Limits(own.iter().map(|limit| limits::with_changed_parameters(rng, tick, limit)).collect()),
+        _ => Effect::Limits(any_limits(rng, tick, delay_of(rule), false)),
     }
 }
 

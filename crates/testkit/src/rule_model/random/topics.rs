@@ -1,7 +1,7 @@
 //! Topics of a trace. Tests select traces by topic.
 
 use super::super::limit::{Algorithm, Limit, Windows};
-use super::super::rules::{Does, Exceed, OnChange, Rule, RuleSet};
+use super::super::rules::{Effect, Exceed, OnChange, Rule, RuleSet};
 use super::{Act, Trace};
 
 /// A feature that a trace may contain.
@@ -18,7 +18,7 @@ pub enum Topic {
     /// A new key starts below its capacity.
     Initial,
     /// A log or a concurrency limit with the default debt.
-    UsualDebt,
+    DefaultDebt,
     /// Slices that do not divide the period.
     UnevenSlices,
     /// A log counts refusals.
@@ -50,7 +50,7 @@ impl Topic {
             Self::Delay => rules().any(|rule| matches!(rule.on_exceed, Exceed::Delay(_))),
             Self::Commit => acts(&|act| matches!(act, Act::Commit(..))),
             Self::Initial => limits(&|limit| limit.spent_at_first() > 0),
-            Self::UsualDebt => limits(&|limit| {
+            Self::DefaultDebt => limits(&|limit| {
                 let kind = matches!(limit.algorithm, Algorithm::SlidingLog { .. } | Algorithm::Concurrency { .. });
                 kind && limit.max_debt.is_none()
             }),
@@ -77,20 +77,20 @@ impl Topic {
 
 /// Returns all limits of a rule and its overrides.
 fn limits_of(rule: &Rule) -> Vec<Limit> {
-    let limits = |does: &Does| match does {
-        Does::Limits(limits) => limits.clone(),
-        Does::Count(_) | Does::Unlimited | Does::Allow | Does::Deny => Vec::new(),
+    let limits = |effect: &Effect| match effect {
+        Effect::Limits(limits) => limits.clone(),
+        Effect::Count(_) | Effect::Unlimited | Effect::Allow | Effect::Deny => Vec::new(),
     };
-    let overridden = rule.overrides.iter().flat_map(|other| match (&other.does, &rule.does) {
-        (Does::Count(_), Does::Limits(own)) => vec![Limit { max_debt: None, ..own[0].clone() }],
+    let overridden = rule.overrides.iter().flat_map(|other| match (&other.effect, &rule.effect) {
+        (Effect::Count(_), Effect::Limits(own)) => vec![Limit { max_debt: None, ..own[0].clone() }],
         (other, _) => limits(other),
     });
-    limits(&rule.does).into_iter().chain(overridden).collect()
+    limits(&rule.effect).into_iter().chain(overridden).collect()
 }
 
 /// Returns whether a counter of the rule may be used both with and without an override.
 fn is_overridden(rule: &Rule) -> bool {
-    let changes = rule.overrides.iter().any(|other| matches!(other.does, Does::Limits(_) | Does::Count(_)));
+    let changes = rule.overrides.iter().any(|other| matches!(other.effect, Effect::Limits(_) | Effect::Count(_)));
     changes && !rule.per.contains(&"plan")
 }
 
@@ -100,6 +100,6 @@ fn has_other_limits(versions: &[RuleSet]) -> bool {
     rules.any(|rule| {
         let others = versions.iter().filter_map(|version| version.find(&rule.id));
         let mut others = others.filter(|other| other.on_change == OnChange::Keep);
-        others.any(|other| other.does != rule.does || other.overrides != rule.overrides)
+        others.any(|other| other.effect != rule.effect || other.overrides != rule.overrides)
     })
 }

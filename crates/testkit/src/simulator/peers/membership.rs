@@ -121,7 +121,7 @@ impl PeersSimulation {
         match greeting::decode(bytes) {
             Ok(OwnFrame::Gossip(records)) => {
                 let Some(process) = self.hosts[to].process.as_mut() else { return };
-                process.members.hear(records, local.mono());
+                process.members.merge_records(records, local.mono());
                 self.report_members(now, to);
             }
             other => self.violation = Some(format!("not gossip: {other:?}")),
@@ -162,8 +162,8 @@ impl PeersSimulation {
         }
     }
 
-    /// Opens a link that `host` has dialled. Returns whether there is a link afterwards. Of two links between two nodes,
-    /// both keep the one that the lower id dialled.
+    /// Opens a link that `host` has dialled. Returns whether there is a link afterwards. Of two links between two
+    /// nodes, both keep the one that the lower id dialled.
     fn connect(&mut self, now: u64, host: usize, other: usize) -> bool {
         let (one, two) = (self.record_of(host), self.record_of(other));
         let (Some(one), Some(two)) = (one, two) else { return false };

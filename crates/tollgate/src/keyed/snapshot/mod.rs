@@ -120,7 +120,7 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
     to: impl Write,
 ) -> io::Result<u64> {
     // The table supports only one walk at a time.
-    let _one = keyed.walking.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = keyed.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
     let (changes, now) = (keyed.changes(), keyed.clock.now());
     let reader = keyed.reader(&changes, now);
     let generations = reader.generation();

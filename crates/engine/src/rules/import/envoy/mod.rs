@@ -46,8 +46,8 @@ const MAX_STARRED: usize = 256;
 const MAX_CONDITIONS: usize = 1_000_000;
 
 /// Returns whether a file is written for the reference service.
-pub(super) fn is_meant(tree: &Node) -> bool {
-    read::is_meant(tree)
+pub(super) fn is_envoy_file(tree: &Node) -> bool {
+    read::is_envoy_file(tree)
 }
 
 /// Returns the same limits in the rule language, or `None` if the file cannot be read.

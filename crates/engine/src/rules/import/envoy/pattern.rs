@@ -135,7 +135,7 @@ mod tests {
             let stars = value.bytes().all(|byte| byte == b'*');
             if value.contains('*') && !stars {
                 let globs = to_globs(&value).unwrap();
-                let ours = globs.iter().any(|glob| match Glob::is_meant(glob) {
+                let ours = globs.iter().any(|glob| match Glob::is_pattern(glob) {
                     true => Glob::new(glob).unwrap_or_else(|why| panic!("{glob}: {why}")).matches(asked.as_bytes()),
                     false => *glob == asked,
                 });

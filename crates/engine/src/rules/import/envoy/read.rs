@@ -2,8 +2,8 @@
 
 use super::super::super::mistake::{Notes, Position};
 use super::super::super::raw::shorten;
+use super::super::super::suggest::suggest_valid;
 use super::super::super::text::{Node, Value};
-use super::super::super::words::valid_instead;
 
 /// One level of the tree: a key, an optional value and limit, and the levels below.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ const DESCRIPTOR: &[&str] = &[
 const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 
 /// Returns whether a file is written for the reference service.
-pub(super) fn is_meant(tree: &Node) -> bool {
+pub(super) fn is_envoy_file(tree: &Node) -> bool {
     let named = |name: &str| matches!(&tree.value, Value::Map(pairs) if pairs.iter().any(|(key, _)| as_text(key) == Some(name)));
     named("descriptors") && !named("rules") && !named("domains")
 }
@@ -202,7 +202,7 @@ impl EnvoyParser<'_> {
         let period = UNITS.iter().find(|(known, _)| unit.eq_ignore_ascii_case(known)).map(|(_, period)| *period);
         if period.is_none() {
             let problem = format!("`{}` is not a unit", shorten(&unit));
-            self.notes.add_with_help(position, problem, valid_instead(&unit.to_lowercase(), &units));
+            self.notes.add_with_help(position, problem, suggest_valid(&unit.to_lowercase(), &units));
         }
         let Some((position, count)) = count else {
             let help = "add a number like `requests_per_unit: 10`";
@@ -259,7 +259,7 @@ impl EnvoyParser<'_> {
                 Some(name) if valid.contains(&name) => known.push((key.position, name, value)),
                 Some(name) => {
                     let problem = format!("`{}` is not a key of {what}", shorten(name));
-                    self.notes.add_with_help(key.position, problem, valid_instead(name, valid));
+                    self.notes.add_with_help(key.position, problem, suggest_valid(name, valid));
                 }
                 None => self.notes.add(key.position, format!("a key of {what} must be a string, not {}", key.kind())),
             }

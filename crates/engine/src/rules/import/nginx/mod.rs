@@ -24,8 +24,8 @@ use std::collections::{HashMap, HashSet};
 use super::super::Source;
 use super::super::mistake::{Notes, Position};
 use super::super::raw::shorten;
+use super::super::suggest::suggest_valid;
 use super::super::text::{MAX_FILE_BYTES, Node, Value};
-use super::super::words::valid_instead;
 use super::ReadIncluded;
 use super::build::{id_from, list, map_node, text_node};
 use include::{Files, ReadFiles};
@@ -41,7 +41,7 @@ const MAX_LIMITS: usize = 4096;
 const MAX_COMBINATIONS: usize = 4_000_000;
 
 /// Returns whether a file contains nginx limits or may include files that do.
-pub(super) fn is_meant(bytes: &[u8]) -> bool {
+pub(super) fn is_nginx_file(bytes: &[u8]) -> bool {
     let ours = |line: &str| {
         let line = line.trim();
         ["limit_req", "limit_conn"].iter().any(|name| line.starts_with(name)) || matches!(line, "http" | "events")
@@ -149,7 +149,7 @@ impl Importer<'_, '_> {
             let problem = format!("unknown zone `{}`", shorten(name));
             let help = match names.is_empty() {
                 true => "add its `limit_req_zone` or `limit_conn_zone` to the file".into(),
-                false => valid_instead(name, &names),
+                false => suggest_valid(name, &names),
             };
             self.notes.add_with_help(position, problem, help);
         }

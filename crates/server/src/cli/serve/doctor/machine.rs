@@ -27,7 +27,7 @@ pub(super) async fn check_ports(config: &Config) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     let mut is_running = false;
     let peers = match &config.store {
-        StoreConfig::Peers(peers) => Some(peers.listening()),
+        StoreConfig::Peers(peers) => Some(peers.listen_address()),
         StoreConfig::Memory | StoreConfig::Redis(_) => None,
     };
     let addresses =

@@ -55,13 +55,13 @@ pub(super) async fn check(args: &ServerArgs) -> Vec<DoctorFinding> {
     // Only a server with a database has nodes.
     let nodes = get::<ListAnswer>(&client, &["v1", "nodes"]).await.map(ListAnswer::parse::<NodeReport>);
     if let Ok(Ok(nodes)) = nodes {
-        findings.extend(judge_nodes(&nodes, status.revision));
+        findings.extend(node_findings(&nodes, status.revision));
     }
     if let Ok(page) = get::<PeersPage>(&client, &["v1", "peers"]).await {
         findings.extend(judge_peers(&page));
     }
     if let Ok(top) = get::<TopKeysPage>(&client, &["v1", "top"]).await {
-        findings.extend(judge_keys(&top));
+        findings.extend(key_findings(&top));
     }
     findings
 }
@@ -79,7 +79,7 @@ fn check_server(url: &str, status: &RulesStatus) -> DoctorFinding {
 }
 
 /// Returns a finding for each stale or silent node, or a single `ok` finding if there is none.
-fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<DoctorFinding> {
+fn node_findings(nodes: &[NodeReport], revision: Option<i64>) -> Vec<DoctorFinding> {
     let newest = revision.or_else(|| nodes.iter().filter_map(|node| node.running).max()).unwrap_or(0);
     let mut findings = Vec::new();
     for node in nodes {
@@ -115,8 +115,8 @@ fn judge_nodes(nodes: &[NodeReport], revision: Option<i64>) -> Vec<DoctorFinding
 
 /// Returns a finding for each rule with a key that receives nearly all its traffic, or a single `ok` finding if there
 /// is none.
-fn judge_keys(top: &TopKeysPage) -> Vec<DoctorFinding> {
-    let findings: Vec<DoctorFinding> = top.rules.iter().filter_map(judge_key).collect();
+fn key_findings(top: &TopKeysPage) -> Vec<DoctorFinding> {
+    let findings: Vec<DoctorFinding> = top.rules.iter().filter_map(key_finding).collect();
     if findings.is_empty() {
         vec![DoctorFinding::ok("keys", "no key takes nearly all traffic of its rule")]
     } else {
@@ -124,7 +124,7 @@ fn judge_keys(top: &TopKeysPage) -> Vec<DoctorFinding> {
     }
 }
 
-fn judge_key(rule: &TopRule) -> Option<DoctorFinding> {
+fn key_finding(rule: &TopRule) -> Option<DoctorFinding> {
     let [first, _, ..] = &*rule.charged else {
         // A single key is normal: the rule counts all requests together, or has seen only one caller.
         return None;
@@ -195,7 +195,7 @@ mod tests {
             (&[5_000], "no key"),
             (&[], "no key"),
         ] {
-            let found = judge_keys(&top_keys_page(counts));
+            let found = key_findings(&top_keys_page(counts));
             assert!(found.len() == 1 && found[0].text.contains(expected), "{counts:?}: {found:?}");
         }
     }
@@ -222,7 +222,7 @@ mod tests {
     fn nodes_that_are_behind_silent_or_refuse_are_reported() {
         let node = |running, seen_ms_ago| NodeReport { node: "n".into(), running, refused: None, seen_ms_ago };
         let texts =
-            |nodes: &[NodeReport]| judge_nodes(nodes, Some(7)).into_iter().map(|it| it.text).collect::<Vec<_>>();
+            |nodes: &[NodeReport]| node_findings(nodes, Some(7)).into_iter().map(|it| it.text).collect::<Vec<_>>();
         assert_eq!(texts(&[]), ["none follow this server"]);
         assert_eq!(texts(&[node(Some(7), 10)]), ["1 node up to date"]);
         assert!(texts(&[node(Some(6), 10)])[0].starts_with("n runs revision 6, and 7 is the newest"));

@@ -8,21 +8,21 @@ use tollgate::core::Nanos;
 ///
 /// ```
 /// use tollgate::core::Nanos;
-/// use tollgate_engine::Length;
+/// use tollgate_engine::HumanDuration;
 ///
-/// assert_eq!(Length::new(Nanos::from_millis(89_001)).to_string(), "1m 30s");
+/// assert_eq!(HumanDuration::new(Nanos::from_millis(89_001)).to_string(), "1m 30s");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Length(pub(super) Nanos);
+pub struct HumanDuration(pub(super) Nanos);
 
-impl Length {
+impl HumanDuration {
     /// Wraps a duration.
     pub const fn new(length: Nanos) -> Self {
         Self(length)
     }
 }
 
-impl fmt::Display for Length {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let millis = self.0.as_millis_ceil();
         if millis == 0 {
@@ -49,9 +49,9 @@ impl fmt::Display for Length {
 }
 
 /// A count with thousands separators.
-pub(super) struct Count(pub(super) u64);
+pub(super) struct HumanCount(pub(super) u64);
 
-impl fmt::Display for Count {
+impl fmt::Display for HumanCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = self.0.to_string();
         for (position, digit) in digits.chars().enumerate() {
@@ -86,10 +86,10 @@ mod tests {
             (second(86_401), "1d 1h"),
             (second(30 * 86_400), "30d"),
         ] {
-            assert_eq!(Length(length).to_string(), expected);
+            assert_eq!(HumanDuration(length).to_string(), expected);
         }
         // The longest duration.
-        assert_eq!(Length(Nanos::MAX).to_string(), "213504d");
+        assert_eq!(HumanDuration(Nanos::MAX).to_string(), "213504d");
     }
 
     #[test]
@@ -102,7 +102,7 @@ mod tests {
             (1_234_567, "1,234,567"),
             (100_000, "100,000"),
         ] {
-            assert_eq!(Count(count).to_string(), expected);
+            assert_eq!(HumanCount(count).to_string(), expected);
         }
     }
 }

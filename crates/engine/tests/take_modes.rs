@@ -7,17 +7,17 @@ use std::sync::Arc;
 use support::{Bench, Flaky, START, bench, run, show, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
-use tollgate_engine::{Enforcement, Entry, Item, Request, RequestError, Store, Taking};
+use tollgate_engine::{Enforcement, Entry, Item, Request, RequestError, Store, TakeMode};
 
 /// Takes `cost`, and returns the outcome and the usable amount.
-fn take<S: Store>(bench: &mut Bench<S>, taking: Taking, user: &str, cost: u64) -> (String, u64) {
+fn take<S: Store>(bench: &mut Bench<S>, take_mode: TakeMode, user: &str, cost: u64) -> (String, u64) {
     let entries = [Entry::new("user", user)];
     let items = [Item::new(&entries).cost(cost)];
     let request = Request::new("d", &items);
-    let decision = match taking {
-        Taking::Exactly => run(bench.engine.check(&request, &mut bench.decisions)),
-        Taking::UpTo => run(bench.engine.take_up_to(&request, &mut bench.decisions)),
-        Taking::Regardless => run(bench.engine.charge(&request, &mut bench.decisions)),
+    let decision = match take_mode {
+        TakeMode::Exactly => run(bench.engine.check(&request, &mut bench.decisions)),
+        TakeMode::UpTo => run(bench.engine.take_up_to(&request, &mut bench.decisions)),
+        TakeMode::Regardless => run(bench.engine.charge(&request, &mut bench.decisions)),
     };
     let decision = decision.expect("a request that can be understood");
     (show(decision.outcome()), decision.taken().get())
@@ -28,13 +28,13 @@ const TWO: &str = "- {id: mine, per: [user], limit: 4/m}\n- {id: all, limit: 10/
 #[test]
 fn take_up_to_takes_the_least_of_all_rules() {
     let mut bench = bench(TWO);
-    assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 4));
+    assert_eq!(take(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 4));
     assert_eq!(bench.remaining(&[("user", "a")]), [0, 6], "the other rule is charged the same amount");
-    assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("deny 15s".into(), 0));
+    assert_eq!(take(&mut bench, TakeMode::UpTo, "a", 7), ("deny 15s".into(), 0));
     assert_eq!(bench.remaining(&[("user", "a")]), [0, 6]);
-    assert_eq!(take(&mut bench, Taking::UpTo, "b", 3), ("allow".into(), 3));
+    assert_eq!(take(&mut bench, TakeMode::UpTo, "b", 3), ("allow".into(), 3));
     bench.advance(Nanos::from_secs(15));
-    assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 1));
+    assert_eq!(take(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 1));
 }
 
 #[test]
@@ -61,8 +61,8 @@ fn every_algorithm_can_be_drained() {
         "limits: [{limit: 5/m}, {limit: 8/h}]",
     ] {
         let mut bench = bench(&format!("- {{id: r, per: [user], {limit}}}\n- {{id: wide, limit: 100/m}}\n"));
-        assert_eq!(take(&mut bench, Taking::Exactly, "a", 2), ("allow".into(), 2), "{limit}");
-        assert_eq!(take(&mut bench, Taking::UpTo, "a", u64::MAX), ("allow".into(), 3), "{limit}");
+        assert_eq!(take(&mut bench, TakeMode::Exactly, "a", 2), ("allow".into(), 2), "{limit}");
+        assert_eq!(take(&mut bench, TakeMode::UpTo, "a", u64::MAX), ("allow".into(), 3), "{limit}");
         assert_eq!(bench.remaining(&[("user", "a")]).first(), Some(&0), "{limit}");
         assert_eq!(bench.remaining(&[("user", "a")]).last(), Some(&95), "{limit}");
     }
@@ -71,10 +71,10 @@ fn every_algorithm_can_be_drained() {
 #[test]
 fn without_limits_the_whole_amount_may_be_used() {
     let mut bench = bench("- {id: r, when: {user: x}, limit: 1/m}\n");
-    assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 7));
+    assert_eq!(take(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 7));
     bench.engine.set_enforcement(Enforcement::Observe);
-    assert_eq!(take(&mut bench, Taking::UpTo, "x", 7), ("allow".into(), 7));
-    assert_eq!(take(&mut bench, Taking::UpTo, "x", 7), ("allow".into(), 7));
+    assert_eq!(take(&mut bench, TakeMode::UpTo, "x", 7), ("allow".into(), 7));
+    assert_eq!(take(&mut bench, TakeMode::UpTo, "x", 7), ("allow".into(), 7));
 }
 
 #[test]
@@ -102,13 +102,13 @@ fn drain_without_limits_takes_nothing_and_reports_it() {
     bench.engine.set_enforcement(Enforcement::Observe);
     assert_eq!(drain(&mut bench, "x"), ("allow".into(), 0, true));
     // A request that states an amount may use all of it.
-    assert_eq!(take(&mut bench, Taking::UpTo, "nobody", 7), ("allow".into(), 7));
+    assert_eq!(take(&mut bench, TakeMode::UpTo, "nobody", 7), ("allow".into(), 7));
 }
 
 #[test]
 fn shadow_rule_takes_no_more_than_is_admitted() {
     let mut bench = bench("- {id: r, limit: 4/m}\n- {id: quiet, limit: 100/day, on_exceed: shadow}\n");
-    assert_eq!(take(&mut bench, Taking::UpTo, "a", 50), ("allow".into(), 4));
+    assert_eq!(take(&mut bench, TakeMode::UpTo, "a", 50), ("allow".into(), 4));
     bench.advance(Nanos::from_secs(15));
     assert_eq!(bench.remaining(&[]), [1, 96]);
 }
@@ -116,10 +116,10 @@ fn shadow_rule_takes_no_more_than_is_admitted() {
 #[test]
 fn charge_goes_into_debt_up_to_the_maximum() {
     let mut bench = bench("- {id: r, limit: 10/m, max_debt: 20}\n");
-    assert_eq!(take(&mut bench, Taking::Regardless, "a", 25), ("allow".into(), 25));
+    assert_eq!(take(&mut bench, TakeMode::Regardless, "a", 25), ("allow".into(), 25));
     assert_eq!(bench.check(&[]), "deny 96s");
-    assert_eq!(take(&mut bench, Taking::Regardless, "a", 6).1, 0, "that would be a debt of 21");
-    assert_eq!(take(&mut bench, Taking::Regardless, "a", 5), ("allow".into(), 5));
+    assert_eq!(take(&mut bench, TakeMode::Regardless, "a", 6).1, 0, "that would be a debt of 21");
+    assert_eq!(take(&mut bench, TakeMode::Regardless, "a", 5), ("allow".into(), 5));
     bench.advance(Nanos::from_secs(126));
     assert_eq!(bench.check(&[]), "allow");
 }
@@ -144,5 +144,5 @@ fn fallback_takes_up_to_its_share() {
     let mut bench = Bench::on(Flaky::new(&clock), clock, TWO);
     bench.engine.store().fail_times(unavailable_error(), 1);
     // The store has not answered for this key, so the key starts with this node's share. There is one node.
-    assert_eq!(take(&mut bench, Taking::UpTo, "a", 7), ("allow".into(), 4));
+    assert_eq!(take(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 4));
 }

@@ -12,22 +12,22 @@ use tollgate_testkit::servers::Postgres;
 macro_rules! both {
     ($($case:ident),* $(,)?) => {
         mod on_sqlite {
-            $(#[test] fn $case() { crate::place::on_sqlite(|place| super::$case(place)); })*
+            $(#[test] fn $case() { crate::test_database::on_sqlite(|database| super::$case(database)); })*
         }
         mod on_postgres {
-            $(#[test] fn $case() { crate::place::on_postgres(|place| super::$case(place)); })*
+            $(#[test] fn $case() { crate::test_database::on_postgres(|database| super::$case(database)); })*
         }
     };
 }
 
 /// An empty database.
-pub(crate) struct Place {
+pub(crate) struct TestDatabase {
     pub(crate) url: String,
     _directory: Option<TempDir>,
     _server: Option<Arc<Postgres>>,
 }
 
-impl Place {
+impl TestDatabase {
     pub(crate) async fn open(&self) -> Control {
         Control::open(&self.url).await.unwrap()
     }
@@ -38,34 +38,34 @@ fn count() -> u32 {
     COUNT.fetch_add(1, Ordering::Relaxed)
 }
 
-pub(crate) fn sqlite() -> Place {
+pub(crate) fn sqlite() -> TestDatabase {
     let directory = tempfile::tempdir().unwrap();
     // The path contains characters that are special in URLs, and a directory that does not exist.
     let url = sqlite_url(&directory.path().join("a b%20?#").join("rules.db"));
-    Place { url, _directory: Some(directory), _server: None }
+    TestDatabase { url, _directory: Some(directory), _server: None }
 }
 
 /// Returns a new database on a PostgreSQL server that concurrent tests share. The last test stops the server.
-pub(crate) fn postgres() -> Place {
+pub(crate) fn postgres() -> TestDatabase {
     static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
     let server = shared.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));
     *shared = Arc::downgrade(&server);
     drop(shared);
-    Place { url: server.create_database(&format!("case{}", count())), _directory: None, _server: Some(server) }
+    TestDatabase { url: server.create_database(&format!("case{}", count())), _directory: None, _server: Some(server) }
 }
 
-pub(crate) fn on_sqlite<F: Future<Output = ()>>(case: impl FnOnce(Arc<Place>) -> F) {
+pub(crate) fn on_sqlite<F: Future<Output = ()>>(case: impl FnOnce(Arc<TestDatabase>) -> F) {
     run(sqlite(), case);
 }
 
-pub(crate) fn on_postgres<F: Future<Output = ()>>(case: impl FnOnce(Arc<Place>) -> F) {
+pub(crate) fn on_postgres<F: Future<Output = ()>>(case: impl FnOnce(Arc<TestDatabase>) -> F) {
     run(postgres(), case);
 }
 
-pub(crate) fn run<F: Future<Output = ()>>(place: Place, case: impl FnOnce(Arc<Place>) -> F) {
+pub(crate) fn run<F: Future<Output = ()>>(database: TestDatabase, case: impl FnOnce(Arc<TestDatabase>) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(case(Arc::new(place)));
+    runtime.block_on(case(Arc::new(database)));
 }
 
 pub(crate) fn by(author: &str) -> Change {

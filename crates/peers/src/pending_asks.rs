@@ -21,7 +21,7 @@ const RELAY: Nanos = Nanos::from_secs(5);
 
 /// Unanswered asks by id.
 #[derive(Default)]
-pub(crate) struct Asks {
+pub(crate) struct PendingAsks {
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, PendingEntry>>,
 }
@@ -41,7 +41,7 @@ enum Waiter {
 
 /// An ask sent by this node. Dropping it cancels the wait.
 pub(crate) struct PendingAsk<'a> {
-    asks: &'a Asks,
+    asks: &'a PendingAsks,
     pub(crate) id: u64,
     pub(crate) answer: oneshot::Receiver<Answer>,
 }
@@ -52,7 +52,7 @@ impl Drop for PendingAsk<'_> {
     }
 }
 
-impl Asks {
+impl PendingAsks {
     /// Registers an ask of this node. `None` if [`MAX_ASKS`] are unanswered.
     pub(crate) fn ask(&self, peer: NodeId) -> Option<PendingAsk<'_>> {
         let (sender, answer) = oneshot::channel();
@@ -117,9 +117,9 @@ impl Asks {
     }
 }
 
-impl fmt::Debug for Asks {
+impl fmt::Debug for PendingAsks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Asks").field("waiting", &self.len()).finish_non_exhaustive()
+        f.debug_struct("PendingAsks").field("waiting", &self.len()).finish_non_exhaustive()
     }
 }
 
@@ -136,7 +136,7 @@ mod tests {
 
     #[tokio::test]
     async fn answer_reaches_its_caller_only_if_the_asked_node_sent_it() {
-        let asks = Asks::default();
+        let asks = PendingAsks::default();
         let mut asked = asks.ask(PEER).unwrap();
         asks.answer(NodeId(2), answer(asked.id));
         assert_eq!(asks.len(), 1, "another node answered");
@@ -148,7 +148,7 @@ mod tests {
 
     #[tokio::test]
     async fn cancelled_and_lost_asks_are_removed() {
-        let asks = Asks::default();
+        let asks = PendingAsks::default();
         drop(asks.ask(PEER));
         assert_eq!(asks.len(), 0);
         let mut asked = asks.ask(PEER).unwrap();
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn relayed_asks_expire_and_all_asks_are_bounded() {
-        let asks = Asks::default();
+        let asks = PendingAsks::default();
         let outbox = Arc::new(Outbox::default());
         let relay = |at: u64| asks.relay(PEER, outbox.clone(), 7, Time::from_nanos(at));
         assert!(relay(0).is_some() && relay(1).is_some());

@@ -10,7 +10,7 @@ use crate::request::{Request, RequestError};
 
 /// The part of a request's cost that is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Taking {
+pub enum TakeMode {
     /// All or nothing.
     #[default]
     Exactly,
@@ -21,7 +21,7 @@ pub enum Taking {
     Regardless,
 }
 
-impl Taking {
+impl TakeMode {
     /// Converts a cost to the request made to each limit.
     #[inline]
     const fn ask(self, cost: Cost) -> Ask {
@@ -54,7 +54,7 @@ impl Plan {
         } else if planned.postpaid && planned.cost > Cost::ZERO {
             Ask::Regardless(planned.cost)
         } else {
-            self.taking().ask(planned.cost)
+            self.take_mode().ask(planned.cost)
         }
     }
 }
@@ -64,7 +64,7 @@ impl Plan {
 pub(super) fn lower_shadows(decisions: &mut Decisions, requests: Range<usize>) {
     for request in requests {
         let Some(least) = decisions.least_taken(request) else { continue };
-        let charges = to_usize_range(&decisions.plan.asked[request].charges);
+        let charges = to_usize_range(&decisions.plan.requests[request].charges);
         for planned in decisions.plan.charges[charges].iter_mut().filter(|planned| planned.shadow) {
             planned.cost = planned.cost.min(least);
         }

@@ -62,7 +62,7 @@ pub fn parse_time(text: &str) -> Result<Time<Wall>, TimeError> {
 }
 
 /// Parses an expiry time. A time after 2554 means never; a time before 1970 means already expired.
-pub(crate) fn end(text: &str) -> Result<Time<Wall>, TimeError> {
+pub(crate) fn parse_expiry(text: &str) -> Result<Time<Wall>, TimeError> {
     read(text).map(ParsedInstant::nearest)
 }
 
@@ -90,7 +90,7 @@ mod tests {
 
     fn check(text: &str, nanos: Option<u64>, ends: u64) {
         assert_eq!(parse_time(text).ok(), nanos.map(Time::from_nanos), "{text}");
-        assert_eq!(end(text).ok(), Some(Time::from_nanos(ends)), "{text}");
+        assert_eq!(parse_expiry(text).ok(), Some(Time::from_nanos(ends)), "{text}");
     }
 
     #[test]

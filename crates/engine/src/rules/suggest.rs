@@ -1,8 +1,8 @@
 //! Suggestions for misspelled words.
 
 /// Suggests the word that was probably meant, or lists all valid words.
-pub(crate) fn valid_instead(given: &str, valid: &[&str]) -> String {
-    match probably_meant(given, valid) {
+pub(crate) fn suggest_valid(given: &str, valid: &[&str]) -> String {
+    match suggest_word(given, valid) {
         Some(word) => format!("did you mean `{word}`?"),
         None => format!("valid: {}", join_with_and(valid)),
     }
@@ -10,7 +10,7 @@ pub(crate) fn valid_instead(given: &str, valid: &[&str]) -> String {
 
 /// Returns the valid word that was probably meant: a synonym from other programs, or a word with
 /// few typos.
-pub(crate) fn probably_meant<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
+pub(crate) fn suggest_word<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     let others_say = || {
         let (_, ours) = SYNONYMS.iter().find(|(theirs, _)| theirs.eq_ignore_ascii_case(given))?;
         valid.iter().find(|word| *word == ours).copied()
@@ -150,10 +150,10 @@ mod tests {
 
     #[test]
     fn synonyms_of_other_programs_are_known() {
-        assert_eq!(probably_meant("rate", &["limit", "per"]), Some("limit"));
-        assert_eq!(probably_meant("Group_By", &["limit", "per"]), Some("per"));
-        assert_eq!(probably_meant("key", &["deny", "per"]), Some("per"));
-        assert_eq!(probably_meant("rate", &["per"]), None);
+        assert_eq!(suggest_word("rate", &["limit", "per"]), Some("limit"));
+        assert_eq!(suggest_word("Group_By", &["limit", "per"]), Some("per"));
+        assert_eq!(suggest_word("key", &["deny", "per"]), Some("per"));
+        assert_eq!(suggest_word("rate", &["per"]), None);
     }
 
     #[test]
