@@ -86,7 +86,7 @@ pub(super) async fn serve<S: Store, T: AsyncRead + AsyncWrite + Unpin>(
         auth_deadline,
         timer: LazyTimer::new(HEAD_TIMEOUT),
         rest_deadline: None,
-        buffers: Buffers::default(),
+        buffers: CheckBuffers::default(),
         turn: None,
     };
     while checks.read().await? && checks.answer().await? {}
@@ -106,7 +106,7 @@ struct Checks<'c, S, T> {
     /// When hyper takes over, if a part of a request has arrived.
     rest_deadline: Option<Instant>,
     /// Empty while the connection is idle.
-    buffers: Buffers,
+    buffers: CheckBuffers,
     /// When the connection began to occupy its thread; `None` while it waits.
     turn: Option<Time<Mono>>,
 }
@@ -152,13 +152,13 @@ impl<S: Store, T: AsyncRead + AsyncWrite + Unpin> Checks<'_, S, T> {
         let mut at = 0;
         let is_done = loop {
             let turn = *self.turn.get_or_insert_with(|| app.now());
-            let Buffers { input, filled, responses } = &mut self.buffers;
+            let CheckBuffers { input, filled, responses } = &mut self.buffers;
             match answer_first(app, state, guard, &input[at..*filled], responses).await {
-                Next::Request(length) => at += length,
+                FastPathStep::Request(length) => at += length,
                 // Requests after the last response are not answered.
-                Next::Close => at = *filled,
-                Next::Input if at > 0 || *filled < READ_BUFFER => break true,
-                Next::Input | Next::Hyper => break false,
+                FastPathStep::Close => at = *filled,
+                FastPathStep::Input if at > 0 || *filled < READ_BUFFER => break true,
+                FastPathStep::Input | FastPathStep::Hyper => break false,
             }
             if responses.output.len() >= WRITE_BUFFER || app.now().since(turn) >= MAX_TURN {
                 self.write().await?;
@@ -189,7 +189,7 @@ impl<S: Store, T: AsyncRead + AsyncWrite + Unpin> Checks<'_, S, T> {
 }
 
 /// What follows.
-enum Next {
+enum FastPathStep {
     /// The next request, after this number of bytes.
     Request(usize),
     /// More input: the request is incomplete.
@@ -207,7 +207,7 @@ async fn answer_first<S: Store>(
     guard: &ConnectionGuard,
     input: &[u8],
     out: &mut ResponseWriter,
-) -> Next {
+) -> FastPathStep {
     let CheckHead { host, token, start, end } = match parse(input) {
         Ok(head) => head,
         Err(next) => return next,
@@ -215,18 +215,18 @@ async fn answer_first<S: Store>(
     if let (Some(hosts), Some(host)) = (&app.hosts, host)
         && !hosts.contains(host)
     {
-        return Next::Hyper;
+        return FastPathStep::Hyper;
     }
-    let Ok(access) = authenticate(app, state, token) else { return Next::Hyper };
-    let Some(body) = input.get(start..end) else { return Next::Input };
-    let Ok(Body::One(item)) = Body::parse(body) else { return Next::Hyper };
-    let Ok(request) = translate::to_input(&app.engine, CHECK.op, &item) else { return Next::Hyper };
-    let mut next = Next::Request(end);
+    let Ok(access) = authenticate(app, state, token) else { return FastPathStep::Hyper };
+    let Some(body) = input.get(start..end) else { return FastPathStep::Input };
+    let Ok(Body::One(item)) = Body::parse(body) else { return FastPathStep::Hyper };
+    let Ok(request) = translate::to_input(&app.engine, CHECK.op, &item) else { return FastPathStep::Hyper };
+    let mut next = FastPathStep::Request(end);
     run(app, new_caller(&access, None), CHECK, &mut [Call::new(Ok(request))], |reply| {
         let is_last = guard.is_stopping();
         out.write(app, &reply, is_last);
         if is_last {
-            next = Next::Close;
+            next = FastPathStep::Close;
         }
     })
     .await;
@@ -242,24 +242,24 @@ struct CheckHead<'i> {
     end: usize,
 }
 
-fn parse(input: &[u8]) -> Result<CheckHead<'_>, Next> {
+fn parse(input: &[u8]) -> Result<CheckHead<'_>, FastPathStep> {
     let Some(after_line) = input.strip_prefix(REQUEST_LINE) else {
-        return Err(if REQUEST_LINE.starts_with(input) { Next::Input } else { Next::Hyper });
+        return Err(if REQUEST_LINE.starts_with(input) { FastPathStep::Input } else { FastPathStep::Hyper });
     };
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     let (length, headers) = match httparse::parse_headers(after_line, &mut headers) {
         Ok(Status::Complete(parsed)) => parsed,
-        Ok(Status::Partial) => return Err(Next::Input),
-        Err(_) => return Err(Next::Hyper),
+        Ok(Status::Partial) => return Err(FastPathStep::Input),
+        Err(_) => return Err(FastPathStep::Hyper),
     };
     let (mut host, mut authorization, mut body_length) = (None, None, None);
     for header in headers {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         let is_ordinary = if is("content-length") {
-            body_length.replace(parse_length(header.value).ok_or(Next::Hyper)?).is_none()
+            body_length.replace(parse_length(header.value).ok_or(FastPathStep::Hyper)?).is_none()
         } else if is("host") {
             let name = str::from_utf8(header.value).ok().filter(|name| name.is_ascii());
-            host.replace(name.ok_or(Next::Hyper)?).is_none()
+            host.replace(name.ok_or(FastPathStep::Hyper)?).is_none()
         } else if is("authorization") {
             authorization.replace(header.value).is_none()
         } else if is("connection") {
@@ -268,13 +268,13 @@ fn parse(input: &[u8]) -> Result<CheckHead<'_>, Next> {
             IGNORED.iter().any(|name| is(name))
         };
         if !is_ordinary {
-            return Err(Next::Hyper);
+            return Err(FastPathStep::Hyper);
         }
     }
     let start = REQUEST_LINE.len() + length;
-    let end = start + body_length.ok_or(Next::Hyper)?;
+    let end = start + body_length.ok_or(FastPathStep::Hyper)?;
     if end > READ_BUFFER {
-        return Err(Next::Hyper);
+        return Err(FastPathStep::Hyper);
     }
     Ok(CheckHead { host, token: authorization.and_then(bearer_token), start, end })
 }
@@ -372,7 +372,7 @@ fn with_date(second: i64, pass: impl FnOnce(&str)) {
 /// The buffers of a connection while it has input. Each thread pools a few, so that they stay in its cache and idle
 /// connections hold none.
 #[derive(Default)]
-struct Buffers {
+struct CheckBuffers {
     input: Vec<u8>,
     filled: usize,
     responses: ResponseWriter,
@@ -382,10 +382,10 @@ struct Buffers {
 const SPARE_BUFFERS: usize = 16;
 
 thread_local! {
-    static SPARE: RefCell<Vec<Buffers>> = const { RefCell::new(Vec::new()) };
+    static SPARE: RefCell<Vec<CheckBuffers>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Buffers {
+impl CheckBuffers {
     /// Takes buffers from the pool, if the connection has none.
     fn take(&mut self) {
         if self.input.is_empty() {
