@@ -97,6 +97,22 @@ fn every_ask_works_with_every_state() {
     }
 }
 
+/// A full key that is forgotten gets the initial amount of its limits again.
+#[test]
+fn arriving_key_takes_no_entry_of_a_full_key_while_its_bucket_has_vacant_ones() {
+    let limit_table = &[single_limit(bucket(10))][..];
+    for round in 0..10 {
+        let (ledger, clock) = ledger(1, 4);
+        // A bucket has seven entries.
+        let keys: Vec<String> = (0..7).map(|n| format!("{round}.{n}")).collect();
+        for key in &keys {
+            assert!(ledger.check(limit_table, 0, key, 1).is_admitted());
+            clock.advance(DAY);
+        }
+        assert_eq!((ledger.remaining(limit_table, 0, &keys[0]), ledger.entries()), (10, 7), "round {round}");
+    }
+}
+
 #[test]
 fn decision_reports_the_state_before_and_after() {
     let limit_table = [Limits::new([bucket(10).into(), daily_window(8).into()]).unwrap()];

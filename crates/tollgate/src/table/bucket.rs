@@ -382,22 +382,18 @@ impl<'t, S: Shape> Bucket<'t, S> {
         )
     }
 
-    /// Returns an entry for `fingerprint` that is vacant, or whose state equals that of a new key and whose key is not
-    /// in `kept`.
+    /// Returns a vacant entry for `fingerprint`. If there is none, returns an entry whose state equals that of a new key
+    /// and whose key is not in `kept`. That key is forgotten, so it gets the initial amount of its limits again.
     pub(super) fn find_vacant<R: StateReader>(
         &self,
         fingerprint: Fingerprint,
         reader: &R,
         kept: &[Fingerprint],
     ) -> Option<usize> {
-        let preferred = self.shape.preferred(fingerprint);
+        let preferred_first = || self.shape.preferred(fingerprint).into_iter().chain(0..self.shape.entries());
         let is_vacant = |entry: &usize| !self.is_taken(*entry);
         let is_new = |entry: &usize| !kept.contains(&self.fingerprint(*entry)) && self.is_new(reader, *entry);
-        let all = || 0..self.shape.entries();
-        preferred
-            .filter(|entry| is_vacant(entry) || is_new(entry))
-            .or_else(|| all().find(is_vacant))
-            .or_else(|| all().find(is_new))
+        preferred_first().find(is_vacant).or_else(|| preferred_first().find(is_new))
     }
 
     /// Returns the least used entry whose key is not in `kept`.
