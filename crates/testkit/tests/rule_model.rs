@@ -24,12 +24,15 @@ fn memory_decides_as_the_model_does() {
 /// rules after a live change to a longer list of limits; a commit whose shortfall a log refuses; a refund to a state in
 /// a smaller table than its receipt's limits need; refunds to keys with more limits than the request was charged to;
 /// renewals after the rule has changed; calendar windows other than the key's; a log's stamp equal to the end of a
-/// slice; a key with entries in two tables.
+/// slice; a key with entries in two tables; a rule that is removed and added again with longer states; a slot whose number
+/// is the instant of a log entry.
 #[test]
 fn memory_decides_as_the_model_does_for_known_seeds() {
     let before = [18, 1_080, 1_457, 2_037, 3_144, 5_023];
-    let later =
-        [455, 495, 671, 770, 1_118, 1_915, 1_921, 2_121, 2_688, 3_423, 3_524, 3_869, 5_492, 5_570, 7_827, 8_905];
+    let later = [
+        455, 495, 671, 770, 1_118, 1_915, 1_921, 2_121, 2_688, 3_423, 3_524, 3_869, 5_492, 5_570, 7_827, 8_905,
+        10_000_104, 19_000_419,
+    ];
     for seed in before.into_iter().chain(later) {
         lockstep::compare(&mut InMemory::new(), seed, 1, &[]);
     }

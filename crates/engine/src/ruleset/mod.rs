@@ -38,7 +38,7 @@ use crate::request::Entry;
 use crate::rules::{Condition, Consistency, DefaultCost, LimitSet, OnChange, OnFault, Rule, Rules, is_address};
 pub use index::MatchedRules;
 pub(crate) use index::{Index, IndexEntry};
-use limit_registry::LimitRegistry;
+use limit_registry::{LimitRegistry, MAX_RETIRED};
 pub(crate) use limit_registry::{RuleLimits, windows_of};
 use lookup::Lookup;
 pub(crate) use special::{AllowOrDeny, BanLimits, OverrideEffect, Special, limits_of as limits_of_ban};
@@ -65,6 +65,8 @@ pub struct RuleSet {
     /// Maps the key prefix of a rule, without `per`, to the rule's index.
     names: FxHashMap<Box<[u8]>, u32>,
     limit_registry: LimitRegistry,
+    /// The latest limits of removed rules, by name: a rule that is added again continues with the states of its keys.
+    removed: FxHashMap<Box<[u8]>, Box<[u32]>>,
     /// The key prefixes of all rules.
     key_prefixes: Box<[u8]>,
     /// The attributes in `per` of all rules, by their number in the domain's index; addresses are marked with
@@ -169,6 +171,11 @@ impl ActiveRule {
         if self.has_earlier { &self.cold.earlier } else { &[] }
     }
 
+    /// Returns the ids of its limits and of its earlier limits, newest first.
+    fn latest_limits(&self) -> impl Iterator<Item = u32> {
+        self.rule_limits.iter().map(|rule_limits| rule_limits.id).chain(self.cold.earlier.iter().copied())
+    }
+
     /// Returns the rule's counts.
     pub fn meter(&self) -> &RuleMeter {
         &self.meter
@@ -185,6 +192,7 @@ impl RuleSet {
             rules: Vec::new(),
             names: FxHashMap::default(),
             limit_registry: LimitRegistry::default(),
+            removed: FxHashMap::default(),
             key_prefixes: Box::default(),
             per: Box::default(),
             uses_time: false,
@@ -229,6 +237,7 @@ impl RuleSet {
             });
         }
         compiler.limit_registry.retire();
+        let removed = before.removed_after(&compiler);
         let of_calendar = |rule: &ActiveRule| rule.rule_limits.as_ref().is_some_and(|n| !n.calendars.is_empty());
         let specials = || compiler.rules.iter().filter_map(ActiveRule::special);
         let uses_time = compiler.rules.iter().any(of_calendar) || specials().any(Special::uses_time);
@@ -242,12 +251,28 @@ impl RuleSet {
             rules: compiler.rules,
             names: compiler.names,
             limit_registry: compiler.limit_registry,
+            removed,
             key_prefixes: compiler.key_prefixes.into(),
             per: compiler.per.into(),
             uses_time,
             bans,
             may_omit_rules,
         }
+    }
+
+    /// Returns the latest limits of rules that were removed before or are removed now.
+    fn removed_after(&self, next: &Compiler<'_>) -> FxHashMap<Box<[u8]>, Box<[u32]>> {
+        let mut removed = self.removed.clone();
+        removed.retain(|name, ids| {
+            !next.names.contains_key(name) && ids.iter().any(|id| next.limit_registry.get(*id).is_some())
+        });
+        for (name, rule) in self.names.iter().filter(|(name, _)| !next.names.contains_key(*name)) {
+            let ids: Box<[u32]> = self.rules[*rule as usize].latest_limits().collect();
+            if !ids.is_empty() && removed.len() < MAX_RETIRED {
+                removed.insert(name.clone(), ids);
+            }
+        }
+        removed
     }
 
     /// Returns whether decisions depend on the time.
@@ -389,7 +414,11 @@ impl Compiler<'_> {
         let old = self.before.find(&name);
         let rule_limits = rule.effect().limits().map(|set| self.limit_registry.register(set));
         let special = Special::compile(rule, index, ids, &mut self.limit_registry);
-        let earlier = earlier_limits(old, rule_limits.as_ref(), special.as_ref());
+        let before: Vec<u32> = match old {
+            Some(old) => old.latest_limits().collect(),
+            None => self.before.removed.get(&name).map_or_else(Vec::new, |ids| ids.to_vec()),
+        };
+        let earlier = earlier_limits(&before, rule_limits.as_ref(), special.as_ref());
         let shadow = special::is_shadow(rule.on_exceed());
         let limits_only = rule_limits.as_ref().is_some_and(|rule_limits| rule_limits.calendars.is_empty());
         let plain = limits_only && special.is_none() && earlier.is_empty() && !shadow;
@@ -432,7 +461,7 @@ impl Compiler<'_> {
 
 /// Returns the ids of a rule's earlier limits. If overrides have states of other lengths than the rule itself, the
 /// result includes one id of each length, because stores may keep such states in other tables.
-fn earlier_limits(old: Option<&ActiveRule>, now: Option<&Arc<RuleLimits>>, special: Option<&Special>) -> Box<[u32]> {
+fn earlier_limits(before: &[u32], now: Option<&Arc<RuleLimits>>, special: Option<&Special>) -> Box<[u32]> {
     let overrides = special.and_then(|special| special.overrides.as_ref());
     let mut lengths: Vec<(usize, u32)> = Vec::new();
     for rule_limits in now.into_iter().chain(overrides.into_iter().flat_map(|overrides| overrides.rule_limits())) {
@@ -442,9 +471,7 @@ fn earlier_limits(old: Option<&ActiveRule>, now: Option<&Arc<RuleLimits>>, speci
         }
     }
     let siblings = if lengths.len() > 1 { lengths } else { Vec::new() };
-    let latest = old.and_then(|old| old.rule_limits.as_ref()).map(|rule_limits| rule_limits.id);
-    let before = latest.into_iter().chain(old.map_or(&[][..], |old| &old.cold.earlier).iter().copied());
-    let before = before.filter(|id| now.is_none_or(|now| now.id != *id)).take(MAX_EARLIER);
+    let before = before.iter().copied().filter(|id| now.is_none_or(|now| now.id != *id)).take(MAX_EARLIER);
     let mut ids: Vec<u32> = siblings.into_iter().map(|(_, id)| id).collect();
     for id in before {
         if !ids.contains(&id) {
@@ -456,7 +483,6 @@ fn earlier_limits(old: Option<&ActiveRule>, now: Option<&Arc<RuleLimits>>, speci
 
 #[cfg(test)]
 mod tests {
-    use super::limit_registry::MAX_RETIRED;
     use super::*;
     use crate::rules::{LimitSet, Source};
 
@@ -504,6 +530,15 @@ mod tests {
         // The rule is changed back to its first limits.
         let third = compile_after(&second, "- {id: b, limit: 1/s}\n");
         assert_eq!((rule_limits(&third, "b").id, earlier_ids(&third, "b")), (old.id, &[new.id][..]));
+    }
+
+    #[test]
+    fn rule_that_is_added_again_has_its_earlier_limits() {
+        let first = compile_after(&RuleSet::empty(), "- {id: a, limit: 1/s}\n");
+        let second = compile_after(&first, "- {id: b, limit: 3/s}\n");
+        let third = compile_after(&second, "- {id: a, limit: 2/s}\n");
+        assert_eq!(earlier_ids(&third, "a"), [rule_limits(&first, "a").id]);
+        assert_eq!(third.removed.len(), 1, "only `b` is removed now");
     }
 
     #[test]

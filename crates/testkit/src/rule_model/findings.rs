@@ -83,6 +83,8 @@ pub fn all_traces() -> Vec<(&'static str, Vec<Trace>)> {
         ("a key is new to an override with `initial` after it was charged under the rule", vec![new_to_an_override()]),
         ("a refused request leaves the limits of all its keys alone", vec![refused_over_several_keys()]),
         ("a previous count above the smaller limit moves to the current window", vec![previous_window_above_limit()]),
+        ("a rule that is removed and added again keeps the usage of its keys", vec![removed_and_added_again()]),
+        ("a slot is no entry of a log, and an entry no slot", slots_and_log()),
     ]
 }
 
@@ -380,6 +382,36 @@ fn previous_window_above_limit() -> Trace {
     let pro = |pause| ask(pause, Verb::Check, Some("pro"), 1);
     // Windows begin at multiples of a minute, and so does the trace.
     trace_of(rules, vec![check(10 * SECOND, 28), pro(108 * SECOND), pro(3 * SECOND)])
+}
+
+/// Takes three of one bucket. The rule is removed and added again with a log, which has a longer state, then once more
+/// with the bucket.
+fn removed_and_added_again() -> Trace {
+    let log = limit(10, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: false });
+    let versions = vec![
+        RuleSet { rules: vec![rule_with_limits("r0", vec![limit(10, WEEK, token_bucket())])] },
+        RuleSet { rules: Vec::new() },
+        RuleSet { rules: vec![rule_with_limits("r0", vec![log])] },
+    ];
+    let put = |version| Step { pause: Pause::None, act: Act::Put(version) };
+    let steps = vec![check(0, 3), put(1), put(2), check(0, 3), put(1), put(0), check(0, 5), check(0, 4)];
+    Trace { start: START, versions, steps }
+}
+
+/// Takes three slots and three more of a log at the same instant, or in the other order, and refunds the first charge.
+/// The change of algorithm ends the slots. The receipt of a slot names no instant and that of a log entry no slot, so
+/// nothing is refunded, even if the slot has the number of that instant.
+fn slots_and_log() -> Vec<Trace> {
+    let slots = limit(8, WEEK, Algorithm::Concurrency { lease: WEEK });
+    let log = limit(8, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: false });
+    let traces = [(&slots, &log), (&log, &slots)].map(|(own, other)| {
+        let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![other.clone()]), until: None };
+        let rules = vec![Rule { overrides: vec![other], ..rule_with_limits("r0", vec![own.clone()]) }];
+        let refund = Step { pause: Pause::None, act: Act::Refund(1) };
+        let pro = |verb, cost| ask(0, verb, Some("pro"), cost);
+        trace_of(rules, vec![check(0, 3), pro(Verb::Check, 3), refund, pro(Verb::Peek, 1)])
+    });
+    traces.into()
 }
 
 /// Runs all traces except those with a topic in `left_out`, and returns the differences.

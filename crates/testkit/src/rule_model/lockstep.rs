@@ -197,9 +197,8 @@ fn expect_equal<T: PartialEq + std::fmt::Debug>(
 }
 
 /// Drops steps and rules from a trace, as long as it still shows a difference. Returns the shortened trace and the
-/// difference.
-pub fn shorten<S: RuleSubject>(subject: &mut S, mut trace: Trace) -> (Trace, Difference) {
-    let mut found = run(subject, &trace).expect_err("it showed a difference");
+/// difference, or the trace with the difference `found` if no run repeats it.
+pub fn shorten<S: RuleSubject>(subject: &mut S, mut trace: Trace, mut found: Difference) -> (Trace, Difference) {
     trace.steps.truncate(found.step + 1);
     let mut size = trace.steps.len() / 2;
     while size > 0 {
@@ -236,10 +235,10 @@ pub fn compare<S: RuleSubject>(subject: &mut S, first_seed: u64, decisions: u64,
         let plain = Trace::random(&mut Rng::new(seed), subject.tick(), 60);
         let extended = plain.clone().with_extensions(&mut Rng::new(seed));
         for trace in [plain, extended].into_iter().filter_map(|trace| trace.without_topics(left_out)) {
-            let Ok(count) = run(subject, &trace) else {
-                let (trace, difference) = shorten(subject, trace);
-                panic!("{}", describe(seed, &trace, &difference));
-            };
+            let count = run(subject, &trace).unwrap_or_else(|found| {
+                let (trace, difference) = shorten(subject, trace, found);
+                panic!("{}", describe(seed, &trace, &difference))
+            });
             (compared, traces) = (compared + count, traces + 1);
             if compared >= decisions {
                 break;

@@ -15,6 +15,8 @@ const NONE: Link = 0;
 
 const LIST_AT: usize = 0;
 const LAST_STAMP_AT: usize = 1;
+/// Distinguishes lease numbers from times before the year 2262.
+pub(super) const LEASE_NUMBER: u64 = 1 << 63;
 const SLOTS_AT: usize = 2;
 const SLOT_WORDS: usize = 3;
 
@@ -299,9 +301,10 @@ impl LeaseList {
     }
 
     /// Returns the number for a lease taken now in slot `link`: the lowest number whose low bits identify the slot,
-    /// that is above the last number and not before now.
+    /// that is above the last number and not before now. The highest bit is set, so that the number is not the instant
+    /// or window of another algorithm's charge, if a limit changes its algorithm.
     pub(super) fn next_stamp<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, link: Link) -> Stamp {
-        let least = state.get(LAST_STAMP_AT).saturating_add(1).max(now.as_nanos());
+        let least = state.get(LAST_STAMP_AT).saturating_add(1).max(now.as_nanos() | LEASE_NUMBER);
         let stamp = least & !self.slot_mask() | u64::from(link - 1);
         Stamp::from_bits(if stamp < least { stamp.wrapping_add(self.slot_mask() + 1) } else { stamp })
     }
