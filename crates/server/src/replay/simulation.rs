@@ -29,13 +29,15 @@ pub(super) const PLANNED: usize = 16;
 pub(super) struct Simulation {
     pub(super) engine: SimulatedEngine,
     clock: Arc<ManualClock>,
-    decisions: [Decisions; PLANNED],
+    /// One buffer per planned request. On the heap: together they take kilobytes, and a `Simulation` is moved.
+    decisions: Box<[Decisions]>,
 }
 
 impl Simulation {
     pub(super) fn new(keys: usize) -> Result<Self, CapacityError> {
         let (engine, clock) = simulated_engine(keys)?;
-        Ok(Self { engine, clock, decisions: Default::default() })
+        let decisions = std::iter::repeat_with(Decisions::default).take(PLANNED).collect();
+        Ok(Self { engine, clock, decisions })
     }
 
     /// Plans a request at the time `at`. `index` is the request's index among the planned requests.
