@@ -91,10 +91,10 @@ where
                     match addition {
                         ResponseAddition::Nothing => {}
                         ResponseAddition::Report(config, report) => {
-                            config.add_headers(response.headers_mut(), report, None)
+                            config.add_headers(response.headers_mut(), report, None);
                         }
                         ResponseAddition::Observed(outcome) => {
-                            _ = response.extensions_mut().insert(ObservedOutcome(*outcome))
+                            _ = response.extensions_mut().insert(ObservedOutcome(*outcome));
                         }
                     }
                     let held = held.take();

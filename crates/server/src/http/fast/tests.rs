@@ -19,7 +19,7 @@ fn new_app(tokens: TokenPolicy) -> Arc<App<MemoryStore>> {
 }
 
 /// Returns what follows a request, and the response.
-async fn answer_on(app: &Arc<App<MemoryStore>>, request: &str) -> (Next, String) {
+async fn answer_on(app: &Arc<App<MemoryStore>>, request: &str) -> (FastPathStep, String) {
     let guard = app.connections.open(Protocol::Http, 1).expect("a slot");
     let mut out = ResponseWriter::default();
     let next = answer_first(app, &HttpConnection::default(), &guard, request.as_bytes(), &mut out).await;
@@ -31,10 +31,10 @@ async fn ordinary_request_is_answered_and_an_incomplete_one_is_not() {
     let app = new_app(TokenPolicy::NotRequired);
     let sent = request("host: localhost\r\n");
     for end in 0..sent.len() {
-        assert!(matches!(answer_on(&app, &sent[..end]).await.0, Next::Input), "{}", &sent[..end]);
+        assert!(matches!(answer_on(&app, &sent[..end]).await.0, FastPathStep::Input), "{}", &sent[..end]);
     }
     let (next, response) = answer_on(&app, &format!("{sent}{sent}")).await;
-    assert!(matches!(next, Next::Request(length) if length == sent.len()), "{response}");
+    assert!(matches!(next, FastPathStep::Request(length) if length == sent.len()), "{response}");
     assert!(response.starts_with("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"), "{response}");
     assert!(response.contains(r#""remaining":4"#), "an incomplete request takes nothing: {response}");
 }
@@ -53,7 +53,7 @@ async fn only_a_valid_token_is_served() {
         ("Authorization: bearer secret\r\n", true),
     ] {
         let (next, response) = answer_on(&app, &request(headers)).await;
-        assert_eq!(matches!(next, Next::Request(_)), is_served, "{headers}: {response}");
+        assert_eq!(matches!(next, FastPathStep::Request(_)), is_served, "{headers}: {response}");
         assert_eq!(response.is_empty(), !is_served, "{headers}: {response}");
     }
 }
@@ -64,7 +64,7 @@ async fn last_response_of_a_stopping_server_says_so() {
     app.connections.stop();
     let (next, response) = answer_on(&app, &request("")).await;
     assert!(
-        matches!(next, Next::Close) && response.contains("\r\nconnection: close\r\ncontent-length: "),
+        matches!(next, FastPathStep::Close) && response.contains("\r\nconnection: close\r\ncontent-length: "),
         "{response}"
     );
 }
