@@ -59,9 +59,9 @@ use crate::ticks::Ticks;
 /// The parameters of a pacer. The state is a [`PacerState`].
 ///
 /// ```
-/// use tollgate_core::{Cost, Nanos, Pacing, Time};
+/// use tollgate_core::{Cost, Nanos, PacerParams, Time};
 ///
-/// let pacing = Pacing::bursty("5/s".parse()?, Nanos::SECOND)?;
+/// let pacing = PacerParams::bursty("5/s".parse()?, Nanos::SECOND)?;
 /// let mut pace = pacing.start(Time::ZERO);
 /// assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::new(3)), Nanos::ZERO);
 /// assert_eq!(pacing.reserve(&mut pace, Time::ZERO, Cost::ONE), Nanos::from_millis(600));

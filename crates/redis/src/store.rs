@@ -253,7 +253,7 @@ impl RedisStore {
         ask_primary(primary, &self.config, encoded, deadline, answer).await;
     }
 
-    /// Drops refusals that the group may make obsolete. Returns a ticket if its own refusal may be remembered.
+    /// Drops refusals that the group may make obsolete. Returns a lookup if its own refusal may be remembered.
     fn prepare(&self, group: &Group<'_>, asked: Instant) -> Option<refusals::RefusalLookup> {
         let connections = self.counters.connections.load(Ordering::Relaxed);
         let lookup = self.refusals.as_ref()?.prepare(group, connections, asked)?;

@@ -204,7 +204,8 @@ impl Holder {
     }
 
     /// Starts an exchange with this need. Call it only if no exchange is in flight, and report its outcome through
-    /// [`answered`](Self::answered), [`unknown`](Self::unknown) or [`unavailable`](Self::unavailable).
+    /// [`on_grant`](Self::on_grant), [`on_no_grant`](Self::on_no_grant), [`unknown`](Self::unknown) or
+    /// [`unavailable`](Self::unavailable).
     pub fn exchange(&mut self, now: u64, need: Need) -> Exchange {
         let keep = if now >= self.used_at.saturating_add(EVERY) {
             0
