@@ -1,7 +1,7 @@
 //! Membership: which nodes exist, which are alive, and which addresses to dial.
 //!
 //! Every node has a record of itself with a heartbeat, which it increments every [`BEAT`]. It sends this record to all
-//! linked peers. To [`FANOUT`] of them in turn it also sends all records that it believes to be alive. A record with a
+//! linked peers. To `FANOUT` of them in turn it also sends all records that it believes to be alive. A record with a
 //! higher heartbeat replaces the known one, regardless of which peer sent it. A member whose heartbeat has not risen
 //! for [`ALIVE`] is dead. So if one of three links is cut, the two nodes still see each other through the third. Stale
 //! records do not keep a dead node alive, because a node only sends records that it believes to be alive.

@@ -415,8 +415,9 @@ const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It 
 - **A refund after a change of algorithm** returns the part of the charge that the key's current limit
   still counts. A bucket accepts any refund, up to the used amount. A window or a slice accepts the refund
   of a charge in the same window or slice, and a log accepts the refund of a charge at the same
-  instant. A concurrency limit accepts the refund of a slot that is still held. The refunded amount is the
-  smallest amount that any limit of the receipt accepted. Limits that were added since the charge are not changed.
+  instant. Only a bucket or a concurrency limit accepts the refund of a slot, and a concurrency limit only
+  if the slot is still held. The refunded amount is the smallest amount that any limit of the receipt
+  accepted. Limits that were added since the charge are not changed.
 - **Calendar windows with another time zone or anchor** are different windows. The amount spent in the
   key's own window counts until that window ends, and moves to the other window with the next request
   that is admitted there.
