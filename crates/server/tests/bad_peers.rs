@@ -56,6 +56,8 @@ fn greeting_like(theirs: &[u8], version: u8, cluster_change: u8, name: &str) -> 
         body.push(text.len() as u8);
         body.extend_from_slice(text.as_bytes());
     }
+    // The figures of the node, all zero.
+    body.extend_from_slice(&[0; 32]);
     frame(GREETING, &body)
 }
 
