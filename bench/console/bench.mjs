@@ -3,7 +3,7 @@
 //
 // Ten viewers make the calls of the console's pages while wrk measures decisions, alternating with runs without viewers. Then
 // Chromium opens the console and, for comparison, a blank page of the same server, and searches 10,000 rules. Exit status 1:
-// a goal was missed. Ratios hold on any machine; times are meaningful only on an idle machine.
+// a goal was missed. Ratios apply to any machine; times are meaningful only on an idle machine.
 
 import { execFile, spawn } from "node:child_process";
 import { createRequire } from "node:module";

@@ -8,13 +8,13 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::{flood, instructions, memory};
 
 /// The first argument of a child.
-pub(crate) const CHILD: &str = "child";
+pub(crate) const CHILD_ARGUMENT: &str = "child";
 
 /// Runs a task in a new process and returns the numbers that it prints.
 pub(crate) fn ask(task: &[&str]) -> Result<Vec<f64>> {
     let program = std::env::current_exe().context("cannot find this program's own file")?;
     let output = Command::new(program)
-        .arg(CHILD)
+        .arg(CHILD_ARGUMENT)
         .args(task)
         .stderr(Stdio::inherit())
         .output()

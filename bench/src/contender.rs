@@ -1,10 +1,10 @@
 //! The contenders of a race: one small struct per limiter and configuration.
 //!
-//! A contender decides through `&mut self`, so that limiters that need exclusive access (throttlecrab, a bare
-//! `GcraState`) are measured at their best with one thread. Limiters that can be shared return another handle to the
-//! same state for the second thread. `run` is a provided method, so it is compiled once per contender: the virtual call
-//! through `dyn Contender` is paid once per [`CHUNK`], not per decision. Every `decide` is `#[inline(always)]`, so that
-//! all contenders are inlined into their loop.
+//! A contender decides through `&mut self`. Limiters that need exclusive access (throttlecrab, a bare `GcraState`)
+//! are therefore measured at their best with one thread. Limiters that can be shared return another handle to the
+//! same state for the second thread. `run` is a provided method, so it is compiled once per contender. The virtual
+//! call through `dyn Contender` then happens once per [`CHUNK`], not once per decision. Every `decide` is
+//! `#[inline(always)]`, so that all contenders are inlined into their loop.
 
 /// Decisions per call of [`Contender::run`], and the granularity of every key sequence.
 pub(crate) const CHUNK: usize = 512;
@@ -13,13 +13,13 @@ pub(crate) const CHUNK: usize = 512;
 /// expires during the run.
 pub(crate) const FILL_COST: u32 = 3_600_000;
 
-/// The limit of every allowed case: a slow refill with a burst that no run exhausts. So all decisions are allowed, and
-/// no state expires after [`Contender::fill`].
+/// Rate of the limit in every allowed case: a slow refill with a burst that no run exhausts. So all decisions are
+/// allowed, and no state expires after [`Contender::fill`].
 pub(crate) const WIDE_RATE_PER_SECOND: u32 = 1_000;
-/// See [`WIDE_RATE_PER_SECOND`].
+/// Burst of the limit in every allowed case.
 pub(crate) const WIDE_BURST: u32 = u32::MAX;
 
-/// The limit of every denied case: one per day.
+/// Period of the limit in every denied case: one per day.
 pub(crate) const DENY_PERIOD_SECONDS: u64 = 86_400;
 
 /// One limiter in one configuration.

@@ -1,9 +1,9 @@
-//! Key flood: an attacker constantly sends new keys, to evict used keys from the table.
+//! Key flood: an attacker constantly sends new keys, to evict keys in use from the table.
 //!
 //! A thousand keys have used more than half of their limit. Then ten times as many keys as the table's capacity make
-//! one request each. The clock stands still, so that no entry expires and all keys need one. The thousand keys must
-//! keep their state, and the process must not grow beyond the size that the table reports. Each case runs in its own
-//! process.
+//! one request each. The clock stands still, so that no entry expires and every key needs an entry. The thousand keys
+//! must keep their state, and the process must not grow beyond the size that the table reports. Each case runs in its
+//! own process.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use crate::keys::{KEY_BYTES, numbered_key, write_key};
 use crate::report::{Goal, Report, Row};
 
 const CAPACITY: u64 = 1_000_000;
-const FLOOD: u64 = 10 * CAPACITY;
-const VICTIMS: u64 = 1_000;
+const FLOOD_KEYS: u64 = 10 * CAPACITY;
+const KEYS_IN_USE: u64 = 1_000;
 const LIMIT: u64 = 100;
-const SPENT: u64 = 60;
+const SPENT_PER_KEY: u64 = 60;
 const DAY: Nanos = Nanos::from_secs(86_400);
 
 /// The limits of the cases.
@@ -39,7 +39,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         };
         let exactly = Some(Goal::EqualWithin(0.0));
         let peer = "keys-spent".to_owned();
-        report.add_row(Row { case: case.clone(), ours: unchanged, peer, theirs: VICTIMS as f64, goal: exactly });
+        report.add_row(Row { case: case.clone(), ours: unchanged, peer, theirs: KEYS_IN_USE as f64, goal: exactly });
         let within = Some(Goal::EqualWithin(0.01));
         let peer = "bytes-configured".to_owned();
         report.add_row(Row { case: format!("{case}-memory"), ours: resident, peer, theirs: said, goal: within });
@@ -62,18 +62,18 @@ fn flood_with_keys<A: Algorithm>(limit: A) -> Result<Vec<f64>> {
     let clock = Arc::new(ManualClock::at(20_000 * DAY.as_nanos() + DAY.as_nanos() / 2));
     let before = resident_bytes()?;
     let keyed = tollgate::Keyed::with_clock(limit, usize::try_from(CAPACITY)?, clock)?;
-    for number in 0..VICTIMS {
-        ensure!(keyed.check(&numbered_key(number), SPENT).is_allowed(), "a new key could not spend");
+    for number in 0..KEYS_IN_USE {
+        ensure!(keyed.check(&numbered_key(number), SPENT_PER_KEY).is_allowed(), "a new key could not spend");
     }
     let mut text = String::new();
-    for number in VICTIMS..VICTIMS + FLOOD {
+    for number in KEYS_IN_USE..KEYS_IN_USE + FLOOD_KEYS {
         write_key(&mut text, number, KEY_BYTES);
         let _ = keyed.check(&text, 1);
     }
     let grown = resident_bytes()? - before;
-    let unchanged = (0..VICTIMS)
+    let unchanged = (0..KEYS_IN_USE)
         .filter(|&number| {
-            let (key, left) = (numbered_key(number), LIMIT - SPENT);
+            let (key, left) = (numbered_key(number), LIMIT - SPENT_PER_KEY);
             keyed.report(&key, 1).remaining == left
                 && keyed.peek(&key, left).is_allowed()
                 && !keyed.peek(&key, left + 1).is_allowed()

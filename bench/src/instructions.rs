@@ -1,4 +1,4 @@
-//! Instructions per decision, counted by callgrind: exactly repeatable, even on a busy machine.
+//! Counts the instructions per decision with callgrind. The counts are exactly repeatable, even on a busy machine.
 //!
 //! A child process under valgrind makes [`DECISIONS`] decisions on a hot key inside [`callgrind_region`], the only
 //! function that is counted. The bare loop, counted the same way, is subtracted. Clock readings through the kernel's
@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::child::CHILD;
+use crate::child::CHILD_ARGUMENT;
 use crate::contender::{Contender, Empty};
 use crate::keys::numbered_key;
 use crate::layer;
@@ -19,7 +19,7 @@ use crate::report::{Goal, Report, Row};
 
 const DECISIONS: usize = 20_000;
 
-/// Case, our contender, its peers, and the goal, which applies to the first peer.
+/// Case name, our contender, its peers, and the goal. The goal applies to the first peer.
 const CASES: [(&str, &str, &[&str], Option<Goal>); 8] = [
     ("instructions-direct", "ours-direct", &["governor-direct"], Some(Goal::RatioAtLeast(1.0))),
     ("instructions-direct-denied", DENIED, &["governor-direct-denied"], None),
@@ -76,7 +76,7 @@ fn count(contender: &str) -> Result<f64> {
         .arg("--toggle-collect=*callgrind_region*")
         .arg(format!("--callgrind-out-file={}", profile.display()))
         .arg(program)
-        .args([CHILD, "instructions", contender])
+        .args([CHILD_ARGUMENT, "instructions", contender])
         .output()
         .context("cannot start valgrind")?;
     ensure!(output.status.success(), "callgrind failed on {contender}: {}", String::from_utf8_lossy(&output.stderr));
@@ -89,11 +89,11 @@ fn count(contender: &str) -> Result<f64> {
         .trim()
         .parse()?;
     ensure!(total > 0.0, "callgrind did not find the region");
-    // Rounded to one decimal, because the fixed cost of the region affects the second.
+    // Rounds to one decimal, because the fixed cost of the region affects the second decimal.
     Ok((total / DECISIONS as f64 * 10.0).round() / 10.0)
 }
 
-/// Runs in the child process: the same number of uncounted decisions first, then the counted ones.
+/// Runs in the child process: makes uncounted decisions for warm-up, then the same number of counted decisions.
 pub(crate) fn run_counted_decisions(contender: &str) -> Result<()> {
     let expected = if contender.ends_with("-denied") { 0 } else { DECISIONS };
     let mut contender: Box<dyn Contender> = match contender {
@@ -121,7 +121,7 @@ pub(crate) fn run_counted_decisions(contender: &str) -> Result<()> {
     Ok(())
 }
 
-/// The function that callgrind counts, found by its name.
+/// Runs the counted decisions. callgrind finds this function by its name and counts only its instructions.
 #[inline(never)]
 fn callgrind_region(contender: &mut dyn Contender, keys: &[String]) -> usize {
     contender.run(keys)

@@ -102,7 +102,7 @@ impl Random {
     }
 }
 
-/// Zipf's distribution with exponent 1.0, drawn by inverting its cumulative table.
+/// Zipf distribution with exponent 1.0, sampled by inverting its cumulative table.
 struct Zipf {
     cumulative: Vec<f64>,
 }

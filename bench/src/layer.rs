@@ -22,10 +22,10 @@ use crate::measure::{Expect, Plan, race};
 use crate::ours;
 use crate::report::{Goal, Report, Row};
 
-/// "At most 3 times the cost of the bare keyed check."
+/// The goal of at most 3 times the cost of the bare keyed check.
 const AT_MOST_THRICE: Goal = Goal::RatioAtLeast(0.333);
 
-/// The contenders and their goals. There is no goal for addresses behind two proxies, and for headers on every
+/// The contenders and their goals. Addresses behind two proxies have no goal, and neither have headers on every
 /// response.
 pub(crate) const CASES: [(&str, Option<Goal>); 4] = [
     ("layer-header", Some(AT_MOST_THRICE)),
@@ -57,7 +57,7 @@ pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
 
 /// Compares instruction counts. `check` is the count of the bare check, and `count` counts a contender.
 pub(crate) fn count(report: &mut Report, check: f64, count: impl Fn(&str) -> Result<f64>) -> Result<()> {
-    // No goals: the goals apply to time, and finding a header takes as many instructions as the check.
+    // No goals here: the goals apply to time, and finding a header takes as many instructions as the check.
     add_rows(report, "instructions-", check, count, |_| None)
 }
 

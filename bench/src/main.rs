@@ -47,7 +47,7 @@ fn main() -> ExitCode {
 }
 
 fn start(arguments: Vec<String>) -> Result<ExitCode> {
-    if let Some((child::CHILD, task)) = arguments.split_first().map(|(first, rest)| (&**first, rest)) {
+    if let Some((child::CHILD_ARGUMENT, task)) = arguments.split_first().map(|(first, rest)| (&**first, rest)) {
         child::answer(task)?;
         return Ok(ExitCode::SUCCESS);
     }

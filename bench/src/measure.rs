@@ -18,10 +18,10 @@ pub(crate) enum Expect {
     Denied,
 }
 
-/// The length of a slice, and the number of repetitions.
+/// The duration of a slice, and the number of repetitions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// Number of repetitions, not counting a first one for warm-up.
+    /// Number of repetitions, not counting the first repetition, which is a warm-up.
     pub(crate) repetitions: usize,
     /// Time per contender and repetition.
     pub(crate) slice: Duration,
@@ -34,8 +34,8 @@ struct Entrant<'a> {
     nanos: Vec<f64>,
 }
 
-/// A thread's handle and its position in the key sequence. The position continues across repetitions, because a
-/// contender that used the same few keys each time would find them in the cache.
+/// A thread's handle and its position in the key sequence. The position continues across repetitions. Otherwise a
+/// contender would use the same few keys each time and find them in the cache.
 struct Lane<'a> {
     contender: &'a mut dyn Contender,
     cursor: usize,
@@ -57,8 +57,8 @@ pub(crate) fn race(
         .zip(&mut shares)
         .filter_map(|(contender, shares)| Some(Entrant::new(contender, shares.as_mut()?)))
         .collect();
-    // Each contender starts at a different position, because it would otherwise find the previous contender's keys in
-    // the cache.
+    // Each contender starts at a different position. Otherwise it would find the previous contender's keys in the
+    // cache.
     let count = entrants.len();
     for (index, entrant) in entrants.iter_mut().enumerate() {
         for (lane, sequence) in entrant.lanes.iter_mut().zip(sequences) {
@@ -124,8 +124,8 @@ impl<'a> Entrant<'a> {
 }
 
 impl Lane<'_> {
-    /// Decides until `slice` has passed, and returns the decisions per nanosecond. `None` if an outcome was not as
-    /// expected.
+    /// Decides until `slice` has passed, and returns the decisions per nanosecond. Returns `None` if an outcome is
+    /// not as expected.
     fn decide_for_slice(
         &mut self,
         slice: Duration,
@@ -138,7 +138,7 @@ impl Lane<'_> {
         while waiting.load(Ordering::Relaxed) > 0 {
             std::hint::spin_loop();
         }
-        // The first chunk is not timed; it brings code and stack into the cache.
+        // The first chunk is not timed: it loads code and stack into the cache.
         let mut as_expected = self.decide_chunk(expect, sequence);
         let mut decisions = 0;
         let start = Instant::now();

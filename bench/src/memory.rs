@@ -10,7 +10,7 @@ use crate::ours;
 use crate::peers::governor;
 use crate::report::{Goal, Report, Row};
 
-/// Case, our contender, number of keys, key length, and the goal in bytes per key.
+/// Case name, our contender, number of keys, key length, and the goal in bytes per key.
 const CASES: [(&str, &str, u64, usize, Goal); 4] = [
     ("memory-1m", "ours", 1_000_000, KEY_BYTES, Goal::OursAtMost(48.0)),
     ("memory-1m-key200", "ours", 1_000_000, 200, Goal::OursAtMost(48.0)),
@@ -33,7 +33,8 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
         let [theirs, _] = per_key("governor-dashmap")?[..] else { bail!("unexpected output for governor") };
         let peer = "governor-dashmap".to_owned();
         report.add_row(Row { case: case.to_owned(), ours, peer, theirs, goal: Some(goal) });
-        // A table of fixed size may lack an entry for some keys before it is full; this row shows how many have one.
+        // A table of fixed size may lack an entry for some keys before it is full. This row shows how many keys have
+        // an entry.
         report.add_row(Row {
             case: format!("{case}-keys"),
             ours: remembered,

@@ -26,17 +26,17 @@ pub(crate) struct Direct<C> {
 }
 
 impl Direct<PreciseClock> {
-    /// With the default clock.
+    /// Returns a limiter with the default clock.
     pub(crate) fn with_precise_clock() -> Result<Self> {
         Ok(Direct { limiter: Arc::new(Limiter::new(wide_bucket()?)) })
     }
 
-    /// With the default clock and a rate whose exact state has two words.
+    /// Returns a limiter with the default clock and a rate whose exact state has two words.
     pub(crate) fn odd_rate() -> Result<Self> {
         Ok(Direct { limiter: Arc::new(Limiter::new(limit(7777)?)) })
     }
 
-    /// With the default clock, refusing everything.
+    /// Returns a limiter with the default clock that refuses everything.
     pub(crate) fn refusing_everything() -> Result<Self> {
         let a_day = Rate::new(1, Nanos::from_secs(DENY_PERIOD_SECONDS))?;
         let limiter = Limiter::new(TokenBucket::new(a_day, 1)?);
@@ -46,7 +46,7 @@ impl Direct<PreciseClock> {
 }
 
 impl Direct<CachedClock> {
-    /// With the cached clock, which a separate thread updates every millisecond.
+    /// Returns a limiter with the cached clock, which a separate thread updates every millisecond.
     pub(crate) fn with_cached_clock() -> Result<Self> {
         let clock = CachedClock::start(Duration::from_millis(1))?;
         Ok(Direct { limiter: Arc::new(Limiter::with_clock(wide_bucket()?, clock)) })
@@ -68,21 +68,21 @@ impl<C: Clock + Send + Sync + 'static> Contender for Direct<C> {
     }
 }
 
-/// [`Limiter::acquire`] that never has to wait.
+/// Calls [`Limiter::acquire`] with a limit that never makes it wait.
 pub(crate) struct Acquiring<C> {
     name: &'static str,
     limiter: Arc<Limiter<TokenBucket, C>>,
 }
 
 impl Acquiring<PreciseClock> {
-    /// With the default clock.
+    /// Returns a limiter with the default clock.
     pub(crate) fn with_precise_clock() -> Result<Self> {
         Ok(Acquiring { name: "ours", limiter: Arc::new(Limiter::new(wide_bucket()?)) })
     }
 }
 
 impl Acquiring<CachedClock> {
-    /// With the cached clock, which a separate thread updates every millisecond.
+    /// Returns a limiter with the cached clock, which a separate thread updates every millisecond.
     pub(crate) fn with_cached_clock() -> Result<Self> {
         let clock = CachedClock::start(Duration::from_millis(1))?;
         Ok(Acquiring { name: "ours-cached", limiter: Arc::new(Limiter::with_clock(wide_bucket()?, clock)) })
@@ -114,7 +114,7 @@ impl<T: Contender> Contender for Named<T> {
     }
 }
 
-/// Only reads the precise clock: the floor of every decision with it.
+/// Only reads the precise clock. No decision with that clock can be faster.
 pub(crate) struct ClockReading(pub(crate) PreciseClock);
 
 impl Contender for ClockReading {
@@ -140,7 +140,7 @@ impl Keyed {
         Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(wide_bucket()?, capacity)?) })
     }
 
-    /// Like [`new`](Self::new), with a rate whose exact state has two words.
+    /// Creates a limiter for `capacity` keys, with a rate whose exact state has two words.
     pub(crate) fn odd_rate(capacity: usize) -> Result<Self> {
         Ok(Keyed { limiter: Arc::new(tollgate::Keyed::new(limit(7777)?, capacity)?) })
     }
@@ -150,7 +150,7 @@ impl Keyed {
         self.limiter
     }
 
-    /// Returns whether the key has a used entry.
+    /// Returns whether the key has an entry that is in use.
     pub(crate) fn has_usage(&self, key: &str) -> bool {
         self.limiter.report(key, 1).remaining < u64::from(WIDE_BURST)
     }
@@ -215,19 +215,19 @@ impl Contender for Batched {
     }
 }
 
-/// The keyed limiter with another algorithm, or with the token bucket as the reference.
+/// The keyed limiter with any algorithm. The token bucket serves as the reference.
 pub(crate) struct Other<A: Algorithm> {
     name: &'static str,
-    /// Cost that keeps an entry from expiring during the run.
+    /// Cost that prevents an entry from expiring during the run.
     fill: u64,
     limiter: Arc<tollgate::Keyed<A>>,
 }
 
-/// The reference for the other algorithms.
+/// Name of the reference that the other algorithms are compared with.
 pub(crate) const TOKEN_BUCKET: &str = "token-bucket";
 
 impl Other<TokenBucket> {
-    /// The token bucket itself.
+    /// Returns the keyed limiter with a token bucket.
     pub(crate) fn token_bucket(capacity: usize) -> Result<Self> {
         Ok(Other {
             name: TOKEN_BUCKET,
@@ -238,7 +238,7 @@ impl Other<TokenBucket> {
 }
 
 impl Other<IntervalBucket> {
-    /// An interval bucket with the same refill per second as the token bucket.
+    /// Returns the keyed limiter with an interval bucket that has the same refill per second as the token bucket.
     pub(crate) fn interval_bucket(capacity: usize) -> Result<Self> {
         let limit =
             IntervalBucket::new(u64::from(WIDE_RATE_PER_SECOND), Nanos::SECOND)?.burst(u64::from(WIDE_BURST))?;
@@ -247,8 +247,8 @@ impl Other<IntervalBucket> {
 }
 
 impl Other<SlidingSlices> {
-    /// A limit per ten seconds that the race never reaches, in ten slices, so that slices end during the race. The
-    /// limit determines how many counts share a word.
+    /// Returns the keyed limiter with a limit per ten seconds that the race never reaches. It has ten slices, so that
+    /// slices end during the race. The limit determines how many counts share a word.
     pub(crate) fn sliding_slices(capacity: usize, limit: u64) -> Result<Self> {
         let limit = SlidingSlices::new(limit, Nanos::from_secs(10), Nanos::SECOND)?.max_debt(0)?;
         Ok(Other { name: "ours", fill: 1, limiter: Arc::new(tollgate::Keyed::new(limit, capacity)?) })

@@ -1,4 +1,4 @@
-//! Clean-up pauses: a million entries expire while decisions continue. No single decision should be delayed.
+//! Clean-up pauses: a million entries expire while decisions continue. No decision should be delayed by the clean-up.
 //!
 //! Tollgate makes ten million decisions, half on the expiring keys and half on new keys, with one clock reading after
 //! each. The longest gap between two readings is the longest decision. Slices of decisions alternate with equally long
@@ -21,15 +21,15 @@ use crate::keys::{Random, numbered_key};
 use crate::ours;
 use crate::report::{Goal, Report, Row};
 
-const CASE: &str = "pause";
+const CASE_NAME: &str = "pause";
 const ENTRIES: u32 = 1_000_000;
 const DECISIONS: usize = 10_000_000;
-const SLICE: usize = 100_000;
+const DECISIONS_PER_SLICE: usize = 100_000;
 const ROUNDS: usize = 3;
 
 /// Runs the case if the report includes it.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
-    if !report.includes(CASE) {
+    if !report.includes(CASE_NAME) {
         return Ok(());
     }
     report.print_section("pause, a million entries expire: longest single decision, µs");
@@ -37,7 +37,7 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     let ours = as_micros(rounds.iter().map(|round| round.decision).min().unwrap_or_default());
     let empty = as_micros(rounds.iter().map(|round| round.empty).max().unwrap_or_default());
     let mut row = |peer: &str, theirs: f64, goal| {
-        report.add_row(Row { case: CASE.to_owned(), ours, peer: peer.to_owned(), theirs, goal });
+        report.add_row(Row { case: CASE_NAME.to_owned(), ours, peer: peer.to_owned(), theirs, goal });
     };
     row("empty-loop", empty, Some(Goal::RatioAtLeast(1.0)));
     row("governor-retain-recent", as_micros(governor_clean_up()?), None);
@@ -54,15 +54,16 @@ struct Longest {
 fn run_round() -> Result<Longest> {
     let mut ours = ours::Expiring::new(2 * ENTRIES as usize)?;
     let mut random = Random::new(1);
-    let keys: Vec<String> = (0..SLICE * 10).map(|_| numbered_key(random.below(2 * u64::from(ENTRIES)))).collect();
+    let keys: Vec<String> =
+        (0..DECISIONS_PER_SLICE * 10).map(|_| numbered_key(random.below(2 * u64::from(ENTRIES)))).collect();
     // The entries expire one by one between one and three seconds from now, during the decisions.
     for number in 0..ENTRIES {
         let lifetime = Duration::from_secs(1) + Duration::from_micros(2) * number;
         ours.spend(&numbered_key(u64::from(number)), lifetime);
     }
     let mut longest = Longest { decision: Duration::ZERO, empty: Duration::ZERO };
-    let mut slices = keys.chunks(SLICE).cycle();
-    for _ in 0..DECISIONS / SLICE {
+    let mut slices = keys.chunks(DECISIONS_PER_SLICE).cycle();
+    for _ in 0..DECISIONS / DECISIONS_PER_SLICE {
         let slice = slices.next().context("there are no keys")?;
         let start = Instant::now();
         let mut last = start;
@@ -84,7 +85,7 @@ fn run_round() -> Result<Longest> {
     Ok(longest)
 }
 
-/// Measures one call after all entries have expired.
+/// Measures one clean-up call after all entries have expired.
 fn governor_clean_up() -> Result<Duration> {
     let clock = FakeRelativeClock::default();
     let quota = Quota::per_second(NonZeroU32::MIN);

@@ -5,11 +5,11 @@ use std::fmt;
 /// The goal of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Goal {
-    /// The peer's number divided by ours is at least this.
+    /// The peer's number divided by our number is at least this value.
     RatioAtLeast(f64),
-    /// Our number is at most this, independent of the peer's.
+    /// Our number is at most this value, regardless of the peer's number.
     OursAtMost(f64),
-    /// The ratio of both numbers differs from 1 by at most this fraction.
+    /// The ratio of our number to the peer's number differs from 1 by at most this fraction.
     EqualWithin(f64),
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Goal {
 /// One comparison: smaller numbers are better, and a larger ratio is better.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// The name of the case, which the filter applies to.
+    /// Name of the case. The filter applies to it.
     pub(crate) case: String,
     /// Our number.
     pub(crate) ours: f64,

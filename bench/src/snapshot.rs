@@ -1,9 +1,10 @@
 //! Snapshots of a million keys: the delay of concurrent decisions, and the time to restore.
 //!
-//! One thread makes decisions on random keys and reads the clock after each. The longest gap between two readings is
-//! the longest decision. Turns during which another thread saves to disk alternate with turns of the same length
-//! without saving. Disturbances are random, so the medians of the longest gaps over [`ROUNDS`] turns of each kind are
-//! compared. The goal is a factor of at most three, that is, a ratio of at least a third.
+//! One thread makes decisions on random keys and reads the clock after each decision. The longest gap between two
+//! readings is the longest decision. Turns in which another thread saves to disk alternate with turns of the same
+//! length without saving. Disturbances are random, so the medians of the longest gaps over [`ROUNDS`] turns of each
+//! kind are compared. Saving may lengthen the longest gap by a factor of at most three, that is, a ratio of at least
+//! a third.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,18 +17,18 @@ use crate::keys::{Random, numbered_key};
 use crate::measure::median;
 use crate::report::{Goal, Report, Row};
 
-const CASE: &str = "snapshot";
-const KEYS: u64 = 1_000_000;
+const CASE_NAME: &str = "snapshot";
+const KEY_COUNT: u64 = 1_000_000;
 const ROUNDS: usize = 15;
-/// Five million keys per second.
-const RESTORE_NANOS: f64 = 200.0;
+/// Goal for the time per restored key: five million keys per second.
+const MAX_RESTORE_NANOS_PER_KEY: f64 = 200.0;
 
 /// Runs the case if the report includes it.
 pub(crate) fn run(report: &mut Report) -> Result<()> {
-    if !report.includes(CASE) {
+    if !report.includes(CASE_NAME) {
         return Ok(());
     }
-    let keys: Vec<String> = (0..KEYS).map(numbered_key).collect();
+    let keys: Vec<String> = (0..KEY_COUNT).map(numbered_key).collect();
     let start = Instant::now();
     let limits = table_with_usage(&keys)?;
     let inserting = per_key(start.elapsed());
@@ -51,14 +52,14 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
     };
     row("snapshot-save", middle(|round| round.save), None);
     let restores = (0..ROUNDS).map(|_| restore(&limits, &file)).collect::<Result<Vec<_>>>()?;
-    // The minimum, because other work on the machine can only make a run slower.
+    // Uses the minimum, because other work on the machine can only make a run slower.
     let fastest = |of: fn(&Restore) -> f64| restores.iter().map(of).fold(f64::INFINITY, f64::min);
-    row("snapshot-restore", fastest(|restore| restore.wall), Some(Goal::OursAtMost(RESTORE_NANOS)));
+    row("snapshot-restore", fastest(|restore| restore.wall), Some(Goal::OursAtMost(MAX_RESTORE_NANOS_PER_KEY)));
     row("snapshot-restore-processor", fastest(|restore| restore.processor), None);
     Ok(())
 }
 
-/// Returns a table in which every key has spent something.
+/// Returns a table in which every key has used part of its limit.
 fn table_with_usage(keys: &[String]) -> Result<Keyed> {
     let limits = Keyed::new(limit()?, keys.len())?;
     for key in keys {
@@ -72,7 +73,7 @@ fn limit() -> Result<TokenBucket> {
     Ok(TokenBucket::new("10/s".parse()?, 2_000_000)?)
 }
 
-/// A turn with a snapshot, and a turn of the same length without.
+/// A turn with a snapshot, and a turn of the same length without a snapshot.
 struct Round {
     longest_saving: f64,
     longest_alone: f64,
@@ -97,21 +98,21 @@ impl Round {
         })
         .context("the thread that saves did not return")?;
         let (count, save) = save?;
-        ensure!(count >= KEYS, "only {count} keys were saved");
+        ensure!(count >= KEY_COUNT, "only {count} keys were saved");
         let start = Instant::now();
         let longest_alone = longest_decision(limits, keys, || start.elapsed() < turn);
         Ok(Self { longest_saving, longest_alone, save: per_key(save) })
     }
 }
 
-/// Makes decisions while `goes_on` holds, and returns the longest in microseconds.
+/// Makes decisions while `goes_on` returns true. Returns the longest decision in microseconds.
 fn longest_decision(limits: &Keyed, keys: &[String], goes_on: impl Fn() -> bool) -> f64 {
     let mut random = Random::new(1);
     let mut longest = Duration::ZERO;
     let mut last = Instant::now();
     while goes_on() {
         for _ in 0..64 {
-            let key = &keys[random.below(KEYS) as usize];
+            let key = &keys[random.below(KEY_COUNT) as usize];
             let _ = std::hint::black_box(limits.check(key, 1));
             let now = Instant::now();
             longest = longest.max(now - last);
@@ -123,7 +124,7 @@ fn longest_decision(limits: &Keyed, keys: &[String], goes_on: impl Fn() -> bool)
     longest.as_nanos() as f64 / 1_000.0
 }
 
-/// Nanoseconds per key, as wall time and as CPU time, which differ on a busy machine.
+/// Nanoseconds per key in wall time and in CPU time. The two differ on a busy machine.
 struct Restore {
     wall: f64,
     processor: f64,
@@ -131,11 +132,11 @@ struct Restore {
 
 /// Restores the file into a new table, as a new process would.
 fn restore(saved: &Keyed, file: &File) -> Result<Restore> {
-    let mut limits = Keyed::new(limit()?, KEYS as usize)?;
+    let mut limits = Keyed::new(limit()?, KEY_COUNT as usize)?;
     let (start, processor) = (Instant::now(), processor_time()?);
     let count = limits.load(&file.0)?;
     let (wall, processor) = (start.elapsed(), processor_time()? - processor);
-    ensure!(count >= KEYS && limits.overflowed() == 0, "only {count} keys were restored");
+    ensure!(count >= KEY_COUNT && limits.overflowed() == 0, "only {count} keys were restored");
     let (theirs, ours) = (saved.report(&numbered_key(7), 1).remaining, limits.report(&numbered_key(7), 1).remaining);
     ensure!(theirs.abs_diff(ours) < 1_000, "{ours} remaining instead of {theirs}");
     Ok(Restore { wall: per_key(wall), processor: per_key(processor) })
@@ -149,7 +150,7 @@ fn processor_time() -> Result<Duration> {
 }
 
 fn per_key(time: Duration) -> f64 {
-    time.as_nanos() as f64 / KEYS as f64
+    time.as_nanos() as f64 / KEY_COUNT as f64
 }
 
 /// A temporary file, removed on drop.

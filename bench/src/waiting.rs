@@ -1,5 +1,5 @@
-//! Waiting: an acquire that passes immediately, and the cost of a grant and of a cancellation among few and many
-//! waiters.
+//! Measures waiting: an acquire that passes immediately, and the cost of a grant and of a cancellation among few and
+//! among many waiters.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -21,12 +21,12 @@ use crate::ours;
 use crate::peers::{governor, leaky_bucket};
 use crate::report::{Goal, Report, Row};
 
-const ACQUIRE: &str = "acquire";
-const CHECK: &str = "ours-check";
-const FEW: usize = 100;
-const MANY: usize = 100_000;
-/// Number of timed grants or cancellations among many waiters, in groups of [`FEW`].
-const TIMED: usize = 10_000;
+const ACQUIRE_CASE: &str = "acquire";
+const CHECK_NAME: &str = "ours-check";
+const FEW_WAITERS: usize = 100;
+const MANY_WAITERS: usize = 100_000;
+/// Number of timed grants or cancellations among many waiters, in groups of [`FEW_WAITERS`].
+const TIMED_OPERATIONS: usize = 10_000;
 
 /// Runs the cases that the report selects.
 pub(crate) fn run(report: &mut Report, plan: Plan) -> Result<()> {
@@ -42,7 +42,7 @@ pub(crate) fn is_ready<F: Future>(future: F) -> bool {
 }
 
 fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
-    if !report.includes(ACQUIRE) {
+    if !report.includes(ACQUIRE_CASE) {
         return Ok(());
     }
     report.print_section("acquire without other waiters: ns each; 0.67 beside our own check means 1.5 times its cost");
@@ -51,7 +51,7 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
         Box::new(ours::Acquiring::with_cached_clock()?),
         Box::new(governor::UntilReady::new()),
         Box::new(leaky_bucket::Acquiring::new()),
-        Box::new(ours::Named(CHECK, ours::Direct::with_precise_clock()?)),
+        Box::new(ours::Named(CHECK_NAME, ours::Direct::with_precise_clock()?)),
         Box::new(ours::ClockReading(PreciseClock::new())),
     ];
     let medians = race(plan, Expect::Allowed, &mut contenders, &[Pattern::Hot.access_sequence(1)])?;
@@ -60,21 +60,21 @@ fn acquire(report: &mut Report, plan: Plan) -> Result<()> {
         report.add_row(Row { case: case.to_owned(), ours, peer: peer.to_owned(), theirs, goal });
     };
     for &(peer, theirs) in others {
-        // Both read the same hardware counter once, which takes nearly all of the time.
+        // Both limiters read the same hardware counter once, which takes nearly all of the time.
         let goal = match peer {
-            CHECK => Some(0.67),
+            CHECK_NAME => Some(0.67),
             ours::CLOCK_READING => None,
             _ => Some(1.5),
         };
-        row(ACQUIRE, *precise, peer, theirs, goal.map(Goal::RatioAtLeast));
+        row(ACQUIRE_CASE, *precise, peer, theirs, goal.map(Goal::RatioAtLeast));
     }
-    for &(peer, theirs) in others.iter().filter(|(peer, _)| ![CHECK, ours::CLOCK_READING].contains(peer)) {
+    for &(peer, theirs) in others.iter().filter(|(peer, _)| ![CHECK_NAME, ours::CLOCK_READING].contains(peer)) {
         row("acquire-cached", *cached, peer, theirs, Some(Goal::RatioAtLeast(1.5)));
     }
     Ok(())
 }
 
-/// Nanoseconds per operation: the median over groups of [`FEW`] operations.
+/// Nanoseconds per operation: the median over groups of [`FEW_WAITERS`] operations.
 struct Costs {
     grant: f64,
     cancel: f64,
@@ -84,13 +84,16 @@ fn measure_waiters(report: &mut Report, case: &str, deadline: Option<Duration>) 
     if !report.includes(case) {
         return Ok(());
     }
-    report.print_section(&format!("{case}, {MANY} on one limiter beside {FEW}, on a manual clock: ns each"));
-    let few = measure_rounds(FEW, FEW, 200, deadline)?;
-    let many = measure_rounds(MANY, TIMED, 15, deadline)?;
+    report.print_section(&format!(
+        "{case}, {MANY_WAITERS} on one limiter beside {FEW_WAITERS}, on a manual clock: ns each"
+    ));
+    let few = measure_rounds(FEW_WAITERS, FEW_WAITERS, 200, deadline)?;
+    let many = measure_rounds(MANY_WAITERS, TIMED_OPERATIONS, 15, deadline)?;
     let mut row = |what: &str, ours, peer: &str, theirs, goal| {
         report.add_row(Row { case: format!("{case}-{what}"), ours, peer: peer.to_owned(), theirs, goal });
     };
-    // Among many waiters, an operation may take at most three times as long: a ratio of at least a third.
+    // Among many waiters, an operation may take at most three times as long as among few: a ratio of at least a
+    // third.
     row("grant", many.grant, "grant-among-100", few.grant, Some(Goal::RatioAtLeast(0.33)));
     row("cancel", many.cancel, "cancel-among-100", few.cancel, Some(Goal::RatioAtLeast(0.33)));
     row("cancel", many.cancel, "grant-among-100000", many.grant, Some(Goal::RatioAtLeast(1.0)));
@@ -98,25 +101,27 @@ fn measure_waiters(report: &mut Report, case: &str, deadline: Option<Duration>) 
     Ok(())
 }
 
-/// A cache line that holds the index of another one.
+/// A cache line that holds the index of another cache line.
 #[derive(Clone)]
 #[repr(align(64))]
 struct CacheLine(usize);
 
-/// Returns the nanoseconds of a load from a random one of as many lines as there are waiters, after as much other
-/// memory was written as their futures take: a cancellation among many waiters has to load such a line.
+/// Returns the nanoseconds to load a random cache line, after other memory has displaced it from the cache. A
+/// cancellation among many waiters has to load such a line. There are as many lines as waiters, and as much other
+/// memory is written as the waiters' futures occupy.
 fn measure_cache_miss() -> f64 {
     let (mut loads, mut random) = (Vec::new(), Random::new(5));
     for _ in 0..15 {
-        let mut order: Vec<usize> = (0..MANY).collect();
-        (0..MANY).for_each(|place| order.swap(place, place + random.below((MANY - place) as u64) as usize));
-        let mut lines = vec![CacheLine(0); MANY];
+        let mut order: Vec<usize> = (0..MANY_WAITERS).collect();
+        (0..MANY_WAITERS)
+            .for_each(|place| order.swap(place, place + random.below((MANY_WAITERS - place) as u64) as usize));
+        let mut lines = vec![CacheLine(0); MANY_WAITERS];
         order.iter().zip(order.iter().cycle().skip(1)).for_each(|(line, next)| lines[*line].0 = *next);
-        black_box(vec![CacheLine(1); 2 * MANY]);
+        black_box(vec![CacheLine(1); 2 * MANY_WAITERS]);
         let (start, mut line) = (Instant::now(), 0);
-        (0..TIMED).for_each(|_| line = lines[line].0);
+        (0..TIMED_OPERATIONS).for_each(|_| line = lines[line].0);
         black_box(line);
-        loads.push(start.elapsed().as_nanos() as f64 / TIMED as f64);
+        loads.push(start.elapsed().as_nanos() as f64 / TIMED_OPERATIONS as f64);
     }
     median(loads)
 }
@@ -124,15 +129,15 @@ fn measure_cache_miss() -> f64 {
 fn measure_rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<Duration>) -> Result<Costs> {
     let (mut grants, mut cancels) = (Vec::new(), Vec::new());
     let mut random = Random::new(3);
-    // The timed groups have the same size in both cases, so that both are interrupted equally rarely.
-    let per = |start: Instant| start.elapsed().as_nanos() as f64 / FEW as f64;
+    // The timed groups have the same size in both cases, so that interruptions are equally rare.
+    let per = |start: Instant| start.elapsed().as_nanos() as f64 / FEW_WAITERS as f64;
     for _ in 0..rounds {
         let clock = Arc::new(ManualClock::at(1 << 40));
         let limit = TokenBucket::new("1000/s".parse()?, 1)?;
         let limiter = Arc::new(Limiter::with_clock(limit, Arc::clone(&clock)).max_waiters(waiters));
         limiter.drain();
         let mut line = join(&limiter, waiters, deadline);
-        for places in line[..timed].chunks_mut(FEW) {
+        for places in line[..timed].chunks_mut(FEW_WAITERS) {
             let start = Instant::now();
             for place in places {
                 clock.advance(Nanos::from_millis(1));
@@ -145,12 +150,12 @@ fn measure_rounds(waiters: usize, timed: usize, rounds: usize, deadline: Option<
         drop(line);
 
         let mut line = join(&limiter, waiters, deadline);
-        // Shuffles, so that the waiters that leave are spread over the queue.
+        // Shuffles, so that the waiters that leave are spread over the whole queue.
         for place in 0..timed {
             let other = place + random.below((waiters - place) as u64) as usize;
             line.swap(place, other);
         }
-        for places in line[..timed].chunks_mut(FEW) {
+        for places in line[..timed].chunks_mut(FEW_WAITERS) {
             let start = Instant::now();
             for place in places {
                 *black_box(place) = None;

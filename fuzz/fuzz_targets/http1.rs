@@ -1,4 +1,5 @@
-//! HTTP/1.1 with and without the fast path of checks: `cargo fuzz run -s none http1`, which works on the stable toolchain.
+//! Fuzzes HTTP/1.1 with and without the fast path for checks. Runs on the stable toolchain:
+//! `cargo fuzz run -s none http1`
 #![no_main]
 
 #[path = "../../crates/server/tests/fuzzed/http1.rs"]

@@ -1,4 +1,5 @@
-//! Instructions per decision, counted by callgrind in a child process: repeatable on a busy machine.
+//! Counts the instructions per decision with callgrind, in a child process. The counts are repeatable even on a busy
+//! machine.
 
 use std::hint::black_box;
 use std::process::Command;
@@ -6,13 +7,13 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use tollgate_engine::Decisions;
 
-use crate::rules::{NARROW, WIDE};
-use crate::subjects::{Bare, Subject};
+use crate::rules::{NEVER_REACHED_LIMIT, ONE_PER_DAY};
+use crate::subjects::{BareChecks, Subject};
 
 const DECISIONS: usize = 20_000;
 
-/// Returns the instruction counts of a decision with 10 rules and with 10,000 rules, of a refusal with 10 rules, and of
-/// two bare checks. `None` if valgrind is not installed.
+/// Returns the instruction counts of four subjects: a decision with 10 rules, a decision with 10,000 rules, a refusal
+/// with 10 rules, and two bare checks. Returns `None` if valgrind is not installed.
 pub(crate) fn count_all() -> Result<Option<[f64; 4]>> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return Ok(None);
@@ -41,19 +42,19 @@ fn count(subject: &str) -> Result<f64> {
     Ok(total / DECISIONS as f64)
 }
 
-/// Runs in the child process: the same number of uncounted decisions first, then the counted ones.
+/// Runs in the child process: makes uncounted decisions for warm-up, then the same number of counted decisions.
 pub(crate) fn run_counted_decisions(subject: &str) -> Result<()> {
     let refuses = subject.starts_with("refusal-");
     let allowed = match subject {
         "bare" => {
-            let bare = Bare::new()?;
+            let bare = BareChecks::new()?;
             let decide = || bare.decide(black_box(b"client 0"));
             (0..DECISIONS).for_each(|_| assert!(decide()));
             callgrind_region(decide)
         }
         engine => {
             let Some((_, size)) = engine.split_once('-') else { bail!("unknown subject {engine}") };
-            let subject = Subject::with_limit(size.parse()?, if refuses { NARROW } else { WIDE })?;
+            let subject = Subject::with_limit(size.parse()?, if refuses { ONE_PER_DAY } else { NEVER_REACHED_LIMIT })?;
             let entries = subject.request_entries(1);
             let mut decisions = Decisions::default();
             assert!(subject.decide(&entries[0], &mut decisions));
@@ -66,7 +67,7 @@ pub(crate) fn run_counted_decisions(subject: &str) -> Result<()> {
     Ok(())
 }
 
-/// The function that callgrind counts, found by its name.
+/// Runs the counted decisions. callgrind finds this function by its name and counts only its instructions.
 #[inline(never)]
 fn callgrind_region(mut decide: impl FnMut() -> bool) -> usize {
     (0..DECISIONS).filter(|_| decide()).count()

@@ -9,7 +9,7 @@ use anyhow::Result;
 use rules::REQUESTS;
 use subjects::{Peer, Subject};
 
-const SIZES: [usize; 4] = [10, 100, 1_000, 10_000];
+const RULE_COUNTS: [usize; 4] = [10, 100, 1_000, 10_000];
 const ROUNDS: usize = 401;
 
 fn main() -> Result<()> {
@@ -46,19 +46,22 @@ fn main() -> Result<()> {
 /// Compares different numbers of rules.
 fn compare_rule_counts(goals: &mut Goals) -> Result<()> {
     let mut subjects = Vec::new();
-    for size in SIZES {
+    for size in RULE_COUNTS {
         subjects.push(Subject::new(size)?);
     }
-    let mut figures: Vec<[Vec<f64>; 4]> = SIZES.iter().map(|_| Default::default()).collect();
+    let mut figures: Vec<[Vec<f64>; 4]> = RULE_COUNTS.iter().map(|_| Default::default()).collect();
     for _ in 0..ROUNDS {
         for (subject, figures) in subjects.iter().zip(&mut figures) {
-            figures[0].push(subject.find(1));
-            figures[1].push(subject.find(REQUESTS));
-            figures[2].push(subject.check(1));
-            figures[3].push(subject.check(REQUESTS));
+            figures[0].push(subject.nanos_to_find_rules(1));
+            figures[1].push(subject.nanos_to_find_rules(REQUESTS));
+            figures[2].push(subject.nanos_per_decision(1));
+            figures[3].push(subject.nanos_per_decision(REQUESTS));
         }
     }
-    println!("{:>32} {:>9} {:>9} {:>9} {:>9} rules", "ns, median", SIZES[0], SIZES[1], SIZES[2], SIZES[3]);
+    println!(
+        "{:>32} {:>9} {:>9} {:>9} {:>9} rules",
+        "ns, median", RULE_COUNTS[0], RULE_COUNTS[1], RULE_COUNTS[2], RULE_COUNTS[3]
+    );
     let rows = ["finding, one request", "finding, 1,000 requests", "check, one request", "check, 1,000 requests"];
     for (row, name) in rows.iter().enumerate() {
         let shown: Vec<String> = figures.iter().map(|figures| format!("{:9.1}", median(&figures[row]))).collect();
@@ -77,11 +80,11 @@ fn compare_with_peer(goals: &mut Goals) -> Result<()> {
     println!();
     for (size, times, goal) in [(2, 50, 5.0), (1_000, 2, 50.0)] {
         let (ours, theirs) = (Subject::new(size)?, Peer::new(size)?);
-        theirs.check(times)?;
+        theirs.nanos_per_decision(times)?;
         let mut ratios = Vec::new();
         let mut both = (Vec::new(), Vec::new());
         for _ in 0..101 {
-            let (ours, theirs) = (ours.check(REQUESTS), theirs.check(times)?);
+            let (ours, theirs) = (ours.nanos_per_decision(REQUESTS), theirs.nanos_per_decision(times)?);
             ratios.push(theirs / ours);
             both.0.push(ours);
             both.1.push(theirs);

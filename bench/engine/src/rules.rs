@@ -1,4 +1,5 @@
-//! Rules of three kinds (path patterns, single values and lists of values) and requests that match two of them.
+//! Generates rules of three kinds (path patterns, single values and lists of values), and requests that match two
+//! rules.
 
 /// The number of different requests.
 pub(crate) const REQUESTS: usize = 1_000;
@@ -6,10 +7,10 @@ pub(crate) const REQUESTS: usize = 1_000;
 /// The attributes of a request: path, tenant, method and client.
 pub(crate) type Attributes = [(&'static str, String); 4];
 
-/// A limit that no run reaches.
-pub(crate) const WIDE: &str = "1000000/s";
+/// A limit so high that no run reaches it.
+pub(crate) const NEVER_REACHED_LIMIT: &str = "1000000/s";
 /// A limit that admits only the first request of a run.
-pub(crate) const NARROW: &str = "1/d";
+pub(crate) const ONE_PER_DAY: &str = "1/d";
 
 /// Returns a rule file with `size` rules, all with the same limit.
 pub(crate) fn rule_file(size: usize, limit: &str) -> String {

@@ -11,7 +11,7 @@ use tollgate::{Keyed, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MatchedRules, MemoryStore, Request};
 
-use crate::rules::{Attributes, WIDE, matching_requests, peer_condition, rule_file};
+use crate::rules::{Attributes, NEVER_REACHED_LIMIT, matching_requests, peer_condition, rule_file};
 
 /// The engine with a given number of rules.
 pub(crate) struct Subject {
@@ -23,7 +23,7 @@ pub(crate) struct Subject {
 
 impl Subject {
     pub(crate) fn new(size: usize) -> Result<Self> {
-        Self::with_limit(size, WIDE)
+        Self::with_limit(size, NEVER_REACHED_LIMIT)
     }
 
     pub(crate) fn with_limit(size: usize, limit: &str) -> Result<Self> {
@@ -34,8 +34,8 @@ impl Subject {
         Ok(Self { engine, requests: matching_requests(size), loaded_ms: started.elapsed().as_secs_f64() * 1e3 })
     }
 
-    /// Returns the nanoseconds to find the rules that a request matches.
-    pub(crate) fn find(&self, requests: usize) -> f64 {
+    /// Returns the nanoseconds that it takes to find the rules that match a request.
+    pub(crate) fn nanos_to_find_rules(&self, requests: usize) -> f64 {
         let rules = self.engine.rules();
         let mut matched = MatchedRules::default();
         time_each(&self.request_entries(requests), |entries| {
@@ -44,8 +44,8 @@ impl Subject {
         })
     }
 
-    /// Returns the nanoseconds of a decision.
-    pub(crate) fn check(&self, requests: usize) -> f64 {
+    /// Returns the nanoseconds per decision.
+    pub(crate) fn nanos_per_decision(&self, requests: usize) -> f64 {
         let mut decisions = Decisions::default();
         time_each(&self.request_entries(requests), |entries| {
             assert!(self.decide(entries, &mut decisions));
@@ -69,11 +69,11 @@ impl Subject {
 }
 
 /// The two checks of a request, without the engine.
-pub(crate) struct Bare {
+pub(crate) struct BareChecks {
     limiters: [Keyed; 2],
 }
 
-impl Bare {
+impl BareChecks {
     pub(crate) fn new() -> Result<Self> {
         let limit = TokenBucket::new("1000000/s".parse()?, 1_000_000)?;
         Ok(Self { limiters: [Keyed::new(limit, 100_000)?, Keyed::new(limit, 100_000)?] })
@@ -118,8 +118,8 @@ impl Peer {
         Ok(Self { limiter, namespace: "api".into(), contexts })
     }
 
-    /// Returns the nanoseconds of a decision.
-    pub(crate) fn check(&self, times: usize) -> Result<f64> {
+    /// Returns the nanoseconds per decision.
+    pub(crate) fn nanos_per_decision(&self, times: usize) -> Result<f64> {
         let started = Instant::now();
         for n in 0..times {
             let checked = self.limiter.check_rate_limited_and_update(&self.namespace, &self.contexts[n % 100], 1);
@@ -135,13 +135,13 @@ impl Peer {
 }
 
 /// Calls per measurement: few enough to finish before the scheduler preempts the thread.
-const TIMES: usize = 1_000;
+const CALLS_PER_MEASUREMENT: usize = 1_000;
 
 /// Returns the nanoseconds per call.
 fn time_each(requests: &[[Entry<'_>; 4]], mut call: impl FnMut(&[Entry<'_>])) -> f64 {
     let started = Instant::now();
-    for n in 0..TIMES {
+    for n in 0..CALLS_PER_MEASUREMENT {
         call(black_box(&requests[n % requests.len()]));
     }
-    started.elapsed().as_nanos() as f64 / TIMES as f64
+    started.elapsed().as_nanos() as f64 / CALLS_PER_MEASUREMENT as f64
 }

@@ -1,4 +1,4 @@
-//! Repeated requests for one refused key: the number of store calls.
+//! Floods one refused key with requests, and counts the store calls.
 
 use std::time::Instant;
 
@@ -12,10 +12,10 @@ use crate::contenders::Limited;
 
 const REQUESTS: u32 = 100_000;
 const CALLERS: u32 = 64;
-const MOST_CALLS: f64 = 20.0;
+const MAX_CALLS_PER_SECOND: f64 = 20.0;
 
-/// Returns whether a goal was missed.
-pub(crate) async fn attack(kind: Kind) -> Result<bool> {
+/// Floods a refused key. Returns whether a goal was missed.
+pub(crate) async fn flood_refused_key(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
     println!("\n{kind:?}, {REQUESTS} requests for one refused key by {CALLERS} callers");
     let mut missed = false;
@@ -39,10 +39,10 @@ pub(crate) async fn attack(kind: Kind) -> Result<bool> {
             attacker.await??;
         }
         let (seconds, calls) = (start.elapsed().as_secs_f64(), ours.store.counts().calls - before);
-        // An attack shorter than a second may use the calls of a whole second.
+        // An attack that is shorter than a second is counted as one second.
         let rate = calls as f64 / seconds.max(1.0);
         let what = format!("{name}: store calls per second, {calls} in {seconds:.2} s");
-        missed |= check_goal(&what, rate, rate <= MOST_CALLS, "at most 20");
+        missed |= check_goal(&what, rate, rate <= MAX_CALLS_PER_SECOND, "at most 20");
     }
     Ok(missed)
 }

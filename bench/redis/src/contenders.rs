@@ -1,4 +1,4 @@
-//! The contenders.
+//! The contenders: Tollgate's store, scripts that are called once per request, and `INCR`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tollgate_testkit::servers::Server;
 #[derive(Clone, Debug)]
 pub(crate) enum Contender {
     Ours(&'static str, Limited),
-    Each(&'static str, OneByOne),
+    Each(&'static str, ScriptPerRequest),
     Incr(&'static str, Incr),
 }
 
@@ -34,7 +34,7 @@ impl Contender {
         }
     }
 
-    /// Makes one request for one of many keys; returns whether it passes.
+    /// Makes one request for the given key. Returns whether it passes.
     pub(crate) async fn ask(&self, key: u32) -> Result<bool> {
         match self {
             Self::Ours(_, ours) => ours.ask(key).await,
@@ -102,16 +102,16 @@ impl Limited {
 
 /// A script that is called once per request.
 #[derive(Clone, Debug)]
-pub(crate) struct OneByOne {
+pub(crate) struct ScriptPerRequest {
     connection: MultiplexedConnection,
     sha: String,
     prefix: &'static str,
     arguments: Vec<Vec<u8>>,
 }
 
-/// The common GCRA script, with the theoretical arrival time in microseconds. It returns allowed, remaining, retry and
-/// reset.
-const PLAIN: &str = r"
+/// The common GCRA script, with the theoretical arrival time in microseconds. It returns whether the request is
+/// allowed, the remaining amount, the retry wait and the reset time.
+const GCRA_SCRIPT: &str = r"
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local interval, burst, cost = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -123,24 +123,24 @@ redis.call('SET', KEYS[1], string.format('%.0f', new), 'PX', math.ceil((new - no
 return { 1, math.floor(-over / interval), 0, new - now }
 ";
 
-impl OneByOne {
-    /// The script of the store, with one charge of one token bucket: 1,000,000 per second, with a burst of the same
-    /// size.
-    pub(crate) async fn ours(server: &Server) -> Result<Self> {
+impl ScriptPerRequest {
+    /// Returns the store's own script with one charge of one token bucket: 1,000,000 per second, with a burst of the
+    /// same size.
+    pub(crate) async fn store_script(server: &Server) -> Result<Self> {
         let charge = [&[0, 0, 1, 0, 1, 1][..], &1_u64.to_le_bytes()[..7]].concat();
         let million = [0xce, 0, 0x0f, 0x42, 0x40];
         let numbers = [&[0x91, 0x97, 1, 1, 1, 0][..], &million, &million, &million].concat();
         Self::new(server, script::SOURCE, "script", vec![charge, numbers]).await
     }
 
-    /// The common GCRA script, with a limit that is never reached.
-    pub(crate) async fn plain(server: &Server) -> Result<Self> {
-        Self::new(server, PLAIN, "plain", vec![b"1".to_vec(), b"1000000".to_vec(), b"1".to_vec()]).await
+    /// Returns the common GCRA script with a limit that is never reached.
+    pub(crate) async fn gcra_script(server: &Server) -> Result<Self> {
+        Self::new(server, GCRA_SCRIPT, "plain", vec![b"1".to_vec(), b"1000000".to_vec(), b"1".to_vec()]).await
     }
 
-    /// The common GCRA script, with one token per day.
-    pub(crate) async fn plain_refusing(server: &Server) -> Result<Self> {
-        Self::new(server, PLAIN, "refusing", vec![b"86400000000".to_vec(), b"1".to_vec(), b"1".to_vec()]).await
+    /// Returns the common GCRA script with a limit of one token per day.
+    pub(crate) async fn refusing_gcra_script(server: &Server) -> Result<Self> {
+        Self::new(server, GCRA_SCRIPT, "refusing", vec![b"86400000000".to_vec(), b"1".to_vec(), b"1".to_vec()]).await
     }
 
     async fn new(server: &Server, source: &str, prefix: &'static str, arguments: Vec<Vec<u8>>) -> Result<Self> {

@@ -1,5 +1,5 @@
-//! Instructions per decision on a key in steady use, counted by callgrind in a child process: repeatable on a busy
-//! machine. The work of other threads, such as exchanges with the store, is not counted.
+//! Counts the instructions per decision on a key in steady use, with callgrind in a child process. The counts are
+//! repeatable even on a busy machine. The work of other threads, such as exchanges with the store, is not counted.
 
 use std::process::Command;
 
@@ -18,7 +18,7 @@ pub(crate) fn count_all() -> Result<()> {
     let server = Server::start(Kind::Redis);
     let memory = count("memory", "-")?;
     println!("instructions of a decision in memory: {memory:.0}");
-    // Not `leased`: it reads the clock through the kernel's vDSO, which valgrind hides.
+    // `leased` is omitted: it reads the clock through the kernel's vDSO, which valgrind hides.
     for (subject, url) in [("eventual", &*server.url()), ("peers", "-")] {
         let found = count(subject, url)?;
         println!("{subject}: {found:.0}; memory takes {:.2} of that", memory / found);
@@ -49,7 +49,7 @@ fn count(subject: &str, url: &str) -> Result<f64> {
     Ok(total / DECISIONS as f64)
 }
 
-/// Runs in the child process: the same number of uncounted decisions first, then the counted ones.
+/// Runs in the child process: makes uncounted decisions for warm-up, then the same number of counted decisions.
 pub(crate) fn run_counted_decisions(subject: &str, url: &str) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let connect = || -> Result<RedisStore> {
@@ -73,7 +73,7 @@ fn decide<S: Store>(runtime: &tokio::runtime::Runtime, engine: &Engine<S>) -> Re
     callgrind_region(runtime, engine)
 }
 
-/// The function that callgrind counts, found by its name.
+/// Runs the counted decisions. callgrind finds this function by its name and counts only its instructions.
 #[inline(never)]
 fn callgrind_region<S: Store>(runtime: &tokio::runtime::Runtime, engine: &Engine<S>) -> Result<()> {
     runtime.block_on(decide_all(engine))

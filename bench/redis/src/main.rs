@@ -1,7 +1,8 @@
-//! Measures the decisions per second of a Redis server and its CPU time per decision. Tollgate's store, in which
-//! callers share calls, is compared with one script call per decision on one multiplexed connection. Both alternate on
-//! the same server, with the same keys and the same number of callers. Further parts compare `leased` and `eventual`
-//! rules with the memory store and a cluster with one server, flood a refused key, and stop the server under load.
+//! Measures the decisions per second of a Redis server and its CPU time per decision. Compares Tollgate's store, in
+//! which callers share calls, with one script call per decision on one multiplexed connection. The contenders
+//! alternate on the same server, with the same keys and the same number of callers. Further parts compare `leased`
+//! and `eventual` rules with the memory store, compare a cluster with one primary, flood a refused key, and stop the
+//! server under load.
 
 mod attack;
 mod cluster;
@@ -12,7 +13,7 @@ mod nodes;
 mod stopped;
 
 use anyhow::Result;
-use contenders::{Contender, Incr, Limited, OneByOne};
+use contenders::{Contender, Incr, Limited, ScriptPerRequest};
 use measure::{Figures, ask_all, measure};
 use tollgate_core::{FixedWindow, Limit, Limits, Nanos, SlidingWindow, TokenBucket};
 use tollgate_testkit::servers::{Kind, Server};
@@ -24,10 +25,10 @@ fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match &*words {
-        [] | ["cluster"] => {}
+        [] | ["strict" | "cluster"] | ["cluster", _] => {}
         ["instructions"] => return instructions::count_all(),
         ["child", subject, url] => return instructions::run_counted_decisions(subject, url),
-        _ => anyhow::bail!("usage: tollgate-redis-bench [cluster | instructions]"),
+        _ => anyhow::bail!("usage: tollgate-redis-bench [cluster [LANES] | strict | instructions]"),
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut missed = false;
@@ -36,15 +37,20 @@ fn main() -> Result<()> {
         kinds.push(Kind::Valkey);
     }
     for kind in kinds {
-        missed |= runtime.block_on(cluster::beside_one_server(kind))?;
+        if words != ["strict"] {
+            missed |= runtime.block_on(cluster::beside_one_primary(kind, words.get(1).copied().unwrap_or_default()))?;
+        }
         if words.contains(&"cluster") {
             continue;
         }
         missed |= runtime.block_on(race(kind))?;
         missed |= runtime.block_on(refused(kind))?;
+        if words == ["strict"] {
+            continue;
+        }
         missed |= runtime.block_on(nodes::beside_memory(kind))?;
         missed |= runtime.block_on(nodes::three_nodes(kind))?;
-        missed |= runtime.block_on(attack::attack(kind))?;
+        missed |= runtime.block_on(attack::flood_refused_key(kind))?;
         missed |= runtime.block_on(stopped::stop(kind))?;
     }
     std::process::exit(missed.into())
@@ -62,7 +68,7 @@ async fn refused(kind: Kind) -> Result<bool> {
     let bucket = Limits::from(Limit::from(TokenBucket::new("1/day".parse()?, 1)?));
     let contenders = [
         Contender::Ours("ours, callers share calls", Limited::new(&server.url(), bucket, 1).await?),
-        Contender::Each("a plain script, a call for each", OneByOne::plain_refusing(&server).await?),
+        Contender::Each("a plain script, a call for each", ScriptPerRequest::refusing_gcra_script(&server).await?),
     ];
     for contender in &contenders {
         ask_all(contender, CALLERS).await?;
@@ -93,8 +99,8 @@ async fn race(kind: Kind) -> Result<bool> {
     ])?;
     let contenders: Vec<Contender> = vec![
         Contender::Ours("ours, callers share calls", Limited::new(&server.url(), one.clone(), 1).await?),
-        Contender::Each("our script, a call for each", OneByOne::ours(&server).await?),
-        Contender::Each("a plain script, a call for each", OneByOne::plain(&server).await?),
+        Contender::Each("our script, a call for each", ScriptPerRequest::store_script(&server).await?),
+        Contender::Each("a plain script, a call for each", ScriptPerRequest::gcra_script(&server).await?),
         Contender::Incr("INCR and nothing else", Incr::new(&server).await?),
         Contender::Ours("ours, four limits on a key", Limited::new(&server.url(), four, 1).await?),
         Contender::Ours("ours, four keys in a request", Limited::new(&server.url(), one, 4).await?),

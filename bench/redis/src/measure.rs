@@ -1,4 +1,4 @@
-//! One measured turn of a contender.
+//! Measures one contender for one turn.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

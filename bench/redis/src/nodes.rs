@@ -1,5 +1,5 @@
-//! Rules with `consistency: leased` and `eventual`: the cost of a decision beside the memory store, and three nodes
-//! that share a limit under a demand of twice the limit.
+//! Measures rules with `consistency: leased` and `eventual`: the cost of a decision compared with the memory store,
+//! and three nodes that share a limit under a demand of twice the limit.
 
 use std::time::{Duration, Instant};
 
@@ -15,11 +15,12 @@ use crate::contenders::Limited;
 use crate::{TURNS, check_goal};
 
 /// Length of a turn.
-const TURN: Duration = Duration::from_millis(1_000);
+const TURN_DURATION: Duration = Duration::from_millis(1_000);
 /// Number of decisions between two clock readings.
-const ROUND: u32 = 1_000;
+const DECISIONS_PER_CLOCK_READING: u32 = 1_000;
 
-/// Compares decisions per CPU second of this process with those of the memory store. Returns whether a goal was missed.
+/// Compares the decisions per CPU second of this process with decisions of the memory store. Returns whether a goal
+/// was missed.
 pub(crate) async fn beside_memory(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
     let memory = with_rules(MemoryStore::new(1_000)?, "strict")?;
@@ -56,12 +57,12 @@ async fn per_cpu_second<S: Store>(engine: &Engine<S>) -> Result<f64> {
     let items = [Item::new(&entries)];
     let request = Request::new("d", &items);
     let (start, cpu, mut decided) = (Instant::now(), processor_time()?, 0_u64);
-    while start.elapsed() < TURN {
-        for _ in 0..ROUND {
+    while start.elapsed() < TURN_DURATION {
+        for _ in 0..DECISIONS_PER_CLOCK_READING {
             ensure!(engine.check(&request, &mut decisions).await?.is_allowed(), "a request was refused");
         }
-        decided += u64::from(ROUND);
-        // Lets other tasks run, which exchange leases and merge counts.
+        decided += u64::from(DECISIONS_PER_CLOCK_READING);
+        // Lets the tasks run that exchange leases and merge counts.
         tokio::task::yield_now().await;
     }
     Ok(decided as f64 / (processor_time()? - cpu).as_secs_f64())
@@ -82,32 +83,34 @@ fn median(values: &mut [f64]) -> f64 {
 }
 
 /// The limit that three nodes share, per second.
-const RATE: u64 = 1_000;
-const LENGTH: Duration = Duration::from_secs(10);
+const SHARED_RATE: u64 = 1_000;
+const RUN_DURATION: Duration = Duration::from_secs(10);
 
-/// Runs three nodes with different parts of a demand of twice the limit. Returns whether a goal was missed.
+/// Runs three nodes with unequal shares of a demand of twice the limit. Returns whether a goal was missed.
 pub(crate) async fn three_nodes(kind: Kind) -> Result<bool> {
     let server = Server::start(kind);
-    let limit = Limit::from(TokenBucket::new(format!("{RATE}/s").parse()?, RATE)?);
+    let limit = Limit::from(TokenBucket::new(format!("{SHARED_RATE}/s").parse()?, SHARED_RATE)?);
     let mut nodes = Vec::new();
     for _ in 0..3 {
         nodes.push(Limited::shared(&server.url(), "three", limit.into(), Consistency::Leased).await?);
     }
     let before: u64 = nodes.iter().map(|node| node.store.counts().calls).sum();
     let start = Instant::now();
-    // The nodes get 6/11, 3/11 and 2/11 of the requests, in the proportion 1 : 1/2 : 1/3.
+    // The nodes get 6/11, 3/11 and 2/11 of the requests (in proportion to 1, 1/2 and 1/3).
     let tasks: Vec<_> = nodes
         .iter()
         .zip([6, 3, 2])
-        .map(|(node, part)| tokio::spawn(demand(node.clone(), 2 * RATE * part / 11, start)))
+        .map(|(node, part)| tokio::spawn(demand(node.clone(), 2 * SHARED_RATE * part / 11, start)))
         .collect();
     let mut admitted = 0;
     for task in tasks {
         admitted += task.await??;
     }
     let calls: u64 = nodes.iter().map(|node| node.store.counts().calls).sum::<u64>() - before;
-    let possible = RATE as f64 * (1.0 + start.elapsed().as_secs_f64());
-    println!("\n{kind:?}, three nodes with leases of {RATE} a second, asked for twice as much for {LENGTH:?}");
+    let possible = SHARED_RATE as f64 * (1.0 + start.elapsed().as_secs_f64());
+    println!(
+        "\n{kind:?}, three nodes with leases of {SHARED_RATE} a second, asked for twice as much for {RUN_DURATION:?}"
+    );
     let share = admitted as f64 / possible;
     let missed = check_goal("admitted fraction of the limit", share, share >= 0.97, "at least 0.97");
     let per_request = calls as f64 / admitted as f64;
@@ -117,7 +120,7 @@ pub(crate) async fn three_nodes(kind: Kind) -> Result<bool> {
 /// Makes `per_second` requests per second, and returns the number of admitted requests.
 async fn demand(node: Limited, per_second: u64, start: Instant) -> Result<u64> {
     let (mut asked, mut admitted) = (0, 0);
-    while start.elapsed() < LENGTH {
+    while start.elapsed() < RUN_DURATION {
         let due = (start.elapsed().as_micros() as u64 * per_second) / 1_000_000;
         while asked < due {
             asked += 1;

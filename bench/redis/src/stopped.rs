@@ -1,5 +1,5 @@
-//! A store that stops answering under load: the longest wait of a request, compared with tasks that only wait for a
-//! timer of the same length. The timer shows the noise of the machine.
+//! Stops the store under load and measures the longest wait of a request. Compares it with tasks that only wait for a
+//! timer of the same length, which shows the noise of the machine.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,9 +13,9 @@ use tollgate_testkit::servers::{Kind, Server};
 
 const CALLERS: u64 = 64;
 /// Pause between an answer and the caller's next request, for about 10,000 requests per second.
-const PAUSE: Duration = Duration::from_millis(5);
-const STOPPED: Duration = Duration::from_secs(2);
-const DEADLINE: Duration = Duration::from_millis(10);
+const PAUSE_BETWEEN_REQUESTS: Duration = Duration::from_millis(5);
+const STOP_DURATION: Duration = Duration::from_secs(2);
+const STORE_DEADLINE: Duration = Duration::from_millis(10);
 
 /// The answers and waits of the callers.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns the longest wait since the last call of this function.
+    /// Returns the longest wait since the previous call of this method.
     fn longest(&self) -> Duration {
         Duration::from_nanos(self.longest_nanos.swap(0, Ordering::Relaxed))
     }
@@ -54,7 +54,7 @@ impl Load {
                         Standing::Fallback => &seen.fallback,
                     };
                     count.fetch_add(1, Ordering::Relaxed);
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(PAUSE_BETWEEN_REQUESTS).await;
                 }
                 Ok(())
             })
@@ -76,15 +76,15 @@ impl Load {
 /// Stops a store under load. Returns whether a goal was missed.
 pub(crate) async fn stop(kind: Kind) -> Result<bool> {
     let control = Load::start(async |_| {
-        tokio::time::sleep(DEADLINE).await;
+        tokio::time::sleep(STORE_DEADLINE).await;
         Ok(Standing::Exact)
     });
-    tokio::time::sleep(STOPPED).await;
+    tokio::time::sleep(STOP_DURATION).await;
     let timer = control.seen.longest();
     control.end().await?;
 
     let server = Server::start(kind);
-    let store = RedisStore::connect(Config::from_url(&server.url())?.deadline(DEADLINE)).await;
+    let store = RedisStore::connect(Config::from_url(&server.url())?.deadline(STORE_DEADLINE)).await;
     ensure!(store.health() == Health::Up, "{:?}", store.health());
     let engine = Arc::new(Engine::new(store)?);
     let limit = Limit::from(TokenBucket::new("1000000/s".parse()?, 1_000_000)?);
@@ -106,7 +106,7 @@ pub(crate) async fn stop(kind: Kind) -> Result<bool> {
     ensure!(decided > 0, "nothing was decided by the store");
     let before = load.seen.fallback.load(Ordering::Relaxed);
     server.pause();
-    tokio::time::sleep(STOPPED).await;
+    tokio::time::sleep(STOP_DURATION).await;
     let (stopped, turned) = (load.seen.longest(), load.seen.fallback.load(Ordering::Relaxed) - before);
     server.resume();
     let (resumed, mut health) = (Instant::now(), engine.store().watch_health());
@@ -116,10 +116,12 @@ pub(crate) async fn stop(kind: Kind) -> Result<bool> {
     let after = load.seen.exact.load(Ordering::Relaxed) - exact;
     load.end().await.context("every request gets a decision")?;
 
-    let noise = (timer.saturating_sub(DEADLINE) * 2).max(Duration::from_millis(5));
-    let holds = stopped <= DEADLINE + noise && after > 0;
-    println!("\n{kind:?} stopped for {STOPPED:?} under load, {CALLERS} callers, a deadline of {DEADLINE:?}");
-    println!("       longest wait for a timer of {DEADLINE:?}: {timer:.1?}");
+    let noise = (timer.saturating_sub(STORE_DEADLINE) * 2).max(Duration::from_millis(5));
+    let holds = stopped <= STORE_DEADLINE + noise && after > 0;
+    println!(
+        "\n{kind:?} stopped for {STOP_DURATION:?} under load, {CALLERS} callers, a deadline of {STORE_DEADLINE:?}"
+    );
+    println!("       longest wait for a timer of {STORE_DEADLINE:?}: {timer:.1?}");
     println!("       longest wait while the store answers: {usual:.1?}");
     println!(
         "{} longest wait while the store is stopped: {stopped:.1?} (at most the deadline plus twice the timer's noise, at least 5 ms)",

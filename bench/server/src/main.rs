@@ -1,9 +1,9 @@
 //! Compares the server with floors (servers that decide nothing) and with its peers. The same load runs on each server
 //! in turn, several times, and the medians are reported.
 //!
-//! On a small machine, the load generator competes with the server for CPU time. So the server's own CPU time per
-//! answer is printed besides the answers per second; it varies less. Ratios within one run hold on other machines,
-//! absolute values do not.
+//! On a small machine, the load generator competes with the server for CPU time. The server's CPU time per answer is
+//! therefore printed beside the answers per second, because it varies less. Ratios within one run apply to other
+//! machines; absolute values do not.
 
 mod load;
 mod neighbour;
@@ -17,13 +17,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use load::Run;
+use load::{Expected, Run};
 use outage::Waits;
 use tollgate_server_bench::goals::Goals;
 use tollgate_server_bench::process::{Server, describe_machine, free_address};
 use tollgate_server_bench::rule_file;
 
-const THROTTLE: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
+const THROTTLE_COMMAND: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
+
+/// A command that is refused for every key except the first time. Its arguments are as long as those of
+/// [`THROTTLE_COMMAND`], so that both commands take the same time to parse.
+const REFUSED_COMMAND: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "0000000", "0000001", "99", "1"];
 
 fn main() -> anyhow::Result<ExitCode> {
     let mut args = std::env::args().skip(1);
@@ -36,7 +40,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let bench = Bench { tollgate: tollgate.into(), repetitions };
     println!("{}", describe_machine());
     let mut goals = Goals::default();
-    let parts: [(&str, Part); 8] = [
+    let parts: [(&str, BenchmarkPart); 8] = [
         ("resp", Bench::measure_resp),
         ("http", Bench::measure_http),
         ("forward", Bench::measure_forward_auth),
@@ -58,7 +62,7 @@ struct Bench {
 }
 
 /// One group of measurements.
-type Part = fn(&Bench, &mut Goals) -> anyhow::Result<()>;
+type BenchmarkPart = fn(&Bench, &mut Goals) -> anyhow::Result<()>;
 
 type Figures = BTreeMap<&'static str, Run>;
 
@@ -75,7 +79,11 @@ impl Bench {
     }
 
     fn measure_resp(&self, goals: &mut Goals) -> anyhow::Result<()> {
-        let mut servers = vec![("floor", start_floor("floor-resp")?), ("tollgate", self.ours_resp(&[])?)];
+        let mut servers = vec![
+            ("floor", start_floor("floor-resp")?),
+            ("tollgate", self.ours_resp(&[])?),
+            ("refused", self.ours_resp(&[])?),
+        ];
         let mut script = String::new();
         for name in ["redis INCR", "redis script"] {
             let Some(server) = start_redis(&[])? else { continue };
@@ -103,7 +111,8 @@ impl Bench {
                         let command = ["THROTTLE", "key:__rand_int__", "1000000", "1000000", "60", "1"];
                         load::redis_benchmark(server, pipeline, count, &command)
                     }
-                    _ => load::redis_benchmark(server, pipeline, count, &THROTTLE),
+                    "refused" => load::redis_benchmark(server, pipeline, count, &REFUSED_COMMAND),
+                    _ => load::redis_benchmark(server, pipeline, count, &THROTTLE_COMMAND),
                 }
             })?;
             print_table(&format!("CL.THROTTLE, 50 connections, pipeline {pipeline}"), &figures);
@@ -115,9 +124,13 @@ impl Bench {
                 16 => goals.at_least("pipeline 16, answers of the floor's", ours.per_second / floor.per_second, 0.7),
                 _ => {
                     goals.at_least("pipeline 64, answers of the floor's", ours.per_second / floor.per_second, 0.6);
+                    let ratio = ours.cpu_micros / floor.cpu_micros;
+                    goals.at_most("pipeline 64, processor time of the floor's", ratio, 1.5);
                     if let Some(redis) = figures.get("redis INCR") {
-                        goals.at_least("pipeline 64, answers of redis INCR's", ours.per_second / redis.per_second, 2.);
+                        goals.at_least("pipeline 64, answers of redis INCR's", ours.per_second / redis.per_second, 2.5);
                     }
+                    let ratio = ours.cpu_micros / figures["refused"].cpu_micros;
+                    goals.at_least("pipeline 64, refusals for the processor time of admissions", ratio, 0.95);
                 }
             }
         }
@@ -125,19 +138,26 @@ impl Bench {
     }
 
     fn measure_http(&self, goals: &mut Goals) -> anyhow::Result<()> {
-        let address = free_address()?;
-        let ours = self.start_tollgate(&address.to_string(), "off", address, &[])?;
-        let mut servers = vec![("floor", start_floor("floor-http")?), ("tollgate", ours)];
+        let start_ours = || {
+            let address = free_address()?;
+            self.start_tollgate(&address.to_string(), "off", address, &[])
+        };
+        let mut servers =
+            vec![("floor", start_floor("floor-http")?), ("tollgate", start_ours()?), ("refused", start_ours()?)];
         servers.extend(start_throttlecrab("http")?.map(|server| ("throttlecrab", server)));
         let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
         let script = |name: &str| folder.join(name).to_string_lossy().into_owned();
-        let figures = self.run_in_turn(&servers, |name, server| match name {
-            "throttlecrab" => load::run_wrk(server, "/throttle", &script("throttlecrab.lua")),
-            _ => load::run_wrk(server, "/v1/check", &script("check.lua")),
-        })?;
+        let run = |name: &str, server: &Server| match name {
+            "throttlecrab" => load::run_wrk(server, "/throttle", &script("throttlecrab.lua"), Expected::Admitted),
+            "refused" => load::run_wrk(server, "/v1/check", &script("refused.lua"), Expected::Refused),
+            _ => load::run_wrk(server, "/v1/check", &script("check.lua"), Expected::Admitted),
+        };
+        let figures = self.run_in_turn(&servers, run)?;
         print_table("POST /v1/check, 50 connections", &figures);
         let ours = figures["tollgate"];
-        goals.at_most("HTTP, processor time of the floor's", ours.cpu_micros / figures["floor"].cpu_micros, 1.35);
+        goals.at_most("HTTP, processor time of the floor's", ours.cpu_micros / figures["floor"].cpu_micros, 1.);
+        let ratio = figures["refused"].cpu_micros / ours.cpu_micros;
+        goals.at_most("HTTP, processor time of a refusal, of an admission's", ratio, 1.1);
         if let Some(peer) = figures.get("throttlecrab") {
             goals.at_least(
                 "HTTP, answers for the processor time of throttlecrab's",
@@ -158,7 +178,7 @@ impl Bench {
         let servers = [("floor", start_floor("floor-http")?), ("tollgate", ours)];
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("forward.lua");
         let figures = self.run_in_turn(&servers, |_, server| {
-            load::run_wrk(server, "/v1/forward-auth/api", &script.to_string_lossy())
+            load::run_wrk(server, "/v1/forward-auth/api", &script.to_string_lossy(), Expected::Admitted)
         })?;
         std::fs::remove_file(file)?;
         print_table("GET /v1/forward-auth/api, 50 connections", &figures);
@@ -183,7 +203,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Compares two matching rules out of 10 with two out of 10,000.
+    /// Compares two matching rules out of 10 with two out of 10,000, and with `CL.THROTTLE`.
     fn compare_rule_counts(&self, goals: &mut Goals) -> anyhow::Result<()> {
         let folder = std::env::temp_dir().join(format!("tollgate-bench-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
@@ -193,12 +213,18 @@ impl Bench {
             std::fs::write(&file, rule_file(count))?;
             servers.push((name, self.ours_resp(&["--rules", &file.to_string_lossy()])?));
         }
-        let command = ["TG.CHECK", "api", "1", "path", "/v1/mine/things", "client", "key:__rand_int__", "plan", "gold"];
-        let figures = self.run_in_turn(&servers, |_, server| load::redis_benchmark(server, 16, 200_000, &command))?;
+        servers.push(("CL.THROTTLE", self.ours_resp(&[])?));
+        let check = ["TG.CHECK", "api", "1", "path", "/v1/mine/things", "client", "key:__rand_int__", "plan", "gold"];
+        let figures = self.run_in_turn(&servers, |name, server| match name {
+            "CL.THROTTLE" => load::redis_benchmark(server, 16, 600_000, &THROTTLE_COMMAND),
+            _ => load::redis_benchmark(server, 16, 200_000, &check),
+        })?;
         std::fs::remove_dir_all(folder)?;
         print_table("TG.CHECK, pipeline 16, two rules matching", &figures);
         let ratio = figures["10,000 rules"].cpu_micros / figures["10 rules"].cpu_micros;
         goals.at_most("ten thousand rules, processor time of ten's", ratio, 1.5);
+        let ratio = figures["10 rules"].cpu_micros / figures["CL.THROTTLE"].cpu_micros;
+        goals.at_most("two rules, processor time of CL.THROTTLE's", ratio, 2.);
         Ok(())
     }
 
@@ -212,9 +238,9 @@ impl Bench {
         Ok(())
     }
 
-    /// Measures the longest wait of a connection while another sends the most expensive requests.
+    /// Measures the longest wait of a connection while another connection sends the most expensive requests.
     fn measure_neighbour(&self, goals: &mut Goals) -> anyhow::Result<()> {
-        const LENGTH: Duration = Duration::from_secs(2);
+        const RUN_DURATION: Duration = Duration::from_secs(2);
         let folder = std::env::temp_dir().join(format!("tollgate-bench-neighbour-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let file = folder.join("rules.yaml");
@@ -227,7 +253,7 @@ impl Bench {
             &["--threads", "1", "--rules", &file.to_string_lossy()],
         )?;
         let longest = |request: Option<&neighbour::Heavy>| {
-            let runs = (0..self.repetitions).map(|_| neighbour::longest_wait(server.address, LENGTH, request));
+            let runs = (0..self.repetitions).map(|_| neighbour::longest_wait(server.address, RUN_DURATION, request));
             Ok::<f64, anyhow::Error>(median(runs.collect::<anyhow::Result<Vec<f64>>>()?))
         };
         let idle = longest(None)?;
@@ -243,13 +269,13 @@ impl Bench {
     }
 
     fn measure_outage(&self, goals: &mut Goals) -> anyhow::Result<()> {
-        const LENGTH: Duration = Duration::from_secs(2);
+        const RUN_DURATION: Duration = Duration::from_secs(2);
         let Some(redis) = start_redis(&[])? else { return Ok(()) };
         let server = self.ours_resp(&["--store", &format!("redis://{}", redis.address)])?;
         let (mut control, mut stopped) = (Vec::new(), Vec::new());
         for _ in 0..self.repetitions {
-            control.push(outage::ask(server.address, LENGTH, || Ok(()))?);
-            stopped.push(outage::ask(server.address, LENGTH, || outage::signal(redis.id(), "STOP"))?);
+            control.push(outage::ask(server.address, RUN_DURATION, || Ok(()))?);
+            stopped.push(outage::ask(server.address, RUN_DURATION, || outage::signal(redis.id(), "STOP"))?);
             outage::signal(redis.id(), "CONT")?;
         }
         println!("\n20 callers, deadline 10 ms, every request decided; the store is stopped after a third of the time");

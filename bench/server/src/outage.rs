@@ -31,7 +31,8 @@ pub(crate) fn signal(process: u32, name: &str) -> anyhow::Result<()> {
 
 /// Sends sequential requests on every connection for `length`, and calls `fault` after a third of that time.
 ///
-/// # Errors If a request is not answered with a decision.
+/// # Errors
+/// Returns an error if a request is not answered with a decision.
 pub(crate) fn ask(
     address: SocketAddr,
     length: Duration,

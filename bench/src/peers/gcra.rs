@@ -18,7 +18,7 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// The wide limit.
+    /// Returns a state with the wide limit.
     pub(crate) fn new() -> Self {
         Direct { state: GcraState::default(), limit: wide_limit() }
     }
@@ -42,12 +42,12 @@ pub(crate) struct Keyed {
 }
 
 impl Keyed {
-    /// Reserves space for `capacity` keys.
+    /// Returns a limiter with space for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Self {
         Keyed { limiter: Arc::new(RateLimiter::new(capacity)), limit: wide_limit() }
     }
 
-    /// `check` is asynchronous in form only: it never waits, so one poll completes it.
+    /// Decides through `check`, which is asynchronous in form only: it never waits, so one poll completes it.
     fn check(&self, key: &str, cost: u32) -> bool {
         let check = pin!(self.limiter.check(key.to_owned(), &self.limit, cost));
         match check.poll(&mut Context::from_waker(Waker::noop())) {

@@ -27,17 +27,17 @@ pub(crate) struct Direct<C: Clock> {
 }
 
 impl Direct<QuantaClock> {
-    /// With governor's default clock, which is precise.
+    /// Returns a limiter with governor's default clock, which is precise.
     pub(crate) fn with_precise_clock() -> Self {
         Direct { name: "governor-direct", limiter: Arc::new(RateLimiter::direct(wide_quota())) }
     }
 
-    /// With the default clock and 7777 per second.
+    /// Returns a limiter with the default clock and a rate of 7777 per second.
     pub(crate) fn odd_rate() -> Self {
         Direct { name: "governor-direct", limiter: Arc::new(RateLimiter::direct(limit(7777))) }
     }
 
-    /// With the default clock, refusing everything.
+    /// Returns a limiter with the default clock that refuses everything.
     pub(crate) fn refusing_everything() -> Result<Self> {
         let quota =
             Quota::with_period(Duration::from_secs(DENY_PERIOD_SECONDS)).context("governor refused one a day")?;
@@ -48,7 +48,7 @@ impl Direct<QuantaClock> {
 }
 
 impl Direct<QuantaUpkeepClock> {
-    /// With the clock that a separate thread updates every millisecond.
+    /// Returns a limiter with the clock that a separate thread updates every millisecond.
     pub(crate) fn with_upkeep_clock() -> Result<Self> {
         let clock = QuantaUpkeepClock::from_interval(Duration::from_millis(1))
             .ok()
@@ -81,14 +81,14 @@ where
 /// The name of [`UntilReady`].
 pub(crate) const UNTIL_READY: &str = "governor-until-ready";
 
-/// `until_ready` that never has to wait.
+/// Calls `until_ready` with a limit that never makes it wait.
 #[derive(Debug)]
 pub(crate) struct UntilReady {
     limiter: DirectLimiter<QuantaClock>,
 }
 
 impl UntilReady {
-    /// With governor's default clock, which is precise.
+    /// Returns a limiter with governor's default clock, which is precise.
     pub(crate) fn new() -> Self {
         UntilReady { limiter: RateLimiter::direct(wide_quota()) }
     }
@@ -113,7 +113,7 @@ pub(crate) struct Keyed<S: BuildHasher + Clone> {
 }
 
 impl Keyed<RandomState> {
-    /// With the default hasher, SipHash.
+    /// Returns a limiter with the default hasher, SipHash.
     pub(crate) fn new() -> Self {
         Keyed {
             name: "governor-dashmap",
@@ -123,7 +123,7 @@ impl Keyed<RandomState> {
 }
 
 impl Keyed<ahash::RandomState> {
-    /// With the faster hasher ahash.
+    /// Returns a limiter with the faster hasher ahash.
     pub(crate) fn with_ahash() -> Self {
         Keyed {
             name: "governor-dashmap-ahash",

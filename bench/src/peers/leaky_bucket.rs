@@ -1,4 +1,4 @@
-//! leaky-bucket: designed for waiting; its `try_acquire` is compared for decisions without waiting.
+//! leaky-bucket: designed for waiting. Decisions without waiting use its `try_acquire`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// The wide limit.
+    /// Returns a limiter with the wide limit.
     pub(crate) fn new() -> Self {
         let burst = WIDE_BURST as usize;
         Direct {
@@ -29,7 +29,7 @@ impl Direct {
         }
     }
 
-    /// Refuses everything.
+    /// Returns a limiter that refuses everything.
     pub(crate) fn refusing_everything() -> Self {
         Direct {
             limiter: Arc::new(
@@ -59,13 +59,13 @@ impl Contender for Direct {
     }
 }
 
-/// `acquire` that never has to wait.
+/// Calls `acquire` with a limit that never makes it wait.
 pub(crate) struct Acquiring {
     limiter: Direct,
 }
 
 impl Acquiring {
-    /// The wide limit.
+    /// Returns a limiter with the wide limit.
     pub(crate) fn new() -> Self {
         Acquiring { limiter: Direct::new() }
     }

@@ -8,13 +8,13 @@ use pingora_limits::rate::Rate;
 
 use crate::contender::{Contender, WIDE_BURST};
 
-/// The counter over one-second intervals, compared to the limit.
+/// Compares a counter over one-second intervals with the limit.
 pub(crate) struct Keyed {
     rate: Arc<Rate>,
 }
 
 impl Keyed {
-    /// Configured as in its documentation.
+    /// Returns a counter configured as in the crate's documentation.
     pub(crate) fn new() -> Self {
         Keyed { rate: Arc::new(Rate::new(Duration::from_secs(1))) }
     }

@@ -14,7 +14,7 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// The wide limit.
+    /// Returns a limiter with the wide limit.
     pub(crate) fn new() -> Result<Self> {
         let limiter = Ratelimiter::builder(u64::from(WIDE_RATE_PER_SECOND))
             .max_tokens(u64::from(WIDE_BURST))
@@ -23,7 +23,7 @@ impl Direct {
         Ok(Direct { limiter: Arc::new(limiter) })
     }
 
-    /// Refuses everything.
+    /// Returns a limiter that refuses everything.
     pub(crate) fn refusing_everything() -> Result<Self> {
         let limiter = Ratelimiter::builder(1)
             .period(Duration::from_secs(DENY_PERIOD_SECONDS))

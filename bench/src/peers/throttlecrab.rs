@@ -7,16 +7,16 @@ use throttlecrab::{PeriodicStore, RateLimiter};
 
 use crate::contender::{Contender, FILL_COST, WIDE_BURST, WIDE_RATE_PER_SECOND};
 
-/// No clean-up during the speed cases, because it would stall one slice.
+/// Interval that disables clean-up during the speed cases, because a clean-up would stall one slice.
 const NO_CLEANUP: Duration = Duration::from_secs(86_400);
 
-/// Without a lock, for one thread.
+/// The limiter without a lock, for one thread.
 pub(crate) struct Owned {
     limiter: RateLimiter<PeriodicStore>,
 }
 
 impl Owned {
-    /// Reserves space for `capacity` keys, as its documentation advises.
+    /// Returns a limiter with space for `capacity` keys, as its documentation advises.
     pub(crate) fn new(capacity: usize) -> Self {
         Owned { limiter: new_limiter(capacity) }
     }
@@ -37,13 +37,13 @@ impl Contender for Owned {
     }
 }
 
-/// Behind a standard mutex, as its documentation advises for threads.
+/// The limiter behind a standard mutex, as its documentation advises for threads.
 pub(crate) struct Locked {
     limiter: Arc<Mutex<RateLimiter<PeriodicStore>>>,
 }
 
 impl Locked {
-    /// Reserves space for `capacity` keys.
+    /// Returns a limiter with space for `capacity` keys.
     pub(crate) fn new(capacity: usize) -> Self {
         Locked { limiter: Arc::new(Mutex::new(new_limiter(capacity))) }
     }

@@ -1,27 +1,28 @@
 //! The law of changed parameters: how a limit decides on a state that was charged under other parameters.
 //!
-//! A state belongs to its *own* parameters: the parameters of its last charge. A request may come with new
-//! parameters, from another override, an edited rule, or another node's rule version. Then:
+//! A state belongs to its *own* parameters: the parameters of its last charge. A request may have new parameters
+//! because of an override, an edited rule or another node's rule version. Then:
 //!
-//! 1. Time acts on the state under its own parameters (refill, window end, lease expiry) until a request under the new
-//!    parameters is admitted.
+//! 1. The state changes with time (refill, window end, lease expiry) under its own parameters, until a request under
+//!    the new parameters is admitted.
 //! 2. `used` is the exact amount used at the instant of the request, including debt ([`Limit::used`]).
 //! 3. The request passes exactly when `used + cost ≤ capacity` of the new parameters (`capacity + max_debt` for a
-//!    charge). The wait is the time until `used` has fallen far enough under the state's own parameters
+//!    charge). The wait is the time until `used` has decreased far enough under the state's own parameters
 //!    ([`Limit::until_used`]). A retry after this wait succeeds; a retry one tick earlier does not.
 //! 4. Only an admitted request that takes something writes. It converts the state to the new parameters
 //!    ([`Algorithm::convert`]) with the same used amount, rounded up to their precision. The precision is a tick for
 //!    buckets (less than a nanosecond of refill) and a whole token for algorithms that count whole tokens. Windows with
 //!    the same boundaries, slices, logs and leases keep their counts without rounding.
-//! 5. A peek, a refusal or a cost of zero changes neither the words nor the parameters they belong to. The only writes,
-//!    under the state's own parameters, are clock-step repairs and the refused attempts that a log counts.
+//! 5. A peek, a refusal or a cost of zero changes neither the words nor their own parameters. The only exceptions are
+//!    clock-step repairs and the refused attempts that a log counts; both are written under the state's own parameters.
 //!
-//! **No truncation**: every state can hold the amount that an admitted request leaves used. For a check, and for taking
-//! up to an amount, this is at most `capacity`; for a charge, `capacity + max_debt`. Buckets with a `max_wait` also
-//! hold the amount that can be taken ahead within that wait. A cost of zero is not written.
+//! **No truncation**: every state can hold the used amount after an admitted request. This amount is at most `capacity`
+//! for a check or a partial take, and at most `capacity + max_debt` for a charge. Buckets with a `max_wait` can also
+//! hold the tokens that requests take in advance within that wait. A cost of zero is not written.
 //!
-//! **Bound**: each *charged* parameter change costs the caller less than one tick of the new rate between buckets, and
-//! less than one token where the new parameters count whole tokens. Parameter changes without a charge cost nothing.
+//! **Bound**: each *charged* parameter change costs the caller, by rounding, less than one tick of the new rate between
+//! buckets. If the new parameters count whole tokens, it costs less than one token. Parameter changes without a charge
+//! cost nothing.
 
 use alloc::vec::Vec;
 
@@ -31,9 +32,14 @@ use crate::quantity::{Cost, Nanos, Now};
 use crate::tokens::Tokens;
 use crate::verdict::{Ask, Outcome, Report, Retry, Stamp, Verdict};
 
-/// Returns the instant to use with `own`. The calendar windows of `now` belong to `new`; if `own` has different
-/// windows, the windows of `now` are removed, and the windows of `own` continue at their average length.
-pub(crate) fn now_of<'a, S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'a>) -> Now<'a> {
+/// Returns the instant to use with the parameters `own`. The calendar windows in `now` belong to `new`. If `own` has
+/// other windows, the result contains no windows, and the windows of `own` continue at their average length.
+pub(crate) fn now_for_own_parameters<'a, S: Cells + ?Sized>(
+    new: &Limit,
+    own: &Limit,
+    state: &S,
+    now: &Now<'a>,
+) -> Now<'a> {
     match (new, own) {
         (Limit::FixedWindow(new), Limit::FixedWindow(own)) if new.has_same_windows(own, state, now) => *now,
         (_, Limit::FixedWindow(_)) => now.without_windows(),
@@ -41,9 +47,10 @@ pub(crate) fn now_of<'a, S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S,
     }
 }
 
-/// Returns the time until `ask` passes under `new`, for a state that belongs to `own`; zero if it passes now.
-fn retry_under<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'_>, ask: Ask) -> Retry {
-    let own_now = now_of(new, own, state, now);
+/// Returns the time until `ask` passes under `new`, for a state that was last charged under `own`. Zero if `ask` passes
+/// now.
+fn retry_under_new_limit<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now<'_>, ask: Ask) -> Retry {
+    let own_now = now_for_own_parameters(new, own, state, now);
     let wait = |at_most| own.until_used(state, &own_now, at_most);
     let wait_for = |room: Option<Tokens>| room.map_or(Retry::Never, wait);
     // `UpTo` passes as soon as one unit is available.
@@ -66,7 +73,7 @@ fn retry_under<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now: &Now
                 (Ask::Exactly(cost), Limit::SlidingLog(own)) if cost > Cost::ZERO => {
                     own.until_gap(state, now, limit.gap())
                 }
-                // Only a log knows the time of the previous request.
+                // Only a log records the time of the previous request.
                 _ => Retry::NOW,
             };
             wait_for(limit.max_used_for(ask)).max(gap)
@@ -81,10 +88,10 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
     if ask == Ask::UpTo(Cost::ZERO) {
         return Verdict::allow(Cost::ZERO);
     }
-    match retry_under(new, own, state, now, ask) {
+    match retry_under_new_limit(new, own, state, now, ask) {
         Retry::NOW => with_copy(state, new.words().max(own.words()), |copy| {
             new.convert(own, copy, now);
-            without_gap(new, own).weigh(copy, now, ask)
+            without_minimum_gap(new, own).weigh(copy, now, ask)
         }),
         Retry::Never => Verdict::deny(Retry::Never),
         retry => match (new, own) {
@@ -95,10 +102,11 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
                     Ask::Exactly(cost) | Ask::Regardless(cost) => (cost.get(), ask),
                 };
                 let refused = Verdict::with_outcome(Outcome::Deny(retry), Cost::ZERO, Stamp::from_bits(units));
-                // The wait counts this attempt in the log, so it is exact for a caller that sends nothing else.
+                // The wait already counts this attempt as recorded in the log, so it is exact for a caller that sends
+                // nothing else.
                 let retry = retry.max(with_copy(state, own.words(), |copy| {
                     own.commit(copy, now, &refused);
-                    retry_under(new, own, &*copy, now, again)
+                    retry_under_new_limit(new, own, &*copy, now, again)
                 }));
                 Verdict::with_outcome(Outcome::Deny(retry), Cost::ZERO, Stamp::from_bits(units))
             }
@@ -107,9 +115,9 @@ pub(crate) fn weigh<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now:
     }
 }
 
-/// Returns the limit for weighing a converted state. The minimum gap of a log was already checked, and is removed
-/// because the conversion may move the last entry.
-fn without_gap(new: &Limit, own: &Limit) -> Limit {
+/// Returns `new` without the minimum gap of a log, for weighing a converted state. The gap was already checked, and the
+/// conversion may move the last log entry.
+fn without_minimum_gap(new: &Limit, own: &Limit) -> Limit {
     match (new, own) {
         (Limit::SlidingLog(log), Limit::SlidingLog(_)) => log.minimum_gap(Nanos::ZERO).map_or(*new, Limit::from),
         _ => *new,
@@ -135,7 +143,7 @@ pub(crate) fn commit<S: CellsMut + ?Sized>(
         _ => Stamp::NONE,
     };
     // Writes counted refusals and clock-step repairs under the state's own parameters.
-    let own_now = now_of(new, own, state, now);
+    let own_now = now_for_own_parameters(new, own, state, now);
     own.commit(state, &own_now, &Verdict::with_outcome(Outcome::Deny(Retry::Never), Cost::ZERO, counted));
     false
 }
@@ -144,7 +152,7 @@ pub(crate) fn report<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now
     if new == own || new.words() == 0 {
         return new.report(state, now, cost);
     }
-    let own_now = now_of(new, own, state, now);
+    let own_now = now_for_own_parameters(new, own, state, now);
     let used = own.used(state, &own_now);
     let remaining = match new {
         Limit::LeakyBucket(limit) => limit.remaining_after(used),
@@ -154,7 +162,7 @@ pub(crate) fn report<S: Cells + ?Sized>(new: &Limit, own: &Limit, state: &S, now
     Report {
         limit: new.capacity(),
         remaining,
-        retry: retry_under(new, own, state, now, Ask::Exactly(cost)),
+        retry: retry_under_new_limit(new, own, state, now, Ask::Exactly(cost)),
         reset: own.report(state, &own_now, Cost::ZERO).reset,
     }
 }
@@ -173,7 +181,7 @@ pub(crate) fn with_copy<S: Cells + ?Sized, R>(state: &S, words: usize, visit: im
     visit(copy)
 }
 
-/// The [`Algorithm`] methods for a single limit whose state belongs to other parameters.
+/// Implements the [`Algorithm`] methods for a single limit whose state belongs to other parameters.
 macro_rules! changed_parameter_methods {
     () => {
         fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {

@@ -1,4 +1,4 @@
-//! Errors for invalid parameters. A constructor that fails changes nothing.
+//! Errors for invalid parameters.
 
 use alloc::string::String;
 use core::fmt;
@@ -32,7 +32,7 @@ pub enum LimitError {
         /// The longest valid period.
         max: Nanos,
     },
-    /// The rate's count in lowest terms is above 2³²−1, so the state cannot hold it exactly.
+    /// The rate's count in lowest terms is above 2³²−1, so the state cannot represent the rate exactly.
     RateTooFine {
         /// The count in lowest terms.
         count: u64,

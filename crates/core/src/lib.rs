@@ -1,15 +1,15 @@
 //! The Tollgate algorithms as pure functions.
 //!
 //! This crate defines the rate-limiting types and one module per algorithm. It reads no clock, takes no lock, does no
-//! I/O and has no dependencies. It needs `alloc` but not `std`. Time is an argument, state is a few words kept by the
-//! caller, and a decision is data. To limit requests, use the `tollgate` crate, which adds clocks, tables and waiting.
-//! Use this crate to build your own limiter on the same arithmetic.
+//! I/O and has no dependencies. It needs `alloc` but not `std`. Time is an argument, the state is a few words that the
+//! caller stores, and a decision is data. To limit requests, use the `tollgate` crate, which adds clocks, tables and
+//! waiting. Use this crate to build your own limiter on the same arithmetic.
 //!
 //! # Equivalents of existing limiters
 //!
-//! Each existing limiter was recorded under a controlled clock, and its decisions are replayed step by step against
-//! ours (`crates/testkit`, `--test oracles`). The replay has a named rule for each intentional difference. The last
-//! column lists the differences that matter for a migration.
+//! The decisions of each existing limiter were recorded under a controlled clock. A test replays them step by step
+//! against the equivalent here (`crates/testkit`, `--test oracles`), with a named rule for each intentional difference.
+//! The last column lists the differences that matter for a migration.
 //!
 //! | existing limiter | equivalent here | differences |
 //! |---|---|---|
@@ -26,9 +26,9 @@
 //! | Python limits, moving window | [`SlidingLog`] | a request leaves the log exactly one window later |
 //! | Python limits, sliding window counter | [`SlidingWindow`] | the weighted count is not rounded down, because rounding down would admit one request too many |
 //!
-//! [`SlidingSlices`] and [`Concurrency`] have no counterpart among these limiters. [`SlidingSlices`] is the tutorials'
-//! sliding window with a duration and a precision. It counts the oldest slice in full, so the limit holds in every
-//! window.
+//! [`SlidingSlices`] and [`Concurrency`] have no counterpart among these limiters. [`SlidingSlices`] is the sliding
+//! window of many tutorials, with a duration and a precision. It counts the oldest slice in full, so the limit holds in
+//! every window.
 
 #![cfg_attr(not(test), no_std)]
 

@@ -49,7 +49,7 @@ macro_rules! from_algorithm {
             }
         }
 
-        /// Returns the group as the error unless it is a single limit of this algorithm.
+        /// Succeeds if the group is a single limit of this algorithm; otherwise returns the group as the error.
         impl TryFrom<Limits> for $algorithm {
             type Error = Limits;
 
@@ -77,7 +77,7 @@ from_algorithm!(
     Concurrency
 );
 
-/// Returns the group as the error unless it is a single limit.
+/// Succeeds if the group is a single limit; otherwise returns the group as the error.
 impl TryFrom<Limits> for Limit {
     type Error = Limits;
 
@@ -87,7 +87,7 @@ impl TryFrom<Limits> for Limit {
 }
 
 /// Evaluates `$answer` for the algorithm in `$limit`, or the given value for unlimited and deny-all.
-macro_rules! ask {
+macro_rules! dispatch {
     ($limit:expr, unlimited: $unlimited:expr, deny_all: $deny_all:expr, $algorithm:ident => $answer:expr) => {
         match $limit {
             Limit::Unlimited => $unlimited,
@@ -105,7 +105,7 @@ macro_rules! ask {
 }
 
 impl Limit {
-    /// Rewrites a state for another monotonic clock. `from` on the old clock and `to` on the new clock are the same
+    /// Rewrites a state for another monotonic clock. `from` on the old clock and `to` on the new clock must be the same
     /// instant.
     ///
     /// Monotonic clocks have a different zero in each process. The wall clock has the same zero everywhere, so its
@@ -127,79 +127,79 @@ impl Algorithm for Limit {
     type Stamp = Stamp;
 
     fn words(&self) -> usize {
-        ask!(self, unlimited: 0, deny_all: 0, algorithm => algorithm.words())
+        dispatch!(self, unlimited: 0, deny_all: 0, algorithm => algorithm.words())
     }
 
     fn capacity(&self) -> u64 {
-        ask!(self, unlimited: u64::MAX, deny_all: 0, algorithm => algorithm.capacity())
+        dispatch!(self, unlimited: u64::MAX, deny_all: 0, algorithm => algorithm.capacity())
     }
 
     fn uses_wall_clock(&self) -> bool {
-        ask!(self, unlimited: false, deny_all: false, algorithm => algorithm.uses_wall_clock())
+        dispatch!(self, unlimited: false, deny_all: false, algorithm => algorithm.uses_wall_clock())
     }
 
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        ask!(self, unlimited: (), deny_all: (), algorithm => algorithm.init(state, now));
+        dispatch!(self, unlimited: (), deny_all: (), algorithm => algorithm.init(state, now));
     }
 
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
         let refuse = Verdict::deny(Retry::Never);
-        ask!(self, unlimited: Verdict::allow(ask.cost()), deny_all: refuse, algorithm => algorithm.weigh(state, now, ask))
+        dispatch!(self, unlimited: Verdict::allow(ask.cost()), deny_all: refuse, algorithm => algorithm.weigh(state, now, ask))
     }
 
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict) {
-        ask!(self, unlimited: (), deny_all: (), algorithm => algorithm.commit(state, now, verdict));
+        dispatch!(self, unlimited: (), deny_all: (), algorithm => algorithm.commit(state, now, verdict));
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
-        ask!(self, unlimited: cost, deny_all: Cost::ZERO, algorithm => algorithm.refund(state, now, cost, stamp))
+        dispatch!(self, unlimited: cost, deny_all: Cost::ZERO, algorithm => algorithm.refund(state, now, cost, stamp))
     }
 
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let unlimited = Report { limit: u64::MAX, remaining: u64::MAX, retry: Retry::NOW, reset: Nanos::ZERO };
         let deny_all = Report { limit: 0, remaining: 0, retry: Retry::Never, reset: Nanos::ZERO };
-        ask!(self, unlimited: unlimited, deny_all: deny_all, algorithm => algorithm.report(state, now, cost))
+        dispatch!(self, unlimited: unlimited, deny_all: deny_all, algorithm => algorithm.report(state, now, cost))
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        ask!(self, unlimited: Spent::NOTHING, deny_all: Spent::NOTHING, algorithm => algorithm.spent(state, now))
+        dispatch!(self, unlimited: Spent::NOTHING, deny_all: Spent::NOTHING, algorithm => algorithm.spent(state, now))
     }
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        ask!(self, unlimited: true, deny_all: true, algorithm => algorithm.is_new(state, now))
+        dispatch!(self, unlimited: true, deny_all: true, algorithm => algorithm.is_new(state, now))
     }
 
     fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        ask!(self, unlimited: Retry::NOW, deny_all: Retry::Never, algorithm => algorithm.wait_in_queue(state, now, ahead, cost))
+        dispatch!(self, unlimited: Retry::NOW, deny_all: Retry::Never, algorithm => algorithm.wait_in_queue(state, now, ahead, cost))
     }
 
     fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
-        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.recheck_after(state, now))
+        dispatch!(self, unlimited: None, deny_all: None, algorithm => algorithm.recheck_after(state, now))
     }
 
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
-        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.take_from_word(word, now, cost))
+        dispatch!(self, unlimited: None, deny_all: None, algorithm => algorithm.take_from_word(word, now, cost))
     }
 
     #[inline]
     fn refuse_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
-        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.refuse_from_word(word, now, cost))
+        dispatch!(self, unlimited: None, deny_all: None, algorithm => algorithm.refuse_from_word(word, now, cost))
     }
 
     #[inline]
     fn takes_from_words(&self) -> bool {
-        ask!(self, unlimited: false, deny_all: false, algorithm => algorithm.takes_from_words())
+        dispatch!(self, unlimited: false, deny_all: false, algorithm => algorithm.takes_from_words())
     }
 
     #[inline]
     fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
-        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.take_from_words(state, now, cost))
+        dispatch!(self, unlimited: None, deny_all: None, algorithm => algorithm.take_from_words(state, now, cost))
     }
 
     #[inline]
     fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
-        ask!(self, unlimited: None, deny_all: None, algorithm => algorithm.decide_fast(state, now, cost))
+        dispatch!(self, unlimited: None, deny_all: None, algorithm => algorithm.decide_fast(state, now, cost))
     }
 
     /// Converts the state if both limits use the same algorithm. Otherwise starts a new state with the used amount;
@@ -217,7 +217,7 @@ impl Algorithm for Limit {
             (Self::Concurrency(new), Self::Concurrency(own)) => new.convert(own, state, now),
             (new, own) => {
                 let used = own.used(state, &now.without_windows());
-                ask!(new, unlimited: (), deny_all: (), algorithm => algorithm.start_with(state, now, used));
+                dispatch!(new, unlimited: (), deny_all: (), algorithm => algorithm.start_with(state, now, used));
             }
         }
     }
@@ -226,15 +226,15 @@ impl Algorithm for Limit {
 }
 
 impl Limit {
-    /// Returns the amount used at `now`, exactly. It includes debt, so it may exceed the capacity.
+    /// Returns the exact amount used at `now`. The amount includes debt, so it may exceed the capacity.
     pub fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
-        ask!(self, unlimited: Tokens::ZERO, deny_all: Tokens::ZERO, algorithm => algorithm.used(state, now))
+        dispatch!(self, unlimited: Tokens::ZERO, deny_all: Tokens::ZERO, algorithm => algorithm.used(state, now))
     }
 
     /// Returns the time until at most `at_most` is used, if nothing is taken before then. Returns [`Retry::OnRelease`]
     /// if a lease has to be released first.
     pub fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
-        ask!(self, unlimited: Retry::NOW, deny_all: Retry::NOW, algorithm => algorithm.until_used(state, now, at_most))
+        dispatch!(self, unlimited: Retry::NOW, deny_all: Retry::NOW, algorithm => algorithm.until_used(state, now, at_most))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Several limits on one key, charged all or none: ten per second, a thousand per day, and three at a time.
+//! A group of limits on one key, such as 10 per second, 1000 per day and 3 at a time. A request is charged to all
+//! limits of the group or to none.
 
 mod decide;
 mod stamps;
@@ -7,7 +8,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::algorithm::{Algorithm, Cells, CellsMut, Offset};
-use crate::change::{now_of, with_copy};
+use crate::change::{now_for_own_parameters, with_copy};
 use crate::error::LimitError;
 use crate::limit::Limit;
 use crate::quantity::{Cost, Mono, Now, Time};
@@ -15,7 +16,7 @@ use crate::verdict::{Ask, Outcome, Report, Spent};
 
 pub use stamps::Stamps;
 
-/// A group of limits that decides as one limit: if any limit refuses, none is charged.
+/// A group of limits that decides as one limit: if any limit refuses, no limit is charged.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Limits, Nanos, Now, TokenBucket};
@@ -45,8 +46,8 @@ impl Limits {
     /// The maximum number of limits in a group.
     pub const MAX: usize = 8;
 
-    /// The longest state that [`try_decide_single`](Self::try_decide_single) handles: two words, enough for a token
-    /// bucket of any rate.
+    /// The maximum state length, in words, that [`try_decide_single`](Self::try_decide_single) handles. Two words are
+    /// enough for a token bucket of any rate.
     pub const FAST_WORDS: usize = 2;
 
     /// Creates a group of `limits`, in this order.
@@ -54,7 +55,7 @@ impl Limits {
     /// # Errors
     /// Returns an error if `limits` is empty or has more than [`Limits::MAX`] entries.
     pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, LimitError> {
-        // One more than allowed is enough to detect too many.
+        // Reading one limit more than allowed is enough to detect a group that is too large.
         let limits: Vec<Limit> = limits.into_iter().take(Self::MAX + 1).collect();
         LimitError::check_range("the number of limits", limits.len() as u64, 1, Self::MAX as u64)?;
         let words = limits.iter().map(Limit::words).sum();
@@ -74,10 +75,12 @@ impl Limits {
         now: &'a Now<'_>,
         cost: Cost,
     ) -> impl Iterator<Item = Report> + 'a {
-        self.parts().map(move |(limit, first, _)| limit.report(&Offset { cells: state, first }, now, cost))
+        self.limits_with_word_index()
+            .map(move |(limit, first, _)| limit.report(&Offset { cells: state, first }, now, cost))
     }
 
-    /// Returns the reports for a state that belongs to the limits `own`; see [`Algorithm::report_from`].
+    /// Returns a report for each limit, for a state that was last charged under the limits `own`. See
+    /// [`Algorithm::report_from`].
     pub fn reports_from<'a, S: Cells + ?Sized>(
         &'a self,
         own: &'a Self,
@@ -85,27 +88,27 @@ impl Limits {
         now: &'a Now<'_>,
         cost: Cost,
     ) -> impl Iterator<Item = Report> + 'a {
-        let mut owns = own.parts();
+        let mut owns = own.limits_with_word_index();
         self.limits.iter().map(move |limit| match owns.next() {
             Some((own, first, _)) => limit.report_from(own, &Offset { cells: state, first }, now, cost),
             None => limit.report_from(&Limit::Unlimited, &[0; 0], now, cost),
         })
     }
 
-    /// Returns whether a state that belongs to `own` equals the state of a new key. `now` must contain the calendar
-    /// windows of these limits.
+    /// Returns whether a state that was last charged under the limits `own` equals the state of a new key. `now` must
+    /// contain the calendar windows of these limits.
     pub fn is_new_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
-        own.parts().all(|(own, first, index)| {
+        own.limits_with_word_index().all(|(own, first, index)| {
             let limit = self.limits.get(index).unwrap_or(&Limit::Unlimited);
             let part = Offset { cells: state, first };
-            own.is_new(&part, &now_of(limit, own, &part, now))
+            own.is_new(&part, &now_for_own_parameters(limit, own, &part, now))
         })
     }
 
     /// Returns whether the state certainly equals the state of a new key, so that it can be forgotten. `now` contains
     /// no calendar windows, so the method assumes the longest possible windows since the last request.
     pub fn is_surely_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.parts().all(|(limit, first, _)| {
+        self.limits_with_word_index().all(|(limit, first, _)| {
             let part = Offset { cells: state, first };
             match limit {
                 Limit::FixedWindow(window) => window.max_used(&part, now) == 0,
@@ -114,10 +117,10 @@ impl Limits {
         })
     }
 
-    /// Returns an upper bound of the spent fraction, over all limits. `now` contains no calendar windows, so the bound
-    /// assumes the longest possible windows since the last request.
+    /// Returns an upper bound on the largest spent fraction of any limit. `now` contains no calendar windows, so the
+    /// bound assumes the longest possible windows since the last request.
     pub fn max_spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        let spent = self.parts().map(|(limit, first, _)| {
+        let spent = self.limits_with_word_index().map(|(limit, first, _)| {
             let part = Offset { cells: state, first };
             match limit {
                 Limit::FixedWindow(window) => window.max_spent(&part, now),
@@ -152,7 +155,7 @@ impl Limits {
 
     /// Applies [`Limit::rebase`] to the state of each limit.
     pub fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
-        for (limit, first, _) in self.parts() {
+        for (limit, first, _) in self.limits_with_word_index() {
             limit.rebase(&mut Offset { cells: &mut *state, first }, from, to);
         }
     }
@@ -160,12 +163,13 @@ impl Limits {
     /// Renews the leases that `stamps` identify, and returns whether all of them were still held. Limits without leases
     /// are skipped; returns `false` if no limit has leases.
     pub fn renew<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamps: Stamps) -> bool {
-        let renewed = self.parts().take(stamps.count()).filter_map(|(limit, first, index)| match limit {
-            Limit::Concurrency(limit) => {
-                Some(limit.renew(&mut Offset { cells: &mut *state, first }, now, stamps.get(index)))
-            }
-            _ => None,
-        });
+        let renewed =
+            self.limits_with_word_index().take(stamps.count()).filter_map(|(limit, first, index)| match limit {
+                Limit::Concurrency(limit) => {
+                    Some(limit.renew(&mut Offset { cells: &mut *state, first }, now, stamps.get(index)))
+                }
+                _ => None,
+            });
         // Renews every lease, even if an earlier lease was lost.
         renewed.fold(None, |all, one| Some(all.unwrap_or(true) && one)).unwrap_or(false)
     }
@@ -173,7 +177,9 @@ impl Limits {
     /// Takes up to `held` free leases from each limit that has leases. Used when a state is rebuilt from another
     /// store's report. These leases cannot be released; they last until they expire.
     pub fn take_leases<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, held: &[u64]) {
-        for (limit, first, index) in self.parts().filter(|(limit, ..)| matches!(limit, Limit::Concurrency(_))) {
+        for (limit, first, index) in
+            self.limits_with_word_index().filter(|(limit, ..)| matches!(limit, Limit::Concurrency(_)))
+        {
             let held = Cost::new(held.get(index).copied().unwrap_or(0));
             let _ = limit.decide(&mut Offset { cells: &mut *state, first }, now, Ask::UpTo(held));
         }
@@ -190,7 +196,7 @@ impl Limits {
     }
 
     /// Returns each limit with the index of its first word and its position in the group.
-    fn parts(&self) -> impl Iterator<Item = (&Limit, usize, usize)> {
+    fn limits_with_word_index(&self) -> impl Iterator<Item = (&Limit, usize, usize)> {
         let mut first = 0;
         self.limits.iter().enumerate().map(move |(index, limit)| {
             let part = (limit, first, index);

@@ -5,10 +5,10 @@
 //! microseconds turns 80,000 per second into 83,333, and limits nothing above a million per second.
 //!
 //! **The idea**, known from Guava's `RateLimiter`, is to store only the instant at which the next caller may pass. A
-//! caller waits until that instant and advances it by its own cost. It pays later: the next caller waits for it. So a
-//! pacer never refuses, and after an idle time any amount passes immediately. Permits that accrue while idle are
-//! stored, and are spent before the instant is advanced. The two pacers differ in how much they store and in the price
-//! of stored permits.
+//! caller waits until that instant and advances it by its own cost. So the next caller waits for this cost. A pacer
+//! never refuses, and after an idle time any amount passes immediately. Permits that accrue while idle are stored, and
+//! are spent before the instant is advanced. The two pacers differ in how much they store and in the price of stored
+//! permits.
 //!
 //! **Bursty**: stored permits are free. The pacer stores the permits of a chosen time span (one second in Guava). At 5
 //! per second, after 2 s without requests, requests of 1, 1, 3 and 1 pass immediately: five stored permits and one on
@@ -33,9 +33,9 @@
 //!
 //! **Arithmetic**: stored permits are kept as the time in which they accrue at the steady rate. In that unit the
 //! threshold is `warm_up / 2`, the ramp is `2 × warm_up / (1 + cold)`, and the area under the curve from `a` to `b`
-//! above the threshold is `(b − a) + (cold² − 1) × (b² − a²) / (4 × warm_up)`: a fraction of whole numbers, without
-//! roots or floats. Instants are counted in ticks of the rate (see the token bucket). Stored time is counted in parts
-//! of a tick, chosen so that the cooling rate is a whole number as well.
+//! above the threshold is `(b − a) + (cold² − 1) × (b² − a²) / (4 × warm_up)`. This is a fraction of whole numbers,
+//! without roots or floats. Instants are counted in ticks of the rate (see the token bucket). Stored time is counted in
+//! parts of a tick, chosen so that the cooling rate is a whole number as well.
 //!
 //! **Guarantee**: in any interval of length `T`, a bursty pacer admits requests that cost at most `T + S`, where `S` is
 //! the maximum stored time. The last request does not count, because it is paid for later. A warm-up pacer admits
@@ -72,7 +72,7 @@ pub struct PacerParams {
     rate: Rate,
     kind: Kind,
     /// Maximum stored amount, in parts of a tick.
-    max: u128,
+    max_stored: u128,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -96,17 +96,17 @@ pub struct PacerState {
     stored: u128,
 }
 
-/// A cold factor of 1, in thousandths. With this factor, a cold pacer has the same rate as a warm one.
-const ONE: u32 = 1_000;
+/// A cold factor of 1, in thousandths. With this factor, a cold pacer has the same rate as a warm pacer.
+const FACTOR_ONE: u32 = 1_000;
 
 impl PacerParams {
     /// The longest stored time and the longest warm-up: 365 days. Up to this length no product overflows.
     pub const MAX_STORE: Nanos = Nanos::from_secs(365 * 86_400);
     /// The largest cold factor, in thousandths.
-    pub const MAX_COLD: u32 = 100 * ONE;
+    pub const MAX_COLD: u32 = 100 * FACTOR_ONE;
 
-    /// Creates a pacer that grants `rate` and stores the permits of up to `store` of idle time. With zero, it stores
-    /// nothing. It starts with nothing stored.
+    /// Creates a pacer that grants `rate` and stores the permits of up to `store` of idle time. With a `store` of zero
+    /// it stores nothing. A new pacer has no stored permits.
     ///
     /// # Errors
     /// Returns an error if `store` is above [`PacerParams::MAX_STORE`].
@@ -115,12 +115,12 @@ impl PacerParams {
         if store > Self::MAX_STORE {
             return Err(LimitError::PeriodTooLong { given: store, max: Self::MAX_STORE });
         }
-        Ok(Self { rate, kind: Kind::Bursty { store }, max: 0 }.with_max())
+        Ok(Self { rate, kind: Kind::Bursty { store }, max_stored: 0 }.with_max_stored())
     }
 
     /// Creates a pacer that grants `rate` when warm. A fully cold pacer has an interval of `cold_permille` thousandths
-    /// of the normal interval. The interval falls to normal within `warm_up`, and rises again while idle. Starts cold.
-    /// Guava's cold factor is 3, which is 3000 thousandths.
+    /// of the normal interval. The interval decreases to normal within `warm_up`, and increases again while idle.
+    /// Starts cold. Guava's cold factor is 3, which is 3000 thousandths.
     ///
     /// # Errors
     /// Returns an error if `warm_up` is zero or above [`PacerParams::MAX_STORE`], or if `cold_permille` is below 1000
@@ -133,24 +133,24 @@ impl PacerParams {
         if warm_up > Self::MAX_STORE {
             return Err(LimitError::PeriodTooLong { given: warm_up, max: Self::MAX_STORE });
         }
-        let (min, max) = (ONE.into(), Self::MAX_COLD.into());
+        let (min, max) = (FACTOR_ONE.into(), Self::MAX_COLD.into());
         LimitError::check_range("the cold factor in thousandths", cold_permille.into(), min, max)?;
-        Ok(Self { rate, kind: Kind::WarmUp { warm_up, cold: cold_permille }, max: 0 }.with_max())
+        Ok(Self { rate, kind: Kind::WarmUp { warm_up, cold: cold_permille }, max_stored: 0 }.with_max_stored())
     }
 
-    fn with_max(self) -> Self {
-        let max = match self.kind {
+    fn with_max_stored(self) -> Self {
+        let max_stored = match self.kind {
             Kind::Bursty { store } => self.ticks_of(store),
-            // The amount stored in `warm_up`, because cooling down takes as long as warming up.
-            Kind::WarmUp { warm_up, .. } => self.ticks_of(warm_up) * self.gain(),
+            // The maximum is the amount stored within `warm_up`, because cooling down takes as long as warming up.
+            Kind::WarmUp { warm_up, .. } => self.ticks_of(warm_up) * self.parts_stored_per_idle_tick(),
         };
-        Self { max, ..self }
+        Self { max_stored, ..self }
     }
 
     /// Returns the pacer at another rate. [`convert`](Self::convert) converts its state.
     #[must_use]
     pub fn with_rate(self, rate: Rate) -> Self {
-        Self { rate, ..self }.with_max()
+        Self { rate, ..self }.with_max_stored()
     }
 
     /// Returns the rate, in lowest terms.
@@ -162,7 +162,7 @@ impl PacerParams {
     pub fn start(&self, now: Time<Mono>) -> PacerState {
         let stored = match self.kind {
             Kind::Bursty { .. } => 0,
-            Kind::WarmUp { .. } => self.max,
+            Kind::WarmUp { .. } => self.max_stored,
         };
         PacerState { next_free: self.instant_in_ticks(now), stored }
     }
@@ -170,8 +170,8 @@ impl PacerParams {
     /// Returns the state in which the next caller passes at `next_free`. The state stores the permits that accrue in
     /// the time `stored` at the steady rate, up to the maximum.
     pub fn resume(&self, next_free: Time<Mono>, stored: Nanos) -> PacerState {
-        let stored = self.ticks_of(stored).saturating_mul(self.parts());
-        PacerState { next_free: self.instant_in_ticks(next_free), stored: stored.min(self.max) }
+        let stored = self.ticks_of(stored).saturating_mul(self.parts_per_tick());
+        PacerState { next_free: self.instant_in_ticks(next_free), stored: stored.min(self.max_stored) }
     }
 
     /// Returns the wait of a request that arrives at `now`. The wait does not depend on the request's cost.
@@ -182,7 +182,7 @@ impl PacerParams {
 
     /// Returns the permits stored at `now`, as the time in which they accrue at the steady rate, rounded down.
     pub fn stored(&self, pace: &PacerState, now: Time<Mono>) -> Nanos {
-        let ticks = self.pace_at(*pace, now).stored / self.parts();
+        let ticks = self.state_at(*pace, now).stored / self.parts_per_tick();
         Nanos::from_nanos(u64::try_from(ticks / u128::from(self.rate.count())).unwrap_or(u64::MAX))
     }
 
@@ -193,9 +193,9 @@ impl PacerParams {
             return Nanos::ZERO;
         }
         let wait = self.earliest(pace, now);
-        let synced = self.pace_at(*pace, now);
+        let synced = self.state_at(*pace, now);
         let asked = u128::from(permits.get()) * u128::from(self.rate.per().as_nanos());
-        let spent = asked.saturating_mul(self.parts()).min(synced.stored);
+        let spent = asked.saturating_mul(self.parts_per_tick()).min(synced.stored);
         let moved = match self.kind {
             Kind::Bursty { .. } => asked - spent,
             Kind::WarmUp { warm_up, cold } => {
@@ -214,57 +214,58 @@ impl PacerParams {
     /// Converts a state written under `old`. The wait of the next caller stays the same, and so does the stored
     /// fraction of the maximum.
     pub fn convert(&self, old: &Self, pace: &mut PacerState, now: Time<Mono>) {
-        let before = old.pace_at(*pace, now);
-        let next_free = multiply_divide(before.next_free, self.rate.count().into(), old.rate.count().into(), Round::Up);
+        let before = old.state_at(*pace, now);
+        let next_free =
+            multiply_divide(before.next_free, self.rate.count().into(), old.rate.count().into(), Rounding::Up);
         let stored = match self.kind {
-            _ if old.max == 0 => self.start(now).stored,
-            // Stored permits make a bursty pacer faster, and a warm-up pacer slower.
-            Kind::Bursty { .. } => multiply_divide(before.stored, self.max, old.max, Round::Down),
-            Kind::WarmUp { .. } => multiply_divide(before.stored, self.max, old.max, Round::Up),
+            _ if old.max_stored == 0 => self.start(now).stored,
+            // Rounds against the caller: stored permits make a bursty pacer faster and a warm-up pacer slower.
+            Kind::Bursty { .. } => multiply_divide(before.stored, self.max_stored, old.max_stored, Rounding::Down),
+            Kind::WarmUp { .. } => multiply_divide(before.stored, self.max_stored, old.max_stored, Rounding::Up),
         };
-        *pace = PacerState { next_free, stored: stored.min(self.max) };
+        *pace = PacerState { next_free, stored: stored.min(self.max_stored) };
     }
 
     /// Returns the state at `now`, including the permits that accrued since `next_free`.
-    fn pace_at(&self, pace: PacerState, now: Time<Mono>) -> PacerState {
+    fn state_at(&self, pace: PacerState, now: Time<Mono>) -> PacerState {
         let now = self.instant_in_ticks(now);
         match now.checked_sub(pace.next_free) {
             None | Some(0) => pace,
             Some(idle) => {
-                let stored = pace.stored.saturating_add(idle.saturating_mul(self.gain()));
-                PacerState { next_free: now, stored: stored.min(self.max) }
+                let stored = pace.stored.saturating_add(idle.saturating_mul(self.parts_stored_per_idle_tick()));
+                PacerState { next_free: now, stored: stored.min(self.max_stored) }
             }
         }
     }
 
-    /// Returns the extra ticks, compared with a warm pacer, that it takes to spend `spent` of the `stored` permits.
-    /// Rounds up.
+    /// Returns the extra ticks, compared with a warm pacer, for spending `spent` of the `stored` permits. Rounds up.
     fn extra_ticks(&self, warm_up: Nanos, cold: u32, stored: u128, spent: u128) -> Ticks {
         let warm_up = self.ticks_of(warm_up);
         // A tick has an even number of parts, so half of the warm-up is a whole number of parts.
-        let threshold = warm_up * (self.parts() / 2);
+        let threshold = warm_up * (self.parts_per_tick() / 2);
         let above = |stored: u128| stored.saturating_sub(threshold);
         let (from, to) = (above(stored), above(stored - spent));
-        // A part is `1 / (2 (cold + 1))` of a tick, so `(cold² − 1) / (4 warm_up)` in ticks is
-        // `(cold − 1) / (8 warm_up)` in parts. The cold factor is in thousandths both in `parts` and here.
-        let steepness = (from + to) * u128::from(cold - ONE);
-        multiply_divide(from - to, steepness, 8 * u128::from(ONE).pow(2) * warm_up, Round::Up).div_ceil(self.parts())
+        // A part is `1 / (2 (cold + 1))` of a tick, so `(cold² − 1) / (4 warm_up)` in ticks is `(cold − 1) / (8
+        // warm_up)` in parts. The cold factor is in thousandths, both in `parts_per_tick` and in this function.
+        let steepness = (from + to) * u128::from(cold - FACTOR_ONE);
+        multiply_divide(from - to, steepness, 8 * u128::from(FACTOR_ONE).pow(2) * warm_up, Rounding::Up)
+            .div_ceil(self.parts_per_tick())
     }
 
     /// Returns the number of parts per tick.
-    const fn parts(&self) -> u128 {
+    const fn parts_per_tick(&self) -> u128 {
         match self.kind {
             Kind::Bursty { .. } => 1,
-            Kind::WarmUp { cold, .. } => 2 * (cold + ONE) as u128,
+            Kind::WarmUp { cold, .. } => 2 * (cold + FACTOR_ONE) as u128,
         }
     }
 
     /// Returns the parts stored per idle tick: one tick's worth if bursty, `(cold + 5) / (2 (cold + 1))` ticks' worth
     /// for a warm-up.
-    const fn gain(&self) -> u128 {
+    const fn parts_stored_per_idle_tick(&self) -> u128 {
         match self.kind {
             Kind::Bursty { .. } => 1,
-            Kind::WarmUp { cold, .. } => (cold + 5 * ONE) as u128,
+            Kind::WarmUp { cold, .. } => (cold + 5 * FACTOR_ONE) as u128,
         }
     }
 
@@ -278,16 +279,16 @@ impl PacerParams {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Round {
+enum Rounding {
     Up,
     Down,
 }
 
 /// Returns `amount × by / of`, rounded once, or `u128::MAX` if the result exceeds 128 bits. `of` is above zero and
 /// below 2¹²⁶.
-fn multiply_divide(amount: u128, by: u128, of: u128, round: Round) -> u128 {
+fn multiply_divide(amount: u128, by: u128, of: u128, round: Rounding) -> u128 {
     if let Some(product) = amount.checked_mul(by) {
-        return if round == Round::Up { product.div_ceil(of) } else { product / of };
+        return if round == Rounding::Up { product.div_ceil(of) } else { product / of };
     }
     // Long multiplication with separate quotient and remainder; reached only by extremely large numbers.
     let (step, step_rest) = (by / of, by % of);
@@ -299,7 +300,7 @@ fn multiply_divide(amount: u128, by: u128, of: u128, round: Round) -> u128 {
         rest %= of;
         whole = whole.saturating_mul(2).saturating_add(one * step).saturating_add(carried);
     }
-    if round == Round::Up && rest > 0 { whole.saturating_add(1) } else { whole }
+    if round == Rounding::Up && rest > 0 { whole.saturating_add(1) } else { whole }
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ impl Nanos {
         self.0
     }
 
-    /// Returns whole milliseconds, rounded up: a wait reported in a coarser unit is never too short.
+    /// Returns whole milliseconds, rounded up so that a wait reported in milliseconds is never too short.
     pub const fn as_millis_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
@@ -82,23 +82,23 @@ impl From<Nanos> for Duration {
 
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Duration::from_nanos(self.0).fmt_debug(f)
+        Duration::from_nanos(self.0).format_with_unit(f)
     }
 }
 
 impl fmt::Debug for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Duration::from_nanos(self.0).fmt_debug(f)
+        Duration::from_nanos(self.0).format_with_unit(f)
     }
 }
 
 /// Formats durations with their unit. Only the `Debug` format of `Duration` prints units.
-trait FmtDebug {
-    fn fmt_debug(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+trait FormatWithUnit {
+    fn format_with_unit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-impl FmtDebug for Duration {
-    fn fmt_debug(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl FormatWithUnit for Duration {
+    fn format_with_unit(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
 }
@@ -138,8 +138,8 @@ impl<C> Time<C> {
         Self::from_nanos(self.nanos.saturating_add(length.0))
     }
 
-    /// Translates this point to another clock. `from` on this clock and `to` on the other clock are the same instant. A
-    /// point before the other clock's zero becomes zero.
+    /// Translates this point to another clock. `from` on this clock and `to` on the other clock must be the same
+    /// instant. A point before the other clock's zero becomes zero.
     #[must_use]
     pub const fn rebased(self, from: Self, to: Self) -> Self {
         Self::from_nanos(if to.nanos >= from.nanos {
@@ -155,7 +155,7 @@ impl<C> Time<C> {
     }
 }
 
-// Implemented by hand: a derive would require the same trait of the marker `C`.
+// Implemented by hand, because a derive would require `C: Clone` and `C: Copy`.
 impl<C> Clone for Time<C> {
     fn clone(&self) -> Self {
         *self
@@ -170,9 +170,9 @@ impl<C> fmt::Debug for Time<C> {
     }
 }
 
-/// An interval of the wall clock, such as a calendar day or a billing month. It includes `start` but not `end`.
+/// An interval on the wall clock, such as a calendar day or a billing month. It includes `start` but not `end`.
 ///
-/// This crate knows no time zones or calendars; the caller computes the window.
+/// This crate does not handle time zones or calendars; the caller computes the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Window {
     start: Time<Wall>,
@@ -196,7 +196,7 @@ impl Window {
     }
 }
 
-/// The instant of a decision on both clocks, read once for all limits, plus the caller's data about the key.
+/// The instant of a decision on the monotonic and the wall clock, read once for all limits, plus data about the key.
 #[derive(Clone, Copy, Debug)]
 pub struct Now<'a> {
     mono: Time<Mono>,
@@ -216,8 +216,8 @@ impl<'a> Now<'a> {
         Self::new(Time::from_nanos(nanos), Time::from_nanos(nanos))
     }
 
-    /// Sets the spread number: stable per key and evenly distributed over keys. The start offset of windows with phase
-    /// `Spread` is derived from it.
+    /// Sets the key's spread number, from which limits with phase `Spread` derive the start of the key's windows. The
+    /// number must be stable per key and evenly distributed over keys.
     #[must_use]
     pub const fn with_spread(mut self, spread: u64) -> Self {
         self.spread = spread;
@@ -292,7 +292,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_convert_and_saturate() {
+    fn durations_convert_and_saturate() {
         assert_eq!(Nanos::from_micros(2), Nanos::from_nanos(2_000));
         assert_eq!(Nanos::from_millis(2), Nanos::from_micros(2_000));
         assert_eq!(Nanos::from_secs(2), Nanos::from_millis(2_000));
@@ -309,13 +309,13 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_shown_with_its_unit() {
+    fn values_are_formatted_with_their_unit() {
         assert_eq!(format!("{} {:?}", Nanos::from_millis(1_500), Nanos::from_nanos(7)), "1.5s 7ns");
         assert_eq!(format!("{:?} {:?}", Time::<Mono>::from_nanos(2_000), Cost::new(3)), "t+2µs cost 3");
     }
 
     #[test]
-    fn difference_of_two_points_is_a_length() {
+    fn difference_of_two_times_is_a_duration() {
         let (early, late) = (Time::<Mono>::from_nanos(5), Time::from_nanos(8));
         assert_eq!((late.since(early), early.since(late)), (Nanos::from_nanos(3), Nanos::ZERO));
         assert_eq!(early.saturating_add(Nanos::from_nanos(3)), late);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn distance_of_a_point_is_the_same_on_both_clocks() {
+    fn rebased_time_keeps_its_distance_on_the_other_clock() {
         let rebased = |nanos, from, to| {
             Time::<Mono>::from_nanos(nanos).rebased(Time::from_nanos(from), Time::from_nanos(to)).as_nanos()
         };
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn present_returns_its_readings() {
+    fn now_returns_its_clock_readings() {
         let window = Window::new(Time::from_nanos(1), Time::from_nanos(2)).unwrap();
         let windows = [window];
         let now = Now::new(Time::from_nanos(3), Time::from_nanos(4)).with_spread(5).with_windows(&windows);

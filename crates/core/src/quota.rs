@@ -1,7 +1,6 @@
-//! Arithmetic shared by the window algorithms: an amount per window length, and the window that a stored count belongs
-//! to.
+//! Parameters and arithmetic shared by the window algorithms.
 
-use crate::algorithm::STALE;
+use crate::algorithm::MAX_READING_AGE;
 use crate::error::LimitError;
 use crate::params::WindowParams;
 use crate::quantity::{Cost, Nanos, Time};
@@ -9,8 +8,8 @@ use crate::rate::Rate;
 use crate::tokens::Tokens;
 use crate::verdict::Ask;
 
-/// The parameters of a window. Their bounds ensure that a sum of lengths fits 64 bits, and a length times an amount
-/// fits 128 bits.
+/// The parameters of a window. Their bounds ensure that a sum of lengths fits in 64 bits, and that a length times an
+/// amount fits in 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Quota {
     limit: u64,
@@ -87,18 +86,18 @@ impl Quota {
     }
 
     /// Returns the initial count of a new key.
-    pub(crate) const fn used_at_first(&self) -> u64 {
+    pub(crate) const fn initial_count(&self) -> u64 {
         self.limit - self.initial
     }
 
-    /// Returns how far after now, in nanoseconds, a window may start and still be used unchanged.
+    /// Returns the maximum time, in nanoseconds, by which a window may start after now and still be used unchanged.
     ///
     /// This tolerance covers a small step back of the clock, and a thread that was preempted after it read the clock. A
     /// window further ahead was written before a larger step back. Its count then moves to the current window, so that
     /// callers are not refused until the clock has caught up.
     #[inline]
     pub(crate) const fn max_ahead(&self, length: u64) -> u64 {
-        if length > STALE.as_nanos() { length } else { STALE.as_nanos() }
+        if length > MAX_READING_AGE.as_nanos() { length } else { MAX_READING_AGE.as_nanos() }
     }
 
     /// Returns the time from `at` to the next window boundary, from 1 to the length. Boundaries are the multiples of
@@ -110,7 +109,7 @@ impl Quota {
     }
 }
 
-/// Capacity and initial state of a limit with a `quota`.
+/// Implements `capacity` and `init` for a limit with a `quota`.
 macro_rules! quota_start_methods {
     () => {
         fn capacity(&self) -> u64 {
@@ -119,15 +118,15 @@ macro_rules! quota_start_methods {
 
         #[inline]
         fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-            self.start_with(state, now, Tokens::whole(self.quota.used_at_first()));
+            self.start_with(state, now, Tokens::whole(self.quota.initial_count()));
         }
     };
 }
 
-/// Setter and getters of a limit with a `quota`.
+/// Implements a setter and the getters of a limit with a `quota`.
 macro_rules! quota_methods {
     () => {
-        /// Sets the tokens that a new key starts with, as if the rest of the limit had just been spent.
+        /// Sets the initial tokens of a new key, as if the missing tokens had just been spent.
         ///
         /// A key whose count has dropped to zero is forgotten, and then starts with `initial` again.
         ///

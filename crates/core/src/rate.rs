@@ -123,18 +123,18 @@ const UNITS: &[Unit] = &[
 ];
 
 /// Suffixes that multiply the count.
-const SCALES: &[(char, u64)] = &[('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)];
+const COUNT_SUFFIXES: &[(char, u64)] = &[('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)];
 
 /// Maximum length of a rate string, in bytes.
-const MAX_TEXT: usize = 64;
+const MAX_RATE_BYTES: usize = 64;
 
 impl FromStr for Rate {
     type Err = LimitError;
 
     /// Parses `100/s`, `5/15m`, `10k/day` and `5 per 15 minutes`.
     fn from_str(text: &str) -> Result<Self, LimitError> {
-        let wrong = |problem| LimitError::NotARate { given: text.chars().take(MAX_TEXT).collect(), problem };
-        if text.len() > MAX_TEXT {
+        let wrong = |problem| LimitError::NotARate { given: text.chars().take(MAX_RATE_BYTES).collect(), problem };
+        if text.len() > MAX_RATE_BYTES {
             return Err(wrong("it is longer than 64 bytes"));
         }
         let (count, period) = text
@@ -148,18 +148,18 @@ impl FromStr for Rate {
 }
 
 fn parse_count(text: &str) -> Result<u64, &'static str> {
-    let (digits, scale) = SCALES
+    let (digits, scale) = COUNT_SUFFIXES
         .iter()
         .find_map(|&(letter, scale)| text.strip_suffix(letter).map(|digits| (digits, scale)))
         .unwrap_or((text, 1));
-    parse_whole(digits, "the count is not a whole number")?.checked_mul(scale).ok_or("the count is too large")
+    parse_digits(digits, "the count is not a whole number")?.checked_mul(scale).ok_or("the count is too large")
 }
 
 fn parse_period(text: &str) -> Result<Nanos, &'static str> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, name) = text.split_at(split);
     let name = name.trim();
-    let units = if digits.is_empty() { 1 } else { parse_whole(digits, "the period is not a whole number")? };
+    let units = if digits.is_empty() { 1 } else { parse_digits(digits, "the period is not a whole number")? };
     let unit = UNITS
         .iter()
         .find(|unit| unit.names.contains(&name))
@@ -168,7 +168,7 @@ fn parse_period(text: &str) -> Result<Nanos, &'static str> {
 }
 
 /// Parses digits only; the standard parser would also accept a plus sign.
-fn parse_whole(digits: &str, problem: &'static str) -> Result<u64, &'static str> {
+fn parse_digits(digits: &str, problem: &'static str) -> Result<u64, &'static str> {
     if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return Err(problem);
     }
@@ -179,56 +179,62 @@ fn parse_whole(digits: &str, problem: &'static str) -> Result<u64, &'static str>
 mod tests {
     use super::*;
 
-    fn check(text: &str, expected: &str) {
-        let shown = match text.parse::<Rate>() {
+    fn assert_parsed(text: &str, expected: &str) {
+        let printed = match text.parse::<Rate>() {
             Ok(rate) => rate.to_string(),
             Err(error) => error.to_string(),
         };
-        assert_eq!(shown, expected, "for {text:?}");
+        assert_eq!(printed, expected, "for {text:?}");
     }
 
     #[test]
-    fn rates_are_read_and_reduced() {
-        check("100/s", "100/s");
-        check("7777/s", "7777/s");
-        check("5/15m", "20/h");
-        check("10k/day", "10000/day");
-        check("5 per 15 minutes", "20/h");
-        check("2M/ 1 s", "2000000/s");
-        check("3G/s", "3000000000/s");
-        check("7/1003ms", "7/1003ms");
-        check("1/week", "1/week");
+    fn rates_are_parsed_and_reduced_to_lowest_terms() {
+        assert_parsed("100/s", "100/s");
+        assert_parsed("7777/s", "7777/s");
+        assert_parsed("5/15m", "20/h");
+        assert_parsed("10k/day", "10000/day");
+        assert_parsed("5 per 15 minutes", "20/h");
+        assert_parsed("2M/ 1 s", "2000000/s");
+        assert_parsed("3G/s", "3000000000/s");
+        assert_parsed("7/1003ms", "7/1003ms");
+        assert_parsed("1/week", "1/week");
         // The rate is not printed per hour, because the count per hour exceeds 64 bits.
-        check("98900000000000000/9s", "98900000/9ns");
+        assert_parsed("98900000000000000/9s", "98900000/9ns");
     }
 
     #[test]
-    fn errors_name_the_valid_form() {
+    fn error_messages_name_the_valid_form() {
         let hint = "; write it like 100/s, 5/15m or 10k/day";
-        check("100", &format!("`100` is not a rate: there is no `/` between the count and the period{hint}"));
-        check("1/x", &format!("`1/x` is not a rate: the period has no unit of ns, us, ms, s, m, h, day or week{hint}"));
-        check("-1/s", &format!("`-1/s` is not a rate: the count is not a whole number{hint}"));
-        check("1.5/s", &format!("`1.5/s` is not a rate: the count is not a whole number{hint}"));
-        check("10kk/s", &format!("`10kk/s` is not a rate: the count is not a whole number{hint}"));
-        check("kk/s", &format!("`kk/s` is not a rate: the count is not a whole number{hint}"));
-        check("0/s", "the count of the rate is 0, it must be at least 1");
-        check("1/0s", "the period of the rate is 0, it must be at least 1");
-        check(
+        assert_parsed("100", &format!("`100` is not a rate: there is no `/` between the count and the period{hint}"));
+        assert_parsed(
+            "1/x",
+            &format!("`1/x` is not a rate: the period has no unit of ns, us, ms, s, m, h, day or week{hint}"),
+        );
+        assert_parsed("-1/s", &format!("`-1/s` is not a rate: the count is not a whole number{hint}"));
+        assert_parsed("1.5/s", &format!("`1.5/s` is not a rate: the count is not a whole number{hint}"));
+        assert_parsed("10kk/s", &format!("`10kk/s` is not a rate: the count is not a whole number{hint}"));
+        assert_parsed("kk/s", &format!("`kk/s` is not a rate: the count is not a whole number{hint}"));
+        assert_parsed("0/s", "the count of the rate is 0, it must be at least 1");
+        assert_parsed("1/0s", "the period of the rate is 0, it must be at least 1");
+        assert_parsed(
             "18446744073709551616/s",
             &format!("`18446744073709551616/s` is not a rate: a number is above 18446744073709551615{hint}"),
         );
-        check(
+        assert_parsed(
             "18446744073709551615k/s",
             &format!("`18446744073709551615k/s` is not a rate: the count is too large{hint}"),
         );
-        check("1/1000000000week", &format!("`1/1000000000week` is not a rate: the period is too long{hint}"));
-        check("1/6000week", "the period of 3628800000s is too long, at most 3153600000s is valid");
-        check(&"9".repeat(99), &format!("`{}` is not a rate: it is longer than 64 bytes{hint}", "9".repeat(64)));
+        assert_parsed("1/1000000000week", &format!("`1/1000000000week` is not a rate: the period is too long{hint}"));
+        assert_parsed("1/6000week", "the period of 3628800000s is too long, at most 3153600000s is valid");
+        assert_parsed(
+            &"9".repeat(99),
+            &format!("`{}` is not a rate: it is longer than 64 bytes{hint}", "9".repeat(64)),
+        );
     }
 
     #[test]
-    fn rate_of_the_greatest_length_is_parsed() {
-        check(&format!("{:0>62}/s", 7), "7/s");
+    fn longest_rate_string_is_parsed() {
+        assert_parsed(&format!("{:0>62}/s", 7), "7/s");
         assert!(format!("{:0>63}/s", 7).parse::<Rate>().is_err());
     }
 
@@ -238,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn count_beyond_the_state_is_refused() {
+    fn count_above_32_bits_is_an_error() {
         assert_eq!(
             Rate::new(99_999_999_977, Nanos::from_secs(86_400)),
             Err(LimitError::RateTooFine { count: 99_999_999_977, per: Nanos::from_secs(86_400) })

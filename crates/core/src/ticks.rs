@@ -9,7 +9,7 @@ use crate::quantity::{Mono, Nanos, Time};
 use crate::rate::Rate;
 
 /// An amount or an instant, in ticks. An instant is below 2⁹⁶, because the count is below 2³². Constructors limit
-/// amounts to [`Rate::MAX_FILL`], which is below 2⁹⁴ ticks. So the sum of both cannot overflow.
+/// amounts to [`Rate::MAX_FILL`], which is below 2⁹⁴ ticks. So the sum of an instant and an amount cannot overflow.
 pub(crate) type Ticks = u128;
 
 /// A rate with its conversions to and from ticks.
@@ -18,7 +18,7 @@ pub(crate) struct Flow {
     rate: Rate,
 }
 
-/// Time span that a one-word state must be able to hold: 73 years. So it can hold wall-clock instants until 2043.
+/// Time span that a one-word state must be able to hold: 73 years. Wall-clock instants fit until 2043.
 pub(crate) const HORIZON: u64 = 1 << 61;
 /// High word of an instant that is never reached, for states kept in one word.
 const NEVER_HIGH_WORD: u64 = 1 << 32;
@@ -55,7 +55,7 @@ impl Flow {
         time.as_nanos() as u128 * self.rate.count() as u128
     }
 
-    /// Returns the time that `ticks` take to flow, rounded up.
+    /// Returns the time in which `ticks` ticks flow at this rate, rounded up.
     #[inline]
     pub(crate) fn wait(self, ticks: Ticks) -> Nanos {
         let count = self.rate.count();
@@ -71,7 +71,7 @@ impl Flow {
         self.whole_units(self.instant_in_ticks(Time::from_nanos(time.as_nanos())))
     }
 
-    /// Returns whether every instant within the horizon, plus `deepest`, fits 64 bits.
+    /// Returns whether every instant within the horizon, plus `deepest`, fits in 64 bits.
     #[inline]
     pub(crate) const fn fits_a_word(self, deepest: Ticks) -> bool {
         self.rate.count() as u128 * HORIZON as u128 + deepest <= u64::MAX as u128
@@ -84,9 +84,9 @@ impl Flow {
         u128::from(high) << 64 | u128::from(low)
     }
 
-    /// Stores an instant. An instant that exceeds one word is stored as the largest word, and [`load`](Self::load)
-    /// returns it as an instant that is never reached: from then on the limit refuses. For the fastest one-word rate
-    /// this happens after 2053 on the wall clock.
+    /// Stores an instant. An instant that exceeds one word is stored as the largest word. [`load`](Self::load) returns
+    /// this word as an instant that is never reached, so the limit refuses every later request. For the fastest
+    /// one-word rate this happens after 2053 on the wall clock.
     #[inline]
     pub(crate) fn store<S: CellsMut + ?Sized>(self, state: &mut S, one_word: bool, instant: Ticks) {
         if one_word {

@@ -37,13 +37,13 @@ impl Tokens {
         self.whole.saturating_add((self.part > 0) as u64)
     }
 
-    /// Converts to units, where a token has `unit` units; rounds down.
+    /// Converts to smaller units, with `unit` units per token. Rounds down.
     pub fn units_floor(self, unit: u64) -> u128 {
         let part = u128::from(self.part) * u128::from(unit) / u128::from(self.per.get());
         u128::from(self.whole) * u128::from(unit) + part
     }
 
-    /// Converts to units, where a token has `unit` units; rounds up.
+    /// Converts to smaller units, with `unit` units per token. Rounds up.
     pub fn units_ceil(self, unit: u64) -> u128 {
         let part = (u128::from(self.part) * u128::from(unit)).div_ceil(self.per.get().into());
         u128::from(self.whole) * u128::from(unit) + part
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_round_only_where_a_method_says_so() {
+    fn only_floor_and_ceil_methods_round() {
         let third = Tokens::of(10, 3);
         assert_eq!((third.floor(), third.ceil()), (3, 4));
         assert_eq!((third.units_floor(2), third.units_ceil(2), third.units_floor(6)), (6, 7, 20));

@@ -58,11 +58,11 @@ impl Outcome {
     }
 }
 
-/// When the same request may pass. The order is from soonest to never.
+/// When the same request may pass. Ordered from the soonest retry to [`Never`](Self::Never).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
-    /// The same request passes after this time, if nothing else is taken before then. Exact: one nanosecond earlier it
-    /// is refused. Never zero in a refusal.
+    /// The same request passes after this time, if nothing else is taken before then. The time is exact: one nanosecond
+    /// earlier the request is refused. Never zero in a refusal.
     After(Nanos),
     /// The request passes when a holder releases its lease, at an unknown time.
     OnRelease,
@@ -135,7 +135,7 @@ impl<S: Copy> Verdict<S> {
         self.outcome
     }
 
-    /// Returns whether the request may go ahead now. `false` for a request that is admitted after a wait: see
+    /// Returns whether the request may go ahead now. Returns `false` for a request that is admitted after a wait; see
     /// [`delay`](Self::delay).
     pub const fn is_allowed(&self) -> bool {
         matches!(self.outcome, Outcome::Allow)
@@ -179,7 +179,7 @@ impl<S: Copy> Verdict<S> {
 pub struct Stamp(u64);
 
 impl Stamp {
-    /// The stamp of limits that need none, such as buckets.
+    /// The stamp of limits that need no stamp, such as buckets.
     pub const NONE: Self = Self(0);
 
     /// Creates a stamp from the number that [`to_bits`](Self::to_bits) returned.
@@ -193,7 +193,7 @@ impl Stamp {
     }
 }
 
-/// The standing of one limit, for the caller.
+/// The status of one limit, as reported to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Maximum amount that can pass at one instant, or in one window.
@@ -212,8 +212,8 @@ impl Report {
         Duration::from_nanos(self.reset.as_nanos())
     }
 
-    /// Returns the time until the requested cost passes; zero if it passes now, `None` if this does not depend on
-    /// time alone.
+    /// Returns the time until the requested cost passes; zero if it passes now, `None` if it never passes or waits for
+    /// a release.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.retry {
             Retry::After(wait) => Some(Duration::from_nanos(wait.as_nanos())),
@@ -239,7 +239,7 @@ impl Spent {
         if part >= whole {
             return Self::ALL;
         }
-        // Brings `whole` below 2^96 so that the product does not overflow. The lost precision is irrelevant for a
+        // Shifts `whole` below 2^96 so that the product does not overflow. The lost precision is irrelevant for a
         // comparison.
         let shift = (128 - whole.leading_zeros()).saturating_sub(96);
         let (small, whole) = (part >> shift, whole >> shift);

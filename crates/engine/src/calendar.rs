@@ -2,8 +2,8 @@
 //!
 //! Each window ends where the next one begins. A day begins at its first instant in the zone: if the clock skips from
 //! midnight to one o'clock, the day begins at one o'clock. Days, weeks, months and years are contiguous across clock
-//! changes. Minutes and hours follow the local clock and end at a clock change: if 2:00 occurs twice, these are two
-//! separate hours.
+//! changes. Minutes and hours follow the local clock and end at a clock change: if the clock shows 2:00 twice, these
+//! are two separate hours.
 //!
 //! All time zone data is compiled in, so that every node uses the same data regardless of its operating system.
 
@@ -35,7 +35,7 @@ impl Zone {
         Some(Self { name: zone.iana_name().unwrap_or(name).into(), zone })
     }
 
-    /// Coordinated universal time.
+    /// Returns Coordinated Universal Time.
     pub fn utc() -> Self {
         Self { name: "UTC".into(), zone: TimeZone::UTC }
     }
@@ -74,13 +74,13 @@ impl Zone {
 
     /// Returns the instant that is `minutes` after midnight of `date` on the local clock.
     pub(crate) fn instant_on_day(&self, date: Date, minutes: u16) -> Option<Time<Wall>> {
-        let date = date.checked_add(i32::from(minutes / DAY).days()).ok()?;
-        let minutes = minutes % DAY;
+        let date = date.checked_add(i32::from(minutes / MINUTES_PER_DAY).days()).ok()?;
+        let minutes = minutes % MINUTES_PER_DAY;
         self.earliest_timestamp(date.at((minutes / 60) as i8, (minutes % 60) as i8, 0, 0)).map(to_wall_time)
     }
 }
 
-const DAY: u16 = 24 * 60;
+const MINUTES_PER_DAY: u16 = 24 * 60;
 
 /// A parsed instant, possibly out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,17 +145,17 @@ pub enum Unit {
     Hour,
     /// From midnight to midnight.
     Day,
-    /// Seven days from this weekday on, 0 for Monday.
+    /// Seven days, starting on this weekday (0 = Monday).
     Week(i8),
-    /// A month from this day on, or from the last day of a shorter month.
+    /// A month, starting on this day or, in a shorter month, on its last day.
     Month(i8),
-    /// A year from this month and day on.
+    /// A year, starting on this month and day.
     Year(i8, i8),
 }
 
 impl Unit {
-    /// Returns a year that begins on this month and day, if the day exists in a leap year. In other years, 29 February
-    /// becomes 28 February.
+    /// Returns a year that begins on this month and day; `None` if the date does not exist even in a leap year. In
+    /// other years, 29 February becomes 28 February.
     pub(crate) fn year_from(month: i8, day: i8) -> Option<Self> {
         Date::new(2024, month, day).ok().map(|_| Self::Year(month, day))
     }
@@ -188,7 +188,7 @@ impl Calendar {
     pub fn window(&self, at: Time<Wall>) -> Window {
         let window = match self.unit {
             Unit::Minute | Unit::Hour => self.clock_window(at),
-            Unit::Day | Unit::Week(_) | Unit::Month(_) | Unit::Year(..) => self.by_date(at),
+            Unit::Day | Unit::Week(_) | Unit::Month(_) | Unit::Year(..) => self.date_window(at),
         };
         // Outside the calendar's range, a window has the average length.
         let before = Time::from_nanos(at.as_nanos().min(u64::MAX - 1));
@@ -196,11 +196,12 @@ impl Calendar {
         window.or_else(|| Window::new(before, after)).expect("the end is later, by at least one nanosecond")
     }
 
-    fn by_date(&self, at: Time<Wall>) -> Option<Window> {
+    fn date_window(&self, at: Time<Wall>) -> Option<Window> {
         let date = self.zone.date_at(at)?;
         let (mut from, mut to) = self.window_dates(date)?;
         let (mut start, mut end) = (self.zone.instant_on_day(from, 0)?, self.zone.instant_on_day(to, 0)?);
-        // If midnight occurs twice, the second one still belongs to the day before.
+        // If midnight occurs twice, the window begins at the first midnight, although the clock then shows the previous
+        // date again.
         if end <= at {
             (from, to) = (to, self.window_dates(to)?.1);
             (start, end) = (self.zone.instant_on_day(from, 0)?, self.zone.instant_on_day(to, 0)?);
@@ -217,12 +218,12 @@ impl Calendar {
                 Some((from, from.checked_add(7.days()).ok()?))
             }
             Unit::Month(day) => {
-                let begin = |months: i32| begin_of_month(date.year(), i32::from(date.month()) + months, day);
+                let begin = |months: i32| window_start_in_month(date.year(), i32::from(date.month()) + months, day);
                 let this = begin(0)?;
                 if date < this { Some((begin(-1)?, this)) } else { Some((this, begin(1)?)) }
             }
             Unit::Year(month, day) => {
-                let begin = |years: i16| begin_of_month(date.year().checked_add(years)?, month.into(), day);
+                let begin = |years: i16| window_start_in_month(date.year().checked_add(years)?, month.into(), day);
                 let this = begin(0)?;
                 if date < this { Some((begin(-1)?, this)) } else { Some((this, begin(1)?)) }
             }
@@ -230,17 +231,17 @@ impl Calendar {
         }
     }
 
-    /// Returns the minute or hour of the local clock, cut at clock changes.
+    /// Returns the minute or hour of the local clock that contains `at`, truncated at clock changes.
     fn clock_window(&self, at: Time<Wall>) -> Option<Window> {
         let length = self.length().as_nanos();
         let now = to_timestamp(at)?;
-        let offset = i128::from(self.zone.zone.to_offset(now).seconds()) * i128::from(NANOS);
+        let offset = i128::from(self.zone.zone.to_offset(now).seconds()) * i128::from(NANOS_PER_SECOND);
         let shown = i128::from(at.as_nanos()) + offset;
         let into = shown.rem_euclid(length.into());
         let start = i128::from(at.as_nanos()) - into;
         let clip = |nanos: i128| u64::try_from(nanos.max(0)).unwrap_or(u64::MAX);
         let (mut start, mut end) = (clip(start), clip(start + i128::from(length)));
-        // A window also begins at a clock change.
+        // A clock change also starts a new window.
         let set_before = self.zone.zone.preceding(now.checked_add(1.nanosecond()).ok()?).next();
         if let Some(set) = set_before {
             start = start.max(to_wall_time(set.timestamp()).as_nanos());
@@ -252,9 +253,9 @@ impl Calendar {
     }
 }
 
-const NANOS: u64 = Nanos::SECOND.as_nanos();
+const NANOS_PER_SECOND: u64 = Nanos::SECOND.as_nanos();
 
-fn begin_of_month(year: i16, month: i32, day: i8) -> Option<Date> {
+fn window_start_in_month(year: i16, month: i32, day: i8) -> Option<Date> {
     let months = i32::from(year) * 12 + month - 1;
     let first = Date::new(i16::try_from(months.div_euclid(12)).ok()?, (months.rem_euclid(12) + 1) as i8, 1).ok()?;
     first.checked_add((day.min(first.days_in_month()) - 1).days()).ok()
@@ -272,12 +273,12 @@ pub(crate) fn to_wall_time(at: Timestamp) -> Time<Wall> {
 /// A calendar that caches its last window.
 pub(crate) struct CachedCalendar {
     calendar: Calendar,
-    last: ArcSwapOption<Window>,
+    last_window: ArcSwapOption<Window>,
 }
 
 impl CachedCalendar {
     pub(crate) fn new(calendar: Calendar) -> Self {
-        Self { calendar, last: ArcSwapOption::empty() }
+        Self { calendar, last_window: ArcSwapOption::empty() }
     }
 
     pub(crate) fn calendar(&self) -> &Calendar {
@@ -285,14 +286,14 @@ impl CachedCalendar {
     }
 
     pub(crate) fn window(&self, at: Time<Wall>) -> Window {
-        if let Some(last) = &*self.last.load()
+        if let Some(last) = &*self.last_window.load()
             && last.start() <= at
             && at < last.end()
         {
             return **last;
         }
         let window = self.calendar.window(at);
-        self.last.store(Some(Arc::new(window)));
+        self.last_window.store(Some(Arc::new(window)));
         window
     }
 }

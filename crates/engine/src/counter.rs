@@ -15,7 +15,7 @@ pub struct Counter<'d> {
     pub key: &'d [u8],
     /// The amount taken.
     pub taken: Cost,
-    /// Whether the limits or a ban refused, or would have refused if the rule were not a shadow rule.
+    /// Whether the rule's limits or its ban refused or, for a shadow rule, would have refused.
     pub refused: bool,
 }
 
@@ -49,7 +49,7 @@ pub struct RuleOutcome<'d> {
     pub counter: Counter<'d>,
     /// Whether the rule was a shadow rule for this request.
     pub is_shadow: bool,
-    /// The outcome of this rule and its ban. `None`: a shadow rule that was not evaluated, because the enforced rules
+    /// The outcome of this rule and its ban. `None` for a shadow rule that was not evaluated because the enforced rules
     /// refused the request.
     pub outcome: Option<Outcome>,
 }
@@ -92,11 +92,11 @@ impl Counter<'_> {
             Some(counted) => {
                 for (attribute, value) in counted {
                     let separator = if name.is_empty() { "" } else { ", " };
-                    let value = value.map_or("(none)".into(), |value| String::from_utf8_lossy(cut(value, most)));
+                    let value = value.map_or("(none)".into(), |value| String::from_utf8_lossy(clip_value(value, most)));
                     name.push_str(&format!("{separator}{}={value}", String::from_utf8_lossy(attribute)));
                 }
             }
-            None => name.push_str(&String::from_utf8_lossy(cut(key::inline_name_of(self.key), most))),
+            None => name.push_str(&String::from_utf8_lossy(clip_value(key::inline_name_of(self.key), most))),
         }
         if name.chars().count() > most {
             name = name.chars().take(most.saturating_sub(1)).chain(['…']).collect();
@@ -105,8 +105,8 @@ impl Counter<'_> {
     }
 }
 
-/// Cuts a value to the maximum byte length of this many characters, so that a long value costs no more than a short
-/// one.
-fn cut(value: &[u8], characters: usize) -> &[u8] {
+/// Truncates a value to the maximum byte length of `characters` characters. This bounds the cost of formatting a long
+/// value.
+fn clip_value(value: &[u8], characters: usize) -> &[u8] {
     &value[..value.len().min(characters.saturating_mul(4))]
 }

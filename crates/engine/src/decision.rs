@@ -23,13 +23,13 @@ pub struct Decisions {
     pub(crate) shadows: Answers,
     pub(crate) fallback: Answers,
     pub(crate) decided: Vec<Result<DecisionRecord, RequestError>>,
-    /// Refusals that count towards bans, if they were read.
+    /// The refusal counts that the store reported for counters with a ban.
     pub(crate) refusal_counts: Vec<RefusalCount>,
-    /// Whether refusals were only observed.
+    /// Whether refusals were observed instead of enforced.
     pub(crate) observing: bool,
-    /// The version of the rules.
+    /// The rule version.
     pub(crate) version: u64,
-    /// The rules under which a check was planned, until it is decided.
+    /// The rules of a check that is planned but not yet decided.
     pub(crate) planned_by: Option<Arc<RulesInForce>>,
     pub(crate) scratch: Scratch,
 }
@@ -40,7 +40,7 @@ pub(crate) struct DecisionRecord {
     pub(crate) outcome: Outcome,
     pub(crate) observed: Option<Outcome>,
     pub(crate) standing: Standing,
-    /// The deciding charge.
+    /// The index of the deciding charge in the plan.
     pub(crate) deciding: Option<u32>,
     pub(crate) shadow_refused: bool,
     /// The rule's own response to a refusal, if it has one.
@@ -58,7 +58,7 @@ impl DecisionRecord {
         refusal: None,
     };
 
-    /// Replaces a refusal or a wait by an admission, and records it as observed.
+    /// Admits the request even if it was refused or delayed, and records the original outcome in `observed`.
     pub(crate) fn observe(&mut self) {
         if self.outcome != Outcome::Allow {
             self.observed = Some(std::mem::replace(&mut self.outcome, Outcome::Allow));
@@ -66,14 +66,14 @@ impl DecisionRecord {
     }
 }
 
-/// How exact a decision is: the least exact of its charges.
+/// How exact a decision is. Its least exact charge determines the standing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
     /// The store decided from the exact state.
     Exact,
     /// This node spent tokens that the store granted it in advance. The remaining amount is an estimate.
     Leased,
-    /// This node decided from the store state last seen and its own charges since.
+    /// This node decided from the last known store state and its own later charges.
     Eventual,
     /// The store did not answer, and the rules' `on_fault` decided.
     Fallback,
@@ -116,7 +116,7 @@ impl Decisions {
     /// If `index` is out of range.
     pub fn get(&self, index: usize) -> Result<Decision<'_>, RequestError> {
         match &self.decided[index] {
-            Ok(decided) => Ok(Decision { all: self, index, decided }),
+            Ok(decided) => Ok(Decision { batch: self, index, decided }),
             Err(error) => Err(error.clone()),
         }
     }
@@ -126,7 +126,7 @@ impl Decisions {
         (0..self.len()).map(|index| self.get(index))
     }
 
-    /// Marks delayed requests as allowed, after their wait.
+    /// Marks delayed requests as allowed. Call it after their wait.
     pub fn delayed(&mut self) {
         for decided in self.decided.iter_mut().flatten() {
             if let Outcome::Delay(_) = decided.outcome {
@@ -181,8 +181,8 @@ impl Decisions {
         enforced.filter_map(|planned| self.answer(planned)).map(|(answer, _)| answer.taken).min()
     }
 
-    /// Returns the receipt entry that refunds `cost` of a charge: all of the amount taken, or a part.
-    pub(crate) fn taken_from(
+    /// Returns the receipt entry that refunds `cost`, which is all or part of the amount that the charge took.
+    pub(crate) fn receipt_entry(
         &self,
         planned: &PlannedCharge,
         (answer, answers): (&Answer, &Answers),
@@ -208,7 +208,7 @@ impl Decisions {
 /// The decision about one request.
 #[derive(Clone, Copy, Debug)]
 pub struct Decision<'d> {
-    all: &'d Decisions,
+    batch: &'d Decisions,
     index: usize,
     decided: &'d DecisionRecord,
 }
@@ -239,26 +239,26 @@ impl<'d> Decision<'d> {
         self.decided.standing
     }
 
-    /// Returns the id of the deciding rule: the one with the longest wait or, if no rule requires a wait, the one with
-    /// the least remaining. `None` if no rule matched; empty for an inline limit.
+    /// Returns the id of the deciding rule: the rule with the longest wait or, if no rule requires a wait, the rule
+    /// with the smallest remaining amount. `None` if no rule matched; empty for an inline limit.
     pub fn rule(&self) -> Option<&'d str> {
-        self.decided.deciding.map(|charge| self.all.plan.name(charge))
+        self.decided.deciding.map(|charge| self.batch.plan.name(charge))
     }
 
-    /// Returns all decisions, and the charge range of this one.
+    /// Returns the decisions of the whole batch, and the range of this request's charges.
     pub(crate) fn charges(&self) -> (&'d Decisions, Range<usize>) {
-        (self.all, to_usize_range(&self.all.plan.requests[self.index].charges))
+        (self.batch, to_usize_range(&self.batch.plan.requests[self.index].charges))
     }
 
     /// Returns the key of the deciding counter. `None` if no rule matched.
     pub fn counter(&self) -> Option<&'d [u8]> {
-        let planned = &self.all.plan.charges[self.decided.deciding? as usize];
-        Some(self.all.plan.key(planned))
+        let planned = &self.batch.plan.charges[self.decided.deciding? as usize];
+        Some(self.batch.plan.key(planned))
     }
 
     /// Returns the rule's own response to the refusal. `None` if the request was admitted or the rule defines no
-    /// response. Also `None` if a `closed` rule refused during a store outage: the response is for requests above the
-    /// limits.
+    /// response. Also `None` if a `closed` rule refused during a store outage, because the response is meant for
+    /// requests above the limits.
     pub fn refusal(&self) -> Option<&'d Refusal> {
         if self.is_allowed() || self.is_closed() { None } else { self.decided.refusal.as_deref() }
     }
@@ -268,32 +268,32 @@ impl<'d> Decision<'d> {
         let closed = |planned: &PlannedCharge| planned.answered == AnswerSource::Closed;
         self.standing() == Standing::Fallback
             && !self.is_allowed()
-            && self.all.charges_of(self.index).iter().any(closed)
+            && self.batch.charges_of(self.index).iter().any(closed)
     }
 
-    /// Returns whether a ban refused the request, alone or together with limits.
+    /// Returns whether a ban refused the request. Limits may have refused it too.
     pub fn is_banned(&self) -> bool {
         let refuses = |planned: &PlannedCharge| {
-            self.all.answer(planned).is_some_and(|(answered, _)| !answered.outcome.is_admitted())
+            self.batch.answer(planned).is_some_and(|(answered, _)| !answered.outcome.is_admitted())
         };
-        let mut charges = self.all.charges_of(self.index).iter();
+        let mut charges = self.batch.charges_of(self.index).iter();
         !self.is_allowed() && charges.any(|planned| planned.is_ban() && refuses(planned))
     }
 
     /// Returns the state of every limit of every matching rule, ordered by item, then by rule.
     pub fn reports(&self) -> impl Iterator<Item = LimitReport<'d>> + use<'d> {
-        let all = self.all;
-        let planned_request = &all.plan.requests[self.index];
-        let matched = all.plan.item_matches[to_usize_range(&planned_request.item_matches)].iter();
+        let batch = self.batch;
+        let planned_request = &batch.plan.requests[self.index];
+        let matched = batch.plan.item_matches[to_usize_range(&planned_request.item_matches)].iter();
         matched.flat_map(move |matched| {
-            let planned = &all.plan.charges[matched.charge as usize];
-            let answer = all.answer(planned);
+            let planned = &batch.plan.charges[matched.charge as usize];
+            let answer = batch.answer(planned);
             let reports = answer.map_or(&[][..], |(answer, answers)| answers.reports(answer));
             let refused = answer.is_some_and(|(answer, _)| !answer.outcome.is_admitted());
-            let windows = all.plan.windows(planned);
+            let windows = batch.plan.windows(planned);
             reports.iter().enumerate().map(move |(limit, report)| LimitReport {
                 item: matched.item as usize,
-                rule: all.plan.name(matched.charge),
+                rule: batch.plan.name(matched.charge),
                 limit,
                 report: *report,
                 window: windows.get(limit).copied().flatten(),
@@ -303,16 +303,24 @@ impl<'d> Decision<'d> {
         })
     }
 
+    /// Returns the number of [`reports`](Self::reports).
+    pub fn report_count(&self) -> usize {
+        let Self { batch, index, .. } = *self;
+        let matched = batch.plan.item_matches[to_usize_range(&batch.plan.requests[index].item_matches)].iter();
+        let answers = matched.filter_map(|matched| batch.answer(&batch.plan.charges[matched.charge as usize]));
+        answers.map(|(answer, answers)| answers.reports(answer).len()).sum()
+    }
+
     /// Returns every rule that an item matches, ordered by item, then by rule, including rules without a state to
     /// report.
     pub fn matches(&self) -> impl Iterator<Item = RuleMatch<'d>> + use<'d> {
-        let all = self.all;
-        let matched = all.plan.item_matches[to_usize_range(&all.plan.requests[self.index].item_matches)].iter();
+        let batch = self.batch;
+        let matched = batch.plan.item_matches[to_usize_range(&batch.plan.requests[self.index].item_matches)].iter();
         matched.map(move |matched| {
-            let planned = &all.plan.charges[matched.charge as usize];
+            let planned = &batch.plan.charges[matched.charge as usize];
             RuleMatch {
                 item: matched.item as usize,
-                rule: all.plan.name(matched.charge),
+                rule: batch.plan.name(matched.charge),
                 effect: match planned.has_limits() {
                     true => MatchEffect::Limited,
                     false if planned.is_denied() => MatchEffect::Denied,
@@ -321,20 +329,20 @@ impl<'d> Decision<'d> {
                 is_shadow: planned.shadow,
                 is_replaced: planned.is_replaced(),
                 is_exhausted: planned.exhausted,
-                metadata: all.plan.metadata(matched.charge),
+                metadata: batch.plan.metadata(matched.charge),
             }
         })
     }
 
-    /// Returns the usable part of the requested amount: the smallest amount that any rule took, or zero if the request
-    /// was refused. If nothing was counted, or refusals are only observed, this is the whole amount. A drain, which
-    /// asks for [`Cost::MAX`], never gets more than the counted amount.
+    /// Returns the amount that the caller may use: the smallest amount that any rule took, or zero if the request was
+    /// refused. If nothing was counted, or refusals are only observed, this is the requested amount. A drain asks for
+    /// [`Cost::MAX`] and gets at most the counted amount.
     pub fn taken(&self) -> Cost {
-        let (cost, counted) = (self.all.plan.requests[self.index].cost, self.all.least_taken(self.index));
-        let drains = self.all.plan.take_mode() == TakeMode::UpTo && cost == Cost::MAX;
+        let (cost, counted) = (self.batch.plan.requests[self.index].cost, self.batch.least_taken(self.index));
+        let drains = self.batch.plan.take_mode() == TakeMode::UpTo && cost == Cost::MAX;
         match counted {
             _ if drains => counted.unwrap_or(Cost::ZERO),
-            _ if self.all.observing => cost,
+            _ if self.batch.observing => cost,
             _ if !self.is_allowed() => Cost::ZERO,
             Some(least) => least,
             None => cost,
@@ -344,32 +352,32 @@ impl<'d> Decision<'d> {
     /// Returns whether any enforced limit was charged. If not, nothing limits the request: either it matches no rule
     /// with limits, or the store did not answer and its rules are `open`.
     pub fn is_counted(&self) -> bool {
-        self.all.least_taken(self.index).is_some()
+        self.batch.least_taken(self.index).is_some()
     }
 
     /// Returns a receipt that undoes this decision; empty if nothing was taken.
     pub fn receipt(&self) -> Receipt {
-        let charges = self.all.charges_of(self.index);
+        let charges = self.batch.charges_of(self.index);
         let taken = charges.iter().filter(|planned| !planned.is_ban()).filter_map(|planned| {
-            let answered = self.all.answer(planned)?;
-            (answered.0.taken > Cost::ZERO).then(|| self.all.taken_from(planned, answered, answered.0.taken))
+            let answered = self.batch.answer(planned)?;
+            (answered.0.taken > Cost::ZERO).then(|| self.batch.receipt_entry(planned, answered, answered.0.taken))
         });
-        Receipt { taken: taken.collect() }
+        Receipt { entries: taken.collect() }
     }
 
     /// Returns a receipt for the slots that an item took from rules with only concurrency limits. Refunding it releases
-    /// the slots. Empty if the item took none.
+    /// the slots. The receipt is empty if the item took no slots.
     pub fn slots(&self, item: usize) -> Receipt {
         let matched =
-            self.all.plan.item_matches[to_usize_range(&self.all.plan.requests[self.index].item_matches)].iter();
+            self.batch.plan.item_matches[to_usize_range(&self.batch.plan.requests[self.index].item_matches)].iter();
         let taken = matched.filter(|matched| matched.item as usize == item).filter_map(|matched| {
-            let planned = &self.all.plan.charges[matched.charge as usize];
-            let answered = self.all.answer(planned)?;
-            let has_slots = self.all.plan.windows(planned).iter().all(Option::is_none);
+            let planned = &self.batch.plan.charges[matched.charge as usize];
+            let answered = self.batch.answer(planned)?;
+            let has_slots = self.batch.plan.windows(planned).iter().all(Option::is_none);
             (has_slots && answered.0.taken > Cost::ZERO)
-                .then(|| self.all.taken_from(planned, answered, answered.0.taken))
+                .then(|| self.batch.receipt_entry(planned, answered, answered.0.taken))
         });
-        Receipt { taken: taken.collect() }
+        Receipt { entries: taken.collect() }
     }
 
     /// Returns the wait before the next attempt; `None` if the request was not refused.
@@ -396,7 +404,7 @@ pub struct LimitReport<'d> {
     pub window: Option<Nanos>,
     /// Whether the rule is a shadow rule.
     pub shadow: bool,
-    /// Whether the rule refused, or would have refused as a shadow rule.
+    /// Whether the rule refused or, as a shadow rule, would have refused.
     pub refused: bool,
 }
 
@@ -411,9 +419,9 @@ pub struct RuleMatch<'d> {
     pub effect: MatchEffect,
     /// Whether the rule is a shadow rule for this item.
     pub is_shadow: bool,
-    /// Whether another matching rule replaces this one, or made it unnecessary with `suffices`.
+    /// Whether another matching rule replaces this rule, or makes it unnecessary with `suffices`.
     pub is_replaced: bool,
-    /// Whether the rule had no capacity and was left out because another rule marked `suffices` admitted the request.
+    /// Whether the rule had no capacity and was ignored because another rule marked `suffices` admitted the request.
     pub is_exhausted: bool,
     /// The metadata of the rule.
     pub metadata: Option<&'d Metadata>,

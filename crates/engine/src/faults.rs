@@ -1,7 +1,7 @@
-//! Bounds on admissions beyond a limit during faults: the formulas of `docs/faults.md` as numbers.
+//! Computes how much a limit may admit beyond its bound during a fault, with the formulas in `docs/faults.md`.
 //!
-//! A bucket with burst `B` and rate `r` admits at most `B + r·T` in any interval of length `T`; a window or a log
-//! admits at most `B` in each window, and a concurrency limit at most `B` at a time. A fault adds at most `E`, which
+//! A bucket with burst `B` and rate `r` admits at most `B + r·T` in any interval of length `T`. A window or a log
+//! admits at most `B` in each window. A concurrency limit admits at most `B` at a time. A fault adds at most `E`, which
 //! depends on the limit, on the rule's `on_fault`, and on the [`Circumstances`].
 //!
 //! ```
@@ -78,7 +78,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The parameters of a bound besides the rule.
+/// The parameters of a bound that do not depend on the rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Circumstances {
     /// `N`, the number of nodes that share the limit.
@@ -146,8 +146,8 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
             OnFault::Closed => at_most(0, "on_fault: closed"),
             OnFault::Local => {
                 let costs = nodes * u128::from(largest_cost(rule).get().max(1));
-                // Slots are never charged to the store afterwards. For a key with several limits, only the smallest of
-                // their arrears is charged, so the bound does not rely on it.
+                // Slots taken during an outage are never charged to the store. For a key with several limits, only the
+                // smallest arrears are charged, so the bound does not rely on them.
                 let is_owed = !matches!(limit.params(), Params::Concurrency { .. })
                     && rule.limits().is_none_or(|limits| limits.as_slice().len() == 1);
                 match (is_owed, refilled(given.length)) {
@@ -179,7 +179,7 @@ pub fn bound(fault: Fault, limit: &Limit, rule: &Rule, given: &Circumstances) ->
 }
 
 /// Returns the maximum amount that a limit may admit beyond its bound without any fault. It is positive if nodes decide
-/// before they know each other's charges.
+/// without knowing each other's latest charges.
 pub fn bound_without_fault(limit: &Limit, rule: &Rule, given: &Circumstances) -> FaultBound {
     let Consistency::Eventual(every) = rule.consistency() else {
         return FaultBound { excess: Excess::AtMost(0), formula: "0" };
@@ -191,7 +191,7 @@ pub fn bound_without_fault(limit: &Limit, rule: &Rule, given: &Circumstances) ->
     FaultBound { excess, formula: "(N − 1)·(B + r·(sync_every + d))" }
 }
 
-/// Returns the parameters of a limit with the symbols of the formulas.
+/// Formats the parameters of a limit with the symbols of the formulas.
 pub fn formula_parameters(limit: &Limit) -> String {
     let burst = limit.capacity();
     let window = |length: Nanos| format!("B = {burst} in each window of {}", HumanDuration::new(length));
@@ -209,8 +209,7 @@ pub fn formula_parameters(limit: &Limit) -> String {
     }
 }
 
-/// Returns the maximum refill of a bucket within `length`, rounded up; `None` for limits that are bounded per window or
-/// at a time.
+/// Returns the maximum refill of a bucket within `length`, rounded up; `None` for limits without a refill rate.
 fn max_refill(limit: &Limit, length: Nanos) -> Option<u128> {
     let length = u128::from(length.as_nanos());
     match limit.params() {
@@ -218,7 +217,7 @@ fn max_refill(limit: &Limit, length: Nanos) -> Option<u128> {
             let per = u128::from(bucket.rate.per().as_nanos()).max(1);
             Some((u128::from(bucket.rate.count()) * length).div_ceil(per))
         }
-        // One more step may fall at the start of the interval.
+        // One more refill may occur at the start of the interval.
         Params::IntervalBucket { refill, period, .. } => {
             Some(u128::from(refill) * (length / u128::from(period.as_nanos()).max(1) + 1))
         }
@@ -232,7 +231,7 @@ fn max_refill(limit: &Limit, length: Nanos) -> Option<u128> {
     }
 }
 
-/// Returns the capacity of a new key.
+/// Returns the amount that a new key may take immediately.
 fn initial_capacity(limit: &Limit) -> u64 {
     match limit.params() {
         Params::Unlimited | Params::DenyAll | Params::Concurrency { .. } => limit.capacity(),
@@ -260,14 +259,14 @@ mod tests {
     use crate::rules::{Rules, Source};
 
     /// Returns the bounds of a rule's only limit, with 4 nodes, a fault of 10 s, and a deadline of 10 ms.
-    fn bounds_of(rule: &str) -> Vec<(String, &'static str)> {
+    fn fault_bounds(rule: &str) -> Vec<(String, &'static str)> {
         let bound = |bound: FaultBound| (bound.excess.to_string(), bound.formula);
         with_rule(rule, |limit, rule, given| {
             Fault::ALL.map(|fault| bound(super::bound(fault, limit, rule, given))).into()
         })
     }
 
-    fn baseline_of(rule: &str) -> String {
+    fn excess_without_fault(rule: &str) -> String {
         with_rule(rule, |limit, rule, given| bound_without_fault(limit, rule, given).excess.to_string())
     }
 
@@ -279,67 +278,70 @@ mod tests {
         read(&limit, rule, &Circumstances { nodes: 4, ..Circumstances::default() })
     }
 
-    fn bound_numbers(rule: &str) -> Vec<String> {
-        bounds_of(rule).into_iter().map(|(number, _)| number).collect()
+    fn excess_per_fault(rule: &str) -> Vec<String> {
+        fault_bounds(rule).into_iter().map(|(number, _)| number).collect()
     }
 
     #[test]
     fn bucket_is_bounded_by_burst_and_refill() {
         // r·P is 50. Two deadlines refill a tenth of a token, rounded up to 1.
-        assert_eq!(bound_numbers("limit: 5/s, burst: 200"), ["204", "200", "200", "250", "1", "50", "0", "0", "0"]);
+        assert_eq!(excess_per_fault("limit: 5/s, burst: 200"), ["204", "200", "200", "250", "1", "50", "0", "0", "0"]);
         // r·P exceeds B.
-        assert_eq!(bound_numbers("limit: 100/s, burst: 200"), ["354", "200", "200", "1200", "2", "200", "0", "0", "0"]);
-        let formulas: Vec<_> = bounds_of("limit: 5/s").into_iter().map(|(_, formula)| formula).collect();
+        assert_eq!(
+            excess_per_fault("limit: 100/s, burst: 200"),
+            ["354", "200", "200", "1200", "2", "200", "0", "0", "0"]
+        );
+        let formulas: Vec<_> = fault_bounds("limit: 5/s").into_iter().map(|(_, formula)| formula).collect();
         assert_eq!(formulas[0], "B·(N − 1)/N + N·c + min(B, r·P)");
         assert_eq!(formulas[3], "B + r·P");
     }
 
     #[test]
     fn eventual_nodes_admit_one_burst_each() {
-        let eventual = bound_numbers("limit: 100/s, burst: 200, consistency: eventual");
-        let strict = bound_numbers("limit: 100/s, burst: 200");
+        let eventual = excess_per_fault("limit: 100/s, burst: 200, consistency: eventual");
+        let strict = excess_per_fault("limit: 100/s, burst: 200");
         assert_eq!(
             (&*eventual[0], &*eventual[4], &eventual[6..]),
             ("3600", "0", &["210", "0", "0"].map(String::from)[..])
         );
         assert_eq!(eventual[1..4], strict[1..4]);
         // 11 tokens are refilled in 100 + 10 ms.
-        assert_eq!(baseline_of("limit: 100/s, burst: 200, consistency: eventual"), "633");
-        assert_eq!(baseline_of("limit: 100/m, algorithm: fixed_window, consistency: eventual"), "300");
-        assert_eq!(baseline_of("limit: 100/s, consistency: leased"), "0");
+        assert_eq!(excess_without_fault("limit: 100/s, burst: 200, consistency: eventual"), "633");
+        assert_eq!(excess_without_fault("limit: 100/m, algorithm: fixed_window, consistency: eventual"), "300");
+        assert_eq!(excess_without_fault("limit: 100/s, consistency: leased"), "0");
     }
 
     #[test]
     fn leased_rules_have_the_bounds_of_strict_rules() {
-        let leased = bound_numbers("limit: 100/s, burst: 200, consistency: leased");
-        let strict = bound_numbers("limit: 100/s, burst: 200");
+        let leased = excess_per_fault("limit: 100/s, burst: 200, consistency: leased");
+        let strict = excess_per_fault("limit: 100/s, burst: 200");
         assert_eq!((&leased[..4], &*leased[4], &leased[5..]), (&strict[..4], "0", &strict[5..]));
     }
 
     #[test]
-    fn windows_are_bounded_in_each_window() {
+    fn window_excess_is_at_most_one_limit() {
         for algorithm in ["fixed_window", "sliding_window", "sliding_log", "sliding_slices"] {
             let rule = format!("limit: 100/m, algorithm: {algorithm}");
-            assert_eq!(bound_numbers(&rule), ["79", "100", "100", "100", "0", "100", "0", "0", "0"], "{algorithm}");
+            assert_eq!(excess_per_fault(&rule), ["79", "100", "100", "100", "0", "100", "0", "0", "0"], "{algorithm}");
         }
     }
 
     #[test]
     fn initial_amount_and_cost_affect_the_bounds() {
-        assert_eq!(bound_numbers("limit: 5/s, burst: 200, initial: 20")[1], "20");
-        assert_eq!(bound_numbers("limit: 5/s, burst: 200, cost: 3")[0], "212");
+        assert_eq!(excess_per_fault("limit: 5/s, burst: 200, initial: 20")[1], "20");
+        assert_eq!(excess_per_fault("limit: 5/s, burst: 200, cost: 3")[0], "212");
     }
 
     #[test]
     fn limits_without_full_repayment_may_admit_a_burst_again() {
-        assert_eq!(bounds_of("limit: 100, algorithm: concurrency, lease: 1m")[0], ("104".to_owned(), "B + N·c"));
-        let (number, formula) = bounds_of("limits: [{limit: 5/s, burst: 200}, 1000/day]").remove(0);
+        assert_eq!(fault_bounds("limit: 100, algorithm: concurrency, lease: 1m")[0], ("104".to_owned(), "B + N·c"));
+        let (number, formula) = fault_bounds("limits: [{limit: 5/s, burst: 200}, 1000/day]").remove(0);
         assert_eq!((&*number, formula), ("254", "B + N·c + min(B, r·P)"));
     }
 
     #[test]
     fn on_fault_determines_the_bound_of_an_outage() {
-        assert_eq!(bounds_of("limit: 5/s, on_fault: open")[0], ("unbounded".to_owned(), "on_fault: open"));
-        assert_eq!(bounds_of("limit: 5/s, on_fault: closed")[0], ("0".to_owned(), "on_fault: closed"));
+        assert_eq!(fault_bounds("limit: 5/s, on_fault: open")[0], ("unbounded".to_owned(), "on_fault: open"));
+        assert_eq!(fault_bounds("limit: 5/s, on_fault: closed")[0], ("0".to_owned(), "on_fault: closed"));
     }
 }

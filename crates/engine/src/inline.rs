@@ -1,7 +1,7 @@
-//! Inline limits: limits that come with requests, and their ids.
+//! Inline limits, which are part of a request, and their ids.
 //!
 //! A state stores the id of its limits, so inline limits need ids too. Equal limits have the same id. The number of ids
-//! is bounded: if a caller sends a new limit with every request, limits that were not used recently are dropped, and
+//! is bounded. If a caller sends a new limit with every request, limits that were not used recently are dropped, and
 //! their usage is lost.
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ pub(crate) struct InlineLimit {
     pub(crate) limits: Limits,
     pub(crate) windows: Box<[Option<Nanos>]>,
     /// Whether the limit was looked up since unused limits were last dropped.
-    used: AtomicBool,
+    recently_used: AtomicBool,
 }
 
 impl InlineLimits {
@@ -47,12 +47,12 @@ impl fmt::Debug for InlineLimits {
     }
 }
 
-/// Number of ids in a range: the maximum number of new inline limits before unused ones are dropped.
+/// Number of ids in a range. When a range is used up, unused inline limits are dropped.
 pub(crate) const MAX_INLINE: usize = 1 << 14;
 
 /// Maps ids to limits for one range of ids. Limits can be added while other threads read.
 pub(crate) struct LimitIds {
-    first: u32,
+    first_id: u32,
     entries: Box<[OnceLock<Arc<InlineLimit>>]>,
     /// Limits from earlier ranges that are still in use.
     kept: FxHashMap<u32, Arc<InlineLimit>>,
@@ -63,16 +63,16 @@ impl LimitIds {
         Self::starting_at(INLINE_IDS, FxHashMap::default())
     }
 
-    fn starting_at(first: u32, kept: FxHashMap<u32, Arc<InlineLimit>>) -> Self {
-        Self { first, entries: (0..MAX_INLINE).map(|_| OnceLock::new()).collect(), kept }
+    fn starting_at(first_id: u32, kept: FxHashMap<u32, Arc<InlineLimit>>) -> Self {
+        Self { first_id, entries: (0..MAX_INLINE).map(|_| OnceLock::new()).collect(), kept }
     }
 }
 
 impl LimitTable for LimitIds {
     #[inline]
     fn get(&self, id: u32) -> Option<&Limits> {
-        let entry = match self.entries.get(id.wrapping_sub(self.first) as usize) {
-            Some(place) => place.get(),
+        let entry = match self.entries.get(id.wrapping_sub(self.first_id) as usize) {
+            Some(entry) => entry.get(),
             None => self.kept.get(&id),
         };
         entry.map(|entry| &entry.limits)
@@ -81,14 +81,17 @@ impl LimitTable for LimitIds {
 
 impl fmt::Debug for LimitIds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LimitIds").field("first", &self.first).field("kept", &self.kept.len()).finish_non_exhaustive()
+        f.debug_struct("LimitIds")
+            .field("first_id", &self.first_id)
+            .field("kept", &self.kept.len())
+            .finish_non_exhaustive()
     }
 }
 
-/// Finds the id of known limits and assigns ids to new ones.
+/// Assigns ids to limits. Equal limits get the same id.
 #[derive(Default)]
 pub(crate) struct Interner {
-    /// A mutex is fast enough: a lookup takes tens of nanoseconds, and callers that need more speed keep the result.
+    /// A mutex is fast enough: a lookup takes tens of nanoseconds, and callers that need more speed cache the result.
     known: Mutex<InternTable>,
 }
 
@@ -97,15 +100,15 @@ struct InternTable {
     /// Hashed with a random seed, because callers choose the keys.
     entries: HashMap<Limits, Arc<InlineLimit>>,
     /// Number of assigned ids in the current range.
-    taken: usize,
+    assigned: usize,
 }
 
 impl Interner {
-    /// Returns limits that already have an id.
+    /// Returns `limits` with their id; `None` if they have no id yet.
     pub(crate) fn find(&self, limits: &Limits) -> Option<InlineLimits> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = known.entries.get(limits)?;
-        entry.used.store(true, Ordering::Relaxed);
+        entry.recently_used.store(true, Ordering::Relaxed);
         Some(InlineLimits(entry.clone()))
     }
 
@@ -115,34 +118,34 @@ impl Interner {
         if let Some(entry) = known.entries.get(limits) {
             return (InlineLimits(entry.clone()), None);
         }
-        let new_ids = (known.taken == MAX_INLINE).then(|| known.start_new_range(limit_ids));
-        let place = known.taken;
+        let new_ids = (known.assigned == MAX_INLINE).then(|| known.start_new_range(limit_ids));
+        let index = known.assigned;
         let limit_ids = new_ids.as_ref().unwrap_or(limit_ids);
         let entry = Arc::new(InlineLimit {
-            id: limit_ids.first.wrapping_add(place as u32) | INLINE_IDS,
+            id: limit_ids.first_id.wrapping_add(index as u32) | INLINE_IDS,
             limits: limits.clone(),
             windows: windows_of(limits),
-            used: AtomicBool::new(true),
+            recently_used: AtomicBool::new(true),
         });
-        if let Some(empty) = limit_ids.entries.get(place) {
+        if let Some(empty) = limit_ids.entries.get(index) {
             // The lock is held, so no other thread can have set this entry.
             let _ = empty.set(entry.clone());
         }
-        known.taken += 1;
+        known.assigned += 1;
         known.entries.insert(limits.clone(), entry.clone());
         (InlineLimits(entry), new_ids)
     }
 }
 
 impl InternTable {
-    /// Returns the next id range and carries over limits that are still in use. Limits that a caller holds are always
-    /// kept, because a limit with an unknown id admits nothing. Of the limits that were only looked up since the
-    /// previous range, at most `MAX_INLINE / 2` are kept. This bounds the cost of a flood of new limits.
+    /// Starts the next id range and keeps limits that are still in use. Limits that a caller holds are always kept,
+    /// because a charge with an unknown limits id is refused. Of the other limits that were looked up recently, at most
+    /// `MAX_INLINE / 2` are kept. This bounds the cost of a flood of new limits.
     fn start_new_range(&mut self, limit_ids: &LimitIds) -> LimitIds {
         let mut room = MAX_INLINE / 2;
         self.entries.retain(|_, entry| {
-            let used = entry.used.swap(false, Ordering::Relaxed);
-            // The map and the id range hold one reference each; further ones belong to callers.
+            let used = entry.recently_used.swap(false, Ordering::Relaxed);
+            // The map and the id range hold one reference each. Callers hold any further references.
             if Arc::strong_count(entry) > 2 {
                 return true;
             }
@@ -150,10 +153,10 @@ impl InternTable {
             room -= usize::from(stays);
             stays
         });
-        self.taken = 0;
+        self.assigned = 0;
         let kept = self.entries.values().map(|entry| (entry.id, entry.clone())).collect();
         // Ids repeat after 2³¹ limits, long after the states recorded under them have expired.
-        LimitIds::starting_at(limit_ids.first.wrapping_add(MAX_INLINE as u32) | INLINE_IDS, kept)
+        LimitIds::starting_at(limit_ids.first_id.wrapping_add(MAX_INLINE as u32) | INLINE_IDS, kept)
     }
 }
 
@@ -187,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_in_use_outlast_a_flood_of_others() {
+    fn held_limits_survive_a_flood_of_new_limits() {
         let (interner, mut limit_ids) = (Interner::default(), LimitIds::new());
         let held: Vec<InlineLimits> =
             (0..100).map(|n| interner.add(&numbered_limits(1_000_000 + n), &limit_ids).0).collect();

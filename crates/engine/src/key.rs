@@ -6,31 +6,31 @@
 //!   1      's'  len, bytes   len, bytes                             an inline limit: domain and key
 //! ```
 //!
-//! Every string is prefixed with its length, so that different tuples never encode to the same bytes: neither ("a",
-//! "b_c") and ("a_b", "c"), nor a missing value and an empty one. The attribute names are included, because a rule that
-//! starts to count by other attributes must start with new counters. Everything before the values is known when the
-//! rule is loaded.
+//! Every string is prefixed with its length, so that different tuples never encode to the same bytes. For example,
+//! ("a", "b_c") differs from ("a_b", "c"), and a missing value differs from an empty value. The attribute names are
+//! included, because a rule that starts to count by other attributes must start with new counters. Everything before
+//! the values is known when the rule is loaded.
 
 use tollgate::Limits;
 
 use crate::receipt;
 use crate::rules::CountedAddress;
 
-/// The encoding version. States under another version are not found.
-const FORMAT: u8 = 1;
+/// The encoding version. Keys with different versions never match.
+const FORMAT_VERSION: u8 = 1;
 
-const RULE: u8 = b'r';
-const INLINE: u8 = b's';
+const RULE_KIND: u8 = b'r';
+const INLINE_KIND: u8 = b's';
 
-/// Returns the start of a rule's keys: domain and rule id.
+/// Returns the first part of a rule's keys: its domain and id.
 pub(crate) fn rule_name(domain: &str, rule: &str) -> Box<[u8]> {
-    let mut key = vec![FORMAT, RULE];
+    let mut key = vec![FORMAT_VERSION, RULE_KIND];
     push_text(&mut key, domain.as_bytes());
     push_text(&mut key, rule.as_bytes());
     key.into()
 }
 
-/// Returns the common prefix of a rule's keys. If `generation` is given, the prefix also depends on those limits.
+/// Returns the common prefix of a rule's keys. If `generation` is given, the prefix also contains those limits.
 pub(crate) fn rule_prefix<'p>(
     domain: &str,
     rule: &str,
@@ -49,8 +49,8 @@ pub(crate) fn rule_prefix<'p>(
     key.into()
 }
 
-/// Appends the value of one of several alternative attributes with its index, because equal values of different
-/// alternatives are different counters.
+/// Appends the value of an alternative attribute, preceded by the alternative's index. The index separates the counters
+/// of different alternatives with equal values.
 pub(crate) fn push_alternative(key: &mut Vec<u8>, index: u8, value: &[u8]) {
     push_length(key, value.len() + 2);
     key.push(index);
@@ -66,7 +66,7 @@ pub(crate) enum SideCounter {
     Refusals = b'n' as isize,
 }
 
-/// Appends the key of a side counter to `keys`; `key` is the range of the rule counter's key.
+/// Appends the key of a side counter to `keys`. `key` is the range in `keys` of the rule's own key.
 pub(crate) fn push_side_key(keys: &mut Vec<u8>, key: std::ops::Range<usize>, beside: SideCounter) {
     let start = keys.len();
     keys.extend_from_within(key);
@@ -102,7 +102,7 @@ pub(crate) fn push_value(key: &mut Vec<u8>, value: Option<&[u8]>) {
     }
 }
 
-/// Appends the value of the next attribute in `per`, an address.
+/// Appends an address as the value of the next attribute in `per`.
 #[inline(never)]
 pub(crate) fn push_address(key: &mut Vec<u8>, value: Option<&[u8]>) {
     match value.and_then(CountedAddress::of) {
@@ -114,14 +114,14 @@ pub(crate) fn push_address(key: &mut Vec<u8>, value: Option<&[u8]>) {
 /// Appends the whole key of an inline limit.
 #[inline]
 pub(crate) fn push_inline(key: &mut Vec<u8>, domain: &[u8], name: &[u8]) {
-    key.extend_from_slice(&[FORMAT, INLINE]);
+    key.extend_from_slice(&[FORMAT_VERSION, INLINE_KIND]);
     push_text(key, domain);
     push_text(key, name);
 }
 
 /// Returns the part of a key that [`rule_name`] encodes; `None` if the key does not belong to a rule.
 pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
-    let mut rest = key.strip_prefix(&[FORMAT, RULE])?;
+    let mut rest = key.strip_prefix(&[FORMAT_VERSION, RULE_KIND])?;
     for _ in 0..2 {
         let length = take_length(&mut rest)?;
         rest = rest.get(length..)?;
@@ -129,40 +129,40 @@ pub(crate) fn rule_name_of(key: &[u8]) -> Option<&[u8]> {
     Some(&key[..key.len() - rest.len()])
 }
 
-/// Returns the rule id in a key, including keys of side counters; empty if there is none.
+/// Returns the rule id in the key of a counter or side counter; empty if the key has none.
 pub(crate) fn rule_of(key: &[u8]) -> &str {
     fn read(key: &[u8]) -> Option<&str> {
-        let (&[FORMAT, kind], mut rest) = key.split_first_chunk()? else { return None };
-        let domain = take_length(&mut rest).filter(|_| kind != INLINE)?;
-        take(&mut rest, domain)?;
+        let (&[FORMAT_VERSION, kind], mut rest) = key.split_first_chunk()? else { return None };
+        let domain = take_length(&mut rest).filter(|_| kind != INLINE_KIND)?;
+        take_bytes(&mut rest, domain)?;
         let id = take_length(&mut rest)?;
         str::from_utf8(rest.get(..id)?).ok()
     }
     read(key).unwrap_or_default()
 }
 
-/// Returns the part of a key that selects one of several servers: the first counted value, or the rule id if there is
-/// none; the name of an inline limit; the whole key if it was not built by this module. Side counters of a rule, such
-/// as its ban, are placed on the same server as the rule's counter.
+/// Returns the part of a key that selects the server. For a rule, this is the first counted value or, without one, the
+/// rule id. For an inline limit, this is its name. A key with another format is returned whole. A rule's side counters,
+/// such as its ban, are on the same server as the rule's counter.
 pub(crate) fn partition_key(key: &[u8]) -> &[u8] {
     fn read(key: &[u8]) -> Option<&[u8]> {
-        let (&[FORMAT, kind], mut rest) = key.split_first_chunk()? else { return None };
+        let (&[FORMAT_VERSION, kind], mut rest) = key.split_first_chunk()? else { return None };
         let rest = &mut rest;
         let domain = take_length(rest)?;
-        take(rest, domain)?;
+        take_bytes(rest, domain)?;
         let length = take_length(rest)?;
-        let name = take(rest, length)?;
-        if kind == INLINE {
+        let name = take_bytes(rest, length)?;
+        if kind == INLINE_KIND {
             return Some(name);
         }
         let mut values = 0;
         for _ in 0..take_length(rest)? {
             let length = take_length(rest)?;
-            // The entry for the generation has no value.
-            values += usize::from(take(rest, length)?.first() != Some(&0));
+            // The generation, whose name begins with a zero byte, has no value.
+            values += usize::from(take_bytes(rest, length)?.first() != Some(&0));
         }
         let first = if values > 0 { take_length(rest)?.checked_sub(1) } else { None };
-        first.map_or(Some(name), |length| take(rest, length))
+        first.map_or(Some(name), |length| take_bytes(rest, length))
     }
     read(key).unwrap_or(key)
 }
@@ -176,9 +176,9 @@ pub(crate) fn domain_of(key: &[u8]) -> &[u8] {
 /// Returns the name in an inline limit's key; empty for other keys.
 pub(crate) fn inline_name_of(key: &[u8]) -> &[u8] {
     let read = |key: &[u8]| {
-        let mut rest = key.strip_prefix(&[FORMAT, INLINE])?;
+        let mut rest = key.strip_prefix(&[FORMAT_VERSION, INLINE_KIND])?;
         let length = take_length(&mut rest)?;
-        take(&mut rest, length)?;
+        take_bytes(&mut rest, length)?;
         let length = take_length(&mut rest)?;
         Some(key.len() - rest.len()..key.len() - rest.len() + length)
     };
@@ -188,22 +188,22 @@ pub(crate) fn inline_name_of(key: &[u8]) -> &[u8] {
 /// An attribute in `per`, and its value if present.
 pub(crate) type CountedValue<'k> = (&'k [u8], Option<&'k [u8]>);
 
-/// Decodes the attributes and values in a rule's key; `None` for other keys. Of several alternatives, only the one that
-/// was present is returned, or all of them if none was.
+/// Decodes the attributes and values in a rule's key; `None` for other keys. If an attribute has alternatives, only the
+/// alternative that was present is returned. If no alternative was present, the name lists all alternatives.
 pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<CountedValue<'_>>> {
     let mut rest = &key[rule_name_of(key)?.len()..];
     let rest = &mut rest;
     let mut names = Vec::new();
     for _ in 0..take_length(rest)? {
         let length = take_length(rest)?;
-        names.push(take(rest, length)?);
+        names.push(take_bytes(rest, length)?);
     }
-    // The entry for the generation has no value.
+    // The generation, whose name begins with a zero byte, has no value.
     names.retain(|name: &&[u8]| name.first() != Some(&0));
     let mut counted = Vec::with_capacity(names.len());
     for name in names {
         let value = match take_length(rest)?.checked_sub(1) {
-            Some(length) => Some(take(rest, length)?),
+            Some(length) => Some(take_bytes(rest, length)?),
             None => None,
         };
         counted.push(match value {
@@ -214,18 +214,18 @@ pub(crate) fn counted_by(key: &[u8]) -> Option<Vec<CountedValue<'_>>> {
     Some(counted)
 }
 
-/// Returns the alternative that was present. Its index precedes the value.
+/// Returns the alternative whose index precedes the value, and the value itself.
 fn decode_alternative<'k>(name: &'k [u8], value: &'k [u8]) -> CountedValue<'k> {
-    if !name.windows(CHAINED.len()).any(|part| part == CHAINED) {
+    if !name.windows(ALTERNATIVE_SEPARATOR.len()).any(|part| part == ALTERNATIVE_SEPARATOR) {
         return (name, Some(value));
     }
     let (index, value) = value.split_first().map_or((0, value), |(index, value)| (usize::from(*index), value));
     let mut rest = name;
     for at in 0.. {
-        let end = rest.windows(CHAINED.len()).position(|part| part == CHAINED);
+        let end = rest.windows(ALTERNATIVE_SEPARATOR.len()).position(|part| part == ALTERNATIVE_SEPARATOR);
         let one = &rest[..end.unwrap_or(rest.len())];
         match end {
-            Some(end) if at < index => rest = &rest[end + CHAINED.len()..],
+            Some(end) if at < index => rest = &rest[end + ALTERNATIVE_SEPARATOR.len()..],
             Some(_) | None => return (one.trim_ascii(), Some(value)),
         }
     }
@@ -233,9 +233,9 @@ fn decode_alternative<'k>(name: &'k [u8], value: &'k [u8]) -> CountedValue<'k> {
 }
 
 /// Separates alternatives in an attribute name.
-const CHAINED: &[u8] = b" or ";
+const ALTERNATIVE_SEPARATOR: &[u8] = b" or ";
 
-fn take<'k>(rest: &mut &'k [u8], length: usize) -> Option<&'k [u8]> {
+fn take_bytes<'k>(rest: &mut &'k [u8], length: usize) -> Option<&'k [u8]> {
     let (text, after) = rest.split_at_checked(length)?;
     *rest = after;
     Some(text)
@@ -289,7 +289,7 @@ mod tests {
         key
     }
 
-    /// Stored keys outlive the process, so these bytes may change only together with `FORMAT`.
+    /// Stored keys outlive the process, so these bytes may change only together with `FORMAT_VERSION`.
     #[test]
     fn encoding_is_stable() {
         let long = "x".repeat(200);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_count_by_the_same_value_are_placed_together() {
+    fn keys_with_the_same_first_value_share_a_server() {
         let placed = |key: &[u8]| String::from_utf8_lossy(partition_key(key)).into_owned();
         assert_eq!(placed(&rule_key("api", "a", &["k"], &[Some("v")])), "v");
         assert_eq!(placed(&rule_key("web", "b", &["k", "l"], &[Some("v"), Some("w")])), "v");

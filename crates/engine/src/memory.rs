@@ -17,28 +17,29 @@ use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 /// States differ widely in length, from one word for most buckets to thousands of words for leases, so there is one
 /// table per size class. Memory is reserved for all tables, but touched only when used.
 pub struct MemoryStore<C = PreciseClock> {
-    tables: [Ledger<Arc<C>>; SIZES.len()],
+    tables: [Ledger<Arc<C>>; SIZE_CLASSES.len()],
     clock: Arc<C>,
     /// Held while a state moves to a table for longer states. This happens if a changed rule or an override needs
-    /// longer states for a key with usage. Such keys are searched in all tables that may contain them.
-    moving: Mutex<()>,
+    /// longer states for a key with usage. Such a key is looked up in every table that may contain it.
+    move_lock: Mutex<()>,
 }
 
-/// For each table, the maximum state length in words, and the divisor of the first table's key count.
-const SIZES: [(usize, usize); 5] = [(2, 1), (8, 1), (128, 16), (1_200, 128), (24_640, 2_048)];
+/// For each table: the maximum state length in words, and how many times fewer keys it holds than the first table.
+const SIZE_CLASSES: [(usize, usize); 5] = [(2, 1), (8, 1), (128, 16), (1_200, 128), (24_640, 2_048)];
 
 /// Minimum number of keys in a table.
-const MIN_KEYS: usize = 64;
+const MIN_TABLE_KEYS: usize = 64;
 
-/// Maximum number of charges passed to a table together: the number that it prefetches at a time.
-const MAX_BATCH: usize = 16;
+/// Maximum number of charges passed to a table in one call. The table prefetches that many at a time.
+const MAX_BATCHED_CHARGES: usize = 16;
 
-/// Maximum number of buckets per table that are read to count keys. They contain about 2% of half a million keys, so
-/// the estimate is within a few percent.
+/// Maximum number of buckets per table that are read to count keys. The count of a larger table is an estimate,
+/// accurate to a few percent.
 const MAX_COUNTED_BUCKETS: usize = 1 << 16;
 
 impl MemoryStore {
-    /// Creates a store for `keys` keys with states of one or two words, and for at most as many with longer states.
+    /// Creates a store for `keys` keys with states of at most two words. Each table for longer states holds at most
+    /// that number of keys.
     ///
     /// # Errors
     /// If the tables do not fit into the address space.
@@ -48,17 +49,17 @@ impl MemoryStore {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Like [`MemoryStore::new`], with time taken from `clock`.
+    /// Like [`MemoryStore::new`], but reads the time from `clock`.
     ///
     /// # Errors
     /// If the tables do not fit into the address space.
     pub fn with_clock(keys: usize, clock: Arc<C>) -> Result<Self, CapacityError> {
         let table = |position: usize| {
-            let (words, share) = SIZES[position];
-            Ledger::with_clock((keys / share).max(MIN_KEYS), words, clock.clone())
+            let (words, share) = SIZE_CLASSES[position];
+            Ledger::with_clock((keys / share).max(MIN_TABLE_KEYS), words, clock.clone())
         };
         let tables = [table(0)?, table(1)?, table(2)?, table(3)?, table(4)?];
-        Ok(Self { tables, clock, moving: Mutex::new(()) })
+        Ok(Self { tables, clock, move_lock: Mutex::new(()) })
     }
 
     /// Writes all states with their limits, and returns the number of states. See [`Ledger::write_snapshot`].
@@ -67,7 +68,7 @@ impl<C: Clock> MemoryStore<C> {
     /// If the writer fails.
     pub fn write_snapshot<W: Write>(&self, limits: &dyn LimitTable, to: &mut SnapshotWriter<W>) -> io::Result<u64> {
         let mut total = 0;
-        // Smaller tables first: states move only to larger ones, so none is missed.
+        // Tables for shorter states come first. States move only to tables for longer states, so no state is missed.
         for table in &self.tables {
             total += table.write_snapshot(limits, to)?;
         }
@@ -90,14 +91,14 @@ impl<C: Clock> MemoryStore<C> {
         mut id_of: impl FnMut(u32, &Limits) -> Option<u32>,
     ) -> Result<Self, RestoreError> {
         let mut table = |position: usize| {
-            let (words, share) = SIZES[position];
-            Ledger::restored((keys / share).max(MIN_KEYS), words, clock.clone(), from, &mut id_of)
+            let (words, share) = SIZE_CLASSES[position];
+            Ledger::restored((keys / share).max(MIN_TABLE_KEYS), words, clock.clone(), from, &mut id_of)
         };
         let tables = [table(0)?, table(1)?, table(2)?, table(3)?, table(4)?];
-        Ok(Self { tables, clock, moving: Mutex::new(()) })
+        Ok(Self { tables, clock, move_lock: Mutex::new(()) })
     }
 
-    /// Returns the size in bytes once all memory has been touched.
+    /// Returns the size in bytes after all memory has been touched.
     pub fn bytes(&self) -> usize {
         self.tables.iter().map(Ledger::bytes).sum()
     }
@@ -108,7 +109,7 @@ impl<C: Clock> MemoryStore<C> {
         while let [group, rest @ ..] = groups {
             let batchable_groups = if rest.is_empty() { 1 } else { self.batchable_groups(groups) };
             if batchable_groups > 1 {
-                self.check_many(&groups[..batchable_groups], batch.limit_table, answers);
+                self.check_batch(&groups[..batchable_groups], batch.limit_table, answers);
             } else {
                 self.answer_group(group, batch.limit_table, answers);
             }
@@ -123,22 +124,22 @@ impl<C: Clock> MemoryStore<C> {
             Group { verb: StoreVerb::Check, charges: [charge] }
                 if charge.earlier.is_empty() && charge.windows.is_empty() =>
             {
-                Some(table_of(charge.limits))
+                Some(size_class_of(charge.limits))
             }
             Group { .. } => None,
         };
         let Some(first) = groups.first().and_then(table) else { return 0 };
-        groups.iter().take(MAX_BATCH).take_while(|group| table(group) == Some(first)).count()
+        groups.iter().take(MAX_BATCHED_CHARGES).take_while(|group| table(group) == Some(first)).count()
     }
 
-    fn check_many(&self, groups: &[Group<'_>], limit_table: &dyn LimitTable, answers: &mut Answers) {
+    fn check_batch(&self, groups: &[Group<'_>], limit_table: &dyn LimitTable, answers: &mut Answers) {
         let at = self.clock.now().wall();
-        let mut charges = [EMPTY; MAX_BATCH];
+        let mut charges = [EMPTY_CHARGE; MAX_BATCHED_CHARGES];
         let mut table = &self.tables[0];
         for (position, group) in charges.iter_mut().zip(groups) {
             if let [charge] = group.charges {
                 *position = to_ledger_charge(charge);
-                table = &self.tables[table_of(charge.limits)];
+                table = &self.tables[size_class_of(charge.limits)];
             }
         }
         let charges = &charges[..groups.len()];
@@ -156,7 +157,7 @@ impl<C: Clock> MemoryStore<C> {
         }
         match group.verb {
             StoreVerb::Check => self.check(group.charges, limit_table, now, answers),
-            StoreVerb::Peek => group.charges.iter().for_each(|charge| self.weigh(charge, limit_table, answers)),
+            StoreVerb::Peek => group.charges.iter().for_each(|charge| self.answer_peek(charge, limit_table, answers)),
             StoreVerb::Refund => {
                 for charge in group.charges {
                     let (table, entry) = (self.table_with_state(charge, limit_table), to_ledger_charge(charge));
@@ -190,10 +191,10 @@ impl<C: Clock> MemoryStore<C> {
     fn check(&self, charges: &[Charge<'_>], limit_table: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
         let Some(first) = charges.first().map(|charge| self.table_index(charge, limit_table)) else { return };
         if charges.iter().any(|charge| self.table_index(charge, limit_table) != first) {
-            return self.check_across(charges, limit_table, now, answers);
+            return self.check_across_tables(charges, limit_table, now, answers);
         }
         let table = &self.tables[first];
-        if table.try_decide_fast(charges, to_plain_charge, &now, answer_plain(answers)).is_some() {
+        if table.try_decide_fast(charges, to_plain_charge, &now, plain_answer_callback(answers)).is_some() {
             return;
         }
         table.decide_each(limit_table, charges, to_ledger_charge, now, |position, seat| {
@@ -202,15 +203,21 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Decides a group whose states are in several tables.
-    fn check_across(&self, charges: &[Charge<'_>], limit_table: &dyn LimitTable, now: Now<'_>, answers: &mut Answers) {
+    fn check_across_tables(
+        &self,
+        charges: &[Charge<'_>],
+        limit_table: &dyn LimitTable,
+        now: Now<'_>,
+        answers: &mut Answers,
+    ) {
         let in_table = |charge| (self.table_index(charge, limit_table), to_ledger_charge(charge));
         Ledger::decide_across(&self.tables, limit_table, charges, in_table, now, |index, seat| {
             answers.push_verdict(seat.verdict(), seat.reports(charges[index].ask.cost().get()));
         });
     }
 
-    /// Answers a peek at one charge.
-    fn weigh(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable, answers: &mut Answers) {
+    /// Answers a peek for one charge.
+    fn answer_peek(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable, answers: &mut Answers) {
         self.table_for(charge, limit_table).peek(limit_table, &to_ledger_charge(charge), |seat| {
             let reports = seat.reports(charge.ask.cost().get());
             answers.charge(seat.verdict().outcome(), Cost::ZERO, Stamps::default(), reports);
@@ -230,36 +237,36 @@ impl<C: Clock> MemoryStore<C> {
         });
     }
 
-    /// Returns the index of the table that decides a charge: the table for its limits, or one for longer states if the
-    /// key has usage there under earlier limits. A state in a table for shorter states is moved unchanged and keeps the
-    /// limits under which it was charged.
+    /// Returns the index of the table that decides a charge: the table for its limits, or a table for longer states
+    /// that contains the key's usage under earlier limits. A state in a table for shorter states is moved unchanged and
+    /// keeps the limits under which it was charged.
     #[inline]
     fn table_index(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> usize {
-        let here = table_of(charge.limits);
+        let here = size_class_of(charge.limits);
         if charge.earlier.is_empty() { here } else { self.find_table(charge, here, limit_table) }
     }
 
     #[inline(never)]
     fn find_table(&self, charge: &Charge<'_>, here: usize, limit_table: &dyn LimitTable) -> usize {
-        let mut others = [false; SIZES.len()];
+        let mut others = [false; SIZE_CLASSES.len()];
         for limits in charge.earlier.iter().filter_map(|id| limit_table.get(*id)) {
-            others[table_of(limits)] = true;
+            others[size_class_of(limits)] = true;
         }
         others[here] = false;
         if !others.contains(&true) {
             return here;
         }
-        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _moving = self.move_lock.lock().unwrap_or_else(PoisonError::into_inner);
         others[here] = true;
         let entry = to_ledger_charge(charge);
         let is_used = |position: &usize| others[*position] && self.tables[*position].is_known(limit_table, &entry);
         let is_remembered =
             |position: &usize| others[*position] && self.tables[*position].contains_key(limit_table, &entry);
-        // A key without usage stays in the table that has its entry. With entries in two tables, the older one would
+        // A key without usage stays in the table that has its entry. If two tables had entries, the older entry would
         // determine whether the key counts as new under limits with an initial amount.
-        let is_unused = !(0..SIZES.len()).any(|position| is_used(&position));
+        let is_unused = !(0..SIZE_CLASSES.len()).any(|position| is_used(&position));
         let is_here = |position: &usize| if is_unused { is_remembered(position) } else { is_used(position) };
-        let to = (here + 1..SIZES.len()).rev().find(is_here).unwrap_or(here);
+        let to = (here + 1..SIZE_CLASSES.len()).rev().find(is_here).unwrap_or(here);
         for from in (0..to).filter(is_here) {
             if !is_here(&to) {
                 self.tables[from].move_to(&self.tables[to], limit_table, &entry);
@@ -268,8 +275,8 @@ impl<C: Clock> MemoryStore<C> {
         to
     }
 
-    /// Returns the table that contains a key's state, for refunds and renewals. The caller need not know under which
-    /// limits the key was charged.
+    /// Returns the table that contains a key's state, for refunds and renewals. The caller need not know the limits
+    /// under which the key was charged.
     fn table_with_state(&self, charge: &Charge<'_>, limit_table: &dyn LimitTable) -> &Ledger<Arc<C>> {
         let (table, entry) = (self.table_for(charge, limit_table), to_ledger_charge(charge));
         if table.is_known(limit_table, &entry) {
@@ -292,22 +299,22 @@ impl<C: Clock + Send + Sync> Store for MemoryStore<C> {
 
     #[inline]
     fn fetch(&self, keys: &[(&Limits, &[u8])]) {
-        for keys in keys.chunk_by(|(a, _), (b, _)| table_of(a) == table_of(b)) {
+        for keys in keys.chunk_by(|(a, _), (b, _)| size_class_of(a) == size_class_of(b)) {
             if let Some((limits, _)) = keys.first() {
-                self.tables[table_of(limits)].fetch(keys.iter().map(|(_, key)| *key));
+                self.tables[size_class_of(limits)].fetch(keys.iter().map(|(_, key)| *key));
             }
         }
     }
 
     fn try_decide_fast(&self, charges: &[PlainCharge<'_>], answers: &mut Answers) -> Option<bool> {
         let ([first, ..], now) = (&self.tables, self.clock.now());
-        let admitted = first.try_decide_fast(charges, |charge| Some(*charge), &now, answer_plain(answers))?;
+        let admitted = first.try_decide_fast(charges, |charge| Some(*charge), &now, plain_answer_callback(answers))?;
         answers.end_group(now.wall());
         Some(admitted)
     }
 
     fn check_limits(&self, limits: &Limits) -> Result<(), String> {
-        let (longest, _) = SIZES[SIZES.len() - 1];
+        let (longest, _) = SIZE_CLASSES[SIZE_CLASSES.len() - 1];
         if limits.words() <= longest {
             return Ok(());
         }
@@ -340,9 +347,9 @@ fn is_in_windows(charge: &Charge<'_>, at: Time<Wall>) -> bool {
 
 /// Returns the index of the table for states of these limits.
 #[inline]
-fn table_of(limits: &Limits) -> usize {
+fn size_class_of(limits: &Limits) -> usize {
     let words = limits.words();
-    SIZES.iter().position(|(longest, _)| words <= *longest).unwrap_or(SIZES.len() - 1)
+    SIZE_CLASSES.iter().position(|(longest, _)| words <= *longest).unwrap_or(SIZE_CLASSES.len() - 1)
 }
 
 #[inline]
@@ -358,9 +365,9 @@ fn to_plain_charge<'a>(charge: &'a Charge<'a>) -> Option<PlainCharge<'a>> {
     Some(PlainCharge { limits_id, limits, key, cost })
 }
 
-/// Returns a callback that adds the answers of the fast path.
+/// Returns a callback that adds the answers of the fast path to `answers`.
 #[inline]
-fn answer_plain(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, Outcome, Report) {
+fn plain_answer_callback(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, Outcome, Report) {
     |charge, outcome, report| {
         if outcome == Outcome::Allow {
             answers.push_granted(charge.cost, report);
@@ -370,5 +377,5 @@ fn answer_plain(answers: &mut Answers) -> impl FnMut(&PlainCharge<'_>, Outcome, 
     }
 }
 
-const EMPTY: tollgate::ledger::Charge<'static> =
+const EMPTY_CHARGE: tollgate::ledger::Charge<'static> =
     tollgate::ledger::Charge { limits_id: 0, limits: None, key: &[], ask: Ask::Exactly(Cost::ZERO), windows: &[] };

@@ -3,7 +3,7 @@
 use crate::store::StoreError;
 use crate::striped::{Stripe, Striped};
 
-/// The counters of one rule, since its id was first seen.
+/// Counts the decisions of one rule since its id was first loaded.
 #[derive(Debug, Default)]
 pub struct RuleMeter {
     counts: Striped<4>,
@@ -19,10 +19,10 @@ pub(crate) enum RuleEvent {
 }
 
 impl RuleMeter {
-    /// Prefetches the calling thread's stripe: with thousands of rules it is rarely in the cache,
-    /// and counting would have to wait for it.
+    /// Prefetches the calling thread's stripe. With thousands of rules, the stripe is rarely cached, and counting would
+    /// wait for memory.
     #[inline]
-    pub(crate) fn touch(&self) {
+    pub(crate) fn prefetch(&self) {
         self.counts.prefetch(Stripe::of_thread());
     }
 
@@ -95,7 +95,7 @@ impl Meters {
     }
 
     /// Counts a group that the store did not answer.
-    pub(crate) fn store_error(&self, error: &StoreError) {
+    pub(crate) fn count_store_error(&self, error: &StoreError) {
         let fault = match error {
             StoreError::Unavailable { .. } => StoreFailure::Unavailable,
             StoreError::Unknown { .. } => StoreFailure::Unknown,
@@ -134,7 +134,7 @@ pub struct Counts {
     pub delayed: u64,
     /// Requests that were refused.
     pub refused: u64,
-    /// Requests that passed only because refusals are observed.
+    /// Requests that passed only because refusals are observed instead of enforced.
     pub observed: u64,
     /// Requests that a shadow rule would have refused.
     pub shadow_refused: u64,
@@ -165,7 +165,7 @@ mod tests {
             }
         });
         meters.count(Event::Refused);
-        meters.store_error(&StoreError::Stale { store_time: tollgate::core::Time::ZERO });
+        meters.count_store_error(&StoreError::Stale { store_time: tollgate::core::Time::ZERO });
         let allowed = 8_000;
         assert_eq!(meters.read(), Counts { allowed, refused: 1, stale: 1, ..Counts::default() });
     }

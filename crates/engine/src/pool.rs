@@ -5,15 +5,15 @@ use std::ops::{Deref, DerefMut};
 
 use crate::decision::Decisions;
 
-/// Maximum number of decisions in a thread's pool.
-const SPARE: usize = 16;
+/// Maximum number of [`Decisions`] buffers in a thread's pool.
+const MAX_POOLED: usize = 16;
 
-/// Maximum size of pooled decisions. Larger buffers are freed, so that a huge batch does not hold memory permanently.
-const SPARE_BYTES: usize = 256 * 1024;
+/// Maximum size of a pooled buffer. Larger buffers are freed, so that a huge batch does not hold memory permanently.
+const MAX_POOLED_BYTES: usize = 256 * 1024;
 
 thread_local! {
     #[allow(clippy::vec_box, reason = "a large value (1 KiB) would be moved into a future and back for each request")]
-    static SPARES: RefCell<Vec<Box<Decisions>>> = const { RefCell::new(Vec::new()) };
+    static POOL: RefCell<Vec<Box<Decisions>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// [`Decisions`] borrowed from the thread's pool and returned on drop. Once the buffers have grown, deciding allocates
@@ -22,7 +22,7 @@ thread_local! {
 pub struct PooledDecisions(Option<Box<Decisions>>);
 
 /// Panic message: [`PooledDecisions`] are empty only during `drop`.
-const HELD: &str = "decisions are held until they are dropped";
+const HELD_UNTIL_DROP: &str = "decisions are held until they are dropped";
 
 impl Default for PooledDecisions {
     fn default() -> Self {
@@ -31,9 +31,9 @@ impl Default for PooledDecisions {
 }
 
 impl PooledDecisions {
-    /// Takes decisions from the pool.
+    /// Takes a buffer from the pool, or creates one if the pool is empty.
     pub fn take() -> Self {
-        Self(Some(SPARES.with_borrow_mut(Vec::pop).unwrap_or_default()))
+        Self(Some(POOL.with_borrow_mut(Vec::pop).unwrap_or_default()))
     }
 }
 
@@ -41,13 +41,13 @@ impl Deref for PooledDecisions {
     type Target = Decisions;
 
     fn deref(&self) -> &Decisions {
-        self.0.as_deref().expect(HELD)
+        self.0.as_deref().expect(HELD_UNTIL_DROP)
     }
 }
 
 impl DerefMut for PooledDecisions {
     fn deref_mut(&mut self) -> &mut Decisions {
-        self.0.as_deref_mut().expect(HELD)
+        self.0.as_deref_mut().expect(HELD_UNTIL_DROP)
     }
 }
 
@@ -55,10 +55,10 @@ impl Drop for PooledDecisions {
     fn drop(&mut self) {
         let Some(decisions) = self.0.take() else { return };
         // The pool may already be destroyed if the thread is exiting.
-        let _ = SPARES.try_with(|spares| {
-            let mut spares = spares.borrow_mut();
-            if spares.len() < SPARE && decisions.bytes() <= SPARE_BYTES {
-                spares.push(decisions);
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < MAX_POOLED && decisions.bytes() <= MAX_POOLED_BYTES {
+                pool.push(decisions);
             }
         });
     }

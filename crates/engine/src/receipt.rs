@@ -1,8 +1,8 @@
-//! Receipts, with which callers undo decisions exactly.
+//! Receipts. A caller uses a receipt to undo a decision exactly.
 //!
 //! A receipt lists the charged counters, the amount taken from each, and the stamps that locate each charge. It can be
-//! sent to another process as a string. It is not signed: a caller that may request refunds could also forge one, but a
-//! refund never exceeds the usage of the key.
+//! sent to another process as a string. It is not signed. A caller with permission to refund could forge a receipt, but
+//! a refund never exceeds the key's usage.
 
 use std::fmt;
 use std::str::FromStr;
@@ -27,14 +27,14 @@ use tollgate::{Limit, Limits, Rate};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    pub(crate) taken: Vec<ReceiptEntry>,
+    pub(crate) entries: Vec<ReceiptEntry>,
 }
 
-/// The charge of one counter.
+/// The charge to one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReceiptEntry {
     pub(crate) key: Box<[u8]>,
-    /// The limits, if they are inline or come from an override. A rule's own limits are looked up by key.
+    /// The limits, if they are inline or belong to an override. A rule's own limits are looked up by key.
     pub(crate) limits: Option<Limits>,
     /// Whether the fallback was charged, because the store did not answer.
     pub(crate) fallback: bool,
@@ -50,12 +50,12 @@ impl Receipt {
 
     /// Returns the domain of each charged counter; empty for inline limits.
     pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
-        self.taken.iter().map(|taken| crate::key::domain_of(&taken.key))
+        self.entries.iter().map(|taken| crate::key::domain_of(&taken.key))
     }
 
     /// Returns whether nothing was taken.
     pub fn is_empty(&self) -> bool {
-        self.taken.is_empty()
+        self.entries.is_empty()
     }
 }
 
@@ -71,30 +71,31 @@ impl fmt::Display for BadReceipt {
 
 impl std::error::Error for BadReceipt {}
 
-/// Format 1 omitted trailing zero stamps, so it recorded neither the number of charged limits nor whether slots were
-/// taken.
-const FORMAT: u64 = 2;
-const WITH_LIMITS: u64 = 1;
-const FALLBACK: u64 = 2;
-const SLOTS: u64 = 4;
+/// The current format version. Format 1 omitted trailing zero stamps, so it recorded neither the number of charged
+/// limits nor whether slots were taken.
+const FORMAT_VERSION: u64 = 2;
+const LIMITS_FLAG: u64 = 1;
+const FALLBACK_FLAG: u64 = 2;
+const SLOTS_FLAG: u64 = 4;
 
 impl fmt::Display for Receipt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut bytes = Vec::new();
-        put(&mut bytes, FORMAT);
-        put(&mut bytes, self.taken.len() as u64);
-        for taken in &self.taken {
-            let flags = [(taken.limits.is_some(), WITH_LIMITS), (taken.fallback, FALLBACK), (taken.has_slots, SLOTS)];
-            put(&mut bytes, flags.iter().filter(|(set, _)| *set).map(|(_, flag)| flag).sum());
-            put(&mut bytes, taken.key.len() as u64);
+        push_varint(&mut bytes, FORMAT_VERSION);
+        push_varint(&mut bytes, self.entries.len() as u64);
+        for taken in &self.entries {
+            let flags =
+                [(taken.limits.is_some(), LIMITS_FLAG), (taken.fallback, FALLBACK_FLAG), (taken.has_slots, SLOTS_FLAG)];
+            push_varint(&mut bytes, flags.iter().filter(|(set, _)| *set).map(|(_, flag)| flag).sum());
+            push_varint(&mut bytes, taken.key.len() as u64);
             bytes.extend_from_slice(&taken.key);
-            put(&mut bytes, taken.cost.get());
+            push_varint(&mut bytes, taken.cost.get());
             let count = taken.stamps.count();
-            put(&mut bytes, count as u64);
-            (0..count).for_each(|place| put(&mut bytes, taken.stamps.get(place).to_bits()));
+            push_varint(&mut bytes, count as u64);
+            (0..count).for_each(|index| push_varint(&mut bytes, taken.stamps.get(index).to_bits()));
             if let Some(limits) = &taken.limits {
-                put(&mut bytes, limits.as_slice().len() as u64);
-                limits.as_slice().iter().for_each(|limit| put_limit(&mut bytes, limit));
+                push_varint(&mut bytes, limits.as_slice().len() as u64);
+                limits.as_slice().iter().for_each(|limit| push_limit(&mut bytes, limit));
             }
         }
         Base64Display::new(&bytes, &URL_SAFE_NO_PAD).fmt(f)
@@ -106,48 +107,48 @@ impl FromStr for Receipt {
 
     fn from_str(text: &str) -> Result<Self, BadReceipt> {
         let bytes = if text.len() > Self::MAX_TEXT { None } else { URL_SAFE_NO_PAD.decode(text).ok() };
-        bytes.and_then(|bytes| read(&bytes)).ok_or(BadReceipt)
+        bytes.and_then(|bytes| decode_receipt(&bytes)).ok_or(BadReceipt)
     }
 }
 
-fn read(bytes: &[u8]) -> Option<Receipt> {
+fn decode_receipt(bytes: &[u8]) -> Option<Receipt> {
     let mut rest = bytes;
     let rest = &mut rest;
-    let format = take(rest)?;
-    if !(1..=FORMAT).contains(&format) {
+    let format = take_varint(rest)?;
+    if !(1..=FORMAT_VERSION).contains(&format) {
         return None;
     }
-    let count = take(rest)?;
-    let mut taken = Vec::new();
+    let count = take_varint(rest)?;
+    let mut entries = Vec::new();
     for _ in 0..count {
-        let flags = take(rest)?;
-        if flags > WITH_LIMITS + FALLBACK + SLOTS {
+        let flags = take_varint(rest)?;
+        if flags > LIMITS_FLAG + FALLBACK_FLAG + SLOTS_FLAG {
             return None;
         }
-        let length = usize::try_from(take(rest)?).ok()?;
+        let length = usize::try_from(take_varint(rest)?).ok()?;
         let key: Box<[u8]> = rest.get(..length)?.into();
         *rest = &rest[length..];
-        let cost = Cost::new(take(rest)?);
-        let places = take(rest)?;
+        let cost = Cost::new(take_varint(rest)?);
+        let places = take_varint(rest)?;
         let stamps: Option<Vec<Stamp>> =
-            (0..places.min(Limits::MAX as u64)).map(|_| take(rest).map(Stamp::from_bits)).collect();
-        let limits = if flags & WITH_LIMITS == 0 {
+            (0..places.min(Limits::MAX as u64)).map(|_| take_varint(rest).map(Stamp::from_bits)).collect();
+        let limits = if flags & LIMITS_FLAG == 0 {
             None
         } else {
             let limits: Option<Vec<Limit>> =
-                (0..take(rest)?.min(Limits::MAX as u64)).map(|_| take_limit(rest)).collect();
+                (0..take_varint(rest)?.min(Limits::MAX as u64)).map(|_| take_limit(rest)).collect();
             Some(Limits::new(limits?).ok()?)
         };
         let stamps = Stamps::from_stamps(stamps?);
         // Charges with slots always have stamps.
         let (stamps, has_slots) =
-            if format == 1 { (stamps.keep_first(Limits::MAX), places > 0) } else { (stamps, flags & SLOTS != 0) };
-        taken.push(ReceiptEntry { key, limits, fallback: flags & FALLBACK != 0, has_slots, cost, stamps });
+            if format == 1 { (stamps.keep_first(Limits::MAX), places > 0) } else { (stamps, flags & SLOTS_FLAG != 0) };
+        entries.push(ReceiptEntry { key, limits, fallback: flags & FALLBACK_FLAG != 0, has_slots, cost, stamps });
     }
-    (rest.is_empty() && !has_duplicate_key(&taken)).then_some(Receipt { taken })
+    (rest.is_empty() && !has_duplicate_key(&entries)).then_some(Receipt { entries })
 }
 
-/// Returns whether a key occurs twice. No decision produces such a receipt, and stores do not accept such a group.
+/// Returns whether a key occurs twice. No decision produces such a receipt, and the keys of a group must be different.
 fn has_duplicate_key(taken: &[ReceiptEntry]) -> bool {
     let mut keys: Vec<&[u8]> = taken.iter().map(|taken| &*taken.key).collect();
     keys.sort_unstable();
@@ -155,7 +156,7 @@ fn has_duplicate_key(taken: &[ReceiptEntry]) -> bool {
 }
 
 /// Appends a varint: seven bits per byte, lowest first; the top bit is set if more bytes follow.
-fn put(bytes: &mut Vec<u8>, mut number: u64) {
+fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
         number >>= 7;
@@ -163,7 +164,7 @@ fn put(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-fn take(rest: &mut &[u8]) -> Option<u64> {
+fn take_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
     for shift in (0..64).step_by(7) {
         let (byte, after) = rest.split_first()?;
@@ -177,15 +178,15 @@ fn take(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Encodes limits so that the bytes are equal only for equal limits, in any process.
+/// Encodes limits. In every process, equal bytes mean equal limits.
 pub(crate) fn limits_to_bytes(limits: &Limits) -> Vec<u8> {
     let mut bytes = Vec::new();
-    limits.as_slice().iter().for_each(|limit| put_limit(&mut bytes, limit));
+    limits.as_slice().iter().for_each(|limit| push_limit(&mut bytes, limit));
     bytes
 }
 
-fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
-    let mut all = |numbers: &[u64]| numbers.iter().for_each(|number| put(bytes, *number));
+fn push_limit(bytes: &mut Vec<u8>, limit: &Limit) {
+    let mut all = |numbers: &[u64]| numbers.iter().for_each(|number| push_varint(bytes, *number));
     let bucket = |bucket: &BucketParams| {
         [bucket.rate.count().into(), bucket.rate.per().as_nanos(), bucket.burst, bucket.max_debt, bucket.initial]
     };
@@ -238,16 +239,16 @@ fn put_limit(bytes: &mut Vec<u8>, limit: &Limit) {
     }
 }
 
-/// Decodes one limit. Its parameters are untrusted and are checked like those of a rule.
+/// Decodes one limit. The parameters are untrusted, so they are checked like a rule's parameters.
 fn take_limit(rest: &mut &[u8]) -> Option<Limit> {
-    let params = match take(rest)? {
+    let params = match take_varint(rest)? {
         0 => Params::Unlimited,
         1 => Params::DenyAll,
         2 => Params::TokenBucket(take_bucket(rest)?),
-        3 => Params::LeakyBucket { bucket: take_bucket(rest)?, free: take(rest)?, max_wait: take_nanos(rest)? },
+        3 => Params::LeakyBucket { bucket: take_bucket(rest)?, free: take_varint(rest)?, max_wait: take_nanos(rest)? },
         4 => {
             let window = take_window(rest)?;
-            let phase = match take(rest)? {
+            let phase = match take_varint(rest)? {
                 0 => Phase::Epoch,
                 1 => Phase::FirstRequest,
                 2 => Phase::Spread,
@@ -258,13 +259,14 @@ fn take_limit(rest: &mut &[u8]) -> Option<Limit> {
         5 => Params::SlidingWindow(take_window(rest)?),
         6 => {
             let window = take_window(rest)?;
-            Params::SlidingLog { window, minimum_gap: take_nanos(rest)?, count_refused: take(rest)? == 1 }
+            Params::SlidingLog { window, minimum_gap: take_nanos(rest)?, count_refused: take_varint(rest)? == 1 }
         }
-        7 => Params::Concurrency { limit: take(rest)?, lease: take_nanos(rest)?, max_debt: take(rest)? },
+        7 => Params::Concurrency { limit: take_varint(rest)?, lease: take_nanos(rest)?, max_debt: take_varint(rest)? },
         8 => {
-            let (refill, period, burst, max_wait) = (take(rest)?, take_nanos(rest)?, take(rest)?, take_nanos(rest)?);
-            let (max_debt, initial) = (take(rest)?, take(rest)?);
-            let steps = match take(rest)? {
+            let (refill, period, burst, max_wait) =
+                (take_varint(rest)?, take_nanos(rest)?, take_varint(rest)?, take_nanos(rest)?);
+            let (max_debt, initial) = (take_varint(rest)?, take_varint(rest)?);
+            let steps = match take_varint(rest)? {
                 0 => Steps::FirstRequest,
                 offset => Steps::Aligned(Nanos::from_nanos(offset - 1)),
             };
@@ -277,17 +279,17 @@ fn take_limit(rest: &mut &[u8]) -> Option<Limit> {
 }
 
 fn take_bucket(rest: &mut &[u8]) -> Option<BucketParams> {
-    let rate = Rate::new(take(rest)?, take_nanos(rest)?).ok()?;
-    Some(BucketParams { rate, burst: take(rest)?, max_debt: take(rest)?, initial: take(rest)? })
+    let rate = Rate::new(take_varint(rest)?, take_nanos(rest)?).ok()?;
+    Some(BucketParams { rate, burst: take_varint(rest)?, max_debt: take_varint(rest)?, initial: take_varint(rest)? })
 }
 
 fn take_window(rest: &mut &[u8]) -> Option<WindowParams> {
-    let (limit, length) = (take(rest)?, take_nanos(rest)?);
-    Some(WindowParams { limit, length, max_debt: take(rest)?, initial: take(rest)? })
+    let (limit, length) = (take_varint(rest)?, take_nanos(rest)?);
+    Some(WindowParams { limit, length, max_debt: take_varint(rest)?, initial: take_varint(rest)? })
 }
 
 fn take_nanos(rest: &mut &[u8]) -> Option<Nanos> {
-    take(rest).map(Nanos::from_nanos)
+    take_varint(rest).map(Nanos::from_nanos)
 }
 
 #[cfg(test)]
@@ -298,7 +300,7 @@ mod tests {
         Concurrency, FixedWindow, IntervalBucket, LeakyBucket, SlidingLog, SlidingSlices, SlidingWindow, TokenBucket,
     };
 
-    fn one_of_each() -> Limits {
+    fn limits_of_eight_kinds() -> Limits {
         let rate: Rate = "7777/s".parse().unwrap();
         let leaky = LeakyBucket::new(rate, 9).unwrap().max_debt(1).unwrap().initial(3).unwrap();
         Limits::new([
@@ -332,13 +334,14 @@ mod tests {
         };
         let sent = ReceiptEntry {
             key: b"\x01r\x03other"[..].into(),
-            limits: Some(one_of_each()),
+            limits: Some(limits_of_eight_kinds()),
             fallback: false,
             has_slots: false,
             cost: Cost::ZERO,
             stamps: Stamps::default(),
         };
-        for receipt in [Receipt::default(), Receipt { taken: vec![rule.clone()] }, Receipt { taken: vec![rule, sent] }]
+        for receipt in
+            [Receipt::default(), Receipt { entries: vec![rule.clone()] }, Receipt { entries: vec![rule, sent] }]
         {
             assert_eq!(receipt.to_string().parse(), Ok(receipt));
         }
@@ -347,7 +350,7 @@ mod tests {
     /// A receipt in format 1 does not state how many limits were charged, so it applies to all limits of the key.
     #[test]
     fn receipt_in_format_1_is_parsed() {
-        let receipt = read(b"\x01\x01\x00\x03key\x05\x00").unwrap();
+        let receipt = decode_receipt(b"\x01\x01\x00\x03key\x05\x00").unwrap();
         let stamps = Stamps::default().keep_first(Limits::MAX);
         let taken = ReceiptEntry {
             key: (*b"key").into(),
@@ -357,12 +360,12 @@ mod tests {
             cost: Cost::new(5),
             stamps,
         };
-        assert_eq!(receipt.taken, [taken]);
-        assert_eq!(read(b"\x03\x00"), None, "a later format");
+        assert_eq!(receipt.entries, [taken]);
+        assert_eq!(decode_receipt(b"\x03\x00"), None, "a later format");
     }
 
     #[test]
-    fn interval_buckets_and_slices_are_parsed_as_written() {
+    fn interval_buckets_and_sliding_slices_are_parsed_as_written() {
         let bucket = IntervalBucket::new(5, Nanos::SECOND).unwrap().burst(9).unwrap().max_debt(4).unwrap();
         let bucket = bucket.initial(2).unwrap().max_wait(Nanos::from_secs(3)).unwrap();
         let slices = SlidingSlices::new(9, Nanos::SECOND, Nanos::from_millis(100)).unwrap();
@@ -374,7 +377,7 @@ mod tests {
         let stamps = Stamps::default();
         let limits = Some(limits.unwrap());
         let receipt = Receipt {
-            taken: vec![ReceiptEntry {
+            entries: vec![ReceiptEntry {
                 key: (*b"key").into(),
                 limits,
                 fallback: false,
@@ -391,13 +394,13 @@ mod tests {
         let stamps = Stamps::from_stamps([Stamp::from_bits(1 << 40)]);
         let taken = ReceiptEntry {
             key: (*b"key").into(),
-            limits: Some(one_of_each()),
+            limits: Some(limits_of_eight_kinds()),
             fallback: false,
             has_slots: false,
             cost: Cost::ONE,
             stamps,
         };
-        let text = Receipt { taken: vec![taken] }.to_string();
+        let text = Receipt { entries: vec![taken] }.to_string();
         for length in 0..text.len() {
             assert_eq!(text[..length].parse::<Receipt>(), Err(BadReceipt), "{length} of {} characters", text.len());
         }
@@ -416,7 +419,7 @@ mod tests {
             stamps,
         };
         let other = ReceiptEntry { cost: Cost::new(2), ..one.clone() };
-        let text = Receipt { taken: vec![one, other] }.to_string();
+        let text = Receipt { entries: vec![one, other] }.to_string();
         assert_eq!(text.parse::<Receipt>(), Err(BadReceipt));
     }
 

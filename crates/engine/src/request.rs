@@ -6,7 +6,7 @@ use tollgate::core::Cost;
 
 use crate::inline::InlineLimits;
 
-/// A request: its items are admitted together or not at all.
+/// A request. Either all of its items are admitted, or none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
     /// The domain whose rules apply. Unused if every item has an inline limit.
@@ -33,17 +33,17 @@ impl<'a> Request<'a> {
 /// A unit of work to count: attributes and a cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Item<'a> {
-    /// The attributes, in order. A name may occur several times: a condition holds if any of its values matches, and
-    /// `per` uses the first value.
+    /// The attributes, in order. A name may occur several times. A condition then holds if any of the values matches,
+    /// and `per` uses the first value.
     pub entries: &'a [Entry<'a>],
-    /// The cost. `None`: each rule determines it, usually as 1.
+    /// The cost. If `None`, each rule determines the cost, which is usually 1.
     pub cost: Option<Cost>,
     /// An inline limit, used instead of rules.
     pub limit: Option<Inline<'a>>,
 }
 
 impl<'a> Item<'a> {
-    /// Maximum number of rules that one item may match. It bounds the time that a request can occupy a thread.
+    /// Maximum number of rules that one item may match. It bounds the time for which a request occupies a thread.
     pub const MAX_RULES: usize = 256;
     /// Maximum number of attributes.
     pub const MAX_ENTRIES: usize = 128;
@@ -67,7 +67,7 @@ impl<'a> Item<'a> {
     }
 }
 
-/// An attribute. Names and values are bytes, because values from the network need not be UTF-8. Rules compare them
+/// An attribute. Names and values are bytes, because values from the network need not be UTF-8. Rules compare the bytes
 /// unchanged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
@@ -104,7 +104,7 @@ pub struct Inline<'a> {
 pub enum RequestError {
     /// There are no rules for the domain.
     UnknownDomain {
-        /// The name of the domain, cut to a readable length.
+        /// The name of the domain, truncated to a readable length.
         domain: String,
     },
     /// A count or length exceeds its maximum.
@@ -118,7 +118,7 @@ pub enum RequestError {
     },
     /// The request has no items.
     NoItems,
-    /// The request takes up to an amount, but does not state the maximum.
+    /// The request asks for as much as possible, but does not state a maximum.
     NoAmount,
     /// The inline limit is invalid or not supported by the store.
     BadLimit {

@@ -13,12 +13,11 @@ use crate::rules::WEEKDAYS;
 /// A daily time span on some days of the week.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hours {
-    /// Bit mask of the days on which the span begins, lowest bit for Monday.
+    /// Bit mask of the weekdays on which the span begins. The lowest bit is Monday.
     pub(crate) days: u8,
     /// The start, in minutes after midnight.
     pub(crate) from: u16,
-    /// The end, in minutes after midnight of the day on which the span begins; it may exceed 24
-    /// hours.
+    /// The end, in minutes after midnight of the start day. It may exceed 24 hours.
     pub(crate) to: u16,
     pub(crate) zone: Zone,
 }
@@ -42,7 +41,7 @@ impl fmt::Display for Hours {
     }
 }
 
-/// A period in which a schedule either always applies or never does.
+/// A period during which a schedule either applies all the time or does not apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScheduleSpan {
     from: Time<Wall>,
@@ -56,29 +55,29 @@ const DAYS_AHEAD: i32 = 9;
 /// A schedule that caches its last computed span.
 pub(crate) struct Schedule {
     hours: Box<[Hours]>,
-    last: ArcSwapOption<ScheduleSpan>,
+    last_span: ArcSwapOption<ScheduleSpan>,
 }
 
 impl Schedule {
     pub(crate) fn new(hours: &[Hours]) -> Self {
-        Self { hours: hours.into(), last: ArcSwapOption::empty() }
+        Self { hours: hours.into(), last_span: ArcSwapOption::empty() }
     }
 
     /// Returns whether the schedule applies at `at`.
     pub(crate) fn applies(&self, at: Time<Wall>) -> bool {
-        if let Some(last) = &*self.last.load()
+        if let Some(last) = &*self.last_span.load()
             && last.from <= at
             && at < last.to
         {
             return last.applies;
         }
-        let span = self.span(at);
-        self.last.store(Some(Arc::new(span)));
+        let span = self.span_from(at);
+        self.last_span.store(Some(Arc::new(span)));
         span.applies
     }
 
     /// Returns the span from `at` to the next change.
-    fn span(&self, at: Time<Wall>) -> ScheduleSpan {
+    fn span_from(&self, at: Time<Wall>) -> ScheduleSpan {
         let mut span = ScheduleSpan { from: at, to: Time::from_nanos(u64::MAX), applies: false };
         for hours in &self.hours {
             let Some(today) = hours.zone.date_at(at) else { continue };
@@ -111,11 +110,11 @@ impl fmt::Debug for Schedule {
 mod tests {
     use super::*;
 
-    fn check(hours: &Hours, expected: &[(&str, bool)]) {
+    fn assert_applies(hours: &Hours, expected: &[(&str, bool)]) {
         let schedule = Schedule::new(std::slice::from_ref(hours));
         for (at, applies) in expected {
             let at = crate::calendar::to_wall_time(at.parse().unwrap());
-            assert_eq!((schedule.span(at).applies, schedule.applies(at)), (*applies, *applies), "at {at:?}");
+            assert_eq!((schedule.span_from(at).applies, schedule.applies(at)), (*applies, *applies), "at {at:?}");
         }
     }
 
@@ -123,7 +122,7 @@ mod tests {
     fn office_hours_follow_the_local_clock() {
         let zone = Zone::new("Europe/Paris").unwrap();
         // The clock is set forward on Sunday 30 March 2025.
-        check(
+        assert_applies(
             &Hours { days: 0b001_1111, from: 9 * 60, to: 17 * 60, zone },
             &[
                 ("2025-03-28T07:59:59Z", false),
@@ -138,15 +137,15 @@ mod tests {
     }
 
     #[test]
-    fn ambiguous_time_is_the_first_and_skipped_time_moves_later() {
+    fn repeated_time_means_the_first_and_skipped_time_moves_later() {
         let zone = Zone::new("Europe/Paris").unwrap();
         // The clock is set back from 03:00 to 02:00 at 01:00 UTC.
-        check(
+        assert_applies(
             &Hours { days: 0x7f, from: 11 * 60, to: 26 * 60 + 15, zone: zone.clone() },
             &[("2027-10-31T00:14:59Z", true), ("2027-10-31T00:15:00Z", false), ("2027-10-31T01:03:00Z", false)],
         );
-        // It is set forward from 02:00 to 03:00 at 01:00 UTC.
-        check(
+        // The clock is set forward from 02:00 to 03:00 at 01:00 UTC.
+        assert_applies(
             &Hours { days: 0x7f, from: 2 * 60 + 30, to: 5 * 60, zone },
             &[("2027-03-28T01:00:00Z", false), ("2027-03-28T01:29:59Z", false), ("2027-03-28T01:30:00Z", true)],
         );
@@ -155,7 +154,7 @@ mod tests {
     #[test]
     fn night_begins_on_its_day_and_ends_on_the_next() {
         let zone = Zone::utc();
-        check(
+        assert_applies(
             &Hours { days: 0b001_0000, from: 22 * 60, to: 30 * 60, zone },
             &[
                 ("2025-03-28T21:59:59Z", false),
@@ -170,7 +169,7 @@ mod tests {
     #[test]
     fn whole_week_always_applies() {
         let zone = Zone::utc();
-        check(
+        assert_applies(
             &Hours { days: 0x7f, from: 0, to: 24 * 60, zone },
             &[("2025-03-28T00:00:00Z", true), ("2025-03-28T23:59:59Z", true)],
         );

@@ -1,12 +1,12 @@
 //! The interface between the engine and a store of states, in memory or on a shared server.
 //!
-//! It is designed for both kinds. In memory a decision takes tens of nanoseconds, so nothing here allocates: charges
-//! are borrowed slices, and answers are written to reused buffers. Over a network a decision takes a round trip, so one
-//! call contains all groups that are ready. Each group may fail independently, and the error states whether anything
-//! may have been spent.
+//! The interface suits both kinds of stores. In memory a decision takes tens of nanoseconds, so nothing here allocates:
+//! charges are borrowed slices, and answers are written to reused buffers. Over a network a decision takes a round
+//! trip, so one call contains all groups that are ready. Each group may fail independently, and the error states
+//! whether anything may have been spent.
 //!
-//! A store is responsible for atomicity and time only. It does not match rules or build keys, and does not know shadow
-//! rules or `on_fault`.
+//! A store is responsible for atomicity and time only. It does not match rules or build keys, and it is not aware of
+//! shadow rules or `on_fault`.
 
 mod answers;
 
@@ -22,15 +22,16 @@ pub use answers::{Answer, Answers, GroupAnswer, UnsentFlag};
 
 /// Keeps states and decides groups of charges.
 ///
-/// - **Groups are all or none.** A group changes either all of its states or none, in one atomic step. Charges of a
-///   group that take [up to an amount](Ask::UpTo) all take the same amount: the largest that all of them can take.
+/// - **Groups are all or none.** A group changes either all of its states or none, in one atomic step. If the charges
+///   ask for [up to an amount](Ask::UpTo), they all take the same amount: the largest amount that every limit has
+///   remaining.
 /// - **Groups are independent.** One group may fail or be refused without affecting another. The groups of one call may
 ///   be decided at different instants, but in order: a group sees the charges of earlier groups.
 /// - **The store's clock decides**, never the caller's.
-/// - **A refusal changes nothing**, with two exceptions: limits that count refused attempts record it, and a state is
-///   created for a new key with an initial amount.
-/// - **Limits may change.** A state recorded under other limits of the same key is converted at the next charge, so
-///   that usage is kept.
+/// - **A refusal changes nothing**, with two exceptions: limits that count refused attempts record the refusal, and a
+///   state is created for a new key with an initial amount.
+/// - **Limits may change.** The next charge converts a state that was recorded under earlier limits of the key, so that
+///   its usage is kept.
 pub trait Store: Send + Sync {
     /// Appends an answer for every group of the batch to `answers`, in order.
     ///
@@ -45,15 +46,14 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// Prefetches the states of keys that will be charged soon, each given with its limits. Changes nothing. A remote
-    /// store does nothing.
+    /// Prefetches the states of keys that will be charged soon. Each key is passed with its limits. A remote store does
+    /// nothing.
     fn fetch(&self, keys: &[(&Limits, &[u8])]) {
         let _ = keys;
     }
 
-    /// Decides a charge of a rule that is not `strict` as its own group, if this node can do so without waiting.
-    /// Returns whether it was admitted. `None`: the fast path does not apply and nothing has happened; call
-    /// [`run`](Self::run).
+    /// Decides a single charge of a rule that is not `strict`, if this node can do so without waiting. Returns whether
+    /// the charge was admitted. `None`: the fast path does not apply and nothing has happened; call [`run`](Self::run).
     fn try_decide_shared(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<bool> {
         let _ = (charge, answers);
         None
@@ -63,13 +63,13 @@ pub trait Store: Send + Sync {
     /// an inline limit.
     ///
     /// # Errors
-    /// The required change, for the author of the rule.
+    /// Returns a message that says how the author has to change the rule.
     fn check_limits(&self, limits: &Limits) -> Result<(), String>;
 
     /// Checks that the store supports a consistency mode. Called when rules are loaded.
     ///
     /// # Errors
-    /// The required change, for the author of the rule.
+    /// Returns a message that says how the author has to change the rule.
     fn check_consistency(&self, consistency: Consistency) -> Result<(), String> {
         let _ = consistency;
         Ok(())
@@ -81,20 +81,22 @@ pub trait Store: Send + Sync {
         true
     }
 
-    /// Replaces the state of the charge's key by the initial state of `start`, with `held` leases taken from each
-    /// concurrency limit. Called only for the fallback, which must answer immediately.
+    /// Replaces the state of the charge's key with the initial state of `start`, and takes `held` leases from its
+    /// concurrency limits. Called only for the fallback, which must answer immediately.
     fn begin(&self, limit_table: &(dyn LimitTable + Sync), charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         let _ = (limit_table, charge, start, held);
     }
 
-    /// Returns the number, below 64, of the place that keeps the keys of this [`Charge::partition_key`]. A place that
-    /// does not answer does not delay repayments to others. Servers may share a number.
+    /// Returns the number, below 64, of the place (server or lane) that stores this [`Charge::partition_key`]. Several
+    /// places may share a number. While a place does not answer, arrears are still charged to the places with other
+    /// numbers.
     fn place_of(&self, partition_key: &[u8]) -> usize {
         let _ = partition_key;
         0
     }
 
-    /// Returns the number of decisions about keys without an entry of their own; zero if the store is unbounded.
+    /// Returns the number of decisions about keys that had no entry of their own because the table was full. Zero if
+    /// the store is unbounded.
     fn overflowed(&self) -> u64 {
         0
     }
@@ -173,8 +175,8 @@ pub enum StoreVerb {
     Check,
     /// Returns the answer that [`StoreVerb::Check`] would return. Changes nothing and creates no entries.
     Peek,
-    /// Refunds the cost at the position given by [`Charge::stamps`]. Charges are independent: if one is not accepted,
-    /// the others still may be.
+    /// Refunds the cost at the position given by [`Charge::stamps`]. Charges are independent: the store may accept some
+    /// of them and not others.
     Refund,
     /// Renews the leases in [`Charge::stamps`], as if they were taken now. Charges are independent. The answer's
     /// `taken` is the cost if all leases were still held, and zero otherwise.
@@ -186,7 +188,7 @@ pub enum StoreVerb {
 /// A charge to one key: its limits and a cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// The key, from the engine's key encoder. It contains rule and values, so it is unique.
+    /// The key, from the engine's key encoder. It contains the rule and the counted values, so it is unique.
     pub key: &'a [u8],
     /// The id of the limits. It identifies one immutable set of limits, and is valid only within this process.
     pub limits_id: u32,
@@ -195,12 +197,12 @@ pub struct Charge<'a> {
     /// Earlier limit ids of the same key, newest first, for stores that keep states of different sizes in different
     /// tables. Usually empty.
     pub earlier: &'a [u32],
-    /// The amount. A refund returns [`Ask::cost`], for all variants.
+    /// The amount. A refund returns [`Ask::cost`], regardless of the variant.
     pub ask: Ask,
     /// The position of the charge to refund. Without stamps, only the current window is refunded.
     pub stamps: Option<&'a Stamps>,
-    /// The calendar windows that limits with phase `Given` refer to by index. If the store's time is outside of them,
-    /// it answers [`StoreError::Stale`].
+    /// The calendar windows that limits with phase `Given` refer to by index. If they do not contain the store's time,
+    /// the store answers [`StoreError::Stale`].
     pub windows: &'a [Window],
     /// How nodes that share the store agree on this key. A store in a single process ignores it.
     pub consistency: Consistency,
@@ -212,8 +214,8 @@ impl<'a> Charge<'a> {
         key::rule_of(self.key)
     }
 
-    /// Returns the value that selects one of several servers: the first value that the rule counts by, or the rule id
-    /// if there is none. Keys with the same first value are kept together, even of different rules.
+    /// Returns the value that selects the server: the first value that the rule counts by or, without one, the rule id.
+    /// Keys with the same first value are on the same server, even if their rules differ.
     pub fn partition_key(&self) -> &'a [u8] {
         key::partition_key(self.key)
     }
@@ -235,7 +237,7 @@ pub enum StoreError {
         /// The reason, for the log.
         why: String,
     },
-    /// The group was sent, but no answer came. It may have been carried out, and counts as spent.
+    /// The group was sent, but no answer arrived. It may have been carried out, and its cost counts as spent.
     Unknown {
         /// The reason, for the log.
         why: String,

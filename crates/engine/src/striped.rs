@@ -1,8 +1,8 @@
 //! Counters that many threads increment without contention.
 //!
-//! With a single shared counter, every increment would move its cache line between cores. So each count is spread over
-//! several stripes, each in its own cache line. A thread always adds to the same stripe, and a read sums all stripes.
-//! The counts do not synchronise anything, so every access is relaxed.
+//! With a single shared counter, every increment would move its cache line between cores. Therefore, each counter is
+//! spread over several stripes, each in its own cache line. A thread always adds to the same stripe, and a read sums
+//! all stripes. The counters do not synchronise other memory, so every access is relaxed.
 
 use std::array;
 use std::cell::Cell;
@@ -37,7 +37,7 @@ impl<const N: usize, const STRIPES: usize> Striped<N, STRIPES> {
         self.stripes[stripe.0 % STRIPES].counts[counter].fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// Returns the sum over all stripes of the counter with index `counter`.
+    /// Returns the value of the counter with index `counter`, summed over all stripes.
     ///
     /// # Panics
     /// If `counter` is `N` or more.
@@ -60,13 +60,13 @@ impl Stripe {
     /// Returns the stripe of the calling thread. Stripes are assigned to threads in turn.
     #[inline]
     pub fn of_thread() -> Self {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        static NEXT_STRIPE: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
-            static STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
+            static THREAD_STRIPE: Cell<usize> = const { Cell::new(usize::MAX) };
         }
-        STRIPE.with(|stripe| {
+        THREAD_STRIPE.with(|stripe| {
             if stripe.get() == usize::MAX {
-                stripe.set(NEXT.fetch_add(1, Ordering::Relaxed) & (usize::MAX >> 1));
+                stripe.set(NEXT_STRIPE.fetch_add(1, Ordering::Relaxed) & (usize::MAX >> 1));
             }
             Self(stripe.get())
         })

@@ -65,7 +65,7 @@ fn many_rules_refusals_and_new_keys_allocate_nothing() {
         let rule = |n| format!("- {{id: r{n}, per: [client], limit: 5/h, algorithm: fixed_window}}\n");
         (0..count).map(rule).collect::<String>()
     };
-    // These states are in separate tables.
+    // Logs and slots are stored in separate tables.
     let logs = "- {id: log, per: [client], limit: 50/h, algorithm: sliding_log}\n\
                 - {id: slots, per: [client], limit: 50, algorithm: concurrency, lease: 1h}\n";
     let mut cases: Vec<(String, usize)> = [1, 2, 3, 4, 5, 8, 16].map(|count| (buckets(count), count)).into();
@@ -80,7 +80,7 @@ fn many_rules_refusals_and_new_keys_allocate_nothing() {
             let decision = run(bench.engine.check(&Request::new("d", &items), &mut decisions)).unwrap();
             assert_eq!((decision.is_allowed(), decision.reports().count()), (allowed, count));
         };
-        // A refusal uses more than one buffer.
+        // The first refusal grows several buffers.
         (0..6).for_each(|n| check(&names[0], n < 5));
         for name in &names[1..] {
             let AllocationInfo { count_total, .. } = measure(|| (0..7).for_each(|n| check(name, n < 5)));

@@ -64,7 +64,7 @@ proptest! {
     }
 
     #[test]
-    fn formatting_twice_is_formatting_once(text in any_text_like_rules()) {
+    fn formatting_is_idempotent(text in any_text_like_rules()) {
         if let Ok(once) = format(&Source { name: "t", text: text.as_bytes() }) {
             let twice = format(&Source { name: "t", text: once.as_bytes() });
             prop_assert_eq!(twice.ok(), Some(once.clone()), "for\n{}\nonce\n{}", text, once);

@@ -1,4 +1,4 @@
-//! Arrears after the store is up again: refunds of repaid requests, debts, callers that give up, places in doubt.
+//! Tests of arrears after the store recovers: refunds, debts, callers that give up, and a server that keeps failing.
 
 use crate::support;
 
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 
-use support::{Bench, Flaky, Memory, START, memory_store, run, unavailable_error, unknown_error};
+use support::{Bench, FlakyStore, Memory, START, memory_store, run, unavailable_error, unknown_error};
 use tollgate::Limits;
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
@@ -15,17 +15,17 @@ use tollgate_engine::{Item, Request, Store};
 
 const DAY: Nanos = Nanos::from_secs(86_400);
 
-fn bench(rules: &str) -> Bench<Flaky> {
+fn bench(rules: &str) -> Bench<FlakyStore> {
     let clock = Arc::new(ManualClock::at(START));
-    Bench::on(Flaky::new(&clock), clock, rules)
+    Bench::on(FlakyStore::new(&clock), clock, rules)
 }
 
-fn stall_store(store: &Flaky) {
+fn stall_store(store: &FlakyStore) {
     store.fail_times(unavailable_error(), usize::MAX);
 }
 
 #[test]
-fn refund_after_the_repayment_goes_to_the_store() {
+fn refund_after_the_repayment_is_applied_in_the_store() {
     let limits = [
         "limit: 100/day",
         "limit: 100/day, algorithm: leaky_bucket, free: 100",
@@ -39,8 +39,8 @@ fn refund_after_the_repayment_goes_to_the_store() {
     ];
     for limit in limits {
         let mut bench = bench(&format!("- {{id: r, {limit}}}\n"));
-        let take = |bench: &mut Bench<Flaky>, cost| bench.decide(&[], Some(cost), |decision| decision.receipt());
-        let left = |bench: &mut Bench<Flaky>| bench.remaining(&[])[0];
+        let take = |bench: &mut Bench<FlakyStore>, cost| bench.decide(&[], Some(cost), |decision| decision.receipt());
+        let left = |bench: &mut Bench<FlakyStore>| bench.remaining(&[])[0];
         stall_store(bench.engine.store());
         let receipt = take(&mut bench, 40);
         take(&mut bench, 10);
@@ -80,7 +80,7 @@ fn repeated_commits_into_debt_are_charged() {
         assert_eq!(run(bench.engine.commit(receipt, Cost::new(11))).map(|settled| settled.charged.get()), Ok(10));
     }
     bench.engine.store().recover();
-    // 44 of 10 are used.
+    // 44 tokens are used, although the capacity is 10.
     assert_eq!(bench.remaining(&[]), [0]);
     (0..3).for_each(|_| bench.advance(DAY));
     assert_eq!(bench.remaining(&[]), [0]);
@@ -91,7 +91,7 @@ fn repeated_commits_into_debt_are_charged() {
 #[test]
 fn arrears_above_the_debt_limit_are_charged_later() {
     let clock = Arc::new(ManualClock::at(START));
-    let store = Arc::new(Flaky::new(&clock));
+    let store = Arc::new(FlakyStore::new(&clock));
     let mut nodes: Vec<_> =
         (0..5).map(|_| Bench::on(store.clone(), clock.clone(), "- {id: r, limit: 10/day}\n")).collect();
     for node in &mut nodes {
@@ -99,10 +99,10 @@ fn arrears_above_the_debt_limit_are_charged_later() {
         assert_eq!(node.check_cost(&[], 0), "allow");
     }
     stall_store(&store);
-    // Each fits the last seen remaining amount.
+    // Each node last saw 10 remaining tokens, so it admits the request.
     nodes.iter_mut().for_each(|node| assert_eq!(node.check_cost(&[], 10), "allow"));
     store.recover();
-    // The raised debt limit lets 30 of 10 be used, so the arrears of two nodes do not fit yet.
+    // With the raised debt limit, the store accepts a usage of 30, so the arrears of two nodes cannot be charged yet.
     nodes.iter().for_each(|node| run(node.engine.repay()));
     clock.advance(DAY);
     nodes.iter().for_each(|node| run(node.engine.repay()));
@@ -110,16 +110,16 @@ fn arrears_above_the_debt_limit_are_charged_later() {
     assert_eq!(nodes[0].remaining(&[]), [0], "more than 30 were charged");
 }
 
-/// A store that is unavailable, then never answers, then answers.
-struct Hanging {
+/// A memory store that can be unavailable, or can hang without answering.
+struct HangingStore {
     memory: Memory,
     is_down: AtomicBool,
     hangs: AtomicBool,
-    /// Whether it sends batches that it does not answer.
+    /// Whether batches count as sent while the store hangs.
     is_sent: bool,
 }
 
-/// Reports that a batch was not sent when the store's future is dropped.
+/// When the store's future is dropped, reports that the batch was not sent.
 struct UnsentBatch(Option<UnsentFlag>);
 
 impl Drop for UnsentBatch {
@@ -128,7 +128,7 @@ impl Drop for UnsentBatch {
     }
 }
 
-impl Store for Hanging {
+impl Store for HangingStore {
     async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
         if self.is_down.load(Ordering::Relaxed) {
             return batch.groups.iter().for_each(|_| answers.fail_group(unavailable_error()));
@@ -150,7 +150,7 @@ fn arrears_of_a_caller_that_gives_up_are_kept_unless_they_were_sent() {
     for (is_sent, left) in [(false, 59), (true, 99)] {
         let clock = Arc::new(ManualClock::at(START));
         let (is_down, hangs) = (AtomicBool::new(true), AtomicBool::new(true));
-        let store = Hanging { memory: memory_store(&clock), is_down, hangs, is_sent };
+        let store = HangingStore { memory: memory_store(&clock), is_down, hangs, is_sent };
         let mut bench = Bench::on(store, clock, "- {id: r, limit: 100/day}\n");
         assert_eq!(bench.check_cost(&[], 40), "allow");
         bench.engine.store().is_down.store(false, Ordering::Relaxed);
@@ -165,23 +165,23 @@ fn arrears_of_a_caller_that_gives_up_are_kept_unless_they_were_sent() {
     }
 }
 
-/// A store of two servers, one of which has the keys that contain `dead` and fails with an error.
-struct TwoPlaces {
+/// A store with two servers. Keys that contain `dead` are on the server that always fails.
+struct StoreWithFailingServer {
     memory: Memory,
     is_down: AtomicBool,
     error: StoreError,
 }
 
-fn is_dead(text: &[u8]) -> bool {
+fn is_on_failing_server(text: &[u8]) -> bool {
     text.windows(4).any(|part| part == b"dead")
 }
 
-impl Store for TwoPlaces {
+impl Store for StoreWithFailingServer {
     async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
         for group in batch.groups {
             if self.is_down.load(Ordering::Relaxed) {
                 answers.fail_group(unavailable_error());
-            } else if group.charges.iter().any(|charge| is_dead(charge.key)) {
+            } else if group.charges.iter().any(|charge| is_on_failing_server(charge.key)) {
                 answers.fail_group(self.error.clone());
             } else {
                 self.memory.answer(Batch { groups: std::slice::from_ref(group), ..batch }, answers);
@@ -194,20 +194,20 @@ impl Store for TwoPlaces {
     }
 
     fn place_of(&self, partition_key: &[u8]) -> usize {
-        is_dead(partition_key).into()
+        is_on_failing_server(partition_key).into()
     }
 }
 
 #[test]
-fn place_without_answers_does_not_delay_repayments_to_others() {
+fn failing_server_does_not_delay_repayments_to_the_other_server() {
     for error in [unavailable_error(), unknown_error()] {
         let clock = Arc::new(ManualClock::at(START));
-        let store = TwoPlaces { memory: memory_store(&clock), is_down: AtomicBool::new(true), error };
+        let store = StoreWithFailingServer { memory: memory_store(&clock), is_down: AtomicBool::new(true), error };
         let mut bench = Bench::on(store, clock, "- {id: r, per: [k], limit: 100/day}\n");
         let keys: Vec<String> = (0..400).map(|n| if n < 300 { format!("dead{n}") } else { n.to_string() }).collect();
         keys.iter().for_each(|key| assert_eq!(bench.check_cost(&[("k", key)], 40), "allow"));
         bench.engine.store().is_down.store(false, Ordering::Relaxed);
-        // The last request may have been carried out, at the other place.
+        // With the unknown error, the failing server may have executed this request.
         assert_eq!(bench.check(&[("k", "dead")]), "allow");
         assert_eq!(bench.remaining(&[("k", "399")]), [60], "with the next request");
         run(bench.engine.repay());

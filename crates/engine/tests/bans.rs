@@ -5,7 +5,7 @@ use crate::support;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use support::{Bench, Flaky, START, bench, run, show, unavailable_error};
+use support::{Bench, FlakyStore, START, bench, run, show, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
@@ -37,7 +37,7 @@ fn counter_with_too_many_refusals_is_banned() {
     assert_eq!(bench.check(&mallory), "deny 1ns");
     bench.advance(Nanos::from_nanos(1));
     assert_eq!(bench.check(&mallory), "allow");
-    // After the ban, counting starts from 0.
+    // After the ban, refusals are counted from 0.
     bench.advance(Nanos::from_micros(1));
     assert_eq!(check_repeatedly(&mut bench, &mallory), ["allow", "deny 499.999ms"]);
     bench.advance(Nanos::SECOND);
@@ -55,7 +55,7 @@ fn ban_lasts_exactly_as_long_as_reported() {
         ("1234567ns", Nanos::from_nanos(1_234_567)),
     ] {
         let mut bench = bench(&format!("- {{id: r, limit: 1000/us, ban: {{after: 1, within: 1s, for: {written}}}}}\n"));
-        // This holds for any number of requests at the same instant.
+        // Use up the limit at one instant.
         for _ in 0..1_000 {
             assert_eq!(bench.check(&[]), "allow");
         }
@@ -83,17 +83,17 @@ fn reported_wait_while_banned_is_exact() {
         let retry = bench.decide(&[], None, |decision| decision.retry());
         let clock = bench.clock.clone();
         let Some(Retry::After(wait)) = retry else { panic!("it is banned: {retry:?}") };
-        assert_eq!(clock.advanced(), HOUR.saturating_sub(wait), "after {passed}");
+        assert_eq!(clock.elapsed(), HOUR.saturating_sub(wait), "after {passed}");
     }
 }
 
 /// Returns the time by which a clock has advanced.
-trait Advanced {
-    fn advanced(&self) -> Nanos;
+trait ElapsedTime {
+    fn elapsed(&self) -> Nanos;
 }
 
-impl Advanced for ManualClock {
-    fn advanced(&self) -> Nanos {
+impl ElapsedTime for ManualClock {
+    fn elapsed(&self) -> Nanos {
         use tollgate::clock::Clock as _;
         self.now().wall().since(tollgate::core::Time::from_nanos(START))
     }
@@ -125,7 +125,7 @@ fn requests_after_the_one_that_starts_a_ban_report_the_ban() {
 }
 
 #[test]
-fn banned_counter_counts_as_refusing() {
+fn banned_counter_is_reported_as_refusing() {
     let mut bench = bench("- {id: r, per: [ip], limit: 1/s, ban: {after: 1, within: 1s, for: 1h}}\n");
     let ask = [("ip", "m")];
     assert_eq!(check_repeatedly(&mut bench, &ask), ["allow", "deny 3600s"]);
@@ -171,7 +171,7 @@ fn every_kind_of_take_is_banned_and_a_peek_starts_no_ban() {
 }
 
 #[test]
-fn ban_that_admits_does_not_make_its_rule_decide() {
+fn rule_with_an_inactive_ban_is_not_preferred() {
     let mut bench =
         bench("- {id: guarded, limit: 9/s, ban: {after: 1, within: 1s, for: 1s}}\n- {id: tight, limit: 8/s}\n");
     bench.decide(&[], None, |decision| assert_eq!(decision.rule(), Some("tight")));
@@ -237,7 +237,7 @@ fn ban_ends_as_reported_although_the_rule_changes() {
 fn bans_are_neither_enforced_nor_started_while_the_store_does_not_answer() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench =
-        Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
+        Bench::on(FlakyStore::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
     bench.advance(Nanos::SECOND);
     assert_eq!(bench.check(&[]), "deny 59s");
@@ -252,7 +252,7 @@ fn bans_are_neither_enforced_nor_started_while_the_store_does_not_answer() {
 fn refusal_that_the_store_does_not_count_is_still_a_refusal() {
     let clock = Arc::new(ManualClock::at(START));
     let mut bench =
-        Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
+        Bench::on(FlakyStore::new(&clock), clock, "- {id: r, limit: 1/s, ban: {after: 1, within: 1s, for: 60s}}\n");
     assert_eq!(bench.check(&[]), "allow");
     bench.engine.store().fail_after(1, unavailable_error());
     assert_eq!(bench.check(&[]), "deny 1s");
@@ -261,8 +261,8 @@ fn refusal_that_the_store_does_not_count_is_still_a_refusal() {
     assert_eq!(bench.check(&[]), "deny 60s");
 }
 
-/// Sends a refused request at each of these instants, and returns the instants at which a ban was in force.
-fn banned_at(rule: &str, instants: &[u64]) -> Vec<u64> {
+/// Sends a request above the limit at each of `instants`. Returns the instants at which the counter was banned.
+fn instants_while_banned(rule: &str, instants: &[u64]) -> Vec<u64> {
     let mut bench = bench(rule);
     assert_eq!(bench.check(&[]), "allow", "the one request that the limit admits");
     let mut now = 0;
@@ -284,11 +284,11 @@ fn ban_counts_refusals_in_a_sliding_window() {
     // The refusals at 16.9, 17.0 and 17.1 s are within 10 s. The refusals at 7 and 17.0 s are exactly 10 s apart, so
     // they do not start a ban together.
     let instants = [70, 169, 170, 171].map(tenths);
-    assert_eq!(banned_at(rule, &instants), [tenths(171)]);
+    assert_eq!(instants_while_banned(rule, &instants), [tenths(171)]);
     // Refusals one nanosecond closer together start a ban.
-    assert_eq!(banned_at(rule, &[tenths(70), tenths(169), tenths(170) - 1]), [tenths(170) - 1]);
+    assert_eq!(instants_while_banned(rule, &[tenths(70), tenths(169), tenths(170) - 1]), [tenths(170) - 1]);
     // With refusals 5 s apart, there are never three within 10 s.
-    assert!(banned_at(rule, &[50, 100, 150, 200, 250, 300, 350].map(tenths)).is_empty());
+    assert!(instants_while_banned(rule, &[50, 100, 150, 200, 250, 300, 350].map(tenths)).is_empty());
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn refusals_before_a_ban_do_not_count_after_it() {
 
 /// A slow reference model of a rule with a ban and a limit of `burst` per second.
 #[derive(Default)]
-struct Oracle {
+struct BanOracle {
     now: u64,
     full_at: u64,
     /// The times of the refusals that count towards the next ban.
@@ -332,7 +332,7 @@ struct Oracle {
     banned_until: u64,
 }
 
-impl Oracle {
+impl BanOracle {
     fn check(&mut self, burst: u64, after: u64, within: u64, length: u64) -> (String, bool) {
         let token = 1_000_000_000 / burst;
         let owed = self.full_at.saturating_sub(self.now) + token;
@@ -359,7 +359,7 @@ proptest! {
     fn bans_agree_with_a_slow_model(
         (burst, after) in (prop_oneof![Just(1), Just(2), Just(4)], 1..4_u64),
         (within, length) in (1..3_000_000_000_u64, 2_000..5_000_000_000_u64),
-        // Some steps go exactly to the end of a ban, or one tick before or after it.
+        // Some steps end exactly at the end of a ban, or one nanosecond before or after it.
         steps in prop::collection::vec(
             prop_oneof![
                 Just((false, 0)),
@@ -372,7 +372,7 @@ proptest! {
     ) {
         let ban = format!("{{after: {after}, within: {within}ns, for: {length}ns}}");
         let mut bench = bench(&format!("- {{id: r, limit: {burst}/s, ban: {ban}}}\n"));
-        let mut oracle = Oracle::default();
+        let mut oracle = BanOracle::default();
         for (to_the_end, step) in steps {
             let left = oracle.banned_until.saturating_sub(oracle.now).saturating_sub(1);
             let step = if to_the_end { left + step } else { step };

@@ -29,7 +29,7 @@ fn cost_comes_from_an_attribute() {
 }
 
 #[test]
-fn delaying_bucket_admits_the_burst_and_delays_the_next() {
+fn delaying_bucket_admits_the_burst_and_delays_further_requests() {
     let mut bench = bench("- {id: r, limit: 10/s, burst: 3, on_exceed: {delay: {max_wait: 300ms}}}\n");
     let said: Vec<String> = (0..7).map(|_| bench.check(&[])).collect();
     assert_eq!(said, ["allow", "allow", "allow", "delay 100ms", "delay 200ms", "delay 300ms", "deny 100ms"]);

@@ -1,10 +1,10 @@
-//! Calendar windows, compared with an independent calculation and used in rules.
+//! Tests of calendar windows: a comparison with an independent calculation, and their use in rules.
 
 use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, Flaky, bench, memory_store, stale_error};
+use support::{Bench, FlakyStore, bench, memory_store, stale_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Nanos, Time};
 use tollgate_engine::calendar::{Calendar, Unit, Zone};
@@ -12,7 +12,7 @@ use tollgate_engine::store::StoreError;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Returns the number of days from 1970 to a date, by counting.
+/// Returns the number of days from 1970-01-01 to a date.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let (y, m) = if month <= 2 { (year - 1, month + 9) } else { (year, month - 3) };
     365 * y + y.div_euclid(4) - y.div_euclid(100) + y.div_euclid(400) + (153 * m + 2) / 5 + day - 719_469
@@ -24,7 +24,8 @@ fn date_of_day(day: i64) -> (i64, i64, i64) {
     (year, month, day - days_since_1970(year, month, 1) + 1)
 }
 
-/// Returns the `n`th or last Sunday of a month, in days since 1970. The first day of 1970 was a Thursday.
+/// Returns the `n`th Sunday of a month, in days since 1970. Returns the last Sunday if `n` is `None`. The first day of
+/// 1970 was a Thursday.
 fn nth_sunday(year: i64, month: i64, n: Option<i64>) -> i64 {
     let weekday = |days: i64| (days + 4).rem_euclid(7);
     match n {
@@ -44,13 +45,14 @@ fn utc_offset(zone: &str, at: i64) -> i64 {
     let (year, ..) = date_of_day(at.div_euclid(86_400));
     let between = |from: i64, to: i64| from <= at && at < to;
     match zone {
-        // Summer time from the last Sunday of March to the last of October, with changes at 1:00 UTC.
+        // Summer time lasts from the last Sunday in March to the last Sunday in October. The clock changes at 1:00 UTC.
         "Europe/Paris" => {
             let summer =
                 between(nth_sunday(year, 3, None) * 86_400 + 3_600, nth_sunday(year, 10, None) * 86_400 + 3_600);
             if summer { 7_200 } else { 3_600 }
         }
-        // Summer time from the second Sunday of March to the first of November, with changes at 2:00 local time.
+        // Summer time lasts from the second Sunday in March to the first Sunday in November. The clock changes at 2:00
+        // local time.
         "America/New_York" => {
             let summer = between(
                 nth_sunday(year, 3, Some(2)) * 86_400 + 7 * 3_600,
@@ -58,8 +60,8 @@ fn utc_offset(zone: &str, at: i64) -> i64 {
             );
             if summer { -4 * 3_600 } else { -5 * 3_600 }
         }
-        // Half an hour of summer time, from the first Sunday of October to the first of April, with changes at 2:00
-        // local time.
+        // Summer time is half an hour, and lasts from the first Sunday in October to the first Sunday in April. The
+        // clock changes at 2:00 local time.
         "Australia/Lord_Howe" => {
             let winter = between(
                 nth_sunday(year, 4, Some(1)) * 86_400 - 11 * 3_600 + 2 * 3_600,
@@ -72,9 +74,9 @@ fn utc_offset(zone: &str, at: i64) -> i64 {
     }
 }
 
-/// Returns numbers that identify the window that contains an instant: its local date and time, and whether it follows
-/// a clock change.
-fn name(unit: Unit, zone: &str, at: i64) -> (i64, i64) {
+/// Returns two numbers that identify the window around an instant: the window's local number and, for hours and
+/// minutes, the offset from UTC.
+fn window_number(unit: Unit, zone: &str, at: i64) -> (i64, i64) {
     let offset = utc_offset(zone, at);
     let local = at + offset;
     let day = local.div_euclid(86_400);
@@ -110,11 +112,11 @@ fn year_of_windows_in_four_zones_agrees_with_an_independent_calculation() {
         for unit in units {
             let calendar = Calendar { unit, zone: Zone::new(zone).unwrap() };
             let (first, last) = (days_since_1970(2027, 1, 1) * 86_400, days_since_1970(2028, 1, 10) * 86_400);
-            // Tests every quarter of an hour, because all clock changes in these zones are at multiples of it.
+            // Tests every quarter of an hour, because all clock changes in these zones are at multiples of 15 minutes.
             let mut window = calendar.window(Time::from_nanos((first - 900) as u64 * SECOND));
             for at in (first..last).step_by(900) {
                 let time = Time::from_nanos(at as u64 * SECOND);
-                let same = name(unit, zone, at) == name(unit, zone, at - 900);
+                let same = window_number(unit, zone, at) == window_number(unit, zone, at - 900);
                 if !same {
                     assert_eq!(window.end(), time, "{unit:?} in {zone} ends at {at}");
                 }
@@ -157,12 +159,12 @@ fn day_in_paris_ends_at_local_midnight() {
     );
     bench.advance(Nanos::from_secs(1_800));
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "allow".into()));
-    // The 30th has 23 hours.
+    // The 30th of March has 23 hours.
     assert_eq!(bench.check(&[]), "deny 82800s");
 }
 
 #[test]
-fn billing_month_begins_on_its_day() {
+fn billing_month_begins_on_its_anchor_day() {
     let clock = Arc::new(ManualClock::at(parse_time("2025-02-27T12:00:00Z")));
     let mut bench =
         Bench::on(memory_store(&clock), clock, "- {id: r, limit: 10/month, algorithm: fixed_window, anchor: 31}\n");
@@ -205,7 +207,7 @@ fn stale_windows_are_recomputed_for_the_store_time() {
 #[test]
 fn store_with_an_unreliable_clock_falls_back() {
     let clock = Arc::new(ManualClock::at(parse_time("2025-06-30T12:00:00Z")));
-    let mut bench = Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 5/month, algorithm: fixed_window}\n");
+    let mut bench = Bench::on(FlakyStore::new(&clock), clock, "- {id: r, limit: 5/month, algorithm: fixed_window}\n");
     bench.engine.store().fail_times(stale_error(), 2);
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.engine.counts().fallback, 1);

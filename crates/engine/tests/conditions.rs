@@ -1,4 +1,4 @@
-//! Conditions of rules, and the attributes in `per`.
+//! Tests of conditions, and of the attributes in `per`.
 
 use crate::support;
 
@@ -22,7 +22,7 @@ fn prefixes_networks_and_negations_match() {
 }
 
 #[test]
-fn captured_segment_is_counted_by() {
+fn requests_are_counted_by_the_captured_segment() {
     let mut bench = bench("- {id: r, limit: 1/h, when: {path: ['/shops/{shop}/**', '/**/of/{shop}']}, per: [shop]}\n");
     assert_eq!(bench.check(&[("path", "/shops/a/carts/7")]), "allow");
     assert_eq!(bench.check(&[("path", "/shops/a")]), "deny 3600s");
@@ -34,7 +34,7 @@ fn captured_segment_is_counted_by() {
 }
 
 #[test]
-fn first_present_alternative_is_counted_by() {
+fn requests_are_counted_by_the_first_present_alternative() {
     let mut bench = bench("- {id: r, limit: 1/h, per: [user or client_ip]}\n");
     assert_eq!(bench.check(&[("user", "1.2.3.4"), ("client_ip", "5.6.7.8")]), "allow");
     assert_eq!(bench.check(&[("client_ip", "1.2.3.4")]), "allow", "an address is not a listed name");

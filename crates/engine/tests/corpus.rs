@@ -16,7 +16,7 @@ mod limit;
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
 pub(crate) mod rules;
 
-fn replay(name: &str, check: fn(&[u8])) {
+fn replay_corpus(name: &str, check: fn(&[u8])) {
     let folder = format!("{}/../../fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));
     let mut count = 0;
     for file in std::fs::read_dir(folder).expect("the corpus is part of the repository") {
@@ -28,26 +28,26 @@ fn replay(name: &str, check: fn(&[u8])) {
 
 #[test]
 fn every_text_of_the_corpus_is_valid_or_has_positioned_mistakes() {
-    replay("rules", rules::check);
+    replay_corpus("rules", rules::check);
 }
 
 #[test]
 fn every_limit_of_the_corpus_is_parsed_or_refused() {
-    replay("limit", limit::check);
+    replay_corpus("limit", limit::check);
 }
 
 #[test]
 fn every_pattern_of_the_corpus_matches_like_the_reference() {
-    replay("glob", glob::check);
+    replay_corpus("glob", glob::check);
 }
 
 #[test]
 fn every_expression_of_the_corpus_reads_fewer_values_than_bytes() {
-    replay("expression", expression::check);
+    replay_corpus("expression", expression::check);
 }
 
 #[test]
 fn every_imported_file_of_the_corpus_loads() {
-    replay("import_envoy", import::check_envoy);
-    replay("import_nginx", import::check_nginx);
+    replay_corpus("import_envoy", import::check_envoy);
+    replay_corpus("import_nginx", import::check_nginx);
 }

@@ -11,14 +11,14 @@ fn from_seconds(seconds: u64) -> Nanos {
 }
 
 /// Charges `cost` into debt if necessary.
-fn charge(bench: &mut Bench, cost: u64) -> String {
+fn charge_into_debt(bench: &mut Bench, cost: u64) -> String {
     let items = [Item::default().cost(cost)];
     let decision = run(bench.engine.charge(&Request::new("d", &items), &mut bench.decisions));
     show(decision.expect("a request that can be understood").outcome())
 }
 
-/// Each algorithm with a capacity of 4, and the time until a debt of 1 is paid off.
-const ALGORITHMS: [(&str, &str); 8] = [
+/// A limit of each algorithm with a capacity of 4, and part of the expected decision while it has a debt of 1.
+const LIMITS_AND_DECISIONS_IN_DEBT: [(&str, &str); 8] = [
     ("limit: 4/m", "deny 15s"),
     ("limit: 4/m, algorithm: leaky_bucket", "deny 15s"),
     ("limit: 4/m, algorithm: interval_bucket, phase: first_request", "deny 60s"),
@@ -31,16 +31,16 @@ const ALGORITHMS: [(&str, &str); 8] = [
 
 #[test]
 fn cost_of_zero_passes_unless_the_limit_is_in_debt_and_changes_nothing() {
-    for (limit, in_debt) in ALGORITHMS {
+    for (limit, in_debt) in LIMITS_AND_DECISIONS_IN_DEBT {
         let mut bench = bench(&format!("- {{id: r, {limit}, max_debt: 4}}\n"));
         assert_eq!(bench.check_cost(&[], 0), "allow", "{limit}: new");
         assert_eq!(bench.remaining(&[]), [4], "{limit}");
-        assert_eq!(charge(&mut bench, 4), "allow", "{limit}");
+        assert_eq!(charge_into_debt(&mut bench, 4), "allow", "{limit}");
         for _ in 0..3 {
             assert_eq!(bench.check_cost(&[], 0), "allow", "{limit}: nothing left, and no debt");
         }
         assert_eq!(bench.remaining(&[]), [0], "{limit}");
-        assert_eq!(charge(&mut bench, 1), "allow", "{limit}: into debt");
+        assert_eq!(charge_into_debt(&mut bench, 1), "allow", "{limit}: into debt");
         let said = bench.check_cost(&[], 0);
         assert!(said.starts_with("deny") && said.contains(in_debt), "{limit}: in debt, {said}");
     }
@@ -71,12 +71,12 @@ fn window_of_phase_first_request_begins_with_the_first_request_that_is_counted()
 #[test]
 fn windows_of_phase_first_request_follow_each_other_while_there_is_debt() {
     let mut bench = bench("- {id: w, limit: 4/m, algorithm: fixed_window, phase: first_request, max_debt: 8}\n");
-    assert_eq!(charge(&mut bench, 6), "allow");
-    // The second window begins at 60 s with 2 of its 4 used, without any request at that time.
+    assert_eq!(charge_into_debt(&mut bench, 6), "allow");
+    // The second window begins at 60 s with a usage of 2, without any request at that time.
     bench.advance(from_seconds(90));
     assert_eq!(bench.check_cost(&[], 3), "deny 30s");
     assert_eq!(bench.check_cost(&[], 2), "allow");
-    // The second window ended at 120 s without debt, so the third begins with the next request.
+    // The second window ended at 120 s without debt, so the third window begins with the next request.
     bench.advance(from_seconds(60));
     assert_eq!(bench.check_cost(&[], 4), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
@@ -87,7 +87,7 @@ fn steps_of_phase_first_request_begin_with_the_request_that_takes_from_a_full_bu
     let mut bench = bench("- {id: b, limit: 4/m, algorithm: interval_bucket, phase: first_request, burst: 8}\n");
     bench.advance(from_seconds(10));
     assert_eq!(bench.check_cost(&[], 8), "allow");
-    // Steps occur at 70, 130 and 190 s. They continue until the bucket is full, regardless of requests in between.
+    // Steps occur at 70, 130 and 190 s. The steps continue until the bucket is full, regardless of requests in between.
     bench.advance(from_seconds(65));
     assert_eq!(bench.check_cost(&[], 1), "allow");
     assert_eq!(bench.check_cost(&[], 4), "deny 55s");
@@ -95,7 +95,7 @@ fn steps_of_phase_first_request_begin_with_the_request_that_takes_from_a_full_bu
     assert_eq!(bench.remaining(&[]), [7]);
     bench.advance(from_seconds(60));
     assert_eq!(bench.remaining(&[]), [8]);
-    // The bucket is full since 190 s: the next step is a minute after the next request.
+    // The bucket has been full since 190 s, so the next step is one minute after the next request.
     bench.advance(from_seconds(30));
     assert_eq!(bench.check_cost(&[], 8), "allow");
     assert_eq!(bench.check(&[]), "deny 60s");
@@ -126,7 +126,8 @@ fn count_refused_records_only_refusals_of_its_own_log() {
     assert_eq!(bench.check(&[]), "allow");
     bench.advance(from_seconds(50));
     assert_eq!(bench.remaining(&[]), [0]);
-    // The other limit and the log refuse, so the log records the request. It now has two entries, from 0 s and 50 s.
+    // Both the other limit and the log refuse, so the log records the request. The log now has two entries, from 0 s
+    // and 50 s.
     assert_eq!(bench.check(&[("with", "other")]), "deny 3550s");
     assert_eq!(bench.check_cost(&[], 0), "allow", "a cost of 0 is not recorded");
     bench.advance(from_seconds(10));
@@ -168,7 +169,7 @@ fn shadow_rules_of_a_request_are_charged_all_or_none() {
 }
 
 #[test]
-fn shadow_rule_that_denies_keeps_the_other_shadow_rules_uncharged() {
+fn shadow_rule_that_denies_leaves_other_shadow_rules_uncharged() {
     let mut bench = bench(
         "- {id: enforced, when: {kind: limited}, limit: 1/h}\n\
          - {id: denies, limit: 9/h, on_exceed: shadow, overrides: [{when: {user: a}, deny: true}]}\n\
@@ -198,7 +199,7 @@ fn refusal_by_a_rule_counts_towards_its_ban_while_another_rule_bans() {
     );
     let said = |bench: &mut Bench| bench.decide(&[], None, |decision| (show(decision.outcome()), decision.is_banned()));
     assert_eq!(said(&mut bench), ("allow".into(), false));
-    // `a` bans immediately. The limit of `b` refuses these requests as well, and the third of them starts the ban of
+    // `a` bans immediately. The limit of `b` refuses these requests as well, and its third refusal starts the ban of
     // `b`.
     let by_b = "deny 86400s";
     assert_eq!([(); 2].map(|()| said(&mut bench)), [(by_b.into(), true), (by_b.into(), true)]);

@@ -150,7 +150,7 @@ fn decision_is_explained_by_the_rules_that_decided_it() {
     let after = bench.engine.explain_decided(&request, &decisions, 0).expect("the rules before are known");
     assert_eq!((after.version, after.to_string()), (before.version, before.to_string()));
     assert!(after.to_string().contains("7/h: 6 of 7 left"), "{after}");
-    // After two rule changes no explanation is returned, because it could be wrong.
+    // After two rule changes no explanation is returned, because the explanation could be wrong.
     bench.put("- {id: r, limit: 9/h}\n");
     assert!(bench.engine.explain_decided(&request, &decisions, 0).is_none());
 }
@@ -165,7 +165,7 @@ fn decision_is_explained_with_its_state_and_values_can_be_concealed() {
     let requests = items.each_ref().map(|item| Request::new("d", std::slice::from_ref(item)));
     let mut decisions = PooledDecisions::take();
     run(bench.engine.check_batch(&requests, &mut decisions));
-    // The state changes after the explanation was made.
+    // Time passes before the decisions are explained.
     bench.advance(Nanos::from_secs(60));
     let explained = |place: usize| {
         let mut explanation =

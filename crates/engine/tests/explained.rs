@@ -1,9 +1,9 @@
-//! Explanations for operators: plans, quotas, expensive requests, logins.
+//! Tests of explanations for operators: plans, quotas, expensive requests and logins.
 
 use crate::support;
 
 use std::sync::Arc;
-use support::{Bench, Flaky, START, bench, check, explain_matching, run, unavailable_error};
+use support::{Bench, FlakyStore, START, assert_explained, bench, explain_matching, run, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::{Enforcement, Entry, Item, Standing};
@@ -25,7 +25,7 @@ fn cost_of_a_kind_of_request_is_explained_and_can_be_concealed() {
     let mut bench = bench(
         "- {id: r, limit: 1000/h, cost: [{when: {path: /export, plan: {present: true}}, cost: 50}, {when: {path: '/s/*'}, cost: 5}]}\n",
     );
-    check("cost_of_a_kind", &mut bench, &[("path", "/export"), ("plan", "free")]);
+    assert_explained("cost_of_a_kind", &mut bench, &[("path", "/export"), ("plan", "free")]);
     assert!(explain_matching(&mut bench, &[("path", "/")], None).contains("costs 1\n"), "no case matches");
     let entries = [Entry::new("path", "/s/secret")];
     let mut decisions = tollgate_engine::Decisions::default();
@@ -51,8 +51,8 @@ fn calendar_window_is_explained_with_its_bounds() {
     bench.check_cost(&[("key", "a")], 9_999);
     let line = "10k/month, fixed_window: 1 of 10,000 left, calendar of Europe/Berlin, began 2023-11-01T00:00+01:00, \
                 resets 2023-12-01T00:00+01:00";
-    check("calendar_window", &mut bench, &[("key", "a")]);
-    // It is 23:13:20 on the 14th in that zone.
+    assert_explained("calendar_window", &mut bench, &[("key", "a")]);
+    // In that zone, it is 23:13:20 on 14 November.
     assert_eq!(
         explain_matching(&mut bench, &[("key", "a")], Some(2)),
         format!(
@@ -90,7 +90,7 @@ fn every_algorithm_explains_its_refill() {
 #[test]
 fn cost_from_an_attribute_is_explained() {
     let mut bench = bench("- {id: r, limit: 1000/h, cost: {from: bytes, max: 400}}\n");
-    check("cost_from_an_attribute", &mut bench, &[("bytes", "300")]);
+    assert_explained("cost_from_an_attribute", &mut bench, &[("bytes", "300")]);
     for (bytes, expected) in [
         (&[][..], "costs 1 (no bytes)\n"),
         (&[("bytes", "400")], "costs 400 (from bytes)\n"),
@@ -128,20 +128,20 @@ fn delay_is_explained_with_its_maximum() {
     assert!(text.contains("\n    2/s, delayed for up to 2s: 5 of 6 left"), "{text}");
 }
 
-const LOGIN: &str =
+const LOGIN_RULES: &str =
     "- {id: login, per: [ip], limits: [{limit: 2/m}, {limit: 100/day}], ban: {after: 3, within: 10m, for: 1h}}\n";
 
 #[test]
 fn ban_is_explained_before_and_while_it_lasts() {
-    let mut bench = bench(LOGIN);
+    let mut bench = bench(LOGIN_RULES);
     let ask = [("ip", "m")];
     for _ in 0..4 {
         bench.check(&ask);
     }
-    check("refusals_before_a_ban", &mut bench, &ask);
+    assert_explained("refusals_before_a_ban", &mut bench, &ask);
     bench.check(&ask);
     bench.advance(Nanos::from_secs(60));
-    check("banned", &mut bench, &ask);
+    assert_explained("banned", &mut bench, &ask);
     // Other keys are not banned.
     assert!(explain_matching(&mut bench, &[("ip", "other")], None).contains("not banned: 0 of 3 refusals within 10m"));
 }
@@ -151,12 +151,12 @@ fn limit_with_a_longer_wait_than_the_ban_is_explained() {
     let mut bench = bench("- {id: r, limits: [{limit: 1/day}, {limit: 5/m}], ban: {after: 1, within: 1m, for: 1h}}\n");
     bench.check(&[]);
     bench.check(&[]);
-    check("limit_beyond_a_ban", &mut bench, &[]);
+    assert_explained("limit_beyond_a_ban", &mut bench, &[]);
 }
 
 #[test]
-fn refusal_that_starts_a_ban_is_explained_by_it() {
-    let mut bench = bench(LOGIN);
+fn refusal_that_starts_a_ban_is_explained_by_the_ban() {
+    let mut bench = bench(LOGIN_RULES);
     let entries = [Entry::new("ip", "m")];
     let items = [Item::new(&entries)];
     let request = tollgate_engine::Request::new("d", &items);
@@ -234,16 +234,16 @@ fn rules_that_are_not_evaluated_say_why() {
 fn store_faults_and_observed_refusals_are_explained() {
     let clock = Arc::new(ManualClock::at(START));
     let rules = "- {id: l, limit: 9/s}\n- {id: o, limit: 1/s, on_fault: open, ban: {after: 2, within: 1s, for: 1s}}\n";
-    let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
+    let mut bench = Bench::on(FlakyStore::new(&clock), clock, rules);
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
-    check("store_fault_local_and_open", &mut bench, &[]);
+    assert_explained("store_fault_local_and_open", &mut bench, &[]);
     // A request that has waited for the store once does not wait again for the state of a ban.
     bench.engine.store().fail_times(unavailable_error(), 2);
     explain_matching(&mut bench, &[], None);
     bench.decide(&[], None, |decision| assert_eq!(decision.standing(), Standing::Fallback));
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     bench.put("- {id: c, limit: 1/s, on_fault: closed}\n");
-    check("store_fault_closed", &mut bench, &[]);
+    assert_explained("store_fault_closed", &mut bench, &[]);
     bench.engine.store().recover();
     bench.put("- {id: c, limit: 1/s, on_fault: closed}\n");
     bench.check(&[]);
@@ -261,7 +261,7 @@ fn ban_that_was_not_evaluated_is_reported() {
     );
     (0..2).for_each(|_| drop(bench.check(&[])));
     assert!(explain_matching(&mut bench, &[], None).contains("\n    banned for 2h more, until"));
-    check("ban_not_evaluated", &mut bench, &[("a", "x")]);
+    assert_explained("ban_not_evaluated", &mut bench, &[("a", "x")]);
 }
 
 #[test]
@@ -269,5 +269,5 @@ fn replaced_rule_with_a_ban_is_listed_once() {
     let mut bench = bench(
         "- {id: own, limit: 5/h, replaces: [all]}\n- {id: all, per: [ip], limit: 1/h, ban: {after: 1, within: 1h, for: 1h}}\n",
     );
-    check("replaced_rule", &mut bench, &[("ip", "m")]);
+    assert_explained("replaced_rule", &mut bench, &[("ip", "m")]);
 }

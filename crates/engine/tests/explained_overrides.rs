@@ -1,13 +1,14 @@
-//! Explanations of overrides from files and from the API: which override applies, and why the others do not.
+//! Tests of explanations of overrides from files and from the API: which override applies, and why other overrides do
+//! not.
 
 use crate::support;
 
-use support::{bench, check, explain_matching, run};
+use support::{assert_explained, bench, explain_matching, run};
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{Rules, Source, entry};
 use tollgate_engine::{Entry, Item};
 
-const PLANS: &str = "\
+const PLAN_RULES: &str = "\
 - id: plans
   per: [api_key]
   limit: 60/m
@@ -20,16 +21,16 @@ const PLANS: &str = "\
 ";
 
 #[test]
-fn applied_override_is_explained_with_those_that_do_not_apply() {
-    let mut bench = bench(PLANS);
-    check("override_with_limits", &mut bench, &[("api_key", "a"), ("plan", "team"), ("region", "eu")]);
-    check("override_unlimited", &mut bench, &[("api_key", "a"), ("plan", "enterprise")]);
-    check("override_denies", &mut bench, &[("api_key", "bad")]);
+fn applied_override_is_explained_with_overrides_that_do_not_apply() {
+    let mut bench = bench(PLAN_RULES);
+    assert_explained("override_with_limits", &mut bench, &[("api_key", "a"), ("plan", "team"), ("region", "eu")]);
+    assert_explained("override_unlimited", &mut bench, &[("api_key", "a"), ("plan", "enterprise")]);
+    assert_explained("override_denies", &mut bench, &[("api_key", "bad")]);
 }
 
 #[test]
 fn expiry_of_an_override_is_explained() {
-    let mut bench = bench(PLANS);
+    let mut bench = bench(PLAN_RULES);
     let trial = [("api_key", "trial")];
     let before = explain_matching(&mut bench, &trial, None);
     assert!(
@@ -37,7 +38,7 @@ fn expiry_of_an_override_is_explained() {
         "{before}"
     );
     bench.advance(Nanos::from_secs(2 * 3_600));
-    check("override_expired", &mut bench, &trial);
+    assert_explained("override_expired", &mut bench, &trial);
 }
 
 #[test]
@@ -51,12 +52,12 @@ fn stored_rules_are_explained_by_name() {
     let rules = Rules::read(&[Source { name: "revision 7", text: file.as_bytes() }]).unwrap().without_positions();
     let mut bench = bench("- {id: r, limit: 1/s}\n");
     bench.engine.put(&rules).unwrap();
-    check("stored_override_by_value", &mut bench, &[("key", "acme")]);
-    check("stored_override_of_the_rule", &mut bench, &[("key", "own")]);
+    assert_explained("stored_override_by_value", &mut bench, &[("key", "acme")]);
+    assert_explained("stored_override_of_the_rule", &mut bench, &[("key", "own")]);
 }
 
 #[test]
-fn overrides_of_the_rule_are_listed_before_those_of_other_customers() {
+fn overrides_of_the_rule_are_listed_before_api_overrides() {
     let rule = r#"{"id":"r","per":["key"],"limit":"1/s","overrides":[
         {"when":{"plan":"a"},"limit":"7/s"},{"when":{"plan":"pro","region":"eu"},"limit":"8/s"}]}"#;
     let names: Vec<String> = (0..2_000).map(|n| format!("customer {n}")).collect();
@@ -115,7 +116,7 @@ fn values_of_the_request_in_overrides_can_be_concealed() {
 
 #[test]
 fn values_compared_with_overrides_can_be_concealed() {
-    let bench = bench(PLANS);
+    let bench = bench(PLAN_RULES);
     let entries = [Entry::new("api_key", "secret"), Entry::new("plan", "hidden")];
     let mut explanation =
         run(bench.engine.explain(b"d", &Item::new(&entries), &mut tollgate_engine::Decisions::default())).unwrap();

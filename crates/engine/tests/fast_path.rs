@@ -24,14 +24,14 @@ const RULES: &str = "\
 - {id: ban, when: {path: /login}, per: [user], limit: 2/m, ban: {after: 2, within: 1m, for: 1h}}
 ";
 
-/// A memory store that counts decisions of the fast path.
-struct Counting {
+/// A memory store that counts the decisions made on the fast path.
+struct FastPathCountingStore {
     memory: Memory,
     admitted: AtomicU32,
     refused: AtomicU32,
 }
 
-impl Store for Counting {
+impl Store for FastPathCountingStore {
     async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
         self.memory.answer(batch, answers);
     }
@@ -51,20 +51,22 @@ impl Store for Counting {
     }
 }
 
-fn bench() -> Bench<Counting> {
+fn bench() -> Bench<FastPathCountingStore> {
     let clock = Arc::new(ManualClock::at(START));
-    let store = Counting { memory: memory_store(&clock), admitted: AtomicU32::new(0), refused: AtomicU32::new(0) };
+    let store =
+        FastPathCountingStore { memory: memory_store(&clock), admitted: AtomicU32::new(0), refused: AtomicU32::new(0) };
     Bench::on(store, clock, RULES)
 }
 
 /// Returns the number of requests that the fast path admitted, and the number that it refused.
-fn decided_fast(bench: &Bench<Counting>) -> (u32, u32) {
-    let Counting { admitted, refused, .. } = bench.engine.store();
+fn fast_path_counts(bench: &Bench<FastPathCountingStore>) -> (u32, u32) {
+    let FastPathCountingStore { admitted, refused, .. } = bench.engine.store();
     (admitted.load(Ordering::Relaxed), refused.load(Ordering::Relaxed))
 }
 
 /// Formats everything that a decision reports.
-fn describe(decision: Decision<'_>) -> String {
+fn describe_decision(decision: Decision<'_>) -> String {
+    assert_eq!(decision.report_count(), decision.reports().count());
     let counters: Vec<_> = decision.counters().map(|c| (c.rule, c.name(99), c.taken, c.refused)).collect();
     format!(
         "{:?} {:?} {:?} {:?} {} {:?} {:?} {counters:?} {:?}",
@@ -102,8 +104,8 @@ fn fast_path_agrees_with_the_slow_path() {
         let item = if pick(3, 5) == 0 { Item::new(&entries).cost(pick(3, 6)) } else { Item::new(&entries) };
         let sent_items = [0, 1].map(|place| [Item::inline(&texts[0], &sent[place])]);
         let ruled = [item];
-        let came_along = pick(7, 7) == 0;
-        let request = |place: usize| match came_along {
+        let is_inline = pick(7, 7) == 0;
+        let request = |place: usize| match is_inline {
             true => Request::without_rules(&sent_items[place]),
             false => Request::new("d", &ruled),
         };
@@ -113,14 +115,14 @@ fn fast_path_agrees_with_the_slow_path() {
         let unknown = Request::new("unknown", &ruled);
         run(alone.engine.check_batch(&[request(0)], &mut first));
         run(together.engine.check_batch(&[request(1), unknown], &mut second));
-        assert_eq!(describe(first.get(0).unwrap()), describe(second.get(0).unwrap()), "step {step}");
+        assert_eq!(describe_decision(first.get(0).unwrap()), describe_decision(second.get(0).unwrap()), "step {step}");
         refused += u32::from(!first.get(0).unwrap().is_allowed());
         [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(pick(15, 8) * 10)));
     }
     assert!((100..900).contains(&refused), "{refused} of the first thousand were refused");
-    let (admitted, denied) = decided_fast(&alone);
+    let (admitted, denied) = fast_path_counts(&alone);
     assert!(admitted > 200 && denied > 50, "the fast path admitted {admitted} and refused {denied}");
-    assert_eq!(decided_fast(&together), (0, 0), "two requests at a time take the slow path");
+    assert_eq!(fast_path_counts(&together), (0, 0), "two requests at a time take the slow path");
     assert_eq!(rule_counts(&alone), rule_counts(&together));
     assert_eq!(alone.engine.counts(), together.engine.counts());
 }
@@ -146,7 +148,7 @@ fn planned_checks_agree_with_checks_one_by_one() {
             let one_by_one = run(alone.engine.check(&Request::new("d", &[Item::new(&entries)]), &mut single)).unwrap();
             refused += u32::from(!one_by_one.is_allowed());
             let decided = run(together.engine.check_planned(decisions)).unwrap();
-            assert_eq!(describe(one_by_one), describe(decided), "round {round}, request {place}");
+            assert_eq!(describe_decision(one_by_one), describe_decision(decided), "round {round}, request {place}");
             [&alone, &together].iter().for_each(|bench| bench.advance(Nanos::from_millis(20)));
         }
     }
@@ -164,8 +166,8 @@ fn planned_check_uses_the_rules_of_its_plan() {
     assert_eq!(run(bench.engine.check_planned(&mut decisions)).unwrap().rule(), Some("per-user"));
 }
 
-/// A memory store that answers for `leased` and `eventual` rules as if this node had decided.
-struct SharedByNodes {
+/// A memory store that marks decisions for `leased` and `eventual` rules as made by this node.
+struct NodeDecidingStore {
     memory: Memory,
     /// Whether single charges are decided without a batch.
     is_fast: bool,
@@ -173,7 +175,7 @@ struct SharedByNodes {
     decided_fast: AtomicU32,
 }
 
-impl SharedByNodes {
+impl NodeDecidingStore {
     fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
         let mut exact = Answers::default();
         self.memory.answer(batch, &mut exact);
@@ -201,7 +203,7 @@ impl LimitTable for NoEarlierLimits {
     }
 }
 
-impl Store for SharedByNodes {
+impl Store for NodeDecidingStore {
     async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
         if self.is_down.load(Ordering::Relaxed) {
             return batch.groups.iter().for_each(|_| answers.fail_group(unavailable_error()));
@@ -232,10 +234,10 @@ const SHARED_RULES: &str = "\
 - {id: daily, when: {path: /daily}, limit: 5/day, algorithm: fixed_window, consistency: eventual}
 ";
 
-fn shared_bench(is_fast: bool, rules: &str) -> Bench<SharedByNodes> {
+fn shared_bench(is_fast: bool, rules: &str) -> Bench<NodeDecidingStore> {
     let clock = Arc::new(ManualClock::at(START));
     let memory = memory_store(&clock);
-    let store = SharedByNodes { memory, is_fast, is_down: AtomicBool::new(false), decided_fast: AtomicU32::new(0) };
+    let store = NodeDecidingStore { memory, is_fast, is_down: AtomicBool::new(false), decided_fast: AtomicU32::new(0) };
     Bench::on(store, clock, rules)
 }
 
@@ -270,7 +272,7 @@ fn fast_path_of_shared_rules_agrees_with_the_slow_path() {
         }
         run(fast.engine.check_batch(&request, &mut first));
         run(slow.engine.check_batch(&request, &mut second));
-        assert_eq!(describe(first.get(0).unwrap()), describe(second.get(0).unwrap()), "step {step}");
+        assert_eq!(describe_decision(first.get(0).unwrap()), describe_decision(second.get(0).unwrap()), "step {step}");
         [&fast, &slow].iter().for_each(|bench| bench.advance(Nanos::from_millis(random / 36 % 16 * 10)));
     }
     let decided_fast = fast.engine.store().decided_fast.load(Ordering::Relaxed);

@@ -1,45 +1,49 @@
-//! Store failures and `on_fault`.
+//! Tests of store failures and `on_fault`.
 
 use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, Flaky, START, limits, run, show, stale_error, unavailable_error, unknown_error};
+use support::{Bench, FlakyStore, START, limits, run, show, stale_error, unavailable_error, unknown_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Nanos, Time};
 use tollgate_engine::store::StoreError;
 use tollgate_engine::{Decisions, Enforcement, EngineError, Item, Receipt, Request, Standing};
 
-const ALWAYS: usize = usize::MAX;
+const UNTIL_RECOVERY: usize = usize::MAX;
 
-fn bench(rules: &str) -> Bench<Flaky> {
+fn bench(rules: &str) -> Bench<FlakyStore> {
     let clock = Arc::new(ManualClock::at(START));
-    Bench::on(Flaky::new(&clock), clock, rules)
+    Bench::on(FlakyStore::new(&clock), clock, rules)
 }
 
-fn check_standing(bench: &mut Bench<Flaky>) -> (String, Standing) {
+fn check_with_standing(bench: &mut Bench<FlakyStore>) -> (String, Standing) {
     bench.decide(&[], None, |decision| (show(decision.outcome()), decision.standing()))
 }
 
 #[test]
-fn open_rule_admits_all() {
+fn rule_with_on_fault_open_admits_every_request() {
     let mut bench = bench("- {id: r, limit: 1/m, on_fault: open}\n");
-    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     for _ in 0..10 {
-        assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Fallback));
+        assert_eq!(check_with_standing(&mut bench), ("allow".into(), Standing::Fallback));
     }
     bench.engine.store().recover();
-    assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Exact), "nothing was spent during the outage");
+    assert_eq!(
+        check_with_standing(&mut bench),
+        ("allow".into(), Standing::Exact),
+        "nothing was spent during the outage"
+    );
     let counts = bench.engine.counts();
     assert_eq!((counts.fallback, counts.unavailable, counts.allowed), (10, 10, 11));
     assert_eq!(bench.engine.rules().rules()[0].meter().read().fallback, 10);
 }
 
 #[test]
-fn closed_rule_refuses_all() {
+fn rule_with_on_fault_closed_refuses_every_request() {
     let mut bench =
         bench("- {id: open, limit: 1/m, on_fault: open}\n- {id: r, limit: 9/m, on_fault: closed, status: 402}\n");
-    bench.engine.store().fail_times(unknown_error(), ALWAYS);
+    bench.engine.store().fail_times(unknown_error(), UNTIL_RECOVERY);
     bench.decide(&[], None, |decision| {
         assert!(decision.is_closed() && decision.refusal().is_none(), "no limit was exceeded");
         assert_eq!((show(decision.outcome()), decision.standing()), ("deny 1s".into(), Standing::Fallback));
@@ -58,33 +62,33 @@ fn closed_rule_refuses_all() {
 }
 
 #[test]
-fn local_rule_decides_by_its_share() {
+fn rule_with_on_fault_local_admits_its_share() {
     let mut bench = bench("- {id: r, limit: 4/s, burst: 40}\n");
     bench.engine.set_nodes(2);
-    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     // The share is half of the burst, refilled at 2/s, which is half of the rate.
     for _ in 0..20 {
-        assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Fallback));
+        assert_eq!(check_with_standing(&mut bench), ("allow".into(), Standing::Fallback));
     }
-    assert_eq!(check_standing(&mut bench), ("deny 500ms".into(), Standing::Fallback));
+    assert_eq!(check_with_standing(&mut bench), ("deny 500ms".into(), Standing::Fallback));
     bench.advance(Nanos::from_secs(2));
-    assert_eq!((0..10).filter(|_| check_standing(&mut bench).0 == "allow").count(), 4);
+    assert_eq!((0..10).filter(|_| check_with_standing(&mut bench).0 == "allow").count(), 4);
     // An answer from the store replaces the fallback's state. The store is charged for the 20 used tokens of the share,
     // and for this request.
     bench.engine.store().recover();
-    assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Exact));
-    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
-    assert_eq!((0..30).filter(|_| check_standing(&mut bench).0 == "allow").count(), 10);
-    // The share follows the node count and keeps its usage.
+    assert_eq!(check_with_standing(&mut bench), ("allow".into(), Standing::Exact));
+    bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
+    assert_eq!((0..30).filter(|_| check_with_standing(&mut bench).0 == "allow").count(), 10);
+    // The share is computed again for the new node count, and its usage is kept.
     bench.engine.set_nodes(1);
-    assert_eq!(check_standing(&mut bench).1, Standing::Fallback);
+    assert_eq!(check_with_standing(&mut bench).1, Standing::Fallback);
 }
 
 #[test]
 fn local_rules_are_charged_together_or_not_at_all() {
     let mut bench =
         bench("- {id: a, limit: 1/m}\n- {id: b, limit: 100/s, per: [x]}\n- {id: c, limit: 1/m, on_fault: open}\n");
-    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     assert_eq!(bench.check_cost(&[], 1), "allow");
     for _ in 0..3 {
         assert_eq!(bench.check_cost(&[], 1), "deny 60s");
@@ -95,7 +99,7 @@ fn local_rules_are_charged_together_or_not_at_all() {
 #[test]
 fn receipt_of_the_fallback_is_refunded_to_the_fallback() {
     let mut bench = bench("- {id: r, limit: 1/m}\n");
-    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     let receipt = bench.decide(&[], None, |decision| decision.receipt());
     let receipt: Receipt = receipt.to_string().parse().unwrap();
     assert_eq!(bench.check(&[]), "deny 60s");
@@ -108,7 +112,7 @@ fn receipt_of_the_fallback_is_refunded_to_the_fallback() {
 fn refunds_and_resets_report_store_failures() {
     let mut bench = bench("- {id: r, limit: 9/m}\n");
     let receipt = bench.decide(&[], None, |decision| decision.receipt());
-    bench.engine.store().fail_times(unknown_error(), ALWAYS);
+    bench.engine.store().fail_times(unknown_error(), UNTIL_RECOVERY);
     assert_eq!(run(bench.engine.refund(&receipt)), Err(EngineError::Store(unknown_error())));
     let items = [Item::default()];
     let reset = run(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default()));
@@ -118,12 +122,12 @@ fn refunds_and_resets_report_store_failures() {
 #[test]
 fn reset_discards_usage_of_the_fallback() {
     let mut bench = bench("- {id: r, limit: 1/m}\n");
-    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     assert_eq!((bench.check(&[]), bench.check(&[])), ("allow".into(), "deny 60s".into()));
     bench.engine.store().recover();
     let items = [Item::default()];
     assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut bench.decisions)), Ok(1));
-    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     assert_eq!(bench.check(&[]), "allow");
 }
 
@@ -131,18 +135,18 @@ fn reset_discards_usage_of_the_fallback() {
 fn stale_windows_are_retried_once() {
     let mut bench = bench("- {id: r, limit: 2/m}\n");
     bench.engine.store().fail_times(stale_error(), 1);
-    assert_eq!(check_standing(&mut bench), ("allow".into(), Standing::Exact));
+    assert_eq!(check_with_standing(&mut bench), ("allow".into(), Standing::Exact));
     assert_eq!(bench.remaining(&[]), [1]);
     bench.engine.store().fail_times(stale_error(), 2);
-    assert_eq!(check_standing(&mut bench).1, Standing::Fallback);
+    assert_eq!(check_with_standing(&mut bench).1, Standing::Fallback);
     assert_eq!(bench.engine.counts().stale, 3);
 }
 
 #[test]
 fn only_failed_groups_of_a_batch_fall_back() {
-    /// Fails every other group.
-    struct Half(support::Memory);
-    impl tollgate_engine::Store for Half {
+    /// A store that fails every other group.
+    struct HalfFailingStore(support::Memory);
+    impl tollgate_engine::Store for HalfFailingStore {
         async fn run(&self, batch: tollgate_engine::store::Batch<'_>, answers: &mut tollgate_engine::store::Answers) {
             for (place, group) in batch.groups.chunks(1).enumerate() {
                 if place % 2 == 0 {
@@ -157,7 +161,7 @@ fn only_failed_groups_of_a_batch_fall_back() {
         }
     }
     let clock = Arc::new(ManualClock::at(START));
-    let bench = Bench::on(Half(support::memory_store(&clock)), clock, "- {id: r, limit: 4/m}\n");
+    let bench = Bench::on(HalfFailingStore(support::memory_store(&clock)), clock, "- {id: r, limit: 4/m}\n");
     let items = [Item::default()];
     let requests = [Request::new("d", &items); 6];
     let mut decisions = Decisions::default();
@@ -184,7 +188,7 @@ fn only_failed_groups_of_a_batch_fall_back() {
 fn inline_limit_is_decided_locally() {
     let mut bench = bench("");
     let one = bench.engine.intern_limits(&limits("1/m", None)).unwrap();
-    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::inline("k", &one)]), Ok("deny 60s".into()));
     assert!(bench.engine.intern_limits(&limits("666/s", None)).is_err());
@@ -197,7 +201,7 @@ fn inline_limit_is_decided_locally() {
 #[test]
 fn shadow_rules_report_nothing_while_the_store_fails() {
     let mut bench = bench("- {id: s, limit: 1/m, on_exceed: shadow}\n- {id: r, limit: 60/m}\n");
-    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
+    bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
     bench.decide(&[], None, |decision| {
         assert!(decision.is_allowed());
         assert!(decision.reports().all(|report| !report.shadow));
@@ -206,10 +210,10 @@ fn shadow_rules_report_nothing_while_the_store_fails() {
 
 #[test]
 fn futures_may_be_sent_to_other_threads() {
-    fn is_send<T: Send>(_: T) {}
+    fn assert_send<T: Send>(_: T) {}
     let bench = bench("");
     let mut decisions = Decisions::default();
-    is_send(bench.engine.check(&Request::default(), &mut decisions));
-    is_send(bench.engine.refund(&Receipt::default()));
-    is_send(bench.engine.reset(&Request::default(), &mut Decisions::default()));
+    assert_send(bench.engine.check(&Request::default(), &mut decisions));
+    assert_send(bench.engine.refund(&Receipt::default()));
+    assert_send(bench.engine.reset(&Request::default(), &mut Decisions::default()));
 }

@@ -22,7 +22,7 @@ fn rule_errors_equal_the_golden_files() {
 }
 
 #[test]
-fn rules_that_certainly_match_together_are_bounded() {
+fn number_of_rules_that_always_match_together_is_bounded() {
     let rules = |name: &str, count: usize, rest: &str| -> String {
         (0..count).map(|n| format!("- {{id: {name}{n}, {rest}limit: 1/s}}\n")).collect()
     };
@@ -30,7 +30,7 @@ fn rules_that_certainly_match_together_are_bounded() {
         let text = format!("domain: api\nrules:\n{}", groups.concat());
         Rules::read(&[Source { name: "rules.yaml", text: text.as_bytes() }])
     };
-    // Rules without conditions count in every group; rules that do not always match count in none.
+    // Rules without conditions count in every group; rules that do not always match count in no group.
     let always = rules("always", 56, "");
     let perhaps = rules("perhaps", 300, "when: {path: /v1/**}, if: \"int(size) > 9\", ");
     let same = rules("same", 200, "when: {path: /v1/**, method: GET}, ");

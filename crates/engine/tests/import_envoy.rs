@@ -14,15 +14,15 @@ use tollgate_engine::{Decisions, Engine, Entry, Item, Request};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 
-type Descriptor<'a> = &'a [(&'a str, &'a str)];
+type DescriptorEntries<'a> = &'a [(&'a str, &'a str)];
 
-struct Service {
+struct ImportedService {
     engine: Engine<Memory, Memory>,
     clock: Arc<ManualClock>,
     domain: String,
 }
 
-impl Service {
+impl ImportedService {
     /// Loads a file directly and through its import, and asserts that both give the same rules.
     fn new(config: &str) -> Self {
         let source = Source { name: "envoy.yaml", text: config.as_bytes() };
@@ -43,8 +43,8 @@ impl Service {
         Self { engine, clock, domain: direct.domains()[0].name().to_owned() }
     }
 
-    /// Sends one request with all descriptors.
-    fn ask(&self, descriptors: &[Descriptor<'_>]) -> bool {
+    /// Sends one request with all descriptors. Returns whether it is allowed.
+    fn is_allowed_with(&self, descriptors: &[DescriptorEntries<'_>]) -> bool {
         let entries: Vec<Vec<Entry<'_>>> = descriptors
             .iter()
             .map(|entries| entries.iter().map(|(name, value)| Entry::new(*name, *value)).collect())
@@ -54,9 +54,10 @@ impl Service {
         run(self.engine.check(&request, &mut Decisions::default())).unwrap().is_allowed()
     }
 
-    /// Sends up to [`MANY`] requests with one descriptor, until one is refused. Returns the number that passed.
-    fn count_passing(&self, descriptor: Descriptor<'_>) -> usize {
-        (0..MANY).take_while(|_| self.ask(&[descriptor])).count()
+    /// Sends up to [`ABOVE_EVERY_LIMIT`] requests with one descriptor, until one is refused. Returns the number of
+    /// allowed requests.
+    fn count_passing(&self, descriptor: DescriptorEntries<'_>) -> usize {
+        (0..ABOVE_EVERY_LIMIT).take_while(|_| self.is_allowed_with(&[descriptor])).count()
     }
 
     fn advance(&self, seconds: u64) {
@@ -65,49 +66,49 @@ impl Service {
 }
 
 /// A request count above every limit in these tests.
-const MANY: usize = 700;
+const ABOVE_EVERY_LIMIT: usize = 700;
 
 #[test]
 fn each_listed_value_has_its_limit_and_others_have_none() {
-    let service = Service::new(
+    let service = ImportedService::new(
         "domain: shop_db\ndescriptors:\n- {key: table, value: orders, rate_limit: {unit: second, requests_per_unit: 50}}\n\
          - {key: table, value: other, rate_limit: {unit: SECOND, requests_per_unit: 60}}\n",
     );
     assert_eq!(service.count_passing(&[("table", "orders")]), 50);
     assert_eq!(service.count_passing(&[("table", "other")]), 60);
-    assert_eq!(service.count_passing(&[("table", "unnamed")]), MANY, "a value without a limit");
+    assert_eq!(service.count_passing(&[("table", "unnamed")]), ABOVE_EVERY_LIMIT, "a value without a limit");
     service.advance(1);
     assert_eq!(service.count_passing(&[("table", "orders")]), 50, "in the next second");
 }
 
 #[test]
-fn key_without_a_value_counts_each_value_and_nesting_is_a_tuple() {
-    let service = Service::new(
+fn key_without_a_value_counts_each_value_separately() {
+    let service = ImportedService::new(
         "domain: mail\ndescriptors:\n- key: kind\n  value: advert\n  descriptors:\n  - {key: number, rate_limit: {unit: day, requests_per_unit: 5}}\n\
          - {key: number, rate_limit: {unit: day, requests_per_unit: 100}}\n",
     );
     assert_eq!(service.count_passing(&[("kind", "advert"), ("number", "1")]), 5);
     assert_eq!(service.count_passing(&[("kind", "advert"), ("number", "2")]), 5);
     assert_eq!(service.count_passing(&[("number", "1")]), 100, "a counter of its own");
-    assert_eq!(service.count_passing(&[("kind", "advert")]), MANY, "an inner level without a limit");
-    assert_eq!(service.count_passing(&[("kind", "news"), ("number", "1")]), MANY);
-    assert_eq!(service.count_passing(&[("number", "3"), ("kind", "advert")]), MANY, "the order counts");
+    assert_eq!(service.count_passing(&[("kind", "advert")]), ABOVE_EVERY_LIMIT, "an inner level without a limit");
+    assert_eq!(service.count_passing(&[("kind", "news"), ("number", "1")]), ABOVE_EVERY_LIMIT);
+    assert_eq!(service.count_passing(&[("number", "3"), ("kind", "advert")]), ABOVE_EVERY_LIMIT, "the order counts");
 }
 
 #[test]
 fn several_descriptors_must_all_fit() {
-    let service = Service::new(
+    let service = ImportedService::new(
         "domain: mail\ndescriptors:\n- key: kind\n  value: advert\n  descriptors:\n  - {key: number, rate_limit: {unit: day, requests_per_unit: 5}}\n\
          - {key: number, rate_limit: {unit: day, requests_per_unit: 7}}\n",
     );
-    let both: [Descriptor<'_>; 2] = [&[("kind", "advert"), ("number", "1")], &[("number", "1")]];
-    assert_eq!((0..MANY).take_while(|_| service.ask(&both)).count(), 5);
+    let both: [DescriptorEntries<'_>; 2] = [&[("kind", "advert"), ("number", "1")], &[("number", "1")]];
+    assert_eq!((0..ABOVE_EVERY_LIMIT).take_while(|_| service.is_allowed_with(&both)).count(), 5);
     assert_eq!(service.count_passing(&[("number", "1")]), 2, "admitted requests are charged, refused ones are not");
 }
 
 #[test]
 fn most_specific_descriptor_wins() {
-    let service = Service::new(
+    let service = ImportedService::new(
         "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n\
          - {key: remote_address, value: 50.0.0.5, rate_limit: {unit: second, requests_per_unit: 0}}\n",
     );
@@ -117,48 +118,48 @@ fn most_specific_descriptor_wins() {
 }
 
 #[test]
-fn request_matches_only_descriptors_with_as_many_entries() {
-    let service = Service::new(
+fn request_matches_only_descriptors_with_the_same_number_of_entries() {
+    let service = ImportedService::new(
         "domain: d\ndescriptors:\n- {key: key, value: value, rate_limit: {unit: second, requests_per_unit: 3}}\n",
     );
-    assert_eq!(service.count_passing(&[("key", "value"), ("subkey", "subvalue")]), MANY);
+    assert_eq!(service.count_passing(&[("key", "value"), ("subkey", "subvalue")]), ABOVE_EVERY_LIMIT);
     assert_eq!(service.count_passing(&[("key", "value")]), 3);
-    let service = Service::new(
+    let service = ImportedService::new(
         "domain: d\ndescriptors:\n- key: key\n  value: value\n  descriptors:\n  - {key: subkey, rate_limit: {unit: second, requests_per_unit: 3}}\n",
     );
     assert_eq!(service.count_passing(&[("key", "value"), ("subkey", "subvalue")]), 3);
-    assert_eq!(service.count_passing(&[("key", "value")]), MANY);
+    assert_eq!(service.count_passing(&[("key", "value")]), ABOVE_EVERY_LIMIT);
 }
 
 #[test]
 fn matching_does_not_backtrack_from_a_specific_branch() {
-    let service = Service::new(
+    let service = ImportedService::new(
         "domain: d\ndescriptors:\n- key: a\n  descriptors:\n  - {key: b, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
          - key: a\n  value: x\n  descriptors:\n  - {key: c, rate_limit: {unit: hour, requests_per_unit: 4}}\n",
     );
     assert_eq!(service.count_passing(&[("a", "y"), ("b", "1")]), 2);
-    assert_eq!(service.count_passing(&[("a", "x"), ("b", "1")]), MANY, "`a: x` was taken, and has no `b`");
+    assert_eq!(service.count_passing(&[("a", "x"), ("b", "1")]), ABOVE_EVERY_LIMIT, "`a: x` was taken, and has no `b`");
     assert_eq!(service.count_passing(&[("a", "x"), ("c", "1")]), 4);
-    assert_eq!(service.count_passing(&[("a", "y"), ("c", "1")]), MANY);
+    assert_eq!(service.count_passing(&[("a", "y"), ("c", "1")]), ABOVE_EVERY_LIMIT);
 }
 
 #[test]
 fn unlimited_descriptor_has_no_limit() {
-    let service = Service::new(
+    let service = ImportedService::new(
         "domain: internal\ndescriptors:\n- {key: ldap, rate_limit: {unlimited: true}}\n- {key: azure, rate_limit: {unit: minute, requests_per_unit: 100}}\n",
     );
-    assert_eq!(service.count_passing(&[("ldap", "any")]), MANY);
+    assert_eq!(service.count_passing(&[("ldap", "any")]), ABOVE_EVERY_LIMIT);
     assert_eq!(service.count_passing(&[("azure", "any")]), 100);
 }
 
 #[test]
 fn shadow_mode_admits_every_request() {
-    let service = Service::new(
+    let service = ImportedService::new(
         "domain: d\ndescriptors:\n- key: service\n  descriptors:\n\
          \x20 - {key: user, value: a, rate_limit: {requests_per_unit: 10, unit: second}, shadow_mode: true}\n\
          \x20 - {key: user, value: b, rate_limit: {requests_per_unit: 20, unit: second}}\n",
     );
-    assert_eq!(service.count_passing(&[("service", "auth"), ("user", "a")]), MANY);
+    assert_eq!(service.count_passing(&[("service", "auth"), ("user", "a")]), ABOVE_EVERY_LIMIT);
     assert_eq!(service.count_passing(&[("service", "auth"), ("user", "b")]), 20);
     assert_eq!(service.count_passing(&[("service", "shop"), ("user", "b")]), 20, "each service has its own counter");
 }
@@ -166,7 +167,7 @@ fn shadow_mode_admits_every_request() {
 #[test]
 fn stars_match_anywhere_in_a_value() {
     let limit = |value: &str| {
-        Service::new(&format!(
+        ImportedService::new(&format!(
             "domain: d\ndescriptors:\n- {{key: k, value: '{value}', rate_limit: {{unit: minute, requests_per_unit: 2}}}}\n"
         ))
     };
@@ -181,14 +182,14 @@ fn stars_match_anywhere_in_a_value() {
             assert_eq!(limit(value).count_passing(&[("k", text)]), 2, "{value} matches {text}");
         }
         for text in others {
-            assert_eq!(limit(value).count_passing(&[("k", text)]), MANY, "{value} does not match {text}");
+            assert_eq!(limit(value).count_passing(&[("k", text)]), ABOVE_EVERY_LIMIT, "{value} does not match {text}");
         }
     }
 }
 
 #[test]
 fn exact_values_precede_stars_and_stars_keep_their_order() {
-    let service = Service::new(
+    let service = ImportedService::new(
         "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: hour, requests_per_unit: 1}}\n\
          - {key: k, value: ab*, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
          - {key: k, value: a*, rate_limit: {unit: hour, requests_per_unit: 3}}\n\
@@ -202,11 +203,11 @@ fn exact_values_precede_stars_and_stars_keep_their_order() {
 
 #[test]
 fn threshold_is_shared_only_with_share_threshold() {
-    let service = Service::new(
+    let service = ImportedService::new(
         "domain: d\ndescriptors:\n- {key: files, value: files/*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 10}}\n\
          - {key: own, value: own/*, share_threshold: false, rate_limit: {unit: hour, requests_per_unit: 10}}\n",
     );
-    assert!((0..5).all(|_| service.ask(&[&[("files", "files/a.pdf")]])));
+    assert!((0..5).all(|_| service.is_allowed_with(&[&[("files", "files/a.pdf")]])));
     assert_eq!(service.count_passing(&[("files", "files/b.csv")]), 5);
     assert_eq!(service.count_passing(&[("files", "files/c.txt")]), 0);
     assert_eq!(service.count_passing(&[("own", "own/a.pdf")]), 10);
@@ -214,17 +215,17 @@ fn threshold_is_shared_only_with_share_threshold() {
 }
 
 #[test]
-fn shared_level_above_the_limit_is_shared_too() {
-    let service = Service::new(
+fn share_threshold_applies_to_outer_levels() {
+    let service = ImportedService::new(
         "domain: d\ndescriptors:\n- key: route\n  value: api/*\n  share_threshold: true\n  descriptors:\n  - {key: method, rate_limit: {unit: minute, requests_per_unit: 6}}\n",
     );
-    assert!(service.ask(&[&[("route", "api/v1"), ("method", "GET")]]));
+    assert!(service.is_allowed_with(&[&[("route", "api/v1"), ("method", "GET")]]));
     assert_eq!(service.count_passing(&[("route", "api/v2"), ("method", "GET")]), 5);
     assert_eq!(service.count_passing(&[("route", "api/v2"), ("method", "PUT")]), 6);
 }
 
 #[test]
-fn windows_equal_those_of_the_reference() {
+fn windows_equal_the_windows_of_the_reference_service() {
     for (unit, seconds) in [
         ("second", 1),
         ("minute", 60),
@@ -234,7 +235,7 @@ fn windows_equal_those_of_the_reference() {
         ("month", 2_592_000),
         ("year", 31_536_000),
     ] {
-        let service = Service::new(&format!(
+        let service = ImportedService::new(&format!(
             "domain: d\ndescriptors:\n- {{key: k, rate_limit: {{unit: {unit}, requests_per_unit: 1}}}}\n"
         ));
         let left = seconds - START / 1_000_000_000 % seconds;
@@ -246,26 +247,27 @@ fn windows_equal_those_of_the_reference() {
     }
 }
 
-/// Sends up to [`MANY`] requests with all these descriptors, until one is refused. Returns the number that passed.
-fn passing_all(service: &Service, descriptors: &[Descriptor<'_>]) -> usize {
-    (0..MANY).take_while(|_| service.ask(descriptors)).count()
+/// Sends up to [`ABOVE_EVERY_LIMIT`] requests with all these descriptors, until one is refused. Returns the number of
+/// allowed requests.
+fn count_passing_all(service: &ImportedService, descriptors: &[DescriptorEntries<'_>]) -> usize {
+    (0..ABOVE_EVERY_LIMIT).take_while(|_| service.is_allowed_with(descriptors)).count()
 }
 
 #[test]
 fn matching_limit_replaces_named_limits_without_charging_them() {
-    let service = Service::new(
+    let service = ImportedService::new(
         "domain: shop\ndescriptors:\n\
          - {key: area, value: read, descriptors: [{key: user, value: ann, rate_limit: {name: reading, requests_per_unit: 5, unit: second}}]}\n\
          - {key: page, value: search, descriptors: [{key: user, value: ann, rate_limit: {replaces: [{name: reading}], requests_per_unit: 10, unit: second}}]}\n",
     );
-    let reading: Descriptor<'_> = &[("area", "read"), ("user", "ann")];
-    let searching: Descriptor<'_> = &[("page", "search"), ("user", "ann")];
-    assert_eq!(passing_all(&service, &[reading, searching]), 10, "only the replacing limit counts");
+    let reading: DescriptorEntries<'_> = &[("area", "read"), ("user", "ann")];
+    let searching: DescriptorEntries<'_> = &[("page", "search"), ("user", "ann")];
+    assert_eq!(count_passing_all(&service, &[reading, searching]), 10, "only the replacing limit counts");
     assert_eq!(service.count_passing(reading), 5, "the replaced limit was not charged");
     assert_eq!(service.count_passing(searching), 0);
     service.advance(1);
     assert_eq!(service.count_passing(reading), 5, "alone it applies");
-    assert_eq!(passing_all(&service, &[searching, reading]), 10, "in any order, even if one is exhausted");
+    assert_eq!(count_passing_all(&service, &[searching, reading]), 10, "in any order, even if one is exhausted");
 }
 
 #[test]
@@ -281,8 +283,8 @@ fn limits_are_replaced_by_name() {
         limit("this", "name: y, replaces: [{name: z}], unit: hour, requests_per_unit: 5", ""),
         limit("that", "name: z, replaces: [{name: y}], unit: hour, requests_per_unit: 6", ""),
     );
-    let service = Service::new(&config);
-    let [a, b, none, shadow, free, this, that]: [Descriptor<'_>; 7] = [
+    let service = ImportedService::new(&config);
+    let [a, b, none, shadow, free, this, that]: [DescriptorEntries<'_>; 7] = [
         &[("a", "1")],
         &[("b", "1")],
         &[("none", "1")],
@@ -292,28 +294,36 @@ fn limits_are_replaced_by_name() {
         &[("that", "1")],
     ];
     assert_eq!(
-        passing_all(&service, &[a, b, free]),
-        MANY,
+        count_passing_all(&service, &[a, b, free]),
+        ABOVE_EVERY_LIMIT,
         "all limits with the name are replaced, even by an unlimited one"
     );
-    assert_eq!(passing_all(&service, &[none, shadow]), MANY, "a shadow limit replaces too");
+    assert_eq!(count_passing_all(&service, &[none, shadow]), ABOVE_EVERY_LIMIT, "a shadow limit replaces too");
     assert_eq!(service.count_passing(none), 0);
-    assert_eq!(passing_all(&service, &[this, that]), MANY, "limits that replace each other are both left out");
-    assert_eq!(passing_all(&service, &[this, that, free]), MANY);
-    assert_eq!(passing_all(&service, &[a, b]), 2);
+    assert_eq!(
+        count_passing_all(&service, &[this, that]),
+        ABOVE_EVERY_LIMIT,
+        "limits that replace each other are both left out"
+    );
+    assert_eq!(count_passing_all(&service, &[this, that, free]), ABOVE_EVERY_LIMIT);
+    assert_eq!(count_passing_all(&service, &[a, b]), 2);
     assert_eq!((service.count_passing(this), service.count_passing(that)), (5, 6));
 }
 
 #[test]
 fn repeated_key_is_distinguished_by_its_position() {
-    let service = Service::new(
+    let service = ImportedService::new(
         "domain: d\ndescriptors:\n- key: header_match\n  value: get\n  descriptors:\n\
          \x20 - {key: header_match, value: slow, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
          \x20 - {key: header_match, rate_limit: {unit: hour, requests_per_unit: 3}}\n\
          - {key: header_match, value: slow, rate_limit: {unit: hour, requests_per_unit: 4}}\n",
     );
     assert_eq!(service.count_passing(&[("header_match", "get"), ("header_match", "slow")]), 2);
-    assert_eq!(service.count_passing(&[("header_match", "slow"), ("header_match", "get")]), MANY, "the order counts");
+    assert_eq!(
+        service.count_passing(&[("header_match", "slow"), ("header_match", "get")]),
+        ABOVE_EVERY_LIMIT,
+        "the order counts"
+    );
     assert_eq!(service.count_passing(&[("header_match", "get"), ("header_match", "a")]), 3);
     assert_eq!(
         service.count_passing(&[("header_match", "get"), ("header_match", "b")]),
@@ -324,7 +334,7 @@ fn repeated_key_is_distinguished_by_its_position() {
     assert_eq!(service.count_passing(&[("header_match", "slow")]), 4);
     assert_eq!(
         service.count_passing(&[("header_match#2", "slow"), ("header_match", "get")]),
-        MANY,
+        ABOVE_EVERY_LIMIT,
         "clients cannot send numbered names"
     );
 }
@@ -333,22 +343,22 @@ fn repeated_key_is_distinguished_by_its_position() {
 fn one_quota_with_capacity_is_enough_and_other_limits_apply() {
     let config = "domain: d\ndescriptors:\n- {key: a, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 2}}\n\
          - {key: b, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 5}}\n- {key: c, rate_limit: {unit: hour, requests_per_unit: 9}}\n";
-    assert_eq!(report(config), "");
-    let [a, b, c]: [Descriptor<'_>; 3] = [&[("a", "x")], &[("b", "x")], &[("c", "x")]];
-    let service = Service::new(config);
-    assert_eq!(passing_all(&service, &[a, b, c]), 5, "the larger of both quotas");
+    assert_eq!(import_report(config), "");
+    let [a, b, c]: [DescriptorEntries<'_>; 3] = [&[("a", "x")], &[("b", "x")], &[("c", "x")]];
+    let service = ImportedService::new(config);
+    assert_eq!(count_passing_all(&service, &[a, b, c]), 5, "the larger of both quotas");
     assert_eq!(
         (service.count_passing(a), service.count_passing(b), service.count_passing(c)),
         (0, 0, 4),
         "a single quota applies"
     );
-    let service = Service::new(config);
+    let service = ImportedService::new(config);
     assert_eq!(service.count_passing(c), 9);
-    assert!(!service.ask(&[a, b, c]), "a limit that is not a quota is exceeded");
+    assert!(!service.is_allowed_with(&[a, b, c]), "a limit that is not a quota is exceeded");
     assert_eq!((service.count_passing(a), service.count_passing(b)), (2, 5));
 }
 
-fn report(config: &str) -> String {
+fn import_report(config: &str) -> String {
     let source = Source { name: "e", text: config.as_bytes() };
     let mistakes = match Rules::read(&[source]) {
         Ok(rules) => rules.left_out().map(ToString::to_string).unwrap_or_default(),
@@ -364,7 +374,7 @@ fn report(config: &str) -> String {
 
 #[test]
 fn rule_has_the_metadata_of_its_descriptor() {
-    let service = Service::new(
+    let service = ImportedService::new(
         "{domain: d, descriptors: [{key: a, rate_limit: {unit: day, requests_per_unit: 1}, metadata: {x: {y: 1, z: [b]}}}]}",
     );
     let entries = [Entry::new("a", "v")];
@@ -386,20 +396,20 @@ fn settings_that_are_not_imported_are_reported() {
          - {key: s, quota_mode: true, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}\n",
         "domain: d\ndescriptors:\n- {key: a, value: '*'}\n- {key: a, rate_limit: {unlimited: true}}\n",
     ] {
-        let report = report(config);
+        let report = import_report(config);
         assert!(!report.is_empty() && !report.starts_with("refused"), "{config}\n{report}");
         page.add_case(config, &report);
     }
     golden!("import/envoy_not_imported", page);
     let config = "domain: d\ndescriptors:\n- {key: a, detailed_metric: false, rate_limit: {unlimited: true}}\n";
-    assert_eq!(report(config), "");
+    assert_eq!(import_report(config), "");
 }
 
 #[test]
 fn files_with_mistakes_are_refused() {
     let mut page = Page::default();
     let mut check = |config: &str| {
-        let report = report(config);
+        let report = import_report(config);
         assert!(report.starts_with("refused"), "{config}\n{report}");
         page.add_case(config, &report);
     };
@@ -432,14 +442,14 @@ fn large_trees_are_loaded_or_refused_in_time() {
     for n in 0..5_000 {
         config += &format!("- {{key: k, value: v{n}, rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n");
     }
-    let service = Service::new(&config);
+    let service = ImportedService::new(&config);
     assert_eq!(service.count_passing(&[("k", "v4999")]), 2);
     assert_eq!(service.count_passing(&[("k", "v5000")]), 1);
     let stars: String = (0..300)
         .map(|n| format!("- {{key: k, value: '{n}*', rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n"))
         .collect();
     assert!(
-        report(&format!("domain: d\ndescriptors:\n{stars}"))
+        import_report(&format!("domain: d\ndescriptors:\n{stars}"))
             .contains("too many values with stars for `k` (maximum 256)")
     );
     let value = |n: usize| format!("{n}{}", "a".repeat(900));
@@ -464,5 +474,5 @@ fn large_trees_are_loaded_or_refused_in_time() {
     let mut deep = String::from("domain: d\ndescriptors:\n- key: k\n  descriptors:\n");
     (0..1_500).for_each(|n| deep += &format!("  - {{key: l{n}, rate_limit: {{unit: hour, requests_per_unit: 2}}}}\n"));
     (0..1_500).for_each(|n| deep += &format!("- {{key: k, value: v{n}}}\n"));
-    assert!(report(&deep).contains("too many conditions (maximum 1000000)"));
+    assert!(import_report(&deep).contains("too many conditions (maximum 1000000)"));
 }

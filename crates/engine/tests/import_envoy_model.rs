@@ -12,44 +12,44 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
 
 #[derive(Clone, Debug)]
-struct Node {
+struct ConfigNode {
     key: &'static str,
     value: Option<&'static str>,
-    limit: Option<Limit>,
-    below: Vec<Node>,
+    limit: Option<ConfigLimit>,
+    below: Vec<ConfigNode>,
 }
 
 /// A limit, identified by its capacity.
 #[derive(Clone, Debug)]
-struct Limit {
+struct ConfigLimit {
     name: Option<&'static str>,
     replaces: Vec<&'static str>,
     unlimited: bool,
 }
 
-const KEYS: &[&str] = &["k", "l"];
-const VALUES: &[&str] = &["a", "ab", "b/a", "a*", "*b", "a*b", "*", "b/*a", "{a}"];
-const SENT: &[&str] = &["", "a", "b", "ab", "aab", "b/a", "b/xa", "a/b", "{a}"];
-const NAMES: &[&str] = &["x", "y", "z"];
+const DESCRIPTOR_KEYS: &[&str] = &["k", "l"];
+const CONFIG_VALUES: &[&str] = &["a", "ab", "b/a", "a*", "*b", "a*b", "*", "b/*a", "{a}"];
+const REQUEST_VALUES: &[&str] = &["", "a", "b", "ab", "aab", "b/a", "b/xa", "a/b", "{a}"];
+const LIMIT_NAMES: &[&str] = &["x", "y", "z"];
 
-fn any_limit() -> impl Strategy<Value = Limit> {
-    let name = prop::option::of(prop::sample::select(NAMES));
-    let replaces = prop::collection::vec(prop::sample::select(NAMES), 0..2);
+fn any_limit() -> impl Strategy<Value = ConfigLimit> {
+    let name = prop::option::of(prop::sample::select(LIMIT_NAMES));
+    let replaces = prop::collection::vec(prop::sample::select(LIMIT_NAMES), 0..2);
     (name, replaces, prop::bool::weighted(0.1)).prop_map(|(name, replaces, unlimited)| {
         let replaces = replaces.into_iter().filter(|replaced| Some(*replaced) != name).collect();
-        Limit { name, replaces, unlimited }
+        ConfigLimit { name, replaces, unlimited }
     })
 }
 
-fn any_trees() -> impl Strategy<Value = Vec<Node>> {
-    let node = |below: BoxedStrategy<Vec<Node>>| {
-        let value = prop::option::weighted(0.8, prop::sample::select(VALUES));
-        (prop::sample::select(KEYS), value, prop::option::weighted(0.7, any_limit()), below)
-            .prop_map(|(key, value, limit, below)| Node { key, value, limit, below })
+fn any_trees() -> impl Strategy<Value = Vec<ConfigNode>> {
+    let node = |below: BoxedStrategy<Vec<ConfigNode>>| {
+        let value = prop::option::weighted(0.8, prop::sample::select(CONFIG_VALUES));
+        (prop::sample::select(DESCRIPTOR_KEYS), value, prop::option::weighted(0.7, any_limit()), below)
+            .prop_map(|(key, value, limit, below)| ConfigNode { key, value, limit, below })
     };
-    let level = |below: BoxedStrategy<Vec<Node>>, most: usize| {
+    let level = |below: BoxedStrategy<Vec<ConfigNode>>, most: usize| {
         prop::collection::vec(node(below), 0..most).prop_map(|nodes| {
-            // A duplicate pair of key and value is a mistake.
+            // Two nodes with the same key and value are a mistake.
             let mut seen = HashSet::new();
             nodes.into_iter().filter(|node| seen.insert((node.key, node.value))).collect()
         })
@@ -61,7 +61,7 @@ fn any_trees() -> impl Strategy<Value = Vec<Node>> {
 
 /// Writes the tree as a configuration file of Envoy's rate-limit service. Every limit has a different capacity, so that
 /// a test can identify it.
-fn write(nodes: &[Node], depth: usize, count: &mut u32, text: &mut String) {
+fn write_config(nodes: &[ConfigNode], depth: usize, count: &mut u32, text: &mut String) {
     for node in nodes {
         let indent = "  ".repeat(depth);
         let _ = writeln!(text, "{indent}- key: {}", node.key);
@@ -87,13 +87,13 @@ fn write(nodes: &[Node], depth: usize, count: &mut u32, text: &mut String) {
         }
         if !node.below.is_empty() {
             let _ = writeln!(text, "{indent}  descriptors:");
-            write(&node.below, depth + 1, count, text);
+            write_config(&node.below, depth + 1, count, text);
         }
     }
 }
 
 /// Collects the limits of a tree in file order.
-fn collect_limits(nodes: &[Node], found: &mut Vec<*const Node>) {
+fn collect_limits(nodes: &[ConfigNode], found: &mut Vec<*const ConfigNode>) {
     for node in nodes {
         if node.limit.is_some() {
             found.push(std::ptr::from_ref(node));
@@ -112,8 +112,8 @@ fn matches_stars(pattern: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// Returns the node at the end of the path that the entries select.
-fn walk<'n>(nodes: &'n [Node], entries: &[(&str, &str)]) -> Option<&'n Node> {
+/// Returns the node at the end of the path that the entries select, if it has a limit.
+fn select_node<'n>(nodes: &'n [ConfigNode], entries: &[(&str, &str)]) -> Option<&'n ConfigNode> {
     let ((key, value), rest) = entries.split_first()?;
     let beside = || nodes.iter().filter(|node| node.key == *key);
     let exactly = beside().find(|node| node.value.is_some_and(|own| !own.contains('*') && own == *value));
@@ -124,22 +124,23 @@ fn walk<'n>(nodes: &'n [Node], entries: &[(&str, &str)]) -> Option<&'n Node> {
     };
     let any = || beside().find(|node| node.value.is_none());
     let next = exactly.or_else(stars).or_else(any)?;
-    if rest.is_empty() { next.limit.is_some().then_some(next) } else { walk(&next.below, rest) }
+    if rest.is_empty() { next.limit.is_some().then_some(next) } else { select_node(&next.below, rest) }
 }
 
 /// Returns the capacities of the limits that a request is charged to, in order.
-fn charged_limits(tree: &[Node], descriptors: &[Vec<(&str, &str)>]) -> Vec<u64> {
+fn charged_limits(tree: &[ConfigNode], descriptors: &[Vec<(&str, &str)>]) -> Vec<u64> {
     let mut numbered = Vec::new();
     collect_limits(tree, &mut numbered);
-    let met: Vec<&Node> = descriptors.iter().filter_map(|entries| walk(tree, entries)).collect();
-    let limit = |node: &Node| node.limit.clone().expect("only those are met");
+    let met: Vec<&ConfigNode> = descriptors.iter().filter_map(|entries| select_node(tree, entries)).collect();
+    let limit = |node: &ConfigNode| node.limit.clone().expect("only those are met");
     let replaced: HashSet<&str> = met.iter().flat_map(|node| limit(node).replaces).collect();
-    let counts = |node: &&&Node| {
+    let counts = |node: &&&ConfigNode| {
         let limit = limit(node);
         !limit.unlimited && !limit.name.is_some_and(|name| replaced.contains(name))
     };
-    let place =
-        |node: &&Node| numbered.iter().position(|known| std::ptr::eq(*known, *node)).expect("numbered") as u64 + 1;
+    let place = |node: &&ConfigNode| {
+        numbered.iter().position(|known| std::ptr::eq(*known, *node)).expect("numbered") as u64 + 1
+    };
     let mut charged: Vec<u64> = met.iter().filter(counts).map(place).collect();
     charged.sort_unstable();
     charged
@@ -153,14 +154,14 @@ proptest! {
         tree in any_trees(),
         requests in prop::collection::vec(
             prop::collection::vec(
-                prop::collection::vec((prop::sample::select(KEYS), prop::sample::select(SENT)), 1..4),
+                prop::collection::vec((prop::sample::select(DESCRIPTOR_KEYS), prop::sample::select(REQUEST_VALUES)), 1..4),
                 1..4,
             ),
             8,
         ),
     ) {
         let mut text = "domain: d\ndescriptors:\n".to_owned();
-        write(&tree, 0, &mut 0, &mut text);
+        write_config(&tree, 0, &mut 0, &mut text);
         let rules = Rules::read(&[Source { name: "e", text: text.as_bytes() }]);
         let rules = rules.unwrap_or_else(|mistakes| panic!("{mistakes}\nin\n{text}"));
         // The model does not cover limits that cannot be imported. Other omitted settings do not affect decisions.

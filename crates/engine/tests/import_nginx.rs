@@ -9,14 +9,14 @@ use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 
-fn import(config: &str) -> Result<ImportedRules, String> {
+fn import_config(config: &str) -> Result<ImportedRules, String> {
     let source = Source { name: "n", text: config.as_bytes() };
     ImportedRules::read(&source, Some(Dialect::Nginx), "web").map_err(|mistakes| mistakes.to_string())
 }
 
 /// Imports a configuration and compares the rules (without the domain) and the omitted directives.
-fn check(config: &str, rules: &str, left_out: &str) {
-    let imported = import(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+fn assert_imported(config: &str, rules: &str, left_out: &str) {
+    let imported = import_config(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     assert_eq!(imported.yaml, format!("domain: web\nrules:\n{rules}"), "for\n{config}");
     let message = imported.left_out.map(|left_out| left_out.to_string()).unwrap_or_default();
     assert!(
@@ -25,7 +25,7 @@ fn check(config: &str, rules: &str, left_out: &str) {
     );
 }
 
-const ZONE: &str = "limit_req_zone $binary_remote_addr zone=a:1m rate=5r/s;\n";
+const ZONE_DIRECTIVE: &str = "limit_req_zone $binary_remote_addr zone=a:1m rate=5r/s;\n";
 
 #[test]
 fn burst_is_one_more_than_in_nginx() {
@@ -36,12 +36,16 @@ fn burst_is_one_more_than_in_nginx() {
         ("limit_req zone=a burst=9;", "  limit: 5/s\n  algorithm: leaky_bucket\n  burst: 10\n"),
         ("limit_req zone=a burst=9 delay=4;", "  limit: 5/s\n  algorithm: leaky_bucket\n  burst: 10\n  free: 4\n"),
     ] {
-        check(&format!("{ZONE}{line}"), &format!("- id: a\n  per: [client_ip]\n{numbers}  status: 503\n"), "");
+        assert_imported(
+            &format!("{ZONE_DIRECTIVE}{line}"),
+            &format!("- id: a\n  per: [client_ip]\n{numbers}  status: 503\n"),
+            "",
+        );
     }
 }
 
 #[test]
-fn keys_are_attributes_and_empty_ones_are_not_counted() {
+fn zone_keys_become_attributes_and_empty_keys_are_not_counted() {
     for (key, rule, left_out) in [
         ("$server_name", "- id: a\n  per: [host]\n", ""),
         ("$http_x_api_key", "- id: a\n  when: {header.x-api-key: {present: true}}\n  per: [header.x-api-key]\n", ""),
@@ -55,13 +59,13 @@ fn keys_are_attributes_and_empty_ones_are_not_counted() {
         ),
     ] {
         let config = format!("limit_req_zone {key} zone=a:1m rate=60r/m;\nlimit_req zone=a;");
-        check(&config, &format!("{rule}  limit: 60/m\n  burst: 1\n  status: 503\n"), left_out);
+        assert_imported(&config, &format!("{rule}  limit: 60/m\n  burst: 1\n  status: 503\n"), left_out);
     }
 }
 
 #[test]
 fn limit_conn_becomes_a_concurrency_limit() {
-    check(
+    assert_imported(
         "limit_conn_zone $binary_remote_addr zone=c:1m;\nlimit_conn_status 429;\nlimit_conn c 3;",
         "- id: c\n  per: [client_ip]\n  limit: 3\n  algorithm: concurrency\n  status: 429\n",
         "a slot that is neither released nor renewed is freed after `lease`",
@@ -70,9 +74,9 @@ fn limit_conn_becomes_a_concurrency_limit() {
 
 #[test]
 fn locations_and_servers_become_conditions_with_nginx_inheritance() {
-    check(
+    assert_imported(
         &format!(
-            "http {{ {ZONE} limit_req zone=a;\nserver {{ server_name a.example b.example;\n\
+            "http {{ {ZONE_DIRECTIVE} limit_req zone=a;\nserver {{ server_name a.example b.example;\n\
              location / {{ }} location /api/ {{ limit_req zone=a burst=1 nodelay; }}\n\
              location /api/slow {{ limit_req_dry_run on; limit_req zone=a; }} location = /ping {{ limit_req zone=a; }} }} }}"
         ),
@@ -85,7 +89,7 @@ fn locations_and_servers_become_conditions_with_nginx_inheritance() {
 
 /// Asserts which limits apply to some requests; each limit is identified by its burst.
 fn assert_limits(config: &str, requests: &[(&str, &str, &[u64])]) {
-    let imported = import(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+    let imported = import_config(config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
     let rules = Rules::read(&[Source { name: "y", text: imported.yaml.as_bytes() }]).unwrap();
     let engine = Engine::new(MemoryStore::new(100).unwrap()).unwrap();
     engine.put(&rules).unwrap();
@@ -100,7 +104,7 @@ fn assert_limits(config: &str, requests: &[(&str, &str, &[u64])]) {
 }
 
 #[test]
-fn limits_are_inherited_only_by_blocks_without_their_own() {
+fn limits_are_inherited_only_by_blocks_without_own_limits() {
     let config = "limit_req_zone a zone=a:1m rate=1r/s; limit_req_zone b zone=b:1m rate=1r/s;\n\
         http {\n limit_req zone=a burst=1 nodelay;\n\
         server { server_name one.example;\n\
@@ -131,7 +135,7 @@ fn limits_are_inherited_only_by_blocks_without_their_own() {
             ("unknown.example", "/own/", &[9]),
         ],
     );
-    let message = import(config).unwrap().left_out.unwrap().to_string();
+    let message = import_config(config).unwrap().left_out.unwrap().to_string();
     assert!(message.contains("n:1:39: the zone `b` has several kinds of refusals"), "{message}");
 }
 
@@ -139,7 +143,7 @@ fn limits_are_inherited_only_by_blocks_without_their_own() {
 fn limits_of_one_zone_share_their_counters() {
     let config = "limit_req_zone $binary_remote_addr zone=a:1m rate=1r/m;\n\
         location /a { limit_req zone=a burst=1 nodelay; } location /b { limit_req zone=a burst=3 nodelay; }";
-    let rules = Rules::read(&[Source { name: "y", text: import(config).unwrap().yaml.as_bytes() }]).unwrap();
+    let rules = Rules::read(&[Source { name: "y", text: import_config(config).unwrap().yaml.as_bytes() }]).unwrap();
     let engine = Engine::new(MemoryStore::new(100).unwrap()).unwrap();
     engine.put(&rules).unwrap();
     let passes = |path: &str| {
@@ -152,7 +156,7 @@ fn limits_of_one_zone_share_their_counters() {
     assert!(passes("/c") && passes("/c") && passes("/c"));
 }
 
-/// Imports a configuration of several files, starting with the first.
+/// Imports a configuration of several files. The first file is the main file.
 fn import_files(files: &[(&str, &str)]) -> Result<ImportedRules, String> {
     let include = |pattern: &str| {
         let fits = |name: &str| match pattern.split_once('*') {
@@ -198,7 +202,7 @@ fn included_files_replace_their_directive() {
 }
 
 #[test]
-fn mistakes_in_included_files_name_the_file_and_their_number_is_bounded() {
+fn mistakes_name_the_included_file_and_includes_are_bounded() {
     let zone = "limit_req_zone $host zone=a:1m rate=5r/s;";
     for (files, expected) in [
         (vec![("n", "events { } include b;"), ("b", "limit_req zone=z;")], "b:1:1: unknown zone `z`"),
@@ -223,14 +227,14 @@ fn mistakes_in_included_files_name_the_file_and_their_number_is_bounded() {
 fn directives_that_are_not_imported_are_reported() {
     let mut page = Page::default();
     for config in [
-        format!("{ZONE}location ~ \\.php$ {{ limit_req zone=a; }}"),
-        ZONE.into(),
-        format!("{ZONE}limit_req zone=a; limit_req_log_level warn;"),
-        format!("{ZONE}server {{ server_name ~^a; limit_req zone=a; }}"),
+        format!("{ZONE_DIRECTIVE}location ~ \\.php$ {{ limit_req zone=a; }}"),
+        ZONE_DIRECTIVE.into(),
+        format!("{ZONE_DIRECTIVE}limit_req zone=a; limit_req_log_level warn;"),
+        format!("{ZONE_DIRECTIVE}server {{ server_name ~^a; limit_req zone=a; }}"),
         "limit_req_zone $host zone=a:1m rate=7r/m; limit_req zone=a;".into(),
         "limit_conn_zone $plan zone=c:1m; limit_conn c 3;".into(),
     ] {
-        let imported = import(&config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
+        let imported = import_config(&config).unwrap_or_else(|mistakes| panic!("{mistakes}"));
         page.add_case(&config, &imported.left_out.unwrap().to_string());
     }
     golden!("import/nginx_not_imported", page);
@@ -252,7 +256,7 @@ fn files_with_mistakes_are_refused() {
     ] {
         page.add_case(
             config,
-            &import(&format!("{ZONE}{config}")).err().unwrap_or_else(|| panic!("{config} is refused")),
+            &import_config(&format!("{ZONE_DIRECTIVE}{config}")).err().unwrap_or_else(|| panic!("{config} is refused")),
         );
     }
     golden!("import/nginx_mistakes", page);
@@ -269,9 +273,9 @@ fn hostile_files_are_refused_in_time() {
         (&"}".repeat(1_000_000), "unmatched `}`"),
         (&"'".repeat(1_000_001), "unclosed quote"),
     ] {
-        let message = import(&format!("{ZONE}{config}")).err().unwrap_or_else(|| panic!("{expected}"));
+        let message = import_config(&format!("{ZONE_DIRECTIVE}{config}")).err().unwrap_or_else(|| panic!("{expected}"));
         assert!(message.contains(expected), "{}", &message[..200.min(message.len())]);
     }
     let most = "location /a { limit_req zone=a; }\n".repeat(500);
-    assert!(import(&format!("{ZONE}{most}")).is_ok());
+    assert!(import_config(&format!("{ZONE_DIRECTIVE}{most}")).is_ok());
 }

@@ -1,34 +1,33 @@
-//! `on_fault: local`: admissions of a node while the store does not answer, based on the last
-//! answer.
+//! Tests of `on_fault: local`: the admissions of a node while the store does not answer.
 
 use crate::support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use support::{Bench, Flaky, Memory, START, memory_store, run, show, unavailable_error, unknown_error};
+use support::{Bench, FlakyStore, Memory, START, memory_store, run, show, unavailable_error, unknown_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate::{Limits, Outcome, Retry};
 use tollgate_engine::store::{Answers, Batch, StoreError};
 use tollgate_engine::{Decisions, Entry, Item, Request, Standing, Store};
 
-const ALWAYS: usize = usize::MAX;
+const UNTIL_RECOVERY: usize = usize::MAX;
 
-fn bench(rules: &str, nodes: u32) -> Bench<Flaky> {
+fn bench(rules: &str, nodes: u32) -> Bench<FlakyStore> {
     let clock = Arc::new(ManualClock::at(START));
-    let bench = Bench::on(Flaky::new(&clock), clock, rules);
+    let bench = Bench::on(FlakyStore::new(&clock), clock, rules);
     bench.engine.set_nodes(nodes);
     bench
 }
 
-fn stall_store(bench: &Bench<Flaky>) {
-    bench.engine.store().fail_times(unavailable_error(), ALWAYS);
+fn stall_store(bench: &Bench<FlakyStore>) {
+    bench.engine.store().fail_times(unavailable_error(), UNTIL_RECOVERY);
 }
 
-/// Checks a cost and asserts that the fallback decides.
+/// Checks a request with this cost and asserts that the fallback decides it.
 #[track_caller]
-fn check_in_fallback(bench: &mut Bench<Flaky>, cost: u64) -> String {
+fn check_in_fallback(bench: &mut Bench<FlakyStore>, cost: u64) -> String {
     bench.decide(&[], Some(cost), |decision| {
         assert_eq!(decision.standing(), Standing::Fallback);
         show(decision.outcome())
@@ -37,7 +36,7 @@ fn check_in_fallback(bench: &mut Bench<Flaky>, cost: u64) -> String {
 
 /// Returns the number of requests of cost 1 that the fallback admits before the first refusal, and that
 /// refusal.
-fn count_admitted(bench: &mut Bench<Flaky>) -> (u64, String) {
+fn count_admitted_by_fallback(bench: &mut Bench<FlakyStore>) -> (u64, String) {
     for count in 0..100_000 {
         let said = check_in_fallback(bench, 1);
         if said != "allow" {
@@ -57,7 +56,7 @@ fn key_with_little_usage_is_admitted_during_a_stall() {
             let mut bench = bench(&format!("- {{id: r, limit: {limit}, algorithm: {algorithm}}}\n"), 1);
             assert_eq!(bench.check(&[]), "allow");
             stall_store(&bench);
-            assert_eq!(count_admitted(&mut bench).0, left, "{limit} {algorithm}");
+            assert_eq!(count_admitted_by_fallback(&mut bench).0, left, "{limit} {algorithm}");
         }
     }
 }
@@ -67,14 +66,18 @@ fn two_nodes_share_the_remaining_amount() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 2);
     assert_eq!(bench.check_cost(&[], 201), "allow");
     stall_store(&bench);
-    assert_eq!(count_admitted(&mut bench), (400, "deny 7.2s".into()), "half of 799, refilled at half the rate");
+    assert_eq!(
+        count_admitted_by_fallback(&mut bench),
+        (400, "deny 7.2s".into()),
+        "half of 799, refilled at half the rate"
+    );
 }
 
 #[test]
 fn unknown_key_gets_its_share_of_the_full_burst() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 3);
     stall_store(&bench);
-    assert_eq!(count_admitted(&mut bench).0, 334);
+    assert_eq!(count_admitted_by_fallback(&mut bench).0, 334);
 }
 
 #[test]
@@ -82,11 +85,11 @@ fn share_of_one_token_is_one_and_share_of_zero_is_zero() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 5);
     assert_eq!(bench.check_cost(&[], 999), "allow");
     stall_store(&bench);
-    assert_eq!(count_admitted(&mut bench).0, 1);
+    assert_eq!(count_admitted_by_fallback(&mut bench).0, 1);
     bench.engine.store().recover();
     assert_eq!(bench.check(&[]), "deny 3.6s", "the last token was spent");
     stall_store(&bench);
-    assert_eq!(count_admitted(&mut bench), (0, "deny 18s".into()));
+    assert_eq!(count_admitted_by_fallback(&mut bench), (0, "deny 18s".into()));
 }
 
 #[test]
@@ -95,7 +98,7 @@ fn time_since_the_last_answer_refills_the_limit() {
     assert_eq!(bench.check_cost(&[], 1_000), "allow");
     bench.advance(Nanos::from_secs(1_800));
     stall_store(&bench);
-    assert_eq!(count_admitted(&mut bench).0, 250, "half of the 500 remaining by then");
+    assert_eq!(count_admitted_by_fallback(&mut bench).0, 250, "half of the 500 remaining by then");
 }
 
 #[test]
@@ -104,7 +107,7 @@ fn share_depends_on_the_node_count_at_the_stall() {
     assert_eq!(bench.check_cost(&[], 600), "allow");
     bench.engine.set_nodes(4);
     stall_store(&bench);
-    assert_eq!(count_admitted(&mut bench).0, 100);
+    assert_eq!(count_admitted_by_fallback(&mut bench).0, 100);
 }
 
 #[test]
@@ -125,13 +128,13 @@ fn fallback_windows_end_with_the_store_windows() {
         if limit.ends_with('h') {
             bench.advance(Nanos::from_secs(20));
         }
-        let (count, refusal) = count_admitted(&mut bench);
+        let (count, refusal) = count_admitted_by_fallback(&mut bench);
         assert_eq!((count, refusal), (20, format!("deny {wait}")), "{phase} {limit}");
         let wait = if limit.ends_with('h') { 2_780 } else { 40 };
         bench.advance(Nanos::from_nanos(wait * 1_000_000_000 - 1));
         assert_eq!(check_in_fallback(&mut bench, 1), "deny 1ns", "{phase} {limit}");
         bench.advance(Nanos::from_nanos(1));
-        assert_eq!(count_admitted(&mut bench).0, 50, "a share of the whole window, {phase} {limit}");
+        assert_eq!(count_admitted_by_fallback(&mut bench).0, 50, "a share of the whole window, {phase} {limit}");
     }
 }
 
@@ -140,7 +143,7 @@ fn spread_window_keeps_the_boundary_that_the_store_reported() {
     let mut bench = bench("- {id: r, limit: 100/h, algorithm: fixed_window, phase: spread}\n", 1);
     let reset = bench.decide(&[], Some(90), |decision| decision.reports().next().map(|it| it.report.reset));
     stall_store(&bench);
-    let (count, refusal) = count_admitted(&mut bench);
+    let (count, refusal) = count_admitted_by_fallback(&mut bench);
     assert_eq!((count, refusal), (10, show(Outcome::Deny(Retry::After(reset.unwrap_or_default())))));
 }
 
@@ -150,16 +153,16 @@ fn calendar_windows_keep_their_boundaries() {
     assert_eq!(bench.check_cost(&[], 91), "allow");
     stall_store(&bench);
     // START is 2023-11-14 22:13:20 UTC; the month ends in Paris at 2023-11-30 23:00:00 UTC.
-    assert_eq!(count_admitted(&mut bench), (5, "deny 1385200s".into()));
+    assert_eq!(count_admitted_by_fallback(&mut bench), (5, "deny 1385200s".into()));
     bench.advance(Nanos::from_secs(1_385_200));
-    assert_eq!(count_admitted(&mut bench), (50, "deny 2678400s".into()), "December has 31 days");
+    assert_eq!(count_admitted_by_fallback(&mut bench), (50, "deny 2678400s".into()), "December has 31 days");
 }
 
 #[test]
 fn second_stall_grants_no_new_share() {
     let mut bench = bench("- {id: r, per: [k], limit: 1000/day}\n- {id: other, limit: 1000000/s}\n", 2);
     let entries = [("k", "a")];
-    let check = |bench: &mut Bench<Flaky>| bench.check(&entries);
+    let check = |bench: &mut Bench<FlakyStore>| bench.check(&entries);
     assert_eq!(check(&mut bench), "allow");
     stall_store(&bench);
     for _ in 0..500 {
@@ -171,7 +174,7 @@ fn second_stall_grants_no_new_share() {
     assert_eq!(bench.check(&[("k", "b")]), "allow");
     stall_store(&bench);
     assert_ne!(check(&mut bench), "allow");
-    // A newer answer for this key replaces the state of the fallback. Then 1 + 500 are used.
+    // A newer answer for this key replaces the state of the fallback. Then 1 + 500 tokens are used.
     bench.engine.store().recover();
     assert_eq!(check(&mut bench), "allow");
     stall_store(&bench);
@@ -183,7 +186,7 @@ fn second_stall_grants_no_new_share() {
 
 #[test]
 fn arrears_are_charged_before_the_next_request() {
-    for limit in EVERY {
+    for limit in LIMITS_OF_EVERY_ALGORITHM {
         let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 1);
         assert!(!bench.check_cost(&[], 50).starts_with("deny"), "{limit}");
         stall_store(&bench);
@@ -215,14 +218,14 @@ fn repay_charges_keys_without_further_requests() {
 }
 
 /// A store with several servers. The server of keys that contain `dead` never recovers.
-struct PartlyDown {
+struct PartlyDownStore {
     memory: Memory,
     is_down: AtomicBool,
     /// The number of groups that were answered.
     answered: AtomicU32,
 }
 
-impl Store for PartlyDown {
+impl Store for PartlyDownStore {
     async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
         for group in batch.groups {
             let is_dead = group.charges.iter().any(|charge| charge.key.windows(4).any(|part| part == b"dead"));
@@ -244,7 +247,7 @@ impl Store for PartlyDown {
 fn keys_of_a_dead_server_do_not_block_other_repayments() {
     let clock = Arc::new(ManualClock::at(START));
     let (is_down, answered) = (AtomicBool::new(true), AtomicU32::new(0));
-    let store = PartlyDown { memory: memory_store(&clock), is_down, answered };
+    let store = PartlyDownStore { memory: memory_store(&clock), is_down, answered };
     let mut bench = Bench::on(store, clock, "- {id: r, per: [k], limit: 100/day}\n");
     let keys: Vec<String> = (0..200).map(|n| if n % 10 == 0 { format!("dead{n}") } else { n.to_string() }).collect();
     keys.iter().for_each(|key| assert_eq!(bench.check(&[("k", key)]), "allow"));
@@ -269,16 +272,16 @@ fn shortfall_of_a_reservation_is_charged_in_the_calendar_window() {
 fn excess_of_a_stall_becomes_debt_in_the_store() {
     const RULES: &str = "- {id: r, limit: 90/m}\n";
     let clock = Arc::new(ManualClock::at(START));
-    let store = Arc::new(Flaky::new(&clock));
+    let store = Arc::new(FlakyStore::new(&clock));
     let (mut one, mut other) = (Bench::on(store.clone(), clock.clone(), RULES), Bench::on(store.clone(), clock, RULES));
     one.engine.set_nodes(3);
-    // One node sees a full bucket, and another uses it up.
+    // One node sees a full bucket, and another node uses it up.
     assert_eq!(one.check_cost(&[], 0), "allow");
     assert_eq!(other.check_cost(&[], 90), "allow");
-    store.fail_times(unavailable_error(), ALWAYS);
+    store.fail_times(unavailable_error(), UNTIL_RECOVERY);
     assert_eq!((0..100).take_while(|_| one.check(&[]) == "allow").count(), 30);
     store.recover();
-    // 120 of 90 are used: a debt of 30, and one more token has to refill.
+    // The usage is 120 and the capacity is 90, so there is a debt of 30. One more token has to refill.
     assert_eq!(one.check(&[]), "deny 20.666666667s");
     one.advance(Nanos::from_secs(21));
     assert_eq!(one.check(&[]), "allow");
@@ -344,7 +347,7 @@ fn arrears_are_not_sent_while_the_last_outcome_is_unknown() {
     assert_eq!(bench.check(&a), "allow");
     stall_store(&bench);
     assert_eq!(bench.check_cost(&a, 2), "allow");
-    // The fallback admits two more. A repayment sent now would get no answer and count as charged.
+    // The fallback admits two more requests. A repayment sent now would get no answer and count as charged.
     bench.engine.store().fail_times(unknown_error(), 2);
     assert_eq!(bench.check(&[("k", "b")]), "allow");
     assert_eq!(bench.check(&a), "allow");
@@ -385,7 +388,7 @@ fn cost_above_the_share_is_admitted_once_into_debt() {
     let mut bench = bench("- {id: r, limit: 1000/h}\n", 4);
     assert_eq!(bench.check_cost(&[], 400), "allow");
     stall_store(&bench);
-    // 600 remain, and the share is 150.
+    // 600 tokens remain, and the share is 150.
     assert_eq!(check_in_fallback(&mut bench, 400), "allow");
     // The wait refills the debt of 250 tokens and one more token, at 250 per hour.
     assert_eq!(check_in_fallback(&mut bench, 1), "deny 3614.4s");
@@ -412,13 +415,13 @@ fn amount_spent_by_the_node_is_not_available_again() {
     for _ in 0..200 {
         assert_eq!(check_in_fallback(&mut bench, 1), "allow");
     }
-    // 600 remained, and this node has spent 200 of them.
+    // 600 tokens remained, and this node has spent 200 tokens.
     assert_ne!(check_in_fallback(&mut bench, 401), "allow");
     assert_eq!(check_in_fallback(&mut bench, 400), "allow");
 }
 
-/// Limits of every algorithm, with half of each used before the stall.
-const EVERY: [&str; 9] = [
+/// Limits of every algorithm, each with a capacity of 100. The tests use 50 tokens before the stall.
+const LIMITS_OF_EVERY_ALGORITHM: [&str; 9] = [
     "limit: 100/m",
     "limit: 100/m, algorithm: leaky_bucket, free: 100",
     "limit: 100/m, algorithm: interval_bucket",
@@ -432,7 +435,7 @@ const EVERY: [&str; 9] = [
 
 #[test]
 fn request_passes_after_the_reported_wait() {
-    for limit in EVERY {
+    for limit in LIMITS_OF_EVERY_ALGORITHM {
         for cost in [1, 7, 40] {
             let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 3);
             bench.check_cost(&[], 50);
@@ -456,7 +459,7 @@ fn request_passes_after_the_reported_wait() {
 
 #[test]
 fn every_algorithm_grants_a_share_of_the_remaining_amount() {
-    for limit in EVERY {
+    for limit in LIMITS_OF_EVERY_ALGORITHM {
         let mut bench = bench(&format!("- {{id: r, {limit}}}\n"), 3);
         assert!(!bench.check_cost(&[], 50).starts_with("deny"), "{limit}");
         stall_store(&bench);
@@ -473,14 +476,14 @@ fn slots_held_in_the_store_are_not_free_in_the_fallback() {
     let mut bench = bench("- {id: r, limit: 10, algorithm: concurrency, lease: 1m}\n", 2);
     let receipt = bench.decide(&[], Some(6), |decision| decision.receipt());
     stall_store(&bench);
-    assert_eq!(count_admitted(&mut bench), (2, "deny until release".into()), "half of the four free slots");
+    assert_eq!(count_admitted_by_fallback(&mut bench), (2, "deny until release".into()), "half of the four free slots");
     bench.engine.store().recover();
     assert_eq!(run(bench.engine.refund(&receipt)).map(Cost::get), Ok(6));
     stall_store(&bench);
-    assert_eq!(count_admitted(&mut bench).0, 5, "the store reported the released slots");
+    assert_eq!(count_admitted_by_fallback(&mut bench).0, 5, "the store reported the released slots");
     // Slots that are never released become free when their leases expire.
     bench.advance(Nanos::from_secs(60));
-    assert_eq!(count_admitted(&mut bench).0, 5);
+    assert_eq!(count_admitted_by_fallback(&mut bench).0, 5);
 }
 
 #[test]
@@ -490,15 +493,14 @@ fn reset_key_has_a_share_of_the_full_limit() {
     let items = [Item::default()];
     assert_eq!(run(bench.engine.reset(&Request::new("d", &items), &mut Decisions::default())), Ok(1));
     stall_store(&bench);
-    assert_eq!(count_admitted(&mut bench).0, 50);
+    assert_eq!(count_admitted_by_fallback(&mut bench).0, 50);
 }
 
 #[test]
 fn override_in_the_fallback_includes_usage_under_other_limits() {
     let rules = "- {id: r, limit: 100/day, overrides: [{when: {plan: pro}, limit: 1000/day}]}\n";
     let pro = [("plan", "pro")];
-    // The store's last answer is either for the limits that were charged, or for smaller limits of which
-    // nothing remains.
+    // The store's last answer is either for the limits that were charged, or for smaller limits with nothing remaining.
     for refused_in_the_store in [false, true] {
         let mut bench = bench(rules, 2);
         assert_eq!(bench.check_cost(&pro, 600), "allow");

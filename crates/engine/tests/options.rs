@@ -1,11 +1,11 @@
-//! Options of limits, each in a rule on a manual clock.
+//! Tests of limit options in rules, on a manual clock.
 
 use crate::support;
 
 use support::bench;
 use tollgate::core::Nanos;
 
-/// Sends 40 requests after each wait, and asserts the number that pass.
+/// Sends 40 requests after each wait, and asserts how many are allowed.
 fn assert_passing(rules: &str, waits_and_expected: &[(u64, usize)]) {
     let mut bench = bench(rules);
     for (seconds, expected) in waits_and_expected {
@@ -16,7 +16,7 @@ fn assert_passing(rules: &str, waits_and_expected: &[(u64, usize)]) {
 }
 
 #[test]
-fn rates_are_parsed_in_words() {
+fn rates_may_be_written_in_words() {
     for rate in ["20/h", "5 per 15 minutes", "5/15m", "480/day", "0k/s"] {
         let text = format!("domain: d\nrules:\n- {{id: a, limit: {rate}, burst: 3}}\n");
         let source = tollgate_engine::rules::Source { name: "f", text: text.as_bytes() };
@@ -38,7 +38,7 @@ fn buckets_start_with_initial_and_refill() {
 }
 
 #[test]
-fn windows_end_by_their_phase() {
+fn windows_end_according_to_their_phase() {
     // The test starts 20 s into a minute.
     assert_passing("- {id: a, limit: 10/m, algorithm: fixed_window}\n", &[(0, 10), (39, 0), (1, 10)]);
     assert_passing(
@@ -71,7 +71,7 @@ fn strict_consistency_is_accepted() {
 }
 
 #[test]
-fn only_these_attributes_in_this_order() {
+fn only_requires_exactly_these_attributes_in_order() {
     let mut bench = bench("- {id: a, only: [service, user], per: [user], limit: 1/h}\n");
     assert_eq!(bench.remaining(&[("service", "x"), ("user", "ann")]), [1]);
     assert!(bench.remaining(&[("user", "ann"), ("service", "x")]).is_empty());

@@ -1,4 +1,4 @@
-//! Overrides: plans, tenants, and exceptions that expire.
+//! Tests of overrides: plans, tenants, and exceptions that expire.
 
 use crate::support;
 
@@ -21,7 +21,7 @@ fn first_matching_override_applies() {
 }
 
 #[test]
-fn override_inherits_what_it_does_not_change() {
+fn override_inherits_options_that_it_does_not_change() {
     let mut bench = bench(
         "- id: r\n  limit: 10/m\n  burst: 20\n  overrides:\n  - {when: {a: x}, burst: 40}\n  - {when: {a: y}, limit: 30/m}\n  \
          - {when: {a: z}, limits: [5/m, 100/h]}\n\
@@ -51,7 +51,7 @@ fn override_expires_and_the_counter_stays() {
     bench.advance(Nanos::from_nanos(599_999_999_999));
     assert!(bench.remaining(&acme)[0] > 60);
     bench.advance(Nanos::from_nanos(1));
-    // The usage of 40 has not refilled completely, so the limit of 10 has nothing remaining.
+    // The 40 used tokens have not been refilled completely, so nothing remains under the limit of 10.
     assert_eq!(bench.remaining(&acme), [0]);
     assert_eq!(bench.remaining(&[("user", "other")]), [10]);
 }
@@ -80,7 +80,7 @@ fn ten_thousand_overrides_apply() {
 }
 
 #[test]
-fn refund_goes_to_the_limits_it_was_taken_under() {
+fn refund_applies_to_the_limits_of_the_charge() {
     let mut bench = bench("- {id: r, limit: 10/h, overrides: [{when: {a: x}, limit: 100/h}]}\n");
     let receipt = bench.decide(&[("a", "x")], Some(50), |decision| decision.receipt());
     assert_eq!(bench.check_cost(&[("a", "x")], 20), "allow");
@@ -89,7 +89,7 @@ fn refund_goes_to_the_limits_it_was_taken_under() {
     assert_eq!(bench.remaining(&[("a", "x")]), [80]);
 }
 
-/// Tests the example of `docs/rules.md` for all pairs of algorithms. Their states may be in different
+/// Tests the example of `docs/rules.md` for all pairs of algorithms. The states of two algorithms may be in different
 /// tables.
 #[test]
 fn refused_request_under_a_smaller_override_refunds_nothing() {
@@ -113,7 +113,7 @@ fn refused_request_under_a_smaller_override_refunds_nothing() {
 }
 
 #[test]
-fn refused_request_under_another_override_leaves_the_refill_alone() {
+fn refused_request_under_another_override_does_not_change_the_refill() {
     let mut bench = bench("- {id: r, limit: 10/10s, overrides: [{when: {a: x}, limit: 5/10s}]}\n");
     assert_eq!(bench.check_cost(&[], 10), "allow");
     assert!(bench.check(&[("a", "x")]).starts_with("deny"));

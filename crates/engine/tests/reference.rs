@@ -6,14 +6,14 @@ use support::bench;
 use tollgate_engine::rules::{Rules, Source, keys, reference_page};
 use tollgate_engine::{Engine, MemoryStore};
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rules.md");
+const PAGE_PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/rules.md");
 
 #[test]
 fn page_is_generated_from_the_definitions() {
     if std::env::var_os("BLESS").is_some() {
-        std::fs::write(PAGE, reference_page()).expect("a place to write");
+        std::fs::write(PAGE_PATH, reference_page()).expect("a place to write");
     }
-    let page = std::fs::read_to_string(PAGE).unwrap_or_default();
+    let page = std::fs::read_to_string(PAGE_PATH).unwrap_or_default();
     assert!(page == reference_page(), "docs/rules.md is stale: run this test with BLESS=1");
 }
 
@@ -23,7 +23,7 @@ fn every_example_loads() {
     let examples: Vec<&str> = page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert!(examples.len() > 8, "only {} examples", examples.len());
     for example in examples {
-        put(example);
+        load_rules(example);
         let rules = Rules::read(&[Source { name: "example", text: example.as_bytes() }]).expect(example);
         assert_eq!(bench("").engine.warnings(&rules), [], "{example}");
     }
@@ -48,7 +48,7 @@ fn every_key_has_an_example_that_uses_it() {
             continue;
         }
         assert!(key.example.contains(&format!("{}:", key.name)), "the example of {} does not use it", key.name);
-        put(&format!("domain: d\nrules:\n- {{id: example-id-1, unlimited: true}}\n- {}\n", key.example));
+        load_rules(&format!("domain: d\nrules:\n- {{id: example-id-1, unlimited: true}}\n- {}\n", key.example));
     }
 }
 
@@ -85,7 +85,7 @@ fn gateway_states_the_cost_in_an_attribute() {
     assert_eq!((left("50"), left("1e9")), (950, 850), "an invalid value counts as the maximum");
 }
 
-fn put(text: &str) {
+fn load_rules(text: &str) {
     let rules = Rules::read(&[Source { name: "example", text: text.as_bytes() }]);
     let rules = rules.unwrap_or_else(|mistakes| panic!("{mistakes}\nin\n{text}"));
     let engine = Engine::new(MemoryStore::new(100).expect("a table")).expect("a table");

@@ -3,7 +3,7 @@
 use crate::support;
 
 use std::sync::Arc;
-use support::{Bench, Flaky, bench, read, run};
+use support::{Bench, FlakyStore, bench, read, run};
 use tollgate::clock::ManualClock;
 use tollgate::core::Nanos;
 use tollgate_engine::rules::{Rules, Source};
@@ -37,14 +37,14 @@ fn usage_is_kept_when_states_change_length() {
         bench.put(&format!("- {{id: r, {change}}}\n"));
         assert_eq!(bench.remaining(&[]), expected, "after {change}");
     }
-    // Counting continues from there.
+    // Counting continues from the kept usage.
     assert_eq!(bench.check(&[]), "allow");
     assert_eq!(bench.check(&[]), "deny 12s");
     assert_eq!(bench.remaining(&[]), [0, 29]);
 }
 
 #[test]
-fn rule_added_again_finds_its_usage() {
+fn removed_rule_that_is_added_again_keeps_its_usage() {
     let mut bench = bench("- {id: r, limit: 10/m}\n");
     assert_eq!(bench.check_cost(&[], 4), "allow");
     bench.put("- {id: other, limit: 10/m}\n");
@@ -61,7 +61,7 @@ fn another_id_or_per_is_another_counter() {
 }
 
 #[test]
-fn conditions_and_cost_may_change_freely() {
+fn changed_conditions_and_cost_keep_usage() {
     let mut bench = bench("- {id: r, per: [user], limit: 10/m}\n");
     assert_eq!(bench.check_cost(&[("user", "a")], 4), "allow");
     bench.put("- {id: r, when: {path: /x}, per: [user], limit: 10/m, cost: 2, on_fault: open}\n");
@@ -81,9 +81,9 @@ fn receipt_is_valid_after_a_change() {
 }
 
 #[test]
-fn invalid_rules_leave_the_running_ones_in_force() {
+fn invalid_rules_do_not_replace_the_running_rules() {
     let clock = Arc::new(ManualClock::at(support::START));
-    let mut bench = Bench::on(Flaky::new(&clock), clock, "- {id: r, limit: 1/m}\n");
+    let mut bench = Bench::on(FlakyStore::new(&clock), clock, "- {id: r, limit: 1/m}\n");
     let version = bench.engine.rules().version();
     assert!(Rules::read(&[Source { name: "f", text: b"domain: d\nrules: [{id: r, limit: 5}]" }]).is_err());
     let mistakes = bench.engine.put(&read("- {id: r, limit: 5/m}\n- {id: evil, limit: 666/s}\n")).unwrap_err();

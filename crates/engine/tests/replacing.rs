@@ -1,11 +1,11 @@
-//! `replaces`, `suffices`, and attributes with several values.
+//! Tests of `replaces`, `suffices`, and attributes with several values.
 #![allow(clippy::unwrap_used)]
 
 use crate::support;
 
 use std::sync::{Arc, Mutex};
 
-use support::{Bench, Flaky, Memory, START, bench, memory_store, run, show, unavailable_error};
+use support::{Bench, FlakyStore, Memory, START, bench, memory_store, run, show, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate_engine::store::{Answers, Batch};
 use tollgate_engine::{Decisions, Engine, Entry, Item, Request, RuleEffect, Standing, Store};
@@ -98,22 +98,22 @@ fn sufficient_rule_does_not_replace_other_rules() {
     assert_eq!(bench.remaining(&[]), [8, 8, 0]);
 }
 
-/// Rules with increasing capacities. A request that matches only one of them may use all of its capacity.
-const THREE: &str = "- {id: a, when: {a: {present: true}}, limit: 1/h, algorithm: fixed_window, suffices: true}\n\
+/// Three rules with `suffices` and increasing capacities, each matched by one attribute.
+const THREE_SUFFICIENT_RULES: &str = "- {id: a, when: {a: {present: true}}, limit: 1/h, algorithm: fixed_window, suffices: true}\n\
     - {id: b, when: {b: {present: true}}, limit: 2/h, algorithm: fixed_window, suffices: true}\n\
     - {id: c, when: {c: {present: true}}, limit: 3/h, algorithm: fixed_window, suffices: true}\n";
 
-const ALL_THREE: [(&str, &str); 3] = [("a", ""), ("b", ""), ("c", "")];
+const ATTRIBUTES_OF_ALL_THREE: [(&str, &str); 3] = [("a", ""), ("b", ""), ("c", "")];
 
-/// A memory store in which another client takes tokens just before each call.
-struct Contended {
+/// A memory store in which another client takes a token just before a call.
+struct ContendedStore {
     memory: Arc<Memory>,
     others: Engine<Arc<Memory>, Memory>,
-    /// The rules from which the other client takes before each call. The last entry is for the next call.
+    /// The rules from which the other client takes a token. The last entry is used before the next call.
     next: Mutex<Vec<&'static str>>,
 }
 
-impl Store for Contended {
+impl Store for ContendedStore {
     async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
         let next = self.next.lock().unwrap().pop();
         if let Some(name) = next {
@@ -136,19 +136,20 @@ fn request_uses_the_next_rule_if_capacity_is_taken_concurrently() {
     let clock = Arc::new(ManualClock::at(START));
     let shared = Arc::new(memory_store(&clock));
     let others = Engine::with_fallback(shared.clone(), memory_store(&clock)).with_clock(clock.clone());
-    others.put(&support::read(THREE)).unwrap();
-    let mut bench = Bench::on(Contended { memory: shared, others, next: Mutex::default() }, clock, THREE);
+    others.put(&support::read(THREE_SUFFICIENT_RULES)).unwrap();
+    let mut bench =
+        Bench::on(ContendedStore { memory: shared, others, next: Mutex::default() }, clock, THREE_SUFFICIENT_RULES);
     assert_eq!(bench.check(&[("b", "")]), "allow", "one of two");
-    // The other client takes all of `a` before the first call, and the rest of `b` before the second.
+    // The other client takes all of `a` before the first call, and the last token of `b` before the second call.
     *bench.engine.store().next.lock().unwrap() = vec!["b", "a"];
-    assert_eq!(bench.check(&ALL_THREE), "allow", "the third rule has capacity");
-    assert_eq!(bench.remaining(&ALL_THREE), [2], "only the third rule was charged");
+    assert_eq!(bench.check(&ATTRIBUTES_OF_ALL_THREE), "allow", "the third rule has capacity");
+    assert_eq!(bench.remaining(&ATTRIBUTES_OF_ALL_THREE), [2], "only the third rule was charged");
 }
 
 #[test]
-fn requests_of_a_batch_see_each_other() {
-    let bench = bench(THREE);
-    let entries = ALL_THREE.map(|(name, value)| Entry::new(name, value));
+fn requests_of_a_batch_see_earlier_charges_of_the_batch() {
+    let bench = bench(THREE_SUFFICIENT_RULES);
+    let entries = ATTRIBUTES_OF_ALL_THREE.map(|(name, value)| Entry::new(name, value));
     let items = [Item::new(&entries)];
     let requests = [Request::new("d", &items); 5];
     let mut decisions = Decisions::default();
@@ -158,7 +159,7 @@ fn requests_of_a_batch_see_each_other() {
 }
 
 #[test]
-fn other_refusing_rule_decides() {
+fn refusing_rule_without_suffices_determines_the_wait() {
     let mut bench = bench(
         "- {id: a, limit: 1/day, algorithm: fixed_window, suffices: true}\n\
          - {id: b, limit: 9/day, algorithm: fixed_window, suffices: true}\n\
@@ -175,7 +176,7 @@ fn one_sufficient_rule_is_enough_without_the_store() {
     let rules = "- {id: a, limit: 1/s, burst: 1, suffices: true}\n\
         - {id: b, limit: 2/s, burst: 2, suffices: true}\n\
         - {id: c, when: {free: {present: true}}, limit: 1/s, suffices: true, on_fault: open}\n";
-    let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
+    let mut bench = Bench::on(FlakyStore::new(&clock), clock, rules);
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     let mut ask = |attributes: &[(&str, &str)]| {
         bench.decide(attributes, None, |decision| (show(decision.outcome()), decision.standing()))
@@ -188,7 +189,7 @@ fn one_sufficient_rule_is_enough_without_the_store() {
 }
 
 #[test]
-fn wait_without_capacity_is_that_of_the_soonest_rule() {
+fn wait_is_the_shortest_wait_of_the_sufficient_rules() {
     let rules = "- {id: rare, limit: 1/h, suffices: true}\n- {id: often, limit: 1/s, suffices: true}\n\
         - {id: all, when: {all: {present: true}}, limit: 1/m}\n";
     let mut bench = bench(rules);
@@ -208,7 +209,7 @@ fn wait_without_capacity_is_that_of_the_soonest_rule() {
 fn closed_rule_refuses_although_another_suffices() {
     let clock = Arc::new(ManualClock::at(START));
     let rules = "- {id: a, limit: 5/s, suffices: true, on_fault: closed}\n- {id: b, limit: 5/s, suffices: true}\n";
-    let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
+    let mut bench = Bench::on(FlakyStore::new(&clock), clock, rules);
     assert_eq!(bench.check(&[]), "allow");
     bench.engine.store().fail_times(unavailable_error(), usize::MAX);
     bench.decide(&[], None, |decision| assert!(decision.is_closed() && !decision.is_allowed()));

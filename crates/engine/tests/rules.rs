@@ -1,4 +1,4 @@
-//! Decisions by rules, on a manual clock.
+//! Tests of decisions by rules, on a manual clock.
 
 use crate::support;
 
@@ -86,7 +86,7 @@ fn oversized_requests_are_refused() {
 }
 
 #[test]
-fn cost_of_the_request_overrides_that_of_the_rule() {
+fn cost_stated_by_the_request_overrides_the_cost_of_the_rule() {
     let mut bench = bench("- {id: heavy, limit: 10/m, cost: 4}\n");
     assert_eq!(bench.decide(&[], None, |decision| show(decision.outcome())), "allow");
     assert_eq!(bench.remaining(&[]), [6]);
@@ -102,7 +102,7 @@ fn items_of_one_request_are_admitted_together() {
     assert_eq!(bench.check_items(&[Item::new(&a).cost(3), Item::new(&b)]), Ok("allow".into()));
     assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&a)]), Ok("deny 20s".into()));
     assert_eq!(bench.remaining(&[("user", "b")]), [2]);
-    // Two items with the same key cost their sum.
+    // Two items with the same key are charged the sum of their costs.
     assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&b), Item::new(&b)]), Ok("deny 20s".into()));
     assert_eq!(bench.check_items(&[Item::new(&b), Item::new(&b)]), Ok("allow".into()));
     let reports: Vec<_> =
@@ -111,7 +111,7 @@ fn items_of_one_request_are_admitted_together() {
 }
 
 #[test]
-fn several_limits_of_different_sizes_in_one_rule() {
+fn rule_may_have_limits_of_different_algorithms() {
     let mut bench = bench(
         "- id: r\n  limits: [10/s, {limit: 12/day, algorithm: fixed_window}, {limit: 3, algorithm: concurrency, lease: 10s}]\n",
     );
@@ -196,7 +196,7 @@ fn leaky_bucket_delays_requests() {
 }
 
 #[test]
-fn receipt_refunds_exactly_what_was_taken() {
+fn receipt_refunds_exactly_the_charged_amount() {
     let mut bench = bench(
         "- {id: window, per: [user], limit: 10/m, algorithm: fixed_window}\n\
          - {id: leases, limit: 3, algorithm: concurrency, lease: 1h}\n",
@@ -278,9 +278,9 @@ fn batch_is_decided_in_order_and_independently() {
 }
 
 #[test]
-fn rules_that_match_an_item_and_a_request_are_bounded() {
-    // Each rule has a different condition. Loading cannot prove that any two of them always match together, and so
-    // accepts all of them.
+fn number_of_rules_that_match_a_request_is_bounded() {
+    // Each rule has a different condition. Loading cannot prove that these rules always match together, so it accepts
+    // all of them.
     let rule = |n| format!("- {{id: r{n}, when: {{none: {{not: x{n}}}}}, limit: 1/m}}\n");
     let matching = |count: usize| -> String { (0..count).map(rule).collect() };
     let mut full = bench(&matching(256));

@@ -1,10 +1,10 @@
-//! Reservations: reserve, then commit or cancel.
+//! Tests of reservations: reserve, then commit or cancel.
 
 use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, Flaky, START, bench, run, unavailable_error};
+use support::{Bench, FlakyStore, START, bench, run, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{CommitResult, Receipt, Store};
@@ -53,7 +53,7 @@ fn commit_above_the_reservation_is_charged_into_debt() {
 fn commit_above_the_reservation_charges_all_limits_or_none() {
     let mut bench = bench(RULES);
     let receipt = reserve(&mut bench, 30);
-    // `all` has capacity for 121 more, but `mine` would have a debt of 51 (maximum 50).
+    // `all` has capacity for 121 more tokens, but `mine` would have a debt of 51 (maximum 50).
     assert_eq!(commit(&bench, &receipt, 151), (0, 0, 121));
     assert_eq!(bench.remaining(&[("user", "a")]), [70, 970], "no part of the shortfall is charged");
     assert_eq!(commit(&bench, &receipt, 150), (0, 120, 0), "the receipt can still be settled at a lower cost");
@@ -87,7 +87,7 @@ fn exhausted_shadow_rule_does_not_block_a_commit() {
 }
 
 #[test]
-fn cancelled_reservation_takes_nothing_and_a_forgotten_one_counts() {
+fn cancelled_reservation_is_refunded_and_a_forgotten_one_is_charged() {
     let mut bench = bench(RULES);
     let receipt = reserve(&mut bench, 30);
     assert_eq!(run(bench.engine.refund(&receipt)), Ok(Cost::new(30)));
@@ -112,7 +112,8 @@ fn calendar_windows_overrides_and_inline_limits_are_settled() {
 #[test]
 fn reservation_of_the_fallback_is_settled_there() {
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench = Bench::on(Flaky::new(&clock), clock, "- {id: mine, per: [user], limit: 100/s, max_debt: 100}\n");
+    let mut bench =
+        Bench::on(FlakyStore::new(&clock), clock, "- {id: mine, per: [user], limit: 100/s, max_debt: 100}\n");
     bench.engine.store().fail_times(unavailable_error(), 1);
     let receipt = reserve(&mut bench, 30);
     assert_eq!(commit(&bench, &receipt, 40), (0, 10, 0));

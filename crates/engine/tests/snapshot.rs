@@ -1,4 +1,4 @@
-//! Counters survive a restart: a snapshot written by one engine, read by another.
+//! Counters survive a restart: one engine writes a snapshot, and another engine reads it.
 
 use crate::support;
 
@@ -19,7 +19,7 @@ const RULES: &str = "
 - {id: slots, when: {kind: slots}, per: [who], limits: [{algorithm: concurrency, limit: 2, lease: 10m}]}
 - {id: banned, when: {kind: banned}, per: [who], limit: 1/h, ban: {after: 1, within: 1m, for: 2h}}
 ";
-const KINDS: [&str; 7] = ["bucket", "fine", "window", "daily", "log", "slots", "banned"];
+const RULE_KINDS: [&str; 7] = ["bucket", "fine", "window", "daily", "log", "slots", "banned"];
 
 fn take_snapshot(bench: &Bench) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -29,8 +29,8 @@ fn take_snapshot(bench: &Bench) -> Vec<u8> {
     bytes
 }
 
-/// Restores an engine from a snapshot after `later`, in a process with another monotonic clock
-/// origin.
+/// Restores an engine from a snapshot, `later` after it was written. The monotonic clock has another origin, as in a
+/// new process.
 fn restore(bytes: &[u8], before: &Bench, later: Nanos, rules: &str) -> Result<Bench, RestoreError> {
     let clock = Arc::new(ManualClock::at(before.clock.mono().as_nanos() / 3));
     clock.step_wall((START - START / 3) as i64);
@@ -43,9 +43,9 @@ fn restore(bytes: &[u8], before: &Bench, later: Nanos, rules: &str) -> Result<Be
     Ok(bench)
 }
 
-fn used_up() -> Bench {
+fn bench_with_used_up_limits() -> Bench {
     let mut bench = bench(RULES);
-    for kind in KINDS {
+    for kind in RULE_KINDS {
         for who in ["alice", "bob"] {
             (0..6).for_each(|_| drop(bench.check(&[("kind", kind), ("who", who)])));
         }
@@ -54,12 +54,12 @@ fn used_up() -> Bench {
 }
 
 #[test]
-fn restored_engine_decides_as_the_one_that_wrote_the_snapshot() {
+fn restored_engine_decides_like_the_original_engine() {
     for later in [0, 1, 599, 600, 3_599, 3_600, 7_200, 90_000].map(Nanos::from_secs) {
-        let mut before = used_up();
+        let mut before = bench_with_used_up_limits();
         let mut after = restore(&take_snapshot(&before), &before, later, RULES).unwrap();
         before.advance(later);
-        for kind in KINDS {
+        for kind in RULE_KINDS {
             for who in ["alice", "bob", "carol"] {
                 let attributes = [("kind", kind), ("who", who)];
                 assert_eq!(after.remaining(&attributes), before.remaining(&attributes), "{kind} {who} {later}");
@@ -84,14 +84,14 @@ fn lease_taken_before_the_restart_is_released_after_it() {
 
 #[test]
 fn changed_rule_keeps_its_usage_across_a_restart() {
-    let before = used_up();
+    let before = bench_with_used_up_limits();
     let changed = RULES.replace("limit: 5/h", "limit: 8/h");
     let mut after = restore(&take_snapshot(&before), &before, Nanos::ZERO, &changed).unwrap();
     assert_eq!(after.remaining(&[("kind", "bucket"), ("who", "alice")]), [3]);
 }
 
 #[test]
-fn inline_limits_survive() {
+fn inline_limits_survive_a_restart() {
     let before = bench("- {id: other, limit: 1/s}");
     let spend = |bench: &Bench, decisions: &mut Decisions| {
         let inline = bench.engine.intern_limits(&limits("5/h", None)).unwrap();
@@ -112,7 +112,7 @@ fn inline_limits_survive() {
 
 #[test]
 fn damaged_snapshots_are_refused() {
-    let before = used_up();
+    let before = bench_with_used_up_limits();
     let bytes = take_snapshot(&before);
     let refused = |bytes: &[u8]| restore(bytes, &before, Nanos::ZERO, RULES).err();
     assert!(matches!(refused(b"SQLite format 3\0"), Some(RestoreError::NotASnapshot)));

@@ -1,16 +1,16 @@
-//! Requests that take up to an amount, or into debt.
+//! Tests of requests that take up to an amount, or that are charged into debt.
 
 use crate::support;
 
 use std::sync::Arc;
 
-use support::{Bench, Flaky, START, bench, run, show, unavailable_error};
+use support::{Bench, FlakyStore, START, bench, run, show, unavailable_error};
 use tollgate::clock::ManualClock;
 use tollgate::core::{Cost, Nanos};
 use tollgate_engine::{Enforcement, Entry, Item, Request, RequestError, Store, TakeMode};
 
-/// Takes `cost`, and returns the outcome and the usable amount.
-fn take<S: Store>(bench: &mut Bench<S>, take_mode: TakeMode, user: &str, cost: u64) -> (String, u64) {
+/// Requests `cost` in the given mode. Returns the outcome and the amount taken.
+fn take_with_mode<S: Store>(bench: &mut Bench<S>, take_mode: TakeMode, user: &str, cost: u64) -> (String, u64) {
     let entries = [Entry::new("user", user)];
     let items = [Item::new(&entries).cost(cost)];
     let request = Request::new("d", &items);
@@ -23,23 +23,23 @@ fn take<S: Store>(bench: &mut Bench<S>, take_mode: TakeMode, user: &str, cost: u
     (show(decision.outcome()), decision.taken().get())
 }
 
-const TWO: &str = "- {id: mine, per: [user], limit: 4/m}\n- {id: all, limit: 10/m}\n";
+const TWO_RULES: &str = "- {id: mine, per: [user], limit: 4/m}\n- {id: all, limit: 10/m}\n";
 
 #[test]
 fn take_up_to_takes_the_least_of_all_rules() {
-    let mut bench = bench(TWO);
-    assert_eq!(take(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 4));
+    let mut bench = bench(TWO_RULES);
+    assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 4));
     assert_eq!(bench.remaining(&[("user", "a")]), [0, 6], "the other rule is charged the same amount");
-    assert_eq!(take(&mut bench, TakeMode::UpTo, "a", 7), ("deny 15s".into(), 0));
+    assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", 7), ("deny 15s".into(), 0));
     assert_eq!(bench.remaining(&[("user", "a")]), [0, 6]);
-    assert_eq!(take(&mut bench, TakeMode::UpTo, "b", 3), ("allow".into(), 3));
+    assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "b", 3), ("allow".into(), 3));
     bench.advance(Nanos::from_secs(15));
-    assert_eq!(take(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 1));
+    assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 1));
 }
 
 #[test]
-fn reports_follow_the_take() {
-    let mut bench = bench(TWO);
+fn reports_and_receipt_reflect_the_amount_taken() {
+    let mut bench = bench(TWO_RULES);
     let (entries, mut remaining) = ([Entry::new("user", "a")], Vec::new());
     let items = [Item::new(&entries).cost(9)];
     let decision = run(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
@@ -61,8 +61,8 @@ fn every_algorithm_can_be_drained() {
         "limits: [{limit: 5/m}, {limit: 8/h}]",
     ] {
         let mut bench = bench(&format!("- {{id: r, per: [user], {limit}}}\n- {{id: wide, limit: 100/m}}\n"));
-        assert_eq!(take(&mut bench, TakeMode::Exactly, "a", 2), ("allow".into(), 2), "{limit}");
-        assert_eq!(take(&mut bench, TakeMode::UpTo, "a", u64::MAX), ("allow".into(), 3), "{limit}");
+        assert_eq!(take_with_mode(&mut bench, TakeMode::Exactly, "a", 2), ("allow".into(), 2), "{limit}");
+        assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", u64::MAX), ("allow".into(), 3), "{limit}");
         assert_eq!(bench.remaining(&[("user", "a")]).first(), Some(&0), "{limit}");
         assert_eq!(bench.remaining(&[("user", "a")]).last(), Some(&95), "{limit}");
     }
@@ -71,10 +71,10 @@ fn every_algorithm_can_be_drained() {
 #[test]
 fn without_limits_the_whole_amount_may_be_used() {
     let mut bench = bench("- {id: r, when: {user: x}, limit: 1/m}\n");
-    assert_eq!(take(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 7));
+    assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 7));
     bench.engine.set_enforcement(Enforcement::Observe);
-    assert_eq!(take(&mut bench, TakeMode::UpTo, "x", 7), ("allow".into(), 7));
-    assert_eq!(take(&mut bench, TakeMode::UpTo, "x", 7), ("allow".into(), 7));
+    assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "x", 7), ("allow".into(), 7));
+    assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "x", 7), ("allow".into(), 7));
 }
 
 #[test]
@@ -83,8 +83,8 @@ fn drain_without_limits_takes_nothing_and_reports_it() {
                  - {id: free, when: {user: f}, unlimited: true}\n\
                  - {id: pass, when: {user: p}, allow: true}\n";
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench = Bench::on(Flaky::new(&clock), clock, rules);
-    let drain = |bench: &mut Bench<Flaky>, user: &str| {
+    let mut bench = Bench::on(FlakyStore::new(&clock), clock, rules);
+    let drain = |bench: &mut Bench<FlakyStore>, user: &str| {
         let entries = [Entry::new("user", user)];
         let items = [Item { cost: Some(Cost::MAX), ..Item::new(&entries) }];
         let decision = run(bench.engine.take_up_to(&Request::new("d", &items), &mut bench.decisions)).unwrap();
@@ -102,13 +102,13 @@ fn drain_without_limits_takes_nothing_and_reports_it() {
     bench.engine.set_enforcement(Enforcement::Observe);
     assert_eq!(drain(&mut bench, "x"), ("allow".into(), 0, true));
     // A request that states an amount may use all of it.
-    assert_eq!(take(&mut bench, TakeMode::UpTo, "nobody", 7), ("allow".into(), 7));
+    assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "nobody", 7), ("allow".into(), 7));
 }
 
 #[test]
 fn shadow_rule_takes_no_more_than_is_admitted() {
     let mut bench = bench("- {id: r, limit: 4/m}\n- {id: quiet, limit: 100/day, on_exceed: shadow}\n");
-    assert_eq!(take(&mut bench, TakeMode::UpTo, "a", 50), ("allow".into(), 4));
+    assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", 50), ("allow".into(), 4));
     bench.advance(Nanos::from_secs(15));
     assert_eq!(bench.remaining(&[]), [1, 96]);
 }
@@ -116,17 +116,17 @@ fn shadow_rule_takes_no_more_than_is_admitted() {
 #[test]
 fn charge_goes_into_debt_up_to_the_maximum() {
     let mut bench = bench("- {id: r, limit: 10/m, max_debt: 20}\n");
-    assert_eq!(take(&mut bench, TakeMode::Regardless, "a", 25), ("allow".into(), 25));
+    assert_eq!(take_with_mode(&mut bench, TakeMode::Regardless, "a", 25), ("allow".into(), 25));
     assert_eq!(bench.check(&[]), "deny 96s");
-    assert_eq!(take(&mut bench, TakeMode::Regardless, "a", 6).1, 0, "that would be a debt of 21");
-    assert_eq!(take(&mut bench, TakeMode::Regardless, "a", 5), ("allow".into(), 5));
+    assert_eq!(take_with_mode(&mut bench, TakeMode::Regardless, "a", 6).1, 0, "that would be a debt of 21");
+    assert_eq!(take_with_mode(&mut bench, TakeMode::Regardless, "a", 5), ("allow".into(), 5));
     bench.advance(Nanos::from_secs(126));
     assert_eq!(bench.check(&[]), "allow");
 }
 
 #[test]
 fn take_up_to_needs_an_amount_and_one_item() {
-    let mut bench = bench(TWO);
+    let mut bench = bench(TWO_RULES);
     let entries = [Entry::new("user", "a")];
     let item = Item::new(&entries);
     let wrong = |bench: &mut Bench, items: &[Item<'_>]| {
@@ -141,8 +141,8 @@ fn take_up_to_needs_an_amount_and_one_item() {
 #[test]
 fn fallback_takes_up_to_its_share() {
     let clock = Arc::new(ManualClock::at(START));
-    let mut bench = Bench::on(Flaky::new(&clock), clock, TWO);
+    let mut bench = Bench::on(FlakyStore::new(&clock), clock, TWO_RULES);
     bench.engine.store().fail_times(unavailable_error(), 1);
     // The store has not answered for this key, so the key starts with this node's share. There is one node.
-    assert_eq!(take(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 4));
+    assert_eq!(take_with_mode(&mut bench, TakeMode::UpTo, "a", 7), ("allow".into(), 4));
 }

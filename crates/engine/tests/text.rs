@@ -1,4 +1,4 @@
-//! Parsing any text returns rules or mistakes, each with a position in the text.
+//! Parsing any text returns either rules, or mistakes with positions in the text.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use tollgate_engine::rules::{Mistakes, Rules, Source};
 
 use crate::corpus::rules::check;
 
-const WHOLE: &str = r#"
+const VALID_RULE_FILE: &str = r#"
 domains:
   - domain: api
     rules:
@@ -31,7 +31,7 @@ domains:
 "#;
 
 /// Valid words of the rule language, and some invalid words.
-const WORDS: &[&str] = &[
+const VALID_AND_INVALID_WORDS: &[&str] = &[
     "domain",
     "domains",
     "rules",
@@ -97,37 +97,40 @@ const WORDS: &[&str] = &[
     "\\ud800",
 ];
 
-fn read(text: &[u8]) -> Result<Rules, Mistakes> {
+fn read_rules(text: &[u8]) -> Result<Rules, Mistakes> {
     Rules::read(&[Source { name: "f", text }])
 }
 
 #[test]
-fn generated_rules_are_parsed() {
-    assert_eq!(read(WHOLE.as_bytes()).map(|rules| rules.len()).map_err(|mistakes| mistakes.to_string()), Ok(3));
+fn unmodified_rule_file_is_valid() {
+    assert_eq!(
+        read_rules(VALID_RULE_FILE.as_bytes()).map(|rules| rules.len()).map_err(|mistakes| mistakes.to_string()),
+        Ok(3)
+    );
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_bytes(bytes in vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_parsed_or_refused(bytes in vec(any::<u8>(), 0..200)) {
         check(&bytes);
     }
 
     #[test]
-    fn any_text(text in "\\PC{0,100}") {
+    fn any_text_is_parsed_or_refused(text in "\\PC{0,100}") {
         check(text.as_bytes());
     }
 
     #[test]
-    fn any_words(words in vec(proptest::sample::select(WORDS), 0..60)) {
+    fn any_words_are_parsed_or_refused(words in vec(proptest::sample::select(VALID_AND_INVALID_WORDS), 0..60)) {
         check(words.concat().as_bytes());
         check(words.join(" ").as_bytes());
     }
 
     #[test]
-    fn rule_file_with_typos(slips in vec((0..WHOLE.len(), 0_usize..20, proptest::sample::select(WORDS)), 1..6)) {
-        let mut text = WHOLE.as_bytes().to_vec();
+    fn rule_file_with_typos_is_parsed_or_refused(slips in vec((0..VALID_RULE_FILE.len(), 0_usize..20, proptest::sample::select(VALID_AND_INVALID_WORDS)), 1..6)) {
+        let mut text = VALID_RULE_FILE.as_bytes().to_vec();
         for (at, length, word) in slips {
             let at = at.min(text.len());
             let end = (at + length).min(text.len());
@@ -137,13 +140,13 @@ proptest! {
     }
 
     #[test]
-    fn truncated_rule_file(length in 0..WHOLE.len()) {
-        check(&WHOLE.as_bytes()[..length]);
+    fn truncated_rule_file_is_parsed_or_refused(length in 0..VALID_RULE_FILE.len()) {
+        check(&VALID_RULE_FILE.as_bytes()[..length]);
     }
 
     #[test]
-    fn rule_file_with_flipped_bits(flips in vec((0..WHOLE.len(), any::<u8>()), 1..4)) {
-        let mut text = WHOLE.as_bytes().to_vec();
+    fn rule_file_with_flipped_bits_is_parsed_or_refused(flips in vec((0..VALID_RULE_FILE.len(), any::<u8>()), 1..4)) {
+        let mut text = VALID_RULE_FILE.as_bytes().to_vec();
         flips.iter().for_each(|(at, bits)| text[*at] ^= bits);
         check(&text);
     }

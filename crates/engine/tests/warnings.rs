@@ -1,4 +1,4 @@
-//! Warnings about valid rules that are probably mistakes. The texts are in `golden/warnings/`.
+//! Tests of warnings about valid rules that are probably mistakes. The texts are in `golden/warnings/`.
 
 use crate::support;
 
@@ -8,14 +8,14 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_testkit::golden;
 use tollgate_testkit::golden::Page;
 
-/// Returns the warnings about `rules` while `running` is in force, one per line.
+/// Returns the warnings about `rules` while the rules in `running` are loaded, one warning per line.
 fn warnings_about(running: &str, rules: &str) -> String {
     let warnings = bench(running).engine.warnings(&read(rules));
     warnings.iter().map(|warning| format!("{warning}\n")).collect()
 }
 
 /// Compares the warnings about each rule set with a golden file. Every rule set must cause a warning.
-fn check(name: &str, rule_sets: &[&str]) {
+fn assert_warnings(name: &str, rule_sets: &[&str]) {
     let mut page = Page::default();
     for rules in rule_sets {
         let warnings = warnings_about("", rules);
@@ -25,13 +25,13 @@ fn check(name: &str, rule_sets: &[&str]) {
     golden!(format!("warnings/{name}"), page);
 }
 
-fn check_silent(rules: &str) {
+fn assert_no_warnings(rules: &str) {
     assert_eq!(warnings_about("", rules), "", "for\n{rules}");
 }
 
 #[test]
 fn rule_shadowed_by_an_allow_rule_causes_a_warning() {
-    check(
+    assert_warnings(
         "shadowed_rules",
         &["- {id: friends, when: {ip: [a, b]}, allow: true}\n\
            - {id: some, when: {ip: b, plan: free}, limit: 1/s}\n\
@@ -39,12 +39,12 @@ fn rule_shadowed_by_an_allow_rule_causes_a_warning() {
            - {id: foe, when: {ip: a}, deny: true}\n\
            - {id: all, limit: 1/s}\n"],
     );
-    check_silent("- {id: late, allow: true, schedule: {from: '22:00'}}\n- {id: r, limit: 1/s}\n");
+    assert_no_warnings("- {id: late, allow: true, schedule: {from: '22:00'}}\n- {id: r, limit: 1/s}\n");
 }
 
 #[test]
 fn lease_that_does_not_pay_causes_a_warning() {
-    check(
+    assert_warnings(
         "small_leases",
         &[
             "- {id: slow, limit: 100/s, burst: 1000, consistency: leased}\n",
@@ -52,12 +52,12 @@ fn lease_that_does_not_pay_causes_a_warning() {
             "- {id: window, limit: 6000/m, algorithm: fixed_window, consistency: leased}\n",
         ],
     );
-    check_silent("- {id: r, limit: 1000/s, consistency: leased}\n- {id: s, limit: 10/s}\n");
+    assert_no_warnings("- {id: r, limit: 1000/s, consistency: leased}\n- {id: s, limit: 10/s}\n");
 }
 
 #[test]
 fn override_that_never_applies_causes_a_warning() {
-    check(
+    assert_warnings(
         "shadowed_overrides",
         &["- id: r\n  limit: 1/s\n  overrides:\n  \
            - {when: {plan: pro}, limit: 2/s}\n  \
@@ -71,7 +71,7 @@ fn override_that_never_applies_causes_a_warning() {
 
 #[test]
 fn network_compared_as_a_string_causes_a_warning() {
-    check(
+    assert_warnings(
         "networks_as_strings",
         &["- {id: a, per: 'api_key, client_ip', limit: 1/s}\n\
            - {id: b, per: [api_key or], limit: 1/s}\n\
@@ -84,20 +84,20 @@ fn network_compared_as_a_string_causes_a_warning() {
 fn several_attributes_in_one_name_cause_a_warning() {
     let rule = |name: &str| format!("- {{id: r, per: ['{name}'], limit: 1/s}}\n");
     let names = ["api_key|client_ip", "api_key||client_ip", "api_key | client_ip", "api_key/client_ip", "a,b"];
-    check("several_attributes", &names.map(rule).each_ref().map(String::as_str));
+    assert_warnings("several_attributes", &names.map(rule).each_ref().map(String::as_str));
     for name in ["example.com/team", "/team", "x-team", "tag#2", "user or team"] {
-        check_silent(&rule(name));
+        assert_no_warnings(&rule(name));
     }
 }
 
 #[test]
 fn misspelled_capture_name_causes_a_warning() {
-    check(
+    assert_warnings(
         "misspelled_captures",
         &["- {id: c, when: {path: '/shops/{shop}/x'}, per: [shopp], limit: 1/s}\n\
            - {id: d, when: {path: '/shops/{shop_id}/x'}, per: [user or shopId], limit: 1/s}\n"],
     );
-    check_silent(
+    assert_no_warnings(
         "- {id: other, when: {path: '/shops/{shop}/x'}, per: [user], limit: 1/s}\n\
          - {id: both, when: {path: '/shops/{shop}/y'}, per: [shop, shops], limit: 1/s}\n\
          - {id: short, when: {path: '/ids/{id}/y'}, per: [ip], limit: 1/s}\n\
@@ -107,7 +107,7 @@ fn misspelled_capture_name_causes_a_warning() {
 
 #[test]
 fn override_outside_of_its_rule_causes_a_warning() {
-    check(
+    assert_warnings(
         "overrides_outside_of_their_rule",
         &[
             "- id: r\n  when: {plan: [free, trial], user: {not: root}, token: {present: false}}\n  limit: 1/s\n  overrides:\n  \
@@ -121,7 +121,7 @@ fn override_outside_of_its_rule_causes_a_warning() {
            - {when: {token: {present: true}}, limit: 9/s}\n",
         ],
     );
-    check_silent(
+    assert_no_warnings(
         "- id: r\n  when: {path: /v1/**, 'tag#1': a, plan: {not: free}}\n  if: \"plan == 'own' || size(path) < 9\"\n  limit: 1/s\n  \
          overrides:\n  \
          - {when: {path: /v1/x}, limit: 2/s}\n  \
@@ -145,18 +145,18 @@ fn pattern_that_no_path_matches_causes_a_warning() {
         "'^/(a|b)'",
     ];
     let rules: Vec<String> = paths.into_iter().map(rule).chain([agent]).collect();
-    check("impossible_paths", &rules.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_warnings("impossible_paths", &rules.iter().map(String::as_str).collect::<Vec<_>>());
     for path in
         ["/v1/**", "'**/x'", "'*'", "'{a}/b'", "/files/report.*", "/.well-known/*", "/v1/$count", "{prefix: /v1}", "''"]
     {
-        check_silent(&rule(path));
+        assert_no_warnings(&rule(path));
     }
-    check_silent("- {id: r, when: {price: '5$', host: '*.example.com', file: a.*, mark: ^}, limit: 1/s}\n");
+    assert_no_warnings("- {id: r, when: {price: '5$', host: '*.example.com', file: a.*, mark: ^}, limit: 1/s}\n");
 }
 
 #[test]
 fn cost_above_the_capacity_causes_a_warning() {
-    check(
+    assert_warnings(
         "costs_above_capacity",
         &["- {id: export, limit: 10/h, cost: 50}\n\
            - {id: bucket, limit: 10/h, burst: 50, cost: 50}\n\
@@ -184,7 +184,7 @@ fn limit_that_changes_tenfold_causes_a_warning() {
 
 #[test]
 fn misspelled_attribute_causes_a_warning() {
-    check(
+    assert_warnings(
         "misspelled_attributes",
         &[
             "- {id: a, per: [api_key], limit: 1/s}\n- {id: b, per: [api_key], limit: 1/s}\n- {id: c, when: {api_kye: x}, limit: 1/s}\n",
@@ -195,10 +195,10 @@ fn misspelled_attribute_causes_a_warning() {
 #[test]
 fn ten_thousand_disjoint_overrides_cause_no_warning() {
     let overrides: String = (0..10_000).map(|n| format!("  - {{when: {{tenant: t{n}}}, limit: 5/s}}\n")).collect();
-    check_silent(&format!("- id: r\n  limit: 7/s\n  overrides:\n{overrides}"));
+    assert_no_warnings(&format!("- id: r\n  limit: 7/s\n  overrides:\n{overrides}"));
 }
 
-/// Returns numbered copies of a rule that differ only in their number.
+/// Returns 10,000 copies of a rule. In each copy, `N` is replaced by the number of the copy.
 fn repeat_rule(rule: &str) -> String {
     (0..10_000).map(|number| format!("- {}\n", rule.replace('N', &number.to_string()))).collect()
 }
@@ -240,7 +240,7 @@ fn many_rules_without_an_indexed_condition_cause_a_warning() {
 
 #[test]
 fn replaced_rule_that_does_not_exist_causes_a_warning() {
-    check(
+    assert_warnings(
         "unknown_replaced_rules",
         &["- {id: reading, limit: 1/s}\n\
            - {id: searching, limit: 2/s, replaces: [reading, raeding]}\n\
@@ -271,24 +271,26 @@ fn rules_beside_errors_are_checked_for_warnings() {
 
 #[test]
 fn slots_that_callers_may_never_release_cause_a_warning() {
-    check(
+    assert_warnings(
         "slots_without_lease",
         &[
             "- {id: slots, limit: 2, algorithm: concurrency}\n",
             "- {id: both, limits: [1/s, {limit: 2, algorithm: concurrency}]}\n",
         ],
     );
-    check_silent("- {id: slots, limit: 2, algorithm: concurrency, lease: 60s}\n");
+    assert_no_warnings("- {id: slots, limit: 2, algorithm: concurrency, lease: 60s}\n");
 }
 
 #[test]
 fn client_address_that_is_not_an_address_causes_a_warning() {
-    check(
+    assert_warnings(
         "not_an_address",
         &[
             "- {id: r, when: {client_ip: [192.0.2.1, localhost]}, limit: 1/s}\n",
             "- {id: r, when: {client_ip: {not: {equals: 10.0.0}}}, limit: 1/s}\n",
         ],
     );
-    check_silent("- {id: r, when: {client_ip: ['2001:DB8::1', '::ffff:192.0.2.1'], host: localhost}, limit: 1/s}\n");
+    assert_no_warnings(
+        "- {id: r, when: {client_ip: ['2001:DB8::1', '::ffff:192.0.2.1'], host: localhost}, limit: 1/s}\n",
+    );
 }

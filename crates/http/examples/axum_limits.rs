@@ -14,8 +14,8 @@ use tollgate_http::{ByHeader, ClientIp, ForwardedBy, LimitLayer, OnUnidentified,
 
 /// Builds an app that limits the whole service, each address, and each API key.
 ///
-/// The layer added last is the outermost; requests that it refuses are not charged to the other layers. Requests
-/// without an API key pass the innermost layer uncounted, so the limit per address is also needed.
+/// The layer added last is the outermost; requests that it refuses are not charged to the inner layers. The per-user
+/// layer does not count requests without an API key; the other layers limit them.
 pub fn app(proxies: TrustedProxies) -> Result<Router, Box<dyn Error>> {
     let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
 

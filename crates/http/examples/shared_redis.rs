@@ -1,5 +1,5 @@
-//! Limits shared by all instances of an app, defined by rules, with the counters in Redis or Valkey
-//! and without a Tollgate server.
+//! Limits shared by all instances of an app, without a Tollgate server. Rules define the limits, and Redis or Valkey
+//! stores the counters.
 //!
 //! `cargo run -p tollgate-http --features engine --example shared_redis -- redis://127.0.0.1:6379
 //! 3000`, again with port 3001, and then `curl -i -H 'x-api-key: alice'
@@ -16,7 +16,7 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_http::{Attributes, ByHeader, LimitLayer, Styles};
 use tollgate_redis::{Config, RedisStore};
 
-/// The rules. `Engine::put` replaces them while the app runs.
+/// The rules of the app. `Engine::put` can replace them while the app runs.
 const RULES: &str = "
 domain: app
 rules:

@@ -1,9 +1,9 @@
-//! gRPC refusals: a response without a body, with the status in its headers ("trailers only"). It contains the wait in
-//! the two forms that clients read.
+//! gRPC refusals: a response without a body, with the status in its headers ("trailers only"). The time to wait is in
+//! two headers, because some clients read only one of the two:
 //!
 //! - `grpc-status-details-bin`: a `google.rpc.Status` with a `google.rpc.RetryInfo`. OpenTelemetry exporters retry only
-//!   if it is present.
-//! - `grpc-retry-pushback-ms`: for the built-in retry policies of clients; a negative value means no retry.
+//!   if the `RetryInfo` is present.
+//! - `grpc-retry-pushback-ms`: read by the retry policies built into gRPC clients; a negative value means no retry.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -28,11 +28,11 @@ pub(crate) enum Code {
     Internal = 13,
 }
 
-/// Maximum seconds of a protobuf `Duration`.
-const MAX_SECONDS: u64 = 315_576_000_000;
+/// Maximum number of seconds in a protobuf `Duration`.
+const MAX_DURATION_SECONDS: u64 = 315_576_000_000;
 
-/// ASCII bytes of `grpc-message` that are escaped. Bytes above ASCII are always escaped.
-const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
+/// ASCII characters that are percent-encoded in `grpc-message`. Non-ASCII bytes are always percent-encoded.
+const PERCENT_ENCODED_ASCII: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Writes a status into the headers of a response without a body.
 pub(crate) fn write_status(
@@ -44,13 +44,13 @@ pub(crate) fn write_status(
 ) {
     headers.insert(CONTENT_TYPE, content_type);
     headers.insert(GRPC_STATUS, HeaderValue::from(code as u16));
-    if let Ok(text) = HeaderValue::try_from(percent_encoded(message)) {
+    if let Ok(text) = HeaderValue::try_from(percent_encode(message)) {
         headers.insert(GRPC_MESSAGE, text);
     }
     let Some(retry) = retry else { return };
     let wait = match retry {
         Retry::After(wait) => Some(wait),
-        // The time of a release cannot be predicted, so one second is sent.
+        // The time at which a slot becomes free cannot be predicted, so the client is asked to wait one second.
         Retry::OnRelease => Some(Nanos::SECOND),
         Retry::Never => None,
     };
@@ -64,41 +64,41 @@ pub(crate) fn write_status(
     }
 }
 
-/// Encodes a `google.rpc.Status`: code 1, message 2, details 3.
+/// Encodes a `google.rpc.Status`. Its field numbers are: code = 1, message = 2, details = 3.
 fn encode_status(code: Code, message: &str, wait: Option<Nanos>) -> Vec<u8> {
     let mut out = Vec::with_capacity(96 + message.len());
-    field_number(&mut out, 1, code as u64);
-    field_bytes(&mut out, 2, message.as_bytes());
+    write_number_field(&mut out, 1, code as u64);
+    write_bytes_field(&mut out, 2, message.as_bytes());
     if let Some(wait) = wait {
-        // A `google.protobuf.Duration`: seconds 1, nanos 2. protobuf omits zeros.
+        // A `google.protobuf.Duration` (seconds = 1, nanos = 2). Protobuf omits fields with the value zero.
         let mut duration = Vec::new();
-        field_number(&mut duration, 1, (wait.as_nanos() / 1_000_000_000).min(MAX_SECONDS));
-        field_number(&mut duration, 2, wait.as_nanos() % 1_000_000_000);
-        // A `google.rpc.RetryInfo`: retry_delay 1; in a `google.protobuf.Any`: type_url 1, value 2.
+        write_number_field(&mut duration, 1, (wait.as_nanos() / 1_000_000_000).min(MAX_DURATION_SECONDS));
+        write_number_field(&mut duration, 2, wait.as_nanos() % 1_000_000_000);
+        // A `google.rpc.RetryInfo` (retry_delay = 1), wrapped in a `google.protobuf.Any` (type_url = 1, value = 2).
         let mut retry_info = Vec::new();
-        field_bytes(&mut retry_info, 1, &duration);
+        write_bytes_field(&mut retry_info, 1, &duration);
         let mut any = Vec::new();
-        field_bytes(&mut any, 1, b"type.googleapis.com/google.rpc.RetryInfo");
-        field_bytes(&mut any, 2, &retry_info);
-        field_bytes(&mut out, 3, &any);
+        write_bytes_field(&mut any, 1, b"type.googleapis.com/google.rpc.RetryInfo");
+        write_bytes_field(&mut any, 2, &retry_info);
+        write_bytes_field(&mut out, 3, &any);
     }
     out
 }
 
-fn field_number(out: &mut Vec<u8>, field: u8, number: u64) {
+fn write_number_field(out: &mut Vec<u8>, field: u8, number: u64) {
     if number > 0 {
         out.push(field << 3);
-        put_varint(out, number);
+        write_varint(out, number);
     }
 }
 
-fn field_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
+fn write_bytes_field(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     out.push(field << 3 | 2);
-    put_varint(out, bytes.len() as u64);
+    write_varint(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-fn put_varint(out: &mut Vec<u8>, mut number: u64) {
+fn write_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
         number >>= 7;
@@ -106,8 +106,8 @@ fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-fn percent_encoded(message: &str) -> String {
-    utf8_percent_encode(message, ESCAPED).to_string()
+fn percent_encode(message: &str) -> String {
+    utf8_percent_encode(message, PERCENT_ENCODED_ASCII).to_string()
 }
 
 #[cfg(test)]
@@ -115,8 +115,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_percent_encoded() {
-        assert_eq!(percent_encoded("a 100% ü\n~\u{7f}"), "a 100%25 %C3%BC%0A~%7F");
+    fn error_messages_are_percent_encoded() {
+        assert_eq!(percent_encode("a 100% ü\n~\u{7f}"), "a 100%25 %C3%BC%0A~%7F");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use tollgate::core::Nanos;
 use tollgate::{Report, Retry};
 
-/// Parameter names of the draft. Earlier versions used other names.
+/// Parameter names of the draft. Earlier versions of the draft used other names.
 mod parameters {
     pub(super) const QUOTA: &str = ";q=";
     pub(super) const WINDOW: &str = ";w=";
@@ -26,11 +26,10 @@ mod parameters {
     pub(super) const CONCURRENT: &str = ";qu=\"concurrent-requests\"";
 }
 
-/// Initial capacity of a list, in bytes.
-const LIST_BYTES: usize = 96;
+/// Initial capacity in bytes of a header list. It is enough for one or two limits.
+const INITIAL_LIST_CAPACITY: usize = 96;
 
-/// Separator of list elements.
-const SEPARATOR: &str = ", ";
+const LIST_SEPARATOR: &str = ", ";
 
 /// `RateLimit`: the current state of the limits.
 pub const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -43,22 +42,22 @@ pub const X_RATE_LIMIT_REMAINING: HeaderName = HeaderName::from_static("x-rateli
 /// `X-RateLimit-Reset`: seconds until the tightest limit is full again.
 pub const X_RATE_LIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// Maximum number of limits in a header; further limits are omitted.
+/// Maximum number of limits listed in a header; further limits are omitted.
 pub const MAX_LIMITS: usize = 8;
 
 /// The largest integer in a structured header (RFC 9651).
 pub const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// The header name of a limit without a name.
+/// The name that headers use for a limit without a name.
 pub const UNNAMED: &str = "default";
 
 /// Maximum length of a name in a header; longer names are truncated.
 pub const MAX_NAME: usize = 128;
 
-/// `Retry-After` for a request that never passes: an hour, because the header cannot express "never".
+/// Value of `Retry-After` for a request that can never pass: one hour, because the header cannot express "never".
 pub const NEVER_SECONDS: u64 = 3_600;
 
-/// The rate-limit headers to send. `Retry-After` is not included, because every refusal has it.
+/// The styles of rate-limit headers to send. `Retry-After` is not part of a style, because every refusal has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Styles {
     ietf: bool,
@@ -95,16 +94,17 @@ impl Default for Styles {
     }
 }
 
-/// The standing of one limit, for a header.
+/// The state of one limit, as reported in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitStatus<'a> {
     /// Name of the limit's rule or layer.
     pub name: &'a str,
-    /// Index of the limit in its rule or layer, from 0. From the second limit on it is part of the name: `api:2`.
+    /// Zero-based index of the limit in its rule or layer. Every limit after the first has its number in its name:
+    /// `api:2`.
     pub index: usize,
     /// The limit's report.
     pub report: Report,
-    /// Time in which the whole limit refills; `None` for a concurrency limit.
+    /// Time in which an empty limit refills completely; `None` for a concurrency limit.
     pub window: Option<Nanos>,
     /// Whether this limit refused the request.
     pub refused: bool,
@@ -117,10 +117,10 @@ impl<'a> From<tollgate_engine::LimitReport<'a>> for LimitStatus<'a> {
     }
 }
 
-/// Adds rate-limit headers in the given styles. `retry` is the wait of a refusal.
+/// Adds rate-limit headers in the given styles. `retry` is `None` for admitted requests.
 ///
-/// `RateLimit` and `RateLimit-Policy` are lists: their elements are appended to those of other limiters. The other
-/// headers are added only if they are missing.
+/// `RateLimit` and `RateLimit-Policy` are lists: new elements are appended after the elements of other limiters. All
+/// other headers are added only if they are missing.
 pub fn add<'a>(
     headers: &mut HeaderMap,
     styles: Styles,
@@ -128,51 +128,51 @@ pub fn add<'a>(
     limits: impl IntoIterator<Item = LimitStatus<'a>>,
 ) {
     add_retry_after(headers, retry);
-    // Capacity for one or two limits, to avoid reallocations.
-    let lists = if styles.ietf() { LIST_BYTES } else { 0 };
+    let lists = if styles.ietf() { INITIAL_LIST_CAPACITY } else { 0 };
     let (mut policies, mut statuses) = (String::with_capacity(lists), String::with_capacity(lists));
     let mut tightest: Option<LimitStatus<'_>> = None;
-    for (status, counts) in reported(retry, limits) {
+    for (status, counts) in limits_to_report(retry, limits) {
         if styles.ietf() {
-            push_limit(&mut policies, &mut statuses, &status, counts);
+            push_limit_elements(&mut policies, &mut statuses, &status, counts);
         }
         if styles.x() && counts && tightest.is_none_or(|tightest| status.report.remaining < tightest.report.remaining) {
             tightest = Some(status);
         }
     }
-    append(headers, RATE_LIMIT_POLICY, &policies);
-    append(headers, RATE_LIMIT, &statuses);
+    append_list(headers, RATE_LIMIT_POLICY, &policies);
+    append_list(headers, RATE_LIMIT, &statuses);
     if let Some(status) = tightest {
         add_x(headers, &status.report);
     }
 }
 
-/// Appends the values that [`add`] gives `RateLimit-Policy` and `RateLimit`, without a header map.
+/// Appends the `RateLimit-Policy` value to `policies` and the `RateLimit` value to `statuses`. The values are the same
+/// as in [`add`].
 pub fn write_lists<'a>(
     policies: &mut String,
     statuses: &mut String,
     retry: Option<Retry>,
     limits: impl IntoIterator<Item = LimitStatus<'a>>,
 ) {
-    for (status, counts) in reported(retry, limits) {
-        push_limit(policies, statuses, &status, counts);
+    for (status, counts) in limits_to_report(retry, limits) {
+        push_limit_elements(policies, statuses, &status, counts);
     }
 }
 
-/// Returns the limits to report, and whether each belongs in `RateLimit`.
-fn reported<'a>(
+/// Returns the limits to report. The flag says whether the limit is listed in `RateLimit`.
+fn limits_to_report<'a>(
     retry: Option<Retry>,
     limits: impl IntoIterator<Item = LimitStatus<'a>>,
 ) -> impl Iterator<Item = (LimitStatus<'a>, bool)> {
     let limits = limits.into_iter().filter(|status| status.report.limit != u64::MAX).take(MAX_LIMITS);
     limits.map(move |status| {
-        // A refusal lists only the limits that refused: the reset of another limit may be later than `Retry-After`.
+        // A refusal lists only the limits that refused, because other limits may reset later than `Retry-After`.
         let counts = retry.is_none() || status.refused && status.report.retry != Retry::NOW;
         (status, counts)
     })
 }
 
-fn push_limit(policies: &mut String, statuses: &mut String, status: &LimitStatus<'_>, counts: bool) {
+fn push_limit_elements(policies: &mut String, statuses: &mut String, status: &LimitStatus<'_>, counts: bool) {
     push(policies, |list| write_policy(list, status));
     if counts {
         push(statuses, |list| write_status(list, status));
@@ -186,7 +186,8 @@ pub fn add_decision(headers: &mut HeaderMap, styles: Styles, decision: &tollgate
     add(headers, styles, decision.retry(), limits);
 }
 
-/// Returns the value of `Retry-After` in whole seconds, never 0. Returns 1 for a release, which cannot be predicted.
+/// Returns the value of `Retry-After` in whole seconds, at least 1. Returns 1 if the request waits for a concurrency
+/// slot, because the time of its release cannot be predicted.
 pub fn retry_after(retry: Retry) -> u64 {
     match retry {
         Retry::After(wait) => wait.as_secs_ceil().max(1),
@@ -198,12 +199,12 @@ pub fn retry_after(retry: Retry) -> u64 {
 /// Writes an element of `RateLimit-Policy`: `"api";q=100;w=60`.
 ///
 /// # Errors
-/// If writing to `out` fails.
+/// Returns an error if writing to `out` fails.
 pub fn write_policy(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
-    name(out, status)?;
-    write_number(out, parameters::QUOTA, status.report.limit)?;
+    write_quoted_name(out, status)?;
+    write_parameter(out, parameters::QUOTA, status.report.limit)?;
     match status.window {
-        Some(window) => write_number(out, parameters::WINDOW, window.as_secs_ceil().max(1)),
+        Some(window) => write_parameter(out, parameters::WINDOW, window.as_secs_ceil().max(1)),
         None => out.write_str(parameters::CONCURRENT),
     }
 }
@@ -211,24 +212,24 @@ pub fn write_policy(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Resu
 /// Writes an element of `RateLimit`: `"api";r=7;t=12`.
 ///
 /// # Errors
-/// If writing to `out` fails.
+/// Returns an error if writing to `out` fails.
 pub fn write_status(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
-    name(out, status)?;
+    write_quoted_name(out, status)?;
     let time = match status.report.retry {
         Retry::After(wait) if status.refused => Some(wait),
         Retry::OnRelease | Retry::Never if status.refused => None,
         Retry::After(_) | Retry::OnRelease | Retry::Never => Some(status.report.reset),
     };
-    write_number(out, parameters::REMAINING, status.report.remaining)?;
+    write_parameter(out, parameters::REMAINING, status.report.remaining)?;
     match time {
-        Some(time) => write_number(out, parameters::RESET, time.as_secs_ceil()),
+        Some(time) => write_parameter(out, parameters::RESET, time.as_secs_ceil()),
         None => Ok(()),
     }
 }
 
 pub(crate) fn add_retry_after(headers: &mut HeaderMap, retry: Option<Retry>) {
     if let Some(retry) = retry {
-        headers.entry(RETRY_AFTER).or_insert_with(|| number_value(retry_after(retry)));
+        headers.entry(RETRY_AFTER).or_insert_with(|| number_header_value(retry_after(retry)));
     }
 }
 
@@ -238,26 +239,26 @@ pub(crate) fn add_x(headers: &mut HeaderMap, report: &Report) {
         (X_RATE_LIMIT_REMAINING, report.remaining),
         (X_RATE_LIMIT_RESET, report.reset.as_secs_ceil()),
     ] {
-        headers.entry(name).or_insert_with(|| number_value(value));
+        headers.entry(name).or_insert_with(|| number_header_value(value));
     }
 }
 
-/// Formats a number with one allocation; `HeaderValue::from(u64)` takes two.
-fn number_value(number: u64) -> HeaderValue {
+/// Formats a number with one allocation; `HeaderValue::from(u64)` needs two.
+fn number_header_value(number: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(number)).unwrap_or_else(|_| HeaderValue::from(number))
 }
 
-/// Appends the element written by `write` to a list. Writing to a `String` cannot fail.
+/// Appends the element written by `write` to a list, after a separator if needed.
 pub(crate) fn push(list: &mut String, write: impl FnOnce(&mut String) -> fmt::Result) {
     if !list.is_empty() {
-        list.push_str(SEPARATOR);
+        list.push_str(LIST_SEPARATOR);
     }
     let _ = write(list);
 }
 
-/// Appends a list to a header. Copying the exact length takes one allocation; converting the string with its spare
-/// capacity takes two.
-fn append(headers: &mut HeaderMap, name: HeaderName, list: &str) {
+/// Appends a list to a header unless the list is empty. Copying the string takes one allocation; converting a `String`
+/// with spare capacity would take two.
+fn append_list(headers: &mut HeaderMap, name: HeaderName, list: &str) {
     if !list.is_empty()
         && let Ok(value) = HeaderValue::from_str(list)
     {
@@ -265,9 +266,9 @@ fn append(headers: &mut HeaderMap, name: HeaderName, list: &str) {
     }
 }
 
-/// Writes the quoted name and, from the second limit on, the limit's number. Characters that a header cannot contain
-/// become question marks.
-fn name(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
+/// Writes the quoted name, followed by the limit's number if it is not the first limit. Characters that a header cannot
+/// contain become question marks.
+fn write_quoted_name(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
     let name = if status.name.is_empty() { UNNAMED } else { status.name };
     out.write_char('"')?;
     // Most names need no escaping and are written in one call.
@@ -286,12 +287,12 @@ fn name(out: &mut impl Write, status: &LimitStatus<'_>) -> fmt::Result {
         }
     }
     if status.index > 0 {
-        write_number(out, ":", status.index as u64 + 1)?;
+        write_parameter(out, ":", status.index as u64 + 1)?;
     }
     out.write_char('"')
 }
 
-fn write_number(out: &mut impl Write, before: &str, number: u64) -> fmt::Result {
+fn write_parameter(out: &mut impl Write, before: &str, number: u64) -> fmt::Result {
     out.write_str(before)?;
     out.write_str(itoa::Buffer::new().format(number.min(MAX_INTEGER)))
 }

@@ -6,24 +6,24 @@ use http::header::{COOKIE, HeaderName};
 
 use crate::request::RequestView;
 
-/// Maximum length of an identity from a header or a cookie, in bytes. A longer value counts as missing, because the
-/// cost of hashing a key grows with its length. API keys and session ids are far shorter.
+/// Maximum length in bytes of an identity from a header or a cookie. A longer value counts as missing, because hashing
+/// a long key is expensive. API keys and session ids are far shorter.
 pub const MAX_IDENTITY: usize = 8_192;
 
-/// Finds the identity under which a request is counted.
+/// Extracts the identity under which a request is counted.
 ///
 /// The client must not be able to choose its identity freely, because every new identity gets a new allowance. Good
 /// sources are the address reported by a trusted proxy ([`ClientIp`](crate::ClientIp)) and a token that was verified
 /// before the request reaches the layer. An API key in a header ([`ByHeader`]) is safe only if unknown keys are
 /// rejected.
 ///
-/// Functions implement this trait; [`by`] helps the compiler to infer the type of closures.
+/// Functions and closures implement this trait. Wrap a closure in [`by`], so that the compiler can infer its type.
 pub trait Identify {
     /// Returns the identity, or `None` if the request has none.
     fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>>;
 
-    /// Returns a configuration hint if a missing identity means that the server is misconfigured, as for the peer
-    /// address. Returns `None` if clients may omit the identity.
+    /// Returns a configuration hint if a missing identity (such as the peer address) always means that the server is
+    /// misconfigured. Returns `None` if clients may omit the identity.
     fn setup_hint(&self) -> Option<&'static str> {
         None
     }
@@ -36,7 +36,8 @@ impl<F: for<'r> Fn(&RequestView<'r>) -> Option<Identity<'r>>> Identify for F {
     }
 }
 
-/// Returns the closure unchanged. The signature tells the compiler that the closure may return parts of the request.
+/// Returns the closure unchanged. The signature allows the compiler to infer that the returned identity may borrow from
+/// the request.
 ///
 /// ```
 /// use tollgate_http::{RequestView, Identify, Identity, by};
@@ -56,10 +57,10 @@ pub fn by<F: for<'r> Fn(&RequestView<'r>) -> Option<Identity<'r>>>(closure: F) -
 
 /// The bytes under which a request is counted, borrowed from the request where possible.
 #[derive(Clone, Debug)]
-pub struct Identity<'r>(Bytes<'r>);
+pub struct Identity<'r>(IdentityBytes<'r>);
 
 #[derive(Clone, Debug)]
-enum Bytes<'r> {
+enum IdentityBytes<'r> {
     Borrowed(&'r [u8]),
     Owned(Vec<u8>),
     V4([u8; 4]),
@@ -70,65 +71,65 @@ impl AsRef<[u8]> for Identity<'_> {
     #[inline]
     fn as_ref(&self) -> &[u8] {
         match &self.0 {
-            Bytes::Borrowed(bytes) => bytes,
-            Bytes::Owned(bytes) => bytes,
-            Bytes::V4(bytes) => bytes,
-            Bytes::V6(bytes) => bytes,
+            IdentityBytes::Borrowed(bytes) => bytes,
+            IdentityBytes::Owned(bytes) => bytes,
+            IdentityBytes::V4(bytes) => bytes,
+            IdentityBytes::V6(bytes) => bytes,
         }
     }
 }
 
 impl<'r> From<&'r [u8]> for Identity<'r> {
     fn from(bytes: &'r [u8]) -> Self {
-        Self(Bytes::Borrowed(bytes))
+        Self(IdentityBytes::Borrowed(bytes))
     }
 }
 
 impl<'r> From<&'r str> for Identity<'r> {
     fn from(text: &'r str) -> Self {
-        Self(Bytes::Borrowed(text.as_bytes()))
+        Self(IdentityBytes::Borrowed(text.as_bytes()))
     }
 }
 
 impl From<Vec<u8>> for Identity<'_> {
     fn from(bytes: Vec<u8>) -> Self {
-        Self(Bytes::Owned(bytes))
+        Self(IdentityBytes::Owned(bytes))
     }
 }
 
 impl From<String> for Identity<'_> {
     fn from(text: String) -> Self {
-        Self(Bytes::Owned(text.into()))
+        Self(IdentityBytes::Owned(text.into()))
     }
 }
 
 impl From<IpAddr> for Identity<'_> {
-    /// Uses all bits of the address; [`ClientIp`](crate::ClientIp) counts IPv6 addresses by network.
+    /// Uses all bits of the address. Use [`ClientIp`](crate::ClientIp) to count IPv6 addresses by network.
     fn from(address: IpAddr) -> Self {
         Self(match address {
-            IpAddr::V4(address) => Bytes::V4(address.octets()),
-            IpAddr::V6(address) => Bytes::V6(address.octets()),
+            IpAddr::V4(address) => IdentityBytes::V4(address.octets()),
+            IpAddr::V6(address) => IdentityBytes::V6(address.octets()),
         })
     }
 }
 
-/// Counts by the raw value of a header.
+/// Counts requests by the raw value of a header.
 ///
-/// There is no identity if the header is missing, empty or longer than [`MAX_IDENTITY`]. If the header is repeated, the
-/// first value counts, as with `HeaderMap::get`.
+/// A request has no identity if the header is missing, empty or longer than [`MAX_IDENTITY`]. If the header is
+/// repeated, the first value is used.
 #[derive(Clone, Debug)]
 pub struct ByHeader(HeaderName);
 
 impl ByHeader {
-    /// Counts by the header `name`.
+    /// Counts requests by the header `name`.
     pub const fn new(name: HeaderName) -> Self {
         Self(name)
     }
 
-    /// Counts by the header with this lower-case name, such as `x-api-key`.
+    /// Counts requests by the header with this lower-case name, such as `x-api-key`.
     ///
     /// # Panics
-    /// If `name` is not a valid header name in lower case.
+    /// Panics if `name` is not a valid header name in lower case.
     pub const fn named(name: &'static str) -> Self {
         Self(HeaderName::from_static(name))
     }
@@ -137,19 +138,20 @@ impl ByHeader {
 impl Identify for ByHeader {
     #[inline]
     fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
-        within_bound(request.headers().get(&self.0)?.as_bytes())
+        identity_within_max_length(request.headers().get(&self.0)?.as_bytes())
     }
 }
 
-/// Counts by the value of a cookie.
+/// Counts requests by the value of a cookie.
 ///
-/// There is no identity if the cookie is missing, empty or longer than [`MAX_IDENTITY`]. If the cookie is repeated, the
-/// first value counts. Only the first [`MAX_IDENTITY`] bytes of each of the first 32 `Cookie` headers are searched.
+/// A request has no identity if the cookie is missing, empty or longer than [`MAX_IDENTITY`]. If the cookie is
+/// repeated, the first value is used. At most 32 `Cookie` headers are searched, and at most [`MAX_IDENTITY`] bytes of
+/// each header.
 #[derive(Clone, Debug)]
 pub struct ByCookie(String);
 
 impl ByCookie {
-    /// Counts by the cookie `name`.
+    /// Counts requests by the cookie `name`.
     pub fn new(name: impl Into<String>) -> Self {
         Self(name.into())
     }
@@ -171,10 +173,10 @@ pub(crate) fn find_cookie<'r>(request: &RequestView<'r>, name: &[u8]) -> Option<
         line[..line.len().min(MAX_IDENTITY)].split(|byte| *byte == b';')
     });
     let mut named = pairs.filter_map(|pair| pair.trim_ascii().strip_prefix(name)?.strip_prefix(b"="));
-    within_bound(named.next()?)
+    identity_within_max_length(named.next()?)
 }
 
-fn within_bound(bytes: &[u8]) -> Option<Identity<'_>> {
+fn identity_within_max_length(bytes: &[u8]) -> Option<Identity<'_>> {
     (!bytes.is_empty() && bytes.len() <= MAX_IDENTITY).then(|| bytes.into())
 }
 

@@ -35,40 +35,40 @@
 //! | a cookie | [`ByCookie`] | the cookie is missing, empty or longer than [`MAX_IDENTITY`] |
 //! | anything else | [`by`] a closure | the closure returns `None` |
 //!
-//! `LimitLayer::on_unidentified` configures the treatment of requests without an identity. By default, requests without
-//! the header or cookie are counted together, as one client. A missing peer address means that the server is
-//! misconfigured. The layer then answers with status 500 and a hint for the configuration, instead of counting all
-//! clients as one.
+//! `LimitLayer::on_unidentified` sets how requests without an identity are handled. By default, requests without the
+//! header or cookie are counted together, as one client. A missing peer address means that the server is misconfigured.
+//! The layer then answers with status 500 and a configuration hint, instead of counting all clients as one.
 //!
 //! **axum**: enable the feature `axum` and serve the app with `into_make_service_with_connect_info::<SocketAddr>()`.
-//! **tonic** and others: [`ClientIp::peer`].
+//! **tonic** and other servers: set [`ClientIp::peer`].
 //!
 //! A client must not be able to choose its identity, because every new identity gets a new allowance.
-//! [`client_address`] describes which proxies are trusted, and how malformed and forged headers are handled.
+//! [`client_address`] describes how malformed and forged forwarding headers are handled.
 //!
 //! # Limits
 //!
-//! - **Rate per client**: `LimitLayer::by_key`, with any algorithm of `tollgate`, or several of them.
+//! - **Rate per client**: `LimitLayer::by_key`, with one or more algorithms of `tollgate`.
 //! - **Rate of the whole service**: `LimitLayer::global`.
-//! - **Delays instead of refusals**: either of these with a [`LeakyBucket`](tollgate::LeakyBucket). Requests wait
-//!   before they reach the service; an abandoned request refunds its turn.
+//! - **Delays instead of refusals**: `LimitLayer::by_key` or `LimitLayer::global` with a
+//!   [`LeakyBucket`](tollgate::LeakyBucket). Requests wait before they reach the service; a request that is cancelled
+//!   while waiting refunds its charge.
 //! - **Concurrency**: `LimitLayer::in_flight` and `LimitLayer::global_in_flight`. A request holds its slot until the
 //!   response body has ended.
 //! - **Rules**, with the state in memory or shared in Redis: `LimitLayer::by_rules`, with the feature `engine`.
 //!
-//! `LimitLayer::observe` tests a limit before it is enforced. Several layers can wrap one service. The outermost layer,
-//! which axum's `layer` adds last, decides first; requests that it refuses are not charged to the other layers.
+//! `LimitLayer::observe` tests a limit without enforcing it. Several layers can wrap one service. The outermost layer,
+//! which axum's `layer` adds last, decides first; requests that it refuses are not charged to the inner layers.
 //!
 //! # Headers
 //!
-//! [`headers`] describes the styles. By default every response has rate-limit headers, as on the server. If a layer has
-//! several limits per key, `RateLimit` lists the tightest. `SendHeaders::OnRefusal` sends the headers only with
-//! refusals, because writing them takes several times as long as a decision.
+//! [`headers`] describes the styles. By default every response has rate-limit headers, as in the Tollgate server. If a
+//! layer has several limits per key, `RateLimit` lists only the tightest. `SendHeaders::OnRefusal` sends the headers
+//! only with refusals. This saves time, because writing the headers takes several times as long as a decision.
 //!
 //! # Cost
 //!
-//! With `SendHeaders::OnRefusal`, an admitted request allocates nothing and takes about twice as long as the bare
-//! `Keyed::check` (`scripts/bench lib layer`). Allocations per request:
+//! With `SendHeaders::OnRefusal`, an admitted request allocates nothing and takes about twice as long as a direct call
+//! of `Keyed::check` (`scripts/bench lib layer`). Allocations per request:
 //!
 //! | request | allocations |
 //! |---|---|
@@ -83,7 +83,7 @@
 //! # Features
 //!
 //! - `tower` (default): the layer.
-//! - `axum`: [`ClientIp`] finds the peer address in axum's `ConnectInfo<SocketAddr>`.
+//! - `axum`: [`ClientIp`] reads the peer address from axum's `ConnectInfo<SocketAddr>`.
 //! - `engine`: headers from the decisions of `tollgate-engine` and, together with `tower`, limits by rules.
 
 mod client;

@@ -44,12 +44,12 @@ impl<'r> RequestView<'r> {
         self.headers
     }
 
-    /// Returns the extensions, in which servers and other middleware store data about the request.
+    /// Returns the extensions, in which servers and middleware store data about the request.
     pub fn extensions(&self) -> &'r Extensions {
         self.extensions
     }
 
-    /// Returns whether the request is gRPC, and so needs a gRPC status instead of an HTTP status.
+    /// Returns whether this is a gRPC request, which must be refused with a gRPC status instead of an HTTP status.
     #[cfg(feature = "tower")]
     pub(crate) fn is_grpc(&self) -> bool {
         let content_type = self.headers.get(http::header::CONTENT_TYPE);

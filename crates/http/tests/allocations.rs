@@ -1,4 +1,4 @@
-//! Counts the allocations of the layer. The crate documentation lists the same numbers in a table.
+//! Checks the allocation counts that the crate documentation lists for the layer.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -9,8 +9,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-// The counting allocator is in a separate crate because it needs unsafe code. It counts the
-// allocations of this thread.
+// A counting allocator needs unsafe code, so it comes from another crate. It counts only the allocations of the current
+// thread.
 use allocation_counter::measure;
 use http::{Request, Response};
 use http_body_util::Full;
@@ -21,8 +21,8 @@ use tollgate_http::{ByCookie, ByHeader, ClientIp, ForwardedBy, LimitLayer, SendH
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Builds a request like a server's; its allocations are not counted.
-fn request() -> Request<Body> {
+/// Builds a request with the headers and the extension that a server would provide.
+fn sample_request() -> Request<Body> {
     let request = Request::builder()
         .header("x-api-key", "0123456789abcdef")
         .header("cookie", "a=b; session=0123456789abcdef")
@@ -31,7 +31,7 @@ fn request() -> Request<Body> {
     request.body(Full::default()).unwrap()
 }
 
-/// Returns the number of allocations of a call, from request to response. The response is not dropped.
+/// Returns the number of allocations made by one call of the service, up to and including the response.
 #[track_caller]
 fn count_allocations<S, R>(mut service: S, status: u16) -> u64
 where
@@ -41,7 +41,7 @@ where
     let mut context = Context::from_waker(Waker::noop());
     // The first call is a warm-up.
     for count in [false, true] {
-        let request = request();
+        let request = sample_request();
         let (mut answer, mut counted) = (None, 0);
         let measured = measure(|| {
             let future = pin!(service.call(request));
@@ -58,38 +58,45 @@ where
     unreachable!("the second round returns")
 }
 
-fn keyed(burst: u64) -> Keyed {
+fn hourly_limiter(burst: u64) -> Keyed {
     Keyed::new(TokenBucket::new("1/h".parse().unwrap(), burst).unwrap(), 1_000).unwrap()
 }
 
-/// Sends no headers with allowed responses; another test counts their allocations.
+/// Turns off headers on allowed responses; `headers_allocate_one_value_each_and_space_in_the_map` counts their
+/// allocations.
 fn without_headers<G>(layer: LimitLayer<G>) -> LimitLayer<G> {
     layer.send_headers(SendHeaders::OnRefusal)
 }
 
-const KEY: ByHeader = ByHeader::named("x-api-key");
+const BY_API_KEY: ByHeader = ByHeader::named("x-api-key");
 
 #[test]
 fn admission_allocates_nothing_for_any_identification() {
     assert_eq!(count_allocations(Inner::default(), 200), 0, "the bare service");
-    assert_eq!(count_allocations(without_headers(LimitLayer::by_key(keyed(9), KEY)).layer(Inner::default()), 200), 0);
+    assert_eq!(
+        count_allocations(
+            without_headers(LimitLayer::by_key(hourly_limiter(9), BY_API_KEY)).layer(Inner::default()),
+            200
+        ),
+        0
+    );
     let cookie = ByCookie::new("session");
     assert_eq!(
-        count_allocations(without_headers(LimitLayer::by_key(keyed(9), cookie)).layer(Inner::default()), 200),
+        count_allocations(without_headers(LimitLayer::by_key(hourly_limiter(9), cookie)).layer(Inner::default()), 200),
         0
     );
     let proxies = TrustedProxies::parse(["10.0.0.0/8"]).unwrap();
     let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
-    assert_eq!(client.address(request().headers(), IpAddr::from([10, 0, 0, 1])).to_string(), "203.0.113.7");
+    assert_eq!(client.address(sample_request().headers(), IpAddr::from([10, 0, 0, 1])).to_string(), "203.0.113.7");
     assert_eq!(
-        count_allocations(without_headers(LimitLayer::by_key(keyed(9), client)).layer(Inner::default()), 200),
+        count_allocations(without_headers(LimitLayer::by_key(hourly_limiter(9), client)).layer(Inner::default()), 200),
         0
     );
 }
 
 #[test]
 fn headers_allocate_one_value_each_and_space_in_the_map() {
-    let layer = LimitLayer::by_key(keyed(99), KEY);
+    let layer = LimitLayer::by_key(hourly_limiter(99), BY_API_KEY);
     assert_eq!(count_allocations(layer.clone().layer(Inner::default()), 200), 3);
     let both = layer.styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
     assert_eq!(count_allocations(both.layer(Inner::default()), 200), 6);
@@ -98,14 +105,17 @@ fn headers_allocate_one_value_each_and_space_in_the_map() {
 #[test]
 fn slot_in_flight_allocates_its_guard() {
     let keyed = Keyed::new(Concurrency::new(9, Nanos::from_secs(60)).unwrap(), 1_000).unwrap();
-    assert_eq!(count_allocations(without_headers(LimitLayer::in_flight(keyed, KEY)).layer(Inner::default()), 200), 2);
+    assert_eq!(
+        count_allocations(without_headers(LimitLayer::in_flight(keyed, BY_API_KEY)).layer(Inner::default()), 200),
+        2
+    );
 }
 
 #[test]
 fn refusal_allocates_its_response() {
-    let layer = LimitLayer::by_key(Arc::new(keyed(1)), KEY);
+    let layer = LimitLayer::by_key(Arc::new(hourly_limiter(1)), BY_API_KEY);
     let mut service = layer.layer(Inner::default());
-    drop(service.call(request()));
+    drop(service.call(sample_request()));
     assert_eq!(count_allocations(service, 429), 7);
 }
 
@@ -114,9 +124,9 @@ fn waiting_allocates_the_timer_and_the_guard() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let _entered = runtime.enter();
     let keyed = Keyed::new(LeakyBucket::new("1/h".parse().unwrap(), 9).unwrap(), 1_000).unwrap();
-    let mut service = LimitLayer::by_key(keyed, KEY).layer(Inner::default());
-    drop(service.call(request()));
-    let request = request();
+    let mut service = LimitLayer::by_key(keyed, BY_API_KEY).layer(Inner::default());
+    drop(service.call(sample_request()));
+    let request = sample_request();
     let mut future = None;
     let measured = measure(|| future = Some(service.call(request)));
     assert_eq!(measured.count_total, 3);
@@ -133,7 +143,7 @@ fn deciding_by_rules_allocates_the_list_of_attributes_and_the_future() {
     let engine = Engine::new(MemoryStore::new(1_000).unwrap()).unwrap();
     let text = b"{domain: d, rules: [{id: r, per: [key], limit: 9/h}]}";
     engine.put(&Rules::read(&[Source { name: "rules.yaml", text }]).unwrap()).unwrap();
-    let attributes = Attributes::new().path().method().with("key", KEY);
+    let attributes = Attributes::new().path().method().with("key", BY_API_KEY);
     let layer = without_headers(LimitLayer::by_rules(Arc::new(engine), "d", attributes));
     assert_eq!(count_allocations(layer.layer(Inner::default()), 200), 3);
 }

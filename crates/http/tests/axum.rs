@@ -15,7 +15,7 @@ use tollgate_http::{ClientIp, LimitLayer};
 
 use crate::http::{ask, ask_from};
 
-fn app() -> Router {
+fn limited_app() -> Router {
     let keyed = Keyed::new(TokenBucket::new("1/h".parse().unwrap(), 2).unwrap(), 1_000).unwrap();
     let layer = LimitLayer::by_key(keyed, ClientIp::direct()).name("per-address");
     Router::new().route("/", get(|| async { "hello" })).layer(layer)
@@ -25,7 +25,7 @@ fn app() -> Router {
 async fn each_address_has_its_own_limit() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
-    let service = app().into_make_service_with_connect_info::<SocketAddr>();
+    let service = limited_app().into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async move { axum::serve(listener, service).await.unwrap() });
     for client in [[127, 0, 0, 2], [127, 0, 0, 3]] {
         for (status, remaining) in [(200, "1"), (200, "0"), (429, "0")] {
@@ -43,7 +43,7 @@ async fn each_address_has_its_own_limit() {
 async fn app_without_connect_info_returns_a_configuration_hint() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let server = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app()).await.unwrap() });
+    tokio::spawn(async move { axum::serve(listener, limited_app()).await.unwrap() });
     let answer = ask(server, "GET /", &[]).await;
     assert_eq!(answer.status, 500);
     assert!(answer.body.contains("into_make_service_with_connect_info"), "{answer:?}");

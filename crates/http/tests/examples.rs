@@ -1,4 +1,4 @@
-//! The examples, served on real ports and called over HTTP.
+//! Serves the example apps on real ports and calls them over HTTP.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -22,7 +22,7 @@ use tollgate_testkit::servers::{Kind, Server};
 
 use crate::http::ask;
 
-async fn serve(app: Router) -> SocketAddr {
+async fn serve_on_free_port(app: Router) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
@@ -32,7 +32,7 @@ async fn serve(app: Router) -> SocketAddr {
 
 #[tokio::test]
 async fn axum_app_limits_by_user_and_by_address() {
-    let server = serve(axum_limits::app(TrustedProxies::private()).unwrap()).await;
+    let server = serve_on_free_port(axum_limits::app(TrustedProxies::private()).unwrap()).await;
     let hello = async |user: &str, address: &str| {
         ask(server, "GET /hello", &[("x-api-key", user), ("x-forwarded-for", address)]).await
     };
@@ -46,7 +46,8 @@ async fn axum_app_limits_by_user_and_by_address() {
     assert_eq!((refused.status, refused.header("retry-after")), (429, "20"));
     assert_eq!(refused.header("content-type"), "application/problem+json");
     assert!(refused.body.contains(r#""violated-policies":["per-user"]"#));
-    // The address has three of six requests left, with any API key and any forwarding header.
+    // The address 203.0.113.7 has three of its six requests left. Other API keys and forged header elements do not
+    // change that.
     assert_eq!(hello("bob", "203.0.113.7").await.status, 200);
     assert_eq!(hello("carol", "9.9.9.9, 203.0.113.7").await.status, 200);
     assert_eq!(ask(server, "GET /hello", &[("x-forwarded-for", "203.0.113.7")]).await.status, 200);
@@ -58,7 +59,7 @@ async fn axum_app_limits_by_user_and_by_address() {
 
 #[tokio::test]
 async fn logins_have_a_stricter_limit() {
-    let server = serve(axum_limits::app(TrustedProxies::none()).unwrap()).await;
+    let server = serve_on_free_port(axum_limits::app(TrustedProxies::none()).unwrap()).await;
     // No proxy is trusted, so a forged address has no effect.
     let login = async |claimed: &str| ask(server, "POST /login", &[("x-forwarded-for", claimed)]).await.status;
     assert_eq!([login("1.1.1.1").await, login("1.1.1.2").await, login("1.1.1.3").await], [200, 200, 429]);
@@ -68,10 +69,10 @@ async fn logins_have_a_stricter_limit() {
 #[tokio::test]
 async fn instances_of_an_app_share_their_limits_through_redis() {
     let mut redis = Server::start(Kind::Redis);
-    // A long deadline, because this test is not about time.
+    // A long deadline, so that a slow machine does not cause a local decision.
     let config = || Config::from_url(&redis.url()).unwrap().deadline(Duration::from_secs(5));
-    let first = serve(shared_redis::app(config()).await.unwrap()).await;
-    let second = serve(shared_redis::app(config()).await.unwrap()).await;
+    let first = serve_on_free_port(shared_redis::app(config()).await.unwrap()).await;
+    let second = serve_on_free_port(shared_redis::app(config()).await.unwrap()).await;
     let hello = async |server, user: &str| ask(server, "GET /hello", &[("x-api-key", user)]).await;
     for (server, remaining) in [(first, "3"), (second, "2"), (first, "1"), (second, "0")] {
         let passed = hello(server, "alice").await;
@@ -84,7 +85,7 @@ async fn instances_of_an_app_share_their_limits_through_redis() {
         assert!((1..=15).contains(&wait), "{wait}");
         assert_eq!(hello(server, "bob").await.status, 200);
     }
-    // Without Redis the app decides locally, and clients are still served.
+    // While Redis is unreachable, the app decides locally and still serves clients.
     redis.kill();
     assert_eq!(hello(first, "carol").await.status, 200);
 }

@@ -1,4 +1,4 @@
-//! The Rust code in the README: compiled and run here, and compared with the README text.
+//! Compiles and runs the Rust code of the README, and checks that the README contains the same text.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 

@@ -19,11 +19,12 @@ use tollgate_engine::{Decisions, Enforcement, Engine, Entry, Item, MemoryStore};
 use tollgate_http::{Attributes, ByRules, ClientIp, LimitLayer, LimitedBody, ObservedOutcome, OnUnidentified, Styles};
 use tower_layer::Layer;
 
-type Memory = MemoryStore<ManualClock>;
-type Rig = (LimitLayer<ByRules<Memory, Memory>>, Arc<Engine<Memory, Memory>>);
+type ManualClockStore = MemoryStore<ManualClock>;
+type LayerAndEngine =
+    (LimitLayer<ByRules<ManualClockStore, ManualClockStore>>, Arc<Engine<ManualClockStore, ManualClockStore>>);
 
 /// Returns a layer with all attributes and these rules.
-fn rig_with_rules(rules: &str) -> Rig {
+fn layer_with_rules(rules: &str) -> LayerAndEngine {
     let clock = Arc::new(ManualClock::at(1_700_000_000_000_000_000));
     let memory = || MemoryStore::with_clock(1_000, clock.clone()).unwrap();
     let engine = Arc::new(Engine::with_fallback(memory(), memory()));
@@ -40,7 +41,7 @@ fn rig_with_rules(rules: &str) -> Rig {
     (LimitLayer::by_rules(engine.clone(), "d", attributes), engine)
 }
 
-fn get(uri: &str, headers: &[(&str, &str)]) -> Request<Body> {
+fn get_request(uri: &str, headers: &[(&str, &str)]) -> Request<Body> {
     let mut request = Request::builder().uri(uri).extension(SocketAddr::from(([203, 0, 113, 7], 4711)));
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -48,7 +49,7 @@ fn get(uri: &str, headers: &[(&str, &str)]) -> Request<Body> {
     request.body(Full::default()).unwrap()
 }
 
-fn header<'a>(response: &'a Response<LimitedBody<Body>>, name: &str) -> &'a str {
+fn header_value<'a>(response: &'a Response<LimitedBody<Body>>, name: &str) -> &'a str {
     response.headers().get(name).map_or("", |value| value.to_str().unwrap())
 }
 
@@ -69,59 +70,66 @@ async fn rules_match_the_attributes_of_a_request() {
         ("when: {query.plan: free}", "/?a=b&plan=free", &[], true),
         ("when: {query.plan: free}", "/?plan=freedom", &[], false),
     ] {
-        let (layer, _) = rig_with_rules(&format!("{{id: r, {rule}, limit: 1/m}}"));
+        let (layer, _) = layer_with_rules(&format!("{{id: r, {rule}, limit: 1/m}}"));
         let mut service = layer.layer(Inner::default());
-        call(&mut service, get(uri, headers)).await;
-        let second = call(&mut service, get(uri, headers)).await.status().as_u16();
+        call(&mut service, get_request(uri, headers)).await;
+        let second = call(&mut service, get_request(uri, headers)).await.status().as_u16();
         assert_eq!(second, if matches { 429 } else { 200 }, "{rule}: {uri} {headers:?}");
     }
 }
 
 #[tokio::test]
 async fn refusal_names_the_rule_and_allowed_responses_have_headers() {
-    let (layer, _) =
-        rig_with_rules("{id: slow, limit: 2/m}, {id: fast, limit: 10/s}, {id: shadow, limit: 1/h, on_exceed: shadow}");
+    let (layer, _) = layer_with_rules(
+        "{id: slow, limit: 2/m}, {id: fast, limit: 10/s}, {id: shadow, limit: 1/h, on_exceed: shadow}",
+    );
     let layer = layer.styles(Styles::IETF.and(Styles::X_RATE_LIMIT));
     let mut service = layer.layer(Inner::default());
-    let passed = call(&mut service, get("/", &[])).await;
-    assert_eq!(header(&passed, "ratelimit"), r#""slow";r=1;t=30, "fast";r=9;t=1"#);
-    assert_eq!(header(&passed, "x-ratelimit-remaining"), "1");
-    call(&mut service, get("/", &[])).await;
-    let refused = call(&mut service, get("/", &[])).await;
-    assert_eq!((refused.status().as_u16(), header(&refused, "retry-after")), (429, "30"));
-    assert_eq!(header(&refused, "ratelimit"), r#""slow";r=0;t=30"#);
-    let refused = call(&mut service, get("/", &[("content-type", "application/grpc")])).await;
-    assert_eq!((header(&refused, "grpc-status"), header(&refused, "grpc-retry-pushback-ms")), ("8", "30000"));
-    assert_eq!((header(&refused, "retry-after"), header(&refused, "ratelimit")), ("", r#""slow";r=0;t=30"#));
+    let passed = call(&mut service, get_request("/", &[])).await;
+    assert_eq!(header_value(&passed, "ratelimit"), r#""slow";r=1;t=30, "fast";r=9;t=1"#);
+    assert_eq!(header_value(&passed, "x-ratelimit-remaining"), "1");
+    call(&mut service, get_request("/", &[])).await;
+    let refused = call(&mut service, get_request("/", &[])).await;
+    assert_eq!((refused.status().as_u16(), header_value(&refused, "retry-after")), (429, "30"));
+    assert_eq!(header_value(&refused, "ratelimit"), r#""slow";r=0;t=30"#);
+    let refused = call(&mut service, get_request("/", &[("content-type", "application/grpc")])).await;
+    assert_eq!(
+        (header_value(&refused, "grpc-status"), header_value(&refused, "grpc-retry-pushback-ms")),
+        ("8", "30000")
+    );
+    assert_eq!(
+        (header_value(&refused, "retry-after"), header_value(&refused, "ratelimit")),
+        ("", r#""slow";r=0;t=30"#)
+    );
 }
 
 #[tokio::test]
-async fn engine_or_layer_can_observe() {
-    let (layer, engine) = rig_with_rules("{id: r, limit: 1/m}");
+async fn engine_or_layer_can_observe_without_enforcing() {
+    let (layer, engine) = layer_with_rules("{id: r, limit: 1/m}");
     let would_refuse = Some(ObservedOutcome(Outcome::Deny(Retry::After(Nanos::from_secs(60)))));
     let mut observing = layer.clone().observe().layer(Inner::default());
-    call(&mut observing, get("/", &[])).await;
-    let passed = call(&mut observing, get("/", &[])).await;
+    call(&mut observing, get_request("/", &[])).await;
+    let passed = call(&mut observing, get_request("/", &[])).await;
     assert_eq!((passed.status().as_u16(), passed.extensions().get().copied()), (200, would_refuse));
     engine.set_enforcement(Enforcement::Observe);
     let mut enforcing = layer.layer(Inner::default());
-    let passed = call(&mut enforcing, get("/", &[])).await;
+    let passed = call(&mut enforcing, get_request("/", &[])).await;
     assert_eq!((passed.status().as_u16(), passed.extensions().get().copied()), (200, would_refuse));
     engine.set_enforcement(Enforcement::Enforce);
-    assert_eq!(call(&mut enforcing, get("/", &[])).await.status().as_u16(), 429);
+    assert_eq!(call(&mut enforcing, get_request("/", &[])).await.status().as_u16(), 429);
 }
 
 #[tokio::test(start_paused = true)]
-async fn abandoned_wait_of_a_rule_refunds_its_tokens() {
-    let (layer, engine) = rig_with_rules("{id: r, limit: 10/s, burst: 3, algorithm: leaky_bucket}");
+async fn cancelled_wait_of_a_rule_refunds_its_tokens() {
+    let (layer, engine) = layer_with_rules("{id: r, limit: 10/s, burst: 3, algorithm: leaky_bucket}");
     let inner = Inner::default();
     let mut service = layer.layer(inner.clone());
     let start = tokio::time::Instant::now();
-    call(&mut service, get("/", &[])).await;
-    let second = call(&mut service, get("/", &[])).await;
+    call(&mut service, get_request("/", &[])).await;
+    let second = call(&mut service, get_request("/", &[])).await;
     assert_eq!(second.status().as_u16(), 200);
     assert!((100..=101).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
-    let given_up = tokio::time::timeout(Duration::from_millis(50), call(&mut service, get("/", &[]))).await;
+    let given_up = tokio::time::timeout(Duration::from_millis(50), call(&mut service, get_request("/", &[]))).await;
     assert!(given_up.is_err());
     let entries = [Entry::new("path", "/")];
     let items = [Item::new(&entries)];
@@ -142,29 +150,29 @@ async fn abandoned_wait_of_a_rule_refunds_its_tokens() {
 
 #[tokio::test]
 async fn domain_without_rules_allows_and_counts_requests() {
-    let (known, engine) = rig_with_rules("{id: r, limit: 1/m}");
+    let (known, engine) = layer_with_rules("{id: r, limit: 1/m}");
     let layer = LimitLayer::by_rules(engine, "other", Attributes::new());
     let mut service = layer.clone().layer(Inner::default());
     for _ in 0..3 {
-        assert_eq!(call(&mut service, get("/", &[])).await.status().as_u16(), 200);
+        assert_eq!(call(&mut service, get_request("/", &[])).await.status().as_u16(), 200);
     }
-    call(&mut known.layer(Inner::default()), get("/", &[])).await;
+    call(&mut known.layer(Inner::default()), get_request("/", &[])).await;
     assert_eq!((layer.passed_without_rules(), known.passed_without_rules()), (3, 0));
 }
 
 #[tokio::test]
 async fn values_above_the_maximum_length_are_truncated() {
-    let (layer, _) = rig_with_rules("{id: r, per: [path], limit: 1/m}");
+    let (layer, _) = layer_with_rules("{id: r, per: [path], limit: 1/m}");
     let mut service = layer.layer(Inner::default());
     let long = format!("/{}", "a".repeat(Item::MAX_BYTES));
-    assert_eq!(call(&mut service, get(&long, &[])).await.status().as_u16(), 200);
-    assert_eq!(call(&mut service, get(&format!("{long}b"), &[])).await.status().as_u16(), 429);
-    assert_eq!(call(&mut service, get("/short", &[])).await.status().as_u16(), 200);
+    assert_eq!(call(&mut service, get_request(&long, &[])).await.status().as_u16(), 200);
+    assert_eq!(call(&mut service, get_request(&format!("{long}b"), &[])).await.status().as_u16(), 429);
+    assert_eq!(call(&mut service, get_request("/short", &[])).await.status().as_u16(), 200);
 }
 
 #[tokio::test]
-async fn unknown_peer_address_is_a_visible_misconfiguration() {
-    let (layer, _) = rig_with_rules("{id: r, per: [client_ip], limit: 1/m}");
+async fn unknown_peer_address_is_answered_with_status_500() {
+    let (layer, _) = layer_with_rules("{id: r, per: [client_ip], limit: 1/m}");
     let request = || Request::builder().uri("/").body(Full::default()).unwrap();
     let refused = call(&mut layer.clone().layer(Inner::default()), request()).await;
     assert_eq!(refused.status().as_u16(), 500);

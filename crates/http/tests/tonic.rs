@@ -1,4 +1,4 @@
-//! A real tonic server with limits, and a real tonic client that understands the refusals.
+//! Checks that a real tonic client understands the refusals of a real tonic server with limits.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -23,11 +23,11 @@ use tonic::{Code, Request, Response, Status};
 use tonic_types::StatusExt;
 use tower_service::Service;
 
-/// A codec for raw bytes; the message content does not matter here.
+/// A codec for raw bytes, because these tests do not depend on the message format.
 #[derive(Clone, Copy, Default)]
-struct Plain;
+struct RawBytesCodec;
 
-impl Codec for Plain {
+impl Codec for RawBytesCodec {
     type Encode = Vec<u8>;
     type Decode = Vec<u8>;
     type Encoder = Self;
@@ -42,7 +42,7 @@ impl Codec for Plain {
     }
 }
 
-impl Encoder for Plain {
+impl Encoder for RawBytesCodec {
     type Item = Vec<u8>;
     type Error = Status;
 
@@ -52,7 +52,7 @@ impl Encoder for Plain {
     }
 }
 
-impl Decoder for Plain {
+impl Decoder for RawBytesCodec {
     type Item = Vec<u8>;
     type Error = Status;
 
@@ -63,13 +63,13 @@ impl Decoder for Plain {
 
 /// A service that echoes its input.
 #[derive(Clone, Copy)]
-struct Echo;
+struct EchoService;
 
-impl NamedService for Echo {
+impl NamedService for EchoService {
     const NAME: &'static str = "test.Echo";
 }
 
-impl UnaryService<Vec<u8>> for Echo {
+impl UnaryService<Vec<u8>> for EchoService {
     type Response = Vec<u8>;
     type Future = Ready<Result<Response<Vec<u8>>, Status>>;
 
@@ -78,7 +78,7 @@ impl UnaryService<Vec<u8>> for Echo {
     }
 }
 
-impl Service<http::Request<Body>> for Echo {
+impl Service<http::Request<Body>> for EchoService {
     type Response = http::Response<Body>;
     type Error = Infallible;
     type Future = std::pin::Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
@@ -88,17 +88,17 @@ impl Service<http::Request<Body>> for Echo {
     }
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        Box::pin(async move { Ok(tonic::server::Grpc::new(Plain).unary(Echo, request).await) })
+        Box::pin(async move { Ok(tonic::server::Grpc::new(RawBytesCodec).unary(EchoService, request).await) })
     }
 }
 
-/// Serves the echo service behind `$layer`. A macro, because the type of a server with layers is
-/// long.
+/// Serves the echo service behind `$layer` and returns a connected client channel. This is a macro because the type of
+/// a server with layers is hard to name.
 macro_rules! serve {
     ($layer:expr) => {{
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = Server::builder().layer($layer).add_service(Echo);
+        let server = Server::builder().layer($layer).add_service(EchoService);
         tokio::spawn(async move { server.serve_with_incoming(TcpIncoming::from(listener)).await.unwrap() });
         connect(address).await
     }};
@@ -108,7 +108,7 @@ async fn connect(address: SocketAddr) -> Channel {
     Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
 }
 
-async fn echo(channel: &Channel, user: Option<&'static str>) -> Result<Vec<u8>, Status> {
+async fn call_echo(channel: &Channel, user: Option<&'static str>) -> Result<Vec<u8>, Status> {
     let mut client = Grpc::new(channel.clone());
     client.ready().await.unwrap();
     let mut request = Request::new(b"hello".to_vec());
@@ -116,26 +116,26 @@ async fn echo(channel: &Channel, user: Option<&'static str>) -> Result<Vec<u8>, 
         request.metadata_mut().insert("x-user", user.parse().unwrap());
     }
     let path = http::uri::PathAndQuery::from_static("/test.Echo/Say");
-    client.unary(request, path, Plain).await.map(Response::into_inner)
+    client.unary(request, path, RawBytesCodec).await.map(Response::into_inner)
 }
 
-const USER: ByHeader = ByHeader::named("x-user");
+const BY_USER: ByHeader = ByHeader::named("x-user");
 
 #[tokio::test]
 async fn client_sees_the_limit_and_when_to_retry() {
     let keyed = Keyed::new(TokenBucket::new("2/m".parse().unwrap(), 2).unwrap(), 1_000).unwrap();
-    let channel = serve!(LimitLayer::by_key(keyed, USER).name("per-user"));
+    let channel = serve!(LimitLayer::by_key(keyed, BY_USER).name("per-user"));
     for _ in 0..2 {
-        assert_eq!(echo(&channel, Some("alice")).await.unwrap(), b"hello");
+        assert_eq!(call_echo(&channel, Some("alice")).await.unwrap(), b"hello");
     }
-    let refused = echo(&channel, Some("alice")).await.unwrap_err();
+    let refused = call_echo(&channel, Some("alice")).await.unwrap_err();
     assert_eq!((refused.code(), refused.message()), (Code::ResourceExhausted, "the limit `per-user` is exceeded"));
     let delay = refused.get_details_retry_info().unwrap().retry_delay.unwrap();
     assert!(delay > Duration::from_secs(20) && delay <= Duration::from_secs(30), "{delay:?}");
     let pushback: u64 = refused.metadata().get("grpc-retry-pushback-ms").unwrap().to_str().unwrap().parse().unwrap();
     assert!(u128::from(pushback) == delay.as_nanos().div_ceil(1_000_000), "{pushback} for {delay:?}");
     assert_eq!(refused.metadata().get("ratelimit-policy").unwrap(), r#""per-user";q=2;w=60"#);
-    assert_eq!(echo(&channel, Some("bob")).await.unwrap(), b"hello");
+    assert_eq!(call_echo(&channel, Some("bob")).await.unwrap(), b"hello");
 }
 
 #[tokio::test]
@@ -144,22 +144,22 @@ async fn peer_is_read_from_tonic_extensions() {
     let client =
         ClientIp::direct().peer(|request| Some(request.extensions().get::<TcpConnectInfo>()?.remote_addr()?.ip()));
     let channel = serve!(LimitLayer::by_key(keyed, client).on_unidentified(OnUnidentified::Allow));
-    assert!(echo(&channel, None).await.is_ok());
-    assert_eq!(echo(&channel, None).await.unwrap_err().code(), Code::ResourceExhausted);
+    assert!(call_echo(&channel, None).await.is_ok());
+    assert_eq!(call_echo(&channel, None).await.unwrap_err().code(), Code::ResourceExhausted);
 }
 
 #[tokio::test]
 async fn unidentified_request_is_refused_if_configured() {
     let keyed = Keyed::new(TokenBucket::new("1/m".parse().unwrap(), 1).unwrap(), 1_000).unwrap();
-    let channel = serve!(LimitLayer::by_key(keyed, USER).on_unidentified(OnUnidentified::Refuse));
-    assert_eq!(echo(&channel, None).await.unwrap_err().code(), Code::InvalidArgument);
+    let channel = serve!(LimitLayer::by_key(keyed, BY_USER).on_unidentified(OnUnidentified::Refuse));
+    assert_eq!(call_echo(&channel, None).await.unwrap_err().code(), Code::InvalidArgument);
 }
 
 #[tokio::test]
 async fn sequential_calls_use_one_slot() {
     let keyed = Keyed::new(Concurrency::new(1, Nanos::from_secs(60)).unwrap(), 1_000).unwrap();
-    let channel = serve!(LimitLayer::in_flight(keyed, USER));
+    let channel = serve!(LimitLayer::in_flight(keyed, BY_USER));
     for _ in 0..20 {
-        assert_eq!(echo(&channel, Some("alice")).await.unwrap(), b"hello");
+        assert_eq!(call_echo(&channel, Some("alice")).await.unwrap(), b"hello");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Ask as Amount, Cost, Now, Outcome, Report, Stamps};
 
@@ -15,7 +16,7 @@ use crate::wire::limits::LimitsCode;
 pub struct Ask {
     /// Identifies the request in its answer.
     pub id: u64,
-    /// How often the request was relayed, from the receiver's point of view.
+    /// How far the request has travelled when the receiver gets it.
     pub hop: Hop,
     /// Operation to perform on the charges.
     pub verb: Verb,
@@ -48,18 +49,18 @@ pub struct Answer {
 /// The answer to one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChargeAnswer {
-    /// The outcome of this charge alone.
+    /// The outcome of this charge, regardless of the other charges in the group.
     pub outcome: Outcome,
     /// Amount taken, or amount accepted as a refund.
     pub taken: Cost,
     /// Stamps that undo the charge exactly.
     pub stamps: Stamps,
     /// One report per limit.
-    pub reports: Vec<Report>,
+    pub reports: SmallVec<[Report; 2]>,
 }
 
 impl ChargeAnswer {
-    /// Clears the charged amount: a peek and a refused group take nothing.
+    /// Clears the charged amount. Used for peeks and refused groups, which take nothing.
     pub(crate) fn clear_taken(&mut self) {
         (self.taken, self.stamps) = (Cost::ZERO, Stamps::default());
     }
@@ -70,7 +71,7 @@ impl ChargeAnswer {
 pub enum Refusal {
     /// The asked node does not see a majority.
     Minority,
-    /// The asked node knows of no home for the key.
+    /// The asked node has no link to a ready node.
     NoHome,
     /// Nodes cannot share these limits.
     BadLimits,
@@ -81,7 +82,7 @@ pub enum Refusal {
 pub enum AskStep {
     /// Send this answer.
     Answer {
-        /// Goes to the asking node.
+        /// Answer for the asking node.
         answer: Answer,
         /// Whether the mesh should send a delta at once; see
         /// [`GroupOutcome::urgent`](crate::table::GroupOutcome::urgent).
@@ -123,7 +124,7 @@ pub fn receive(homes: &Homes, table: &Table, now: &Now<'_>, ask: Ask) -> AskStep
             outcome: standing.verdict().outcome(),
             taken: standing.verdict().taken(),
             stamps: standing.verdict().stamp(),
-            reports: standing.reports(charges[index].ask.cost()).to_vec(),
+            reports: standing.reports(charges[index].ask.cost()),
         });
     });
     AskStep::Answer { answer: Answer { id: ask.id, result: Ok(answers) }, urgent: decided.urgent }

@@ -1,4 +1,4 @@
-//! Cluster configuration: the addresses of its nodes, and this node's own address.
+//! Cluster configuration: the addresses of the nodes, and this node's own address.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
@@ -54,10 +54,10 @@ impl std::error::Error for ConfigError {}
 
 impl Config {
     /// Parses `peers://host[:port],…[?secret_file=PATH&cluster=NAME]` and reads the secret file. A host is an IP
-    /// address or a DNS name. A name stands for all its addresses and is resolved repeatedly.
+    /// address or a DNS name. A DNS name represents all addresses that it resolves to, and is resolved repeatedly.
     ///
     /// # Errors
-    /// If the URL is malformed or the secret cannot be read.
+    /// Fails if the URL is malformed or the secret cannot be read.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let wrong = |problem: String| {
             ConfigError(format!(
@@ -77,7 +77,7 @@ impl Config {
             let value = percent_decode_str(value).decode_utf8_lossy().into_owned();
             match option {
                 "secret_file" => secret = Some(ClusterSecret::read(Path::new(&value)).map_err(ConfigError)?),
-                "cluster" if is_name(&value) => cluster = value,
+                "cluster" if is_valid_name(&value) => cluster = value,
                 "cluster" => {
                     return Err(ConfigError(format!("cluster: a name has 1 to {MAX_NAME} printable ASCII characters")));
                 }
@@ -92,10 +92,10 @@ impl Config {
         Ok(Self { seeds, cluster, secret, listen, advertise, name: None, deadline, max_keys, manual_clock })
     }
 
-    /// Sets the address to listen on and to advertise; change the latter with [`advertise`](Self::advertise).
+    /// Sets the address to listen on and to advertise. [`advertise`](Self::advertise) changes the advertised address.
     ///
     /// # Errors
-    /// If the address is not loopback and there is no secret.
+    /// Fails if the address is not loopback and there is no secret.
     pub fn listen_at(mut self, address: SocketAddr) -> Result<Self, ConfigError> {
         self.check(address)?;
         self.listen = address;
@@ -103,11 +103,12 @@ impl Config {
         Ok(self)
     }
 
-    /// Sets the address to listen on and to advertise. If it is unspecified (such as `0.0.0.0`), this node advertises
-    /// the local address from which it reaches the first seed.
+    /// Sets the address to listen on and to advertise. If the address is unspecified (such as `0.0.0.0`), this node
+    /// advertises the local address from which it reaches the first seed.
     ///
     /// # Errors
-    /// If the address is not loopback and there is no secret, or the address to advertise cannot be determined.
+    /// Fails if the address is not loopback and there is no secret. Also fails if the address to advertise cannot be
+    /// determined.
     pub fn listen(self, address: SocketAddr) -> Result<Self, ConfigError> {
         let mut config = self.listen_at(address)?;
         if address.ip().is_unspecified() {
@@ -125,7 +126,8 @@ impl Config {
     /// Sets the address that other nodes dial, if it differs from the listening address.
     ///
     /// # Errors
-    /// If the address is unspecified or has port 0, or is not loopback and there is no secret.
+    /// Fails if the address is unspecified or has port 0. Also fails if the address is not loopback and there is no
+    /// secret.
     pub fn advertise(mut self, address: SocketAddr) -> Result<Self, ConfigError> {
         if address.ip().is_unspecified() || address.port() == 0 {
             return Err(ConfigError(format!(
@@ -140,9 +142,9 @@ impl Config {
     /// Sets this node's name, which must be unique in the cluster. Default: the advertised address.
     ///
     /// # Errors
-    /// If the name is empty, longer than 64 bytes or not printable ASCII.
+    /// Fails if the name is empty, longer than 64 bytes or not printable ASCII.
     pub fn named(mut self, name: &str) -> Result<Self, ConfigError> {
-        if !is_name(name) {
+        if !is_valid_name(name) {
             return Err(ConfigError(format!("a node name has 1 to {MAX_NAME} printable ASCII characters")));
         }
         self.name = Some(name.to_owned());
@@ -161,8 +163,8 @@ impl Config {
         Self { max_keys, ..self }
     }
 
-    /// Decides by a test's manual clock. Messages between nodes still use real time, so only decisions made by a single
-    /// node are exact on this clock.
+    /// Uses a manual clock for decisions, for tests. Messages between nodes still use real time, so only the decisions
+    /// of a single node are exact on this clock.
     #[must_use]
     pub fn decide_by(self, clock: Arc<ManualClock>) -> Self {
         Self { manual_clock: Some(clock), ..self }
@@ -183,26 +185,26 @@ impl Config {
         self.advertise
     }
 
-    /// Records the port that the system chose, if the configured port is 0.
+    /// Sets the advertised port to the port that the system chose, if the configured port is 0.
     pub(crate) fn set_listen_port(&mut self, port: u16) {
         if self.advertise.port() == 0 {
             self.advertise.set_port(port);
         }
     }
 
-    /// Returns a number that identifies the cluster. It depends on the cluster's name and secret.
+    /// Returns a number that identifies the cluster. The number depends on the cluster's name and secret.
     pub(crate) fn cluster_id(&self) -> u64 {
-        let [first, ..] = self.words(&format!("tollgate peers cluster {}", self.cluster));
+        let [first, ..] = self.derive_words(&format!("tollgate peers cluster {}", self.cluster));
         first
     }
 
-    /// Returns the fingerprint points. They are equal on all nodes and cannot be guessed without the secret.
+    /// Returns the fingerprint points. The points are equal on all nodes and cannot be guessed without the secret.
     pub(crate) fn fingerprint_points(&self) -> [u64; 2] {
-        let [first, second, ..] = self.words("tollgate peers fingerprints");
+        let [first, second, ..] = self.derive_words("tollgate peers fingerprints");
         [first, second]
     }
 
-    fn words(&self, label: &str) -> [u64; 4] {
+    fn derive_words(&self, label: &str) -> [u64; 4] {
         let key = self.secret.as_ref().map_or_else(|| secret::derive(b"", label), |secret| secret.derive(label));
         let mut words = [0; 4];
         for (word, bytes) in words.iter_mut().zip(key.chunks_exact(8)) {
@@ -221,7 +223,7 @@ impl Config {
         )))
     }
 
-    /// Returns the local address from which the first resolvable seed is reached. Sends nothing.
+    /// Returns the local address that the system would use to reach the first resolvable seed. Sends nothing.
     fn own_address(&self, listen: SocketAddr) -> Option<IpAddr> {
         use std::net::ToSocketAddrs;
         let addresses = self.seeds.iter().filter_map(|(host, port)| (&**host, *port).to_socket_addrs().ok()).flatten();
@@ -235,7 +237,7 @@ impl Config {
     }
 }
 
-fn is_name(text: &str) -> bool {
+fn is_valid_name(text: &str) -> bool {
     (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 

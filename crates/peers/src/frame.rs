@@ -1,17 +1,17 @@
 //! Framing on a link: a four-byte little-endian length, one byte for the kind, and the body. The length counts kind and
 //! body.
 //!
-//! Kinds from [`FIRST_OWN`] up are for the link itself; lower kinds are defined in [`crate::wire`].
+//! Frames with kind [`FIRST_LINK_KIND`] or higher belong to the link itself. [`crate::wire`] defines the lower kinds.
 
 use std::fmt;
 
 use crate::wire::MAX_FRAME;
 
-/// First of the kinds defined in `greeting.rs`.
-pub const FIRST_OWN: u8 = 0xF0;
+/// Lowest frame kind that `greeting.rs` defines.
+pub const FIRST_LINK_KIND: u8 = 0xF0;
 
 /// Size of the length prefix in bytes.
-const HEAD: usize = 4;
+const LENGTH_BYTES: usize = 4;
 
 /// Error: a frame is empty or longer than [`MAX_FRAME`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,28 +27,28 @@ impl fmt::Display for LengthError {
 
 impl std::error::Error for LengthError {}
 
-/// Appends a frame whose body is written by `encode`. Appends nothing if the frame is too long.
+/// Appends a frame; `encode` writes its body. Appends nothing if the frame is too long.
 pub fn push(to: &mut Vec<u8>, kind: u8, encode: impl FnOnce(&mut Vec<u8>)) {
     let start = to.len();
     to.extend_from_slice(&[0, 0, 0, 0, kind]);
     encode(to);
-    let length = to.len() - start - HEAD;
+    let length = to.len() - start - LENGTH_BYTES;
     if length > MAX_FRAME {
         return to.truncate(start);
     }
-    to[start..start + HEAD].copy_from_slice(&(length as u32).to_le_bytes());
+    to[start..start + LENGTH_BYTES].copy_from_slice(&(length as u32).to_le_bytes());
 }
 
 /// Returns the kind and body of a complete frame.
 pub fn parts(frame: &[u8]) -> (u8, &[u8]) {
-    frame.get(HEAD..).and_then(<[u8]>::split_first).map_or((0, &[]), |(kind, body)| (*kind, body))
+    frame.get(LENGTH_BYTES..).and_then(<[u8]>::split_first).map_or((0, &[]), |(kind, body)| (*kind, body))
 }
 
 /// Receive buffer that yields complete frames.
 #[derive(Debug, Default)]
 pub struct Frames {
     bytes: Vec<u8>,
-    /// Length of the prefix that was already yielded.
+    /// Number of bytes at the start of `bytes` that were already yielded.
     taken: usize,
 }
 
@@ -67,15 +67,15 @@ impl Frames {
     /// Returns the next frame, including its length prefix. `None` until the whole frame is received.
     ///
     /// # Errors
-    /// If the length is 0 or above [`MAX_FRAME`]. The check needs only the length prefix.
+    /// Fails if the length is 0 or above [`MAX_FRAME`]. The check needs only the length prefix.
     pub fn next_frame(&mut self) -> Result<Option<&[u8]>, LengthError> {
         let rest = &self.bytes[self.taken..];
-        let Some(head) = rest.first_chunk::<HEAD>() else { return Ok(None) };
+        let Some(head) = rest.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = u32::from_le_bytes(*head) as usize;
         if length == 0 || length > MAX_FRAME {
             return Err(LengthError { length });
         }
-        let Some(frame) = rest.get(..HEAD + length) else { return Ok(None) };
+        let Some(frame) = rest.get(..LENGTH_BYTES + length) else { return Ok(None) };
         self.taken += frame.len();
         Ok(Some(frame))
     }

@@ -7,21 +7,21 @@
 //! | `0xF2` | refused, a reply to a greeting; the link then closes | the reason as text |
 //! | `0xF3` | accepted, a reply to a greeting | empty |
 //!
-//! A record consists of node id, heartbeat, state, address and name. Numbers are little-endian; strings have a one-byte
-//! length prefix.
+//! A record consists of node id, heartbeat, state, address, name and figures. Numbers are little-endian; strings have a
+//! one-byte length prefix.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use crate::NodeId;
-use crate::frame::{self, FIRST_OWN};
+use crate::frame::{self, FIRST_LINK_KIND};
 use crate::mesh::MemberState;
 use crate::wire::VERSION;
 
-const GREETING: u8 = FIRST_OWN;
-const GOSSIP: u8 = FIRST_OWN + 1;
-const REFUSED: u8 = FIRST_OWN + 2;
-const ACCEPTED: u8 = FIRST_OWN + 3;
+const KIND_GREETING: u8 = FIRST_LINK_KIND;
+const KIND_GOSSIP: u8 = FIRST_LINK_KIND + 1;
+const KIND_REFUSED: u8 = FIRST_LINK_KIND + 2;
+const KIND_ACCEPTED: u8 = FIRST_LINK_KIND + 3;
 
 /// First bytes of a greeting.
 const MAGIC: [u8; 8] = *b"tollgate";
@@ -33,7 +33,8 @@ const MAX_REASON: usize = 255;
 /// Maximum number of records in a gossip frame.
 pub const MAX_RECORDS: usize = 256;
 
-/// A node's description of itself. Other nodes pass it on unchanged; the highest heartbeat wins.
+/// A node's description of itself. Other nodes forward the record unchanged, and the record with the highest heartbeat
+/// wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Id of the node.
@@ -46,20 +47,20 @@ pub struct Record {
     pub address: SocketAddr,
     /// Human-readable name.
     pub name: String,
-    /// Figures for people and metrics.
+    /// Figures for status pages and metrics.
     pub figures: NodeFigures,
 }
 
-/// What a node reports of itself with every heartbeat, for people and metrics.
+/// Figures that a node sends with every heartbeat, for status pages and metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeFigures {
-    /// Revision of the rules in force; 0 if there are none.
+    /// Revision of the active rules; 0 if the node has no rules.
     pub rules_revision: u64,
-    /// First bytes of the rules' checksum, which is the same for the same rules; 0 if it is unknown.
+    /// First bytes of the rules' checksum; 0 if the checksum is unknown. Nodes with equal rules have equal checksums.
     pub rules_checksum: u64,
     /// Number of links to other nodes.
     pub links: u16,
-    /// Tokens that all nodes together admitted beyond a limit, as seen by this node.
+    /// Tokens that all nodes together admitted beyond a limit, as far as this node has detected.
     pub overshoot: u64,
 }
 
@@ -75,7 +76,7 @@ pub enum OwnFrame {
         /// Record of the sender; a placeholder if the versions differ.
         record: Record,
     },
-    /// Members that the sender believes to be alive.
+    /// Members that the sender considers alive.
     Gossip(Vec<Record>),
     /// The sender refuses the link.
     Refused(String),
@@ -97,7 +98,7 @@ impl OwnFrame {
 
 /// Appends a greeting.
 pub fn push_greeting(to: &mut Vec<u8>, cluster: u64, record: &Record) {
-    frame::push(to, GREETING, |to| {
+    frame::push(to, KIND_GREETING, |to| {
         to.extend_from_slice(&MAGIC);
         to.extend_from_slice(&VERSION.to_le_bytes());
         to.extend_from_slice(&cluster.to_le_bytes());
@@ -107,17 +108,17 @@ pub fn push_greeting(to: &mut Vec<u8>, cluster: u64, record: &Record) {
 
 /// Appends a gossip frame.
 pub fn push_gossip<'a>(to: &mut Vec<u8>, records: impl IntoIterator<Item = &'a Record>) {
-    frame::push(to, GOSSIP, |to| records.into_iter().take(MAX_RECORDS).for_each(|record| push_record(to, record)));
+    frame::push(to, KIND_GOSSIP, |to| records.into_iter().take(MAX_RECORDS).for_each(|record| push_record(to, record)));
 }
 
 /// Appends a refusal with its reason.
 pub fn push_refused(to: &mut Vec<u8>, reason: &str) {
-    frame::push(to, REFUSED, |to| push_text(to, reason, MAX_REASON));
+    frame::push(to, KIND_REFUSED, |to| push_text(to, reason, MAX_REASON));
 }
 
 /// Appends an acceptance.
 pub fn push_accepted(to: &mut Vec<u8>) {
-    frame::push(to, ACCEPTED, |_| ());
+    frame::push(to, KIND_ACCEPTED, |_| ());
 }
 
 fn push_record(to: &mut Vec<u8>, record: &Record) {
@@ -144,25 +145,25 @@ fn push_text(to: &mut Vec<u8>, text: &str, max: usize) {
 
 /// Returns whether the frame belongs to this module.
 pub fn is_own(frame: &[u8]) -> bool {
-    frame::parts(frame).0 >= FIRST_OWN
+    frame::parts(frame).0 >= FIRST_LINK_KIND
 }
 
 /// Decodes a frame of this module.
 ///
 /// # Errors
-/// If the frame is malformed.
+/// Fails if the frame is malformed.
 pub fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
     let (kind, body) = frame::parts(frame);
     let mut body = GreetingReader(body);
     let decoded = match kind {
-        GREETING => {
+        KIND_GREETING => {
             if body.array()? != MAGIC {
                 return Err(FrameError("not a greeting of Tollgate"));
             }
             let version = u16::from_le_bytes(body.array()?);
             let cluster = u64::from_le_bytes(body.array()?);
             if version != VERSION {
-                // In another version the rest may have a different layout.
+                // Another version may have a different layout for the remaining fields.
                 let address = SocketAddr::from(([0; 4], 0));
                 let (node, state, figures) = (NodeId(0), MemberState::Joining, NodeFigures::default());
                 let record = Record { node, heartbeat: 0, state, address, name: String::new(), figures };
@@ -170,7 +171,7 @@ pub fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
             }
             OwnFrame::Greeting { version, cluster, record: body.record()? }
         }
-        GOSSIP => {
+        KIND_GOSSIP => {
             let mut records = Vec::new();
             while !body.0.is_empty() {
                 if records.len() == MAX_RECORDS {
@@ -180,8 +181,8 @@ pub fn decode(frame: &[u8]) -> Result<OwnFrame, FrameError> {
             }
             OwnFrame::Gossip(records)
         }
-        REFUSED => OwnFrame::Refused(body.text(MAX_REASON)?.to_owned()),
-        ACCEPTED => OwnFrame::Accepted,
+        KIND_REFUSED => OwnFrame::Refused(body.text(MAX_REASON)?.to_owned()),
+        KIND_ACCEPTED => OwnFrame::Accepted,
         _ => return Err(FrameError("unknown kind of frame")),
     };
     if body.0.is_empty() { Ok(decoded) } else { Err(FrameError("bytes after the end")) }
@@ -197,7 +198,7 @@ impl fmt::Display for FrameError {
     }
 }
 
-/// Unread rest of a body.
+/// The unread bytes of a frame body.
 struct GreetingReader<'a>(&'a [u8]);
 
 impl<'a> GreetingReader<'a> {
@@ -228,15 +229,15 @@ impl<'a> GreetingReader<'a> {
             address: self.text(MAX_NAME)?.parse().map_err(|_| FrameError("not an address"))?,
             name: self.text(MAX_NAME)?.to_owned(),
             figures: NodeFigures {
-                rules_revision: self.figure()?,
-                rules_checksum: self.figure()?,
-                links: u16::try_from(self.figure()?).map_err(|_| FrameError("too many links"))?,
-                overshoot: self.figure()?,
+                rules_revision: self.read_figure()?,
+                rules_checksum: self.read_figure()?,
+                links: u16::try_from(self.read_figure()?).map_err(|_| FrameError("too many links"))?,
+                overshoot: self.read_figure()?,
             },
         })
     }
 
-    fn figure(&mut self) -> Result<u64, FrameError> {
+    fn read_figure(&mut self) -> Result<u64, FrameError> {
         self.array().map(u64::from_le_bytes)
     }
 }
@@ -287,7 +288,7 @@ mod tests {
     fn truncated_and_corrupt_frames_never_panic() {
         for frame in frames() {
             for end in 0..frame.len() {
-                // A gossip frame that is cut between two records decodes to a shorter one.
+                // A gossip frame that is cut between two records decodes to a frame with fewer records.
                 let cut = decode(&frame[..end]);
                 assert!(cut.is_err() || matches!(cut, Ok(OwnFrame::Gossip(_))), "{end}: {cut:?}");
             }
@@ -301,7 +302,7 @@ mod tests {
         }
         let too_many: Vec<Record> = (0..=MAX_RECORDS as u64).map(record).collect();
         let mut frame = Vec::new();
-        frame::push(&mut frame, GOSSIP, |to| too_many.iter().for_each(|record| push_record(to, record)));
+        frame::push(&mut frame, KIND_GOSSIP, |to| too_many.iter().for_each(|record| push_record(to, record)));
         assert_eq!(decode(&frame), Err(FrameError("too many members")));
     }
 }

@@ -1,15 +1,15 @@
 //! Groups whose charges have several homes, as a state machine without I/O.
 //!
-//! Such a group charges the homes one after the other, in id order, and this node last. If one refuses or does not
+//! Such a group charges one home after the other, in id order, and this node last. If a home refuses or does not
 //! answer, the earlier charges are undone. All nodes use the same order, so two groups cannot refuse each other over
-//! the last tokens. Answers report the remaining amounts after that, so homes that returned something are peeked at
-//! again. A refusal therefore costs one more round trip unless the first home refused.
+//! the last tokens. The group's answer must report the amounts that remain after the undo, so the group peeks again at
+//! the homes that got tokens back. A refusal therefore costs one more round trip, unless the first home refused.
 //!
-//! Every home but the last one takes by [`Verb::Hold`], so that [`Verb::Undo`] can restore the limits that the key
-//! belonged to: a refused group must not move a key to changed limits.
+//! Every home except the last takes with [`Verb::Hold`], so that [`Verb::Undo`] can restore the key's previous limits:
+//! a refused group must not move a key to changed limits.
 //!
-//! While a group holds tokens that it later returns, their bucket keeps refilling. That can exceed a limit by the held
-//! amount, but at most by the rate times the duration of such overlapping holds.
+//! While a group holds tokens that it later returns, their bucket keeps refilling. This can exceed a limit by at most
+//! the held amount, and by at most the rate times the duration of overlapping holds.
 
 use tollgate_core::{Ask as Amount, Cost, Stamps};
 
@@ -20,7 +20,7 @@ use crate::table::Verb;
 /// A node that decides charges of the group; `None` is this node.
 pub type Home = Option<NodeId>;
 
-/// What to do next.
+/// The next action of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GroupAction {
     /// Ask the home about these charges, and pass its answers to [`GroupRun::on`].
@@ -51,13 +51,13 @@ enum Phase {
     Rereading(Vec<(Home, Vec<usize>)>),
 }
 
-/// One group over several homes. `E` is the reason why a home did not decide.
+/// One group with several homes. `E` is the type of the reason why a home did not decide.
 #[derive(Debug)]
 pub struct GroupRun<E> {
     verb: Verb,
-    /// The home of each charge, and its amount.
+    /// The home and the amount of each charge.
     charges: Vec<(Home, Amount)>,
-    /// In the order in which they are asked.
+    /// The homes, in the order in which they are asked.
     homes: Vec<Home>,
     answers: Vec<Option<ChargeAnswer>>,
     outcome: Result<bool, E>,
@@ -68,7 +68,7 @@ impl<E> GroupRun<E> {
     /// Starts a group. Adds the first action.
     pub fn new(verb: Verb, charges: Vec<(Home, Amount)>, actions: &mut Vec<GroupAction>) -> Self {
         let mut homes: Vec<Home> = charges.iter().map(|(home, _)| *home).collect();
-        // This node comes last: it needs no round trip, so the homes hold their parts only briefly.
+        // This node is last, because it needs no round trip. So the other homes hold their charges only briefly.
         homes.sort_unstable_by_key(|home| (home.is_none(), *home));
         homes.dedup();
         let answers = charges.iter().map(|_| None).collect();
@@ -77,8 +77,8 @@ impl<E> GroupRun<E> {
         group
     }
 
-    /// Passes in the answers of a home, or why it did not decide. Adds the next actions; the group is decided when no
-    /// [`GroupAction::Ask`] is unanswered.
+    /// Processes the answers of a home, or the reason why the home did not decide. Adds the next actions. The group is
+    /// decided once every [`GroupAction::Ask`] is answered.
     pub fn on(&mut self, home: Home, result: Result<Vec<ChargeAnswer>, E>, actions: &mut Vec<GroupAction>) {
         match &mut self.phase {
             Phase::Asking(index) => {
@@ -97,7 +97,7 @@ impl<E> GroupRun<E> {
             Phase::Rereading(waiting) => {
                 let Some(at) = waiting.iter().position(|(waiting, _)| *waiting == home) else { return };
                 let (_, charges) = waiting.swap_remove(at);
-                // Without a new report, the old one stays.
+                // If the home does not answer, its old reports stay.
                 let Ok(answers) = result else { return };
                 for (index, new) in charges.into_iter().zip(answers) {
                     let Some(answer) = &mut self.answers[index] else { continue };
@@ -113,7 +113,7 @@ impl<E> GroupRun<E> {
     /// Returns the answer of each charge.
     ///
     /// # Errors
-    /// Why a home did not decide. All charges are undone.
+    /// Returns the reason if a home did not decide. All charges are undone.
     pub fn finish(self) -> Result<Vec<ChargeAnswer>, E> {
         self.outcome?;
         Ok(self.answers.into_iter().flatten().collect())
@@ -126,7 +126,7 @@ impl<E> GroupRun<E> {
     fn ask(&self, index: usize, actions: &mut Vec<GroupAction>) {
         let Some(home) = self.homes.get(index).copied() else { return };
         let verb = match (self.verb, &self.outcome) {
-            // After a refusal, the remaining homes are only peeked at for their reports.
+            // After a refusal, the group only peeks at the remaining homes, to get their reports.
             (Verb::Check, Ok(false)) => Verb::Peek,
             (Verb::Check, _) if index + 1 < self.homes.len() => Verb::Hold,
             (verb, _) => verb,
@@ -139,7 +139,8 @@ impl<E> GroupRun<E> {
             let is_admitted = answers.iter().all(|answer| answer.outcome.is_admitted());
             if !is_admitted || !matches!(self.outcome, Ok(true)) {
                 self.outcome = Ok(false);
-                // A home charges all of its parts or none, and a peek charges nothing, so there is nothing to return.
+                // A home charges all of its parts or none, and a peek charges nothing. So nothing has to be returned to
+                // this home.
                 answers.iter_mut().for_each(ChargeAnswer::clear_taken);
             }
         }
@@ -148,8 +149,8 @@ impl<E> GroupRun<E> {
         }
     }
 
-    /// Returns what the group does not keep: everything of a group that is not admitted. In an admitted group, each
-    /// `UpTo` charge is reduced to the smallest amount that any of them took.
+    /// Returns tokens to the homes. A refused group returns all tokens. An admitted group reduces every `UpTo` charge
+    /// to the smallest amount that any `UpTo` charge took, and returns the difference.
     fn settle(&mut self, actions: &mut Vec<GroupAction>) {
         let mut rereads = Vec::new();
         if self.verb == Verb::Check {
@@ -179,7 +180,7 @@ impl<E> GroupRun<E> {
         if self.outcome.is_err() {
             rereads.clear();
         }
-        // Sent after the returned amounts on the same link, so they are answered after them.
+        // The peeks follow the returned amounts on the same link, so their answers include the returned amounts.
         actions.extend(rereads.iter().map(|(home, charges)| GroupAction::Ask {
             home: *home,
             verb: Verb::Peek,
@@ -198,8 +199,8 @@ mod tests {
     use super::*;
     use tollgate_core::{Outcome, Retry};
 
-    const TWO: Home = Some(NodeId(2));
-    const SEVEN: Home = Some(NodeId(7));
+    const HOME_TWO: Home = Some(NodeId(2));
+    const HOME_SEVEN: Home = Some(NodeId(7));
 
     fn group(homes: &[Home], amount: Amount) -> (GroupRun<&'static str>, Vec<GroupAction>) {
         let mut actions = Vec::new();
@@ -216,7 +217,7 @@ mod tests {
     }
 
     fn took(amount: u64) -> Vec<ChargeAnswer> {
-        let (taken, stamps, reports) = (Cost::new(amount), Stamps::default(), Vec::new());
+        let (taken, stamps, reports) = (Cost::new(amount), Stamps::default(), Default::default());
         vec![ChargeAnswer { outcome: Outcome::Allow, taken, stamps, reports }]
     }
 
@@ -226,7 +227,7 @@ mod tests {
         answers
     }
 
-    /// Passes in an answer and returns the next actions.
+    /// Processes an answer and returns the next actions.
     fn on(
         group: &mut GroupRun<&'static str>,
         home: Home,
@@ -239,23 +240,24 @@ mod tests {
 
     #[test]
     fn homes_are_asked_in_order_and_all_but_the_last_hold() {
-        let (mut group, actions) = group(&[None, SEVEN, TWO], Amount::Exactly(Cost::ONE));
-        assert_eq!(actions, [ask(TWO, Verb::Hold, &[2])]);
-        assert_eq!(on(&mut group, TWO, Ok(took(1))), [ask(SEVEN, Verb::Hold, &[1])]);
-        assert_eq!(on(&mut group, SEVEN, Ok(took(1))), [ask(None, Verb::Check, &[0])]);
+        let (mut group, actions) = group(&[None, HOME_SEVEN, HOME_TWO], Amount::Exactly(Cost::ONE));
+        assert_eq!(actions, [ask(HOME_TWO, Verb::Hold, &[2])]);
+        assert_eq!(on(&mut group, HOME_TWO, Ok(took(1))), [ask(HOME_SEVEN, Verb::Hold, &[1])]);
+        assert_eq!(on(&mut group, HOME_SEVEN, Ok(took(1))), [ask(None, Verb::Check, &[0])]);
         assert_eq!(on(&mut group, None, Ok(took(1))), []);
         assert!(group.finish().unwrap().iter().all(|answer| answer.taken == Cost::ONE));
     }
 
     #[test]
     fn refused_group_undoes_its_holds_and_reads_their_reports_again() {
-        let (mut group, _) = group(&[None, SEVEN, TWO], Amount::Exactly(Cost::ONE));
-        on(&mut group, TWO, Ok(took(1)));
-        assert_eq!(on(&mut group, SEVEN, Ok(refused())), [ask(None, Verb::Peek, &[0])]);
-        // A peek reports an amount that it has not taken.
+        let (mut group, _) = group(&[None, HOME_SEVEN, HOME_TWO], Amount::Exactly(Cost::ONE));
+        on(&mut group, HOME_TWO, Ok(took(1)));
+        assert_eq!(on(&mut group, HOME_SEVEN, Ok(refused())), [ask(None, Verb::Peek, &[0])]);
+        // The answer to a peek contains an amount, although the peek took nothing. The group must not return this
+        // amount.
         let actions = on(&mut group, None, Ok(took(1)));
-        assert_eq!(actions, [returned(TWO, Verb::Undo, 2, 1), ask(TWO, Verb::Peek, &[2])]);
-        assert_eq!(on(&mut group, TWO, Ok(refused())), []);
+        assert_eq!(actions, [returned(HOME_TWO, Verb::Undo, 2, 1), ask(HOME_TWO, Verb::Peek, &[2])]);
+        assert_eq!(on(&mut group, HOME_TWO, Ok(refused())), []);
         let answers = group.finish().unwrap();
         assert!(answers.iter().all(|answer| answer.taken == Cost::ZERO));
         assert_eq!(answers.iter().filter(|answer| answer.outcome.is_admitted()).count(), 1);
@@ -263,19 +265,19 @@ mod tests {
 
     #[test]
     fn home_without_an_answer_ends_the_group_and_earlier_charges_are_undone() {
-        let (mut group, _) = group(&[SEVEN, TWO], Amount::Exactly(Cost::ONE));
-        on(&mut group, TWO, Ok(took(1)));
-        assert_eq!(on(&mut group, SEVEN, Err("silent")), [returned(TWO, Verb::Undo, 1, 1)]);
+        let (mut group, _) = group(&[HOME_SEVEN, HOME_TWO], Amount::Exactly(Cost::ONE));
+        on(&mut group, HOME_TWO, Ok(took(1)));
+        assert_eq!(on(&mut group, HOME_SEVEN, Err("silent")), [returned(HOME_TWO, Verb::Undo, 1, 1)]);
         assert_eq!(group.finish().unwrap_err(), "silent");
     }
 
     #[test]
     fn admitted_group_refunds_what_exceeds_the_smallest_amount() {
-        let (mut group, _) = group(&[SEVEN, TWO], Amount::UpTo(Cost::new(9)));
-        on(&mut group, TWO, Ok(took(5)));
-        let actions = on(&mut group, SEVEN, Ok(took(3)));
-        assert_eq!(actions, [returned(TWO, Verb::Refund, 1, 2), ask(TWO, Verb::Peek, &[1])]);
-        on(&mut group, TWO, Err("silent"));
+        let (mut group, _) = group(&[HOME_SEVEN, HOME_TWO], Amount::UpTo(Cost::new(9)));
+        on(&mut group, HOME_TWO, Ok(took(5)));
+        let actions = on(&mut group, HOME_SEVEN, Ok(took(3)));
+        assert_eq!(actions, [returned(HOME_TWO, Verb::Refund, 1, 2), ask(HOME_TWO, Verb::Peek, &[1])]);
+        on(&mut group, HOME_TWO, Err("silent"));
         assert!(group.finish().unwrap().iter().all(|answer| answer.taken == Cost::new(3)));
     }
 }

@@ -1,8 +1,8 @@
-//! Chooses the node that decides about a key under a `strict` rule.
+//! Chooses the home of a key: the node that decides its `strict` rules.
 //!
-//! The home of a key is the ready node with the largest hash of node and key (rendezvous hashing): when a node joins or
-//! leaves, only its own keys move. Every node has the state of every key, so a home moves without a handover. The
-//! move can exceed a limit by the charges that the new home has not yet received.
+//! The home of a key is the ready node with the largest hash of node and key (rendezvous hashing). When a node joins or
+//! leaves, only the keys of that node move. Every node has the state of every key, so a home moves without a handover.
+//! After a move, a limit can be exceeded by the charges that the new home has not yet received.
 //!
 //! Nodes may disagree for a while about which nodes are ready, and the link between two healthy nodes may be broken. A
 //! request that cannot reach its home therefore goes to the next-ranked node for the key. That node forwards the
@@ -18,7 +18,7 @@ use crate::NodeId;
 #[derive(Clone, Debug)]
 pub struct Homes {
     own: NodeId,
-    /// The ready nodes that are alive, including this one if it is ready.
+    /// Live nodes that are ready, including this node if it is ready.
     candidates: Vec<(NodeId, Reach)>,
     nodes: u32,
     has_majority: bool,
@@ -51,7 +51,7 @@ pub enum Hop {
 pub enum Route {
     /// On this node.
     Here,
-    /// On this node, or on a node that it forwards the request to.
+    /// On the given node, or on the node to which it forwards the request.
     To(NodeId),
     /// Nowhere: the rule's `on_fault` applies.
     Unavailable(Unavailable),
@@ -89,14 +89,14 @@ impl Homes {
         if hop == Hop::Last {
             return Route::Here;
         }
-        match self.first(key, |_, _| true) {
+        match self.highest_ranked(key, |_, _| true) {
             Some((_, Reach::Own)) => return Route::Here,
             Some((home, Reach::Linked)) => return Route::To(home),
             Some((_, Reach::Alive)) | None => {}
         }
         // The home is alive but not linked. The origin sends the request to the next-ranked linked node, which may have
         // a link to the home and otherwise decides.
-        let next = self.first(key, |_, reach| match reach {
+        let next = self.highest_ranked(key, |_, reach| match reach {
             Reach::Own => hop == Hop::Relayed,
             Reach::Linked => true,
             Reach::Alive => false,
@@ -109,9 +109,9 @@ impl Homes {
         }
     }
 
-    /// Returns the home of a key, whether or not it is linked.
+    /// Returns the home of a key, even if this node has no link to it.
     pub(crate) fn home(&self, key: Fingerprint) -> Option<NodeId> {
-        self.first(key, |_, _| true).map(|(node, _)| node)
+        self.highest_ranked(key, |_, _| true).map(|(node, _)| node)
     }
 
     /// Returns how many nodes share the limits, at least 1.
@@ -124,19 +124,19 @@ impl Homes {
         self.has_majority
     }
 
-    /// Returns the node whose view this is.
+    /// Returns the id of this node.
     pub fn own(&self) -> NodeId {
         self.own
     }
 
-    fn first(&self, key: Fingerprint, fits: impl Fn(NodeId, Reach) -> bool) -> Option<(NodeId, Reach)> {
+    fn highest_ranked(&self, key: Fingerprint, fits: impl Fn(NodeId, Reach) -> bool) -> Option<(NodeId, Reach)> {
         let fitting = self.candidates.iter().copied().filter(|(node, reach)| fits(*node, *reach));
-        fitting.max_by_key(|(node, _)| (weight(*node, key), *node))
+        fitting.max_by_key(|(node, _)| (rank(*node, key), *node))
     }
 }
 
-/// Returns the rank of a node for a key, as a SplitMix64 hash of both.
-fn weight(node: NodeId, key: Fingerprint) -> u64 {
+/// Returns the rank of a node for a key: a SplitMix64 hash of the node id and the key.
+fn rank(node: NodeId, key: Fingerprint) -> u64 {
     let (low, high) = key.parts();
     let mut mixed = node.0 ^ low.rotate_left(17) ^ u64::from(high) << 32;
     mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -195,7 +195,8 @@ mod tests {
         assert_eq!(cut.route(key(number), Hop::Origin), Route::To(NodeId(2)));
         let relay = homes(2, &[(1, Reach::Linked), (3, Reach::Linked)]);
         assert_eq!(relay.route(key(number), Hop::Relayed), Route::To(NodeId(3)));
-        // If the other node has no link either, the next-ranked node decides. No request is forwarded twice.
+        // If the relaying node has no link to the home either, the next-ranked node decides. No request is forwarded
+        // twice.
         let both = homes(2, &[(1, Reach::Linked), (3, Reach::Alive)]);
         assert_ne!(both.route(key(number), Hop::Relayed), Route::To(NodeId(3)));
         assert_eq!(both.route(key(number), Hop::Last), Route::Here);

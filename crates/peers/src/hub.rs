@@ -39,7 +39,7 @@ pub(crate) struct Shared {
     pub(crate) urgent: Notify,
     pub(crate) stage: watch::Sender<Stage>,
     pub(crate) counters: Counters,
-    /// Revision and first bytes of the checksum of the rules in force.
+    /// Revision of the active rules, and the first bytes of their checksum.
     pub(crate) rules: Mutex<(u64, u64)>,
     hub: Mutex<Hub>,
 }
@@ -51,10 +51,10 @@ pub enum Stage {
     Joining,
     /// Joined.
     Ready {
-        /// Whether all states are known. `false`: other nodes were ready, but none sent its states in time.
+        /// Whether all states are known. `false`: other nodes were ready, but no node sent its states in time.
         complete: bool,
     },
-    /// Left: the other nodes acknowledged all charges, or none was reachable.
+    /// The node has left: the other nodes acknowledged all charges, or no other node was reachable.
     Left,
 }
 
@@ -84,8 +84,8 @@ impl Counters {
     }
 }
 
-/// Number of keys by which the homes of all keys are estimated.
-const SAMPLE: usize = 4_096;
+/// Minimum number of keys in the sample from which the key count of each home is estimated.
+const HOME_SAMPLE_KEYS: usize = 4_096;
 
 struct Hub {
     mesh: Mesh,
@@ -94,7 +94,7 @@ struct Hub {
     /// Distinguishes a link from an earlier link to the same peer.
     generation: u64,
     actions: Vec<Action>,
-    /// This node has left: it neither dials nor accepts links.
+    /// Whether this node has left, so that it neither dials nor accepts links.
     closed: bool,
     /// Addresses and reasons of refused links that were already logged.
     logged: HashSet<(String, String)>,
@@ -118,7 +118,7 @@ pub(crate) struct Admission {
 /// Maximum size of `logged`. Further refusals are only counted, so connection attempts cannot flood the log.
 const MAX_LOGGED: usize = 256;
 /// Interval after which `logged` is cleared and refusals are logged again.
-const LOG_AGAIN: Nanos = Nanos::from_secs(3_600);
+const REFUSAL_LOG_INTERVAL: Nanos = Nanos::from_secs(3_600);
 
 impl Shared {
     pub(crate) fn new(config: Config, node: NodeId, secret: tollgate::fingerprint::Secret) -> Self {
@@ -171,7 +171,7 @@ impl Shared {
     }
 
     /// Performs all due work. Returns the addresses to dial and the time of the next call.
-    pub(crate) fn step(&self, urgent: bool) -> (Vec<SocketAddr>, Time<Mono>) {
+    pub(crate) fn run_due_work(&self, urgent: bool) -> (Vec<SocketAddr>, Time<Mono>) {
         let now = self.clock.now();
         let mut hub = self.hub();
         let Hub { mesh, members, links, actions, .. } = &mut *hub;
@@ -194,7 +194,6 @@ impl Shared {
                 let gossip = if beat.all_to.contains(node) { &all } else { &own };
                 link.outbox.push(|to| to.extend_from_slice(gossip));
             }
-            self.asks.expire(now.mono());
         }
         if let Some(alive) = members.changes(now.mono()) {
             mesh.on(&now, Event::Members(alive), actions);
@@ -218,7 +217,7 @@ impl Shared {
         self.urgent.notify_one();
     }
 
-    /// Ends all links after their queues are written, and prevents new ones.
+    /// Ends all links after their queues are written, and prevents new links.
     pub(crate) fn close(&self) {
         let mut hub = self.hub();
         hub.closed = true;
@@ -240,14 +239,14 @@ impl Shared {
         self.hub().members.own().clone()
     }
 
-    /// Returns why a link to this node must be refused, if so.
+    /// Returns the reason why a link to the node with this record must be refused, or `None` if it is acceptable.
     pub(crate) fn conflict(&self, record: &Record) -> Option<String> {
         self.hub().members.conflict(record, self.clock.mono())
     }
 
     /// Accepts a link to the node with this record. `dialled` is the dialled address, or `None` for an incoming link.
-    /// Of two links between the same nodes, both sides keep the one dialled by the lower id. Of two links dialled by
-    /// the same side, they keep the later. Returns `None` if the existing link stays.
+    /// If two nodes dialled each other, both keep the link that the node with the lower id dialled. If one node dialled
+    /// twice, both keep the later link. Returns `None` if an existing link stays.
     pub(crate) fn admit(&self, record: Record, dialled: Option<SocketAddr>) -> Option<Admission> {
         let now = self.clock.now();
         let peer = record.node;
@@ -286,7 +285,7 @@ impl Shared {
     }
 
     /// Removes a link that has ended.
-    pub(crate) fn ended(&self, peer: NodeId, generation: u64, why: &str) {
+    pub(crate) fn on_link_end(&self, peer: NodeId, generation: u64, why: &str) {
         let now = self.clock.now();
         let mut hub = self.hub();
         if hub.links.get(&peer).is_none_or(|link| link.generation != generation) {
@@ -309,7 +308,7 @@ impl Shared {
         mesh.on(now, Event::LinkDown { peer }, actions);
     }
 
-    /// Publishes the outboxes to the deciding threads.
+    /// Publishes the outboxes to the threads that decide requests.
     fn publish(&self, hub: &Hub) {
         let outboxes = hub.links.iter().map(|(node, link)| (*node, link.outbox.clone())).collect();
         self.outboxes.store(Arc::new(outboxes));
@@ -356,12 +355,12 @@ impl Shared {
         self.hub().members.is_own_address(address);
     }
 
-    /// Logs why there is no link to an address: once per hour and reason, and again after a link was established.
-    /// Several nodes may share an address, each with its own reason.
+    /// Logs why there is no link to an address, at most once per hour for each reason, and again after a link was
+    /// established. Several nodes may share an address, so one address can have several reasons.
     pub(crate) fn log_refusal(&self, address: &str, why: &str) {
         let now = self.clock.mono();
         let mut hub = self.hub();
-        if now.since(hub.logged_at) >= LOG_AGAIN {
+        if now.since(hub.logged_at) >= REFUSAL_LOG_INTERVAL {
             (hub.logged, hub.logged_at) = (HashSet::new(), now);
         }
         if hub.logged.len() < MAX_LOGGED && hub.logged.insert((address.to_owned(), why.to_owned())) {
@@ -402,10 +401,10 @@ impl Shared {
         }
     }
 
-    /// Returns of how many keys each node is the home. Beyond [`SAMPLE`] keys, the number is estimated.
+    /// Returns the number of keys by home. Beyond [`HOME_SAMPLE_KEYS`] keys, the numbers are estimates.
     fn homes_of_keys(&self) -> HashMap<NodeId, u64> {
         let (homes, mut counts) = (self.homes.load(), HashMap::new());
-        let keys = self.table.sample(SAMPLE);
+        let keys = self.table.sample(HOME_SAMPLE_KEYS);
         keys.iter().filter_map(|key| homes.home(*key)).for_each(|node| *counts.entry(node).or_default() += 1);
         let (all, sampled) = (u128::from(self.table.keys()), keys.len().max(1) as u128);
         counts.values_mut().for_each(|count: &mut u64| *count = (u128::from(*count) * all / sampled) as u64);
@@ -421,10 +420,10 @@ impl Shared {
                     Action::Send { peer, frame } => {
                         let Some(link) = hub.links.get(&peer) else { continue };
                         if !link.outbox.push(|to| wire::encode(&frame, to)) {
-                            self.cut(hub, peer, "its queue is full", now);
+                            self.end_link(hub, peer, "its queue is full", now);
                         }
                     }
-                    Action::Close { peer, why } => self.cut(hub, peer, why, now),
+                    Action::Close { peer, why } => self.end_link(hub, peer, why, now),
                     Action::Homes(homes) => self.homes.store(homes),
                     Action::Ready { complete } => {
                         hub.members.set_state(MemberState::Ready, now.mono());
@@ -438,7 +437,7 @@ impl Shared {
     }
 
     /// Ends a link.
-    fn cut(&self, hub: &mut Hub, peer: NodeId, why: &str, now: &Now<'_>) {
+    fn end_link(&self, hub: &mut Hub, peer: NodeId, why: &str, now: &Now<'_>) {
         let Some(link) = hub.links.get(&peer) else { return };
         link.outbox.end();
         self.log_loss(hub, peer, why);

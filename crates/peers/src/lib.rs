@@ -1,4 +1,4 @@
-//! Limits that nodes share by talking to each other, without a store.
+//! Limits that nodes share by sending messages to each other, without a store.
 //!
 //! Every node holds the state of every active key in a [`table`]. It broadcasts its own charges as *deltas*, and every
 //! other node applies each delta exactly once. A node decides `eventual` rules from its own state. A `strict` rule is
@@ -14,11 +14,11 @@
 //! | [`wire`] | frames as bytes |
 //! | [`frame`], [`greeting`] | framing on a connection; handshake and gossip frames |
 //!
-//! None of these reads a clock, opens a socket or starts a task. The simulator in `tollgate-testkit` runs them on up to
-//! a hundred nodes with faults and checks the bounds stated in [`mesh`].
+//! None of these modules reads a clock, opens a socket or starts a task. The simulator in `tollgate-testkit` runs these
+//! modules on up to a hundred nodes with faults, and checks the bounds stated in [`mesh`].
 //!
-//! [`PeerStore`] adds the I/O: it links this node with all others over TCP, secured by TLS 1.3 and a shared secret, and
-//! implements the engine's `Store`. [`Config`] lists the other nodes.
+//! [`PeerStore`] adds the I/O: it links this node with all other nodes over TCP, secured by TLS 1.3 and a shared
+//! secret, and implements the engine's `Store`. [`Config`] lists the other nodes.
 
 pub mod ask;
 mod config;
@@ -41,7 +41,7 @@ pub mod wire;
 
 use std::fmt;
 
-/// Bounds on the data that another process can send or occupy.
+/// Bounds on the data that other processes can send, and on the memory that they can occupy.
 pub mod bounds {
     pub use crate::ask::Ask;
     pub use crate::link::{MAX_QUEUED, SILENCE, WRITE_TIMEOUT};
@@ -56,7 +56,7 @@ pub use hub::Stage;
 pub use status::{LinkCounts, NodeInfo, NodeStatus, PeerStatus};
 pub use store::PeerStore;
 
-/// A process in the cluster. The id is random at each start, so a restarted node counts as a new one.
+/// A process in the cluster. Each start draws a random id, so a restarted node counts as a new node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 

@@ -1,7 +1,11 @@
 //! One link to a peer: a connection, its send queue, and its received frames.
 //!
-//! Frames are appended to one buffer. The writer takes the whole buffer whenever the connection is idle: a frame on an
-//! idle connection is written at once, and frames queued during a write share the next one.
+//! Frames are appended to one buffer. The writer takes the whole buffer whenever the connection is idle. So a frame on
+//! an idle connection is written at once, and frames queued during a write share the next write.
+//!
+//! Asks are batched further. While an ask is unanswered, later asks are held until an answer arrives, and then share
+//! one write. The system calls and wake-ups of a write cost more CPU time than several decisions. Asks to a peer that
+//! needs more than [`MAX_HOLD`] for an answer are not held, because they could miss their deadline.
 //!
 //! The buffer is bounded by [`MAX_QUEUED`], and a write without progress for [`WRITE_TIMEOUT`] ends the link. A peer
 //! that never reads therefore costs bounded memory for a bounded time and does not affect other links. A peer that
@@ -9,26 +13,28 @@
 
 use std::fmt;
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::frame::{Frames, LengthError};
 
 /// Maximum number of bytes queued for one peer.
 pub const MAX_QUEUED: usize = 32 << 20;
-/// Maximum time for a write to make progress.
+/// Maximum time that a write may take without progress.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time for which asks wait for the answer to an earlier ask. It is a small part of the usual deadline.
+const MAX_HOLD: Duration = Duration::from_millis(1);
 /// A peer that sends nothing for this time is considered gone.
 pub const SILENCE: Duration = Duration::from_secs(5);
 
 /// Maximum bytes per read.
-const READ: usize = 64 << 10;
+const MAX_READ_BYTES: usize = 64 << 10;
 /// Write buffers larger than this are shrunk after the write.
-const KEPT: usize = 256 << 10;
+const MAX_KEPT_BUFFER: usize = 256 << 10;
 
 /// Reason why a link ended.
 #[derive(Debug)]
@@ -66,24 +72,47 @@ impl fmt::Display for LinkEndReason {
 /// Queue of frames to write to a peer.
 #[derive(Default)]
 pub(crate) struct Outbox {
-    state: Mutex<Queued>,
+    state: Mutex<OutboxState>,
     wake: Notify,
 }
 
 #[derive(Default)]
-struct Queued {
+struct OutboxState {
     bytes: Vec<u8>,
+    /// Asks that wait until an earlier ask is answered.
+    held_asks: Vec<u8>,
+    /// When the last asks were queued, if no answer has arrived since.
+    asked_at: Option<Instant>,
+    /// Whether the last answer arrived within [`MAX_HOLD`].
+    answers_fast: bool,
     /// Whether the link ends once the queue is written.
     closing: bool,
     /// Whether the link has ended.
     ended: bool,
 }
 
+impl OutboxState {
+    /// Returns whether frames can be queued.
+    fn is_open(&self) -> bool {
+        !self.ended && !self.closing && self.bytes.len() + self.held_asks.len() <= MAX_QUEUED
+    }
+
+    /// Moves the held asks to the end of the queue.
+    fn release(&mut self) {
+        let Self { bytes, held_asks, .. } = self;
+        bytes.append(held_asks);
+    }
+}
+
 impl Outbox {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Queues the frames that `encode` appends. Returns `false` if the link has ended or its queue is full.
     pub(crate) fn push(&self, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
-        let mut queued = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if queued.ended || queued.closing || queued.bytes.len() > MAX_QUEUED {
+        let mut queued = self.lock();
+        if !queued.is_open() {
             return false;
         }
         let was_idle = queued.bytes.is_empty();
@@ -95,29 +124,72 @@ impl Outbox {
         true
     }
 
+    /// Queues an ask like [`push`](Self::push). Holds the ask back if an earlier one was sent less than [`MAX_HOLD`] ago,
+    /// is unanswered, and the peer answered the one before within that time.
+    pub(crate) fn push_ask(&self, encode: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let now = Instant::now();
+        let mut queued = self.lock();
+        if !queued.is_open() {
+            return false;
+        }
+        let was_idle = queued.bytes.is_empty();
+        if was_idle && queued.answers_fast && queued.asked_at.is_some_and(|at| now < at + MAX_HOLD) {
+            encode(&mut queued.held_asks);
+            return true;
+        }
+        queued.asked_at = Some(now);
+        queued.release();
+        encode(&mut queued.bytes);
+        drop(queued);
+        if was_idle {
+            self.wake.notify_one();
+        }
+        true
+    }
+
+    /// Queues the held asks. Called when an answer has arrived, or when an ask has expired without one.
+    pub(crate) fn release_asks(&self) {
+        let now = Instant::now();
+        let mut queued = self.lock();
+        if let Some(at) = queued.asked_at.take() {
+            queued.answers_fast = now < at + MAX_HOLD;
+        }
+        if !queued.held_asks.is_empty() {
+            queued.asked_at = Some(now);
+            queued.release();
+            drop(queued);
+            self.wake.notify_one();
+        }
+    }
+
     /// Returns the number of queued bytes.
     pub(crate) fn queued(&self) -> usize {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).bytes.len()
+        let queued = self.lock();
+        queued.bytes.len() + queued.held_asks.len()
     }
 
     /// Ends the link after the queue is written.
     pub(crate) fn close(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).closing = true;
+        let mut queued = self.lock();
+        queued.closing = true;
+        queued.release();
+        drop(queued);
         self.wake.notify_one();
     }
 
     /// Ends the link and discards its queue.
     pub(crate) fn end(&self) {
-        let mut queued = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queued = self.lock();
         queued.ended = true;
-        queued.bytes = Vec::new();
+        (queued.bytes, queued.held_asks) = (Vec::new(), Vec::new());
         drop(queued);
         self.wake.notify_one();
     }
 
-    /// Swaps the queued bytes with an empty buffer and returns whether there were any. `None` if the link should end.
+    /// Swaps the queued bytes with `spare`, an empty buffer. Returns whether any bytes were queued, or `None` if the
+    /// link should end.
     fn take(&self, spare: &mut Vec<u8>) -> Option<bool> {
-        let mut queued = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queued = self.lock();
         if queued.bytes.is_empty() {
             return if queued.closing || queued.ended { None } else { Some(false) };
         }
@@ -140,7 +212,7 @@ impl Outbox {
                         return end;
                     }
                     buffer.clear();
-                    buffer.shrink_to(KEPT);
+                    buffer.shrink_to(MAX_KEPT_BUFFER);
                 }
                 Some(false) => self.wake.notified().await,
             }
@@ -175,7 +247,7 @@ pub(crate) trait Receive {
     /// Handles a complete frame, including its length prefix.
     ///
     /// # Errors
-    /// If the message is invalid. The link then ends.
+    /// Fails if the message is invalid. The link then ends.
     fn frame(&mut self, frame: &[u8]) -> Result<(), String>;
 
     /// Called after all complete frames of one read were handled.
@@ -206,7 +278,7 @@ async fn read_from<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames, to
 /// Reads once from the connection into the frame buffer.
 pub(crate) async fn read_more<R: AsyncRead + Unpin>(stream: &mut R, frames: &mut Frames) -> Result<(), LinkEndReason> {
     let buffer = frames.buffer();
-    buffer.reserve(READ);
+    buffer.reserve(MAX_READ_BYTES);
     match timeout(SILENCE, stream.read_buf(buffer)).await {
         Ok(Ok(0)) => Err(LinkEndReason::Closed),
         Ok(Ok(_)) => Ok(()),
@@ -252,7 +324,7 @@ mod tests {
         }
     }
 
-    /// Runs a link over a pipe with `room` bytes of buffer; `peer` drives the other end.
+    /// Runs a link over a pipe that buffers `room` bytes. `peer` runs at the other end.
     async fn link<F: Future<Output = ()>>(
         room: usize,
         outbox: &Outbox,
@@ -288,11 +360,54 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn peer_that_never_reads_is_cut_and_its_queue_is_freed() {
-        const PART: usize = 1 << 20;
+    async fn asks_share_a_write_while_an_ask_of_a_fast_peer_is_unanswered() {
         let outbox = Outbox::default();
-        while outbox.push(|to| to.resize(to.len() + PART, 0)) {}
-        assert!((MAX_QUEUED..=MAX_QUEUED + PART).contains(&outbox.queued()), "{outbox:?}");
+        let ask = |number: u8| assert!(outbox.push_ask(|to| to.push(number)));
+        let written = || {
+            let mut buffer = Vec::new();
+            outbox.take(&mut buffer).unwrap();
+            buffer
+        };
+        ask(1);
+        ask(2);
+        assert_eq!(written(), [1, 2], "the link is idle, so the first write is not delayed");
+        ask(3);
+        assert_eq!(written(), [3], "nothing is known about the peer, so asks are not held");
+        outbox.release_asks();
+        ask(4);
+        assert_eq!(written(), [4]);
+        ask(5);
+        ask(6);
+        assert_eq!((written(), outbox.queued()), (vec![], 2));
+        assert!(outbox.push(|to| to.push(9)), "other frames are not held");
+        assert_eq!(written(), [9]);
+        outbox.release_asks();
+        assert_eq!(written(), [5, 6]);
+        ask(7);
+        tokio::time::advance(MAX_HOLD).await;
+        ask(8);
+        assert_eq!(written(), [7, 8], "the answer is late, so asks are no longer held");
+        tokio::time::advance(MAX_HOLD).await;
+        outbox.release_asks();
+        ask(10);
+        assert_eq!(written(), [10]);
+        ask(11);
+        assert_eq!(written(), [11], "the peer is slow");
+        outbox.release_asks();
+        ask(12);
+        assert_eq!(written(), [12]);
+        ask(13);
+        outbox.close();
+        assert_eq!(written(), [13], "held asks are written before the link closes");
+        assert!(!outbox.push_ask(|to| to.push(14)), "a closing outbox accepts no ask");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn peer_that_never_reads_is_cut_and_its_queue_is_freed() {
+        const PUSHED_BYTES: usize = 1 << 20;
+        let outbox = Outbox::default();
+        while outbox.push(|to| to.resize(to.len() + PUSHED_BYTES, 0)) {}
+        assert!((MAX_QUEUED..=MAX_QUEUED + PUSHED_BYTES).contains(&outbox.queued()), "{outbox:?}");
         let (end, _) = link(64, &outbox, async |mut far| {
             // The peer sends but never reads.
             while far.write_all(b"\x01\0\0\0\xff").await.is_ok() {

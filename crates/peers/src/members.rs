@@ -1,17 +1,19 @@
 //! Membership: which nodes exist, which are alive, and which addresses to dial.
 //!
-//! Every node has a record of itself with a heartbeat, which it increments every [`BEAT`]. It sends this record to all
-//! linked peers. To `FANOUT` of them in turn it also sends all records that it believes to be alive. A record with a
-//! higher heartbeat replaces the known one, regardless of which peer sent it. A member whose heartbeat has not risen
-//! for [`ALIVE`] is dead. So if one of three links is cut, the two nodes still see each other through the third. Stale
-//! records do not keep a dead node alive, because a node only sends records that it believes to be alive.
+//! Every node has a record of itself with a heartbeat, which it increments every [`HEARTBEAT_INTERVAL`]. It sends this
+//! record to all linked peers. `FANOUT` of these peers, in rotation, also get the records of all members that the node
+//! considers alive. A record with a higher heartbeat replaces the known record, regardless of which peer sent it. A
+//! member whose heartbeat has not risen for [`DEAD_AFTER`] is dead. So if the link between two of three nodes is cut,
+//! the two nodes still see each other through the third node. Stale records do not keep a dead node alive, because a
+//! node sends only the records of members that it considers alive.
 //!
 //! Addresses come from records and from the seeds, which are resolved repeatedly. An address is dialled unless its node
 //! is already linked. After a failure the backoff doubles.
 //!
-//! This is a state machine: instants and random numbers are arguments, and the work to do is returned. The alternative
-//! was a gossip library such as `chitchat`. It needs a C library for compression, another port and separate encryption
-//! for UDP, and it reads clocks and spawns tasks itself. Here every node has a link to every other node anyway.
+//! This is a state machine: instants and random numbers are arguments, and the required actions are return values. The
+//! alternative was a gossip library such as `chitchat`. It needs a C library for compression, another port and separate
+//! encryption for UDP, and it reads clocks and spawns tasks itself. Every node already has a link to every other node,
+//! so gossip needs no transport of its own.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -23,15 +25,15 @@ use crate::greeting::{MAX_RECORDS, NodeFigures, Record};
 use crate::mesh::{Member, MemberState};
 
 /// Interval between heartbeats.
-pub const BEAT: Nanos = Nanos::from_millis(500);
+pub const HEARTBEAT_INTERVAL: Nanos = Nanos::from_millis(500);
 /// A member whose heartbeat has not risen for this time is considered dead.
-pub const ALIVE: Nanos = Nanos::from_millis(3_000);
+pub const DEAD_AFTER: Nanos = Nanos::from_millis(3_000);
 /// Number of peers that receive all records at each heartbeat.
 const FANOUT: usize = 3;
 /// A member that has been dead for this time is removed, and its address is no longer dialled.
-const FORGET: Nanos = Nanos::from_secs(600);
-/// First and longest backoff after a failed dial.
-const PAUSE: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_millis(2_000));
+const FORGET_DEAD_AFTER: Nanos = Nanos::from_secs(600);
+/// Shortest and longest backoff after a failed dial.
+const DIAL_BACKOFF: (Nanos, Nanos) = (Nanos::from_millis(100), Nanos::from_millis(2_000));
 /// Maximum number of seed addresses.
 pub const MAX_SEEDS: usize = 256;
 
@@ -64,7 +66,7 @@ struct Dial {
     dialling: bool,
     /// Whether the address accepts connections.
     answers: bool,
-    /// The last node that answered at this address; this node's id if the address is its own.
+    /// The last node that answered at this address. This node's own id if the address is its own.
     node: Option<NodeId>,
 }
 
@@ -81,12 +83,12 @@ pub struct Beat {
     pub own: Record,
     /// All live records, for the peers in `all_to`.
     pub all: Vec<Record>,
-    /// The nodes that get all records.
+    /// The peers that receive all records.
     pub all_to: Vec<NodeId>,
 }
 
 impl Members {
-    /// Returns the members that a node knows at its start: itself.
+    /// Creates the member list of a node that has just started. It contains only the node itself.
     pub fn new(own: Record, now: Time<Mono>) -> Self {
         Self {
             own,
@@ -104,12 +106,12 @@ impl Members {
         &self.own
     }
 
-    /// Replaces the seed addresses, which are dialled in addition to those of members.
+    /// Replaces the seed addresses, which are dialled in addition to the members' addresses.
     pub fn set_seeds(&mut self, seeds: impl IntoIterator<Item = SocketAddr>) {
         self.seeds = seeds.into_iter().take(MAX_SEEDS).collect();
     }
 
-    /// Changes this node's state and makes the heartbeat that announces it due now.
+    /// Changes this node's state and schedules an immediate heartbeat to announce it.
     pub fn set_state(&mut self, state: MemberState, now: Time<Mono>) {
         self.own.state = state;
         self.next_beat = now;
@@ -137,7 +139,8 @@ impl Members {
         }
     }
 
-    /// Returns why a node with this record cannot join: a live node has the same name at another address.
+    /// Returns the reason if a node with this record cannot join, because a live node has the same name at another
+    /// address.
     pub fn conflict(&self, record: &Record, now: Time<Mono>) -> Option<String> {
         let others = self.known.values().filter(|known| known.is_alive(now)).map(|known| &known.record);
         let other = others
@@ -186,21 +189,21 @@ impl Members {
     pub fn dial_failed(&mut self, address: SocketAddr, now: Time<Mono>, random: u64) {
         let dial = self.dials.entry(address).or_default();
         dial.failures = dial.failures.saturating_add(1);
-        let (first, longest) = PAUSE;
+        let (first, longest) = DIAL_BACKOFF;
         let doubled = first.as_nanos().saturating_mul(1 << (dial.failures - 1).min(16)).min(longest.as_nanos());
-        // Jitter: 50 to 100% of the backoff, so that nodes do not dial in step.
+        // Jitter: 50 to 100% of the backoff, so that nodes do not dial at the same time.
         let pause = doubled / 2 + (u128::from(doubled / 2) * u128::from(random) / u128::from(u64::MAX)) as u64;
         dial.next = now.saturating_add(Nanos::from_nanos(pause));
         dial.dialling = false;
-        // Another node may use the address by now.
+        // Another node may have taken over the address.
         dial.node = None;
     }
 
-    /// Returns the addresses to dial now. Each counts as being dialled until [`dial_failed`](Self::dial_failed),
-    /// [`linked`](Self::linked) or [`is_own_address`](Self::is_own_address) is called for it.
+    /// Returns the addresses to dial now. An address counts as being dialled until the caller calls
+    /// [`dial_failed`](Self::dial_failed), [`linked`](Self::linked) or [`is_own_address`](Self::is_own_address) for it.
     pub fn due(&mut self, now: Time<Mono>) -> Vec<SocketAddr> {
         let own = (self.own.node, self.own.address);
-        self.known.retain(|_, known| known.linked || now.since(known.advanced) < FORGET);
+        self.known.retain(|_, known| known.linked || now.since(known.advanced) < FORGET_DEAD_AFTER);
         let is_wanted = |known: &&MemberEntry| !known.linked && known.record.state != MemberState::Leaving;
         let members = self.known.values().filter(is_wanted).map(|known| known.record.address);
         let candidates: BTreeSet<SocketAddr> = members.chain(self.seeds.iter().copied()).collect();
@@ -221,7 +224,7 @@ impl Members {
         due
     }
 
-    /// Returns the live members if they or their states changed since the last call.
+    /// Returns the live members if the members or their states changed since the last call.
     pub fn changes(&mut self, now: Time<Mono>) -> Option<Vec<Member>> {
         let alive = || self.known.values().filter(|known| known.is_alive(now)).map(|known| &known.record);
         let states: Vec<_> = alive().map(|record| (record.node, record.state)).collect();
@@ -248,7 +251,7 @@ impl Members {
         if now < self.next_beat {
             return None;
         }
-        self.next_beat = now.saturating_add(BEAT);
+        self.next_beat = now.saturating_add(HEARTBEAT_INTERVAL);
         self.own.heartbeat += 1;
         let linked: Vec<NodeId> = self.known.iter().filter(|(_, known)| known.linked).map(|(node, _)| *node).collect();
         let all_to: Vec<_> = linked.iter().cycle().skip(self.turn).take(FANOUT.min(linked.len())).copied().collect();
@@ -270,7 +273,7 @@ impl Members {
 
 impl MemberEntry {
     fn is_alive(&self, now: Time<Mono>) -> bool {
-        now.since(self.advanced) < ALIVE
+        now.since(self.advanced) < DEAD_AFTER
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, split};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tollgate::clock::Clock;
 
@@ -25,10 +25,12 @@ use crate::wire::{self, Frame, VERSION};
 pub const HANDSHAKE: Duration = Duration::from_secs(2);
 /// Maximum number of accepted connections that have not completed the greeting.
 pub const MAX_UNGREETED: usize = 256;
-/// Interval between seed lookups: the first until the node has joined, then the second.
-const RESOLVE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
-/// Maximum sleep of the thread, in case the clock is adjusted.
+/// Intervals between seed lookups: before the node has joined, and afterwards.
+const SEED_LOOKUP_INTERVALS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+/// Maximum sleep of the thread, so that an adjusted clock cannot delay its timers for long.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How long a relayed ask waits for its answer. The original caller gives up much earlier.
+const RELAY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the node until `stop` completes.
 pub(crate) async fn run(
@@ -40,13 +42,25 @@ pub(crate) async fn run(
     tokio::select! {
         () = stop => {}
         () = accept(&shared, &listener, tls.as_ref()) => {}
-        () = drive(&shared, tls.as_ref()) => {}
-        () = resolve(&shared) => {}
+        () = run_timers(&shared, tls.as_ref()) => {}
+        () = expire_asks(&shared) => {}
+        () = resolve_seeds(&shared) => {}
+    }
+}
+
+/// Ends asks whose deadline passes. The asks that waited for their answers are then sent.
+async fn expire_asks(shared: &Shared) {
+    loop {
+        for peer in shared.asks.expire().await {
+            if let Some(outbox) = shared.outboxes.load().get(&peer) {
+                outbox.release_asks();
+            }
+        }
     }
 }
 
 /// Resolves the seeds periodically.
-async fn resolve(shared: &Shared) {
+async fn resolve_seeds(shared: &Shared) {
     loop {
         let mut addresses = Vec::new();
         for (host, port) in &shared.config.seeds {
@@ -61,15 +75,15 @@ async fn resolve(shared: &Shared) {
             shared.urgent.notify_one();
         }
         let joined = *shared.stage.borrow() != crate::Stage::Joining;
-        sleep(if joined { RESOLVE.1 } else { RESOLVE.0 }).await;
+        sleep(if joined { SEED_LOOKUP_INTERVALS.1 } else { SEED_LOOKUP_INTERVALS.0 }).await;
     }
 }
 
 /// Runs the timers and dials due addresses.
-async fn drive(shared: &Arc<Shared>, tls: Option<&LinkTls>) {
+async fn run_timers(shared: &Arc<Shared>, tls: Option<&LinkTls>) {
     let mut urgent = false;
     loop {
-        let (due, wake_at) = shared.step(urgent);
+        let (due, wake_at) = shared.run_due_work(urgent);
         for address in due {
             tokio::spawn(dial(shared.clone(), address, tls.cloned()));
         }
@@ -143,7 +157,7 @@ fn tls_problem(error: &io::Error) -> String {
 /// Exchanges greetings and runs the link until it ends.
 ///
 /// # Errors
-/// If no link was established.
+/// Fails if no link was established.
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     shared: &Arc<Shared>,
     mut stream: S,
@@ -154,8 +168,8 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let greeted = timeout(HANDSHAKE, greet(shared, &mut stream, &mut frames)).await;
     let record = match greeted.map_err(|_| format!("no greeting within {HANDSHAKE:?}"))? {
         Ok(record) => record,
-        Err(NoGreeting::Failed(why)) => return Err(why),
-        Err(NoGreeting::Refuse(why)) => {
+        Err(GreetingError::Failed(why)) => return Err(why),
+        Err(GreetingError::Refuse(why)) => {
             let mut refusal = Vec::new();
             greeting::push_refused(&mut refusal, &why);
             // Best effort: the peer may be gone.
@@ -173,44 +187,44 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     }
     let peer = record.node;
     let Some(Admission { outbox, generation }) = shared.admit(record, dialled) else { return Ok(()) };
-    let mut receiver = Receiver { shared, peer, generation, outbox: outbox.clone(), urgent: false };
+    let mut receiver = Receiver { shared, peer, generation, outbox: outbox.clone(), urgent: false, has_answers: false };
     let (mut reader, mut writer) = split(stream);
     let end = link::run((&mut reader, &mut writer), &mut frames, &outbox, &mut receiver).await;
-    shared.ended(peer, generation, &end.to_string());
+    shared.on_link_end(peer, generation, &end.to_string());
     Ok(())
 }
 
 /// Reason why a handshake failed.
-enum NoGreeting {
+enum GreetingError {
     Failed(String),
     /// This node refuses the peer and sends the reason to it.
     Refuse(String),
 }
 
-/// Exchanges greetings and waits until the peer accepts. A node that the peer refuses must not count the peer as a
-/// member.
+/// Exchanges greetings and waits until the peer accepts. If the peer refuses the link, this node must not count the
+/// peer as a member.
 async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     shared: &Shared,
     stream: &mut S,
     frames: &mut Frames,
-) -> Result<Record, NoGreeting> {
+) -> Result<Record, GreetingError> {
     let mut own = Vec::new();
     greeting::push_greeting(&mut own, shared.cluster, &shared.own());
-    let failed = |end: LinkEndReason| NoGreeting::Failed(end.to_string());
+    let failed = |end: LinkEndReason| GreetingError::Failed(end.to_string());
     stream.write_all(&own).await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
     stream.flush().await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
     let record = match next_frame(stream, frames).await? {
         OwnFrame::Greeting { version, .. } if version != VERSION => {
-            return Err(NoGreeting::Refuse(format!("protocol version {version} instead of {VERSION}")));
+            return Err(GreetingError::Refuse(format!("protocol version {version} instead of {VERSION}")));
         }
         OwnFrame::Greeting { cluster, .. } if cluster != shared.cluster => {
-            return Err(NoGreeting::Refuse("another cluster: its name or secret differs".to_owned()));
+            return Err(GreetingError::Refuse("another cluster: its name or secret differs".to_owned()));
         }
         OwnFrame::Greeting { record, .. } => record,
-        _ => return Err(NoGreeting::Failed("no greeting".to_owned())),
+        _ => return Err(GreetingError::Failed("no greeting".to_owned())),
     };
     if let Some(why) = shared.conflict(&record) {
-        return Err(NoGreeting::Refuse(why));
+        return Err(GreetingError::Refuse(why));
     }
     own.clear();
     greeting::push_accepted(&mut own);
@@ -218,25 +232,25 @@ async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     stream.flush().await.map_err(|error| failed(LinkEndReason::Failed(error)))?;
     match next_frame(stream, frames).await? {
         OwnFrame::Accepted => Ok(record),
-        _ => Err(NoGreeting::Failed("no answer to the greeting".to_owned())),
+        _ => Err(GreetingError::Failed("no answer to the greeting".to_owned())),
     }
 }
 
 /// Reads the next handshake frame.
-async fn next_frame<S: AsyncRead + Unpin>(stream: &mut S, frames: &mut Frames) -> Result<OwnFrame, NoGreeting> {
+async fn next_frame<S: AsyncRead + Unpin>(stream: &mut S, frames: &mut Frames) -> Result<OwnFrame, GreetingError> {
     loop {
         let decoded = match frames.next_frame() {
             Ok(Some(frame)) => greeting::decode(frame),
             Ok(None) => {
-                link::read_more(stream, frames).await.map_err(|end| NoGreeting::Failed(end.to_string()))?;
+                link::read_more(stream, frames).await.map_err(|end| GreetingError::Failed(end.to_string()))?;
                 continue;
             }
-            Err(bad) => return Err(NoGreeting::Failed(bad.to_string())),
+            Err(bad) => return Err(GreetingError::Failed(bad.to_string())),
         };
         return match decoded {
-            Ok(OwnFrame::Refused(why)) => Err(NoGreeting::Failed(format!("refused by the peer: {why}"))),
+            Ok(OwnFrame::Refused(why)) => Err(GreetingError::Failed(format!("refused by the peer: {why}"))),
             Ok(frame) => Ok(frame),
-            Err(malformed) => Err(NoGreeting::Failed(malformed.to_string())),
+            Err(malformed) => Err(GreetingError::Failed(malformed.to_string())),
         };
     }
 }
@@ -248,6 +262,8 @@ struct Receiver<'a> {
     generation: u64,
     outbox: Arc<Outbox>,
     urgent: bool,
+    /// Whether the current read contained answers.
+    has_answers: bool,
 }
 
 impl Receive for Receiver<'_> {
@@ -265,7 +281,10 @@ impl Receive for Receiver<'_> {
         }
         match wire::decode(whole) {
             Ok(Some((Frame::Ask(ask), _))) => self.on_ask(ask),
-            Ok(Some((Frame::Answer(answer), _))) => self.shared.asks.answer(self.peer, answer),
+            Ok(Some((Frame::Answer(answer), _))) => {
+                self.has_answers = true;
+                self.shared.asks.answer(self.peer, answer);
+            }
             Ok(Some((frame, _))) => self.shared.frame(self.peer, self.generation, frame),
             Ok(None) => return Err("frame shorter than its length prefix".to_owned()),
             Err(error) => return Err(error.to_string()),
@@ -274,6 +293,9 @@ impl Receive for Receiver<'_> {
     }
 
     fn end_of_read(&mut self) {
+        if std::mem::take(&mut self.has_answers) {
+            self.outbox.release_asks();
+        }
         if std::mem::take(&mut self.urgent) {
             self.shared.urgent.notify_one();
         }
@@ -292,10 +314,10 @@ impl Receiver<'_> {
             }
             AskStep::Forward(to, mut ask) => {
                 let outbox = shared.outboxes.load().get(&to).cloned();
-                let here = shared.asks.relay(to, self.outbox.clone(), id, shared.clock.mono());
+                let here = shared.asks.relay(to, self.outbox.clone(), id, Instant::now() + RELAY_TIMEOUT);
                 let is_sent = outbox.zip(here).is_some_and(|(outbox, here)| {
                     ask.id = here;
-                    outbox.push(|out| wire::encode(&Frame::Ask(ask), out))
+                    outbox.push_ask(|out| wire::encode(&Frame::Ask(ask), out))
                 });
                 if is_sent {
                     return;

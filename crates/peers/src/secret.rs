@@ -1,12 +1,13 @@
 //! The cluster secret, and the keys derived from it.
 //!
-//! A node proves that it knows the secret with a TLS key pair derived from it (`tls.rs`). Anyone who connects can
-//! obtain the public key and check guesses of the secret against it offline. The secret must therefore be random:
-//! [`MIN_BYTES`] is the length that `openssl rand -hex 16` prints.
+//! A node proves that it knows the secret with a TLS key pair that is derived from the secret (`tls.rs`). Anyone who
+//! connects can obtain the public key and check guesses of the secret against it offline. The secret must therefore be
+//! random: [`MIN_BYTES`] is the output length of `openssl rand -hex 16`.
 //!
-//! Key fingerprints also depend on a secret, which cannot change while key states are kept. It is therefore separate:
-//! the first line of the file. If further lines exist, they secure the links instead of the first. They can be replaced
-//! step by step with rolling restarts: a node presents the first of them and accepts all.
+//! Key fingerprints also depend on a secret, which cannot change while key states are kept. This fingerprint secret is
+//! the first line of the file. Further lines are link secrets, and secure the links instead of the first line. Rolling
+//! restarts can replace a link secret step by step, because a node presents its first link secret and accepts all of
+//! them.
 
 use std::fmt;
 use std::path::Path;
@@ -18,14 +19,14 @@ pub(crate) const MIN_BYTES: usize = 32;
 /// Maximum length of a secret in bytes.
 pub(crate) const MAX_BYTES: usize = 1_024;
 
-/// Maximum number of link secrets: the current one and its replacement.
+/// Maximum number of link secrets: the current secret and its replacement.
 const MAX_LINK_SECRETS: usize = 2;
 
 /// The cluster's secrets. The `Debug` output hides them.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ClusterSecret {
     keys: Vec<u8>,
-    /// Link secrets. The first is presented, all are accepted.
+    /// Link secrets. This node presents the first secret and accepts all of them.
     links: Vec<Vec<u8>>,
 }
 
@@ -34,7 +35,7 @@ impl ClusterSecret {
     /// line also secures the links. Surrounding whitespace and empty lines are ignored.
     ///
     /// # Errors
-    /// If a secret is shorter than [`MIN_BYTES`] or longer than [`MAX_BYTES`], or if there are too many.
+    /// Fails if a secret is shorter than [`MIN_BYTES`] or longer than [`MAX_BYTES`], or if there are too many secrets.
     pub(crate) fn new(text: &[u8]) -> Result<Self, String> {
         let lines = text.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
         let mut secrets = lines.map(<[u8]>::to_vec).collect::<Vec<_>>();
@@ -57,7 +58,7 @@ impl ClusterSecret {
     /// Reads a secret file.
     ///
     /// # Errors
-    /// If the file cannot be read or [`new`](Self::new) rejects its content.
+    /// Fails if the file cannot be read or [`new`](Self::new) rejects its content.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let length = std::fs::metadata(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?.len();
         if length > 4 * MAX_BYTES as u64 {
@@ -72,7 +73,8 @@ impl ClusterSecret {
         derive(&self.keys, label)
     }
 
-    /// Derives link keys in the same way. The first is presented, all are accepted.
+    /// Derives a key from each link secret, as HMAC-SHA-256 of `label`. This node presents the first key and accepts
+    /// all of them.
     pub(crate) fn derive_for_links(&self, label: &str) -> Vec<[u8; 32]> {
         self.links.iter().map(|secret| derive(secret, label)).collect()
     }

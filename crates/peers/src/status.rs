@@ -1,4 +1,4 @@
-//! Status of a node and its peers, for people and metrics.
+//! Status of a node and its peers, for status pages and metrics.
 
 use crate::NodeId;
 use crate::greeting::{NodeFigures, Record};
@@ -17,7 +17,7 @@ pub struct NodeInfo {
     pub address: String,
     /// State that the node announces.
     pub state: &'static str,
-    /// Figures of its last heartbeat.
+    /// Figures from the node's last heartbeat.
     pub figures: NodeFigures,
 }
 
@@ -59,7 +59,7 @@ pub struct NodeStatus {
     pub homes: u64,
     /// Lifecycle stage.
     pub stage: Stage,
-    /// Number of nodes that share the limits, including this one.
+    /// Number of nodes that share the limits, including this node.
     pub nodes: u32,
     /// Whether this node sees a majority of the nodes.
     pub has_majority: bool,

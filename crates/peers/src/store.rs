@@ -1,7 +1,8 @@
 //! The store: decides charges locally, or asks the key's home.
 //!
-//! Charges of `eventual` rules are decided in this node's table, and so are charges whose home is this node. Other
-//! charges are sent to their home: the ask is appended to the link's queue and written at once if the link is idle.
+//! This node's table decides charges of `eventual` rules and charges whose home is this node. Other charges are sent to
+//! their home as an *ask*, which is written at once
+//! unless an earlier ask is unanswered (see `link.rs`).
 
 mod groups;
 #[cfg(test)]
@@ -14,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 use tollgate::fingerprint::{Fingerprint, Secret};
 use tollgate_core::{Ask as Amount, Cost, Limits, Stamps, Time, Wall};
 use tollgate_engine::store::{Answers, Batch, Charge as EngineCharge, Consistency, Group, StoreError, StoreVerb};
@@ -26,33 +27,42 @@ use crate::config::Config;
 use crate::homes::{Hop, Route};
 use crate::hub::{Counters, Shared, Stage};
 use crate::node;
-use crate::pending_asks::PendingAsk;
+use crate::pending_asks::{AskError, PendingAsk};
 use crate::status::NodeStatus;
 use crate::table::{Charge, SharedLimits, Verb, check_limits};
 use crate::tls::LinkTls;
 use crate::wire::{self, Frame};
 
 /// Maximum time for leaving: the mesh's own timeout plus a margin.
-const LEAVE: Duration = Duration::from_secs(3);
+const MAX_LEAVE_TIME: Duration = Duration::from_secs(3);
 /// Time for links to write their queues when the node stops.
-const CLOSE: Duration = Duration::from_millis(500);
+const MAX_CLOSE_TIME: Duration = Duration::from_millis(500);
 
-/// A store in the memory of all cluster nodes, which exchange their charges.
+/// A store that keeps its state in the memory of all cluster nodes. The nodes exchange their charges.
 pub struct PeerStore {
     shared: Arc<Shared>,
-    thread: Mutex<Option<Thread>>,
+    thread: Mutex<Option<PeersThread>>,
 }
 
-struct Thread {
+struct PeersThread {
     stop: oneshot::Sender<()>,
     handle: JoinHandle<()>,
+}
+
+/// Ends all asks when the peers thread ends, even by a panic. Nothing else would end them.
+struct EndAsks(Arc<Shared>);
+
+impl Drop for EndAsks {
+    fn drop(&mut self) {
+        self.0.asks.close();
+    }
 }
 
 impl PeerStore {
     /// Starts a thread that listens for other nodes and dials them. The thread ends when the store is dropped.
     ///
     /// # Errors
-    /// If the node cannot listen or the thread cannot be started.
+    /// Fails if the node cannot listen or the thread cannot be started.
     pub fn start(mut config: Config) -> io::Result<Self> {
         let listener = std::net::TcpListener::bind(config.listen)?;
         listener.set_nonblocking(true)?;
@@ -65,6 +75,7 @@ impl PeerStore {
         let (stop, stopped) = oneshot::channel::<()>();
         let running = shared.clone();
         let run = move || {
+            let _end = EndAsks(running.clone());
             runtime.block_on(async move {
                 let Ok(listener) = tokio::net::TcpListener::from_std(listener) else { return };
                 // An error means that the sender was dropped, which also stops the thread.
@@ -73,7 +84,7 @@ impl PeerStore {
             runtime.shutdown_background();
         };
         let handle = std::thread::Builder::new().name("tollgate-peers".to_owned()).spawn(run)?;
-        Ok(Self { shared, thread: Mutex::new(Some(Thread { stop, handle })) })
+        Ok(Self { shared, thread: Mutex::new(Some(PeersThread { stop, handle })) })
     }
 
     /// Returns a receiver of lifecycle stages.
@@ -88,15 +99,15 @@ impl PeerStore {
         stage.wait_for(|stage| *stage != Stage::Joining).await.map_or(Stage::Left, |stage| *stage)
     }
 
-    /// Leaves the cluster: the node stops being a home and waits until the others acknowledge its charges. Closes all
-    /// links and returns after about three seconds at the latest.
+    /// Leaves the cluster: the node stops being a home and waits until the other nodes acknowledge its charges. Closes
+    /// all links and returns after about three seconds at the latest.
     pub async fn leave(&self) {
         self.shared.leave();
         let mut stage = self.watch_stage();
         // On a timeout, the other nodes detect the loss themselves.
-        let _ = timeout(LEAVE, stage.wait_for(|stage| *stage == Stage::Left)).await;
+        let _ = timeout(MAX_LEAVE_TIME, stage.wait_for(|stage| *stage == Stage::Left)).await;
         self.shared.close();
-        let _ = timeout(CLOSE, async {
+        let _ = timeout(MAX_CLOSE_TIME, async {
             while !self.shared.outboxes.load().is_empty() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -104,7 +115,7 @@ impl PeerStore {
         .await;
     }
 
-    /// Returns the number of nodes that share the limits, this one included.
+    /// Returns the number of nodes that share the limits, including this node.
     pub fn nodes(&self) -> u32 {
         self.shared.homes.load().nodes()
     }
@@ -114,7 +125,7 @@ impl PeerStore {
         self.shared.homes.load().has_majority()
     }
 
-    /// Sets the revision of the rules in force, and the first bytes of their checksum, which other nodes show.
+    /// Sets the revision of the active rules and the first bytes of their checksum. Other nodes show both values.
     pub fn set_rules(&self, revision: u64, checksum: u64) {
         *self.shared.rules.lock().unwrap_or_else(PoisonError::into_inner) = (revision, checksum);
     }
@@ -124,7 +135,7 @@ impl PeerStore {
         self.shared.status()
     }
 
-    /// Resolves the limits of each charge and the node that decides it.
+    /// Determines the limits of each charge and the node that decides the charge.
     fn resolve<'a>(&self, group: &Group<'a>) -> Result<Vec<GroupPart<'a>>, StoreError> {
         let homes = self.shared.homes.load();
         let table = &self.shared.table;
@@ -160,7 +171,7 @@ impl PeerStore {
                 outcome: standing.verdict().outcome(),
                 taken: standing.verdict().taken(),
                 stamps: standing.verdict().stamp(),
-                reports: standing.reports(charges[index].ask.cost()).to_vec(),
+                reports: standing.reports(charges[index].ask.cost()),
             };
             if verb == Verb::Peek {
                 answer.clear_taken();
@@ -194,32 +205,33 @@ impl PeerStore {
     }
 
     /// Sends charges to their home.
-    fn ask(&self, node: NodeId, verb: Verb, charges: Vec<AskCharge>) -> Result<PendingAsk<'_>, StoreError> {
+    fn ask(
+        &self,
+        node: NodeId,
+        verb: Verb,
+        charges: Vec<AskCharge>,
+        deadline: Instant,
+    ) -> Result<PendingAsk<'_>, StoreError> {
         let unavailable = |why: &str| StoreError::Unavailable { why: why.to_owned() };
         let outboxes = self.shared.outboxes.load();
         let outbox = outboxes.get(&node).ok_or_else(|| unavailable("no link to the key's home"))?;
-        let asked = self.shared.asks.ask(node).ok_or_else(|| unavailable("too many requests in flight to peers"))?;
+        let asked = self.shared.asks.ask(node, deadline);
+        let asked = asked.ok_or_else(|| unavailable("too many requests in flight to peers"))?;
         let ask = Ask { id: asked.id, hop: Hop::Relayed, verb, charges };
-        if !outbox.push(|to| wire::encode(&Frame::Ask(ask), to)) {
+        if !outbox.push_ask(|to| wire::encode(&Frame::Ask(ask), to)) {
             return Err(unavailable("the link queue to the key's home is full"));
         }
         Counters::add(&self.shared.counters.asked, 1);
         Ok(asked)
     }
 
-    /// Waits for an answer with `count` charges.
-    async fn wait(
-        &self,
-        mut asked: PendingAsk<'_>,
-        verb: Verb,
-        count: usize,
-        deadline: Instant,
-    ) -> Result<Vec<ChargeAnswer>, StoreError> {
+    /// Waits for the answer to an ask with `count` charges.
+    async fn wait(&self, asked: PendingAsk<'_>, verb: Verb, count: usize) -> Result<Vec<ChargeAnswer>, StoreError> {
         let unknown = |why: String| StoreError::Unknown { why };
-        let answer = match timeout_at(deadline, &mut asked.answer).await {
-            Ok(Ok(answer)) => answer.result,
-            Ok(Err(_)) => return Err(unknown("the link to the key's home ended".to_owned())),
-            Err(_) => {
+        let answer = match asked.answer().await {
+            Ok(answer) => answer.result,
+            Err(AskError::Lost) => return Err(unknown("the link to the key's home ended".to_owned())),
+            Err(AskError::Expired) => {
                 return Err(unknown(format!("no answer from the key's home within {:?}", self.shared.config.deadline)));
             }
         };
@@ -247,19 +259,19 @@ impl PeerStore {
 
     async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
         let deadline = Instant::now() + self.shared.config.deadline;
-        let mut steps: Vec<Step<'_>> = Vec::new();
+        let mut steps: Vec<GroupProgress<'_>> = Vec::new();
         for group in batch.groups {
             let step = self.begin(group, deadline, steps.is_empty().then_some(&mut *answers)).await;
             steps.extend(step);
         }
         for step in steps {
             match step {
-                Step::Decided(decided) => decided.write(answers),
-                Step::Failed(error) => answers.fail_group(error),
-                Step::Asked(asked, verb, count) => match self.wait(asked, verb, count, deadline).await {
+                GroupProgress::Decided(decided) => decided.write(answers),
+                GroupProgress::Failed(error) => answers.fail_group(error),
+                GroupProgress::Asked(asked, verb, count) => match self.wait(asked, verb, count).await {
                     Ok(charges) => {
-                        let charges = charges.into_iter().map(|charge| (Standing::Exact, charge)).collect();
-                        GroupDecision { answers: charges, at: self.shared.now().wall() }.write(answers);
+                        charges.into_iter().for_each(|charge| push(answers, Standing::Exact, charge));
+                        answers.end_group(self.shared.now().wall());
                     }
                     Err(error) => answers.fail_group(error),
                 },
@@ -268,16 +280,16 @@ impl PeerStore {
     }
 
     /// Starts deciding a group. `answers` is present if no earlier group is pending. Returns `None` if the group was
-    /// decided and written to `answers`.
+    /// decided and its answer was written to `answers`.
     async fn begin<'s>(
         &'s self,
         group: &Group<'_>,
         deadline: Instant,
         answers: Option<&mut Answers>,
-    ) -> Option<Step<'s>> {
+    ) -> Option<GroupProgress<'s>> {
         let parts = match self.resolve(group) {
             Ok(parts) => parts,
-            Err(error) => return Some(Step::Failed(error)),
+            Err(error) => return Some(GroupProgress::Failed(error)),
         };
         let verb = match group.verb {
             StoreVerb::Check => Verb::Check,
@@ -289,22 +301,22 @@ impl PeerStore {
         let first = parts.first().and_then(|part| part.at);
         if parts.iter().any(|part| part.at != first) {
             return Some(match self.decide_in_order(verb, &parts, deadline).await {
-                Ok(decided) => Step::Decided(decided),
-                Err(error) => Step::Failed(error),
+                Ok(decided) => GroupProgress::Decided(decided),
+                Err(error) => GroupProgress::Failed(error),
             });
         }
         if let Some(node) = first {
             let charges = parts.iter().map(GroupPart::to_ask).collect();
-            return Some(match self.ask(node, verb, charges) {
-                Ok(asked) => Step::Asked(asked, verb, parts.len()),
-                Err(error) => Step::Failed(error),
+            return Some(match self.ask(node, verb, charges, deadline) {
+                Ok(asked) => GroupProgress::Asked(asked, verb, parts.len()),
+                Err(error) => GroupProgress::Failed(error),
             });
         }
         let here: Vec<&GroupPart<'_>> = parts.iter().collect();
         let Some(answers) = answers else {
             let mut decided = Vec::with_capacity(here.len());
             let at = self.decide_here(verb, &here, |part, answer| decided.push((part.standing(), answer)));
-            return Some(Step::Decided(GroupDecision { answers: decided, at }));
+            return Some(GroupProgress::Decided(GroupDecision { answers: decided, at }));
         };
         let at = self.decide_here(verb, &here, |part, answer| push(answers, part.standing(), answer));
         answers.end_group(at);
@@ -321,7 +333,7 @@ fn is_eventual(charge: &EngineCharge<'_>) -> bool {
 struct GroupPart<'a> {
     key: Fingerprint,
     limits: Arc<SharedLimits>,
-    /// The node that decides the charge, if it is not this node.
+    /// The node that decides the charge; `None` for this node.
     at: Option<NodeId>,
     charge: &'a EngineCharge<'a>,
 }
@@ -343,7 +355,7 @@ impl GroupPart<'_> {
 }
 
 /// Progress of a group in a batch.
-enum Step<'a> {
+enum GroupProgress<'a> {
     Decided(GroupDecision),
     Asked(PendingAsk<'a>, Verb, usize),
     Failed(StoreError),
@@ -393,7 +405,7 @@ impl Store for PeerStore {
 impl Drop for PeerStore {
     fn drop(&mut self) {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(Thread { stop, handle }) = thread {
+        if let Some(PeersThread { stop, handle }) = thread {
             // The thread may already have ended.
             let _ = stop.send(());
             let _ = handle.join();

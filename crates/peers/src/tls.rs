@@ -1,11 +1,12 @@
 //! Encryption of links: TLS 1.3 with key pairs derived from the cluster secret.
 //!
-//! There are no certificates: both sides present a raw public key (RFC 7250), and each accepts only its own key or the
-//! replacement key. The signatures that TLS 1.3 requires from both sides prove possession of the private key, and so of
-//! the secret. Client and server sign different strings, so a signature cannot be reflected to its author.
+//! There are no certificates: both sides present a raw public key (RFC 7250), and each side accepts only its own key or
+//! the replacement key. The signatures that TLS 1.3 requires from both sides prove possession of the private key, and
+//! so of the secret. Client and server sign different strings, so a signature cannot be reflected to its author.
 //!
 //! Alternatives: certificates have names and expiry dates, which are meaningless here, and an expired certificate stops
-//! the cluster. An HMAC over the exporter of an unauthenticated session proves the same, but needs a custom protocol.
+//! the cluster. An HMAC over the exporter of an unauthenticated session would also prove knowledge of the secret, but
+//! needs a custom protocol.
 
 use std::sync::Arc;
 
@@ -42,7 +43,7 @@ impl LinkTls {
     /// Derives the key pairs from the secret.
     ///
     /// # Errors
-    /// If the cryptography provider refuses a key, which does not happen for valid seeds.
+    /// Fails if the cryptography provider refuses a key, which does not happen for valid seeds.
     pub(crate) fn new(secret: &ClusterSecret) -> Result<Self, Error> {
         let provider = Arc::new(ring::default_provider());
         let mut accepted = Vec::new();
@@ -65,7 +66,7 @@ impl LinkTls {
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(same_key)
             .with_cert_resolver(Arc::new(AlwaysResolvesServerRawPublicKeys::new(certified)));
-        // A resumed session would not prove the key again.
+        // A resumed session would not prove possession of the private key again.
         server.send_tls13_tickets = 0;
         Ok(Self { connector: Arc::new(client).into(), acceptor: Arc::new(server).into() })
     }
@@ -79,14 +80,14 @@ struct SameKey {
 }
 
 impl SameKey {
-    fn check(&self, presented: &CertificateDer<'_>) -> Result<(), Error> {
+    fn check_public_key(&self, presented: &CertificateDer<'_>) -> Result<(), Error> {
         if self.accepted.iter().any(|accepted| presented.as_ref() == accepted) {
             return Ok(());
         }
         Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure))
     }
 
-    fn verify(
+    fn verify_signature(
         &self,
         message: &[u8],
         key: &CertificateDer<'_>,
@@ -117,7 +118,7 @@ macro_rules! signatures_of_the_same_key {
             key: &CertificateDer<'_>,
             signature: &DigitallySignedStruct,
         ) -> Result<HandshakeSignatureValid, Error> {
-            self.verify(message, key, signature)
+            self.verify_signature(message, key, signature)
         }
 
         fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -139,7 +140,7 @@ impl ServerCertVerifier for SameKey {
         _: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.check(presented).map(|()| ServerCertVerified::assertion())
+        self.check_public_key(presented).map(|()| ServerCertVerified::assertion())
     }
 
     signatures_of_the_same_key!();
@@ -156,7 +157,7 @@ impl ClientCertVerifier for SameKey {
         _: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.check(presented).map(|()| ClientCertVerified::assertion())
+        self.check_public_key(presented).map(|()| ClientCertVerified::assertion())
     }
 
     signatures_of_the_same_key!();
@@ -220,7 +221,7 @@ mod tests {
         let server = tls(1);
         let provider = Arc::new(ring::default_provider());
         let any = Arc::new(SameKey {
-            accepted: vec![tls_public(&ClusterSecret::new(&[1; 32]).unwrap())],
+            accepted: vec![public_key_of(&ClusterSecret::new(&[1; 32]).unwrap())],
             provider: provider.clone(),
         });
         let client = ClientConfig::builder_with_provider(provider)
@@ -233,7 +234,7 @@ mod tests {
         assert!(!handshake(client, server).await);
     }
 
-    fn tls_public(secret: &ClusterSecret) -> Vec<u8> {
+    fn public_key_of(secret: &ClusterSecret) -> Vec<u8> {
         let provider = ring::default_provider();
         let key = [&PKCS8_HEAD[..], &secret.derive("tollgate peers tls")].concat();
         let key = provider.key_provider.load_private_key(PrivatePkcs8KeyDer::from(key).into()).unwrap();

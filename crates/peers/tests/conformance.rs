@@ -1,7 +1,8 @@
-//! Runs the conformance suite and the rule model on peers in this process: on one node, and on three that are asked in
-//! turn, so that most keys have their home on another node. The tests control the decision clock.
+//! Runs the conformance suite and the rule model on peers in this process, with one node and with three nodes. With
+//! three nodes, the tests ask the nodes in turn, so most keys have their home on another node. The tests control the
+//! decision clock.
 //!
-//! `TOLLGATE_MODEL_DECISIONS` sets how many decisions are compared, `TOLLGATE_MODEL_SEED` the first seed.
+//! `TOLLGATE_MODEL_DECISIONS` sets the number of compared decisions, and `TOLLGATE_MODEL_SEED` sets the first seed.
 
 #![allow(clippy::print_stdout, reason = "a long run prints how much it compared")]
 #![allow(clippy::unwrap_used, reason = "a failure here ends the test")]
@@ -22,17 +23,17 @@ use tollgate_testkit::rule_model::random::Topic;
 use tollgate_testkit::rule_model::settle::Settled;
 use tollgate_testkit::rule_model::{Answer, Request, RuleSet, Verb, findings, lockstep, memory};
 
-/// Far longer than any operation in these tests.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of a test case, far longer than any operation in these tests.
+const CASE_TIMEOUT: Duration = Duration::from_secs(30);
 const START: u64 = 1_700_000_000_000_000_000;
-/// More limits than a case or trace uses.
+/// Number of limit ids reserved per run, which is more than any case or trace uses.
 const LIMITS_PER_RUN: u32 = 1 << 16;
 
 /// Nodes that share limits.
 struct Cluster {
     nodes: Vec<PeerStore>,
     clock: Arc<ManualClock>,
-    /// Id of the current case or trace. Each starts without keys and numbers its limits from zero.
+    /// Id of the current case or trace. Every case or trace starts without keys and numbers its limits from zero.
     run: AtomicU32,
 }
 
@@ -44,7 +45,7 @@ impl Cluster {
         let seeds: Vec<String> = all.iter().map(SocketAddr::to_string).collect();
         let start = |own: &SocketAddr| {
             let config = Config::from_url(&format!("peers://{}", seeds.join(","))).unwrap().listen(*own).unwrap();
-            PeerStore::start(config.deadline(PATIENCE).decide_by(clock.clone())).unwrap()
+            PeerStore::start(config.deadline(CASE_TIMEOUT).decide_by(clock.clone())).unwrap()
         };
         let nodes: Vec<PeerStore> = all.iter().map(start).collect();
         let is_linked = |node: &PeerStore| {
@@ -58,7 +59,7 @@ impl Cluster {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             };
-            tokio::time::timeout(PATIENCE, linked).await.expect("all nodes see each other");
+            tokio::time::timeout(CASE_TIMEOUT, linked).await.expect("all nodes see each other");
         });
         Self { nodes, clock, run: AtomicU32::new(0) }
     }
@@ -135,19 +136,19 @@ impl conformance::Subject for Case<'_> {
     }
 }
 
-static ONE: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::start(1)));
-static THREE: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::start(3)));
+static ONE_NODE: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::start(1)));
+static THREE_NODES: LazyLock<Mutex<Cluster>> = LazyLock::new(|| Mutex::new(Cluster::start(3)));
 
 fn run(case: impl AsyncFnOnce(&mut Case<'_>), cluster: &Mutex<Cluster>) {
     // Ignore poisoning: another case may have failed.
     let cluster = cluster.lock().unwrap_or_else(PoisonError::into_inner);
     cluster.begin_run();
-    runtime().block_on(async { tokio::time::timeout(PATIENCE, case(&mut Case(&cluster))).await.unwrap() });
+    runtime().block_on(async { tokio::time::timeout(CASE_TIMEOUT, case(&mut Case(&cluster))).await.unwrap() });
 }
 
 mod one_node {
     fn run(case: impl AsyncFnOnce(&mut super::Case<'_>)) {
-        super::run(case, &super::ONE);
+        super::run(case, &super::ONE_NODE);
     }
 
     tollgate_testkit::store_conformance!(run);
@@ -155,20 +156,20 @@ mod one_node {
 
 mod three_nodes {
     fn run(case: impl AsyncFnOnce(&mut super::Case<'_>)) {
-        super::run(case, &super::THREE);
+        super::run(case, &super::THREE_NODES);
     }
 
     tollgate_testkit::store_conformance!(run);
 }
 
 /// An engine on a cluster.
-struct OnPeers {
+struct EngineOnPeers {
     runtime: Runtime,
     cluster: Arc<Cluster>,
     engine: Engine<Arc<Cluster>, MemoryStore<Arc<ManualClock>>>,
 }
 
-impl OnPeers {
+impl EngineOnPeers {
     fn start(count: usize) -> Self {
         let cluster = Arc::new(Cluster::start(count));
         Self { runtime: runtime(), engine: engine_of(&cluster), cluster }
@@ -180,7 +181,7 @@ fn engine_of(cluster: &Arc<Cluster>) -> Engine<Arc<Cluster>, MemoryStore<Arc<Man
     Engine::with_fallback(cluster.clone(), fallback).with_clock(cluster.clock.clone())
 }
 
-impl lockstep::RuleSubject for OnPeers {
+impl lockstep::RuleSubject for EngineOnPeers {
     fn tick(&self) -> u64 {
         1
     }
@@ -220,14 +221,14 @@ impl lockstep::RuleSubject for OnPeers {
     }
 }
 
-/// Topics of rules that peers cannot share. A delaying rule is a leaky bucket.
-const NOT_SHARED: [Topic; 3] = [Topic::Ban, Topic::Delay, Topic::NotShared];
+/// Topics of rules that peers cannot share. Rules that delay requests are leaky buckets.
+const UNSHARED_TOPICS: [Topic; 3] = [Topic::Ban, Topic::Delay, Topic::NotShared];
 
 fn compare(nodes: usize) {
     let number =
         |name: &str, otherwise| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise);
     let (seed, decisions) = (number("TOLLGATE_MODEL_SEED", 1), number("TOLLGATE_MODEL_DECISIONS", 5_000));
-    let (compared, traces) = lockstep::compare(&mut OnPeers::start(nodes), seed, decisions, &NOT_SHARED);
+    let (compared, traces) = lockstep::compare(&mut EngineOnPeers::start(nodes), seed, decisions, &UNSHARED_TOPICS);
     println!("{nodes} nodes: {compared} decisions of {traces} traces from seed {seed} agree with the model");
 }
 
@@ -244,7 +245,7 @@ fn three_nodes_decide_as_the_model_does() {
 #[test]
 fn peers_show_none_of_the_known_differences() {
     for nodes in [1, 3] {
-        let found = findings::differences(&mut OnPeers::start(nodes), &NOT_SHARED);
+        let found = findings::run_known_traces(&mut EngineOnPeers::start(nodes), &UNSHARED_TOPICS);
         assert!(found.is_empty(), "{nodes} nodes: {}", found.join("\n"));
     }
 }

@@ -1,4 +1,4 @@
-//! Decodes the reply of a script. It contains states, from which the core functions compute the answers.
+//! Decodes script replies. A reply contains states, from which the core functions compute the answers.
 
 use tollgate_core::{
     Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, Outcome, Params, Report, Retry, SlidingSlices,
@@ -7,7 +7,7 @@ use tollgate_core::{
 use tollgate_engine::store::{Answers, Charge, Group, StoreError, StoreVerb};
 
 use crate::own_state::{OwnState, bucket_ticks, leases_left, restore_slices};
-use crate::params::{EXACT, HEAD, is_fixed_length, micros_ceil, state_len};
+use crate::params::{EXACT, VALUE_HEAD_BYTES, is_fixed_length, micros_ceil, state_len};
 use crate::request::{OTHER_PARAMETERS, ScriptKind, carries_taken, spread};
 
 /// A cursor over bytes.
@@ -52,8 +52,8 @@ pub(crate) struct ReplyReader<'a> {
     script_kind: ScriptKind,
 }
 
-const TYPE: &str = "the key of a limit holds another type";
-const NOT_OURS: &str = "the key of a limit holds a value of another program";
+const WRONG_TYPE: &str = "the key of a limit holds another type";
+const FOREIGN_VALUE: &str = "the key of a limit holds a value of another program";
 
 impl<'a> ReplyReader<'a> {
     /// Returns a reader for part of a reply that was decided at store time `now`, in microseconds.
@@ -80,17 +80,17 @@ impl<'a> ReplyReader<'a> {
                 if is_valid {
                     answers.end_group(store_time);
                 } else {
-                    answers.fail_group(reject(NOT_OURS));
+                    answers.fail_group(reject(FOREIGN_VALUE));
                 }
             }
             2 => answers.fail_group(StoreError::Stale { store_time }),
-            3 => answers.fail_group(reject(TYPE)),
-            _ => answers.fail_group(reject(NOT_OURS)),
+            3 => answers.fail_group(reject(WRONG_TYPE)),
+            _ => answers.fail_group(reject(FOREIGN_VALUE)),
         }
         Ok(())
     }
 
-    /// Reads the answer to a charge. Returns whether its state could be decoded.
+    /// Reads the answer to a charge. Returns whether the charge's state could be decoded.
     fn read_charge(
         &mut self,
         decided: &GroupDecision,
@@ -119,7 +119,7 @@ impl<'a> ReplyReader<'a> {
                 self.script_kind == ScriptKind::General && charge.limits.as_slice().iter().all(is_fixed_length);
             if has_head {
                 // The reply contains the whole value, because cutting out the state would be more work for the script.
-                self.bytes.take(HEAD - 2)?;
+                self.bytes.take(VALUE_HEAD_BYTES - 2)?;
                 let length = self.bytes.take_number(2)?;
                 self.bytes.take(length as usize)?;
             }
@@ -142,7 +142,7 @@ impl<'a> ReplyReader<'a> {
     }
 }
 
-/// The decision about a group, read before its charges.
+/// The decision about a group, which precedes its charges in a reply.
 struct GroupDecision {
     verb: StoreVerb,
     admitted: bool,
@@ -186,7 +186,8 @@ impl ChargeContext<'_> {
         Ok(answer)
     }
 
-    /// Computes the answer from the state before the charge, which keeps parameters other than the charge's.
+    /// Computes the answer from the state before the charge. The state keeps its own parameters, which differ from the
+    /// charge's parameters.
     fn answer_foreign(&self, limits: &Limits, mut own: OwnState, refusing: u8, is_recorded: bool) -> DecodedAnswer {
         let verdict = limits.weigh_from(&own.limits, &*own.words, &self.now, self.ask);
         let outcome = match verdict.outcome() {
@@ -194,7 +195,7 @@ impl ChargeContext<'_> {
             _ if refusing == 0 => Outcome::Allow,
             Outcome::Deny(retry) => Outcome::Deny(ceil_retry(retry)),
             // The script refused, so the wait is at least one tick.
-            Outcome::Allow | Outcome::Delay(_) => Outcome::Deny(Retry::After(TICK)),
+            Outcome::Allow | Outcome::Delay(_) => Outcome::Deny(Retry::After(STORE_CLOCK_TICK)),
         };
         if is_recorded && verdict.is_admitted() == (refusing == 0) && verdict.taken() == Cost::ZERO {
             limits.commit_from(&own.limits, &mut *own.words, &self.now, &verdict);
@@ -316,7 +317,7 @@ impl ChargeContext<'_> {
             match limit.weigh(words, &self.now, self.ask).outcome() {
                 Outcome::Deny(retry) => Outcome::Deny(ceil_retry(retry)),
                 // The script refused, so the wait is at least one tick.
-                Outcome::Allow | Outcome::Delay(_) => Outcome::Deny(Retry::After(TICK)),
+                Outcome::Allow | Outcome::Delay(_) => Outcome::Deny(Retry::After(STORE_CLOCK_TICK)),
             }
         } else {
             let ask = match self.ask {
@@ -340,9 +341,9 @@ pub(crate) const fn instant_nanos(micros: u64) -> u64 {
 }
 
 /// Resolution of the store's clock.
-const TICK: Nanos = Nanos::from_micros(1);
+const STORE_CLOCK_TICK: Nanos = Nanos::from_micros(1);
 
-/// Rounds a wait up to the resolution of the store's clock, so that it is never too short.
+/// Rounds a wait up to the resolution of the store's clock, so that the wait is never too short.
 fn ceil_retry(retry: Retry) -> Retry {
     match retry {
         Retry::After(wait) => Retry::After(ceil_to_tick(wait)),

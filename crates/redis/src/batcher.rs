@@ -2,8 +2,8 @@
 //!
 //! While the link is idle, a request is sent immediately. While a call is in flight, further requests queue up and are
 //! sent together in the next call. The busier the link, the more requests share the cost of a call; no request waits
-//! for a batch to fill. If many requests are queued, a second call is sent before the first is answered. The store can
-//! then work on one call while callers receive the answers to the other.
+//! for a batch to fill. If many requests are queued, a second call is sent before the first call is answered. The store
+//! can then execute one call while callers receive the answers to the other call.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tollgate_engine::store::StoreError;
 
 use crate::breaker::Breaker;
-use crate::config::{BATCH, Config, PROBE_EVERY};
+use crate::config::{Config, MAX_CALL_CHARGES, PROBE_EVERY};
 use crate::durations::DurationCounters;
 use crate::link::{CallError, Link};
 use crate::request::{Call, QueuedGroup, ScriptKind, build_calls, is_left_to_general};
@@ -45,12 +45,12 @@ pub(crate) struct CallCounters {
     pub(crate) durations: DurationCounters,
 }
 
-/// The groups of one caller, to be sent.
+/// The queued groups of one caller.
 #[derive(Debug)]
 pub(crate) struct QueuedRequest {
     pub(crate) groups: Vec<QueuedGroup>,
     pub(crate) claim: Arc<Claim>,
-    /// Receives an answer for each group, or one error for the whole request.
+    /// Where to send the answer for each group, or one error for the whole request.
     pub(crate) reply: oneshot::Sender<Result<Vec<GroupReply>, StoreError>>,
 }
 
@@ -60,7 +60,7 @@ impl QueuedRequest {
     }
 }
 
-/// The answer to one group, or the reason why there is none.
+/// The answer to one group, or the reason why the group has no answer.
 pub(crate) type GroupReply = Result<ReplyPart, NoReply>;
 
 /// Reason why a group has no answer.
@@ -92,19 +92,19 @@ impl ReplyPart {
     }
 }
 
-/// Decides the race between a caller that gives up and the task that sends. Only one of them can claim the request, so
-/// it is always known whether the request was sent.
+/// Resolves the race between a caller that gives up and the task that sends the request. Only one side can claim the
+/// request, so a caller that gives up knows whether the request was sent.
 #[derive(Debug, Default)]
 pub(crate) struct Claim(AtomicU8);
 
 const QUEUED: u8 = 0;
-const TAKEN: u8 = 1;
+const CLAIMED: u8 = 1;
 
 impl Claim {
     /// Claims the request. Returns `false` if the other side was first. Relaxed ordering is enough, because the claim
     /// publishes no data.
     pub(crate) fn take(&self) -> bool {
-        self.0.compare_exchange(QUEUED, TAKEN, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        self.0.compare_exchange(QUEUED, CLAIMED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
 
@@ -122,9 +122,9 @@ pub(crate) struct Batcher {
 
 /// Maximum number of calls in flight.
 const MAX_CALLS: usize = 2;
-/// Minimum number of queued charges for a second call in flight. Fewer charges wait for the first call, so that more of
-/// them share the next one.
-const SECOND_CALL: usize = 32;
+/// Minimum number of queued charges for a second call in flight. Fewer charges wait for the first call, so that more
+/// charges share the next call.
+const SECOND_CALL_CHARGES: usize = 64;
 
 /// Reason why [`Batcher::serve`] returned.
 enum ServeEnd {
@@ -174,7 +174,7 @@ impl Batcher {
                 result = &mut work => return Some(result),
                 waiting = self.queue.recv() => {
                     let error = unavailable_error(&self.config, &self.health.borrow());
-                    // Fails only if the caller gave up.
+                    // Sending fails only if the caller gave up.
                     let _ = waiting?.reply.send(Err(error));
                 }
             }
@@ -221,7 +221,7 @@ impl Batcher {
             {
                 batch.push(request);
             }
-            if calls.is_empty() || calls.len() < MAX_CALLS && batch.charges >= SECOND_CALL {
+            if calls.is_empty() || calls.len() < MAX_CALLS && batch.charges >= SECOND_CALL_CHARGES {
                 let (sender, link, requests) = (sender.clone(), link.clone(), batch.take());
                 if !requests.is_empty() {
                     calls.spawn(async move { sender.decide(link, requests).await });
@@ -233,7 +233,7 @@ impl Batcher {
     fn refuse(&self, batch: Batch, why: &str) {
         for request in batch.requests.into_iter().chain(batch.left_over) {
             let error = unavailable_error(&self.config, &Health::Down { why: why.to_owned() });
-            // Fails only if the caller gave up.
+            // Sending fails only if the caller gave up.
             let _ = request.reply.send(Err(error));
         }
     }
@@ -244,18 +244,18 @@ impl Batcher {
 struct Batch {
     requests: Vec<QueuedRequest>,
     charges: usize,
-    /// A request that did not fit into this batch; it starts the next one.
+    /// A request that did not fit into this batch; it starts the next batch.
     left_over: Option<QueuedRequest>,
 }
 
 impl Batch {
     fn has_room(&self) -> bool {
-        self.charges < BATCH && self.left_over.is_none()
+        self.charges < MAX_CALL_CHARGES && self.left_over.is_none()
     }
 
     fn push(&mut self, request: QueuedRequest) {
         let charges = request.charges();
-        if self.charges > 0 && self.charges + charges > BATCH {
+        if self.charges > 0 && self.charges + charges > MAX_CALL_CHARGES {
             self.left_over = Some(request);
         } else {
             self.charges += charges;
@@ -263,7 +263,7 @@ impl Batch {
         }
     }
 
-    /// Returns the requests to send now, except those whose callers gave up, and starts the next batch.
+    /// Returns the requests to send now and starts the next batch. Drops requests whose callers gave up.
     fn take(&mut self) -> Vec<QueuedRequest> {
         let mut requests = std::mem::take(&mut self.requests);
         requests.retain(|request| request.claim.take());
@@ -310,14 +310,14 @@ impl BatchSender {
             None => Err(NoReply::Failed(StoreError::Unknown { why: "no call for a group".to_owned() })),
         });
         for request in batch {
-            // Fails only if the caller gave up.
+            // Sending fails only if the caller gave up.
             let _ = request.reply.send(Ok(replies.by_ref().take(request.groups.len()).collect()));
         }
         drop(replies);
         failure
     }
 
-    /// Calls the scripts for all groups without a reply, in one write.
+    /// Calls the scripts for every group that has no reply yet, in one write.
     async fn call(
         &self,
         link: &mut Link,

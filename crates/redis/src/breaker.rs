@@ -13,15 +13,15 @@ pub(crate) struct Breaker {
 
 impl Breaker {
     /// Number of recent calls considered.
-    const WINDOW: u32 = 10;
+    const RECENT_CALLS: u32 = 10;
     /// Minimum number of calls before the breaker can open.
-    const FEWEST: u32 = 4;
+    const MIN_CALLS: u32 = 4;
 
     /// Records the result of a call and returns whether the breaker opens. Opening clears the record.
     pub(crate) fn record_result(&mut self, failed: bool) -> bool {
-        self.failed = (self.failed << 1 | u16::from(failed)) & ((1 << Self::WINDOW) - 1);
-        self.calls = Self::WINDOW.min(self.calls + 1);
-        let trips = self.calls >= Self::FEWEST && self.failed.count_ones() * 2 >= self.calls;
+        self.failed = (self.failed << 1 | u16::from(failed)) & ((1 << Self::RECENT_CALLS) - 1);
+        self.calls = Self::RECENT_CALLS.min(self.calls + 1);
+        let trips = self.calls >= Self::MIN_CALLS && self.failed.count_ones() * 2 >= self.calls;
         if trips {
             *self = Self::default();
         }
@@ -35,26 +35,26 @@ mod tests {
 
     /// Checks which call opens the breaker. In `calls`, `x` is a failed call.
     #[track_caller]
-    fn check(calls: &str, expected: Option<usize>) {
+    fn assert_opens_at(calls: &str, expected: Option<usize>) {
         let mut breaker = Breaker::default();
         assert_eq!(calls.chars().position(|call| breaker.record_result(call == 'x')), expected, "{calls}");
     }
 
     #[test]
     fn breaker_opens_when_half_of_the_last_calls_failed() {
-        check("xxxx", Some(3));
-        check("xxx.", Some(3));
-        check("x.x.", Some(3));
-        check(".x..x..x..x..", None);
-        check("..........xxxxx", Some(14));
-        check("..........xxxx.xxx", Some(15));
+        assert_opens_at("xxxx", Some(3));
+        assert_opens_at("xxx.", Some(3));
+        assert_opens_at("x.x.", Some(3));
+        assert_opens_at(".x..x..x..x..", None);
+        assert_opens_at("..........xxxxx", Some(14));
+        assert_opens_at("..........xxxx.xxx", Some(15));
     }
 
     #[test]
     fn occasional_late_answers_do_not_open_the_breaker() {
-        check(&".........x".repeat(100), None);
-        check(&"..x".repeat(100), None);
-        check("x", None);
+        assert_opens_at(&".........x".repeat(100), None);
+        assert_opens_at(&"..x".repeat(100), None);
+        assert_opens_at("x", None);
     }
 
     #[test]

@@ -3,11 +3,11 @@
 //!
 //! Every second, each node adds itself to a sorted set, with the store's time as the score, and counts the recent
 //! entries. A node that stops removes its entry; the entry of a crashed node expires. During an outage the last count
-//! is used. The census has its own connection, and decisions never wait for it.
+//! is used. The census has its own connection, and decisions never wait for the census.
 //!
 //! If the count is too low, nodes admit too much; if it is too high, they admit too little. So a higher count is used
-//! immediately, and a lower count only after several lower counts in a row: after a store stall, nodes return one by
-//! one.
+//! immediately, but a lower count only after several lower counts in a row, because nodes return one by one after a
+//! store stall.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use crate::lanes::TAGS;
 use crate::link::{dial, send};
 
 /// Interval at which a node renews its entry.
-const EVERY: Duration = Duration::from_secs(1);
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Number of consecutive lower counts before a lower count is used.
-const LOWER_COUNTS: u32 = 3;
+const MIN_LOWER_COUNTS: u32 = 3;
 
 /// KEYS[1]: the sorted set; ARGV[1]: the node's name. Removes entries that are at least four seconds old.
-const SCRIPT: &str = "\
+const CENSUS_SCRIPT: &str = "\
 local now = redis.call('TIME')[1]
 redis.call('ZADD', KEYS[1], now, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - 4)
@@ -50,8 +50,8 @@ impl Membership {
         (Self { leave }, leaving)
     }
 
-    /// Removes this node from the census, for a node that stops. Completes when the store has removed the node, after a
-    /// timeout of one second, or when the store is dropped.
+    /// Removes this node from the census. Used when the node stops. Completes when the store has removed the node,
+    /// after a timeout of one second, or when the store is dropped.
     pub async fn leave(&self) {
         let (done, left) = oneshot::channel();
         if self.leave.send(done).await.is_ok() {
@@ -72,13 +72,13 @@ pub(crate) async fn run_census(
     let key = format!("{}:{tag}nodes", config.namespace);
     let name = format!("{:016x}", RandomState::new().hash_one(std::process::id()));
     let mut enter = redis::cmd("EVAL");
-    enter.arg(SCRIPT).arg(1).arg(&key).arg(&name);
+    enter.arg(CENSUS_SCRIPT).arg(1).arg(&key).arg(&name);
     let mut leave = redis::cmd("ZREM");
     leave.arg(&key).arg(&name);
     let mut connection = None;
     let mut steady = StableCount::default();
     let done = loop {
-        match timeout(CONNECT_TIMEOUT, ask(&mut connection, &config, cluster.as_deref(), &enter)).await {
+        match timeout(CONNECT_TIMEOUT, send_command(&mut connection, &config, cluster.as_deref(), &enter)).await {
             // This node is counted even if the store reports 0.
             Ok(Ok(count)) => {
                 let count = steady.next(*nodes.borrow(), count.max(1));
@@ -92,17 +92,17 @@ pub(crate) async fn run_census(
         tokio::select! {
             () = nodes.closed() => break None,
             done = leaving.recv() => break done,
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep(RENEWAL_INTERVAL) => {}
         }
     };
     // If the store does not answer, the entry expires.
-    let _ = timeout(CONNECT_TIMEOUT, ask(&mut connection, &config, cluster.as_deref(), &leave)).await;
+    let _ = timeout(CONNECT_TIMEOUT, send_command(&mut connection, &config, cluster.as_deref(), &leave)).await;
     if let Some(done) = done {
         let _ = done.send(());
     }
 }
 
-async fn ask(
+async fn send_command(
     connection: &mut Option<MultiplexedConnection>,
     config: &Config,
     cluster: Option<&Cluster>,
@@ -124,17 +124,17 @@ async fn ask(
     }
 }
 
-/// Uses a higher count immediately, and a lower count only after [`LOWER_COUNTS`] lower counts in a row.
+/// Uses a higher count immediately, and a lower count only after [`MIN_LOWER_COUNTS`] lower counts in a row.
 #[derive(Debug, Default)]
 struct StableCount {
-    /// Consecutive counts below the count in use.
+    /// Number of consecutive new counts below the current count.
     lower: u32,
     /// Highest of these lower counts.
     highest: u32,
 }
 
 impl StableCount {
-    /// Returns the count to use, given the count in use (`known`) and a new one.
+    /// Returns the count to use, given the current count (`known`) and a new count.
     fn next(&mut self, known: u32, count: u32) -> u32 {
         if count >= known {
             *self = Self::default();
@@ -142,7 +142,7 @@ impl StableCount {
         }
         self.lower += 1;
         self.highest = self.highest.max(count);
-        if self.lower < LOWER_COUNTS {
+        if self.lower < MIN_LOWER_COUNTS {
             return known;
         }
         std::mem::take(self).highest
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn higher_count_is_used_immediately_and_a_lower_one_when_it_stays() {
+    fn higher_count_is_used_immediately_and_a_lower_count_only_if_it_persists() {
         let (mut steady, mut known) = (StableCount::default(), 1);
         let seen = [5, 1, 2, 5, 4, 3, 4, 1, 1, 1, 2];
         let taken = seen.map(|count| {

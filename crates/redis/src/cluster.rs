@@ -3,8 +3,8 @@
 //! Every primary has its own queue, connection and circuit breaker, so a failing primary affects only its own lanes. A
 //! task refreshes the slot map at regular intervals, and when a primary is lost or a slot moves.
 
-use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -15,7 +15,7 @@ use tollgate_engine::store::StoreError;
 
 use crate::batcher::{CallCounters, Health};
 use crate::config::{CONNECT_TIMEOUT, Config, PROBE_EVERY};
-use crate::lanes::{LANES, SLOTS_PER_LANE, TAGS};
+use crate::lanes::{LaneCount, SHARDS, SLOTS_PER_LANE, TAGS, shard_of};
 use crate::link::{describe, describe_dial, dial_to, send};
 use crate::primary::Primary;
 use crate::script::Scripts;
@@ -32,6 +32,8 @@ pub(crate) struct Cluster {
     scripts: Arc<Scripts>,
     counters: Arc<CallCounters>,
     routes: RwLock<Routes>,
+    /// The lane count of the store, set when it is first known.
+    lane_count: OnceLock<LaneCount>,
     /// Notified when the slot map must be refreshed.
     stale: Arc<Notify>,
     health: watch::Sender<Health>,
@@ -46,17 +48,19 @@ struct Routes {
 }
 
 impl Cluster {
-    /// Starts the task that tracks the cluster. It ends when the `Cluster` is dropped.
+    /// Starts the task that tracks the cluster. The task ends when the `Cluster` is dropped.
     pub(crate) fn start(config: Config, scripts: Arc<Scripts>, counters: Arc<CallCounters>) -> Arc<Self> {
+        let lane_count = config.lanes.map_or_else(OnceLock::new, OnceLock::from);
         let cluster = Arc::new(Self {
             config,
             scripts,
             counters,
             routes: RwLock::default(),
+            lane_count,
             stale: Arc::default(),
             health: watch::channel(Health::Connecting).0,
         });
-        tokio::spawn(follow(Arc::downgrade(&cluster), cluster.stale.clone()));
+        tokio::spawn(track_cluster(Arc::downgrade(&cluster), cluster.stale.clone()));
         cluster
     }
 
@@ -64,10 +68,20 @@ impl Cluster {
         self.health.subscribe()
     }
 
+    /// Returns the lane of a partition key.
+    pub(crate) fn lane_of(&self, partition_key: &[u8]) -> u8 {
+        self.lane_of_shard(shard_of(partition_key))
+    }
+
+    /// Returns the lane of a shard. While the lane count is unknown, no lane has a primary, so the result is not used.
+    pub(crate) fn lane_of_shard(&self, shard: u8) -> u8 {
+        self.lane_count.get().map_or(shard, |count| count.lane_of_shard(shard))
+    }
+
     /// Returns the primary of a lane.
     ///
     /// # Errors
-    /// If the primary is unknown.
+    /// Fails if the primary is unknown.
     pub(crate) fn primary(&self, lane: usize) -> Result<Arc<Primary>, StoreError> {
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         let known = routes.lanes.get(lane).cloned().flatten();
@@ -79,7 +93,7 @@ impl Cluster {
         })
     }
 
-    /// Returns the lowest lane of the primary that has a lane; the lane itself if its primary is unknown.
+    /// Returns the lowest lane that has the same primary as `lane`, or `lane` itself if its primary is unknown.
     pub(crate) fn first_lane_of_primary(&self, lane: usize) -> usize {
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
         let Some(Some(primary)) = routes.lanes.get(lane) else { return lane };
@@ -87,10 +101,10 @@ impl Cluster {
         routes.lanes.iter().position(is_same).unwrap_or(lane)
     }
 
-    /// Returns the primary at an address that a redirection names.
+    /// Returns the primary at the target address of a redirection.
     ///
     /// # Errors
-    /// If the address is invalid, or there are too many primaries.
+    /// Fails if the address is invalid, or there are too many primaries.
     pub(crate) fn primary_at(&self, address: &str) -> Result<Arc<Primary>, StoreError> {
         let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
         self.find_or_start(&mut routes, address)
@@ -124,19 +138,22 @@ impl Cluster {
         Some(primary)
     }
 
-    /// Fetches the slot map from the first node that answers, and applies it even if the lane count cannot be checked.
+    /// Fetches the slot map from the first node that answers. If the lane count is known, applies the slot map even if
+    /// the count cannot be checked.
     ///
     /// # Errors
-    /// If some lanes cannot be used.
+    /// Fails if some lanes cannot be used.
     async fn refresh(&self) -> Result<(), String> {
         let mut problems = Vec::new();
         for (host, port) in self.nodes() {
-            let asked = timeout(CONNECT_TIMEOUT, self.ask(&host, port)).await;
+            let asked = timeout(CONNECT_TIMEOUT, self.fetch_lane_addresses(&host, port)).await;
             match asked.unwrap_or_else(|_| Err(format!("no answer within {CONNECT_TIMEOUT:?}"))) {
                 Ok(addresses) => {
                     let checked = self.check_lanes(&addresses).await;
-                    let is_different = matches!(checked, Err(LanesError::Different(_)));
-                    self.use_lanes(if is_different { &[] } else { &addresses });
+                    match self.lane_count.get().filter(|_| !matches!(checked, Err(LanesError::Different(_)))) {
+                        Some(count) => self.use_lanes(&addresses, *count),
+                        None => *self.routes.write().unwrap_or_else(PoisonError::into_inner) = Routes::default(),
+                    }
                     return checked.map_err(|error| match error {
                         LanesError::Unchecked(why) | LanesError::Different(why) => why,
                     });
@@ -155,8 +172,8 @@ impl Cluster {
         up.chain(self.config.cluster.iter().flat_map(|seeds| seeds.iter().cloned())).collect()
     }
 
-    /// Asks one node for the primary's address of each lane.
-    async fn ask(&self, host: &str, port: u16) -> Result<Vec<Option<String>>, String> {
+    /// Asks one node for the address of each lane's primary.
+    async fn fetch_lane_addresses(&self, host: &str, port: u16) -> Result<Vec<Option<String>>, String> {
         let mut connection = dial_to(&self.config, with_address(&self.config.server, host, port))
             .await
             .map_err(|error| describe_dial(&error, &self.config))?;
@@ -173,14 +190,19 @@ impl Cluster {
         Ok(addresses)
     }
 
-    /// Checks the store's lane count, which is recorded in the first lane, against this node's.
+    /// Reads the lane count from lane 0, which every store uses. If the store has no lane count, records this node's
+    /// count, or two lanes per primary. Checks that the count of the store equals this node's count, if it has one.
     async fn check_lanes(&self, addresses: &[Option<String>]) -> Result<(), LanesError> {
         let Some((host, port)) = addresses.first().and_then(|address| split_address(address.as_deref()?)) else {
             return Err(LanesError::Unchecked("lane 0 has no primary".to_owned()));
         };
+        let own = self.lane_count.get().copied();
+        let primaries: HashSet<&String> = addresses.iter().flatten().collect();
+        // While slots are being assigned, the number of primaries may still grow.
+        let chosen = addresses.iter().all(Option::is_some).then(|| LaneCount::for_primaries(primaries.len()));
         let recorded = async {
             let mut first = dial_to(&self.config, with_address(&self.config.server, &host, port)).await?;
-            recorded_lanes(&mut first, &self.config.namespace).await
+            recorded_lanes(&mut first, &self.config.namespace, own.or(chosen)).await
         };
         let (key, found) = match timeout(CONNECT_TIMEOUT, recorded).await {
             Ok(Ok(recorded)) => recorded,
@@ -189,33 +211,44 @@ impl Cluster {
                 return Err(LanesError::Unchecked(format!("{host}:{port}: no answer within {CONNECT_TIMEOUT:?}")));
             }
         };
-        if found != format!("lanes={LANES}") {
-            return Err(LanesError::Different(format!(
-                "the store says `{found}` in {key}, this node needs `lanes={LANES}`: it would count keys elsewhere"
-            )));
+        let Some(found) = found else {
+            return Err(LanesError::Unchecked(
+                "the cluster has no lane count yet, and slots have no primary".to_owned(),
+            ));
+        };
+        let recorded = found.strip_prefix("lanes=").and_then(|count| LaneCount::new(count.parse().ok()?));
+        match (recorded, own) {
+            (Some(recorded), None) => {
+                self.lane_count.get_or_init(|| recorded);
+                Ok(())
+            }
+            (Some(recorded), Some(own)) if recorded == own => Ok(()),
+            (_, Some(own)) => Err(LanesError::Different(format!(
+                "the store says `{found}` in {key}, this node needs `lanes={}`: it would count keys elsewhere",
+                own.get()
+            ))),
+            (None, None) => Err(LanesError::Different(format!(
+                "the store says `{found}` in {key}, expected `lanes=` and a number from 1 to 64"
+            ))),
         }
-        Ok(())
     }
 
-    fn use_lanes(&self, addresses: &[Option<String>]) {
+    fn use_lanes(&self, addresses: &[Option<String>], count: LaneCount) {
         let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
-        let lanes = addresses
-            .iter()
-            .map(|address| address.as_deref().and_then(|address| self.find_or_start(&mut routes, address)))
-            .collect();
+        let used = (0..).zip(addresses).map(|(lane, address)| address.as_ref().filter(|_| count.uses(lane)));
+        let used: Vec<Option<&String>> = used.collect();
+        let lanes = used.iter().map(|address| self.find_or_start(&mut routes, (*address)?)).collect();
         routes.lanes = lanes;
-        let in_use = |address: &String| addresses.iter().flatten().any(|used| used == address);
-        routes.primaries.retain(|address, _| in_use(address));
+        routes.primaries.retain(|address, _| used.contains(&Some(address)));
     }
 
     /// Returns the overall health: up if the primaries of all lanes are up.
-    fn overall(&self) -> Health {
+    fn overall_health(&self) -> Health {
         let routes = self.routes.read().unwrap_or_else(PoisonError::into_inner);
-        let unserved = routes.lanes.iter().filter(|lane| lane.is_none()).count();
-        if routes.lanes.is_empty() || unserved > 0 {
-            return Health::Down {
-                why: format!("{} of {LANES} lanes have no primary", LANES - routes.lanes.len() + unserved),
-            };
+        let Some(count) = self.lane_count.get() else { return Health::Connecting };
+        let unserved = count.get().saturating_sub(routes.lanes.iter().flatten().count() as u8);
+        if unserved > 0 {
+            return Health::Down { why: format!("{unserved} of {} lanes have no primary", count.get()) };
         }
         let mut connecting = false;
         for (address, primary) in &routes.primaries {
@@ -229,7 +262,7 @@ impl Cluster {
     }
 }
 
-/// Result of a failed lane count check.
+/// Reason why the lane count check failed.
 enum LanesError {
     /// The server of the first lane did not answer. Other lanes can still be used.
     Unchecked(String),
@@ -244,16 +277,16 @@ fn split_address(address: &str) -> Option<(String, u16)> {
 }
 
 /// Keeps the routes and the health up to date until the cluster is dropped.
-async fn follow(cluster: Weak<Cluster>, stale: Arc<Notify>) {
+async fn track_cluster(cluster: Weak<Cluster>, stale: Arc<Notify>) {
     loop {
         let Some(cluster_now) = cluster.upgrade() else { return };
         let refreshed = cluster_now.refresh().await;
         let health = match refreshed {
-            Ok(()) => cluster_now.overall(),
+            Ok(()) => cluster_now.overall_health(),
             Err(why) => Health::Down { why },
         };
         let is_up = health == Health::Up;
-        // While some primaries are still connecting, the last health stays.
+        // While some primaries are still connecting, the overall health does not change.
         if health != Health::Connecting {
             cluster_now.health.send_if_modified(|known| std::mem::replace(known, health.clone()) != health);
         }
@@ -266,10 +299,10 @@ async fn follow(cluster: Weak<Cluster>, stale: Arc<Notify>) {
     }
 }
 
-/// Returns the primary's address of each lane from a `CLUSTER SLOTS` reply. An empty host means `asked`, the host that
+/// Returns the address of the primary of each possible lane from a `CLUSTER SLOTS` reply. An empty host means `asked`, the host that
 /// sent the reply.
 fn lanes_by_slots(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
-    let mut lanes = vec![None; LANES];
+    let mut lanes = vec![None; SHARDS];
     let Value::Array(ranges) = slots else { return None };
     for range in ranges {
         let Value::Array(fields) = range else { return None };
@@ -289,17 +322,25 @@ fn lanes_by_slots(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
     Some(lanes)
 }
 
-/// Records the lane count in the store, unless one is already recorded. Returns the key and its value.
+/// Records the lane count `count` in the store, unless the store already has a lane count. Returns the key and its
+/// value.
 async fn recorded_lanes(
     connection: &mut MultiplexedConnection,
     namespace: &str,
-) -> Result<(String, String), RedisError> {
+    count: Option<LaneCount>,
+) -> Result<(String, Option<String>), RedisError> {
     let key = format!("{namespace}:{{{}}}meta", TAGS[0]);
-    let mut set = redis::cmd("SET");
-    set.arg(&key).arg(format!("lanes={LANES}")).arg("NX");
-    send(connection, &set).await?;
+    if let Some(count) = count {
+        let mut set = redis::cmd("SET");
+        set.arg(&key).arg(format!("lanes={}", count.get())).arg("NX");
+        send(connection, &set).await?;
+    }
     let found = send(connection, redis::cmd("GET").arg(&key)).await?;
-    Ok((key, String::from_redis_value(found).unwrap_or_default()))
+    let found = match found {
+        Value::Nil => None,
+        found => Some(String::from_redis_value(found).unwrap_or_default()),
+    };
+    Ok((key, found))
 }
 
 #[cfg(test)]
@@ -307,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_become_lanes() {
+    fn slot_map_becomes_lane_addresses() {
         let node = |host: &str, port| {
             Value::Array(vec![Value::BulkString(host.into()), Value::Int(port), Value::BulkString(b"id".to_vec())])
         };

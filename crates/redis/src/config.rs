@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 
+use crate::lanes::LaneCount;
 use crate::sentinel::Sentinels;
 
 /// Connection timeout. No decision waits for a connection.
@@ -14,10 +15,10 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval at which a failed store is probed in the background.
 pub(crate) const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// Maximum number of queued requests. Further requests fail as unavailable.
-pub(crate) const QUEUE: usize = 4096;
-/// Maximum number of charges in one call, unless a single group has more. A call blocks the store for about 5 µs per
-/// charge.
-pub(crate) const BATCH: usize = 128;
+pub(crate) const MAX_QUEUED_REQUESTS: usize = 4096;
+/// Maximum number of charges in one call, unless a single group has more charges. A call blocks the store for about 5
+/// µs per charge.
+pub(crate) const MAX_CALL_CHARGES: usize = 128;
 
 /// Configuration of a store.
 ///
@@ -40,17 +41,19 @@ pub struct Config {
     /// The certificate of this client and its key.
     #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "unused without TLS"))]
     pub(crate) certificate: Option<(PathBuf, PathBuf)>,
-    /// Sentinels that know the server's address, if the URL does not contain it.
+    /// Sentinels that report the server's address. `None` if the URL contains the address.
     pub(crate) sentinels: Option<Arc<Sentinels>>,
-    /// Seed nodes of a cluster. `Some` without seeds: this is the configuration of one cluster primary.
+    /// Seed nodes of a cluster. An empty list: this is the configuration of one cluster primary.
     pub(crate) cluster: Option<Arc<[(String, u16)]>>,
+    /// Lane count of the cluster. `None`: the count in the store, or for a new store a count for its size.
+    pub(crate) lanes: Option<LaneCount>,
     /// Number of replicas that must acknowledge a write.
     pub(crate) wait: u32,
     pub(crate) namespace: String,
     pub(crate) deadline: Duration,
 }
 
-/// Error of an invalid store configuration. Never contains the password.
+/// Reason why a store configuration is invalid. Never contains the password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
     /// The URL is not a valid store address.
@@ -89,19 +92,21 @@ impl Config {
     ///
     /// - `redis://[user:password@]host[:port][/db]`: a single server. If the server belongs to a cluster, and answers
     ///   when the store is created, the whole cluster is used.
-    /// - `redis+sentinel://[user:password@]host[:port],…/master[/db]`: sentinels that know the server called `master`.
+    /// - `redis+sentinel://[user:password@]host[:port],…/master[/db]`: sentinels that watch the server named `master`.
     /// - `redis+cluster://[user:password@]host[:port],…`: some nodes of a cluster.
     ///
     /// `rediss` instead of `redis` enables TLS. After a `?`, these options can follow, separated by `&`:
     ///
     /// - `namespace`: see [`Config::namespace`].
     /// - `wait`: number of replicas that must acknowledge a write before it counts.
-    /// - With TLS, `ca`: file of a certificate authority to trust instead of the operating system's.
-    /// - With TLS, `cert` and `key`: files of a client certificate and its key.
+    /// - With TLS, `ca`: file with a certificate authority to trust instead of the operating system's authorities.
+    /// - With TLS, `cert` and `key`: files with a client certificate and its private key.
+    /// - With `redis+cluster`, `lanes`: number of lanes, from 1 to 64, into which the keys are divided. All nodes of a store
+    ///   need the same number. Default: the number in the store; a new store gets two lanes per primary.
     /// - With Sentinel, `sentinel_user` and `sentinel_password`: credentials for the sentinels.
     ///
     /// # Errors
-    /// If the URL or an option is invalid.
+    /// Fails if the URL or an option is invalid.
     pub fn from_url(url: &str) -> Result<Self, ConfigError> {
         let wrong = |problem: &str| ConfigError::Url { problem: problem.to_owned() };
         let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong(SCHEMES))?;
@@ -112,12 +117,12 @@ impl Config {
         let (by_sentinel, in_cluster) = (kind == "sentinel", kind == "cluster");
         let (mut seeds, mut master, mut plain) = (Vec::new(), String::new(), format!("{scheme}://{rest}"));
         if by_sentinel || in_cluster {
-            let parts = SeveralHosts::split(rest, by_sentinel).map_err(wrong)?;
+            let parts = MultiHostUrl::split(rest, by_sentinel).map_err(wrong)?;
             (seeds, master, plain) = (parts.seeds, parts.master, format!("{scheme}://{}", parts.plain));
         }
         let mut url = redis::parse_redis_url(&plain).ok_or_else(|| wrong("it is not a URL"))?;
         let (mut namespace, mut authority, mut certificate, mut key) = (None, None, None, None);
-        let (mut username, mut password, mut wait) = (None, None, 0);
+        let (mut username, mut password, mut wait, mut lanes) = (None, None, 0, None);
         let with_tls = scheme == "rediss";
         for (name, value) in url.query_pairs() {
             let value = value.into_owned();
@@ -132,12 +137,16 @@ impl Config {
                         return Err(wrong(&format!("`wait={value}` is not a number of replicas from 1 to {MAX_WAIT}")));
                     }
                 },
+                "lanes" if in_cluster => match value.parse().ok().and_then(LaneCount::new) {
+                    Some(count) => lanes = Some(count),
+                    None => return Err(wrong(&format!("`lanes={value}` is not a number of lanes from 1 to 64"))),
+                },
                 "sentinel_user" if by_sentinel => username = Some(value),
                 "sentinel_password" if by_sentinel => password = Some(value),
                 other => {
                     return Err(wrong(&format!(
-                        "unknown option `{other}`; valid: `namespace`, `wait`; with rediss `ca`, `cert`, `key`; with sentinel \
-                         `sentinel_user`, `sentinel_password`"
+                        "unknown option `{other}`; valid: `namespace`, `wait`; with rediss `ca`, `cert`, `key`; with cluster \
+                         `lanes`; with sentinel `sentinel_user`, `sentinel_password`"
                     )));
                 }
             }
@@ -163,9 +172,18 @@ impl Config {
         if !server.addr().is_supported() {
             return Err(wrong("TLS is not compiled in"));
         }
-        let (deadline, standard) = (Duration::from_millis(10), "tollgate".to_owned());
-        let config =
-            Self { server, address, authority, certificate, sentinels, cluster, wait, namespace: standard, deadline };
+        let config = Self {
+            server,
+            address,
+            authority,
+            certificate,
+            sentinels,
+            cluster,
+            lanes,
+            wait,
+            namespace: "tollgate".to_owned(),
+            deadline: Duration::from_millis(10),
+        };
         match namespace {
             Some(namespace) => config.namespace(&namespace),
             None => Ok(config),
@@ -184,8 +202,8 @@ impl Config {
     /// Sets the prefix of all keys, so that several installations can share a server. Default: `tollgate`.
     ///
     /// # Errors
-    /// If the namespace is not 1 to 64 letters, digits, `.`, `_`, `-` or `:`. Braces are invalid because they would
-    /// change the hash slot of a key.
+    /// Fails if the namespace is not 1 to 64 letters, digits, `.`, `_`, `-` or `:`. Braces are invalid because they
+    /// would change the hash slot of a key.
     pub fn namespace(self, namespace: &str) -> Result<Self, ConfigError> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
         if !(1..=64).contains(&namespace.len()) || !namespace.bytes().all(fits) {
@@ -195,7 +213,7 @@ impl Config {
     }
 
     /// Sets how long a decision waits for the store, from request to answer. Default: 10 ms. A store that saves to disk
-    /// occasionally misses a deadline of only a few milliseconds.
+    /// can occasionally miss a deadline of a few milliseconds.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self {
         Self { deadline, ..self }
@@ -208,15 +226,15 @@ const SCHEMES: &str =
 /// Maximum number of replicas in `wait`.
 const MAX_WAIT: u32 = 16;
 
-/// The parts of a URL with several hosts.
-struct SeveralHosts {
+/// The parsed parts of a URL with several hosts.
+struct MultiHostUrl {
     seeds: Vec<(String, u16)>,
     master: String,
     /// The URL with only the first host, without the scheme.
     plain: String,
 }
 
-impl SeveralHosts {
+impl MultiHostUrl {
     /// Splits `[user:password@]host[:port],…[/master[/db]][?query]`. Only a Sentinel URL has a master name and a
     /// database.
     fn split(rest: &str, by_sentinel: bool) -> Result<Self, &'static str> {
@@ -240,8 +258,8 @@ impl SeveralHosts {
             seeds.push((name.to_owned(), parsed.port().unwrap_or(standard)));
         }
         let at = if user.is_empty() { "" } else { "@" };
-        let host = &seeds[0].0;
-        Ok(Self { plain: format!("{user}{at}{host}/{db}?{query}"), master: master.to_owned(), seeds })
+        let (host, port) = &seeds[0];
+        Ok(Self { plain: format!("{user}{at}{host}:{port}/{db}?{query}"), master: master.to_owned(), seeds })
     }
 }
 
@@ -260,7 +278,7 @@ mod tests {
     use super::*;
 
     #[track_caller]
-    fn check(url: &str, expected: Result<(&str, &str), &str>) {
+    fn assert_parsed(url: &str, expected: Result<(&str, &str), &str>) {
         let config = Config::from_url(url);
         let shown = config.as_ref().map(|config| (&*config.address, &*config.namespace)).map_err(ToString::to_string);
         assert_eq!(shown, expected.map_err(str::to_owned), "for {url}");
@@ -268,10 +286,10 @@ mod tests {
 
     #[test]
     fn addresses_are_parsed() {
-        check("redis://localhost", Ok(("localhost:6379", "tollgate")));
-        check("redis://user:pass@store:7000/3?namespace=a:b", Ok(("store:7000", "a:b")));
+        assert_parsed("redis://localhost", Ok(("localhost:6379", "tollgate")));
+        assert_parsed("redis://user:pass@store:7000/3?namespace=a:b", Ok(("store:7000", "a:b")));
         #[cfg(feature = "tls")]
-        check("rediss://store?ca=/etc/ca.pem", Ok(("store:6379", "tollgate")));
+        assert_parsed("rediss://store?ca=/etc/ca.pem", Ok(("store:6379", "tollgate")));
         let config = Config::from_url("redis://user:pass@store:7000/3").unwrap();
         let settings = config.server.redis_settings();
         assert_eq!((settings.username(), settings.password(), settings.db()), (Some("user"), Some("pass"), 3));
@@ -281,21 +299,21 @@ mod tests {
     fn errors_never_contain_the_password() {
         let hint = "; write it like redis://user:password@host:6379/0, redis+sentinel://host:26379,host:26379/master or redis+cluster://host:6379,host:6379";
         let scheme = format!("invalid store address: {SCHEMES}{hint}");
-        check("http://localhost", Err(&scheme));
-        check("localhost:6379", Err(&scheme));
-        check("unix:///tmp/socket", Err(&scheme));
+        assert_parsed("http://localhost", Err(&scheme));
+        assert_parsed("localhost:6379", Err(&scheme));
+        assert_parsed("unix:///tmp/socket", Err(&scheme));
         let unknown = |option: &str| {
             format!(
                 "invalid store address: unknown option `{option}`; valid: `namespace`, `wait`; with rediss `ca`, `cert`, `key`; with \
-                 sentinel `sentinel_user`, `sentinel_password`{hint}"
+                 cluster `lanes`; with sentinel `sentinel_user`, `sentinel_password`{hint}"
             )
         };
-        check("redis://a:secret@store?name=x", Err(&unknown("name")));
-        check("redis://store?ca=x", Err(&unknown("ca")));
-        check("redis://store?sentinel_password=x", Err(&unknown("sentinel_password")));
+        assert_parsed("redis://a:secret@store?name=x", Err(&unknown("name")));
+        assert_parsed("redis://store?ca=x", Err(&unknown("ca")));
+        assert_parsed("redis://store?sentinel_password=x", Err(&unknown("sentinel_password")));
         let missing = "invalid store address: the name of the master is missing after the sentinels";
-        check("redis+sentinel://a,b", Err(&format!("{missing}{hint}")));
-        check("redis+sentinel://a,b/", Err(&format!("{missing}{hint}")));
+        assert_parsed("redis+sentinel://a,b", Err(&format!("{missing}{hint}")));
+        assert_parsed("redis+sentinel://a,b/", Err(&format!("{missing}{hint}")));
         let refused = Config::from_url("redis://a:secret@store/x").unwrap_err().to_string();
         assert!(!refused.contains("secret"), "{refused}");
     }
@@ -305,7 +323,15 @@ mod tests {
         let config = Config::from_url("redis+cluster://user:pass@a:7000,b/?wait=2").unwrap();
         assert_eq!(config.cluster.as_deref(), Some(&[("a".to_owned(), 7_000), ("b".to_owned(), 6_379)][..]));
         assert_eq!((config.wait, config.server.redis_settings().password()), (2, Some("pass")));
-        for url in ["redis+cluster://a/1", "redis://a?wait=0", "redis://a?wait=17", "redis+other://a"] {
+        assert_eq!(config.lanes, None);
+        assert_eq!(Config::from_url("redis+cluster://a?lanes=12").unwrap().lanes, LaneCount::new(12));
+        for lanes in ["0", "65", "x", "256"] {
+            let error = Config::from_url(&format!("redis+cluster://a?lanes={lanes}")).unwrap_err().to_string();
+            assert!(error.contains(&format!("`lanes={lanes}` is not a number of lanes from 1 to 64")), "{error}");
+        }
+        for url in
+            ["redis://a?lanes=6", "redis+cluster://a/1", "redis://a?wait=0", "redis://a?wait=17", "redis+other://a"]
+        {
             assert!(Config::from_url(url).is_err(), "{url}");
         }
     }

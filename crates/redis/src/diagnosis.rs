@@ -9,9 +9,10 @@ use tokio::time::{Instant, timeout};
 use crate::config::{CONNECT_TIMEOUT, Config};
 use crate::link::{Link, PROBE_CALLS, describe, dial, find_cluster, send};
 use crate::script::Scripts;
+use crate::sentinel::with_address;
 
 /// Number of timed probes.
-const CALLS: usize = 20;
+const TIMED_CALLS: usize = 20;
 
 /// The findings of [`diagnose`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,23 +31,23 @@ pub struct Diagnosis {
     pub evicts: Option<String>,
 }
 
-/// Connects like a store, runs the real scripts on a separate key, and compares the store's clock with `wall_us`, which
-/// returns microseconds since 1970.
+/// Connects to the store, runs the real scripts on a separate key, and measures the clock difference. `wall_us` returns
+/// the local time in microseconds since 1970.
 ///
 /// # Errors
-/// If the store cannot be used; the message gives the reason.
+/// Fails if the store cannot be used; the message gives the reason.
 pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diagnosis, String> {
     let scripts = Arc::new(Scripts::new());
-    let config = &find_cluster(config.clone()).await;
-    let mut link = Link::open(config, &scripts).await?;
-    let mut durations = Vec::with_capacity(CALLS);
-    for _ in 0..CALLS {
+    let (mut link, config) = open(&find_cluster(config.clone()).await, &scripts).await?;
+    let config = &config;
+    let mut durations = Vec::with_capacity(TIMED_CALLS);
+    for _ in 0..TIMED_CALLS {
         let start = Instant::now();
         link.probe(config).await?;
         durations.push(start.elapsed() / PROBE_CALLS);
     }
     durations.sort_unstable();
-    let asked = timeout(CONNECT_TIMEOUT, ask(config, wall_us)).await;
+    let asked = timeout(CONNECT_TIMEOUT, fetch_info_and_clock(config, wall_us)).await;
     let (info, clock_difference_us) = asked
         .map_err(|_| format!("no answer to INFO and TIME within {CONNECT_TIMEOUT:?}"))?
         .map_err(|error| describe(&error))?;
@@ -60,16 +61,30 @@ pub async fn diagnose(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<Diag
     let evicts = policy.filter(|_| line("maxmemory").is_some_and(|bytes| bytes != "0")).map(str::to_owned);
     Ok(Diagnosis {
         server,
-        calls: CALLS,
-        median: durations[CALLS / 2],
-        worst: durations[CALLS - 1],
+        calls: TIMED_CALLS,
+        median: durations[TIMED_CALLS / 2],
+        worst: durations[TIMED_CALLS - 1],
         clock_difference_us,
         evicts,
     })
 }
 
+/// Connects to the store; in a cluster, to the first listed node that answers. Returns the configuration of that node.
+async fn open(config: &Config, scripts: &Arc<Scripts>) -> Result<(Link, Config), String> {
+    let Some(nodes) = &config.cluster else { return Ok((Link::open(config, scripts).await?, config.clone())) };
+    let mut failures = Vec::new();
+    for (host, port) in nodes.iter() {
+        let node = Config { server: with_address(&config.server, host, *port), ..config.clone() };
+        match Link::open(&node, scripts).await {
+            Ok(link) => return Ok((link, node)),
+            Err(why) => failures.push(format!("{host}:{port}: {why}")),
+        }
+    }
+    Err(failures.join("; "))
+}
+
 /// Returns the `INFO` text and the clock difference in microseconds.
-async fn ask(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<(String, i64), RedisError> {
+async fn fetch_info_and_clock(config: &Config, wall_us: &dyn Fn() -> u64) -> Result<(String, i64), RedisError> {
     let mut connection = dial(config).await?;
     let info = send(&mut connection, &redis::cmd("INFO")).await?;
     let before = wall_us();

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// and the default deadline is 10 ms.
 pub const BOUNDS_US: [u64; 10] = [125, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000];
 
-/// The histogram, shared by all threads. It orders no other memory access, so every access is relaxed.
+/// The histogram, shared by all threads. The counters order no other memory access, so every access is relaxed.
 #[derive(Debug, Default)]
 pub(crate) struct DurationCounters {
     counts: [AtomicU64; BOUNDS_US.len() + 1],
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bound_belongs_to_its_count() {
+    fn duration_equal_to_a_bound_counts_in_the_lower_bucket() {
         let counters = DurationCounters::default();
         for micros in [0, 125, 126, 256_000, 256_001] {
             counters.record(Duration::from_micros(micros));

@@ -9,7 +9,7 @@ use tollgate_engine::store::StoreError;
 
 use crate::batcher::{GroupReply, NoReply, ReplyPart};
 use crate::cluster::Cluster;
-use crate::config::{BATCH, Config};
+use crate::config::{Config, MAX_CALL_CHARGES};
 use crate::primary::{Primary, Ticket};
 use crate::request::{QueuedGroup, Route};
 
@@ -35,7 +35,7 @@ pub(crate) struct SentGroups {
 
 impl Outbox {
     pub(crate) fn is_full_for(&self, group: &QueuedGroup) -> bool {
-        !self.groups.is_empty() && self.charges + group.weight() > BATCH
+        !self.groups.is_empty() && self.charges + group.weight() > MAX_CALL_CHARGES
     }
 
     pub(crate) fn push(&mut self, index: usize, group: QueuedGroup) {
@@ -103,7 +103,7 @@ impl Job {
     /// Returns the reply.
     ///
     /// # Errors
-    /// If the job failed or has no reply.
+    /// Fails if the job failed or has no reply.
     pub(crate) fn into_reply(self) -> Result<ReplyPart, StoreError> {
         match self.reply {
             Some(Ok(part)) => Ok(part),
@@ -114,7 +114,7 @@ impl Job {
         }
     }
 
-    /// Records a reply, or where to send the job next.
+    /// Records a reply, or the next target of a redirected job.
     fn record_reply(&mut self, reply: GroupReply, cluster: &Cluster) {
         let redirected = match reply {
             Ok(part) => return self.reply = Some(Ok(part)),
@@ -128,7 +128,7 @@ impl Job {
                 (self.address, self.route.asking, self.route.alone) = (Some(address.clone()), true, true);
                 address
             }
-            // In a call of its own, the group succeeds if all of its own keys are on one server.
+            // In a separate call, the group succeeds if all of its keys are on one server.
             Err(NoReply::TryAgain) if !self.route.alone => {
                 self.route.alone = true;
                 "the same server".to_owned()
@@ -187,7 +187,7 @@ pub(crate) async fn ask_primary(
 /// Sent jobs by server.
 type Dispatched = Vec<(Arc<Primary>, SentGroups)>;
 
-/// Queues all jobs without a reply. `encode` returns the group of the job with the given index.
+/// Queues every job that has no reply yet. `encode` returns the group of the job with the given index.
 pub(crate) fn dispatch(
     cluster: &Cluster,
     jobs: &mut [Job],
@@ -241,7 +241,7 @@ pub(crate) async fn collect(
     }
 }
 
-/// Sends jobs until each has a reply.
+/// Sends jobs until each job has a reply.
 pub(crate) async fn run_jobs(
     cluster: &Cluster,
     jobs: &mut [Job],

@@ -1,13 +1,13 @@
 //! Limit states in Redis or Valkey, shared by many nodes.
 //!
-//! [`RedisStore`] implements the engine's `Store`. A decision is one script call (see [`script`]). The script charges
-//! each group all or none, using the store's clock. Concurrent decisions in a process share calls. For rules with
-//! `consistency: leased` or `eventual`, the node decides locally, from tokens that the store granted in advance or from
-//! the last known state of the key. Requires Redis 6.2 or newer, or any Valkey.
+//! [`RedisStore`] implements the engine's `Store`. A decision is one script call (see [`script`]). The script uses the
+//! store's clock, and takes either all charges of a group or none. Concurrent decisions in a process share calls. For
+//! rules with `consistency: leased` or `eventual`, the node decides locally, from tokens that the store granted in
+//! advance or from the last known state of the key. Requires Redis 6.2 or newer, or any Valkey.
 //!
 //! # Faults
 //!
-//! [`Health`] and the errors report store faults; the matching rule determines what then happens to a request. No
+//! [`Health`] and the errors report store faults; the matching rule then determines whether a request is admitted. No
 //! request waits beyond the [deadline](Config::deadline), no charge is sent twice, and a failed store is probed until
 //! it recovers. For each row of this table, a test causes the fault in a real server: in `tests/outages.rs`, in
 //! `tests/keys.rs`, or in the conformance suite.

@@ -32,11 +32,11 @@ pub(crate) enum CallError {
     ReadOnly(String),
     /// The keys are on another server of the cluster.
     Moved(String),
-    /// The keys are being moved to another server, and have left this one.
+    /// The keys are being moved to another server, and are no longer on this server.
     Ask(String),
-    /// The keys are being moved to another server, and only some of them are still on this one.
+    /// The keys are being moved to another server, and only some of them are still on this server.
     TryAgain,
-    /// Too few replicas acknowledged the call; contains their number.
+    /// Too few replicas acknowledged the call. Contains the number of replicas that acknowledged it.
     Unreplicated(i64),
     /// The connection broke, or the reply is invalid. The call may have been executed.
     Lost(String),
@@ -63,17 +63,17 @@ impl Link {
     /// run and write: a replica, a full store and a user without permission all answer pings.
     ///
     /// # Errors
-    /// If the store cannot be used; the message gives the reason, for the log.
+    /// Fails if the store cannot be used; the message gives the reason, for the log.
     pub(crate) async fn open(config: &Config, scripts: &Arc<Scripts>) -> Result<Self, String> {
-        // The client's own timeout does not cover all of its work, so this timeout wraps the whole attempt.
+        // The client's own timeout does not cover the whole attempt, so this timeout wraps it.
         let connection = timeout(CONNECT_TIMEOUT, connect(config, scripts)).await;
-        // A server without TLS takes the TLS handshake for an incomplete command, and waits for more.
+        // A server without TLS mistakes the TLS handshake for an incomplete command, and waits for more bytes.
         let is_tls = matches!(config.server.addr(), redis::ConnectionAddr::TcpTls { .. });
         let hint = if is_tls { " (does the port expect TLS?)" } else { "" };
         let connection = connection.map_err(|_| format!("no connection within {CONNECT_TIMEOUT:?}{hint}"))?;
         let mut connection = connection.map_err(|error| describe_dial(&error, config))?;
         if config.cluster.is_none() && timeout(CONNECT_TIMEOUT, is_cluster(&mut connection)).await.unwrap_or(false) {
-            return Err(CLUSTER.to_owned());
+            return Err(UNDETECTED_CLUSTER.to_owned());
         }
         let mut link = Self { connection, scripts: scripts.clone() };
         link.probe(config).await?;
@@ -84,13 +84,13 @@ impl Link {
     /// a call, the outcome of the call would be unknown.
     ///
     /// # Errors
-    /// If the store cannot be used; the message gives the reason, for the log.
+    /// Fails if the store cannot be used; the message gives the reason, for the log.
     pub(crate) async fn probe(&mut self, config: &Config) -> Result<(), String> {
-        for groups in probe(config)? {
+        for groups in probe_groups(config)? {
             let calls = build_calls(groups.iter().enumerate(), self.scripts.special.is_some());
             for result in self.call(&calls, config).await {
                 match result {
-                    // The lane of the probe key is on another server, so a redirection is not a fault.
+                    // The probe key's lane may be on another server, so a redirection is not a fault.
                     Err(CallError::Moved(_) | CallError::Ask(_)) if config.cluster.is_some() => {}
                     result => drop(result.map_err(|error| error.describe(config))?),
                 }
@@ -230,12 +230,12 @@ fn redirect_address(error: &RedisError, config: &Config) -> String {
     }
 }
 
-/// Error for a cluster node that was not detected as such when the store was created. Used as a single server, it would
-/// serve some keys and redirect others, and so would appear alternately up and down.
-const CLUSTER: &str = "this server belongs to a Redis Cluster and did not answer at the start; write redis+cluster://host:port, or start again";
+/// Error for a server that was not detected as a cluster node when the store was created. Used as a single server, it
+/// would serve some keys and redirect other keys, so the store would alternate between up and down.
+const UNDETECTED_CLUSTER: &str = "this server belongs to a Redis Cluster and did not answer at the start; write redis+cluster://host:port, or start again";
 
-/// Asks a single server whether it belongs to a cluster. If so, returns the configuration of the cluster. A server that
-/// does not answer is treated as a single server until [`Link::open`] checks again.
+/// Asks a single server whether it belongs to a cluster. If it does, returns the configuration of the cluster. A server
+/// that does not answer is treated as a single server until [`Link::open`] checks again.
 pub(crate) async fn find_cluster(config: Config) -> Config {
     if config.cluster.is_some() || config.sentinels.is_some() {
         return config;
@@ -247,7 +247,8 @@ pub(crate) async fn find_cluster(config: Config) -> Config {
     }
 }
 
-/// Returns whether the server reports that it belongs to a cluster. On an error, the server is treated as a single one.
+/// Returns whether the server reports that it belongs to a cluster. On an error, the server is treated as a single
+/// server.
 async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
     let info = send(connection, redis::cmd("INFO").arg("cluster")).await;
     let text = info.and_then(|value| Ok(String::from_redis_value(value)?));
@@ -258,8 +259,8 @@ async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
 pub(crate) const PROBE_CALLS: u32 = 3;
 
 /// Returns the groups of each call in a probe. The special script sets a key and changes it in place; the general
-/// script deletes the key and then reads its type. Keys of limits contain braces, so none of them is called `probe`.
-fn probe(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], String> {
+/// script deletes the key and then reads its type. Limit keys contain braces, so no limit key is named `probe`.
+fn probe_groups(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], String> {
     let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
     let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;
     let limits = Limit::from(bucket).into();
@@ -293,7 +294,7 @@ pub(crate) async fn send(connection: &mut MultiplexedConnection, command: &Cmd) 
 
 async fn connect(config: &Config, scripts: &Scripts) -> Result<MultiplexedConnection, RedisError> {
     let mut connection = dial(config).await?;
-    // A short command goes first, because the server answers a long one before authentication with a misleading error.
+    // Sends a short command first, because an unauthenticated server answers a long command with a misleading error.
     send(&mut connection, &redis::cmd("PING")).await?;
     for script in scripts.all() {
         let mut load = redis::cmd("SCRIPT");
@@ -303,7 +304,7 @@ async fn connect(config: &Config, scripts: &Scripts) -> Result<MultiplexedConnec
     Ok(connection)
 }
 
-/// Connects, without a timeout; callers apply their own.
+/// Connects, without a timeout; callers apply their own timeout.
 pub(crate) async fn dial(config: &Config) -> Result<MultiplexedConnection, RedisError> {
     match &config.sentinels {
         Some(sentinels) => {
@@ -327,7 +328,7 @@ fn new_client(config: &Config, server: ConnectionInfo) -> Result<Client, RedisEr
     if !matches!(server.addr(), ConnectionAddr::TcpTls { .. }) {
         return Client::open(server);
     }
-    // Fails if the process has already installed a provider, which is then used.
+    // Fails if the process has already installed a provider. That provider is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let root_cert = config.authority.as_ref().map(std::fs::read).transpose()?;
     let client_tls = match &config.certificate {
@@ -359,7 +360,7 @@ pub(crate) fn describe_dial(error: &RedisError, config: &Config) -> String {
 pub(crate) fn describe(error: &RedisError) -> String {
     let mut text = match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
-        // The message from `dial`.
+        // The error message that `dial` created.
         (None, Some(detail)) if error.kind() == ErrorKind::InvalidClientConfig => detail.to_owned(),
         _ => error.to_string(),
     };

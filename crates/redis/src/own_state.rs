@@ -1,4 +1,5 @@
-//! Decodes a stored value into its own parameters and its state. The parameters may differ from those of the charge.
+//! Decodes a stored value into its own parameters and its state. These parameters may differ from the charge's
+//! parameters.
 
 use tollgate_core::{
     Algorithm, BucketParams, Cost, DecodedState, Limit, Limits, Nanos, Now, Params, Phase, Rate, SlidingSlices, Stamp,
@@ -6,10 +7,10 @@ use tollgate_core::{
 };
 
 use crate::answer::{Bytes, TooShort, instant_nanos};
-use crate::params::{HEAD, UnitTime, count_width, encode_limit, slice_count};
+use crate::params::{UnitTime, VALUE_HEAD_BYTES, count_width, encode_limit, slice_count};
 
-/// Largest plausible lead of an instant over the clock. A larger lead means that the clock was set back.
-const STALE_MICROS: u64 = 1_000_000;
+/// Maximum time by which a valid instant may be ahead of the clock. A larger lead means that the clock was set back.
+const MAX_CLOCK_LEAD_MICROS: u64 = 1_000_000;
 
 /// A state with its own parameters.
 pub(crate) struct OwnState {
@@ -29,11 +30,11 @@ impl From<TooShort> for InvalidState {
 }
 
 impl OwnState {
-    /// Decodes the value in the reply to a charge under the limits `asked`. `words` has space for a state of either set
-    /// of limits.
+    /// Decodes the value in the reply to a charge under the limits `asked`. The returned words have space for a state
+    /// under either set of limits.
     pub(crate) fn decode(bytes: &[u8], asked: &Limits, now: &Now<'_>) -> Result<Self, InvalidState> {
         let mut bytes = Bytes::new(bytes);
-        bytes.take(HEAD - 2)?;
+        bytes.take(VALUE_HEAD_BYTES - 2)?;
         let length = bytes.take_number(2)? as usize;
         let limits = decode_limits(bytes.take(length)?, asked)?;
         let mut words = vec![0; limits.words()];
@@ -48,8 +49,8 @@ impl OwnState {
     }
 }
 
-/// Decodes parameters, the inverse of the encoder in `params` except for fields that do not affect a stored state. If a
-/// limit has the same encoding as the limit at its position in `asked`, that limit is used.
+/// Decodes parameters. This is the inverse of the encoder in `params`, except for fields that do not affect a stored
+/// state. If the limit at the same position in `asked` has the same encoding, returns that limit.
 fn decode_limits(bytes: &[u8], asked: &Limits) -> Result<Limits, InvalidState> {
     let mut bytes = Bytes::new(bytes);
     let count = read_array(&mut bytes)?;
@@ -118,7 +119,7 @@ fn decode_params(fields: &[u64]) -> Option<Params> {
     })
 }
 
-/// Returns the rate for this time per unit: `whole` microseconds and `part / ticks` of a microsecond.
+/// Returns the rate at which a unit takes `whole` microseconds and `part / ticks` of a microsecond.
 fn rate_of_unit_time(ticks: u64, whole: u64, part: u64) -> Option<Rate> {
     let nanos = whole.checked_mul(ticks)?.checked_add(part)?.checked_mul(1_000)?;
     let divisor = crate::params::greatest_common_divisor(ticks, nanos).max(1);
@@ -185,7 +186,7 @@ fn restore(limit: &Limit, words: &mut [u64], bytes: &mut Bytes<'_>, now: &Now<'_
 pub(crate) fn leases_left(last_end: u64, now: &Now<'_>, lease: Nanos) -> Nanos {
     let lease = crate::params::micros_ceil(lease);
     let left = last_end.saturating_sub(now.mono().as_nanos() / 1_000);
-    Nanos::from_micros(if left > lease + STALE_MICROS { lease } else { left })
+    Nanos::from_micros(if left > lease + MAX_CLOCK_LEAD_MICROS { lease } else { left })
 }
 
 /// Reads the instant at which the bucket will be unused again, in core's ticks.
@@ -266,7 +267,7 @@ mod tests {
                 decode_limits(encoded.bytes(), &Limit::Unlimited.into()).unwrap_or_else(|_| panic!("{limit:?}"));
             assert_eq!(decoded, limit.into());
         }
-        // Rates are in lowest terms, so 10/s is decoded as 1/100ms, with or without the same limit in `asked`.
+        // If `asked` does not contain the same limit, rates are decoded in lowest terms: 10/s becomes 1/100ms.
         let limits: Limits = Limit::from(TokenBucket::new("10/s".parse().unwrap(), 9).unwrap()).into();
         let encoded = EncodedLimits::new(&limits).unwrap();
         assert!(decode_limits(encoded.bytes(), &limits).is_ok_and(|decoded| decoded == limits));

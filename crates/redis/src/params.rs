@@ -8,7 +8,7 @@
 
 use tollgate_core::{BucketParams, Limit, Limits, Nanos, Params, Phase, Steps, WindowParams};
 
-/// Below this bound, integers are exact in a double, and so is the rounded-down quotient of two of them.
+/// Integers below this bound are exact in a double. The rounded-down quotient of two such integers is exact too.
 pub(crate) const EXACT: u64 = 1 << 52;
 
 /// Limits with their encoding for the scripts.
@@ -27,7 +27,8 @@ impl EncodedLimits {
     /// Encodes limits.
     ///
     /// # Errors
-    /// If the script cannot compute exactly with a parameter. The message names the parameter and the allowed range.
+    /// Fails if the script cannot compute exactly with a parameter. The message names the parameter and the allowed
+    /// range.
     pub(crate) fn new(limits: &Limits) -> Result<Self, String> {
         let mut encoded = Self {
             limits: limits.clone(),
@@ -68,7 +69,7 @@ impl EncodedLimits {
         &self.bytes
     }
 
-    /// Returns whether a limit has spread windows, so the spread of the key must be sent.
+    /// Returns whether a limit has spread windows, so that the spread of the key must be sent.
     pub(crate) fn uses_spread(&self) -> bool {
         self.uses_spread
     }
@@ -81,7 +82,7 @@ impl EncodedLimits {
     /// Returns the length of a state with these parameters in a reply. A state of fixed length is sent as the whole
     /// value: version, length of the parameters, parameters, state.
     pub(crate) fn state_len_in_reply(&self) -> usize {
-        self.state_len + if self.is_fixed_length { HEAD + self.bytes.len() } else { 0 }
+        self.state_len + if self.is_fixed_length { VALUE_HEAD_BYTES + self.bytes.len() } else { 0 }
     }
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn refusals_change_nothing(limits: &Limits) -> bool {
 }
 
 /// Length of a value's header: the version and the length of the parameters.
-pub(crate) const HEAD: usize = 3;
+pub(crate) const VALUE_HEAD_BYTES: usize = 3;
 
 /// Version of the value format, as in `main.lua`.
 const VERSION: u8 = 2;
@@ -116,7 +117,7 @@ fn encode_special(limits: &Limits, bytes: &[u8]) -> Option<Vec<u8>> {
     if max_plausible >= u128::from(EXACT) {
         return None;
     }
-    let mut special = Vec::with_capacity(49 + HEAD + bytes.len());
+    let mut special = Vec::with_capacity(49 + VALUE_HEAD_BYTES + bytes.len());
     for number in [unit.ticks, unit.whole, unit.part, bucket.burst] {
         special.extend(&number.to_le_bytes()[..7]);
     }
@@ -196,13 +197,13 @@ impl UnitTime {
     }
 }
 
-/// Returns the fields of one limit, in the order that the script expects.
+/// Returns the parameter fields of one limit, in the order that the script expects.
 pub(crate) fn encode_limit(limit: &Limit) -> Result<Vec<u64>, String> {
     Ok(match limit.params() {
         Params::TokenBucket(bucket) => bucket_fields(1, &bucket)?,
         Params::LeakyBucket { bucket, free, max_wait } => {
             let mut fields = bucket_fields(2, &bucket)?;
-            fields.extend(max_level_to_wait(&bucket, free, max_wait));
+            fields.extend(max_admitted_level(&bucket, free, max_wait));
             // The script only compares this field, to detect changed parameters; Rust computes the waits.
             fields.push(free);
             fields
@@ -292,9 +293,9 @@ fn interval_fields(limit: &Limit) -> Result<Vec<u64>, String> {
     Ok(vec![9, refill, micros, burst, max_debt, initial, first, offset.as_nanos() / 1_000, max_wait])
 }
 
-/// Returns the highest level of a leaky bucket at which a unit is still admitted, as whole microseconds and ticks: the
-/// free part plus the amount that leaks during the longest wait.
-fn max_level_to_wait(bucket: &BucketParams, free: u64, max_wait: Nanos) -> [u64; 2] {
+/// Returns the highest level of a leaky bucket at which a unit is still admitted, as whole microseconds and ticks. It
+/// is the free part plus the amount that leaks during the longest wait.
+fn max_admitted_level(bucket: &BucketParams, free: u64, max_wait: Nanos) -> [u64; 2] {
     let unit = UnitTime::new(bucket);
     let ticks = u128::from(unit.ticks);
     let free = u128::from(free) * (u128::from(unit.whole) * ticks + u128::from(unit.part));
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_sent_as_the_time_of_a_unit() {
+    fn rates_are_sent_as_the_time_per_unit() {
         check(bucket("100/s", 200), Ok(&[1, 1, 10_000, 0, 200, 200, 200]));
         check(bucket("7777/s", 10), Ok(&[1, 7_777, 128, 4_544, 10, 10, 10]));
         check(bucket("3G/s", 10), Ok(&[1, 3_000, 0, 1, 10, 10, 10]));
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_is_the_free_part_and_the_longest_wait() {
+    fn max_level_is_the_free_part_plus_the_longest_wait() {
         let leaky = LeakyBucket::new("3/s".parse().unwrap(), 6).unwrap().free(2).unwrap();
         let whole_unit = [333_333, 1];
         check(leaky, Ok(&[2, 3, whole_unit[0], whole_unit[1], 6, 6, 6, EXACT, 0, 2]));
@@ -410,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_beyond_exactness_are_rejected_with_what_is_allowed() {
+    fn inexact_parameters_are_rejected_with_the_allowed_range() {
         check(
             FixedWindow::new(5, Nanos::from_nanos(1_500)).unwrap(),
             Err("a window of 1.5µs is not a whole number of microseconds, the resolution of the store's clock"),
@@ -442,7 +443,7 @@ mod tests {
         let encoded = EncodedLimits::new(&limits).unwrap();
         let bucket = [0x97, 1, 1, 0xcd, 0x27, 0x10, 0, 0xcc, 200, 0xcc, 200, 0xcc, 200];
         assert_eq!(encoded.bytes(), [&[0x92][..], &bucket, &[0x91, 8]].concat());
-        assert_eq!(encoded.state_len_in_reply(), HEAD + encoded.bytes().len() + 13);
+        assert_eq!(encoded.state_len_in_reply(), VALUE_HEAD_BYTES + encoded.bytes().len() + 13);
     }
 
     #[test]

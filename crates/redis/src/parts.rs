@@ -1,5 +1,4 @@
-//! Parts of a group whose keys are on several cluster servers: splitting a group, merging the replies, and refunding a
-//! part.
+//! Splits a group whose keys are on several cluster servers into parts, merges the replies, and refunds parts.
 
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use tollgate_engine::store::{Answer, Answers, Charge, Group, StoreError, StoreVe
 
 use crate::answer::ReplyReader;
 use crate::batcher::ReplyPart;
-use crate::lanes::lane_of;
 
 /// The answer to one charge.
 #[derive(Clone, Debug)]
@@ -48,7 +46,8 @@ impl PartAnswer {
         self.charges.iter().all(|charge| charge.outcome.is_admitted())
     }
 
-    /// Returns the answer to a part without a reply: it took nothing. Used if another part refuses the group.
+    /// Returns an answer in which the part took nothing. Used for a part without a reply if another part refuses the
+    /// group.
     pub(crate) fn without_charge(part: &Part<'_>) -> Self {
         let nothing =
             ChargeAnswer { outcome: Outcome::Allow, taken: Cost::ZERO, stamps: Stamps::default(), reports: Vec::new() };
@@ -58,12 +57,12 @@ impl PartAnswer {
 
 /// The answer to a group that spans several lanes.
 #[derive(Debug)]
-pub(crate) struct Merged {
+pub(crate) struct MergedAnswer {
     pub(crate) charges: Vec<ChargeAnswer>,
     pub(crate) at: Time<Wall>,
 }
 
-impl Merged {
+impl MergedAnswer {
     /// Adds this answer to `answers`.
     pub(crate) fn answer(self, answers: &mut Answers) {
         for charge in self.charges {
@@ -120,8 +119,8 @@ impl Refund<'_> {
         Group { verb: StoreVerb::Refund, charges: std::slice::from_ref(&self.charge) }
     }
 
-    /// Returns the store time in microseconds after which the store ignores the refund. Only buckets need this: windows
-    /// and logs already ignore expired amounts, and a lease is held until it is released.
+    /// Returns the store time in microseconds after which the store ignores the refund. Only buckets need such a time:
+    /// windows and logs already ignore expired amounts, and a lease is held until it is released.
     pub(crate) fn ignored_after(&self, deadline: Duration) -> Option<u64> {
         let limits = self.charge.limits;
         let is_bucket =
@@ -131,15 +130,19 @@ impl Refund<'_> {
     }
 }
 
-/// Splits a group into parts, in ascending order of lanes.
+/// Splits a group into parts, in ascending order of lanes. `lane_of` returns the lane of a partition key.
 ///
 /// If a check spans several lanes and some of its keys are suspects (`is_suspect`), only the parts with suspects take
-/// in the first round. The other parts are only peeked at.
-pub(crate) fn split<'a>(group: &Group<'a>, is_suspect: impl Fn(&[u8]) -> bool) -> Vec<Part<'a>> {
+/// in the first round. The other parts only peek.
+pub(crate) fn split<'a>(
+    group: &Group<'a>,
+    lane_of: impl Fn(&[u8]) -> u8,
+    is_suspect: impl Fn(&[u8]) -> bool,
+) -> Vec<Part<'a>> {
     let (verb, charges) = (group.verb, group.charges);
     let mut parts: Vec<Part<'a>> = Vec::with_capacity(1);
     for (index, charge) in charges.iter().enumerate() {
-        let lane = lane_of(charge.partition_key()) as u8;
+        let lane = lane_of(charge.partition_key());
         match parts.iter_mut().find(|part| part.lane == lane) {
             Some(part) => {
                 part.indexes.push(index);
@@ -161,10 +164,10 @@ pub(crate) fn split<'a>(group: &Group<'a>, is_suspect: impl Fn(&[u8]) -> bool) -
 }
 
 /// Merges the answers of all parts, in the order of the group.
-pub(crate) fn merge(parts: &[Part<'_>], answers: Vec<PartAnswer>) -> Merged {
+pub(crate) fn merge(parts: &[Part<'_>], answers: Vec<PartAnswer>) -> MergedAnswer {
     let at = answers.iter().map(|answer| answer.at).max().unwrap_or(Time::ZERO);
     let placed = parts.iter().zip(answers).flat_map(|(part, answer)| part.indexes.iter().copied().zip(answer.charges));
     let mut placed: Vec<(usize, ChargeAnswer)> = placed.collect();
     placed.sort_by_key(|(index, _)| *index);
-    Merged { charges: placed.into_iter().map(|(_, charge)| charge).collect(), at }
+    MergedAnswer { charges: placed.into_iter().map(|(_, charge)| charge).collect(), at }
 }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 use tollgate_engine::store::{StoreError, UnsentFlag};
 
 use crate::batcher::{Batcher, CallCounters, Claim, GroupReply, Health, QueuedRequest, unavailable_error};
-use crate::config::{Config, QUEUE};
+use crate::config::{Config, MAX_QUEUED_REQUESTS};
 use crate::request::QueuedGroup;
 use crate::script::Scripts;
 
@@ -27,7 +27,7 @@ impl Primary {
         counters: Arc<CallCounters>,
         changed: Option<Arc<Notify>>,
     ) -> Self {
-        let (queue, waiting) = mpsc::channel(QUEUE);
+        let (queue, waiting) = mpsc::channel(MAX_QUEUED_REQUESTS);
         let (health_sender, health) = watch::channel(Health::Connecting);
         let batcher =
             Batcher { config: config.clone(), scripts, queue: waiting, health: health_sender, counters, changed };
@@ -46,7 +46,7 @@ impl Primary {
     /// Queues groups to be sent.
     ///
     /// # Errors
-    /// If the server is not up, or its queue is full.
+    /// Fails if the server is not up, or its queue is full.
     pub(crate) fn send(&self, groups: Vec<QueuedGroup>) -> Result<Ticket, StoreError> {
         if let health @ (Health::Connecting | Health::Down { .. }) = &*self.health.borrow() {
             return Err(unavailable_error(&self.config, health));
@@ -57,7 +57,7 @@ impl Primary {
         let ticket = Ticket { claim: claim.clone(), answer, unsent };
         let why = match self.queue.try_send(QueuedRequest { groups, claim, reply }) {
             Ok(()) => return Ok(ticket),
-            Err(mpsc::error::TrySendError::Full(_)) => format!("the queue is full ({QUEUE} requests)"),
+            Err(mpsc::error::TrySendError::Full(_)) => format!("the queue is full ({MAX_QUEUED_REQUESTS} requests)"),
             Err(mpsc::error::TrySendError::Closed(_)) => "the runtime of the connection has ended".to_owned(),
         };
         Err(StoreError::Unavailable { why })
@@ -75,7 +75,7 @@ impl Ticket {
     /// Waits for the answers, one per group.
     ///
     /// # Errors
-    /// If the whole request failed or missed the deadline.
+    /// Fails if the whole request failed or missed the deadline.
     pub(crate) async fn await_answers(
         mut self,
         deadline: Instant,

@@ -1,13 +1,14 @@
-//! A cache of refusals, which are repeated without asking the store.
+//! A cache of refusals, so that a refused group can be refused again without asking the store.
 //!
 //! A group that was refused with a known wait is refused again until the wait has passed, for at most one second. This
-//! is correct because only time restores capacity, and further charges only use up more of it. A key under attack
+//! is correct because only time restores capacity, and further charges only use up more capacity. A key under attack
 //! therefore costs the store almost nothing.
 //!
-//! A remembered refusal is dropped when capacity may have been restored earlier: after a refund, a renewal or a reset
-//! of one of its keys, after a charge of one of its keys under other parameters, and after a reconnect, since the store
-//! may have lost its state. Only operations of this node are noticed. If another node performs one of them, or another
-//! client deletes the key, this node may refuse requests for up to one second that the store would admit.
+//! A remembered refusal is dropped when capacity may have been restored earlier. This can happen after a refund, a
+//! renewal or a reset of one of its keys, or after a charge of one of its keys under other parameters. It can also
+//! happen after a reconnect, because the store may have lost its state. The cache sees only the operations of this
+//! node. If another node performs such an operation, or another client deletes the key, this node may refuse requests
+//! for up to one second although the store would admit them.
 //!
 //! A refusal applies only to groups with the same keys, limits and amounts. A refusal of cost 5 does not refuse cost 1.
 
@@ -21,14 +22,14 @@ use tollgate_core::{Ask, Cost, Limits, Nanos, Outcome, Report, Retry, Stamps, Ti
 use tollgate_engine::store::{Answers, Charge, Group, GroupAnswer, StoreVerb};
 
 /// Number of cache slots. Each slot keeps the newest refusal among the groups that hash to it.
-const REFUSALS: usize = 4_096;
+const CACHE_SLOTS: usize = 4_096;
 /// Number of change marks. Keys that share a mark invalidate each other's refusals, which is harmless.
-const MARKS: usize = 1 << 16;
+const MARK_COUNT: usize = 1 << 16;
 /// Maximum time for which a refusal is repeated.
-const LONGEST: Duration = Duration::from_secs(1);
-/// A refusal is not repeated during the last 1/64 of the wait, because the store's clock and ours may run at slightly
-/// different rates.
-const CLOCK_RATES: u32 = 64;
+const MAX_REPEAT_TIME: Duration = Duration::from_secs(1);
+/// A refusal is not repeated during the last 1/64 of its wait, because the clocks of the store and of this node may run
+/// at slightly different rates.
+const UNREPEATED_WAIT_DIVISOR: u32 = 64;
 
 /// The cache.
 pub(crate) struct Refusals {
@@ -43,10 +44,10 @@ pub(crate) struct Refusals {
 struct Refusal {
     charges: Arc<[RefusedCharge]>,
     marks: u64,
-    /// End of the repetition. It is counted from before the request was sent, so the store would still refuse until
-    /// then.
+    /// The refusal is repeated until this instant. It counts from before the request was sent, so the store would also
+    /// refuse until then.
     until: Instant,
-    /// When the answer arrived. Repeated waits are counted from here, so they are never too short.
+    /// When the answer arrived. Repeated waits count from this instant, so they are never too short.
     answered: Instant,
     at: Time<Wall>,
 }
@@ -72,8 +73,8 @@ pub(crate) struct RefusalLookup {
 impl Refusals {
     pub(crate) fn new() -> Self {
         Self {
-            refusals: (0..REFUSALS).map(|_| Mutex::new(None)).collect(),
-            marks: (0..MARKS).map(|_| AtomicU64::new(0)).collect(),
+            refusals: (0..CACHE_SLOTS).map(|_| Mutex::new(None)).collect(),
+            marks: (0..MARK_COUNT).map(|_| AtomicU64::new(0)).collect(),
             hasher: RandomState::new(),
         }
     }
@@ -104,11 +105,11 @@ impl Refusals {
             charge.limits_id.hash(&mut hasher);
             charge.ask.cost().get().hash(&mut hasher);
         }
-        Some(RefusalLookup { index: hasher.finish() as usize % REFUSALS, marks, asked: now })
+        Some(RefusalLookup { index: hasher.finish() as usize % CACHE_SLOTS, marks, asked: now })
     }
 
     /// Invalidates refusals of the group's keys if its verb can restore capacity. Call it before the group is sent, for
-    /// refusals until now, and again after its answer, for refusals that arrived in the meantime.
+    /// earlier refusals, and again after the group's answer, for refusals that arrived in the meantime.
     pub(crate) fn invalidate_group(&self, group: &Group<'_>) {
         match group.verb {
             StoreVerb::Refund | StoreVerb::Renew | StoreVerb::Reset => {
@@ -118,13 +119,13 @@ impl Refusals {
         }
     }
 
-    /// Invalidates the refusals of a key, which may have capacity again.
+    /// Invalidates the refusals of a key whose capacity may have been restored.
     pub(crate) fn invalidate(&self, key: &[u8]) {
         self.mark(key).fetch_add(1 << 32, Ordering::Relaxed);
     }
 
     fn mark(&self, key: &[u8]) -> &AtomicU64 {
-        &self.marks[self.hasher.hash_one(key) as usize % MARKS]
+        &self.marks[self.hasher.hash_one(key) as usize % MARK_COUNT]
     }
 
     fn lock_slot(&self, lookup: &RefusalLookup) -> MutexGuard<'_, Option<Refusal>> {
@@ -144,8 +145,8 @@ impl Refusals {
     /// Remembers the store's answer if it is a refusal with a known wait.
     pub(crate) fn remember(&self, group: &Group<'_>, lookup: &RefusalLookup, answer: &GroupAnswer<'_>, now: Instant) {
         let wait = match answer.outcome() {
-            Outcome::Deny(Retry::After(wait)) => LONGEST.min(wait.into()),
-            Outcome::Deny(Retry::Never) => LONGEST,
+            Outcome::Deny(Retry::After(wait)) => MAX_REPEAT_TIME.min(wait.into()),
+            Outcome::Deny(Retry::Never) => MAX_REPEAT_TIME,
             Outcome::Deny(Retry::OnRelease) | Outcome::Allow | Outcome::Delay(_) => return,
         };
         let charge = |(charge, answer_to): (&Charge<'_>, &tollgate_engine::store::Answer)| RefusedCharge {
@@ -159,7 +160,7 @@ impl Refusals {
         let refusal = Refusal {
             charges: group.charges.iter().zip(answer.charges()).map(charge).collect(),
             marks: lookup.marks,
-            until: lookup.asked + (wait - wait / CLOCK_RATES),
+            until: lookup.asked + (wait - wait / UNREPEATED_WAIT_DIVISOR),
             answered: now,
             at: answer.at(),
         };

@@ -12,33 +12,33 @@ use crate::params::{EXACT, EncodedLimits};
 /// Maximum number of charges in a group. It bounds how long a call blocks the store.
 pub(crate) const MAX_CHARGES: usize = 255;
 
-const EXACTLY: u8 = 1;
-const UP_TO: u8 = 2;
-const REGARDLESS: u8 = 3;
-const REFUND: u8 = 4;
-const RESET: u8 = 5;
-const RENEW: u8 = 6;
-const PEEK: u8 = 8;
+const VERB_EXACTLY: u8 = 1;
+const VERB_UP_TO: u8 = 2;
+const VERB_REGARDLESS: u8 = 3;
+const VERB_REFUND: u8 = 4;
+const VERB_RESET: u8 = 5;
+const VERB_RENEW: u8 = 6;
+const VERB_PEEK: u8 = 8;
 
-/// Fields that follow a refund or a renewal: none, stamps, or stamps and the instant after which it is ignored.
+/// Fields that follow a refund or a renewal: none, stamps, or stamps and the instant after which the store ignores it.
 const UNSTAMPED: u8 = 0;
 const STAMPED: u8 = 1;
 const STAMPED_UNTIL: u8 = 2;
 
-/// Added to the status of a group if one of its states keeps parameters other than the charge's.
+/// Added to the status of a group if one of its states keeps parameters that differ from the charge's parameters.
 pub(crate) const OTHER_PARAMETERS: u8 = 16;
 
-/// Status of a group that the special script leaves to the general one.
+/// Status of a group that the special script leaves to the general script.
 const LEFT_TO_GENERAL: u8 = 255;
 /// Length of a bucket state. A reply of the special script contains the state without the parameters.
-const CELLS: usize = 13;
+const BUCKET_STATE_BYTES: usize = 13;
 
 /// An encoded charge. It owns its data, so it can be sent even after its caller has given up.
 #[derive(Clone, Debug)]
 pub(crate) struct QueuedCharge {
     key: Vec<u8>,
     encoded: Arc<EncodedLimits>,
-    /// Number of charges of the group after this one.
+    /// Number of charges that follow this charge in its group.
     rest: u16,
     verb: u8,
     cost: u64,
@@ -58,16 +58,16 @@ impl QueuedCharge {
         encoded: Arc<EncodedLimits>,
     ) -> Self {
         let asked = match charge.ask {
-            Ask::Exactly(_) => EXACTLY,
-            Ask::UpTo(_) => UP_TO,
-            Ask::Regardless(_) => REGARDLESS,
+            Ask::Exactly(_) => VERB_EXACTLY,
+            Ask::UpTo(_) => VERB_UP_TO,
+            Ask::Regardless(_) => VERB_REGARDLESS,
         };
         let verb = match verb {
             StoreVerb::Check => asked,
-            StoreVerb::Peek => asked + PEEK,
-            StoreVerb::Refund => REFUND,
-            StoreVerb::Reset => RESET,
-            StoreVerb::Renew => RENEW,
+            StoreVerb::Peek => asked + VERB_PEEK,
+            StoreVerb::Refund => VERB_REFUND,
+            StoreVerb::Reset => VERB_RESET,
+            StoreVerb::Renew => VERB_RENEW,
         };
         let mut more = Vec::new();
         if encoded.uses_spread() {
@@ -81,7 +81,7 @@ impl QueuedCharge {
             }
         }
         let stamps_at = more.len();
-        if verb == REFUND || verb == RENEW {
+        if verb == VERB_REFUND || verb == VERB_RENEW {
             more.push(if charge.stamps.is_some() { STAMPED } else { UNSTAMPED });
             if let Some(stamps) = charge.stamps {
                 push_stamps(&mut more, stamps);
@@ -100,7 +100,7 @@ impl QueuedCharge {
 
     /// Returns the end of the answer to this charge, which starts at `at`, or `None` if the reply is too short.
     fn answer_end(&self, reply: &[u8], at: usize, has_foreign: bool) -> Option<usize> {
-        let taken = if matches!(self.verb & !PEEK, UP_TO | REFUND | RENEW) { 7 } else { 0 };
+        let taken = if matches!(self.verb & !VERB_PEEK, VERB_UP_TO | VERB_REFUND | VERB_RENEW) { 7 } else { 0 };
         let state = at + 1 + taken;
         if !has_foreign {
             return Some(state + self.encoded.state_len_in_reply());
@@ -137,9 +137,10 @@ pub fn spread(key: &[u8]) -> u64 {
     (mixed ^ mixed >> 29) & ((1 << 50) - 1)
 }
 
-/// Encodes each stamp as its quotient and remainder by 1000, because only the script knows the kind of the stamp: the
-/// parameters of the state may have changed. A lease stamp is a number, which needs both. Any other stamp is an instant
-/// in nanoseconds, and its quotient is the instant in microseconds.
+/// Encodes each stamp as its quotient and remainder by 1000, so that the script can decode any kind of stamp. Only the
+/// script knows the kind, because the parameters of the state may have changed. A lease stamp is a number, which needs
+/// quotient and remainder. Any other stamp is an instant in nanoseconds, and its quotient is the instant in
+/// microseconds.
 fn push_stamps(bytes: &mut Vec<u8>, stamps: &Stamps) {
     bytes.push(stamps.count() as u8);
     for bits in (0..stamps.count()).map(|index| stamps.get(index).to_bits()) {
@@ -241,12 +242,12 @@ pub(crate) struct Route {
     pub(crate) lane: u8,
     /// Whether the lane is being moved to this server, which requires `ASKING`.
     pub(crate) asking: bool,
-    /// Whether the group needs a call of its own, because the keys of its lane are split between two servers.
+    /// Whether the group needs a separate call, because the keys of its lane are split between two servers.
     pub(crate) alone: bool,
 }
 
 impl QueuedGroup {
-    /// Returns the size of the group in a call, in charges; at least 1.
+    /// Returns the number of charges as which the group counts in a call; at least 1.
     pub(crate) fn weight(&self) -> usize {
         self.charges.len().max(1)
     }
@@ -254,7 +255,7 @@ impl QueuedGroup {
     /// Returns the key and the parameters for the special script if that script can decide this group.
     fn special(&self) -> Option<(&[u8], &[u8])> {
         match (&*self.charges, &self.kind) {
-            ([charge], GroupKind::Charges) if charge.verb == EXACTLY && charge.cost > 0 => {
+            ([charge], GroupKind::Charges) if charge.verb == VERB_EXACTLY && charge.cost > 0 => {
                 Some((&charge.key, charge.encoded.special()?))
             }
             _ => None,
@@ -271,7 +272,7 @@ impl QueuedGroup {
         let status = *reply.get(at)?;
         at += 1;
         if script_kind == ScriptKind::Special {
-            at += if status == LEFT_TO_GENERAL { 0 } else { 1 + CELLS };
+            at += if status == LEFT_TO_GENERAL { 0 } else { 1 + BUCKET_STATE_BYTES };
         } else if status & !OTHER_PARAMETERS <= 1 {
             for charge in &self.charges {
                 at = charge.answer_end(reply, at, status & OTHER_PARAMETERS != 0)?;
@@ -311,13 +312,13 @@ pub(crate) struct Call<'a> {
     parameters: StringTable<'a>,
     charges: Vec<u8>,
     /// The open run of charges for the special script.
-    run: Option<Run>,
+    run: Option<KeyRun>,
     merge: Option<&'a MergeHead>,
 }
 
 /// Charges for consecutive keys, all with the same parameters and cost.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+struct KeyRun {
     first: u16,
     count: u16,
     parameters: u8,
@@ -404,7 +405,7 @@ impl<'a> Call<'a> {
             return;
         }
         self.end_run();
-        self.run = Some(Run { first, count: 1, parameters, cost });
+        self.run = Some(KeyRun { first, count: 1, parameters, cost });
     }
 
     fn end_run(&mut self) {
@@ -415,7 +416,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Returns the command. `how` is `EVALSHA` and the script's hash, or `EVAL` and its source.
+    /// Returns the Redis command. `how` is `EVALSHA` and the script's hash, or `EVAL` and the script's source.
     pub(crate) fn to_command(&self, how: [&str; 2]) -> redis::Cmd {
         let mut command = redis::cmd(how[0]);
         let counter = self.merge.map(|merge| &*merge.counter);
@@ -477,9 +478,9 @@ mod tests {
         QueuedGroup { charges, route: Route::default(), kind: GroupKind::Charges, unsent: None }
     }
 
-    /// Checks which groups are sent to the special script and which to the general one.
+    /// Checks which groups are sent to the special script and which groups to the general script.
     #[track_caller]
-    fn check(groups: &[QueuedGroup], special: &[usize], general: &[usize]) {
+    fn assert_scripts(groups: &[QueuedGroup], special: &[usize], general: &[usize]) {
         let calls = build_calls(groups.iter().enumerate(), true);
         for (script_kind, expected) in [(ScriptKind::Special, special), (ScriptKind::General, general)] {
             let found: Vec<usize> = calls
@@ -494,9 +495,9 @@ mod tests {
     #[test]
     fn no_key_is_in_two_calls() {
         let take = |key| queued_group(key, 1, StoreVerb::Check);
-        check(&[take("a"), take("b"), take("a")], &[0, 1, 2], &[]);
-        check(&[take("a"), queued_group("a", 1, StoreVerb::Refund), take("b")], &[2], &[0, 1]);
-        check(&[queued_group("a", 0, StoreVerb::Check), queued_group("b", 1, StoreVerb::Peek)], &[], &[0, 1]);
+        assert_scripts(&[take("a"), take("b"), take("a")], &[0, 1, 2], &[]);
+        assert_scripts(&[take("a"), queued_group("a", 1, StoreVerb::Refund), take("b")], &[2], &[0, 1]);
+        assert_scripts(&[queued_group("a", 0, StoreVerb::Check), queued_group("b", 1, StoreVerb::Peek)], &[], &[0, 1]);
     }
 
     #[test]

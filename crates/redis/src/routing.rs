@@ -1,16 +1,16 @@
 //! Decides groups whose keys are on several servers of a cluster.
 //!
 //! **Parts.** A group that spans several lanes is split into parts. All parts take at the same time, in one round trip;
-//! [`tollgate_share::parts`] decides the next steps. If a part has no answer, the others are refunded and the whole
-//! group has no answer.
+//! [`tollgate_share::parts`] decides the next steps. If a part has no answer, the other parts are refunded and the
+//! whole group counts as unanswered.
 //!
-//! **Suspects** are parts with a recently refused key. They take first, while the other parts are only peeked at.
-//! Otherwise a caller that is about to be refused would briefly hold tokens that other callers need.
+//! **Suspects** are parts with a recently refused key. They take first, while the other parts only peek. Otherwise a
+//! caller that is about to be refused would briefly hold tokens that other callers need.
 //!
-//! **Refunds** are queued before the group is answered. They have their own deadline, because the request's may have
-//! passed, and they are sent even if the caller gives up. A failed refund is counted and does not stop the others. A
-//! bucket refills while a token is held, so the store ignores a bucket refund that arrives more than two deadlines
-//! after the charge.
+//! **Refunds** are queued before the group is answered. They have their own deadline, because the request's deadline
+//! may have passed, and they are sent even if the caller gives up. A failed refund is counted and does not stop other
+//! refunds. A bucket refills while a token is held, so the store ignores a bucket refund that arrives more than two
+//! deadlines after the charge.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use tollgate_share::parts::{Action, Parts, Reply as PartReply, Verdict};
 
 use crate::cluster::Cluster;
 use crate::jobs::{Job, collect, dispatch, run_jobs};
-use crate::parts::{ChargeAnswer, Merged, Part, PartAnswer, Refund, merge, split};
+use crate::parts::{ChargeAnswer, MergedAnswer, Part, PartAnswer, Refund, merge, split};
 use crate::request::{QueuedGroup, Route};
 use crate::store::{RedisStore, Reply};
 
 impl RedisStore {
-    /// Sends all groups without a reply to the cluster.
+    /// Sends every group that has no reply yet to the cluster.
     pub(crate) async fn ask_cluster(
         &self,
         cluster: &Arc<Cluster>,
@@ -39,7 +39,7 @@ impl RedisStore {
     ) {
         let asked = Instant::now();
         // A group in several lanes may hold tokens until it is refused. Later groups with the same keys must not be
-        // refused because of these tokens, so they are sent afterwards.
+        // refused because of these tokens, so those groups are sent afterwards.
         let mut held: HashSet<&[u8]> = HashSet::new();
         let mut together: Vec<(usize, Vec<Part<'_>>)> = Vec::with_capacity(groups.len());
         for (index, group) in groups.iter().enumerate() {
@@ -50,7 +50,7 @@ impl RedisStore {
                 self.ask_together(cluster, groups, std::mem::take(&mut together), replies, deadline, unsent).await;
                 held.clear();
             }
-            let parts = split(group, |key| self.suspects.contains(key, asked));
+            let parts = split(group, |key| cluster.lane_of(key), |key| self.suspects.contains(key, asked));
             if parts.len() > 1 && group.verb == StoreVerb::Check {
                 held.extend(group.charges.iter().map(|charge| charge.key));
             }
@@ -94,7 +94,7 @@ impl RedisStore {
     }
 
     /// Decides a group from the replies to its parts. If the keys of a lane are split between two servers, each charge
-    /// in that lane becomes a part of its own.
+    /// in that lane becomes a separate part.
     async fn decide(
         &self,
         cluster: &Arc<Cluster>,
@@ -102,7 +102,7 @@ impl RedisStore {
         parts: &[Part<'_>],
         jobs: Vec<Job>,
         deadline: Instant,
-    ) -> Result<Merged, StoreError> {
+    ) -> Result<MergedAnswer, StoreError> {
         let is_split = jobs.iter().any(Job::is_split);
         let (mut divided, mut answers, mut took) = (Vec::new(), Vec::new(), Vec::new());
         for (part, job) in parts.iter().zip(jobs) {
@@ -139,7 +139,7 @@ impl RedisStore {
         parts: &[Part<'_>],
         first: Vec<Result<PartAnswer, StoreError>>,
         deadline: Instant,
-    ) -> Result<Merged, StoreError> {
+    ) -> Result<MergedAnswer, StoreError> {
         if group.verb != StoreVerb::Check {
             let answers = first.into_iter().collect::<Result<Vec<_>, _>>()?;
             return Ok(merge(parts, answers));
@@ -148,7 +148,7 @@ impl RedisStore {
         let is_probed = parts.iter().any(|part| part.verb == StoreVerb::Peek);
         let suspects: Vec<bool> = parts.iter().map(|part| is_probed && part.verb == StoreVerb::Check).collect();
         let mut machine = Parts::new(&suspects, &mut actions);
-        // The first round, of takes and perhaps peeks, is already done.
+        // The first round of takes and peeks is already done.
         actions.clear();
         let mut answers: Vec<Option<PartAnswer>> = parts.iter().map(|_| None).collect();
         let mut errors: Vec<StoreError> = Vec::new();
@@ -168,7 +168,7 @@ impl RedisStore {
         }
         let mut verdict = None;
         while !actions.is_empty() {
-            // Refunds go first, so that the takes after them find the refunded tokens.
+            // Refunds are sent first, so that later takes can use the refunded tokens.
             let (refunds, others): (Vec<Action>, Vec<Action>) =
                 std::mem::take(&mut actions).into_iter().partition(|action| matches!(action, Action::Refund(_)));
             self.refund_parts(cluster, parts, &refunds, &mut answers, deadline).await;
@@ -217,7 +217,7 @@ impl RedisStore {
         parts: &[Part<'_>],
         mut answers: Vec<PartAnswer>,
         deadline: Instant,
-    ) -> Merged {
+    ) -> MergedAnswer {
         let each = parts.iter().zip(&answers).enumerate();
         let up_to: Vec<(usize, usize, Cost)> = each
             .flat_map(|(at, (part, answer))| {
@@ -246,7 +246,7 @@ impl RedisStore {
         merge(parts, answers)
     }
 
-    /// Refunds parts. Their answers then report zero taken tokens and the state after the refund.
+    /// Refunds parts. The answers of these parts then report zero taken tokens and the state after the refund.
     async fn refund_parts(
         &self,
         cluster: &Arc<Cluster>,
@@ -276,7 +276,7 @@ impl RedisStore {
         }
     }
 
-    /// Encodes a refund. The store ignores it if it arrives too late.
+    /// Encodes a refund. The store ignores a refund that arrives too late.
     fn encode_refund(&self, refund: &Refund<'_>) -> Result<QueuedGroup, StoreError> {
         let mut group = self.encode(&refund.group(), Route { lane: refund.lane, ..Route::default() })?;
         if let Some(latest) = refund.ignored_after(self.config.deadline) {
@@ -285,7 +285,7 @@ impl RedisStore {
         Ok(group)
     }
 
-    /// Refunds charges. Returns the answers, or `None` for each if they do not all arrive before `deadline`.
+    /// Refunds charges. Returns the answers, or `None` for every charge if an answer is missing at `deadline`.
     async fn refund(
         &self,
         cluster: &Arc<Cluster>,

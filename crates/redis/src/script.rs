@@ -3,8 +3,8 @@
 /// Assembles a script from Lua files, followed by `$start`.
 ///
 /// Each file becomes a branch of the Lua function `chunk(name, ...)`, which runs the file with the remaining arguments
-/// and returns its result. This way each file is a complete Lua chunk that a linter can read, and its functions are
-/// created only when they are needed.
+/// and returns its result. So each file is a complete Lua chunk that a linter can read, and its functions are created
+/// only when they are needed.
 macro_rules! assemble {
     ($($name:literal),+; $start:expr) => {
         concat!(
@@ -79,9 +79,9 @@ impl Script {
 pub struct Scripts {
     /// Decides any group of charges.
     pub(crate) general: Script,
-    /// Decides the most common kind of charge, faster.
+    /// Decides the most common kind of charge, faster than the general script.
     pub(crate) special: Option<Script>,
-    /// Merges charges that nodes decided by their own views.
+    /// Merges charges that nodes decided from their own views.
     pub(crate) merge: Script,
     /// Grants leases.
     pub(crate) exchange: Script,
@@ -110,7 +110,7 @@ impl Scripts {
         [&self.general, &self.merge, &self.exchange].into_iter().chain(self.special.as_ref())
     }
 
-    /// Removes the special script, for tests that compare it with the general one.
+    /// Removes the special script, for tests that compare it with the general script.
     #[must_use]
     pub fn without_special(self) -> Self {
         Self { special: None, ..self }

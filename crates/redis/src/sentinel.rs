@@ -2,7 +2,7 @@
 //!
 //! Whenever a connection is opened, the sentinels are asked one after the other. After a failover, the old primary
 //! refuses writes or is gone, so the connection is opened again and the sentinels name the new primary. A partitioned
-//! sentinel may still name the old primary, so a server is used only if it reports the role of a primary itself.
+//! sentinel may still name the old primary, so a server is used only if the server itself reports that it is a primary.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(250);
 pub(crate) struct Sentinels {
     /// Hosts and ports of the sentinels.
     pub(crate) seeds: Vec<(String, u16)>,
-    /// The name of the primary in their configuration.
+    /// The name of the primary in the sentinels' configuration.
     pub(crate) master: String,
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
@@ -38,11 +38,11 @@ impl Sentinels {
     /// Connects to the primary.
     ///
     /// # Errors
-    /// The problem with each sentinel, or with the server that it named.
+    /// Returns the problem with each sentinel, or with the server that the sentinel named.
     pub(crate) async fn connect(&self, config: &Config) -> Result<MultiplexedConnection, String> {
         let mut problems = Vec::new();
         for (host, port) in &self.seeds {
-            let found = timeout(ANSWER_TIMEOUT, self.ask(config, host, *port)).await;
+            let found = timeout(ANSWER_TIMEOUT, self.find_primary(config, host, *port)).await;
             let primary = match found.unwrap_or_else(|_| Err(format!("no answer within {ANSWER_TIMEOUT:?}"))) {
                 Ok(primary) => primary,
                 Err(why) => {
@@ -60,7 +60,7 @@ impl Sentinels {
     }
 
     /// Asks one sentinel for the primary's host and port.
-    async fn ask(&self, config: &Config, host: &str, port: u16) -> Result<(String, u16), String> {
+    async fn find_primary(&self, config: &Config, host: &str, port: u16) -> Result<(String, u16), String> {
         let mut settings = RedisConnectionInfo::default();
         if let Some(username) = &self.username {
             settings = settings.set_username(username);

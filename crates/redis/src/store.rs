@@ -18,10 +18,10 @@ use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::durations::Durations;
 use crate::jobs::{Job, ask_primary, run_jobs};
-use crate::lanes::{TAGS, lane_of};
+use crate::lanes::TAGS;
 use crate::link::find_cluster;
 use crate::params::{EncodedLimits, refusals_change_nothing};
-use crate::parts::Merged;
+use crate::parts::MergedAnswer;
 use crate::primary::Primary;
 use crate::refusals::{self, Refusals, Repetition};
 use crate::request::{GroupKind, MAX_CHARGES, QueuedCharge, QueuedGroup, Route, is_plain_refusal};
@@ -42,7 +42,7 @@ pub struct RedisStore {
     pub(crate) counters: Arc<CallCounters>,
     /// Encoded limits by id. Read for every charge, written once per set of limits.
     encoded: RwLock<HashMap<u32, Arc<EncodedLimits>>>,
-    /// `None` under a test clock, which is unrelated to the process clock.
+    /// `None` if the scripts use a test clock, which is unrelated to the process clock.
     pub(crate) refusals: Option<Arc<Refusals>>,
     /// Used only in a cluster.
     pub(crate) suspects: Suspects,
@@ -68,7 +68,7 @@ const MAX_ENCODED: usize = 1 << 15;
 
 impl RedisStore {
     /// Connects to a store. Returns when the first attempt has succeeded or failed. A failed connection is retried
-    /// until the store is dropped; while there is none, requests are answered as unavailable.
+    /// until the store is dropped. Without a connection, requests are answered as unavailable.
     ///
     /// Must be called within a tokio runtime with time and I/O enabled. A separate task communicates with the server,
     /// and ends when the store is dropped.
@@ -76,7 +76,7 @@ impl RedisStore {
         Self::with_scripts(config, Scripts::new()).await
     }
 
-    /// Like [`RedisStore::connect`], with other scripts, such as those with a test clock.
+    /// Connects like [`RedisStore::connect`], but with the given scripts, for example scripts with a test clock.
     pub async fn with_scripts(config: Config, scripts: Scripts) -> Self {
         let config = find_cluster(config).await;
         let counters = Arc::new(CallCounters::default());
@@ -94,7 +94,7 @@ impl RedisStore {
         let (nodes_sender, nodes) = watch::channel(1);
         let (membership, leaving) = Membership::new();
         tokio::spawn(run_census(config.clone(), cluster, nodes_sender, leaving));
-        // Fails only if the task has ended; requests then report that.
+        // Fails only if the task has ended. Requests then report this error.
         let _ = health.wait_for(|health| *health != Health::Connecting).await;
         let (encoded, suspects, config) = (RwLock::default(), Suspects::new(), Arc::new(config));
         let sharing = Sharing::new(&servers, &config);
@@ -111,8 +111,8 @@ impl RedisStore {
         self.health.clone()
     }
 
-    /// Returns a receiver of the node count: the number of nodes with this store and namespace, including this one.
-    /// While the store is unreachable, the last known count stays.
+    /// Returns a receiver of the node count: the number of nodes with this store and namespace, including this node.
+    /// While the store is unreachable, the receiver keeps the last known count.
     pub fn watch_nodes(&self) -> watch::Receiver<u32> {
         self.nodes.clone()
     }
@@ -122,8 +122,8 @@ impl RedisStore {
         self.membership.clone()
     }
 
-    /// Sends all unsent charges and returns all leases, for a node that stops. Completes when the store has answered or
-    /// failed.
+    /// Sends all unsent charges and returns all leases. Call it when the node stops. Completes when the store has
+    /// answered or failed.
     pub async fn flush(&self) {
         self.sharing.flush().await;
     }
@@ -172,7 +172,7 @@ impl RedisStore {
                 group.charges.len()
             )));
         }
-        // Each of two charges of the same key would ignore the other.
+        // Two charges of the same key would each ignore the other charge.
         let key_at = |position: usize| group.charges[position].key;
         if (1..group.charges.len()).any(|one| (0..one).any(|other| key_at(one) == key_at(other))) {
             return Err(reject("two charges of a group have the same key".to_owned()));
@@ -186,7 +186,7 @@ impl RedisStore {
         Ok(QueuedGroup { charges, route, kind: GroupKind::Charges, unsent: None })
     }
 
-    /// Encodes a group and sets `unsent` if the caller gives up before the group is sent.
+    /// Encodes a group with an `unsent` flag, which is set if the caller gives up before the group is sent.
     pub(crate) fn encode_tracked(
         &self,
         group: &Group<'_>,
@@ -196,12 +196,12 @@ impl RedisStore {
         Ok(QueuedGroup { unsent: unsent.cloned(), ..self.encode(group, route)? })
     }
 
-    /// Has the store decide all groups within the configured deadline.
+    /// Asks the store to decide all groups within the configured deadline.
     pub(crate) async fn answer(&self, batch: Batch<'_>, answers: &mut Answers) {
         self.answer_by(batch, Instant::now() + self.config.deadline, answers).await;
     }
 
-    /// Has the store decide all groups before `deadline`.
+    /// Asks the store to decide all groups before `deadline`.
     pub(crate) async fn answer_by(&self, batch: Batch<'_>, deadline: Instant, answers: &mut Answers) {
         let asked = Instant::now();
         let mut replies: Vec<Option<Reply>> = Vec::with_capacity(batch.groups.len());
@@ -215,7 +215,7 @@ impl RedisStore {
         if replies.iter().any(Option::is_none) {
             match &*self.servers {
                 Servers::One(primary) => {
-                    self.ask_one(primary, batch.groups, &mut replies, deadline, answers.unsent_flag()).await;
+                    self.ask_single_server(primary, batch.groups, &mut replies, deadline, answers.unsent_flag()).await;
                 }
                 Servers::Cluster(cluster) => {
                     self.ask_cluster(cluster, batch.groups, &mut replies, deadline, answers.unsent_flag()).await;
@@ -235,8 +235,8 @@ impl RedisStore {
         }
     }
 
-    /// Sends all groups without a reply to one server.
-    async fn ask_one(
+    /// Sends every group that has no reply yet to the single server.
+    async fn ask_single_server(
         &self,
         primary: &Primary,
         groups: &[Group<'_>],
@@ -253,7 +253,7 @@ impl RedisStore {
         ask_primary(primary, &self.config, encoded, deadline, answer).await;
     }
 
-    /// Drops refusals that the group may make obsolete. Returns a lookup if its own refusal may be remembered.
+    /// Drops refusals that the group may make obsolete. Returns a lookup if the group's own refusal may be remembered.
     fn prepare(&self, group: &Group<'_>, asked: Instant) -> Option<refusals::RefusalLookup> {
         let connections = self.counters.connections.load(Ordering::Relaxed);
         let lookup = self.refusals.as_ref()?.prepare(group, connections, asked)?;
@@ -278,7 +278,8 @@ impl RedisStore {
         if ReplyReader::new(part.bytes(), part.now, part.script_kind).read(group, answers).is_err() {
             return answers.fail_group(StoreError::Unknown { why: "the reply of the script is too short".to_owned() });
         }
-        // Not if a state has other parameters: a take under those parameters may convert it.
+        // Remembers a refusal only if every state has the parameters of its charge. A take under other parameters could
+        // convert the state.
         if let Some((lookup, refusals)) = lookup.zip(self.refusals.as_ref())
             && is_plain_refusal(part.bytes())
             && let Ok(answer) = answers.group(answers.len() - 1)
@@ -305,6 +306,14 @@ impl Servers {
                 let tag = TAGS.get(usize::from(lane)).copied().unwrap_or_default();
                 [namespace, b":{", tag.as_bytes(), b"}", key].concat()
             }
+        }
+    }
+
+    /// Returns the lane of an in-memory shard. Without a cluster, lanes have no meaning.
+    pub(crate) fn lane_of_shard(&self, shard: u8) -> u8 {
+        match self {
+            Self::One(_) => shard,
+            Self::Cluster(cluster) => cluster.lane_of_shard(shard),
         }
     }
 
@@ -340,7 +349,7 @@ pub(crate) enum Reply {
     /// One server answered.
     Part(ReplyPart),
     /// Several servers answered.
-    Merged(Merged),
+    Merged(MergedAnswer),
     /// The store did not answer.
     Failed(StoreError),
     /// A remembered refusal; the store was not asked.
@@ -367,7 +376,7 @@ impl Store for RedisStore {
     fn place_of(&self, partition_key: &[u8]) -> usize {
         match &*self.servers {
             Servers::One(_) => 0,
-            Servers::Cluster(cluster) => cluster.first_lane_of_primary(lane_of(partition_key)),
+            Servers::Cluster(cluster) => cluster.first_lane_of_primary(cluster.lane_of(partition_key).into()),
         }
     }
 }

@@ -12,15 +12,15 @@ use tokio::time::Instant;
 use tollgate_core::{Outcome, Retry};
 use tollgate_engine::store::{Answers, Group, StoreVerb};
 
-/// Number of table slots, which is the maximum number of suspects.
-const SUSPECTS: usize = 4_096;
+/// Number of slots in the table, and so the maximum number of suspects.
+const SUSPECT_SLOTS: usize = 4_096;
 /// Maximum time for which a key is a suspect.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_SUSPECT_TIME: Duration = Duration::from_secs(1);
 
 /// A hash table of recently refused keys.
 #[derive(Debug)]
 pub(crate) struct Suspects {
-    places: Box<[Mutex<Option<Suspect>>]>,
+    slots: Box<[Mutex<Option<Suspect>>]>,
     hasher: RandomState,
 }
 
@@ -32,14 +32,14 @@ struct Suspect {
 
 impl Suspects {
     pub(crate) fn new() -> Self {
-        Self { places: (0..SUSPECTS).map(|_| Mutex::new(None)).collect(), hasher: RandomState::new() }
+        Self { slots: (0..SUSPECT_SLOTS).map(|_| Mutex::new(None)).collect(), hasher: RandomState::new() }
     }
 
     /// Returns whether a key was recently refused.
     pub(crate) fn contains(&self, key: &[u8], now: Instant) -> bool {
         let hash = self.hasher.hash_one(key);
-        let place = self.slot_of(hash).lock().unwrap_or_else(PoisonError::into_inner);
-        place.is_some_and(|suspect| suspect.hash == hash && now < suspect.until)
+        let slot = self.slot_of(hash).lock().unwrap_or_else(PoisonError::into_inner);
+        slot.is_some_and(|suspect| suspect.hash == hash && now < suspect.until)
     }
 
     /// Remembers the refused keys of a group, and forgets all of its keys if the group is admitted.
@@ -51,8 +51,8 @@ impl Suspects {
         let is_admitted = answer.outcome().is_admitted();
         for (charge, answer) in group.charges.iter().zip(answer.charges()) {
             match answer.outcome {
-                Outcome::Deny(Retry::After(wait)) => self.remember(charge.key, now + LONGEST.min(wait.into())),
-                Outcome::Deny(Retry::OnRelease | Retry::Never) => self.remember(charge.key, now + LONGEST),
+                Outcome::Deny(Retry::After(wait)) => self.remember(charge.key, now + MAX_SUSPECT_TIME.min(wait.into())),
+                Outcome::Deny(Retry::OnRelease | Retry::Never) => self.remember(charge.key, now + MAX_SUSPECT_TIME),
                 Outcome::Allow | Outcome::Delay(_) if is_admitted => self.forget(charge.key),
                 Outcome::Allow | Outcome::Delay(_) => {}
             }
@@ -70,7 +70,7 @@ impl Suspects {
     }
 
     fn slot_of(&self, hash: u64) -> &Mutex<Option<Suspect>> {
-        &self.places[hash as usize % SUSPECTS]
+        &self.slots[hash as usize % SUSPECT_SLOTS]
     }
 }
 

@@ -1,4 +1,5 @@
-//! Every part of a store address is used: user, password, database, namespace, and TLS with its certificate authority.
+//! Tests that a store uses every part of its address: user, password, database, namespace, and TLS with its certificate
+//! authority.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -74,7 +75,8 @@ mod tls {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
             let directory = tempfile::tempdir().unwrap();
-            let (certificates, port) = (Certificates::make(directory.path()).of_clients(), free_port());
+            let (certificates, port) =
+                (Certificates::make(directory.path()).requiring_client_certificates(), free_port());
             let options = certificates.server_options(port);
             let options: Vec<&str> = options.iter().map(String::as_str).collect();
             let server = Server::start_with(Kind::Redis, &options);
@@ -89,7 +91,7 @@ mod tls {
         });
     }
 
-    /// Connects with and without a client certificate. Every server requires one.
+    /// Connects with and without a client certificate. Every server requires a client certificate.
     async fn check_client_certificate(url: &str, certificates: &Certificates) -> RedisStore {
         let url = format!("{url}?ca={}", certificates.authority().display());
         let (certificate, key) = (certificates.certificate(), certificates.key());
@@ -109,11 +111,11 @@ mod tls {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
             let directory = tempfile::tempdir().unwrap();
-            let certificates = Certificates::make(directory.path()).of_clients();
+            let certificates = Certificates::make(directory.path()).requiring_client_certificates();
             let cluster = Cluster::start_with_tls(&certificates);
             let url = format!("rediss+cluster://localhost:{}", cluster.port(0));
             check_client_certificate(&url, &certificates).await;
-            // Each primary has some of the keys, so the certificate was presented to all of them.
+            // Each primary has some of the keys, so every primary received the certificate.
             for primary in &cluster.servers[..3] {
                 assert_ne!(primary.command(&["DBSIZE"]), Reply::Number(0));
             }
@@ -125,11 +127,11 @@ mod tls {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(async {
             let directory = tempfile::tempdir().unwrap();
-            let certificates = Certificates::make(directory.path()).of_clients();
+            let certificates = Certificates::make(directory.path()).requiring_client_certificates();
             let mut sentinels = Sentinels::start_with_tls(&certificates);
             let url = format!("rediss+sentinel://{}/{MASTER}", sentinels.seeds());
             let known = check_client_certificate(&url, &certificates).await;
-            // So does the server that takes over.
+            // The server that takes over also receives the certificate.
             sentinels.servers[0].kill();
             let followed = async {
                 while check(&known, "after", bucket(9)).await != Ok(true) {

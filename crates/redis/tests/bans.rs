@@ -12,7 +12,7 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Request, Store};
 use tollgate_testkit::servers::Kind;
 
-/// Returns the outcome of a check, and whether a ban caused it.
+/// Returns the outcome of a check, and whether a ban caused the outcome.
 async fn check<S: Store>(engine: &Engine<S>) -> (Outcome, bool) {
     let items = [tollgate_engine::Item::default()];
     let mut decisions = Decisions::default();
@@ -30,7 +30,7 @@ fn refusal_that_starts_a_ban_reports_its_length_exactly() {
     on_redis_and_valkey(async |server| {
         let engine = Engine::new(store(&server).await).unwrap();
         engine.put(&parse_rule("{id: r, limit: 3/300ms, ban: {after: 1, within: 1s, for: 400ms}}")).unwrap();
-        // Earlier requests do not affect the length, to the resolution of the store's clock.
+        // Earlier requests do not change the length of the ban, which is exact to one tick of the store's clock.
         let (outcome, banned) = loop {
             let said = check(&engine).await;
             if !said.0.is_admitted() {
@@ -57,7 +57,8 @@ fn bans_of_years_are_within_the_range_of_the_store() {
     });
 }
 
-/// Makes a check at each instant, in microseconds of the store's clock. Returns the instants at which a ban refused it.
+/// Makes a check at each instant, in microseconds of the store's clock. Returns the instants at which a ban refused the
+/// check.
 async fn banned_at(kind: Kind, rule: &str, instants: &[u64]) -> Vec<u64> {
     let (_server, store, mut store_clock) = with_manual_clock(kind).await;
     let engine = Engine::new(store).unwrap();
@@ -82,7 +83,8 @@ fn ban_counts_refusals_in_a_sliding_window() {
     let rule = "{id: r, limit: 1/day, ban: {after: 3, within: 10s, for: 60s}}";
     let tenths = |tenths: u64| tenths * 100_000;
     for kind in Kind::ALL {
-        // The first request is admitted. The refusals at 7.0 and 17.0 s are 10 s apart, which is not within 10 s.
+        // The first request is admitted. The refusals at 7.0 s and 17.0 s are exactly 10 s apart, which does not count
+        // as within 10 s.
         let instants = [0, 70, 169, 170, 171].map(tenths);
         assert_eq!(block_on(banned_at(kind, rule, &instants)), [tenths(171)]);
         // One tick earlier, the last refusal is within 10 s.
@@ -99,7 +101,7 @@ fn refusals_at_the_instant_a_ban_ends_count_towards_the_next_ban() {
     let second = 1_000_000;
     for kind in Kind::ALL {
         let bans = [1, 1 + second, 1 + 2 * second, 2 + 3 * second];
-        // Each ban starts when the previous one ends, or one tick later.
+        // Each ban starts when the previous ban ends, or one tick later.
         let instants = [0, bans[0], bans[1] - 1, bans[1], bans[2] - 1, bans[2], bans[3] - 2, bans[3]];
         assert_eq!(block_on(banned_at(kind, rule, &instants)), instants[1..]);
     }

@@ -21,7 +21,7 @@ fn nodes_count_each_other_and_expire() {
     on_redis_and_valkey(async |server| {
         let first = store(&server).await;
         wait_for_count(&first, 1).await;
-        // A node that was last seen long ago.
+        // Adds an entry for a node that was last seen long ago.
         server.command(&["ZADD", "tollgate:nodes", "1000000000", "ghost"]);
         let second = store(&server).await;
         wait_for_count(&first, 2).await;
@@ -38,7 +38,7 @@ fn last_count_stays_while_the_store_is_unreachable() {
             let (first, _second) = (store(&server).await, store(&server).await);
             wait_for_count(&first, 2).await;
             server.kill();
-            // Time is paused, so this minute passes immediately. Each node retries many times in it.
+            // Time is paused, so this minute passes immediately. Each node retries many times during the minute.
             tokio::time::pause();
             tokio::time::sleep(Duration::from_secs(60)).await;
             tokio::time::resume();
@@ -52,7 +52,7 @@ fn stopped_node_is_not_counted() {
     on_redis_and_valkey(async |server| {
         let (first, second, third) = (store(&server).await, store(&server).await, store(&server).await);
         wait_for_count(&first, 3).await;
-        // One leaves explicitly, the other is dropped.
+        // One node leaves explicitly, and the other node is dropped.
         second.membership().leave().await;
         let Reply::Number(listed) = server.command(&["ZCARD", "tollgate:nodes"]) else { panic!("not a set") };
         assert_eq!(listed, 2);
@@ -66,7 +66,7 @@ fn crashed_node_expires_within_seconds() {
     on_redis_and_valkey(async |server| {
         let first = store(&server).await;
         wait_for_count(&first, 1).await;
-        // A node that added itself just now, and does not renew its entry.
+        // Adds an entry for a node that is counted now but never renews its entry.
         let Reply::List(time) = server.command(&["TIME"]) else { panic!("no time") };
         let Reply::Bytes(seconds) = &time[0] else { panic!("no seconds") };
         server.command(&[b"ZADD", &b"tollgate:nodes"[..], seconds, b"crashed"]);

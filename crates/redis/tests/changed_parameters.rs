@@ -18,7 +18,7 @@ use tollgate_testkit::servers::Kind;
 const START: u64 = 1_790_002_800_000_000;
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
-/// Returns a limit of this capacity per hour for each algorithm.
+/// Returns one limit per algorithm, each with this capacity per hour.
 fn per_hour(capacity: u64) -> Vec<Limit> {
     let rate = tollgate_core::Rate::new(capacity, HOUR).unwrap();
     let interval = IntervalBucket::new(capacity, HOUR).unwrap();
@@ -98,7 +98,7 @@ fn refused_request_under_another_limit_changes_no_refill() {
     });
 }
 
-/// One node has 1000 per hour, the other 10 per hour, as during a deployment.
+/// One node has a limit of 1000 per hour and the other a limit of 10 per hour, as during a deployment.
 #[test]
 fn two_nodes_with_two_rule_versions_never_admit_more_than_the_larger() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -145,7 +145,7 @@ fn switching_without_charging_is_exact() {
     });
 }
 
-/// Each switch with a charge rounds up by less than a tick of the new rate, which is less than a nanosecond of refill.
+/// Each switch with a charge rounds up by less than a tick of the new rate. A tick is less than a nanosecond of refill.
 #[test]
 fn charged_switches_cost_less_than_a_microsecond_each() {
     let bucket =

@@ -62,7 +62,8 @@ async fn store_that_connects_without_lane_0_serves_the_others(cluster: &Cluster)
     assert!(stopped().any(|(at, _)| at == hangs));
     stopped().for_each(|(_, server)| server.pause());
     let url = format!("redis+cluster://127.0.0.1:{}", cluster.servers[other].port());
-    let store = connect(&url, LONG_DEADLINE).await;
+    let without_count = connect(&url, LONG_DEADLINE).await;
+    let store = connect(&format!("{url}?lanes=6"), LONG_DEADLINE).await;
     let attempts = async {
         loop {
             let (admitted, failed) = check_many(&store).await;
@@ -74,6 +75,7 @@ async fn store_that_connects_without_lane_0_serves_the_others(cluster: &Cluster)
         }
     };
     let served = tokio::time::timeout(Duration::from_secs(10), attempts).await;
+    assert_eq!(check_many(&without_count).await.0, 0, "only lane 0 has the lane count");
     stopped().for_each(|(_, server)| server.resume());
     assert!(served.is_ok(), "{:?}", store.health());
 }
@@ -91,8 +93,8 @@ async fn keys_at_two_primaries(cluster: &Cluster, store: &RedisStore, name: &str
     })
 }
 
-/// A key is refused only because another group briefly holds its last token, before that group is refused by another
-/// server. The next group with the same refused key holds nothing.
+/// A key is refused only because another group briefly holds its last token. After that group is refused and refunded,
+/// the key's refusal must not be repeated. Later groups with the empty key hold no tokens.
 async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster, store: &RedisStore) {
     let [held, empty] = keys_at_two_primaries(cluster, store, "r", 120).await;
     let other = connect(&cluster.url(), LONG_DEADLINE).await;
@@ -113,7 +115,7 @@ async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster,
     };
     let mut held_by = None;
     for empty in &empty {
-        // Until the store knows that the other key is empty, it takes from both keys at once.
+        // Until the node knows that the other key is empty, it takes from both keys at once.
         if ask_both(empty).await == Ok(false) {
             assert_eq!(remaining(store, held, bucket(2)).await, 1, "the token was given back");
             assert_eq!(check(store, held, bucket(2)).await, Ok(true), "the refusal is not repeated");
@@ -175,11 +177,13 @@ fn stopped_and_killed_primaries_affect_only_their_lanes_until_failover() {
     runtime.block_on(async {
         let mut cluster = Cluster::start(Kind::Redis);
         let port = cluster.servers[1].port();
-        // A dead seed is skipped.
+        // The first seed is dead and must be skipped.
         let url = format!("redis+cluster://127.0.0.1:{},127.0.0.1:{port}", free_port());
         let store = connect(&url, Duration::from_millis(300)).await;
         wait_until_up(&store).await;
         until_all_pass(&store).await;
+        let diagnosis = tollgate_redis::diagnose(&Config::from_url(&url).unwrap(), &|| 0).await.unwrap();
+        assert!(diagnosis.server.starts_with("Redis 7"), "{diagnosis:?}");
         let patient = connect(&url, LONG_DEADLINE).await;
         wait_until_up(&patient).await;
         refund_of_a_refused_group_undoes_remembered_refusals(&cluster, &patient).await;
@@ -219,7 +223,7 @@ fn wrong_addresses_and_another_lane_count_are_reported() {
         let store = connect(&format!("{}?namespace=a", cluster.url()), LONG_DEADLINE).await;
         wait_until_up(&store).await;
         let first = &cluster.servers[cluster.primary_of(0)];
-        assert_eq!(first.command(&["GET", "a:{1bz}meta"]), Reply::Bytes(b"lanes=64".to_vec()));
+        assert_eq!(first.command(&["GET", "a:{1bz}meta"]), Reply::Bytes(b"lanes=6".to_vec()), "two per primary");
         // The store detects the cluster from the address of a single server.
         let found = connect(&format!("{}?namespace=a", cluster.servers[4].url()), LONG_DEADLINE).await;
         for number in 0..20 {
@@ -228,13 +232,28 @@ fn wrong_addresses_and_another_lane_count_are_reported() {
             assert_eq!(check(&found, &key, bucket(1)).await, Ok(false), "they share their counters");
         }
         first.command(&["SET", "b:{1bz}meta", "lanes=32"]);
-        let why = wait_until_down(&connect(&format!("{}?namespace=b", cluster.url()), LONG_DEADLINE).await).await;
+        let connect_to = async |query: &str| connect(&format!("{}?{query}", cluster.url()), LONG_DEADLINE).await;
+        let why = wait_until_down(&connect_to("namespace=b&lanes=64").await).await;
         assert!(why.contains("the store says `lanes=32`") && why.contains("needs `lanes=64`"), "{why}");
-        slot_is_moved_while_its_keys_are_charged(&cluster, &store).await;
+        // A node without a lane count in its URL uses the count in the store, not the count for the cluster's size.
+        let (one, other) = (connect_to("namespace=b").await, connect_to("namespace=b&lanes=32").await);
+        wait_until_up(&other).await;
+        for number in 0..20 {
+            let key = format!("b{number}");
+            assert_eq!(check(&one, &key, bucket(1)).await, Ok(true));
+            assert_eq!(check(&other, &key, bucket(1)).await, Ok(false), "they share their counters");
+        }
+        first.command(&["SET", "c:{1bz}meta", "lanes=65"]);
+        let why = wait_until_down(&connect_to("namespace=c").await).await;
+        assert!(why.contains("the store says `lanes=65` in c:{1bz}meta, expected `lanes=` and a number"), "{why}");
+        let many = connect_to("namespace=d&lanes=64").await;
+        wait_until_up(&many).await;
+        slot_is_moved_while_its_keys_are_charged(&cluster, &many).await;
     });
 }
 
-/// Moves a slot with two keys to another primary, step by step. At each step, the keys are charged alone and together.
+/// Moves a slot with two keys to another primary, step by step. At each step, the keys are charged separately and
+/// together.
 async fn slot_is_moved_while_its_keys_are_charged(cluster: &Cluster, store: &RedisStore) {
     // Finds two keys in the same slot.
     let keys: Vec<String> = (0..200).map(|number| format!("m{number}")).collect();

@@ -12,14 +12,14 @@ use tollgate_redis::RedisStore;
 use tollgate_testkit::conformance::Subject;
 use tollgate_testkit::servers::{Kind, Server};
 
-struct Shared {
+struct RedisSubject {
     store: RedisStore,
     /// The manual clock and its time; `None` with the server's own clock.
     store_clock: Option<(StoreClock, u64)>,
     _server: Server,
 }
 
-impl Subject for Shared {
+impl Subject for RedisSubject {
     type Store = RedisStore;
 
     fn store(&self) -> &Self::Store {
@@ -27,7 +27,7 @@ impl Subject for Shared {
     }
 
     fn unit(&self) -> Nanos {
-        // Longer than the delays of a loaded machine.
+        // Longer than the usual delays on a loaded machine.
         Nanos::SECOND
     }
 
@@ -52,48 +52,48 @@ impl Subject for Shared {
 
 const START: u64 = 1_700_000_000_000_000;
 
-fn run(case: impl AsyncFnOnce(&mut Shared), kind: Kind, is_manual: bool) {
+fn run(case: impl AsyncFnOnce(&mut RedisSubject), kind: Kind, is_manual: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut shared = if is_manual {
             let (server, store, mut store_clock) = with_manual_clock(kind).await;
             store_clock.set(START);
-            Shared { store, store_clock: Some((store_clock, START)), _server: server }
+            RedisSubject { store, store_clock: Some((store_clock, START)), _server: server }
         } else {
             let server = Server::start(kind);
-            Shared { store: store(&server).await, store_clock: None, _server: server }
+            RedisSubject { store: store(&server).await, store_clock: None, _server: server }
         };
         // A case that hangs fails instead of blocking the run.
         tokio::time::timeout(Duration::from_secs(60), case(&mut shared)).await.unwrap();
     });
 }
 
-mod redis_by_hand {
-    fn run(case: impl AsyncFnOnce(&mut super::Shared)) {
+mod redis_with_manual_clock {
+    fn run(case: impl AsyncFnOnce(&mut super::RedisSubject)) {
         super::run(case, super::Kind::Redis, true);
     }
 
     tollgate_testkit::store_conformance!(run);
 }
 
-mod redis_by_its_own_clock {
-    fn run(case: impl AsyncFnOnce(&mut super::Shared)) {
+mod redis_with_its_own_clock {
+    fn run(case: impl AsyncFnOnce(&mut super::RedisSubject)) {
         super::run(case, super::Kind::Redis, false);
     }
 
     tollgate_testkit::store_conformance!(run);
 }
 
-mod valkey_by_hand {
-    fn run(case: impl AsyncFnOnce(&mut super::Shared)) {
+mod valkey_with_manual_clock {
+    fn run(case: impl AsyncFnOnce(&mut super::RedisSubject)) {
         super::run(case, super::Kind::Valkey, true);
     }
 
     tollgate_testkit::store_conformance!(run);
 }
 
-mod valkey_by_its_own_clock {
-    fn run(case: impl AsyncFnOnce(&mut super::Shared)) {
+mod valkey_with_its_own_clock {
+    fn run(case: impl AsyncFnOnce(&mut super::RedisSubject)) {
         super::run(case, super::Kind::Valkey, false);
     }
 

@@ -1,4 +1,5 @@
-//! `consistency: eventual` on real servers: several nodes decide by local views, and merge their charges exactly once.
+//! `consistency: eventual` on real servers: several nodes decide from local views, and merge their charges exactly
+//! once.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -31,12 +32,12 @@ async fn check(store: &impl Store, key: &str, limit: impl Into<Limit>) -> bool {
     ask(store, StoreVerb::Check, vec![charge(key, limit, 1)]).await.unwrap()[0].outcome.is_admitted()
 }
 
-/// Returns the remaining amount in the store itself.
+/// Returns the remaining amount in the store, without using a local view.
 async fn left_in_store(store: &RedisStore, key: &str, limit: impl Into<Limit>) -> u64 {
     support::remaining(store, key, limit).await
 }
 
-/// Waits until the remaining amount in the store itself is `left`.
+/// Waits until the remaining amount in the store is `left`.
 async fn wait_for_left(store: &RedisStore, key: &str, limit: Limit, left: u64) {
     let start = Instant::now();
     loop {
@@ -140,8 +141,8 @@ fn nodes_see_the_charges_of_others_within_a_sync() {
     });
 }
 
-/// On a slow link, every answer arrives after the deadline, although the store executes the calls. The payload is sent
-/// again until it is answered, also over new connections, and counts once.
+/// On a slow link, every answer arrives after the deadline, although the store executes the calls. The node sends the
+/// payload again until it is answered, even over new connections, and the payload counts once.
 #[test]
 fn payload_whose_answers_are_lost_counts_once() {
     on_redis_and_valkey(async |server| {
@@ -155,7 +156,7 @@ fn payload_whose_answers_are_lost_counts_once() {
         for _ in 0..7 {
             assert!(check(&node, "k", bucket(100)).await);
         }
-        // The store has counted the payload, but the node does not know.
+        // The store has counted the payload, but the node has not received an answer.
         wait_for_left(&observer, "k", bucket(100), 92).await;
         let start = Instant::now();
         while node.counts().failures == 0 {
@@ -345,8 +346,8 @@ fn requests_cost_no_calls() {
     });
 }
 
-/// The fast path gives the same answers as the slow path for groups: two nodes get the same requests for different
-/// keys.
+/// The fast path gives the same answers as the slow path for groups. Two nodes get the same requests for different
+/// keys, one on each path.
 #[test]
 fn fast_path_agrees_with_groups() {
     on_redis_and_valkey(async |server| {

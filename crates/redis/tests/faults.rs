@@ -2,7 +2,7 @@
 //! rules; `faults/shared.rs` tests the other consistencies.
 //!
 //! Nodes are stores without an engine. So a request without an answer is refused, as with `on_fault: closed`, and no
-//! fallback admits anything. Each test checks that the history of a key stays within `B + r·T + E`. If `E > 0`, it also
+//! fallback admits requests. Each test checks that the history of a key stays within `B + r·T + E`. If `E > 0`, it also
 //! checks that the fault took effect: the history exceeds `B + r·T`.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
@@ -27,9 +27,9 @@ use tollgate_engine::Store;
 use tollgate_engine::store::{Consistency, StoreVerb};
 use tollgate_redis::{Config, RedisStore};
 use tollgate_testkit::history::{Bound, Checker, ObservedRequest, excess_observed};
-use tollgate_testkit::servers::{Cluster, FAR_SIDE, Kind, MASTER, Proxy, Reply, Sentinels, Server};
+use tollgate_testkit::servers::{Cluster, Kind, MASTER, Proxy, REPLICA_SIDE_ADDRESS, Reply, Sentinels, Server};
 
-/// The burst of the limit of all keys; the rate `r` is 10 per second.
+/// Burst `B` of the limit that all keys have. The rate `r` is 10 per second.
 const BURST: u64 = 40;
 
 fn limit() -> Limit {
@@ -63,7 +63,7 @@ async fn connect(url: &str, deadline: Duration) -> Arc<RedisStore> {
     Arc::new(store)
 }
 
-/// Callers that request the same keys from several nodes until they are stopped.
+/// Callers that request the same keys from several nodes until the load ends.
 struct Load {
     counts: Arc<Counts>,
     ended: Arc<AtomicBool>,
@@ -94,7 +94,7 @@ impl Load {
         Self { counts, ended, callers }
     }
 
-    /// Waits until this many more requests are counted.
+    /// Waits until the counter `of` has grown by `more`.
     async fn until_more(&self, what: &str, of: impl Fn(&Counts) -> &AtomicU64, more: u64) {
         let counted = || of(&self.counts).load(Ordering::Relaxed);
         let end = counted() + more;
@@ -198,7 +198,7 @@ fn store_that_was_restarted_empty_admits_at_most_one_burst_more() {
     });
 }
 
-/// Fills the memory of a server until it evicts a key. Keys without an expiry stay.
+/// Fills the memory of a server until it evicts a key. Keys without an expiry are not evicted.
 fn evict(server: &Server, key: &str) {
     let mut link = server.connect();
     let info = String::from_utf8(link.command(&["INFO", "memory"]).bytes()).unwrap();
@@ -239,7 +239,7 @@ fn evict_key(consistency: Consistency, nodes: usize, excess: u64) {
     });
 }
 
-/// Cuts off one of two nodes from the store for a while. It then answers only from its leases.
+/// Cuts off one of two nodes from the store for a while. During that time, this node can admit only from its leases.
 async fn cut_off_one_node(consistency: Consistency, server: &Server) {
     let proxy = Proxy::to(server.port());
     let cut_off = connect(&format!("redis://127.0.0.1:{}", proxy.port()), Duration::from_millis(200)).await;
@@ -345,7 +345,8 @@ async fn is_used_by(node: &RedisStore, server: &Server, probe: &str) -> bool {
     check(node, probe, limit()).await.is_ok() && exists().is_ok_and(|reply| reply == Reply::Number(1))
 }
 
-/// Only the replicas and sentinels are cut off from the primary. They replace it, while a node continues to use it.
+/// Only the replicas and sentinels are cut off from the primary. They elect a new primary, while a node continues to
+/// use the old one.
 #[test]
 fn replaced_primary_that_serves_on_admits_at_most_what_one_more_bucket_would() {
     replace_primary(Consistency::Strict);
@@ -358,7 +359,7 @@ fn replace_primary(consistency: Consistency) {
         let (near, epoch) = (connect(&url, LONG_DEADLINE).await, Instant::now());
         let near_load = Load::of(consistency, std::slice::from_ref(&near), &["k"], epoch);
         near_load.until_refused().await;
-        proxy.cut_off(FAR_SIDE);
+        proxy.cut_off(REPLICA_SIDE_ADDRESS);
         let cut = epoch.elapsed();
 
         let replaced = async {
@@ -436,7 +437,7 @@ async fn replace_primary_of_cluster(consistency: Consistency) {
                 None => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         };
-        // This node asks a server on the other side for the slots.
+        // This node gets the slot map from a server on the other side of the partition.
         let url = format!("redis+cluster://127.0.0.1:{}", cluster.servers[1].port());
         loop {
             let far = connect(&url, LONG_DEADLINE).await;
@@ -452,7 +453,7 @@ async fn replace_primary_of_cluster(consistency: Consistency) {
     far_load.until_refused().await;
     near_load.until_refused().await;
     assert_eq!(near_load.counts.failed.load(Ordering::Relaxed), 0, "the old primary serves on");
-    // Both primaries refill the key, so the excess grows with the time in which both serve.
+    // Both primaries refill the key, so the excess grows while both primaries serve.
     tokio::time::sleep(Duration::from_secs(2)).await;
     let mut history = near_load.end().await;
     history.extend(far_load.end().await);
@@ -460,7 +461,7 @@ async fn replace_primary_of_cluster(consistency: Consistency) {
     assert_within(&history, BURST + (length.as_nanos() as u64).div_ceil(100_000_000));
     assert_exceeded(&history);
 
-    // With the timeout of the others, the old primary refuses requests, and the node finds the new primary.
+    // With the same timeout as the other servers, the old primary refuses requests, and the node finds the new primary.
     old.command(&["CONFIG", "SET", "cluster-node-timeout", "1000"]);
     let followed = async {
         loop {
@@ -496,7 +497,7 @@ fn move_slot(cluster: &Cluster, slot: u16, target: usize) {
         let names = from.command(&["CLUSTER", "GETKEYSINSLOT", &number, "1"]).list();
         let Some(name) = names.into_iter().next() else { break };
         let name = String::from_utf8(name.bytes()).unwrap();
-        // `NOKEY`, because the key may have expired.
+        // The reply is `NOKEY` if the key has expired.
         let moved = from.command(&["MIGRATE", "127.0.0.1", &port, &name, "0", "5000"]);
         assert!(matches!(&moved, Reply::Status(text) if text == "OK" || text == "NOKEY"), "{moved:?}");
     }
@@ -549,7 +550,7 @@ fn moved_slots_and_a_failover_on_request_admit_nothing_more() {
         load.until_more("admitted", |counts| &counts.admitted, 5).await;
         group.until_more("admitted", |counts| &counts.admitted, 5).await;
         assert_within(&load.end().await, 0);
-        // Tokens are held for at most two deadlines, during which 10 tokens refill.
+        // A group holds tokens for at most two deadlines, during which 10 tokens refill.
         assert_within(&group.end().await, 10);
     });
 }

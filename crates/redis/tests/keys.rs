@@ -48,13 +48,13 @@ fn after_flushall_limits_start_unused_and_hold() {
 }
 
 /// Keys in the engine's format, for a rule called `test`. A rejection names this rule.
-const GOOD: &str = "\u{1}r\u{1}d\u{4}test good";
-const BAD: &str = "\u{1}r\u{1}d\u{4}test bad";
+const GOOD_KEY: &str = "\u{1}r\u{1}d\u{4}test good";
+const BAD_KEY: &str = "\u{1}r\u{1}d\u{4}test bad";
 
-/// Charges a healthy key before and after a key with a foreign value, and in one group with that key.
+/// Charges a healthy key before and after a key with a foreign value, and together with that key in one group.
 async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
-    let (good, bad) = (OwnedCharge::new(GOOD, bucket(9), 1), OwnedCharge::new(BAD, bucket(9), 1));
-    let before = remaining(store, GOOD, bucket(9)).await;
+    let (good, bad) = (OwnedCharge::new(GOOD_KEY, bucket(9), 1), OwnedCharge::new(BAD_KEY, bucket(9), 1));
+    let before = remaining(store, GOOD_KEY, bucket(9)).await;
     let check =
         |charges: &[&OwnedCharge]| (StoreVerb::Check, charges.iter().map(|&charge| charge.clone()).collect::<Vec<_>>());
     let said = run(store, &[check(&[&good]), check(&[&bad]), check(&[&good, &bad]), check(&[&good])]).await;
@@ -68,46 +68,53 @@ async fn rejects_the_group_and_no_other(store: &impl Store, says: &str) {
     for place in [0, 3] {
         assert!(said[place].as_ref().unwrap()[0].outcome.is_admitted());
     }
-    assert_eq!(remaining(store, GOOD, bucket(9)).await, before - 2, "the rejected group took nothing");
+    assert_eq!(remaining(store, GOOD_KEY, bucket(9)).await, before - 2, "the rejected group took nothing");
 }
 
 #[test]
 fn key_of_another_type_rejects_only_its_group() {
     on_redis_and_valkey(async |server| {
-        let (store, name) = (store(&server).await, name_of(BAD));
+        let (store, name) = (store(&server).await, name_of(BAD_KEY));
         server.command(&["RPUSH", &name, "theirs"]);
         rejects_the_group_and_no_other(&store, "another type").await;
         assert_eq!(server.command(&["LLEN", &name]).number(), 1, "and it is left alone");
         server.command(&["DEL", &name]);
-        assert_eq!(check(&store, BAD, bucket(9)).await, Ok(true), "and all is well when it is gone");
+        assert_eq!(check(&store, BAD_KEY, bucket(9)).await, Ok(true), "and all is well when it is gone");
     });
 }
 
 #[test]
 fn foreign_value_rejects_only_its_group() {
     on_redis_and_valkey(async |server| {
-        let (store, name) = (store(&server).await, name_of(BAD));
-        for value in
-            ["", "1", "some text of another program", "\u{2}\u{0}\u{0}", "\u{2}\u{1}\u{0}\u{1}", "\u{3}\u{0}\u{0}"]
-        {
+        let (store, name) = (store(&server).await, name_of(BAD_KEY));
+        for value in [
+            "",
+            "1",
+            "some text of another program",
+            "thirteen byte",
+            "\u{2}\u{0}\u{0}",
+            "\u{2}\u{1}\u{0}\u{1}",
+            "\u{3}\u{0}\u{0}",
+        ] {
             server.command(&["SET", &name, value]);
             rejects_the_group_and_no_other(&store, "value of another program").await;
             assert_eq!(server.command(&["GET", &name]).bytes(), value.as_bytes(), "and it is left alone");
-            server.command(&["DEL", &name_of(GOOD)]);
+            server.command(&["DEL", &name_of(GOOD_KEY)]);
         }
     });
 }
 
-/// Changes, truncates and extends real values. Some still decode as a state, and every call is answered.
+/// Changes, truncates and extends real values. Some damaged values still decode as a state, and every call is answered.
 #[test]
 fn damaged_values_affect_no_other_group() {
     on_redis_and_valkey(async |server| {
         let store = store(&server).await;
         let mut link = server.connect();
         let mut chance = Chance::new(5);
-        let name = name_of(BAD);
+        let name = name_of(BAD_KEY);
         for turn in 0..1_500 {
-            let bad = OwnedCharge { limits_id: 2 * turn, ..OwnedCharge::new(BAD, chance::any_group(&mut chance), 1) };
+            let bad =
+                OwnedCharge { limits_id: 2 * turn, ..OwnedCharge::new(BAD_KEY, chance::any_group(&mut chance), 1) };
             link.command(&["DEL", &name]);
             run(&store, &[(StoreVerb::Check, vec![bad.clone()])]).await;
             let Reply::Bytes(mut value) = link.command(&["GET", &name]) else { continue };
@@ -121,8 +128,8 @@ fn damaged_values_affect_no_other_group() {
             }
             link.command(&[b"SET", name.as_bytes(), &value]);
             let other =
-                OwnedCharge { limits_id: 2 * turn + 1, ..OwnedCharge::new(BAD, chance::any_group(&mut chance), 1) };
-            let good = OwnedCharge { limits_id: u32::MAX, ..OwnedCharge::new(GOOD, bucket(50_000), 1) };
+                OwnedCharge { limits_id: 2 * turn + 1, ..OwnedCharge::new(BAD_KEY, chance::any_group(&mut chance), 1) };
+            let good = OwnedCharge { limits_id: u32::MAX, ..OwnedCharge::new(GOOD_KEY, bucket(50_000), 1) };
             let groups = [bad.clone(), good, other, bad].map(|charge| (StoreVerb::Check, vec![charge]));
             let said = run(&store, &groups).await;
             assert!(said[1].as_ref().is_ok_and(|said| said[0].outcome.is_admitted()), "{turn}: {said:?} for {value:?}");
@@ -132,7 +139,7 @@ fn damaged_values_affect_no_other_group() {
     });
 }
 
-/// Returns one limit of each kind that has a state. Each is unused one minute after one unit was taken.
+/// Returns one limit of each kind that has a state. Each limit is unused again one minute after one unit was taken.
 fn one_limit_of_each_kind() -> Vec<Limit> {
     let (rate, minute) = ("1/min".parse().unwrap(), Nanos::from_secs(60));
     vec![
@@ -154,7 +161,7 @@ fn every_key_expires_soon_after_it_is_unused() {
             .await;
         for (place, limit) in one_limit_of_each_kind().into_iter().enumerate() {
             let charge = OwnedCharge { limits_id: place as u32, ..OwnedCharge::new(&place.to_string(), limit, 1) };
-            // Charged twice, so that an existing value is written too.
+            // The key is charged twice, so that an existing value is written too.
             run(&store, &[(StoreVerb::Check, vec![charge.clone()])]).await;
             run(&store, &[(StoreVerb::Check, vec![charge])]).await;
         }
@@ -169,7 +176,8 @@ fn every_key_expires_soon_after_it_is_unused() {
     });
 }
 
-/// The debt is three windows of one minute on average. The two windows after the current one may be 1.5 times as long.
+/// The debt lasts three windows of one minute on average. The two windows after the current window may be 1.5 times as
+/// long.
 #[test]
 fn debt_of_calendar_windows_outlasts_windows_longer_than_on_average() {
     on_redis_and_valkey(async |server| {
@@ -234,6 +242,30 @@ fn clock_of_the_store_decides() {
         store.run(Batch { limit_table: &NoLimitTable, groups: &groups }, &mut answers).await;
         let at = answers.group(0).unwrap().at().as_nanos() / 1_000;
         assert!((before..=time()).contains(&at));
+    });
+}
+
+/// One call charges a key under two sets of parameters, several times each. The special script must decide like the
+/// general script.
+#[test]
+fn charges_of_one_call_under_changing_parameters_are_decided_alike() {
+    on_redis_and_valkey(async |server| {
+        let special = store(&server).await;
+        let general = RedisStore::with_scripts(config_for(&server), Scripts::new().without_special()).await;
+        let mut left = Vec::new();
+        for (node, key) in [(&special, "special"), (&general, "general")] {
+            // The second charge marks the value.
+            assert_eq!((check(node, key, bucket(7)).await, check(node, key, bucket(7)).await), (Ok(true), Ok(true)));
+            let charges = [7, 7, 9, 9, 7, 7, 9, 9, 9].map(|burst| {
+                let charge = OwnedCharge { limits_id: burst as u32, ..OwnedCharge::new(key, bucket(burst), 1) };
+                (StoreVerb::Check, vec![charge])
+            });
+            let said = run(node, &charges).await;
+            let said = said.into_iter().map(|said| said.unwrap()[0].clone());
+            left.push(said.map(|said| (said.outcome.is_admitted(), said.reports[0].remaining)).collect::<Vec<_>>());
+        }
+        assert_eq!(left[0], left[1]);
+        assert_eq!(left[0].iter().filter(|(is_admitted, _)| *is_admitted).count(), 7, "9 of 9 are used");
     });
 }
 

@@ -44,7 +44,7 @@ async fn take_until_held(node: &RedisStore, key: &str, limits: impl Into<Limits>
     taken
 }
 
-/// Tests rules, engine and store together: most decisions need no call, and all are exact.
+/// Tests rules, engine and store together: most decisions need no call, and all decisions are exact.
 #[test]
 fn requests_cost_few_calls_and_are_leased() {
     on_redis_and_valkey(async |server| {
@@ -77,7 +77,7 @@ fn requests_cost_few_calls_and_are_leased() {
     });
 }
 
-/// Three nodes ask concurrently until all tokens are used. Of 300 tokens, they admit exactly 300.
+/// Three nodes ask concurrently until all tokens are used. Together they admit exactly the 300 tokens of the limit.
 #[test]
 fn nodes_together_admit_exactly_the_limit() {
     let window = FixedWindow::new(300, Nanos::from_secs(1_000_000)).unwrap();
@@ -136,7 +136,7 @@ fn hungry_nodes_get_the_tokens_of_other_nodes() {
     });
 }
 
-/// The leases of a lost node count as spent: when they have expired, the pool is gone and no tokens were restored.
+/// The leases of a lost node count as spent: after they expire, the pool is gone and no tokens were restored.
 #[test]
 fn lease_of_a_lost_node_expires_and_counts_as_spent() {
     on_redis_and_valkey(async |server| {
@@ -148,7 +148,7 @@ fn lease_of_a_lost_node_expires_and_counts_as_spent() {
         let mut left = left_in_store(&observer, "k", bucket(50_000)).await;
         assert!(left < 50_000 - taken, "{left} are left of 50000 after {taken}");
         eventually_async("the lease expires", async || {
-            // A charge writes the state, with version 3 if there is a pool, otherwise with version 2.
+            // A charge writes the state: with version 3 if the key has a pool, and otherwise with version 2.
             left -= 1;
             assert!(support::check(&observer, "k", bucket(50_000)).await.unwrap());
             server.command(&["GETRANGE", &name_of("k"), "0", "0"]) == Reply::Bytes(vec![2])
@@ -159,7 +159,7 @@ fn lease_of_a_lost_node_expires_and_counts_as_spent() {
 }
 
 /// The store refills only up to the burst minus the leased tokens, for every caller. The test makes strict charges, and
-/// its clock stands still while the node holds its lease.
+/// the store's clock stands still while the node holds its lease.
 #[test]
 fn strict_charges_find_the_burst_minus_the_leased_tokens() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

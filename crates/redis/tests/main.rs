@@ -1,5 +1,5 @@
-//! Tests of the store on real Redis and Valkey servers. They are one program, because linking one program per file
-//! would take most of a test run.
+//! Tests of the store on real Redis and Valkey servers. All tests form one program, because linking one program per
+//! file would take most of the time of a test run.
 
 mod addresses;
 mod bans;

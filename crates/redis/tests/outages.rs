@@ -19,7 +19,7 @@ use tollgate_redis::{Config, Health, RedisStore};
 use tollgate_testkit::servers::{Cluster, Kind, MASTER, Reply, Sentinels, Server};
 
 /// Maximum delay that a busy machine adds to a wait.
-const NOISE: Duration = Duration::from_secs(1);
+const MAX_MACHINE_DELAY: Duration = Duration::from_secs(1);
 
 #[test]
 fn killed_store_is_unavailable_immediately_and_used_again_after_restart() {
@@ -27,13 +27,13 @@ fn killed_store_is_unavailable_immediately_and_used_again_after_restart() {
         let store = store(&server).await;
         assert_eq!(check(&store, "k", bucket(2)).await, Ok(true));
         server.kill();
-        // If the connection has not noticed the kill, the next request does.
+        // If the client has not yet detected the kill, this request detects it.
         assert!(check(&store, "k", bucket(2)).await.is_err());
         wait_until_down(&store).await;
         let start = Instant::now();
         let refused = check(&store, "k", bucket(2)).await.unwrap_err();
         assert!(matches!(&refused, StoreError::Unavailable { why } if why.contains("127.0.0.1")), "{refused}");
-        assert!(start.elapsed() < NOISE, "a store that is known to be down delays no request");
+        assert!(start.elapsed() < MAX_MACHINE_DELAY, "a store that is known to be down delays no request");
 
         server.restart();
         wait_until_up(&store).await;
@@ -97,7 +97,7 @@ fn late_answer_counts_as_spent() {
     });
 }
 
-/// The answers to many callers.
+/// Counts the answers to many callers.
 #[derive(Debug, Default)]
 struct Tally {
     passed: AtomicU64,
@@ -171,7 +171,7 @@ fn stopped_store_delays_no_request_beyond_the_deadline_and_limits_hold_afterward
         }
 
         let longest = Duration::from_micros(tally.longest_micros.load(Ordering::Relaxed));
-        assert!(longest < DEADLINE + NOISE, "a request waited for {longest:?}");
+        assert!(longest < DEADLINE + MAX_MACHINE_DELAY, "a request waited for {longest:?}");
         let (passed, unknown, _) = tally.read();
         assert!(unknown > 0, "no request was in flight when it stopped");
         let spent = BURST - remaining(&*store, "k", bucket(BURST)).await;
@@ -236,7 +236,7 @@ fn store_that_cannot_write_is_down_with_a_reason() {
 }
 
 /// The permissions from docs/operating.md that decisions need.
-const NEEDED: [&str; 10] =
+const NEEDED_PERMISSIONS: [&str; 10] =
     ["+ping", "+script|load", "+evalsha", "+eval", "+time", "+mget", "+exists", "+set", "+setrange", "+del"];
 
 /// Returns the permissions of the user in docs/operating.md.
@@ -306,7 +306,7 @@ fn user_with_the_documented_rights_is_enough_and_without_one_of_them_the_store_i
         assert_eq!(server.command(&["ZCARD", "tollgate:nodes"]).number(), 1, "it may count the nodes");
         drop(full);
         // `eval` is needed only after the script cache was flushed.
-        for missing in NEEDED.into_iter().filter(|missing| *missing != "+eval") {
+        for missing in NEEDED_PERMISSIONS.into_iter().filter(|missing| *missing != "+eval") {
             assert!(rights.contains(&missing), "{missing} is documented");
             let fewer: Vec<&str> = rights.iter().copied().filter(|right| *right != missing).collect();
             let why = wait_until_down(&store(&fewer).await).await;
@@ -334,7 +334,7 @@ fn cluster_node_that_did_not_answer_at_the_start_is_down_with_a_reason() {
             );
             let Health::Down { why } = why.await else { panic!("it is down") };
             assert!(why.contains("belongs to a Redis Cluster") && why.contains("write redis+cluster://"), "{why}");
-            // A single node with all slots would answer.
+            // With all slots assigned, this single node would answer.
             server.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
             while server.command(&["SET", "k", "v"]) != Reply::Status("OK".to_owned()) {
                 tokio::task::yield_now().await;

@@ -1,7 +1,7 @@
-//! The engine on Redis and on Valkey decides like the rule model, with a manual clock.
+//! Checks that the engine on Redis and on Valkey decides like the rule model, with a manual clock.
 //!
-//! `TOLLGATE_MODEL_DECISIONS` sets the number of compared decisions per server, and `TOLLGATE_MODEL_SEED` the first
-//! seed.
+//! `TOLLGATE_MODEL_DECISIONS` sets the number of compared decisions per server, and `TOLLGATE_MODEL_SEED` sets the
+//! first seed.
 
 #![allow(clippy::print_stdout, reason = "a long run prints how much it compared")]
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
@@ -22,7 +22,7 @@ use tollgate_testkit::rule_model::{Answer, Request, RuleSet, Verb, findings, gen
 use tollgate_testkit::servers::{Kind, Server};
 
 /// The engine on a store with a manual clock.
-struct InRedis {
+struct EngineOnRedis {
     runtime: Runtime,
     server: Server,
     store: Arc<RedisStore>,
@@ -32,7 +32,7 @@ struct InRedis {
     engine: Engine<Arc<RedisStore>, MemoryStore<ManualClock>>,
 }
 
-impl InRedis {
+impl EngineOnRedis {
     fn start(kind: Kind) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let (server, store, store_clock) = runtime.block_on(with_manual_clock(kind));
@@ -52,7 +52,7 @@ fn engine_at(
     (clock, engine)
 }
 
-impl RuleSubject for InRedis {
+impl RuleSubject for EngineOnRedis {
     fn tick(&self) -> u64 {
         1_000
     }
@@ -102,7 +102,7 @@ fn number_from_env(name: &str, otherwise: u64) -> u64 {
 fn compare(kind: Kind) {
     let (seed, decisions) =
         (number_from_env("TOLLGATE_MODEL_SEED", 1), number_from_env("TOLLGATE_MODEL_DECISIONS", 1_500));
-    let (compared, traces) = lockstep::compare(&mut InRedis::start(kind), seed, decisions, &[]);
+    let (compared, traces) = lockstep::compare(&mut EngineOnRedis::start(kind), seed, decisions, &[]);
     println!("{kind:?}: {compared} decisions of {traces} traces from seed {seed} show no difference");
 }
 
@@ -119,7 +119,7 @@ fn valkey_decides_as_the_model_does() {
 #[test]
 fn known_differences_do_not_reappear() {
     for kind in Kind::ALL {
-        let found = findings::differences(&mut InRedis::start(kind), &[]);
+        let found = findings::run_known_traces(&mut EngineOnRedis::start(kind), &[]);
         assert!(found.is_empty(), "{kind:?}: {}", found.join("\n"));
     }
 }
@@ -127,6 +127,6 @@ fn known_differences_do_not_reappear() {
 #[test]
 fn general_laws_of_rules_hold() {
     for kind in Kind::ALL {
-        general_laws::all(&mut InRedis::start(kind), 4);
+        general_laws::assert_all_laws(&mut EngineOnRedis::start(kind), 4);
     }
 }

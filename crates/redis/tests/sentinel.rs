@@ -1,4 +1,4 @@
-//! A store behind Sentinel: it follows failovers and reports mistakes in its address.
+//! A store behind Sentinel. It follows failovers and reports errors in its address.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -41,7 +41,7 @@ fn follow_failovers(kind: Kind, password: &str) {
         let mut sentinels = Sentinels::start(kind, password);
         let option = if password.is_empty() { String::new() } else { format!("?sentinel_password={password}") };
         let seeds = sentinels.seeds();
-        // A dead seed is skipped.
+        // The first seed is dead and must be skipped.
         let store = connect(&format!("redis+sentinel://127.0.0.1:{},{seeds}/{MASTER}{option}", free_port())).await;
         assert_eq!(check(&store, "k", bucket(9)).await, Ok(true), "{:?}", store.health());
         assert_eq!(check(&store, "k", bucket(9)).await, Ok(true));

@@ -1,4 +1,5 @@
-//! Rules with `suffices` on a real server. Several engines decide concurrently, as exactly as in memory.
+//! Rules with `suffices` on a real server. Several engines decide concurrently, and their decisions are as exact as in
+//! memory.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -12,7 +13,7 @@ use tollgate_engine::{Decisions, Engine, Entry, Item, Request};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::servers::Server;
 
-type OnRedis = Engine<RedisStore>;
+type RedisEngine = Engine<RedisStore>;
 
 /// Limits that do not refill during a test.
 const RULES: &str = "domain: d\nrules:\n\
@@ -21,19 +22,19 @@ const RULES: &str = "domain: d\nrules:\n\
     - {id: plan, when: {plan: {present: true}}, limit: 30/day, suffices: true}\n\
     - {id: all, limit: 100/day}\n";
 
-async fn engine(server: &Server) -> OnRedis {
+async fn engine(server: &Server) -> RedisEngine {
     let engine = Engine::new(store(server).await).unwrap();
     engine.put(&Rules::read(&[Source { name: "rules", text: RULES.as_bytes() }]).unwrap()).unwrap();
     engine
 }
 
-async fn check(engine: &OnRedis, names: &[&str], cost: u64) -> bool {
+async fn check(engine: &RedisEngine, names: &[&str], cost: u64) -> bool {
     let entries: Vec<Entry<'_>> = names.iter().map(|name| Entry::new(*name, "x")).collect();
     let items = [Item::new(&entries).cost(cost)];
     engine.check(&Request::new("d", &items), &mut Decisions::default()).await.unwrap().is_allowed()
 }
 
-async fn remaining(engine: &OnRedis, name: &str) -> u64 {
+async fn remaining(engine: &RedisEngine, name: &str) -> u64 {
     let entries = [Entry::new(name, "x")];
     let items = [Item::new(&entries)];
     let mut decisions = Decisions::default();

@@ -1,6 +1,6 @@
-//! Random requests, decided by the script in a real server and by the core functions. Every result is compared:
-//! outcome, amount, stamps, and for every limit the remaining amount, the wait and the reset, to the microsecond. Each
-//! key is charged alternately under two versions of its limits, which change occasionally.
+//! Sends random requests to the script in a real server and to the core functions, and compares every result to the
+//! microsecond: outcome, amount and stamps, and for every limit the remaining amount, the wait and the reset. Each key
+//! is charged alternately under two versions of its limits, which change occasionally.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -17,7 +17,7 @@ use tollgate_testkit::servers::Kind;
 
 /// A time in 2026, in microseconds.
 const START: u64 = 1_790_000_000_000_000;
-const KEYS: u64 = 4;
+const KEY_COUNT: u64 = 4;
 
 /// A charge, with the stamps from the script and from the model.
 struct Receipt {
@@ -54,17 +54,17 @@ impl Trace<'_> {
     }
 
     /// Advances the clock by a short or a long time, and sometimes sets it back.
-    fn step(&mut self) {
+    fn advance_clock(&mut self) {
         let chance = &mut self.chance;
         let forward = match chance.below(8) {
             0 | 1 => 0,
             2 => chance.any_amount(10),
             3 | 4 => chance.any_amount(3_000_000),
             5 => chance.any_amount(90_000_000_000),
-            _ => match self.rules[chance.below(KEYS) as usize][0].1.as_slice()[0] {
+            _ => match self.rules[chance.below(KEY_COUNT) as usize][0].1.as_slice()[0] {
                 Limit::FixedWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
                 Limit::SlidingWindow(window) => chance.below(window.length().as_nanos() / 500 + 1),
-                // A few slices or a fraction of one, so that slices expire one by one.
+                // Advances by a few slices or by a fraction of a slice, so that slices expire one by one.
                 Limit::SlidingSlices(slices) => chance.below(slices.precision().as_nanos() / 300 + 1),
                 Limit::IntervalBucket(bucket) => chance.below(bucket.period().as_nanos() / 500 + 1),
                 Limit::SlidingLog(log) => chance.below(log.length().as_nanos() / 2_000 + 1),
@@ -138,10 +138,10 @@ impl Trace<'_> {
             StoreVerb::Renew,
         ]);
         let verb = if self.chance.one_in(40) { StoreVerb::Reset } else { verb };
-        let first = self.chance.below(KEYS);
-        let count = if self.chance.one_in(3) { self.chance.any_amount(KEYS) } else { 1 };
+        let first = self.chance.below(KEY_COUNT);
+        let count = if self.chance.one_in(3) { self.chance.any_amount(KEY_COUNT) } else { 1 };
         let charges = (0..count).map(|place| {
-            let key = (first + place) % KEYS;
+            let key = (first + place) % KEY_COUNT;
             let mut charge = self.charge(key, &windows);
             if matches!(verb, StoreVerb::Refund | StoreVerb::Renew)
                 && !self.receipts.is_empty()
@@ -168,11 +168,11 @@ impl Trace<'_> {
     }
 
     async fn run(&mut self, calls: usize) {
-        self.rules = (0..KEYS).map(|_| [self.new_limits(), self.new_limits()]).collect();
+        self.rules = (0..KEY_COUNT).map(|_| [self.new_limits(), self.new_limits()]).collect();
         for call in 0..calls {
-            self.step();
+            self.advance_clock();
             if self.chance.one_in(15) {
-                let (key, version) = (self.chance.below(KEYS) as usize, self.chance.below(2) as usize);
+                let (key, version) = (self.chance.below(KEY_COUNT) as usize, self.chance.below(2) as usize);
                 self.rules[key][version] = self.new_limits();
             }
             let count = self.chance.any_amount(3);
@@ -194,18 +194,19 @@ impl Trace<'_> {
             }
             if let Some((charge, wait)) = refused
                 && charge.windows.is_empty()
-                // A key that is unused by then under its own limits would count as new under limits with `initial`.
+                // A key that becomes unused under its own limits during the wait would count as new under limits with
+                // `initial`.
                 && charge.limits.starts_full()
                 && self.chance.one_in(3)
             {
-                self.wait_out(charge, wait).await;
+                self.peek_around_end_of_wait(charge, wait).await;
             }
         }
     }
 
-    /// Peeks one tick before the advertised wait has passed, when the request must still be refused, and at its end,
-    /// when the request must be admitted.
-    async fn wait_out(&mut self, charge: OwnedCharge, wait: Nanos) {
+    /// Peeks one tick before the end of the advertised wait and at its end. The first peek must be refused, and the
+    /// second must be admitted.
+    async fn peek_around_end_of_wait(&mut self, charge: OwnedCharge, wait: Nanos) {
         let wait = wait.as_nanos() / 1_000;
         for (ticks, is_admitted) in [(wait - 1, false), (1, true)] {
             self.now += ticks;
@@ -251,7 +252,7 @@ impl Trace<'_> {
         }
     }
 
-    /// Compares stamps, except those of leases, which the script and the model number differently.
+    /// Compares all stamps except lease stamps, because the script and the model number leases differently.
     fn compare_stamps(&self, charge: &OwnedCharge, said: &ChargeOutcome, expected: &ChargeOutcome, place: &str) {
         for (n, limit) in charge.limits.as_slice().iter().enumerate() {
             if !matches!(limit, Limit::Concurrency(_)) {
@@ -261,14 +262,14 @@ impl Trace<'_> {
     }
 }
 
-/// Returns the windows if the limits reference them.
+/// Returns the windows if a limit refers to a calendar window, and otherwise none.
 fn windows_for(limits: &Limits, windows: &[Window]) -> Vec<Window> {
     let refers = |limit: &Limit| matches!(limit.params(), Params::FixedWindow { phase: Phase::Given(_), .. });
     if limits.as_slice().iter().any(refers) { windows.to_vec() } else { Vec::new() }
 }
 
 /// Runs traces with one kind of limits on Redis and on Valkey. `TOLLGATE_TRACES` sets the number of traces, and
-/// `TOLLGATE_SEED` repeats a single one.
+/// `TOLLGATE_SEED` repeats a single trace.
 fn run_traces(name: &str, limits: fn(&mut Chance) -> Limits) {
     trace_with(name, limits, manual_clock_scripts);
 }

@@ -4,12 +4,12 @@
 // Requests to the public API. The session is a cookie that scripts cannot read.
 
 /** The header of every request. Pages of other origins cannot send it. */
-const OWN = { "tollgate-console": "1" };
+const OWN_HEADERS = { "tollgate-console": "1" };
 
 /** Requests that every page needs, sent in advance. A page in the background does not read live data yet. */
-const begun = new Map(
+const earlyRequests = new Map(
   ["/v1/session", ...(document.hidden ? [] : ["/v1/history"])].map((path) => {
-    const response = fetch(path, { headers: OWN, cache: "no-store" });
+    const response = fetch(path, { headers: OWN_HEADERS, cache: "no-store" });
     // The error is reported where the response is used.
     response.catch(() => {});
     return [path, response];
@@ -36,7 +36,7 @@ export class Problem extends Error {
   }
 }
 
-/** Shows the login dialog, and resolves when the user has logged in. @type {() => Promise<void>} */
+/** Shows the login dialog. Resolves when the user has logged in. @type {() => Promise<void>} */
 let login = () => Promise.reject(new Problem(401, { detail: "not logged in" }));
 
 /** @param {() => Promise<void>} asks */
@@ -52,7 +52,7 @@ export function onUnauthorized(asks) {
  * @property {string} [ifMatch] the version that the change is based on
  * @property {string} [comment] the reason for the change
  * @property {AbortSignal} [signal]
- * @property {boolean} [once] whether a missing session is an error instead of showing the login dialog
+ * @property {boolean} [once] whether a missing session causes an error instead of the login dialog
  */
 
 /**
@@ -64,7 +64,7 @@ export function onUnauthorized(asks) {
  */
 export async function send(method, path, options = {}) {
   /** @type {Record<string, string>} */
-  const headers = { ...OWN };
+  const headers = { ...OWN_HEADERS };
   let body;
   if (options.json !== undefined) {
     headers["content-type"] = "application/json";
@@ -81,8 +81,8 @@ export async function send(method, path, options = {}) {
   for (;;) {
     let response;
     try {
-      const first = method === "GET" ? begun.get(path) : undefined;
-      if (first) begun.delete(path);
+      const first = method === "GET" ? earlyRequests.get(path) : undefined;
+      if (first) earlyRequests.delete(path);
       response = await (first ?? fetch(path, { method, headers, body, signal: options.signal, cache: "no-store" }));
     } catch (error) {
       if (options.signal?.aborted) throw error;
@@ -125,7 +125,7 @@ export function rulePath(domain, id, ...rest) {
   return ["/v1/domains", domain, "rules", id, ...rest].map((part, at) => (at ? encodeURIComponent(part) : part)).join("/");
 }
 
-// DOM elements. Text is always set as text, so that markup in names and values is never interpreted.
+// DOM elements. Strings are always inserted as text, so that markup in names and values is never interpreted.
 
 /** @typedef {Node | string | number | null | undefined | false} Child */
 /** @typedef {Child | Child[]} Children */
@@ -209,7 +209,7 @@ export const drawn = () => new Promise((resolve) => requestAnimationFrame(() => 
 /** Formats a count with all digits, in groups of three. @param {number} value */
 export const count = (value) => String(value).replaceAll(/\B(?<!\..*)(?=(\d{3})+(?!\d))/g, ",");
 
-/** Formats a count with at most three significant digits from 10,000 on. @param {number} value */
+/** Formats a count. From 10,000 on, uses at most three significant digits. @param {number} value */
 export function short(value) {
   if (value < 10_000) return count(value);
   const rounded = Number(value.toPrecision(3));
@@ -256,7 +256,7 @@ export function clock(ms) {
   return day === new Date().toISOString().slice(0, 10) ? hours.slice(0, 8) : `${day} ${hours.slice(0, 8)}`;
 }
 
-/** Formats a fraction as a percentage with three digits. @param {number} part @param {number} all */
+/** Formats a fraction as a percentage with three significant digits. @param {number} part @param {number} all */
 export const percent = (part, all) => `${trim(all === 0 ? 0 : (part * 100) / all)} %`;
 
 /** Formats the time since an instant. @param {number} ms */

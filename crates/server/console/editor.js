@@ -6,8 +6,8 @@ import { badge, card, diffView, empty, errorBox, errorText, field, heading, inpu
 import { replayForm } from "./replay.js";
 import { may, needs, source } from "./server.js";
 
-/** The text is checked after a typing pause of this many milliseconds. */
-const PAUSE = 250;
+/** Typing pause after which the text is checked, in milliseconds. */
+const TYPING_PAUSE_MS = 250;
 
 const EXAMPLE = `domain: api
 rules:
@@ -41,10 +41,10 @@ export function editor({ query, signal }) {
     sessionStorage.setItem(draft, text.value);
     number(new Map());
     clearTimeout(timer);
-    timer = setTimeout(check, PAUSE);
+    timer = setTimeout(check, TYPING_PAUSE_MS);
   }
 
-  /** Writes the line numbers, and highlights the marked ones. @param {Map<number, string>} marks */
+  /** Writes the line numbers, and highlights the lines in `marks`. @param {Map<number, string>} marks */
   function number(marks) {
     const lines = text.value.split("\n").length;
     fill(numbers, ...Array.from({ length: lines }, (_, at) => h(`div${marks.has(at + 1) ? `.${marks.get(at + 1)}` : ""}`, {}, at + 1)));

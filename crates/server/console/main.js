@@ -7,7 +7,7 @@ import { follow, live, logout, may, needs, onEvent, session, start } from "./ser
 
 /** @typedef {import("./parts.js").Page} Page */
 
-/** The pages. `g` followed by `key` opens a page. @type {{path: string, name: string, key: string, role?: string}[]} */
+/** The pages. Pressing `g` and then `key` opens a page. @type {{path: string, name: string, key: string, role?: string}[]} */
 const PAGES = [
   { path: "", name: "Overview", key: "o" },
   { path: "rules", name: "Rules", key: "r" },

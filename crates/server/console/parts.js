@@ -187,7 +187,7 @@ const BOTTOM = 22;
 const TOP = 8;
 
 /**
- * Creates a plot. The right edge is now. With `start`, the plot shows historical data that begins at `start`, and the legend
+ * Creates a plot. The right edge is the current time. With `start`, the plot shows historical data that begins at `start`, and the legend
  * shows totals while no point is selected.
  * @param {PlotOptions} options
  * @returns {{node: HTMLElement, update: (lines: Line[], step?: number, points?: number) => void}}
@@ -199,7 +199,7 @@ export function plot({ label, step, points, start, format = short, height = 180 
   const node = h("figure.plot-figure", {}, legend, svg);
   /** @type {Line[]} */
   let lines = [];
-  /** The width in pixels; 0 until the plot is on the page. Nothing is drawn before. */
+  /** The width in pixels; 0 until the plot is on the page. Nothing is drawn while it is 0. */
   let width = 0;
   /** The selected point, counted from the right. @type {number | null} */
   let pointed = null;

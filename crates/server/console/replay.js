@@ -1,4 +1,4 @@
-// Replay: decides the requests of a log by the rules in the editor, before they are applied.
+// The replay form: decides the requests of a log by the rules in the editor, before the rules are applied.
 
 import { call, clock, count, fill, h, percent, plural, span } from "./base.js";
 import { badge, card, code, empty, errorBox, field, input, plot, table } from "./parts.js";
@@ -7,7 +7,7 @@ import { may, needs, session } from "./server.js";
 /** Maximum size of an upload in bytes: the log as sent, with the rules. */
 const MAX_UPLOAD = 32 * 1024 * 1024;
 
-/** Maximum number of keys in a list: of a rule, and of the newly refused and relieved keys. */
+/** Maximum number of keys in each list. */
 const MAX_KEYS = 10;
 
 /** Maximum number of rules whose keys are listed. */
@@ -17,7 +17,7 @@ const MAX_RULES = 6;
  * Creates the form below the editor, with its result.
  * @param {object} options
  * @param {() => string} options.text returns the current text of the editor
- * @param {() => boolean} options.deletes returns whether rules that are missing in the text would be deleted
+ * @param {() => boolean} options.deletes returns whether rules that are missing from the text would be deleted
  * @param {string | null} options.domain
  * @param {AbortSignal} options.signal aborted when the user leaves the page
  */
@@ -158,7 +158,7 @@ function reportView(report) {
 /** @param {any} found */
 function suggestion(found) {
   const number = (/** @type {string} */ name) => ({ name, number: true });
-  // A log with whole seconds has two results: requests spread over each second, and all at its start.
+  // If timestamps are in whole seconds, there are two results: with the requests spread over each second, and with all of them at its start.
   const both = (/** @type {number} */ spread, /** @type {number | undefined} */ once) => (once === undefined || once === spread ? count(spread) : `${count(spread)} – ${count(once)}`);
   const rows = found.candidates.map((/** @type {any} */ limit, /** @type {number} */ at) => [
     [h("code", {}, limit.limit), at === found.recommended && [" ", badge("good", "admits least in a minute")]].flat(),

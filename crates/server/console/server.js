@@ -14,12 +14,12 @@ export let source = "";
 export let session = { name: "", role: "reader", domains: [], tokens_required: true, rules_source: "", version: "" };
 
 /** @param {Session} own */
-function use(own) {
+function setSession(own) {
   session = own;
   source = own.rules_source;
 }
 
-/** Returns whether the user has a role in a domain, or in all domains if none is given. @param {string} role @param {string} [domain] */
+/** Returns whether the user has a role in `domain`, or in all domains if `domain` is omitted. @param {string} role @param {string} [domain] */
 export function may(role, domain) {
   const has = ROLES.indexOf(session.role) >= ROLES.indexOf(role);
   const scoped = session.role !== "admin" && session.domains.length > 0;
@@ -32,23 +32,23 @@ export function needs(role, domain) {
   return { disabled: true, title: `This needs the role ${role}; the token “${session.name}” has the role ${session.role}.` };
 }
 
-/** Reads the session. Without one, the user must log in first. */
+/** Reads the session. If there is none, the user must log in first. */
 export async function start() {
   onUnauthorized(login);
-  use(await call("GET", "/v1/session"));
+  setSession(await call("GET", "/v1/session"));
 }
 
 /** @type {Promise<void> | null} */
 let open = null;
 
-/** Shows the login dialog, only once even if several requests wait for it. @returns {Promise<void>} */
+/** Shows the login dialog. All requests that wait for a login share one dialog. @returns {Promise<void>} */
 function login() {
-  open ??= ask().finally(() => (open = null));
+  open ??= showLoginDialog().finally(() => (open = null));
   return open;
 }
 
 /** @returns {Promise<void>} */
-function ask() {
+function showLoginDialog() {
   return new Promise((resolve) => {
     const ended = session.name !== "";
     const input = /** @type {HTMLInputElement} */ (
@@ -73,7 +73,7 @@ function ask() {
       event.preventDefault();
       button.setAttribute("disabled", "");
       try {
-        use(await call("POST", "/v1/session", { json: { token: input.value }, once: true }));
+        setSession(await call("POST", "/v1/session", { json: { token: input.value }, once: true }));
         dialog.remove();
         resolve();
         document.dispatchEvent(new CustomEvent("session"));
@@ -103,7 +103,7 @@ export async function logout() {
 const COLUMNS = /** @type {const} */ (["admitted", "refused", "shadow", "fallback", "mean_ns", "p99_ns"]);
 const SECONDS = 900;
 const TENS = 360;
-/** Number of rules with a history on the server: the busiest rules. */
+/** Number of rules for which the server keeps a history. These are the busiest rules. */
 export const TRACKED = 64;
 /** Number of points of a sparkline: one per ten seconds, for ten minutes. */
 export const SPARK = 60;
@@ -115,7 +115,7 @@ const empty = () => ({ admitted: [], refused: [], shadow: [], fallback: [], mean
 export const live = {
   /** The last event. @type {any} */
   last: null,
-  /** The reason why no events arrive; empty while they do. @type {string} */
+  /** The reason why no events arrive; empty while events arrive. @type {string} */
   lost: "",
   seconds: empty(),
   tens: empty(),
@@ -183,17 +183,17 @@ export async function follow() {
         text = events.pop() || "";
         for (const event of events) {
           if (!event.startsWith("data: ")) continue;
-          take(JSON.parse(event.slice(6)));
+          handleEvent(JSON.parse(event.slice(6)));
           wait = 500;
         }
       }
-      lose("The server closed the live-data stream.");
+      setLost("The server closed the live-data stream.");
     } catch (error) {
       if (signal.aborted) {
         wait = 500;
         continue;
       }
-      lose(error instanceof Problem ? error.message : "The connection to the server was lost.");
+      setLost(error instanceof Problem ? error.message : "The connection to the server was lost.");
     }
     hidden.abort();
     await new Promise((resolve) => setTimeout(resolve, wait));
@@ -201,23 +201,23 @@ export async function follow() {
 }
 
 /** @param {string} why */
-function lose(why) {
+function setLost(why) {
   live.lost = why;
   listeners.forEach((listener) => listener());
 }
 
 /** @param {any} event */
-function take(event) {
+function handleEvent(event) {
   live.last = event;
   live.lost = "";
   for (const column of COLUMNS) push(live.seconds[column], event[column], SECONDS);
   ten.push(event);
-  if (ten.length === 10) endTen();
+  if (ten.length === 10) addTenSecondPoint();
   listeners.forEach((listener) => listener());
 }
 
 /** Adds a ten-second point: the mean of ten events, or the maximum for the 99th percentile. */
-function endTen() {
+function addTenSecondPoint() {
   const mean = (/** @type {(event: any) => number} */ of) => Math.round(ten.reduce((sum, event) => sum + of(event), 0) / ten.length);
   for (const column of COLUMNS) {
     const worst = Math.max(...ten.map((event) => event[column]));

@@ -19,7 +19,7 @@ use crate::net::shutdown::Connections;
 use crate::observe::health::StoreHealth;
 use crate::observe::metrics::Metrics;
 use crate::observe::refusals::RefusalLog;
-use crate::observe::top_keys::{Names, TopKeys};
+use crate::observe::top_keys::{KeyDisplay, TopKeys};
 use crate::ops::acquire::Waiters;
 use crate::ops::error::OpError;
 use crate::ops::idempotency::IdempotencyTable;
@@ -34,8 +34,8 @@ struct KillSwitches {
 }
 
 impl KillSwitches {
-    /// Returns the mode in force. Refusals are enforced only if both switches are set to enforce.
-    fn mode(&self) -> Enforcement {
+    /// Returns the effective mode. Refusals are enforced only if both switches are set to `Enforce`.
+    fn effective_mode(&self) -> Enforcement {
         match (self.server, self.fleet) {
             (Enforcement::Enforce, Enforcement::Enforce) => Enforcement::Enforce,
             (Enforcement::Observe, _) | (_, Enforcement::Observe) => Enforcement::Observe,
@@ -46,7 +46,7 @@ impl KillSwitches {
 /// The state that all connections share.
 #[derive(Debug)]
 pub struct App<S> {
-    /// Decides requests.
+    /// The engine that decides requests.
     pub engine: Engine<S>,
     /// The open connections and the shutdown signal.
     pub connections: Arc<Connections>,
@@ -54,7 +54,7 @@ pub struct App<S> {
     pub metrics: Metrics,
     /// Whether the store answers.
     pub health: Arc<StoreHealth>,
-    /// The requests of `/v1/acquire` that wait for capacity.
+    /// The `/v1/acquire` requests that are waiting for capacity.
     pub waiters: Waiters,
     /// The heaviest keys.
     pub top: TopKeys,
@@ -68,30 +68,30 @@ pub struct App<S> {
     pub live: Live,
     /// The source of the rules.
     pub source: SourceStatus,
-    /// Finds the address of a client behind trusted proxies.
+    /// Determines a client's address behind trusted proxies.
     pub client: ClientIp,
-    /// Maximum age of a rate-limit-service connection. Closing old connections lets clients spread over new servers.
+    /// Maximum age of a rate-limit-service connection. When it closes, the client may reconnect to another server.
     pub max_connection_age: Duration,
-    /// The concurrency slots that callers of the rate-limit service hold.
+    /// The concurrency slots held by callers of the rate-limit service.
     pub held_slots: HeldSlots,
     /// The rate-limit-service descriptors that were recently checked with a cost of 0.
     pub zero_cost_checks: ZeroCostChecks,
-    /// The bytes of request bodies that rate-limit-service connections hold in memory.
+    /// The memory used by the request bodies of all rate-limit-service connections.
     pub held_bodies: HeldBodies,
-    /// The headers and metadata that rate-limit-service responses contain.
+    /// Which headers and metadata are included in rate-limit-service responses.
     pub rls_options: ResponseOptions,
-    /// The host names that are accepted in HTTP requests, or `None` if any is accepted.
+    /// The host names that HTTP requests may contain. `None` accepts any host name.
     pub hosts: Option<AllowedHosts>,
-    /// The clock for everything except limits. Limits use the clock of their store.
+    /// The clock for everything except limits, which use their store's clock.
     clock: PreciseClock,
     /// The stored results of requests with an idempotency key.
     pub idempotency: IdempotencyTable,
     /// The state of counter snapshots.
     pub snapshots: SnapshotStatus,
-    /// The lock is taken only to read or change a switch, never during a decision.
-    switches: Mutex<KillSwitches>,
-    /// The counters of `CL.THROTTLE`, if they are kept in this process. Every call contains its limit, and the state of
-    /// a key is always one word, so the command needs neither rules nor the engine. With a shared store, the engine
+    /// Locked only to read or change a switch, never during a decision.
+    kill_switches: Mutex<KillSwitches>,
+    /// The counters of `CL.THROTTLE`, if they are kept in this process. The command needs neither rules nor the engine,
+    /// because every call contains its limit and the state of a key is one word. With a shared store, the engine
     /// decides `CL.THROTTLE` as an inline limit.
     pub throttles: Option<RedisCellTable>,
 }
@@ -107,7 +107,7 @@ impl<S: Store> App<S> {
             health: Arc::default(),
             waiters: Waiters::default(),
             idempotency: IdempotencyTable::default(),
-            top: TopKeys::new(Names::Plain, clock.mono()),
+            top: TopKeys::new(KeyDisplay::Plain, clock.mono()),
             refusals: None,
             auth: Authenticator::default(),
             sessions: Sessions::default(),
@@ -122,7 +122,7 @@ impl<S: Store> App<S> {
             hosts: None,
             clock,
             snapshots: SnapshotStatus::default(),
-            switches: Mutex::new(KillSwitches { server: Enforcement::Enforce, fleet: Enforcement::Enforce }),
+            kill_switches: Mutex::new(KillSwitches { server: Enforcement::Enforce, fleet: Enforcement::Enforce }),
             throttles,
         }
     }
@@ -133,9 +133,9 @@ impl<S: Store> App<S> {
         Self { refusals, ..self }
     }
 
-    /// Sets whether the heaviest keys are counted, and how they are shown. Default: in plain text.
+    /// Sets whether the heaviest keys are counted, and how they are shown. Default: counted and shown in plain text.
     #[must_use]
-    pub fn with_names(self, names: Names) -> Self {
+    pub fn with_key_display(self, names: KeyDisplay) -> Self {
         Self { top: TopKeys::new(names, self.now()), ..self }
     }
 
@@ -175,7 +175,7 @@ impl<S: Store> App<S> {
         Self { source: SourceStatus::new(source), ..self }
     }
 
-    /// Returns the wall-clock time in milliseconds since 1970. It is used for token expiry.
+    /// Returns the wall-clock time in milliseconds since 1970.
     pub fn wall_ms(&self) -> i64 {
         let wall = self.clock.wall(self.clock.mono());
         i64::try_from(wall.as_nanos() / 1_000_000).unwrap_or(i64::MAX)
@@ -186,29 +186,29 @@ impl<S: Store> App<S> {
         self.clock.mono()
     }
 
-    /// Returns the clock of [`now`](Self::now).
+    /// Returns the clock that [`now`](Self::now) reads.
     pub fn clock(&self) -> &PreciseClock {
         &self.clock
     }
 
-    /// Reserves an audit-log entry for an action. Must be called before the action. Returns `None` if the server has no
+    /// Reserves an audit-log entry for an action. Call this before the action. Returns `None` if the server has no
     /// audit log.
     ///
     /// # Errors
-    /// Returns an error if the queue of the audit log is full. The caller must then not carry out the action.
+    /// Returns an error if the audit-log queue is full. The caller must then skip the action.
     pub fn audit_slot(&self, queue: AuditQueue) -> Result<Option<AuditSlot<'_>>, OpError> {
         self.source.audit().map(|audit| audit.reserve_entry(queue)).transpose()
     }
 
     /// Sets the kill switch of this server.
     pub fn set_server_mode(&self, mode: Enforcement) {
-        self.change_switches(|switches| switches.server = mode);
+        self.change_switches(|kill_switches| kill_switches.server = mode);
     }
 
     /// Sets the kill switch of the fleet, as received from the rules service.
     pub fn set_fleet_mode(&self, mode: Enforcement) {
         let before = self.fleet_mode();
-        self.change_switches(|switches| switches.fleet = mode);
+        self.change_switches(|kill_switches| kill_switches.fleet = mode);
         if before != mode {
             tracing::warn!(mode = mode.as_str(), "enforcement of the fleet was switched");
         }
@@ -216,13 +216,13 @@ impl<S: Store> App<S> {
 
     /// Returns the kill switch of the fleet.
     pub fn fleet_mode(&self) -> Enforcement {
-        self.switches.lock().unwrap_or_else(PoisonError::into_inner).fleet
+        self.kill_switches.lock().unwrap_or_else(PoisonError::into_inner).fleet
     }
 
     fn change_switches(&self, change: impl FnOnce(&mut KillSwitches)) {
-        // The lock is held until the engine is switched, so that concurrent changes reach the engine in order.
-        let mut switches = self.switches.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut switches);
-        self.engine.set_enforcement(switches.mode());
+        // Hold the lock until the engine is switched, so that concurrent changes reach the engine in order.
+        let mut kill_switches = self.kill_switches.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut kill_switches);
+        self.engine.set_enforcement(kill_switches.effective_mode());
     }
 }

@@ -1,4 +1,4 @@
-//! Generates the table of bounds in `docs/security.md` from the constants.
+//! Generates the table of resource limits in `docs/security.md` from the constants in the code.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -18,8 +18,8 @@ use crate::resp::bounds as resp;
 use crate::rls::bounds as rls;
 use crate::rules_source::xds;
 
-/// Returns the table in Markdown.
-fn bound_rows() -> String {
+/// Returns the table of bounds as Markdown.
+fn markdown_table() -> String {
     let seconds = |time: Duration| format!("{} s", time.as_secs());
     let bytes = |count: usize| match count {
         count if count % (1024 * 1024) == 0 => format!("{} MiB", count / (1024 * 1024)),
@@ -39,7 +39,7 @@ fn bound_rows() -> String {
             "stored idempotency keys, and their results; beyond that the oldest key is dropped",
             format!("{}, {}", idempotency::MAX_KEYS, bytes(idempotency::MAX_BYTES)),
         ),
-        ("lifetime of an idempotency key", format!("{} s", idempotency::WINDOW.as_nanos() / 1_000_000_000)),
+        ("lifetime of an idempotency key", format!("{} s", idempotency::KEY_LIFETIME.as_nanos() / 1_000_000_000)),
         ("HTTP: request line and headers", format!("{}, {} headers", bytes(http::MAX_HEAD), http::MAX_HEADERS)),
         ("HTTP: body of a decision", bytes(http::MAX_BODY)),
         ("HTTP: requests in a list", http::MAX_BATCH.to_string()),
@@ -49,10 +49,10 @@ fn bound_rows() -> String {
         ("HTTP: time for a body", seconds(http::BODY_TIMEOUT)),
         (
             "HTTP: time for the rest of a check, after which the limits above start",
-            format!("{} ms", http::REST_TIMEOUT.as_millis()),
+            format!("{} ms", http::PARTIAL_CHECK_TIMEOUT.as_millis()),
         ),
         ("HTTP: time for a client to read when its socket buffer is full", seconds(http::WRITE_TIMEOUT)),
-        ("HTTP: connections reserved for health checks", shutdown::RESERVED.to_string()),
+        ("HTTP: connections reserved for health checks", shutdown::RESERVED_CONNECTIONS.to_string()),
         ("HTTP: lifetime of a reserved connection", seconds(http::RESERVED_TIMEOUT)),
         ("console: sessions; beyond that the least recently used ends", session::MAX_SESSIONS.to_string()),
         (
@@ -69,8 +69,8 @@ fn bound_rows() -> String {
         ("Redis protocol: arguments of a command", resp::MAX_ARGS.to_string()),
         ("Redis protocol: an argument", bytes(resp::MAX_BULK)),
         ("Redis protocol: a command", bytes(resp::MAX_COMMAND)),
-        ("Redis protocol: time for the first command", seconds(resp::FIRST_COMMAND)),
-        ("Redis protocol: time to complete a command, or to read a reply", seconds(resp::STALLED)),
+        ("Redis protocol: time for the first command", seconds(resp::FIRST_COMMAND_TIMEOUT)),
+        ("Redis protocol: time to complete a command, or to read a reply", seconds(resp::STALL_TIMEOUT)),
         ("rate-limit service: concurrent calls on a connection", rls::MAX_STREAMS.to_string()),
         ("rate-limit service: headers of a call", bytes(rls::MAX_HEADERS as usize)),
         (
@@ -89,7 +89,7 @@ fn bound_rows() -> String {
             format!("{}, and {} per second", rls::CREDIT / rls::RESET_COST, rls::CREDIT_PER_SECOND / rls::RESET_COST),
         ),
         ("rate-limit service: time for the preface, for headers and for a message", seconds(rls::MESSAGE_TIMEOUT)),
-        ("rate-limit service: time for a client to read, or to enlarge its window", seconds(rls::STALLED)),
+        ("rate-limit service: time for a client to read, or to enlarge its window", seconds(rls::STALL_TIMEOUT)),
         ("time to send a valid token, where tokens are required", seconds(protocol::AUTH_TIMEOUT)),
         ("time for a TLS handshake", seconds(tls::HANDSHAKE_TIMEOUT)),
         (
@@ -135,17 +135,20 @@ fn bound_rows() -> String {
         ),
         ("replay: logs", replay::MAX_LOGS.to_string()),
         ("replay: a line; longer lines are counted and skipped", bytes(replay::MAX_LINE)),
-        ("replay: parts of all logs in memory", bytes(replay::CHUNKS_TOTAL)),
+        (
+            "replay: parts of logs in memory, up to 64 logs that cover the same time; for each further log",
+            format!("{}, {}", bytes(replay::ALL_CHUNKS_BYTES), bytes(replay::CHUNKS_PER_LOG * replay::MIN_CHUNK_BYTES)),
+        ),
         ("replay: refused keys that are counted separately", replay::MAX_REFUSED_KEYS.to_string()),
         ("replay: clients whose peaks are kept for suggestions", replay::MAX_CLIENTS.to_string()),
         (
             "replay: expansion of a compressed log",
-            format!("{}-fold after {}", replay::MAX_RATIO, bytes(replay::MAX_BOMB as usize)),
+            format!("{}-fold after {}", replay::MAX_RATIO, bytes(replay::MAX_BOMB_BYTES as usize)),
         ),
     ];
     let mut table = String::from("| what | bound |\n|---|---|\n");
     for (what, bound) in rows {
-        // Writing to a string does not fail.
+        // Writing to a `String` cannot fail.
         let _ = writeln!(table, "| {what} | {bound} |");
     }
     table
@@ -158,5 +161,5 @@ fn security_page_states_every_bound() {
     let (start, end) = ("<!-- bounds: generated -->\n", "<!-- end of bounds -->");
     let (before, rest) = page.split_once(start).expect("the start of the table");
     let (_, after) = rest.split_once(end).expect("the end of the table");
-    tollgate_testkit::golden::check(path, &format!("{before}{start}\n{}\n{end}{after}", bound_rows()));
+    tollgate_testkit::golden::check(path, &format!("{before}{start}\n{}\n{end}{after}", markdown_table()));
 }

@@ -31,13 +31,13 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Connect timeout.
-const CONNECT: Duration = Duration::from_secs(5);
+/// Timeout for connecting to the server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Idle time before the first TCP keepalive probe, and the interval between probes.
-const KEEPALIVE: Duration = Duration::from_secs(5);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A client of one server.
+/// An HTTP client for one server.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -51,19 +51,21 @@ impl Client {
     /// `ca` is a file of extra CA certificates (PEM).
     ///
     /// # Errors
-    /// Returns an error if `url` is not the address of a server, or if the file `ca` cannot be read or parsed.
+    /// Returns an error if `url` is not the URL of a server, or if the file `ca` cannot be read or parsed.
     pub fn new(url: &str, token: Option<Secret>, ca: Option<&Path>) -> anyhow::Result<Self> {
         let invalid = || format!("`{url}` is not the address of a server; write it like https://127.0.0.1:8080");
         let base = Url::parse(url).with_context(invalid)?;
         ensure!(matches!(base.scheme(), "http" | "https") && base.host().is_some(), invalid());
-        // The HTTP client uses the process-wide cryptography provider. An error is ignored, because it only means that
-        // a provider is already installed.
+        // The HTTP client uses the process-wide cryptography provider. An error only means that a provider is already
+        // installed, so it is ignored.
         let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
-        // Redirects are not followed, because the token must not reach another server.
-        let mut http = reqwest::Client::builder().connect_timeout(CONNECT).tcp_nodelay(true).redirect(Policy::none());
-        // A long poll takes up to 30 s. Without keepalive probes, a dead server would be detected only when the poll
-        // times out.
-        http = http.tcp_keepalive(KEEPALIVE).tcp_keepalive_interval(KEEPALIVE).tcp_keepalive_retries(2);
+        // Redirects are not followed, because they could send the token to another server.
+        let mut http =
+            reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true).redirect(Policy::none());
+        // A long poll takes up to 30 s. Without keepalive probes, the client would detect a dead server only after that
+        // time.
+        http =
+            http.tcp_keepalive(KEEPALIVE_INTERVAL).tcp_keepalive_interval(KEEPALIVE_INTERVAL).tcp_keepalive_retries(2);
         if let Some(ca) = ca {
             let pem = std::fs::read(ca).with_context(|| format!("cannot read {}", ca.display()))?;
             let certificates = Certificate::from_pem_bundle(&pem)
@@ -105,13 +107,13 @@ mod tests {
 
     #[test]
     fn token_is_exposed_only_by_plain_http_to_another_machine() {
-        let shows =
+        let exposes =
             |url: &str, token: Option<&str>| Client::new(url, token.map(Secret::new), None).unwrap().exposes_token();
         for url in ["http://127.0.0.1:1", "http://[::1]:1", "http://localhost", "https://rules:1"] {
-            assert!(!shows(url, Some("t")), "{url}");
+            assert!(!exposes(url, Some("t")), "{url}");
         }
         for url in ["http://rules:1", "http://10.0.0.1", "http://[fe80::1]"] {
-            assert!(shows(url, Some("t")) && !shows(url, None), "{url}");
+            assert!(exposes(url, Some("t")) && !exposes(url, None), "{url}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Snapshots of the in-memory counters on disk, so that counts, quotas, bans and leases survive a restart.
 //!
 //! A snapshot is written every `--snapshot-every` seconds and on shutdown, and restored on startup. A killed process
-//! loses the changes since the last snapshot, which was written at most one interval before. A file that cannot be
-//! restored completely is renamed, and the server starts with empty counters. A failed write is logged, and decisions
-//! continue.
+//! loses the changes since its last snapshot, which is at most one interval old. If a file cannot be restored
+//! completely, the server renames it and starts with empty counters. If a write fails, the server logs the error and
+//! continues to decide.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -23,41 +23,41 @@ use tollgate_engine::{Engine, MemoryStore};
 use crate::app::App;
 use crate::net::background::BackgroundThread;
 
-/// The snapshot file in the data directory.
-const FILE: &str = "counters.snapshot";
-/// The new name of a snapshot file that could not be restored.
-const REFUSED: &str = "counters.snapshot.refused";
+/// Name of the snapshot file in the data directory.
+const SNAPSHOT_FILE: &str = "counters.snapshot";
+/// Name that a snapshot file gets if it cannot be restored.
+const REFUSED_SNAPSHOT_FILE: &str = "counters.snapshot.refused";
 /// Name of the file that a running server locks.
-const LOCK: &str = "counters.lock";
+const LOCK_FILE: &str = "counters.lock";
 
 /// Where and how often snapshots are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotConfig {
     /// The data directory.
     pub directory: PathBuf,
-    /// Interval between snapshots; not zero.
+    /// Interval between snapshots. Must not be zero.
     pub every: Duration,
 }
 
-/// Snapshot metrics. The values are independent, so every access is relaxed.
+/// Snapshot metrics. The values are independent, so relaxed ordering suffices.
 #[derive(Debug, Default)]
 pub struct SnapshotStatus {
     /// The time of the last snapshot, in nanoseconds of [`App::now`]; 0 if there is none.
     written_at: AtomicU64,
-    /// Failed writes since the last successful one.
+    /// Number of failed writes since the last successful write.
     failures: AtomicU64,
     keys: AtomicU64,
     capacity: AtomicU64,
 }
 
 impl SnapshotStatus {
-    /// Returns the seconds since the last snapshot was written, or `None` if there is no snapshot.
+    /// Returns the seconds since the last snapshot was written. Returns `None` before the first snapshot.
     pub fn age(&self, now: Time<Mono>) -> Option<u64> {
         let at = Some(self.written_at.load(Ordering::Relaxed)).filter(|at| *at > 0)?;
         Some(now.since(Time::from_nanos(at)).as_nanos() / 1_000_000_000)
     }
 
-    /// Returns the number of keys in use, as last counted.
+    /// Returns the number of keys in use at the last count.
     pub fn keys(&self) -> u64 {
         self.keys.load(Ordering::Relaxed)
     }
@@ -72,32 +72,32 @@ impl SnapshotStatus {
         self.capacity.store(capacity as u64, Ordering::Relaxed);
     }
 
-    /// Returns the number of failed writes since the last successful one.
+    /// Returns the number of failed writes since the last successful write.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 }
 
-/// The counters of a server that keeps them in memory.
+/// The in-memory counters of a server: the engine for rules, and the table for `CL.THROTTLE`.
 pub type Counters = (Engine<MemoryStore>, RedisCellTable);
 
-/// A data directory in use by this process, until it is dropped.
+/// A lock on the data directory. Dropping it releases the directory.
 #[derive(Debug)]
 pub struct DirectoryLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] Option<File>);
 
-/// Locks the data directory, so that no other server overwrites the snapshot. A directory that cannot be written to is
-/// not locked: its snapshot cannot be overwritten either.
+/// Locks the data directory, so that no other server overwrites the snapshot. A read-only directory needs no lock and
+/// is not locked.
 ///
 /// # Errors
-/// When another server uses the directory.
+/// Returns an error if another server uses the directory.
 pub fn lock(directory: &Path) -> anyhow::Result<DirectoryLock> {
     let opened = DirBuilder::new().recursive(true).mode(0o700).create(directory).and_then(|()| {
-        File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(directory.join(LOCK))
+        File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(directory.join(LOCK_FILE))
     });
     let Ok(mut file) = opened else { return Ok(DirectoryLock(None)) };
     match file.try_lock() {
         Ok(()) => {
-            // The number is only for the message of another server.
+            // Another server quotes the process id in its error message. A failed write does no harm.
             let _ = file.set_len(0).and_then(|()| write!(file, "{}", std::process::id()));
             Ok(DirectoryLock(Some(file)))
         }
@@ -109,7 +109,7 @@ pub fn lock(directory: &Path) -> anyhow::Result<DirectoryLock> {
                 directory.display()
             )
         }
-        // Some network file systems have no locks.
+        // Some network file systems do not support locks.
         Err(TryLockError::Error(error)) => {
             tracing::warn!(directory = %directory.display(), %error, "cannot lock the data directory");
             Ok(DirectoryLock(None))
@@ -117,22 +117,22 @@ pub fn lock(directory: &Path) -> anyhow::Result<DirectoryLock> {
     }
 }
 
-/// Restores the counters from the last snapshot, or creates empty ones for `capacity` keys.
+/// Restores the counters from the last snapshot, or creates empty counters for `capacity` keys.
 ///
 /// # Errors
 /// Returns an error if tables for `capacity` keys would be too large.
 pub fn open(capacity: usize, config: Option<&SnapshotConfig>) -> anyhow::Result<Counters> {
     if let Some(config) = config {
-        let path = config.directory.join(FILE);
-        remove_unfinished(&config.directory);
-        match read(&path, capacity) {
+        let path = config.directory.join(SNAPSHOT_FILE);
+        remove_temporary_files(&config.directory);
+        match read_snapshot_file(&path, capacity) {
             Ok(counters) => {
                 tracing::info!(file = %path.display(), "counters restored");
                 return Ok(counters);
             }
             Err(RestoreError::Unreadable(error)) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                let aside = config.directory.join(REFUSED);
+                let aside = config.directory.join(REFUSED_SNAPSHOT_FILE);
                 let moved = std::fs::rename(&path, &aside);
                 let kept =
                     moved.map_or_else(|error| format!("cannot be renamed: {error}"), |()| aside.display().to_string());
@@ -144,34 +144,34 @@ pub fn open(capacity: usize, config: Option<&SnapshotConfig>) -> anyhow::Result<
     Ok((Engine::new(MemoryStore::new(capacity)?)?, RedisCellTable::new(capacity)?))
 }
 
-fn read(path: &Path, capacity: usize) -> Result<Counters, RestoreError> {
+fn read_snapshot_file(path: &Path, capacity: usize) -> Result<Counters, RestoreError> {
     let file = File::open(path).map_err(RestoreError::Unreadable)?;
     let mut reader = SnapshotReader::new(BufReader::with_capacity(1 << 16, file))?;
     let throttles = RedisCellTable::restored(capacity, PreciseClock::new(), &mut reader)?;
-    let fallback = MemoryStore::new(FALLBACK_KEYS).map_err(RestoreError::CapacityError)?;
+    let fallback = MemoryStore::new(FALLBACK_CAPACITY).map_err(RestoreError::CapacityError)?;
     let engine = Engine::restored(capacity, Arc::new(PreciseClock::new()), fallback, &mut reader)?;
     reader.finish()?;
     Ok((engine, throttles))
 }
 
-/// Capacity of the fallback store. The fallback is never used, because an in-memory store does not fail.
-const FALLBACK_KEYS: usize = 1;
+/// Capacity of the fallback store, in keys. The fallback is never used, because an in-memory store does not fail.
+const FALLBACK_CAPACITY: usize = 1;
 
 /// Removes the temporary files of interrupted writes.
-fn remove_unfinished(directory: &Path) {
+fn remove_temporary_files(directory: &Path) {
     let Ok(files) = std::fs::read_dir(directory) else { return };
     for file in files.flatten() {
         let name = file.file_name();
         let name = name.to_string_lossy();
-        if name.starts_with(&format!(".{FILE}.")) && name.ends_with(".tmp") {
-            // A file that cannot be removed only takes disk space.
+        if name.starts_with(&format!(".{SNAPSHOT_FILE}.")) && name.ends_with(".tmp") {
+            // A leftover file only takes disk space.
             let _ = std::fs::remove_file(file.path());
         }
     }
 }
 
-/// Writes a snapshot and returns its counter count.
-fn write(path: &Path, app: &App<MemoryStore>) -> io::Result<u64> {
+/// Writes a snapshot and returns the number of counters in it.
+fn write_snapshot_file(path: &Path, app: &App<MemoryStore>) -> io::Result<u64> {
     if let Some(directory) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
@@ -186,11 +186,11 @@ fn write(path: &Path, app: &App<MemoryStore>) -> io::Result<u64> {
     })
 }
 
-/// Writes a snapshot. Logs only the first of consecutive failures.
+/// Writes a snapshot. If several writes fail in a row, only the first failure is logged.
 pub fn save(app: &App<MemoryStore>, config: &SnapshotConfig) {
-    let path = config.directory.join(FILE);
+    let path = config.directory.join(SNAPSHOT_FILE);
     let (file, status) = (path.display(), &app.snapshots);
-    match write(&path, app) {
+    match write_snapshot_file(&path, app) {
         Ok(counters) => {
             if status.failures.swap(0, Ordering::Relaxed) > 0 {
                 tracing::info!(%file, "counter snapshot written after failures");
@@ -206,7 +206,7 @@ pub fn save(app: &App<MemoryStore>, config: &SnapshotConfig) {
     }
 }
 
-/// Counts the keys every few seconds, and writes snapshots if they are configured. Never returns.
+/// Counts the keys periodically, and writes snapshots if they are configured. Never returns.
 pub async fn maintain(app: Arc<App<MemoryStore>>, config: Option<SnapshotConfig>) {
     let thread = match BackgroundThread::start("tollgate-counters") {
         Ok(thread) => thread,
@@ -217,11 +217,11 @@ pub async fn maintain(app: Arc<App<MemoryStore>>, config: Option<SnapshotConfig>
     };
     let counting = {
         let app = app.clone();
-        repeat(&thread, COUNT_EVERY, Duration::ZERO, move || count(&app))
+        run_periodically(&thread, KEY_COUNT_INTERVAL, Duration::ZERO, move || update_key_count(&app))
     };
     let saving = async {
         match config {
-            Some(config) => repeat(&thread, config.every, config.every, move || save(&app, &config)).await,
+            Some(config) => run_periodically(&thread, config.every, config.every, move || save(&app, &config)).await,
             None => std::future::pending().await,
         }
     };
@@ -229,18 +229,23 @@ pub async fn maintain(app: Arc<App<MemoryStore>>, config: Option<SnapshotConfig>
 }
 
 /// Interval between key counts for the metrics.
-const COUNT_EVERY: Duration = Duration::from_secs(5);
+const KEY_COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Maximum number of buckets of the `CL.THROTTLE` table that a count visits.
+/// Maximum number of `CL.THROTTLE` buckets that one count visits.
 const MAX_COUNTED_BUCKETS: usize = 1 << 16;
 
-fn count(app: &App<MemoryStore>) {
+fn update_key_count(app: &App<MemoryStore>) {
     let throttles = app.throttles.as_ref().map_or(0, |throttles| throttles.count_used(MAX_COUNTED_BUCKETS));
     app.snapshots.keys.store(throttles + app.engine.count_used(), Ordering::Relaxed);
 }
 
-/// Runs `work` on a background thread after `first` and then at every interval. Never returns.
-async fn repeat(thread: &BackgroundThread, every: Duration, first: Duration, work: impl Fn() + Clone + Send + 'static) {
+/// Runs `work` on the background thread after the delay `first` and then at every interval. Never returns.
+async fn run_periodically(
+    thread: &BackgroundThread,
+    every: Duration,
+    first: Duration,
+    work: impl Fn() + Clone + Send + 'static,
+) {
     let mut ticks = interval_at(Instant::now() + first, every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -256,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn second_server_in_a_data_directory_is_refused_until_the_first_has_ended() {
+    fn data_directory_is_locked_until_the_first_server_has_ended() {
         let folder = tempfile::tempdir().unwrap();
         let directory = folder.path().join("data");
         let first = lock(&directory).unwrap();

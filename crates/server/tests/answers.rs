@@ -31,7 +31,8 @@ fn request_of_kind(kind: &str) -> Value {
     json!({"domain": "api", "attributes": {"kind": kind, "user": "alice"}})
 }
 
-/// Sends a request of this kind over both protocols. Returns the HTTP status and reply. Fails if the replies differ.
+/// Sends a request of this kind over both protocols. Returns the HTTP status and reply. Panics if the two replies
+/// differ.
 fn decide_kind(server: &Server, kind: &str) -> (u16, Value) {
     let (status, http) = post(server, "/v1/peek", &request_of_kind(kind));
     let args = ["-p", &server.resp_port(), "-3", "--json", "TG.PEEK", "api", "1", "kind", kind, "user", "alice"];
@@ -59,7 +60,7 @@ fn in_words_of_resp(name: &str, value: &Value) -> Value {
 }
 
 #[test]
-fn both_protocols_report_every_outcome_alike() {
+fn both_protocols_report_every_outcome_in_the_same_way() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     for kind in ["silent", "paid", "shadow", "slow", "banned", "held"] {
@@ -92,7 +93,7 @@ fn both_protocols_report_every_outcome_alike() {
 }
 
 #[test]
-fn closed_refusal_is_distinguishable() {
+fn closed_refusal_differs_from_an_exceeded_limit() {
     let mut store = StoreServer::start(Kind::Redis);
     let rules = Rules::new(RULES);
     store.kill();
@@ -101,7 +102,8 @@ fn closed_refusal_is_distinguishable() {
     let (status, closed) = decide_kind(&server, "closed");
     assert_eq!((status, &closed["closed"], &closed["standing"]), (429, &json!(true), &json!("fallback")), "{closed}");
     assert_eq!((closed.get("message"), &closed["retry_after_ms"]), (None, &json!(1_000)), "{closed}");
-    // This server's share of the limit decides. The request is refused as usual, with standing `fallback`.
+    // This server's share of the limit decides. Above the share, the request is refused as usual, with standing
+    // `fallback`.
     assert_eq!(post(&server, "/v1/check", &request_of_kind("local")).0, 200);
     let (status, local) = decide_kind(&server, "local");
     assert_eq!((status, local.get("closed"), &local["standing"]), (429, None, &json!("fallback")), "{local}");

@@ -1,5 +1,5 @@
-//! Foreign servers, and clients that send arbitrary bytes, connect to servers that share limits. They are refused, each
-//! reason is logged once, and the servers that share limits are unaffected.
+//! Servers of other clusters, and clients that send arbitrary bytes, connect to servers that share limits. They are
+//! refused, each reason is logged once, and the servers that share limits are unaffected.
 
 use crate::common;
 
@@ -7,25 +7,25 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use common::service::read_metric;
-use common::{Folder, PATIENCE, Server, eventually};
+use common::{Folder, Server, TEST_TIMEOUT, eventually};
 
-use crate::peers::{Three, admits_fifty, agree};
+use crate::peers::{ThreeServers, assert_admits_fifty, wait_until_linked};
 
-const GREETING: u8 = 0xF0;
-const REFUSED: u8 = 0xF2;
-const ACCEPTED: u8 = 0xF3;
+const GREETING_FRAME: u8 = 0xF0;
+const REFUSED_FRAME: u8 = 0xF2;
+const ACCEPTED_FRAME: u8 = 0xF3;
 
 /// Offsets of the version, the cluster and the record in a greeting.
-const VERSION_AT: usize = 13;
-const CLUSTER_AT: usize = 15;
-const RECORD_AT: usize = 23;
+const VERSION_OFFSET: usize = 13;
+const CLUSTER_OFFSET: usize = 15;
+const RECORD_OFFSET: usize = 23;
 
 /// Number of connections per case.
-const TIMES: usize = 3;
+const CONNECTIONS_PER_CASE: usize = 3;
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("the server listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
     stream
 }
 
@@ -44,11 +44,11 @@ fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
     [&length[..], &[kind], body].concat()
 }
 
-/// Returns the greeting of another server, made from the greeting `theirs` with another version, cluster and name.
+/// Returns the greeting of a fake server: the greeting `theirs` with another version, cluster and name.
 fn greeting_like(theirs: &[u8], version: u8, cluster_change: u8, name: &str) -> Vec<u8> {
-    let mut body = theirs[5..RECORD_AT].to_vec();
-    body[VERSION_AT - 5] = version;
-    body[CLUSTER_AT - 5] ^= cluster_change;
+    let mut body = theirs[5..RECORD_OFFSET].to_vec();
+    body[VERSION_OFFSET - 5] = version;
+    body[CLUSTER_OFFSET - 5] ^= cluster_change;
     // The node id, the heartbeat, and the state of a joining node.
     body.extend_from_slice(&[9; 16]);
     body.push(0);
@@ -58,14 +58,14 @@ fn greeting_like(theirs: &[u8], version: u8, cluster_change: u8, name: &str) -> 
     }
     // The figures of the node, all zero.
     body.extend_from_slice(&[0; 32]);
-    frame(GREETING, &body)
+    frame(GREETING_FRAME, &body)
 }
 
 /// Sends a greeting and returns the answer.
 fn greet(address: SocketAddr, version: u8, cluster_change: u8, name: &str) -> (TcpStream, Vec<u8>) {
     let mut stream = connect(address);
     let theirs = read_frame(&mut stream);
-    assert_eq!(theirs[4], GREETING);
+    assert_eq!(theirs[4], GREETING_FRAME);
     stream.write_all(&greeting_like(&theirs, version, cluster_change, name)).expect("it is sent");
     let answer = read_frame(&mut stream);
     (stream, answer)
@@ -85,8 +85,8 @@ fn refused_links(server: &Server) -> usize {
     read_metric(server, "tollgate_peers_refused_links_total").unwrap_or_default() as usize
 }
 
-/// Stops a server and checks that its log contains each of these texts in exactly one line.
-fn logged_once(server: Server, texts: &[&str]) {
+/// Stops a server and asserts that its log contains each of these texts in exactly one line.
+fn assert_logged_once(server: Server, texts: &[&str]) {
     let lines = server.last_lines();
     for text in texts {
         let count = lines.iter().filter(|line| line.contains("no link with peer") && line.contains(text)).count();
@@ -96,7 +96,7 @@ fn logged_once(server: Server, texts: &[&str]) {
 
 #[test]
 fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
-    let three = Three::new();
+    let three = ThreeServers::new();
     let mut servers = three.start_all();
     let address = three.address(0);
     let taken = three.address(1).to_string();
@@ -106,41 +106,42 @@ fn other_versions_other_clusters_and_other_bytes_are_refused_and_logged_once() {
         (1, 0, &*taken, format!("the name {taken} is taken")),
     ];
     for (version, cluster_change, name, expected) in &refusals {
-        for _ in 0..TIMES {
+        for _ in 0..CONNECTIONS_PER_CASE {
             let (mut stream, answer) = greet(address, *version, *cluster_change, name);
             let text = String::from_utf8_lossy(&answer[5..]);
-            assert!(answer[4] == REFUSED && text.contains(expected), "{text}");
+            assert!(answer[4] == REFUSED_FRAME && text.contains(expected), "{text}");
             assert_eq!(stream.read(&mut [0]).expect("it is closed"), 0);
         }
     }
     let others: [(&[u8], &str); 4] = [
         (b"GET / HTTP/1.1\r\n\r\n", "frame of 542393671 bytes (1 to 1048576)"),
         (&[0xFF; 64], "frame of 4294967295 bytes (1 to 1048576)"),
-        (&[40, 0, 0, 0, GREETING, b't', b'o'], "closed by the peer"),
-        (&[6, 0, 0, 0, GREETING, 1, 2, 3, 4, 5], "too short"),
+        (&[40, 0, 0, 0, GREETING_FRAME, b't', b'o'], "closed by the peer"),
+        (&[6, 0, 0, 0, GREETING_FRAME, 1, 2, 3, 4, 5], "too short"),
     ];
     for (bytes, _) in others {
-        (0..TIMES).for_each(|_| send(address, bytes));
+        (0..CONNECTIONS_PER_CASE).for_each(|_| send(address, bytes));
     }
     // This peer is accepted but then violates the protocol, so the link ends.
     let (mut stream, answer) = greet(address, 1, 0, "late");
-    assert_eq!(answer[4], ACCEPTED);
-    stream.write_all(&[frame(ACCEPTED, b""), frame(ACCEPTED, b"")].concat()).expect("it is sent");
+    assert_eq!(answer[4], ACCEPTED_FRAME);
+    stream.write_all(&[frame(ACCEPTED_FRAME, b""), frame(ACCEPTED_FRAME, b"")].concat()).expect("it is sent");
     let _ = stream.read_to_end(&mut Vec::new());
-    let all = TIMES * (refusals.len() + others.len());
+    let all = CONNECTIONS_PER_CASE * (refusals.len() + others.len());
     eventually("all are counted", || refused_links(&servers[0]) == all);
-    agree(&servers);
-    admits_fifty(&servers, "k");
+    wait_until_linked(&servers);
+    assert_admits_fifty(&servers, "k");
     let reasons = refusals.iter().map(|(.., expected)| &**expected).chain(others.map(|(_, expected)| expected));
-    logged_once(servers.remove(0), &reasons.collect::<Vec<_>>());
+    assert_logged_once(servers.remove(0), &reasons.collect::<Vec<_>>());
 }
 
-/// If one of these servers started alone, it would be its own majority and admit everything again.
+/// Shows that such servers accept no requests. A server that started alone would be its own majority and admit
+/// everything again.
 #[test]
 fn servers_with_another_secret_cluster_or_a_taken_name_do_not_start_and_are_logged_once() {
     let folder = Folder::new();
     let (right, wrong) = (folder.write_file("right", "a".repeat(32)), folder.write_file("wrong", "b".repeat(32)));
-    let three = Three::with(&format!("?secret_file={right}"));
+    let three = ThreeServers::with(&format!("?secret_file={right}"));
     let mut servers = three.start_all();
     let taken = three.address(1).to_string();
     let others = [
@@ -161,12 +162,12 @@ fn servers_with_another_secret_cluster_or_a_taken_name_do_not_start_and_are_logg
         assert!((1..=3).contains(&count), "once for each address: {}", lines());
         assert!(!lines().contains("listening"), "{}", lines());
     }
-    agree(&servers);
-    admits_fifty(&servers, "k");
+    wait_until_linked(&servers);
+    assert_admits_fifty(&servers, "k");
     for server in &mut started {
         server.kill().expect("it runs until now");
         server.wait().expect("it ended");
     }
     let name = format!("the name {taken} is taken");
-    logged_once(servers.remove(0), &["all nodes need the same secret", "another cluster", &name]);
+    assert_logged_once(servers.remove(0), &["all nodes need the same secret", "another cluster", &name]);
 }

@@ -1,4 +1,4 @@
-//! A rules service that sends invalid answers. A bad rule set must never replace a good one.
+//! A rules service that sends invalid answers. An invalid rule set must never replace a valid one.
 
 use crate::common;
 
@@ -6,8 +6,8 @@ use common::service::{Broken, answer, get, limit_of, read_metric, set, set_with_
 use common::{Folder, Server};
 use serde_json::Value;
 
-const GOOD: &str = r#"{"domain":"api","rules":[{"id":"all","limit":"5/day"}]}"#;
-const BETTER: &str = r#"{"domain":"api","rules":[{"id":"all","limit":"6/day"}]}"#;
+const GOOD_RULES: &str = r#"{"domain":"api","rules":[{"id":"all","limit":"5/day"}]}"#;
+const BETTER_RULES: &str = r#"{"domain":"api","rules":[{"id":"all","limit":"6/day"}]}"#;
 
 fn plain_response(status: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
@@ -15,7 +15,7 @@ fn plain_response(status: &str, body: &str) -> String {
 
 #[test]
 fn rules_in_force_stay_whatever_the_service_answers() {
-    let (service, folder) = (Broken::start(set(1, GOOD)), Folder::new());
+    let (service, folder) = (Broken::start(set(1, GOOD_RULES)), Folder::new());
     let data = folder.join("data");
     let node = Server::start(&["--rules", &service.url(), "--node", "n", "--data", &data]);
     let kept = std::fs::read(folder.path().join("data/last-good.json")).expect("it was kept");
@@ -32,7 +32,7 @@ fn rules_in_force_stay_whatever_the_service_answers() {
             "who is it; set a valid token with --rules-token",
         ),
         (plain_response("302 Found", "").into_bytes(), "the answer is 302"),
-        (answer(2, BETTER, &sha256(GOOD)), "the rules were damaged"),
+        (answer(2, BETTER_RULES, &sha256(GOOD_RULES)), "the rules were damaged"),
         (set(3, mistakes), "`limt` is not a key of a rule"),
         (set(4, "{"), "rules refused; the rules in force stay revision=4"),
     ] {
@@ -40,8 +40,8 @@ fn rules_in_force_stay_whatever_the_service_answers() {
         node.wait_for_line(output);
         assert_eq!(limit_of(&node), 5, "{output}");
         if !output.contains("refused") && !output.contains("limt") {
-            // A valid answer after each invalid one resets the backoff, so that the test does not wait.
-            service.answer(set(1, GOOD));
+            // A valid answer after each invalid one resets the back-off, so that the test does not have to wait.
+            service.answer(set(1, GOOD_RULES));
             node.wait_for_line("rules service available again");
         }
     }
@@ -55,7 +55,7 @@ fn rules_in_force_stay_whatever_the_service_answers() {
     assert!(service.asked().to_lowercase().contains("tollgate-running: 1\r\n"), "{}", service.asked());
     let now = std::fs::read(folder.path().join("data/last-good.json")).expect("it was kept");
     assert_eq!(now, kept, "only the rules in force are kept");
-    service.answer(set(5, BETTER));
+    service.answer(set(5, BETTER_RULES));
     node.wait_for_line("rules loaded revision=5 ");
     assert_eq!(limit_of(&node), 6);
     let status: Value = serde_json::from_str(&get(&node, "/v1/rules-status")).expect("JSON");
@@ -63,16 +63,20 @@ fn rules_in_force_stay_whatever_the_service_answers() {
 }
 
 #[test]
-fn start_with_bad_rules_uses_those_on_disk_or_fails() {
+fn node_that_starts_with_bad_rules_uses_the_rules_on_disk_or_fails() {
     let (service, folder) = (Broken::start(set(2, "{}")), Folder::new());
     let data = folder.join("data");
     let args = ["--rules", &service.url(), "--node", "n", "--data", &data];
     let output = Server::output_of_refused_start(&args);
     assert!(output.contains("its rules were refused; there are no earlier rules on disk"), "{output}");
-    service.answer(set(1, GOOD));
+    service.answer(set(1, GOOD_RULES));
     drop(Server::start(&args));
-    for bad in [set(2, "{}"), answer(2, BETTER, &sha256(GOOD)), plain_response("200 OK", "?").into_bytes(), Vec::new()]
-    {
+    for bad in [
+        set(2, "{}"),
+        answer(2, BETTER_RULES, &sha256(GOOD_RULES)),
+        plain_response("200 OK", "?").into_bytes(),
+        Vec::new(),
+    ] {
         service.answer(bad);
         let node = Server::start(&args);
         assert_eq!(limit_of(&node), 5);
@@ -93,15 +97,15 @@ fn accepts_token(node: &Server, token: &str) -> bool {
 }
 
 #[test]
-fn tokens_of_a_refused_set_are_valid_also_after_a_restart_without_the_service() {
-    let (service, folder) = (Broken::start(set_with_token(1, GOOD, "old")), Folder::new());
+fn tokens_of_a_refused_rule_set_stay_valid_after_a_restart_without_the_service() {
+    let (service, folder) = (Broken::start(set_with_token(1, GOOD_RULES, "old")), Folder::new());
     let data = folder.join("data");
     let args = ["--rules", &service.url(), "--data", &data, "--tokens", "required"];
     let node = Server::start(&args);
     assert!(accepts_token(&node, "old") && !accepts_token(&node, "new"));
     service.answer(set_with_token(2, "{", "new"));
     node.wait_for_line("rules refused; the rules in force stay revision=2");
-    // Waits for the file, because tokens are written to disk after they take effect.
+    // Waits for the file, because tokens take effect before they are written to disk.
     let file = folder.path().join("data/last-good.json");
     while !std::fs::read_to_string(&file).is_ok_and(|kept| kept.contains("\"new\"")) {
         std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! A web page in a real browser attacks a server on the same machine.
+//! An attack by a web page, in a real browser, on a server on the same machine.
 
 use crate::common;
 
@@ -9,8 +9,8 @@ use std::process::Command;
 use common::api::ask;
 use common::{Folder, Server, run};
 
-/// Serves one page at `/` and forwards every other connection to `target`. To the browser, this looks like a host name
-/// whose address changes between two requests.
+/// Serves one page at `/` and forwards every other connection to `target`. To the browser, this looks like a host
+/// name whose address changes between two requests (DNS rebinding).
 fn rebinding_host(page: &'static str, target: SocketAddr) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port();
@@ -46,7 +46,7 @@ fn open_in_chromium(folder: &Folder, url: &str) -> String {
 }
 
 #[test]
-fn web_page_reads_and_switches_nothing_by_dns_rebinding() {
+fn dns_rebinding_lets_a_web_page_neither_read_nor_switch() {
     // The page requests its own host name, as same-origin scripts may.
     const PAGE: &str = "<body><script>
         const ask = (method, path, body) => {
@@ -58,7 +58,7 @@ fn web_page_reads_and_switches_nothing_by_dns_rebinding() {
         document.body.textContent = ask('GET', '/metrics') + ' | ' + ask('POST', '/v1/enforcement', '{\"mode\":\"observe\"}');
     </script></body>";
     let folder = Folder::new();
-    // The attack works against a server that does not check the headers.
+    // The attack succeeds against a server that does not check the headers.
     let naive = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = naive.local_addr().expect("an address");
     std::thread::spawn(move || {
@@ -75,7 +75,7 @@ fn web_page_reads_and_switches_nothing_by_dns_rebinding() {
     let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/", rebinding_host(PAGE, address)));
     assert!(!page.contains("tollgate_") && page.contains("421 ") | page.contains("403 "), "{page}");
     assert!(ask(&server, "GET", "/v1/enforcement", &[], "").body.contains("\"enforce\""), "the mode was not switched");
-    // A user who opens the attacker's address also sees nothing.
+    // A user who opens the attacker's address gets no metrics either.
     let page = open_in_chromium(&folder, &format!("http://rebound.example:{}/metrics", address.port()));
     assert!(!page.contains("tollgate_build_info") && page.contains("Misdirected"), "{page}");
     // A direct request by the operator is served.

@@ -24,7 +24,7 @@ fn run_node(server: &Server, script: &str) -> String {
 }
 
 #[test]
-fn redis_cli_speaks_both_versions() {
+fn redis_cli_works_with_both_protocol_versions() {
     let server = Server::start(&[]);
     for version in ["-2", "-3"] {
         assert_eq!(redis_cli(&server, &[version, "CL.THROTTLE", version, "2", "3", "60"]), "0\n3\n2\n-1\n20\n");

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use common::{Folder, Rules, Server, tollgate};
 
-const ENVOY: &str = "\
+const ENVOY_RULES: &str = "\
 domain: edge
 descriptors:
 - key: remote_address
@@ -16,9 +16,9 @@ descriptors:
 ";
 
 #[test]
-fn import_prints_rules_and_reports_what_is_not_imported() {
+fn import_prints_rules_and_reports_settings_that_it_ignores() {
     let folder = Folder::new();
-    let envoy = folder.write_file("envoy.yaml", ENVOY);
+    let envoy = folder.write_file("envoy.yaml", ENVOY_RULES);
     let ran = tollgate(&["import", &envoy], b"");
     assert_eq!(ran.code, Some(0), "{}", ran.err);
     let expected = "domain: edge\nrules:\n- id: remote_address\n  when: {remote_address: {present: true}}\n  \
@@ -44,7 +44,7 @@ fn import_prints_rules_and_reports_what_is_not_imported() {
 
 #[test]
 fn server_loads_files_of_the_reference_service() {
-    let rules = Rules::new(ENVOY);
+    let rules = Rules::new(ENVOY_RULES);
     let server = Server::start(&["--rules", rules.path()]);
     let mut client = server.connect_http();
     let mut ask = || client.post("/v1/check", r#"{"domain":"edge","attributes":{"remote_address":"192.0.2.1"}}"#).0;

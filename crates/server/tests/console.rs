@@ -39,7 +39,7 @@ impl Console {
             let token = made.split_whitespace().find(|word| word.starts_with("tg_")).expect("a token");
             tokens[role] = json!(token);
         }
-        // An editor of one domain.
+        // Creates a token for an editor of one domain.
         let args = ["tokens", "create", "--role", "editor", "--name", "web", "--domain", "web", "--data", &data];
         let made = tollgate(&args, b"").done();
         tokens["web"] = json!(made.split_whitespace().find(|word| word.starts_with("tg_")).expect("a token"));
@@ -90,7 +90,7 @@ impl Console {
         cookie.split(';').next().expect("a value").to_owned()
     }
 
-    /// Sends a GET as the console does.
+    /// Sends a GET request with the console's headers.
     fn get(&self, path: &str, cookie: &str) -> String {
         self.send(&format!(
             "GET {path} HTTP/1.1\r\nhost: limits.example\r\nsec-fetch-site: same-origin\r\ntollgate-console: 1\r\ncookie: {cookie}\r\nconnection: close\r\n\r\n"
@@ -116,7 +116,7 @@ impl Console {
 }
 
 #[test]
-fn types_of_the_console_are_right() {
+fn console_passes_the_type_checker() {
     let modules = required_variable("TOLLGATE_TEST_NODE_MODULES", "a node_modules folder with typescript in it");
     let compiler = std::path::Path::new(&modules).join("typescript/bin/tsc");
     let project = concat!(env!("CARGO_MANIFEST_DIR"), "/console");
@@ -203,7 +203,7 @@ fn digest_of_the_console() -> String {
 }
 
 #[test]
-fn pictures_of_the_documentation_show_this_console() {
+fn console_screenshots_in_the_documentation_are_up_to_date() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures/console.digest");
     let taken = std::fs::read_to_string(path).expect("the digest of the pictures");
     assert_eq!(
@@ -214,7 +214,7 @@ fn pictures_of_the_documentation_show_this_console() {
 }
 
 #[test]
-fn session_stands_for_its_token_and_ends_with_it() {
+fn session_has_the_rights_of_its_token_and_ends_with_it() {
     let console = Console::start();
     let cookie = console.log_in("operator");
     let reply = console.get("/v1/session", &cookie);
@@ -223,7 +223,7 @@ fn session_stands_for_its_token_and_ends_with_it() {
         "{reply}"
     );
     assert!(console.get("/v1/tokens", &cookie).starts_with("HTTP/1.1 403"), "an operator must not list tokens");
-    // The cookie has no effect without the console's header. A made-up cookie has no effect at all.
+    // The cookie has no effect without the console's header, and an invented cookie has no effect with it.
     let plain =
         format!("GET /v1/session HTTP/1.1\r\nhost: limits.example\r\ncookie: {cookie}\r\nconnection: close\r\n\r\n");
     assert!(console.send(&plain).starts_with("HTTP/1.1 401"));
@@ -286,7 +286,7 @@ fn pages_of_other_origins_cannot_use_the_console() {
 }
 
 #[test]
-fn live_data_has_the_rates_and_a_bounded_number_of_viewers() {
+fn live_data_contains_rates_and_viewers_are_bounded() {
     let server = Server::start(&[]);
     let console = Console { server, folder: Folder::new(), tokens: json!({"admin": "none"}) };
     let mut client = console.server.connect_http();
@@ -302,7 +302,8 @@ fn live_data_has_the_rates_and_a_bounded_number_of_viewers() {
             counted.0 += event["admitted"].as_u64().expect("a rate");
             counted.1 += event["refused"].as_u64().expect("a rate");
         }
-        // Each event contains rates per second and comes once a second, so the sum of the rates is near the count.
+        // Each event contains rates per second. There is one event per second, so the sum of the rates is near the
+        // count.
         counted.0 >= 8 && counted.1 >= 32
     });
     let mut viewers = vec![stream];

@@ -1,4 +1,4 @@
-//! Checks the inputs that fuzzing has found; see `fuzz/`.
+//! Checks the inputs that fuzzing found (see `fuzz/`).
 
 #[path = "fuzzed/form.rs"]
 #[allow(unreachable_pub, reason = "the fuzz target includes it too")]
@@ -49,7 +49,7 @@ fn every_message_of_the_corpus_is_decoded_within_the_limits_or_refused() {
 }
 
 #[test]
-fn corpus_inputs_parse_alike_however_they_are_split() {
+fn corpus_inputs_parse_the_same_for_every_split() {
     replay("resp", resp::check);
 }
 
@@ -59,7 +59,7 @@ fn http_corpus_gets_the_responses_of_the_slow_path() {
 }
 
 #[test]
-fn corpus_of_frames_has_the_same_reaction_however_it_is_split() {
+fn http2_corpus_gets_the_same_reaction_for_every_split() {
     replay("http2", http2::check);
 }
 

@@ -48,7 +48,7 @@ fn replace_varying_parts(text: &str) -> String {
         if let Some((before, after)) = line.split_once("Redis ") {
             *line = format!("{before}Redis VERSION,{}", after.split_once(',').map_or("", |(_, rest)| rest));
         }
-        // Two days, or a second less.
+        // The value is two days, or a second less.
         if let Some((before, after)) = line.split_once("expires in ") {
             *line = format!("{before}expires in DAYS,{}", after.split_once(',').map_or("", |(_, rest)| rest));
         }
@@ -93,7 +93,7 @@ fn every_check_says_what_is_wrong_and_what_to_do() {
     set_mode(&folder.path().join("server.key"), 0o600);
     folder.write_file("rules.yaml", "domain: api\nrules:\n- {id: all, limit: 100/s}\n");
     let url = store.url();
-    // The deadline is long, because a busy machine may exceed the default.
+    // The deadline is long, because a store on a busy machine may exceed the default.
     let well = ["--rules", "rules.yaml", "--store", &url, "--store-deadline", "10000", "--connections", "100"];
     let tls = ["--tls-cert", "server.pem", "--tls-key", "server.key"];
     case(

@@ -1,12 +1,12 @@
 //! Runs the examples in the documents: the commands of every block marked `console`, in order, in a shell, with the
 //! real program.
 //!
-//! A line that starts with `$ ` is a command. It continues on the next line after a backslash, and on lines that start
-//! with `> `. The other lines are its expected output on both streams. There, `…` stands for any text within a line,
-//! and a line with only `…` stands for any number of lines. A command that ends with `&` starts a server, and the
-//! script continues when the server answers. A `sleep` in a document waits for a change. The script continues when the
-//! servers that follow a rules service have the new rules and the servers that share limits are linked. Ports are
-//! replaced by free ports.
+//! A line that starts with `$ ` is a command. It continues on the next line after a backslash, and on lines that
+//! start with `> `. The other lines are the expected output, on standard output and standard error together. In the
+//! expected output, `…` stands for any text within a line, and a line with only `…` stands for any number of lines. A
+//! command that ends with `&` starts a server, and the script continues when the server answers. A `sleep` in a
+//! document is replaced by a wait for a change: the script continues when all servers that follow a rules service
+//! have the new rules, and all servers that share limits are linked. Ports are replaced by free ports.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -78,11 +78,11 @@ fn line_matches(expected: &str, printed: &str) -> bool {
     true
 }
 
-/// The ports in the documents, each with its free replacement. The first two are the program's defaults.
+/// The ports in the documents, each with a free port that replaces it. The first two are the program's defaults.
 struct Ports(Vec<(&'static str, u16)>);
 
 /// Index of the proxy's port.
-const PROXY: usize = 10;
+const PROXY_PORT_INDEX: usize = 10;
 
 impl Ports {
     fn new() -> Self {
@@ -96,17 +96,18 @@ impl Ports {
 
     fn replace(&self, text: String) -> String {
         self.0.iter().fold(text, |text, (old, new)| {
-            // The arguments of redis-cli contain only the port.
+            // Commands of redis-cli name the port without an address, so it is replaced separately.
             let text = text.replace(&format!("127.0.0.1:{old}"), &format!("127.0.0.1:{new}"));
             text.replace(&format!("-p {old}"), &format!("-p {new}"))
         })
     }
 }
 
-const MARK: &str = "==== step";
+const STEP_MARK: &str = "==== step";
 
-/// Replacement for `sleep` that waits until a change has arrived, because a busy machine may take longer.
-const SLEEP: &str = r#"
+/// Replacement for `sleep` that waits until a change has arrived, because a fixed time may be too short on a busy
+/// machine.
+const SLEEP_FUNCTION: &str = r#"
 revision_of() { curl -s -H "Authorization: Bearer $TOLLGATE_TOKEN" "$1/v1/rules-status" | grep -o '"revision":[0-9]*'; }
 sleep() {
   command sleep "$@"
@@ -118,7 +119,7 @@ sleep() {
   done
   for peer in $peers; do
     for try in $(seq 300); do
-      [ "$(curl -s "$peer/v1/peers" | grep -o '"state":"ready","linked":true' | wc -l)" = $(($(wc -w <<< "$peers") - 1)) ] && break
+      [ "$(curl -s "$peer/v1/peers" | grep -oE '"state":"ready"[^}]*"linked":true' | wc -l)" = $(($(wc -w <<< "$peers") - 1)) ] && break
       command sleep 0.1
     done
   done
@@ -131,9 +132,9 @@ sleep() {
 fn document_script(steps: &[Step], address: &str, proxy: &str) -> String {
     // When the shell ends, it kills the servers.
     let mut script = String::from("exec 2>&1\ntrap 'kill $(jobs -p) 2> /dev/null' EXIT\n");
-    script += SLEEP;
+    script += SLEEP_FUNCTION;
     for (at, step) in steps.iter().enumerate() {
-        let _ = writeln!(script, "echo '{MARK} {at}'");
+        let _ = writeln!(script, "echo '{STEP_MARK} {at}'");
         let Some(server) = step.command.strip_suffix('&') else {
             let _ = writeln!(script, "{}", step.command);
             continue;
@@ -157,8 +158,8 @@ fn document_script(steps: &[Step], address: &str, proxy: &str) -> String {
     script
 }
 
-/// The database URL in the documents. The test replaces it by the URL of a real server.
-const POSTGRES: &str = "postgres://tollgate:secret@db.internal/tollgate";
+/// The database URL in the documents. The test replaces it with the URL of a real server.
+const DOCUMENT_DATABASE_URL: &str = "postgres://tollgate:secret@db.internal/tollgate";
 
 fn read_document(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(name);
@@ -173,14 +174,14 @@ fn run(name: &str, folder: &Folder) {
 /// Runs the text of a document or part of it.
 fn run_text(name: &str, text: String, ports: &Ports, folder: &Folder) {
     let mut text = ports.replace(text);
-    let postgres = text.contains(POSTGRES).then(Postgres::start);
+    let postgres = text.contains(DOCUMENT_DATABASE_URL).then(Postgres::start);
     if let Some(postgres) = &postgres {
-        text = text.replace(POSTGRES, &postgres.create_database("tollgate"));
+        text = text.replace(DOCUMENT_DATABASE_URL, &postgres.create_database("tollgate"));
     }
     let steps = parse_steps(&text);
     assert!(!steps.is_empty(), "{name} has commands");
     let program = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
-    let script = document_script(&steps, &ports.free_address(0), &ports.free_address(PROXY));
+    let script = document_script(&steps, &ports.free_address(0), &ports.free_address(PROXY_PORT_INDEX));
     let mut shell = Command::new("bash")
         .current_dir(folder.path())
         .env(
@@ -203,8 +204,8 @@ fn run_text(name: &str, text: String, ports: &Ports, folder: &Folder) {
     let printed = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut wrong = String::new();
     for (at, Step { line, command, expected }) in steps.iter().enumerate() {
-        let of_step = printed.split(&format!("{MARK} {at}\n")).nth(1).unwrap_or("(not reached)");
-        let of_step = of_step.split(MARK).next().unwrap_or_default();
+        let of_step = printed.split(&format!("{STEP_MARK} {at}\n")).nth(1).unwrap_or("(not reached)");
+        let of_step = of_step.split(STEP_MARK).next().unwrap_or_default();
         if !output_matches(expected, &of_step.lines().collect::<Vec<_>>()) {
             let expected = expected.join("\n");
             let _ = writeln!(wrong, "{name}:{line}: $ {command}\nexpected:\n{expected}\nprinted:\n{of_step}");
@@ -252,9 +253,9 @@ fn faults_page_examples_run() {
 }
 
 /// A program that is killed at the end of the test.
-struct Terminated(Child);
+struct KilledOnDrop(Child);
 
-impl Drop for Terminated {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         common::signal(self.0.id(), "TERM");
         let _ = self.0.wait();
@@ -262,7 +263,7 @@ impl Drop for Terminated {
 }
 
 /// Configuration of an nginx as installed by a distribution, but within a folder.
-const NGINX: &str = "
+const NGINX_CONFIG: &str = "
 daemon off; pid nginx.pid; error_log error.log; worker_processes 1;
 events {}
 http {
@@ -279,9 +280,9 @@ fn proxies_page_examples_run() {
     for part in [nginx, envoy] {
         let (folder, mut ports) = (Folder::new(), Ports::new());
         ports.0.push(("9000", start_app().port()));
-        // Wrapper programs that run nginx within the folder. They extend the 50 ms timeouts of the snippets, because
-        // the machine may be busy.
-        let (home, proxy) = (folder.path().display().to_string(), ports.free_address(PROXY));
+        // Wrapper programs that run nginx within the folder. They extend the snippets' 50 ms timeouts, because the
+        // machine may be busy.
+        let (home, proxy) = (folder.path().display().to_string(), ports.free_address(PROXY_PORT_INDEX));
         let nginx = format!(
             "#!/bin/bash\nsed -i 's/50ms/2s/' {home}/conf.d/*\n\
              run=(env PATH=/usr/sbin:/usr/bin:/bin nginx -p {home}/ -c nginx.conf -e error.log)\n\
@@ -293,14 +294,14 @@ fn proxies_page_examples_run() {
              exec {} --use-dynamic-base-id --concurrency 1 \"$@\"\n",
             tool_path("envoy").display()
         );
-        folder.write_file("nginx.conf", NGINX);
+        folder.write_file("nginx.conf", NGINX_CONFIG);
         folder.write_file("conf.d/empty.conf", "");
         for (name, script) in [("bin/nginx", nginx), ("bin/envoy", envoy)] {
             let path = folder.write_file(name, script);
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
-        // On a real machine, nginx is already running.
-        let _nginx = Terminated(Command::new(folder.join("bin/nginx")).spawn().expect("nginx"));
+        // On a real machine, nginx would already be running.
+        let _nginx = KilledOnDrop(Command::new(folder.join("bin/nginx")).spawn().expect("nginx"));
         eventually("nginx runs", || folder.path().join("nginx.pid").exists());
         run_text("docs/proxies.md", part.replace("/etc/nginx/conf.d/", &folder.join("conf.d/")), &ports, &folder);
     }
@@ -317,8 +318,8 @@ fn tests_that_the_faults_page_names_exist() {
     }
 }
 
-/// A line in the last table begins with a consistency or a store, followed by the first words of a fault from the
-/// tables above.
+/// Checks that each fault of the page's upper tables has a line in the last table. Such a line begins with a
+/// consistency or a store, followed by the first words of the fault.
 #[test]
 fn every_line_of_the_faults_page_names_a_test() {
     let page = read_document("docs/faults.md");

@@ -11,7 +11,7 @@ use common::proxy::{Proxy, Response, start_app, start_app_named, start_echo, sta
 use common::{Rules, Server, eventually, run};
 use tollgate_testkit::servers::free_port;
 
-/// A rule file in the format of the reference service, for the descriptors that the snippet's Envoy sends.
+/// A rule file in the format of the reference service. It covers the descriptors that the snippet's Envoy sends.
 const RULES: &str = "
 domain: api
 descriptors:
@@ -22,11 +22,11 @@ descriptors:
 /// Starts a server, and an Envoy in front of an application. `edit` changes the snippet. The snippet's 50 ms timeout is
 /// extended, because the machine may be busy.
 fn start(rules: &str, edit: impl Fn(String) -> String) -> (Server, Proxy, Rules) {
-    start_before(rules, &[], start_app(), edit)
+    start_in_front_of(rules, &[], start_app(), edit)
 }
 
 /// Starts a server with additional arguments, and an Envoy in front of the application at `app`.
-fn start_before(
+fn start_in_front_of(
     rules: &str,
     args: &[&str],
     app: SocketAddr,
@@ -86,8 +86,8 @@ fn message_of_the_rule_is_the_body_of_the_refusal() {
     assert_eq!(refused.header("content-type"), Some("text/plain; charset=utf-8"), "{refused:?}");
 }
 
-/// Replaces the snippet's limits with limits on its only route, and extends the timeout. With the short timeout, a
-/// request on a busy machine could pass without an answer and take its slot after it has ended.
+/// Replaces the snippet's rate limits with other limits on its only route, and extends the timeout. With the short
+/// timeout, a request on a busy machine could pass without an answer and take its slot only after it has ended.
 fn with_rate_limits(snippet: &str, rate_limits: &str) -> String {
     let snippet = snippet.replace("timeout: 0.05s", "timeout: 10s");
     let route = "routes: [{match: {prefix: /}, route: {cluster: app}}]";
@@ -175,7 +175,7 @@ fn concurrency_slot_is_held_while_its_stream_is_open() {
                   apply_on_stream_done: true}";
     let rules = "{domain: api, rules: [{id: streams, when: {generic_key: streams}, limit: 1, algorithm: concurrency, lease: 1h}]}";
     let (app, release) = start_holding_app();
-    let (_server, proxy, _rules) = start_before(rules, &[], app, |snippet| with_rate_limits(&snippet, limits));
+    let (_server, proxy, _rules) = start_in_front_of(rules, &[], app, |snippet| with_rate_limits(&snippet, limits));
     for _ in 0..3 {
         let mut held = None;
         eventually("the previous stream's slot is released", || {
@@ -197,7 +197,7 @@ fn concurrency_slot_is_held_while_its_stream_is_open() {
 #[test]
 fn request_headers_reach_the_application() {
     let args = ["--rls-request-headers", "ietf"];
-    let (_server, proxy, _rules) = start_before(RULES, &args, start_echo(), |snippet| snippet);
+    let (_server, proxy, _rules) = start_in_front_of(RULES, &args, start_echo(), |snippet| snippet);
     let echoed = proxy.send("GET", "/", &[("x-api-key", "one"), ("ratelimit", "forged")]);
     let lines: Vec<&str> = echoed.body.lines().filter(|line| line.starts_with("ratelimit:")).collect();
     assert!(lines.iter().any(|line| line.contains("\"api_key\";r=1;")), "{echoed:?}");
@@ -216,7 +216,7 @@ fn headers_of_envoy_are_added_beside_ours_except_retry_after() {
     let rules = "{domain: api, rules: [{id: quarter, only: [api_key], per: [api_key], limit: 1/15m}]}";
     let headers = |args: &[&str]| {
         let edit = |snippet: String| with_headers_of_envoy(&snippet);
-        let (_server, proxy, _rules) = start_before(rules, args, start_app(), edit);
+        let (_server, proxy, _rules) = start_in_front_of(rules, args, start_app(), edit);
         let ask = || proxy.send("GET", "/", &[("x-api-key", "one")]);
         let lines = |response: &Response, name: &str| -> Vec<String> {
             let lines = response.head.lines().filter_map(|line| line.split_once(": "));

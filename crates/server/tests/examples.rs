@@ -1,5 +1,5 @@
-//! Runs the clients in `examples/clients/` in their frameworks. They check requests, pass on headers and the status of
-//! refusals, and fail open if the server is unreachable or answers with an error.
+//! Runs the clients in `examples/clients/` in their frameworks. Each client checks requests, forwards headers and the
+//! status of refusals, and fails open if the server is unreachable or answers with an error.
 
 use crate::common;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{Folder, Rules, Server, required_variable, run};
 
-const CLIENTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clients");
+const CLIENTS_FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/clients");
 
 /// Starts a server with a limit of one request per hour, and a denied path with its own status.
 fn start_server() -> (Server, Rules) {
@@ -22,12 +22,12 @@ fn start_server() -> (Server, Rules) {
 }
 
 /// An address where nothing listens.
-const GONE: &str = "http://127.0.0.1:9";
+const UNREACHABLE_URL: &str = "http://127.0.0.1:9";
 
 /// Expected output of every framework. Each line contains the status, whether there is a `RateLimit` header, and
-/// whether there is a `Retry-After` header. The requests are: the first and the second within an hour, a denied
-/// request, a request for a domain without rules, and a request while the server is unreachable.
-const EXPECTED: &str = "200 true false\n429 true true\n451 false true\n200 false false\n200 false false\n";
+/// whether there is a `Retry-After` header. The five requests are: the first and the second request within an hour, a
+/// denied request, a request for a domain without rules, and a request while the server is unreachable.
+const EXPECTED_OUTPUT: &str = "200 true false\n429 true true\n451 false true\n200 false false\n200 false false\n";
 
 #[test]
 fn fastapi_middleware_refuses_and_fails_open() {
@@ -62,7 +62,10 @@ for args in [(url, "api", "/"), (url, "api", "/"), (url, "api", "/denied"), (url
     asyncio.run(call(*args))
 "#;
     let python = required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `fastapi`");
-    assert_eq!(run(Command::new(python).args(["-c", script, CLIENTS, &server.url(""), GONE])), EXPECTED);
+    assert_eq!(
+        run(Command::new(python).args(["-c", script, CLIENTS_FOLDER, &server.url(""), UNREACHABLE_URL])),
+        EXPECTED_OUTPUT
+    );
 }
 
 #[test]
@@ -87,7 +90,10 @@ for url, domain, path in [(url, "api", "/"), (url, "api", "/"), (url, "api", "/d
     print(response.status_code, *[str(name in response.headers).lower() for name in ["RateLimit", "Retry-After"]])
 "#;
     let python = required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `django`");
-    assert_eq!(run(Command::new(python).args(["-c", script, CLIENTS, &server.url(""), GONE])), EXPECTED);
+    assert_eq!(
+        run(Command::new(python).args(["-c", script, CLIENTS_FOLDER, &server.url(""), UNREACHABLE_URL])),
+        EXPECTED_OUTPUT
+    );
 }
 
 #[test]
@@ -97,7 +103,7 @@ fn go_middleware_refuses_and_fails_open() {
     let (server, _rules) = start_server();
     let folder = Folder::new();
     std::fs::create_dir(folder.path().join("tollgate")).expect("a directory");
-    std::fs::copy(format!("{CLIENTS}/tollgate.go"), folder.path().join("tollgate/tollgate.go")).expect("a copy");
+    std::fs::copy(format!("{CLIENTS_FOLDER}/tollgate.go"), folder.path().join("tollgate/tollgate.go")).expect("a copy");
     folder.write_file("go.mod", "module example\n\ngo 1.21\n");
     folder.write_file(
         "main.go",
@@ -127,8 +133,8 @@ func main() {
     );
     let mut command = Command::new(go);
     // Disables optimisation, so that the build is faster. The build cache is kept between runs.
-    command.current_dir(folder.path()).args(["run", "-gcflags=-N -l", ".", &server.url(""), GONE]);
-    assert_eq!(run(&mut command), EXPECTED);
+    command.current_dir(folder.path()).args(["run", "-gcflags=-N -l", ".", &server.url(""), UNREACHABLE_URL]);
+    assert_eq!(run(&mut command), EXPECTED_OUTPUT);
 }
 
 #[test]
@@ -149,7 +155,7 @@ print([reply[0] for reply in pipeline.execute()])
 print(Limits("redis://127.0.0.1:9").check("api", client_ip="192.0.2.1")[0])
 "#;
     let python = required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter that can import `redis`");
-    let output = run(Command::new(python).args(["-c", script, CLIENTS, &server.resp_port()]));
+    let output = run(Command::new(python).args(["-c", script, CLIENTS_FOLDER, &server.resp_port()]));
     assert_eq!(output, "True\nFalse True\n[0, 1]\nTrue\n");
 }
 
@@ -177,14 +183,14 @@ async function call(url, domain, path) {
 "#;
     let modules = required_variable("TOLLGATE_TEST_NODE_MODULES", "a folder of Node packages with `express`");
     let mut command = Command::new("node");
-    command.env("NODE_PATH", modules).args(["-e", script, CLIENTS, &server.url(""), GONE]);
-    assert_eq!(run(&mut command), EXPECTED);
+    command.env("NODE_PATH", modules).args(["-e", script, CLIENTS_FOLDER, &server.url(""), UNREACHABLE_URL]);
+    assert_eq!(run(&mut command), EXPECTED_OUTPUT);
 }
 
 #[test]
 fn java_client_refuses_and_fails_open() {
     let (server, _rules) = start_server();
-    let file = format!("{CLIENTS}/Tollgate.java");
+    let file = format!("{CLIENTS_FOLDER}/Tollgate.java");
     // The deadline is long, because the first check of a process loads classes.
     let call = |url: &str| {
         let args = [&*file, url, "api", r#"{"client_ip":"192.0.2.1"}"#, "30000"];
@@ -194,7 +200,7 @@ fn java_client_refuses_and_fails_open() {
     assert!(allowed.starts_with("true {ratelimit=") && allowed.contains("ratelimit-policy="), "{allowed}");
     let refused = call(&server.url(""));
     assert!(refused.starts_with("false {ratelimit=") && refused.contains("retry-after=3"), "{refused}");
-    assert_eq!(call(GONE), "true {}\n");
+    assert_eq!(call(UNREACHABLE_URL), "true {}\n");
 }
 
 #[test]
@@ -216,17 +222,17 @@ const { Limits } = require(process.argv[1] + '/tollgate_ioredis.js');
   gone.close();
 })();
 "#;
-    let output = run(node().args(["-e", script, CLIENTS, &server.resp_port()]));
+    let output = run(node_command().args(["-e", script, CLIENTS_FOLDER, &server.resp_port()]));
     assert_eq!(output, "true\nfalse true\n[ 0, 1 ]\ntrue\n");
 }
 
-fn node() -> Command {
+fn node_command() -> Command {
     let mut command = Command::new("node");
     command.env("NODE_PATH", required_variable("TOLLGATE_TEST_NODE_MODULES", "a folder of Node packages"));
     command
 }
 
-fn python() -> Command {
+fn python_command() -> Command {
     Command::new(required_variable("TOLLGATE_TEST_PYTHON", "a Python interpreter with the packages of scripts/test"))
 }
 
@@ -234,8 +240,9 @@ fn python() -> Command {
 const SLOW_HTTP: &str = "HTTP/1.1 200 OK\r\nx-slow: ";
 const SLOW_RESP: &str = "+";
 
-/// Returns the port of a server that accepts connections but never finishes an answer. After `start` it sends a byte
-/// from time to time, so that a timeout per socket operation would never expire. If `start` is empty, it sends nothing.
+/// Starts a server that accepts connections but never finishes an answer, and returns its port. After `start` it
+/// sends a byte from time to time, so that a timeout per socket operation would never expire. If `start` is empty, it
+/// sends nothing.
 #[expect(clippy::disallowed_methods, reason = "a slow server waits between two bytes")]
 fn start_server_that_never_answers(start: &'static str) -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -254,16 +261,16 @@ fn start_server_that_never_answers(start: &'static str) -> u16 {
     port
 }
 
-/// Runs `check` with a silent server and with a slow server, which both never finish an answer. `check` gets a folder
-/// with the clients and the port. Returns its output for each server, first for a client that fails open and then for a
-/// client that fails closed.
+/// Runs `check` with a silent server and with a slow server. Neither server finishes an answer. `check` gets a folder
+/// with the clients, and the port. Returns the output for each server, first for a client that fails open and then
+/// for a client that fails closed.
 fn never_answered(slow: &'static str, check: impl Fn(&Path, u16) -> String) -> Vec<String> {
     let mut printed = Vec::new();
     for start in ["", slow] {
         let port = start_server_that_never_answers(start);
         for closed in [false, true] {
             let folder = Folder::new();
-            for file in std::fs::read_dir(CLIENTS).expect("the clients").map_while(Result::ok) {
+            for file in std::fs::read_dir(CLIENTS_FOLDER).expect("the clients").map_while(Result::ok) {
                 let text = std::fs::read_to_string(file.path()).expect("text");
                 let text = if closed {
                     text.replace("FAIL_OPEN = True", "FAIL_OPEN = False")
@@ -281,7 +288,7 @@ fn never_answered(slow: &'static str, check: impl Fn(&Path, u16) -> String) -> V
 }
 
 #[test]
-fn python_clients_give_up_at_the_deadline_open_or_closed() {
+fn python_clients_fail_open_or_closed_at_the_deadline() {
     let script = r#"
 import asyncio, sys
 sys.path.insert(0, sys.argv[1])
@@ -292,47 +299,50 @@ import tollgate_django
 url = f"http://127.0.0.1:{sys.argv[2]}"
 print(asyncio.run(tollgate_asgi.check(url, "api", {}))[0], tollgate_django.check(url, "api", {})[0])
 "#;
-    let outputs =
-        never_answered(SLOW_HTTP, |folder, port| run(python().args(["-c", script]).arg(folder).arg(port.to_string())));
+    let outputs = never_answered(SLOW_HTTP, |folder, port| {
+        run(python_command().args(["-c", script]).arg(folder).arg(port.to_string()))
+    });
     assert_eq!(outputs, ["200 200\n", "503 503\n", "200 200\n", "503 503\n"]);
 }
 
 #[test]
-fn redis_clients_give_up_at_the_deadline_open_or_closed() {
+fn redis_clients_fail_open_or_closed_at_the_deadline() {
     let script = r#"
 import sys
 sys.path.insert(0, sys.argv[1])
 from tollgate_redis import Limits
 print(Limits(f"redis://127.0.0.1:{sys.argv[2]}").check("api")[0])
 "#;
-    // redis-py has only a timeout per socket operation, so the slow server is not tested.
+    // redis-py has a timeout only per socket operation, so the slow server is not tested.
     let outputs =
-        never_answered("", |folder, port| run(python().args(["-c", script]).arg(folder).arg(port.to_string())));
+        never_answered("", |folder, port| run(python_command().args(["-c", script]).arg(folder).arg(port.to_string())));
     assert_eq!(outputs[..2], ["True\n", "False\n"]);
     let script = r#"
 const { Limits } = require(process.argv[1] + '/tollgate_ioredis.js');
 const limits = new Limits(`redis://127.0.0.1:${process.argv[2]}`);
 limits.check('api', {}).then(({ allowed }) => { console.log(allowed); limits.close(); });
 "#;
-    let outputs =
-        never_answered(SLOW_RESP, |folder, port| run(node().args(["-e", script]).arg(folder).arg(port.to_string())));
+    let outputs = never_answered(SLOW_RESP, |folder, port| {
+        run(node_command().args(["-e", script]).arg(folder).arg(port.to_string()))
+    });
     assert_eq!(outputs, ["true\n", "false\n", "true\n", "false\n"]);
 }
 
 #[test]
-fn express_client_gives_up_at_the_deadline_open_or_closed() {
+fn express_client_fails_open_or_closed_at_the_deadline() {
     let script = r#"
 const { check } = require(process.argv[1] + '/tollgate_express.js');
 check({ url: `http://127.0.0.1:${process.argv[2]}`, domain: 'api' }, {}).then(({ status }) => console.log(status));
 "#;
-    let outputs =
-        never_answered(SLOW_HTTP, |folder, port| run(node().args(["-e", script]).arg(folder).arg(port.to_string())));
+    let outputs = never_answered(SLOW_HTTP, |folder, port| {
+        run(node_command().args(["-e", script]).arg(folder).arg(port.to_string()))
+    });
     assert_eq!(outputs, ["200\n", "503\n", "200\n", "503\n"]);
 }
 
 #[test]
-fn go_client_gives_up_at_the_deadline_open_or_closed() {
-    let go = Path::new(python().get_program()).with_file_name("go");
+fn go_client_fails_open_or_closed_at_the_deadline() {
+    let go = Path::new(python_command().get_program()).with_file_name("go");
     let main = r#"package main
 
 import (
@@ -358,7 +368,7 @@ func main() {
 }
 
 #[test]
-fn java_client_gives_up_at_the_deadline_open_or_closed() {
+fn java_client_fails_open_or_closed_at_the_deadline() {
     let outputs = never_answered(SLOW_HTTP, |folder, port| {
         let url = format!("http://127.0.0.1:{port}");
         run(Command::new("java").arg(folder.join("Tollgate.java")).args([&*url, "api", "{}"]))

@@ -1,4 +1,4 @@
-//! Tools that help operators to understand a decision: explanations, the log, and peeks.
+//! Tests the tools with which operators understand a decision: explanations, the log, and peeks.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -19,8 +19,8 @@ rules:
    overrides: [{when: {plan: pro}, limit: 100k/month}, {when: {plan: enterprise}, unlimited: true}]}
 ";
 
-/// A deadline that a store meets even on a busy machine.
-const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
+/// A store deadline that is long enough even on a busy machine.
+const LONG_STORE_DEADLINE: [&str; 2] = ["--store-deadline", "20000"];
 
 /// Runs `test` with an in-memory server and with a server on a real Redis. Both servers log refusals.
 fn on_every_store(test: impl Fn(&Server)) {
@@ -28,7 +28,7 @@ fn on_every_store(test: impl Fn(&Server)) {
     let args = ["--rules", rules.path(), "--log-refusals", "1/s"];
     test(&Server::start(&args));
     let store = StoreServer::start(Kind::Redis);
-    test(&Server::start(&[&args[..], &["--store", &store.url()], &PATIENT[..]].concat()));
+    test(&Server::start(&[&args[..], &["--store", &store.url()], &LONG_STORE_DEADLINE[..]].concat()));
 }
 
 fn login_request(path: &str, ip: &str) -> Value {
@@ -77,7 +77,7 @@ fn refusal_that_starts_a_ban_reports_it_everywhere() {
             assert!(decision["banned"] == true || decision["banned"] == 1, "{decision}");
             decision["retry_after_ms"].as_u64().expect("a wait")
         };
-        // The wait is the whole ban, less the time that a thread may have waited between two clock readings.
+        // The wait is the whole ban, minus the time that may pass between two clock readings.
         let assert_banned = |decision: &Value| {
             let wait = wait_of_banned(decision);
             assert!((BAN_MS - 60_000..=BAN_MS).contains(&wait), "{decision}");
@@ -137,7 +137,7 @@ fn explanation_of_a_banned_key_says_until_when() {
         );
         post(server, "/v1/check", &ask);
         let output = explain();
-        // Shortly after the ban begins, the rest is a second less than two hours.
+        // Shortly after the ban begins, the remaining time may be shown as a second less than two hours.
         let two_hours = |text: &str| text.replace("1h 59m 59s", "2h");
         let output = two_hours(&output);
         assert!(output.starts_with("refused for 2h, by `tries`, banned until 20"), "{output}");

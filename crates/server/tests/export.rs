@@ -1,4 +1,4 @@
-//! Exports: what they contain, what they omit, and that they can be applied.
+//! Exports: their content, and that they can be applied again.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 #[test]
-fn export_lists_what_it_leaves_out() {
+fn export_lists_the_data_that_it_omits() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
     let nothing = cli.run(&["rules", "export"]).done();
@@ -33,7 +33,7 @@ fn export_lists_what_it_leaves_out() {
                 # - api/b is disabled\n\
                 # - api/b has 1 override\n";
     assert_eq!(exported, format!("{said}{text}"));
-    // Applied to the same rules, an export changes nothing.
+    // Applying an export to the rules it was made from changes nothing.
     let file = folder.write_file("export.yaml", &exported);
     let out = cli.run(&["rules", "apply", "--prune", &file]).done();
     assert_eq!(out, "nothing to change: 2 rules as in the files\n");
@@ -100,7 +100,7 @@ fn export_and_apply_are_inverse() {
         let again = folder.write_file("again.yaml", &exported);
         let out = cli.run(&["rules", "apply", "--plan", "--prune", &again]).done();
         prop_assert!(out.starts_with("nothing to change"), "{}\n{}", out, exported);
-        // Applied to an empty database, the export recreates the same rules.
+        // Applying the export to an empty database recreates the same rules.
         let other = Folder::new();
         let (_server, elsewhere) = serve(&other, &[]);
         elsewhere.run(&["rules", "apply", &again]).done();

@@ -1,4 +1,4 @@
-//! Real nodes on one store that join, leave, are killed or are stopped under load. They admit no more than
+//! Runs real nodes on one store that join, leave, are killed or are stopped under load. They admit no more than
 //! `docs/faults.md` states.
 
 use crate::common;
@@ -23,31 +23,31 @@ struct Faults {
 }
 
 #[test]
-fn nodes_that_are_killed_or_stopped_join_or_leave_admit_nothing_more() {
+fn killed_stopped_joining_and_leaving_nodes_admit_nothing_more() {
     let rule = "{id: all, limit: 50/s, burst: 100, on_fault: closed}";
-    lose_nodes(&Faults { rule, burst: 100, rate: 50, excess: 0, stopped_for: Duration::ZERO });
+    run_with_node_faults(&Faults { rule, burst: 100, rate: 50, excess: 0, stopped_for: Duration::ZERO });
 }
 
-/// One node is stopped for longer than a lease lasts.
+/// Covers a node that is stopped for longer than a lease lasts.
 #[test]
-fn nodes_with_leases_that_are_killed_or_stopped_join_or_leave_admit_nothing_more() {
+fn killed_stopped_joining_and_leaving_nodes_with_leases_admit_nothing_more() {
     let rule = "{id: all, limit: 200/s, burst: 400, on_fault: closed, consistency: leased}";
-    lose_nodes(&Faults { rule, burst: 400, rate: 200, excess: 0, stopped_for: Duration::from_secs(7) });
+    run_with_node_faults(&Faults { rule, burst: 400, rate: 200, excess: 0, stopped_for: Duration::from_secs(7) });
 }
 
-/// Three nodes decide from their views, which permits an excess of (N − 1)·(B + r·δ). The killed node loses at most B +
-/// r·`sync_every`.
+/// Three nodes decide from their views, so the permitted excess is (N − 1)·(B + r·δ). The killed node adds at most B
+/// + r·`sync_every`.
 #[test]
-fn nodes_with_views_that_are_killed_or_stopped_join_or_leave_lose_what_one_has_not_sent() {
+fn killed_stopped_joining_and_leaving_nodes_with_views_lose_at_most_unsent_charges() {
     let rule = "{id: all, limit: 50/s, burst: 100, on_fault: closed, consistency: eventual}";
     // The age δ of a view is at most two seconds, even on a busy machine.
     let excess = 2 * (100 + 2 * 50) + 100 + 5;
-    lose_nodes(&Faults { rule, burst: 100, rate: 50, excess, stopped_for: Duration::from_secs(3) });
+    run_with_node_faults(&Faults { rule, burst: 100, rate: 50, excess, stopped_for: Duration::from_secs(3) });
 }
 
-fn lose_nodes(faults: &Faults) {
+fn run_with_node_faults(faults: &Faults) {
     let store = StoreServer::start(Kind::Redis);
-    // Requests are refused while the store is late, so that a busy machine does not admit more.
+    // A request is refused if the store answers late, so that a busy machine does not admit more.
     let rules = Rules::new(format!("domain: d\nrules:\n- {}\n", faults.rule));
     let start = || Server::start(&["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "2000"]);
     let (killed, stopped, mut leaving) = (start(), start(), start());
@@ -64,54 +64,54 @@ fn lose_nodes(faults: &Faults) {
         let load = |clients, node: &Server| {
             let (address, over): (_, &AtomicBool) = (node.http.expect("HTTP is on"), &over);
             let clients: &Clients = clients;
-            [(); CONNECTIONS].map(|()| scope.spawn(move || clients.run(address, epoch, over)))
+            [(); CONNECTIONS_PER_NODE].map(|()| scope.spawn(move || clients.run(address, epoch, over)))
         };
         let mut threads = vec![load(&clients[0], &killed), load(&clients[1], &stopped)];
-        clients[..2].iter().for_each(|clients| clients.until_admitted(5));
+        clients[..2].iter().for_each(|clients| clients.wait_until_admitted(5));
         if is_leased {
             for node in [&killed, &stopped] {
-                eventually("it holds leases", || gauge(node, "tollgate_leased_tokens") > 0);
+                eventually("it holds leases", || read_gauge(node, "tollgate_leased_tokens") > 0);
             }
         }
         threads.push(load(&clients[2], &leaving));
-        clients[2].until_admitted(5);
+        clients[2].wait_until_admitted(5);
         killed.signal("KILL");
-        clients[0].until_cut();
+        clients[0].wait_until_closed();
         stopped.pause();
         let paused = Instant::now();
-        clients[2].until_admitted(20);
+        clients[2].wait_until_admitted(20);
         std::thread::park_timeout(faults.stopped_for.saturating_sub(paused.elapsed()));
         stopped.signal("CONT");
-        clients[1].until_admitted(5);
+        clients[1].wait_until_admitted(5);
         let joined = start();
         threads.push(load(&clients[3], &joined));
-        clients[3].until_admitted(5);
+        clients[3].wait_until_admitted(5);
         leaving.signal("TERM");
         assert!(leaving.wait().success());
-        clients[3].until_admitted(20);
+        clients[3].wait_until_admitted(20);
         drop(stop);
         threads.into_iter().flatten().for_each(|thread| history.extend(thread.join().expect("a history")));
     });
     let bound = |burst| Bound::new(burst, faults.rate, 1_000_000_000);
     assert_eq!(excess_observed(&bound(faults.burst + faults.excess), &history), None, "{} admitted", history.len());
-    // Checks that the load was high enough. If an excess is permitted, the nodes must have exceeded the limit itself,
-    // because they did not know each other's charges.
+    // Checks that the load was high enough. If an excess is permitted, the nodes must have exceeded the limit,
+    // because they did not know of each other's charges.
     let reached = if faults.excess > 0 { faults.burst } else { faults.burst / 2 };
     assert!(excess_observed(&bound(reached), &history).is_some(), "the load reaches the limit");
 }
 
 /// Number of connections to each node.
-const CONNECTIONS: usize = 3;
+const CONNECTIONS_PER_NODE: usize = 3;
 
 /// Returns the value of a metric without labels, or zero if it is missing.
-fn gauge(node: &Server, name: &str) -> u64 {
+fn read_gauge(node: &Server, name: &str) -> u64 {
     let page = common::run(std::process::Command::new("curl").args(["-s", &node.url("/metrics")]));
     let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
     value.map_or(0, |value| value as u64)
 }
 
 /// Sends a request for a key. Returns the status and the remaining amount.
-fn take(node: &Server, verb: &str, key: &str, cost: u64) -> (u16, u64) {
+fn send_request(node: &Server, verb: &str, key: &str, cost: u64) -> (u16, u64) {
     let body = json!({"domain": "d", "attributes": {"client": key}, "cost": cost}).to_string();
     let (status, answer) = node.connect_http().post(&format!("/v1/{verb}"), &body);
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("JSON: {answer}"));
@@ -120,39 +120,39 @@ fn take(node: &Server, verb: &str, key: &str, cost: u64) -> (u16, u64) {
 
 /// A joining node reads the store before it decides, and a terminated node has sent everything.
 #[test]
-fn joining_node_knows_what_others_took_and_a_terminated_one_leaves_nothing_unsent() {
+fn joining_node_knows_earlier_charges_and_terminated_node_has_sent_its_own() {
     let store = StoreServer::start(Kind::Valkey);
     for consistency in ["strict", "leased", "eventual"] {
         let limit = format!("limit: 1000/day, on_fault: closed, consistency: {consistency}");
         let rules = Rules::new(format!("domain: d\nrules:\n- {{id: {consistency}, per: [client], {limit}}}\n"));
         let start = || Server::start(&["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "2000"]);
         let mut leaving = start();
-        assert_eq!(take(&leaving, "check", "used-up", 1_000), (200, 0), "{consistency}");
-        (0..30).for_each(|_| assert_eq!(take(&leaving, "check", "used", 1).0, 200, "{consistency}"));
+        assert_eq!(send_request(&leaving, "check", "used-up", 1_000), (200, 0), "{consistency}");
+        (0..30).for_each(|_| assert_eq!(send_request(&leaving, "check", "used", 1).0, 200, "{consistency}"));
         leaving.signal("TERM");
         assert!(leaving.wait().success());
         let joined = start();
-        assert_eq!(take(&joined, "check", "used-up", 1), (429, 0), "{consistency}: the first request");
-        assert_eq!(take(&joined, "check", "used", 1), (200, 969), "{consistency}: 30 were taken before");
+        assert_eq!(send_request(&joined, "check", "used-up", 1), (429, 0), "{consistency}: the first request");
+        assert_eq!(send_request(&joined, "check", "used", 1), (200, 969), "{consistency}: 30 were taken before");
     }
 }
 
 /// A killed node's lease counts as spent until the lease expires. Then the limit refills.
 #[test]
-fn lease_of_a_killed_node_is_usable_again_soon_after_it_expired() {
+fn tokens_leased_to_a_killed_node_are_usable_soon_after_the_lease_expires() {
     let store = StoreServer::start(Kind::Redis);
     let rule = "{id: all, per: [client], limit: 1000/s, burst: 2000, on_fault: closed, consistency: leased}";
     let rules = Rules::new(format!("domain: d\nrules:\n- {rule}\n"));
     let start = || Server::start(&["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "2000"]);
     let (killed, other) = (start(), start());
     eventually("it holds leases", || {
-        (0..20).for_each(|_| assert_eq!(take(&killed, "check", "k", 1).0, 200));
-        gauge(&killed, "tollgate_leased_tokens") > 0
+        (0..20).for_each(|_| assert_eq!(send_request(&killed, "check", "k", 1).0, 200));
+        read_gauge(&killed, "tollgate_leased_tokens") > 0
     });
     killed.signal("KILL");
     let lost = Instant::now();
-    assert!(take(&other, "peek", "k", 1).1 < 2_000, "the lease is stranded");
-    eventually("the whole limit is usable", || take(&other, "peek", "k", 1).1 == 2_000);
-    // A lease lasts 5 s, plus one second. The rest of the time is a reserve for a busy machine.
+    assert!(send_request(&other, "peek", "k", 1).1 < 2_000, "the lease is stranded");
+    eventually("the whole limit is usable", || send_request(&other, "peek", "k", 1).1 == 2_000);
+    // A lease lasts 5 s, plus one second. The remaining time is a margin for a busy machine.
     assert!(lost.elapsed() < Duration::from_secs(12), "{:?}", lost.elapsed());
 }

@@ -1,5 +1,5 @@
-//! Common tasks of the first day, using only the documents: plans, a protected login, an expensive export and a monthly
-//! quota.
+//! Common tasks of a user's first day, done as the documents describe: plans, a protected login, an expensive export
+//! and a monthly quota.
 #![allow(clippy::unwrap_used)]
 
 use crate::common;
@@ -9,7 +9,7 @@ use common::eventually;
 use common::{Folder, Server};
 use serde_json::json;
 
-const FIRST: &str = "\
+const FIRST_DAY_RULES: &str = "\
 domain: api
 rules:
 - id: plans
@@ -30,10 +30,10 @@ rules:
 ";
 
 /// Starts a server with these rules in force.
-fn begin() -> (Folder, Server, Cli) {
+fn start_with_rules() -> (Folder, Server, Cli) {
     let folder = Folder::new();
     let (server, cli) = serve(&folder, &[]);
-    cli.run(&["rules", "apply", &folder.write_file("api.yaml", FIRST)]).done();
+    cli.run(&["rules", "apply", &folder.write_file("api.yaml", FIRST_DAY_RULES)]).done();
     eventually("the rules are in force", || {
         cli.run(&["keys", "peek", "api", "path=/login", "client_ip=x"]).code == Some(0)
     });
@@ -41,8 +41,8 @@ fn begin() -> (Folder, Server, Cli) {
 }
 
 #[test]
-fn override_of_alternative_attributes_names_one() {
-    let (_folder, _server, cli) = begin();
+fn override_of_a_rule_with_alternative_attributes_names_one_attribute() {
+    let (_folder, _server, cli) = start_with_rules();
     let overrides = |args: &[&str]| cli.run(&[&["rules", "overrides"], args].concat());
     overrides(&["set", "api", "plans", "acme", "--limit", "50/s"]).assert_failed(
         1,
@@ -122,7 +122,7 @@ fn override_that_matches_nothing_is_warned_about() {
 
 #[test]
 fn invalid_calendar_window_is_reported_once_with_a_correction() {
-    let (_folder, _server, cli) = begin();
+    let (_folder, _server, cli) = start_with_rules();
     let set = |args: &[&str]| cli.run(&[&["rules", "overrides", "set", "api", "quota", "acme"], args].concat());
     let ran = set(&["--limit", "5/s"]);
     assert_eq!(
@@ -136,7 +136,7 @@ fn invalid_calendar_window_is_reported_once_with_a_correction() {
 
 #[test]
 fn overrides_are_mentioned_wherever_their_rule_is_shown() {
-    let (_folder, _server, cli) = begin();
+    let (_folder, _server, cli) = start_with_rules();
     for (rule, value) in [("quota", "zeta"), ("quota", "acme"), ("login", "192.0.2.1"), ("login", "a b/ü")] {
         cli.run(&["rules", "overrides", "set", "api", rule, value, "--unlimited"]).done();
     }
@@ -172,10 +172,10 @@ fn overrides_are_mentioned_wherever_their_rule_is_shown() {
 }
 
 #[test]
-fn rollback_names_its_version_and_goes_further_each_time() {
-    let (folder, _server, cli) = begin();
+fn repeated_rollback_goes_back_one_more_version_each_time() {
+    let (folder, _server, cli) = start_with_rules();
     for limit in ["6/m", "7/m"] {
-        let text = FIRST.replace("limit: 5/m", &format!("limit: {limit}"));
+        let text = FIRST_DAY_RULES.replace("limit: 5/m", &format!("limit: {limit}"));
         cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).done();
     }
     let back = |args: &[&str]| cli.run(&[&["rules", "rollback", "api", "login"], args].concat());
@@ -187,8 +187,8 @@ fn rollback_names_its_version_and_goes_further_each_time() {
     back(&["9"]).assert_failed(1, "there is no version 9");
     // A rollback skips versions that were rolled back.
     let quota = |limit: &str| {
-        let text = FIRST.replace("limit: 10k/month", &format!("limit: {limit}/month"));
-        assert_ne!(text, FIRST);
+        let text = FIRST_DAY_RULES.replace("limit: 10k/month", &format!("limit: {limit}/month"));
+        assert_ne!(text, FIRST_DAY_RULES);
         cli.run(&["rules", "apply", &folder.write_file("api.yaml", text)]).done();
     };
     let back = || cli.run(&["rules", "rollback", "api", "quota"]);
@@ -201,14 +201,14 @@ fn rollback_names_its_version_and_goes_further_each_time() {
 
 #[test]
 fn overrides_outlive_their_rule() {
-    let (folder, _server, cli) = begin();
+    let (folder, _server, cli) = start_with_rules();
     cli.run(&["rules", "overrides", "set", "api", "login", "192.0.2.1", "--limit", "50/m"]).done();
     let left = || {
         let output = cli.run(&["keys", "peek", "api", "path=/login", "client_ip=192.0.2.1"]);
         output.out.contains("login  50 ")
     };
     eventually("the override is in force", left);
-    let without = folder.write_file("less.yaml", FIRST.split("- id: login").next().unwrap());
+    let without = folder.write_file("less.yaml", FIRST_DAY_RULES.split("- id: login").next().unwrap());
     let planned = cli.run(&["rules", "apply", "--plan", "--prune", &without]);
     assert_eq!(planned.err, "warning: api/login has 1 override, kept in case the rule is created again\n");
     let output = cli.run(&["rules", "delete", "api", "login"]).done();
@@ -221,7 +221,7 @@ fn overrides_outlive_their_rule() {
 
 #[test]
 fn rollback_needs_a_version_after_too_many_changes() {
-    let (_folder, server, cli) = begin();
+    let (_folder, server, cli) = start_with_rules();
     let mut connection = server.connect_http();
     for _ in 0..500 {
         for to in ["disable", "enable"] {
@@ -239,7 +239,7 @@ fn rollback_needs_a_version_after_too_many_changes() {
 
 #[test]
 fn missing_attributes_of_a_key_are_reported() {
-    let (_folder, _server, cli) = begin();
+    let (_folder, _server, cli) = start_with_rules();
     let ran = cli.run(&["keys", "reset", "api"]);
     assert_eq!(ran.out, "0 counters reset\n");
     for hint in [
@@ -259,7 +259,7 @@ fn missing_attributes_of_a_key_are_reported() {
     assert_eq!(cli.run(&["keys", "reset", "api", "--json"]).err, "", "scripts use the number");
 
     // With rules from a file there is no list of rules, but missing attributes are still reported.
-    let rules = common::Rules::new(FIRST);
+    let rules = common::Rules::new(FIRST_DAY_RULES);
     let server = Server::start(&["--rules", rules.path()]);
     let ran = Cli::for_server(&server).run(&["keys", "peek", "api"]);
     assert!(ran.err.contains("rule login is for path \"/login\": give path=…\n"), "{}", ran.err);
@@ -271,7 +271,7 @@ fn missing_attributes_of_a_key_are_reported() {
 fn files_and_folders_are_checked_together() {
     let folder = Folder::new();
     let cli = Cli { server: "http://127.0.0.1:1".into(), token: None };
-    let one = folder.write_file("rules/one.yaml", FIRST);
+    let one = folder.write_file("rules/one.yaml", FIRST_DAY_RULES);
     folder.write_file("rules/blocked.txt", "mallory\n");
     let two = folder
         .write_file("rules/two.yaml", "domain: b\nrules: [{id: x, when: {user: {file: blocked.txt}}, deny: true}]\n");

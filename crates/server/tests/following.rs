@@ -1,4 +1,4 @@
-//! Nodes follow the real rules service over TLS, while networks, machines and disks fail.
+//! Nodes that follow the real rules service over TLS, while networks, machines and disks fail.
 
 use crate::common;
 
@@ -25,7 +25,7 @@ fn rules_status(node: &Server) -> Value {
 #[test]
 fn three_nodes_run_the_rules_of_the_service_and_report_their_revisions() {
     let (service, folder) = (Service::start(), Folder::new());
-    let first = service.limit("5/day");
+    let first = service.set_limit("5/day");
     let nodes = ["a", "b", "c"].map(|name| start_follower(&service, &service.url(), name, &folder.join(name)));
     for node in &nodes {
         assert_eq!(limit_of(node), 5, "before it listens");
@@ -33,7 +33,7 @@ fn three_nodes_run_the_rules_of_the_service_and_report_their_revisions() {
     }
     // The nodes' long polls are waiting for the change.
     let begun = now();
-    let second = service.limit("7/day");
+    let second = service.set_limit("7/day");
     let written = begun.elapsed();
     for node in &nodes {
         wait_for(node, second);
@@ -61,14 +61,14 @@ fn three_nodes_run_the_rules_of_the_service_and_report_their_revisions() {
 #[test]
 fn killed_service_stops_no_decision_and_is_followed_again_after_its_restart() {
     let (mut service, folder) = (Service::start(), Folder::new());
-    service.limit("5/day");
+    service.set_limit("5/day");
     let mut node = start_follower(&service, &service.url(), "a", &folder.join("a"));
     service.kill();
     node.wait_for_line("rules service unavailable; the rules in force stay");
     assert_eq!(limit_of(&node), 5);
     eventually("readiness reports it", || get(&node, "/readyz") == "ready (stale rules)\n");
     assert!(read_metric(&node, "tollgate_rules_polls_total{outcome=\"failed\"}").is_some_and(|count| count >= 1));
-    // A node starts without the service, from the rules on its disk.
+    // Without the service, a node starts with the rules on its disk.
     node.signal("TERM");
     assert!(node.wait().success());
     let node = start_follower(&service, &service.url(), "a", &folder.join("a"));
@@ -83,7 +83,7 @@ fn killed_service_stops_no_decision_and_is_followed_again_after_its_restart() {
         assert!(output.contains("there are no earlier rules on disk to start with"), "{output}");
     }
     service.restart();
-    let revision = service.limit("9/day");
+    let revision = service.set_limit("9/day");
     wait_for(&node, revision);
     assert_eq!(limit_of(&node), 9);
     eventually("it is ready", || get(&node, "/readyz") == "ready\n");
@@ -92,7 +92,7 @@ fn killed_service_stops_no_decision_and_is_followed_again_after_its_restart() {
 #[test]
 fn damaged_or_foreign_rules_on_disk_are_not_used() {
     let (mut service, folder) = (Service::start(), Folder::new());
-    service.limit("5/day");
+    service.set_limit("5/day");
     let (data, authority) = (folder.join("a"), service.authority());
     drop(start_follower(&service, &service.url(), "a", &data));
     let file = folder.path().join("a/last-good.json");
@@ -124,19 +124,19 @@ fn full_disk_of_a_node_keeps_the_last_copy_and_new_rules_take_effect() {
         return;
     };
     let data = disk.path().to_str().expect("text");
-    service.limit("5/day");
+    service.set_limit("5/day");
     let node = start_follower(&service, &service.url(), "a", data);
     let kept = std::fs::read(disk.path().join("last-good.json")).expect("it was kept");
     // Fill the disk.
     let _ = std::fs::write(disk.path().join("ballast"), vec![0; 64 * 1024]);
-    let revision = service.limit("7/day");
+    let revision = service.set_limit("7/day");
     node.wait_for_line("cannot write the rules to disk");
     assert_eq!((limit_of(&node), rules_status(&node)["revision"].as_i64()), (7, Some(revision)));
     let now = std::fs::read(disk.path().join("last-good.json")).expect("the previous copy is kept");
     assert_eq!(now, kept);
     // With free space, the next rule set is written.
     std::fs::remove_file(disk.path().join("ballast")).expect("it is there");
-    wait_for(&node, service.limit("8/day"));
+    wait_for(&node, service.set_limit("8/day"));
     eventually("it is on disk", || {
         std::fs::read_to_string(disk.path().join("last-good.json")).is_ok_and(|kept| kept.contains("8/day"))
     });
@@ -145,27 +145,27 @@ fn full_disk_of_a_node_keeps_the_last_copy_and_new_rules_take_effect() {
 #[test]
 fn slow_or_broken_network_only_delays_changes() {
     let (service, folder) = (Service::start(), Folder::new());
-    service.limit("5/day");
+    service.set_limit("5/day");
     let network = Proxy::to(service.port);
     let url = format!("https://localhost:{}", network.port());
     network.delay_by(Duration::from_millis(100));
     let node = start_follower(&service, &url, "a", &folder.join("a"));
     assert_eq!(limit_of(&node), 5);
     let begun = now();
-    wait_for(&node, service.limit("6/day"));
+    wait_for(&node, service.set_limit("6/day"));
     println!("with 100 ms for every kilobyte the change took {:?}", begun.elapsed());
     // A connection that breaks between two polls causes no log line.
     network.cut();
-    wait_for(&node, service.limit("7/day"));
+    wait_for(&node, service.set_limit("7/day"));
     assert_eq!(limit_of(&node), 7);
     eventually("it is on disk", || {
         std::fs::read_to_string(folder.path().join("a/last-good.json")).is_ok_and(|kept| kept.contains("7/day"))
     });
-    // The connection stalls without an error. The node keeps deciding.
+    // The connection stalls without an error. The node continues to decide.
     network.stall();
-    let revision = service.limit("8/day");
+    let revision = service.set_limit("8/day");
     assert_eq!(limit_of(&node), 7);
-    // A starting node waits for a stalled service no longer than for an unreachable one.
+    // A starting node does not wait longer for a stalled service than for an unreachable one.
     let begun = now();
     let another = start_follower(&service, &url, "b", &{
         let data = folder.path().join("b");
@@ -184,7 +184,7 @@ fn slow_or_broken_network_only_delays_changes() {
 #[test]
 fn token_of_the_service_is_valid_on_nodes_until_it_is_revoked() {
     let (service, folder) = (Service::start(), Folder::new());
-    service.limit("5/day");
+    service.set_limit("5/day");
     let (status, made) = service.call("POST", "/v1/tokens", Some(&json!({"name": "shop", "role": "reader"})));
     assert_eq!(status, 201, "{made}");
     let (token, id) = (made["token"].as_str().expect("a token"), made["id"].as_str().expect("an id"));
@@ -217,15 +217,15 @@ fn rules_in_the_database_take_effect_and_survive_a_restart() {
         service.call("POST", "/v1/peek", Some(&asked)).1["limits"][0]["limit"].as_u64()
     };
     let begun = now();
-    service.limit("5/day");
+    service.set_limit("5/day");
     eventually("it is in force", || limit(&service) == Some(5));
     println!("a first rule was in force after {:?}", begun.elapsed());
-    service.limit("6/day");
+    service.set_limit("6/day");
     eventually("it is in force", || limit(&service) == Some(6));
     service.kill();
     service.restart();
     assert_eq!(limit(&service), Some(6), "before it listened");
-    // A node names the service where its rules are changed.
+    // A node's error names the service at which its rules can be changed.
     let node = Server::start(&["--rules", &url, "--rules-ca", &authority]);
     assert!(get(&node, "/v1/domains").contains(&url), "it names the service");
 }
@@ -258,9 +258,9 @@ fn is_refusing(node: &Server) -> bool {
 }
 
 #[test]
-fn kill_switch_of_the_fleet_reaches_every_node_and_outlasts_restarts() {
+fn fleet_kill_switch_reaches_every_node_and_survives_restarts() {
     let (mut service, folder) = (Service::start(), Folder::new());
-    service.limit("5/day");
+    service.set_limit("5/day");
     let node = start_follower(&service, &service.url(), "a", &folder.join("a"));
     assert!(is_refusing(&node));
     let set =
@@ -295,9 +295,9 @@ fn kill_switch_of_the_fleet_reaches_every_node_and_outlasts_restarts() {
 }
 
 #[test]
-fn node_reports_its_actions_to_the_service_also_those_during_an_outage() {
+fn node_reports_its_actions_to_the_service_even_after_an_outage() {
     let (mut service, folder) = (Service::start(), Folder::new());
-    service.limit("5/day");
+    service.set_limit("5/day");
     let node = start_follower(&service, &service.url(), "edge-1", &folder.join("a"));
     let post = |path: &str, body: &str| assert_eq!(node.connect_http().post(path, body).0, 200, "{path} {body}");
     post("/v1/reset", r#"{"domain":"api","attributes":{}}"#);

@@ -46,7 +46,7 @@ fn refusal_has_its_reason_and_the_status_that_the_proxy_asks_for() {
 }
 
 #[test]
-fn forwarded_addresses_are_believed_only_from_trusted_proxies() {
+fn forwarded_addresses_are_accepted_only_from_trusted_proxies() {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path(), "--trusted-proxies", "none"]);
     assert!(curl(&server, "/v1/forward-auth/api", &LIMITED).starts_with("http/1.1 200"));
@@ -83,7 +83,7 @@ fn malformed_calls_are_reported_and_counted() {
 }
 
 #[test]
-fn token_of_the_proxy_is_not_that_of_the_client() {
+fn proxy_token_is_separate_from_the_client_token() {
     let data = common::Folder::new();
     let path = data.join("data");
     let args = ["tokens", "create", "--role", "admin", "--name", "proxy", "--data", &path];

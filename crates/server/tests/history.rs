@@ -1,5 +1,5 @@
-//! Two servers on one Redis under load. According to the times that the clients observe, the servers together never
-//! admit more than the limit.
+//! Runs two servers on one Redis under load. By the clients' clocks, the servers together never admit more than the
+//! limit.
 
 use crate::common;
 
@@ -11,8 +11,8 @@ use tollgate::clock::{Clock, PreciseClock};
 use tollgate_testkit::history::{Bound, ObservedRequest, excess_observed};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-/// All clients compete for the burst. The rate is so low that far less than one request is refilled during the time
-/// that a reply takes, so the exact time of a decision does not matter.
+/// All clients compete for the burst. The rate is low: far less than one token is refilled while a reply is on its
+/// way, so the exact time of a decision does not matter.
 const RULES: &str = "domain: api\nrules:\n- {id: shared, limit: 20/s, burst: 200}\n";
 
 fn history_bound() -> Bound {
@@ -21,7 +21,7 @@ fn history_bound() -> Bound {
 
 /// Number of admitted requests after which the clients stop: the burst plus two seconds of the
 /// rate.
-const ENOUGH: u64 = 240;
+const ENOUGH_ADMITTED: u64 = 240;
 
 /// A client that uses HTTP or the Redis protocol.
 enum Caller {
@@ -30,7 +30,7 @@ enum Caller {
 }
 
 impl Caller {
-    fn is_let_pass(&mut self) -> bool {
+    fn is_admitted(&mut self) -> bool {
         match self {
             Self::Http(client) => {
                 let (status, body) = client.post("/v1/check", r#"{"domain":"api"}"#);
@@ -59,9 +59,9 @@ fn collect_history(servers: &[Server]) -> Vec<ObservedRequest> {
     let (clock, passed) = (PreciseClock::new(), AtomicU64::new(0));
     let ask = |mut caller: Caller| {
         let mut seen = Vec::new();
-        while passed.load(Ordering::Relaxed) < ENOUGH {
+        while passed.load(Ordering::Relaxed) < ENOUGH_ADMITTED {
             let asked = clock.mono().as_nanos();
-            if caller.is_let_pass() {
+            if caller.is_admitted() {
                 seen.push(ObservedRequest { asked, answered: clock.mono().as_nanos(), cost: 1 });
                 passed.fetch_add(1, Ordering::Relaxed);
             }
@@ -85,10 +85,10 @@ fn two_servers_together_keep_the_limit_in_any_interval() {
     // the store.
     let args = ["--rules", rules.path(), "--store", &store.url(), "--store-deadline", "20000"];
     let mut history = collect_history(&[Server::start(&args), Server::start(&args)]);
-    assert!(history.len() as u64 >= ENOUGH);
+    assert!(history.len() as u64 >= ENOUGH_ADMITTED);
     assert_eq!(excess_observed(&history_bound(), &history), None);
 
-    // The same checker detects a single additional request.
+    // The checker detects a single additional request.
     history.push(history[history.len() / 2]);
     assert!(excess_observed(&history_bound(), &history).is_some(), "one too many was not noticed");
 }

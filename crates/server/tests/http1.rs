@@ -1,4 +1,4 @@
-//! The fast path of HTTP checks gives the responses of the slow path.
+//! The fast path of HTTP checks gives the same responses as the slow path.
 
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ fn ordinary(index: usize) -> String {
     request("host: localhost\r\n", BODIES[index])
 }
 
-/// Other spellings, malformed requests and requests that are not checks.
+/// Returns requests with other spellings, malformed requests, and requests that are not checks.
 fn unusual() -> Vec<String> {
     let body = BODIES[0];
     let mut all: Vec<String> = [

@@ -155,7 +155,7 @@ fn floods_end_with_a_reason_and_others_are_served() {
 #[test]
 fn bodies_of_all_connections_are_bounded_together() {
     const CONNECTIONS: usize = 100;
-    const BODY: usize = 250_000;
+    const BODY_BYTES: usize = 250_000;
     let (server, _rules) = start(&[]);
     let before = server.memory();
     let mut block = vec![0x83, 0x86];
@@ -166,7 +166,7 @@ fn bodies_of_all_connections_are_bounded_together() {
     for client in &mut clients {
         for stream in [1, 3, 5, 7] {
             client.send_frame(Kind::Headers, END_HEADERS, stream, &block);
-            [0; BODY].chunks(16_384).for_each(|part| client.send_frame(Kind::Data, 0, stream, part));
+            [0; BODY_BYTES].chunks(16_384).for_each(|part| client.send_frame(Kind::Data, 0, stream, part));
         }
     }
     let page = || run(Command::new("curl").arg("-s").arg(server.url("/metrics")));
@@ -176,7 +176,7 @@ fn bodies_of_all_connections_are_bounded_together() {
         line.and_then(|count| count.parse::<usize>().ok()).expect("a number")
     };
     // One more connection is the HTTP connection for the metrics.
-    let most = MAX_BODIES / (4 * BODY) + 2;
+    let most = MAX_BODIES / (4 * BODY_BYTES) + 2;
     eventually("connections beyond the budget are closed", || open() <= most);
     let grown = server.memory().saturating_sub(before);
     // Beyond the budget, each connection may hold part of a frame.
@@ -191,7 +191,7 @@ fn bodies_of_all_connections_are_bounded_together() {
 }
 
 #[test]
-fn delayed_call_holds_up_neither_others_nor_the_end() {
+fn delayed_call_delays_neither_other_calls_nor_shutdown() {
     let (server, _rules) = start(&[]);
     let mut client = connect(&server);
     client.call(1, PATH, &call_body("slow"));

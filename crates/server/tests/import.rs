@@ -1,4 +1,4 @@
-//! Limits of other programs are imported, checked, and enforced by a server.
+//! Limits of other programs are imported and checked, and a server enforces them.
 
 use crate::common;
 
@@ -57,7 +57,7 @@ fn nginx_configuration_with_includes_is_imported_and_enforced() {
     assert_eq!(asks("free.example", "/cart", "192.0.2.1"), (10, 200));
 }
 
-const ENVOY: &str = "\
+const ENVOY_RULES: &str = "\
 domain: shop
 descriptors:
 - key: area
@@ -76,7 +76,7 @@ descriptors:
 #[test]
 fn envoy_file_with_replaces_is_imported_and_enforced() {
     let folder = Folder::new();
-    let (rules, output) = import_and_check(&folder, &[&folder.write_file("envoy.yaml", ENVOY)]);
+    let (rules, output) = import_and_check(&folder, &[&folder.write_file("envoy.yaml", ENVOY_RULES)]);
     assert_eq!(output, "");
     let written = std::fs::read_to_string(&rules).expect("a file");
     assert!(written.contains("replaces: [reading]") && written.contains("suffices: true"), "{written}");

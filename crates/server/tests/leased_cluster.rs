@@ -3,12 +3,12 @@
 
 use crate::common;
 
-use common::{PATIENCE, Rules, Server};
+use common::{Rules, Server, TEST_TIMEOUT};
 use serde_json::Value;
 use tokio::time::Instant;
 use tollgate_testkit::servers::{Cluster, Kind};
 
-/// Sends a check for a user and returns the decision's standing. Every request must be answered.
+/// Sends a check for a user and returns the standing of the decision. Panics if there is no answer.
 fn standing(server: &Server, user: &str) -> String {
     let body = format!(r#"{{"domain":"api","attributes":{{"user":"{user}"}}}}"#);
     let (status, reply) = server.connect_http().post("/v1/check", &body);
@@ -29,7 +29,7 @@ fn ask_until(servers: &[Server; 2], users: [&str; 2], wanted: &str) {
         if found.iter().all(|found| found == wanted) {
             return;
         }
-        assert!(start.elapsed() < PATIENCE, "{found:?}, not {wanted}");
+        assert!(start.elapsed() < TEST_TIMEOUT, "{found:?}, not {wanted}");
     }
 }
 
@@ -40,7 +40,7 @@ fn primary_of(cluster: &Cluster, user: &str) -> usize {
 }
 
 #[test]
-fn leased_rule_goes_on_by_leases_and_the_fallback_until_a_replica_takes_over() {
+fn leased_rule_uses_leases_and_then_the_fallback_until_a_replica_takes_over() {
     let mut cluster = Cluster::start(Kind::Redis);
     let rule = "{id: per-user, per: [user], limit: 500/s, burst: 1000, consistency: leased}";
     let rules = Rules::new(format!("domain: api\nrules:\n- {rule}\n"));
@@ -54,7 +54,7 @@ fn leased_rule_goes_on_by_leases_and_the_fallback_until_a_replica_takes_over() {
         primary_of(&cluster, user) != primary
     });
     let users = ["alice", other.expect("a user at another primary")];
-    // Stops the replica, so that it does not take over before the leases are spent.
+    // Stops the replica, so that it is not promoted before the leases are spent.
     let port = cluster.servers[primary].port();
     let follows = |at: &usize| {
         let text = cluster.servers[*at].command(&["INFO", "replication"]).bytes();

@@ -28,7 +28,7 @@ fn request_received_before_the_stop_is_answered() {
     let mut client = server.connect_resp();
     client.send("PING\r\n");
     client.expect("+PONG\r\n");
-    // Sends half a command. While stopping, the server waits for the rest of it and nothing else.
+    // Sends half a command. While stopping, the server waits only for the rest of this command.
     let command = encode(&["CL.THROTTLE", "k", "0", "1", "60"]);
     client.send([b"PING\r\n", &command[..20]].concat());
     client.expect("+PONG\r\n");

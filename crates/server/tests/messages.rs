@@ -14,7 +14,7 @@ use tollgate_testkit::golden::Page;
 
 const RULES: &str = "domain: api\nrules:\n- {id: login, per: [user], limit: 5/m}\n";
 
-/// Runs the program in a folder, without the environment of the tests.
+/// Runs the program in a folder, without the environment variables of the test run.
 fn run_tollgate(folder: &Folder, line: &str) -> CommandResult {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TOLLGATE_")) {
@@ -23,7 +23,7 @@ fn run_tollgate(folder: &Folder, line: &str) -> CommandResult {
     CommandResult::run(command.current_dir(folder.path()).args(line.split_whitespace()), b"")
 }
 
-/// Replaces every word that starts with `start` by `with`, because these words differ between runs.
+/// Replaces every word that starts with `start` by `with`, to hide words that differ between runs.
 fn hide_words(text: &str, start: &str, with: &str) -> String {
     let mut parts = text.split(start);
     let mut hidden = parts.next().unwrap_or_default().to_owned();
@@ -306,7 +306,7 @@ fn without_time(line: &str) -> String {
 #[test]
 fn log_of_a_server() {
     let rules = Rules::new(RULES);
-    // With so few connections, the open-file limit of no machine is exceeded.
+    // So few connections do not exceed the open-file limit of any machine.
     let server = Server::start(&["--rules", rules.path(), "--connections", "100"]);
     rules.write("domain: api\nrules:\n- {id: login, limt: 5/m}\n");
     let mut lines = server.start_log.clone();

@@ -19,7 +19,8 @@ use tollgate_testkit::history::excess_observed;
 use tollgate_testkit::servers::Namespaces;
 
 use crate::peers::{
-    RATE, RULES, WITHOUT_FAULT, addresses, admits_fifty, agree, ask, body_of, bound, page, passes, sees,
+    FAULT_FREE_EXCESS, RATE, RULES, addresses, ask, assert_admits_fifty, body_of, bound, linked_server_count, page,
+    passes, wait_until_linked,
 };
 
 const PORT: u16 = 7_400;
@@ -86,7 +87,7 @@ impl Hosts {
             let starting: Vec<_> = (0..self.count).map(|host| scope.spawn(move || start(host))).collect();
             starting.into_iter().map(|starting| starting.join().expect("it starts")).collect()
         });
-        agree(&servers);
+        wait_until_linked(&servers);
         servers
     }
 }
@@ -96,13 +97,13 @@ fn is_used_up(server: &Server, key: &str) -> bool {
     answer["allowed"] == false && answer["standing"] == "exact"
 }
 
-/// Spends the whole limit of a key, and waits until all servers know all charges.
+/// Spends the whole limit of a key, and waits until all servers know of all charges.
 fn use_up(servers: &[Server], key: &str) {
     for server in servers {
         eventually("the key is used up", || is_used_up(server, key));
     }
     for (index, server) in servers.iter().enumerate() {
-        // Deltas are applied in order, so earlier charges are known as well.
+        // Deltas are applied in order, so earlier charges have arrived as well.
         let key = format!("marker {key} {index}");
         assert!(passes(server, "eventual", &key));
         for other in servers {
@@ -112,14 +113,14 @@ fn use_up(servers: &[Server], key: &str) {
 }
 
 #[test]
-fn hosts_whose_cables_are_pulled_are_closed_and_their_keys_are_not_reset_when_they_return() {
+fn unplugged_hosts_refuse_and_keep_their_counts_when_they_return() {
     let Some(hosts) = Hosts::new(5) else { return };
     let servers = hosts.start_all();
     use_up(&servers, "used");
     let mut load = Load::new([body_of("seen-rate")], Duration::from_millis(10));
     let http = addresses(&servers);
     [0, 4].into_iter().for_each(|host| load.send_to(http[host]));
-    load.until_admitted(0, 60);
+    load.wait_until_admitted(0, 60);
     let cut_at = load.elapsed();
     hosts.network.unplug(3);
     hosts.network.unplug(4);
@@ -129,20 +130,20 @@ fn hosts_whose_cables_are_pulled_are_closed_and_their_keys_are_not_reset_when_th
     eventually("the majority agrees about homes", || servers[..3].iter().all(|server| is_used_up(server, "used")));
     let answer = ask(&servers[4], "check", "strict", "new");
     assert!(answer["allowed"] == false && answer["standing"] != "exact", "the rule is closed: {answer}");
-    admits_fifty(&servers[..3], "new");
-    load.until_admitted(0, 200);
+    assert_admits_fifty(&servers[..3], "new");
+    load.wait_until_admitted(0, 200);
     hosts.network.plug(3);
     hosts.network.plug(4);
-    agree(&servers);
+    wait_until_linked(&servers);
     let seconds = (load.elapsed() - cut_at).as_secs() + 1;
-    load.until_admitted(0, 20);
+    load.wait_until_admitted(0, 20);
     for server in &servers {
         eventually("the others' charges are known", || is_used_up(server, "new"));
         assert!(!passes(server, "strict", "used"), "a key that was used up before the cut");
     }
     let [history] = load.finish();
-    // Two servers get requests, one on each side of the cut, so both may admit the fault-free excess.
-    let excess = WITHOUT_FAULT + WITHOUT_FAULT + RATE * seconds;
+    // Two servers get requests, one on each side of the cut. Both may therefore admit the fault-free excess.
+    let excess = FAULT_FREE_EXCESS + FAULT_FREE_EXCESS + RATE * seconds;
     assert_eq!(excess_observed(&bound(excess), &history), None, "{} admitted", history.len());
     assert!(excess_observed(&bound(RATE * 2), &history).is_some(), "the cut had no effect: {}", history.len());
 }
@@ -152,13 +153,15 @@ fn strict_limits_stay_exact_when_packets_are_lost_in_one_direction() {
     let Some(hosts) = Hosts::new(3) else { return };
     let servers = hosts.start_all();
     hosts.network.block(0, 1);
-    eventually("the link between the two is given up", || sees(&servers[1]) < 3 && sees(&servers[0]) < 3);
+    eventually("the link between the two is given up", || {
+        linked_server_count(&servers[1]) < 3 && linked_server_count(&servers[0]) < 3
+    });
     for number in 0..3 {
-        admits_fifty(&servers, &format!("key {number}"));
+        assert_admits_fifty(&servers, &format!("key {number}"));
     }
     hosts.network.unblock(0, 1);
-    agree(&servers);
-    admits_fifty(&servers, "after");
+    wait_until_linked(&servers);
+    assert_admits_fifty(&servers, "after");
 }
 
 #[test]
@@ -168,19 +171,19 @@ fn rolling_restart_of_hosts_under_load_resets_nothing() {
     use_up(&servers, "k");
     let mut load = Load::new(["exact-rate", "strict"].map(body_of), Duration::from_millis(10));
     addresses(&servers).into_iter().for_each(|address| load.send_to(address));
-    load.until_admitted(0, 20);
+    load.wait_until_admitted(0, 20);
     for host in 0..3 {
         let stopping = servers.remove(0);
         assert!(stopping.last_lines().iter().any(|line| line.contains("stopped")));
         servers.push(hosts.start(host));
-        agree(&servers);
+        wait_until_linked(&servers);
         assert!(servers.iter().all(|server| !passes(server, "strict", "k")), "after the restart of host {host}");
         load.send_to(servers[2].http.expect("HTTP is on"));
-        load.until_admitted(0, 20);
+        load.wait_until_admitted(0, 20);
     }
     let [exact, used_up] = load.finish();
     assert_eq!(used_up.len(), 0, "a key that is used up stays so");
-    assert_eq!(excess_observed(&bound(WITHOUT_FAULT), &exact), None, "{} admitted", exact.len());
+    assert_eq!(excess_observed(&bound(FAULT_FREE_EXCESS), &exact), None, "{} admitted", exact.len());
 }
 
 #[test]
@@ -194,14 +197,14 @@ fn server_finds_the_others_when_a_name_gets_their_addresses() {
     name(0, &[0]);
     name(1, &[0, 1]);
     let mut servers = vec![hosts.start(0), hosts.start(1)];
-    agree(&servers);
-    // The third server sees only itself until the name resolves to the addresses of the others.
+    wait_until_linked(&servers);
+    // The third server sees only itself until the name resolves to the addresses of the other servers.
     name(2, &[2]);
     servers.push(hosts.start(2));
-    assert_eq!(sees(&servers[2]), 1);
+    assert_eq!(linked_server_count(&servers[2]), 1);
     name(2, &[0, 1]);
-    agree(&servers);
-    admits_fifty(&servers, "k");
+    wait_until_linked(&servers);
+    assert_admits_fifty(&servers, "k");
 }
 
 /// Rules with windows. Windows follow the server's wall clock.
@@ -227,16 +230,16 @@ fn clocks_an_hour_apart_change_no_limit() {
         command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
         hosts.start_by(host, command)
     });
-    admits_fifty(&servers, "k");
+    assert_admits_fifty(&servers, "k");
     let admitted = |kind: &str, key: &str| -> usize {
         let checks = (0..90).map(|number| ask(&servers[number % 3], "check", kind, key));
         checks.filter(|answer: &Value| answer["allowed"] == true).count()
     };
-    // A second key is tried, because an hour may end while the first is used.
+    // Tries a second key, because an hour may end while the first key is used.
     let is_exact = |key: &str| admitted("exact-window", key) == 30;
     assert!(is_exact("k") || is_exact("l"), "the key's home decides by its own clock");
-    // Servers send a delta immediately when a sixteenth of the limit is unsent, so few requests pass before the others
-    // know.
+    // A server sends a delta immediately when a sixteenth of the limit is unsent. Therefore only a few requests
+    // pass before the other servers receive the charges.
     let seen = admitted("seen-window", "k");
     assert!((30..=90).contains(&seen), "{seen}");
     for server in &servers {

@@ -1,4 +1,4 @@
-//! The store is stopped or killed under load. Every request is still decided, with standing `fallback`.
+//! Stops or kills the store under load. Every request is still decided, with standing `fallback`.
 
 use crate::common;
 
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
 /// Number of requests that each client sends while the store does not answer.
-const MEANWHILE: usize = 50;
+const REQUESTS_DURING_FAULT: usize = 50;
 
-/// Maximum number of requests after a recovery until the store must be used again.
-const PATIENTLY: usize = 100_000;
+/// Maximum number of requests until the store must decide again after its recovery.
+const MAX_REQUESTS_TO_RECOVER: usize = 100_000;
 
 /// Sends a check. Returns whether it was admitted, and its standing. If the reply comes far too late, the client's own
 /// timeout fails the test.
@@ -32,12 +32,13 @@ fn get(server: &Server, path: &str) -> String {
 
 /// Sends checks for new keys until the store decides one.
 fn wait_for_the_store(client: &mut Client, name: &str) {
-    let back = (0..PATIENTLY).any(|number| ask(client, &format!("{name} {number}"), "1/day").1 == "exact");
+    let back =
+        (0..MAX_REQUESTS_TO_RECOVER).any(|number| ask(client, &format!("{name} {number}"), "1/day").1 == "exact");
     assert!(back, "the store was not used again");
 }
 
-/// Checks the behaviour during and after a store fault. `stop` causes the fault, and `come_back` ends it.
-fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&mut StoreServer)) {
+/// Checks the server during and after a store fault. `stop` causes the fault, and `recover` ends it.
+fn check_store_fault(stop: impl FnOnce(&mut StoreServer), recover: impl FnOnce(&mut StoreServer)) {
     let mut store = StoreServer::start(Kind::Redis);
     let server = Server::start(&["--store", &store.url()]);
     let mut client = server.connect_http();
@@ -57,7 +58,7 @@ fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&
         }
         stop(&mut store);
         let mut granted = 0;
-        for _ in 0..MEANWHILE {
+        for _ in 0..REQUESTS_DURING_FAULT {
             let (passed, standing) = ask(&mut client, "meanwhile", "1/day");
             assert_eq!(standing, "fallback");
             granted += usize::from(passed);
@@ -68,21 +69,21 @@ fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&
         assert!(ready.starts_with("HTTP/1.1 200 ") && ready.ends_with("ready (store unreachable)\n"), "{ready}");
         assert!(get(&server, "/metrics").contains("\ntollgate_store_up 0\n"));
 
-        come_back(&mut store);
+        recover(&mut store);
         server.wait_for_line("store reachable again");
         wait_for_the_store(&mut client, "after");
         over.store(true, Ordering::Relaxed);
     });
     let line = server.wait_for_line("store stall ended; on_fault decided meanwhile");
     let decisions = line.split_once("decisions=").and_then(|(_, rest)| rest.split(' ').next()?.parse::<usize>().ok());
-    assert!(decisions.is_some_and(|decisions| decisions >= MEANWHILE), "{line}");
-    // After the fault, this server and others share the limits again without intervention.
+    assert!(decisions.is_some_and(|decisions| decisions >= REQUESTS_DURING_FAULT), "{line}");
+    // After the fault, this server and another server share the limits again without intervention.
     let (mut one, mut other) = (server.connect_http(), Server::start(&["--store", &store.url()]));
     wait_for_the_store(&mut other.connect_http(), "other");
     let spend = |client: &mut Client| loop {
         let (passed, standing) = ask(client, "shared again", "3/day");
-        // On a busy machine, an answer of the store may still be late. Such a request is repeated, and its token counts
-        // as spent.
+        // On a busy machine, an answer of the store may still be late. The request is then repeated, and the token of
+        // the first attempt counts as spent.
         if standing == "exact" {
             return passed;
         }
@@ -96,12 +97,12 @@ fn goes_on_without(stop: impl FnOnce(&mut StoreServer), come_back: impl FnOnce(&
 
 #[test]
 fn stopped_store_delays_no_decision_and_is_used_again_when_it_continues() {
-    goes_on_without(|store| store.pause(), |store| store.resume());
+    check_store_fault(|store| store.pause(), |store| store.resume());
 }
 
 #[test]
 fn killed_store_delays_no_decision_and_is_used_again_after_its_restart() {
-    goes_on_without(StoreServer::kill, StoreServer::restart);
+    check_store_fault(StoreServer::kill, StoreServer::restart);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Five real servers share limits over a network, which the tests cut.
+//! Five real servers share limits over a network that the tests cut into parts.
 
 use crate::common;
 
@@ -8,24 +8,24 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use common::{Folder, Server, eventually, stable_port};
 
-use crate::peers::{RULES, admits_fifty, agree, ask, page, passes};
+use crate::peers::{RULES, ask, assert_admits_fifty, page, passes, wait_until_linked};
 
-const NODES: usize = 5;
+const SERVER_COUNT: usize = 5;
 
 /// A network of loopback addresses, one per server. Bytes sent in a cut direction wait until the direction is restored,
 /// as with TCP.
 pub(crate) struct Network {
     /// Addresses at which the servers reach each other.
-    addresses: [SocketAddr; NODES],
+    addresses: [SocketAddr; SERVER_COUNT],
     /// Addresses on which the servers listen.
-    targets: [SocketAddr; NODES],
+    targets: [SocketAddr; SERVER_COUNT],
     cuts: Arc<Cuts>,
 }
 
 #[derive(Default)]
 struct Cuts {
     /// Whether a direction is cut, by sender and receiver.
-    is_cut: Mutex<[[bool; NODES]; NODES]>,
+    is_cut: Mutex<[[bool; SERVER_COUNT]; SERVER_COUNT]>,
     changed: Condvar,
 }
 
@@ -36,7 +36,7 @@ impl Cuts {
         drop(self.changed.wait_while(cut, |cut| cut[from][to]).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Forwards bytes from `source` to `target` until one of the two connections ends, and then ends the other.
+    /// Forwards bytes from `source` to `target` until one of the two connections ends, and then closes the other one.
     fn forward(&self, (from, to): (usize, usize), mut source: &TcpStream, mut target: &TcpStream) {
         let mut bytes = [0; 4_096];
         while let Ok(length @ 1..) = source.read(&mut bytes) {
@@ -54,9 +54,9 @@ impl Cuts {
 
 impl Network {
     pub(crate) fn new() -> Self {
-        let listeners = [(); NODES].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
+        let listeners = [(); SERVER_COUNT].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let addresses = listeners.each_ref().map(|listener| listener.local_addr().expect("an address"));
-        let targets = [(); NODES].map(|()| SocketAddr::from(([127, 0, 0, 1], stable_port())));
+        let targets = [(); SERVER_COUNT].map(|()| SocketAddr::from(([127, 0, 0, 1], stable_port())));
         let cuts = Arc::new(Cuts::default());
         for (to, listener) in listeners.into_iter().enumerate() {
             let cuts = cuts.clone();
@@ -85,7 +85,7 @@ fn connect(
     cuts: &Cuts,
     client: &TcpStream,
     to: usize,
-    addresses: &[SocketAddr; NODES],
+    addresses: &[SocketAddr; SERVER_COUNT],
     target: SocketAddr,
 ) -> Option<()> {
     let mut greeting = vec![0; 4];
@@ -119,7 +119,7 @@ pub(crate) fn start(network: &Network, folder: &Folder) -> Vec<Server> {
     let store = format!("peers://{}", network.addresses.map(|address| address.to_string()).join(","));
     let (rules, store) = (&rules, &store);
     let servers: Vec<Server> = std::thread::scope(|scope| {
-        let starting: Vec<_> = (0..NODES)
+        let starting: Vec<_> = (0..SERVER_COUNT)
             .map(|index| {
                 let (listen, advertise) = (network.targets[index].to_string(), network.addresses[index].to_string());
                 scope.spawn(move || {
@@ -131,12 +131,12 @@ pub(crate) fn start(network: &Network, folder: &Folder) -> Vec<Server> {
             .collect();
         starting.into_iter().map(|starting| starting.join().expect("it starts")).collect()
     });
-    agree(&servers);
+    wait_until_linked(&servers);
     servers
 }
 
 #[test]
-fn two_halves_of_five_servers_meet_again_and_no_key_was_reset() {
+fn healed_partition_of_five_servers_resets_no_key() {
     let (network, folder) = (Network::new(), Folder::new());
     let servers = start(&network, &folder);
     let is_used_up = |server: &Server, key: &str| {
@@ -144,7 +144,7 @@ fn two_halves_of_five_servers_meet_again_and_no_key_was_reset() {
         answer["allowed"] == false && answer["standing"] == "exact"
     };
     eventually("the key is used up", || !passes(&servers[0], "strict", "used"));
-    // Deltas are applied in order, so earlier charges are known as well.
+    // Deltas are applied in order, so earlier charges have arrived as well.
     for (index, server) in servers.iter().enumerate() {
         let key = format!("marker {index}");
         assert!(passes(server, "eventual", &key));
@@ -163,9 +163,9 @@ fn two_halves_of_five_servers_meet_again_and_no_key_was_reset() {
         assert!(answer["allowed"] == false && answer["standing"] != "exact", "the rule is closed: {answer}");
         assert!(passes(server, "eventual", "new"), "eventual rules still work");
     }
-    admits_fifty(&servers[2..], "new");
+    assert_admits_fifty(&servers[2..], "new");
     network.cut(|_, _| false);
-    agree(&servers);
+    wait_until_linked(&servers);
     for server in &servers {
         eventually("the others' charges are known", || is_used_up(server, "new"));
         assert!(!passes(server, "strict", "used"), "a key that was used up before the cut");
@@ -188,8 +188,8 @@ fn strict_limits_stay_exact_when_a_server_does_not_hear_another() {
         assert_eq!(page(&servers[index])["majority"], true, "the others are enough");
     }
     for number in 0..6 {
-        admits_fifty(&servers[..3], &format!("key {number}"));
+        assert_admits_fifty(&servers[..3], &format!("key {number}"));
     }
     network.cut(|_, _| false);
-    agree(&servers);
+    wait_until_linked(&servers);
 }

@@ -1,5 +1,5 @@
 //! Faults of servers that share limits as peers. For each fault, the admitted amount must be within the bound in
-//! `docs/sharing.md`, but above the fault-free maximum, which shows that the fault had an effect.
+//! `docs/sharing.md`. It must also be above the fault-free maximum, which shows that the fault had an effect.
 
 use crate::common;
 
@@ -11,37 +11,38 @@ use serde_json::{Value, json};
 use tollgate_testkit::history::excess_observed;
 
 use crate::partitions::{Network, start};
-use crate::peers::{RATE, Three, WITHOUT_FAULT, addresses, agree, ask, body_of, bound, page};
+use crate::peers::{FAULT_FREE_EXCESS, RATE, ThreeServers, addresses, ask, body_of, bound, page, wait_until_linked};
 
-/// Cuts the directions that `is_cut` selects in a network of five servers. The two servers `asked` get requests for an
-/// `eventual` rule until together they have admitted far more than one server alone may. `is_noticed` returns whether
-/// the servers have noticed the cut.
+/// Cuts the directions that `is_cut` selects in a network of five servers. The two servers `asked` get requests for
+/// an `eventual` rule until together they have admitted far more than a single server may. `is_noticed` returns
+/// whether the servers have noticed the cut.
 fn cut_under_load(is_cut: impl Fn(usize, usize) -> bool, asked: [usize; 2], is_noticed: impl Fn(&[Server]) -> bool) {
     let (network, folder) = (Network::new(), Folder::new());
     let servers = start(&network, &folder);
     let mut load = Load::new([body_of("seen-rate")], Duration::from_millis(10));
     let all = addresses(&servers);
     asked.into_iter().for_each(|index| load.send_to(all[index]));
-    load.until_admitted(0, 60);
+    load.wait_until_admitted(0, 60);
     let cut_at = load.elapsed();
     network.cut(is_cut);
     eventually("the cut is noticed", || is_noticed(&servers));
-    // Two servers that admit the rule's rate take five seconds for this. One server would admit half as much.
-    load.until_admitted(0, 200);
+    // Two servers that each admit the rule's rate take five seconds for this amount. One server would admit half as
+    // much.
+    load.wait_until_admitted(0, 200);
     network.cut(|_, _| false);
-    agree(&servers);
+    wait_until_linked(&servers);
     let seconds = (load.elapsed() - cut_at).as_secs() + 1;
-    load.until_admitted(0, 20);
+    load.wait_until_admitted(0, 20);
     let [history] = load.finish();
-    // Two servers decide without each other's charges: before the cut for one tick, and then during the cut.
-    let excess = WITHOUT_FAULT + WITHOUT_FAULT + RATE * seconds;
+    // Two servers decide without knowing each other's charges: for one tick before the cut, and then during the cut.
+    let excess = FAULT_FREE_EXCESS + FAULT_FREE_EXCESS + RATE * seconds;
     assert_eq!(excess_observed(&bound(excess), &history), None, "{} admitted", history.len());
     let without = excess_observed(&bound(RATE * 2), &history);
     assert!(without.is_some(), "the cut of {seconds} s had no effect: {} admitted", history.len());
 }
 
 #[test]
-fn eventual_limits_under_a_cut_admit_no_more_than_each_side_may() {
+fn eventual_limits_during_a_partition_stay_within_the_bound_of_each_side() {
     let is_minority = |index: usize| index < 2;
     cut_under_load(
         |from, to| is_minority(from) != is_minority(to),
@@ -51,7 +52,7 @@ fn eventual_limits_under_a_cut_admit_no_more_than_each_side_may() {
 }
 
 #[test]
-fn eventual_limits_of_two_servers_of_which_one_does_not_hear_the_other_admit_no_more_than_both_may() {
+fn eventual_limits_during_a_one_way_cut_stay_within_the_bound_of_two_servers() {
     let is_unlinked = |server: &Server| {
         page(server)["peers"].as_array().is_some_and(|peers| peers.iter().any(|peer| peer["linked"] == false))
     };
@@ -59,7 +60,7 @@ fn eventual_limits_of_two_servers_of_which_one_does_not_hear_the_other_admit_no_
 }
 
 /// Sends `count` checks in one request. Returns how many were admitted.
-fn at_once(server: &Server, key: &str, count: usize) -> u64 {
+fn send_checks_at_once(server: &Server, key: &str, count: usize) -> u64 {
     let body = json!({"domain": "api", "attributes": {"kind": "seen-many", "key": key}});
     let (_, answers) =
         Client::connect(server.http.expect("HTTP is on")).post("/v1/check", &json!(vec![body; count]).to_string());
@@ -68,24 +69,24 @@ fn at_once(server: &Server, key: &str, count: usize) -> u64 {
 }
 
 #[test]
-fn killed_server_takes_at_most_its_last_tick_of_an_eventual_limit_with_it() {
-    let three = Three::new();
+fn killed_server_loses_at_most_its_last_tick_of_eventual_charges() {
+    let three = ThreeServers::new();
     let mut servers = three.start_all();
-    // A charge below a sixteenth of the burst is sent only at the next tick. A server that is killed immediately loses
-    // the charge, unless a tick came just before.
+    // A charge below a sixteenth of the burst is sent only at the next tick. A server that is killed immediately
+    // loses the charge, unless a tick happened just before.
     let lost = (0..5).any(|turn| {
         let key = format!("key {turn}");
-        assert_eq!(at_once(&servers[2], &key, 100), 100);
+        assert_eq!(send_checks_at_once(&servers[2], &key, 100), 100);
         let left = |server: &Server| ask(server, "peek", "seen-many", &key)["limits"][0]["remaining"].as_u64();
         eventually("the others know", || servers[..2].iter().all(|server| left(server) == Some(900)));
-        assert_eq!(at_once(&servers[2], &key, 50), 50);
+        assert_eq!(send_checks_at_once(&servers[2], &key, 50), 50);
         signal(servers[2].id(), "KILL");
         servers.pop();
         servers.push(three.start(2));
-        agree(&servers);
+        wait_until_linked(&servers);
         let left: Vec<_> = servers.iter().map(left).collect();
-        // All servers know the charges that were sent at the previous tick. The last 50 charges are lost, unless they
-        // were sent just in time.
+        // All servers know of the charges that were sent at the previous tick. The last 50 charges are lost, unless
+        // they were sent just in time.
         assert!(left.iter().all(|left| *left == Some(900)) || left.iter().all(|left| *left == Some(850)), "{left:?}");
         left[0] == Some(900)
     });
@@ -93,8 +94,8 @@ fn killed_server_takes_at_most_its_last_tick_of_an_eventual_limit_with_it() {
 }
 
 #[test]
-fn limits_of_servers_that_are_all_stopped_at_once_begin_again_and_admit_their_burst() {
-    let three = Three::new();
+fn stopping_all_servers_at_once_resets_their_limits() {
+    let three = ThreeServers::new();
     let used_up = |servers: &[Server]| {
         let mut admitted = 0;
         for server in servers {

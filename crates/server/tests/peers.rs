@@ -34,7 +34,7 @@ pub(crate) const BURST: u64 = 40;
 pub(crate) const RATE: u64 = 20;
 /// The excess `B + r·δ` that each additional server may admit. The age δ of a view is up to three seconds on a busy
 /// machine.
-pub(crate) const WITHOUT_FAULT: u64 = BURST + 3 * RATE;
+pub(crate) const FAULT_FREE_EXCESS: u64 = BURST + 3 * RATE;
 
 /// Returns the bound `B + r·T + E` of the rules `seen-rate` and `exact-rate` with the excess `E`.
 pub(crate) fn bound(excess: u64) -> Bound {
@@ -47,25 +47,25 @@ pub(crate) fn body_of(kind: &str) -> Value {
 }
 
 /// Addresses and files of three servers.
-pub(crate) struct Three {
+pub(crate) struct ThreeServers {
     folder: Folder,
     ports: [u16; 3],
     options: String,
 }
 
-impl Three {
+impl ThreeServers {
     pub(crate) fn new() -> Self {
         Self::with("")
     }
 
-    /// Prepares three servers with these options in the store URL, and starts none.
+    /// Prepares three servers with these options in the store URL, without starting them.
     pub(crate) fn with(options: &str) -> Self {
         let folder = Folder::new();
         folder.write_file("rules.yaml", RULES);
         Self { folder, ports: [(); 3].map(|()| stable_port()), options: options.to_owned() }
     }
 
-    /// Returns the address at which other servers connect to a server.
+    /// Returns the address at which other servers connect to the server with this index.
     pub(crate) fn address(&self, index: usize) -> SocketAddr {
         SocketAddr::from((Ipv4Addr::LOCALHOST, self.ports[index]))
     }
@@ -74,7 +74,7 @@ impl Three {
         self.serve(&self.options, &["--peers-listen", &self.address(index).to_string()])
     }
 
-    /// Starts another server with other options in the store URL, without waiting for it. Its log is written to `log`.
+    /// Starts a further server with other options in the store URL, without waiting for it. Writes its log to `log`.
     pub(crate) fn start_other(&self, options: &str, name: &str, log: &Path) -> Child {
         let listen = format!("127.0.0.1:{}", stable_port());
         let (url, rules) = (self.url(options), self.folder.join("rules.yaml"));
@@ -98,24 +98,27 @@ impl Three {
         Server::start(&[&["--rules", &*rules, "--store", &*url, "--store-deadline", "20000"], args].concat())
     }
 
-    /// Starts all servers concurrently and waits until each sees the others.
+    /// Starts all servers concurrently and waits until each server sees all others.
     pub(crate) fn start_all(&self) -> Vec<Server> {
         let servers = std::thread::scope(|scope| {
             let starting: Vec<_> = (0..3).map(|index| scope.spawn(move || self.start(index))).collect();
             starting.into_iter().map(|starting| starting.join().expect("it starts")).collect::<Vec<_>>()
         });
-        agree(&servers);
+        wait_until_linked(&servers);
         servers
     }
 }
 
 /// Waits until every server sees all others.
-pub(crate) fn agree(servers: &[Server]) {
-    eventually("all servers see each other", || servers.iter().all(|server| sees(server) == servers.len()));
+pub(crate) fn wait_until_linked(servers: &[Server]) {
+    eventually("all servers see each other", || {
+        servers.iter().all(|server| linked_server_count(server) == servers.len())
+    });
 }
 
-/// Returns how many servers share limits with `server`, itself included, if it is linked to all of them.
-pub(crate) fn sees(server: &Server) -> usize {
+/// Returns the number of servers that share limits with `server`, including itself. Returns 0 if it lacks a link to one
+/// of them.
+pub(crate) fn linked_server_count(server: &Server) -> usize {
     let page = page(server);
     let linked = page["peers"]
         .as_array()
@@ -147,7 +150,7 @@ pub(crate) fn passes(server: &Server, kind: &str, key: &str) -> bool {
     ask(server, "check", kind, key)["allowed"] == true
 }
 
-/// Sends four checks to each server at the same time. Returns how many were admitted.
+/// Sends four checks to each server at the same time. Returns the number of admitted checks.
 fn twelve_at_once(servers: &[Server], kind: &str, key: &str) -> u64 {
     let barrier = Barrier::new(servers.len());
     let body = json!({"domain": "api", "attributes": {"kind": kind, "key": key}});
@@ -167,10 +170,10 @@ fn twelve_at_once(servers: &[Server], kind: &str, key: &str) -> u64 {
 }
 
 #[test]
-fn twelve_at_once_against_four_tokens_pass_and_are_owed() {
-    let servers = Three::new().start_all();
-    // Servers send these charges immediately, so all twelve requests are admitted only if they are nearly simultaneous.
-    // The test repeats until they are.
+fn twelve_simultaneous_requests_for_four_tokens_pass_and_are_owed() {
+    let servers = ThreeServers::new().start_all();
+    // Servers send these charges immediately, so all twelve requests are admitted only if they arrive nearly
+    // simultaneously. The test repeats until they do.
     let all_pass = (0..60).any(|turn| {
         let key = format!("key {turn}");
         let passed = twelve_at_once(&servers, "eventual", &key);
@@ -191,8 +194,8 @@ fn twelve_at_once_against_four_tokens_pass_and_are_owed() {
     assert!(all_pass, "in no turn all twelve passed");
 }
 
-/// Sends ninety checks, thirty to each server at the same time, and checks that fifty are admitted.
-pub(crate) fn admits_fifty(servers: &[Server], key: &str) {
+/// Sends ninety checks, thirty to each server at the same time, and asserts that fifty are admitted.
+pub(crate) fn assert_admits_fifty(servers: &[Server], key: &str) {
     let answers: Vec<Value> = std::thread::scope(|scope| {
         let thirty =
             |address| scope.spawn(move || (0..30).map(|_| ask_at(address, "check", "strict", key)).collect::<Vec<_>>());
@@ -200,7 +203,7 @@ pub(crate) fn admits_fifty(servers: &[Server], key: &str) {
         sent.into_iter().flat_map(|sent| sent.join().expect("no panic")).collect()
     });
     let admitted = answers.iter().filter(|answer| answer["allowed"] == true).count();
-    // On a busy machine, a link may break and an answer may be lost, although its request was charged.
+    // On a busy machine, a link may break and an answer may be lost although its request was charged.
     let unanswered = answers.iter().filter(|answer| answer["standing"] != "exact").count();
     assert!(admitted <= 50 && admitted + unanswered >= 50, "{admitted} admitted, {unanswered} unanswered");
 }
@@ -209,22 +212,22 @@ pub(crate) fn admits_fifty(servers: &[Server], key: &str) {
 fn strict_limits_are_exact_on_all_servers_together() {
     let folder = Folder::new();
     let secret = folder.write_file("secret", "0123456789abcdef".repeat(4));
-    let servers = Three::with(&format!("?secret_file={secret}")).start_all();
-    admits_fifty(&servers, "k");
+    let servers = ThreeServers::with(&format!("?secret_file={secret}")).start_all();
+    assert_admits_fifty(&servers, "k");
     let asked = |server: &Server| read_metric(server, "tollgate_peers_asked_total").unwrap_or_default();
     eventually("two of three servers asked the key's home", || servers.iter().map(asked).sum::<u64>() >= 50);
     let shown = Cli::for_server(&servers[0]).run(&["nodes"]).done();
     assert_eq!(shown.lines().filter(|line| line.contains("ready")).count(), 3, "{shown}");
 }
 
-/// The nodes of a page: this server and the others.
+/// Returns the nodes of a status page: the server itself and its peers.
 fn nodes_of(page: &Value) -> Vec<&Value> {
     page["peers"].as_array().into_iter().flatten().chain([&page["node"]]).collect()
 }
 
 #[test]
-fn every_server_shows_rules_links_and_homes_of_all() {
-    let mut servers = Three::new().start_all();
+fn every_server_lists_rules_links_and_homes_of_all_servers() {
+    let mut servers = ThreeServers::new().start_all();
     for number in 0..30 {
         assert!(passes(&servers[0], "strict", &format!("key {number}")));
     }
@@ -262,8 +265,8 @@ fn every_server_shows_rules_links_and_homes_of_all() {
 }
 
 #[test]
-fn twelve_at_once_against_four_tokens_a_second_are_followed_by_two_seconds_of_refusals() {
-    let servers = Three::new().start_all();
+fn twelve_simultaneous_requests_at_four_per_second_cause_two_seconds_of_refusals() {
+    let servers = ThreeServers::new().start_all();
     // On a busy machine, a server may receive the other servers' charges before it has admitted its own four requests,
     // or a token may be refilled before all servers have received the charges. The example is therefore repeated until
     // one turn shows the expected result.
@@ -273,11 +276,11 @@ fn twelve_at_once_against_four_tokens_a_second_are_followed_by_two_seconds_of_re
         if twelve_at_once(&servers, "example", &key) < 12 {
             return false;
         }
-        // The balance is -8 and a token is refilled every 250 ms, so the ninth token is the first that can be taken.
+        // The balance is -8 and a token is refilled every 250 ms, so the next request has to wait for nine refills.
         let owes_all = |server: &Server| {
             let answer = ask(server, "peek", "example", &key);
             let elapsed = start.elapsed().as_millis() as u64;
-            // The ages of deltas are rounded.
+            // The ages of deltas are rounded, so a difference of 10 ms is accepted.
             answer["retry_after_ms"].as_u64().is_some_and(|wait| wait <= 2_250 && wait + elapsed + 10 >= 2_250)
         };
         let mut owes = [false; 3];
@@ -297,7 +300,7 @@ fn twelve_at_once_against_four_tokens_a_second_are_followed_by_two_seconds_of_re
 
 #[test]
 fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
-    let three = Three::new();
+    let three = ThreeServers::new();
     let mut servers = three.start_all();
     for (kind, standing) in [("strict", "exact"), ("eventual", "eventual")] {
         for server in &servers {
@@ -309,35 +312,35 @@ fn rolling_restart_under_load_resets_nothing_and_stays_within_the_bound() {
     }
     let mut load = Load::new(["exact-rate", "seen-rate", "strict"].map(body_of), Duration::from_millis(10));
     addresses(&servers).into_iter().for_each(|address| load.send_to(address));
-    load.until_admitted(0, 10);
+    load.wait_until_admitted(0, 10);
     for index in 0..3 {
         let stopping = servers.remove(0);
         assert!(stopping.last_lines().iter().any(|line| line.contains("stopped")));
         servers.push(three.start(index));
-        agree(&servers);
+        wait_until_linked(&servers);
         for server in &servers {
             assert!(!passes(server, "strict", "k"), "after the restart of server {index}");
             assert!(!passes(server, "eventual", "k"), "after the restart of server {index}");
         }
         load.send_to(servers[2].http.expect("HTTP is on"));
-        load.until_admitted(0, 10);
-        load.until_admitted(1, 10);
+        load.wait_until_admitted(0, 10);
+        load.wait_until_admitted(1, 10);
     }
     let [exact, seen, used_up] = load.finish();
     assert_eq!(used_up.len(), 0, "a key that is used up stays so");
     // With `strict`, up to two servers are the home of a key at the same time, so one is additional. With `eventual`,
     // all three servers decide, so two are additional.
     for (history, kind, others) in [(exact, "strict", 1), (seen, "eventual", 2)] {
-        let excess = others * WITHOUT_FAULT;
+        let excess = others * FAULT_FREE_EXCESS;
         assert_eq!(excess_observed(&bound(excess), &history), None, "{kind}: {} admitted", history.len());
         let half = Bound::new(BURST / 2, RATE, 1_000_000_000);
         assert!(excess_observed(&half, &history).is_some(), "{kind}: the load reaches the limit");
     }
 }
 
-/// Waits until the first two servers know all charges of the third server. Deltas are applied in order, so a server
-/// that knows the last charge knows all earlier ones.
-pub(crate) fn others_know_all(servers: &[Server]) {
+/// Waits until the first two servers know of all charges of the third server. Deltas are applied in order, so a
+/// server that knows of the last charge knows of all earlier ones.
+pub(crate) fn wait_until_others_know_all(servers: &[Server]) {
     assert!(passes(&servers[2], "eventual", "marker"));
     for server in &servers[..2] {
         eventually("the others know all its charges", || {
@@ -347,8 +350,8 @@ pub(crate) fn others_know_all(servers: &[Server]) {
 }
 
 #[test]
-fn killed_server_changes_nothing_for_callers_of_the_others() {
-    let servers = Three::new().start_all();
+fn killed_server_changes_nothing_for_callers_of_other_servers() {
+    let servers = ThreeServers::new().start_all();
     // The keys are distributed over all three servers, and half of each limit is spent.
     let keys: Vec<String> = (0..6).map(|number| format!("key {number}")).collect();
     for key in &keys {
@@ -356,16 +359,16 @@ fn killed_server_changes_nothing_for_callers_of_the_others() {
             assert!(passes(&servers[number % 3], "strict", key), "{key}: {number}");
         }
     }
-    // A killed server may lose the charges of its last tick. Here, the others already know all its charges.
-    others_know_all(&servers);
+    // A killed server may lose the charges of its last tick. Here, the other servers already know of all its charges.
+    wait_until_others_know_all(&servers);
     signal(servers[2].id(), "KILL");
     for key in &keys {
         let (mut admitted, mut unanswered) = (0, 0);
         for server in &servers[..2] {
             let mut decided = 0;
             eventually("the other servers decide", || {
-                // While the home of a key does not answer, the rule refuses. The home may still have charged the
-                // request.
+                // While the home of a key does not answer, the rule refuses the request. The home may still have
+                // charged it.
                 let answer = ask(server, "check", "strict", key);
                 let is_exact = answer["standing"] == "exact";
                 (decided, unanswered) = (decided + u64::from(is_exact), unanswered + u64::from(!is_exact));
@@ -378,8 +381,8 @@ fn killed_server_changes_nothing_for_callers_of_the_others() {
 }
 
 #[test]
-fn paused_server_is_replaced_as_home_and_learns_what_it_missed() {
-    let servers = Three::new().start_all();
+fn paused_server_loses_its_homes_and_catches_up_when_it_resumes() {
+    let servers = ThreeServers::new().start_all();
     // The keys are distributed over all three servers, and their limits are spent.
     let keys: Vec<String> = (0..6).map(|number| format!("key {number}")).collect();
     let is_used_up = |server: &Server, key: &str| {
@@ -389,7 +392,7 @@ fn paused_server_is_replaced_as_home_and_learns_what_it_missed() {
     for key in &keys {
         eventually("the key is used up", || is_used_up(&servers[0], key));
     }
-    others_know_all(&servers);
+    wait_until_others_know_all(&servers);
     servers[2].pause();
     for key in &keys {
         for server in &servers[..2] {
@@ -403,7 +406,7 @@ fn paused_server_is_replaced_as_home_and_learns_what_it_missed() {
     // Spends the limit of a new key while the third server is paused.
     eventually("the new key is used up", || is_used_up(&servers[0], "new"));
     servers[2].signal("CONT");
-    agree(&servers);
+    wait_until_linked(&servers);
     for server in &servers {
         eventually("all servers know the charges", || is_used_up(server, "new"));
         for key in &keys {
@@ -413,7 +416,7 @@ fn paused_server_is_replaced_as_home_and_learns_what_it_missed() {
 }
 
 #[test]
-fn rules_that_peers_cannot_share_are_refused_with_what_to_use() {
+fn rules_that_peers_cannot_share_are_refused_with_an_alternative() {
     let folder = Folder::new();
     for (rule, expected) in [
         ("limit: 1/s, algorithm: sliding_log", "sliding_log cannot be shared by peers; use sliding_slices"),

@@ -1,5 +1,5 @@
-//! Tests the dashboard and the alert rules in `deploy/` with a real Prometheus that scrapes real servers. Every
-//! expression must return data.
+//! Tests the dashboard and the alert rules in `deploy/`: a real Prometheus scrapes real servers, and every expression
+//! must return data.
 
 use crate::common;
 

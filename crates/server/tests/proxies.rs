@@ -2,13 +2,13 @@
 //! Envoy.
 //!
 //! The stalled-server tests use the printed snippets unchanged. The refusal tests extend the 50 ms timeouts. With the
-//! short timeouts, a check may take too long on a busy machine, and requests would pass that should be refused.
+//! short timeouts, a check on a busy machine may take too long, and requests that should be refused would pass.
 
 use crate::common;
 
 use std::time::Duration;
 
-use common::eventually::{pass_time, timed};
+use common::eventually::{sleep_for, timed};
 use common::proxy::{Proxy, start_app, start_echo, with_long_timeouts};
 use common::{Rules, Server, eventually};
 
@@ -22,7 +22,7 @@ rules:
 ";
 
 /// Alternative spellings of a limited path.
-const ODD_PATHS: &[&str] = &[
+const DISGUISED_PATHS: &[&str] = &[
     "/x/..//%6Cimited/a",
     "/limited/./a",
     "/limited//a",
@@ -35,8 +35,8 @@ const ODD_PATHS: &[&str] = &[
     "/limited/a;b=c",
 ];
 
-/// Headers with which a client could try to describe another request than the one it sends.
-const FORGED: &[(&str, &str)] = &[
+/// Headers with which a client could try to make the check see another request than the one it sends.
+const FORGED_HEADERS: &[(&str, &str)] = &[
     ("x-forwarded-uri", "/other"),
     ("x-original-uri", "/other"),
     ("x-forwarded-method", "POST"),
@@ -46,15 +46,15 @@ const FORGED: &[(&str, &str)] = &[
     ("forwarded", "for=192.0.2.1;host=other;proto=https"),
 ];
 
-/// Capabilities of a proxy beyond passing and refusing.
-struct Able {
+/// Properties in which the proxies differ.
+struct ProxyFeatures {
     /// Whether admitted responses have rate-limit headers.
     headers: bool,
     /// Status of a request that cannot be checked because Tollgate is down.
     unchecked: u16,
 }
 
-fn check(name: &str, able: &Able) {
+fn check_proxy(name: &str, features: &ProxyFeatures) {
     let rules = Rules::new(RULES);
     let server = Server::start(&["--rules", rules.path()]);
     let proxy =
@@ -65,7 +65,7 @@ fn check(name: &str, able: &Able) {
         let response = limited("one");
         assert_eq!(response.status, 200, "{name}: {response:?}");
         assert!(response.body.starts_with("GET /limited/a?b=c HTTP/1.1\r\n"), "{name}: {response:?}");
-        if able.headers {
+        if features.headers {
             let limit = response.header("ratelimit").unwrap_or_default();
             assert!(limit.contains(&format!("\"per-key\";r={left};")), "{name}: {response:?}");
             assert!(
@@ -79,20 +79,20 @@ fn check(name: &str, able: &Able) {
     assert!((1700..=1800).contains(&retry), "{name}: a token comes back every 1800 s: {refused:?}");
     assert_eq!(refused.header("content-type"), Some("application/problem+json"), "{name}: {refused:?}");
 
-    // The path cannot be disguised, and the proxy's description of the request cannot be forged.
-    for path in ODD_PATHS {
+    // A client can neither disguise the path nor forge the headers that describe its request.
+    for path in DISGUISED_PATHS {
         // 400 is accepted too, because a proxy may refuse such a path itself.
         let status = proxy.send("GET", path, &[("x-api-key", "one")]).status;
         assert!(status == 429 || status == 400, "{name}: {path}: {status}");
     }
-    for forged in FORGED {
+    for forged in FORGED_HEADERS {
         assert_eq!(proxy.send("GET", "/described", &[*forged]).status, 429, "{name}: {forged:?}");
     }
-    assert_eq!(proxy.send("GET", "/described", FORGED).status, 429, "{name}: all of them");
+    assert_eq!(proxy.send("GET", "/described", FORGED_HEADERS).status, 429, "{name}: all of them");
     let forged = [("x-forwarded-for", "203.0.113.9"), ("x-api-key", "forged"), ("tollgate-token", "x")];
     assert_eq!(proxy.send("GET", "/limited/a", &forged).status, 200, "{name}");
-    // A request with more headers than Tollgate reads is refused. If the proxy treated it as a failed check, it would
-    // evade the limits.
+    // A request with more headers than Tollgate reads is refused. If the proxy treated it as a failed check and let
+    // it pass, the client would evade the limits.
     let names: Vec<String> = (0..70).map(|n| format!("x-many-{n}")).collect();
     let many: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "1")).chain([("x-api-key", "one")]).collect();
     let status = proxy.send("GET", "/limited/a", &many).status;
@@ -106,32 +106,32 @@ fn check(name: &str, able: &Able) {
     assert!(echoed.contains("\r\nauthorization: bearer x\r\n"), "{name}: {echoed}");
 
     drop(server);
-    assert_eq!(limited("one").status, able.unchecked, "{name}: the server is down");
+    assert_eq!(limited("one").status, features.unchecked, "{name}: the server is down");
 }
 
 #[test]
 fn nginx_refuses_with_429_and_fails_open() {
-    check("nginx", &Able { headers: true, unchecked: 200 });
+    check_proxy("nginx", &ProxyFeatures { headers: true, unchecked: 200 });
 }
 
 #[test]
 fn haproxy_refuses_with_429_and_fails_open() {
-    check("haproxy", &Able { headers: true, unchecked: 200 });
+    check_proxy("haproxy", &ProxyFeatures { headers: true, unchecked: 200 });
 }
 
 #[test]
 fn caddy_refuses_with_429_and_fails_open() {
-    check("caddy", &Able { headers: true, unchecked: 200 });
+    check_proxy("caddy", &ProxyFeatures { headers: true, unchecked: 200 });
 }
 
 #[test]
 fn traefik_refuses_with_429_and_fails_closed() {
-    check("traefik", &Able { headers: false, unchecked: 500 });
+    check_proxy("traefik", &ProxyFeatures { headers: false, unchecked: 500 });
 }
 
 #[test]
 fn envoy_ext_authz_refuses_with_429_and_fails_open() {
-    check("envoy", &Able { headers: true, unchecked: 200 });
+    check_proxy("envoy", &ProxyFeatures { headers: true, unchecked: 200 });
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn nginx_with_a_token_asks_a_server_that_requires_tokens() {
     let proxy = Proxy::start("nginx", server.http.expect("HTTP is on"), start_echo(), written);
     let limited = |headers: &[(&str, &str)]| proxy.send("GET", "/limited", headers);
     eventually("the rule is in force", || limited(&[]).status == 429);
-    // Tokens that the client sends are not used for Tollgate.
+    // Tokens that the client sends are not forwarded to Tollgate.
     let own = [("tollgate-token", "wrong"), ("authorization", "Bearer x"), ("origin", "https://example.org")];
     assert_eq!(limited(&own).status, 429);
     let passed = proxy.send("GET", "/other", &own);
@@ -208,7 +208,7 @@ fn traefik_waits_while_the_server_is_stalled() {
     server.pause();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(limited);
-        pass_time(Duration::from_millis(300));
+        sleep_for(Duration::from_millis(300));
         assert!(!waiting.is_finished(), "there is no answer during the stall");
         server.signal("CONT");
         assert_eq!(waiting.join().expect("no panic"), 429, "the request is decided after the stall");

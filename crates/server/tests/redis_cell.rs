@@ -20,7 +20,7 @@ fn words_of_call(step: &TraceStep) -> Vec<String> {
     words
 }
 
-/// Returns whether only redis-cell reports this error: it cannot set the expiry of a key with credit.
+/// Returns whether only redis-cell reports this error. redis-cell cannot set the expiry of a key with credit.
 fn is_the_references_own(error: &str) -> bool {
     error.ends_with("Error while setting key expire")
 }
@@ -51,8 +51,8 @@ fn first_call_on_a_key_is_answered_as_recorded() {
     let cases = TraceDirectory::from_environment().read("redis_cell").expect("the traces are readable");
     let mut compared = 0;
     for (number, case) in cases.iter().enumerate() {
-        // Only first steps are compared: nothing has been spent then, so the real clock does not matter. Numbers that
-        // would exceed 64 bits are skipped, because the reference wraps around.
+        // Compares only first steps: nothing is spent before them, so the real clock does not matter. Skips numbers
+        // that would exceed 64 bits, because the reference wraps around.
         let Some(step) = case.steps.first().filter(|step| step.op == "cl_throttle" && !step.failed()) else { continue };
         let mut words = words_of_call(step);
         let numbers: Vec<i128> = words[2..].iter().filter_map(|word| word.parse().ok()).collect();

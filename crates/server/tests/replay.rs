@@ -28,7 +28,7 @@ const START_MS: u64 = 1_794_819_600_000;
 
 /// A request in a generated log.
 #[derive(Clone, Copy, Debug)]
-struct Sent {
+struct SentRequest {
     at_ms: u64,
     client: u8,
     path: &'static str,
@@ -38,7 +38,7 @@ struct Sent {
 /// Log formats in which a request can be written.
 const FORMATS: [&str; 5] = ["msec", "envoy", "haproxy", "caddy", "csv"];
 
-impl Sent {
+impl SentRequest {
     fn log_line(&self, format: &str) -> String {
         let Self { at_ms, client, path, method } = *self;
         let (seconds, millis) = (at_ms / 1_000, at_ms % 1_000);
@@ -64,7 +64,7 @@ impl Sent {
         }
     }
 
-    /// Returns the same request for `tollgate decide`.
+    /// Returns the same request as an input line of `tollgate decide`.
     fn request(&self) -> String {
         let Self { at_ms, client, path, method } = *self;
         format!(
@@ -74,7 +74,7 @@ impl Sent {
     }
 }
 
-fn log_of(requests: &[Sent], format: &str) -> String {
+fn log_of(requests: &[SentRequest], format: &str) -> String {
     let head = if format == "csv" { "time,client_ip,method,path\n" } else { "" };
     requests.iter().fold(head.to_owned(), |log, request| log + &request.log_line(format) + "\n")
 }
@@ -95,15 +95,15 @@ fn replay_all(logs: &[Log], options: &ReplayOptions) -> Report {
     replay(logs, options, &mut |_| {}).expect("a report")
 }
 
-fn any_requests() -> impl Strategy<Value = Vec<Sent>> {
+fn any_requests() -> impl Strategy<Value = Vec<SentRequest>> {
     let request = (0..400_u64, 1..6_u8, 0..3_usize);
     prop::collection::vec(request, 1..300).prop_map(|steps| {
         let mut at_ms = START_MS;
         let sent = |(step, client, kind): (u64, u8, usize)| {
-            // Mostly bursts, sometimes pauses.
+            // Generates mostly bursts, and sometimes pauses.
             at_ms += if step > 390 { step * 50 } else { step / 8 };
             let (path, method) = [("/login", "POST"), ("/v1/items", "GET"), ("/", "GET")][kind];
-            Sent { at_ms, client, path, method }
+            SentRequest { at_ms, client, path, method }
         };
         steps.into_iter().map(sent).collect()
     })
@@ -112,7 +112,7 @@ fn any_requests() -> impl Strategy<Value = Vec<Sent>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The requests are written twice by independent code: as a log, and as input for `tollgate decide`.
+    /// Independent code writes the requests twice: as a log, and as input for `tollgate decide`.
     #[test]
     fn refusals_equal_those_of_decide(sent in any_requests(), format in prop::sample::select(&FORMATS[..])) {
         assert_decided_alike(&sent, format);
@@ -121,7 +121,7 @@ proptest! {
 
 /// Replays requests, decides them with `tollgate decide`, and compares the outcome, the rule, the wait, and the
 /// remaining amount of each limit. Returns the number of refusals.
-fn assert_decided_alike(sent: &[Sent], format: &str) -> u64 {
+fn assert_decided_alike(sent: &[SentRequest], format: &str) -> u64 {
     let folder = Folder::new();
     let decisions = folder.join("decisions.jsonl");
     let format_options = |options: &mut ReplayOptions| {
@@ -132,7 +132,7 @@ fn assert_decided_alike(sent: &[Sent], format: &str) -> u64 {
     let report = replay_all(&[log_from_bytes(log_of(sent, format))], &replay_options(RULES, format_options));
     assert_eq!((report.left_out, report.lines as usize), (0, sent.len() + usize::from(format == "csv")));
     let run = report.result.expect("rules");
-    let input: String = sent.iter().map(Sent::request).collect();
+    let input: String = sent.iter().map(SentRequest::request).collect();
     let decided = tollgate(&["decide", "--rules", &folder.write_file("rules.yaml", RULES)], input.as_bytes()).done();
     assert_eq!(decided.lines().count(), sent.len());
     let replayed = std::fs::read_to_string(&decisions).expect("decisions");
@@ -154,26 +154,27 @@ fn assert_decided_alike(sent: &[Sent], format: &str) -> u64 {
     run.refused
 }
 
-/// One long log. `TOLLGATE_REPLAY_LINES=1000000` makes it longer.
+/// Replays one long log. `TOLLGATE_REPLAY_LINES=1000000` makes it longer.
 #[test]
 fn refusals_of_a_long_log_equal_those_of_decide() {
     let lines = std::env::var("TOLLGATE_REPLAY_LINES").map_or(10_000, |lines| lines.parse().expect("a number"));
     let (mut at_ms, mut state) = (START_MS - 86_400_000, 1_u64);
-    let sent: Vec<Sent> = (0..lines)
+    let sent: Vec<SentRequest> = (0..lines)
         .map(|_| {
             // A linear congruential generator yields the same requests in every run.
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let random = state >> 33;
             at_ms += random % 64;
             let (path, method) = [("/login", "POST"), ("/v1/items", "GET"), ("/", "GET")][(random >> 8) as usize % 3];
-            Sent { at_ms, client: (random >> 16) as u8 % 40, path, method }
+            SentRequest { at_ms, client: (random >> 16) as u8 % 40, path, method }
         })
         .collect();
     let refused = assert_decided_alike(&sent, "msec");
     assert!((lines / 20..lines).contains(&refused), "{refused} of {lines} are refused");
 }
 
-/// Returns a log in the combined format. Each line is given as the seconds after the start, the client and the path.
+/// Returns a log in the combined format. Each element of `lines` gives the seconds after the start, the client and
+/// the path.
 fn combined_log(lines: &[(u64, u8, &str)]) -> String {
     let line = |(second, client, path): &(u64, u8, &str)| {
         let time = jiff::Timestamp::from_second((START_MS / 1_000 + second) as i64).expect("a time");
@@ -183,15 +184,15 @@ fn combined_log(lines: &[(u64, u8, &str)]) -> String {
     lines.iter().map(line).collect()
 }
 
-const ONE: &str = "{domain: api, rules: [{id: one, per: [client_ip], limit: 5/s, burst: 1}]}";
+const ONE_RULE: &str = "{domain: api, rules: [{id: one, per: [client_ip], limit: 5/s, burst: 1}]}";
 
 #[test]
 fn whole_seconds_are_reported_spread_and_at_once() {
     let log = combined_log(&[(0, 1, "/"); 10]);
-    let report = replay_all(&[log_from_bytes(log)], &replay_options(ONE, |_| {}));
+    let report = replay_all(&[log_from_bytes(log)], &replay_options(ONE_RULE, |_| {}));
     assert!(report.logs[0].whole_seconds);
-    // If the requests are spread, one comes every 100 ms, and every other one passes. If they come at once, only the
-    // burst passes.
+    // If the requests are spread, there is one every 100 ms, and every second request passes. If they are placed at
+    // once, only the burst passes.
     assert_eq!(report.result.as_ref().map(|run| (run.requests, run.refused)), Some((10, 5)));
     assert_eq!(report.at_once.as_ref().map(|run| (run.requests, run.refused)), Some((10, 9)));
     assert_eq!(report.refused_millionths(), 900_000, "the worst case counts");
@@ -205,9 +206,9 @@ fn whole_seconds_are_reported_spread_and_at_once() {
 #[test]
 fn many_logs_are_merged_by_time() {
     let lines: Vec<(u64, u8, &str)> = (0..3_000).map(|n| (n / 40, (n % 5) as u8, "/")).collect();
-    let whole = replay_all(&[log_from_bytes(combined_log(&lines))], &replay_options(ONE, |_| {}));
+    let whole = replay_all(&[log_from_bytes(combined_log(&lines))], &replay_options(ONE_RULE, |_| {}));
     assert!(whole.result.as_ref().is_some_and(|run| run.refused > 100));
-    // Rotated logs are consecutive parts, which may be named in any order and compressed.
+    // Rotated logs are consecutive parts. They may be named in any order, and they may be compressed.
     let (a, rest) = lines.split_at(1_400);
     let (b, c) = rest.split_at(680);
     let parts = [
@@ -216,14 +217,14 @@ fn many_logs_are_merged_by_time() {
         log_from_bytes(combined_log(b)),
         log_from_bytes(""),
     ];
-    let rotated = replay_all(&parts, &replay_options(ONE, |_| {}));
+    let rotated = replay_all(&parts, &replay_options(ONE_RULE, |_| {}));
     assert_eq!((rotated.result, rotated.at_once), (whole.result, whole.at_once.clone()));
-    // Logs of several servers are interleaved. The order within a second is unknown, which matters only if requests are
-    // spread.
+    // The lines of several servers' logs are interleaved. The order within a second is unknown, which matters only if
+    // requests are spread.
     let of = |odd: bool| lines.iter().copied().filter(|line| (line.1 % 2 == 1) == odd).collect::<Vec<_>>();
     let servers = replay_all(
         &[log_from_bytes(combined_log(&of(true))), log_from_bytes(combined_log(&of(false)))],
-        &replay_options(ONE, |_| {}),
+        &replay_options(ONE_RULE, |_| {}),
     );
     assert_eq!(servers.at_once.map(|run| run.refused), whole.at_once.map(|run| run.refused));
     assert_eq!(servers.problems, []);
@@ -241,7 +242,7 @@ fn broken_lines_are_counted_by_reason() {
     let early = combined_log(&[(0, 1, "/")]);
     let late = combined_log(&[(70, 1, "/")]);
     let mut log = good.repeat(20).into_bytes();
-    // A line that comes more than two chunks too late cannot be sorted any more.
+    // A line that is more than two chunks late can no longer be sorted.
     log.extend(good.repeat(30_000).bytes());
     for line in [
         "broken\n".into(),
@@ -257,7 +258,7 @@ fn broken_lines_are_counted_by_reason() {
         log.extend(line.bytes());
     }
     log.extend(good.repeat(30_000).bytes());
-    let report = replay_all(&[log_from_bytes(log)], &replay_options(ONE, |_| {}));
+    let report = replay_all(&[log_from_bytes(log)], &replay_options(ONE_RULE, |_| {}));
     let found: Vec<(&str, u64)> = report.problems.iter().map(|problem| (problem.problem, problem.lines)).collect();
     assert_eq!(
         found,
@@ -278,10 +279,10 @@ fn broken_lines_are_counted_by_reason() {
 }
 
 #[test]
-fn log_that_breaks_off_is_replayed_as_far_as_it_goes() {
+fn truncated_log_is_replayed_up_to_its_end() {
     let lines: Vec<(u64, u8, &str)> = (0..5_000).map(|n| (n / 10, (n % 7) as u8, "/")).collect();
     let whole = gzip(&combined_log(&lines));
-    let report = replay_all(&[log_from_bytes(&whole[..whole.len() / 2])], &replay_options(ONE, |_| {}));
+    let report = replay_all(&[log_from_bytes(&whole[..whole.len() / 2])], &replay_options(ONE_RULE, |_| {}));
     let requests = report.result.map_or(0, |run| run.requests);
     assert!((1_000..4_000).contains(&requests), "{requests}");
     assert_eq!((report.left_out, report.errors.len()), (0, 1), "the truncated line is not counted");
@@ -293,8 +294,10 @@ fn gzip_bomb_ends_at_the_bound() {
     let bomb = gzip(&(combined_log(&[(0, 1, "/"); 3]) + &"\0".repeat(16 << 20)));
     assert!(bomb.len() < 32 << 10, "it has {} bytes", bomb.len());
     let with = |max_bytes: u64| {
-        let report =
-            replay_all(&[log_from_bytes(&bomb)], &replay_options(ONE, |options| options.bounds.max_bytes = max_bytes));
+        let report = replay_all(
+            &[log_from_bytes(&bomb)],
+            &replay_options(ONE_RULE, |options| options.bounds.max_bytes = max_bytes),
+        );
         (report.result.map(|run| run.requests), report.errors.concat())
     };
     assert_eq!(with(4 << 20), (Some(3), "log: read only in part: it has more than 4 MiB".into()));
@@ -307,26 +310,27 @@ fn lines_out_of_order_are_sorted() {
     let sorted: Vec<(u64, u8, &str)> = (0..2_000).map(|n| (n / 10, (n % 4) as u8, "/")).collect();
     let mut ended = sorted.clone();
     ended.sort_by_key(|(second, client, _)| second + u64::from(*client) * 9);
-    let report =
-        |lines: &[(u64, u8, &str)]| replay_all(&[log_from_bytes(combined_log(lines))], &replay_options(ONE, |_| {}));
+    let report = |lines: &[(u64, u8, &str)]| {
+        replay_all(&[log_from_bytes(combined_log(lines))], &replay_options(ONE_RULE, |_| {}))
+    };
     let (sorted, ended) = (report(&sorted), report(&ended));
     assert_eq!(ended.problems, []);
     assert_eq!(sorted.at_once.map(|run| run.refused), ended.at_once.map(|run| run.refused));
 }
 
 #[test]
-fn years_apart_are_one_timeline() {
+fn logs_years_apart_form_one_timeline() {
     let year = 31_557_600;
     let lines: Vec<(u64, u8, &str)> = (0..5).map(|n| (n * year / 8, 1, "/")).collect();
     let old = combined_log(&lines).replace("2026", "1999").replace("2027", "2020");
-    let report = replay_all(&[log_from_bytes(old)], &replay_options(ONE, |_| {}));
+    let report = replay_all(&[log_from_bytes(old)], &replay_options(ONE_RULE, |_| {}));
     let timeline = report.result.expect("rules").timeline;
     assert_eq!(timeline.admitted.iter().sum::<u64>(), 5);
     assert!(timeline.admitted.len() <= 240);
 }
 
 #[test]
-fn comparison_names_those_newly_refused_and_relieved() {
+fn comparison_lists_newly_refused_and_relieved_keys() {
     let old = "{domain: api, rules: [{id: old, when: {path: /a}, per: [client_ip], limit: 1/h}]}";
     let new = "{domain: api, rules: [{id: new, when: {path: /b}, per: [client_ip], limit: 1/h}]}";
     let lines = [(0, 1, "/a"), (1, 1, "/a"), (2, 1, "/a"), (3, 2, "/b"), (4, 2, "/b"), (5, 3, "/c")];
@@ -343,9 +347,9 @@ fn comparison_names_those_newly_refused_and_relieved() {
 }
 
 #[test]
-fn suggested_rules_are_ready_and_refuse_what_was_said() {
+fn suggested_rules_are_usable_and_refuse_as_predicted() {
     let folder = Folder::new();
-    // 2,000 clients with one to five simultaneous requests, and one client with two hundred.
+    // Generates 2,000 clients with one to five simultaneous requests, and one client with two hundred.
     let mut lines: Vec<(u64, u8, &str)> = Vec::new();
     lines.resize(200, (50, 200, "/"));
     let mut log = combined_log(&lines);
@@ -367,10 +371,10 @@ fn suggested_rules_are_ready_and_refuse_what_was_said() {
 }
 
 #[test]
-fn suggested_rules_refuse_hardly_any_client_spread_or_at_once() {
+fn suggested_rules_rarely_refuse_a_client_spread_or_at_once() {
     let folder = Folder::new();
     // The clients send many requests in one second. If the requests are spread, a small burst suffices at 10/s and
-    // 100/s. If they come at once, a large burst is needed.
+    // 100/s. If they are placed at once, a large burst is needed.
     let mut log = String::new();
     for client in 0..3_000_u64 {
         let address = format!("10.1.{}.{}", client / 250, client % 250);
@@ -399,8 +403,8 @@ fn suggested_rules_refuse_hardly_any_client_spread_or_at_once() {
 fn comparison_of_whole_seconds_is_reported_spread_and_at_once() {
     let new = "{domain: api, rules: [{id: new, per: [client_ip], limit: 5/s, burst: 5}]}";
     let old = "{domain: api, rules: [{id: old, per: [client_ip], limit: 5/s, burst: 10}]}";
-    // Ten requests in one second. If they are spread, nearly all pass with both rule sets. If they come at once, only
-    // the burst passes.
+    // Ten requests in one second. If they are spread, nearly all pass under both rule sets. If they are placed at
+    // once, only the burst passes.
     let folder = Folder::new();
     let log = folder.write_file("log", combined_log(&[(0, 1, "/"); 10]));
     let (new, old) = (folder.write_file("new", new), folder.write_file("old", old));
@@ -412,9 +416,9 @@ fn comparison_of_whole_seconds_is_reported_spread_and_at_once() {
 }
 
 #[test]
-fn status_says_whether_too_much_is_refused() {
+fn exit_status_shows_whether_too_much_is_refused() {
     let folder = Folder::new();
-    let (rules, log) = (folder.write_file("rules.yaml", ONE), combined_log(&[(0, 1, "/"); 10]));
+    let (rules, log) = (folder.write_file("rules.yaml", ONE_RULE), combined_log(&[(0, 1, "/"); 10]));
     let args = |most: &'static str| ["replay", "--rules", &rules, "--fail-above", most].map(str::to_owned);
     let run = |most| {
         let args = args(most);
@@ -426,9 +430,9 @@ fn status_says_whether_too_much_is_refused() {
 }
 
 #[test]
-fn mistakes_are_reported_with_what_would_be_right() {
+fn mistakes_are_reported_with_a_correction() {
     let folder = Folder::new();
-    let rules = folder.write_file("rules.yaml", ONE);
+    let rules = folder.write_file("rules.yaml", ONE_RULE);
     let log = folder.write_file("log", combined_log(&[(0, 1, "/")]));
     let fails =
         |args: &[&str], input: &str, expected: &str| tollgate(args, input.as_bytes()).assert_failed(1, expected);
@@ -488,7 +492,7 @@ fn morning_log() -> String {
 }
 
 #[test]
-fn pictures_of_the_documentation_are_what_replay_draws() {
+fn replay_pictures_in_the_documentation_are_up_to_date() {
     let rules = "
 domain: api
 rules:
@@ -506,9 +510,9 @@ rules:
 }
 
 /// Configuration of an nginx that limits requests by a header and logs the result. At one path it refuses excess
-/// requests immediately; at another it delays them. The logged time is read before the limits are checked, because a
-/// delayed request is logged when it ends.
-const NGINX: &str = "
+/// requests immediately; at another path it delays them. The logged time is read before the limits are checked,
+/// because a delayed request is logged only when it ends.
+const NGINX_CONFIG: &str = "
 daemon off; master_process off; pid nginx.pid; error_log error.log; worker_processes 1;
 events {}
 http {
@@ -530,7 +534,7 @@ http {
 ";
 
 /// Sends requests over one connection, each after the previous answer.
-fn load(port: u16, path: &str, key: &str, requests: usize) {
+fn send_requests(port: u16, path: &str, key: &str, requests: usize) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("a connection");
     let request = format!("GET {path} HTTP/1.1\r\nhost: a\r\nx-key: {key}\r\n\r\n");
     let mut answer = [0; 1_024];
@@ -541,12 +545,12 @@ fn load(port: u16, path: &str, key: &str, requests: usize) {
 }
 
 #[test]
-fn nginx_refuses_what_replay_refuses() {
+fn replay_refuses_nearly_the_same_requests_as_nginx() {
     let folder = Folder::new();
     folder.write_file("site/quick/page", "ok");
     folder.write_file("site/slow/page", "ok");
     let port = tollgate_testkit::servers::free_port();
-    let config = folder.write_file("nginx.conf", NGINX.replace("PORT", &port.to_string()));
+    let config = folder.write_file("nginx.conf", NGINX_CONFIG.replace("PORT", &port.to_string()));
     let mut command = Command::new("nginx");
     command.args(["-p", &folder.join(""), "-c", &config, "-e", "error.log"]).env("PATH", "/usr/sbin:/usr/bin:/bin");
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -554,10 +558,10 @@ fn nginx_refuses_what_replay_refuses() {
     eventually("nginx listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     std::thread::scope(|scope| {
         for connection in 0..6 {
-            scope.spawn(move || load(port, "/quick/page", ["a", "b", "c"][connection % 3], 3_300));
+            scope.spawn(move || send_requests(port, "/quick/page", ["a", "b", "c"][connection % 3], 3_300));
         }
         for _ in 0..10 {
-            scope.spawn(move || load(port, "/slow/page", "d", 100));
+            scope.spawn(move || send_requests(port, "/slow/page", "d", 100));
         }
     });
     common::signal(nginx.id(), "QUIT");
@@ -577,10 +581,10 @@ fn nginx_refuses_what_replay_refuses() {
     let decided = std::fs::read_to_string(decisions).expect("decisions");
     assert_eq!(decided.lines().count(), lines.len());
 
-    // Compares line by line. nginx logs another clock than the one by which it limits, and of two requests in the same
-    // millisecond it logs the refused one first. A request may therefore pass one millisecond earlier or later in the
-    // replay. At any line, the numbers of admitted requests differ by at most the burst of a millisecond, and the
-    // differences do not accumulate.
+    // Compares line by line. The clock in nginx's log differs from the clock by which nginx limits. Of two requests
+    // in the same millisecond, nginx logs the refused one first. A request may therefore pass one millisecond earlier
+    // or later in the replay. At any line, the numbers of admitted requests differ by at most the burst of a
+    // millisecond, and the differences do not accumulate.
     let mut passed: std::collections::HashMap<&str, i64> = std::collections::HashMap::new();
     let mut same = 0;
     for (fields, answer) in lines.iter().zip(decided.lines()) {

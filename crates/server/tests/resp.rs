@@ -37,7 +37,7 @@ fn pipeline_longer_than_every_buffer_is_answered_completely() {
     let mut client = server.connect_resp();
     let (count, batch) = (20_000, 500);
     let throttle = encode(&["CL.THROTTLE", "long", "1000000", "1", "1"]).repeat(batch);
-    // Sends in parts and reads in between, because otherwise both sides would block on full buffers.
+    // Sends the commands in parts and reads replies in between. Otherwise both sides would block on full buffers.
     for part in 0..count / batch {
         client.send(&throttle);
         for number in 0..batch {
@@ -72,11 +72,11 @@ fn protocol_error_is_reported_and_closes_the_connection() {
     let server = Server::start(&[]);
     for (bytes, error) in [
         (&b"*1\r\n:1\r\n"[..], "-ERR Protocol error: expected '$', got ':'\r\n"),
-        (b"*1025\r\n", "-ERR Protocol error: invalid multibulk length, at most 1024 arguments are accepted\r\n"),
-        (b"*1\r\n$65537\r\n", "-ERR Protocol error: invalid bulk length, at most 65536 bytes are accepted\r\n"),
+        (b"*1025\r\n", "-ERR Protocol error: invalid multibulk length, expected a number up to 1024\r\n"),
+        (b"*1\r\n$65537\r\n", "-ERR Protocol error: invalid bulk length, expected a number up to 65536\r\n"),
         (
             b"*1\r\n$99999999999999999999\r\n",
-            "-ERR Protocol error: invalid bulk length, at most 65536 bytes are accepted\r\n",
+            "-ERR Protocol error: invalid bulk length, expected a number up to 65536\r\n",
         ),
         (
             b"SET a 'b'\r\n",

@@ -109,7 +109,7 @@ fn damaged_or_foreign_file_is_set_aside() {
 }
 
 #[test]
-fn snapshot_that_cannot_be_written_is_logged_once_and_decisions_go_on() {
+fn snapshot_that_cannot_be_written_is_logged_once_and_decisions_continue() {
     let restarted = Restarted::new();
     // A directory cannot be created below a file.
     let data = format!("{}/data", restarted.rules);
@@ -129,7 +129,7 @@ fn snapshot_that_cannot_be_written_is_logged_once_and_decisions_go_on() {
 }
 
 #[test]
-fn full_disk_keeps_the_last_snapshot_and_decisions_go_on() {
+fn full_disk_keeps_the_last_snapshot_and_decisions_continue() {
     let restarted = Restarted::new();
     let Some(disk) = SmallDisk::mount(&restarted.folder, 256) else {
         println!("skipped: this user may not mount a small file system");
@@ -141,7 +141,7 @@ fn full_disk_keeps_the_last_snapshot_and_decisions_go_on() {
     eventually("a snapshot", || file.exists());
     let _ = std::fs::write(disk.path().join("ballast"), vec![0; 256 * 1024]);
     let kept = std::fs::read(&file).expect("a snapshot");
-    // Creates more counters than the remaining disk space can hold.
+    // Creates more counters than fit on the disk.
     let mut client = server.connect_http();
     for part in 0..10 {
         let items: Vec<String> =

@@ -1,4 +1,4 @@
-//! Tokens for one domain, and the audit log, tested over every protocol of the real program.
+//! Tests tokens for one domain, and the audit log, over every protocol of the real program.
 
 use crate::common;
 
@@ -109,7 +109,7 @@ fn ten_thousand_resets_and_two_switches_are_all_in_the_audit_log() {
         for _ in 0..100 {
             match client.line().as_str() {
                 ":1" => done += 1,
-                // Too many entries wait for the audit log, so nothing is reset and the caller gets an error.
+                // Too many entries are waiting for the audit log, so nothing is reset and the caller gets an error.
                 line => {
                     assert!(line.contains("audit log"), "{line}");
                     refused += 1;

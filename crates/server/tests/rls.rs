@@ -37,7 +37,7 @@ fn unknown_domain_and_unmatched_descriptor_pass_with_a_bare_status() {
 }
 
 #[test]
-fn status_has_the_limit_and_what_is_left() {
+fn status_contains_the_limit_and_the_remaining_amount() {
     let (_server, mut client, _rules) = start(BASIC);
     let response = client.ask("basic", &[&[("second", "a")]]);
     assert_eq!(response.statuses(), [("OK", 49)]);
@@ -175,7 +175,7 @@ descriptors:
 }
 
 #[test]
-fn headers_are_those_of_the_limits() {
+fn headers_describe_the_limits() {
     let (_server, mut client, _rules) = start(
         "
 domain: headers
@@ -199,7 +199,7 @@ rules:
 }
 
 #[test]
-fn cost_is_that_of_the_descriptor_or_of_the_request() {
+fn cost_comes_from_the_descriptor_or_the_request() {
     let (_server, mut client, _rules) = start(BASIC);
     let ask = |client: &mut RlsClient, descriptors: serde_json::Value| -> Response {
         client.request(&json!({"domain": "basic", "hits_addend": 3, "descriptors": descriptors}))

@@ -102,7 +102,7 @@ fn metadata_names_the_service_that_has_quota() {
 }
 
 #[test]
-fn exhausted_quota_is_over_limit_in_a_request_that_another_one_admits() {
+fn exhausted_quota_is_over_limit_in_a_request_that_another_quota_admits() {
     let (_server, mut client, _rules) = start(QUOTAS, &[]);
     let both: [&[(&str, &str)]; 2] = [&[("service", "service_1")], &[("service", "service_2")]];
     let mut ask = || {
@@ -160,7 +160,7 @@ descriptors:
 }
 
 #[test]
-fn lost_release_of_a_slot_heals_when_its_lease_ends() {
+fn slot_whose_release_is_lost_becomes_free_when_its_lease_ends() {
     let (_server, mut client, _rules) =
         start("{domain: d, rules: [{id: streams, limit: 1, algorithm: concurrency, lease: 1s}]}", &[]);
     assert_eq!(client.ask("d", &[&[("k", "a")]]).code(), "OK");
@@ -198,7 +198,7 @@ rules:
 }
 
 #[test]
-fn any_bytes_are_values_of_descriptors() {
+fn descriptor_values_may_be_any_bytes() {
     let (_server, mut client, _rules) = start("{domain: d, rules: [{id: each, per: [path], limit: 1/h}]}", &[]);
     for path in ["/a/../b", "/%2e%2e/b", "/b?x=1", "//b", "/\u{1f600}", "", " "] {
         assert_eq!(client.ask("d", &[&[("path", path)]]).code(), "OK", "{path:?} has its own counter");

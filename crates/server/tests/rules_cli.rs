@@ -12,13 +12,14 @@ use common::{Folder, Server};
 use serde_json::Value;
 use tollgate_testkit::servers::Postgres;
 
-const TWO: &str = "domain: api\nrules:\n- {id: a, per: [user], limit: 5/s}\n- {id: b, when: {path: /x}, limit: 9/m}\n";
+const TWO_RULES: &str =
+    "domain: api\nrules:\n- {id: a, per: [user], limit: 5/s}\n- {id: b, when: {path: /x}, limit: 9/m}\n";
 
 #[test]
 fn rule_is_managed_by_the_command_line() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
-    let file = folder.write_file("api.yaml", TWO);
+    let file = folder.write_file("api.yaml", TWO_RULES);
     let out = cli.run(&["rules", "apply", "-m", "the first", &file]).done();
     assert!(
         out.contains("+ create api/a\n") && out.contains("2 to create, 0 to change, 0 to delete, 0 unchanged"),
@@ -89,7 +90,7 @@ fn rule_is_managed_by_the_command_line() {
 fn concurrent_change_is_reported() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
-    let file = folder.write_file("api.yaml", TWO);
+    let file = folder.write_file("api.yaml", TWO_RULES);
     cli.run(&["rules", "apply", &file]).done();
     cli.run(&["rules", "disable", "api", "a", "--if-version", "1"]).done();
     let ran = cli.run(&["rules", "delete", "api", "a", "--if-version", "1"]);
@@ -141,7 +142,7 @@ fn folder_is_applied_atomically_and_mistakes_match_check() {
     cli.run(&["rules", "apply"]).assert_failed(2, "PATH");
 }
 
-/// A `rules apply` at a terminal that has reached its confirmation prompt.
+/// A `tollgate rules apply` at a terminal that is waiting at its confirmation prompt.
 struct AtTerminal {
     child: Child,
     shown: String,
@@ -174,7 +175,7 @@ impl AtTerminal {
 fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
-    let file = folder.write_file("api.yaml", TWO);
+    let file = folder.write_file("api.yaml", TWO_RULES);
     let asked = AtTerminal::apply(&cli, &file);
     assert!(asked.shown.contains("\x1b[32m+ create api/a\x1b[0m"), "in colour: {}", asked.shown);
     let (output, code) = asked.answer("n");
@@ -184,14 +185,14 @@ fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
     assert!(code == Some(0) && output.contains("applied, revision 1"), "{output}");
 
     // Changes that do not affect the plan are ignored.
-    folder.write_file("api.yaml", TWO.replace("5/s", "6/s"));
+    folder.write_file("api.yaml", TWO_RULES.replace("5/s", "6/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "overrides", "set", "api", "a", "acme", "--limit", "9/s"]).done();
     let (output, code) = asked.answer("y");
     assert!(code == Some(0) && output.contains("applied, revision 3"), "{output}");
 
-    // Changes to rules in the plan prevent the plan from being applied.
-    folder.write_file("api.yaml", TWO.replace("5/s", "7/s"));
+    // A change to a rule in the plan prevents the plan from being applied.
+    folder.write_file("api.yaml", TWO_RULES.replace("5/s", "7/s"));
     let asked = AtTerminal::apply(&cli, &file);
     cli.run(&["rules", "rollback", "api", "a"]).done();
     let (output, code) = asked.answer("y");
@@ -204,7 +205,7 @@ fn apply_at_a_terminal_asks_and_applies_the_printed_plan() {
 fn overrides_are_set_listed_and_deleted() {
     let folder = Folder::new();
     let (_server, cli) = serve(&folder, &[]);
-    cli.run(&["rules", "apply", &folder.write_file("api.yaml", TWO)]).done();
+    cli.run(&["rules", "apply", &folder.write_file("api.yaml", TWO_RULES)]).done();
     let overrides = |args: &[&str]| cli.run(&[&["rules", "overrides"], args].concat());
     let odd = "a/b c?ü%#";
     let out =
@@ -286,7 +287,7 @@ fn tokens_are_created_before_the_server_starts_and_have_roles() {
         (cli.with_token(editor["token"].as_str().unwrap()), reader["id"].as_str().unwrap().to_owned());
     let reader = cli.with_token(reader["token"].as_str().unwrap());
 
-    let api = folder.write_file("api.yaml", TWO);
+    let api = folder.write_file("api.yaml", TWO_RULES);
     let other = folder.write_file("other.yaml", "domain: other\nrules: [{id: c, limit: 1/s}]\n");
     cli.run(&["rules", "list"]).assert_failed(1, "requires a token");
     cli.with_token("tg_no_such").run(&["rules", "list"]).assert_failed(1, "refused the token `no`");
@@ -327,7 +328,7 @@ fn unreachable_server_is_reported_with_its_address() {
     without_token.run(&["rules"]).assert_failed(2, "Usage");
     without_token.run(&["rules", "get", "api"]).assert_failed(2, "RULE");
     // A server whose rules are in a file has no database.
-    let rules = common::Rules::new(TWO);
+    let rules = common::Rules::new(TWO_RULES);
     let server = Server::start(&["--rules", rules.path()]);
     Cli::for_server(&server).run(&["rules", "list"]).assert_failed(1, "file");
     assert!(Cli::for_server(&server).run(&["rules", "status"]).done().contains(rules.path()));
@@ -368,7 +369,7 @@ fn lost_database_is_reported_and_work_continues_after_recovery() {
     let admin = without_token.run(&["tokens", "create", "--role", "admin", "--database", &url]).done();
     let server = Server::start(&["--database", &url, "--tokens", "required"]);
     let admin = Cli::for_server(&server).with_token(&admin);
-    let file = folder.write_file("api.yaml", TWO);
+    let file = folder.write_file("api.yaml", TWO_RULES);
     admin.run(&["rules", "apply", &file]).done();
     eventually("the rules are in force", || admin.run(&["keys", "peek", "api", "user=a"]).code == Some(0));
     let exported = admin.run(&["rules", "export"]).done();

@@ -12,8 +12,8 @@ use common::service::SmallDisk;
 use common::{Folder, Server};
 use serde_json::json;
 
-const CHECK: &str = r#"{"domain":"api","attributes":{"path":"/v1/things","client":"alice"}}"#;
-const RULE: &str = "/v1/domains/api/rules/each";
+const CHECK_BODY: &str = r#"{"domain":"api","attributes":{"path":"/v1/things","client":"alice"}}"#;
+const RULE_PATH: &str = "/v1/domains/api/rules/each";
 
 fn rule_with_limit(limit: &str) -> String {
     json!({"when": {"path": "/v1/**"}, "per": ["client"], "limit": limit}).to_string()
@@ -33,32 +33,32 @@ fn start(data: &Path) -> Server {
 fn rule_is_created_enforced_changed_and_rolled_back() {
     let data = Folder::new();
     let server = start(data.path());
-    let status = |expected: u16| ask_until(&server, "/v1/check", CHECK, |answer| answer.status == expected);
-    assert_eq!(put(&server, RULE, &rule_with_limit("3/h")).status, 201);
+    let status = |expected: u16| ask_until(&server, "/v1/check", CHECK_BODY, |answer| answer.status == expected);
+    assert_eq!(put(&server, RULE_PATH, &rule_with_limit("3/h")).status, 201);
     // Requests pass until the rule is in force. After that, three more requests pass.
     status(429);
-    put(&server, RULE, &rule_with_limit("5/h"));
+    put(&server, RULE_PATH, &rule_with_limit("5/h"));
     // The three charges are kept, so two more requests pass.
-    let peek = ask_until(&server, "/v1/peek", CHECK, |answer| answer.status == 200);
+    let peek = ask_until(&server, "/v1/peek", CHECK_BODY, |answer| answer.status == 200);
     assert_eq!(peek.json()["limits"][0]["remaining"], 2, "{peek:?}");
     let back =
-        ask(&server, "POST", &format!("{RULE}/rollback"), &["content-type: application/json"], r#"{"version":1}"#);
+        ask(&server, "POST", &format!("{RULE_PATH}/rollback"), &["content-type: application/json"], r#"{"version":1}"#);
     assert_eq!((back.status, &back.json()["version"]), (200, &json!(3)), "{back:?}");
-    ask_until(&server, "/v1/peek", CHECK, |answer| answer.status == 429);
+    ask_until(&server, "/v1/peek", CHECK_BODY, |answer| answer.status == 429);
 }
 
 #[test]
 fn acknowledged_changes_survive_a_kill_at_any_moment() {
     const WRITES: usize = 1_000;
-    const TOGETHER: usize = 20;
+    const RULES_PER_WRITE: usize = 20;
     let data = Folder::new();
     let (mut next, mut seed) = (0, 1_u64);
     let mut acknowledged: BTreeMap<String, usize> = BTreeMap::new();
     let mut kills = 0;
     while next < WRITES {
         let server = start(data.path());
-        check(&server, &acknowledged, TOGETHER);
-        // Any sequence of random numbers is suitable, because only the kill times must differ.
+        check_stored_rules(&server, &acknowledged, RULES_PER_WRITE);
+        // Any random sequence is suitable, because the kill times only have to differ.
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let moment = Duration::from_millis(20 + (seed >> 33) % 300);
         std::thread::scope(|scope| {
@@ -71,8 +71,9 @@ fn acknowledged_changes_survive_a_kill_at_any_moment() {
                 let number = next;
                 next += 1;
                 let sent = if number % 10 == 0 {
-                    let rules: String =
-                        (0..TOGETHER).map(|part| format!("- {{id: set-{part}, limit: {}/s}}\n", number + 1)).collect();
+                    let rules: String = (0..RULES_PER_WRITE)
+                        .map(|part| format!("- {{id: set-{part}, limit: {}/s}}\n", number + 1))
+                        .collect();
                     let body = format!("domain: sets\nrules:\n{rules}");
                     try_ask(&server, "POST", "/v1/apply", &["content-type: application/yaml"], &body)
                         .map(|answer| ("sets".to_owned(), answer))
@@ -91,13 +92,13 @@ fn acknowledged_changes_survive_a_kill_at_any_moment() {
         });
         kills += 1;
     }
-    check(&start(data.path()), &acknowledged, TOGETHER);
+    check_stored_rules(&start(data.path()), &acknowledged, RULES_PER_WRITE);
     assert!(kills > 10, "it was killed {kills} times only");
 }
 
-/// Checks that the stored state is the last acknowledged write or the write sent after it, and that writes of several
-/// rules are complete.
-fn check(server: &Server, acknowledged: &BTreeMap<String, usize>, together: usize) {
+/// Checks that the stored state is the last acknowledged write or the write after it, and that no write of several
+/// rules is partial.
+fn check_stored_rules(server: &Server, acknowledged: &BTreeMap<String, usize>, together: usize) {
     let number = |rule: &serde_json::Value| -> usize {
         let limit = rule["rule"]["limit"].as_str().expect("a limit");
         limit.trim_end_matches("/s").parse().expect("a number")
@@ -127,8 +128,8 @@ fn full_disk_loses_nothing_and_decisions_continue() {
         return;
     };
     let server = start(disk.path());
-    put(&server, RULE, &rule_with_limit("3/h"));
-    ask_until(&server, "/v1/check", CHECK, |answer| answer.status == 429);
+    put(&server, RULE_PATH, &rule_with_limit("3/h"));
+    ask_until(&server, "/v1/check", CHECK_BODY, |answer| answer.status == 429);
     let values: Vec<String> = (0..500).map(|number| format!("{number:0>80}")).collect();
     let body = json!({"when": {"client": values}, "limit": "1/s"}).to_string();
     let mut written = 0;
@@ -144,11 +145,11 @@ fn full_disk_loses_nothing_and_decisions_continue() {
     assert!(matches!(full.status, 503 | 507), "{full:?}");
     assert!(full.json()["detail"].as_str().is_some_and(|detail| detail.contains("full")), "{full:?}");
     // Decisions continue, and the rules can be read.
-    assert_eq!(ask(&server, "POST", "/v1/check", &[], CHECK).status, 429);
-    assert_eq!(ask(&server, "GET", RULE, &[], "").json()["version"], 1);
+    assert_eq!(ask(&server, "POST", "/v1/check", &[], CHECK_BODY).status, 429);
+    assert_eq!(ask(&server, "GET", RULE_PATH, &[], "").json()["version"], 1);
     // With free space, the service recovers without a restart.
     disk.resize(16_384);
-    put(&server, RULE, &rule_with_limit("4/h"));
+    put(&server, RULE_PATH, &rule_with_limit("4/h"));
     let listed = ask(&server, "GET", "/v1/domains/filling/rules?limit=1000", &[], "");
     assert_eq!(listed.json()["items"].as_array().map(Vec::len), Some(written));
 }

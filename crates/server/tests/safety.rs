@@ -39,7 +39,7 @@ fn requests_of_web_pages_are_refused() {
 }
 
 #[test]
-fn silent_clients_of_one_protocol_do_not_keep_others_or_health_checks_out() {
+fn silent_clients_of_one_protocol_block_neither_other_protocols_nor_health_checks() {
     let server = Server::start(&["--connections", "2"]);
     let mut resp: Vec<Client> = (0..2).map(|_| server.connect_resp()).collect();
     for client in &mut resp {
@@ -93,7 +93,7 @@ fn client_beyond_the_limit_of_open_files_gets_an_answer_and_is_logged() {
 }
 
 #[test]
-fn slow_bodies_do_not_keep_others_from_applying_rules() {
+fn slow_uploads_do_not_block_other_rule_changes() {
     let folder = Folder::new();
     let server = Server::start(&["--data", &folder.join("data")]);
     let slow: Vec<Client> = (0..12)
@@ -128,7 +128,7 @@ fn lists_are_bounded() {
 
 #[test]
 fn request_that_matches_too_many_rules_is_refused() {
-    // Every rule has a second, different value, so the check at load time cannot tell that all rules can match one
+    // Every rule has a second, different value, so the check at load time cannot detect that all rules may match one
     // request.
     let rules: String = (0..257).map(|n| format!("- {{id: r{n}, when: {{a: [\"1\", x{n}]}}, limit: 1/s}}\n")).collect();
     let rules = Rules::new(format!("domain: api\nrules:\n{rules}"));
@@ -138,7 +138,7 @@ fn request_that_matches_too_many_rules_is_refused() {
 }
 
 #[test]
-fn response_to_a_list_is_bounded_and_says_so_for_the_rest() {
+fn response_to_a_list_is_bounded_and_reports_undecided_items() {
     let matching: String = (0..256)
         .map(|n| {
             format!("- {{id: some-rule-with-a-long-name-{n}, when: {{a: \"1\"}}, limit: 1000/day, burst: 100000}}\n")
@@ -226,7 +226,7 @@ fn validation_of_300_000_misspelt_keys_is_bounded() {
     };
     validate(&mut client, 1);
     let before = server.memory();
-    // The time is limited. The limit is long, because neither program is optimised and the machine may be busy.
+    // The read timeout is long, because neither program is optimised and the machine may be busy.
     client.wait_up_to(std::time::Duration::from_secs(120));
     let (status, body) = validate(&mut client, 300_000);
     let answer: serde_json::Value = serde_json::from_str(&body).expect("JSON");
@@ -240,7 +240,7 @@ fn validation_of_300_000_misspelt_keys_is_bounded() {
 }
 
 #[test]
-fn made_up_keys_neither_free_a_used_up_key_nor_take_memory() {
+fn invented_keys_neither_free_an_exhausted_key_nor_use_memory() {
     let server = Server::start(&["--capacity", "1000"]);
     let mut client = server.connect_http();
     let alice = "{\"key\":\"alice\",\"limit\":\"10/h\",\"cost\":10}";
@@ -356,7 +356,7 @@ fn log_is_json_if_asked_for() {
 fn transactions_are_refused_and_take_nothing() {
     let server = Server::start(&[]);
     let mut client = server.connect_resp();
-    // Sends all commands at once, as redis-py's default pipeline does.
+    // Sends all commands at once, like redis-py's default pipeline.
     for command in [&["MULTI"][..], &["CL.THROTTLE", "k", "0", "1", "60"], &["TG.PEEK", "api", "1"], &["EXEC"]] {
         client.send_command(command);
     }
@@ -369,7 +369,7 @@ fn transactions_are_refused_and_take_nothing() {
 }
 
 #[test]
-fn log_level_is_that_of_the_flag_or_the_environment() {
+fn log_level_comes_from_the_flag_or_the_environment() {
     let rules = Rules::new("domain: api\nrules:\n- {id: all, limit: 1/h}\n");
     let logged = |level: &[&str], variable: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
@@ -414,7 +414,7 @@ fn wrong_password_database_or_encryption_of_the_store_is_reported() {
 }
 
 #[test]
-fn full_disk_at_start_is_one_line() {
+fn full_disk_at_start_is_reported_in_one_line() {
     let folder = Folder::new();
     let Some(disk) = SmallDisk::mount(&folder, 16) else {
         println!("skipped: this user may not mount a small file system");

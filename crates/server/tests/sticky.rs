@@ -1,5 +1,5 @@
-//! Sticky routing as described in docs/sharing.md. A proxy (the real nginx or HAProxy) sends each key to one server by
-//! consistent hashing, every server counts in its own memory, and one server leaves.
+//! Sticky routing as described in docs/sharing.md. A real proxy (nginx or HAProxy) sends each key to one server by
+//! consistent hashing. Every server counts in its own memory, and one server leaves.
 
 use crate::common;
 
@@ -61,7 +61,7 @@ fn check(name: &str) {
     let lost: Vec<&String> = keys.iter().filter(|key| has_counted(&servers[2], key)).collect();
     assert!((5..=40).contains(&lost.len()), "{name}: about a third of the keys: {}", lost.len());
     drop(servers.pop());
-    // The keys of the server that left start once more with a full limit. All other keys are counted as before.
+    // The keys of the server that left start again with a full limit. All other keys keep their counts.
     eventually("the proxy has noticed", || {
         check_through_proxy(proxy.address, "another") || check_through_proxy(proxy.address, "yet-another")
     });
@@ -72,11 +72,11 @@ fn check(name: &str) {
 }
 
 #[test]
-fn nginx_keeps_keys_where_they_are_when_a_server_leaves() {
+fn nginx_moves_only_the_keys_of_a_server_that_leaves() {
     check("nginx");
 }
 
 #[test]
-fn haproxy_keeps_keys_where_they_are_when_a_server_leaves() {
+fn haproxy_moves_only_the_keys_of_a_server_that_leaves() {
     check("haproxy");
 }

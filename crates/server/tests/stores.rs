@@ -9,7 +9,7 @@ use common::{Rules, Server, run, stable_port};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::{Kind, Server as StoreServer};
 
-use crate::peers::agree;
+use crate::peers::wait_until_linked;
 
 /// The limits have long periods, so that the duration of a test does not matter.
 const RULES: &str = "\
@@ -20,8 +20,8 @@ rules:
 - {id: quiet, limit: 1/week, on_exceed: shadow}
 ";
 
-/// A deadline that a store meets even on a busy machine.
-const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
+/// A store deadline that is long enough even on a busy machine.
+const LONG_STORE_DEADLINE: [&str; 2] = ["--store-deadline", "20000"];
 
 fn requests() -> impl Iterator<Item = (&'static str, &'static str, u64)> {
     let pattern =
@@ -37,7 +37,7 @@ fn without_times(decision: &Value) -> Value {
     json!([truth(&decision["allowed"]), decision["outcome"], decision["rule"], decision["standing"], limits])
 }
 
-fn by_http(server: &Server) -> Vec<Value> {
+fn decide_over_http(server: &Server) -> Vec<Value> {
     let ask = |(path, client, cost): (&str, &str, u64)| {
         let body = json!({"domain": "api", "attributes": {"path": path, "client": client}, "cost": cost});
         let text = run(Command::new("curl").args(["-s", "-d", &body.to_string(), &server.url("/v1/check")]));
@@ -46,7 +46,7 @@ fn by_http(server: &Server) -> Vec<Value> {
     requests().map(ask).collect()
 }
 
-fn by_resp(server: &Server) -> Vec<Value> {
+fn decide_over_resp(server: &Server) -> Vec<Value> {
     let ask = |(path, client, cost): (&str, &str, u64)| {
         let cost = cost.to_string();
         let args =
@@ -60,17 +60,18 @@ fn by_resp(server: &Server) -> Vec<Value> {
 fn both_front_ends_and_all_stores_decide_the_same() {
     let rules = Rules::new(RULES);
     let rules = rules.path();
-    let expected = by_http(&Server::start(&["--rules", rules]));
+    let expected = decide_over_http(&Server::start(&["--rules", rules]));
     assert!(
         expected.iter().any(|decision| decision[0] == true) && expected.iter().any(|decision| decision[0] == false)
     );
-    assert_eq!(by_resp(&Server::start(&["--rules", rules])), expected, "TG.CHECK in memory");
+    assert_eq!(decide_over_resp(&Server::start(&["--rules", rules])), expected, "TG.CHECK in memory");
     for kind in Kind::ALL {
         let store = StoreServer::start(kind);
         let url = |namespace: &str| format!("{}?namespace={namespace}", store.url());
-        let start = |url: &str| Server::start(&[&["--rules", rules, "--store", url], &PATIENT[..]].concat());
-        assert_eq!(by_http(&start(&url("http"))), expected, "HTTP on {kind:?}");
-        assert_eq!(by_resp(&start(&url("resp"))), expected, "TG.CHECK on {kind:?}");
+        let start =
+            |url: &str| Server::start(&[&["--rules", rules, "--store", url], &LONG_STORE_DEADLINE[..]].concat());
+        assert_eq!(decide_over_http(&start(&url("http"))), expected, "HTTP on {kind:?}");
+        assert_eq!(decide_over_resp(&start(&url("resp"))), expected, "TG.CHECK on {kind:?}");
     }
 }
 
@@ -79,19 +80,24 @@ fn both_front_ends_and_all_stores_decide_the_same() {
 fn both_front_ends_decide_the_same_on_servers_that_share_limits_among_themselves() {
     let rules = Rules::new(RULES.replace("sliding_log", "sliding_slices"));
     let rules = rules.path();
-    let expected = by_http(&Server::start(&["--rules", rules]));
+    let expected = decide_over_http(&Server::start(&["--rules", rules]));
     for nodes in [1, 3] {
-        for (front_end, decide) in [("HTTP", by_http as fn(&Server) -> Vec<Value>), ("TG.CHECK", by_resp)] {
+        for (front_end, decide) in
+            [("HTTP", decide_over_http as fn(&Server) -> Vec<Value>), ("TG.CHECK", decide_over_resp)]
+        {
             let addresses: Vec<String> = (0..nodes).map(|_| format!("127.0.0.1:{}", stable_port())).collect();
             let store = &format!("peers://{}", addresses.join(","));
             let start = |listen: &String| {
-                Server::start(&[&["--rules", rules, "--store", store, "--peers-listen", listen], &PATIENT[..]].concat())
+                Server::start(
+                    &[&["--rules", rules, "--store", store, "--peers-listen", listen], &LONG_STORE_DEADLINE[..]]
+                        .concat(),
+                )
             };
             let servers: Vec<Server> = std::thread::scope(|scope| {
                 let starting: Vec<_> = addresses.iter().map(|listen| scope.spawn(move || start(listen))).collect();
                 starting.into_iter().map(|starting| starting.join().expect("it starts")).collect()
             });
-            agree(&servers);
+            wait_until_linked(&servers);
             assert_eq!(decide(&servers[0]), expected, "{front_end} on {nodes}");
         }
     }
@@ -101,7 +107,7 @@ fn both_front_ends_decide_the_same_on_servers_that_share_limits_among_themselves
 fn two_servers_on_one_store_share_their_counters() {
     let store = StoreServer::start(Kind::Redis);
     let url = store.url();
-    let start = || Server::start(&[&["--store", &url], &PATIENT[..]].concat());
+    let start = || Server::start(&[&["--store", &url], &LONG_STORE_DEADLINE[..]].concat());
     let (first, second) = (start(), start());
     let (mut one, mut two) = (first.connect_resp(), second.connect_resp());
     one.send("CL.THROTTLE k 1 1 86400\r\n");

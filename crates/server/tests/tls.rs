@@ -11,12 +11,12 @@ use tollgate_testkit::servers::Certificates;
 
 fn start(folder: &Folder, made: &Certificates) -> Server {
     let (certificate, key) = (folder.join("now.pem"), folder.join("now.key"));
-    show(folder, made);
+    replace_certificate(folder, made);
     Server::start(&["--tls-cert", &certificate, "--tls-key", &key])
 }
 
-/// Replaces the server's certificate, as renewal tools do.
-fn show(folder: &Folder, made: &Certificates) {
+/// Replaces the server's certificate in the same way as renewal tools.
+fn replace_certificate(folder: &Folder, made: &Certificates) {
     for (from, to) in [(made.certificate(), "now.pem"), (made.key(), "now.key")] {
         std::fs::copy(from, folder.join("new")).expect("a copy");
         std::fs::rename(folder.join("new"), folder.join(to)).expect("in its place");
@@ -75,7 +75,7 @@ fn both_protocols_are_served_over_tls_only() {
     assert!(output.contains(r#""allowed":true"#), "{output}");
     let mut redis = Command::new("redis-cli");
     redis.args(["-h", "localhost", "-p", &server.resp_port(), "--tls", "--cacert"]).arg(made.authority());
-    // A pipeline that spans several TLS records.
+    // Sends a pipeline that spans several TLS records.
     let mut child = redis.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("redis-cli runs");
     let commands = "CL.THROTTLE k 1 2 86400\n".repeat(3) + &format!("PING {}\n", "x".repeat(50_000));
     child.stdin.take().expect("a pipe").write_all(commands.as_bytes()).expect("it reads");
@@ -84,7 +84,7 @@ fn both_protocols_are_served_over_tls_only() {
     let refusals: Vec<&str> = output.lines().step_by(5).take(3).collect();
     assert_eq!(refusals, ["0", "0", "1"], "{output}");
     assert!(output.trim_end().ends_with(&"x".repeat(50_000)));
-    // A connection without TLS is closed, in every protocol.
+    // A connection without TLS is closed, whatever the protocol.
     let mut plain = server.connect_http();
     plain.send("GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
     assert!(!plain.rest().contains("200 OK"));
@@ -101,7 +101,7 @@ fn renewed_certificate_is_used_for_new_connections_and_open_ones_stay() {
     let server = start(&folder, &old);
     let mut session = Session::open(&server, &old.authority());
     assert_eq!(session.ping(), "+PONG\r\n");
-    show(&folder, &new);
+    replace_certificate(&folder, &new);
     server.wait_for_line("certificate renewed");
     assert!(run(&mut curl_command(&server, &new.authority())).contains("allowed"));
     let output = curl_command(&server, &old.authority()).output().expect("curl runs");
@@ -120,7 +120,7 @@ fn stopped_server_closes_encrypted_connections() {
     let mut server = start(&folder, &made);
     let mut session = Session::open(&server, &made.authority());
     assert_eq!(session.ping(), "+PONG\r\n");
-    // A connection that never begins its handshake.
+    // Opens a connection that never begins its handshake.
     let mut silent = server.connect_http();
     server.signal("TERM");
     let mut line = String::new();

@@ -19,15 +19,15 @@ rules:
 - {id: free, when: {kind: free}, unlimited: true}
 ";
 
-/// A deadline that a store meets even on a busy machine.
-const PATIENT: [&str; 2] = ["--store-deadline", "20000"];
+/// A store deadline that is long enough even on a busy machine.
+const LONG_STORE_DEADLINE: [&str; 2] = ["--store-deadline", "20000"];
 
 /// Runs `test` with an in-memory server and with a server on a real Redis.
 fn on_every_store(test: impl Fn(&Server)) {
     let rules = Rules::new(RULES);
     test(&Server::start(&["--rules", rules.path()]));
     let store = StoreServer::start(Kind::Redis);
-    test(&Server::start(&[&["--rules", rules.path(), "--store", &store.url()], &PATIENT[..]].concat()));
+    test(&Server::start(&[&["--rules", rules.path(), "--store", &store.url()], &LONG_STORE_DEADLINE[..]].concat()));
 }
 
 fn post(server: &Server, path: &str, body: &Value) -> (u16, Value) {
@@ -70,7 +70,7 @@ fn take_up_to_takes_what_is_available() {
 }
 
 #[test]
-fn drain_of_uncounted_request_takes_zero_and_says_so() {
+fn drain_of_uncounted_request_takes_zero_and_reports_it() {
     on_every_store(|server| {
         for kind in ["free", "unknown"] {
             let (status, answer) = post(server, "/v1/drain", &json!({"domain": "api", "attributes": {"kind": kind}}));
@@ -92,7 +92,7 @@ fn drain_of_uncounted_request_takes_zero_and_says_so() {
 }
 
 /// Rules with their own cost.
-const WEIGHED: &str = "\
+const RULES_WITH_COSTS: &str = "\
 domain: api
 rules:
 - {id: fixed, when: {kind: fixed}, per: [user], limit: 10/day, max_debt: 10, algorithm: fixed_window, cost: 3}
@@ -101,7 +101,7 @@ rules:
 
 #[test]
 fn dash_leaves_the_cost_to_the_rules_over_the_redis_protocol() {
-    let rules = Rules::new(WEIGHED);
+    let rules = Rules::new(RULES_WITH_COSTS);
     let server = &Server::start(&["--rules", rules.path()]);
     for command in ["TG.CHECK", "TG.RESERVE", "TG.ACQUIRE", "TG.PEEK"] {
         let wait = if command == "TG.ACQUIRE" { &["0"][..] } else { &[] };
@@ -112,7 +112,7 @@ fn dash_leaves_the_cost_to_the_rules_over_the_redis_protocol() {
             run_redis_cli(server, &[&[command, "api", "-"], wait, &["kind", "sent", "weight", "9"], &user].concat());
         assert_eq!((remaining_of(&fixed), remaining_of(&sent)), (vec![after.0], vec![after.1]), "{command}");
     }
-    // A dash instead of a cost means the same as an HTTP request without a cost. A number is the cost, as over HTTP.
+    // A dash instead of a cost is equivalent to an HTTP request without a cost. A number is the cost, as over HTTP.
     let ask = json!({"domain": "api", "attributes": {"kind": "fixed", "user": "TG.CHECK"}});
     assert_eq!(remaining_of(&post(server, "/v1/check", &ask).1), [4]);
     assert_eq!(

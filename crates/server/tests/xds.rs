@@ -1,5 +1,5 @@
-//! Rules from an xDS server (written with grpcio) that sends the resources with which Envoy Gateway configures the
-//! reference rate-limit service.
+//! Rules from an xDS server that is written with grpcio. It sends the resources with which Envoy Gateway configures
+//! the reference rate-limit service.
 
 use crate::common;
 
@@ -9,14 +9,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use common::rls_client::RlsClient;
-use common::{PATIENCE, Server, eventually, run, stable_port};
+use common::{Server, TEST_TIMEOUT, eventually, run, stable_port};
 use serde_json::{Value, json};
 use tollgate_testkit::servers::Certificates;
 
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/xds_server");
 
-/// Maximum number of requests to a server that answers each refusal immediately, until there is a pause of
-/// [`LONG_PAUSE`]. The pauses are random, and their upper bound starts at 250 ms and doubles.
+/// Maximum number of requests before the client pauses for [`LONG_PAUSE`], if a server answers each refusal
+/// immediately. The pauses are random; their upper bound starts at 250 ms and doubles.
 const MAX_REQUESTS: usize = 20;
 const LONG_PAUSE: Duration = Duration::from_millis(500);
 
@@ -61,7 +61,7 @@ impl XdsServer {
 
     /// Returns the next request.
     fn request(&mut self) -> Value {
-        self.requests.recv_timeout(PATIENCE).expect("a request")
+        self.requests.recv_timeout(TEST_TIMEOUT).expect("a request")
     }
 
     /// Returns the version, the nonce and the error of the next request.
@@ -108,7 +108,7 @@ fn rules_are_installed_changed_refused_and_removed() {
     let status = run(Command::new("curl").arg("-s").arg(server.url("/v1/rules-status")));
     assert!(status.contains(&format!("\"source\":\"xds://localhost:{}\"", xds.port)), "{status}");
 
-    // A descriptor without a key and bytes that are not a message are both refused, and the rules in force stay.
+    // A descriptor without a key is refused, and so are bytes that are not a message. The rules in force stay.
     let wrong = json!({"name": "first", "domain": "edge", "descriptors": [{"rateLimit": {"unit": 99}}]});
     xds.send(&json!({"version": "3", "resources": [wrong]}));
     let (version, nonce, error) = xds.answer();
@@ -166,7 +166,7 @@ fn rules_stay_while_the_server_restarts_or_stalls() {
 }
 
 #[test]
-fn server_that_insists_on_refused_rules_is_answered_with_pauses() {
+fn xds_server_that_resends_refused_rules_is_answered_with_pauses() {
     let mut xds = XdsServer::start(stable_port(), &[]);
     xds.send_limit("1", 5);
     let (server, mut client) = serve(&xds);
@@ -199,7 +199,7 @@ fn both_sides_have_certificates() {
 }
 
 #[test]
-fn start_without_rules_says_what_is_wrong() {
+fn start_without_rules_reports_the_reason() {
     for (args, expected) in [
         (&["--rules", "xds://"][..], "is not the address of an xDS server; write it like xds://127.0.0.1:18001"),
         (&["--rules", "xds+tls://h"], "needs the certificates of its CA: add --rules-ca FILE"),

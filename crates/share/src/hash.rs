@@ -1,17 +1,17 @@
-//! A keyed hash for keys chosen by callers, in a third of the instructions of the standard library's hash.
+//! A keyed hash for caller-chosen keys. It takes a third of the instructions of the standard library's hash.
 //!
-//! A key in chunks of seven bytes is a polynomial modulo the prime 2⁶¹−1, and its hash is the polynomial's value at a
-//! secret point. Two keys of up to `n` bytes have the same value at no more than `n/7 + 2` points, so callers that do
-//! not know the point cannot choose colliding keys. The point affects only the position of a key in a table, never a
-//! decision.
+//! The seven-byte chunks of a key are the coefficients of a polynomial modulo the prime 2⁶¹−1. The hash is the value of
+//! this polynomial at a secret point. Two different keys of up to `n` bytes collide at no more than `n/7 + 2` points.
+//! So a caller who does not know the point cannot choose colliding keys. The point affects only a key's position in a
+//! table, never a decision.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 const PRIME: u64 = (1 << 61) - 1;
 /// Bytes per chunk. A chunk is less than the prime.
-const CHUNK: usize = 7;
+const CHUNK_BYTES: usize = 7;
 
-/// The secret point of one table.
+/// Builds hashers with the secret point of one table.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyHash {
     point: u64,
@@ -55,10 +55,10 @@ impl Hasher for KeyHasher {
         let mut rest = bytes;
         while let Some(eight) = rest.first_chunk::<8>() {
             self.add(u64::from_le_bytes(*eight) & ((1 << 56) - 1));
-            rest = &rest[CHUNK..];
+            rest = &rest[CHUNK_BYTES..];
         }
-        // At most one chunk is left. The key length was hashed before, and it determines the number of bytes in the
-        // chunk.
+        // The remaining bytes form at most one chunk. Its length needs no hashing, because the key length was already
+        // hashed.
         self.add(rest.iter().rev().fold(0, |chunk, byte| chunk << 8 | u64::from(*byte)));
     }
 
@@ -69,7 +69,8 @@ impl Hasher for KeyHasher {
 
     #[inline]
     fn finish(&self) -> u64 {
-        // Tables use the highest bits, and the sum has at most 62 bits.
+        // Hash tables use the highest bits, which are zero in the sum, so the multiplication spreads the low bits
+        // upwards.
         self.sum.wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }

@@ -1,16 +1,15 @@
 //! Protocols that let many nodes share one limit, as state machines without I/O.
 //!
-//! Nothing here reads a clock, opens a socket or draws a random number. Instants, identifiers and
-//! messages are arguments; outgoing messages are return values. So the same code runs in a server
-//! and in the seeded simulator of `tollgate-testkit`. The simulator checks the bound that each
-//! module states: in every interval of length `T`, at most `B + r·T + E` is admitted, where `B` is
-//! the burst, `r` the rate and `E` the *excess*.
+//! Nothing here reads a clock, opens a socket or draws a random number. Instants, identifiers and messages are
+//! arguments; outgoing messages are return values. So the same code runs in a server and in the seeded simulator of
+//! `tollgate-testkit`. The simulator checks the bound that each module states: in every interval of length `T`, at most
+//! `B + r·T + E` is admitted. `B` is the burst, `r` the rate and `E` the *excess*.
 //!
 //! | module | protocol | excess without faults |
 //! |---|---|---|
 //! | [`lease`] | a pool grants tokens in advance; nodes spend them without a round trip | 0 |
-//! | [`tally`] | nodes decide by their own view and merge their charges into the store | (N − 1)·(B + r·δ) |
-//! | [`parts`] | a group of charges over several places, all or none, without a lock | min(H, r·c), with H the amount held for refunds and c the time that holds overlap |
+//! | [`tally`] | nodes decide from their own views and merge their charges into the store | (N − 1)·(B + r·δ) |
+//! | [`parts`] | a group of charges on several places, all or none, without a lock | min(H, r·c), with H the amount held for refunds and c the time that holds overlap |
 //! | [`shares`] | while the store does not answer, each node admits its share of the remaining tokens | during a fault of length P: B·(N − 1)/N + N·C + min(B, r·P), with C the largest cost |
 
 pub mod hash;

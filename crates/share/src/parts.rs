@@ -1,29 +1,27 @@
-//! A group of charges over several places: all or none, in one round trip, without locks.
+//! A group of charges on several *places*, such as the primaries of a Redis cluster. The group takes all charges or
+//! none, in one round trip, without locks.
 //!
 //! **The naive method** takes from one place after the other, and undoes the takes at the first
 //! refusal. It costs a round trip per place. Two-phase commit costs two round trips, and holds
 //! locks while a participant is slow.
 //!
-//! **The idea** is that a take can be undone by a refund, so all parts take at the same time. If
-//! all of them took, the group is admitted after one round trip. Otherwise the parts that took are
-//! refunded, and the verdict is the first of these that applies to any part: rejected, refused, stale,
-//! unanswered.
+//! **The idea** is that a take can be undone by a refund, so all parts take at the same time. If all parts took, the
+//! group is admitted after one round trip. Otherwise the parts that took are refunded, and the verdict is the first of
+//! these results that any part has: rejected, refused, stale, unanswered.
 //!
-//! **Mixed results are retried once**, in ascending order of the places. Without this, two groups
-//! that compete for the last tokens of two places can refuse each other although one of them could be admitted:
-//! A takes at place 1 and is refused at 2, B takes at 2 and is refused at 1. In the ordered round,
-//! one group is first at the lowest place that both share, so at least one of them is not blocked
-//! by the other. The refunds are queued before the ordered takes, so the ordered takes find the
-//! refunded tokens.
+//! **Mixed results are retried once**, in ascending order of the places. Without this, two groups that compete for the
+//! last tokens of two places can refuse each other although one of them could be admitted: A takes at place 1 and is
+//! refused at 2, B takes at 2 and is refused at 1. In the ordered round, one group is first at the lowest place that
+//! both groups use, so the other group cannot block it. The refunds are queued before the ordered takes, so the ordered
+//! takes can use the refunded tokens.
 //!
-//! **Suspects go first.** A part whose key was recently refused takes first, while the other parts
-//! only peek. So a caller that is refused anyway never holds tokens of the other keys.
+//! **Suspects go first.** A part whose key was recently refused takes first, while the other parts only peek. So a
+//! caller that keeps being refused never holds tokens of the other keys.
 //!
-//! **A place that does not answer** does not decide for the others. With [`Verdict::Partial`], the
-//! caller reads the replies, applies its own policy to the parts without an answer, and passes the
-//! result to [`Parts::conclude`], which refunds the other parts if the request is not admitted. An
-//! *unknown* part may have been executed and counts as spent. If a late answer shows that it took,
-//! it is refunded unless the request was admitted.
+//! **If a place does not answer** and all other parts took, the verdict is [`Verdict::Partial`]. The caller reads the
+//! replies, applies its own policy to the parts without an answer, and passes the result to [`Parts::conclude`]. If the
+//! request is not admitted, the other parts are refunded. An *unknown* part may have been executed and counts as spent.
+//! If a late answer shows that such a part took, the part is refunded unless the request was admitted.
 //!
 //! **Guarantee.** While tokens are held, a bucket that would otherwise be full keeps refilling, and the refund then
 //! adds to the refill. Let `V` be the level that the bucket would have if only admitted groups took, and `H` the amount
@@ -32,8 +30,8 @@
 //! `B + r·T + E` with `E ≤ min(H, r·c)`, where `c` is the longest time in which holds overlap without a gap. (The age
 //! of the oldest refund is not a bound. Example: with `B = 2` and 10 per second, overlapping groups that each hold one
 //! token for 20 ms let a third token refill within 100 ms.) A hold lasts at most two deadlines, because older refunds
-//! are dropped. Suspects hold no tokens of other keys, so an attack does not prolong the chain. If no message is lost
-//! or late, every take is either part of an admitted group or refunded exactly once.
+//! are dropped. Suspects hold no tokens of other keys, so an attack does not prolong the chain of overlapping holds. If
+//! no message is lost or late, every take is either part of an admitted group or refunded exactly once.
 //!
 //! ```
 //! use tollgate_share::parts::{Action, Parts, Reply, Verdict};
@@ -82,14 +80,14 @@ pub enum Action {
 pub enum Verdict {
     /// All parts took.
     Admitted,
-    /// A part was rejected; the others are refunded.
+    /// A part was rejected; the other parts are refunded.
     Rejected,
-    /// A part was refused; the others are refunded.
+    /// A part was refused; the other parts are refunded.
     Refused,
-    /// A part needs other calendar windows; the others are refunded.
+    /// A part needs other calendar windows; the other parts are refunded.
     Stale,
-    /// Some parts have no answer, and all others took. [`Parts::reply`] returns the reply for each
-    /// part. Decide the unanswered parts by another policy, then call [`Parts::conclude`].
+    /// Some parts have no answer, and all other parts took. [`Parts::reply`] returns the reply for each part. Decide
+    /// the unanswered parts by another policy, then call [`Parts::conclude`].
     Partial,
 }
 
@@ -106,7 +104,7 @@ enum State {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Suspect parts take, the others peek.
+    /// Suspect parts take, and the other parts peek.
     Probing,
     /// All parts take at the same time.
     Parallel,
@@ -118,7 +116,7 @@ enum Phase {
     Refused,
 }
 
-/// One group over several places. All nodes number the places in the same order.
+/// One group on several places. All nodes number the places in the same order.
 #[derive(Debug)]
 pub struct Parts {
     parts: Vec<State>,
@@ -140,7 +138,7 @@ impl Parts {
                 parts.take(part, actions);
             }
         }
-        parts.proceed(actions);
+        parts.advance(actions);
         parts
     }
 
@@ -159,14 +157,14 @@ impl Parts {
         match (*state, reply) {
             (State::Taking, Reply::Passed) => *state = State::Took,
             (State::Peeking, Reply::Passed) => *state = State::Idle,
-            // A peek spends nothing, so a late answer to it must not be refunded.
+            // A peek spends nothing, so a late answer to a peek must not cause a refund.
             (State::Peeking, Reply::Unknown) => *state = State::Failed(Reply::Unavailable),
             (State::Taking | State::Peeking, _) => *state = State::Failed(reply),
             (State::Failed(Reply::Unknown), Reply::Passed) => return self.took_late(part, actions),
             // A duplicate or unsolicited answer.
             (State::Idle | State::Took | State::Failed(_), _) => return,
         }
-        self.proceed(actions);
+        self.advance(actions);
     }
 
     /// Ends a [partial](Verdict::Partial) group. If the request is not admitted, the parts that
@@ -183,12 +181,12 @@ impl Parts {
         }
     }
 
-    /// Handles a late answer which shows that a part with an unknown outcome took. The take is kept
-    /// only if the request was admitted or may still be admitted.
+    /// Handles a late answer: a part whose outcome was unknown has taken its charges. The take is kept only if the
+    /// request was admitted or may still be admitted.
     fn took_late(&mut self, part: usize, actions: &mut Vec<Action>) {
         match self.phase {
             Phase::Refused => actions.push(Action::Refund(part)),
-            // The verdict is still open, and will refund or keep this part like the others.
+            // The verdict is still open, and will refund or keep this part together with the other parts.
             Phase::Probing | Phase::Parallel | Phase::Ordered | Phase::Pending => self.parts[part] = State::Took,
             Phase::Admitted => {}
         }
@@ -221,8 +219,8 @@ impl Parts {
         actions.push(Action::Answer(verdict));
     }
 
-    /// Advances the group if no part is being asked.
-    fn proceed(&mut self, actions: &mut Vec<Action>) {
+    /// Advances the group unless a reply is pending.
+    fn advance(&mut self, actions: &mut Vec<Action>) {
         if self.parts.iter().any(|state| matches!(state, State::Taking | State::Peeking)) {
             return;
         }
@@ -246,8 +244,8 @@ impl Parts {
                         self.take(part, actions);
                     }
                 }
-                // All parts that peeked may be unavailable.
-                self.proceed(actions);
+                // If every peek failed, no take was sent, so no further reply would advance the group.
+                self.advance(actions);
             }
             (Phase::Parallel | Phase::Ordered, None) => {
                 if let Some(next) = self.parts.iter().position(|state| *state == State::Idle) {
@@ -259,7 +257,7 @@ impl Parts {
         }
     }
 
-    /// Returns whether every part answered, and some took. A retry in another order may then admit the group.
+    /// Returns whether some parts took and all other parts were refused. A retry in order may then admit the group.
     fn is_mixed(&self) -> bool {
         self.parts.contains(&State::Took)
             && self.parts.iter().all(|state| matches!(state, State::Took | State::Failed(Reply::Refused)))
@@ -272,7 +270,7 @@ mod tests {
     use Action::{Answer, Peek, Refund, Take};
 
     /// Starts a group and feeds it the replies; returns the actions of each step.
-    fn run(suspects: &[bool], replies: &[(usize, Reply)]) -> (Parts, Vec<Vec<Action>>) {
+    fn replay(suspects: &[bool], replies: &[(usize, Reply)]) -> (Parts, Vec<Vec<Action>>) {
         let mut actions = Vec::new();
         let mut parts = Parts::new(suspects, &mut actions);
         let mut steps = vec![actions.split_off(0)];
@@ -283,8 +281,8 @@ mod tests {
         (parts, steps)
     }
 
-    fn last(replies: &[(usize, Reply)]) -> Vec<Action> {
-        run(&[false; 3], replies).1.pop().unwrap()
+    fn last_actions(replies: &[(usize, Reply)]) -> Vec<Action> {
+        replay(&[false; 3], replies).1.pop().unwrap()
     }
 
     #[test]
@@ -301,14 +299,14 @@ mod tests {
         ];
         for (replies, expected) in cases {
             let replies: Vec<_> = replies.into_iter().enumerate().collect();
-            assert_eq!(last(&replies), expected, "{replies:?}");
+            assert_eq!(last_actions(&replies), expected, "{replies:?}");
         }
     }
 
     #[test]
     fn mixed_result_is_retried_once_in_order_after_the_refunds() {
         let first = [(2, Reply::Passed), (1, Reply::Refused), (0, Reply::Passed)];
-        let (mut parts, steps) = run(&[false; 3], &first);
+        let (mut parts, steps) = replay(&[false; 3], &first);
         assert_eq!(steps[3], [Refund(0), Refund(2), Take(0)]);
         let mut actions = Vec::new();
         parts.on(0, Reply::Passed, &mut actions);
@@ -320,18 +318,18 @@ mod tests {
     #[test]
     fn ordered_retry_may_admit() {
         let replies = [(0, Reply::Refused), (1, Reply::Passed), (0, Reply::Passed), (1, Reply::Passed)];
-        let (_, steps) = run(&[false; 2], &replies);
+        let (_, steps) = replay(&[false; 2], &replies);
         assert_eq!(steps[2..], [vec![Refund(1), Take(0)], vec![Take(1)], vec![Answer(Verdict::Admitted)]]);
     }
 
     #[test]
     fn late_take_of_a_refused_group_is_refunded_and_of_an_admitted_one_kept() {
-        let (mut parts, _) = run(&[false; 2], &[(0, Reply::Unknown), (1, Reply::Refused)]);
+        let (mut parts, _) = replay(&[false; 2], &[(0, Reply::Unknown), (1, Reply::Refused)]);
         let mut actions = Vec::new();
         parts.on(0, Reply::Passed, &mut actions);
         assert_eq!(actions.split_off(0), [Refund(0)]);
 
-        let (mut parts, steps) = run(&[false; 2], &[(0, Reply::Unknown), (1, Reply::Passed)]);
+        let (mut parts, steps) = replay(&[false; 2], &[(0, Reply::Unknown), (1, Reply::Passed)]);
         assert_eq!(steps[2], [Answer(Verdict::Partial)]);
         parts.conclude(true, &mut actions);
         parts.on(0, Reply::Passed, &mut actions);
@@ -340,7 +338,7 @@ mod tests {
 
     #[test]
     fn partial_group_that_is_not_admitted_is_refunded_including_late_takes() {
-        let (mut parts, _) = run(&[false; 3], &[(0, Reply::Unknown), (1, Reply::Passed), (2, Reply::Unavailable)]);
+        let (mut parts, _) = replay(&[false; 3], &[(0, Reply::Unknown), (1, Reply::Passed), (2, Reply::Unavailable)]);
         assert_eq!(
             [0, 1, 2].map(|part| parts.reply(part)),
             [Some(Reply::Unknown), Some(Reply::Passed), Some(Reply::Unavailable)]
@@ -354,14 +352,14 @@ mod tests {
 
     #[test]
     fn suspects_take_first_and_hold_no_tokens_of_other_keys_when_refused() {
-        let (_, steps) = run(&[false, true], &[(0, Reply::Passed), (1, Reply::Refused)]);
+        let (_, steps) = replay(&[false, true], &[(0, Reply::Passed), (1, Reply::Refused)]);
         assert_eq!(steps, [vec![Peek(0), Take(1)], vec![], vec![Answer(Verdict::Refused)]]);
-        let (_, steps) = run(&[false, true], &[(1, Reply::Passed), (0, Reply::Passed), (0, Reply::Passed)]);
+        let (_, steps) = replay(&[false, true], &[(1, Reply::Passed), (0, Reply::Passed), (0, Reply::Passed)]);
         assert_eq!(steps[2..], [vec![Take(0)], vec![Answer(Verdict::Admitted)]]);
         let late = [(0, Reply::Unknown), (1, Reply::Refused), (0, Reply::Passed)];
-        let (_, steps) = run(&[false, true], &late);
+        let (_, steps) = replay(&[false, true], &late);
         assert_eq!(steps[3], [], "a peek takes nothing");
-        let (_, steps) = run(&[true, true], &[]);
+        let (_, steps) = replay(&[true, true], &[]);
         assert_eq!(steps, [[Take(0), Take(1)]]);
     }
 
@@ -381,8 +379,8 @@ mod tests {
             assert!(take(&mut state, start * MILLI, 1));
             bucket.refund(&mut state, &Now::at((start + 10) * MILLI), Cost::ONE, None);
         }
-        // The last group still holds its token. Nothing was admitted so far, and now three are
-        // admitted in the same instant.
+        // The last group still holds its token. Nothing has been admitted so far, and now three tokens are admitted in
+        // the same instant.
         assert!(take(&mut state, 100 * MILLI, 2));
         bucket.refund(&mut state, &Now::at(100 * MILLI), Cost::ONE, None);
         assert!(take(&mut state, 100 * MILLI, 1));

@@ -6,14 +6,14 @@
 //! conversion of the store's state: a log with 60 of 100 used, converted to a share of 25, would have nothing left.
 //!
 //! **Debt.** With `h` tokens in the share, a request of cost `c` is admitted if `c ≤ h`. If `h ≥ 1`, it is also
-//! admitted if `c` is at most `left` minus this node's admissions since then: `c ≤ left − (⌈left/N⌉ − h)`. The share is
-//! then in debt, and admits nothing until the debt is repaid. So a node admits at most its share plus one cost minus
-//! one token.
+//! admitted if `c` is at most `left` minus this node's admissions since that report: `c ≤ left − (⌈left/N⌉ − h)`. The
+//! share is then in debt, and admits nothing until the debt is repaid. So a node admits at most its share plus one cost
+//! minus one token.
 //!
-//! **Arrears.** When the store answers again, the node charges the store with its admissions that still count, before
-//! its next request for the key. The usage that the store had counted before the fault refills first, at `r`. The rest
-//! of the refill belongs to the shares, at `r/N` each. So the arrears of a key are the amount admitted here, but at
-//! most the used amount of the share: zero once the share is full.
+//! **Arrears.** When the store answers again, the node charges its admissions that still count to the store, before its
+//! next request for the key. The usage that the store had counted before the fault refills first, at `r`. After that,
+//! the refill belongs to the shares, at `r/N` each. So the arrears of a key are the amount that this node admitted, but
+//! at most the used amount of its share. They are zero once the share is full.
 //!
 //! **Bound.** Let `u` be the amount used in the store when it is lost, `uᵢ ≤ u` the amount that node `i` last saw, and
 //! `lᵢ = B − uᵢ`. In a fault of length `P`, node `i` admits `aᵢ ≤ ⌈lᵢ/N⌉ + r·P/N + c − 1`, and its arrears are
@@ -26,21 +26,19 @@
 //! (1/N)·Σ(r·P − uᵢ)⁺ − (r·P − u)⁺ + Σ pᵢ over nodes that have not ≤ min(B, r·P) + B·(N − 1)/N + N·c
 //! ```
 //!
-//! The second term vanishes when all nodes have charged their arrears: the excess is then owed and repaid. In a window
-//! nothing refills, so the first term is zero.
+//! The second term vanishes once all nodes have charged their arrears, because the excess is then a debt in the store.
+//! In a window nothing refills, so the first term is zero.
 
 use tollgate_core::{Algorithm, Limit, LimitError, Limits, Nanos, Params, Phase, Rate, Report, WindowParams};
 
-/// The used amount of one limit of a key at an instant, and the time at which the limit is full again if nothing more
-/// is taken.
-/// Times are nanoseconds of this node's monotonic clock.
+/// Usage of one limit of a key at an instant. Times are nanoseconds of this node's monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitUsage {
     /// Amount used. The remaining amount follows from it under any parameters.
     pub used: u64,
     /// Time of the report.
     pub at: u64,
-    /// Time at which the limit is full again.
+    /// Time at which the limit is full again, if nothing more is taken.
     pub full_at: u64,
 }
 
@@ -51,8 +49,9 @@ impl LimitUsage {
         Self { used, at: now, full_at: now.saturating_add(report.reset.as_nanos()) }
     }
 
-    /// Returns the used amount of `limit` at an instant, if nothing more is taken. A report does not contain when each
-    /// part of a sliding window, a log or leases expires, so their whole amount counts as used until all of it expires.
+    /// Returns the used amount of `limit` at an instant, if nothing more is taken. For a sliding window, a log or
+    /// leases, a report does not say when each part expires, so the whole amount counts as used until the last part
+    /// expires.
     pub fn used_at(&self, limit: &Limit, now: u64) -> u64 {
         if now >= self.full_at {
             return 0;
@@ -82,7 +81,8 @@ impl LimitUsage {
         limit.capacity().saturating_sub(self.used_at(limit, now))
     }
 
-    /// Returns the first instant at which `cost` remains of `limit`. `cost` is at most the capacity.
+    /// Returns the first instant at which at least `cost` tokens of `limit` remain. `cost` must not exceed the
+    /// capacity.
     pub fn instant_left(&self, limit: &Limit, cost: u64) -> u64 {
         let missing = u128::from(self.used.saturating_sub(limit.capacity().saturating_sub(cost)));
         let wait = match limit.params() {
@@ -100,16 +100,16 @@ impl LimitUsage {
         self.at.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX)).min(self.full_at)
     }
 
-    /// Returns the number of steps of an interval bucket from an instant until it is full.
+    /// Returns the number of refill steps that an interval bucket needs from the instant `at` until it is full.
     fn steps_from(&self, at: u64, period: Nanos) -> u64 {
         self.full_at.saturating_sub(at).div_ceil(period.as_nanos().max(1))
     }
 }
 
-/// Returns the share of `limits` for one of `nodes`.
+/// Returns the share of `limits` that one of `nodes` nodes admits.
 pub fn share_of_node(limits: &Limits, nodes: u32) -> Limits {
     // If the rate of a share is too slow to be represented, such as one per century divided by the node count, the node
-    // uses the whole limit.
+    // uses the undivided limit.
     let shares = limits.as_slice().iter().map(|limit| share_of(limit, nodes.max(1).into()).unwrap_or(*limit));
     Limits::new(shares).unwrap_or_else(|_| limits.clone())
 }
@@ -184,14 +184,15 @@ fn max_debt_of(params: &mut Params) -> Option<&mut u64> {
 /// The initial share state of a key for which the store has answered.
 #[derive(Clone, Debug)]
 pub struct ShareStart {
-    /// The share with initial amounts that give a new key the state of this key.
+    /// The share, with initial amounts that put a new key into this key's state.
     pub limits: Limits,
     /// Number of leases taken from each concurrency limit.
     pub held: [u64; Limits::MAX],
 }
 
 impl ShareStart {
-    /// Starts `share`, the share of `limits` for one of `nodes`, with its part of the remaining amounts.
+    /// Returns the initial state of `share`, one node's share of `limits`. The share starts with its part of the
+    /// remaining amounts that follow from the usage in `seen`.
     pub fn new(
         share: &Limits,
         limits: &Limits,
@@ -215,13 +216,13 @@ impl ShareStart {
     }
 }
 
-/// Returns the part of the remaining amount `left` that one of `nodes` starts with.
+/// Returns the part of the remaining amount `left` with which each of `nodes` nodes starts.
 pub fn part_of_node(left: u64, nodes: u32) -> u64 {
     left.div_ceil(nodes.max(1).into())
 }
 
-/// Returns whether a cost is at most the store's last remaining amount minus this node's admissions since then.
-/// `share_remaining` is the remaining amount of the share.
+/// Returns whether a cost is at most the remaining amount that the store last reported, minus this node's admissions
+/// since that report. `share_remaining` is the remaining amount of the share.
 pub fn fits_store_remaining(cost: u64, share_remaining: u64, store_remaining: u64, nodes: u32) -> bool {
     let spent_here = part_of_node(store_remaining, nodes).saturating_sub(share_remaining);
     share_remaining > 0 && cost <= store_remaining.saturating_sub(spent_here)
@@ -258,15 +259,15 @@ pub struct Arrears {
 }
 
 impl Arrears {
-    /// Adds a cost that the share admitted. `report` is the share's report after that; `into_debt` is whether the cost
-    /// went into debt.
+    /// Adds a cost that the share admitted. `report` is the share's report after the admission. `into_debt` says
+    /// whether the cost went into debt.
     pub fn add(&mut self, share: &Limit, cost: u64, into_debt: bool, report: &Report, now: u64) {
         let used_before = self.share.used_at(share, now);
         self.admitted = self.due(share, now).saturating_add(cost);
         self.share = LimitUsage::new(report, now);
         if into_debt && report.remaining == 0 {
-            // The report does not contain the depth of the debt. Before this cost at most the limit or an earlier debt
-            // was used.
+            // The report does not contain the depth of the debt. Before this cost, the used amount was at most the
+            // limit or an earlier debt.
             self.share.used = self.share.used.max(used_before).saturating_add(cost);
         }
     }
@@ -291,12 +292,13 @@ impl Arrears {
 }
 
 /// Returns the limits for charging arrears to a store. Their maximum debt is twice the capacity, so that no admission
-/// is forgotten. Returns `None` if a limit cannot owe that much; the caller then charges only the remaining amount.
+/// is forgotten. Returns `None` if a limit cannot represent that much debt. The caller then charges only the remaining
+/// amount.
 pub fn with_arrears(limits: &Limits) -> Option<Limits> {
     let owing = |limit: &Limit| {
         let mut params = limit.params();
         if let Params::SlidingLog { .. } = params {
-            // Each unit of debt would take a word of state.
+            // In a log, each unit of debt would take a word of state.
             return None;
         }
         let max_debt = max_debt_of(&mut params)?;
@@ -306,7 +308,7 @@ pub fn with_arrears(limits: &Limits) -> Option<Limits> {
     Limits::new(limits.as_slice().iter().map(owing).collect::<Option<Vec<Limit>>>()?).ok()
 }
 
-/// Returns whether admissions under these limits are charged to the store afterwards. Slots of `concurrency` are not
+/// Returns whether admissions under these limits are charged to the store afterwards. Concurrency slots are not
 /// charged, because their holders release them.
 pub fn has_arrears(limits: &Limits) -> bool {
     !limits.as_slice().iter().any(|limit| matches!(limit.params(), Params::Concurrency { .. }))

@@ -2,8 +2,8 @@
 
 use tollgate_core::{Mono, Nanos, Now, Time, Wall};
 
-/// A clock whose readings stay fixed until a test moves them. `advance` moves both readings; only
-/// the wall clock can be stepped alone.
+/// A clock whose readings stay fixed until a test moves them. `advance` moves both readings; `step_wall` moves only
+/// the wall reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TestClock {
     mono: Time<Mono>,

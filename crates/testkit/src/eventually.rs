@@ -4,32 +4,32 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Timeout of all waits in tests: far longer than any operation takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-const PAUSE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Polls until `condition` holds.
 ///
 /// # Panics
-/// Panics if the condition does not hold within [`PATIENCE`].
+/// Panics if the condition does not hold within [`TEST_TIMEOUT`].
 #[track_caller]
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(PAUSE);
+        assert!(start.elapsed() < TEST_TIMEOUT, "not within {TEST_TIMEOUT:?}: {what}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
 /// Polls asynchronously until `condition` holds.
 ///
 /// # Panics
-/// Panics if the condition does not hold within [`PATIENCE`].
+/// Panics if the condition does not hold within [`TEST_TIMEOUT`].
 pub async fn eventually_async(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
     while !condition().await {
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        tokio::time::sleep(PAUSE).await;
+        assert!(start.elapsed() < TEST_TIMEOUT, "not within {TEST_TIMEOUT:?}: {what}");
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -41,8 +41,8 @@ pub fn timed<T>(action: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 /// Sleeps. Used by tests that check that nothing happens during this time.
-pub fn pass_time(time: Duration) {
-    std::thread::sleep(time);
+pub fn sleep_for(duration: Duration) {
+    std::thread::sleep(duration);
 }
 
 /// Returns the wall clock time in whole seconds since 1970.

@@ -98,7 +98,7 @@ impl<'a> Checker<'a> {
 }
 
 /// Finds the first violation by comparing all pairs of events. This is slow, but obviously correct.
-pub fn fullest_excess(bound: &Bound, events: &[(u64, u64)]) -> Option<Excess> {
+pub fn first_excess_by_pairs(bound: &Bound, events: &[(u64, u64)]) -> Option<Excess> {
     (0..events.len()).find_map(|last| {
         let to = events[last].0;
         let mut sum = BigInt::zero();
@@ -125,9 +125,9 @@ pub struct ObservedRequest {
     pub cost: u64,
 }
 
-/// Finds an interval that violates the bound, counting only requests that were both sent and
-/// received within it. Such requests were also decided within it. So only the client's clock is
-/// needed, and a late reply cannot cause a false violation.
+/// Finds an interval that violates the bound. Counts only requests that were both sent and answered within the
+/// interval, because these were certainly decided within it. So only the client's clock is needed, and a late reply
+/// cannot cause a false violation.
 pub fn excess_observed(bound: &Bound, seen: &[ObservedRequest]) -> Option<Excess> {
     let mut seen = seen.to_vec();
     seen.sort_by_key(|event| event.answered);

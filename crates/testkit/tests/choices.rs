@@ -62,7 +62,7 @@ fn cost_above_capacity_is_refused_with_never() {
         assert_eq!(key.remaining(), 10);
     }
     for_each_algorithm!(refuses_eleven_with_never);
-    // The request is refused even with the longest possible wait.
+    // The request is refused even if the limit allows the longest possible wait.
     let patient = leaky_bucket("10/s", 10).max_wait(Nanos::MAX);
     assert_eq!(Key::new(patient).check(11), Outcome::Deny(Retry::Never));
     let patient = interval_bucket(10, SECOND).max_wait(Nanos::from_secs(60)).expect("a limit");
@@ -214,7 +214,7 @@ fn reset_is_until_unused_and_retry_is_until_this_cost_passes() {
 
 #[test]
 fn waits_round_up_remaining_rounds_down_and_no_refusal_has_a_zero_wait() {
-    // One token every 333,333,333⅓ ns.
+    // One token is refilled every 333,333,333⅓ ns.
     let mut bucket = Key::new(token_bucket("3/s", 3));
     assert!(bucket.passes(3));
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(Nanos::from_nanos(333_333_334))));
@@ -223,8 +223,8 @@ fn waits_round_up_remaining_rounds_down_and_no_refusal_has_a_zero_wait() {
     assert_eq!(bucket.check(1), Outcome::Deny(Retry::After(Nanos::from_nanos(1))));
     assert!(bucket.wait(Nanos::from_nanos(1)).passes(1));
 
-    // 9 were used in the previous second, and 500,000,001 ns of it still overlap: 4.500000009 count. A cost of 6
-    // passes when at most 4 count, that is at an overlap of at most 444,444,444 ns.
+    // 9 were used in the previous second, and 500,000,001 ns of that second still overlap, so 4.500000009 count. A
+    // cost of 6 passes when at most 4 count, that is, at an overlap of at most 444,444,444 ns.
     let mut window = Key::new(sliding_window(10, SECOND));
     assert!(window.passes(9));
     window.wait(Nanos::from_nanos(1_499_999_999));
@@ -295,7 +295,7 @@ fn only_buckets_delay_and_a_group_waits_the_longest_delay() {
         assert!(matches!(key.check(1), Outcome::Deny(_)));
     }
     for_each_algorithm!(never_delays);
-    // The last of 4 + 3 units waits for six others: 600 ms at 10/s, 1200 ms at 5/s.
+    // The last of 4 + 3 units waits for six other units: 600 ms at 10/s, 1200 ms at 5/s.
     let group = Limits::new([leaky_bucket("10/s", 10).into(), leaky_bucket("5/s", 10).into(), Limit::Unlimited]);
     let mut group = Key::new(group.expect("a group"));
     assert!(group.passes(4));

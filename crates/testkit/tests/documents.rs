@@ -39,7 +39,7 @@ fn backticked_strings(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
 }
 
-/// Checks that every name is a function in the sources.
+/// Asserts that every name is a function in the sources.
 fn check_tests(page: &str, names: &[&str]) {
     let sources = source_files().into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
     let code: Vec<String> =
@@ -210,7 +210,7 @@ fn packages() -> Vec<String> {
     folder.map(|entry| entry.expect("an entry").file_name().into_string().expect("a name in UTF-8")).collect()
 }
 
-/// Returns the name at the start of `text`.
+/// Returns the identifier at the start of `text`.
 fn leading_name(text: &str) -> &str {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use tollgate_core::{
 const RATES: [&str; 5] = ["7777/s", "86399/day", "999983/s", "1000000007/day", "10/s"];
 const SECOND: u64 = 1_000_000_000;
 const THREE_YEARS: u64 = 3 * 365 * 86_400 * SECOND;
-const DECISIONS: u64 = 100_000;
+const DECISIONS_PER_RATE: u64 = 100_000;
 
 /// The exact refill of a rate.
 #[derive(Clone, Copy)]
@@ -41,8 +41,8 @@ impl Rng {
     }
 }
 
-/// Requests of random costs retry after the advertised wait and pause at random, but never until the bucket is full. No
-/// refill is lost, so the admitted plus the remaining amount equals the exact refill.
+/// Sends requests of random costs that retry after the advertised wait and pause at random, but never until the
+/// bucket is full. No refill is lost, so the admitted plus the remaining amount equals the exact refill.
 #[test]
 fn token_bucket_admits_its_exact_bound_over_three_years() {
     for text in RATES {
@@ -54,7 +54,7 @@ fn token_bucket_admits_its_exact_bound_over_three_years() {
         limit.init(&mut state, &Now::at(start));
         let mut total = limit.decide(&mut state, &Now::at(start), Ask::UpTo(Cost::MAX)).taken().get();
         let mut decisions = 1;
-        while now < start + THREE_YEARS || decisions < DECISIONS {
+        while now < start + THREE_YEARS || decisions < DECISIONS_PER_RATE {
             now += rng.below(1200 * SECOND);
             let remaining = limit.report(&state, &Now::at(now), Cost::ONE).remaining;
             let ask = if remaining > burst / 2 {
@@ -87,8 +87,8 @@ fn random_cost(rng: &mut Rng, most: u64) -> Cost {
     Cost::new(1 + rng.below(most))
 }
 
-/// Requests of random costs keep the bucket from emptying. Each request leaves at the first nanosecond after all
-/// earlier units have left.
+/// Sends requests of random costs so often that the bucket never empties. Each request leaves at the first nanosecond
+/// after all earlier units have left.
 #[test]
 fn leaky_bucket_delays_are_exact_to_the_nanosecond_over_three_years() {
     for text in RATES {
@@ -101,7 +101,7 @@ fn leaky_bucket_delays_are_exact_to_the_nanosecond_over_three_years() {
         let mut total = limit.decide(&mut state, &Now::at(start), Ask::UpTo(Cost::MAX)).taken().get();
         assert_eq!(total, burst);
         let mut decisions = 1;
-        while now < start + THREE_YEARS || decisions < DECISIONS {
+        while now < start + THREE_YEARS || decisions < DECISIONS_PER_RATE {
             now += rng.below(1200 * SECOND);
             let ask = Ask::UpTo(random_cost(&mut rng, burst));
             let mut verdict = limit.decide(&mut state, &Now::at(now), ask);
@@ -129,7 +129,7 @@ fn leaky_bucket_delays_are_exact_to_the_nanosecond_over_three_years() {
     }
 }
 
-/// A caller drains the limit and returns after the advertised wait. It gets the capacity once per window.
+/// A caller drains the limit, returns after the advertised wait, and gets the capacity once per window.
 #[test]
 fn windows_and_logs_admit_their_limit_once_per_window_over_three_years() {
     fn assert_total<A: Algorithm>(limit: &A, length: u64) {
@@ -163,12 +163,12 @@ fn windows_and_logs_admit_their_limit_once_per_window_over_three_years() {
     assert_total(&SlidingLog::new(77, length).expect("a limit"), length.as_nanos());
 }
 
-/// Requests of cost 1 retry after the advertised wait, with a small burst and long pauses. After a pause, unit n passes
-/// at the first nanosecond at which it is refilled. (A burst of 1 is excluded: such a bucket is full when the unit
-/// arrives, and by definition loses the rest of the nanosecond.)
+/// Sends requests of cost 1 that retry after the advertised wait, with a small burst and long pauses. After a pause,
+/// unit n passes at the first nanosecond at which it is refilled. (A burst of 1 is excluded: such a bucket is full
+/// when the unit arrives, and by definition loses the rest of the nanosecond.)
 #[test]
 fn token_bucket_admits_each_unit_at_its_nanosecond_over_three_years() {
-    const IN_A_ROW: u64 = 50;
+    const REQUESTS_PER_PAUSE: u64 = 50;
     for text in RATES {
         let exact = ExactRate(text.parse().expect("a rate"));
         for burst in [2, 3] {
@@ -177,7 +177,7 @@ fn token_bucket_admits_each_unit_at_its_nanosecond_over_three_years() {
             limit.init(&mut state, &Now::at(now));
             while now < THREE_YEARS {
                 let start = now;
-                for nth in 1..=IN_A_ROW {
+                for nth in 1..=REQUESTS_PER_PAUSE {
                     let verdict = limit.decide(&mut state, &Now::at(now), Ask::Exactly(Cost::ONE));
                     assert!(verdict.is_admitted(), "{text}: number {nth} since {start} at {now}");
                     assert_eq!(now, start + exact.nanos_for(nth.saturating_sub(burst)), "{text}: number {nth}");
@@ -188,14 +188,14 @@ fn token_bucket_admits_each_unit_at_its_nanosecond_over_three_years() {
                     };
                     now += wait.as_nanos();
                 }
-                now += 100 * SECOND + rng.below(THREE_YEARS / (DECISIONS / IN_A_ROW));
+                now += 100 * SECOND + rng.below(THREE_YEARS / (DECISIONS_PER_RATE / REQUESTS_PER_PAUSE));
             }
         }
     }
 }
 
-/// Requests of random costs keep a pacer busy. Each request passes at the first nanosecond at which all earlier costs
-/// are paid.
+/// Sends requests of random costs so often that the pacer is never idle. Each request passes at the first nanosecond
+/// at which all earlier costs are paid.
 #[test]
 fn pacer_waits_are_exact_to_the_nanosecond_over_three_years() {
     for text in RATES {
@@ -205,7 +205,7 @@ fn pacer_waits_are_exact_to_the_nanosecond_over_three_years() {
         let (mut pace, mut rng, mut total) = (pacing.start(Time::from_nanos(start)), Rng(4711), 0);
         let mut now = start;
         while now < start + THREE_YEARS {
-            let cost = random_cost(&mut rng, exact.units_within(2 * THREE_YEARS / DECISIONS));
+            let cost = random_cost(&mut rng, exact.units_within(2 * THREE_YEARS / DECISIONS_PER_RATE));
             now += pacing.reserve(&mut pace, Time::from_nanos(now), cost).as_nanos();
             assert_eq!(now, start + exact.nanos_for(total), "{text}");
             total += cost.get();

@@ -1,4 +1,4 @@
-//! Worked examples, and examples of bugs in published token bucket sketches.
+//! Worked examples, and examples of bugs in published token bucket code.
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, TokenBucket};
 

@@ -1,7 +1,7 @@
 //! The history checker finds the same violations as a comparison of all pairs of events.
 
 use proptest::prelude::*;
-use tollgate_testkit::history::{Bound, Checker, Excess, ObservedRequest, excess_observed, fullest_excess};
+use tollgate_testkit::history::{Bound, Checker, Excess, ObservedRequest, excess_observed, first_excess_by_pairs};
 use tollgate_testkit::model::script::{any_rate, any_size, config_with_cases};
 use tollgate_testkit::model::to_exact;
 
@@ -12,7 +12,7 @@ fn bound_of_ten() -> Bound {
     Bound::of("10/s".parse().expect("a rate"), 10)
 }
 
-/// Returns a burst of 10, then one event every 100 ms for 1000 s. Every interval is exactly at the
+/// Returns a history with a burst of 10 and then one event every 100 ms for 1000 s. Every interval is exactly at the
 /// bound.
 fn fullest_history() -> Vec<(u64, u64)> {
     let steady = (1..=10_000).map(|nth| (nth * SECOND / 10, 1));
@@ -31,10 +31,9 @@ fn planted_excess_is_found() {
     let found = Checker::new(&bound_of_ten()).admit_all(&history);
     let excess = found.expect_err("one too many");
     assert_eq!((excess.from, excess.to), (0, 500 * SECOND - 1));
-    // The planted event comes a nanosecond before its token, and the regular event next to it
-    // follows.
+    // The planted event happens a nanosecond before its token is refilled, and the next regular event follows.
     assert_eq!(excess.by, to_exact(1) / to_exact(100_000_000));
-    assert_eq!(fullest_excess(&bound_of_ten(), &history), Some(excess));
+    assert_eq!(first_excess_by_pairs(&bound_of_ten(), &history), Some(excess));
 }
 
 #[test]
@@ -72,7 +71,7 @@ proptest! {
         let (bound, mut at) = (Bound::of(rate, burst), 0);
         let history: Vec<_> = steps.iter().map(|&(pause, cost)| { at += pause; (at, cost) }).collect();
         let found = Checker::new(&bound).admit_all(&history).err();
-        let slow = fullest_excess(&bound, &history);
+        let slow = first_excess_by_pairs(&bound, &history);
         let seen: Vec<_> = history.iter().map(|&(at, cost)| ObservedRequest { asked: at, answered: at, cost }).collect();
         prop_assert_eq!(excess_observed(&bound, &seen).is_some(), slow.is_some(), "observed at the instant of the decision");
         prop_assert_eq!(found.map(|excess| (excess.to, excess.by)), slow.map(|excess| (excess.to, excess.by)));

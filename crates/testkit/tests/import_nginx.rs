@@ -1,10 +1,9 @@
 //! Compares recorded nginx decisions with the decisions of the imported rules. Each side has its own state.
 //!
-//! nginx counts thousandths of a request and keeps its rate in whole thousandths per second. For
-//! rates per second this is exact at whole milliseconds, so all decisions must be equal. For rates
-//! per minute, nginx gives its clients slightly less at every step: it may
-//! refuse a request that we admit, or delay it longer, but never the other way round. A case ends when
-//! the two sides have diverged.
+//! nginx counts thousandths of a request and keeps its rate in whole thousandths per second. For rates per second
+//! this is exact at whole milliseconds, so all decisions must be equal. For rates per minute, nginx refills slightly
+//! less at every step: it may refuse a request that we admit, or delay it longer, but never the reverse. A case ends
+//! when the two sides have diverged.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -103,7 +102,7 @@ fn replay(case: &Case, count: &mut Count) -> Read<()> {
 }
 
 #[test]
-fn imported_lines_decide_as_nginx_did() {
+fn imported_rules_decide_as_nginx_did() {
     let cases = TraceDirectory::from_environment().read("nginx_limit_req").expect("the traces of nginx");
     let mut count = Count::default();
     for case in cases.iter().filter(|case| !case.steps.is_empty()) {

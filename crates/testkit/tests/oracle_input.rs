@@ -1,4 +1,4 @@
-//! The replays accept every trace of the documented format: each step is compared, or skipped for a counted reason.
+//! The replays accept every trace of the documented format: each step is compared, or skipped with a counted reason.
 
 use std::collections::BTreeMap;
 
@@ -16,13 +16,13 @@ fn run(replay: &Replay, case: &Value) -> Tally {
     let tally = replay.run(std::slice::from_ref(&case));
     let (by_rule, skipped): (usize, usize) = (tally.by_rule.values().sum(), tally.skipped.values().sum());
     assert_eq!(tally.steps, case.steps.len());
-    assert_eq!(tally.steps, tally.equal + by_rule + skipped + tally.differing.len(), "{tally}");
+    assert_eq!(tally.steps, tally.equal_steps + by_rule + skipped + tally.differing_steps.len(), "{tally}");
     tally
 }
 
 fn skips_of(replay: &Replay, case: &Value) -> Vec<(Skip, usize)> {
     let tally = run(replay, case);
-    assert!(tally.differing.is_empty(), "{tally}");
+    assert!(tally.differing_steps.is_empty(), "{tally}");
     tally.skipped.into_iter().collect()
 }
 
@@ -39,7 +39,7 @@ fn resilience_case(start: i64, period: i64, limit: i64, steps: &Value) -> Value 
 }
 
 /// Returns a granted reservation of one permit that leaves `available` permits. If `available` is 0, the next permit
-/// comes after `wait` nanoseconds.
+/// is available after `wait` nanoseconds.
 fn reserve(at: i64, available: i64, wait: i64) -> Value {
     let state = json!({"available": available, "nanos_to_wait_for_one": wait, "cycle": 0});
     json!({"at_ns": at, "op": "reserve_permission", "args": {"permits": 1},
@@ -51,7 +51,7 @@ fn clock_may_start_below_zero() {
     let replay = replay("resilience4j_atomic");
     let steps = json!([reserve(-500, 1, 0), reserve(-400, 0, 900), reserve(500, 1, 0)]);
     assert_eq!(skips_of(replay, &resilience_case(-500, 1_000, 2, &steps)), []);
-    assert_eq!(run(replay, &resilience_case(-500, 1_000, 2, &steps)).equal, 3);
+    assert_eq!(run(replay, &resilience_case(-500, 1_000, 2, &steps)).equal_steps, 3);
     let extreme = json!([reserve(i64::MAX, 1, 0)]);
     assert_eq!(skips_of(replay, &resilience_case(i64::MIN, 1_000, 2, &extreme)), [(Skip::BeyondTime, 1)]);
 }
@@ -191,7 +191,7 @@ fn mutated_traces_are_replayed_without_a_panic() {
             }
             let tally = replay.run(std::slice::from_ref(&case));
             let counted: usize = tally.by_rule.values().chain(tally.skipped.values()).sum();
-            assert_eq!(tally.steps, tally.equal + counted + tally.differing.len(), "{tally}");
+            assert_eq!(tally.steps, tally.equal_steps + counted + tally.differing_steps.len(), "{tally}");
             for (skip, count) in tally.skipped {
                 *skips.entry(skip).or_default() += count;
             }

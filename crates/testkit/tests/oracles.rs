@@ -16,13 +16,18 @@ fn decisions_equal_those_of_the_references() {
     for tally in &tallies {
         print!("{tally}");
     }
-    let differing: usize = tallies.iter().map(|tally| tally.differing.len()).sum();
-    assert_eq!(differing, 0, "steps differ without a known reason");
+    let differing_steps: usize = tallies.iter().map(|tally| tally.differing_steps.len()).sum();
+    assert_eq!(differing_steps, 0, "steps differ without a known reason");
     for tally in &tallies {
         let by_rule: usize = tally.by_rule.values().sum();
         let skipped: usize = tally.skipped.values().sum();
-        assert_eq!(tally.steps, tally.equal + by_rule + skipped, "a step of {} is not accounted for", tally.title);
-        assert!(tally.equal > tally.steps / 2, "hardly anything of {} was compared", tally.title);
+        assert_eq!(
+            tally.steps,
+            tally.equal_steps + by_rule + skipped,
+            "a step of {} is not accounted for",
+            tally.title
+        );
+        assert!(tally.equal_steps > tally.steps / 2, "hardly anything of {} was compared", tally.title);
     }
 }
 
@@ -48,7 +53,7 @@ fn flip_verdict(step: &mut TraceStep) -> Option<()> {
 fn plain_case(replay: &Replay) -> (Case, usize) {
     let is_plain = |case: &Case| {
         let tally = replay.run(std::slice::from_ref(case));
-        tally.steps > 0 && tally.equal == tally.steps
+        tally.steps > 0 && tally.equal_steps == tally.steps
     };
     let verdict =
         |case: Case| Some((case.steps.iter().position(|step| flip_verdict(&mut step.clone()).is_some())?, case));
@@ -64,7 +69,7 @@ fn flipped_verdict_is_reported_as_a_difference() {
         flip_verdict(&mut case.steps[step]).expect("it has a verdict");
         let tally = replay.run(std::slice::from_ref(&case));
         assert_eq!(tally.steps, case.steps.len());
-        let first = tally.differing.first().unwrap_or_else(|| panic!("{}: not noticed", replay.title));
+        let first = tally.differing_steps.first().unwrap_or_else(|| panic!("{}: not noticed", replay.title));
         assert!(first.contains(&case.name) && first.contains(&format!(" step {step} ")), "{first}");
         assert!(first.contains("expected") && first.contains("got"), "{first}");
     }

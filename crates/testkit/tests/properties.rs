@@ -1,5 +1,5 @@
 //! Tests the eight algorithms against their exact models, and tests laws that need no model. All algorithms share the
-//! properties. A file per algorithm contains its parameters, its bound and its special cases.
+//! properties. Each algorithm has a file with its parameters, its bound and its special cases.
 
 use std::fmt::Debug;
 
@@ -9,9 +9,9 @@ use tollgate_core::{
     Algorithm, Ask, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, LimitError, Nanos, Now, Outcome,
     Phase, Rate, SlidingLog, SlidingSlices, SlidingWindow, Stamp, Steps, Time, TokenBucket, Verdict, Window,
 };
-use tollgate_testkit::history::{Bound, Checker, fullest_excess};
-use tollgate_testkit::model::laws::{CalendarClock, InstantClock, OneClock, arbitrary_state_causes_no_panic};
-use tollgate_testkit::model::lockstep::{Admitted, HORIZON, Lockstep, walk};
+use tollgate_testkit::history::{Bound, Checker, first_excess_by_pairs};
+use tollgate_testkit::model::laws::{CalendarClock, EqualClocks, InstantClock, arbitrary_state_causes_no_panic};
+use tollgate_testkit::model::lockstep::{Admitted, HORIZON, Lockstep, run_without_model};
 use tollgate_testkit::model::script::{
     any_amount, any_rate, any_script, any_size, any_start, any_word, config_with_cases, greedy_scripts,
 };
@@ -56,9 +56,9 @@ trait Subject: Copy + Debug {
     }
 
     /// Returns the amount that may pass initially.
-    fn at_first(&self) -> Exact;
+    fn initial_allowance(&self) -> Exact;
     /// Returns the additional amount that may pass after a clock step, in either direction.
-    fn after_step(&self, from: u64, to: u64) -> Exact;
+    fn extra_after_clock_step(&self, from: u64, to: u64) -> Exact;
     /// Returns the longest time in nanoseconds until the limit is full, after any clock steps.
     fn longest_reset(&self) -> u64;
     /// Checks additional laws for a verdict under clock steps.
@@ -110,7 +110,7 @@ macro_rules! properties {
                 subject in <$subject>::any_params(), start in <$subject>::any_start(), script in greedy_scripts(60),
             ) {
                 let limit = Subject::limit(&subject).expect("valid");
-                subject.check_admitted(&walk(&limit, &OneClock, start, &script))?;
+                subject.check_admitted(&run_without_model(&limit, &EqualClocks, start, &script))?;
             }
 
             #[test]
@@ -131,14 +131,14 @@ macro_rules! properties {
                 }
             }
 
-            /// The clock steps bound the admitted amount, and no key is ever locked out for longer than the
+            /// Each clock step adds at most a bounded amount, and no key is ever locked out for longer than the
             /// longest reset.
             #[test]
             fn clock_steps_neither_grant_nor_lock_out(subject in <$subject>::any_params(), steps in clock_steps()) {
                 check_clock_steps(&subject.for_clock_steps(), &steps)?;
             }
 
-            /// Limit and model get other parameters in the middle of a history. From then on, every decision must match
+            /// Changes the parameters of limit and model in the middle of a history. Every later decision must match
             /// a limit with the same spent amount.
             #[test]
             fn changed_parameters_keep_the_amount_spent(
@@ -192,9 +192,9 @@ fn check_clock_steps<S: Subject>(subject: &S, steps: &[(u64, u64)]) -> Result<()
     let mut state = vec![0; limit.words()];
     let (state, mut at) = (state.as_mut_slice(), steps[0].0);
     limit.init(state, &Now::at(at));
-    let (mut admitted, mut granted) = (to_exact(0), subject.at_first());
+    let (mut admitted, mut granted) = (to_exact(0), subject.initial_allowance());
     for &(instant, cost) in steps {
-        granted += subject.after_step(at, instant);
+        granted += subject.extra_after_clock_step(at, instant);
         at = instant;
         let verdict = limit.decide(state, &Now::at(at), Ask::UpTo(Cost::new(cost)));
         admitted += to_exact(verdict.taken().get());
@@ -228,7 +228,7 @@ fn any_debt() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), any_size(u64::MAX)]
 }
 
-/// Generates initial amounts. An amount above the limit stands for the limit.
+/// Generates initial amounts. The subjects cap an amount above the limit to the limit.
 fn any_initial() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(u64::MAX), 1 => any_size(u64::MAX)]
 }

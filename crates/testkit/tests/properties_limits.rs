@@ -2,32 +2,41 @@
 
 use proptest::prelude::*;
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Phase, Stamp, Stamps};
-use tollgate_testkit::model::laws::{OneClock, arbitrary_state_causes_no_panic};
+use tollgate_testkit::model::laws::{EqualClocks, arbitrary_state_causes_no_panic};
 use tollgate_testkit::model::lockstep::Lockstep;
 use tollgate_testkit::model::script::{any_rate, any_script, any_size, any_start, any_word, config_with_cases};
-use tollgate_testkit::model::{GroupModel, LeakyParams, LeaseParams, LogParams, Member, TokenParams, WindowParams};
+use tollgate_testkit::model::{
+    GroupLimitParams, GroupModel, LeakyParams, LeaseParams, LogParams, TokenParams, WindowParams,
+};
 
 /// Generates a limit of any kind with a capacity of up to about a dozen.
-fn any_member() -> impl Strategy<Value = Member> {
+fn any_member() -> impl Strategy<Value = GroupLimitParams> {
     let lengths = || prop_oneof![1_u64..100, any_size(1 << 50).prop_map(|n| n.max(1))];
     let buckets = (any_rate(), 1_u64..15, 0_u64..5, any::<bool>()).prop_map(|(rate, burst, max_debt, leaky)| {
         if !leaky {
-            return Member::TokenBucket(TokenParams { rate, burst, max_debt, initial: burst });
+            return GroupLimitParams::TokenBucket(TokenParams { rate, burst, max_debt, initial: burst });
         }
         let (free, max_wait) = (max_debt.min(burst), Nanos::MAX);
-        Member::LeakyBucket(LeakyParams { rate, burst, free, max_wait, max_debt, initial: burst })
+        GroupLimitParams::LeakyBucket(LeakyParams { rate, burst, free, max_wait, max_debt, initial: burst })
     });
     let windows = (1_u64..15, lengths(), 0_u64..5, 0_u8..3).prop_map(|(limit, length, max_debt, kind)| {
         let phase = if kind == 0 { Phase::FirstRequest } else { Phase::Epoch };
         let params = WindowParams { limit, length, max_debt, initial: limit, phase };
-        if kind == 1 { Member::SlidingWindow(params) } else { Member::FixedWindow(params) }
+        if kind == 1 { GroupLimitParams::SlidingWindow(params) } else { GroupLimitParams::FixedWindow(params) }
     });
     let logs =
         (1_u64..15, lengths(), 0_u64..5, prop::bool::weighted(0.3)).prop_map(|(limit, length, max_debt, all)| {
-            Member::SlidingLog(LogParams { limit, length, max_debt, initial: limit, gap: 0, count_refused: all })
+            GroupLimitParams::SlidingLog(LogParams {
+                limit,
+                length,
+                max_debt,
+                initial: limit,
+                gap: 0,
+                count_refused: all,
+            })
         });
     let leases = (1_u64..15, lengths(), 0_u64..5).prop_map(|(limit, lease, max_debt)| {
-        Member::Concurrency(LeaseParams { limit, lease: Nanos::from_nanos(lease), max_debt })
+        GroupLimitParams::Concurrency(LeaseParams { limit, lease: Nanos::from_nanos(lease), max_debt })
     });
     prop_oneof![2 => buckets, 2 => windows, 1 => logs, 1 => leases].prop_filter("valid", |member| {
         // Limits with slow rates support less debt.
@@ -35,22 +44,22 @@ fn any_member() -> impl Strategy<Value = Member> {
     })
 }
 
-fn any_group() -> impl Strategy<Value = Vec<Member>> {
+fn any_group() -> impl Strategy<Value = Vec<GroupLimitParams>> {
     prop::collection::vec(any_member(), 1..5)
 }
 
 proptest! {
     #![proptest_config(config_with_cases(800))]
 
-    /// The group decides as its definition does, and a refusal changes no word. After each step, each limit
-    /// reports the same as a separate limit after the same charges.
+    /// The group's decisions equal its definition, and a refusal changes no word. After each step, each limit reports
+    /// the same as a separate limit after the same charges.
     #[test]
     fn group_is_charged_all_or_none(members in any_group(), start in any_start(), script in any_script(30)) {
-        let limits = Member::limits(&members).expect("valid params");
-        let mut lockstep = Lockstep::new(&limits, GroupModel::new(&members, &Now::at(start)), &OneClock, start);
+        let limits = GroupLimitParams::limits(&members).expect("valid params");
+        let mut lockstep = Lockstep::new(&limits, GroupModel::new(&members, &Now::at(start)), &EqualClocks, start);
         for step in &script {
             lockstep.step(step);
-            let (state, model, now) = lockstep.look();
+            let (state, model, now) = lockstep.state_and_model();
             let reports: Vec<_> = limits.reports(state, &now, Cost::ONE).collect();
             prop_assert_eq!(reports, model.reports(&now, 1));
         }
@@ -63,7 +72,7 @@ proptest! {
         (now, cost) in (any_word(), any_word()),
         stamps in prop::collection::vec(any_word().prop_map(Stamp::from_bits), 0..10),
     ) {
-        let (limits, old) = (Member::limits(&members).expect("valid"), Member::limits(&old).expect("valid"));
+        let (limits, old) = (GroupLimitParams::limits(&members).expect("valid"), GroupLimitParams::limits(&old).expect("valid"));
         for ask in [Ask::Exactly, Ask::UpTo, Ask::Regardless] {
             let stamps = Stamps::from_stamps(stamps.iter().copied());
             arbitrary_state_causes_no_panic(&limits, &old, &words, &Now::at(now), ask(Cost::new(cost)), stamps);
@@ -78,7 +87,7 @@ proptest! {
     ) {
         let mut new = members.clone();
         new.extend(others);
-        let (old_limits, new_limits) = (Member::limits(&members).expect("valid"), Member::limits(&new).expect("valid"));
+        let (old_limits, new_limits) = (GroupLimitParams::limits(&members).expect("valid"), GroupLimitParams::limits(&new).expect("valid"));
         let now = Now::at(start);
         let mut state = vec![0; new_limits.words()];
         old_limits.init(state.as_mut_slice(), &now);

@@ -24,7 +24,7 @@ enum Idle {
     Advertised(i64),
 }
 
-fn walk(
+fn run_in_lockstep(
     pacing: &PacerParams,
     mut model: PacerModel,
     start: u64,
@@ -63,12 +63,12 @@ proptest! {
         rate in any_rate(), store in any_size(PacerParams::MAX_STORE.as_nanos()), start in any_start(), calls in any_calls(),
     ) {
         let pacing = PacerParams::bursty(rate, Nanos::from_nanos(store)).expect("valid params");
-        walk(&pacing, PacerModel::bursty(rate, store, start), start, &calls, |_| 0);
+        run_in_lockstep(&pacing, PacerModel::bursty(rate, store, start), start, &calls, |_| 0);
     }
 
-    /// Each reservation is rounded up to a tick, at most a nanosecond. A call that comes later by
-    /// this error finds the pacer slightly less cold, by no more than the same error. The total
-    /// error is therefore at most a nanosecond per call, plus one in the report.
+    /// Each reservation is rounded up to a tick, which is at most a nanosecond. A call that is later by this error
+    /// finds the pacer slightly less cold, which adds no more than the same error. The total error is therefore at
+    /// most a nanosecond per call, plus one nanosecond in the report.
     #[test]
     fn warming_pacer_is_at_most_a_tick_per_call_slower_than_its_model(
         rate in any_rate(), warm_up in any_size(PacerParams::MAX_STORE.as_nanos()), cold in 1_000_u32..=20_000, start in any_start(),
@@ -77,13 +77,13 @@ proptest! {
         let warm_up = warm_up.max(1);
         let pacing = PacerParams::warm_up(rate, Nanos::from_nanos(warm_up), cold).expect("valid params");
         let calls: Vec<_> = permits.into_iter().map(|permits| (Idle::Nanos(0), permits)).collect();
-        walk(&pacing, PacerModel::warm_up(rate, warm_up, cold, start), start, &calls, |nth| nth + 1);
+        run_in_lockstep(&pacing, PacerModel::warm_up(rate, warm_up, cold, start), start, &calls, |nth| nth + 1);
     }
 
     /// With pauses between calls, the stored permits are exact. Only the time of the next call is
     /// rounded.
     #[test]
-    fn warming_pacer_that_cools_down_stays_within_the_same_error(
+    fn warming_pacer_with_pauses_stays_within_160_ns_of_its_model(
         rate in any_rate(), warm_up in any_size(1 << 40), start in any_start(), calls in any_calls(),
     ) {
         let warm_up = warm_up.max(1);
@@ -110,8 +110,8 @@ proptest! {
             pacing.reserve(&mut pace, Time::from_nanos(now), Cost::new(permits));
             model.reserve(now, permits);
             let (ours, exact) = (pacing.earliest(&pace, Time::from_nanos(now)).as_nanos(), model.earliest(now));
-            // A nanosecond of rounding stores fewer permits, worth at most the cold factor for each
-            // earlier call.
+            // Rounding by a nanosecond stores fewer permits. For each earlier call, this costs at most the cold
+            // factor.
             prop_assert!(ours.abs_diff(exact) <= 4 * 40, "{ours} ns, exactly {exact}");
         }
     }

@@ -18,9 +18,8 @@ fn bucket_refuses_beyond_the_range_of_a_word() {
     assert!(passed <= 3, "{passed} passed at one instant");
 }
 
-/// After a clock step, the spent amount is capped to burst and debt when read. A refusal must write
-/// the capped amount. Otherwise each further refusal reads the original state again until the clock
-/// has caught up.
+/// After a clock step, the spent amount that is read is capped to burst plus debt. A refusal must write the capped
+/// amount. Otherwise each further refusal would read the original state again, until the clock has caught up.
 #[test]
 fn refusal_records_a_clock_step_back() {
     let limit = TokenBucket::new("10/s".parse().unwrap(), 10).unwrap().max_debt(0).unwrap();
@@ -33,7 +32,7 @@ fn refusal_records_a_clock_step_back() {
 }
 
 /// If the minimum gap refuses a `take_up_to`, the wait is the time until one unit is available. It is not
-/// the time until the amount that was available at the request is available again.
+/// the time until the amount available at the request is available again.
 #[test]
 fn take_up_to_waits_for_one_unit() {
     let limit = SlidingLog::new(3, Nanos::from_nanos(29)).unwrap().minimum_gap(Nanos::from_nanos(2)).unwrap();

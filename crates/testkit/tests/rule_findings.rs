@@ -5,6 +5,6 @@ use tollgate_testkit::rule_model::memory::InMemory;
 
 #[test]
 fn memory_shows_none_of_the_known_differences() {
-    let found = findings::differences(&mut InMemory::new(), &[]);
+    let found = findings::run_known_traces(&mut InMemory::new(), &[]);
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

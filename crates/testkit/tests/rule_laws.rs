@@ -91,8 +91,8 @@ fn partly_enforced_rule_is_enforced_or_a_shadow_for_each_key() {
     }
 }
 
-/// The engine in memory, with a clock that is ahead by one key's window offset. So the key's windows start at multiples
-/// of the period.
+/// The engine in memory, with a clock that is ahead by the window offset of one key. The windows of this key
+/// therefore start at multiples of the period.
 struct Shifted {
     memory: InMemory,
     now: u64,

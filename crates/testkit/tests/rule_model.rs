@@ -1,4 +1,4 @@
-//! The engine on its memory store decides as the rule model does, over random rule sets and traces.
+//! The engine on its memory store makes the same decisions as the rule model, over random rule sets and traces.
 //!
 //! `TOLLGATE_MODEL_DECISIONS` sets the number of compared decisions, and `TOLLGATE_MODEL_SEED` sets the
 //! first seed.
@@ -20,12 +20,12 @@ fn memory_decides_as_the_model_does() {
     println!("{compared} decisions of {traces} traces from seed {seed} agree with the model");
 }
 
-/// Seeds that once showed a difference: a commit to shadow counters under changed parameters; a refused request of two
-/// rules after a live change to a longer list of limits; a commit whose shortfall a log refuses; a refund to a state in
-/// a smaller table than its receipt's limits need; refunds to keys with more limits than the request was charged to;
-/// renewals after the rule has changed; calendar windows other than the key's; a log's stamp equal to the end of a
-/// slice; a key with entries in two tables; a rule that is removed and added again with longer states; a slot whose number
-/// is the instant of a log entry.
+/// Seeds that once showed a difference: a commit to shadow counters under changed parameters; a refused request of
+/// two rules after a live change to a longer list of limits; a commit whose additional charge a log refuses; a refund
+/// to a state in a smaller table than its receipt's limits need; refunds to keys with more limits than the request
+/// was charged to; renewals after the rule has changed; calendar windows that differ from the key's windows; a log's
+/// stamp that equals the end of a slice; a key with entries in two tables; a rule that is removed and added again
+/// with longer states; a slot whose number equals the instant of a log entry.
 #[test]
 fn memory_decides_as_the_model_does_for_known_seeds() {
     let before = [18, 1_080, 1_457, 2_037, 3_144, 5_023];

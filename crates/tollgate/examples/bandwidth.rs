@@ -1,4 +1,4 @@
-//! A link with a rate of a million bytes per second: packets leave evenly, and old packets are dropped instead of being
+//! Shapes a link to a million bytes per second. Packets leave evenly, and old packets are dropped instead of being
 //! delivered late.
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
 
-    // One packet every 1.5 ms, and none that waited longer than 50 ms.
+    // The link sends one packet every 1.5 ms, and no packet that has waited longer than 50 ms.
     assert!(sent.windows(2).all(|pair| pair[1].0 - pair[0].0 == 1_500));
     let bytes: u64 = sent.iter().map(|(_, bytes)| bytes).sum();
     assert_eq!((sent.len(), bytes, link.expired()), (34, 51_000, 66));

@@ -1,5 +1,5 @@
-//! A budget of language-model tokens: reserve tokens for the longest possible answer before the call, and settle the
-//! actual number afterwards.
+//! A budget of language-model tokens: each call reserves tokens for the longest possible answer, and afterwards settles
+//! the actual number.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,7 @@ type Budget = Arc<Keyed<TokenBucket, Arc<ManualClock>>>;
 
 /// Calls the model and returns the number of charged tokens.
 fn ask(budget: &Budget, customer: &str, prompt: u64, longest: u64, answer: u64) -> Result<Option<u64>, AcquireError> {
-    // Waits up to two seconds for the tokens; fails immediately if they cannot be available by
-    // then.
+    // Waits up to two seconds for the tokens. Fails immediately if they cannot be available in that time.
     let patience = Duration::from_secs(2);
     let held = budget.acquire(customer, prompt + longest).within(patience).wait_held()?;
     // If this program crashes before settling, the tokens count as used after half a minute.
@@ -26,7 +25,7 @@ pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let budget = Arc::new(Keyed::with_clock(per_customer, 1_000, Arc::clone(&clock))?);
     let left = || budget.report("acme", 1).remaining;
 
-    // 500 tokens in and up to 4,000 out are reserved. The answer has 300, so 800 are charged.
+    // Reserves 500 prompt tokens and up to 4,000 answer tokens. The answer has 300 tokens, so 800 are charged.
     assert_eq!((ask(&budget, "acme", 500, 4_000, 300)?, left()), (Some(800), 9_200));
     // A call that uses more than its reservation is charged in full, if necessary as debt.
     assert_eq!((ask(&budget, "acme", 500, 1_000, 2_500)?, left()), (Some(3_000), 6_200));

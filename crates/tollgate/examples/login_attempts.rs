@@ -10,7 +10,7 @@ use tollgate::{Keyed, SlidingLog};
 enum Login {
     Welcome,
     WrongPassword,
-    /// Returned before the password is checked, so a refused client learns nothing about it.
+    /// Returned before the password is checked, so a refused client learns nothing about the password.
     TooMany,
 }
 

@@ -1,5 +1,5 @@
-//! Calls to a partner's service that is slow after a pause: the caller starts slowly, speeds up, and never exceeds the
-//! partner's rate.
+//! Calls a partner's service that is slow after a pause. The caller starts slowly, speeds up, and never exceeds the
+//! partner's rate limit.
 //!
 //! The example uses a manual clock, so that it does not wait; `Pacer::warming_up` uses real time.
 
@@ -10,7 +10,7 @@ use tollgate::Pacer;
 use tollgate::clock::{Clock, ManualClock};
 use tollgate::core::PacerParams;
 
-/// Makes `calls` calls and returns their times in milliseconds since the first.
+/// Makes `calls` calls and returns their times in milliseconds since the first call.
 fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, calls: usize) -> Vec<u64> {
     let start = clock.mono();
     (0..calls)
@@ -24,14 +24,14 @@ fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, ca
 
 pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clock = Arc::new(ManualClock::default());
-    // Two per second when warm, three times slower when cold, four seconds to warm up.
+    // Two calls per second when warm, three times slower when cold, and four seconds to warm up.
     let pacing = PacerParams::warm_up("2/s".parse()?, Duration::from_secs(4), 3_000)?;
     let pacer = Arc::new(Pacer::with_clock(pacing, Arc::clone(&clock)));
 
     let cold = make_calls(&clock, &pacer, 8);
     assert_eq!(cold, [0, 1_375, 2_500, 3_375, 4_000, 4_500, 5_000, 5_500]);
 
-    // The partner doubles the rate; it applies from the call after the next.
+    // The partner doubles the rate. The next call still waits at the old rate.
     pacer.set_rate("4/s".parse()?);
     assert_eq!(make_calls(&clock, &pacer, 4), [500, 750, 1_000, 1_250]);
 

@@ -1,13 +1,13 @@
-//! A state together with the limit in force and the parameters that the state belongs to.
+//! A key's state, together with the current limit and the parameters under which the state was last charged.
 
 use tollgate_core::{Algorithm, Ask, Cells, CellsMut, Cost, Nanos, Now, Outcome, Report, Retry, Verdict};
 
 /// One key's state at the instant of a decision. A state belongs to the parameters under which it was last charged. It
-/// is converted when the limit in force admits a request ("Changed parameters" in ARCHITECTURE.md).
+/// is converted when the current limit admits a request ("Changed parameters" in ARCHITECTURE.md).
 pub(crate) struct Account<'a, A, S> {
     /// The limit in force.
     pub(crate) limit: &'a A,
-    /// The parameters that the state belongs to, if they are not the limit in force.
+    /// The parameters that the state belongs to; `None` if they are the current limit.
     pub(crate) own: Option<&'a A>,
     pub(crate) state: S,
     pub(crate) now: Now<'a>,
@@ -74,18 +74,18 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
         verdict
     }
 
-    /// Refunds under the state's own parameters, even if another limit is in force.
+    /// Refunds under the state's own parameters, even if the limit has changed since.
     pub(crate) fn refund(&mut self, cost: Cost, stamp: Option<A::Stamp>) -> Cost {
         self.owner().refund(&mut self.state, &self.now, cost, stamp)
     }
 
-    /// Resets the state to that of a new key under the limit in force.
+    /// Resets the state to that of a new key under the current limit.
     pub(crate) fn reset(&mut self) {
         self.limit.init(&mut self.state, &self.now);
         self.own = None;
     }
 
-    /// Converts the state to the limit in force without a request, if the used amount fits that limit.
+    /// Converts the state to the current limit without a request, if the used amount is within that limit.
     pub(crate) fn adopt(&mut self) {
         if let Some(own) = self.own
             && self.weigh(Ask::Regardless(Cost::ZERO)).is_admitted()
@@ -95,15 +95,16 @@ impl<A: Algorithm, S: CellsMut> Account<'_, A, S> {
         }
     }
 
-    /// Takes `cost` if it passes without delay, or if its own cost is the only cause of the delay. Writes a refusal
-    /// only to `repair` a state after a clock step.
+    /// Takes `cost` if it passes without delay, or if its own cost is the only cause of the delay. A refusal writes to
+    /// the state only if `repair` is set, to repair it after a clock step.
     #[inline]
     pub(crate) fn take_undelayed(&mut self, cost: Cost, repair: bool) -> Verdict<A::Stamp> {
         let verdict = self.weigh(Ask::Exactly(cost));
         match verdict.outcome() {
             Outcome::Allow => self.commit(&verdict),
             Outcome::Deny(retry) => {
-                // The later of the two: a leaky bucket admits the request with a delay before it passes without one.
+                // The result is the longer wait, because a leaky bucket admits a request with a delay earlier than
+                // without a delay.
                 let undelayed = self.wait_in_queue(Cost::ZERO, cost);
                 if repair {
                     self.commit(&verdict);

@@ -51,7 +51,7 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Adjustable<A>, C> {
         self.notify_waiters();
     }
 
-    /// Replaces the limit. The caller has to [notify](Self::notify_waiters) the waiters afterwards.
+    /// Replaces the limit. The caller must [notify](Self::notify_waiters) the waiters afterwards.
     pub(crate) fn replace(&self, limit: A) {
         if let Shared::Words(owned) = &self.state {
             let mut owned = owned.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +62,7 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Adjustable<A>, C> {
         }
     }
 
-    /// Retries the waiters under the new limit. The caller must hold no lock, because waking runs foreign code.
+    /// Retries the waiters under the new limit. The caller must not hold a lock, because wakers run foreign code.
     pub(crate) fn notify_waiters(&self) {
         self.shards.notify(0, ());
     }
@@ -71,7 +71,7 @@ impl<A: Algorithm + Clone, C: Clock> Limiter<Adjustable<A>, C> {
 impl<A: Algorithm> Algorithm for Adjustable<A> {
     type Stamp = A::Stamp;
 
-    /// Returns at least 3, because a [`Limiter`] does not store parameters with shorter states.
+    /// Returns at least 3, because a [`Limiter`] stores parameters only with states of three or more words.
     fn words(&self) -> usize {
         self.read().words().max(3)
     }
@@ -80,7 +80,7 @@ impl<A: Algorithm> Algorithm for Adjustable<A> {
         self.read().capacity()
     }
 
-    /// Returns `true`: a later limit may use the wall clock.
+    /// Returns `true`, because a later limit may use the wall clock.
     fn uses_wall_clock(&self) -> bool {
         true
     }

@@ -43,11 +43,11 @@ pub trait Clock {
         Now::new(mono, wall)
     }
 
-    /// Sets `alarm` to fire when this clock reaches `at`, and replaces its previous setting. Alarms wake the waiters,
-    /// so a clock that does not follow real time has to fire them by its own time.
+    /// Sets `alarm` to fire when this clock reaches `at`, and replaces the alarm's previous time. Alarms wake the
+    /// waiters, so a clock that does not follow real time must fire them by its own time.
     ///
     /// # Errors
-    /// If the timer thread cannot be started.
+    /// Returns an error if the timer thread cannot be started.
     fn wake_at(&self, at: Time<Mono>, alarm: &Arc<dyn Alarm>) -> io::Result<()> {
         Timer::shared()?.set(at.since(self.mono()).into(), alarm);
         Ok(())
@@ -81,11 +81,11 @@ impl<C: Clock + ?Sized> Clock for Arc<C> {
     }
 }
 
-/// Interval between readings of the system's wall clock. A step of the wall clock is detected at most this late.
+/// Interval between readings of the system's wall clock. A step of the wall clock is detected within this time.
 const WALL_CHECK_INTERVAL: Nanos = Nanos::SECOND;
 
-/// Time between the zero of a clock and its start: nine years. A single-word state can represent 73 years, so 64
-/// remain.
+/// Time between the zero of a clock and its start: nine years. A single-word state can represent 73 years, so 64 years
+/// remain after the start.
 const ZERO_BEFORE_START: Nanos = Nanos::from_nanos(1 << 58);
 
 /// Reads the processor's time stamp counter, or the system's monotonic clock if the counter is unreliable.
@@ -95,8 +95,8 @@ pub struct PreciseClock {
     start: u64,
     /// Nanoseconds per 2⁴⁰ units of the source, so that conversion takes a multiplication and a shift.
     nanos_per_unit: u64,
-    /// Wall time at the clock's zero, in nanoseconds. Updated by the first thread that finds it out of date. Relaxed:
-    /// late or repeated writes are harmless.
+    /// Wall time at the clock's zero, in nanoseconds. Updated by the first thread that reads the clock after the check
+    /// interval. Relaxed, because late or repeated writes are harmless.
     wall_at_zero: AtomicU64,
     wall_check_due: AtomicU64,
 }
@@ -116,9 +116,9 @@ impl PreciseClock {
     }
 
     #[cold]
-    fn check_wall(&self, mono: Time<Mono>) {
+    fn update_wall_at_zero(&self, mono: Time<Mono>) {
         self.wall_check_due.store(mono.saturating_add(WALL_CHECK_INTERVAL).as_nanos(), Ordering::Relaxed);
-        self.wall_at_zero.store(wall_nanos().saturating_sub(mono.as_nanos()), Ordering::Relaxed);
+        self.wall_at_zero.store(system_wall_nanos().saturating_sub(mono.as_nanos()), Ordering::Relaxed);
     }
 }
 
@@ -138,29 +138,29 @@ impl Clock for PreciseClock {
     #[inline]
     fn wall(&self, mono: Time<Mono>) -> Time<Wall> {
         if mono.as_nanos() >= self.wall_check_due.load(Ordering::Relaxed) {
-            self.check_wall(mono);
+            self.update_wall_at_zero(mono);
         }
         Time::from_nanos(self.wall_at_zero.load(Ordering::Relaxed).saturating_add(mono.as_nanos()))
     }
 }
 
 #[allow(clippy::disallowed_methods, reason = "this module is where clocks are read")]
-fn wall_nanos() -> u64 {
+fn system_wall_nanos() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
     Nanos::from(since_epoch).as_nanos()
 }
 
 /// A stored clock reading that a thread updates every period.
 ///
-/// For programs that decide so often that reading the clock dominates the cost. The time may be late by up to a period,
-/// but is never early, so a decision may refuse a request that a precise clock would admit.
+/// Intended for programs in which clock readings dominate the cost of decisions. The time may be late by up to a
+/// period, but is never early, so a decision may refuse a request that a precise clock would admit.
 #[derive(Debug, Clone)]
 pub struct CachedClock {
-    shared: Arc<Cached>,
+    shared: Arc<CachedReading>,
 }
 
 #[derive(Debug)]
-struct Cached {
+struct CachedReading {
     source: PreciseClock,
     mono: AtomicU64,
 }
@@ -170,20 +170,20 @@ impl CachedClock {
     /// dropped.
     ///
     /// # Errors
-    /// If the thread cannot be started.
+    /// Returns an error if the thread cannot be started.
     pub fn start(period: Duration) -> io::Result<Self> {
         let source = PreciseClock::new();
         let mono = AtomicU64::new(source.mono().as_nanos());
-        let shared = Arc::new(Cached { source, mono });
+        let shared = Arc::new(CachedReading { source, mono });
         let weak = Arc::downgrade(&shared);
-        std::thread::Builder::new().name("tollgate-clock".into()).spawn(move || keep_time(&weak, period))?;
+        std::thread::Builder::new().name("tollgate-clock".into()).spawn(move || update_cached_time(&weak, period))?;
         Ok(Self { shared })
     }
 }
 
-fn keep_time(clock: &Weak<Cached>, period: Duration) {
+fn update_cached_time(clock: &Weak<CachedReading>, period: Duration) {
     while let Some(clock) = clock.upgrade() {
-        // Relaxed: the word orders no other memory access.
+        // Relaxed, because the word orders no other memory access.
         clock.mono.store(clock.source.mono().as_nanos(), Ordering::Relaxed);
         drop(clock);
         std::thread::park_timeout(period);
@@ -223,23 +223,23 @@ pub struct ManualClock {
     mono: AtomicU64,
     /// Wall time minus monotonic time. Only [`step_wall`](Self::step_wall) changes it.
     wall_offset: AtomicI64,
-    /// A mutex, held to change the schedule, never while an alarm fires.
+    /// Locked only to change the schedule, never while an alarm fires.
     schedule: Mutex<Schedule<u64>>,
 }
 
 impl ManualClock {
-    /// Creates a clock with both readings at `nanos`.
+    /// Creates a clock whose monotonic and wall-clock readings are both `nanos`.
     pub fn at(nanos: u64) -> Self {
         Self { mono: AtomicU64::new(nanos), ..Self::default() }
     }
 
-    /// Moves both readings forward in one leap, and fires the alarms that are due.
+    /// Moves both readings forward in one step, and fires the alarms whose time has passed.
     pub fn advance(&self, length: impl Into<Duration>) {
         self.mono.fetch_add(Nanos::from(length.into()).as_nanos(), Ordering::Relaxed);
         self.fire_due();
     }
 
-    /// Moves both readings forward from alarm to alarm, as real time does, so each alarm fires at its own time.
+    /// Moves both readings forward from one alarm to the next, so that each alarm fires exactly at its time.
     pub fn run(&self, length: impl Into<Duration>) {
         let end = self.mono().saturating_add(length.into().into()).as_nanos();
         loop {
@@ -258,7 +258,7 @@ impl ManualClock {
         self.fire_all();
     }
 
-    /// Steps the wall clock only, as an operator or a time server might, and fires all alarms.
+    /// Steps only the wall clock, as an operator or a time server might, and fires all alarms.
     pub fn step_wall(&self, nanos: i64) {
         self.wall_offset.fetch_add(nanos, Ordering::Relaxed);
         self.fire_all();
@@ -269,9 +269,9 @@ impl ManualClock {
         due.iter().for_each(fire_alarm);
     }
 
-    /// Fires all alarms, because a step may make any of them due.
+    /// Fires all alarms, because the time of any alarm may have passed after a step.
     fn fire_all(&self) {
-        let all = self.schedule().take_all();
+        let all = self.schedule().remove_all();
         all.iter().for_each(fire_alarm);
     }
 
@@ -316,13 +316,13 @@ mod tests {
         let (first, second) = (clock.mono(), clock.mono());
         assert!(first <= second);
         let wall = clock.wall(second).as_nanos();
-        assert!(wall.abs_diff(wall_nanos()) < Nanos::from_secs(1).as_nanos());
+        assert!(wall.abs_diff(system_wall_nanos()) < Nanos::from_secs(1).as_nanos());
     }
 
     #[test]
     fn wall_clock_is_read_again_when_due() {
         let clock = PreciseClock::new();
-        // The wall clock is decades past its zero, the monotonic clock nine years.
+        // The wall clock is decades past its zero, and the monotonic clock is nine years past its zero.
         let far = 2 * ZERO_BEFORE_START.as_nanos();
         assert!(clock.wall(clock.mono()).as_nanos() > far);
         clock.wall_at_zero.store(0, Ordering::Relaxed);
@@ -339,7 +339,7 @@ mod tests {
         let (first, source) = (clock.mono(), clock.shared.source.mono());
         assert!(first > Time::ZERO && source.since(first) < Nanos::from_secs(1), "{first:?} instead of {source:?}");
         assert!(clock.clone().mono() >= first);
-        assert!(clock.wall(first).as_nanos().abs_diff(wall_nanos()) < Nanos::from_secs(2).as_nanos());
+        assert!(clock.wall(first).as_nanos().abs_diff(system_wall_nanos()) < Nanos::from_secs(2).as_nanos());
     }
 
     #[test]

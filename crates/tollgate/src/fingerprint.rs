@@ -1,14 +1,15 @@
-//! 96-bit fingerprints of keys: of fixed size, and resistant to constructed collisions.
+//! 96-bit fingerprints of keys, resistant to constructed collisions.
 //!
 //! The bytes of a key, in chunks of seven, are the coefficients of a polynomial modulo the prime 2⁶¹−1. The fingerprint
-//! is made of its values at two secret random points. Different keys give different polynomials, which agree at no more
-//! points than their degree. So for any two keys of up to `n` bytes, chosen without knowledge of the points:
+//! consists of the polynomial's values at two secret random points. Different keys have different polynomials, and two
+//! polynomials agree at no more points than their degree. So for any two keys of up to `n` bytes, chosen without
+//! knowledge of the points:
 //!
 //! > the chance that they share a fingerprint is at most `(n/7 + 2)² / 2⁹²`, which is below 2⁻⁸⁷ for keys of 20 bytes,
 //!
-//! because the fingerprint contains one whole value and 32 bits of the other. Among a billion such keys, the chance
-//! that any two share a fingerprint is below 2⁻²⁷. With 96 bits, three entries fit a cache line; with 128 bits they
-//! would not.
+//! because the fingerprint contains one value completely and 32 bits of the other value. Among a billion such keys, the
+//! chance that any two share a fingerprint is below 2⁻²⁷. With 96 bits, three entries fit in a cache line; with 128
+//! bits, they would not fit.
 //!
 //! A hash without a secret is not enough: an attacker could find collisions offline. Keys that collide share one limit,
 //! so the attacker could use up the limit of another client.
@@ -47,7 +48,7 @@ pub trait Key {
 impl<T: AsRef<[u8]> + ?Sized> Key for T {
     #[inline]
     fn fingerprint(&self, secret: &Secret) -> Fingerprint {
-        secret.of_bytes(self.as_ref())
+        secret.fingerprint_bytes(self.as_ref())
     }
 
     #[inline]
@@ -58,7 +59,7 @@ impl<T: AsRef<[u8]> + ?Sized> Key for T {
             return false;
         }
         match (own.first_chunk::<16>(), other.first_chunk()) {
-            // The usual length, without a call.
+            // Compares keys of the usual length without a function call.
             (Some(own_first), Some(first)) if own.len() <= 24 => own_first == first,
             _ => own == other,
         }
@@ -77,8 +78,8 @@ impl<T: Hash> Key for Hashed<T> {
     }
 }
 
-/// The fingerprint of a key, which the table stores. Zero marks an unused entry; for a key it is as unlikely as any
-/// other value.
+/// The fingerprint of a key, as stored in the table. Zero marks an unused entry; a key has the fingerprint zero with
+/// the same low probability as any other value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint {
     /// Evenly distributed; selects the buckets.
@@ -101,7 +102,7 @@ impl Fingerprint {
 /// The two secret points, as tables of their first powers. Knowledge of the points allows constructing collisions.
 #[derive(Clone)]
 pub struct Secret {
-    powers: Powers,
+    powers: PowerTables,
 }
 
 impl Secret {
@@ -111,7 +112,7 @@ impl Secret {
         if cfg!(loom) {
             return Self::from_points([0x0123_4567_89AB_CDEF, 0x0FED_CBA9_8765_4321]);
         }
-        // Falls back to the random seed of the standard library on targets without a source of randomness.
+        // Falls back to the standard library's random seed on targets without a source of randomness.
         let draw = || getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(0));
         Self::from_points([draw(), draw()])
     }
@@ -123,7 +124,7 @@ impl Secret {
         Self {
             powers: points.map(|point| {
                 let mut power = 1;
-                [(); BLOCK + 1].map(|()| {
+                [(); CHUNKS_PER_BLOCK + 1].map(|()| {
                     power = (product(power, point) % u128::from(PRIME)) as u64;
                     power
                 })
@@ -136,47 +137,51 @@ impl Secret {
         self.powers.map(|powers| powers[0])
     }
 
-    // Not inlined: the result and all intermediate values fit in registers.
+    // Not inlined: the call is cheap, because the result and all intermediate values fit in registers.
     #[inline(never)]
-    fn of_bytes(&self, bytes: &[u8]) -> Fingerprint {
+    fn fingerprint_bytes(&self, bytes: &[u8]) -> Fingerprint {
         // Same result as the hasher below, unrolled for common key lengths.
         if (15..22).contains(&bytes.len()) {
-            return self.of_chunks([chunk_at(bytes, 0), chunk_at(bytes, 1), end(bytes, 2 * CHUNK)]);
+            return self.fingerprint_chunks([
+                chunk_at(bytes, 0),
+                chunk_at(bytes, 1),
+                last_chunk_after(bytes, 2 * CHUNK_BYTES),
+            ]);
         }
         match bytes.len() {
-            0..8 => self.of_chunks([last_chunk(load(bytes), bytes.len())]),
-            8..15 => self.of_chunks([chunk_at(bytes, 0), end(bytes, CHUNK)]),
-            _ => self.of_long(bytes),
+            0..8 => self.fingerprint_chunks([last_chunk(load_little_endian(bytes), bytes.len())]),
+            8..15 => self.fingerprint_chunks([chunk_at(bytes, 0), last_chunk_after(bytes, CHUNK_BYTES)]),
+            _ => self.fingerprint_long_key(bytes),
         }
     }
 
-    /// Returns the fingerprint of a key of at least eight bytes that fits one block.
+    /// Returns the fingerprint of a key with at least eight bytes and at most one block.
     #[inline]
-    fn of_block(&self, bytes: &[u8]) -> Fingerprint {
+    fn fingerprint_block(&self, bytes: &[u8]) -> Fingerprint {
         let [first, second] = &self.powers;
         let (mut sums, mut left) = ([0, 0], bytes);
         for (first, second) in first.iter().zip(second) {
-            let last = left.len() <= CHUNK;
-            let chunk = if last { end(bytes, bytes.len() - left.len()) } else { chunk_at(left, 0) };
+            let last = left.len() <= CHUNK_BYTES;
+            let chunk = if last { last_chunk_after(bytes, bytes.len() - left.len()) } else { chunk_at(left, 0) };
             sums = [sums[0] + product(chunk, *first), sums[1] + product(chunk, *second)];
             if last {
                 break;
             }
-            left = &left[CHUNK..];
+            left = &left[CHUNK_BYTES..];
         }
         finish(sums)
     }
 
     #[inline]
-    fn of_chunks<const N: usize>(&self, chunks: [u64; N]) -> Fingerprint {
+    fn fingerprint_chunks<const N: usize>(&self, chunks: [u64; N]) -> Fingerprint {
         let sum = |powers: &[u64]| chunks.iter().zip(powers).map(|(chunk, power)| product(*chunk, *power)).sum();
         finish(self.powers.each_ref().map(|powers| sum(powers)))
     }
 
     #[inline(never)]
-    fn of_long(&self, bytes: &[u8]) -> Fingerprint {
+    fn fingerprint_long_key(&self, bytes: &[u8]) -> Fingerprint {
         if bytes.len() <= BLOCK_BYTES {
-            return self.of_block(bytes);
+            return self.fingerprint_block(bytes);
         }
         let mut hasher = self.hasher();
         hasher.write(bytes);
@@ -184,8 +189,8 @@ impl Secret {
     }
 
     #[inline]
-    fn hasher(&self) -> Polynomials<'_> {
-        Polynomials { powers: &self.powers, place: 0, sums: [0, 0], held: 0, held_len: 0 }
+    fn hasher(&self) -> PolynomialHasher<'_> {
+        PolynomialHasher { powers: &self.powers, chunk_index: 0, sums: [0, 0], pending_bytes: 0, pending_len: 0 }
     }
 }
 
@@ -197,63 +202,64 @@ impl fmt::Debug for Secret {
 
 const PRIME: u64 = (1 << 61) - 1;
 /// Bytes in a chunk.
-const CHUNK: usize = 7;
-/// Chunks per block. The sum of a block is reduced only once. Powers are below 2⁶¹; chunks are below 2⁵⁶, except the
-/// last, which is below 2⁶⁰; and a block may begin with a reduced sum times a power. The total is below 2¹²⁴.
-const BLOCK: usize = 15;
+const CHUNK_BYTES: usize = 7;
+/// Chunks per block. The sum of a block is reduced only once. Powers are below 2⁶¹, and chunks are below 2⁵⁶, except
+/// the last chunk, which is below 2⁶⁰. A block may begin with a reduced sum times a power. The total is below 2¹²⁴.
+const CHUNKS_PER_BLOCK: usize = 15;
 
 /// Bytes in a block.
-const BLOCK_BYTES: usize = BLOCK * CHUNK;
+const BLOCK_BYTES: usize = CHUNKS_PER_BLOCK * CHUNK_BYTES;
 
 /// The first powers of both points: one per chunk of a block, and one more to separate the blocks.
-type Powers = [[u64; BLOCK + 1]; 2];
+type PowerTables = [[u64; CHUNKS_PER_BLOCK + 1]; 2];
 
-struct Polynomials<'s> {
-    powers: &'s Powers,
+struct PolynomialHasher<'s> {
+    powers: &'s PowerTables,
     /// The index of the next chunk in its block.
-    place: usize,
+    chunk_index: usize,
     sums: [u128; 2],
     /// Bytes not absorbed yet. The last chunk is held back until more bytes follow or the key ends.
-    held: u64,
-    held_len: usize,
+    pending_bytes: u64,
+    pending_len: usize,
 }
 
-impl Polynomials<'_> {
+impl PolynomialHasher<'_> {
     fn absorb(&mut self, chunk: u64) {
         for (sum, powers) in self.sums.iter_mut().zip(self.powers) {
-            if self.place == BLOCK {
-                // Multiplies the sum of the previous blocks by the next power. Adding one makes a block of zeros count.
-                *sum = product((*sum % u128::from(PRIME)) as u64 + 1, powers[BLOCK]);
+            if self.chunk_index == CHUNKS_PER_BLOCK {
+                // Multiplies the sum of the previous blocks by the next power. Adding one first ensures that a block of
+                // zeros changes the result.
+                *sum = product((*sum % u128::from(PRIME)) as u64 + 1, powers[CHUNKS_PER_BLOCK]);
             }
-            *sum += product(chunk, powers[self.place % BLOCK]);
+            *sum += product(chunk, powers[self.chunk_index % CHUNKS_PER_BLOCK]);
         }
-        self.place = self.place % BLOCK + 1;
+        self.chunk_index = self.chunk_index % CHUNKS_PER_BLOCK + 1;
     }
 
     fn fingerprint(mut self) -> Fingerprint {
-        self.absorb(last_chunk(self.held, self.held_len));
+        self.absorb(last_chunk(self.pending_bytes, self.pending_len));
         finish(self.sums)
     }
 }
 
-impl Hasher for Polynomials<'_> {
+impl Hasher for PolynomialHasher<'_> {
     fn write(&mut self, bytes: &[u8]) {
         let mut bytes = bytes;
-        if self.held_len > 0 {
-            let (now, later) = bytes.split_at(bytes.len().min(CHUNK - self.held_len));
-            self.held |= load(now) << (8 * self.held_len);
-            self.held_len += now.len();
+        if self.pending_len > 0 {
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK_BYTES - self.pending_len));
+            self.pending_bytes |= load_little_endian(now) << (8 * self.pending_len);
+            self.pending_len += now.len();
             if later.is_empty() {
                 return;
             }
-            self.absorb(self.held);
+            self.absorb(self.pending_bytes);
             bytes = later;
         }
-        while bytes.len() > CHUNK {
+        while bytes.len() > CHUNK_BYTES {
             self.absorb(chunk_at(bytes, 0));
-            bytes = &bytes[CHUNK..];
+            bytes = &bytes[CHUNK_BYTES..];
         }
-        (self.held, self.held_len) = (load(bytes), bytes.len());
+        (self.pending_bytes, self.pending_len) = (load_little_endian(bytes), bytes.len());
     }
 
     fn finish(&self) -> u64 {
@@ -266,24 +272,24 @@ fn product(a: u64, b: u64) -> u128 {
     u128::from(a) * u128::from(b)
 }
 
-/// Returns the chunk at index `place`. At least one byte has to follow it, so that one instruction can read eight
+/// Returns the chunk at `chunk_index`. At least one byte must follow the chunk, so that one instruction can read eight
 /// bytes.
 #[inline]
-fn chunk_at(bytes: &[u8], place: usize) -> u64 {
-    let eight = bytes.get(place * CHUNK..).and_then(|bytes| bytes.first_chunk());
+fn chunk_at(bytes: &[u8], chunk_index: usize) -> u64 {
+    let eight = bytes.get(chunk_index * CHUNK_BYTES..).and_then(|bytes| bytes.first_chunk());
     eight.map_or(0, |eight| u64::from_le_bytes(*eight) & ((1 << 56) - 1))
 }
 
 /// Returns the last chunk, with its length from bit 56 on. So "a" and "a\0" differ, and no other chunk reaches bit 56.
 #[inline]
-fn last_chunk(held: u64, held_len: usize) -> u64 {
-    held | (held_len as u64 + 1) << 56
+fn last_chunk(pending_bytes: u64, pending_len: usize) -> u64 {
+    pending_bytes | (pending_len as u64 + 1) << 56
 }
 
 /// Returns the last chunk: the one to seven bytes after the first `taken` bytes. The key must have at least eight
 /// bytes.
 #[inline]
-fn end(bytes: &[u8], taken: usize) -> u64 {
+fn last_chunk_after(bytes: &[u8], taken: usize) -> u64 {
     let len = bytes.len() - taken;
     let last = bytes.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
     last_chunk(last >> (64 - 8 * len), len)
@@ -295,15 +301,15 @@ fn finish(sums: [u128; 2]) -> Fingerprint {
     // 2⁶¹ is 1 modulo the prime, so the bits from bit 61 on are added to the lower bits. Full reduction is not
     // necessary, because equal keys have equal sums.
     let [low, high] = sums.map(|sum| (sum as u64 & PRIME) + (sum >> 61) as u64);
-    Fingerprint { low: scatter(low), high: high as u32 }
+    Fingerprint { low: scatter_bits(low), high: high as u32 }
 }
 
 /// Reads up to seven bytes as a little-endian number.
 #[inline]
-fn load(bytes: &[u8]) -> u64 {
+fn load_little_endian(bytes: &[u8]) -> u64 {
     let len = bytes.len();
     if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-        // The two reads overlap; the shared bytes have the same position in both.
+        // The two reads overlap. The overlapping bytes have the same position in both numbers.
         return u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << (8 * (len - 4));
     }
     bytes.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -312,7 +318,7 @@ fn load(bytes: &[u8]) -> u64 {
 /// Spreads regular patterns of keys, such as consecutive numbers, over the higher bits. The mapping is bijective, so no
 /// information is lost.
 #[inline]
-fn scatter(value: u64) -> u64 {
+fn scatter_bits(value: u64) -> u64 {
     (value ^ value >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
@@ -328,8 +334,8 @@ mod tests {
         Secret::from_points(POINTS)
     }
 
-    fn of_bytes(bytes: &[u8]) -> (u64, u32) {
-        let fingerprint = secret().of_bytes(bytes);
+    fn fingerprint_bytes(bytes: &[u8]) -> (u64, u32) {
+        let fingerprint = secret().fingerprint_bytes(bytes);
         (fingerprint.low, fingerprint.high)
     }
 
@@ -337,12 +343,12 @@ mod tests {
     fn similar_keys_and_keys_of_zeros_have_different_fingerprints() {
         let mut seen = HashSet::new();
         for len in 0..300 {
-            assert!(seen.insert(of_bytes(&vec![0; len])), "{len} zeros");
-            for place in (0..len).step_by(1 + len / 20) {
+            assert!(seen.insert(fingerprint_bytes(&vec![0; len])), "{len} zeros");
+            for position in (0..len).step_by(1 + len / 20) {
                 for byte in [1, 2, 0x80, 0xFF] {
                     let mut bytes = vec![0; len];
-                    bytes[place] = byte;
-                    assert!(seen.insert(of_bytes(&bytes)), "{byte} at {place} of {len}");
+                    bytes[position] = byte;
+                    assert!(seen.insert(fingerprint_bytes(&bytes)), "{byte} at {position} of {len}");
                 }
             }
         }
@@ -359,7 +365,11 @@ mod tests {
                 bytes[first..second].iter().for_each(|byte| hasher.write_u8(*byte));
                 hasher.write(&bytes[second..]);
                 let fingerprint = hasher.fingerprint();
-                assert_eq!((fingerprint.low, fingerprint.high), of_bytes(&bytes), "cut at {first} and {second}");
+                assert_eq!(
+                    (fingerprint.low, fingerprint.high),
+                    fingerprint_bytes(&bytes),
+                    "cut at {first} and {second}"
+                );
             }
         }
     }
@@ -372,19 +382,19 @@ mod tests {
             let mut hasher = secret.hasher();
             hasher.write(&bytes[..len]);
             let fingerprint = hasher.fingerprint();
-            assert_eq!((fingerprint.low, fingerprint.high), of_bytes(&bytes[..len]), "{len} bytes");
+            assert_eq!((fingerprint.low, fingerprint.high), fingerprint_bytes(&bytes[..len]), "{len} bytes");
         }
     }
 
     #[test]
-    fn keys_are_the_same_only_if_all_bytes_are() {
+    fn keys_are_equal_only_if_all_bytes_are_equal() {
         for len in 0..40 {
             let key: Vec<u8> = (0..len).collect();
             assert!(key.is_same(&key.clone()) && !key.is_same(&[&*key, &[0]].concat()), "{len} bytes");
-            for place in 0..key.len() {
+            for position in 0..key.len() {
                 let mut other = key.clone();
-                other[place] ^= 1;
-                assert!(!key.is_same(&other), "{len} bytes, differing at {place}");
+                other[position] ^= 1;
+                assert!(!key.is_same(&other), "{len} bytes, differing at {position}");
             }
         }
     }
@@ -395,12 +405,12 @@ mod tests {
         let prime = u128::from(PRIME);
         let bytes: Vec<u8> = (0..240).collect();
         let mut chunks: Vec<u128> =
-            bytes.chunks(CHUNK).map(|part| part.iter().rev().fold(0, |n, b| n << 8 | u128::from(*b))).collect();
-        *chunks.last_mut().unwrap() |= ((bytes.len() % CHUNK + 1) << 56) as u128;
+            bytes.chunks(CHUNK_BYTES).map(|part| part.iter().rev().fold(0, |n, b| n << 8 | u128::from(*b))).collect();
+        *chunks.last_mut().unwrap() |= ((bytes.len() % CHUNK_BYTES + 1) << 56) as u128;
         let slow = POINTS.map(|point| {
             let (mut value, mut power) = (0, 1);
-            for (place, chunk) in chunks.iter().enumerate() {
-                if place > 0 && place % BLOCK == 0 {
+            for (position, chunk) in chunks.iter().enumerate() {
+                if position > 0 && position % CHUNKS_PER_BLOCK == 0 {
                     (value, power) = ((value + 1) * (power * u128::from(point) % prime) % prime, 1);
                 }
                 power = power * u128::from(point) % prime;
@@ -411,12 +421,12 @@ mod tests {
         let secret = secret();
         let mut hasher = secret.hasher();
         hasher.write(&bytes);
-        hasher.absorb(last_chunk(hasher.held, hasher.held_len));
+        hasher.absorb(last_chunk(hasher.pending_bytes, hasher.pending_len));
         assert_eq!(hasher.sums.map(|sum| scatter_reduced((sum % prime) as u64)), slow);
     }
 
     fn scatter_reduced(value: u64) -> u64 {
-        scatter(value % PRIME)
+        scatter_bits(value % PRIME)
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Permits and reservations: taken tokens that can still be given back or settled at the real cost. A permit gives them
-//! back on drop; a reservation keeps them when it expires.
+//! Permits and reservations: taken tokens that can still be given back or settled at the real cost. A permit gives its
+//! tokens back when it is dropped. The tokens of a reservation stay charged when it expires.
 
 use std::fmt;
 use std::io;
@@ -13,8 +13,8 @@ use crate::keyed::Keyed;
 use crate::limiter::Limiter;
 use crate::wait::{Acquire, AcquireError, Waitable};
 
-/// Tokens that are given back on drop: for example a slot while work is in flight, or a login attempt that counts only
-/// if it fails.
+/// Tokens that are given back on drop, such as a slot for work in flight, or a login attempt that counts only if it
+/// fails.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -35,24 +35,24 @@ pub struct Permit<G: Waitable> {
     key: G::Key,
     verdict: Verdict<G::Stamp>,
     /// The amount given back on drop.
-    returns: Cost,
+    refund_on_drop: Cost,
 }
 
 impl<G: Waitable> Acquire<'_, G> {
-    /// Awaits the turn, and returns a permit that gives the cost back on drop.
+    /// Waits until the cost is taken, and returns a permit that gives the cost back on drop.
     ///
     /// # Errors
-    /// See [`AcquireError`]. Nothing was taken.
+    /// Returns an [`AcquireError`] if the cost was not taken.
     pub async fn held(mut self) -> Result<Permit<G>, AcquireError> {
         let grant = (&mut self).await?;
         let (limiter, key) = self.limiter();
         Ok(Permit::new(limiter, key, *grant))
     }
 
-    /// Blocks the thread until the turn comes, and returns a permit that gives the cost back on drop.
+    /// Blocks the thread until the cost is taken, and returns a permit that gives the cost back on drop.
     ///
     /// # Errors
-    /// See [`AcquireError`]. Nothing was taken.
+    /// Returns an [`AcquireError`] if the cost was not taken.
     pub fn wait_held(mut self) -> Result<Permit<G>, AcquireError> {
         let grant = self.wait_for_turn()?;
         let (limiter, key) = self.limiter();
@@ -62,7 +62,7 @@ impl<G: Waitable> Acquire<'_, G> {
 
 impl<G: Waitable> Permit<G> {
     fn new(limiter: &Arc<G>, key: G::Key, verdict: Verdict<G::Stamp>) -> Self {
-        Self { limiter: Arc::clone(limiter), key, returns: verdict.taken(), verdict }
+        Self { limiter: Arc::clone(limiter), key, refund_on_drop: verdict.taken(), verdict }
     }
 
     /// Returns the verdict.
@@ -72,15 +72,15 @@ impl<G: Waitable> Permit<G> {
 
     /// Keeps the charge permanently.
     pub fn forget(mut self) {
-        self.returns = Cost::ZERO;
+        self.refund_on_drop = Cost::ZERO;
     }
 
-    /// Settles at the real cost, and returns the final charge. Gives back the excess. If the real cost is higher,
-    /// charges the difference, going into debt if necessary; if the debt would exceed its maximum, the difference is
+    /// Settles at the real cost, and returns the final charge. If the real cost is lower, gives back the excess. If it
+    /// is higher, charges the difference, as debt if necessary. If the debt would exceed its maximum, the difference is
     /// not charged.
     pub fn settle(mut self, cost: u64) -> u64 {
         let taken = self.verdict.taken().get();
-        self.returns = Cost::new(taken.saturating_sub(cost));
+        self.refund_on_drop = Cost::new(taken.saturating_sub(cost));
         match cost.checked_sub(taken) {
             Some(more @ 1..) => taken + self.limiter.charge(self.key, Cost::new(more)).taken().get(),
             _ => cost,
@@ -91,8 +91,12 @@ impl<G: Waitable> Permit<G> {
     pub fn expires_after(self, length: Duration) -> Reservation<G> {
         let expires = self.limiter.clock().mono().saturating_add(length.into());
         let permit = Mutex::new(Some(self));
-        let open = Arc::new_cyclic(|alarm: &Weak<Open<G>>| Open { permit, expires, alarm: alarm.clone() });
-        Reservation { open, gives_back: false }
+        let open = Arc::new_cyclic(|alarm: &Weak<OpenReservation<G>>| OpenReservation {
+            permit,
+            expires,
+            alarm: alarm.clone(),
+        });
+        Reservation { open, refunds_on_expiry: false }
     }
 }
 
@@ -112,8 +116,8 @@ impl<C: Clock + Send + Sync + 'static> Permit<Keyed<Concurrency, C>> {
 
 impl<G: Waitable> Drop for Permit<G> {
     fn drop(&mut self) {
-        if self.returns > Cost::ZERO {
-            self.limiter.give_back(self.key, &self.verdict, self.returns);
+        if self.refund_on_drop > Cost::ZERO {
+            self.limiter.give_back(self.key, &self.verdict, self.refund_on_drop);
         }
     }
 }
@@ -126,8 +130,8 @@ impl<G: Waitable> fmt::Debug for Permit<G> {
 
 /// Tokens taken in advance for work whose cost is known only afterwards, or that may not happen.
 ///
-/// Commit it with the real cost, or cancel it. An expired or dropped reservation counts as committed, because its owner
-/// may have done the work before it was lost; [`refund_unless_committed`](Self::refund_unless_committed) changes that.
+/// Commit the reservation with the real cost, or cancel it. An expired or dropped reservation counts as committed,
+/// because its owner may have done the work; [`refund_unless_committed`](Self::refund_unless_committed) changes this.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -143,25 +147,26 @@ impl<G: Waitable> fmt::Debug for Permit<G> {
 /// ```
 #[must_use = "dropping it counts as committing it"]
 pub struct Reservation<G: Waitable> {
-    open: Arc<Open<G>>,
-    gives_back: bool,
+    open: Arc<OpenReservation<G>>,
+    refunds_on_expiry: bool,
 }
 
-struct Open<G: Waitable> {
-    /// A mutex: the holder and the clock's alarm may run concurrently, and only one of them gets the permit.
+struct OpenReservation<G: Waitable> {
+    /// A mutex, because the holder and the clock's alarm may run concurrently, and only one of them may take the
+    /// permit.
     permit: Mutex<Option<Permit<G>>>,
     expires: Time<Mono>,
     /// Reference to itself, to set the clock's alarm.
     alarm: Weak<Self>,
 }
 
-impl<G: Waitable> Open<G> {
+impl<G: Waitable> OpenReservation<G> {
     fn take(&self) -> Option<Permit<G>> {
         self.permit.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// Sets the alarm to the expiry, or gives the tokens back if the expiry has passed.
-    fn arm(&self) -> io::Result<()> {
+    fn set_expiry_alarm(&self) -> io::Result<()> {
         let permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
         let limiter = permit.as_ref().map(|permit| Arc::clone(&permit.limiter));
         drop(permit);
@@ -170,7 +175,7 @@ impl<G: Waitable> Open<G> {
         if !expired() {
             limiter.clock().wake_at(self.expires, &(alarm as Arc<dyn Alarm>))?;
         }
-        // Reads the clock again after setting the alarm: it may have passed the expiry in between.
+        // Reads the clock again, because the expiry may have passed before the alarm was set.
         if expired() {
             drop(self.take());
         }
@@ -178,37 +183,36 @@ impl<G: Waitable> Open<G> {
     }
 }
 
-impl<G: Waitable> Alarm for Open<G> {
+impl<G: Waitable> Alarm for OpenReservation<G> {
     fn fire(&self) {
-        // An alarm may fire early, so it is set again. Errors are ignored: the alarm was set before, so the timer
-        // thread exists.
-        let _: io::Result<()> = self.arm();
+        // An alarm may fire early, so it is set again. Errors are ignored, because the timer thread already exists.
+        let _: io::Result<()> = self.set_expiry_alarm();
     }
 }
 
 impl<G: Waitable> Reservation<G> {
-    /// Makes the reservation give its tokens back when it expires or is dropped, instead of counting as committed.
+    /// Makes the reservation refund its tokens when it expires or is dropped, instead of counting as committed.
     ///
     /// # Errors
-    /// If the timer thread cannot be started.
+    /// Returns an error if the timer thread cannot be started.
     pub fn refund_unless_committed(mut self) -> io::Result<Self> {
-        self.open.arm()?;
-        self.gives_back = true;
+        self.open.set_expiry_alarm()?;
+        self.refunds_on_expiry = true;
         Ok(self)
     }
 
     /// Settles at the real cost, and returns the final charge. Returns `None` and changes nothing if the reservation
     /// has expired.
     pub fn commit(self, cost: u64) -> Option<u64> {
-        self.unexpired().map(|permit| permit.settle(cost))
+        self.take_unexpired().map(|permit| permit.settle(cost))
     }
 
     /// Gives the tokens back. Returns `false` and changes nothing if the reservation has expired.
     pub fn cancel(self) -> bool {
-        self.unexpired().is_some()
+        self.take_unexpired().is_some()
     }
 
-    fn unexpired(&self) -> Option<Permit<G>> {
+    fn take_unexpired(&self) -> Option<Permit<G>> {
         let permit = self.open.take()?;
         if permit.limiter.clock().mono() < self.open.expires {
             return Some(permit);
@@ -218,7 +222,7 @@ impl<G: Waitable> Reservation<G> {
     }
 
     fn expire_permit(&self, permit: Permit<G>) {
-        if !self.gives_back {
+        if !self.refunds_on_expiry {
             permit.forget();
         }
     }

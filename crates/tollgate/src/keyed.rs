@@ -1,18 +1,18 @@
-//! A limit for each key.
+//! A separate limit for each key.
 //!
 //! A request takes the first of these paths that applies:
 //!
 //! 1. *Fastest*, inlined into the caller: the state is one word, the key is in its home bucket, that bucket is
-//!    unlocked, and all its entries belong to the limit in force (`Buckets::try_visit_home`). Some algorithms have the
-//!    same path for longer states, out of line (`try_take_words` in `decide.rs`).
-//! 2. *Fast*: the key has an entry, its buckets are unlocked, and their entries belong to the limit in force
+//!    unlocked, and all its entries belong to the current limit (`Buckets::try_visit_home`). Some algorithms have the
+//!    same path for longer states, not inlined (`try_take_words` in `decide.rs`).
+//! 2. *Fast*: the key has an entry, its buckets are unlocked, and their entries belong to the current limit
 //!    (`Table::try_visit_known`). The state may have any length.
 //! 3. *Slow* (`decide.rs`): waits for locks, inserts new keys, displaces or evicts entries, and reads states that
 //!    belong to earlier limits (`change.rs`).
 //! 4. *Overflow* (`overflow.rs`): all keys without an entry share one overflow entry.
 //!
-//! A check takes 158 instructions on the fastest path and 275 on the fast path (callgrind). A refusal takes about as
-//! many.
+//! A check takes 158 instructions on the fastest path and 275 on the fast path (callgrind). A refusal takes about the
+//! same number.
 //!
 //! A path that does not apply has no effect, so the next path can start from scratch.
 
@@ -38,18 +38,18 @@ use crate::fingerprint::{Fingerprint, Key, Secret};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::{BATCH, GENERATIONS, State, Table};
 use crate::wait::Shards;
-use change::{LaterLimits, NEVER};
+use change::{FLAGS_OF_NO_BUCKET, LaterLimits};
 pub(crate) use decide::{spent_after, with_init};
 use overflow::OverflowEntry;
 pub use overflow::WhenFull;
 use overflow_charges::OverflowCharges;
 pub use snapshot::RestoreError;
 
-/// One limit, or a combination of several, counted separately for each key: a user, an address, an API token.
+/// One limit, or a combination of several, counted separately for each key, such as a user, an address or an API token.
 ///
-/// The memory for a fixed number of keys is reserved on creation; its pages are touched on first use. Decisions never
-/// wait for an allocation or a clean-up, because there are none afterwards. The table stores a fingerprint of each
-/// [`Key`], so a long key takes no more memory than a short one.
+/// The memory for a fixed number of keys is reserved on creation; its pages are touched on first use. There are no
+/// later allocations or clean-ups, so decisions never wait for them. The table stores a fingerprint of each [`Key`], so
+/// a long key takes no more memory than a short key.
 ///
 /// ```
 /// use tollgate::{Keyed, TokenBucket};
@@ -65,12 +65,12 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     capacity: usize,
     secret: Secret,
     clock: C,
-    /// The limit in force until the first change.
+    /// The limit that applies until the first change.
     limit: A,
-    /// Earlier limits that entries may belong to, the oldest first, from a restored snapshot.
+    /// Earlier limits from a restored snapshot that entries may belong to, oldest first.
     earlier: Vec<A>,
-    /// The flags of buckets whose entries all belong to `limit`; [`NEVER`] after a change. Relaxed: a decision that
-    /// reads the old value counts as made before the change.
+    /// The flags of buckets whose entries all belong to `limit`; [`FLAGS_OF_NO_BUCKET`] after a change. Relaxed,
+    /// because a decision that reads the old value counts as made before the change.
     flags: AtomicU64,
     changes: RwLock<LaterLimits<A>>,
     when_full: WhenFull,
@@ -84,7 +84,7 @@ pub struct Keyed<A: Algorithm = TokenBucket, C = PreciseClock> {
     shards: Shards<Fingerprint, A::Stamp>,
 }
 
-/// Number of waiter shards. Waiters for different keys therefore seldom contend for a lock.
+/// Number of waiter shards. With several shards, waiters for different keys rarely contend for a lock.
 const SHARDS: usize = 16;
 
 /// Default maximum number of waiters per key. It is far below the maximum for all keys, so that one key cannot use up
@@ -110,7 +110,7 @@ impl<A: Algorithm> Keyed<A> {
     /// Creates a table of `capacity` keys under `limit`, with a precise clock.
     ///
     /// # Errors
-    /// If it does not fit in memory.
+    /// Returns an error if the table does not fit in memory.
     pub fn new(limit: A, capacity: usize) -> Result<Self, CapacityError> {
         Self::with_clock(limit, capacity, PreciseClock::new())
     }
@@ -120,7 +120,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// Creates a table of `capacity` keys under `limit` that reads the time from `clock`.
     ///
     /// # Errors
-    /// If it does not fit in memory.
+    /// Returns an error if the table does not fit in memory.
     pub fn with_clock(limit: A, capacity: usize, clock: C) -> Result<Self, CapacityError> {
         let table = Table::new(capacity, limit.words()).ok_or(CapacityError { capacity })?;
         let mut overflow = vec![0; limit.words()];
@@ -177,19 +177,18 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         }
     }
 
-    /// Takes `cost` or refuses, as [`check`](Self::check) does, and returns a report of the key's limit after the
-    /// decision.
+    /// Decides like [`check`](Self::check), and also returns a report of the key's limit after the decision.
     pub fn check_and_report<K: Key + ?Sized>(&self, key: &K, cost: u64) -> (Verdict<A::Stamp>, Report) {
         let cost = Cost::new(cost);
         self.decide(key, Ask::Exactly(cost), |entry, verdict| (verdict, entry.report(cost)))
     }
 
-    /// Takes as much of `cost` as fits. [`Verdict::taken`] returns the amount taken.
+    /// Takes as much of `cost` as is available. [`Verdict::taken`] returns the amount taken.
     pub fn take_up_to<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Verdict<A::Stamp> {
         self.decide(key, Ask::UpTo(Cost::new(cost)), |_, verdict| verdict)
     }
 
-    /// Takes `cost` even if it does not fit, and goes into debt up to the maximum debt of the limit.
+    /// Takes `cost` even if less is available, and goes into debt up to the maximum debt of the limit.
     pub fn charge<K: Key + ?Sized>(&self, key: &K, cost: u64) -> Verdict<A::Stamp> {
         self.decide(key, Ask::Regardless(Cost::new(cost)), |_, verdict| verdict)
     }
@@ -199,7 +198,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.decide(key, Ask::UpTo(Cost::MAX), |_, verdict| verdict).taken().get()
     }
 
-    /// Decides each request as [`check`](Self::check) does, and calls `each` with the verdicts in order.
+    /// Decides each request like [`check`](Self::check), and calls `each` with the verdicts in order.
     ///
     /// Requests are processed in batches of sixteen: a batch hashes its keys, fetches their memory concurrently, and
     /// reads the clock once. On a large table this is several times as fast as single checks.
@@ -212,13 +211,14 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         let mut requests = requests.into_iter();
         let (mut costs, mut verdicts) = ([Cost::ZERO; BATCH], [Verdict::default(); BATCH]);
         // The fingerprint and the end of each run of consecutive requests for one key. A run is hashed, found and
-        // locked once: with one key, a request takes 105 instructions instead of 145 (callgrind).
+        // locked only once. If all requests have the same key, a request takes 105 instructions instead of 145
+        // (callgrind).
         let (mut fingerprints, mut ends) = ([Fingerprint::default(); BATCH], [0; BATCH]);
         let mut previous: Option<K> = None;
         loop {
             let (mut len, mut runs) = (0, 0);
-            // The buffer comes first in the zip: in the other order, a full buffer would discard the next request of
-            // the iterator.
+            // The buffer comes first in the zip. In the other order, `zip` would discard a request when the buffer is
+            // full.
             for (place, (key, cost)) in costs.iter_mut().zip(requests.by_ref()) {
                 *place = Cost::new(cost);
                 len += 1;
@@ -237,7 +237,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             self.table.try_visit_home_many(&fingerprints[..runs], self.flags(), |run, mut state| {
                 let (fingerprint, end) = (fingerprints[run], ends[run]);
                 for (cost, verdict) in costs[start..end].iter().zip(&mut verdicts[start..end]) {
-                    // One assignment per case: the compiler copies a verdict that is the value of the match byte by
+                    // Assigns in each case, because the compiler would copy a verdict returned from the match byte by
                     // byte.
                     match &mut state {
                         Some(state) => match state.take(&self.limit, &now, *cost) {
@@ -290,7 +290,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.shards.waiting()
     }
 
-    /// Returns the limit in force.
+    /// Returns the current limit.
     pub fn limit(&self) -> A
     where
         A: Clone,
@@ -299,27 +299,28 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.reader(&changes, Now::at(0)).limit().clone()
     }
 
-    /// Replaces the limit, for waiters as well, and keeps the used amounts. An entry belongs to the limit under which
-    /// it was last charged until the new limit admits a request for its key. Until then the entry refills at its old
-    /// rate, and its used amount counts against the capacity of the new limit. Peeks, refusals and refunds do not
-    /// convert it.
+    /// Replaces the limit and keeps the used amounts. The new limit also applies to waiters. An entry keeps its old
+    /// parameters until the new limit admits a request for its key. Until then the entry refills at its old rate, and
+    /// its used amount counts against the capacity of the new limit. Peeks, refusals and refunds do not convert an
+    /// entry.
     ///
     /// After the first change, decisions take a read lock. If the new limit needs longer states than the table has, all
     /// entries are moved to a new table while decisions wait. If the table contains more entries than its capacity, the
-    /// least used ones may be lost.
+    /// least used entries may be lost.
     ///
     /// Entries can belong to at most 1022 earlier limits at a time. Beyond that, limits without entries are dropped. If
-    /// more than half of the limits have entries, the entries are first converted to the limit that was in force before
-    /// this change, if their used amount fits it.
+    /// more than half of the limits have entries, the entries are first converted to the limit before this change, if
+    /// their used amount is within that limit.
     ///
-    /// # Errors If the new table does not fit in memory, or if 1022 earlier limits have entries whose used amount does
-    /// not fit the limit in force. The limit and all entries are then unchanged.
+    /// # Errors
+    /// Returns an error if the new table does not fit in memory. Also returns an error if 1022 earlier limits have
+    /// entries whose used amount exceeds the current limit. The limit and all entries are then unchanged.
     pub fn set_limit(&self, limit: A) -> Result<(), CapacityError> {
-        // Waits for a running snapshot, which reads the generations.
+        // Waits for a running snapshot, because the snapshot reads the generations.
         let snapshot_lock = self.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changes = self.changes.write().unwrap_or_else(PoisonError::into_inner);
         // Disables the fast paths before the table is changed.
-        self.flags.store(NEVER, Ordering::Relaxed);
+        self.flags.store(FLAGS_OF_NO_BUCKET, Ordering::Relaxed);
         let (capacity, words) = (self.capacity, limit.words());
         let reader = self.reader(&changes, self.clock.now());
         let table = self.table(&changes);
@@ -347,7 +348,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         Ok(())
     }
 
-    /// Returns the size of the table in bytes, including pages that are not touched yet.
+    /// Returns the size of the table in bytes, including pages that were never touched.
     pub fn bytes(&self) -> usize {
         self.table(&self.changes()).bytes()
     }
@@ -363,8 +364,8 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     ///
     /// Decisions continue during the snapshot. The file contains the secret that protects against constructed hash
     /// collisions, so only its owner may read it. The snapshot is written to a temporary file whose name ends in
-    /// `.tmp`, synced, and renamed over the previous file. After a crash, either the previous or the new file exists,
-    /// complete.
+    /// `.tmp`, synced, and renamed over the previous file. After a crash, either the complete previous file or the
+    /// complete new file exists.
     ///
     /// ```
     /// use tollgate::{Keyed, TokenBucket};
@@ -383,7 +384,7 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     /// ```
     ///
     /// # Errors
-    /// If the file cannot be written; the previous file is unchanged.
+    /// Returns an error if the file cannot be written; the previous file is unchanged.
     pub fn save(&self, path: impl AsRef<Path>) -> io::Result<u64> {
         snapshot::file::replace(path.as_ref(), |file| self.snapshot(file))
     }
@@ -391,33 +392,34 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     /// Writes the same snapshot as [`save`](Self::save) to any writer. The snapshot contains the secret.
     ///
     /// # Errors
-    /// If writing fails.
+    /// Returns an error if writing fails.
     pub fn snapshot(&self, to: impl Write) -> io::Result<u64> {
         snapshot::write(self, to)
     }
 
-    /// Replaces all entries by those of a file written by [`save`](Self::save), and returns their number.
+    /// Replaces all entries by the entries of a file written by [`save`](Self::save), and returns their number.
     ///
-    /// The time since the snapshot counts, measured by the wall clock: buckets have refilled and windows have ended. If
-    /// the wall clock was set back, no time has passed. The capacity may differ: if the keys do not fit, the least used
-    /// ones are lost. The parameters of the limit may differ: used amounts are kept as by
-    /// [`set_limit`](Self::set_limit), and every entry belongs to the limit under which it was last charged. A
-    /// different algorithm is an error.
+    /// States refill and expire as if the process had kept running since the snapshot; the elapsed time is measured by
+    /// the wall clock. If the wall clock was set back, no time has passed. The capacity may differ: if the table is too
+    /// small, the least used keys are lost. The parameters of the limit may differ: used amounts are kept, as in
+    /// [`set_limit`](Self::set_limit). The algorithm must be the same.
     ///
     /// A [`Verdict`] from before the snapshot can refund leases, but not entries of a log or of a window that began
-    /// with its first request. Instants before the zero of the clock become zero, which can happen with custom clocks
-    /// only: a log of one hour then keeps such entries for an hour after zero.
+    /// with its first request. Instants before the zero of the clock become zero; a log of one hour then keeps such
+    /// entries for an hour after zero. This can happen only with custom clocks.
     ///
-    /// # Errors If the file cannot be read or is damaged. The limiter is then unchanged.
+    /// # Errors
+    /// Returns an error if the file cannot be read, is damaged, or was written under another algorithm. The limiter is
+    /// then unchanged.
     pub fn load(&mut self, path: impl AsRef<Path>) -> Result<u64, RestoreError> {
         self.restore(std::fs::File::open(path).map_err(RestoreError::Unreadable)?)
     }
 
-    /// Restores a [`snapshot`](Self::snapshot) from a reader, as [`load`](Self::load) does. Reads in large blocks;
-    /// nothing may follow the snapshot.
+    /// Restores a [`snapshot`](Self::snapshot) from a reader, like [`load`](Self::load). Reads in large blocks; no data
+    /// may follow the snapshot.
     ///
     /// # Errors
-    /// See [`load`](Self::load).
+    /// Returns the same errors as [`load`](Self::load).
     pub fn restore(&mut self, from: impl Read) -> Result<u64, RestoreError> {
         snapshot::restore(self, from)
     }
@@ -432,7 +434,7 @@ impl<A: Algorithm, C> Keyed<A, C> {
 
 /// Returns a number that selects the shard for the key's waiters.
 const fn shard_of(fingerprint: Fingerprint) -> usize {
-    // Not the bits that select the bucket.
+    // These bits do not select the bucket.
     fingerprint.high as usize
 }
 

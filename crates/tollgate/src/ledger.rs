@@ -1,22 +1,21 @@
-//! Many limits in one table: each call names its limits, and several keys can be charged together.
+//! One table for many limits. Each call specifies its limits, and can charge several keys together.
 //!
-//! A server has a limit per rule, and a request may match many rules. With a [`Keyed`](crate::Keyed) per rule, each
+//! A server has one limit per rule, and a request may match many rules. With a [`Keyed`](crate::Keyed) per rule, each
 //! rule would need its own capacity, and several rules could not be charged atomically. A ledger is one table for all
 //! rules:
 //!
-//! **Limits by id.** Every entry stores the id of the limits that its state belongs to, in the word before the state.
-//! The limits themselves are in the caller's [`LimitTable`]. Limits are immutable: a changed limit gets a new id, so a
-//! state can always be read under the limits it was charged under. A state with an unknown id counts as the state of a
-//! new key.
+//! **Limits by id.** Every entry stores the id of its limits in the word before the state. The limits themselves are in
+//! the caller's [`LimitTable`]. Limits are immutable: a changed limit gets a new id, so a state can always be read
+//! under the limits of its last charge. A state with an unknown id counts as the state of a new key.
 //!
-//! **All or none.** The buckets of all keys of a group are locked in index order, which excludes deadlock. Then every
+//! **All or none.** The buckets of all keys in a group are locked in index order, which prevents deadlock. Then every
 //! charge is weighed, and the charges are written only if all pass (`group.rs`). If the group is refused, entries that
-//! were evicted for its new keys are restored. If a group charges one key twice, the second charge must see the first.
-//! So the first is written immediately, and undone if a later charge is refused.
+//! were evicted for its new keys are restored. If a group charges one key twice, the second charge must see the first
+//! charge. So the first charge is written immediately, and undone if a later charge is refused.
 //!
-//! **Fast path.** Nearly every group is small, and its keys have short states in their home buckets, which belong to
-//! the limits of the request. [`Ledger::try_decide_fast`] decides such groups by recursion, without a list: it locks
-//! the last charge's bucket, then decides the charges before it.
+//! **Fast path.** Nearly every group is small, and its keys have short states in their home buckets that belong to the
+//! request's limits. [`Ledger::try_decide_fast`] decides such groups by recursion, without a list: it locks the last
+//! charge's bucket, then decides the charges before it.
 //!
 //! **Overflow.** Keys without an entry share one overflow entry per limits id, in a small second table.
 
@@ -40,7 +39,7 @@ use crate::table::{BATCH, Buckets, LockedEntry, Presence, State, StateReader, Wi
 pub use view::ChargeView;
 use view::Words;
 
-/// All limits that states may belong to, by id.
+/// All limits under which states may have been charged, by id.
 ///
 /// Limits are immutable: an edited rule gets a new id. The table must keep the old id while states may belong to it. A
 /// state with an unknown id counts as the state of a new key.
@@ -60,7 +59,7 @@ impl LimitTable for [Limits] {
 pub struct Charge<'a> {
     /// The id of the limits.
     pub limits_id: u32,
-    /// The limits with that id. `None`: they are looked up in the [`LimitTable`].
+    /// The limits with that id. If `None`, the id is looked up in the [`LimitTable`].
     pub limits: Option<&'a Limits>,
     /// The key. If two rules count by the same value, the key must include the rule.
     pub key: &'a [u8],
@@ -90,9 +89,9 @@ pub struct PlainCharge<'a> {
     pub cost: Cost,
 }
 
-/// A table for many limits: every call names its limits, and several charges pass together or not at all.
+/// A table for many limits. Every call specifies its limits, and several charges pass together or not at all.
 ///
-/// Its memory is bounded like that of [`Keyed`](crate::Keyed). A state belongs to the limits under which it was last
+/// Its memory is bounded, as for [`Keyed`](crate::Keyed). A state belongs to the limits under which it was last
 /// charged. Under other limits, the used amount counts against the new capacity but refills at the old rate, until a
 /// request is admitted. Peeks, refusals and refunds do not convert a state.
 ///
@@ -118,18 +117,18 @@ pub struct Ledger<C = PreciseClock> {
     clock: C,
     when_full: WhenFull,
     overflowed: AtomicU64,
-    /// Held by the thread that writes a snapshot.
+    /// Locked by the thread that writes a snapshot.
     snapshot_lock: Mutex<()>,
 }
 
-/// Number of overflow entries. Only one under loom, which explores every atomic.
+/// Number of overflow entries. Only one under loom, to reduce the number of explored interleavings.
 const OVERFLOW_ENTRIES: usize = if cfg!(loom) { 1 } else { 1024 };
 
 impl Ledger {
     /// Creates a ledger of `capacity` keys with states of up to `state_words` words, with a precise clock.
     ///
     /// # Errors
-    /// If it does not fit in memory.
+    /// Returns an error if the table does not fit in memory.
     pub fn new(capacity: usize, state_words: usize) -> Result<Self, CapacityError> {
         Self::with_clock(capacity, state_words, PreciseClock::new())
     }
@@ -139,9 +138,9 @@ impl<C: Clock> Ledger<C> {
     /// Creates a ledger of `capacity` keys with states of up to `state_words` words that reads the time from `clock`.
     ///
     /// # Errors
-    /// If it does not fit in memory.
+    /// Returns an error if the table does not fit in memory.
     pub fn with_clock(capacity: usize, state_words: usize, clock: C) -> Result<Self, CapacityError> {
-        // One more word, for the id.
+        // Each entry has one more word, for the limits id.
         let buckets = |capacity| {
             let shape = state_words.checked_add(1).and_then(Wide::new);
             shape.and_then(|shape| Buckets::new(capacity, shape)).ok_or(CapacityError { capacity })
@@ -169,8 +168,9 @@ impl<C: Clock> Ledger<C> {
     }
 
     /// Makes all charges or none, and returns whether all passed. Charges with [`Ask::UpTo`] all take the same amount:
-    /// the smallest that any of them can take. Calls `each` for every charge in order, with the verdict of that charge,
-    /// while its state is locked. So the reports reflect exactly this decision. `each` must not use the ledger.
+    /// the smallest amount that any of them can take. Calls `each` for every charge in order, with the verdict of that
+    /// charge, while its state is locked. So reports show the state exactly after this decision. `each` must not use
+    /// the ledger.
     pub fn decide<N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
@@ -180,8 +180,8 @@ impl<C: Clock> Ledger<C> {
         self.decide_each(limit_table, charges, |charge| *charge, self.clock.now(), each)
     }
 
-    /// Like [`decide`](Self::decide), but converts each element of `charged` by `charge`, and takes a reading of the
-    /// [`clock`](Self::clock).
+    /// Like [`decide`](Self::decide), but converts each element of `charged` with `charge`, and uses the given reading
+    /// of the [`clock`](Self::clock).
     #[doc(hidden)]
     pub fn decide_each<'a, T, N: LimitTable + ?Sized>(
         &self,
@@ -200,8 +200,8 @@ impl<C: Clock> Ledger<C> {
         }
     }
 
-    /// Decides every charge independently, and calls `each` in order, as [`decide`](Self::decide) does. The clock is
-    /// read once. Charges are processed in batches of sixteen, whose memory is fetched concurrently.
+    /// Decides every charge independently, and calls `each` in order, like [`decide`](Self::decide). The clock is read
+    /// once. Charges are processed in batches of sixteen, whose memory is fetched concurrently.
     pub fn decide_many<N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
@@ -222,7 +222,7 @@ impl<C: Clock> Ledger<C> {
         }
     }
 
-    /// Prefetches the memory of `keys` concurrently, so that decisions soon afterwards need not wait for each key in
+    /// Prefetches the memory of `keys` concurrently, so that later decisions do not wait for the memory of each key in
     /// turn. Changes nothing.
     pub fn fetch<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) {
         let mut keys = keys.into_iter().map(|key| key.fingerprint(&self.secret));
@@ -239,7 +239,7 @@ impl<C: Clock> Ledger<C> {
         }
     }
 
-    /// Runs `read` on the state of the charge's key, with the verdict that a decision would have. Changes nothing.
+    /// Runs `read` on the state of the charge's key, with the verdict that a decision would return. Changes nothing.
     pub fn peek<N: LimitTable + ?Sized, R>(
         &self,
         limit_table: &N,
@@ -288,32 +288,32 @@ impl<C: Clock> Ledger<C> {
     /// Resets the charge's key to a new key.
     pub fn reset<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
-        self.table.find(self.fingerprint(charge), &reader, |slot| slot.state.set(0, FORGOTTEN));
+        self.table.find(self.fingerprint(charge), &reader, |slot| slot.state.set(0, UNUSED_ENTRY_ID));
     }
 
-    /// Returns whether the charge's key has used anything here, under the limits that its state belongs to.
+    /// Returns whether the charge's key has used anything in this ledger, under the limits of its last charge.
     #[doc(hidden)]
     pub fn is_known<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let (fingerprint, reader) = (self.fingerprint(charge), LedgerReader { limit_table, now: self.clock.now() });
         self.table.find(fingerprint, &reader, |slot| !reader.is_new(fingerprint, slot)).unwrap_or(false)
     }
 
-    /// Returns whether the charge's key has an entry here, even an unused one.
+    /// Returns whether the charge's key has an entry in this ledger, even an unused entry.
     #[doc(hidden)]
     pub fn contains_key<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
-        let is_kept = |slot: &mut LockedEntry<'_>| limits_with(limit_table, slot.state.get(0)).is_some();
+        let is_kept = |slot: &mut LockedEntry<'_>| limits_by_id(limit_table, slot.state.get(0)).is_some();
         self.table.find(self.fingerprint(charge), &reader, is_kept).unwrap_or(false)
     }
 
-    /// Moves the state of the charge's key to the ledger `to`, with its limits id. The states there must not be
-    /// shorter. Does nothing if the key has no entry here.
+    /// Moves the state of the charge's key to the ledger `to`, with its limits id. The states of `to` must not be
+    /// shorter. Does nothing if the key has no entry in this ledger.
     #[doc(hidden)]
     pub fn move_to<N: LimitTable + ?Sized>(&self, to: &Self, limit_table: &N, charge: &Charge<'_>) {
         let reader = LedgerReader { limit_table, now: self.clock.now() };
         let taken = self.table.find(self.fingerprint(charge), &reader, |slot| {
             let words: Vec<u64> = (0..self.table.state_words()).map(|word| slot.state.get(word)).collect();
-            slot.state.set(0, FORGOTTEN);
+            slot.state.set(0, UNUSED_ENTRY_ID);
             words
         });
         let Some(words) = taken else { return };
@@ -332,16 +332,16 @@ impl<C: Clock> Ledger<C> {
         }
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
         let key_now = now_for_key(charge, fingerprint, now);
-        // `Spent::ALL`, because the used fraction is known only after the state is written.
+        // Passes `Spent::ALL`, because the used fraction is known only after the state is written.
         self.table.upsert(fingerprint, &LedgerReader { limit_table, now }, Spent::ALL, |slot, _| {
             slot.state.set(0, charge.limits_id.into());
-            let mut words = after_id(&mut slot.state);
+            let mut words = state_after_id(&mut slot.state);
             start.init(&mut words, &key_now);
             start.take_leases(&mut words, &key_now, held);
         });
     }
 
-    /// Returns the size of the tables in bytes, including pages that are not touched yet.
+    /// Returns the size of the tables in bytes, including pages that were never touched.
     pub fn bytes(&self) -> usize {
         self.table.bytes() + self.overflow.bytes()
     }
@@ -413,14 +413,14 @@ impl<C: Clock> Ledger<C> {
         visit: impl FnOnce(&mut LockedAccount<'_>) -> R,
     ) -> Option<R> {
         let found = self.table.find(fingerprint, &LedgerReader { limit_table, now }, |slot| {
-            let limit = limits_with(limit_table, slot.state.get(0))?;
+            let limit = limits_by_id(limit_table, slot.state.get(0))?;
             let now = now_for_key(charge, fingerprint, now);
-            Some(visit(&mut Account { limit, own: None, state: after_id(slot.state), now }))
+            Some(visit(&mut Account { limit, own: None, state: state_after_id(slot.state), now }))
         });
         found.flatten()
     }
 
-    /// Returns the limits of a charge. `None` if their id is unknown or their state does not fit an entry.
+    /// Returns the limits of a charge. `None` if their id is unknown or their state is too long for an entry.
     #[inline]
     fn limits<'n, N: LimitTable + ?Sized>(&self, limit_table: &'n N, charge: &Charge<'n>) -> Option<&'n Limits> {
         let limits = charge.limits.or_else(|| limit_table.get(charge.limits_id));
@@ -444,15 +444,15 @@ impl<C> fmt::Debug for Ledger<C> {
 }
 
 /// An id without limits, which marks an entry as unused.
-const FORGOTTEN: u64 = u64::MAX;
+const UNUSED_ENTRY_ID: u64 = u64::MAX;
 
-/// Returns the limits with the id that an entry begins with.
-fn limits_with<N: LimitTable + ?Sized>(limit_table: &N, id: u64) -> Option<&Limits> {
+/// Returns the limits with `id`, the first word of an entry.
+fn limits_by_id<N: LimitTable + ?Sized>(limit_table: &N, id: u64) -> Option<&Limits> {
     u32::try_from(id).ok().and_then(|id| limit_table.get(id))
 }
 
 /// Returns whether a key is known under the limits with `id`. An unused state of other limits counts as new if new keys
-/// of `limits` do not start full.
+/// under `limits` do not start full.
 #[inline]
 fn presence_under<N: LimitTable + ?Sized>(
     limit_table: &N,
@@ -466,8 +466,8 @@ fn presence_under<N: LimitTable + ?Sized>(
     if presence == Presence::New || written_under == u64::from(id) {
         return presence;
     }
-    let own = limits_with(limit_table, written_under);
-    let is_unused = |own: &Limits| limits.is_new_from(own, &after_id(*state), now);
+    let own = limits_by_id(limit_table, written_under);
+    let is_unused = |own: &Limits| limits.is_new_from(own, &state_after_id(*state), now);
     if own.is_none_or(|own| is_unused(own) && !limits.starts_full() && own != limits) {
         Presence::New
     } else {
@@ -478,7 +478,7 @@ fn presence_under<N: LimitTable + ?Sized>(
 /// Account of a locked entry under the limits of a charge.
 type LockedAccount<'a> = Account<'a, Limits, Offset<State<'a>>>;
 
-/// Returns the limits that a state belongs to, or `None` if these are `limits`, whose id is `id`. Initialises a new
+/// Returns the limits of a state's last charge; `None` if they are `limits`, which has the id `id`. Initialises a new
 /// state, or a state with an unknown id, under `limits`.
 fn own_limits<'n, N: LimitTable + ?Sized>(
     limit_table: &'n N,
@@ -493,17 +493,17 @@ fn own_limits<'n, N: LimitTable + ?Sized>(
         return None;
     }
     if presence == Presence::Known
-        && let Some(own) = limits_with(limit_table, written_under)
+        && let Some(own) = limits_by_id(limit_table, written_under)
     {
         return Some(own);
     }
     state.set(0, id.into());
-    limits.init(&mut after_id(state), now);
+    limits.init(&mut state_after_id(state), now);
     None
 }
 
-/// Runs `visit` on a state under the limits with `id`. If `visit` charges the state under these limits, it belongs to
-/// them afterwards.
+/// Runs `visit` on a state under the limits with `id`. If `visit` charges the state under these limits, the state
+/// belongs to these limits afterwards.
 fn visit<N: LimitTable + ?Sized, R>(
     limit_table: &N,
     limits: &Limits,
@@ -514,7 +514,7 @@ fn visit<N: LimitTable + ?Sized, R>(
     visit: impl FnOnce(&mut LockedAccount<'_>) -> R,
 ) -> R {
     let own = own_limits(limit_table, limits, id, state, presence, &now);
-    let mut account = Account { limit: limits, own, state: after_id(*state), now };
+    let mut account = Account { limit: limits, own, state: state_after_id(*state), now };
     let result = visit(&mut account);
     if own.is_some() && account.own.is_none() {
         state.set(0, id.into());
@@ -527,11 +527,11 @@ fn now_for_key<'a>(charge: &Charge<'a>, fingerprint: Fingerprint, now: Now<'a>) 
 }
 
 /// Skips the limits id at the beginning of an entry, and returns its state.
-fn after_id<S>(entry: S) -> Offset<S> {
+fn state_after_id<S>(entry: S) -> Offset<S> {
     Offset { cells: entry, first: 1 }
 }
 
-/// Reads each entry under the limits that it belongs to.
+/// Reads each entry under the limits of its last charge.
 struct LedgerReader<'a, N: ?Sized> {
     limit_table: &'a N,
     now: Now<'a>,
@@ -560,8 +560,8 @@ impl<N: LimitTable + ?Sized> LedgerReader<'_, N> {
         state: &State<'_>,
         read: impl FnOnce(&Limits, &Offset<&State<'_>>, &Now<'_>) -> R,
     ) -> Option<R> {
-        let limits = limits_with(self.limit_table, state.get(0))?;
-        Some(read(limits, &after_id(state), &self.now.with_spread(fingerprint.low)))
+        let limits = limits_by_id(self.limit_table, state.get(0))?;
+        Some(read(limits, &state_after_id(state), &self.now.with_spread(fingerprint.low)))
     }
 }
 

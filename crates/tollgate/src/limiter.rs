@@ -1,6 +1,6 @@
 //! One limit that all callers share.
 
-mod pair;
+mod two_words;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ use crate::clock::{Clock, PreciseClock};
 use crate::stream::LimitedStream;
 use crate::sync::{AtomicU64, Ordering, spin_or_yield};
 use crate::wait::{Acquire, Shards, Waitable};
-use pair::Pair;
+use two_words::TwoWords;
 
 /// One limit, or a combination of several, shared by all callers.
 ///
@@ -44,8 +44,9 @@ pub struct Limiter<A: Algorithm = TokenBucket, C = PreciseClock> {
 
 pub(crate) enum Shared<A> {
     Word(AtomicU64),
-    Pair(Pair),
-    /// A mutex, not a spin lock: longer states take longer to compute, and the lock holder may be preempted.
+    TwoWords(TwoWords),
+    /// A mutex instead of a spin lock, because longer states take longer to compute, and the lock holder may be
+    /// preempted.
     Words(Mutex<StateWithParams<A>>),
 }
 
@@ -53,16 +54,16 @@ impl<A: Algorithm> Shared<A> {
     fn new(limit: &A, owned: StateWithParams<A>) -> Self {
         match (&*owned.words, &owned.own, limit.words()) {
             ([word, ..], None, 1) => Self::Word(AtomicU64::new(*word)),
-            ([low, high, ..], None, 2) => Self::Pair(Pair::new([*low, *high])),
+            ([low, high, ..], None, 2) => Self::TwoWords(TwoWords::new([*low, *high])),
             _ => Self::Words(Mutex::new(owned)),
         }
     }
 }
 
-/// The words of a state and the parameters they belong to.
+/// The words of a state, and the parameters under which it was last charged.
 pub(crate) struct StateWithParams<A> {
     pub(crate) words: Box<[u64]>,
-    /// `None` if these are the limit in force.
+    /// `None` if they are the current limit.
     pub(crate) own: Option<A>,
 }
 
@@ -104,20 +105,20 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     pub fn check(&self, cost: u64) -> Verdict<A::Stamp> {
         let cost = Cost::new(cost);
         let now = self.clock.now_for(&self.limit);
-        if let Some(verdict) = self.try_word(&now, cost) {
+        if let Some(verdict) = self.try_decide_word(&now, cost) {
             return verdict;
         }
-        match self.try_pair(now.mono(), now.wall(), cost) {
+        match self.try_take_two_words(now.mono(), now.wall(), cost) {
             Some(stamp) => Verdict::stamped(cost, stamp),
             None => self.check_slow(now.mono(), now.wall(), cost),
         }
     }
 
     /// The fastest path: takes `cost` from a single-word state, or refuses it. `None`: this path does not apply, and
-    /// nothing was taken. It reduces an admitted check from 163 to 36 instructions (callgrind), and a refusal from 160
-    /// to 39.
+    /// nothing was taken. This path reduces an admitted check from 163 to 36 instructions (callgrind), and a refusal
+    /// from 160 to 39.
     #[inline]
-    fn try_word(&self, now: &Now<'_>, cost: Cost) -> Option<Verdict<A::Stamp>> {
+    fn try_decide_word(&self, now: &Now<'_>, cost: Cost) -> Option<Verdict<A::Stamp>> {
         let Shared::Word(word) = &self.state else { return None };
         let before = word.load(Ordering::Relaxed);
         match self.limit.take_from_word(before, now, cost) {
@@ -131,12 +132,12 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     }
 
     /// The fast path for two-word states: returns the stamp of the charge. `None`: this path does not apply, and
-    /// nothing was taken. Arguments and result fit the registers; a `Now` or a `Verdict` would be built in memory. A
-    /// check takes 56 instructions instead of 215 with it (callgrind).
+    /// nothing was taken. The arguments and the result fit in registers; a `Now` or a `Verdict` would be passed in
+    /// memory. This path reduces a check from 215 to 56 instructions (callgrind).
     #[inline(never)]
-    fn try_pair(&self, mono: Time<Mono>, wall: Time<Wall>, cost: Cost) -> Option<A::Stamp> {
-        let Shared::Pair(pair) = &self.state else { return None };
-        self.limit.take_from_words(&mut pair.try_lock()?, &Now::new(mono, wall), cost)
+    fn try_take_two_words(&self, mono: Time<Mono>, wall: Time<Wall>, cost: Cost) -> Option<A::Stamp> {
+        let Shared::TwoWords(two_words) = &self.state else { return None };
+        self.limit.take_from_words(&mut two_words.try_lock()?, &Now::new(mono, wall), cost)
     }
 
     #[inline(never)]
@@ -144,7 +145,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         self.write(Now::new(mono, wall), |account| account.decide(Ask::Exactly(cost)))
     }
 
-    /// Takes `cost` or refuses, as [`check`](Self::check) does, and returns a report of the limit after the decision.
+    /// Decides like [`check`](Self::check), and also returns a report of the limit after the decision.
     pub fn check_and_report(&self, cost: u64) -> (Verdict<A::Stamp>, Report) {
         let cost = Cost::new(cost);
         self.write(self.now(), |account| {
@@ -153,12 +154,12 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         })
     }
 
-    /// Takes as much of `cost` as fits. [`Verdict::taken`] returns the amount taken.
+    /// Takes as much of `cost` as is available. [`Verdict::taken`] returns the amount taken.
     pub fn take_up_to(&self, cost: u64) -> Verdict<A::Stamp> {
         self.decide(Ask::UpTo(Cost::new(cost)))
     }
 
-    /// Takes `cost` even if it does not fit, and goes into debt up to the maximum debt of the limit.
+    /// Takes `cost` even if less is available, and goes into debt up to the maximum debt of the limit.
     pub fn charge(&self, cost: u64) -> Verdict<A::Stamp> {
         self.decide(Ask::Regardless(Cost::new(cost)))
     }
@@ -205,12 +206,12 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     /// Replaces the limit and keeps the used amount. Until a request is admitted under the new limit, the used amount
     /// refills at the old rate and counts against the capacity of the new limit.
     ///
-    /// If anything was used, later decisions take a short lock.
+    /// If anything was used before the change, later decisions take a short lock.
     pub fn set_limit(&mut self, limit: A) {
         let now = self.clock.now();
         let mut owned = match &mut self.state {
             Shared::Word(word) => StateWithParams { words: [word.load(Ordering::Relaxed)].into(), own: None },
-            Shared::Pair(pair) => StateWithParams { words: pair.load().into(), own: None },
+            Shared::TwoWords(two_words) => StateWithParams { words: two_words.load().into(), own: None },
             Shared::Words(owned) => {
                 let owned = owned.get_mut().unwrap_or_else(PoisonError::into_inner);
                 StateWithParams { words: std::mem::take(&mut owned.words), own: owned.own.take() }
@@ -247,7 +248,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         let (limit, now) = (&self.limit, self.now());
         match &self.state {
             Shared::Word(word) => read(&Account { limit, own: None, state: &mut [word.load(Ordering::Relaxed)], now }),
-            Shared::Pair(pair) => read(&Account { limit, own: None, state: &mut pair.load(), now }),
+            Shared::TwoWords(two_words) => read(&Account { limit, own: None, state: &mut two_words.load(), now }),
             Shared::Words(owned) => {
                 let StateWithParams { words, own } = &mut *owned.lock().unwrap_or_else(PoisonError::into_inner);
                 let now = self.now_for(own.as_ref(), now);
@@ -256,21 +257,21 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
         }
     }
 
-    /// Adds a wall-clock reading if the state belongs to earlier parameters, because those may need the wall clock even
-    /// if the limit in force does not.
+    /// Adds a wall-clock reading if the state belongs to earlier parameters. Those may need the wall clock even if the
+    /// current limit does not.
     fn now_for<'a>(&self, own: Option<&A>, now: Now<'a>) -> Now<'a> {
         if own.is_some() { Now::new(now.mono(), self.clock.wall(now.mono())) } else { now }
     }
 
-    /// Runs `write` on the state and stores the result. `write` runs again if another thread has changed the state in
-    /// between, so it must have no other effects.
+    /// Runs `write` on the state and stores the result. `write` runs again if another thread has changed the state
+    /// concurrently, so it must not have other effects.
     #[inline(never)]
     pub(crate) fn write<R>(&self, now: Now<'_>, write: impl Fn(&mut Account<'_, A, &mut [u64]>) -> R) -> R {
         let limit = &self.limit;
         let word = match &self.state {
             Shared::Word(word) => word,
-            Shared::Pair(pair) => {
-                let mut locked = pair.lock();
+            Shared::TwoWords(two_words) => {
+                let mut locked = two_words.lock();
                 let mut words = locked.load();
                 let result = write(&mut Account { limit, own: None, state: &mut words, now });
                 words.iter().enumerate().for_each(|(index, word)| locked.set(index, *word));
@@ -295,7 +296,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
             if state[0] == before {
                 return result;
             }
-            // Relaxed: the word is the whole state and publishes nothing else.
+            // Relaxed, because the word is the whole state and publishes nothing else.
             match word.compare_exchange_weak(before, state[0], Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return result,
                 Err(now_there) => before = now_there,
@@ -319,7 +320,7 @@ where
         Acquire::new(self, (), cost)
     }
 
-    /// Like [`acquire`](Self::acquire), but the future owns the limiter, as spawned tasks require.
+    /// Like [`acquire`](Self::acquire), but the future owns the limiter, so it can be moved to a spawned task.
     pub fn acquire_owned(self: Arc<Self>, cost: u64) -> Acquire<'static, Self> {
         Acquire::owned(self, (), cost)
     }
@@ -371,7 +372,7 @@ where
 
     #[inline]
     fn take_fast(&self, (): (), cost: Cost) -> bool {
-        self.try_word(&self.now(), cost).is_some_and(|verdict| verdict.is_allowed())
+        self.try_decide_word(&self.now(), cost).is_some_and(|verdict| verdict.is_allowed())
     }
 
     fn take(&self, (): (), cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<A::Stamp> {

@@ -1,8 +1,8 @@
 //! Calls of other rate limiters and their equivalents in Tollgate. Every call in a right-hand column is compiled and
 //! run in the code below its table.
 //!
-//! Common differences: a cost above the capacity is refused instead of waiting forever, a wait that would end after its
-//! deadline is refused immediately, waiters are served in FIFO order, and a dropped wait consumes nothing.
+//! Common differences: a cost above the capacity is refused instead of waiting forever. A wait that would end after its
+//! deadline is refused immediately. Waiters are served in FIFO order, and a dropped wait consumes nothing.
 //!
 //! # governor
 //!
@@ -180,7 +180,7 @@
 
 #[cfg(test)]
 mod tests {
-    /// The code below a table compiles its calls, so every call of the table must be there.
+    /// The code below a table compiles the table's calls, so it must contain every call of the table.
     #[test]
     fn every_call_of_a_table_is_in_the_code_below_it() {
         // Prose and code alternate.

@@ -13,15 +13,15 @@ use crate::clock::{Clock, PreciseClock};
 use crate::stream::LimitedStream;
 use crate::wait::{Acquire, Shards, Waitable};
 
-/// Spaces callers out at a rate, as Guava's `RateLimiter` does: after an idle time any cost passes immediately, and the
-/// next caller waits for that cost. With a warm-up it starts slowly, and slows down again when idle.
+/// Spaces callers out at a rate, like Guava's `RateLimiter`. After an idle time any cost passes immediately, and the
+/// next caller waits for that cost. With a warm-up the pacer starts slowly, and slows down again when idle.
 ///
-/// With a [`Limiter`](crate::Limiter) a caller waits for its own cost. Here the caller passes first and the next caller
-/// waits, so no cost is too large. Use it to spread your own work evenly, not to limit clients. A late wake-up does not
-/// delay the next caller.
+/// With a [`Limiter`](crate::Limiter) a caller waits for its own cost. With a pacer the caller passes first and the
+/// next caller waits, so no cost is too large. Use a pacer to spread your own work evenly, not to limit clients. A late
+/// wake-up does not delay the next caller.
 ///
 /// [`constant`](Self::constant) stores no permits while idle. Together with [`max_waiters`](Self::max_waiters) and
-/// [`Acquire::within`] it is a leaky bucket as a queue: the number of waiters and the wait are bounded.
+/// [`Acquire::within`], this is a leaky bucket as a queue: the number of waiters and the wait are bounded.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,7 +40,7 @@ use crate::wait::{Acquire, Shards, Waitable};
 /// ```
 pub struct Pacer<C = PreciseClock> {
     clock: C,
-    /// A mutex, because parameters and state change together; held for one computation.
+    /// A mutex, because parameters and state change together. It is held for one computation.
     paced: Mutex<Paced>,
     shards: Shards<(), u64>,
 }
@@ -49,16 +49,16 @@ struct Paced {
     pacing: PacerParams,
     pace: PacerState,
     /// The serial number of the last grant, and the state before and after it. Only the last grant can be undone.
-    last: (u64, PacerState, PacerState),
+    last_grant: (u64, PacerState, PacerState),
 }
 
 /// A wake-up that is late by at most this much counts as on time. A longer delay counts as idle time.
-const LATE: Nanos = Nanos::SECOND;
+const LATE_TOLERANCE: Nanos = Nanos::SECOND;
 
 impl Pacer {
-    /// Creates a pacer that stores up to a second of unused permits, as Guava's does.
+    /// Creates a pacer that stores up to a second of unused permits, like Guava's `RateLimiter`.
     pub fn new(rate: Rate) -> Self {
-        Self::with_clock(one_second(rate), PreciseClock::new())
+        Self::with_clock(storing_one_second(rate), PreciseClock::new())
     }
 
     /// Creates a pacer that stores no permits: callers never pass faster than `rate`.
@@ -66,21 +66,22 @@ impl Pacer {
         Self::with_clock(constant(rate), PreciseClock::new())
     }
 
-    /// Creates a pacer that starts at a third of `rate` and reaches the full rate within `warm_up`, as Guava's does.
+    /// Creates a pacer that starts at a third of `rate` and reaches the full rate within `warm_up`, like Guava's
+    /// `RateLimiter`.
     ///
     /// # Errors
-    /// If `warm_up` is zero or longer than [`PacerParams::MAX_STORE`].
+    /// Returns an error if `warm_up` is zero or longer than [`PacerParams::MAX_STORE`].
     pub fn warming_up(rate: Rate, warm_up: impl Into<Duration>) -> Result<Self, LimitError> {
         Ok(Self::with_clock(PacerParams::warm_up(rate, warm_up, 3_000)?, PreciseClock::new()))
     }
 }
 
-/// Returns a pacing that stores up to a second of unused permits.
-fn one_second(rate: Rate) -> PacerParams {
+/// Returns the parameters of a pacer that stores up to a second of unused permits.
+fn storing_one_second(rate: Rate) -> PacerParams {
     PacerParams::bursty(rate, Nanos::SECOND).expect("one second is below `MAX_STORE`")
 }
 
-/// Returns a pacing that stores no permits.
+/// Returns the parameters of a pacer that stores no permits.
 pub(crate) fn constant(rate: Rate) -> PacerParams {
     PacerParams::bursty(rate, Nanos::ZERO).expect("zero is not above `MAX_STORE`")
 }
@@ -89,7 +90,7 @@ impl<C: Clock> Pacer<C> {
     /// Creates a pacer with these parameters that reads the time from `clock`.
     pub fn with_clock(pacing: PacerParams, clock: C) -> Self {
         let pace = pacing.start(clock.mono());
-        Self { clock, paced: Mutex::new(Paced { pacing, pace, last: (0, pace, pace) }), shards: Shards::new(1) }
+        Self { clock, paced: Mutex::new(Paced { pacing, pace, last_grant: (0, pace, pace) }), shards: Shards::new(1) }
     }
 
     /// Sets the maximum number of waiters (default 65,536). Further callers are refused immediately.
@@ -112,7 +113,7 @@ impl<C: Clock> Pacer<C> {
         new.convert(&old, &mut paced.pace, now);
         paced.pacing = new;
         // A grant under the old rate cannot be undone under the new rate.
-        paced.last = (paced.last.0 + 1, paced.pace, paced.pace);
+        paced.last_grant = (paced.last_grant.0 + 1, paced.pace, paced.pace);
         drop(paced);
         self.shards.notify(0, ());
     }
@@ -136,13 +137,13 @@ impl<C: Clock> Pacer<C> {
 
 impl<C: Clock + Send + Sync + 'static> Pacer<C> {
     /// Takes `permits` after all earlier callers; see [`Acquire`]. With [`within`](Acquire::within) or
-    /// [`at_once`](Acquire::at_once) it is Guava's `tryAcquire`.
+    /// [`at_once`](Acquire::at_once), this is the equivalent of Guava's `tryAcquire`.
     #[inline]
     pub fn acquire(self: &Arc<Self>, permits: u64) -> Acquire<'_, Self> {
         Acquire::new(self, (), permits)
     }
 
-    /// Like [`acquire`](Self::acquire), but the future owns the pacer, as spawned tasks require.
+    /// Like [`acquire`](Self::acquire), but the future owns the pacer, so it can be moved to a spawned task.
     pub fn acquire_owned(self: Arc<Self>, permits: u64) -> Acquire<'static, Self> {
         Acquire::owned(self, (), permits)
     }
@@ -162,8 +163,8 @@ impl Paced {
             Nanos::ZERO => {
                 let before = self.pace;
                 self.pacing.reserve(&mut self.pace, now, cost);
-                self.last = (self.last.0 + 1, before, self.pace);
-                Verdict::stamped(cost, self.last.0)
+                self.last_grant = (self.last_grant.0 + 1, before, self.pace);
+                Verdict::stamped(cost, self.last_grant.0)
             }
             wait => Verdict::refused(Retry::After(wait)),
         }
@@ -193,7 +194,7 @@ impl<C: Clock + Send + Sync + 'static> Waitable for Pacer<C> {
 
     fn as_of<'a>(&self, due: Option<u64>, now: &Now<'a>) -> Now<'a> {
         match due.map(Time::from_nanos) {
-            Some(due) if due < now.mono() && now.mono().since(due) <= LATE => Now::new(due, now.wall()),
+            Some(due) if due < now.mono() && now.mono().since(due) <= LATE_TOLERANCE => Now::new(due, now.wall()),
             _ => *now,
         }
     }
@@ -217,15 +218,15 @@ impl<C: Clock + Send + Sync + 'static> Waitable for Pacer<C> {
         None
     }
 
-    /// Undoes a grant if it is the last one.
+    /// Undoes a grant if it is the last grant.
     fn give_back(&self, (): (), verdict: &Verdict<u64>, cost: Cost) -> u64 {
         let mut paced = self.lock();
-        let (number, before, after) = paced.last;
+        let (number, before, after) = paced.last_grant;
         if number != verdict.stamp() || paced.pace != after || cost < verdict.taken() {
             return 0;
         }
         paced.pace = before;
-        paced.last = (number + 1, before, before);
+        paced.last_grant = (number + 1, before, before);
         drop(paced);
         self.shards.notify(0, ());
         cost.get()

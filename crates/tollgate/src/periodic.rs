@@ -11,13 +11,14 @@ use crate::clock::{Clock, PreciseClock};
 use crate::limiter::Limiter;
 use crate::wait::Acquire;
 
-/// N permits per period, and a timeout for waiting: resilience4j's `RateLimiter`.
+/// Grants N permits per period, with a timeout for waiting, like resilience4j's `RateLimiter`.
 ///
-/// The first period begins on creation. Limit and timeout can change while in use. Differences from resilience4j:
+/// The first period begins on creation. The limit and the timeout can change while the limiter is in use. Differences
+/// from resilience4j:
 ///
 /// - A caller that cannot get its permits within the timeout is refused immediately, not after the timeout.
-/// - Waiters are served in FIFO order and take their permits when their turn comes, so a cancelled wait consumes
-///   nothing.
+/// - Waiters are served in FIFO order and take their permits only at the end of their wait, so a cancelled wait
+///   consumes nothing.
 /// - A request for more permits than a period grants is always refused.
 /// - After a change of the limit, the permits used in the current period still count.
 /// - Draining takes the currently available permits and does not cancel a debt.
@@ -47,15 +48,15 @@ pub struct Periodic<C = PreciseClock> {
     period: Duration,
     /// Alignment of the periods on the wall clock.
     steps: Steps,
-    /// In nanoseconds. Relaxed: it orders no other access.
+    /// In nanoseconds. Relaxed, because the timeout orders no other memory access.
     timeout: AtomicU64,
 }
 
 impl Periodic {
-    /// Grants `limit` permits per `period`, with a timeout of five seconds.
+    /// Creates a limiter of `limit` permits per `period`, with a timeout of five seconds.
     ///
     /// # Errors
-    /// See [`IntervalBucket::new`].
+    /// Returns the same errors as [`IntervalBucket::new`].
     pub fn new(limit: u64, period: impl Into<Duration>) -> Result<Self, LimitError> {
         Self::with_clock(limit, period, PreciseClock::new())
     }
@@ -65,7 +66,7 @@ impl<C: Clock + Send + Sync + 'static> Periodic<C> {
     /// Like [`new`](Periodic::new), but reads the time from `clock`.
     ///
     /// # Errors
-    /// See [`IntervalBucket::new`].
+    /// Returns the same errors as [`IntervalBucket::new`].
     pub fn with_clock(limit: u64, period: impl Into<Duration>, clock: C) -> Result<Self, LimitError> {
         let period = period.into();
         let steps = Steps::Aligned(Nanos::from_nanos(clock.now().wall().as_nanos()));
@@ -86,9 +87,10 @@ impl<C: Clock + Send + Sync + 'static> Periodic<C> {
         self.timeout.store(Nanos::from(timeout).as_nanos(), Ordering::Relaxed);
     }
 
-    /// Changes the limit, for waiters as well.
+    /// Changes the limit, also for current waiters.
     ///
-    /// # Errors See [`IntervalBucket::new`]. The old limit then stays in force.
+    /// # Errors
+    /// Returns the same errors as [`IntervalBucket::new`]. The old limit then still applies.
     pub fn set_limit(&self, limit: u64) -> Result<(), LimitError> {
         self.limiter.change(IntervalBucket::new(limit, self.period)?.steps(self.steps));
         Ok(())
@@ -124,15 +126,15 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Waker};
 
-    fn five_in_a_tenth() -> (Arc<ManualClock>, Periodic<Arc<ManualClock>>) {
+    fn five_per_tenth_of_a_second() -> (Arc<ManualClock>, Periodic<Arc<ManualClock>>) {
         let clock = Arc::new(ManualClock::at(1_234_567_890));
         let periodic = Periodic::with_clock(5, Nanos::from_millis(100), Arc::clone(&clock)).unwrap();
         (clock, periodic.timeout(Duration::from_millis(150)))
     }
 
     #[test]
-    fn permits_come_with_the_next_period() {
-        let (clock, periodic) = five_in_a_tenth();
+    fn permits_are_available_in_the_next_period() {
+        let (clock, periodic) = five_per_tenth_of_a_second();
         assert!(periodic.acquire(5).wait().is_ok());
         clock.advance(Nanos::from_millis(30));
         let mut waiting = [periodic.acquire(3), periodic.acquire(2), periodic.acquire(1)];
@@ -151,7 +153,7 @@ mod tests {
 
     #[test]
     fn limit_and_timeout_change_while_in_use() {
-        let (clock, periodic) = five_in_a_tenth();
+        let (clock, periodic) = five_per_tenth_of_a_second();
         assert_eq!((periodic.drain(), periodic.available()), (5, 0));
         let mut waiting = periodic.acquire(2);
         let mut poll = || Pin::new(&mut waiting).poll(&mut Context::from_waker(Waker::noop())).is_ready();

@@ -1,14 +1,14 @@
 //! Pictures of every algorithm under the same traffic, drawn from real decisions.
 //!
 //! All limits admit about three requests per second. The traffic starts with a few requests, followed by bursts shortly
-//! before and after the fourth second, a steady overload, a pause, and a final burst. The line below shows the state of
-//! the limit.
+//! before and after the fourth second, a steady overload, a pause, and a final burst. The line at the bottom of each
+//! picture shows the state of the limit.
 //!
 //! This module has no items. The example `pictures` draws the pictures.
 //!
 //! # Token bucket
 //!
-//! A burst passes immediately, then a steady rate: [`TokenBucket`](crate::TokenBucket).
+//! A burst passes immediately, then requests pass at a steady rate: [`TokenBucket`](crate::TokenBucket).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/token_bucket.svg"), "</div>\n")]
 //!
@@ -32,7 +32,7 @@
 //!
 //! # Sliding window
 //!
-//! No burst at the window edge; the count is an estimate: [`SlidingWindow`](crate::SlidingWindow).
+//! There is no burst at the window edge, but the count is an estimate: [`SlidingWindow`](crate::SlidingWindow).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/sliding_window.svg"), "</div>\n")]
 //!
@@ -50,19 +50,19 @@
 //!
 //! # Concurrency
 //!
-//! A request is refused while three are in flight: [`Concurrency`](crate::Concurrency).
+//! A request is refused while three requests are in flight: [`Concurrency`](crate::Concurrency).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/concurrency.svg"), "</div>\n")]
 //!
 //! # Bursty pacer
 //!
-//! Stored permits are free, and each caller waits for the previous one:
+//! Stored permits are free, and each caller waits for the previous caller's cost:
 //! [`PacerParams::bursty`](tollgate_core::PacerParams::bursty).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/pacer_bursty.svg"), "</div>\n")]
 //!
 //! # Pacer with warm-up
 //!
-//! Slow at first and after an idle time: [`PacerParams::warm_up`](tollgate_core::PacerParams::warm_up).
+//! Requests pass slowly at first and after an idle time: [`PacerParams::warm_up`](tollgate_core::PacerParams::warm_up).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/pacer_warm_up.svg"), "</div>\n")]

@@ -1,7 +1,7 @@
 //! The `CL.THROTTLE` command of redis-cell, as a library.
 //!
-//! It is in this crate because it needs the private hash table, and because the reference replay and the benchmarks use
-//! it without the server.
+//! The command is in this crate because it needs the private hash table, and because the reference replay and the
+//! benchmarks use it without the server.
 
 mod throttle;
 
@@ -21,8 +21,8 @@ use crate::table::{BATCH, LockedEntry, Presence, StateReader, Table};
 
 /// A table of keys in which every call specifies its own limit.
 ///
-/// The state of a key is its theoretical arrival time: one word for any parameters. Different parameters apply to the
-/// same time without conversion, and limits need not be registered in advance.
+/// The state of a key is its theoretical arrival time, one word for any parameters. A call with other parameters uses
+/// the same stored time without conversion, and limits need not be registered in advance.
 ///
 /// ```
 /// use tollgate::redis_cell::{RedisCellTable, Throttle};
@@ -40,7 +40,7 @@ pub struct RedisCellTable<C = PreciseClock> {
     /// The theoretical arrival time that all keys without an entry share.
     overflow: Mutex<u64>,
     overflowed: AtomicU64,
-    /// Held by the thread that writes a snapshot.
+    /// Locked by the thread that writes a snapshot.
     snapshot_lock: Mutex<()>,
 }
 
@@ -48,7 +48,7 @@ impl RedisCellTable {
     /// Creates a table of `capacity` keys, with a precise clock.
     ///
     /// # Errors
-    /// If it does not fit in memory.
+    /// Returns an error if the table does not fit in memory.
     pub fn new(capacity: usize) -> Result<Self, CapacityError> {
         Self::with_clock(capacity, PreciseClock::new())
     }
@@ -58,7 +58,7 @@ impl<C: Clock> RedisCellTable<C> {
     /// Creates a table of `capacity` keys that reads the time from `clock`.
     ///
     /// # Errors
-    /// If it does not fit in memory.
+    /// Returns an error if the table does not fit in memory.
     pub fn with_clock(capacity: usize, clock: C) -> Result<Self, CapacityError> {
         let table = Table::new(capacity, 1).ok_or(CapacityError { capacity })?;
         Ok(Self {
@@ -76,7 +76,7 @@ impl<C: Clock> RedisCellTable<C> {
         self.decide_at(key.fingerprint(&self.secret), self.clock.mono().as_nanos(), call)
     }
 
-    /// Decides each call as [`decide`](Self::decide) does, and calls `each` with the replies in order.
+    /// Decides each call like [`decide`](Self::decide), and calls `each` with the replies in order.
     ///
     /// Calls are processed in batches of sixteen: a batch hashes its keys, fetches their memory concurrently, and reads
     /// the clock once.
@@ -92,8 +92,8 @@ impl<C: Clock> RedisCellTable<C> {
         let mut replies = [[0; 5]; BATCH];
         loop {
             let mut len = 0;
-            // The buffer comes first in the zip: in the other order, a full buffer would discard the next call of the
-            // iterator.
+            // The buffer comes first in the zip. In the other order, `zip` would discard a call when the buffer is
+            // full.
             for ((fingerprint, place), (key, call)) in fingerprints.iter_mut().zip(&mut batch).zip(calls.by_ref()) {
                 (*fingerprint, *place) = (key.fingerprint(&self.secret), Some(call));
                 len += 1;
@@ -114,7 +114,7 @@ impl<C: Clock> RedisCellTable<C> {
         }
     }
 
-    /// Returns the size of the table in bytes, including pages that are not touched yet.
+    /// Returns the size of the table in bytes, including pages that were never touched.
     pub fn bytes(&self) -> usize {
         self.table.bytes()
     }
@@ -126,7 +126,8 @@ impl<C: Clock> RedisCellTable<C> {
 
     /// Writes every used key, and returns the number of keys.
     ///
-    /// # Errors If the writer fails.
+    /// # Errors
+    /// Returns an error if the writer fails.
     pub fn write_snapshot<W: Write>(&self, to: &mut SnapshotWriter<W>) -> io::Result<u64> {
         let _one = self.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
         to.begin_table(&self.clock.now(), &self.secret)?;
@@ -158,15 +159,18 @@ impl<C: Clock> RedisCellTable<C> {
         self.table.estimate(max_buckets, reader, |reader, fingerprint, slot| !reader.is_new(fingerprint, slot))
     }
 
-    /// Like [`with_clock`](Self::with_clock), with the keys of a snapshot. The time since the snapshot counts.
+    /// Like [`with_clock`](Self::with_clock), but with the keys of a snapshot. Keys refill as if the process had kept
+    /// running since the snapshot.
     ///
-    /// # Errors If the snapshot cannot be read or is damaged.
+    /// # Errors
+    /// Returns an error if the snapshot cannot be read or is damaged.
     pub fn restored<R: Read>(capacity: usize, clock: C, from: &mut SnapshotReader<R>) -> Result<Self, RestoreError> {
         let restored = Self::with_clock(capacity, clock).map_err(RestoreError::CapacityError)?;
         let at = restored.clock.now();
         let head = from.read_table_head(&at)?;
         let (owner, mut total) = (RedisCellReader { now: at.mono().as_nanos() }, 0);
-        let shifted = |arrival| at.mono().saturating_add(Time::from_nanos(arrival).since(head.then)).as_nanos();
+        let shifted =
+            |arrival| at.mono().saturating_add(Time::from_nanos(arrival).since(head.now_on_writer_clock)).as_nanos();
         loop {
             match from.frame()? {
                 (Kind::Overflow, [arrival]) => {
@@ -177,7 +181,7 @@ impl<C: Clock> RedisCellTable<C> {
                     for [low, high, arrival] in entries {
                         let fingerprint = Fingerprint { low: *low, high: *high as u32 };
                         let arrival = shifted(*arrival);
-                        restored.table.upsert(fingerprint, &owner, order_of_debt(arrival, owner.now), |slot, _| {
+                        restored.table.upsert(fingerprint, &owner, debt_rank(arrival, owner.now), |slot, _| {
                             tollgate_core::CellsMut::set(&mut slot.state, 0, arrival);
                         });
                     }
@@ -205,7 +209,7 @@ impl<C: Clock> RedisCellTable<C> {
         let mut after = [0];
         call.decide(&mut after, &at);
         let decided =
-            self.table.upsert(fingerprint, &RedisCellReader { now }, order_of_debt(after[0], now), |slot, presence| {
+            self.table.upsert(fingerprint, &RedisCellReader { now }, debt_rank(after[0], now), |slot, presence| {
                 if presence == Presence::New {
                     tollgate_core::CellsMut::set(&mut slot.state, 0, 0);
                 }
@@ -244,13 +248,13 @@ impl StateReader for RedisCellReader {
     }
 
     fn spent(&self, _: Fingerprint, slot: &LockedEntry<'_>) -> Spent {
-        order_of_debt(slot.state.get(0), self.now)
+        debt_rank(slot.state.get(0), self.now)
     }
 }
 
 /// Maps the time until `arrival` to 32 bits, preserving the order: the position of the highest bit, then the bits below
 /// it.
-fn order_of_debt(arrival: u64, now: u64) -> Spent {
+fn debt_rank(arrival: u64, now: u64) -> Spent {
     let owed = arrival.saturating_sub(now);
     let bits = 64 - owed.leading_zeros();
     let below = if bits > 26 { owed >> (bits - 26) } else { owed << (26 - bits) };
@@ -296,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn flood_of_short_limits_does_not_evict_a_long_one() {
+    fn flood_of_short_limits_does_not_evict_a_long_limit() {
         let (table, _) = table_of(100);
         assert_eq!(table.decide(b"daily", &call(0, 1, 86_400))[0], 0);
         for n in 0..10_000 {
@@ -315,11 +319,11 @@ mod tests {
     }
 
     #[test]
-    fn scaled_debt_keeps_the_order() {
+    fn debt_rank_keeps_the_order() {
         let instants = (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, (1 << bit) + (1 << bit) / 3]);
         let mut instants: Vec<u64> = instants.chain([u64::MAX]).collect();
         instants.sort_unstable();
-        assert!(instants.windows(2).all(|pair| order_of_debt(pair[0], 0) <= order_of_debt(pair[1], 0)));
-        assert!(order_of_debt(7, 7).is_nothing() && !order_of_debt(8, 7).is_nothing());
+        assert!(instants.windows(2).all(|pair| debt_rank(pair[0], 0) <= debt_rank(pair[1], 0)));
+        assert!(debt_rank(7, 7).is_nothing() && !debt_rank(8, 7).is_nothing());
     }
 }

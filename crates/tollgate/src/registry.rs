@@ -17,11 +17,11 @@ use crate::clock::{Clock, PreciseClock};
 use crate::limiter::Limiter;
 use crate::wait::{Acquire, AcquireError, Grant, block_on};
 
-/// Named limiters whose limits come from configurations. Several limiters may share a configuration, and a
-/// configuration can change while in use.
+/// Named limiters whose limits are defined by configurations. Several limiters may share a configuration, and a
+/// configuration can change while it is in use.
 ///
-/// Use it for a known set of limiters, such as one per upstream service or database. For an unbounded set, such as
-/// users or addresses, use [`Keyed`](crate::Keyed), whose memory is bounded.
+/// Use a registry for a known set of limiters, such as one per upstream service or database. For an unbounded set, such
+/// as users or addresses, use [`Keyed`](crate::Keyed), whose memory is bounded.
 ///
 /// ```
 /// use tollgate::{Limit, TokenBucket};
@@ -38,21 +38,20 @@ use crate::wait::{Acquire, AcquireError, Grant, block_on};
 /// ```
 pub struct Registry<C = PreciseClock> {
     clock: Arc<C>,
-    hook: Option<Arc<Hook>>,
+    hook: Option<Arc<EventHook>>,
     max: usize,
-    /// A read-write lock: names are looked up far more often than they change.
-    known: RwLock<RegistryEntry<C>>,
-    /// A mutex, held while a configuration is applied to all its limiters, so that concurrent changes are applied in
-    /// order.
-    configuring: Mutex<()>,
+    /// A read-write lock, because names are looked up far more often than they change.
+    tables: RwLock<RegistryTables<C>>,
+    /// Locked while a configuration is applied to all its limiters, so that concurrent changes are applied in order.
+    configure_lock: Mutex<()>,
 }
 
-struct RegistryEntry<C> {
+struct RegistryTables<C> {
     configurations: BTreeMap<String, Limits>,
     limiters: BTreeMap<String, Arc<RegisteredLimiter<C>>>,
 }
 
-type Hook = dyn Fn(&Event<'_>) + Send + Sync;
+type EventHook = dyn Fn(&Event<'_>) + Send + Sync;
 
 /// A decision of a registered limiter, as passed to the hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +79,7 @@ pub enum EventKind {
     Cancelled,
 }
 
-/// Reason why a registry cannot return a limiter. Nothing was changed.
+/// Reason why a registry cannot return a limiter. The registry is unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegistryError {
@@ -123,9 +122,9 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
 
     /// Creates an empty registry that reads the time from `clock`.
     pub fn with_clock(clock: impl Into<Arc<C>>) -> Self {
-        let known = RegistryEntry { configurations: BTreeMap::new(), limiters: BTreeMap::new() };
-        let known = RwLock::new(known);
-        Self { clock: clock.into(), hook: None, max: Self::MAX_LIMITERS, known, configuring: Mutex::new(()) }
+        let tables = RegistryTables { configurations: BTreeMap::new(), limiters: BTreeMap::new() };
+        let tables = RwLock::new(tables);
+        Self { clock: clock.into(), hook: None, max: Self::MAX_LIMITERS, tables, configure_lock: Mutex::new(()) }
     }
 
     /// Sets the maximum number of limiters.
@@ -135,7 +134,7 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
     }
 
     /// Calls `hook` after every decision, on the deciding thread, with no lock held. If the hook panics, the decision
-    /// stands and the panic is counted; see [`RegisteredLimiter::hook_panics`].
+    /// remains valid and the panic is counted; see [`RegisteredLimiter::hook_panics`].
     #[must_use]
     pub fn on_event(self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         Self { hook: Some(Arc::new(hook)), ..self }
@@ -144,14 +143,14 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
     /// Adds a configuration, or changes it for all limiters that share it and for their waiters. Used amounts are kept.
     pub fn configure(&self, configuration: &str, limits: impl Into<Limits>) {
         let limits = limits.into();
-        let configuring = self.configuring.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        known.configurations.insert(configuration.to_owned(), limits.clone());
-        let sharing = known.limiters.values().filter(|named| *named.configuration == *configuration);
+        let configure_lock = self.configure_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        tables.configurations.insert(configuration.to_owned(), limits.clone());
+        let sharing = tables.limiters.values().filter(|named| *named.configuration == *configuration);
         let sharing: Vec<_> = sharing.cloned().collect();
-        drop(known);
+        drop(tables);
         sharing.iter().for_each(|named| named.limiter.replace(limits.clone()));
-        drop(configuring);
+        drop(configure_lock);
         // Notified after unlocking, because woken waiters may use the registry.
         sharing.iter().for_each(|named| named.limiter.notify_waiters());
     }
@@ -159,13 +158,13 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
     /// Returns the limiter with this name, or creates one with `configuration`.
     ///
     /// # Errors
-    /// If there is no such configuration, or the registry is full.
+    /// Returns an error if there is no such configuration, or the registry is full.
     pub fn limiter(&self, name: &str, configuration: &str) -> Result<Arc<RegisteredLimiter<C>>, RegistryError> {
         if let Some(named) = self.get(name) {
             return Ok(named);
         }
-        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        let RegistryEntry { configurations, limiters } = &mut *known;
+        let mut tables = self.tables.write().unwrap_or_else(PoisonError::into_inner);
+        let RegistryTables { configurations, limiters } = &mut *tables;
         if let Some(named) = limiters.get(name) {
             return Ok(Arc::clone(named));
         }
@@ -188,25 +187,25 @@ impl<C: Clock + Send + Sync + 'static> Registry<C> {
 
     /// Returns the limiter with this name, if there is one.
     pub fn get(&self, name: &str) -> Option<Arc<RegisteredLimiter<C>>> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).limiters.get(name).cloned()
+        self.tables.read().unwrap_or_else(PoisonError::into_inner).limiters.get(name).cloned()
     }
 
-    /// Removes the limiter with this name. Existing handles still work, but configuration changes no longer apply to
-    /// it.
+    /// Removes the limiter with this name. Existing handles still work, but later configuration changes do not apply to
+    /// them.
     pub fn remove(&self, name: &str) -> Option<Arc<RegisteredLimiter<C>>> {
-        self.known.write().unwrap_or_else(PoisonError::into_inner).limiters.remove(name)
+        self.tables.write().unwrap_or_else(PoisonError::into_inner).limiters.remove(name)
     }
 
     /// Returns the names of all limiters, sorted.
     pub fn names(&self) -> Vec<String> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).limiters.keys().cloned().collect()
+        self.tables.read().unwrap_or_else(PoisonError::into_inner).limiters.keys().cloned().collect()
     }
 }
 
 impl<C> fmt::Debug for Registry<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        f.debug_struct("Registry").field("limiters", &known.limiters.keys()).finish_non_exhaustive()
+        let tables = self.tables.read().unwrap_or_else(PoisonError::into_inner);
+        f.debug_struct("Registry").field("limiters", &tables.limiters.keys()).finish_non_exhaustive()
     }
 }
 
@@ -215,7 +214,7 @@ pub struct RegisteredLimiter<C = PreciseClock> {
     name: String,
     configuration: String,
     limiter: Arc<Limiter<Adjustable<Limits>, Arc<C>>>,
-    hook: Option<Arc<Hook>>,
+    hook: Option<Arc<EventHook>>,
     hook_panics: AtomicU64,
 }
 
@@ -290,15 +289,16 @@ impl<C: Clock + Send + Sync + 'static> RegisteredAcquire<'_, C> {
         self
     }
 
-    /// Does not wait; see [`Acquire::at_once`].
+    /// Refuses instead of waiting; see [`Acquire::at_once`].
     pub fn at_once(mut self) -> Self {
         self.acquire = self.acquire.take().map(Acquire::at_once);
         self
     }
 
-    /// Blocks the thread until the turn comes.
+    /// Blocks the thread until the cost is taken.
     ///
-    /// # Errors See [`AcquireError`]. Nothing was taken.
+    /// # Errors
+    /// Returns an [`AcquireError`] if the cost was not taken.
     pub fn wait(self) -> Result<Grant<Stamps>, AcquireError> {
         block_on(self)
     }
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn change_reaches_all_handles_and_waiters() {
+    fn change_applies_to_all_handles_and_waiters() {
         let (_clock, registry) = registry_on_manual_clock();
         let [a, b, c] = [("a", "small"), ("b", "small"), ("c", "large")]
             .map(|(name, config)| registry.limiter(name, config).unwrap());
@@ -404,7 +404,7 @@ mod tests {
         let mut waiting = a.acquire(1);
         let waker = Waker::from(Arc::new(ChangingWaker(Arc::clone(&registry))));
         assert!(Pin::new(&mut waiting).poll(&mut Context::from_waker(&waker)).is_pending());
-        // The first change wakes the waiter, whose waker makes a second change.
+        // The first change wakes the waiter. Its waker makes a second change.
         registry.configure("small", limit_with_burst(4));
         let c = registry.limiter("c", "small").unwrap();
         assert_eq!([&a, &b, &c].map(|named| named.limiter().current()), [(); 3].map(|()| limit_with_burst(9).into()));

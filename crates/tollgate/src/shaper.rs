@@ -19,7 +19,7 @@ use crate::wait::{AcquireError, Waitable, block_on};
 /// `n` units of the rate. A full queue discards the newest or the oldest job. A job that has waited longer than the
 /// maximum age is dropped, so that stale work does not delay new work.
 ///
-/// Any number of threads and tasks may push and take jobs. Jobs leave in FIFO order.
+/// Any number of threads and tasks may add and remove jobs. Jobs leave in FIFO order.
 ///
 /// ```
 /// use tollgate::shaper::{PushResult, Shaper};
@@ -39,16 +39,16 @@ pub struct Shaper<T, C = PreciseClock> {
     capacity: usize,
     overflow: Overflow,
     max_age: Nanos,
-    /// A mutex, held to insert or remove one job.
+    /// Locked only to insert or remove one job.
     queue: Mutex<JobQueue<T>>,
 }
 
 struct JobQueue<T> {
     jobs: VecDeque<Job<T>>,
     /// Tasks that found the queue empty, by serial number. The next job wakes all of them.
-    idle: BTreeMap<u64, Waker>,
+    idle_wakers: BTreeMap<u64, Waker>,
     /// The latest serial number.
-    idle_number: u64,
+    last_waker_number: u64,
     expired: u64,
     closed: bool,
 }
@@ -56,7 +56,7 @@ struct JobQueue<T> {
 struct Job<T> {
     job: T,
     cost: u64,
-    pushed: Time<Mono>,
+    pushed_at: Time<Mono>,
 }
 
 /// The job that a full queue discards.
@@ -74,7 +74,7 @@ pub enum Overflow {
 pub enum PushResult<T> {
     /// The job is in the queue.
     Queued,
-    /// The job is in the queue, and displaced this oldest job.
+    /// The job is in the queue, and the oldest job, returned here, was removed.
     Displaced(T),
     /// The job was not queued, because the queue is full or the shaper is closed.
     Rejected(T),
@@ -91,8 +91,8 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
     /// Like [`new`](Shaper::new), but reads the time from `clock`.
     pub fn with_clock(rate: Rate, capacity: usize, clock: C) -> Self {
         let pacer = Pacer::with_clock(constant(rate), clock).max_waiters(usize::MAX);
-        let (jobs, idle) = (VecDeque::new(), BTreeMap::new());
-        let queue = JobQueue { jobs, idle, idle_number: 0, expired: 0, closed: false };
+        let (jobs, idle_wakers) = (VecDeque::new(), BTreeMap::new());
+        let queue = JobQueue { jobs, idle_wakers, last_waker_number: 0, expired: 0, closed: false };
         Self {
             pacer: Arc::new(pacer),
             capacity,
@@ -126,7 +126,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         if queue.closed || self.capacity == 0 {
             return PushResult::Rejected(job);
         }
-        let aged = self.drop_aged(&mut queue, now);
+        let aged = self.remove_expired(&mut queue, now);
         let mut displaced = None;
         if queue.jobs.len() >= self.capacity {
             match self.overflow {
@@ -134,11 +134,11 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
                 Overflow::Oldest => displaced = queue.jobs.pop_front(),
             }
         }
-        queue.jobs.push_back(Job { job, cost, pushed: now });
-        let idle = std::mem::take(&mut queue.idle);
+        queue.jobs.push_back(Job { job, cost, pushed_at: now });
+        let idle_wakers = std::mem::take(&mut queue.idle_wakers);
         drop(queue);
         drop(aged);
-        idle.into_values().for_each(Waker::wake);
+        idle_wakers.into_values().for_each(Waker::wake);
         displaced.map_or(PushResult::Queued, |oldest| PushResult::Displaced(oldest.job))
     }
 
@@ -148,7 +148,7 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
     /// Dropping the future loses no job.
     pub async fn next(&self) -> Option<T> {
         loop {
-            let cost = NextJob { shaper: self, number: None }.await?;
+            let cost = NextJob { shaper: self, waker_number: None }.await?;
             let turn = match self.pacer.acquire(cost).await {
                 Ok(turn) => turn,
                 Err(AcquireError::NoTimer) => return None,
@@ -165,13 +165,13 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         block_on(self.next())
     }
 
-    /// Rejects further jobs. The queued jobs still leave as before.
+    /// Closes the queue for new jobs. The queued jobs still leave at the same rate.
     pub fn close(&self) {
         let mut queue = self.lock();
         queue.closed = true;
-        let idle = std::mem::take(&mut queue.idle);
+        let idle_wakers = std::mem::take(&mut queue.idle_wakers);
         drop(queue);
-        idle.into_values().for_each(Waker::wake);
+        idle_wakers.into_values().for_each(Waker::wake);
     }
 
     /// Sets the rate. The wait for the last job's cost still uses the old rate.
@@ -194,17 +194,18 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
         self.lock().expired
     }
 
-    /// Removes the first job. `turn` was taken for this job, or for a job that has left the queue since.
+    /// Removes the first job. `turn` is the pacer's grant. It may have been requested for an earlier job that is no
+    /// longer in the queue.
     fn take(&self, turn: &Verdict<u64>) -> Option<T> {
         let now = self.pacer.clock().mono();
         let mut queue = self.lock();
-        let aged = self.drop_aged(&mut queue, now);
+        let aged = self.remove_expired(&mut queue, now);
         let first = queue.jobs.pop_front();
         drop(queue);
         drop(aged);
         let cost = first.as_ref().map_or(0, |first| first.cost);
         if cost != turn.taken().get() {
-            // Replaces the charge by the cost of this job.
+            // Replaces the grant's charge by the cost of this job.
             self.pacer.give_back((), turn, turn.taken());
             let _ = self.pacer.charge((), Cost::new(cost));
         }
@@ -212,9 +213,9 @@ impl<T, C: Clock + Send + Sync + 'static> Shaper<T, C> {
     }
 
     /// Removes jobs that are too old. The caller drops them after unlocking, because dropping runs foreign code.
-    fn drop_aged(&self, queue: &mut JobQueue<T>, now: Time<Mono>) -> Vec<Job<T>> {
+    fn remove_expired(&self, queue: &mut JobQueue<T>, now: Time<Mono>) -> Vec<Job<T>> {
         let mut aged = Vec::new();
-        while queue.jobs.front().is_some_and(|first| now.since(first.pushed) > self.max_age) {
+        while queue.jobs.front().is_some_and(|first| now.since(first.pushed_at) > self.max_age) {
             aged.extend(queue.jobs.pop_front());
             queue.expired += 1;
         }
@@ -232,7 +233,7 @@ impl<T, C> Shaper<T, C> {
 struct NextJob<'a, T, C> {
     shaper: &'a Shaper<T, C>,
     /// Serial number of the registered waker.
-    number: Option<u64>,
+    waker_number: Option<u64>,
 }
 
 impl<T, C: Clock + Send + Sync + 'static> Future for NextJob<'_, T, C> {
@@ -243,16 +244,16 @@ impl<T, C: Clock + Send + Sync + 'static> Future for NextJob<'_, T, C> {
         let waker = context.waker().clone();
         let now = self.shaper.pacer.clock().mono();
         let mut queue = self.shaper.lock();
-        let before = self.number.take().and_then(|number| queue.idle.remove(&number));
-        let aged = self.shaper.drop_aged(&mut queue, now);
+        let before = self.waker_number.take().and_then(|waker_number| queue.idle_wakers.remove(&waker_number));
+        let aged = self.shaper.remove_expired(&mut queue, now);
         let waiting = match queue.jobs.front() {
             Some(first) => Poll::Ready(Some(first.cost)),
             None if queue.closed => Poll::Ready(None),
             None => {
-                queue.idle_number += 1;
-                let number = queue.idle_number;
-                self.number = Some(number);
-                queue.idle.insert(number, waker);
+                queue.last_waker_number += 1;
+                let waker_number = queue.last_waker_number;
+                self.waker_number = Some(waker_number);
+                queue.idle_wakers.insert(waker_number, waker);
                 Poll::Pending
             }
         };
@@ -264,8 +265,8 @@ impl<T, C: Clock + Send + Sync + 'static> Future for NextJob<'_, T, C> {
 
 impl<T, C> Drop for NextJob<'_, T, C> {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
-            let waker = self.shaper.lock().idle.remove(&number);
+        if let Some(waker_number) = self.waker_number {
+            let waker = self.shaper.lock().idle_wakers.remove(&waker_number);
             drop(waker);
         }
     }

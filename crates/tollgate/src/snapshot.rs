@@ -50,15 +50,16 @@ pub(crate) enum Kind {
 
 const KINDS: [Kind; 6] = [Kind::End, Kind::Table, Kind::Limits, Kind::Overflow, Kind::Entries, Kind::EndTable];
 
-/// Replaces the file at `path` atomically by the output of `write`. Only the owner may read the file. Readers find
+/// Replaces the file at `path` atomically by the output of `write`. Only the owner may read the file. Readers see
 /// either the complete old file or the complete new file, even after a power failure.
 ///
-/// # Errors If the file cannot be written. The previous file is then unchanged.
+/// # Errors
+/// Returns an error if the file cannot be written. The previous file is then unchanged.
 pub fn replace_file<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     file::replace(path, write)
 }
 
-/// Writes tables one after another. The output contains the tables' secrets, so only their owner may read it.
+/// Writes tables one after another. The output contains the secrets of the tables, so only their owner may read it.
 pub struct SnapshotWriter<W> {
     sink: Sink<W>,
 }
@@ -66,7 +67,8 @@ pub struct SnapshotWriter<W> {
 impl<W: Write> SnapshotWriter<W> {
     /// Starts a snapshot.
     ///
-    /// # Errors If `to` fails.
+    /// # Errors
+    /// Returns an error if writing to `to` fails.
     pub fn new(to: W) -> io::Result<Self> {
         let mut sink = Sink::new(to, FRAME_WORDS + 2);
         sink.push(MAGIC);
@@ -77,7 +79,8 @@ impl<W: Write> SnapshotWriter<W> {
 
     /// Ends the snapshot. Without this call, a reader reports that the end is missing.
     ///
-    /// # Errors If the writer fails.
+    /// # Errors
+    /// Returns an error if the underlying writer fails.
     pub fn finish(mut self) -> io::Result<()> {
         self.write_frame(Kind::End, &[])
     }
@@ -118,14 +121,15 @@ pub struct SnapshotReader<R> {
 /// Head of a table: the base for shifting its instants, and the secret of its fingerprints.
 pub(crate) struct TableHead {
     /// The present, as an instant on the monotonic clock of the process that wrote the table.
-    pub(crate) then: Time<Mono>,
+    pub(crate) now_on_writer_clock: Time<Mono>,
     pub(crate) secret: Secret,
 }
 
 impl<R: Read> SnapshotReader<R> {
     /// Reads the head of the snapshot. Frames are read in large blocks.
     ///
-    /// # Errors If the bytes cannot be read or are not a snapshot of this version.
+    /// # Errors
+    /// Returns an error if `from` fails, or if the data is not a snapshot of this version.
     pub fn new(from: R) -> Result<Self, RestoreError> {
         let mut source = Source::new(from);
         if source.word()? != MAGIC {
@@ -141,7 +145,8 @@ impl<R: Read> SnapshotReader<R> {
 
     /// Checks that the snapshot ends here.
     ///
-    /// # Errors If it does not, or cannot be read.
+    /// # Errors
+    /// Returns an error if more data follows, or if reading fails.
     pub fn finish(mut self) -> Result<(), RestoreError> {
         match self.frame()? {
             (Kind::End, []) => self.source.check_end(),
@@ -153,8 +158,8 @@ impl<R: Read> SnapshotReader<R> {
         match self.frame()? {
             (Kind::Table, &[mono, wall, first, second]) => {
                 let away = now.wall().since(Time::from_nanos(wall));
-                let then = Time::from_nanos(mono).saturating_add(away);
-                Ok(TableHead { then, secret: Secret::from_points([first, second]) })
+                let now_on_writer_clock = Time::from_nanos(mono).saturating_add(away);
+                Ok(TableHead { now_on_writer_clock, secret: Secret::from_points([first, second]) })
             }
             _ => Err(RestoreError::Damaged),
         }

@@ -12,9 +12,9 @@ use crate::wait::{Acquire, AcquireError, Waitable};
 /// A stream that yields the items of another stream at the rate of a limiter. Created by `limit_stream` of
 /// [`Limiter`](crate::Limiter), [`Keyed`](crate::Keyed) and [`Pacer`](crate::Pacer).
 ///
-/// Each item is fetched first and then waits for its turn, so that tokens are spent only on existing items. Dropping
-/// the stream gives the turn back and drops the pending item. If an item cannot wait, it is dropped; the stream yields
-/// the error and continues. The error is [`AcquireError::Full`] if the wait queue is full, and
+/// Each item is fetched first and then waits for capacity, so that tokens are spent only on existing items. Dropping
+/// the stream refunds a granted wait and drops the pending item. If an item cannot wait, it is dropped; the stream
+/// yields the error and continues. The error is [`AcquireError::Full`] if the wait queue is full, and
 /// [`AcquireError::NeverFits`] if the limit admits nothing.
 #[must_use = "a stream does nothing unless it is polled"]
 pub struct LimitedStream<S: Stream, G: Waitable> {
@@ -64,9 +64,9 @@ mod tests {
 
     /// Yields the numbers below the first field; the second field is the next number.
     #[derive(Debug)]
-    struct Below(u32, u32);
+    struct NumbersBelow(u32, u32);
 
-    impl Stream for Below {
+    impl Stream for NumbersBelow {
         type Item = u32;
 
         fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<u32>> {
@@ -84,7 +84,7 @@ mod tests {
     fn items_wait_for_their_turn_and_the_end_does_not() {
         let clock = clock();
         let limiter = Arc::new(Limiter::with_clock(bucket(2), Arc::clone(&clock)));
-        let mut stream = limiter.limit_stream(Below(3, 0));
+        let mut stream = limiter.limit_stream(NumbersBelow(3, 0));
         assert_eq!([poll(&mut stream), poll(&mut stream)], [0, 1].map(|number| Poll::Ready(Some(Ok(number)))));
         assert_eq!((poll(&mut stream), limiter.waiters()), (Poll::Pending, 1));
         clock.run(SECOND);
@@ -95,7 +95,7 @@ mod tests {
     fn dropped_stream_gives_its_turn_back() {
         let clock = clock();
         let keyed = Arc::new(Keyed::with_clock(bucket(1), 10, Arc::clone(&clock)).unwrap());
-        let mut stream = keyed.limit_stream("a", Below(9, 0));
+        let mut stream = keyed.limit_stream("a", NumbersBelow(9, 0));
         assert!(poll(&mut stream).is_ready() && poll(&mut stream).is_pending());
         clock.run(SECOND);
         drop(stream);
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn item_is_an_error_if_the_queue_is_full() {
         let pacer = Arc::new(Pacer::constant("1/h".parse().unwrap()).max_waiters(0));
-        let mut stream = pacer.limit_stream(Below(2, 0));
+        let mut stream = pacer.limit_stream(NumbersBelow(2, 0));
         assert_eq!(poll(&mut stream), Poll::Ready(Some(Ok(0))));
         assert_eq!(poll(&mut stream), Poll::Ready(Some(Err(AcquireError::Full))));
         assert_eq!(poll(&mut stream), Poll::Ready(None));

@@ -25,7 +25,7 @@ pub(crate) fn spin_or_yield(turn: u32) {
         let _ = turn;
         loom::thread::yield_now();
     }
-    // The other thread may have been preempted: yield this core after 64 iterations.
+    // The other thread may have been preempted, so this thread yields its core after 64 iterations.
     #[cfg(not(loom))]
     if turn < 64 {
         std::hint::spin_loop();

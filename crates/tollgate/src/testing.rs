@@ -13,7 +13,8 @@ pub(crate) const DAY: Nanos = Nanos::from_secs(86_400);
 /// Fixed points for reproducible secrets.
 pub(crate) const POINTS: [u64; 2] = [0x0123_4567_89AB_CDEF, 0x0FED_CBA9_8765_4321];
 
-/// Returns a clock at the beginning of a day long after its zero, so that whole windows precede and follow it.
+/// Returns a clock at the beginning of a day, long after the clock's zero, so that there are whole windows before and
+/// after its time.
 pub(crate) fn clock() -> Arc<ManualClock> {
     Arc::new(ManualClock::at(DAY.as_nanos() * 20_000))
 }
@@ -36,8 +37,8 @@ pub(crate) fn daily_window(limit: u64) -> FixedWindow {
     FixedWindow::new(limit, DAY).unwrap()
 }
 
-/// Returns a limit for every algorithm and state length, with a capacity of 10 and a maximum debt of 5. Each is full
-/// again after `length`; the sliding window needs twice that.
+/// Returns a limit for every algorithm and state length, with a capacity of 10 and a maximum debt of 5. Each limit is
+/// full again after `length`; the sliding window is full again after twice that time.
 pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
     let per = length.as_nanos();
     let coarse = crate::Rate::new(10, length).unwrap();
@@ -58,7 +59,7 @@ pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
     limits
 }
 
-/// Returns the same limits individually, and all of them combined.
+/// Returns the limits of [`ten_of_each`] individually, and all of them combined.
 pub(crate) fn ten_of_each_and_all(length: Nanos) -> Vec<Limits> {
     let each = ten_of_each(length);
     each.iter().copied().map(Limits::from).chain([Limits::new(each.iter().copied()).unwrap()]).collect()
@@ -85,7 +86,7 @@ impl Rng {
     }
 }
 
-/// Runs `work` concurrently on several threads with their thread number, and returns the results.
+/// Runs `work` concurrently on `threads` threads, with the thread number as argument, and returns the results.
 pub(crate) fn on_threads<R: Send>(threads: u64, work: impl Fn(u64) -> R + Sync) -> Vec<R> {
     let start = std::sync::Barrier::new(threads as usize);
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Neither a decision for an existing key nor the insertion of a new key allocates.
+//! Checks that neither a decision for an existing key nor the insertion of a new key allocates.
 
 // The counting allocator is a separate crate, because an allocator needs unsafe code. It counts the allocations of the
 // current thread.
@@ -51,13 +51,13 @@ fn assert_no_allocation(what: &str, run: impl FnOnce()) {
 }
 
 #[test]
-fn the_counter_counts() {
+fn allocation_counter_detects_an_allocation() {
     assert_eq!(measure(|| drop(std::hint::black_box(Box::new(1_u64)))).count_total, 1);
 }
 
 #[test]
 fn limiter_decides_without_allocating() {
-    fn check<A: Algorithm + std::fmt::Debug>(limit: A) {
+    fn assert_limiter_allocates_nothing<A: Algorithm + std::fmt::Debug>(limit: A) {
         let what = format!("{limit:?}");
         let limiter = Limiter::with_clock(limit, ManualClock::at(HOUR.as_nanos()));
         assert_no_allocation(&what, || {
@@ -74,17 +74,17 @@ fn limiter_decides_without_allocating() {
             limiter.reset();
         });
     }
-    limits().unwrap().into_iter().for_each(check);
-    groups().unwrap().into_iter().for_each(check);
-    check(TokenBucket::new("10/s".parse().unwrap(), 10).unwrap());
+    limits().unwrap().into_iter().for_each(assert_limiter_allocates_nothing);
+    groups().unwrap().into_iter().for_each(assert_limiter_allocates_nothing);
+    assert_limiter_allocates_nothing(TokenBucket::new("10/s".parse().unwrap(), 10).unwrap());
 }
 
 #[test]
 fn keyed_limiter_decides_and_inserts_without_allocating() {
-    fn check<A: Algorithm + Clone + std::fmt::Debug>(limit: &A, when_full: WhenFull) {
+    fn assert_keyed_allocates_nothing<A: Algorithm + Clone + std::fmt::Debug>(limit: &A, when_full: WhenFull) {
         let what = format!("{limit:?}, {when_full:?}");
-        // The table is far too small, so that entries are found, inserted, displaced and evicted, and some keys get
-        // none.
+        // The table is far too small, so that entries are found, inserted, displaced and evicted, and some keys get no
+        // entry.
         let keyed =
             Keyed::with_clock(limit.clone(), 20, ManualClock::at(HOUR.as_nanos())).unwrap().when_full(when_full);
         assert_no_allocation(&what, || {
@@ -109,9 +109,9 @@ fn keyed_limiter_decides_and_inserts_without_allocating() {
         });
     }
     for when_full in [WhenFull::Overflow, WhenFull::Deny] {
-        limits().unwrap().iter().for_each(|limit| check(limit, when_full));
-        groups().unwrap().iter().for_each(|limits| check(limits, when_full));
-        check(&TokenBucket::new("10/s".parse().unwrap(), 10).unwrap(), when_full);
+        limits().unwrap().iter().for_each(|limit| assert_keyed_allocates_nothing(limit, when_full));
+        groups().unwrap().iter().for_each(|limits| assert_keyed_allocates_nothing(limits, when_full));
+        assert_keyed_allocates_nothing(&TokenBucket::new("10/s".parse().unwrap(), 10).unwrap(), when_full);
     }
 }
 

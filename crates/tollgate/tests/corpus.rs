@@ -13,8 +13,8 @@ fn every_snapshot_of_the_corpus_is_restored_whole_or_refused() {
     assert!(restored.len() >= 10 && refused.len() >= 5, "{} restored, {} refused", restored.len(), refused.len());
 }
 
-/// Two keys under a combination of all algorithms, as written by version 1. A later version must read the file or
-/// return a version error.
+/// A file with two keys under a combination of all algorithms, written by version 1. Later versions must read the file
+/// or return a version error.
 mod version_1 {
     use std::sync::Arc;
 
@@ -24,7 +24,7 @@ mod version_1 {
         Concurrency, FixedWindow, Keyed, LeakyBucket, Limits, Outcome, SlidingLog, SlidingWindow, TokenBucket,
     };
 
-    const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/written/snapshot-v1");
+    const SNAPSHOT_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/written/snapshot-v1");
     const WRITTEN_AT: u64 = 1_700_000_000_000_000_000;
     const HOUR: Nanos = Nanos::from_secs(3_600);
 
@@ -48,19 +48,19 @@ mod version_1 {
         let limits = keyed(WRITTEN_AT);
         let _ = limits.check("alice", 3);
         let _ = limits.check("bob", 1);
-        assert_eq!(limits.save(FILE).expect("a file that can be written"), 2);
+        assert_eq!(limits.save(SNAPSHOT_FILE).expect("a file that can be written"), 2);
     }
 
     #[test]
     fn is_read() {
         let mut limits = keyed(WRITTEN_AT);
-        assert_eq!(limits.load(FILE).expect("a file that was written whole"), 2);
+        assert_eq!(limits.load(SNAPSHOT_FILE).expect("a file that was written whole"), 2);
         let remaining = ["alice", "bob", "carol"].map(|key| limits.report(key, 1).remaining);
         assert_eq!(remaining, [1, 3, 4]);
         assert!(matches!(limits.peek("alice", 2).outcome(), Outcome::Deny(_)));
         // After ten hours everything has expired.
         let mut limits = keyed(WRITTEN_AT + 10 * HOUR.as_nanos());
-        limits.load(FILE).expect("a file that was written whole");
+        limits.load(SNAPSHOT_FILE).expect("a file that was written whole");
         assert_eq!(limits.report("alice", 1).remaining, 4);
     }
 }

@@ -11,7 +11,7 @@ mod login_attempts;
 mod outgoing_calls;
 
 #[test]
-fn packets_leave_evenly_and_old_ones_are_dropped() {
+fn packets_leave_evenly_and_old_packets_are_dropped() {
     bandwidth::main().unwrap();
 }
 

@@ -1,4 +1,4 @@
-//! Waiting under a real executor, with the real clock.
+//! Tests waiting under a real executor, with the real clock.
 
 use std::sync::Arc;
 use std::time::Duration;

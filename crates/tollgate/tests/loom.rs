@@ -1,10 +1,11 @@
-//! Model tests of all interleavings of two threads: the word of a limiter, and the lock of a table bucket.
+//! Model tests that explore all interleavings of two threads, on the word of a limiter and on the lock of a table
+//! bucket.
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off cargo test --release -p tollgate --test loom
 //! ```
 //!
-//! The clock stands still, so nothing refills and admissions can be counted exactly.
+//! The clock does not advance, so nothing refills and admissions can be counted exactly.
 #![cfg(loom)]
 
 use std::sync::Arc;
@@ -24,7 +25,7 @@ fn bucket(burst: u64) -> TokenBucket {
 }
 
 /// Returns a bucket whose state is two words with their own lock.
-fn odd_bucket(burst: u64) -> TokenBucket {
+fn two_word_bucket(burst: u64) -> TokenBucket {
     let bucket = TokenBucket::new("7777/s".parse().expect("a rate"), burst).expect("a burst of a few seconds");
     assert!(!bucket.fits_a_word());
     bucket
@@ -34,8 +35,8 @@ fn clock() -> ManualClock {
     ManualClock::at(1_000_000_000)
 }
 
-/// Runs both closures concurrently and returns their results.
-fn both<T: Send + Sync + 'static, R: 'static>(
+/// Runs two closures concurrently and returns their results.
+fn run_both<T: Send + Sync + 'static, R: 'static>(
     shared: &Arc<T>,
     first: impl FnOnce(&T) -> R + 'static,
     second: impl FnOnce(&T) -> R + 'static,
@@ -47,7 +48,7 @@ fn both<T: Send + Sync + 'static, R: 'static>(
 }
 
 /// Checks a model with at most `preemptions` preemptive thread switches. One or two were enough to find all known bugs.
-fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
+fn check_model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.max_branches = 100_000;
@@ -56,10 +57,10 @@ fn model(preemptions: usize, run: impl Fn() + Sync + Send + 'static) {
 
 #[test]
 fn last_token_is_taken_once() {
-    for bucket in [bucket, odd_bucket] {
+    for bucket in [bucket, two_word_bucket] {
         loom::model(move || {
             let limiter = Arc::new(Limiter::with_clock(bucket(1), clock()));
-            let (first, second) = both(&limiter, |limiter| limiter.check(1), |limiter| limiter.check(1));
+            let (first, second) = run_both(&limiter, |limiter| limiter.check(1), |limiter| limiter.check(1));
             assert!(first.is_allowed() != second.is_allowed());
             assert_eq!(limiter.report(1).remaining, 0);
         });
@@ -70,7 +71,7 @@ fn last_token_is_taken_once() {
 fn overlapping_charges_stay_within_the_limit() {
     loom::model(|| {
         let limiter = Arc::new(Limiter::with_clock(bucket(5), clock()));
-        let (first, second) = both(&limiter, |limiter| limiter.take_up_to(4), |limiter| limiter.check(3));
+        let (first, second) = run_both(&limiter, |limiter| limiter.take_up_to(4), |limiter| limiter.check(3));
         let taken = first.taken().get() + second.taken().get();
         assert!(taken <= 5, "{taken}");
         assert_eq!(limiter.report(1).remaining, 5 - taken);
@@ -79,15 +80,15 @@ fn overlapping_charges_stay_within_the_limit() {
 
 #[test]
 fn concurrent_refund_is_neither_lost_nor_doubled() {
-    for bucket in [bucket, odd_bucket] {
+    for bucket in [bucket, two_word_bucket] {
         loom::model(move || {
             let limiter = Arc::new(Limiter::with_clock(bucket(2), clock()));
-            let take_and_give = |limiter: &Limiter<TokenBucket, ManualClock>| {
+            let charge_and_refund = |limiter: &Limiter<TokenBucket, ManualClock>| {
                 let verdict = limiter.check(1);
                 assert!(verdict.is_allowed());
                 limiter.refund(&verdict)
             };
-            let (given, mine) = both(&limiter, take_and_give, |limiter| limiter.check(1).taken().get());
+            let (given, mine) = run_both(&limiter, charge_and_refund, |limiter| limiter.check(1).taken().get());
             assert_eq!((given, mine), (1, 1));
             assert_eq!(limiter.report(1).remaining, 1);
         });
@@ -98,14 +99,14 @@ fn concurrent_refund_is_neither_lost_nor_doubled() {
 fn two_concurrent_refunds_restore_everything() {
     loom::model(|| {
         let limiter = Arc::new(Limiter::with_clock(bucket(1), clock()));
-        let take_and_give = |limiter: &Limiter<TokenBucket, ManualClock>| {
+        let charge_and_refund = |limiter: &Limiter<TokenBucket, ManualClock>| {
             let verdict = limiter.check(1);
             if verdict.is_allowed() {
                 assert_eq!(limiter.refund(&verdict), 1);
             }
             verdict.is_allowed()
         };
-        let (first, second) = both(&limiter, take_and_give, take_and_give);
+        let (first, second) = run_both(&limiter, charge_and_refund, charge_and_refund);
         assert!(first || second);
         assert_eq!(limiter.report(1).remaining, 1);
     });
@@ -115,18 +116,18 @@ fn two_concurrent_refunds_restore_everything() {
 fn charge_into_debt_and_check_are_ordered() {
     loom::model(|| {
         let limiter = Arc::new(Limiter::with_clock(bucket(2), clock()));
-        let (charged, checked) = both(&limiter, |limiter| limiter.charge(4), |limiter| limiter.check(2));
-        // The charge needs the whole capacity and debt, so the two exclude each other.
+        let (charged, checked) = run_both(&limiter, |limiter| limiter.charge(4), |limiter| limiter.check(2));
+        // The charge needs the whole capacity and debt, so only one of the two requests can pass.
         assert!(charged.is_allowed() != checked.is_allowed());
         assert_eq!(limiter.report(1).remaining, 0);
     });
 }
 
 /// Runs two threads that charge the same new key, in a table with single-word or longer states.
-fn the_same_new_key(keyed: fn() -> TableOf) {
-    model(2, move || {
+fn charge_the_same_new_key(keyed: fn() -> TestTable) {
+    check_model(2, move || {
         let keyed = Arc::new(keyed());
-        let (first, second) = both(&keyed, |keyed| keyed.check("alice", 2), |keyed| keyed.check("alice", 2));
+        let (first, second) = run_both(&keyed, |keyed| keyed.check("alice", 2), |keyed| keyed.check("alice", 2));
         assert!(first != second, "both took 2 of 3");
         assert_eq!((keyed.remaining("alice"), keyed.overflowed()), (1, 0));
     });
@@ -134,16 +135,16 @@ fn the_same_new_key(keyed: fn() -> TableOf) {
 
 #[test]
 fn concurrent_inserts_of_one_key_make_one_entry() {
-    the_same_new_key(|| TableOf::words(3, 1));
-    the_same_new_key(|| TableOf::windows(3, 1));
+    charge_the_same_new_key(|| TestTable::with_one_word_states(3, 1));
+    charge_the_same_new_key(|| TestTable::with_two_word_states(3, 1));
 }
 
-fn different_new_keys(keyed: fn() -> TableOf) {
+fn charge_different_new_keys(keyed: fn() -> TestTable) {
     // The smallest table has two buckets, so some of these keys share alice's home bucket.
     for key in ["bob", "carol", "dave"] {
-        model(2, move || {
+        check_model(2, move || {
             let keyed = Arc::new(keyed());
-            let (first, second) = both(&keyed, |keyed| keyed.check("alice", 2), move |keyed| keyed.check(key, 3));
+            let (first, second) = run_both(&keyed, |keyed| keyed.check("alice", 2), move |keyed| keyed.check(key, 3));
             assert!(first && second);
             assert_eq!(["alice", key, "erin"].map(|key| keyed.remaining(key)), [1, 0, 3]);
             assert_eq!(keyed.overflowed(), 0);
@@ -153,17 +154,17 @@ fn different_new_keys(keyed: fn() -> TableOf) {
 
 #[test]
 fn concurrent_inserts_of_different_keys_are_independent() {
-    different_new_keys(|| TableOf::words(3, 1));
-    different_new_keys(|| TableOf::windows(3, 1));
+    charge_different_new_keys(|| TestTable::with_one_word_states(3, 1));
+    charge_different_new_keys(|| TestTable::with_two_word_states(3, 1));
 }
 
 #[test]
 fn refund_and_take_of_one_entry_are_serialised() {
-    model(2, || {
+    check_model(2, || {
         let keyed = Arc::new(Keyed::with_clock(bucket(3), 1, clock()).unwrap());
         let held = keyed.check("alice", 2);
         let (given, taken) =
-            both(&keyed, move |keyed| keyed.refund("alice", &held), |keyed| keyed.check("alice", 2).taken().get());
+            run_both(&keyed, move |keyed| keyed.refund("alice", &held), |keyed| keyed.check("alice", 2).taken().get());
         assert_eq!(given, 2);
         assert_eq!(keyed.report("alice", 1).remaining, 3 - taken);
     });
@@ -171,14 +172,14 @@ fn refund_and_take_of_one_entry_are_serialised() {
 
 #[test]
 fn two_new_keys_do_not_get_the_same_evicted_entry() {
-    model(1, || {
+    check_model(1, || {
         let keyed = Arc::new(Keyed::with_clock(bucket(3), 1, clock()).unwrap().when_full(WhenFull::Deny));
-        // Key 0 has used less than the others.
+        // Key 0 has used less than the other keys.
         let full = (0..6).filter(|n| keyed.check(&[*n], if *n == 0 { 1 } else { 3 }).is_allowed()).count();
         assert_eq!(full, 6);
         let (first, second) =
-            both(&keyed, |keyed| keyed.check("alice", 2).is_allowed(), |keyed| keyed.check("bob", 2).is_allowed());
-        // The second key evicts the first, which has used no more than the second.
+            run_both(&keyed, |keyed| keyed.check("alice", 2).is_allowed(), |keyed| keyed.check("bob", 2).is_allowed());
+        // The second key evicts the first key, which has used no more than the second.
         assert!(first && second);
         let left = ["alice", "bob"].map(|key| keyed.report(key, 1).remaining);
         assert!(left == [1, 3] || left == [3, 1], "{left:?}");
@@ -189,7 +190,7 @@ fn two_new_keys_do_not_get_the_same_evicted_entry() {
 
 #[test]
 fn batch_and_single_request_add_up() {
-    model(2, || {
+    check_model(2, || {
         let keyed = Arc::new(Keyed::with_clock(bucket(3), 1, clock()).unwrap());
         let _ = keyed.check("alice", 1);
         let many = |keyed: &Keyed<TokenBucket, ManualClock>| {
@@ -197,7 +198,7 @@ fn batch_and_single_request_add_up() {
             keyed.check_many([("alice", 1), ("bob", 1)], |verdict| taken += verdict.taken().get());
             taken
         };
-        let (batch, single) = both(&keyed, many, |keyed| keyed.check("alice", 2).taken().get());
+        let (batch, single) = run_both(&keyed, many, |keyed| keyed.check("alice", 2).taken().get());
         assert!((batch, single) == (2, 0) || (batch, single) == (1, 2), "{batch} and {single}");
         assert_eq!(keyed.report("alice", 1).remaining, u64::from(single == 0));
         assert_eq!(keyed.report("bob", 1).remaining, 2);
@@ -206,7 +207,7 @@ fn batch_and_single_request_add_up() {
 
 #[test]
 fn groups_in_opposite_order_neither_deadlock_nor_double_spend() {
-    model(2, || {
+    check_model(2, || {
         let limits = [Limits::from(Limit::from(bucket(3)))];
         let ledger = Arc::new(Ledger::with_clock(1, 1, clock()).unwrap());
         let decide = |ledger: &Ledger<ManualClock>, keys: [&[u8]; 2]| {
@@ -214,7 +215,7 @@ fn groups_in_opposite_order_neither_deadlock_nor_double_spend() {
             ledger.decide(&limits[..], &keys.map(|key| Charge::new(0, key, 2)), |_, _| ())
         };
         let (first, second) =
-            both(&ledger, move |ledger| decide(ledger, [b"a", b"b"]), move |ledger| decide(ledger, [b"b", b"a"]));
+            run_both(&ledger, move |ledger| decide(ledger, [b"a", b"b"]), move |ledger| decide(ledger, [b"b", b"a"]));
         assert!(first != second);
         for key in [b"a", b"b"] {
             let left =
@@ -237,11 +238,11 @@ fn charge_both(ledger: &Ledger<ManualClock>, keys: [&'static [u8]; 2], cost: u64
 
 #[test]
 fn groups_of_known_keys_neither_deadlock_nor_double_spend() {
-    model(2, || {
+    check_model(2, || {
         let ledger = Arc::new(Ledger::with_clock(1, 1, clock()).unwrap());
         assert!(charge_both(&ledger, [b"a", b"b"], 1));
         let forth = |ledger: &Ledger<ManualClock>| charge_both(ledger, [b"a", b"b"], 3);
-        let (first, second) = both(&ledger, forth, |ledger| charge_both(ledger, [b"b", b"a"], 3));
+        let (first, second) = run_both(&ledger, forth, |ledger| charge_both(ledger, [b"b", b"a"], 3));
         assert!(first != second);
         assert!(charge_both(&ledger, [b"a", b"b"], 1), "each key has one left");
         assert!(!charge_both(&ledger, [b"a", b"b"], 1), "now neither has");
@@ -249,17 +250,17 @@ fn groups_of_known_keys_neither_deadlock_nor_double_spend() {
 }
 
 /// A table of either shape.
-enum TableOf {
+enum TestTable {
     Words(Keyed<TokenBucket, ManualClock>),
     Windows(Keyed<FixedWindow, ManualClock>),
 }
 
-impl TableOf {
-    fn words(burst: u64, capacity: usize) -> Self {
+impl TestTable {
+    fn with_one_word_states(burst: u64, capacity: usize) -> Self {
         Self::Words(Keyed::with_clock(bucket(burst), capacity, clock()).expect("a small table"))
     }
 
-    fn windows(limit: u64, capacity: usize) -> Self {
+    fn with_two_word_states(limit: u64, capacity: usize) -> Self {
         let window = FixedWindow::new(limit, Nanos::from_secs(60)).expect("a window of a minute");
         Self::Windows(Keyed::with_clock(window, capacity, clock()).expect("a small table"))
     }

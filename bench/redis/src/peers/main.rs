@@ -1,8 +1,8 @@
 //! Measures limits that three servers share among themselves: `eventual` decisions compared with the memory store,
 //! `strict` decisions by another node compared with a bare TCP echo, CPU time, bytes per update, and a node that joins.
 //!
-//! This process is one of the nodes; the others are separate processes on the same machine. Compared measurements
-//! alternate.
+//! This process is one of the nodes; the other nodes are separate processes on the same machine. Measurements that
+//! are compared with each other alternate.
 
 mod node;
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use node::{ECHO, Node, processor_time};
+use node::{ECHO_BYTES, Node, processor_time};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request, Store};
 use tollgate_peers::PeerStore;
@@ -43,14 +43,14 @@ struct Sizes {
 }
 
 impl Sizes {
-    const ALL: Self = Self {
+    const FULL_RUN: Self = Self {
         turns: 11,
         decisions: 400_000,
         round_trips: 4_000,
         load: Duration::from_secs(2),
         joined_keys: 1_000_000,
     };
-    const SHORT: Self =
+    const SHORT_RUN: Self =
         Self { turns: 3, decisions: 20_000, round_trips: 500, load: Duration::from_millis(300), joined_keys: 50_000 };
 }
 
@@ -61,7 +61,7 @@ fn main() -> Result<()> {
     match *words {
         ["node", own, seeds, max_keys] => runtime.block_on(node::run(own, seeds, max_keys)),
         [] | ["short"] => {
-            let sizes = if words.is_empty() { Sizes::ALL } else { Sizes::SHORT };
+            let sizes = if words.is_empty() { Sizes::FULL_RUN } else { Sizes::SHORT_RUN };
             let missed = runtime.block_on(measure(sizes))?;
             std::process::exit(missed.into())
         }
@@ -69,7 +69,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// Returns whether a goal was missed.
+/// Runs all measurements. Returns whether a goal was missed.
 async fn measure(sizes: Sizes) -> Result<bool> {
     let addresses: Vec<SocketAddr> = {
         let listeners: Result<Vec<_>, _> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0")).collect();
@@ -164,7 +164,7 @@ async fn strict(engine: &Peers, keys: &[String], other: &Node, sizes: Sizes, goa
             check(engine, "strict", &keys[number % keys.len()], &mut decisions).await?;
             asked.push(start.elapsed().as_nanos() as f64);
         }
-        let mut message = [7; ECHO];
+        let mut message = [7; ECHO_BYTES];
         for _ in 0..sizes.round_trips {
             let start = Instant::now();
             stream.write_all(&message)?;
@@ -184,8 +184,8 @@ async fn strict(engine: &Peers, keys: &[String], other: &Node, sizes: Sizes, goa
     Ok(())
 }
 
-/// Compares the CPU time of all nodes per decision: decisions by another node and decisions by this node, with many
-/// callers.
+/// Measures the CPU time of all nodes per decision, with many callers, and compares decisions by another node with
+/// decisions by this node.
 async fn load(
     engine: &Arc<Peers>,
     here: &[String],
@@ -259,7 +259,8 @@ async fn bytes(engine: &Peers, others: &mut [Node; 2], goals: &mut Goals) -> Res
     Ok(())
 }
 
-/// Measures a node that joins while the others have many keys, and the decisions on another node during the join.
+/// Measures a node that joins while the other nodes have many keys. Also measures decisions on another node during
+/// the join.
 async fn join(
     engine: &Arc<Peers>,
     others: &mut [Node; 2],

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use tollgate_peers::{Config, PeerStore};
 
 /// Message size of the bare echo in bytes, about the size of a request with one charge.
-pub(crate) const ECHO: usize = 96;
+pub(crate) const ECHO_BYTES: usize = 96;
 
 /// Returns the configuration of a node at an address.
 pub(crate) fn config(own: SocketAddr, seeds: &str, max_keys: usize) -> Result<Config> {
@@ -28,7 +28,7 @@ pub(crate) async fn run(own: &str, seeds: &str, max_keys: &str) -> Result<()> {
         for stream in echo.incoming() {
             let mut stream = stream?;
             stream.set_nodelay(true)?;
-            let mut message = [0; ECHO];
+            let mut message = [0; ECHO_BYTES];
             // Ends when the caller closes the connection.
             while stream.read_exact(&mut message).is_ok() && stream.write_all(&message).is_ok() {}
         }

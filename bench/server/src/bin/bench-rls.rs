@@ -16,7 +16,7 @@ use tollgate_server_bench::goals::Goals;
 use tollgate_server_bench::process::{Server, describe_machine, free_address};
 use tollgate_server_bench::rule_file;
 
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const METHOD_PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const OURS: &str = "tollgate";
 const FLOORS: [&str; 2] = ["tonic", "hyper"];
 
@@ -32,7 +32,7 @@ fn main() -> anyhow::Result<ExitCode> {
     std::fs::write(bench.program_path("body"), request_body())?;
     println!("{}", describe_machine());
     let mut goals = Goals::default();
-    let parts: [(&str, Part); 3] =
+    let parts: [(&str, BenchmarkPart); 3] =
         [("load", Bench::load), ("latency", Bench::measure_latency), ("instructions", Bench::count_instructions)];
     for (_, part) in parts.into_iter().filter(|(name, _)| only.as_deref().is_none_or(|only| only == *name)) {
         part(&bench, &mut goals)?;
@@ -48,7 +48,7 @@ struct Bench {
 }
 
 /// One group of measurements.
-type Part = fn(&Bench, &mut Goals) -> anyhow::Result<()>;
+type BenchmarkPart = fn(&Bench, &mut Goals) -> anyhow::Result<()>;
 
 impl Bench {
     fn program_path(&self, name: &str) -> PathBuf {
@@ -85,7 +85,7 @@ impl Bench {
             .args(["-t1", "-c10", "-m10", "-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
             .arg(self.program_path("body"))
             .args(more)
-            .arg(format!("http://{address}{PATH}"))
+            .arg(format!("http://{address}{METHOD_PATH}"))
             .output()
             .context("h2load does not run; it is in the package nghttp2-client")?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -95,14 +95,14 @@ impl Bench {
 
     /// Measures the server's CPU time per request at full load.
     fn load(&self, goals: &mut Goals) -> anyhow::Result<()> {
-        const COUNT: usize = 100_000;
+        const REQUESTS_PER_RUN: usize = 100_000;
         let servers = self.servers()?;
         let mut times: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for _ in 0..self.repetitions {
             for (name, server) in &servers {
                 let before = server.cpu_micros();
-                self.run_h2load(server.address, &["-n", &COUNT.to_string()])?;
-                times.entry(*name).or_default().push((server.cpu_micros() - before) / COUNT as f64);
+                self.run_h2load(server.address, &["-n", &REQUESTS_PER_RUN.to_string()])?;
+                times.entry(*name).or_default().push((server.cpu_micros() - before) / REQUESTS_PER_RUN as f64);
             }
         }
         let times: BTreeMap<&str, f64> = times.into_iter().map(|(name, times)| (name, median(times))).collect();
@@ -144,16 +144,16 @@ impl Bench {
 
     /// Counts the server's instructions per request with valgrind, which is repeatable even on a busy machine.
     fn count_instructions(&self, goals: &mut Goals) -> anyhow::Result<()> {
-        const COUNTS: [usize; 2] = [1_000, 5_000];
+        const REQUEST_COUNTS: [usize; 2] = [1_000, 5_000];
         println!("\ninstructions per request");
         let mut all = BTreeMap::new();
         for name in [OURS].into_iter().chain(FLOORS) {
             let mut collected = Vec::new();
-            for count in COUNTS {
+            for count in REQUEST_COUNTS {
                 collected.push(self.collect(name, count)?);
             }
             // The difference excludes start and shutdown, which both runs include.
-            let each = (collected[1] - collected[0]) / (COUNTS[1] - COUNTS[0]) as f64;
+            let each = (collected[1] - collected[0]) / (REQUEST_COUNTS[1] - REQUEST_COUNTS[0]) as f64;
             println!("  {name:<10} {each:>7.0}");
             all.insert(name, each);
         }

@@ -66,7 +66,7 @@ impl Bench {
         for number in 0..self.repetitions {
             let before = read_revision(node)?;
             let start = Instant::now();
-            service.put(RULE, "PUT", &changed_rule(number))?;
+            service.put(RULE_PATH, "PUT", &changed_rule(number))?;
             while read_revision(node)? == before {
                 ensure!(start.elapsed() < Duration::from_secs(30), "the change does not arrive");
                 std::thread::sleep(Duration::from_millis(2));
@@ -108,7 +108,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Compares decisions per second during a rule change with those before and after it.
+    /// Compares the decisions per second during a rule change with the decisions per second before and after it.
     fn measure_reloads(&self, service: &mut Client, node: &Server, goals: &mut Goals) -> anyhow::Result<()> {
         let (count, over) = (AtomicU64::new(0), AtomicBool::new(false));
         let mut asked = Client::connect(node.address)?;
@@ -139,7 +139,7 @@ impl Bench {
             let before = meter.per_second();
             let running = read_revision(node)?;
             meter.per_second();
-            service.put(RULE, "PUT", &changed_rule(1_000 + number))?;
+            service.put(RULE_PATH, "PUT", &changed_rule(1_000 + number))?;
             while read_revision(node)? == running {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -182,14 +182,14 @@ impl Bench {
         }
         for _ in 0..10 {
             for (client, times) in clients.iter_mut().zip(&mut times) {
-                let mut path = format!("{LIST}?limit=50");
+                let mut path = format!("{LIST_PATH}?limit=50");
                 for _ in 0..self.repetitions.min(20) {
                     let start = Instant::now();
                     let page = client.ask("GET", &path, "", "")?;
                     times.push(start.elapsed().as_secs_f64() * 1e6);
                     ensure!(page.status == 200, "{}", page.body);
                     let next = page.body.rsplit("\"next\":\"").next().and_then(|rest| rest.split('"').next());
-                    path = format!("{LIST}?limit=50&after={}", next.context("there is more")?);
+                    path = format!("{LIST_PATH}?limit=50&after={}", next.context("there is more")?);
                 }
             }
         }
@@ -206,8 +206,8 @@ impl Bench {
     }
 }
 
-const LIST: &str = "/v1/domains/api/rules";
-const RULE: &str = "/v1/domains/api/rules/r5000";
+const LIST_PATH: &str = "/v1/domains/api/rules";
+const RULE_PATH: &str = "/v1/domains/api/rules/r5000";
 /// Number of callers: enough to keep the server busy, but few enough to leave CPU time for other threads.
 const CALLERS: usize = 4;
 
@@ -230,17 +230,17 @@ fn read_metric(client: &mut Client, name: &str) -> anyhow::Result<f64> {
 
 /// Sends batches of sixteen requests until `over` is set.
 fn call(number: usize, address: SocketAddr, count: &AtomicU64, over: &AtomicBool) {
-    const TOGETHER: u64 = 16;
+    const REQUESTS_PER_BATCH: u64 = 16;
     let request = format!(
         "{{\"domain\":\"api\",\"attributes\":{{\"path\":\"/v1/mine/x\",\"client\":\"c{number}\",\"plan\":\"gold\"}}}}"
     );
-    let body = format!("[{}]", vec![request; TOGETHER as usize].join(","));
+    let body = format!("[{}]", vec![request; REQUESTS_PER_BATCH as usize].join(","));
     let Ok(mut client) = Client::connect(address) else { return };
     while !over.load(Ordering::Relaxed) {
         if client.ask("POST", "/v1/check", "", &body).is_err() {
             return;
         }
-        count.fetch_add(TOGETHER, Ordering::Relaxed);
+        count.fetch_add(REQUESTS_PER_BATCH, Ordering::Relaxed);
     }
 }
 

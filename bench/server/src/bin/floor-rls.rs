@@ -21,8 +21,8 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tower_service::Service;
 
-/// As long as Tollgate's reply for two matching rules.
-const ANSWER: [u8; 170] = [b'x'; 170];
+/// The fixed reply. It is as long as Tollgate's reply for two matching rules.
+const FIXED_REPLY: [u8; 170] = [b'x'; 170];
 
 fn main() -> anyhow::Result<()> {
     let mut args = std::env::args().skip(1);
@@ -87,7 +87,7 @@ impl UnaryService<Bytes> for Fixed {
     type Future = Ready<Result<Response<&'static [u8]>, Status>>;
 
     fn call(&mut self, _: Request<Bytes>) -> Self::Future {
-        ready(Ok(Response::new(&ANSWER)))
+        ready(Ok(Response::new(&FIXED_REPLY)))
     }
 }
 
@@ -136,9 +136,9 @@ async fn serve(stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let service = hyper::service::service_fn(|request: http::Request<hyper::body::Incoming>| async {
         let read = request.into_body().collect().await.map(|body| body.to_bytes().len());
-        let mut message = Vec::with_capacity(5 + ANSWER.len());
-        message.extend_from_slice(&[0, 0, 0, 0, ANSWER.len() as u8]);
-        message.extend_from_slice(&ANSWER);
+        let mut message = Vec::with_capacity(5 + FIXED_REPLY.len());
+        message.extend_from_slice(&[0, 0, 0, 0, FIXED_REPLY.len() as u8]);
+        message.extend_from_slice(&FIXED_REPLY);
         let mut trailers = HeaderMap::with_capacity(1);
         trailers.insert("grpc-status", HeaderValue::from_static("0"));
         let frames = [Frame::data(Bytes::from(message)), Frame::trailers(trailers)];

@@ -1,19 +1,19 @@
-//! Concurrency: at most N at a time, with leases, so that the slots of a crashed holder free themselves.
+//! Concurrency: at most N at a time, with leases, so that the slots of a crashed holder become free again.
 //!
 //! **The naive method** increments a counter when work begins and decrements it when the work ends. A holder that
-//! crashes never decrements it, and after `limit` crashes no request is admitted again. A holder that decrements it
-//! twice, or late, admits one request too many. A sweeper that finds lost holders needs a list of all holders and a
-//! timer.
+//! crashes never decrements the counter, and after `limit` crashes no request is admitted again. If a holder decrements
+//! the counter twice, or late, one request too many is admitted. A sweep for crashed holders needs a list of all
+//! holders and a timer.
 //!
 //! **The idea** is to grant *leases*. Each lease has a weight, an expiry and a unique number. An expired lease does not
 //! count, so no action is needed when it expires. All leases have the same duration, so they expire in the order in
-//! which they were taken or renewed. In a list in that order, the expired leases are always at the front. The number
-//! makes releasing safe, because it identifies one lease: a second release does nothing, and neither does a release
-//! after the lease has expired and its slot has a new holder.
+//! which they were taken or renewed. If the list has the same order, the expired leases are always at the front. The
+//! number makes releasing safe, because it identifies one lease. A second release does nothing. A release after the
+//! lease has expired also does nothing, even if its slot has a new holder.
 //!
 //! **Example**: 3 at a time, leases of 30 s. At 0 s A takes 2, at 10 s B takes 1: C is refused until one of them
 //! releases. At 20 s A renews, so its lease expires at 50 s. B hangs. At 40 s B's lease has expired, and C takes 1, in
-//! B's slot. At 45 s B continues and releases. The number in the slot is C's, so nothing is released.
+//! B's slot. At 45 s B continues and releases. The slot contains C's number, so nothing is released.
 //!
 //! ```text
 //!            first                    last
@@ -22,20 +22,20 @@
 //!     └─────────────────┘      └─────────────────┘
 //! ```
 //!
-//! **Guarantee**: at any instant, the total weight of the leases neither released nor expired is at most `limit`
-//! (`limit + max_debt` with charges), and a request is refused only if it would break this bound. A lease expires
-//! `lease` after it was taken or last renewed, so the slots of a crashed holder are free by then. A number releases at
-//! most the weight that it took, once. A refusal returns [`Retry::OnRelease`], because the time of a release is
+//! **Guarantee**: at any instant, the total weight of all held leases is at most `limit` (`limit + max_debt` with
+//! charges). A held lease is neither released nor expired. A request is refused only if it would break this bound. A
+//! lease expires at the time `lease` after it was taken or last renewed. The slots of a crashed holder are then free.
+//! Each lease is released at most once. A refusal returns [`Retry::OnRelease`], because the time of a release is
 //! unknown.
 //!
 //! **State**: one word with the weight in use and the list heads, one word with the last number, and three words per
 //! unit of limit and debt: number, expiry, and weight with links. An all-zero state is new.
 //!
-//! Numbers increase with the clock. A key without leases may be forgotten. Its later numbers are still unique, unless
-//! it is used again within a microsecond of its last lease, or took more than a million leases per second.
+//! Numbers increase with the clock. A key without leases may be forgotten. The key's later numbers are still unique,
+//! unless the key is used again within a microsecond of its last lease, or took more than a million leases per second.
 //!
 //! **Cost**: taking, renewing and releasing touch a few slots, whatever the limit. A decision that needs the capacity
-//! of expired leases iterates over them, until the next lease taken frees them all. Only a release or renewal of a
+//! of expired leases iterates over them. Taking the next lease frees all expired leases. Only a release or renewal of a
 //! lease that has expired, or was moved because the limit changed, searches all slots.
 //!
 //! **Poor choice** for limiting a rate, because short jobs can start and end at any rate. It is also a poor choice
@@ -45,7 +45,7 @@ mod leases;
 
 use core::time::Duration;
 
-use super::{Algorithm, Cells, CellsMut, STALE};
+use super::{Algorithm, Cells, CellsMut, MAX_READING_AGE};
 use crate::change::changed_parameter_methods;
 use crate::error::LimitError;
 use crate::params::Params;
@@ -80,8 +80,8 @@ impl Concurrency {
     /// Maximum number of leases: limit plus debt.
     pub const MAX_LEASES: u64 = 1024;
 
-    /// Creates a limit of at most `limit` at a time, each for `lease` unless renewed. The maximum debt is another
-    /// `limit`, within the maximum number of slots.
+    /// Creates a limit of at most `limit` leases at a time. A lease expires after `lease` unless it is renewed. The
+    /// maximum debt is another `limit`, within the maximum number of slots.
     ///
     /// # Errors
     /// Returns an error if an argument is zero, if `limit` is above [`Concurrency::MAX_LEASES`], or if `lease` is above
@@ -124,7 +124,7 @@ impl Concurrency {
     }
 
     /// Extends the stamp's lease to a full duration from now; never shortens it. Returns `false` if the lease was
-    /// released or has expired. Its holder is no longer counted, and must take a new lease to continue.
+    /// released or has expired. The holder is then no longer counted, and must take a new lease to continue.
     pub fn renew<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, stamp: Stamp) -> bool {
         let mut leases = LeaseList::load(state, self.slots());
         let Some(link) = leases.find(state, now.mono(), stamp) else { return false };
@@ -143,7 +143,7 @@ impl Concurrency {
 
     /// Returns whether a lease expires later than possible at `now`, because the clock stepped back.
     fn stepped_back<S: Cells + ?Sized>(&self, leases: &LeaseList, state: &S, now: Time<Mono>) -> bool {
-        leases.last_lease(state).is_some_and(|last| last.ends.since(now) > self.lease.saturating_add(STALE))
+        leases.last_lease(state).is_some_and(|last| last.ends.since(now) > self.lease.saturating_add(MAX_READING_AGE))
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
@@ -159,8 +159,8 @@ impl Concurrency {
         max_used_for(ask, self.limit, self.slots())
     }
 
-    /// Writes a state with one lease of weight `used`, rounded up. No holder knows its number, so it counts until it
-    /// expires.
+    /// Writes a state with one lease of weight `used`, rounded up. No holder has its number, so the lease counts until
+    /// it expires.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         self.init(state, now);
         let used = Cost::new(used.ceil().min(self.slots()));
@@ -196,14 +196,14 @@ impl Algorithm for Concurrency {
             Ask::UpTo(Cost::ZERO) => (0, Self::MAX_LEASES),
             Ask::UpTo(cost) => {
                 let available = self.limit.saturating_sub(leases.weight_held(state, now));
-                // If nothing is available, ask for one unit, which is refused.
+                // If nothing is available, asks for one unit, which is refused.
                 (cost.get().min(available.max(1)), self.limit)
             }
         };
         if cost > ceiling {
             return Verdict::deny(Retry::Never);
         }
-        // Counts expired leases only until their weight suffices. Usually no expired lease has to be counted.
+        // Counts expired leases only until their weight suffices. Usually there is no need to count expired leases.
         let missing = (leases.in_use + cost).saturating_sub(ceiling);
         if missing > 0 && leases.weight_ended(state, now, missing) < missing {
             return Verdict::deny(Retry::OnRelease);
@@ -288,7 +288,7 @@ impl Algorithm for Concurrency {
     }
 
     /// Caps every lease at the new duration from now, so its holder has that long to renew it. The new limit has a slot
-    /// for every unexpired lease, because each weighs at least 1.
+    /// for every unexpired lease, because every lease weighs at least 1.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let leases = LeaseList::load(state, own.slots());
         leases.shorten_leases(state, now.mono().saturating_add(self.lease));

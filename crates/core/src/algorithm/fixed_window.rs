@@ -1,15 +1,15 @@
 //! Fixed window: N per hour; the count restarts with each hour.
 //!
 //! **The naive method** keeps a counter and a timer that clears it. The timer needs a thread or a sweep over all keys.
-//! It clears all counters at the same instant, when all refused clients retry.
+//! It clears all counters at the same instant, and then all refused clients retry at once.
 //!
 //! **The idea** is to store the end of the window with the count. A later request sees that the window has ended and
-//! starts the next window, so no timer is needed. The [`Phase`] determines where windows begin: at multiples of the
-//! length on the wall clock, at such multiples plus an offset per key, at the key's first request, or at boundaries
-//! given by the caller, for days and months.
+//! starts the next window, so no timer is needed. The [`Phase`] determines when windows begin: at multiples of the
+//! length on the wall clock, at these multiples plus an offset per key, at the key's first request, or at calendar
+//! boundaries that the caller provides.
 //!
 //! **Example**: 5 per minute, phase epoch. At 0:50 a cost of 3 passes and leaves 2; another 3 is refused with a retry
-//! of 10 s. At 1:00 the window has ended, so 5 pass immediately. So 8 passed between 0:50 and 1:00.
+//! of 10 s. At 1:00 the window has ended, so another 5 pass immediately: 8 passed between 0:50 and 1:00.
 //!
 //! ```text
 //!      0:00          0:50 │1:00                     2:00
@@ -19,17 +19,17 @@
 //!
 //! Debt is carried over: a charge beyond the limit counts in the following windows, up to `limit` in each. With a
 //! `max_debt` of 7, a charge of 12 to the limit of 5 passes. The next window begins with 7 used and refuses; the window
-//! after that begins with 2 used. A refund is accepted only until the end of the window of the charge.
+//! after that begins with 2 used. A refund is accepted only in the same window as the charge.
 //!
 //! **Guarantee**: in any one window, the admitted cost is at most `limit`, and a request is refused only if it would
-//! exceed this. Over any interval of length `T` the admitted cost is at most `limit × (⌈T / length⌉ + 1)`: twice the
-//! limit can pass around the boundary of two windows, within an arbitrarily short time.
+//! exceed this bound. Over any interval of length `T` the admitted cost is at most `limit × (⌈T / length⌉ + 1)`. So
+//! twice the limit can pass in a very short time around a window boundary.
 //!
 //! **The clock** is the monotonic clock for windows that start with the first request, and the wall clock otherwise.
-//! The wall clock may be set. If it is set forward, a new window begins. If it is set back by up to one window (or a
-//! second, for shorter windows), the count of the later window is used unchanged until that window ends, so no window
-//! is used twice. If it is set back by more, the count moves to the current window. So a step back grants nothing by
-//! itself, and delays a key by at most one window (or second).
+//! The wall clock may be adjusted. If it is set forward, a new window begins. If it is set back by up to one window (or
+//! a second, for shorter windows), the later window and its count are used until that window ends, so no window is used
+//! twice. If it is set back by more, the count moves to the current window. So setting the clock back grants nothing,
+//! and delays a key by at most one window (or second).
 //!
 //! **State**: the end of the window and its count, two words. **Cost**: two comparisons, plus one division for the
 //! first request of a window.
@@ -69,20 +69,20 @@ pub struct FixedWindow {
 /// Alignment of the windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// At multiples of the length since 1970-01-01 UTC: the same for all keys.
+    /// Windows begin at multiples of the length since 1970-01-01 UTC, at the same instants for all keys.
     #[default]
     Epoch,
-    /// From the first request on, by the monotonic clock. A window begins when something is first counted in it.
+    /// Each window begins with the first request that is counted in it, on the monotonic clock.
     FirstRequest,
-    /// At multiples of the length, plus an offset derived from [`Now::spread`]. The windows of different keys end at
-    /// different instants, so that refused clients do not all retry at once.
+    /// Windows begin at multiples of the length, plus an offset derived from [`Now::spread`]. The windows of different
+    /// keys end at different instants, so that refused clients do not all retry at once.
     Spread,
-    /// The window that the caller gives at this position of [`Now::window`].
+    /// The caller provides the window, at this position in [`Now::with_windows`].
     ///
     /// The length of the limit is then the average window length, such as a day or an average month. It is used for
     /// windows that were not given: to compute a wait beyond the next window, and to repay debt over windows without
-    /// requests. If no window is given, the last given window continues to its
-    /// end. Windows of this length follow, each starting with its first request; the limit still holds in each.
+    /// requests. If no window is given, the last given window continues to its end. Windows of the average length
+    /// follow, each starting with its first request; the limit still holds in every window.
     Given(usize),
 }
 
@@ -102,7 +102,7 @@ struct CurrentWindow {
     /// First instant after the window.
     end: u64,
     /// Time until `end`, at least 1 ns.
-    left: u64,
+    time_left: u64,
     used: u64,
 }
 
@@ -153,8 +153,9 @@ impl FixedWindow {
         }
     }
 
-    /// Returns whether a state of `own` uses the windows that these parameters have at `now`. Windows identify their
-    /// calendar: if the state's window ends inside the given window or after it, the state belongs to another calendar.
+    /// Returns whether a state that was charged under `own` has the same windows as these parameters at `now`. The end
+    /// of a window identifies its calendar: if the state's window ends inside the given window or after it, the state
+    /// belongs to another calendar.
     pub(crate) fn has_same_windows<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
         let given = match self.phase {
             Phase::Given(position) => now.window(position),
@@ -166,9 +167,9 @@ impl FixedWindow {
                 .is_none_or(|window| used == 0 || end <= window.start().as_nanos() || end == window.end().as_nanos())
     }
 
-    /// Returns an upper bound of the count at an instant without calendar windows, for any lengths of the windows since
-    /// then. Debt is paid off window by window. A calendar window is at most 1.5 times the average: the extreme is an
-    /// hour in which the local clock is set back by half an hour.
+    /// Returns an upper bound on the count if `now` contains no calendar windows, whatever the lengths of the windows
+    /// since the last write. Debt is paid off window by window. A calendar window is at most 1.5 times the average: the
+    /// extreme is an hour in which the local clock is set back by half an hour.
     pub(crate) fn max_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> u64 {
         let Phase::Given(_) = self.phase else { return self.current_at(state, now).used };
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
@@ -199,7 +200,7 @@ impl FixedWindow {
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.quota.deepest());
         // With a count of zero, the window does not matter.
-        let end = if used == 0 { 0 } else { self.begin(now) };
+        let end = if used == 0 { 0 } else { self.current_window_end(now) };
         self.write(state, end, used);
     }
 
@@ -226,8 +227,8 @@ impl FixedWindow {
         let (at, grid) = self.instant_and_grid(now);
         let (end, used) = (state.get(0), state.get(1).min(self.quota.deepest()));
         let length = self.quota.length();
-        // Latest plausible end of the stored window: the current window or, if the clock was set back, a later window.
-        // A window of the limit's previous calendar may end before the given window.
+        // Latest plausible end of the stored window, which is the current window or, if the clock was set back, a later
+        // window. A window of the limit's previous calendar may end before the given window.
         let most = match grid {
             WindowGrid::FromFirstRequest | WindowGrid::Regular(_) => {
                 at.saturating_add(length + self.quota.max_ahead(length))
@@ -238,7 +239,7 @@ impl FixedWindow {
             }
         };
         if used > 0 && at < end && end <= most {
-            return CurrentWindow { end, left: end - at, used };
+            return CurrentWindow { end, time_left: end - at, used };
         }
         self.advance_to(at, grid, end, used)
     }
@@ -246,15 +247,15 @@ impl FixedWindow {
     /// Returns the window that contains `at`, given the count `used` of another window that ends at `end`.
     fn advance_to(&self, at: u64, grid: WindowGrid, end: u64, used: u64) -> CurrentWindow {
         let (limit, length) = (self.quota.limit(), self.quota.length());
-        let left = match grid {
+        let time_left = match grid {
             WindowGrid::FromFirstRequest => length,
             WindowGrid::Regular(offset) => self.quota.until_next(at, offset % length),
             WindowGrid::Given(window) => window.end().as_nanos() - at,
         };
-        let next = at.saturating_add(left);
+        let next = at.saturating_add(time_left);
         // If nothing is counted, or the clock was set back, the count moves to the current window.
         if used == 0 || end > next {
-            return CurrentWindow { end: next, left: next - at, used };
+            return CurrentWindow { end: next, time_left: next - at, used };
         }
         let passed = match grid {
             WindowGrid::FromFirstRequest | WindowGrid::Regular(_) => (at - end) / length + 1,
@@ -263,15 +264,15 @@ impl FixedWindow {
         };
         let used = used.saturating_sub(passed.saturating_mul(limit));
         let end = match grid {
-            // Debt is paid off in consecutive windows; without debt, the next window begins with the next request.
+            // Debt is paid off in consecutive windows. Without debt, the next window begins with the next request.
             WindowGrid::FromFirstRequest if used > 0 => end.saturating_add(passed.saturating_mul(length)),
             WindowGrid::FromFirstRequest | WindowGrid::Regular(_) | WindowGrid::Given(_) => next,
         };
-        CurrentWindow { end, left: end - at, used }
+        CurrentWindow { end, time_left: end - at, used }
     }
 
     /// Returns the end of the window that contains `now`.
-    fn begin(&self, now: &Now<'_>) -> u64 {
+    fn current_window_end(&self, now: &Now<'_>) -> u64 {
         let (at, grid) = self.instant_and_grid(now);
         self.advance_to(at, grid, 0, 0).end
     }
@@ -287,14 +288,14 @@ impl FixedWindow {
         self.quota.limit().saturating_sub(used)
     }
 
-    /// Returns the time until at most `room` is used. At each window boundary the count falls by `limit`.
+    /// Returns the time until at most `room` is used. At each window boundary the count decreases by `limit`.
     fn wait(&self, current: &CurrentWindow, room: u64) -> Nanos {
         let over = current.used.saturating_sub(room);
         if over == 0 {
             return Nanos::ZERO;
         }
         let further = (over - 1) / self.quota.limit();
-        Nanos::from_nanos(current.left.saturating_add(further.saturating_mul(self.quota.length())))
+        Nanos::from_nanos(current.time_left.saturating_add(further.saturating_mul(self.quota.length())))
     }
 
     /// Returns the time until the count plus `cost` is at most `ceiling`.
@@ -319,7 +320,8 @@ impl FixedWindow {
     /// Applies a verdict of `weigh_current`.
     #[inline]
     fn commit_current<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentWindow, verdict: &Verdict) {
-        // The end moves back only if the clock was set back. Even a refusal writes this, so that its wait is correct.
+        // The end moves back only if the clock was set back. Even a refusal writes the earlier end, so that its wait is
+        // correct.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             self.write(state, current.end, current.used.saturating_add(verdict.taken().get()));
         }
@@ -367,7 +369,7 @@ impl Algorithm for FixedWindow {
         self.current_at(state, now).used == 0
     }
 
-    /// Assumes that requests ahead fill every window exactly.
+    /// Assumes that the requests ahead in the queue fill every window exactly.
     fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let mut current = self.current_at(state, now);
         current.used = current.used.saturating_add(ahead.get());

@@ -1,20 +1,21 @@
-//! Interval bucket: refilled in whole steps, N every minute and nothing in between.
+//! Interval bucket: refilled in whole steps, such as N tokens every minute and nothing in between.
 //!
 //! **The naive method** keeps the tokens and the time of the last refill, and each request first adds the refills since
-//! then. Both numbers must change together, and every request writes them, even if it takes nothing.
+//! that time. Both numbers must change together, and every request writes them, even a request that takes nothing.
 //!
 //! **The idea** is the same as for the [token bucket](super::token_bucket), but time advances in steps. Step `n` has
 //! the value `refill × n`. The state is the *mark*: the value of the current step plus the debt. The mark changes only
-//! when something is taken. The debt is the mark minus the value of the current step, so it falls by `refill` with
+//! when something is taken. The debt is the mark minus the value of the current step, so it decreases by `refill` with
 //! every step, down to zero. Taking adds the cost to the mark. So the state is one word, a decision is one comparison,
 //! and a refill needs no action.
 //!
-//! [`Steps`] defines when steps occur: at multiples of the period on the wall clock plus an offset, or every period
-//! after the request that first takes from a full bucket, by the monotonic clock.
+//! [`Steps`] defines when steps occur. Aligned steps occur at multiples of the period on the wall clock, plus an
+//! offset. Other steps occur every period, on the monotonic clock, after the first request that takes from a full
+//! bucket.
 //!
 //! **Example**: 5 every 10 s with a burst of 8, aligned. At 0:03 a cost of 8 passes and leaves nothing. At 0:10 there
-//! are 5 tokens. At 0:20 the bucket is full: 8 tokens, not 10. A cost of 3 at 0:09 is refused for 1 s; a cost of 6 for
-//! 11 s.
+//! are 5 tokens. At 0:20 the bucket is full: 8 tokens, not 10. A cost of 3 at 0:09 is refused with a retry of 1 s, and
+//! a cost of 6 with a retry of 11 s.
 //!
 //! ```text
 //!  owed 8 ┤   ┌─────┐
@@ -24,10 +25,11 @@
 //!       0:00 0:03  0:10      0:20
 //! ```
 //!
-//! **Waiting**: with a `max_wait`, a request that exceeds the available tokens takes from later steps, if the step that
-//! refills enough comes within that time. It is admitted with that wait, and later requests cannot use those tokens.
-//! With 5 every 10 s, after 5 at 0:00, a cost of 3 at 0:04 waits 6 s, another 2 also wait 6 s, and another 1 waits 16
-//! s. resilience4j works like this; its cycles begin when the limiter is created, which an offset can express.
+//! **Waiting**: with a `max_wait`, a request that exceeds the available tokens can take tokens of later steps, if those
+//! steps occur within `max_wait`. The request is admitted with a wait until the last of these steps, and later requests
+//! cannot use its tokens. With 5 every 10 s, after 5 at 0:00, a cost of 3 at 0:04 waits 6 s, another 2 also wait 6 s,
+//! and another 1 waits 16 s. resilience4j works like this, with cycles that begin when the limiter is created; an
+//! offset has the same effect.
 //!
 //! **Guarantee**: over any interval with `k` steps after its beginning, the admitted cost is at most
 //! `burst + refill × k`. With a `max_wait` the same bound holds for the requests whose wait ends in the interval; a
@@ -35,17 +37,17 @@
 //! `⌊T / period⌋ + 1` steps. A request is refused only if it would exceed this bound.
 //!
 //! **Verbs**: a charge never waits, and may go up to `max_debt` beyond the burst. A refund is accepted up to the debt.
-//! If the clock is set back, the debt grows by one refill per step set back, up to the largest possible debt, and
-//! refills from there.
+//! If the clock is set back, the debt grows by one refill per step, up to the largest possible debt. It is then paid
+//! off as usual.
 //!
-//! **State**: the mark and, for steps from the first request on, the instant of that request: one or two words.
-//! **Cost**: one division to find the step, another if the request has to wait.
+//! **State**: the mark, in one word. Steps that begin with the first request need a second word for the instant of that
+//! request. **Cost**: one division to find the step, another if the request has to wait.
 //!
 //! **Poor choice** where requests should be evenly spaced, because all clients retry at the step. Use a token bucket.
 
 use core::time::Duration;
 
-use super::{Algorithm, Cells, CellsMut, STALE, decide_by_current};
+use super::{Algorithm, Cells, CellsMut, MAX_READING_AGE, decide_by_current};
 use crate::change::changed_parameter_methods;
 use crate::error::LimitError;
 use crate::limit::Limit;
@@ -88,26 +90,26 @@ pub struct IntervalBucket {
 /// Timing of an interval bucket's steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Steps {
-    /// At multiples of the period since 1970-01-01 UTC, plus this offset: the same for all keys. The default, with
-    /// offset zero.
+    /// Steps occur at multiples of the period since 1970-01-01 UTC plus this offset, at the same instants for all keys.
+    /// This is the default, with offset zero.
     Aligned(Nanos),
-    /// Every period after the request that took from a full bucket, by the monotonic clock, until the bucket is full
-    /// again.
+    /// Steps occur every period after the request that first took from a full bucket, on the monotonic clock, until the
+    /// bucket is full again.
     FirstRequest,
 }
 
 /// The current step and the debt at an instant.
 #[derive(Clone, Copy)]
 struct CurrentStep {
-    /// Time since the current step, less than the period.
+    /// Time since the current step began, less than the period.
     elapsed: u64,
     /// Value of the current step.
-    base: u64,
+    step_value: u64,
     owed: u64,
     /// Instant from which steps are counted; zero if aligned.
     origin: u64,
     /// Time until `origin`, if another thread set `origin` from a later clock reading; otherwise zero.
-    early: u64,
+    until_origin: u64,
 }
 
 impl IntervalBucket {
@@ -137,10 +139,10 @@ impl IntervalBucket {
         if burst == 0 {
             return Err(LimitError::Zero { what: "the burst" });
         }
-        if burst > self.most() {
-            return Err(LimitError::FillTooLong { amount: burst, max: self.most() });
+        if burst > self.max_refill() {
+            return Err(LimitError::FillTooLong { amount: burst, max: self.max_refill() });
         }
-        Ok(Self { burst, initial: burst, max_debt: burst.min(self.most() - burst), ..self }.with_bounds())
+        Ok(Self { burst, initial: burst, max_debt: burst.min(self.max_refill() - burst), ..self }.with_debt_bounds())
     }
 
     /// Sets the timing of the steps.
@@ -154,7 +156,7 @@ impl IntervalBucket {
         Self { steps, ..self }
     }
 
-    /// Lets a request that exceeds the available tokens wait for a later step, up to `max_wait`.
+    /// Allows a request that exceeds the available tokens to wait for a later step, up to `max_wait`.
     ///
     /// # Errors
     /// Returns an error if `max_wait` is above [`Rate::MAX_PERIOD`].
@@ -163,7 +165,7 @@ impl IntervalBucket {
         if max_wait > Rate::MAX_PERIOD {
             return Err(LimitError::PeriodTooLong { given: max_wait, max: Rate::MAX_PERIOD });
         }
-        Ok(Self { max_wait: max_wait.as_nanos(), ..self }.with_bounds())
+        Ok(Self { max_wait: max_wait.as_nanos(), ..self }.with_debt_bounds())
     }
 
     /// Sets the maximum debt that [`Ask::Regardless`] may take.
@@ -171,11 +173,11 @@ impl IntervalBucket {
     /// # Errors
     /// Returns an error if repaying the debt takes longer than [`Rate::MAX_FILL`].
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
-        let max = self.most() - self.burst;
+        let max = self.max_refill() - self.burst;
         if max_debt > max {
             return Err(LimitError::FillTooLong { amount: max_debt, max });
         }
-        Ok(Self { max_debt, ..self }.with_bounds())
+        Ok(Self { max_debt, ..self }.with_debt_bounds())
     }
 
     /// Sets the tokens that a new key starts with. The default is a full burst.
@@ -191,16 +193,17 @@ impl IntervalBucket {
         Ok(Self { initial, ..self })
     }
 
-    /// Returns the refill within [`Rate::MAX_FILL`]: below 2⁶², because the refill is at most one per nanosecond.
-    const fn most(&self) -> u64 {
+    /// Returns the total refill within [`Rate::MAX_FILL`]. It is below 2⁶², because the refill is at most one per
+    /// nanosecond.
+    const fn max_refill(&self) -> u64 {
         (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill)
     }
 
-    fn with_bounds(self) -> Self {
-        // Waiting requests can take the refills within `max_wait`: less than 2⁶² plus one step.
-        let sold = if self.max_wait == 0 { 0 } else { (self.max_wait / self.period + 1) * self.refill };
-        let deepest = self.burst + sold.max(self.max_debt);
-        let max_plausible = deepest.saturating_add((STALE.as_nanos() / self.period + 1) * self.refill);
+    fn with_debt_bounds(self) -> Self {
+        // Waiting requests can take the refills within `max_wait` in advance: less than 2⁶² tokens plus one step.
+        let taken_in_advance = if self.max_wait == 0 { 0 } else { (self.max_wait / self.period + 1) * self.refill };
+        let deepest = self.burst + taken_in_advance.max(self.max_debt);
+        let max_plausible = deepest.saturating_add((MAX_READING_AGE.as_nanos() / self.period + 1) * self.refill);
         Self { deepest, max_plausible, ..self }
     }
 
@@ -238,7 +241,7 @@ impl IntervalBucket {
         }
     }
 
-    /// Translates the origin. Only steps from the first request on use the monotonic clock.
+    /// Translates the origin. Only steps that begin with the first request use the monotonic clock.
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         if self.steps == Steps::FirstRequest {
             state.set(1, Time::from_nanos(state.get(1)).rebased(from, to).as_nanos());
@@ -251,13 +254,13 @@ impl IntervalBucket {
 
     pub(crate) fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         let current = self.current_at(state, now);
-        let steps = self.steps_for(current.owed, 0, at_most.floor());
+        let steps = self.steps_until_at_most(current.owed, 0, at_most.floor());
         Retry::After(Nanos::from_nanos(self.time_until_step(&current, steps)))
     }
 
     /// Writes a state with the debt `used`, rounded up to a whole number.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
-        // Without debt, the instant does not matter.
+        // This is the state without debt; its origin does not matter.
         self.encode(state, 0, 0);
         let owed = used.ceil().min(self.deepest);
         if owed > 0 {
@@ -266,18 +269,18 @@ impl IntervalBucket {
         }
     }
 
-    /// Returns whether a state of `own` keeps the times of its steps under these parameters. Only steps that began with
-    /// a first request can be kept; aligned steps depend only on the clock.
-    fn keeps_grid_of(&self, own: &Self) -> bool {
+    /// Returns whether a state that was charged under `own` keeps its step times under these parameters. Only steps
+    /// that began with a first request can be kept; aligned steps depend only on the clock.
+    fn keeps_step_times_of(&self, own: &Self) -> bool {
         self.steps == Steps::FirstRequest && (self.steps, self.period) == (own.steps, own.period)
     }
 
-    /// Returns the time since the current step if a state of `own` is converted to these parameters; `None` if the
-    /// steps begin with the next admitted request.
+    /// Returns the time since the current step began, after converting a state from `own` to these parameters. `None`
+    /// if the steps will begin with the next admitted request.
     pub(crate) fn elapsed_from<S: Cells + ?Sized>(&self, own: &Limit, state: &S, now: &Now<'_>) -> Option<u64> {
         match (self.steps, own) {
-            (Steps::Aligned(offset), _) => Some(self.step_around(now.wall().as_nanos(), offset.as_nanos()).0),
-            (Steps::FirstRequest, Limit::IntervalBucket(own)) if self.keeps_grid_of(own) => {
+            (Steps::Aligned(offset), _) => Some(self.last_step_before(now.wall().as_nanos(), offset.as_nanos()).0),
+            (Steps::FirstRequest, Limit::IntervalBucket(own)) if self.keeps_step_times_of(own) => {
                 Some(own.current_at(state, now).elapsed)
             }
             (Steps::FirstRequest, _) => None,
@@ -285,11 +288,11 @@ impl IntervalBucket {
     }
 
     /// Returns the time until `ask` is admitted. `wait(amount)` is the time until at most `amount` is used; `elapsed`
-    /// is the time since the current step.
+    /// is the time since the current step began.
     ///
     /// The number of steps within `max_wait` is `max_wait / period` rounded down, or one more near the end of the
-    /// current step. So the request is admitted as soon as the smaller number of steps suffices, or earlier, near the
-    /// end of a step, as soon as the larger number suffices.
+    /// current step. So the request is admitted once the smaller number of steps suffices. Near the end of a step it is
+    /// admitted earlier, once the larger number suffices.
     pub(crate) fn retry_from(&self, elapsed: Option<u64>, ask: Ask, wait: impl Fn(Tokens) -> Retry) -> Retry {
         let cost = match ask {
             Ask::Exactly(cost) => cost.get(),
@@ -311,7 +314,8 @@ impl IntervalBucket {
         with_fewer.min(Retry::After(with_more.saturating_add(Nanos::from_nanos(late.saturating_sub(then)))))
     }
 
-    /// Returns the amount that can be admitted in addition to `used`; `elapsed` is the time since the current step.
+    /// Returns the amount that can be admitted in addition to `used`; `elapsed` is the time since the current step
+    /// began.
     pub(crate) fn remaining_after(&self, used: Tokens, elapsed: Option<u64>) -> u64 {
         let steps = (self.max_wait + elapsed.unwrap_or(0)) / self.period;
         (self.burst + steps * self.refill).saturating_sub(used.ceil()).min(self.burst)
@@ -322,17 +326,17 @@ impl IntervalBucket {
         let mark = state.get(0);
         match self.steps {
             Steps::Aligned(offset) => {
-                let (elapsed, base) = self.step_around(now.wall().as_nanos(), offset.as_nanos());
-                CurrentStep { elapsed, base, owed: self.owed_by(mark, base), origin: 0, early: 0 }
+                let (elapsed, step_value) = self.last_step_before(now.wall().as_nanos(), offset.as_nanos());
+                CurrentStep { elapsed, step_value, owed: self.debt_at(mark, step_value), origin: 0, until_origin: 0 }
             }
-            Steps::FirstRequest => self.since_first(mark, state.get(1), now.mono().as_nanos()),
+            Steps::FirstRequest => self.current_step_since_first_request(mark, state.get(1), now.mono().as_nanos()),
         }
     }
 
-    /// Returns the time since the step before `at`, and the value of that step. Values start at one refill, so that
-    /// none is negative.
+    /// Returns the time from the last step to `at`, and the value of that step. Values start at one refill, so that no
+    /// value is negative.
     #[inline]
-    const fn step_around(&self, at: u64, offset: u64) -> (u64, u64) {
+    const fn last_step_before(&self, at: u64, offset: u64) -> (u64, u64) {
         let (step, elapsed) = (at / self.period, at % self.period);
         if elapsed >= offset {
             (elapsed - offset, step.saturating_add(1).saturating_mul(self.refill))
@@ -341,36 +345,43 @@ impl IntervalBucket {
         }
     }
 
-    fn since_first(&self, mark: u64, origin: u64, at: u64) -> CurrentStep {
-        let begin = |owed| CurrentStep { elapsed: 0, base: 0, owed, origin: at, early: 0 };
+    fn current_step_since_first_request(&self, mark: u64, origin: u64, at: u64) -> CurrentStep {
+        let begin = |owed| CurrentStep { elapsed: 0, step_value: 0, owed, origin: at, until_origin: 0 };
         let Some(since) = at.checked_sub(origin) else {
-            // Either another thread took with a later clock reading, ahead by at least the steps needed for this debt;
-            // or the clock stepped back, and the debt counts from now on.
+            // Either another thread took tokens with a later clock reading, or the clock stepped back. `steps` is the
+            // minimum number of steps between `origin` and that reading. After a clock step, the debt counts from now
+            // on.
             let steps = mark.saturating_sub(self.deepest) / self.refill;
             let ahead = (origin - at).saturating_add(steps.saturating_mul(self.period));
-            if ahead <= STALE.as_nanos() {
-                return CurrentStep { elapsed: 0, base: 0, owed: self.owed_by(mark, 0), origin, early: origin - at };
+            if ahead <= MAX_READING_AGE.as_nanos() {
+                return CurrentStep {
+                    elapsed: 0,
+                    step_value: 0,
+                    owed: self.debt_at(mark, 0),
+                    origin,
+                    until_origin: origin - at,
+                };
             }
             return begin(mark.min(self.deepest));
         };
-        let base = since / self.period * self.refill;
-        match self.owed_by(mark, base) {
+        let step_value = since / self.period * self.refill;
+        match self.debt_at(mark, step_value) {
             0 => begin(0),
-            owed => CurrentStep { elapsed: since % self.period, base, owed, origin, early: 0 },
+            owed => CurrentStep { elapsed: since % self.period, step_value, owed, origin, until_origin: 0 },
         }
     }
 
-    /// Returns the debt for `mark` at a step with the value `base`. After a clock step, or if the mark saturated,
+    /// Returns the debt for `mark` at a step with the value `step_value`. After a clock step, or if the mark saturated,
     /// returns the largest possible debt.
     #[inline]
-    const fn owed_by(&self, mark: u64, base: u64) -> u64 {
-        let owed = mark.saturating_sub(base);
+    const fn debt_at(&self, mark: u64, step_value: u64) -> u64 {
+        let owed = mark.saturating_sub(step_value);
         if owed <= self.max_plausible && mark < u64::MAX { owed } else { self.deepest }
     }
 
     #[inline]
     fn write<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentStep, owed: u64) {
-        self.encode(state, current.base.saturating_add(owed), current.origin);
+        self.encode(state, current.step_value.saturating_add(owed), current.origin);
     }
 
     /// Returns the time until the step `count` steps ahead; zero for a count of zero.
@@ -378,11 +389,11 @@ impl IntervalBucket {
         if count == 0 {
             return 0;
         }
-        (current.early + (self.period - current.elapsed)).saturating_add((count - 1).saturating_mul(self.period))
+        (current.until_origin + (self.period - current.elapsed)).saturating_add((count - 1).saturating_mul(self.period))
     }
 
-    /// Returns the number of steps until `owed + cost` has fallen to at most `room`.
-    const fn steps_for(&self, owed: u64, cost: u64, room: u64) -> u64 {
+    /// Returns the number of steps until `owed + cost` is at most `room`.
+    const fn steps_until_at_most(&self, owed: u64, cost: u64, room: u64) -> u64 {
         owed.saturating_add(cost).saturating_sub(room).div_ceil(self.refill)
     }
 
@@ -409,7 +420,7 @@ impl IntervalBucket {
         if cost > self.burst {
             return Retry::Never;
         }
-        let turn = self.time_until_step(current, self.steps_for(current.owed, cost, self.burst));
+        let turn = self.time_until_step(current, self.steps_until_at_most(current.owed, cost, self.burst));
         Retry::After(Nanos::from_nanos(turn.saturating_sub(self.max_wait)))
     }
 
@@ -419,7 +430,7 @@ impl IntervalBucket {
         if taken == 0 || current.owed.saturating_add(taken) <= self.burst {
             return Verdict::allow(Cost::new(taken));
         }
-        let wait = self.time_until_step(current, self.steps_for(current.owed, taken, self.burst));
+        let wait = self.time_until_step(current, self.steps_until_at_most(current.owed, taken, self.burst));
         Verdict::with_outcome(Outcome::Delay(Nanos::from_nanos(wait)), Cost::new(taken), Stamp::NONE)
     }
 
@@ -447,7 +458,7 @@ impl IntervalBucket {
                 if cost > ceiling {
                     return Verdict::deny(Retry::Never);
                 }
-                let wait = self.time_until_step(current, self.steps_for(current.owed, cost, ceiling));
+                let wait = self.time_until_step(current, self.steps_until_at_most(current.owed, cost, ceiling));
                 Verdict::deny(Retry::After(Nanos::from_nanos(wait)))
             }
         }
@@ -456,12 +467,12 @@ impl IntervalBucket {
     /// Applies a verdict of `weigh_current`.
     #[inline]
     fn commit_current<S: CellsMut + ?Sized>(&self, state: &mut S, current: &CurrentStep, verdict: &Verdict) {
-        // Even a refusal repairs the state after a clock step, so that the debt refills from this instant on.
+        // Even a refusal repairs the state after a clock step, so that the debt is paid off from this instant on.
         let stepped_back = match self.steps {
-            Steps::Aligned(_) => current.base.saturating_add(current.owed) < state.get(0),
+            Steps::Aligned(_) => current.step_value.saturating_add(current.owed) < state.get(0),
             Steps::FirstRequest => {
                 let changed =
-                    current.origin != state.get(1) || current.base.saturating_add(current.owed) < state.get(0);
+                    current.origin != state.get(1) || current.step_value.saturating_add(current.owed) < state.get(0);
                 current.owed > 0 && changed
             }
         };
@@ -494,7 +505,7 @@ impl Algorithm for IntervalBucket {
         self.start_with(state, now, Tokens::whole(self.burst - self.initial));
     }
 
-    /// By callgrind, this reduces the check of a key from 384 to 195 instructions.
+    /// Measured with callgrind, this reduces the check of a key from 384 to 195 instructions.
     #[inline]
     fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         let Steps::Aligned(offset) = self.steps else { return None };
@@ -502,9 +513,9 @@ impl Algorithm for IntervalBucket {
         if cost.get().wrapping_sub(1) >= self.burst {
             return None;
         }
-        let (_, base) = self.step_around(now.wall().as_nanos(), offset.as_nanos());
-        let owed = word.saturating_sub(base);
-        (owed <= self.burst - cost.get()).then(|| base.checked_add(owed + cost.get())).flatten()
+        let (_, step_value) = self.last_step_before(now.wall().as_nanos(), offset.as_nanos());
+        let owed = word.saturating_sub(step_value);
+        (owed <= self.burst - cost.get()).then(|| step_value.checked_add(owed + cost.get())).flatten()
     }
 
     #[inline]
@@ -523,7 +534,7 @@ impl Algorithm for IntervalBucket {
         Cost::new(accepted)
     }
 
-    /// `remaining` and `retry` refer to admission, possibly with a delay. A peek returns the delay.
+    /// `remaining` and `retry` count delayed requests as admitted. A peek returns the delay.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let current = self.current_at(state, now);
         let reset = self.time_until_step(&current, current.owed.div_ceil(self.refill));
@@ -543,24 +554,24 @@ impl Algorithm for IntervalBucket {
         self.current_at(state, now).owed == 0
     }
 
-    /// Assumes that requests ahead use every step completely.
+    /// Assumes that the requests ahead in the queue use every refill completely.
     fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         if cost.get() > self.burst {
             return Retry::Never;
         }
         let current = self.current_at(state, now);
-        let steps = self.steps_for(current.owed.saturating_add(ahead.get()), cost.get(), self.burst);
+        let steps = self.steps_until_at_most(current.owed.saturating_add(ahead.get()), cost.get(), self.burst);
         Retry::After(Nanos::from_nanos(self.time_until_step(&current, steps)))
     }
 
     /// Keeps the debt. Steps that began with a first request continue if the period is the same.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let before = own.current_at(state, now);
-        if !self.keeps_grid_of(own) {
+        if !self.keeps_step_times_of(own) {
             return self.start_with(state, now, own.used(state, now));
         }
-        let base = before.base / own.refill * self.refill;
-        self.write(state, &CurrentStep { base, ..before }, before.owed.min(self.deepest));
+        let step_value = before.step_value / own.refill * self.refill;
+        self.write(state, &CurrentStep { step_value, ..before }, before.owed.min(self.deepest));
     }
 
     decide_by_current!();

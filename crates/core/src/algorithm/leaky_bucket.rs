@@ -4,21 +4,22 @@
 //! **The naive method** is a queue with a timer that releases one request per tick. It needs memory for every waiting
 //! request and a thread for every key. The timer also rounds the rate: a timer of 3 ms turns 300 per second into 333.
 //!
-//! **The idea** is that a request can compute its turn without a queue. It is enough to store the instant at which the
-//! bucket will be empty. A unit has its turn when the content that it found in the bucket has flowed out. A request of
-//! several units has its turn when its last unit does, as if the units had arrived one after the other. The request
-//! gets this wait immediately, and adding its cost to the bucket reserves the turn. The arithmetic is that of the
-//! [token bucket](super::token_bucket), exact for any rate; the two differ in which requests wait.
+//! **The idea** is that no queue is needed: a request can compute when it goes out. It is enough to store the instant
+//! at which the bucket will be empty. A unit goes out when the content that was in the bucket on its arrival has flowed
+//! out. A request of several units goes out with its last unit, as if the units had arrived one after the other. The
+//! verdict contains this wait, and adding the cost to the bucket reserves the time. The arithmetic is the same as in
+//! the [token bucket](super::token_bucket), and exact for any rate. The two algorithms differ only in which requests
+//! wait.
 //!
 //! Two bounds keep the queue short. `burst` is the maximum content of the bucket (nginx counts one less). A request
 //! that would wait longer than `max_wait` is refused instead of delayed. Part of the burst can be `free`: a unit that
-//! finds at most this amount in the bucket does not wait (the `delay` of nginx; `free` equal to the burst is its
-//! `nodelay`).
+//! finds at most this amount in the bucket does not wait. This is nginx's `delay`; `free` equal to the burst is its
+//! `nodelay`.
 //!
-//! **Example**: 10 per second, burst 6, free 2, and seven requests of cost 1 at time 0. The first six find 0, 1, 2, 3,
-//! 4 and 5 in the bucket, and 2 are free: the first three pass immediately, the others wait 100, 200 and 300 ms. The
-//! seventh exceeds the burst and is refused for 100 ms; after that it would find 5 and wait 300 ms. A single request of
-//! cost 6 on an empty bucket waits 300 ms, like the last of the six.
+//! **Example**: 10 per second, burst 6, free 2, and seven requests of cost 1 at time 0. The first six requests find 0,
+//! 1, 2, 3, 4 and 5 units in the bucket, and 2 units are free. So the first three pass immediately, and the next three
+//! wait 100, 200 and 300 ms. The seventh exceeds the burst and is refused with a retry of 100 ms; it would then find 5
+//! units and wait 300 ms. A single request of cost 6 on an empty bucket waits 300 ms, like the sixth request.
 //!
 //! ```text
 //!             now        now + free                  empty_at    now + burst
@@ -30,15 +31,15 @@
 //! **Guarantee**: over any interval of length `T`, the admitted cost is at most `burst + rate × T`. The cost that goes
 //! out is at most `free + cost + rate × (T + 1 ns)`. Here `cost` is the cost of the first request in the interval,
 //! which goes out as a whole, and the nanosecond covers the rounding of waits. If the bucket is empty when the interval
-//! starts, the bound is `free + 1 + rate × (T + 1 ns)`. A request waits at most `max_wait`, and at most
-//! `(burst − 1 − free) / rate`. Turns come in order of arrival. Charges and refunds are exceptions, described next.
+//! starts, the bound is `free + 1 + rate × (T + 1 ns)`. A request waits at most `max_wait`, and at most `(burst − 1 −
+//! free) / rate`. Requests go out in order of arrival. Charges and refunds are exceptions, described next.
 //!
-//! **Verbs**: a request goes out as a whole, when its last unit has its turn. A cost whose last unit would wait longer
-//! than `max_wait` even on an empty bucket never passes. Taking up to an amount takes the units that satisfy both
-//! bounds, with one wait for all of them. A charge records something that already happened, so it never waits: it is
-//! added regardless of the bounds, up to `max_debt` above the burst, and later requests wait for it. A refund removes
-//! the request's units that are still in the bucket. Waits already returned do not change, so the next request may have
-//! its turn at the same time as an earlier request. A cost of zero does not wait.
+//! **Verbs**: a request goes out as a whole, together with its last unit. A cost whose last unit would wait longer than
+//! `max_wait` even on an empty bucket never passes. Taking up to an amount takes the units that satisfy both bounds,
+//! with one wait for all of them. A charge records something that already happened, so it never waits: it is added
+//! regardless of the bounds, up to `max_debt` above the burst, and later requests wait for it. A refund removes the
+//! request's units that are still in the bucket. Waits already returned do not change, so the next request may go out
+//! at the same time as an earlier request. A cost of zero does not wait.
 //!
 //! **State**: the instant at which the bucket will be empty, in ticks; one or two words, as for the token bucket.
 //! **Cost**: a few multiplications, and one division if the request has to wait.
@@ -78,7 +79,7 @@ pub struct LeakyBucket {
     free: u64,
     max_wait: Nanos,
     /// Largest content at which the wait of a unit is at most `max_wait`: `free` plus the outflow in that time.
-    wait_bound: Ticks,
+    max_wait_level: Ticks,
 }
 
 impl LeakyBucket {
@@ -89,24 +90,24 @@ impl LeakyBucket {
     /// Returns an error if `burst` is zero, or if a full burst takes longer than [`Rate::MAX_FILL`] to flow out.
     pub fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
         let bucket = TokenBucket::new(rate, burst)?;
-        Ok(Self { bucket, free: 0, max_wait: Nanos::MAX, wait_bound: 0 }.with_wait_bound())
+        Ok(Self { bucket, free: 0, max_wait: Nanos::MAX, max_wait_level: 0 }.with_max_level())
     }
 
-    /// Sets the free part. A unit that finds at most `free` in the bucket does not wait, so `free + 1` units pass
+    /// Sets the free part. A unit that finds at most `free` units in the bucket does not wait, so `free + 1` units pass
     /// immediately.
     ///
     /// # Errors
     /// Returns an error if `free` is above the burst.
     pub fn free(self, free: u64) -> Result<Self, LimitError> {
         LimitError::check_range("the free amount", free, 0, self.burst())?;
-        Ok(Self { free, ..self }.with_wait_bound())
+        Ok(Self { free, ..self }.with_max_level())
     }
 
     /// Sets the longest wait. A request that would wait longer is refused; zero refuses every request that would wait.
     #[must_use]
     pub fn max_wait(self, max_wait: impl Into<Duration>) -> Self {
         let max_wait = Nanos::from(max_wait.into());
-        Self { max_wait, ..self }.with_wait_bound()
+        Self { max_wait, ..self }.with_max_level()
     }
 
     /// Sets the maximum amount beyond the burst that [`Ask::Regardless`] may add.
@@ -117,7 +118,7 @@ impl LeakyBucket {
         Ok(Self { bucket: self.bucket.max_debt(max_debt)?, ..self })
     }
 
-    /// Sets the free capacity of a new key, as if the rest of the burst had just been added.
+    /// Sets the remaining capacity of a new key, as if the missing part of the burst had just been added.
     ///
     /// A bucket that has run empty may be forgotten, and then starts with `initial` again.
     ///
@@ -127,10 +128,11 @@ impl LeakyBucket {
         Ok(Self { bucket: self.bucket.initial(initial)?, ..self })
     }
 
-    fn with_wait_bound(self) -> Self {
+    fn with_max_level(self) -> Self {
         let flow = self.bucket.flow();
         Self {
-            wait_bound: flow.ticks_of(self.free) + flow.instant_in_ticks(Time::from_nanos(self.max_wait.as_nanos())),
+            max_wait_level: flow.ticks_of(self.free)
+                + flow.instant_in_ticks(Time::from_nanos(self.max_wait.as_nanos())),
             ..self
         }
     }
@@ -193,9 +195,9 @@ impl LeakyBucket {
         self.available(used.units_ceil(self.bucket.ticks_per_token()))
     }
 
-    /// Returns the ticks of a cost without its last unit.
+    /// Returns `cost` without its last unit, in ticks.
     #[inline]
-    fn before_last(&self, cost: Cost) -> Ticks {
+    fn ticks_without_last_unit(&self, cost: Cost) -> Ticks {
         self.bucket.flow().ticks_of(cost.get().saturating_sub(1))
     }
 
@@ -206,23 +208,23 @@ impl LeakyBucket {
         if cost == Cost::ZERO {
             return self.bucket.max_owed_for(cost);
         }
-        Some(self.bucket.max_owed_for(cost)?.min(self.wait_bound.checked_sub(self.before_last(cost))?))
+        Some(self.bucket.max_owed_for(cost)?.min(self.max_wait_level.checked_sub(self.ticks_without_last_unit(cost))?))
     }
 
-    /// Returns the number of whole units that can be admitted in addition to `owed`: the burst has room for them, and
-    /// the last unit waits at most `max_wait`.
+    /// Returns the number of whole units that can be admitted in addition to `owed`. They must not exceed the burst,
+    /// and the last unit must not wait longer than `max_wait`.
     fn available(&self, owed: Ticks) -> u64 {
-        let patient = self.wait_bound.checked_sub(owed);
+        let patient = self.max_wait_level.checked_sub(owed);
         patient
             .map_or(0, |left| self.bucket.available(owed).min(self.bucket.flow().whole_units(left).saturating_add(1)))
     }
 
-    /// Returns the outcome of a request that finds `owed` in the bucket. It is admitted now, or when the content before
-    /// its last unit, minus the free part, has flowed out.
+    /// Returns the outcome of a request that finds `owed` in the bucket. The request is admitted now, or after the wait
+    /// until the content before its last unit, minus the free part, has flowed out.
     #[inline]
     fn admit(&self, owed: Ticks, taken: Cost) -> Verdict {
         let flow = self.bucket.flow();
-        let early = (owed + self.before_last(taken)).saturating_sub(flow.ticks_of(self.free));
+        let early = (owed + self.ticks_without_last_unit(taken)).saturating_sub(flow.ticks_of(self.free));
         if early == 0 || taken == Cost::ZERO {
             return Verdict::allow(taken);
         }
@@ -276,7 +278,7 @@ impl Algorithm for LeakyBucket {
         self.bucket.refund(state, now, cost, stamp)
     }
 
-    /// `remaining` and `retry` refer to admission, possibly with a delay. A peek returns the delay.
+    /// `remaining` and `retry` count delayed requests as admitted. A peek returns the delay.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report {
         let owed = self.bucket.owed_now(state, now);
         self.bucket.report_owed(owed, self.available(owed), self.max_level_for(cost))
@@ -293,7 +295,7 @@ impl Algorithm for LeakyBucket {
     /// Returns the time until the request would pass without delay. A cost above `free + 1` always has a delay; for
     /// such a cost, returns the time until the bucket is empty.
     fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
-        let undelayed = self.bucket.flow().ticks_of(self.free).saturating_sub(self.before_last(cost));
+        let undelayed = self.bucket.flow().ticks_of(self.free).saturating_sub(self.ticks_without_last_unit(cost));
         self.bucket.retry_after(state, now, ahead, self.max_level_for(cost).map(|room| room.min(undelayed)))
     }
 

@@ -1,12 +1,14 @@
-//! The algorithms, one per module. Each is a set of pure functions of the limit, the state, the time and the cost.
+//! The algorithms, one per module. Each algorithm is a set of pure functions of the limit, the state, the time and the
+//! cost.
 //!
-//! No algorithm needs a timer: a request computes the refill since the last write. A bucket keeps the instant at which
-//! it is full, a window its end and count, a log the instants of its requests. Each module derives its state from the
-//! naive method, states its guarantee as an inequality, and names the cases where it is a poor choice.
+//! No algorithm needs a timer: a request computes the refill since the last write. A bucket stores the instant at which
+//! it will be full, a window stores its end and its count, and a log stores the instants of its requests. Each module
+//! derives its state from the naive method, states its guarantee as an inequality, and names the cases where it is a
+//! poor choice.
 //!
-//! [`Algorithm`] is their common trait. A decision has two steps: [`weigh`](Algorithm::weigh) computes the verdict
-//! without changing the state, and [`commit`](Algorithm::commit) writes it. So several limits can be weighed before any
-//! is committed, and a peek is a weigh without a commit.
+//! All algorithms implement the trait [`Algorithm`]. A decision has two steps: [`weigh`](Algorithm::weigh) computes the
+//! verdict without changing the state, and [`commit`](Algorithm::commit) writes the verdict to the state. So several
+//! limits can be weighed before any of them is committed, and a peek only weighs.
 
 pub mod concurrency;
 pub mod fixed_window;
@@ -25,7 +27,8 @@ use crate::verdict::{Ask, Outcome, Report, Retry, Spent, Verdict};
 /// A limit with its parameters. The caller keeps its state.
 ///
 /// The state is a fixed number of 64-bit words, so tables, snapshots and tests can store it for any algorithm. No
-/// method reads a clock, takes a lock or panics, whatever the words contain. Only changed parameters may allocate.
+/// method reads a clock, takes a lock or panics, whatever the words contain. Only the methods for changed parameters
+/// may allocate.
 ///
 /// [`weigh`](Self::weigh) defines every decision; fast paths return the same verdicts. A peek weighs without a commit,
 /// and a group of limits weighs all of its limits before it commits any.
@@ -39,7 +42,7 @@ pub trait Algorithm {
     /// Returns the maximum amount that passes at one instant, or in one window.
     fn capacity(&self) -> u64;
 
-    /// Returns whether decisions use the wall clock. If not, the caller need not read it.
+    /// Returns whether decisions use the wall clock. If `false`, the caller need not read the wall clock.
     fn uses_wall_clock(&self) -> bool {
         false
     }
@@ -54,9 +57,9 @@ pub trait Algorithm {
     /// limits that count refused attempts.
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Self::Stamp>);
 
-    /// Refunds up to `cost` and returns the accepted amount. A refund never exceeds the used amount. Windows accept it
-    /// only in the window of the charge. A stamp makes the refund exact; without a stamp, only the current window is
-    /// refunded.
+    /// Refunds up to `cost` and returns the accepted amount. A refund never exceeds the used amount. Windows accept a
+    /// refund only in the window of the charge. A stamp makes the refund exact; without a stamp, only the current
+    /// window is refunded.
     fn refund<S: CellsMut + ?Sized>(
         &self,
         state: &mut S,
@@ -65,28 +68,27 @@ pub trait Algorithm {
         stamp: Option<Self::Stamp>,
     ) -> Cost;
 
-    /// Returns the standing of the limit for the caller, with `retry` for another request of `cost`.
+    /// Returns the status of the limit for the caller, with `retry` for another request of `cost`.
     fn report<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, cost: Cost) -> Report;
 
-    /// Returns the used fraction. With [`Spent::NOTHING`] the state can be forgotten without loss.
+    /// Returns the used fraction. A state with [`Spent::NOTHING`] can be forgotten without loss.
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent;
 
-    /// Converts a state of the parameters `own` to these parameters. The used amount stays the same, rounded up to the
-    /// new precision. The cells must be long enough for both states.
+    /// Converts a state that was last charged under the parameters `own` to these parameters. The used amount stays the
+    /// same, rounded up to the new precision. The cells must be long enough for both states.
     ///
-    /// This is valid only for a state that these parameters can hold: at most the capacity plus the debt is used. This
-    /// is true if [`weigh_from`](Self::weigh_from) has just admitted a request. In any other state, the excess would be
-    /// lost.
+    /// The used amount must be at most the new capacity plus the new maximum debt; any excess is lost. This is always
+    /// true after [`weigh_from`](Self::weigh_from) has admitted a request.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>);
 
     /// Weighs like [`weigh`](Self::weigh), for a state that was last charged under the parameters `own`. The used
-    /// amount follows from `own`, and the capacity from the new parameters; see "Changed parameters" in
+    /// amount is computed from `own`, and the capacity from the new parameters; see "Changed parameters" in
     /// ARCHITECTURE.md.
     fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp>;
 
-    /// Applies a verdict of [`weigh_from`](Self::weigh_from). Returns whether the state now belongs to these
-    /// parameters, which is the case if something was taken. Otherwise the state still belongs to `own`, and only
-    /// counted refusals and clock-step repairs were written.
+    /// Applies a verdict of [`weigh_from`](Self::weigh_from). Returns `true` if something was taken: the state then
+    /// belongs to these parameters. Otherwise the state still belongs to `own`, and only counted refusals and
+    /// clock-step repairs were written.
     fn commit_from<S: CellsMut + ?Sized>(
         &self,
         own: &Self,
@@ -108,12 +110,12 @@ pub trait Algorithm {
         (verdict, adopted)
     }
 
-    /// Reports like [`report`](Self::report), for a state that belongs to the parameters `own`. The limit and the
-    /// remaining amount follow from these parameters, the waits from `own`.
+    /// Reports like [`report`](Self::report), for a state that was last charged under the parameters `own`. The limit
+    /// and the remaining amount are computed from these parameters, and the waits from `own`.
     fn report_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Report;
 
-    /// Computes a lower bound of [`wait_in_queue`](Self::wait_in_queue) for a state that belongs to the parameters
-    /// `own`. Ignores requests ahead.
+    /// Computes a lower bound on [`wait_in_queue`](Self::wait_in_queue) for a state that was last charged under the
+    /// parameters `own`. Ignores requests ahead in the queue.
     fn wait_behind_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Retry {
         match self.weigh_from(own, state, now, Ask::Exactly(cost)).outcome() {
             Outcome::Allow => Retry::NOW,
@@ -140,8 +142,8 @@ pub trait Algorithm {
         None
     }
 
-    /// Returns whether [`take_from_words`](Self::take_from_words) can apply. If not, the caller need not lock the state
-    /// for it.
+    /// Returns whether [`take_from_words`](Self::take_from_words) can apply. If `false`, the caller need not lock the
+    /// state to try it.
     #[inline]
     fn takes_from_words(&self) -> bool {
         false
@@ -189,9 +191,9 @@ pub trait Algorithm {
         verdict
     }
 
-    /// Returns the minimum wait of a request of `cost` that is queued after requests with the total cost `ahead`, if
-    /// nothing else is taken or refunded. A wait queue uses it to refuse a request that cannot meet its deadline. For
-    /// buckets it is exact, to less than a nanosecond per request ahead.
+    /// Returns the minimum wait of a request of `cost` that is queued after requests with a total cost of `ahead`, if
+    /// nothing else is taken or refunded. A wait queue uses this wait to refuse a request that cannot meet its
+    /// deadline. For buckets the error is less than a nanosecond per request ahead.
     ///
     /// The default ignores requests ahead, which gives a lower bound.
     fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
@@ -203,8 +205,8 @@ pub trait Algorithm {
         }
     }
 
-    /// Returns the time after which a request refused with [`Retry::OnRelease`] may pass without a release; `None` if
-    /// it never does.
+    /// Returns the time after which a request refused with [`Retry::OnRelease`] may pass even without a release. `None`
+    /// if it can only pass after a release.
     fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
         let _ = (state, now);
         None
@@ -244,7 +246,7 @@ pub(crate) use decide_by_current;
 /// Maximum age of a clock reading at a decision. A thread that is preempted after it reads the clock may find a state
 /// that is ahead of its reading. A state that is ahead by at most this time is used unchanged; a larger difference
 /// means that the clock stepped back.
-pub(crate) const STALE: Nanos = Nanos::SECOND;
+pub(crate) const MAX_READING_AGE: Nanos = Nanos::SECOND;
 
 /// Read access to the words of a state.
 pub trait Cells {

@@ -1,19 +1,20 @@
 //! Sliding log: at most the limit in any interval of the window's length.
 //!
 //! **The naive method** keeps a list of the times of admitted requests. Every request removes the entries older than
-//! the window and counts the rest. This is exact, but each request pays for the whole list, and if refused attempts
-//! count as well, the list grows as fast as an attacker sends requests. A counter per window is cheap, but does not
-//! know when in the window requests passed: the full limit can pass just before the boundary and again just after it.
+//! the window and counts the remaining entries. This is exact, but each request iterates over the whole list. If
+//! refused attempts count as well, the list grows as fast as an attacker sends requests. A counter per window is cheap,
+//! but does not record when in the window requests passed: the full limit can pass just before a boundary and again
+//! just after it.
 //!
 //! **The idea** is that the list need not be counted. The entries are ordered by time, so they leave in order. A
-//! request of `cost` passes exactly when the entry `limit − cost` positions before the newest has left: then at most
-//! `limit − cost` entries are still inside. In a ring of `limit` instants this is one read. Entries need not be removed
-//! either: an entry that has left the window is overwritten later.
+//! request of `cost` passes exactly when the entry `limit − cost` positions before the newest entry has left the
+//! window. Then at most `limit − cost` entries are still inside. In a ring of `limit` instants this is one read.
+//! Entries need not be removed either: an entry that has left the window is overwritten later.
 //!
 //! **Example**: 3 per 10 s, with entries at 0, 4 and 5 s. At 8 s a cost of 1 checks the entry 2 positions before the
-//! newest. That entry, from 0 s, stays inside for another 2 s, so the request is refused for 2 s. A cost of 2 checks 1
-//! position before: the entry from 4 s stays inside for another 6 s. At exactly 10 s the entry from 0 s has left,
-//! because the window is `(now − 10 s, now]`.
+//! newest entry. That entry, from 0 s, stays inside for another 2 s, so the request is refused with a retry of 2 s. A
+//! cost of 2 checks the entry 1 position before the newest entry: the entry from 4 s stays inside for another 6 s. At
+//! exactly 10 s the entry from 0 s has left, because the window is `(now − 10 s, now]`.
 //!
 //! ```text
 //!          now − length                                  now
@@ -25,7 +26,7 @@
 //! **Guarantee**: in any interval `(t − length, t]` the admitted cost is at most `limit` (`limit + max_debt` with
 //! charges). A request is refused only if admitting it would break this bound, or the minimum gap.
 //!
-//! **Options**: with a *minimum gap*, a request that comes sooner after the previous request is refused as well. With
+//! **Options**: with a *minimum gap*, a request that follows the previous request too soon is also refused. With
 //! *refused attempts counted*, a refused request is recorded at its cost as if it had passed, and the oldest entries
 //! are dropped. A client that retries faster than the rate is never admitted, and the returned wait is exact for a
 //! client that sends nothing else. A request above the limit is not recorded, because it could never pass.
@@ -34,12 +35,12 @@
 //! An all-zero state is a new log. **Cost**: a decision reads three words, whatever the limit, and writes one word per
 //! unit of cost. A report takes a binary search. A refund of an old entry moves the newer entries.
 //!
-//! **Poor choice** for large limits, because each unit takes a word (at most 1024): use slices or a window. It is also
-//! a poor choice for smoothing, because the whole limit may pass at one instant: use a bucket.
+//! **Poor choice** for large limits, because each unit takes a word, and at most 1024 units are possible: use slices or
+//! a window. It is also a poor choice for smoothing, because the whole limit may pass at one instant: use a bucket.
 
 use core::time::Duration;
 
-use super::{Algorithm, Cells, CellsMut, STALE};
+use super::{Algorithm, Cells, CellsMut, MAX_READING_AGE};
 use crate::change::changed_parameter_methods;
 use crate::error::LimitError;
 use crate::params::{Params, WindowParams};
@@ -70,7 +71,7 @@ pub struct SlidingLog {
     initial: u64,
     /// Zero if there is no minimum gap.
     minimum_gap: Nanos,
-    refused_count: bool,
+    refused_attempts_count: bool,
 }
 
 /// A cost with its bounds: at most `ceiling` inside the window, and at least `gap` after the previous request.
@@ -96,7 +97,7 @@ impl SlidingLog {
         LimitError::check_range(what, limit, 1, Self::MAX_ENTRIES)?;
         let length = check_length(length.into().into(), "the length of the window")?;
         let max_debt = limit.min(Self::MAX_ENTRIES - limit);
-        Ok(Self { limit, length, max_debt, initial: limit, minimum_gap: Nanos::ZERO, refused_count: false })
+        Ok(Self { limit, length, max_debt, initial: limit, minimum_gap: Nanos::ZERO, refused_attempts_count: false })
     }
 
     /// Sets the maximum amount beyond the limit that [`Ask::Regardless`] may take. Each unit adds a word of state.
@@ -111,8 +112,8 @@ impl SlidingLog {
         Ok(Self { max_debt, ..self })
     }
 
-    /// Sets the amount that a new key starts with. The rest counts as used from the first request on. It belongs to no
-    /// request, so no minimum gap applies after it.
+    /// Sets the amount that a new key starts with. The missing amount counts as used from the first request on. Its
+    /// entries belong to no request, so the minimum gap does not apply after them.
     ///
     /// # Errors
     /// Returns an error if `initial` is above the limit.
@@ -139,7 +140,7 @@ impl SlidingLog {
     /// Counts refused attempts as if they had passed.
     #[must_use]
     pub const fn count_refused(self) -> Self {
-        Self { refused_count: true, ..self }
+        Self { refused_attempts_count: true, ..self }
     }
 
     /// Returns the maximum amount in any window.
@@ -155,23 +156,24 @@ impl SlidingLog {
     pub(crate) const fn params(&self) -> Params {
         let window =
             WindowParams { limit: self.limit, length: self.length, max_debt: self.max_debt, initial: self.initial };
-        Params::SlidingLog { window, minimum_gap: self.minimum_gap, count_refused: self.refused_count }
+        Params::SlidingLog { window, minimum_gap: self.minimum_gap, count_refused: self.refused_attempts_count }
     }
 
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
-        let ring = LogRing::load(state, self.slots());
+        let ring = LogRing::load(state, self.max_entries());
         for word in (0..ring.len).map(|index| ring.word_index(index)) {
             state.set(word, Time::from_nanos(state.get(word)).rebased(from, to).as_nanos());
         }
     }
 
-    /// Writes a state with these entries, oldest first, in nanoseconds. The first `opening` entries belong to no
+    /// Writes a state with these entries, oldest first, in nanoseconds. The first `ownerless` entries belong to no
     /// request. Used by stores that keep the entries in another form, such as a Redis script.
-    pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, opening: u64, entries: impl Iterator<Item = u64>) {
-        let ring = entries.fold(LogRing { opening, ..LogRing::with_no_entries(self.slots()) }, |ring, entry| {
-            ring.push(state, Time::from_nanos(entry))
-        });
-        LogRing { opening: ring.opening.min(ring.len), ..ring }.store(state);
+    pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, ownerless: u64, entries: impl Iterator<Item = u64>) {
+        let ring = entries
+            .fold(LogRing { ownerless, ..LogRing::with_no_entries(self.max_entries()) }, |ring, entry| {
+                ring.push(state, Time::from_nanos(entry))
+            });
+        LogRing { ownerless: ring.ownerless.min(ring.len), ..ring }.store(state);
     }
 
     pub(crate) const fn gap(&self) -> Nanos {
@@ -179,7 +181,7 @@ impl SlidingLog {
     }
 
     pub(crate) const fn counts_refused(&self) -> bool {
-        self.refused_count
+        self.refused_attempts_count
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
@@ -199,34 +201,36 @@ impl SlidingLog {
         let now = now.mono();
         let gap = gap.min(self.length.max(self.minimum_gap));
         let last = self.load_ring(state, now).last_request(state);
-        // Without a gap, ignores the last request, because another thread may have made it slightly later than `now`.
+        // Without a gap, ignores the last request, because another thread may have recorded it slightly later than
+        // `now`.
         Retry::After(last.filter(|_| gap > Nanos::ZERO).map_or(Nanos::ZERO, |last| time_left(last, now, gap)))
     }
 
     /// Returns the largest number of entries inside the window at which `ask` still passes; `None` if `ask` never
     /// passes.
     pub(crate) fn max_used_for(&self, ask: Ask) -> Option<Tokens> {
-        max_used_for(ask, self.limit, self.slots())
+        max_used_for(ask, self.limit, self.max_entries())
     }
 
-    /// Writes a state with `used`, rounded up to a whole number, counted as used now. It belongs to no request.
+    /// Writes a state in which `used`, rounded up to a whole number, counts as used now. Its entries belong to no
+    /// request.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
-        let used = used.ceil().min(self.slots());
-        let ring = (0..used).fold(LogRing::with_no_entries(self.slots()), |ring, _| ring.push(state, now.mono()));
-        LogRing { opening: used, ..ring }.store(state);
+        let used = used.ceil().min(self.max_entries());
+        let ring = (0..used).fold(LogRing::with_no_entries(self.max_entries()), |ring, _| ring.push(state, now.mono()));
+        LogRing { ownerless: used, ..ring }.store(state);
     }
 
-    const fn slots(&self) -> u64 {
+    const fn max_entries(&self) -> u64 {
         self.limit + self.max_debt
     }
 
     /// Loads the ring. Entries slightly ahead of the clock come from threads with a later reading, and count unchanged.
     /// If the newest entry is further ahead, the clock stepped back. Entries ahead of the clock then count as made now.
-    /// This grants nothing, and refuses for at most one window.
+    /// So a step back grants nothing, and refuses requests for at most one window.
     fn load_ring<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> LogRing {
-        let ring = LogRing::load(state, self.slots());
+        let ring = LogRing::load(state, self.max_entries());
         match ring.read_entry(state, 0) {
-            Some(newest) if newest.since(now) > STALE => LogRing { latest: now, ..ring },
+            Some(newest) if newest.since(now) > MAX_READING_AGE => LogRing { latest: now, ..ring },
             Some(_) | None => ring,
         }
     }
@@ -238,15 +242,15 @@ impl SlidingLog {
         })
     }
 
-    /// Returns the number of entries that must be kept: all entries inside the window, and at least the last request
-    /// while the gap needs it.
+    /// Returns the number of entries to keep: all entries inside the window, and at least the last request until its
+    /// minimum gap has passed.
     fn entries_to_keep<S: Cells + ?Sized>(&self, ring: LogRing, state: &S, now: Time<Mono>) -> u64 {
         let newest = ring.last_request(state).is_some_and(|last| time_left(last, now, self.minimum_gap) > Nanos::ZERO);
         self.used_entries(ring, state, now).max(u64::from(newest))
     }
 
-    /// Returns the wait of the request, as if `written` more entries were recorded now. The cost must be at most the
-    /// ceiling.
+    /// Returns the wait of the request, assuming that `written` more entries are recorded now. The cost must be at most
+    /// the ceiling.
     fn wait<S: Cells + ?Sized>(
         &self,
         ring: LogRing,
@@ -272,7 +276,7 @@ impl Algorithm for SlidingLog {
     type Stamp = Stamp;
 
     fn words(&self) -> usize {
-        1 + self.slots() as usize
+        1 + self.max_entries() as usize
     }
 
     fn capacity(&self) -> u64 {
@@ -289,7 +293,7 @@ impl Algorithm for SlidingLog {
         let checked = |cost| BoundedCost { cost, ceiling: self.limit, gap: self.minimum_gap };
         let wanted = match ask {
             Ask::Exactly(cost) => checked(cost.get()),
-            Ask::Regardless(cost) => BoundedCost { cost: cost.get(), ceiling: self.slots(), gap: Nanos::ZERO },
+            Ask::Regardless(cost) => BoundedCost { cost: cost.get(), ceiling: self.max_entries(), gap: Nanos::ZERO },
             Ask::UpTo(Cost::ZERO) => return Verdict::allow(Cost::ZERO),
             Ask::UpTo(cost) => {
                 let available = self.limit.saturating_sub(self.used_entries(ring, state, now));
@@ -305,7 +309,7 @@ impl Algorithm for SlidingLog {
             let stamp = if wanted.cost == 0 { Stamp::NONE } else { stamp_of(ring.instant_to_store(state, now)) };
             return Verdict::with_outcome(Outcome::Allow, Cost::new(wanted.cost), stamp);
         }
-        if !self.refused_count {
+        if !self.refused_attempts_count {
             return Verdict::deny(Retry::After(wait));
         }
         // This refused attempt will be in the log when the caller retries. Its stamp contains the number of entries to
@@ -328,15 +332,15 @@ impl Algorithm for SlidingLog {
     }
 
     /// With a stamp, removes exactly the entries of that request that are still inside the window. Requests at the same
-    /// nanosecond have the same stamp and are interchangeable. Without a stamp, removes the oldest entries, which
-    /// grants the least.
+    /// nanosecond have the same stamp and are interchangeable. Without a stamp, removes the oldest entries, because
+    /// these would expire first anyway.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {
         let ring = self.load_ring(state, now.mono());
         let used = self.used_entries(ring, state, now.mono());
         let indexes = match stamp {
             None => used - cost.get().min(used)..used,
             Some(stamp) => {
-                let Some(taken_at) = instant_of(stamp) else { return Cost::ZERO };
+                let Some(taken_at) = instant_from_stamp(stamp) else { return Cost::ZERO };
                 let from = partition_point(0..used, |index| ring.read_entry(state, index) > Some(taken_at));
                 from..partition_point(from..used, |index| ring.read_entry(state, index) == Some(taken_at))
             }
@@ -370,27 +374,29 @@ impl Algorithm for SlidingLog {
         Spent::of(self.entries_to_keep(ring, state, now.mono()).into(), self.limit.into())
     }
 
-    /// Keeps the entries inside the window of `own`, and the last request while the gap needs it. Entries that have
-    /// left the old window do not return even if the new window is longer, because they may have been forgotten.
-    /// If the new window is shorter, older entries are moved to its start, so that the used amount stays the same.
+    /// Keeps the entries inside the window of `own`, and the last request until its minimum gap has passed. Entries
+    /// that have left the old window do not return even if the new window is longer, because they may have been
+    /// forgotten. If the new window is shorter, older entries are moved to its start, so that the used amount stays the
+    /// same.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         let now = now.mono();
         let ring = own.load_ring(state, now);
         let used = own.used_entries(ring, state, now);
-        let kept = own.entries_to_keep(ring, state, now).min(self.slots());
+        let kept = own.entries_to_keep(ring, state, now).min(self.max_entries());
         let oldest = Time::from_nanos(now.as_nanos().saturating_sub(self.length.as_nanos() - 1));
-        // The rings overlap, so the entries are copied: 8 KiB of stack, only when parameters change.
+        // The rings overlap, so the entries are first copied to the stack (8 KiB). This happens only when parameters
+        // change.
         let mut aside = [Time::ZERO; Self::MAX_ENTRIES as usize];
         for (index, entry) in (0..kept).zip(&mut aside) {
             let instant = ring.read_entry(state, index).unwrap_or(Time::ZERO);
             *entry = if index < used { instant.max(oldest) } else { instant };
         }
-        let opening = kept.saturating_sub(ring.len - ring.opening);
-        let mut ring = LogRing::with_no_entries(self.slots());
+        let ownerless = kept.saturating_sub(ring.len - ring.ownerless);
+        let mut ring = LogRing::with_no_entries(self.max_entries());
         for entry in aside.iter().take(kept as usize).rev() {
             ring = ring.push(state, *entry);
         }
-        LogRing { opening, ..ring }.store(state);
+        LogRing { ownerless, ..ring }.store(state);
     }
 
     changed_parameter_methods!();
@@ -399,14 +405,14 @@ impl Algorithm for SlidingLog {
 /// Location of the entries in the state. The index of an entry is the number of newer entries: the newest has index 0.
 #[derive(Clone, Copy)]
 struct LogRing {
-    slots: u64,
-    /// Position of the next entry, below `slots`.
-    next: u64,
-    /// Number of entries, inside the window or not; at most `slots`.
+    max_entries: u64,
+    /// Position of the next entry, below `max_entries`.
+    next_slot: u64,
+    /// Number of entries, inside the window or not; at most `max_entries`.
     len: u64,
     /// Number of oldest entries that belong to no request: the amount missing from `initial`, or the amount used under
     /// another algorithm. The minimum gap does not apply after them.
-    opening: u64,
+    ownerless: u64,
     /// Entries later than this instant count as made at this instant.
     latest: Time<Mono>,
 }
@@ -414,31 +420,31 @@ struct LogRing {
 const END_OF_TIME: Time<Mono> = Time::from_nanos(u64::MAX);
 
 impl LogRing {
-    const fn with_no_entries(slots: u64) -> Self {
-        Self { slots, next: 0, len: 0, opening: 0, latest: END_OF_TIME }
+    const fn with_no_entries(max_entries: u64) -> Self {
+        Self { max_entries, next_slot: 0, len: 0, ownerless: 0, latest: END_OF_TIME }
     }
 
-    fn load<S: Cells + ?Sized>(state: &S, slots: u64) -> Self {
-        let (next, opening, len) =
+    fn load<S: Cells + ?Sized>(state: &S, max_entries: u64) -> Self {
+        let (next_slot, ownerless, len) =
             (state.get(0) >> 32, state.get(0) >> 16 & u64::from(u16::MAX), state.get(0) & u64::from(u16::MAX));
-        // Corrupt words must not lead outside the ring.
-        let next = if next < slots { next } else { next % slots };
-        let len = len.min(slots);
-        Self { next, len, opening: opening.min(len), ..Self::with_no_entries(slots) }
+        // Keeps the position inside the ring even if the words are corrupt.
+        let next_slot = if next_slot < max_entries { next_slot } else { next_slot % max_entries };
+        let len = len.min(max_entries);
+        Self { next_slot, len, ownerless: ownerless.min(len), ..Self::with_no_entries(max_entries) }
     }
 
     fn store<S: CellsMut + ?Sized>(self, state: &mut S) {
-        state.set(0, self.next << 32 | self.opening << 16 | self.len);
+        state.set(0, self.next_slot << 32 | self.ownerless << 16 | self.len);
     }
 
-    /// Returns the word index of the entry at `index`; `index` is below `slots`.
+    /// Returns the word index of the entry at `index`; `index` is below `max_entries`.
     const fn word_index(self, index: u64) -> usize {
         1 + self.position_before_next(index + 1) as usize
     }
 
-    /// Returns the position `back` entries before the next entry's. `back` is at most `slots`.
+    /// Returns the ring position `back` entries before `next_slot`. `back` is at most `max_entries`.
     const fn position_before_next(self, back: u64) -> u64 {
-        if back <= self.next { self.next - back } else { self.next + self.slots - back }
+        if back <= self.next_slot { self.next_slot - back } else { self.next_slot + self.max_entries - back }
     }
 
     fn read_entry<S: Cells + ?Sized>(self, state: &S, index: u64) -> Option<Time<Mono>> {
@@ -447,7 +453,7 @@ impl LogRing {
 
     /// Returns the newest entry, if it belongs to a request.
     fn last_request<S: Cells + ?Sized>(self, state: &S) -> Option<Time<Mono>> {
-        if self.len > self.opening { self.read_entry(state, 0) } else { None }
+        if self.len > self.ownerless { self.read_entry(state, 0) } else { None }
     }
 
     /// Returns the instant to store for an entry made now: never before the newest entry, so that entries stay in
@@ -456,12 +462,12 @@ impl LogRing {
         self.read_entry(state, 0).map_or(now, |newest| newest.max(now))
     }
 
-    /// Adds an entry, which overwrites the oldest one in a full ring. The caller stores the ring.
+    /// Adds an entry, which overwrites the oldest entry if the ring is full. The caller stores the ring.
     fn push<S: CellsMut + ?Sized>(self, state: &mut S, entry: Time<Mono>) -> Self {
-        state.set(1 + self.next as usize, entry.as_nanos());
-        let next = if self.next + 1 == self.slots { 0 } else { self.next + 1 };
-        let opening = if self.len == self.slots { self.opening.saturating_sub(1) } else { self.opening };
-        Self { next, len: self.slots.min(self.len + 1), opening, ..self }
+        state.set(1 + self.next_slot as usize, entry.as_nanos());
+        let next_slot = if self.next_slot + 1 == self.max_entries { 0 } else { self.next_slot + 1 };
+        let ownerless = if self.len == self.max_entries { self.ownerless.saturating_sub(1) } else { self.ownerless };
+        Self { next_slot, len: self.max_entries.min(self.len + 1), ownerless, ..self }
     }
 
     /// Adds `units` entries now, after capping the existing entries at `latest`.
@@ -473,22 +479,22 @@ impl LogRing {
             state.set(self.word_index(index), self.latest.as_nanos());
         }
         let instant = self.instant_to_store(state, now);
-        for _ in 0..units.min(self.slots) {
+        for _ in 0..units.min(self.max_entries) {
             self = self.push(state, instant);
         }
         self.store(state);
     }
 
-    /// Removes `units` entries, the newest of them at `from`, and closes the gap.
+    /// Removes `units` consecutive entries, the newest at index `from`, and moves the newer entries to close the gap.
     fn remove_entries<S: CellsMut + ?Sized>(self, state: &mut S, from: u64, units: u64) {
         for index in (0..from).rev() {
             state.set(self.word_index(index + units), state.get(self.word_index(index)));
         }
         let len = self.len - units;
         // Entries without a request are the oldest ones.
-        let requests = (self.len - self.opening).saturating_sub(from);
-        let opening = self.opening - units.saturating_sub(requests).min(self.opening);
-        Self { next: self.position_before_next(units), len, opening, ..self }.store(state);
+        let requests = (self.len - self.ownerless).saturating_sub(from);
+        let ownerless = self.ownerless - units.saturating_sub(requests).min(self.ownerless);
+        Self { next_slot: self.position_before_next(units), len, ownerless, ..self }.store(state);
     }
 }
 
@@ -498,19 +504,19 @@ fn time_left(entry: Time<Mono>, now: Time<Mono>, span: Nanos) -> Nanos {
 }
 
 /// The stamp for the clock's first instant, because 0 is [`Stamp::NONE`]. No instant is this late.
-const START: u64 = u64::MAX;
+const STAMP_OF_TIME_ZERO: u64 = u64::MAX;
 
-/// Returns the instant as a stamp. Adding one would also avoid the stamp 0, but could equal a stamp of a window or
-/// slices (the end of a window), if the state belonged to one when the receipt was written.
+/// Returns the instant as a stamp. Adding one would also avoid the stamp 0, but the sum could equal the stamp of a
+/// window (the end of the window) if the limit used another algorithm when the receipt was written.
 fn stamp_of(entry: Time<Mono>) -> Stamp {
-    Stamp::from_bits(if entry == Time::ZERO { START } else { entry.as_nanos() })
+    Stamp::from_bits(if entry == Time::ZERO { STAMP_OF_TIME_ZERO } else { entry.as_nanos() })
 }
 
 /// Returns the instant of a stamp; `None` for [`Stamp::NONE`].
-fn instant_of(stamp: Stamp) -> Option<Time<Mono>> {
+fn instant_from_stamp(stamp: Stamp) -> Option<Time<Mono>> {
     match stamp.to_bits() {
         0 => None,
-        START => Some(Time::ZERO),
+        STAMP_OF_TIME_ZERO => Some(Time::ZERO),
         nanos => Some(Time::from_nanos(nanos)),
     }
 }

@@ -17,28 +17,28 @@
 //! ```
 //!
 //! Both sides are multiplied by the length, so nothing is divided or rounded. Other implementations round the weighted
-//! part down and admit up to one request more. Example: with a previous count of 9, a quarter elapsed and a current
-//! count of 5, they count 6 + 5, and we count 6.75 + 5.
+//! part down and admit up to one extra request. Example: with a previous count of 9, a quarter elapsed and a current
+//! count of 5, they count 6 + 5; this module counts 6.75 + 5.
 //!
 //! **Example**: 10 per minute, with 9 in the previous window, 3 in the current window, and 15 s elapsed. The estimate
-//! is 9 × 45/60 + 3 = 9.75, so a request of 1 is refused. It passes when the weighted part has fallen to 6, at an
+//! is 9 × 45/60 + 3 = 9.75, so a request of 1 is refused. It passes when the weighted part has decreased to 6, at an
 //! overlap of 40 s: the retry is 5 s.
 //!
-//! **Guarantee**: with `rate = limit / length`, the admitted cost over any interval of length `T` is at most
-//! `limit + rate × T`, as for a token bucket, and in any window of the grid at most `limit`.
+//! **Guarantee**: with `rate = limit / length`, the admitted cost over any interval of length `T` is at most `limit +
+//! rate × T`, as for a token bucket. In any single window the admitted cost is at most `limit`.
 //!
 //! Proof: let the interval end with an admission at time `x` in its window, with count `p` in the previous window. The
 //! estimate at that time was `p × (1 − x / length)` plus the count of this window, together at most `limit`. Counting
 //! all of `p` instead gives at most `limit + p × x / length`. Every earlier window adds at most `limit` for its whole
-//! length. So a total near twice the limit within one length occurs only if a full limit passes at the end of one
-//! window, and another full limit as late as possible in the next window. If the requests of the previous window were
-//! evenly spaced, the estimate is exact, and so is the limit.
+//! length. So nearly twice the limit passes within one length only if a full limit passes at the end of one window and
+//! another full limit passes as late as possible in the next window. If the requests of the previous window were evenly
+//! spaced, the estimate is exact, and so is the limit.
 //!
 //! Debt needs no special treatment: a charge beyond the limit counts like any other cost, for two windows. The
 //! algorithm uses the wall clock, and windows begin at multiples of the length. If the clock is set back, the rules of
 //! the [fixed window](super::fixed_window) apply.
 //!
-//! **State**: the end of the current window and both counts; two words if each count fits 32 bits, otherwise three.
+//! **State**: the end of the current window and both counts; two words if each count fits in 32 bits, otherwise three.
 //! **Cost**: three multiplications, plus one division for the first request of a window.
 //!
 //! **Poor choice** for very small limits, where the estimate is coarse and a log costs no more, or if the limit must
@@ -78,13 +78,13 @@ struct WindowPair {
     /// First instant after the window.
     end: u64,
     /// Time until `end`, at least 1 ns; more than the length if the clock was set back.
-    left: u64,
+    time_left: u64,
     previous: u64,
     used: u64,
 }
 
 /// Largest count that fits half a word.
-const MAX_PACKED: u64 = u32::MAX as u64;
+const MAX_PACKED_COUNT: u64 = u32::MAX as u64;
 
 impl SlidingWindow {
     /// Creates a limit of approximately `limit` in any `length`. The maximum debt is another `limit`.
@@ -138,19 +138,19 @@ impl SlidingWindow {
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
         let used = used.ceil().min(self.quota.deepest());
         // With a count of zero, the window does not matter.
-        let end = if used == 0 { 0 } else { self.begin(now) };
+        let end = if used == 0 { 0 } else { self.current_window_end(now) };
         self.write(state, end, 0, used);
     }
 
-    const fn is_packed(&self) -> bool {
-        self.quota.deepest() <= MAX_PACKED
+    const fn has_packed_counts(&self) -> bool {
+        self.quota.deepest() <= MAX_PACKED_COUNT
     }
 
     /// Returns the counts of the previous and the current window, each at most [`Quota::deepest`].
     #[inline]
     fn load_counts<S: Cells + ?Sized>(&self, state: &S) -> (u64, u64) {
-        let (previous, used) = if self.is_packed() {
-            (state.get(1) >> 32, state.get(1) & MAX_PACKED)
+        let (previous, used) = if self.has_packed_counts() {
+            (state.get(1) >> 32, state.get(1) & MAX_PACKED_COUNT)
         } else {
             (state.get(1), state.get(2))
         };
@@ -165,7 +165,7 @@ impl SlidingWindow {
         let length = self.quota.length();
         // The state is in the current window, or in a later window if the clock was set back.
         if at < end && end <= at.saturating_add(length + self.quota.max_ahead(length)) {
-            return WindowPair { end, left: end - at, previous, used };
+            return WindowPair { end, time_left: end - at, previous, used };
         }
         self.advance_to(at, end, previous, used)
     }
@@ -179,18 +179,18 @@ impl SlidingWindow {
             Some(gap) if gap <= self.quota.length() => (used, 0),
             Some(_) => (0, 0),
         };
-        WindowPair { end: next, left: next - at, previous, used }
+        WindowPair { end: next, time_left: next - at, previous, used }
     }
 
     /// Returns the end of the window that contains `now`.
-    fn begin(&self, now: &Now<'_>) -> u64 {
+    fn current_window_end(&self, now: &Now<'_>) -> u64 {
         self.advance_to(window_instant(now.wall()), 0, 0, 0).end
     }
 
     #[inline]
     fn write<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, previous: u64, used: u64) {
         state.set(0, end);
-        if self.is_packed() {
+        if self.has_packed_counts() {
             state.set(1, previous << 32 | used);
         } else {
             state.set(1, previous);
@@ -199,7 +199,7 @@ impl SlidingWindow {
     }
 
     /// Returns `amount` times the length. A length is below 2⁶², so the product is below 2¹²⁶, and a sum of a few
-    /// products fits 128 bits.
+    /// products fits in 128 bits.
     #[inline]
     fn scaled(&self, amount: u64) -> u128 {
         u128::from(amount) * u128::from(self.quota.length())
@@ -208,7 +208,7 @@ impl SlidingWindow {
     /// Returns the estimated count of the last `length`, times the length.
     #[inline]
     fn estimate(&self, current: &WindowPair) -> u128 {
-        let overlap = current.left.min(self.quota.length());
+        let overlap = current.time_left.min(self.quota.length());
         u128::from(current.previous) * u128::from(overlap) + self.scaled(current.used)
     }
 
@@ -234,12 +234,12 @@ impl SlidingWindow {
         if self.estimate(current) <= room {
             return Nanos::ZERO;
         }
-        // In this window only the weight of the previous window falls. If that is not enough, the wait extends into the
-        // next window, where the weight of this window falls to zero.
+        // In this window only the weight of the previous window decreases. If that is not enough, the wait extends into
+        // the next window, where the weight of this window decreases to zero.
         let beside_used = room.checked_sub(self.scaled(current.used));
         let wait = match beside_used.map(|room| self.max_overlap(current.previous, room)) {
-            Some(overlap @ 1..) => current.left - overlap,
-            _ => current.left + (self.quota.length() - self.max_overlap(current.used, room)),
+            Some(overlap @ 1..) => current.time_left - overlap,
+            _ => current.time_left + (self.quota.length() - self.max_overlap(current.used, room)),
         };
         Nanos::from_nanos(wait)
     }
@@ -268,7 +268,8 @@ impl SlidingWindow {
     /// Applies a verdict of `weigh_current`.
     #[inline]
     fn commit_current<S: CellsMut + ?Sized>(&self, state: &mut S, current: &WindowPair, verdict: &Verdict) {
-        // The end moves back only if the clock was set back. Even a refusal writes this, so that its wait is correct.
+        // The end moves back only if the clock was set back. Even a refusal writes the earlier end, so that its wait is
+        // correct.
         if verdict.taken() > Cost::ZERO || state.get(0) > current.end {
             let used = current.used.saturating_add(verdict.taken().get()).min(self.quota.deepest());
             self.write(state, current.end, current.previous, used);
@@ -280,7 +281,7 @@ impl Algorithm for SlidingWindow {
     type Stamp = Stamp;
 
     fn words(&self) -> usize {
-        if self.is_packed() { 2 } else { 3 }
+        if self.has_packed_counts() { 2 } else { 3 }
     }
 
     fn uses_wall_clock(&self) -> bool {
@@ -309,8 +310,8 @@ impl Algorithm for SlidingWindow {
         let current = self.current_at(state, now);
         let reset = match (current.previous, current.used) {
             (0, 0) => 0,
-            (_, 0) => current.left,
-            (_, _) => current.left + self.quota.length(),
+            (_, 0) => current.time_left,
+            (_, _) => current.time_left + self.quota.length(),
         };
         Report {
             limit: self.quota.limit(),

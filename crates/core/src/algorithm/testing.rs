@@ -1,4 +1,4 @@
-//! A random walk for any algorithm, and the laws that hold at every step.
+//! A random walk for any algorithm, which checks the laws of all algorithms at every step.
 
 use super::Algorithm;
 use crate::quantity::{Cost, Nanos, Now};
@@ -40,7 +40,8 @@ pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
     let mut last = None;
     limit.init(state, &clock(at));
     for _ in 0..steps {
-        // Half of the steps are at the same instant, and some exactly at the end of a returned wait.
+        // Half of the steps are at the same instant as the previous step. Some steps are exactly at the end of a
+        // returned wait.
         at += match (random.below(4), limit.report(state, &clock(at), Cost::ONE).retry) {
             (0, Retry::After(wait)) => wait.as_nanos(),
             (1, _) => random.below(paths.pause + 1),
@@ -74,13 +75,13 @@ pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
     passed
 }
 
-/// Runs steps written as `cost@second`, with a `+` before charges, and compares the results: the remaining amount, `w`
-/// and the seconds of a delay, or `no` and the seconds until the request passes.
+/// Runs steps written as `cost@second`, with a `+` before charges, and compares the results. A result is the remaining
+/// amount, `w` with the seconds of a delay, or `no` with the seconds until the request passes.
 pub(super) fn check<A: Algorithm>(limit: &A, steps: &str, expected: &str) {
     check_by(limit, Now::at, steps, expected);
 }
 
-/// Does the same with a custom clock.
+/// Runs [`check`] with a custom clock.
 pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'a>, steps: &str, expected: &str) {
     let mut words = vec![0; limit.words()];
     let state = &mut *words;
@@ -103,8 +104,8 @@ pub(super) fn check_by<'a, A: Algorithm>(limit: &A, clock: impl Fn(u64) -> Now<'
     assert_eq!(answers.join(" "), expected, "{steps}");
 }
 
-/// Checks the fast paths. A fast path that applies must return and write the same as the slow path. A fast path that
-/// does not apply must write nothing.
+/// Checks the fast paths. A fast path that applies must return the same verdict and write the same state as the slow
+/// path. A fast path that does not apply must write nothing.
 fn fast_paths_decide_as_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
     limit: &A,
     state: &[u64],

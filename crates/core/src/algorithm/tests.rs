@@ -8,11 +8,11 @@ use crate::{
 
 const SECOND: Nanos = Nanos::SECOND;
 
-fn first<C: Cells>(cells: C) -> u64 {
+fn read_first_word<C: Cells>(cells: C) -> u64 {
     cells.get(0)
 }
 
-fn write<C: CellsMut>(mut cells: C) {
+fn write_words<C: CellsMut>(mut cells: C) {
     cells.set(1, 9);
     cells.set(7, 9);
 }
@@ -20,8 +20,8 @@ fn write<C: CellsMut>(mut cells: C) {
 #[test]
 fn words_are_accessible_through_references_and_zero_past_the_end() {
     let mut words = [3, 4];
-    assert_eq!((first(&words[..]), first(&mut words[..]), first(&words[..0])), (3, 3, 0));
-    write(&mut words[..]);
+    assert_eq!((read_first_word(&words[..]), read_first_word(&mut words[..]), read_first_word(&words[..0])), (3, 3, 0));
+    write_words(&mut words[..]);
     assert_eq!(words, [3, 9]);
 }
 

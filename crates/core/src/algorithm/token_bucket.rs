@@ -2,21 +2,22 @@
 //!
 //! **The naive method** keeps a token count and the time of the last refill, and adds `elapsed × rate` on each request.
 //! The fraction of a token is rounded away on every request: callers 1.9 s apart, at one token per second, lose 0.9
-//! tokens each time. Floating point makes the loss smaller, but leaves it without a bound.
+//! tokens each time. Floating point reduces the loss but does not bound it.
 //!
 //! **The idea** is to store the instant at which the bucket will be full again, instead of its fill level. Nothing is
-//! refilled, so nothing is rounded. Taking `n` tokens moves the instant `n` token-times into the future, and a request
-//! passes if the instant is then at most one burst ahead of now. This is the generic cell rate algorithm (the instant
-//! is its theoretical arrival time) and the leaky bucket as a meter (the instant minus now is its level).
+//! refilled, so nothing is rounded. Taking `n` tokens moves the instant into the future by the refill time of `n`
+//! tokens. A request passes if the instant is then at most one burst ahead of now. This is the generic cell rate
+//! algorithm (the instant is its theoretical arrival time) and the leaky bucket as a meter (the instant minus now is
+//! its level).
 //!
 //! To be exact for any rate, the instant is counted in *ticks*. For a rate of `count` per `per` nanoseconds, in lowest
 //! terms, a nanosecond has `count` ticks and a token has exactly `per` ticks. Both are whole numbers, so a decision is
 //! one addition and one comparison, without division.
 //!
 //! **Example**: capacity 10 at 10 per second. In lowest terms this is 1 per 10⁸ ns: one tick is 1 ns, a token is 10⁸
-//! ticks, the whole burst 10⁹. At time 0, a cost of 6 makes the bucket full at 6·10⁸ ticks; 4 tokens remain. At 200 ms,
-//! a cost of 5 makes it full at 11·10⁸ ticks. This is 9·10⁸ ahead of now and within the burst, so the request passes,
-//! and 1 token remains. The bucket is full again at 1.1 s, 900 ms later.
+//! ticks, and the whole burst is 10⁹ ticks. At time 0, a cost of 6 makes the bucket full at 6·10⁸ ticks; 4 tokens
+//! remain. At 200 ms, a cost of 5 makes it full at 11·10⁸ ticks. This is 9·10⁸ ticks ahead of now and within the burst,
+//! so the request passes, and 1 token remains. The bucket is full again at 1.1 s, 900 ms later.
 //!
 //! ```text
 //!             now                full_at           now + burst
@@ -27,18 +28,18 @@
 //! **Guarantee**: over any interval of length `T`, the admitted cost is at most `burst + rate × T`, and a request is
 //! refused only if admitting it would break this bound. Time is exact to the tick, so the bound never drifts.
 //!
-//! **State**: the instant in ticks. It takes one word if 73 years of ticks fit (the rate's count in lowest terms is at
-//! most 7), otherwise two. **Cost**: three multiplications; divisions only for refusals and reports.
+//! **State**: the instant in ticks. It takes one word if 73 years of ticks fit in a word (the rate's count in lowest
+//! terms is at most 7), otherwise two words. **Cost**: three multiplications; divisions only for refusals and reports.
 //!
 //! **Poor choice** if the admitted cost in a window must never exceed the rate's count (up to `burst` more can pass),
 //! or if quotas must restart at midnight: use a log or a window.
 
-mod pair;
+mod two_words;
 mod word;
 
 use core::num::NonZeroU64;
 
-use super::{Algorithm, Cells, CellsMut, STALE};
+use super::{Algorithm, Cells, CellsMut, MAX_READING_AGE};
 use crate::change::changed_parameter_methods;
 use crate::error::LimitError;
 use crate::params::{BucketParams, DecodedState, Params};
@@ -119,7 +120,7 @@ impl TokenBucket {
 
     fn with_max_debt(self, max_debt: u64) -> Self {
         let deepest = self.flow.ticks_of(self.burst.get() + max_debt);
-        let max_plausible = deepest + self.flow.instant_in_ticks(Time::from_nanos(STALE.as_nanos()));
+        let max_plausible = deepest + self.flow.instant_in_ticks(Time::from_nanos(MAX_READING_AGE.as_nanos()));
         let one_word = self.flow.fits_a_word(deepest);
         let word_until = if one_word { HORIZON } else { 0 };
         Self { max_debt, deepest, max_plausible, one_word, word_until, ..self }
@@ -174,13 +175,13 @@ impl TokenBucket {
     pub(crate) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
         let (ticks, from, to) =
             (self.flow.load(state, self.one_word), self.flow.instant_in_ticks(from), self.flow.instant_in_ticks(to));
-        // An instant before the other clock's zero becomes zero. In both cases nothing is owed.
+        // An instant before the new clock's zero becomes zero, which also means that nothing is owed.
         self.encode(state, if to >= from { ticks.saturating_add(to - from) } else { ticks.saturating_sub(from - to) });
     }
 
     /// Writes a state with the used amount `used`, rounded up to a tick.
     pub(crate) fn start_with<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, used: Tokens) {
-        self.set_owed(state, now, used.units_ceil(self.ticks_per_token()).min(self.deepest));
+        self.write_debt(state, now, used.units_ceil(self.ticks_per_token()).min(self.deepest));
     }
 
     pub(crate) fn used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Tokens {
@@ -210,29 +211,29 @@ impl TokenBucket {
         self.rate().per().as_nanos()
     }
 
-    /// Returns the debt recorded in the state; any amount if the clock stepped back.
+    /// Returns the debt recorded in the state. The amount can be arbitrarily large if the clock stepped back.
     #[inline]
-    fn ticks_ahead<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
+    fn debt_in_state<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
         self.flow.load(state, self.one_word).saturating_sub(self.flow.instant_in_ticks(now.mono()))
     }
 
     /// Returns the debt: tokens spent and not yet refilled. If the clock stepped back, returns the largest possible
-    /// debt. This grants nothing, and refuses for at most the time that a full refill takes.
+    /// debt. So a step back grants nothing, and refuses requests for at most the time of a full refill.
     #[inline]
     pub(crate) fn owed_now<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
-        let ahead = self.ticks_ahead(state, now);
+        let ahead = self.debt_in_state(state, now);
         if ahead <= self.max_plausible { ahead } else { self.deepest }
     }
 
     #[inline]
-    fn set_owed<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks) {
+    fn write_debt<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks) {
         self.flow.store(state, self.one_word, self.flow.instant_in_ticks(now.mono()) + owed);
     }
 
     /// Returns the largest debt at which `cost` is still admitted; `None` if `cost` is above the burst.
     #[inline]
     pub(crate) fn max_owed_for(&self, cost: Cost) -> Option<Ticks> {
-        // Compared first, because the ticks of a larger cost could overflow.
+        // Compares first, because the ticks of a larger cost could overflow.
         (cost.get() <= self.burst.get()).then(|| self.capacity - self.flow.ticks_of(cost.get()))
     }
 
@@ -254,7 +255,7 @@ impl TokenBucket {
         room.map_or(Retry::Never, |room| Retry::After(self.flow.wait(owed.saturating_sub(room))))
     }
 
-    /// Returns the time until at most `room` is owed, if `ahead` is taken first.
+    /// Returns the time until at most `room` is owed, if queued requests first take `ahead`.
     pub(crate) fn retry_after<S: Cells + ?Sized>(
         &self,
         state: &S,
@@ -269,20 +270,20 @@ impl TokenBucket {
         Report { limit: self.burst.get(), remaining, retry: self.retry_for(owed, room), reset: self.flow.wait(owed) }
     }
 
-    /// Takes `amount` from a state in which `owed` is owed.
+    /// Takes `amount` from a state with the debt `owed`.
     #[inline]
     pub(crate) fn take<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, owed: Ticks, amount: Cost) {
         if amount > Cost::ZERO {
-            self.set_owed(state, now, owed + self.flow.ticks_of(amount.get()));
-        } else if self.ticks_ahead(state, now) > self.max_plausible {
-            // Even a refusal repairs the state after a clock step: the debt refills from this instant on.
-            self.set_owed(state, now, self.deepest);
+            self.write_debt(state, now, owed + self.flow.ticks_of(amount.get()));
+        } else if self.debt_in_state(state, now) > self.max_plausible {
+            // Even a refusal repairs the state after a clock step, so that the debt is paid off from this instant on.
+            self.write_debt(state, now, self.deepest);
         }
     }
 
     /// Decides from the debt.
     #[inline]
-    fn weigh_owed(&self, owed: Ticks, ask: Ask) -> Verdict {
+    fn weigh_debt(&self, owed: Ticks, ask: Ask) -> Verdict {
         let room = match ask {
             Ask::Exactly(cost) => self.max_owed_for(cost),
             Ask::Regardless(cost) => self.max_owed_with_debt(cost),
@@ -314,12 +315,12 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        self.set_owed(state, now, self.flow.ticks_of(self.burst.get() - self.initial));
+        self.write_debt(state, now, self.flow.ticks_of(self.burst.get() - self.initial));
     }
 
     #[inline]
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict {
-        self.weigh_owed(self.owed_now(state, now), ask)
+        self.weigh_debt(self.owed_now(state, now), ask)
     }
 
     #[inline]
@@ -330,7 +331,7 @@ impl Algorithm for TokenBucket {
     #[inline(never)]
     fn decide_slow<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, ask: Ask) -> Verdict {
         let owed = self.owed_now(state, now);
-        let verdict = self.weigh_owed(owed, ask);
+        let verdict = self.weigh_debt(owed, ask);
         self.take(state, now, owed, verdict.taken());
         verdict
     }
@@ -352,7 +353,7 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
-        self.take_from_pair(state, now, cost).then_some(Stamp::NONE)
+        self.take_from_two_words(state, now, cost).then_some(Stamp::NONE)
     }
 
     #[inline]
@@ -360,7 +361,7 @@ impl Algorithm for TokenBucket {
         if self.fits_word_sums(now, cost) {
             return self.decide_word(state, now, cost);
         }
-        if self.one_word { None } else { self.decide_pair(state, now, cost) }
+        if self.one_word { None } else { self.decide_two_words(state, now, cost) }
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, _: Option<Stamp>) -> Cost {
@@ -368,9 +369,9 @@ impl Algorithm for TokenBucket {
         // A partly refilled token can still be refunded.
         let spent = self.flow.whole_units(owed + (self.flow.ticks_of(1) - 1));
         let accepted = cost.min(Cost::new(spent));
-        // An empty refund writes nothing; a write would only advance the state with the clock.
+        // A refund of zero writes nothing, because a write would only advance the stored instant.
         if accepted > Cost::ZERO {
-            self.set_owed(state, now, owed.saturating_sub(self.flow.ticks_of(accepted.get())));
+            self.write_debt(state, now, owed.saturating_sub(self.flow.ticks_of(accepted.get())));
         }
         accepted
     }

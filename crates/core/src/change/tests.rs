@@ -1,4 +1,4 @@
-//! The law of changed parameters, for all pairs of algorithms.
+//! Tests the law of changed parameters for all pairs of algorithms.
 
 use super::*;
 use crate::algorithm::fixed_window::Phase;
@@ -23,7 +23,7 @@ fn exactly(cost: u64) -> Ask {
     Ask::Exactly(Cost::new(cost))
 }
 
-/// A state with the parameters it belongs to.
+/// A state, and the parameters under which it was last charged.
 struct Account {
     own: Limit,
     words: Vec<u64>,
@@ -100,7 +100,7 @@ fn refused_request_under_another_override_does_not_change_the_refill() {
 }
 
 #[test]
-fn two_versions_of_a_rule_admit_no_more_than_the_larger() {
+fn two_versions_of_a_rule_admit_no_more_than_the_larger_limit() {
     let (large, small) = (token_bucket("1000/h", 1_000), token_bucket("10/h", 10));
     let mut key = Account::new(large, 0);
     let mut admitted = 0;
@@ -153,7 +153,7 @@ fn taking_under_unlimited_keeps_the_state() {
 }
 
 #[test]
-fn list_of_limits_is_written_completely_or_not_at_all() {
+fn group_of_limits_is_written_completely_or_not_at_all() {
     let old = Limits::new([token_bucket("10/10s", 10), SlidingLog::new(5, Nanos::SECOND).unwrap().into()]).unwrap();
     let new = Limits::new([
         token_bucket("5/10s", 5),
@@ -179,7 +179,7 @@ fn list_of_limits_is_written_completely_or_not_at_all() {
 }
 
 #[test]
-fn windows_of_another_calendar_do_not_end_the_current_one() {
+fn windows_of_another_calendar_do_not_end_the_current_window() {
     let (day, month) = (86_400 * SECOND, 30 * 86_400 * SECOND);
     let window =
         |limit, length| Limit::from(FixedWindow::new(limit, Nanos::from_nanos(length)).unwrap().phase(Phase::Given(0)));
@@ -229,8 +229,8 @@ fn next_random(seed: &mut u64, below: u64) -> u64 {
     (*seed >> 33) % below
 }
 
-/// Returns an upper bound of one unit of the limit's state; rounding up costs less than this.
-fn unit_bound(limit: &Limit) -> u64 {
+/// Returns an upper bound on the unit of the limit's state. Rounding up costs less than this unit.
+fn max_rounding_unit(limit: &Limit) -> u64 {
     match limit {
         Limit::TokenBucket(bucket) => bucket.rate().per().as_nanos(),
         Limit::LeakyBucket(bucket) => bucket.rate().per().as_nanos(),
@@ -238,8 +238,8 @@ fn unit_bound(limit: &Limit) -> u64 {
     }
 }
 
-/// Takes one step with a key under `limit` and checks the law of changed parameters.
-fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
+/// Makes one request for a key under `limit`, and checks the law of changed parameters.
+fn check_law_for_request(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
     let now = Now::at(at);
     let (before, used) = (key.words.clone(), key.used_at(at));
     let report = key.report(limit, at, ask.cost().get());
@@ -275,7 +275,7 @@ fn step(key: &mut Account, limit: &Limit, at: u64, ask: Ask, what: &str) {
         return;
     }
     // The used amount is the previous used amount, rounded up by less than a unit, plus the taken amount.
-    let unit = unit_bound(limit);
+    let unit = max_rounding_unit(limit);
     let after = key.used_at(at).units_ceil(unit);
     let taken = u128::from(verdict.taken().get()) * u128::from(unit);
     let exact = own == *limit || used.units_ceil(unit) == used.units_floor(unit);
@@ -302,7 +302,7 @@ fn law_of_changed_parameters_holds_for_all_pairs() {
                 _ => Ask::Exactly(cost),
             };
             let what = format!("step {nth} at {at}: {limit:?} for a state of {:?}", key.own);
-            step(&mut key, limit, at, ask, &what);
+            check_law_for_request(&mut key, limit, at, ask, &what);
         }
     }
 }

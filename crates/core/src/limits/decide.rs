@@ -1,4 +1,4 @@
-//! Decisions of a group: weighs each limit, then charges all of them or none.
+//! Decides for a group of limits: weighs every limit, then charges all limits or none.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -26,20 +26,20 @@ impl Algorithm for Limits {
     }
 
     fn init<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) {
-        for (limit, first, _) in self.parts() {
+        for (limit, first, _) in self.limits_with_word_index() {
             limit.init(&mut Offset { cells: &mut *state, first }, now);
         }
     }
 
     /// Admits only if every limit admits. The verdict has the longest delay, or the latest retry.
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
-        let weigh = |ask| self.weigh_each(ask, |limit, first| limit.weigh(&Offset { cells: state, first }, now, ask));
-        with_delay_of_taken(ask, weigh(ask), weigh)
+        let weigh = |ask| self.weigh_all(ask, |limit, first| limit.weigh(&Offset { cells: state, first }, now, ask));
+        with_delay_for_taken(ask, weigh(ask), weigh)
     }
 
     /// Only the limits that refused record a refusal.
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Stamps>) {
-        for (limit, first, index) in self.parts() {
+        for (limit, first, index) in self.limits_with_word_index() {
             if verdict.is_admitted() || verdict.stamp().has_refused(index) {
                 let part = Verdict::with_outcome(verdict.outcome(), verdict.taken(), verdict.stamp().get(index));
                 limit.commit(&mut Offset { cells: &mut *state, first }, now, &part);
@@ -51,7 +51,7 @@ impl Algorithm for Limits {
     /// refund.
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamps: Option<Stamps>) -> Cost {
         let count = stamps.map_or(Self::MAX, |stamps| stamps.count());
-        let refunds = self.parts().take(count).map(|(limit, first, index)| {
+        let refunds = self.limits_with_word_index().take(count).map(|(limit, first, index)| {
             limit.refund(&mut Offset { cells: &mut *state, first }, now, cost, stamps.map(|stamps| stamps.get(index)))
         });
         // Refunds every limit, even if an earlier limit accepts nothing.
@@ -64,24 +64,27 @@ impl Algorithm for Limits {
     }
 
     fn spent<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Spent {
-        let spent = self.parts().map(|(limit, first, _)| limit.spent(&Offset { cells: state, first }, now));
+        let spent =
+            self.limits_with_word_index().map(|(limit, first, _)| limit.spent(&Offset { cells: state, first }, now));
         spent.max().unwrap_or_default()
     }
 
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.parts().all(|(limit, first, _)| limit.is_new(&Offset { cells: state, first }, now))
+        self.limits_with_word_index().all(|(limit, first, _)| limit.is_new(&Offset { cells: state, first }, now))
     }
 
     /// Returns the longest wait.
     fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
         let waits = self
-            .parts()
+            .limits_with_word_index()
             .map(|(limit, first, _)| limit.wait_in_queue(&Offset { cells: state, first }, now, ahead, cost));
         waits.max().unwrap_or(Retry::NOW)
     }
 
     fn recheck_after<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Option<Nanos> {
-        self.parts().filter_map(|(limit, first, _)| limit.recheck_after(&Offset { cells: state, first }, now)).min()
+        self.limits_with_word_index()
+            .filter_map(|(limit, first, _)| limit.recheck_after(&Offset { cells: state, first }, now))
+            .min()
     }
 
     #[inline]
@@ -119,8 +122,8 @@ impl Algorithm for Limits {
         }
         // Copies the old words first, because converted words may be at other indexes.
         let before: Vec<u64> = (0..own.words).map(|word| state.get(word)).collect();
-        let mut owns = own.parts();
-        for (limit, first, _) in self.parts() {
+        let mut owns = own.limits_with_word_index();
+        for (limit, first, _) in self.limits_with_word_index() {
             let mut words = vec![0; limit.words()];
             match owns.next() {
                 Some((own, own_first, _)) => {
@@ -137,13 +140,13 @@ impl Algorithm for Limits {
     /// Weighs limit by limit. A limit without a counterpart in `own` decides as if unused.
     fn weigh_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
         let weigh = |ask| {
-            let mut owns = own.parts();
-            self.weigh_each(ask, |limit, _| match owns.next() {
+            let mut owns = own.limits_with_word_index();
+            self.weigh_all(ask, |limit, _| match owns.next() {
                 Some((own, first, _)) => limit.weigh_from(own, &Offset { cells: state, first }, now, ask),
                 None => limit.weigh_from(&Limit::Unlimited, &[0; 0], now, ask),
             })
         };
-        with_delay_of_taken(ask, weigh(ask), weigh)
+        with_delay_for_taken(ask, weigh(ask), weigh)
     }
 
     /// Converts and charges all limits if the verdict takes anything. Otherwise records only refusals.
@@ -159,7 +162,7 @@ impl Algorithm for Limits {
             self.commit(state, now, verdict);
             return true;
         }
-        for ((limit, _, index), (own, first, _)) in self.parts().zip(own.parts()) {
+        for ((limit, _, index), (own, first, _)) in self.limits_with_word_index().zip(own.limits_with_word_index()) {
             if verdict.is_admitted() || verdict.stamp().has_refused(index) {
                 let part = Verdict::with_outcome(verdict.outcome(), Cost::ZERO, verdict.stamp().get(index));
                 limit.commit_from(own, &mut Offset { cells: &mut *state, first }, now, &part);
@@ -175,15 +178,15 @@ impl Algorithm for Limits {
 
 impl Limits {
     #[inline]
-    fn weigh_each(&self, ask: Ask, mut weigh: impl FnMut(&Limit, usize) -> Verdict) -> Verdict<Stamps> {
+    fn weigh_all(&self, ask: Ask, mut weigh: impl FnMut(&Limit, usize) -> Verdict) -> Verdict<Stamps> {
         let mut outcome = Outcome::Allow;
         let mut taken = ask.cost();
         let mut stamps = Stamps { count: self.limits.len() as u8, ..Stamps::default() };
-        for (limit, first, index) in self.parts() {
+        for (limit, first, index) in self.limits_with_word_index() {
             let verdict = weigh(limit, first);
             outcome = outcome.and(verdict.outcome());
             taken = taken.min(verdict.taken());
-            stamps.each[index] = verdict.stamp();
+            stamps.by_limit[index] = verdict.stamp();
             stamps.refused |= u8::from(!verdict.is_admitted()) << index;
         }
         Verdict::with_outcome(outcome, taken, stamps)
@@ -193,7 +196,7 @@ impl Limits {
 /// Returns the verdict with the delay for the amount actually taken. Limits with more capacity than the tightest limit
 /// may have computed their delay for a larger amount.
 #[inline]
-fn with_delay_of_taken(ask: Ask, verdict: Verdict<Stamps>, weigh: impl Fn(Ask) -> Verdict<Stamps>) -> Verdict<Stamps> {
+fn with_delay_for_taken(ask: Ask, verdict: Verdict<Stamps>, weigh: impl Fn(Ask) -> Verdict<Stamps>) -> Verdict<Stamps> {
     match (ask, verdict.outcome()) {
         (Ask::UpTo(cost), Outcome::Delay(_)) if verdict.taken() < cost => {
             Verdict::with_outcome(weigh(Ask::Exactly(verdict.taken())).outcome(), verdict.taken(), verdict.stamp())

@@ -6,7 +6,7 @@ use crate::verdict::Stamp;
 /// The stamps of a charge, one for each limit of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stamps {
-    pub(super) each: [Stamp; Limits::MAX],
+    pub(super) by_limit: [Stamp; Limits::MAX],
     /// Bit mask of the limits that refused.
     pub(super) refused: u8,
     /// Number of limits in the group, at least 1.
@@ -16,24 +16,25 @@ pub struct Stamps {
 impl Default for Stamps {
     /// Returns the stamps of a single limit that needs no stamp.
     fn default() -> Self {
-        Self { each: [Stamp::NONE; Limits::MAX], refused: 0, count: 1 }
+        Self { by_limit: [Stamp::NONE; Limits::MAX], refused: 0, count: 1 }
     }
 }
 
 impl Stamps {
     /// Returns the stamp of the limit at `index`.
     pub fn get(&self, index: usize) -> Stamp {
-        self.each.get(index).copied().unwrap_or_default()
+        self.by_limit.get(index).copied().unwrap_or_default()
     }
 
-    /// Restores the stamps of limits, in order, from a receipt; stamps beyond [`Limits::MAX`] are dropped.
+    /// Restores the stamps of a group from a receipt, in the order of the limits. Stamps beyond [`Limits::MAX`] are
+    /// dropped.
     pub fn from_stamps(stamps: impl IntoIterator<Item = Stamp>) -> Self {
-        let (mut each, mut count) = ([Stamp::NONE; Limits::MAX], 0);
-        for (target, stamp) in each.iter_mut().zip(stamps) {
+        let (mut by_limit, mut count) = ([Stamp::NONE; Limits::MAX], 0);
+        for (target, stamp) in by_limit.iter_mut().zip(stamps) {
             *target = stamp;
             count += 1;
         }
-        Self { each, refused: 0, count: 1 }.keep_first(count)
+        Self { by_limit, refused: 0, count: 1 }.keep_first(count)
     }
 
     /// Returns the stamps restricted to the first `count` limits of a group.
@@ -42,14 +43,15 @@ impl Stamps {
         Self { count: count.clamp(1, Limits::MAX) as u8, ..self }
     }
 
-    /// Returns the number of limits that were charged. If the key has more limits by now, a refund reaches only these.
+    /// Returns the number of limits that were charged. If the key has more limits by now, a refund applies only to the
+    /// charged limits.
     pub fn count(&self) -> usize {
         self.count.into()
     }
 
     /// Returns whether no limit issued a stamp and no limit refused.
     pub fn is_plain(&self) -> bool {
-        self.each == [Stamp::NONE; Limits::MAX] && self.refused == 0
+        self.by_limit == [Stamp::NONE; Limits::MAX] && self.refused == 0
     }
 
     /// Returns the stamps of a refusal by the limit at `index`.

@@ -12,13 +12,13 @@ fn bucket(burst: u64) -> Limit {
     TokenBucket::new("1/s".parse().unwrap(), burst).unwrap().into()
 }
 
-fn state_of(limits: &Limits) -> Vec<u64> {
+fn new_state(limits: &Limits) -> Vec<u64> {
     let mut state = vec![0; limits.words()];
     limits.init(&mut *state, &Now::at(0));
     state
 }
 
-fn one_of_each() -> Limits {
+fn group_with_every_algorithm() -> Limits {
     Limits::new([
         bucket(10),
         LeakyBucket::new("1/s".parse().unwrap(), 9).unwrap().into(),
@@ -33,8 +33,8 @@ fn one_of_each() -> Limits {
 
 #[test]
 fn refusal_by_one_limit_spends_nothing_from_the_others() {
-    let limits = one_of_each();
-    let mut state = state_of(&limits);
+    let limits = group_with_every_algorithm();
+    let mut state = new_state(&limits);
     let before = state.clone();
     let verdict = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(6)));
     assert_eq!(verdict.outcome(), Outcome::Deny(Retry::Never));
@@ -45,9 +45,9 @@ fn refusal_by_one_limit_spends_nothing_from_the_others() {
 }
 
 #[test]
-fn deny_all_closes_the_whole_group() {
+fn deny_all_makes_the_whole_group_refuse() {
     let limits = Limits::new([bucket(10), Limit::DenyAll]).unwrap();
-    let mut state = state_of(&limits);
+    let mut state = new_state(&limits);
     assert!(!limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ZERO)).is_admitted());
     assert!(limits.is_new(&*state, &Now::at(0)));
 }
@@ -55,7 +55,7 @@ fn deny_all_closes_the_whole_group() {
 #[test]
 fn take_up_to_takes_the_least_available_from_all() {
     let limits = Limits::new([bucket(10), bucket(4)]).unwrap();
-    let mut state = state_of(&limits);
+    let mut state = new_state(&limits);
     assert_eq!(limits.decide(&mut *state, &Now::at(0), Ask::UpTo(Cost::new(7))).taken(), Cost::new(4));
     assert_eq!(limits.report(&*state, &Now::at(0), Cost::ONE).remaining, 0);
     assert_eq!(limits.reports(&*state, &Now::at(0), Cost::ONE).next().unwrap().remaining, 6);
@@ -65,15 +65,15 @@ fn take_up_to_takes_the_least_available_from_all() {
 fn delay_is_for_the_amount_taken() {
     let leaky = LeakyBucket::new("1/s".parse().unwrap(), 9).unwrap().into();
     let limits = Limits::new([leaky, bucket(2)]).unwrap();
-    let state = state_of(&limits);
+    let state = new_state(&limits);
     let verdict = limits.weigh(&*state, &Now::at(0), Ask::UpTo(Cost::new(5)));
     assert_eq!((verdict.taken(), verdict.outcome()), (Cost::new(2), Outcome::Delay(SECOND)));
 }
 
 #[test]
-fn refund_reaches_every_limit() {
-    let limits = one_of_each();
-    let mut state = state_of(&limits);
+fn refund_applies_to_every_limit() {
+    let limits = group_with_every_algorithm();
+    let mut state = new_state(&limits);
     let verdict = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(5)));
     assert_eq!(limits.refund(&mut *state, &Now::at(0), verdict.taken(), Some(verdict.stamp())), Cost::new(5));
     assert!(limits.is_new(&*state, &Now::at(0)));
@@ -83,7 +83,7 @@ fn refund_reaches_every_limit() {
 fn longest_wait_and_latest_retry_are_reported() {
     let leaky = |rate: &str, burst| LeakyBucket::new(rate.parse().unwrap(), burst).unwrap().into();
     let limits = Limits::new([leaky("1/s", 3), leaky("1/5s", 2)]).unwrap();
-    let mut state = state_of(&limits);
+    let mut state = new_state(&limits);
     let mut check = || limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE)).outcome();
     assert_eq!(check(), Outcome::Allow);
     assert_eq!(check(), Outcome::Delay(Nanos::from_secs(5)));
@@ -94,7 +94,7 @@ fn longest_wait_and_latest_retry_are_reported() {
 fn only_the_log_that_refused_counts_the_refusal() {
     let log = |limit| SlidingLog::new(limit, SECOND).unwrap().count_refused().into();
     let limits = Limits::new([log(5), log(1)]).unwrap();
-    let mut state = state_of(&limits);
+    let mut state = new_state(&limits);
     for _ in 0..3 {
         let _ = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE));
     }
@@ -113,7 +113,7 @@ fn changing_the_group_keeps_the_spent_amount_at_each_position() {
         bucket(3),
     ])
     .unwrap();
-    let mut state = state_of(&old);
+    let mut state = new_state(&old);
     state.resize(new.words().max(old.words()), 0);
     let _ = old.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(4)));
     new.convert(&old, &mut *state, &Now::at(0));
@@ -133,7 +133,7 @@ fn changing_the_algorithm_keeps_the_used_amount() {
 }
 
 #[test]
-fn groups_of_none_and_of_more_than_eight_are_errors() {
+fn empty_groups_and_groups_of_more_than_eight_are_errors() {
     assert_eq!(Limits::new([]).unwrap_err().to_string(), "the number of limits is 0, it must be between 1 and 8");
     assert_eq!(
         Limits::new([Limit::Unlimited; 20]).unwrap_err().to_string(),
@@ -142,12 +142,12 @@ fn groups_of_none_and_of_more_than_eight_are_errors() {
 }
 
 #[test]
-fn wait_behind_is_the_longest_of_all_limits() {
+fn wait_in_queue_is_the_longest_of_all_limits() {
     let leaky = LeakyBucket::new("1/s".parse().unwrap(), 4).unwrap().free(1).unwrap();
     let window = FixedWindow::new(2, Nanos::from_secs(10)).unwrap();
     let wait = |limit: Limit, spent: u64, ahead, cost| {
         let limits = Limits::from(limit);
-        let mut state = state_of(&limits);
+        let mut state = new_state(&limits);
         let _ = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(spent)));
         limits.wait_in_queue(&*state, &Now::at(0), Cost::new(ahead), Cost::new(cost))
     };
@@ -158,7 +158,7 @@ fn wait_behind_is_the_longest_of_all_limits() {
     assert_eq!([0, 1, 2, 3].map(|ahead| wait(window.into(), 1, ahead, 1)), [0, 10, 10, 20].map(after));
     assert_eq!(wait(SlidingLog::new(2, SECOND).unwrap().into(), 2, 100, 1), after(1), "requests ahead are not counted");
     let both = Limits::new([bucket(3), window.into()]).unwrap();
-    let state = state_of(&both);
+    let state = new_state(&both);
     assert_eq!(both.wait_in_queue(&*state, &Now::at(0), Cost::new(3), Cost::new(2)), after(20));
     assert_eq!(Limit::Unlimited.wait_in_queue(&[0; 0], &Now::at(0), Cost::MAX, Cost::MAX), Retry::NOW);
     assert_eq!(Limit::DenyAll.wait_in_queue(&[0; 0], &Now::at(0), Cost::ZERO, Cost::ONE), Retry::Never);
@@ -167,7 +167,7 @@ fn wait_behind_is_the_longest_of_all_limits() {
 #[test]
 fn recheck_after_returns_the_next_lease_expiry() {
     let limits = Limits::new([bucket(9), Concurrency::new(3, SECOND).unwrap().into()]).unwrap();
-    let mut state = state_of(&limits);
+    let mut state = new_state(&limits);
     let look = |state: &[u64], at| limits.recheck_after(state, &Now::at(at));
     assert_eq!(look(&state, 0), None);
     let first = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ONE));
@@ -213,7 +213,7 @@ fn fast_paths_of_a_single_limit_match_the_slow_path() {
     for (limit, is_short) in limits {
         let single = Limits::from(limit);
         let pair = Limits::new([limit, bucket(9)]).unwrap();
-        let (mut state, mut two, mut decided) = (state_of(&single), state_of(&pair), 0);
+        let (mut state, mut two, mut decided) = (new_state(&single), new_state(&pair), 0);
         for step in 0..6u64 {
             let (now, cost) = (Now::at(step / 4 * 400_000_000), Cost::new(1 + step % 2));
             let (mut fast, mut short) = (state.clone(), state.clone());
@@ -237,12 +237,12 @@ fn fast_paths_of_a_single_limit_match_the_slow_path() {
             }
         }
         assert_eq!(decided > 0, is_short, "{limit:?}");
-        assert_eq!(two, state_of(&pair), "a fast path that does not apply writes nothing");
+        assert_eq!(two, new_state(&pair), "a fast path that does not apply writes nothing");
     }
 }
 
 #[test]
-fn group_properties_combine_those_of_its_limits() {
+fn group_properties_are_derived_from_its_limits() {
     let window = FixedWindow::new(4, SECOND).unwrap();
     let leases: Limit = Concurrency::new(9, SECOND).unwrap().into();
     let partial: Limit = window.initial(1).unwrap().into();
@@ -272,14 +272,14 @@ fn group_properties_combine_those_of_its_limits() {
 #[test]
 fn report_is_of_the_tightest_limit_with_the_longest_times() {
     let limits = Limits::new([bucket(3), FixedWindow::new(9, Nanos::from_secs(10)).unwrap().into()]).unwrap();
-    let mut state = state_of(&limits);
+    let mut state = new_state(&limits);
     let _ = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(3)));
     let report = limits.report(&*state, &Now::at(0), Cost::new(2));
     assert_eq!((report.limit, report.remaining), (3, 0));
     assert_eq!((report.retry, report.reset), (Retry::After(Nanos::from_secs(2)), Nanos::from_secs(10)));
     // If several limits have the least remaining, the first is reported.
     let limits = Limits::new([bucket(5), bucket(6)]).unwrap();
-    let mut state = state_of(&limits);
+    let mut state = new_state(&limits);
     let _ = limits.decide(&mut *state, &Now::at(0), Ask::Regardless(Cost::new(7)));
     assert_eq!(limits.report(&*state, &Now::at(0), Cost::ONE).limit, 5);
 }
@@ -288,7 +288,7 @@ fn report_is_of_the_tightest_limit_with_the_longest_times() {
 fn renew_applies_to_the_leases_of_the_stamps() {
     let leases = |secs| Concurrency::new(3, Nanos::from_secs(secs)).unwrap().into();
     let limits = Limits::new([bucket(9), leases(2), leases(4)]).unwrap();
-    let mut state = state_of(&limits);
+    let mut state = new_state(&limits);
     let at = |secs: u64| Now::at(secs * 1_000_000_000);
     let held = |state: &[u64], secs| -> Vec<u64> {
         limits.reports(state, &at(secs), Cost::ONE).skip(1).map(|report| report.limit - report.remaining).collect()
@@ -308,7 +308,7 @@ fn renew_applies_to_the_leases_of_the_stamps() {
 fn take_leases_takes_only_free_leases() {
     let limits = Limits::new([bucket(9), Concurrency::new(5, SECOND).unwrap().into()]).unwrap();
     for (held, remaining) in [(&[9, 2][..], [9, 3]), (&[], [9, 5]), (&[0, 9], [9, 0])] {
-        let mut state = state_of(&limits);
+        let mut state = new_state(&limits);
         limits.take_leases(&mut *state, &Now::at(0), held);
         let left: Vec<u64> = limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
         assert_eq!(left, remaining, "{held:?}");
@@ -317,8 +317,8 @@ fn take_leases_takes_only_free_leases() {
 
 #[test]
 fn rebasing_moves_every_state_to_the_other_clock() {
-    let limits = one_of_each();
-    let mut state = state_of(&limits);
+    let limits = group_with_every_algorithm();
+    let mut state = new_state(&limits);
     let _ = limits.decide(&mut *state, &Now::at(500), Ask::Exactly(Cost::new(2)));
     let reports = |state: &[u64], mono| -> Vec<Report> {
         let now = Now::new(Time::from_nanos(mono), Time::from_nanos(700));
@@ -337,7 +337,7 @@ fn state_of_other_limits_is_new_when_every_limit_is_unused() {
     let other = Limits::from(bucket(3));
     let day = |start, end| [Window::new(Time::from_nanos(start), Time::from_nanos(end)).unwrap()];
     let (first, second) = (day(0, 4_000_000_000), day(4_000_000_000, 9_000_000_000));
-    let mut state = state_of(&own);
+    let mut state = new_state(&own);
     let at = |at: u64| Now::at(at * 1_000_000_000);
     assert!(own.is_new_from(&own, &*state, &at(0)) && other.is_new_from(&own, &*state, &at(0)));
     let _ = own.decide(&mut *state, &at(0).with_windows(&first), Ask::Exactly(Cost::new(2)));
@@ -350,7 +350,7 @@ fn state_of_other_limits_is_new_when_every_limit_is_unused() {
     ] {
         assert_eq!(limits.is_new_from(&own, &*state, &now), is_new, "{now:?}");
     }
-    // In debt: one window of four seconds, and up to one and a half windows of a second.
+    // Repaying this debt takes one window of four seconds, and then up to one and a half windows of a second.
     let _ = own.decide(&mut *state, &at(3).with_windows(&first), Ask::Regardless(Cost::new(7)));
     let after = |millis: u64| Now::at(4_000_000_000 + millis * 1_000_000);
     let spent = [0, 1_000, 1_499, 1_500].map(|millis| own.max_spent(&*state, &after(millis)));
@@ -364,7 +364,7 @@ fn refusal_under_other_limits_is_counted_by_the_log_that_refused() {
     let log = |limit| SlidingLog::new(limit, SECOND).unwrap().count_refused().into();
     let own = Limits::new([log(5), log(2)]).unwrap();
     let new = Limits::new([log(4), log(1)]).unwrap();
-    let mut state = state_of(&own);
+    let mut state = new_state(&own);
     let ask = |cost| Ask::Exactly(Cost::new(cost));
     assert!(own.decide(&mut *state, &Now::at(0), ask(1)).is_admitted());
     let (verdict, adopted) = new.decide_from(&own, &mut *state, &Now::at(0), ask(1));
@@ -388,7 +388,7 @@ fn only_a_group_of_one_has_fast_paths() {
     let odd: Limit = TokenBucket::new("7777/s".parse().unwrap(), 9).unwrap().into();
     let (now, cost) = (Now::at(0), Cost::new(4));
     let paths = |limits: &Limits| {
-        let mut state = state_of(limits);
+        let mut state = new_state(limits);
         let word = limits.take_from_word(state[0], &now, cost);
         let applies = limits.takes_from_words();
         let (mut fast, mut slow) = (state.clone(), state.clone());
@@ -405,7 +405,7 @@ fn only_a_group_of_one_has_fast_paths() {
     for limits in [[bucket(9), bucket(9)], [odd, odd]] {
         assert_eq!(paths(&Limits::new(limits).unwrap()), (None, None, None));
     }
-    let mut state = state_of(&bucket(9).into());
+    let mut state = new_state(&bucket(9).into());
     let one = Limits::from(bucket(9));
     assert!(one.decide_fast(&mut *state, &now, Cost::new(9)).unwrap().is_admitted());
     let refused = one.decide_fast(&mut *state, &now, Cost::ONE).unwrap();
@@ -413,10 +413,10 @@ fn only_a_group_of_one_has_fast_paths() {
 }
 
 #[test]
-fn group_starts_with_the_initial_amounts_and_is_new_when_each_limit_is() {
+fn group_starts_with_the_initial_amounts_and_is_new_when_every_limit_is_new() {
     let partial = |initial| TokenBucket::new("1/s".parse().unwrap(), 4).unwrap().initial(initial).unwrap().into();
     let limits = Limits::new([partial(3), partial(2)]).unwrap();
-    let state = state_of(&limits);
+    let state = new_state(&limits);
     let remaining: Vec<u64> = limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
     assert_eq!(remaining, [3, 2]);
     let at = |second: u64| Now::at(second * 1_000_000_000);

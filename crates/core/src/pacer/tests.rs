@@ -24,7 +24,7 @@ fn simulated_waits(pacing: &PacerParams, pace: &mut PacerState, now: &mut u64, p
 }
 
 #[test]
-fn next_caller_pays() {
+fn next_caller_waits_for_the_cost() {
     let pacing = PacerParams::bursty(rate("1/s"), Nanos::SECOND).unwrap();
     let mut pace = pacing.start(time_at(0));
     let measured = simulated_waits(&pacing, &mut pace, &mut 0, &[1, 1, 2, 4, 8, 1]);
@@ -56,7 +56,7 @@ fn cold_pacer_warms_up_along_the_ramp_and_cools_down_by_idling() {
 }
 
 #[test]
-fn other_cold_factors_are_as_exact() {
+fn other_cold_factors_are_exact() {
     let pacing = PacerParams::warm_up(rate("5/s"), Nanos::from_secs(4), 10_000).unwrap();
     let (mut pace, mut now) = (pacing.start(time_at(0)), 0);
     let measured = simulated_waits(&pacing, &mut pace, &mut now, &[1; 8]);
@@ -185,12 +185,12 @@ fn no_time_or_amount_causes_a_panic() {
 #[test]
 fn scaling_is_exact_where_the_product_does_not_fit() {
     let large = u128::MAX / 3;
-    assert_eq!(multiply_divide(large, 6, 4, Round::Down), large + large / 2);
-    assert_eq!(multiply_divide(large, 1 << 100, 1 << 100, Round::Up), large);
-    assert_eq!(multiply_divide((1 << 100) + 1, 1 << 90, 1 << 120, Round::Up), (1 << 70) + 1);
-    assert_eq!(multiply_divide((1 << 100) + 1, 1 << 90, 1 << 120, Round::Down), 1 << 70);
-    assert_eq!(multiply_divide(u128::MAX, u128::MAX, 1, Round::Down), u128::MAX);
-    assert_eq!((multiply_divide(7, 3, 2, Round::Down), multiply_divide(7, 3, 2, Round::Up)), (10, 11));
+    assert_eq!(multiply_divide(large, 6, 4, Rounding::Down), large + large / 2);
+    assert_eq!(multiply_divide(large, 1 << 100, 1 << 100, Rounding::Up), large);
+    assert_eq!(multiply_divide((1 << 100) + 1, 1 << 90, 1 << 120, Rounding::Up), (1 << 70) + 1);
+    assert_eq!(multiply_divide((1 << 100) + 1, 1 << 90, 1 << 120, Rounding::Down), 1 << 70);
+    assert_eq!(multiply_divide(u128::MAX, u128::MAX, 1, Rounding::Down), u128::MAX);
+    assert_eq!((multiply_divide(7, 3, 2, Rounding::Down), multiply_divide(7, 3, 2, Rounding::Up)), (10, 11));
 }
 
 /// With a cold factor of 3, the maximum stored amount accrues in the warm-up time.

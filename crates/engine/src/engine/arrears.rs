@@ -1,21 +1,20 @@
 //! Arrears: requests that this node admitted during a store outage and still has to charge to the store.
 //!
-//! Only a request that the store certainly did not carry out causes arrears. A request with an unknown outcome counts
-//! as spent in the store, and charging it again might charge it twice. A request that the store rejected causes none
-//! either: the store would also reject the repayment, and the key would stay in arrears permanently.
+//! Only a request that the store certainly did not carry out causes arrears. If the outcome is unknown, the request
+//! counts as spent in the store, and another charge might count it twice. A request that the store rejected causes no
+//! arrears either: the store would also reject the repayment, and the key would stay in arrears permanently.
 //!
-//! The arrears of a key are charged together with this node's next request for the key, and before it.
-//! [`Engine::repay`] charges the arrears of all other keys. A repayment is sent at most once: without an answer it
-//! counts as charged, like a request. If the caller gives up while it is in flight, it is put back if the store reports
-//! that it was not sent, and counts as charged otherwise. A repayment that would exceed even the raised debt limit is
-//! tried again later.
+//! This node charges the arrears of a key just before its next request for the key. [`Engine::repay`] charges the
+//! arrears of all keys. A repayment is sent at most once: if the store does not answer, it counts as charged. If the
+//! caller gives up while a repayment is in flight, the arrears are put back only if the store reports that nothing was
+//! sent. A repayment that exceeds even the raised debt limit is retried later.
 //!
-//! While the outcome of the last request to a place is unknown, no repayments are sent there with requests. The next
-//! request ends this state: either the place answers it, or the place is known to be unreachable and nothing is sent
-//! there at all.
+//! If the outcome of the last request to a place (server or lane) is unknown, this node does not charge arrears to that
+//! place together with requests. The next request resolves the doubt: either the place answers, or it is known to be
+//! unreachable and nothing is sent to it.
 //!
-//! A request that was repaid can still be refunded: the table remembers the latest repayment of each key, and the
-//! refund then goes to the store as well.
+//! A request that was repaid can still be refunded. The table remembers the latest repayment of each key, so that the
+//! refund is also sent to the store.
 
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -38,24 +37,24 @@ use crate::rules::Consistency;
 use crate::store::{Answer, Answers, Batch, Charge, Group, GroupAnswer, Store, StoreError, StoreVerb};
 
 /// Number of shards, each with its own lock.
-const SHARDS: usize = 16;
-/// Maximum number of keys with arrears. Admissions for further keys are never charged to the store. The latest
-/// repayments are remembered for as many keys.
-const MAX_KEYS: usize = FALLBACK_KEYS;
+const SHARD_COUNT: usize = 16;
+/// Maximum number of keys with arrears. Admissions for further keys are never charged to the store. The table also
+/// remembers the latest repayments of up to this number of keys.
+const MAX_ARREARS_KEYS: usize = FALLBACK_KEYS;
 /// Minimum interval between sweeps of a shard while the table is full. A sweep visits every key of the shard and drops
-/// those without arrears.
-const SWEEP_EVERY: Nanos = Nanos::SECOND;
-/// Maximum number of keys that [`Engine::repay`] charges in one call.
-const REPAY_BATCH: usize = 64;
+/// keys without arrears.
+const MIN_SWEEP_INTERVAL: Nanos = Nanos::SECOND;
+/// Maximum number of keys that [`Engine::repay`] charges in one call to the store.
+const MAX_REPAID_PER_CALL: usize = 64;
 /// Interval between attempts to charge arrears that exceed the debt limit.
-const RETRY_EVERY: Nanos = Nanos::SECOND;
+const RETRY_INTERVAL: Nanos = Nanos::SECOND;
 
 /// The arrears of all keys.
 pub(super) struct ArrearsTable {
-    shards: [Mutex<ArrearsShard>; SHARDS],
+    shards: [Mutex<ArrearsShard>; SHARD_COUNT],
     hasher: RandomState,
     keys: AtomicUsize,
-    /// A bit for each place of the store: whether the outcome of its last request is unknown.
+    /// One bit per place of the store: whether the outcome of the last request to the place is unknown.
     in_doubt: AtomicU64,
 }
 
@@ -74,18 +73,18 @@ struct ArrearsShard {
 pub(super) struct Repayment {
     pub(super) cost: Cost,
     pub(super) stamps: Stamps,
-    /// When the store no longer counts any of it, in nanoseconds of the monotonic clock.
+    /// The time at which the store has forgotten the whole repayment, in nanoseconds of the monotonic clock.
     until: u64,
 }
 
-/// The arrears of the limits of one key.
+/// The arrears of one key, per limit.
 #[derive(Debug)]
 pub(super) struct KeyArrears {
     limits_id: u32,
     limits: Limits,
     share: InlineLimits,
     windows: SmallVec<[Window; 1]>,
-    each: SmallVec<[Arrears; 1]>,
+    per_limit: SmallVec<[Arrears; 1]>,
     /// Earliest time of the next attempt, in nanoseconds of the monotonic clock.
     retry_at: u64,
 }
@@ -126,12 +125,12 @@ impl ArrearsTable {
         self.in_doubt.load(Ordering::Relaxed) != 0
     }
 
-    /// Adds an admission by the fallback at `now`.
+    /// Adds the arrears of a charge that the fallback admitted at `now`.
     pub(super) fn add(&self, admitted: &Admission<'_>, now: u64) {
         if admitted.taken == Cost::ZERO || !has_arrears(admitted.limits) {
             return;
         }
-        let mut shard = self.lock(admitted.key);
+        let mut shard = self.lock_shard(admitted.key);
         if !shard.keys.contains_key(admitted.key) && !self.has_space(&mut shard, now) {
             return;
         }
@@ -140,65 +139,65 @@ impl ArrearsTable {
             limits: admitted.limits.clone(),
             share: admitted.share.clone(),
             windows: admitted.windows.into(),
-            each: SmallVec::new(),
+            per_limit: SmallVec::new(),
             retry_at: 0,
         };
         let known = shard.keys.entry(admitted.key.into()).or_insert_with(|| {
             self.keys.fetch_add(1, Ordering::Relaxed);
             new()
         });
-        let (each, retry_at) = (std::mem::take(&mut known.each), known.retry_at);
-        *known = KeyArrears { each, retry_at, ..new() };
-        known.each.resize(admitted.reports.len(), Arrears::default());
+        let (per_limit, retry_at) = (std::mem::take(&mut known.per_limit), known.retry_at);
+        *known = KeyArrears { per_limit, retry_at, ..new() };
+        known.per_limit.resize(admitted.reports.len(), Arrears::default());
         let shares = admitted.share.entry().limits.as_slice();
-        for ((arrears, share), report) in known.each.iter_mut().zip(shares).zip(admitted.reports) {
+        for ((arrears, share), report) in known.per_limit.iter_mut().zip(shares).zip(admitted.reports) {
             arrears.add(share, admitted.taken.get(), admitted.into_debt, report, now);
         }
     }
 
-    /// Subtracts a refund.
+    /// Subtracts a refund from the arrears of a key.
     pub(super) fn give_back(&self, key: &[u8], cost: Cost) {
-        if let Some(known) = self.lock(key).keys.get_mut(key) {
-            known.each.iter_mut().for_each(|arrears| arrears.give_back(cost.get()));
+        if let Some(known) = self.lock_shard(key).keys.get_mut(key) {
+            known.per_limit.iter_mut().for_each(|arrears| arrears.give_back(cost.get()));
         }
     }
 
     /// Drops the arrears of a key and its latest repayment.
     pub(super) fn forget(&self, key: &[u8]) {
-        let mut shard = self.lock(key);
+        let mut shard = self.lock_shard(key);
         shard.repaid.remove(key);
         self.keys.fetch_sub(shard.keys.remove(key).is_some().into(), Ordering::Relaxed);
     }
 
-    /// Removes the arrears of a key that may be charged at `now`.
-    fn take(&self, key: &[u8], now: u64) -> Option<(Box<[u8]>, KeyArrears)> {
-        let mut shard = self.lock(key);
+    /// Removes and returns the arrears of a key, unless the next attempt to charge them is later than `now`.
+    fn take_arrears(&self, key: &[u8], now: u64) -> Option<(Box<[u8]>, KeyArrears)> {
+        let mut shard = self.lock_shard(key);
         shard.keys.get(key).filter(|known| known.retry_at <= now)?;
         self.keys.fetch_sub(1, Ordering::Relaxed);
         shard.keys.remove_entry(key)
     }
 
-    /// Records a repayment that the store accepted. An earlier one of the same key is added to it if both can be
-    /// refunded together, and forgotten otherwise.
+    /// Records a repayment that the store accepted. An earlier repayment of the key is added to it if a single refund
+    /// can undo both. Otherwise, the earlier repayment is forgotten.
     fn add_repayment(&self, key: Box<[u8]>, mut repayment: Repayment, now: u64) {
-        let mut shard = self.lock(&key);
+        let mut shard = self.lock_shard(&key);
         if let Some(earlier) = shard.repaid.get(&key).filter(|it| it.until > now && it.stamps == repayment.stamps) {
             repayment.cost = Cost::new(repayment.cost.get().saturating_add(earlier.cost.get()));
-        } else if shard.repaid.len() >= MAX_KEYS / SHARDS {
+        } else if shard.repaid.len() >= MAX_ARREARS_KEYS / SHARD_COUNT {
             if now >= shard.next_sweep {
-                shard.next_sweep = now.saturating_add(SWEEP_EVERY.as_nanos());
+                shard.next_sweep = now.saturating_add(MIN_SWEEP_INTERVAL.as_nanos());
                 shard.repaid.retain(|_, earlier| earlier.until > now);
             }
-            if shard.repaid.len() >= MAX_KEYS / SHARDS {
+            if shard.repaid.len() >= MAX_ARREARS_KEYS / SHARD_COUNT {
                 return;
             }
         }
         shard.repaid.insert(key, repayment);
     }
 
-    /// Removes up to `cost` from the latest repayment of a key, to refund it in the store.
+    /// Removes up to `cost` from the latest repayment of a key. The caller refunds the removed part in the store.
     pub(super) fn take_repayment(&self, key: &[u8], cost: Cost, now: u64) -> Option<Repayment> {
-        let mut shard = self.lock(key);
+        let mut shard = self.lock_shard(key);
         let repaid = shard.repaid.get_mut(key).filter(|repaid| repaid.until > now)?;
         let taken = Repayment { cost: repaid.cost.min(cost), ..*repaid };
         repaid.cost = Cost::new(repaid.cost.get() - taken.cost.get());
@@ -210,18 +209,22 @@ impl ArrearsTable {
 
     /// Puts back a repayment whose refund was not sent.
     pub(super) fn restore_repayment(&self, key: &[u8], unsent: Repayment) {
-        let mut shard = self.lock(key);
+        let mut shard = self.lock_shard(key);
         let repaid = shard.repaid.entry(key.into()).or_insert(Repayment { cost: Cost::ZERO, ..unsent });
         repaid.cost = Cost::new(repaid.cost.get().saturating_add(unsent.cost.get()));
     }
 
     /// Puts back arrears that were not sent or not accepted.
-    fn restore(&self, key: Box<[u8]>, unsent: KeyArrears) {
-        let mut shard = self.lock(&key);
+    fn restore_arrears(&self, key: Box<[u8]>, unsent: KeyArrears) {
+        let mut shard = self.lock_shard(&key);
         match shard.keys.get_mut(&key) {
             Some(known) => {
                 known.retry_at = known.retry_at.max(unsent.retry_at);
-                known.each.iter_mut().zip(&unsent.each).for_each(|(arrears, earlier)| arrears.restore(earlier));
+                known
+                    .per_limit
+                    .iter_mut()
+                    .zip(&unsent.per_limit)
+                    .for_each(|(arrears, earlier)| arrears.restore(earlier));
             }
             None => {
                 self.keys.fetch_add(1, Ordering::Relaxed);
@@ -230,57 +233,58 @@ impl ArrearsTable {
         }
     }
 
-    /// Returns whether another key fits. If the table is full, sweeps the shard first, at most once per
-    /// [`SWEEP_EVERY`].
+    /// Returns whether the table has space for another key. If the table is full, sweeps the shard first, at most once
+    /// per [`MIN_SWEEP_INTERVAL`].
     fn has_space(&self, shard: &mut ArrearsShard, now: u64) -> bool {
-        if self.keys.load(Ordering::Relaxed) >= MAX_KEYS && now >= shard.next_sweep {
-            shard.next_sweep = now.saturating_add(SWEEP_EVERY.as_nanos());
+        if self.keys.load(Ordering::Relaxed) >= MAX_ARREARS_KEYS && now >= shard.next_sweep {
+            shard.next_sweep = now.saturating_add(MIN_SWEEP_INTERVAL.as_nanos());
             let before = shard.keys.len();
-            shard.keys.retain(|_, known| known.due(now) > 0);
+            shard.keys.retain(|_, known| known.amount_due(now) > 0);
             self.keys.fetch_sub(before - shard.keys.len(), Ordering::Relaxed);
         }
-        self.keys.load(Ordering::Relaxed) < MAX_KEYS
+        self.keys.load(Ordering::Relaxed) < MAX_ARREARS_KEYS
     }
 
-    fn lock(&self, key: &[u8]) -> MutexGuard<'_, ArrearsShard> {
-        lock(&self.shards[self.hasher.hash_one(key) as usize % SHARDS])
+    fn lock_shard(&self, key: &[u8]) -> MutexGuard<'_, ArrearsShard> {
+        lock_mutex(&self.shards[self.hasher.hash_one(key) as usize % SHARD_COUNT])
     }
 }
 
-fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl KeyArrears {
-    /// Returns the amount due. A charge takes the same amount from all limits of a key, so this is the smallest amount
-    /// due to any of them: a limit that refills within a second must not be charged for the arrears of a daily limit.
-    fn due(&self, now: u64) -> u64 {
+    /// Returns the amount to charge. A charge takes the same amount from all limits of a key, so this is the smallest
+    /// amount that any of the limits is owed. A limit that refills within a second must not be charged for the arrears
+    /// of a daily limit.
+    fn amount_due(&self, now: u64) -> u64 {
         let shares = self.share.entry().limits.as_slice();
-        self.each.iter().zip(shares).map(|(arrears, share)| arrears.due(share, now)).min().unwrap_or(0)
+        self.per_limit.iter().zip(shares).map(|(arrears, share)| arrears.due(share, now)).min().unwrap_or(0)
     }
 }
 
-/// Returns the bit of the place that keeps a key.
+/// Returns the bit of the place that stores a key.
 fn place_bit<S: Store, F: Store>(engine: &Engine<S, F>, key: &[u8]) -> u64 {
     1 << (engine.store.place_of(key::partition_key(key)) % 64)
 }
 
-/// Records whether the outcomes of requests at the places of their enforced charges are unknown.
+/// Sets or clears the in-doubt bit of every place that the enforced charges of the requests use.
 pub(super) fn set_in_doubt<S: Store, F: Store>(
     engine: &Engine<S, F>,
     plan: &Plan,
-    spans: impl IntoIterator<Item = u32>,
+    requests: impl IntoIterator<Item = u32>,
     in_doubt: bool,
 ) {
-    for request in spans {
+    for request in requests {
         let charges = &plan.charges[to_usize_range(&plan.requests[request as usize].charges)];
         for planned in charges.iter().filter(|planned| is_enforced(planned)) {
-            let index = place_bit(engine, plan.key(planned));
-            // No ordering needed: it is a hint.
+            let bit = place_bit(engine, plan.key(planned));
+            // No ordering needed: the bit is only a hint.
             if in_doubt {
-                engine.arrears.in_doubt.fetch_or(index, Ordering::Relaxed);
+                engine.arrears.in_doubt.fetch_or(bit, Ordering::Relaxed);
             } else {
-                engine.arrears.in_doubt.fetch_and(!index, Ordering::Relaxed);
+                engine.arrears.in_doubt.fetch_and(!bit, Ordering::Relaxed);
             }
         }
     }
@@ -290,7 +294,7 @@ fn is_enforced(planned: &PlannedCharge) -> bool {
     planned.has_limits() && !planned.shadow
 }
 
-/// Repays the arrears of the planned keys concurrently with `requests`. The repayments are polled first, so the store
+/// Charges the arrears of the planned keys concurrently with `requests`. The repayments are polled first, so the store
 /// receives them first.
 pub(super) async fn repay_first<S: Store, F: Store>(
     engine: &Engine<S, F>,
@@ -301,9 +305,9 @@ pub(super) async fn repay_first<S: Store, F: Store>(
     let (in_doubt, now) = (engine.arrears.in_doubt.load(Ordering::Relaxed), (engine.mono)().as_nanos());
     let keys = plan.charges.iter().filter(|planned| is_enforced(planned)).map(|planned| plan.key(planned));
     let keys = keys.filter(|key| in_doubt == 0 || in_doubt & place_bit(engine, key) == 0);
-    let owed = keys.filter_map(|key| engine.arrears.take(key, now));
-    // Each by itself, so that it is known of each whether it was sent.
-    let charge_one = |one| Some(Box::pin(charge(engine, running, vec![one], Answers::tracking_unsent())));
+    let owed = keys.filter_map(|key| engine.arrears.take_arrears(key, now));
+    // Each key is charged in its own call, so that the answer says whether this repayment was sent.
+    let charge_one = |one| Some(Box::pin(charge_arrears(engine, running, vec![one], Answers::tracking_unsent())));
     let (mut repaying, mut requests) = (owed.map(charge_one).collect::<SmallVec<[_; 2]>>(), pin!(requests));
     let mut is_answered = false;
     poll_fn(|context| {
@@ -320,64 +324,65 @@ pub(super) async fn repay_first<S: Store, F: Store>(
 
 /// Charges all arrears to the store; see [`Engine::repay`].
 pub(super) async fn repay<S: Store, F: Store>(engine: &Engine<S, F>) {
-    // A place that is in doubt now is tried the next time.
+    // Places that are in doubt now are skipped in this call and tried in the next call.
     let mut silent = engine.arrears.in_doubt.swap(0, Ordering::Relaxed);
     for shard in &engine.arrears.shards {
         if engine.arrears.is_empty() {
             return;
         }
-        let keys: Vec<Box<[u8]>> = lock(shard).keys.keys().cloned().collect();
+        let keys: Vec<Box<[u8]>> = lock_mutex(shard).keys.keys().cloned().collect();
         let mut keys = keys.into_iter();
         loop {
             let now = (engine.mono)().as_nanos();
             let answering = keys.by_ref().filter(|key| silent == 0 || silent & place_bit(engine, key) == 0);
-            let owed: Vec<_> = answering.filter_map(|key| engine.arrears.take(&key, now)).take(REPAY_BATCH).collect();
+            let owed: Vec<_> =
+                answering.filter_map(|key| engine.arrears.take_arrears(&key, now)).take(MAX_REPAID_PER_CALL).collect();
             if owed.is_empty() {
                 break;
             }
-            silent |= charge(engine, &engine.running.load_full(), owed, Answers::default()).await;
+            silent |= charge_arrears(engine, &engine.running.load_full(), owed, Answers::default()).await;
         }
     }
 }
 
-/// Arrears that are being charged.
-struct InFlight<'e> {
+/// Arrears that are being charged to the store.
+struct ArrearsInFlight<'e> {
     table: &'e ArrearsTable,
     owed: Vec<(Box<[u8]>, KeyArrears)>,
     answers: Answers,
 }
 
-impl Drop for InFlight<'_> {
-    /// Puts back arrears whose caller gave up before they were sent. Those that were sent count as charged.
+impl Drop for ArrearsInFlight<'_> {
+    /// Puts the arrears back if the caller gave up before they were sent. Arrears that were sent count as charged.
     fn drop(&mut self) {
         if self.answers.is_unsent() {
-            self.owed.drain(..).for_each(|(key, arrears)| self.table.restore(key, arrears));
+            self.owed.drain(..).for_each(|(key, arrears)| self.table.restore_arrears(key, arrears));
         }
     }
 }
 
-/// Charges arrears to the store, and puts back those that were not sent or not accepted. Returns the bits of the places
-/// that did not answer.
-async fn charge<S: Store, F: Store>(
+/// Charges arrears to the store. Arrears that were not sent or not accepted are put back. Returns the bits of the
+/// places that did not answer.
+async fn charge_arrears<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
     owed: Vec<(Box<[u8]>, KeyArrears)>,
     answers: Answers,
 ) -> u64 {
     let now = (engine.mono)().as_nanos();
-    let owed: Vec<_> = owed.into_iter().filter(|(_, arrears)| arrears.due(now) > 0).collect();
+    let owed: Vec<_> = owed.into_iter().filter(|(_, arrears)| arrears.amount_due(now) > 0).collect();
     if owed.is_empty() {
         return 0;
     }
     let in_debt = |limits: &Limits| engine.intern_limits(&with_arrears(limits)?).ok();
     let under: Vec<Option<InlineLimits>> = owed.iter().map(|(_, arrears)| in_debt(&arrears.limits)).collect();
-    let mut in_flight = InFlight { table: &engine.arrears, owed, answers };
-    let InFlight { owed, answers, .. } = &mut in_flight;
+    let mut in_flight = ArrearsInFlight { table: &engine.arrears, owed, answers };
+    let ArrearsInFlight { owed, answers, .. } = &mut in_flight;
     let charges: Vec<Charge<'_>> = owed
         .iter()
         .zip(&under)
         .map(|((key, arrears), under)| {
-            let (due, windows) = (Cost::new(arrears.due(now)), &*arrears.windows);
+            let (due, windows) = (Cost::new(arrears.amount_due(now)), &*arrears.windows);
             let (limits_id, limits, ask) = match under {
                 Some(under) => (under.entry().id, &under.entry().limits, Ask::Regardless(due)),
                 None => (arrears.limits_id, &arrears.limits, Ask::UpTo(due)),
@@ -394,7 +399,7 @@ async fn charge<S: Store, F: Store>(
         match answers.group(index) {
             Err(StoreError::Unavailable { .. }) => {
                 unavailable |= place_bit(engine, &key);
-                engine.arrears.restore(key, arrears);
+                engine.arrears.restore_arrears(key, arrears);
             }
             Err(StoreError::Unknown { .. }) => unknown |= place_bit(engine, &key),
             Ok(group) => {
@@ -402,12 +407,13 @@ async fn charge<S: Store, F: Store>(
                 if let [answer] = group.charges()
                     && answer.outcome.is_admitted()
                 {
-                    let repayment = repayment_of(&group, answer, &arrears.limits, now);
+                    let repayment = repayment_from_answer(&group, answer, &arrears.limits, now);
                     engine.arrears.add_repayment(key, repayment, now);
                 } else {
-                    // The debt limit is reached: by other nodes' arrears, or because the key has been in debt before.
-                    arrears.retry_at = now.saturating_add(RETRY_EVERY.as_nanos());
-                    engine.arrears.restore(key, arrears);
+                    // The debt limit is reached, because other nodes charged their arrears or because the key was
+                    // already in debt.
+                    arrears.retry_at = now.saturating_add(RETRY_INTERVAL.as_nanos());
+                    engine.arrears.restore_arrears(key, arrears);
                 }
             }
             Err(StoreError::Stale { .. } | StoreError::Rejected { .. }) => answered |= place_bit(engine, &key),
@@ -416,7 +422,7 @@ async fn charge<S: Store, F: Store>(
     unavailable & !answered | unknown
 }
 
-fn repayment_of(group: &GroupAnswer<'_>, answer: &Answer, limits: &Limits, now: u64) -> Repayment {
+fn repayment_from_answer(group: &GroupAnswer<'_>, answer: &Answer, limits: &Limits, now: u64) -> Repayment {
     let reset = group.reports(answer).iter().map(|report| report.reset).max().unwrap_or_default();
     let stamps = group.stamps(answer).keep_first(limits.as_slice().len());
     Repayment { cost: answer.taken, stamps, until: now.saturating_add(reset.as_nanos()) }
@@ -438,12 +444,12 @@ mod tests {
             limits: limits.clone(),
             share: share.clone(),
             windows: SmallVec::new(),
-            each: SmallVec::new(),
+            per_limit: SmallVec::new(),
             retry_at: 0,
         };
         let mut shard = ArrearsShard::default();
         for (now, has_space) in [(SECOND, true), (2 * SECOND - 1, false), (2 * SECOND, true)] {
-            table.keys.store(MAX_KEYS, Ordering::Relaxed);
+            table.keys.store(MAX_ARREARS_KEYS, Ordering::Relaxed);
             shard.keys.insert(Box::from(*b"key"), owes_nothing());
             assert_eq!(table.has_space(&mut shard, now), has_space, "{now}");
             assert_eq!(shard.keys.is_empty(), has_space, "{now}");

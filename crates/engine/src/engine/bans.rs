@@ -29,8 +29,8 @@ pub(crate) struct RefusalCount {
 /// The concatenated keys of a counter, its refusals and its ban.
 pub(super) struct SideKeys(Vec<u8>);
 
-/// The bans started by a request: the keys, and the answer about the ban.
-type Started = Vec<(SideKeys, AnswerSource)>;
+/// The bans that a request started, each with its keys and the store's answer.
+type StartedBans = Vec<(SideKeys, AnswerSource)>;
 
 /// Counts refusals by rules with a ban. A refusal that starts a ban is reported as a refusal by the ban.
 pub(super) async fn count_refusals<S: Store, F: Store>(
@@ -40,7 +40,7 @@ pub(super) async fn count_refusals<S: Store, F: Store>(
     requests: Range<usize>,
 ) {
     for request in requests {
-        let mut started = Started::new();
+        let mut started = StartedBans::new();
         if decisions.decided[request].as_ref().map_or(true, |decided| decided.outcome.is_admitted()) {
             continue;
         }
@@ -57,13 +57,14 @@ pub(super) async fn count_refusals<S: Store, F: Store>(
     }
 }
 
-/// Counts one refusal by the charge at index `counter`. Returns the answer about its ban, if the counter is banned now.
+/// Counts one refusal by the charge at index `counter`. Returns the store's answer about the ban, if the counter is
+/// banned now.
 async fn count_refusal<S: Store, F: Store>(
     engine: &Engine<S, F>,
     counter: usize,
     running: &RulesInForce,
     decisions: &mut Decisions,
-    started: &mut Started,
+    started: &mut StartedBans,
 ) -> Option<AnswerSource> {
     let planned = &decisions.plan.charges[counter];
     let banning = ban_limits_of(planned, running)?;
@@ -72,7 +73,7 @@ async fn count_refusal<S: Store, F: Store>(
     if let Some((_, answered)) = started.iter().find(|(known, _)| known.0 == keys.0) {
         return Some(*answered);
     }
-    let refusals = banning.refusals.as_ref().map(|rule_limits| charge(keys.refusals(), rule_limits, Cost::ONE));
+    let refusals = banning.refusals.as_ref().map(|rule_limits| new_charge(keys.refusals_key(), rule_limits, Cost::ONE));
     if let Some(refusals) = &refusals {
         let mut answers = Answers::default();
         let groups = [Group { verb: StoreVerb::Check, charges: std::slice::from_ref(refusals) }];
@@ -81,11 +82,11 @@ async fn count_refusal<S: Store, F: Store>(
         if group.outcome().is_admitted() {
             decisions
                 .refusal_counts
-                .push(RefusalCount { charge: counter as u32, refusals: refusals_counted(&answers) });
+                .push(RefusalCount { charge: counter as u32, refusals: counted_refusals(&answers) });
             return None;
         }
     }
-    let asks = charge(keys.ban(), &banning.ban, Cost::ZERO);
+    let asks = new_charge(keys.ban_key(), &banning.ban, Cost::ZERO);
     let begins = Charge { ask: Ask::Regardless(BanLimits::COST), ..asks };
     let mut groups = vec![Group { verb: StoreVerb::Check, charges: std::slice::from_ref(&begins) }];
     // After the ban, counting starts again from zero.
@@ -120,14 +121,14 @@ pub(super) async fn read_refusals<S: Store, F: Store>(
         let mut refusals = 0;
         if let Some(rule_limits) = &banning.refusals {
             let keys = SideKeys::for_counter(decisions.plan.key(planned));
-            let asks = charge(keys.refusals(), rule_limits, Cost::ZERO);
+            let asks = new_charge(keys.refusals_key(), rule_limits, Cost::ZERO);
             let mut answers = Answers::default();
             let groups = [Group { verb: StoreVerb::Peek, charges: std::slice::from_ref(&asks) }];
             engine.store.run(Batch { limit_table: running, groups: &groups }, &mut answers).await;
             if answers.group(0).is_err() {
                 continue;
             }
-            refusals = refusals_counted(&answers);
+            refusals = counted_refusals(&answers);
         }
         decisions.refusal_counts.push(RefusalCount { charge: counter as u32, refusals });
     }
@@ -141,7 +142,7 @@ fn counters_with_bans(decisions: &Decisions, request: usize) -> Vec<usize> {
     charges.clone().filter(bans).collect()
 }
 
-/// Returns the indices of a request's charges that refused, can be banned, and are not banned yet.
+/// Returns the indices of a request's charges that refused and whose counters can be banned but are not banned yet.
 fn refused_but_not_banned(decisions: &Decisions, request: usize) -> Vec<usize> {
     let mut counters = counters_with_bans(decisions, request);
     let said = |index: usize| decisions.answer(&decisions.plan.charges[index]).map(|(answer, _)| answer.outcome);
@@ -165,12 +166,12 @@ pub(super) fn refusals_to_forget<'r>(
 }
 
 impl SideKeys {
-    /// Returns the charge of one refusal.
+    /// Returns a charge that counts one refusal.
     pub(super) fn refusals_under<'a>(&'a self, rule_limits: &'a RuleLimits) -> Charge<'a> {
-        charge(self.refusals(), rule_limits, Cost::ONE)
+        new_charge(self.refusals_key(), rule_limits, Cost::ONE)
     }
 
-    /// Builds the keys for the counter with this key.
+    /// Builds the side keys of the counter with the given key.
     fn for_counter(key: &[u8]) -> Self {
         let mut keys = key.to_vec();
         key::push_side_key(&mut keys, 0..key.len(), SideCounter::Refusals);
@@ -178,13 +179,13 @@ impl SideKeys {
         Self(keys)
     }
 
-    /// Returns the key of the refusals. All three keys have the same length.
-    fn refusals(&self) -> &[u8] {
+    /// Returns the key of the refusal counter. All three keys have the same length.
+    fn refusals_key(&self) -> &[u8] {
         let length = self.0.len() / 3;
         &self.0[length..2 * length]
     }
 
-    fn ban(&self) -> &[u8] {
+    fn ban_key(&self) -> &[u8] {
         &self.0[self.0.len() / 3 * 2..]
     }
 }
@@ -194,14 +195,14 @@ fn ban_limits_of<'r>(planned: &PlannedCharge, running: &'r RulesInForce) -> Opti
     rule.special()?.ban.as_ref()
 }
 
-fn charge<'a>(key: &'a [u8], rule_limits: &'a RuleLimits, cost: Cost) -> Charge<'a> {
+fn new_charge<'a>(key: &'a [u8], rule_limits: &'a RuleLimits, cost: Cost) -> Charge<'a> {
     let RuleLimits { id, limits, .. } = rule_limits;
     let (ask, consistency) = (Ask::Exactly(cost), Consistency::Strict);
     Charge { key, limits_id: *id, limits, earlier: &[], ask, stamps: None, windows: &[], consistency }
 }
 
 /// Returns the number of counted refusals, from the report of the refusal counter.
-fn refusals_counted(answers: &Answers) -> u64 {
+fn counted_refusals(answers: &Answers) -> u64 {
     let report = answers.answer(0).and_then(|answer| answers.reports(answer).first());
     report.map_or(0, |report| report.limit.saturating_sub(report.remaining))
 }

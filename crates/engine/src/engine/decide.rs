@@ -1,7 +1,8 @@
 //! The phases of a decision, in execution order.
 //!
 //! 1. **Plan** (`plan.rs`): find the matching rules, their keys and costs.
-//! 2. **Charge** (here): charge all enforced charges of a request as one group, admitted together or not at all.
+//! 2. **Charge** (here): send all enforced charges of a request to the store as one group, which is admitted or refused
+//!    as a whole.
 //! 3. **Policy**: decide requests that the store did not answer (`policy.rs`), and apply rules marked `suffices`
 //!    (`suffice.rs`).
 //! 4. **Report** (`report.rs`): combine the charges of each request into an outcome and find the deciding charge. Two
@@ -43,7 +44,7 @@ pub(super) async fn decide<S: Store, F: Store>(
     decide_planned(engine, verb, take_mode, &running, decisions).await;
 }
 
-/// Runs phase 1 for requests.
+/// Runs phase 1 for all requests.
 #[inline]
 pub(super) fn plan<S: Store, F: Store>(
     engine: &Engine<S, F>,
@@ -89,7 +90,7 @@ pub(super) async fn decide_planned<S: Store, F: Store>(
     }
 }
 
-/// Returns whether a request of a batch may affect the decisions about later ones: by starting a ban, or by leaving out
+/// Returns whether a request of the batch may affect decisions about later requests, by starting a ban or by omitting
 /// an exhausted rule.
 fn depends_on_order(running: &RulesInForce, plan: &Plan) -> bool {
     let bans = || plan.charges.iter().any(PlannedCharge::is_ban);
@@ -97,7 +98,7 @@ fn depends_on_order(running: &RulesInForce, plan: &Plan) -> bool {
     running.rules.bans() && bans() || running.rules.may_omit_rules() && suffices()
 }
 
-/// Runs phases 2 to 4 for some of the planned requests.
+/// Runs phases 2 to 4 for the planned requests in the range `requests`.
 async fn charge_and_report<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
@@ -140,21 +141,21 @@ pub(super) async fn charge_enforced<S: Store, F: Store>(
 ) {
     let Decisions { plan, enforced, scratch, .. } = decisions;
     let wanted = move |request: usize, planned: &PlannedCharge| !planned.shadow && among(request);
-    run_and_take(engine, verb, running, plan, enforced, scratch, wanted).await;
-    // The calendar windows did not contain the store's time: retry with the windows for the time it reported. If that
+    run_enforced(engine, verb, running, plan, enforced, scratch, wanted).await;
+    // The calendar windows did not contain the store's time: retry with the windows for the reported time. If the retry
     // fails too, the store's clock is unreliable.
     if !scratch.unanswered.stale.is_empty() {
         let stale = take(&mut scratch.unanswered.stale);
         plan.move_windows(running, &stale, scratch.unanswered.store_time.unwrap_or(Time::ZERO));
         let again = |request: usize, planned: &PlannedCharge| !planned.shadow && stale.contains(&(request as u32));
-        run_and_take(engine, verb, running, plan, enforced, scratch, again).await;
+        run_enforced(engine, verb, running, plan, enforced, scratch, again).await;
         let UnansweredRequests { lost, stale, .. } = &mut scratch.unanswered;
         lost.append(stale);
     }
 }
 
 /// Runs the enforced charges that `wanted` selects and links their answers to the plan.
-async fn run_and_take<S: Store, F: Store>(
+async fn run_enforced<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
     running: &RulesInForce,
@@ -173,7 +174,7 @@ async fn run_and_take<S: Store, F: Store>(
     if engine.arrears.has_doubts() {
         set_in_doubt(engine, plan, scratch.spans.iter().map(|span| span.request), false);
     }
-    take_answers(engine, plan, answers, first, ChargeKind::Enforced, scratch);
+    link_answers(engine, plan, answers, first, ChargeKind::Enforced, scratch);
     record_reports(engine, running, plan, answers, first, &scratch.spans);
 }
 
@@ -187,8 +188,8 @@ async fn charge_shadows<S: Store, F: Store>(
     requests: Range<usize>,
 ) {
     let Decisions { plan, shadows, decided, scratch, .. } = decisions;
-    // Skipped in two cases: a shadow rule denies, which refuses the whole group; or the request has already waited for
-    // the store without an answer.
+    // A request is skipped if a shadow `deny` rule already refuses its whole group, or if the store did not answer its
+    // enforced charges.
     let admitted = |request: usize| {
         let asks = |decided: &DecisionRecord| {
             decided.outcome.is_admitted() && !decided.shadow_refused && decided.standing != Standing::Fallback
@@ -199,7 +200,7 @@ async fn charge_shadows<S: Store, F: Store>(
         |request: usize, planned: &PlannedCharge| planned.shadow && requests.contains(&request) && admitted(request);
     let first = shadows.len();
     run_groups(&engine.store, verb, running, plan, shadows, scratch, wanted).await;
-    take_answers(engine, plan, shadows, first, ChargeKind::Shadow, scratch);
+    link_answers(engine, plan, shadows, first, ChargeKind::Shadow, scratch);
     for span in &scratch.spans {
         let refused = |planned: &PlannedCharge| match planned.answered {
             AnswerSource::Shadow(charge) => shadows.answer(charge).is_some_and(|answer| !answer.outcome.is_admitted()),
@@ -234,7 +235,7 @@ async fn run_groups<S: Store>(
     wanted: impl Fn(usize, &PlannedCharge) -> bool + Send,
 ) {
     let mut charges = take(&mut scratch.charges);
-    plan.collect(running, &mut charges, &mut scratch.spans, wanted);
+    plan.collect_charges(running, &mut charges, &mut scratch.spans, wanted);
     match &*scratch.spans {
         [] => {}
         // Nearly always there is only one group, which needs no list.
@@ -254,7 +255,7 @@ async fn run_groups<S: Store>(
 
 /// Records in the plan the index of each charge's answer, starting with the group `first`.
 #[inline]
-fn take_answers<S: Store, F: Store>(
+fn link_answers<S: Store, F: Store>(
     engine: &Engine<S, F>,
     plan: &mut Plan,
     answers: &Answers,
@@ -265,7 +266,7 @@ fn take_answers<S: Store, F: Store>(
     let Scratch { spans, unanswered, .. } = scratch;
     for (index, span) in spans.iter().enumerate() {
         let Some(mut charge) = answers.first_charge(first + index) else {
-            take_error(engine, plan, answers, first + index, span.request, kind, unanswered);
+            record_store_error(engine, plan, answers, first + index, span.request, kind, unanswered);
             continue;
         };
         for planned in &mut plan.charges[to_usize_range(&plan.requests[span.request as usize].charges)] {
@@ -281,7 +282,7 @@ fn take_answers<S: Store, F: Store>(
 }
 
 #[cold]
-fn take_error<S: Store, F: Store>(
+fn record_store_error<S: Store, F: Store>(
     engine: &Engine<S, F>,
     plan: &Plan,
     answers: &Answers,
@@ -291,7 +292,7 @@ fn take_error<S: Store, F: Store>(
     unanswered: &mut UnansweredRequests,
 ) {
     let Err(error) = answers.group(group) else { return };
-    engine.meters.store_error(&error);
+    engine.meters.count_store_error(&error);
     if matches!(error, StoreError::Unknown { .. }) {
         set_in_doubt(engine, plan, [request], true);
     }
@@ -345,7 +346,7 @@ pub(super) fn record_reports<S: Store, F: Store>(
 }
 
 /// Returns whether a decision from leases has to be recorded: every refusal, and one admission per 1/32 of the limit
-/// used. The other admissions are decided locally in little more time than recording takes.
+/// used. Recording every admission would take almost as long as deciding it.
 fn should_record_lease(answer: &Answer, reports: &[Report]) -> bool {
     let Some(report) = reports.iter().min_by_key(|report| report.remaining) else { return false };
     let step = (report.limit / 32).max(1);

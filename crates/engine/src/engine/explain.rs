@@ -21,9 +21,9 @@ use conditions::{distance, failed_condition, failed_expression, has_only, neares
 use matching::ChargeContext;
 
 /// Maximum number of non-matching rules in an explanation.
-const MAX_UNMET: usize = 100;
+const MAX_UNMATCHED_RULES: usize = 100;
 /// Maximum length of a displayed value, in characters.
-const SHOWN: usize = 64;
+const MAX_SHOWN_CHARACTERS: usize = 64;
 
 /// The rules and the time of a decision that is to be explained.
 #[derive(Debug)]
@@ -57,8 +57,7 @@ pub(super) async fn decide_to_explain<S: Store, F: Store>(
             break rules;
         }
     };
-    // A request that has waited for the store without an answer does not wait again, and a denied request has no ban to
-    // look up.
+    // If the store did not answer, the request does not wait for it again. A denied request has no ban to look up.
     let has_answer = decisions.get(0)?.standing() != Standing::Fallback;
     if has_answer && !decisions.plan.requests[0].denied {
         bans::read_refusals(engine, 0, &rules, decisions).await;
@@ -76,7 +75,7 @@ pub(super) fn explain_decided<S: Store, F: Store>(
     rules_at_version(engine, decisions.version)?.explain(request, decisions, position, (engine.wall)()).ok()
 }
 
-/// Returns the rules with this version: the current or the previous ones.
+/// Returns the rules with this version, if they are the current or the previous rules.
 fn rules_at_version<S: Store, F: Store>(engine: &Engine<S, F>, version: u64) -> Option<Arc<RulesInForce>> {
     let is_meant = |running: &Arc<RulesInForce>| running.rules.version() == version;
     Some(engine.running.load_full()).filter(is_meant).or_else(|| {
@@ -95,17 +94,17 @@ impl RulesInForce {
         at: Time<Wall>,
     ) -> Result<Explanation, RequestError> {
         let decision = decisions.get(position)?;
-        let written = self.written_of(request.domain);
+        let written = self.written_rules(request.domain);
         let entries = request.items.first().map_or(&[][..], |item| item.entries);
         let counters = charged_counters(decisions, position);
         // A single pass over the domain's rules: a pass per matching rule would be slow in large domains.
         let ids: HashSet<&str> = counters.iter().map(|(_, id)| *id).collect();
-        let (mut matching, mut unmet) = (Vec::new(), Vec::new());
+        let (mut matching, mut unmatched) = (Vec::new(), Vec::new());
         for (at, rule) in written.iter().enumerate() {
             if ids.contains(rule.id()) {
                 matching.push(rule);
             } else {
-                unmet.push((distance(rule.when(), entries), at));
+                unmatched.push((distance(rule.when(), entries), at));
             }
         }
         let mut rules = self.explain_matching(request, decisions, position, (&counters, &matching), at);
@@ -113,11 +112,11 @@ impl RulesInForce {
             let rule = self.rules.rules().get(rule as usize)?;
             rule.special().is_some_and(|special| special.allow_or_deny.is_some()).then(|| rule.id())
         });
-        let left_out = unmet.len().saturating_sub(MAX_UNMET);
-        rules.extend(nearest_first(unmet, MAX_UNMET).map(|at| RuleExplanation {
+        let left_out = unmatched.len().saturating_sub(MAX_UNMATCHED_RULES);
+        rules.extend(nearest_first(unmatched, MAX_UNMATCHED_RULES).map(|at| RuleExplanation {
             rule: written[at].id().into(),
             position: Some(self.rule_position(&written[at])),
-            why: why_not(&written[at], entries, judge),
+            why: mismatch_reason(&written[at], entries, judge),
         }));
         Ok(Explanation {
             version: self.rules.version(),
@@ -133,7 +132,7 @@ impl RulesInForce {
     }
 
     /// Returns the rules of a domain as written.
-    fn written_of(&self, domain: &[u8]) -> &[Rule] {
+    fn written_rules(&self, domain: &[u8]) -> &[Rule] {
         let domain = self.written.domains().iter().find(|known| known.name().as_bytes() == domain);
         domain.map_or(&[], |domain| domain.rules())
     }
@@ -190,13 +189,13 @@ fn charged_counters(decisions: &Decisions, position: usize) -> Vec<(usize, &str)
     let plan = &decisions.plan;
     let planned = &plan.requests[position];
     let charges = planned.charges.start as usize..planned.charges.end as usize;
-    // A ban that is left out together with its rule can be recognised only by its key.
+    // If a ban is omitted together with its rule, only its key shows that it is a ban.
     let is_counter = |charge: &usize| !key::is_side_key(plan.key(&plan.charges[*charge]));
     charges.filter(is_counter).map(|charge| (charge, plan.name(charge as u32))).collect()
 }
 
 /// Returns the reason why a rule does not match.
-fn why_not(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> MatchResult {
+fn mismatch_reason(rule: &Rule, entries: &[Entry<'_>], judge: Option<&str>) -> MatchResult {
     match (failed_condition(rule.when(), entries), judge) {
         (Some(failed), _) => MatchResult::ConditionFailed(failed),
         (None, _) if !has_only(rule, entries) => MatchResult::OtherAttributes,
@@ -211,10 +210,10 @@ fn position_of(file: &str, position: Position) -> String {
     format!("{file}:{}:{}", position.line, position.column)
 }
 
-/// Returns bytes as a string, cut to a readable length.
+/// Returns bytes as a string, truncated to a readable length.
 fn printable(text: &[u8]) -> String {
     let whole = String::from_utf8_lossy(text);
-    let mut cut: String = whole.chars().take(SHOWN).collect();
+    let mut cut: String = whole.chars().take(MAX_SHOWN_CHARACTERS).collect();
     if cut.len() < whole.len() {
         cut.push('…');
     }

@@ -1,8 +1,8 @@
 //! The fast path for most requests: a single request that charges only a few plain limits in memory, or one plain limit
 //! that this node decides without contacting its store.
 //!
-//! It gives the same results and counts as the phases in `decide.rs`, without building lists of charges and answers.
-//! `tests/fast_path.rs` compares both on random requests.
+//! The fast path gives the same results and counts as the phases in `decide.rs`, without building lists of charges and
+//! answers. `tests/fast_path.rs` compares both paths on random requests.
 
 use super::decide::record_reports;
 use super::plan::{AnswerSource, SmallList, Span};
@@ -12,8 +12,8 @@ use crate::meters::{Event, RuleEvent};
 use crate::store::{Answers, Store};
 use crate::striped::Stripe;
 
-/// Decides the only request of a batch if all of its rules are plain and the store answers immediately. `false`: the
-/// fast path does not apply, and nothing has happened.
+/// Decides the only request of a batch if all of its rules are plain and the store answers immediately. Returns `false`
+/// if the fast path does not apply; nothing has happened in this case.
 #[inline]
 pub(super) fn try_decide<S: Store, F: Store>(
     engine: &Engine<S, F>,

@@ -1,9 +1,10 @@
 //! The usage that the store last reported for each key, for decisions during a store outage.
 //!
-//! Every answer of the store reports the remaining amount of each limit, and the engine records it. Recording costs one
-//! key hash, one uncontended lock and a few words, which is little compared with a round trip. The table is bounded. A
-//! record is useless once its limit must be full again, so the record whose limit is full first is evicted. A new key
-//! is not recorded if its limit would be full before all others. A key without a record is treated as new.
+//! Every store answer reports the remaining amount of each limit, and the engine records these amounts. Recording costs
+//! one key hash, one uncontended lock and a few words, which is little compared with a round trip. The table is
+//! bounded. A record is useless once its limit has refilled, so the table evicts the record whose limit refills first.
+//! A new key is not recorded if its limit would refill before all recorded limits. A key without a record is treated as
+//! new.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,15 +13,15 @@ use tollgate::core::{Mono, Nanos, Time, Wall};
 use tollgate::{Limit, Limits, Report};
 use tollgate_share::shares::LimitUsage;
 
-/// Number of sets. With [`WAYS`] records of 48 bytes per set, the table takes 6 MiB.
-const SETS: usize = 1 << 14;
+/// Number of sets. With [`RECORDS_PER_SET`] records of 48 bytes per set, the table takes 6 MiB.
+const SET_COUNT: usize = 1 << 14;
 
 /// Number of records per set, enough for all limits of one key.
-const WAYS: usize = Limits::MAX;
+const RECORDS_PER_SET: usize = Limits::MAX;
 
-/// Answers to concurrent requests may arrive out of order. If the existing record is ahead by more than this, the
-/// store's clock has stepped back since.
-const REORDERED: Nanos = Nanos::SECOND;
+/// Maximum time by which answers to concurrent requests arrive out of order. If the existing record is newer by more
+/// than this, the store's clock has been set back.
+const MAX_REORDERING: Nanos = Nanos::SECOND;
 
 /// The records of all keys, one per limit of a key.
 pub(super) struct LastSeen {
@@ -34,8 +35,8 @@ pub(super) struct LastSeen {
 #[derive(Debug, Default)]
 struct RecordSet {
     /// The hash of key and limit for each record; zero if the entry is empty.
-    tags: [u64; WAYS],
-    records: [Record; WAYS],
+    tags: [u64; RECORDS_PER_SET],
+    records: [Record; RECORDS_PER_SET],
 }
 
 /// The usage of one limit of one key.
@@ -45,16 +46,16 @@ struct Record {
     seen: LimitUsage,
     /// The decision time by the store's clock.
     store_time: u64,
-    /// The id of the limits that the answer was for.
+    /// The id of the limits to which the report applies.
     limits: u32,
     /// Whether the fallback's state was already initialised from this record.
-    begun: bool,
+    fallback_initialised: bool,
 }
 
 /// The current usage of each limit of a key; `None` where there is no record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Usage {
-    each: [Option<Record>; Limits::MAX],
+    per_limit: [Option<Record>; Limits::MAX],
     now: u64,
 }
 
@@ -68,17 +69,17 @@ impl LastSeen {
         if reports.is_empty() {
             return;
         }
-        let sets = self.sets.get_or_init(|| (0..SETS).map(|_| Mutex::new(RecordSet::default())).collect());
+        let sets = self.sets.get_or_init(|| (0..SET_COUNT).map(|_| Mutex::new(RecordSet::default())).collect());
         let hash = self.hasher.hash_one(key);
-        let mut set = lock(sets, hash);
+        let mut set = lock_set(sets, hash);
         for (position, report) in reports.iter().enumerate() {
             let record = Record {
                 seen: LimitUsage::new(report, now.as_nanos()),
                 store_time: store_time.as_nanos(),
                 limits,
-                begun: false,
+                fallback_initialised: false,
             };
-            set.insert(key_tag(hash, position), record, report.remaining == 0);
+            set.insert_record(key_tag(hash, position), record, report.remaining == 0);
         }
     }
 
@@ -86,27 +87,27 @@ impl LastSeen {
     pub(super) fn forget(&self, key: &[u8]) {
         let Some(sets) = self.sets.get() else { return };
         let hash = self.hasher.hash_one(key);
-        let mut set = lock(sets, hash);
+        let mut set = lock_set(sets, hash);
         for position in 0..Limits::MAX {
-            if let Some(place) = set.find(key_tag(hash, position)) {
+            if let Some(place) = set.find_tag(key_tag(hash, position)) {
                 (set.tags[place], set.records[place]) = (0, Record::default());
             }
         }
     }
 
     /// Returns the usage of each limit of a key. If the store has answered since the fallback's state was last
-    /// initialised, calls `begin`, which must initialise it again. No other thread reads the key during this call.
+    /// initialised, calls `begin` to initialise it again. Other threads cannot read the key's records during this call.
     pub(super) fn usage_of(&self, key: &[u8], now: Time<Mono>, begin: impl FnOnce(&Usage)) -> Usage {
-        let mut used = Usage { each: [None; Limits::MAX], now: now.as_nanos() };
+        let mut used = Usage { per_limit: [None; Limits::MAX], now: now.as_nanos() };
         let Some(sets) = self.sets.get() else { return used };
         let hash = self.hasher.hash_one(key);
-        let mut set = lock(sets, hash);
+        let mut set = lock_set(sets, hash);
         let mut newer = false;
-        for (position, place) in used.each.iter_mut().enumerate() {
-            if let Some(found) = set.find(key_tag(hash, position)) {
+        for (position, place) in used.per_limit.iter_mut().enumerate() {
+            if let Some(found) = set.find_tag(key_tag(hash, position)) {
                 let record = &mut set.records[found];
-                newer |= !record.begun;
-                record.begun = true;
+                newer |= !record.fallback_initialised;
+                record.fallback_initialised = true;
                 *place = Some(*record);
             }
         }
@@ -118,14 +119,14 @@ impl LastSeen {
 }
 
 impl Usage {
-    /// Returns the id of the limits that the store last answered for; `None` if the key is unknown.
+    /// Returns the id of the limits in the store's last answer; `None` if the key is unknown.
     pub(super) fn limits(&self) -> Option<u32> {
-        self.each.iter().flatten().next().map(|record| record.limits)
+        self.per_limit.iter().flatten().next().map(|record| record.limits)
     }
 
     /// Returns the usage of the limit at `position`; `None` if the key is unknown.
     pub(super) fn limit_usage(&self, position: usize) -> Option<LimitUsage> {
-        self.each.get(position)?.map(|record| record.seen)
+        self.per_limit.get(position)?.map(|record| record.seen)
     }
 
     /// Returns the remaining amount of the limit at `position`; `None` if the key is unknown.
@@ -146,17 +147,17 @@ impl Usage {
 }
 
 impl RecordSet {
-    fn find(&self, tag: u64) -> Option<usize> {
+    fn find_tag(&self, tag: u64) -> Option<usize> {
         self.tags.iter().position(|known| *known == tag)
     }
 
-    /// Replaces the record of the same limit, or the one whose limit is full first.
-    fn insert(&mut self, tag: u64, record: Record, nothing_left: bool) {
-        if let Some(place) = self.find(tag) {
+    /// Replaces the record of the same limit or, if there is none, the record whose limit refills first.
+    fn insert_record(&mut self, tag: u64, record: Record, nothing_left: bool) {
+        if let Some(place) = self.find_tag(tag) {
             let known = &mut self.records[place];
             let ahead = known.store_time.saturating_sub(record.store_time);
-            let late = ahead > 0 && ahead <= REORDERED.as_nanos();
-            // An exhausted limit under other parameters gives only a lower bound of the usage.
+            let late = ahead > 0 && ahead <= MAX_REORDERING.as_nanos();
+            // If the limit is exhausted and its parameters changed, the report is only a lower bound of the usage.
             let says_less = nothing_left && known.limits != record.limits && known.seen.full_at > record.seen.at;
             if !late && !says_less {
                 *known = record;
@@ -172,7 +173,7 @@ impl RecordSet {
     }
 }
 
-fn lock(sets: &[Mutex<RecordSet>], hash: u64) -> MutexGuard<'_, RecordSet> {
+fn lock_set(sets: &[Mutex<RecordSet>], hash: u64) -> MutexGuard<'_, RecordSet> {
     // The low bits select the set; the tag contains all bits.
     sets[hash as usize % sets.len()].lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -192,7 +193,7 @@ mod tests {
         Report { limit, remaining, retry: Retry::NOW, reset: Nanos::from_secs(reset) }
     }
 
-    fn limit(text: &str, algorithm: &str) -> Limit {
+    fn parse_limit(text: &str, algorithm: &str) -> Limit {
         LimitText { limit: text, burst: None, algorithm: Some(algorithm) }.read().unwrap().as_slice()[0]
     }
 
@@ -204,7 +205,7 @@ mod tests {
         Time::from_nanos(seconds * 1_000_000_000)
     }
 
-    fn left_after(seen: &LastSeen, key: &str, limit: &Limit, seconds: u64) -> Option<u64> {
+    fn remaining_at(seen: &LastSeen, key: &str, limit: &Limit, seconds: u64) -> Option<u64> {
         seen.usage_of(key.as_bytes(), mono_at(seconds), |_| ()).amount_left(0, limit)
     }
 
@@ -214,11 +215,11 @@ mod tests {
         seen.record(b"k", 0, mono_at(100), store_at(7), &[report(60, 10, 50)]);
         let cases = [("token_bucket", [10, 20, 60]), ("interval_bucket", [10, 10, 60]), ("fixed_window", [10, 10, 60])];
         for (algorithm, expected) in cases {
-            let limit = limit("60/m", algorithm);
-            let seen = [100, 110, 150].map(|seconds| left_after(&seen, "k", &limit, seconds).unwrap());
+            let limit = parse_limit("60/m", algorithm);
+            let seen = [100, 110, 150].map(|seconds| remaining_at(&seen, "k", &limit, seconds).unwrap());
             assert_eq!(seen, expected, "{algorithm}");
         }
-        assert_eq!(left_after(&seen, "other", &limit("60/m", "token_bucket"), 100), None);
+        assert_eq!(remaining_at(&seen, "other", &parse_limit("60/m", "token_bucket"), 100), None);
     }
 
     #[test]
@@ -227,7 +228,7 @@ mod tests {
         seen.record(b"k", 0, mono_at(100), store_at(7), &[report(60, 10, 50)]);
         for (algorithm, seconds) in [("token_bucket", 15), ("interval_bucket", 50), ("fixed_window", 50)] {
             let used = seen.usage_of(b"k", mono_at(105), |_| ());
-            let wait = used.until_left(0, &limit("60/m", algorithm), 30);
+            let wait = used.until_left(0, &parse_limit("60/m", algorithm), 30);
             assert_eq!(wait, Nanos::from_secs(seconds.min(45)), "{algorithm}");
         }
     }
@@ -251,19 +252,19 @@ mod tests {
 
     #[test]
     fn late_record_replaces_a_newer_one_only_if_the_clock_stepped_back() {
-        let (seen, limit) = (LastSeen::new(), limit("60/m", "fixed_window"));
+        let (seen, limit) = (LastSeen::new(), parse_limit("60/m", "fixed_window"));
         let store_time = |nanos| Time::from_nanos(nanos);
         seen.record(b"k", 0, mono_at(1), store_time(5_000_000_000), &[report(60, 10, 50)]);
         seen.record(b"k", 0, mono_at(1), store_time(4_999_999_999), &[report(60, 11, 50)]);
-        assert_eq!(left_after(&seen, "k", &limit, 2), Some(10));
+        assert_eq!(remaining_at(&seen, "k", &limit, 2), Some(10));
         seen.record(b"k", 0, mono_at(2), store_time(1_000_000_000), &[report(60, 9, 50)]);
-        assert_eq!(left_after(&seen, "k", &limit, 2), Some(9));
+        assert_eq!(remaining_at(&seen, "k", &limit, 2), Some(9));
     }
 
     #[test]
-    fn flood_of_keys_does_not_evict_records_that_matter_longer() {
-        let (seen, limit) = (LastSeen::new(), limit("1000/day", "fixed_window"));
-        let keys = 20 * SETS;
+    fn flood_of_keys_does_not_evict_limits_that_refill_later() {
+        let (seen, limit) = (LastSeen::new(), parse_limit("1000/day", "fixed_window"));
+        let keys = 20 * SET_COUNT;
         for key in 0..100_u32 {
             seen.record(&key.to_le_bytes(), 0, mono_at(1), store_at(1), &[report(1_000, 5, 80_000)]);
         }
@@ -273,7 +274,7 @@ mod tests {
         for key in 0..100_u32 {
             assert_eq!(seen.usage_of(&key.to_le_bytes(), mono_at(3), |_| ()).amount_left(0, &limit), Some(5));
         }
-        // Records whose limits are full again are evicted first.
+        // Records whose limits have refilled are evicted first.
         for key in 1_000_000..1_000_100_u32 {
             seen.record(&key.to_le_bytes(), 0, mono_at(100), store_at(100), &[report(1_000, 999, 1)]);
             assert_eq!(seen.usage_of(&key.to_le_bytes(), mono_at(100), |_| ()).amount_left(0, &limit), Some(999));

@@ -5,8 +5,8 @@
 //! error in the middle leaves some rules charged and others not.
 //!
 //! **The idea** is to plan first and charge once. A plan is the list of all charges of a request: rule, key, limits and
-//! cost. The store gets them as one group and admits or refuses the whole group in one call. Everything else is a step
-//! before or after that call:
+//! cost. The store receives them as one group and admits or refuses the whole group in one call. Everything else is a
+//! step before or after that call:
 //!
 //! ```text
 //! request ─▶ plan ─▶ charge ─▶ policy ─▶ report ─▶ count
@@ -15,14 +15,14 @@
 //!                     store                rule, then shadow rules and bans
 //! ```
 //!
-//! `decide.rs` runs these phases in order. Most requests come alone and match a few plain limits in memory; `fast.rs`
-//! decides them without building lists, with the same result.
+//! `decide.rs` runs these phases in order. Most requests are not part of a batch and match only a few plain limits in
+//! memory. `fast.rs` decides them without building lists, with the same result.
 //!
 //! **Invariants.** A refused request spends nothing. A decision uses one rule set from beginning to end. A store
-//! failure never becomes an error of a decision: the rule's `on_fault` decides (`policy.rs`), if necessary from this
-//! node's share of the amount last seen remaining (`last_seen.rs`, `shares.rs`). When the store recovers, these
-//! admissions are charged to it (`arrears.rs`). Shadow rules are a separate group, charged after the request was
-//! admitted, so they cannot refuse.
+//! failure never makes a decision fail: the rule's `on_fault` decides (`policy.rs`). With `on_fault: local`, the node
+//! uses its share of the last known remaining amount (`last_seen.rs`, `shares.rs`). When the store recovers, it is
+//! charged for these admissions (`arrears.rs`). Shadow rules are a separate group, charged after the request was
+//! admitted, so they cannot refuse it.
 //!
 //! **Cost.** In memory a decision allocates nothing: plans, answers and results are in buffers that the caller reuses
 //! ([`Decisions`](crate::Decisions)).
@@ -114,8 +114,8 @@ pub struct Engine<S, F = MemoryStore> {
     debt_lock: Mutex<()>,
     /// Held while rules are compiled, so that each rule set is derived from the previous one.
     compiling: Mutex<()>,
-    /// Held while `running` is replaced. Keeps the previous value alive: otherwise a decision that still uses it would
-    /// have to drop thousands of rules.
+    /// Held while `running` is replaced. Contains the previous value. Otherwise, a decision that still uses that value
+    /// would have to free thousands of rules.
     replaced: Mutex<Option<Arc<RulesInForce>>>,
     observing: AtomicBool,
     nodes: AtomicU32,
@@ -135,7 +135,7 @@ pub(crate) struct RulesInForce {
     /// The rules as written, for explanations.
     written: Arc<Rules>,
     limit_ids: Arc<LimitIds>,
-    /// The successor. A decision that still uses this value may read a state whose limits only the successor knows.
+    /// The successor. A decision that still uses this value may read a state whose limits are only in the successor.
     next: OnceLock<Arc<RulesInForce>>,
 }
 
@@ -158,8 +158,8 @@ impl LimitTable for RulesInForce {
 pub enum Enforcement {
     /// Refusals are enforced.
     Enforce,
-    /// Refusals are counted and reported, but every request passes. For trying out rules, or for disabling all of them
-    /// at once.
+    /// Refusals are counted and reported, but every request passes. Useful for trying out rules, or for disabling all
+    /// rules at once.
     Observe,
 }
 
@@ -220,7 +220,7 @@ impl<S: Store> Engine<S> {
 
 impl<S: Store, F: Store> Engine<S, F> {
     /// Creates an engine without rules, with `fallback` for decisions while `store` does not answer. The fallback must
-    /// answer immediately, like memory.
+    /// answer immediately, like an in-memory store.
     pub fn with_fallback(store: S, fallback: F) -> Self {
         let running = RulesInForce::new(Arc::new(RuleSet::empty()), Arc::default(), Arc::new(LimitIds::new()));
         let (wall, mono) = clock_functions(PreciseClock::new());
@@ -269,7 +269,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         let version = rules.version();
         let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
         let limit_ids = self.running.load().limit_ids.clone();
-        *replaced = Some(self.replace(RulesInForce::new(rules, written, limit_ids)));
+        *replaced = Some(self.replace_running(RulesInForce::new(rules, written, limit_ids)));
         Ok(version)
     }
 
@@ -279,10 +279,10 @@ impl<S: Store, F: Store> Engine<S, F> {
         all_warnings(rules, &self.rules(), (self.wall)())
     }
 
-    /// Links the running rules to their successor and replaces them. The caller must hold `replaced`.
-    fn replace(&self, running: RulesInForce) -> Arc<RulesInForce> {
+    /// Links the rules in force to their successor and replaces them. The caller must hold the `replaced` lock.
+    fn replace_running(&self, running: RulesInForce) -> Arc<RulesInForce> {
         let running = Arc::new(running);
-        // Each value is replaced once, so the successor is not set yet.
+        // Each value is replaced only once, so the successor is not set yet.
         let _ = self.running.load().next.set(running.clone());
         self.running.swap(running)
     }
@@ -327,16 +327,16 @@ impl<S: Store, F: Store> Engine<S, F> {
         self.running.load().rules.clone()
     }
 
-    /// Returns the rules in force, compiled and as written, in the same order.
+    /// Returns the rules in force, first compiled and then as written. Both have the same order.
     pub fn rules_as_written(&self) -> (Arc<RuleSet>, Arc<Rules>) {
         let running = self.running.load();
         (running.rules.clone(), running.written.clone())
     }
 
-    /// Returns limits for inline use in requests. Equal limits share one id; keep the result to save the lookup.
+    /// Returns limits for inline use in requests. Equal limits share one id. Keep the result to avoid further lookups.
     ///
     /// # Errors
-    /// If the store does not support them.
+    /// If the store does not support the limits.
     pub fn intern_limits(&self, limits: &Limits) -> Result<InlineLimits, RequestError> {
         if let Some(known) = self.interner.find(limits) {
             return Ok(known);
@@ -352,7 +352,7 @@ impl<S: Store, F: Store> Engine<S, F> {
         let (sent, limit_ids) = self.interner.add(limits, &running.limit_ids);
         if let Some(limit_ids) = limit_ids {
             let (rules, written) = (running.rules.clone(), running.written.clone());
-            *replaced = Some(self.replace(RulesInForce::new(rules, written, Arc::new(limit_ids))));
+            *replaced = Some(self.replace_running(RulesInForce::new(rules, written, Arc::new(limit_ids))));
         }
         Ok(sent)
     }
@@ -369,7 +369,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Sets the number of nodes that share the store's limits, including this one. While the store does not answer,
-    /// this node grants its share of them.
+    /// this node grants only its share of each limit.
     pub fn set_nodes(&self, nodes: u32) {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }

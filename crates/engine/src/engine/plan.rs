@@ -25,19 +25,19 @@ pub(crate) type SmallList<T> = SmallVec<[T; 16]>;
 pub(crate) struct Plan {
     pub(crate) requests: Vec<PlannedRequest>,
     pub(crate) charges: Vec<PlannedCharge>,
-    /// The charges of each item.
+    /// The pairs of items and the charges that they caused.
     pub(crate) item_matches: Vec<ItemMatch>,
     keys: Vec<u8>,
     /// The windows of charges with several limits.
     windows: Vec<Option<Nanos>>,
-    /// The calendar windows of charges that need them.
+    /// The calendar windows of charges whose limits have calendars.
     given: Vec<Window>,
     pub(crate) limits: PlanLimits,
-    /// Rule metadata, with the index of the charge; only for rules that have any.
+    /// The metadata of rules that have any, each with the index of its charge.
     metadata: Vec<(u32, Arc<Metadata>)>,
-    /// The time at which rules are evaluated; zero if no rule depends on it.
+    /// The time at which rules are evaluated; zero if no rule depends on the time.
     now: Option<Time<Wall>>,
-    /// The part of the requests' costs that is taken.
+    /// How much of each request's cost is taken.
     take_mode: TakeMode,
     /// Whether the request being added has matched only plain rules so far.
     plain: bool,
@@ -55,7 +55,7 @@ pub(crate) struct PlanLimits {
 pub(crate) struct PlannedRequest {
     pub(crate) charges: Range<u32>,
     pub(crate) item_matches: Range<u32>,
-    /// Whether a rule denies the request without asking the store.
+    /// Whether a rule denies the request without a call to the store.
     pub(crate) denied: bool,
     /// Whether all charges are to [plain](crate::ruleset::ActiveRule::plain) rules or to inline limits.
     pub(crate) plain: bool,
@@ -70,29 +70,29 @@ pub(crate) struct ItemMatch {
     pub(crate) charge: u32,
 }
 
-/// A planned charge of one counter.
+/// A planned charge to one counter.
 #[derive(Debug)]
 pub(crate) struct PlannedCharge {
     by: LimitSource,
     key: Range<u32>,
-    /// The range of the rule id in `keys`; it is part of the key.
+    /// The range of the rule id in `keys`. The rule id is part of the key.
     name: Range<u32>,
-    /// The window of the only limit. If there are several, `windows` is their range in the plan's `windows`.
+    /// The window, if the charge has only one limit. Otherwise, `windows` is a range in the plan's `windows`.
     window: Option<Nanos>,
     windows: Range<u32>,
     /// The index of the first calendar window.
     given: u32,
     pub(crate) cost: Cost,
     pub(crate) shadow: bool,
-    /// Whether a positive cost may be taken into debt.
+    /// Whether a positive cost may put the limits into debt.
     pub(crate) postpaid: bool,
-    /// Whether the rule had no capacity and was left out because another rule suffices.
+    /// Whether the rule had no capacity and was omitted because another rule marked `suffices` has capacity.
     pub(crate) exhausted: bool,
     pub(crate) on_fault: OnFault,
     pub(crate) answered: AnswerSource,
 }
 
-/// The origin of the limits of a charge.
+/// The source of a charge's limits.
 #[derive(Clone, Copy, Debug)]
 enum LimitSource {
     Rule(u32),
@@ -100,7 +100,7 @@ enum LimitSource {
     Overridden(u32, u32),
     Unlimited(u32),
     Denied(u32),
-    /// The ban of a rule's counter. It follows the charge of that counter.
+    /// The ban of a rule's counter. In the plan, it follows the charge to that counter.
     Ban(u32),
     /// A rule, or its ban, that another rule replaces.
     Replaced(u32),
@@ -146,14 +146,14 @@ impl PlannedCharge {
         matches!(self.by, LimitSource::Denied(_))
     }
 
-    /// Leaves out the charge, because another rule replaces its rule.
-    pub(crate) fn replace(&mut self) {
+    /// Marks the charge as replaced, so that it is not sent to the store.
+    pub(crate) fn mark_replaced(&mut self) {
         if let Some(rule) = self.rule() {
             self.by = LimitSource::Replaced(rule);
         }
     }
 
-    /// Returns whether another rule replaces this one.
+    /// Returns whether another rule replaces the rule of this charge.
     pub(crate) fn is_replaced(&self) -> bool {
         matches!(self.by, LimitSource::Replaced(_))
     }
@@ -163,7 +163,7 @@ impl PlannedCharge {
         match self.answered {
             AnswerSource::Not if self.is_denied() => Outcome::Deny(Retry::Never),
             AnswerSource::Closed => Outcome::Deny(FAULT_RETRY),
-            // A store may give fewer answers than there are charges.
+            // A store may return fewer answers than there are charges.
             AnswerSource::Not
             | AnswerSource::Open
             | AnswerSource::Enforced(_)
@@ -172,7 +172,7 @@ impl PlannedCharge {
         }
     }
 
-    /// Returns whether the store has to be asked.
+    /// Returns whether the charge is sent to the store.
     pub(crate) fn has_limits(&self) -> bool {
         match &self.by {
             LimitSource::Rule(_) | LimitSource::Overridden(..) | LimitSource::Ban(_) | LimitSource::Inline(_) => true,
@@ -216,7 +216,7 @@ impl PlanLimits {
             LimitSource::Inline(_) => self.inline_limit_of(planned).map(|entry| &entry.limits),
             LimitSource::Ban(_) | LimitSource::Replaced(_) => None,
             LimitSource::Rule(_) | LimitSource::Overridden(..) | LimitSource::Unlimited(_) | LimitSource::Denied(_) => {
-                self.of_rule(planned, running).map(|rule_limits| &rule_limits.limits)
+                self.rule_limits_of(planned, running).map(|rule_limits| &rule_limits.limits)
             }
         }
     }
@@ -230,12 +230,12 @@ impl PlanLimits {
             | LimitSource::Unlimited(_)
             | LimitSource::Denied(_)
             | LimitSource::Ban(_)
-            | LimitSource::Replaced(_) => self.of_rule(planned, running).map(|rule_limits| rule_limits.id),
+            | LimitSource::Replaced(_) => self.rule_limits_of(planned, running).map(|rule_limits| rule_limits.id),
         }
     }
 
-    /// Returns the limits that the rule, its override or its ban gives to a charge.
-    fn of_rule<'a>(&'a self, planned: &PlannedCharge, running: &'a RulesInForce) -> Option<&'a RuleLimits> {
+    /// Returns the limits of a charge from its rule, override or ban.
+    fn rule_limits_of<'a>(&'a self, planned: &PlannedCharge, running: &'a RulesInForce) -> Option<&'a RuleLimits> {
         let rule = |number: u32| running.rules.rules().get(number as usize);
         match planned.by {
             LimitSource::Rule(number) => rule(number)?.rule_limits.as_deref(),
@@ -261,7 +261,7 @@ impl Plan {
         self.metadata.clear();
     }
 
-    /// Sets the time and the mode of taking for the requests that are added next.
+    /// Sets the evaluation time and the take mode for the requests that are added next.
     pub(crate) fn begin(&mut self, now: Time<Wall>, take_mode: TakeMode) {
         (self.now, self.take_mode) = (Some(now), take_mode);
     }
@@ -281,7 +281,7 @@ impl Plan {
             let charges = &self.requests[*request as usize].charges;
             for planned in &self.charges[charges.start as usize..charges.end as usize] {
                 let calendars =
-                    self.limits.of_rule(planned, running).map_or(&[][..], |rule_limits| &rule_limits.calendars);
+                    self.limits.rule_limits_of(planned, running).map_or(&[][..], |rule_limits| &rule_limits.calendars);
                 for (calendar, index) in calendars.iter().zip(planned.given as usize..) {
                     self.given[index] = calendar.window(now);
                 }
@@ -319,7 +319,7 @@ impl Plan {
 
     /// Collects the charges that `wanted` selects, and one span for each request with such charges.
     #[inline]
-    pub(crate) fn collect<'a>(
+    pub(crate) fn collect_charges<'a>(
         &'a self,
         running: &'a RulesInForce,
         charges: &mut Vec<Charge<'a>>,
@@ -360,7 +360,7 @@ impl Plan {
         }
     }
 
-    /// Collects the charges of the only request if it is plain; returns whether it is.
+    /// If the plan has a single request and it is plain, collects its charges and returns true.
     #[inline]
     pub(crate) fn collect_plain<'a>(
         &'a self,
@@ -389,7 +389,7 @@ impl Plan {
         true
     }
 
-    /// Returns the only charge if it is to a rule that is not `strict`. The request must be plain.
+    /// Returns the only charge of the plan, if its rule is not `strict`. The request must be plain.
     #[inline]
     pub(crate) fn only_shared<'a>(&'a self, running: &'a RulesInForce) -> Option<Charge<'a>> {
         let [planned @ PlannedCharge { by: LimitSource::Rule(number), .. }] = &*self.charges else { return None };
@@ -415,20 +415,20 @@ impl Plan {
                 let rule = &running.rules.rules()[number as usize];
                 let Some(rule_limits) = &rule.rule_limits else { return };
                 consistency = rule.consistency;
-                (rule_limits.id, &rule_limits.limits, rule.earlier(), self.windows_used(planned, rule_limits))
+                (rule_limits.id, &rule_limits.limits, rule.earlier(), self.used_windows(planned, rule_limits))
             }
             LimitSource::Inline(index) => {
                 let entry = &self.limits.inline[index as usize];
                 (entry.id, &entry.limits, &[][..], &[][..])
             }
             LimitSource::Overridden(number, _) | LimitSource::Ban(number) => {
-                let Some(rule_limits) = self.limits.of_rule(planned, running) else { return };
+                let Some(rule_limits) = self.limits.rule_limits_of(planned, running) else { return };
                 let rule = &running.rules.rules()[number as usize];
                 let earlier = if planned.is_ban() { &[][..] } else { rule.earlier() };
                 if !planned.is_ban() {
                     consistency = rule.consistency;
                 }
-                (rule_limits.id, &rule_limits.limits, earlier, self.windows_used(planned, rule_limits))
+                (rule_limits.id, &rule_limits.limits, earlier, self.used_windows(planned, rule_limits))
             }
             LimitSource::Unlimited(_) | LimitSource::Denied(_) | LimitSource::Replaced(_) => return,
         };
@@ -438,12 +438,12 @@ impl Plan {
 
     /// Returns the calendar windows of a charge.
     pub(crate) fn calendar_windows(&self, planned: &PlannedCharge, running: &RulesInForce) -> &[Window] {
-        self.limits.of_rule(planned, running).map_or(&[], |rule_limits| self.windows_used(planned, rule_limits))
+        self.limits.rule_limits_of(planned, running).map_or(&[], |rule_limits| self.used_windows(planned, rule_limits))
     }
 
     /// Returns the calendar windows that a charge's limits refer to.
     #[inline]
-    fn windows_used(&self, planned: &PlannedCharge, rule_limits: &RuleLimits) -> &[Window] {
+    fn used_windows(&self, planned: &PlannedCharge, rule_limits: &RuleLimits) -> &[Window] {
         let first = planned.given as usize;
         if rule_limits.calendars.is_empty() { &[] } else { &self.given[first..first + rule_limits.calendars.len()] }
     }
@@ -456,7 +456,7 @@ pub(crate) struct Span {
     pub(crate) charges: Range<u32>,
 }
 
-/// Converts a range of `u32`.
+/// Converts a `u32` range to a `usize` range.
 pub(crate) fn to_usize_range(range: &Range<u32>) -> Range<usize> {
     range.start as usize..range.end as usize
 }
@@ -467,8 +467,7 @@ pub(crate) fn push_groups<'a>(verb: StoreVerb, charges: &'a [Charge<'a>], spans:
     groups.extend(spans.iter().map(|span| Group { verb, charges: of(span) }));
 }
 
-/// Empties a buffer and changes its lifetime parameter. The in-place `collect` of the standard library keeps the
-/// allocation.
+/// Empties a buffer and changes its lifetime parameter. The standard library's in-place `collect` keeps the allocation.
 pub(crate) fn emptied_charges<'b>(mut charges: Vec<Charge<'_>>) -> Vec<Charge<'b>> {
     charges.clear();
     charges.into_iter().map(|_| unreachable!("the buffer was emptied")).collect()

@@ -27,17 +27,17 @@ use crate::store::{Answers, Batch, Charge, Group, Store, StoreVerb};
 /// retrying sooner only adds load.
 pub(super) const FAULT_RETRY: Retry = Retry::After(Nanos::SECOND);
 
-/// A charge of this node's share, decided locally.
+/// A charge to this node's share, decided locally.
 struct LocalCharge<'a> {
     charge: Charge<'a>,
-    /// The limits of the whole fleet, and their id; the charge uses a share of them.
+    /// The limits of the whole fleet. The charge uses this node's share of them.
     whole: &'a Limits,
     whole_id: u32,
     used: Usage,
 }
 
-/// Decides requests that the store did not answer, by the `on_fault` of their rules: a `closed` rule refuses the whole
-/// request; `local` rules decide together, all or none; `open` rules admit it.
+/// Decides requests that the store did not answer, by the `on_fault` of their rules. A `closed` rule refuses the whole
+/// request. `local` rules admit or refuse it together. `open` rules admit it.
 pub(super) fn fall_back<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
@@ -48,7 +48,7 @@ pub(super) fn fall_back<S: Store, F: Store>(
     let mut shares: Vec<InlineLimits> = Vec::new();
     let mut spans: Vec<Span> = Vec::new();
     if running.rules.uses_time() {
-        // The planned calendar windows may belong to the store's clock, or may have ended since.
+        // The planned calendar windows may be based on the store's clock, or may have ended since planning.
         decisions.plan.move_windows(running, &decisions.scratch.unanswered.lost, (engine.wall)());
     }
     for request in &decisions.scratch.unanswered.lost {
@@ -58,7 +58,7 @@ pub(super) fn fall_back<S: Store, F: Store>(
         let charges = to_usize_range(&decisions.plan.requests[*request as usize].charges);
         let start = shares.len() as u32;
         let Plan { charges: planned, limits, .. } = &mut decisions.plan;
-        fallback.apply(&mut planned[charges], limits, &mut shares);
+        fallback.set_answer_sources(&mut planned[charges], limits, &mut shares);
         if start < shares.len() as u32 {
             spans.push(Span { request: *request, charges: start..shares.len() as u32 });
         }
@@ -79,8 +79,9 @@ struct Fallback<'e, S, F> {
 }
 
 impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
-    /// Sets the answer source of each enforced charge of a request, and adds the shares of the local ones.
-    fn apply(&self, charges: &mut [PlannedCharge], limits: &PlanLimits, shares: &mut Vec<InlineLimits>) {
+    /// Sets the answer source of each enforced charge of a request. Adds this node's shares for local charges to
+    /// `shares`.
+    fn set_answer_sources(&self, charges: &mut [PlannedCharge], limits: &PlanLimits, shares: &mut Vec<InlineLimits>) {
         let enforced = |planned: &&mut PlannedCharge| planned.has_limits() && !planned.shadow;
         let closed = charges
             .iter()
@@ -113,11 +114,11 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
             }
         }
         let before = fallback.len();
-        // Checking whether a share may go into debt and charging it must not interleave with another thread.
-        let may_owe = self.nodes > 1 && locals.iter().any(LocalCharge::may_owe);
-        let owing = may_owe.then(|| self.engine.debt_lock.lock().unwrap_or_else(PoisonError::into_inner));
+        // The lock makes the debt check and the charge of a share atomic.
+        let may_need_debt = self.nodes > 1 && locals.iter().any(LocalCharge::may_need_debt);
+        let owing = may_need_debt.then(|| self.engine.debt_lock.lock().unwrap_or_else(PoisonError::into_inner));
         let mut waits: Vec<Option<Nanos>> = Vec::new();
-        if may_owe {
+        if may_need_debt {
             waits.extend(locals.iter_mut().map(|local| self.allow_debt(local)));
         }
         let charges: Vec<Charge<'_>> = locals.iter().map(|local| local.charge).collect();
@@ -178,8 +179,8 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         }
     }
 
-    /// Creates a charge of this node's share. If the store has answered since the share was last started, starts it
-    /// again from the reported remaining amount.
+    /// Creates a charge to this node's share. If the store has answered since the share was last initialised,
+    /// initialises it again from the reported remaining amount.
     fn local_charge<'a>(&self, planned: &'a PlannedCharge, share: &'a InlineLimits, plan: &'a Plan) -> LocalCharge<'a>
     where
         'e: 'a,
@@ -192,19 +193,20 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         let consistency = Consistency::Strict;
         let charge = Charge { key, limits_id, limits, earlier: &[], ask, stamps: None, windows, consistency };
         let used = self.engine.last_seen.usage_of(key, (self.engine.mono)(), |used| {
-            // The reported usage belongs to the limits in the store's answer. They may differ from the current ones.
+            // The reported usage belongs to the limits in the store's answer. Those limits may differ from the current
+            // limits.
             let other = used.limits().and_then(|id| running.get(id)).filter(|answered| *answered != whole);
             match other {
-                Some(other) => self.begin_share(&charge, &self.engine.shares.share_of_node(other, nodes), other, used),
-                None => self.begin_share(&charge, share, whole, used),
+                Some(other) => self.start_share(&charge, &self.engine.shares.share_of_node(other, nodes), other, used),
+                None => self.start_share(&charge, share, whole, used),
             }
         });
         let whole_id = plan.limits.limits_id(planned, self.running).unwrap_or(limits_id);
         LocalCharge { charge, whole, whole_id, used }
     }
 
-    /// Starts a share of `whole` with its part of the remaining amount.
-    fn begin_share(&self, charge: &Charge<'_>, share: &InlineLimits, whole: &Limits, used: &Usage) {
+    /// Initialises a share of the limits `whole` with its part of the remaining amount.
+    fn start_share(&self, charge: &Charge<'_>, share: &InlineLimits, whole: &Limits, used: &Usage) {
         let (limits_id, limits) = (share.entry().id, &share.entry().limits);
         if let Some(start) =
             ShareStart::new(limits, whole, self.nodes, used.now(), |position| used.limit_usage(position))
@@ -214,9 +216,9 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         }
     }
 
-    /// Allows a charge to put the share into debt. The cost must fit the remaining amount of the whole limit, and the
-    /// share must have at least one token. Otherwise, if the cost exceeds the share's capacity, returns the wait,
-    /// because the share itself would report that the cost never fits.
+    /// Allows a charge to put the share into debt if the cost fits the remaining amount of the whole limit and the
+    /// share has at least one token. Otherwise, if the cost exceeds the share's capacity, returns the wait, because the
+    /// share itself would report that the cost never fits.
     fn allow_debt(&self, local: &mut LocalCharge<'_>) -> Option<Nanos> {
         let Ask::Exactly(cost) = local.charge.ask else { return None };
         let mut answers = Answers::default();
@@ -243,7 +245,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
         (cost.get() > local.charge.limits.capacity()).then_some(wait)
     }
 
-    /// Runs groups in the fallback. If it does not answer immediately, they stay unanswered.
+    /// Runs groups in the fallback. If the fallback does not answer immediately, the groups stay unanswered.
     fn run_fallback(&self, groups: &[Group<'_>], answers: &mut Answers) {
         let limit_ids = self.engine.shares.limit_ids();
         let run = pin!(self.engine.fallback.run(Batch { limit_table: &*limit_ids, groups }, answers));
@@ -254,7 +256,7 @@ impl<'e, S: Store, F: Store> Fallback<'e, S, F> {
 impl LocalCharge<'_> {
     /// Returns whether the charge may fit the whole limit without fitting the share. A cost of 1 always fits a share
     /// that has a token.
-    fn may_owe(&self) -> bool {
+    fn may_need_debt(&self) -> bool {
         matches!(self.charge.ask, Ask::Exactly(cost) if cost > Cost::ONE)
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn combine_charges(decisions: &mut Decisions, request: usize, running
             // A ban has no remaining amount to report.
             Some((answer, _)) => {
                 standing = standing.max(answer.standing);
-                (answer.outcome, if planned.is_ban() { u64::MAX } else { answer.least() })
+                (answer.outcome, if planned.is_ban() { u64::MAX } else { answer.least_remaining() })
             }
             None => (planned.outcome_unanswered(), u64::MAX),
         };
@@ -119,7 +119,8 @@ pub(super) fn count<S: Store, F: Store>(engine: &Engine<S, F>, running: &RulesIn
     }
 }
 
-/// Returns whether a charge is not counted: its ban refuses, or it is itself a ban that does not refuse.
+/// Returns whether a charge is not counted, because its ban refuses and is counted instead, or because it is a ban that
+/// does not refuse.
 fn is_counted_elsewhere(decisions: &Decisions, charges: &[PlannedCharge], index: usize) -> bool {
     let refuses = |planned: &PlannedCharge| planned.is_ban() && !decisions.charge_outcome(planned).is_admitted();
     charges[index].is_ban() != refuses(&charges[index]) || charges.get(index + 1).is_some_and(refuses)

@@ -18,7 +18,7 @@ pub(crate) struct Scratch {
     /// The requests of the last groups sent to the store.
     pub(crate) spans: Vec<Span>,
     pub(crate) unanswered: UnansweredRequests,
-    /// Empty between phases, like `groups`, because the elements borrow from the plan.
+    /// Empty between phases, because the elements borrow from the plan. The same applies to `groups`.
     pub(crate) charges: Vec<Charge<'static>>,
     pub(crate) groups: Vec<Group<'static>>,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Scratch {
 #[derive(Debug, Default)]
 pub(crate) struct UnansweredRequests {
     pub(crate) lost: Vec<u32>,
-    /// Lost requests without arrears: the store may have carried them out, or rejected them.
+    /// Lost requests that cause no arrears, because the store may have carried them out or has rejected them.
     pub(crate) not_owed: Vec<u32>,
     /// Requests whose calendar windows did not contain the store's time; `store_time` is that time.
     pub(crate) stale: Vec<u32>,
@@ -37,11 +37,11 @@ pub(crate) struct UnansweredRequests {
 impl UnansweredRequests {
     pub(crate) fn clear(&mut self) {
         self.not_owed.clear();
-        self.begin_again();
+        self.clear_last_attempt();
     }
 
     /// Clears the results of the last groups, but keeps `not_owed`.
-    pub(crate) fn begin_again(&mut self) {
+    pub(crate) fn clear_last_attempt(&mut self) {
         self.lost.clear();
         self.stale.clear();
         self.store_time = None;

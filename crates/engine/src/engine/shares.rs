@@ -11,12 +11,12 @@ use tollgate_share::shares::share_of_node;
 
 use crate::inline::{InlineLimits, Interner, LimitIds};
 
-/// The shares used so far, with their own ids.
+/// All shares used so far, with their ids.
 #[derive(Debug)]
 pub(super) struct Shares {
     interner: Interner,
     limit_ids: ArcSwap<LimitIds>,
-    /// Held while a share is added, so that it is added to the current table.
+    /// Held while a share is added, so that the share is added to the current table.
     adding: Mutex<()>,
 }
 
@@ -29,7 +29,7 @@ impl Shares {
         }
     }
 
-    /// Returns the share of `limits` of one out of `nodes` nodes.
+    /// Returns one node's share of `limits` in a fleet of `nodes` nodes.
     pub(super) fn share_of_node(&self, limits: &Limits, nodes: u32) -> InlineLimits {
         let share = share_of_node(limits, nodes);
         if let Some(known) = self.interner.find(&share) {

@@ -16,7 +16,7 @@ use crate::store::Store;
 impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
     /// Writes all counters (usage, quotas, bans and leases), and returns their number.
     ///
-    /// Decisions continue during the write: each counter is written as it is when the walk reaches it.
+    /// Decisions continue during the write. Each counter is written with its value at the time when it is visited.
     ///
     /// # Errors
     /// If the writer fails.
@@ -31,8 +31,8 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
         self.store.count_used(&*running)
     }
 
-    /// Returns an engine without rules whose store has `keys` keys and the counters of a snapshot. Rules that are
-    /// loaded later use these counters if their ids match, even if their limits have changed.
+    /// Returns an engine without rules. Its store has space for `keys` keys and contains the counters of a snapshot.
+    /// Rules that are loaded later use these counters if their ids match, even if their limits have changed.
     ///
     /// # Errors
     /// If the snapshot cannot be read or is damaged.
@@ -48,7 +48,7 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
             if id < INLINE_IDS {
                 return Some(rules.register_limits(limits));
             }
-            // If there are more limits than ids, the remaining limits are forgotten, as in a running process.
+            // If there are more inline limits than ids, the excess limits are dropped, as in a running process.
             inline += usize::from(interner.find(limits).is_none());
             (inline <= MAX_INLINE).then(|| interner.add(limits, &limit_ids).0.entry().id)
         })?;

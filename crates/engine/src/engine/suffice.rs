@@ -1,16 +1,17 @@
 //! Rules marked `suffices`: a request that matches several of them is admitted if any one of them has capacity.
 //!
-//! A store admits all charges of a group or none, and reports the outcome of each. So all are charged first. If only
-//! rules marked `suffices` refuse and another such rule has capacity, nothing was taken, and the request is charged
-//! again without the refusing rules. If another request takes the capacity in between, the next attempt leaves out that
-//! rule as well. This has three consequences. A request is refused only after each of the rules was found without
-//! capacity. No limit is exceeded. The loop ends, because every attempt charges fewer rules. A store could implement
-//! this itself and save the second call, but only requests that find a rule without capacity need one.
+//! A store admits all charges of a group or none of them, and reports the outcome of each charge. So the first attempt
+//! charges all matching rules. If only rules marked `suffices` refuse and another such rule has capacity, nothing was
+//! taken, and the request is charged again without the refusing rules. If another request takes the capacity in
+//! between, the next attempt omits that rule as well. This has three consequences. A request is refused only after all
+//! of these rules were without capacity. No limit is exceeded. The loop ends, because every attempt charges fewer
+//! rules. A store could implement this itself and save the second call, but only requests that match an exhausted rule
+//! need a second call.
 //!
 //! A banned counter has no capacity. A `closed` rule refuses during a store outage even if it is marked `suffices`.
 //!
-//! As a consequence, a log with `count_refused` records a request that it refused even if another rule admits the
-//! request.
+//! Because the first attempt charges all rules, a log with `count_refused` records a request that it refused even if
+//! another rule admits the request.
 
 use std::mem::take;
 use std::ops::Range;
@@ -24,7 +25,7 @@ use crate::decision::{Decisions, Standing};
 use crate::ruleset::ActiveRule;
 use crate::store::{Store, StoreVerb};
 
-/// Leaves out charges without capacity if another rule suffices, and charges those requests again.
+/// Omits the charges of exhausted rules if another rule suffices, and charges the affected requests again.
 pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
@@ -35,12 +36,12 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
     let mut again = take(&mut decisions.scratch.picked);
     loop {
         again.clear();
-        decisions.scratch.unanswered.begin_again();
+        decisions.scratch.unanswered.clear_last_attempt();
         for request in requests.clone() {
-            if !leave_out(decisions, request, running) {
+            if !omit_exhausted_charges(decisions, request, running) {
                 continue;
             }
-            // A request that has waited for the store without an answer does not wait again.
+            // A request that the store did not answer is not sent to the store again.
             let fell_back = decisions.decided[request].as_ref().is_ok_and(|it| it.standing == Standing::Fallback);
             let list = if fell_back { &mut decisions.scratch.unanswered.lost } else { &mut again };
             list.push(request as u32);
@@ -58,19 +59,19 @@ pub(super) async fn leave_out_exhausted<S: Store, F: Store>(
     decisions.scratch.picked = again;
 }
 
-/// Leaves out a request's charges without capacity if another rule suffices. Returns whether to charge the request
-/// again, which is useless if any other rule refuses it too.
-fn leave_out(decisions: &mut Decisions, request: usize, running: &RulesInForce) -> bool {
+/// Omits a request's charges to exhausted rules if another rule suffices. Returns whether to charge the request again;
+/// this is useless if a rule without `suffices` refuses the request too.
+fn omit_exhausted_charges(decisions: &mut Decisions, request: usize, running: &RulesInForce) -> bool {
     let charges = charges_with_bans(decisions, request);
-    let has_capacity = |charge: &ChargeWithBan| charge.is_enough(decisions, running) && charge.outcome.is_admitted();
+    let has_capacity = |charge: &ChargeWithBan| charge.can_suffice(decisions, running) && charge.outcome.is_admitted();
     if !charges.iter().any(has_capacity) {
         return false;
     }
     let (mut left_out, mut refused) = (false, false);
     for charge in charges.iter().filter(|charge| !charge.outcome.is_admitted()) {
-        if charge.is_enough(decisions, running) {
+        if charge.can_suffice(decisions, running) {
             for planned in &mut decisions.plan.charges[charge.charges.clone()] {
-                planned.replace();
+                planned.mark_replaced();
                 planned.exhausted = true;
                 planned.answered = AnswerSource::Not;
             }
@@ -83,13 +84,14 @@ fn leave_out(decisions: &mut Decisions, request: usize, running: &RulesInForce) 
 }
 
 /// Returns the outcome of a refused request with rules marked `suffices`, and its deciding charge. The request has to
-/// wait for the first of those rules to have capacity, and for all other rules. `None` if no rule is marked `suffices`.
+/// wait until the first of these rules has capacity and all rules without `suffices` have capacity. `None` if no rule
+/// is marked `suffices`.
 pub(super) fn soonest_refusal(decisions: &Decisions, request: usize, running: &RulesInForce) -> Option<(Outcome, u32)> {
     let stricter = |one: (Outcome, u32), other: (Outcome, u32)| if one.0.and(other.0) == one.0 { one } else { other };
     let (mut enough, mut others) = (None, None);
     for charge in charges_with_bans(decisions, request) {
-        let this = (charge.outcome, charge.decides);
-        if charge.is_enough(decisions, running) {
+        let this = (charge.outcome, charge.deciding_charge);
+        if charge.can_suffice(decisions, running) {
             enough = Some(enough.map_or(this, |known| if stricter(known, this) == this { known } else { this }));
         } else {
             others = Some(others.map_or(this, |known| stricter(known, this)));
@@ -107,16 +109,16 @@ fn charges_with_bans(decisions: &Decisions, request: usize) -> SmallList<ChargeW
         if planned.shadow || planned.is_replaced() {
             continue;
         }
-        let (outcome, decides) = (decisions.charge_outcome(planned), index as u32);
-        // The ban of a charge follows it.
+        let (outcome, deciding_charge) = (decisions.charge_outcome(planned), index as u32);
+        // In the plan, the ban of a charge follows the charge.
         match all.last_mut().filter(|_| planned.is_ban()) {
             Some(before) => {
                 if before.outcome.and(outcome) != before.outcome {
-                    (before.outcome, before.decides) = (outcome, decides);
+                    (before.outcome, before.deciding_charge) = (outcome, deciding_charge);
                 }
                 before.charges.end = index + 1;
             }
-            None => all.push(ChargeWithBan { charges: index..index + 1, outcome, decides }),
+            None => all.push(ChargeWithBan { charges: index..index + 1, outcome, deciding_charge }),
         }
     }
     all
@@ -126,12 +128,12 @@ fn charges_with_bans(decisions: &Decisions, request: usize) -> SmallList<ChargeW
 struct ChargeWithBan {
     charges: Range<usize>,
     outcome: Outcome,
-    decides: u32,
+    deciding_charge: u32,
 }
 
 impl ChargeWithBan {
-    /// Returns whether the rule is marked `suffices` and is not closed by a fault.
-    fn is_enough(&self, decisions: &Decisions, running: &RulesInForce) -> bool {
+    /// Returns whether the rule is marked `suffices` and does not refuse because of `on_fault: closed`.
+    fn can_suffice(&self, decisions: &Decisions, running: &RulesInForce) -> bool {
         let planned = &decisions.plan.charges[self.charges.start];
         is_sufficient(planned, running) && planned.answered != AnswerSource::Closed
     }

@@ -1,4 +1,4 @@
-//! Modes of taking the cost of a request: all, as much as possible, or into debt.
+//! How much of a request's cost is taken: all of it, as much as possible, or all of it even into debt.
 
 use std::ops::Range;
 
@@ -8,21 +8,21 @@ use super::plan::{Plan, PlannedCharge, to_usize_range};
 use crate::decision::Decisions;
 use crate::request::{Request, RequestError};
 
-/// The part of a request's cost that is taken.
+/// How much of a request's cost is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TakeMode {
     /// All or nothing.
     #[default]
     Exactly,
-    /// As much as all rules have remaining, and at least one token. The request must have exactly one item, whose cost
-    /// is the maximum.
+    /// As much as every rule has remaining, but at least one token. The request must have exactly one item, and its
+    /// cost is the maximum.
     UpTo,
-    /// The full cost, into debt if necessary up to the limits' `max_debt`: for usage that has already happened.
+    /// The full cost, for usage that has already happened. The limits may go into debt, up to their `max_debt`.
     Regardless,
 }
 
 impl TakeMode {
-    /// Converts a cost to the request made to each limit.
+    /// Converts a cost to an [`Ask`] in this mode.
     #[inline]
     const fn ask(self, cost: Cost) -> Ask {
         match self {
@@ -59,8 +59,8 @@ impl Plan {
     }
 }
 
-/// Lowers the cost of each request's shadow rules to the amount that its enforced rules granted, because no more is
-/// admitted.
+/// Lowers the cost of each request's shadow rules to the amount that its enforced rules granted, because only that
+/// amount is admitted.
 pub(super) fn lower_shadows(decisions: &mut Decisions, requests: Range<usize>) {
     for request in requests {
         let Some(least) = decisions.least_taken(request) else { continue };

@@ -28,30 +28,30 @@ pub(super) async fn renew<S: Store, F: Store>(engine: &Engine<S, F>, receipt: &R
     Ok(apply_to_receipt(engine, StoreVerb::Renew, receipt).await?.is_some_and(|least| least > Cost::ZERO))
 }
 
-/// Applies a verb to all counters of a receipt whose rules still exist. Returns the smallest amount that any of them
-/// accepted; `None` if there are none.
+/// Applies a verb to the receipt's counters whose rules still exist. Returns the smallest amount that any counter
+/// accepted; `None` if there are no such counters.
 async fn apply_to_receipt<S: Store, F: Store>(
     engine: &Engine<S, F>,
     verb: StoreVerb,
     receipt: &Receipt,
 ) -> Result<Option<Cost>, EngineError> {
-    let mut inline: Vec<Option<InlineLimits>> = Vec::with_capacity(receipt.taken.len());
-    for taken in &receipt.taken {
+    let mut inline: Vec<Option<InlineLimits>> = Vec::with_capacity(receipt.entries.len());
+    for taken in &receipt.entries {
         inline.push(inline_limits(engine, taken)?);
     }
     let running = engine.running.load();
     let nodes = engine.nodes.load(Ordering::Relaxed);
     let (mut by_store, mut local) = (Vec::new(), Vec::new());
-    for (taken, inline) in receipt.taken.iter().zip(&inline) {
-        let Some(under) = limits_of(taken, inline.as_ref(), &running) else { continue };
+    for (taken, inline) in receipt.entries.iter().zip(&inline) {
+        let Some(current) = current_limits_of(taken, inline.as_ref(), &running) else { continue };
         if verb == StoreVerb::Renew && !taken.has_slots {
             continue;
         }
         if taken.fallback {
-            let share = engine.shares.share_of_node(under.limits, nodes);
-            local.push(LocalEntry { taken, under, share, repaid: None, accepted_by_store: Cost::ZERO });
+            let share = engine.shares.share_of_node(current.limits, nodes);
+            local.push(LocalEntry { taken, current, share, repaid: None, accepted_by_store: Cost::ZERO });
         } else {
-            by_store.push(Charge { consistency: under.consistency, ..refund_of(taken, under.id, under.limits) });
+            by_store.push(Charge { consistency: current.consistency, ..new_refund(taken, current.id, current.limits) });
         }
     }
     let mut answers = Answers::default();
@@ -70,7 +70,7 @@ async fn apply_to_receipt<S: Store, F: Store>(
         let limit_ids = engine.shares.limit_ids();
         let by_fallback: Vec<Charge<'_>> = local
             .iter()
-            .map(|entry| refund_of(entry.taken, entry.share.entry().id, &entry.share.entry().limits))
+            .map(|entry| new_refund(entry.taken, entry.share.entry().id, &entry.share.entry().limits))
             .collect();
         let groups = [Group { verb, charges: &by_fallback }];
         engine.fallback.run(Batch { limit_table: &*limit_ids, groups: &groups }, &mut answers).await;
@@ -85,17 +85,17 @@ async fn apply_to_receipt<S: Store, F: Store>(
     Ok((!by_store.is_empty() || !local.is_empty()).then_some(least))
 }
 
-/// An entry of a receipt that the fallback decided.
+/// A receipt entry that the fallback decided.
 struct LocalEntry<'a> {
     taken: &'a ReceiptEntry,
-    under: CurrentLimits<'a>,
+    current: CurrentLimits<'a>,
     share: InlineLimits,
-    /// The part that has been repaid to the store, which is refunded there too.
+    /// The part that was already charged to the store and is also refunded in the store.
     repaid: Option<Repayment>,
     accepted_by_store: Cost,
 }
 
-/// Refunds in the store what it was charged for requests that the fallback had admitted.
+/// Refunds repaid arrears in the store. The fallback admitted these requests, and the store was charged for them later.
 async fn refund_repayments<S: Store, F: Store>(
     engine: &Engine<S, F>,
     running: &RulesInForce,
@@ -110,8 +110,8 @@ async fn refund_repayments<S: Store, F: Store>(
         .filter_map(|entry| {
             let repaid = entry.repaid.as_ref()?;
             let (ask, stamps) = (Ask::Exactly(repaid.cost), Some(&repaid.stamps));
-            let consistency = entry.under.consistency;
-            Some(Charge { ask, stamps, consistency, ..refund_of(entry.taken, entry.under.id, entry.under.limits) })
+            let consistency = entry.current.consistency;
+            Some(Charge { ask, stamps, consistency, ..new_refund(entry.taken, entry.current.id, entry.current.limits) })
         })
         .collect();
     if charges.is_empty() {
@@ -130,7 +130,7 @@ async fn refund_repayments<S: Store, F: Store>(
             Ok(())
         }
         Err(error) => {
-            // Otherwise the store may have refunded it.
+            // After any other error, the store may have refunded the repayment.
             if matches!(error, StoreError::Unavailable { .. }) {
                 for (entry, repaid) in local.iter().filter_map(|entry| Some((entry, entry.repaid?))) {
                     engine.arrears.restore_repayment(&entry.taken.key, repaid);
@@ -162,7 +162,7 @@ pub(super) async fn refund_request<S: Store, F: Store>(
     decisions.begin(running.rules.version(), engine.time_for(&running), TakeMode::Exactly);
     decisions.add(request, &running.rules)?;
     let (mut charges, mut spans) = (Vec::new(), Vec::new());
-    decisions.plan.collect(&running, &mut charges, &mut spans, |_, planned: &PlannedCharge| !planned.is_ban());
+    decisions.plan.collect_charges(&running, &mut charges, &mut spans, |_, planned: &PlannedCharge| !planned.is_ban());
     if charges.is_empty() {
         return Ok(());
     }
@@ -185,7 +185,7 @@ pub(super) async fn reset<S: Store, F: Store>(
     decisions.add(request, &running.rules)?;
     let plan = &decisions.plan;
     let (mut charges, mut spans) = (Vec::new(), Vec::new());
-    plan.collect(&running, &mut charges, &mut spans, |_, _: &PlannedCharge| true);
+    plan.collect_charges(&running, &mut charges, &mut spans, |_, _: &PlannedCharge| true);
     if charges.is_empty() {
         return Ok(0);
     }
@@ -209,13 +209,13 @@ pub(super) async fn reset<S: Store, F: Store>(
 /// Resets the usage that the fallback recorded while the store did not answer.
 async fn reset_fallback<S: Store, F: Store>(engine: &Engine<S, F>, charges: &[Charge<'_>]) {
     let nodes = engine.nodes.load(Ordering::Relaxed);
-    let parts: Vec<InlineLimits> =
+    let shares_of_node: Vec<InlineLimits> =
         charges.iter().map(|charge| engine.shares.share_of_node(charge.limits, nodes)).collect();
     let charges: Vec<Charge<'_>> = charges
         .iter()
-        .zip(&parts)
-        .map(|(charge, part)| {
-            let entry = part.entry();
+        .zip(&shares_of_node)
+        .map(|(charge, share)| {
+            let entry = share.entry();
             Charge { limits_id: entry.id, limits: &entry.limits, earlier: &[], ..*charge }
         })
         .collect();
@@ -236,7 +236,7 @@ pub(super) struct CurrentLimits<'a> {
     pub(super) consistency: Consistency,
 }
 
-/// Returns the inline limits of a receipt entry. Limits of an override are found through its rule instead.
+/// Returns the inline limits of a receipt entry. The limits of an override are looked up through its rule instead.
 pub(super) fn inline_limits<S: Store, F: Store>(
     engine: &Engine<S, F>,
     taken: &ReceiptEntry,
@@ -246,7 +246,7 @@ pub(super) fn inline_limits<S: Store, F: Store>(
 }
 
 /// Returns the current limits of a receipt entry; `None` if its rule was removed.
-pub(super) fn limits_of<'a>(
+pub(super) fn current_limits_of<'a>(
     taken: &ReceiptEntry,
     inline: Option<&'a InlineLimits>,
     running: &'a RulesInForce,
@@ -262,7 +262,7 @@ pub(super) fn limits_of<'a>(
             consistency: Consistency::Strict,
         });
     }
-    let rule = running.rules.find(key::rule_name_of(&taken.key)?)?;
+    let rule = running.rules.find_rule(key::rule_name_of(&taken.key)?)?;
     let shadow = rule.is_shadow() || rule.special().is_some_and(|special| special.is_shadow_for(&taken.key));
     let overrides = rule.special().and_then(|special| special.overrides.as_ref());
     let overridden = taken
@@ -276,7 +276,7 @@ pub(super) fn limits_of<'a>(
     Some(CurrentLimits { id: rule_limits.id, limits, calendars, earlier: rule.earlier(), shadow, consistency })
 }
 
-fn refund_of<'a>(taken: &'a ReceiptEntry, limits_id: u32, limits: &'a Limits) -> Charge<'a> {
+fn new_refund<'a>(taken: &'a ReceiptEntry, limits_id: u32, limits: &'a Limits) -> Charge<'a> {
     Charge {
         key: &taken.key,
         limits_id,

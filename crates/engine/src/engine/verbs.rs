@@ -12,7 +12,7 @@ use crate::request::{Item, Request, RequestError};
 use crate::store::{Store, StoreVerb};
 
 impl<S: Store, F: Store> Engine<S, F> {
-    /// Takes the cost of the request from every matching limit, or refuses it and takes nothing.
+    /// Takes the cost of the request from every matching limit, or refuses the request and takes nothing.
     ///
     /// # Errors
     /// If the request is invalid. A store failure is not an error: `on_fault` decides.
@@ -28,8 +28,8 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// Plans a [`check`](Self::check) without deciding it: finds the matching rules and keys.
     /// [`check_planned`](Self::check_planned) decides it later, under the same rules.
     ///
-    /// A caller with many requests at different times can plan several, [prefetch](Self::fetch_planned) their states
-    /// together, and then decide them one by one.
+    /// A caller can plan several requests, [prefetch](Self::fetch_planned) their states together, and then decide the
+    /// requests one by one.
     pub fn plan_check(&self, request: &Request<'_>, decisions: &mut Decisions) {
         let running = self.running.load_full();
         plan(self, &running, TakeMode::Exactly, std::slice::from_ref(request), decisions);
@@ -87,8 +87,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         decide(self, StoreVerb::Check, take_mode, requests, decisions).await;
     }
 
-    /// Takes as much of the item's cost as all rules have remaining, and at least 1; or refuses and takes nothing.
-    /// [`Cost::MAX`](tollgate::core::Cost::MAX) takes everything available.
+    /// Takes as much of the item's cost as every rule has remaining. If a rule has nothing remaining, refuses the
+    /// request and takes nothing. [`Cost::MAX`](tollgate::core::Cost::MAX) takes everything available.
     ///
     /// # Errors
     /// If the request is invalid, has several items, or states no amount.
@@ -101,8 +101,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         decisions.get(0)
     }
 
-    /// Takes the cost of the request, into debt if necessary, for work that is already done. Refuses only if the debt
-    /// would exceed `max_debt`.
+    /// Takes the cost of the request for work that is already done. The limits may go into debt. Refuses only if the
+    /// debt would exceed `max_debt`.
     ///
     /// # Errors
     /// If the request is invalid.
@@ -124,9 +124,9 @@ impl<S: Store, F: Store> Engine<S, F> {
         undo::refund(self, receipt).await
     }
 
-    /// Refunds the cost of a request to every matching counter, without a receipt. A bucket is never refunded above
-    /// full, and a window or log only by its current usage. Concurrency slots are not released, because each slot
-    /// belongs to its holder.
+    /// Refunds the cost of a request to every matching counter, without a receipt. A bucket is refilled at most to its
+    /// capacity, and the usage of a window or log never drops below zero. Concurrency slots are not released, because
+    /// each slot belongs to its holder.
     ///
     /// # Errors
     /// If the request is invalid or the store does not answer.
@@ -135,7 +135,8 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Renews the leases that a decision took, as if they were taken now. Returns whether there were leases and all of
-    /// them were still held. A lease that has expired, or was lost by a reset or a rule change, must be taken again.
+    /// them were still held. A lease that has expired, or was lost through a reset or a rule change, must be taken
+    /// again.
     ///
     /// # Errors
     /// If the store does not answer.
@@ -199,8 +200,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         explain::explain_decided(self, request, decisions, index)
     }
 
-    /// Charges all arrears to the store; call it when the store recovers. Arrears of a key are also charged by the next
-    /// request for that key. Returns when all arrears are charged or the store does not answer.
+    /// Charges all arrears to the store. Call this when the store recovers. The next request for a key also charges the
+    /// arrears of that key. Returns when all arrears are charged or the store does not answer.
     pub async fn repay(&self) {
         arrears::repay(self).await;
     }

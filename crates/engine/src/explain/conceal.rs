@@ -7,13 +7,13 @@ use super::{
 
 impl Explanation {
     /// Replaces every value of the request with the result of `hide`, including values in the conditions of an
-    /// override. Expected values stay, because they reveal nothing about the request.
+    /// override. Values that a rule expects stay visible, because they reveal nothing about the request.
     pub fn conceal(&mut self, hide: impl Fn(&str) -> String) {
         for explained in &mut self.rules {
             match &mut explained.why {
                 MatchResult::Matches(matched) => matched.conceal(&hide),
                 MatchResult::ConditionFailed(failed) => failed.conceal(&hide),
-                MatchResult::ExpressionFailed { values, .. } => of_pairs(values, &hide),
+                MatchResult::ExpressionFailed { values, .. } => conceal_values(values, &hide),
                 MatchResult::DecidedBefore { .. }
                 | MatchResult::OtherAttributes
                 | MatchResult::OutsideSchedule { .. } => {}
@@ -24,7 +24,7 @@ impl Explanation {
 
 impl MatchExplanation {
     fn conceal(&mut self, hide: &impl Fn(&str) -> String) {
-        of_pairs(&mut self.counted, hide);
+        conceal_values(&mut self.counted, hide);
         match &mut self.cost_by {
             CostSource::Attribute { value: CostValue::AboveMaximum(value) | CostValue::NotANumber(value), .. } => {
                 *value = hide(value);
@@ -78,6 +78,6 @@ impl FailedCondition {
     }
 }
 
-fn of_pairs(pairs: &mut [(String, Option<String>)], hide: &impl Fn(&str) -> String) {
+fn conceal_values(pairs: &mut [(String, Option<String>)], hide: &impl Fn(&str) -> String) {
     pairs.iter_mut().filter_map(|(_, value)| value.as_mut()).for_each(|value| *value = hide(value));
 }

@@ -31,14 +31,18 @@ impl fmt::Display for HumanDuration {
         if millis < 10_000 {
             return Nanos::from_millis(millis).fmt(f);
         }
-        const DAY: u64 = 86_400;
+        const SECONDS_PER_DAY: u64 = 86_400;
         let seconds = match millis.div_ceil(1_000) {
             // Above one day, hours are precise enough.
-            seconds if seconds > DAY => seconds.div_ceil(3_600) * 3_600,
+            seconds if seconds > SECONDS_PER_DAY => seconds.div_ceil(3_600) * 3_600,
             seconds => seconds,
         };
-        let parts =
-            [(seconds / DAY, "d"), (seconds % DAY / 3_600, "h"), (seconds % 3_600 / 60, "m"), (seconds % 60, "s")];
+        let parts = [
+            (seconds / SECONDS_PER_DAY, "d"),
+            (seconds % SECONDS_PER_DAY / 3_600, "h"),
+            (seconds % 3_600 / 60, "m"),
+            (seconds % 60, "s"),
+        ];
         let mut begun = false;
         for (count, unit) in parts.into_iter().filter(|(count, _)| *count > 0) {
             write!(f, "{}{count}{unit}", if begun { " " } else { "" })?;

@@ -12,7 +12,7 @@ use tollgate::{Outcome, Report};
 use crate::decision::Standing;
 use crate::rules::{Consistency, OnFault};
 
-/// Explains the decision about a request.
+/// The explanation of a decision about a request.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The version of the rules.
@@ -23,13 +23,13 @@ pub struct Explanation {
     pub at: Time<Wall>,
     /// The outcome that a check of the request would have now.
     pub outcome: Outcome,
-    /// The outcome that enforcement would have, if the server only observes refusals; otherwise `None`.
+    /// The outcome that would be enforced, if refusals are only observed; otherwise `None`.
     pub observed: Option<Outcome>,
     /// How exact the decision is.
     pub standing: Standing,
     /// The id of the deciding rule; `None` if no rule matches.
     pub decides: Option<String>,
-    /// The matching rules in order, followed by non-matching rules. Of these, the rules with the most matching
+    /// The matching rules in order, followed by non-matching rules. The non-matching rules with the most matching
     /// conditions come first.
     pub rules: Vec<RuleExplanation>,
     /// The number of further non-matching rules, which are omitted.
@@ -63,7 +63,7 @@ pub enum MatchResult {
     OtherAttributes,
     /// The conditions hold, but the expression does not.
     ExpressionFailed {
-        /// The first operand of `&&` that does not hold, counted from 1.
+        /// The position of the first `&&` operand that does not hold, counted from 1.
         part: usize,
         /// The number of operands.
         of: usize,
@@ -90,16 +90,16 @@ pub struct MatchExplanation {
     pub effect: RuleEffect,
     /// The rule that replaces this rule.
     pub replaced_by: Option<String>,
-    /// If this rule is marked `suffices`: the other matching rules with this mark. At least one of all these rules must
+    /// The other matching rules marked `suffices`, if this rule is marked too. At least one of the marked rules must
     /// have capacity.
     pub suffice: Vec<String>,
     /// The maximum delay, if the rule delays requests.
     pub delays: Option<Nanos>,
     /// Whether the rule is a shadow rule for this counter.
     pub shadow: bool,
-    /// Whether it is a shadow rule because `enforce` excludes this counter.
+    /// Whether the rule is a shadow rule because `enforce` excludes this counter.
     pub excluded_by_enforce: bool,
-    /// Whether the rule refuses, or would refuse as a shadow rule.
+    /// Whether the rule refuses or, as a shadow rule, would refuse.
     pub refuses: bool,
     /// How nodes that share the store agree on the rule's counters.
     pub consistency: Consistency,
@@ -122,7 +122,7 @@ pub enum CostSource {
     Request,
     /// A case of the rule's `cost`, with its conditions.
     Case(Vec<HeldCondition>),
-    /// An attribute of the request that the rule names.
+    /// A request attribute that the rule names.
     Attribute {
         /// The attribute.
         name: String,
@@ -180,11 +180,11 @@ impl RuleEffect {
 pub struct OverrideExplanation {
     /// The first matching override.
     pub applies: Option<AppliedOverride>,
-    /// Non-matching overrides, nearest match first. If an override applies, only the overrides before it.
+    /// Non-matching overrides, nearest match first. If an override applies, the list contains only overrides before it.
     pub skipped: Vec<SkippedOverride>,
     /// The number of further overrides that do not match.
     pub more_skipped: usize,
-    /// The number of overrides that were set through the API for other values, by attribute.
+    /// For each attribute, the number of overrides that were set through the API for other values.
     pub for_others: Vec<(String, usize)>,
     /// The number of overrides after the applied override. These are not evaluated.
     pub after: usize,
@@ -195,7 +195,7 @@ pub struct OverrideExplanation {
 pub enum OverridePosition {
     /// File, line and column.
     At(String),
-    /// The index in the rule, counted from 1, if the text is not visible to users.
+    /// The index in the rule, counted from 1, if the rule text is not visible to users.
     InRule(usize),
     /// Set through the API, identified by its value.
     Named(String),
@@ -280,9 +280,9 @@ pub struct LimitState {
     pub written: Option<String>,
     /// The current report.
     pub report: Report,
-    /// The time in which a used-up limit is restored completely; `None` for concurrency.
+    /// The time in which an empty limit refills completely; `None` for concurrency.
     pub window: Option<Nanos>,
-    /// How it refills.
+    /// How the limit refills.
     pub refill: Refill,
 }
 
@@ -315,7 +315,7 @@ pub struct FailedCondition {
     pub attribute: String,
     /// The expected value.
     pub expected: String,
-    /// The request's values of the attribute; empty if the request does not have it.
+    /// The request's values of the attribute; empty if the request lacks the attribute.
     pub found: Vec<String>,
 }
 

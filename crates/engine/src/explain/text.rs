@@ -14,7 +14,7 @@ use super::{
 use crate::decision::Standing;
 use crate::rules::{Consistency, OnFault};
 
-/// Separator before each additional line about a rule.
+/// Line break and indentation before each additional line about a rule.
 const INDENT: &str = "\n    ";
 
 impl fmt::Display for Explanation {
@@ -37,7 +37,7 @@ impl fmt::Display for Explanation {
             (Some(rule), _) if rule.is_empty() => f.write_str(", by the inline limit")?,
             (Some(rule), Some(RuleEffect::Limits | RuleEffect::Overrides)) if outcome == Outcome::Allow => {
                 write!(f, "; `{rule}` has the least left")?;
-                self.write_nearest(rule, f)?;
+                self.write_tightest_rule(rule, f)?;
             }
             (Some(rule), Some(RuleEffect::Unlimited)) => write!(f, "; `{rule}` matches and is unlimited")?,
             (Some(rule), _) => write!(f, ", by `{rule}`")?,
@@ -62,12 +62,12 @@ impl fmt::Display for Explanation {
 }
 
 impl Explanation {
-    /// Writes the rule that admits the fewest further requests like this one, unless it is the rule `least`, which has
-    /// the least remaining. The two rules can differ because the cost depends on the rule.
-    fn write_nearest(&self, least: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// Writes the name of the rule that admits the fewest further requests like this one, unless that rule is `least`,
+    /// the rule with the smallest remaining amount. The two rules can differ because the cost depends on the rule.
+    fn write_tightest_rule(&self, least: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let enforced = self.matching().filter(|(_, matched)| !matched.shadow);
         let enough: Vec<(u64, &str)> =
-            enforced.filter_map(|(explained, matched)| Some((matched.enough_for()?, &*explained.rule))).collect();
+            enforced.filter_map(|(explained, matched)| Some((matched.requests_left()?, &*explained.rule))).collect();
         let Some((fewest, nearest)) = enough.iter().min_by_key(|(count, _)| *count) else { return Ok(()) };
         if nearest.is_empty() || enough.contains(&(*fewest, least)) {
             return Ok(());
@@ -179,11 +179,12 @@ impl fmt::Display for MatchExplanation {
                 others.join(" or ")
             )?;
         }
-        // Each limit states when the next request passes. During a ban, only limits with a longer wait matter.
+        // Each limit states when the next request passes. During a ban, only limits with a longer wait than the ban
+        // matter.
         let matters = |limit: &&LimitState| self.banned().is_none_or(|left| limit.report.retry > Retry::After(left));
         for limit in self.limits.iter().filter(matters) {
             write!(f, "{INDENT}")?;
-            limit.write(self, f)?;
+            limit.write_state(self, f)?;
         }
         if self.fault.is_none()
             && self.limits.is_empty()
@@ -198,7 +199,7 @@ impl fmt::Display for MatchExplanation {
 impl MatchExplanation {
     /// Returns the number of requests like this one that the rule's limits admit. Returns `None` if the limits were not
     /// evaluated.
-    fn enough_for(&self) -> Option<u64> {
+    fn requests_left(&self) -> Option<u64> {
         self.limits.iter().filter_map(|limit| limit.report.remaining.checked_div(self.cost)).min()
     }
 
@@ -315,7 +316,7 @@ impl fmt::Display for BanState {
 }
 
 impl LimitState {
-    fn write(&self, matched: &MatchExplanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_state(&self, matched: &MatchExplanation, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { written, report, refill, .. } = self;
         let left = if *refill == Refill::Slots { "free" } else { "left" };
         if let Some(written) = written {

@@ -3,12 +3,12 @@
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// A network like `10.0.0.0/8`. IPv4 addresses are stored as IPv4-mapped IPv6 addresses, so both notations of an IPv4
-/// address are equal.
+/// A network like `10.0.0.0/8`. IPv4 addresses are stored as IPv4-mapped IPv6 addresses, so an IPv4 address equals its
+/// IPv4-mapped form.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cidr {
     network: u128,
-    /// Length of the prefix, from 0 to 128.
+    /// Prefix length of the IPv6 network, from 0 to 128.
     bits: u8,
 }
 
@@ -49,7 +49,7 @@ impl Cidr {
         address & network_mask(self.bits) == self.network
     }
 
-    /// Returns the network of an address for a prefix of `bits`, as bytes.
+    /// Returns the network address of `address` for the prefix length `bits`, as bytes.
     pub(crate) fn bytes_of(address: u128, bits: u8) -> [u8; 16] {
         (address & network_mask(bits)).to_be_bytes()
     }
@@ -63,18 +63,18 @@ impl Cidr {
     }
 }
 
-/// Parses a value as an address; returns `None` if it is not an address. A port and a zone are ignored: `192.0.2.1:80`,
-/// `[2001:db8::1]:443` and `fe80::1%eth0` are parsed as the addresses in them.
+/// Parses a value as an address; returns `None` if it is not an address. A port and a zone are ignored, as in
+/// `192.0.2.1:80`, `[2001:db8::1]:443` and `fe80::1%eth0`.
 pub(crate) fn parse_address(value: &[u8]) -> Option<u128> {
-    // Quickly rules out most other values: addresses are short and start with a hexadecimal digit, a colon or a
-    // bracket.
+    // Rejects most other values quickly: an address is short and starts with a hexadecimal digit, a colon or a bracket.
     let first = value.first()?;
-    if value.len() > MAX_ADDRESS || !(first.is_ascii_hexdigit() || [b':', b'['].contains(first)) {
+    if value.len() > MAX_ADDRESS_BYTES || !(first.is_ascii_hexdigit() || [b':', b'['].contains(first)) {
         return None;
     }
     let text = str::from_utf8(value).ok()?;
     if text.contains('/') {
-        // A client that is counted by its network, such as `2001:db8::/64`, is compared by the network address.
+        // An IPv6 client may be given as its network, such as `2001:db8::/64`. Such a client is compared by its network
+        // address.
         return Cidr::new(text).ok().map(|network| network.network);
     }
     let plain = text.parse().ok().or_else(|| {
@@ -96,26 +96,26 @@ pub(crate) fn parse_address(value: &[u8]) -> Option<u128> {
 }
 
 /// The attribute whose values are addresses.
-const CLIENT_IP: &str = "client_ip";
+const CLIENT_IP_ATTRIBUTE: &str = "client_ip";
 
 /// Returns whether the values of an attribute are addresses. Addresses are compared and counted by value, not by
 /// notation.
-pub(crate) fn is_address(attribute: &str) -> bool {
-    attribute == CLIENT_IP
+pub(crate) fn is_address_attribute(attribute: &str) -> bool {
+    attribute == CLIENT_IP_ATTRIBUTE
 }
 
-/// Prefix length for counting IPv6 clients. A host usually has all addresses of such a network.
-const COUNTED_BITS: u8 = 64;
+/// Prefix length by which IPv6 clients are counted. A host can usually use all addresses of a /64 network.
+const IPV6_COUNTED_BITS: u8 = 64;
 
-/// An address in its counted form.
+/// An address in the form that is used in counter keys.
 pub(crate) struct CountedAddress {
     text: [u8; 48],
     length: usize,
 }
 
 impl CountedAddress {
-    /// Returns the counted form of an address: IPv4 without a port, IPv6 as its /64 network. Returns `None` for a plain
-    /// IPv4 address, which already has this form, and for a value that is not an address.
+    /// Returns the form of an address for counter keys: IPv4 without a port, or IPv6 as its /64 network. Returns `None`
+    /// if the value is not an address, or is a plain IPv4 address, which needs no conversion.
     pub(crate) fn of(value: &[u8]) -> Option<Self> {
         // All notations other than plain IPv4 contain a colon.
         if !value.contains(&b':') {
@@ -126,8 +126,8 @@ impl CountedAddress {
         let written = match Ipv6Addr::from_bits(address).to_ipv4_mapped() {
             Some(address) => write!(counted, "{address}"),
             None => {
-                let network = Ipv6Addr::from_bits(address & network_mask(COUNTED_BITS));
-                write!(counted, "{network}/{COUNTED_BITS}")
+                let network = Ipv6Addr::from_bits(address & network_mask(IPV6_COUNTED_BITS));
+                write!(counted, "{network}/{IPV6_COUNTED_BITS}")
             }
         };
         written.ok().map(|()| counted)
@@ -147,8 +147,8 @@ impl Write for CountedAddress {
     }
 }
 
-/// Maximum length of an address: IPv6 in brackets with a zone of 15 characters and a port.
-const MAX_ADDRESS: usize = 45 + 1 + 15 + 2 + 6;
+/// Maximum length of an address in bytes: IPv6 in brackets, with a zone of 15 characters and a port.
+const MAX_ADDRESS_BYTES: usize = 45 + 1 + 15 + 2 + 6;
 
 fn is_port(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
@@ -184,7 +184,7 @@ impl fmt::Debug for Cidr {
 mod tests {
     use super::*;
 
-    fn check(network: &str, inside: &[&str], outside: &[&str]) {
+    fn assert_contains_only(network: &str, inside: &[&str], outside: &[&str]) {
         let network = Cidr::new(network).unwrap();
         assert_eq!(Cidr::new(&network.to_string()), Ok(network));
         let holds = |value: &&str| parse_address(value.as_bytes()).is_some_and(|address| network.contains(address));
@@ -193,35 +193,39 @@ mod tests {
     }
 
     #[test]
-    fn networks_hold_their_addresses_in_either_notation() {
-        check(
+    fn networks_contain_their_addresses_in_either_notation() {
+        assert_contains_only(
             "10.0.0.0/8",
             &["10.0.0.0", "10.255.1.2", "::ffff:10.1.2.3"],
             &["11.0.0.0", "::10.0.0.1", "10.0.0", "x", ""],
         );
-        check("192.0.2.7", &["192.0.2.7"], &["192.0.2.8"]);
-        check("2001:db8::/32", &["2001:db8::1", "2001:DB8:1::"], &["2001:db9::", "10.0.0.1"]);
-        check("::/0", &["::1", "1.2.3.4"], &["", "1.2.3.4/8"]);
-        check("2001:db8::/32", &["2001:db8:1:2::/64"], &["2001:db9::/64", "2001:db8::1/64", "2001:db8::/x"]);
+        assert_contains_only("192.0.2.7", &["192.0.2.7"], &["192.0.2.8"]);
+        assert_contains_only("2001:db8::/32", &["2001:db8::1", "2001:DB8:1::"], &["2001:db9::", "10.0.0.1"]);
+        assert_contains_only("::/0", &["::1", "1.2.3.4"], &["", "1.2.3.4/8"]);
+        assert_contains_only(
+            "2001:db8::/32",
+            &["2001:db8:1:2::/64"],
+            &["2001:db9::/64", "2001:db8::1/64", "2001:db8::/x"],
+        );
     }
 
     #[test]
     fn ports_and_zones_are_ignored() {
-        check(
+        assert_contains_only(
             "10.0.0.0/8",
             &["10.1.2.3:80", "[::ffff:10.1.2.3]:80"],
             &["10.1.2.3:", "10.1.2.3:99999", "10.1.2.3:x", "10.1.2.3%1"],
         );
-        check(
+        assert_contains_only(
             "2001:db8::/32",
             &["[2001:db8::1]", "[2001:db8::1]:443", "2001:db8::1%eth0"],
             &["[2001:db8::1", "[2001:db8::1]x", "[]"],
         );
-        check("fe80::/10", &["fe80::1%eth0", "[fe80::1%2]:80"], &["%eth0", "[%]"]);
+        assert_contains_only("fe80::/10", &["fe80::1%eth0", "[fe80::1%2]:80"], &["%eth0", "[%]"]);
     }
 
     #[test]
-    fn address_is_counted_in_one_form() {
+    fn all_notations_of_an_address_share_a_counter() {
         let counted = |value: &str| {
             CountedAddress::of(value.as_bytes()).map(|counted| String::from_utf8(counted.as_bytes().to_vec()).unwrap())
         };

@@ -1,10 +1,9 @@
-//! Single rules, for a database of rules.
+//! Reads and writes single rules, for a rule database.
 //!
-//! A rule is stored as one line of JSON with its keys in the canonical order of rule files. Trees
-//! contain only strings. A string that is exactly a whole number or a boolean is written as a
-//! number or a boolean: 200 is stored as 200, whether it was given as a number or as a string.
-//! Reading it again gives the same tree. A database has no files next to its rules, so rules with values in files
-//! are refused.
+//! A rule is stored as one line of JSON. Its keys are in the same order as in a formatted rule file. Parsed trees
+//! contain only strings, so a string that is a whole number or a boolean is written without quotes: both `200` and
+//! `"200"` are stored as `200`. Parsing the JSON gives the same tree again. Rules that refer to value files are
+//! refused, because a database contains no files.
 
 mod overrides;
 
@@ -26,23 +25,23 @@ pub struct RuleEntry {
     pub json: String,
 }
 
-/// Rule files that were checked as a whole and split into entries.
+/// Rule files that were checked together and split into entries.
 #[derive(Debug)]
 pub struct SplitFiles {
     /// The domains in the order in which they first occur, including domains without rules.
     pub domains: Vec<String>,
     /// The rules, in order.
     pub entries: Vec<RuleEntry>,
-    /// The same rules, checked.
+    /// The same rules in checked form.
     pub rules: Rules,
 }
 
 const START: Position = Position { line: 1, column: 1 };
 
-const NO_FILES: &str = "the rules service cannot read files; write the values into the rule";
+const NO_FILES_MESSAGE: &str = "the rules service cannot read files; write the values into the rule";
 
-/// Reads a rule whose keys are at the root of the text. The text may omit the `id`; otherwise its
-/// `id` must equal the argument.
+/// Parses a rule whose keys are at the root of the text. The text may omit `id`; if it has an `id`, it must equal the
+/// argument.
 ///
 /// ```
 /// use tollgate_engine::rules::{Source, entry};
@@ -56,34 +55,34 @@ const NO_FILES: &str = "the rules service cannot read files; write the values in
 /// # Errors
 /// Returns every mistake, with its line in the text.
 pub fn parse_rule(source: &Source<'_>, domain: &str, id: &str) -> Result<RuleEntry, Mistakes> {
-    let (entry, _) = one_checked(source, domain, id)?;
+    let (entry, _) = parse_and_check_rule(source, domain, id)?;
     Ok(entry)
 }
 
-/// Returns the entry of [`parse_rule`] and its checked rule.
-fn one_checked(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry, Rules), Mistakes> {
+/// Like [`parse_rule`], but also returns the rule in checked form.
+fn parse_and_check_rule(source: &Source<'_>, domain: &str, id: &str) -> Result<(RuleEntry, Rules), Mistakes> {
     let mut notes = Notes::new(source.name);
     let report = |notes: Notes| notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)));
     let Some(mut rule) = text::read(source.text, &mut notes) else {
         report(notes)?;
         return Ok((RuleEntry { domain: domain.into(), id: id.into(), json: String::new() }, Rules::default()));
     };
-    name_rule(&mut rule, id, &mut notes);
+    insert_or_check_id(&mut rule, id, &mut notes);
     let tree = file_of(domain, vec![rule]);
     let rules = check_tree(&tree, &mut notes);
     report(notes)?;
-    let json = rules_of(&tree).first().map(to_json_text).unwrap_or_default();
+    let json = rule_nodes(&tree).first().map(to_json_text).unwrap_or_default();
     Ok((RuleEntry { domain: domain.into(), id: id.into(), json }, rules))
 }
 
 /// Inserts `id` into a rule without an id; otherwise checks that the rule's id equals `id`.
-fn name_rule(rule: &mut Node, id: &str, notes: &mut Notes) {
+fn insert_or_check_id(rule: &mut Node, id: &str, notes: &mut Notes) {
     let position = rule.position;
     let Value::Map(pairs) = &mut rule.value else { return };
-    let given = pairs.iter().find(|(key, _)| is(key, "id"));
+    let given = pairs.iter().find(|(key, _)| is_text(key, "id"));
     match given {
         None => pairs.insert(0, (text_node(position, "id"), text_node(position, id))),
-        Some((_, given)) if is(given, id) => {}
+        Some((_, given)) if is_text(given, id) => {}
         Some((_, given)) => {
             let problem = format!("the `id` differs from the id `{}` in the address", raw::shorten(id));
             notes.add_with_help(given.position, problem, "omit `id`, or write the same");
@@ -97,7 +96,7 @@ fn name_rule(rule: &mut Node, id: &str, notes: &mut Notes) {
 /// Returns all mistakes in all files.
 pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
     let (mut notes, mut left_out) = (Notes::new(""), Notes::new(""));
-    let mut checker = check::Checker::new(&|_, _| Err(NO_FILES.into()));
+    let mut checker = check::Checker::new(&|_, _| Err(NO_FILES_MESSAGE.into()));
     let mut taken: Vec<(String, Vec<RuleEntry>)> = Vec::new();
     for source in sources {
         notes.set_file(source.name);
@@ -107,13 +106,13 @@ pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
         for domain in raw::read(&tree, &mut notes) {
             checker.check_domain(&domain, &mut notes);
         }
-        for domain in domains_of(&tree) {
+        for domain in domain_nodes(&tree) {
             let name = text_at(domain, "domain").unwrap_or_default();
             let position = taken.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
                 taken.push((name.into(), Vec::new()));
                 taken.len() - 1
             });
-            taken[position].1.extend(rules_of(domain).iter().map(|rule| RuleEntry {
+            taken[position].1.extend(rule_nodes(domain).iter().map(|rule| RuleEntry {
                 domain: name.into(),
                 id: text_at(rule, "id").unwrap_or_default().into(),
                 json: to_json_text(rule),
@@ -128,7 +127,7 @@ pub fn split(sources: &[Source<'_>]) -> Result<SplitFiles, Mistakes> {
     Ok(SplitFiles { domains, entries: entries.into_iter().flatten().collect(), rules })
 }
 
-/// Writes the rules of domains, each given as JSON, as one rule file.
+/// Writes domains and their rules as one YAML rule file. Each rule is given as JSON.
 ///
 /// # Errors
 /// Returns an error if a rule is not an entry returned by [`parse_rule`] or [`split`].
@@ -151,7 +150,7 @@ where
     Ok(write::write(&tree))
 }
 
-/// Writes a rule over several lines, for diffs.
+/// Writes a rule as YAML over several lines, for diffs.
 ///
 /// # Errors
 /// Returns an error if `json` is not an entry returned by [`parse_rule`] or [`split`].
@@ -159,7 +158,7 @@ pub fn to_lines(json: &str) -> Result<String, Mistakes> {
     Ok(tree_of(json)?.map(|tree| write::write(&tree)).unwrap_or_default())
 }
 
-/// Writes domains and their rules, each given as JSON, as a rule file in one line of JSON.
+/// Writes domains and their rules as a rule file in one line of JSON. Each rule is given as JSON.
 pub fn to_json<'e, R>(domains: impl IntoIterator<Item = (&'e str, R)>) -> String
 where
     R: IntoIterator<Item = &'e str>,
@@ -183,7 +182,7 @@ where
         out.push_str("]}");
         return out;
     }
-    // A file must not have an empty list of domains, so it gets one domain without rules.
+    // An empty list of domains is invalid in a rule file, so write one domain without rules.
     r#"{"domain":"none","rules":[]}"#.into()
 }
 
@@ -196,7 +195,7 @@ fn tree_of(json: &str) -> Result<Option<Node>, Mistakes> {
 
 /// Checks the tree of a rule file.
 fn check_tree(tree: &Node, notes: &mut Notes) -> Rules {
-    let mut checker = check::Checker::new(&|_, _| Err(NO_FILES.into()));
+    let mut checker = check::Checker::new(&|_, _| Err(NO_FILES_MESSAGE.into()));
     for domain in raw::read(tree, notes) {
         checker.check_domain(&domain, notes);
     }
@@ -217,13 +216,13 @@ fn map_node(pairs: Vec<(&str, Node)>) -> Node {
     Node { position: START, value: Value::Map(pairs) }
 }
 
-fn is(node: &Node, text: &str) -> bool {
+fn is_text(node: &Node, text: &str) -> bool {
     matches!(&node.value, Value::Text(written) if written == text)
 }
 
 fn find<'n>(node: &'n Node, key: &str) -> Option<&'n Node> {
     let Value::Map(pairs) = &node.value else { return None };
-    pairs.iter().find(|(known, _)| is(known, key)).map(|(_, value)| value)
+    pairs.iter().find(|(known, _)| is_text(known, key)).map(|(_, value)| value)
 }
 
 fn text_at<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
@@ -233,19 +232,19 @@ fn text_at<'n>(node: &'n Node, key: &str) -> Option<&'n str> {
     }
 }
 
-fn list_at<'n>(node: &'n Node, key: &str) -> &'n [Node] {
+fn list_at_key<'n>(node: &'n Node, key: &str) -> &'n [Node] {
     match find(node, key).map(|node| &node.value) {
         Some(Value::List(nodes)) => nodes,
         Some(Value::Empty | Value::Text(_) | Value::Map(_)) | None => &[],
     }
 }
 
-fn domains_of(tree: &Node) -> &[Node] {
-    if find(tree, "domains").is_some() { list_at(tree, "domains") } else { std::slice::from_ref(tree) }
+fn domain_nodes(tree: &Node) -> &[Node] {
+    if find(tree, "domains").is_some() { list_at_key(tree, "domains") } else { std::slice::from_ref(tree) }
 }
 
-fn rules_of(domain: &Node) -> &[Node] {
-    list_at(domain, "rules")
+fn rule_nodes(domain: &Node) -> &[Node] {
+    list_at_key(domain, "rules")
 }
 
 fn to_json_text(node: &Node) -> String {
@@ -257,7 +256,7 @@ fn to_json_text(node: &Node) -> String {
 fn write_json(node: &Node, out: &mut String) {
     match &node.value {
         Value::Empty => out.push_str("null"),
-        Value::Text(text) if is_itself(text) => out.push_str(text),
+        Value::Text(text) if is_integer_or_boolean(text) => out.push_str(text),
         Value::Text(text) => write_quoted(text, out),
         Value::List(nodes) => {
             out.push('[');
@@ -288,10 +287,12 @@ fn write_json(node: &Node, out: &mut String) {
     }
 }
 
-/// Returns whether a string is a boolean, or an integer in the canonical form that every JSON parser preserves.
-fn is_itself(text: &str) -> bool {
-    const EXACT: std::ops::RangeInclusive<i64> = -(1 << 53)..=1 << 53;
-    let number = || text.parse::<i64>().is_ok_and(|number| EXACT.contains(&number) && number.to_string() == text);
+/// Returns whether a string is written without quotes: a boolean, or a canonical integer that every JSON parser
+/// preserves exactly.
+fn is_integer_or_boolean(text: &str) -> bool {
+    const EXACT_IN_JSON: std::ops::RangeInclusive<i64> = -(1 << 53)..=1 << 53;
+    let number =
+        || text.parse::<i64>().is_ok_and(|number| EXACT_IN_JSON.contains(&number) && number.to_string() == text);
     text == "true" || text == "false" || number()
 }
 

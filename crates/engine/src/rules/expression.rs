@@ -2,14 +2,13 @@
 //! `size(path) > 200 || int(bytes) >= 4096 && plan != 'pro'`.
 //!
 //! The language is a subset of the Common Expression Language (CEL), with strings, integers and booleans. This
-//! evaluator has three advantages. It allocates nothing. Its time is bounded by the lengths of the expression and of
-//! the values, because there are no loops and no regular expressions. Types are checked when the rules are loaded. The
-//! crate `cel` evaluates the whole language, with nested loops, floating point and values on the heap, and adds two
-//! dozen dependencies.
+//! evaluator has three advantages over the `cel` crate. It allocates nothing. Its time is bounded by the lengths of the
+//! expression and the values, because there are no loops and no regular expressions. It checks types when the rules are
+//! loaded. The `cel` crate implements the whole language and adds about 24 dependencies.
 //!
-//! As in CEL, a part that cannot be computed (a missing attribute, `int` of a string that is not a number, a division
-//! by zero, an overflow) makes the whole expression undefined, unless the other operand of `&&` or `||` decides the
-//! result alone. An undefined expression does not hold.
+//! As in CEL, a part of an expression can be undefined: a missing attribute, `int` of a string that is not a number, a
+//! division by zero, or an overflow. An undefined part makes the whole expression undefined, unless the other operand
+//! of `&&` or `||` decides the result. An undefined expression does not hold.
 //!
 //! Each part is evaluated at most once, and takes time proportional to the lengths of its values. There are fewer parts
 //! than bytes in the expression.
@@ -53,8 +52,8 @@ impl Expression {
         self.condition.evaluate(value) == Some(true)
     }
 
-    /// Returns the position of the first operand of `&&` that does not hold, counted from 1, and the number of
-    /// operands.
+    /// For an expression `a && b && …`, returns the number of the first operand that does not hold, and the operand
+    /// count. Operands are numbered from 1. Returns `None` if all operands hold.
     pub(crate) fn first_failing<'v>(&self, value: &impl Fn(usize) -> Option<&'v [u8]>) -> Option<(usize, usize)> {
         let mut parts = Vec::new();
         self.condition.collect_operands(&mut parts);
@@ -124,7 +123,8 @@ enum Operation {
 }
 
 impl Operation {
-    /// Division rounds towards zero, as in CEL. An overflow or a division by zero is undefined.
+    /// Computes the result. Division rounds towards zero, as in CEL. Returns `None` for an overflow or a division by
+    /// zero.
     fn apply(self, left: i64, right: i64) -> Option<i64> {
         match self {
             Self::Add => left.checked_add(right),
@@ -160,7 +160,7 @@ impl Comparison {
 }
 
 impl Bool {
-    /// Collects the operands of `&&` from left to right.
+    /// Flattens nested `&&` into a list of operands, from left to right.
     fn collect_operands<'t>(&'t self, parts: &mut Vec<&'t Self>) {
         if let Self::And(left, right) = self {
             left.collect_operands(parts);
@@ -201,9 +201,8 @@ impl Bool {
     }
 }
 
-/// Returns whether `text` contains `part`, in linear time. Returns `None` (undefined) if `part` is not UTF-8. A valid
-/// part starts with the first byte of a character, which never occurs inside an invalid sequence, so searching the
-/// valid chunks of `text` is enough.
+/// Returns whether `text` contains `part`, in linear time. Returns `None` (undefined) if `part` is not UTF-8. It is
+/// enough to search the valid UTF-8 chunks of `text`, because a valid part never overlaps an invalid sequence.
 fn contains(text: &[u8], part: &[u8]) -> Option<bool> {
     let part = str::from_utf8(part).ok()?;
     Some(part.is_empty() || text.utf8_chunks().any(|chunk| chunk.valid().contains(part)))
@@ -240,13 +239,14 @@ impl Number {
 mod tests {
     use super::*;
 
-    const VALUES: &[(&str, &str)] = &[("path", "/v1/üser"), ("bytes", "4096"), ("plan", "pro"), ("header.x-id", "7")];
+    const ATTRIBUTE_VALUES: &[(&str, &str)] =
+        &[("path", "/v1/üser"), ("bytes", "4096"), ("plan", "pro"), ("header.x-id", "7")];
 
     fn evaluates_to_true(text: &str) -> bool {
         let expression = Expression::new(text).unwrap_or_else(|problem| panic!("{text}: {problem}"));
         let names = expression.attributes();
         expression.holds(&|position| {
-            VALUES.iter().find(|(name, _)| *name == &*names[position]).map(|(_, value)| value.as_bytes())
+            ATTRIBUTE_VALUES.iter().find(|(name, _)| *name == &*names[position]).map(|(_, value)| value.as_bytes())
         })
     }
 
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn undefined_parts_affect_only_what_depends_on_them() {
+    fn undefined_operand_matters_unless_the_other_operand_decides() {
         for text in [
             "user == 'a'",
             "user != 'a'",
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn first_failing_operand_is_known() {
+    fn first_failing_operand_is_reported() {
         for (text, failing) in [
             ("plan == 'pro'", None),
             ("plan == 'own'", Some((1, 1))),
@@ -318,8 +318,9 @@ mod tests {
         ] {
             let expression = Expression::new(text).unwrap_or_else(|problem| panic!("{text}: {problem}"));
             let names = expression.attributes();
-            let value =
-                |position: usize| VALUES.iter().find(|(name, _)| *name == &*names[position]).map(|it| it.1.as_bytes());
+            let value = |position: usize| {
+                ATTRIBUTE_VALUES.iter().find(|(name, _)| *name == &*names[position]).map(|it| it.1.as_bytes())
+            };
             assert_eq!(expression.first_failing(&value), failing, "{text}");
         }
     }
@@ -373,8 +374,8 @@ mod tests {
         check("bytes > 99999999999999999999", "character 9: number too large");
     }
 
-    /// Counts the values that an evaluation reads.
-    fn values_requested(text: &str) -> usize {
+    /// Returns how many attribute values an evaluation reads.
+    fn count_values_read(text: &str) -> usize {
         let expression = Expression::new(text).unwrap_or_else(|problem| panic!("{problem}"));
         let asked = std::cell::Cell::new(0);
         let long = "a".repeat(8192);
@@ -401,7 +402,7 @@ mod tests {
         ] {
             let text = &text[..];
             match Expression::new(text) {
-                Ok(_) => assert!(values_requested(text) <= text.len(), "{text}"),
+                Ok(_) => assert!(count_values_read(text) <= text.len(), "{text}"),
                 Err(problem) => assert!(problem.contains("too deep") || problem.contains("too long"), "{problem}"),
             }
         }

@@ -1,10 +1,10 @@
-//! The canonical form of a rule file, with its comments.
+//! Formats rule files and keeps their comments.
 //!
-//! The crates that write YAML drop comments, which reviewers need. The crates that keep comments edit single values in
-//! place, but do not sort or align the other keys. So this module has its own formatter.
+//! Crates that write YAML drop comments, which reviewers need. Crates that keep comments only edit values in place;
+//! they do not sort or align keys. So this module has its own formatter.
 //!
-//! Parsed trees contain no comments, so comments are found in the text. A comment on its own line is attached to the
-//! next key or item; any other comment is attached to the key or item before it on the same line. The result is
+//! Parsed trees contain no comments, so a separate scan of the text finds them. A comment on its own line is attached
+//! to the next key or item; any other comment is attached to the key or item before it on the same line. The result is
 //! verified by parsing it again: it must have the same content and the same number of comments.
 
 use std::fmt;
@@ -22,7 +22,7 @@ mod comments;
 pub enum FormatError {
     /// The file cannot be parsed.
     Mistakes(Mistakes),
-    /// Formatting would lose something.
+    /// Formatting would lose a comment or a YAML construct.
     Loses {
         /// The line.
         line: u32,
@@ -54,7 +54,7 @@ impl std::error::Error for FormatError {}
 /// ```
 ///
 /// # Errors
-/// Returns an error if the file cannot be parsed, or if formatting would lose something.
+/// Returns an error if the file cannot be parsed, or if formatting would lose a comment or a YAML construct.
 pub fn format(source: &Source<'_>) -> Result<String, FormatError> {
     let mut notes = Notes::new(source.name);
     let tree = text::read(source.text, &mut notes);
@@ -63,14 +63,14 @@ pub fn format(source: &Source<'_>) -> Result<String, FormatError> {
         return Err(FormatError::Loses { line: 1, what: "everything" });
     };
     let found = scan(text).map_err(|(line, what)| FormatError::Loses { line, what })?;
-    let mut comments = attach(&tree, &found);
+    let mut comments = attach_comments(&tree, &found);
     let formatted = write_with(&tree, &mut comments);
-    verify(&tree, &found, &formatted)?;
+    verify_nothing_lost(&tree, &found, &formatted)?;
     Ok(formatted)
 }
 
-/// Parses the result and checks that nothing was lost.
-fn verify(tree: &Node, found: &[Comment], formatted: &str) -> Result<(), FormatError> {
+/// Parses the formatted text and checks that no content and no comment was lost.
+fn verify_nothing_lost(tree: &Node, found: &[Comment], formatted: &str) -> Result<(), FormatError> {
     let again = text::read(formatted.as_bytes(), &mut Notes::new(""));
     let same = again.is_some_and(|again| write(&again) == write(tree));
     let count = |found: &[Comment]| found.iter().filter(|found| !found.text.is_empty()).count();
@@ -85,25 +85,25 @@ fn verify(tree: &Node, found: &[Comment], formatted: &str) -> Result<(), FormatE
     }
 }
 
-/// A key with its value, or a list item: anything that can have its own line.
+/// A key with its value, or a list item. Comments are attached to targets.
 struct CommentTarget {
     position: Position,
     last_line: u32,
     parent: Option<usize>,
 }
 
-/// Attaches a comment on its own line to the next unit, and any other comment to the largest unit that ends on its
-/// line.
-fn attach(tree: &Node, found: &[Comment]) -> Comments {
-    let mut units = Vec::new();
-    collect(tree, None, &mut units);
+/// Attaches a comment on its own line to the next target. Attaches any other comment to the largest target that starts
+/// and ends on the comment's line.
+fn attach_comments(tree: &Node, found: &[Comment]) -> Comments {
+    let mut targets = Vec::new();
+    collect_targets(tree, None, &mut targets);
     let mut comments = Comments::default();
     for found in found {
         let at = found.position;
         if found.alone {
-            let next = units.get(units.partition_point(|unit| unit.position <= at));
+            let next = targets.get(targets.partition_point(|target| target.position <= at));
             let lines = match next {
-                Some(unit) => comments.before.entry(unit.position).or_default(),
+                Some(target) => comments.before.entry(target.position).or_default(),
                 None => &mut comments.last,
             };
             // Several empty lines become one.
@@ -112,21 +112,21 @@ fn attach(tree: &Node, found: &[Comment]) -> Comments {
             }
             continue;
         }
-        // Units are in the order of the file.
-        let Some(mut unit) = units.partition_point(|unit| unit.position < at).checked_sub(1) else {
+        // Targets are sorted by position.
+        let Some(mut target) = targets.partition_point(|target| target.position < at).checked_sub(1) else {
             comments.last.push(found.text.clone());
             continue;
         };
-        let within = |unit: &CommentTarget| unit.position.line == at.line && unit.last_line == at.line;
-        while let Some(parent) = units[unit].parent.filter(|parent| within(&units[*parent])) {
-            unit = parent;
+        let within = |target: &CommentTarget| target.position.line == at.line && target.last_line == at.line;
+        while let Some(parent) = targets[target].parent.filter(|parent| within(&targets[*parent])) {
+            target = parent;
         }
-        match comments.after.entry(units[unit].position) {
+        match comments.after.entry(targets[target].position) {
             std::collections::hash_map::Entry::Vacant(entry) => {
                 entry.insert(found.text.clone());
             }
             std::collections::hash_map::Entry::Occupied(mut entry) => {
-                // A value over several lines already has a comment; joins both.
+                // The value spans several lines and already has a comment. Join the two comments.
                 let both = format!("{} {}", entry.get(), found.text);
                 entry.insert(both);
             }
@@ -138,12 +138,12 @@ fn attach(tree: &Node, found: &[Comment]) -> Comments {
     comments
 }
 
-fn collect(node: &Node, parent: Option<usize>, units: &mut Vec<CommentTarget>) {
-    debug_assert!(units.len() <= super::MAX_NODES + MAX_ALIASED, "trees are no larger");
+fn collect_targets(node: &Node, parent: Option<usize>, targets: &mut Vec<CommentTarget>) {
+    debug_assert!(targets.len() <= super::MAX_NODES + MAX_ALIASED, "trees are no larger");
     let mut add = |position: Position, value: &Node| {
-        let unit = units.len();
-        units.push(CommentTarget { position, last_line: last_line(value).max(position.line), parent });
-        collect(value, Some(unit), units);
+        let target = targets.len();
+        targets.push(CommentTarget { position, last_line: last_line(value).max(position.line), parent });
+        collect_targets(value, Some(target), targets);
     };
     match &node.value {
         Value::Map(pairs) => pairs.iter().for_each(|(key, value)| add(key.position, value)),

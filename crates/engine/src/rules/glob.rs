@@ -11,7 +11,8 @@
 //!
 //! `{name}` matches one segment and captures it for `per`.
 //!
-//! Matching never backtracks beyond the last star, so its time is at most the product of both lengths.
+//! Matching never backtracks beyond the last star, so its time is at most proportional to the pattern length times the
+//! value length.
 
 use std::fmt;
 
@@ -82,7 +83,7 @@ impl Glob {
         if text.split('/').any(|segment| segment != "**" && segment.contains("**")) {
             return Err("`**` must be a whole segment, between slashes");
         }
-        let (text, captures) = take_names(text)?;
+        let (text, captures) = extract_captures(text)?;
         let glob = Self { text, captures };
         let segments: Vec<Segment<'_>> = glob.segments().collect();
         if segments.windows(2).any(|pair| pair == [Segment::Deep, Segment::Deep]) {
@@ -91,7 +92,7 @@ impl Glob {
         Ok(glob)
     }
 
-    /// Returns the segment that a name captures.
+    /// Returns the position of the segment that `name` captures.
     pub(crate) fn capture(&self, name: &str) -> Option<CapturePosition> {
         self.captures.iter().find(|capture| *capture.name == *name).map(|capture| capture.position)
     }
@@ -116,8 +117,8 @@ impl Glob {
     }
 }
 
-/// Replaces captures by stars and returns their segments.
-fn take_names(text: &str) -> Result<(Box<str>, Box<[Capture]>), &'static str> {
+/// Replaces captures by stars. Returns the new pattern and the captures.
+fn extract_captures(text: &str) -> Result<(Box<str>, Box<[Capture]>), &'static str> {
     let segments: Vec<&str> = text.split('/').collect();
     let deep: Vec<usize> = (0..segments.len()).filter(|position| segments[*position] == "**").collect();
     let mut captures: Vec<Capture> = Vec::new();
@@ -161,15 +162,16 @@ impl<'g> Segment<'g> {
     }
 }
 
-/// Returns whether the rest of a value matches the rest of a pattern. `None` means that no segments are left.
+/// Returns whether the remaining value matches the remaining pattern. `None` means that no segments remain.
 pub(crate) fn matches_rest(pattern: Option<&[u8]>, value: Option<&[u8]>) -> bool {
-    matches_in_steps(pattern, value, &mut || {})
+    matches_counting_steps(pattern, value, &mut || {})
 }
 
-/// Like [`matches_rest`]. Calls `step` for every byte that is compared or skipped, so that a test can count them.
+/// Like [`matches_rest`], but calls `step` before each comparison, so that a test can count the comparisons.
 #[inline]
-fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: &mut impl FnMut()) -> bool {
-    // Position to continue from after a mismatch: after the last `**`, which then matches one more segment.
+fn matches_counting_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: &mut impl FnMut()) -> bool {
+    // Where to continue after a mismatch: the pattern after the last `**`, and the remaining value at that point. `**`
+    // then matches one more segment.
     let mut fallback: Option<(&[u8], &[u8])> = None;
     loop {
         match (pattern.map(split_segment), value) {
@@ -182,7 +184,7 @@ fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: 
             (Some((segment, after)), Some(left)) => {
                 let (head, tail) = split_segment(left);
                 step();
-                if segment_in_steps(segment, head, step) {
+                if segment_matches_counting_steps(segment, head, step) {
                     (pattern, value) = (after, tail);
                     continue;
                 }
@@ -198,13 +200,14 @@ fn matches_in_steps(mut pattern: Option<&[u8]>, mut value: Option<&[u8]>, step: 
     }
 }
 
-/// Returns whether a segment matches a pattern whose stars match any characters. Only the last star is ever extended.
+/// Returns whether a segment matches a pattern whose stars match any characters. After a mismatch, only the last star
+/// is extended.
 pub(crate) fn segment_matches(pattern: &[u8], segment: &[u8]) -> bool {
-    segment_in_steps(pattern, segment, &mut || {})
+    segment_matches_counting_steps(pattern, segment, &mut || {})
 }
 
 #[inline]
-fn segment_in_steps(pattern: &[u8], segment: &[u8], step: &mut impl FnMut()) -> bool {
+fn segment_matches_counting_steps(pattern: &[u8], segment: &[u8], step: &mut impl FnMut()) -> bool {
     let (mut at, mut position) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while at < segment.len() {
@@ -228,7 +231,7 @@ fn segment_in_steps(pattern: &[u8], segment: &[u8], step: &mut impl FnMut()) -> 
 /// Splits at the first slash.
 #[inline]
 pub(crate) fn split_segment(value: &[u8]) -> (&[u8], Option<&[u8]>) {
-    match slash_in(value) {
+    match find_slash(value) {
         Some(slash) => (&value[..slash], Some(&value[slash + 1..])),
         None => (value, None),
     }
@@ -237,12 +240,12 @@ pub(crate) fn split_segment(value: &[u8]) -> (&[u8], Option<&[u8]>) {
 /// Returns the index of the first slash. Searches eight bytes at a time: an exclusive or turns slashes into zero bytes,
 /// and a subtraction then sets the highest bit of the first zero byte.
 #[inline]
-fn slash_in(value: &[u8]) -> Option<usize> {
-    const ONES: u64 = 0x0101_0101_0101_0101;
+fn find_slash(value: &[u8]) -> Option<usize> {
+    const ONE_IN_EACH_BYTE: u64 = 0x0101_0101_0101_0101;
     let mut left = value;
     while let Some((eight, rest)) = left.split_first_chunk() {
-        let differing = u64::from_le_bytes(*eight) ^ (ONES * b'/' as u64);
-        let slashes = differing.wrapping_sub(ONES) & !differing & (ONES << 7);
+        let differing = u64::from_le_bytes(*eight) ^ (ONE_IN_EACH_BYTE * b'/' as u64);
+        let slashes = differing.wrapping_sub(ONE_IN_EACH_BYTE) & !differing & (ONE_IN_EACH_BYTE << 7);
         if slashes != 0 {
             return Some(value.len() - left.len() + slashes.trailing_zeros() as usize / 8);
         }
@@ -262,7 +265,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn check(pattern: &str, matching: &[&str], others: &[&str]) {
+    fn assert_matches_only(pattern: &str, matching: &[&str], others: &[&str]) {
         let glob = Glob::new(pattern).unwrap();
         for value in matching {
             assert!(glob.matches(value.as_bytes()), "{pattern} should match {value:?}");
@@ -274,33 +277,37 @@ mod tests {
 
     #[test]
     fn star_stays_within_its_segment() {
-        check("/v1/*", &["/v1/users", "/v1/"], &["/v1", "/v1/users/7", "/v1/users/", "v1/users", ""]);
-        check("/v1/*/posts", &["/v1/7/posts", "/v1//posts"], &["/v1/posts", "/v1/7/8/posts"]);
-        check("*", &["", "anything"], &["a/b", "/"]);
-        check(
+        assert_matches_only("/v1/*", &["/v1/users", "/v1/"], &["/v1", "/v1/users/7", "/v1/users/", "v1/users", ""]);
+        assert_matches_only("/v1/*/posts", &["/v1/7/posts", "/v1//posts"], &["/v1/posts", "/v1/7/8/posts"]);
+        assert_matches_only("*", &["", "anything"], &["a/b", "/"]);
+        assert_matches_only(
             "*.example.com",
             &["a.example.com", ".example.com", "a.b.example.com"],
             &["example.com", "a.example.com/x"],
         );
-        check(
+        assert_matches_only(
             "/files/a*b*c.png",
             &["/files/abc.png", "/files/axxbxxc.png", "/files/abbc.png"],
             &["/files/ac.png", "/files/abc.pn"],
         );
-        check("a*a", &["aa", "aba"], &["a", "ab"]);
+        assert_matches_only("a*a", &["aa", "aba"], &["a", "ab"]);
     }
 
     #[test]
-    fn two_stars_are_any_number_of_segments() {
-        check("/v1/**", &["/v1", "/v1/", "/v1/users", "/v1/users/7"], &["/v10", "/", "", "/v2/v1"]);
-        check("/**/edit", &["/edit", "/a/edit", "/a/b/edit", "/edit/edit"], &["/edit/a", "/aedit", "edit"]);
-        check(
+    fn two_stars_match_any_number_of_segments() {
+        assert_matches_only("/v1/**", &["/v1", "/v1/", "/v1/users", "/v1/users/7"], &["/v10", "/", "", "/v2/v1"]);
+        assert_matches_only(
+            "/**/edit",
+            &["/edit", "/a/edit", "/a/b/edit", "/edit/edit"],
+            &["/edit/a", "/aedit", "edit"],
+        );
+        assert_matches_only(
             "/a/**/b/**/c",
             &["/a/b/c", "/a/x/b/y/z/c", "/a/b/b/c/c", "/a/c/b/c"],
             &["/a/c", "/a/b", "/a/c/b", "/a/b/c/d"],
         );
-        check("**", &["", "/", "/a/b"], &[]);
-        check("/**/*.png", &["/a.png", "/x/y/a.png"], &["/x/a.png/y"]);
+        assert_matches_only("**", &["", "/", "/a/b"], &[]);
+        assert_matches_only("/**/*.png", &["/a.png", "/x/y/a.png"], &["/x/a.png/y"]);
     }
 
     #[test]
@@ -313,7 +320,7 @@ mod tests {
 
     #[test]
     fn names_capture_segments() {
-        check("/users/{user}/posts", &["/users/7/posts"], &["/users/posts", "/users/7/8/posts"]);
+        assert_matches_only("/users/{user}/posts", &["/users/7/posts"], &["/users/posts", "/users/7/8/posts"]);
         let taken = |pattern: &str, name: &str, value: &'static str| {
             let glob = Glob::new(pattern).unwrap();
             assert!(glob.matches(value.as_bytes()));
@@ -328,11 +335,14 @@ mod tests {
         assert!(Glob::new("/**/{a}/**").is_err() && Glob::new("/{}").is_err());
     }
 
-    /// Returns the number of steps until a mismatch, and the product of both lengths.
-    fn steps_and_bound(pattern: &str, value: &str) -> (usize, usize) {
+    /// Returns the number of steps until a mismatch, and the upper bound: the product of both lengths.
+    fn count_steps_and_bound(pattern: &str, value: &str) -> (usize, usize) {
         let glob = Glob::new(pattern).unwrap();
         let mut steps = 0;
-        assert!(!matches_in_steps(Some(glob.text.as_bytes()), Some(value.as_bytes()), &mut || steps += 1), "{pattern}");
+        assert!(
+            !matches_counting_steps(Some(glob.text.as_bytes()), Some(value.as_bytes()), &mut || steps += 1),
+            "{pattern}"
+        );
         (steps, (pattern.len() + 1) * (value.len() + 1))
     }
 
@@ -350,12 +360,12 @@ mod tests {
             (&both, format!("/{}", "a".repeat(8191))),
             (&both, "/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa".repeat(256)),
         ] {
-            let (steps, product) = steps_and_bound(pattern, &value);
+            let (steps, product) = count_steps_and_bound(pattern, &value);
             assert!(steps <= product, "{steps} steps, {product} is the product of both lengths");
         }
     }
 
-    /// Matches slowly, by trying everything: the reference for the fast matcher.
+    /// Reference implementation: tries every way to match.
     fn matches_slowly(segments: &[Segment<'_>], value: &[&[u8]]) -> bool {
         match (segments, value) {
             ([], []) => true,

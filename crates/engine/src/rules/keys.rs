@@ -1,6 +1,7 @@
-//! The table of all keys of the rule language: values, default, purpose and an example of each.
+//! Tables of all keys of the rule language. For each key, a table contains the values, the default, the purpose and an
+//! example.
 //!
-//! The parser accepts these keys and no others, and `reference.rs` generates `docs/rules.md` from them.
+//! The parser accepts no other keys, and `reference.rs` generates `docs/rules.md` from the tables.
 
 mod parts;
 
@@ -88,7 +89,7 @@ pub const RULE: &[Key] = &[
         "per",
         "attributes, captures, or `a or b`",
         "one counter for all",
-        "keeps a separate counter for each value; `a or b` uses the first of them that the request has",
+        "keeps a separate counter for each value; `a or b` uses the first attribute that the request has",
         "{id: each, when: {path: '/shops/{shop}/**'}, per: [shop, user or client_ip], limit: 10/s}",
     ),
     key(
@@ -137,7 +138,7 @@ pub const RULE: &[Key] = &[
         "replaces",
         "a list of ids",
         "none",
-        "a request that matches this rule is not charged to the listed rules, even if another of its items matches them",
+        "a request that matches this rule is not charged to the listed rules, even if another item of the request matches them",
         "{id: bulk-import, when: {job: import}, per: [user], limit: 500/s, replaces: [example-id-1]}",
     ),
     key(
@@ -200,7 +201,7 @@ pub const RULE: &[Key] = &[
         "enforce",
         "a percentage",
         "100%",
-        "the share of keys for which the rule is enforced; it is a shadow rule for the others. Raising it only adds keys",
+        "the share of keys for which the rule is enforced; for all other keys, it is a shadow rule. Raising the share only adds keys",
         "{id: new, per: [user], limit: 10/s, enforce: 25%}",
     ),
     key(

@@ -1,4 +1,4 @@
-//! Parses the limit of a rule or of a request into its parameters.
+//! Parses the limit of a rule or of a request.
 
 mod calendar;
 mod inline;
@@ -16,17 +16,17 @@ use super::suggest::{join_with_and, suggest_valid};
 use crate::calendar::Calendar;
 pub(crate) use calendar::{WEEKDAYS, read_zone};
 pub use inline::{LimitMistake, LimitText};
-pub(crate) use parse::{BOOLEANS, not_a_boolean, not_a_count, parse_boolean, parse_count, parse_length};
+pub(crate) use parse::{BOOLEAN_HELP, not_a_boolean, not_a_count, parse_boolean, parse_count, parse_length};
 use parse::{parse_quota, suggest_rate};
 
-/// The words of a limit, from a rule or a request.
+/// The parts of a limit as strings, as written in a rule or a request.
 pub(crate) struct LimitWords<'w> {
     pub(crate) limit: Option<&'w str>,
     pub(crate) algorithm: Option<&'w str>,
     pub(crate) option: &'w dyn Fn(&str) -> Option<&'w str>,
     /// Number of calendar windows in the earlier limits of the rule.
     pub(crate) position: usize,
-    /// Whether this is the limit of an override that inherits some of the words from its rule.
+    /// Whether the limit belongs to an override and inherits some values from its rule.
     pub(crate) inherits: bool,
 }
 
@@ -61,9 +61,9 @@ pub(crate) const ALGORITHMS: &[(&str, &[&str], &str)] = &[
 const NO_LIMIT: &str = "for no limit write `unlimited: true` instead of `limit`";
 const NOTHING: &str = "to refuse everything write `deny: true` instead of `limit`";
 
-const PHASES: &[&str] = &["epoch", "first_request", "spread"];
+const PHASE_NAMES: &[&str] = &["epoch", "first_request", "spread"];
 
-/// Default number of slices of a window.
+/// Default number of slices in a window.
 const DEFAULT_SLICES: u64 = 10;
 
 /// Default time after which an unreleased slot is freed.
@@ -74,7 +74,7 @@ pub(crate) fn read<'w>(words: &'w LimitWords<'w>) -> Result<(Limit, Option<Calen
     let mut reader = LimitParser { words, mistakes: Vec::new(), has_calendar_mistake: false };
     let calendar = reader.calendar();
     reader.has_calendar_mistake = !reader.mistakes.is_empty();
-    match reader.limit(calendar.as_ref()).map(|limit| (limit, calendar)) {
+    match reader.build_limit(calendar.as_ref()).map(|limit| (limit, calendar)) {
         Some(limit) if reader.mistakes.is_empty() => Ok(limit),
         Some(_) | None => {
             if reader.mistakes.is_empty() {
@@ -108,45 +108,45 @@ struct Options {
 }
 
 impl<'w> LimitParser<'w> {
-    /// Builds the limit. All words are parsed first, so that all mistakes are found.
-    fn limit(&mut self, calendar: Option<&Calendar>) -> Option<Limit> {
-        let algorithm = self.algorithm();
+    /// Builds the limit. Parses all options first, so that all mistakes are reported.
+    fn build_limit(&mut self, calendar: Option<&Calendar>) -> Option<Limit> {
+        let algorithm = self.check_algorithm();
         let quota = match (algorithm, calendar) {
-            (Some("concurrency"), _) => self.leases().map(|leases| (leases, Nanos::ZERO)),
+            (Some("concurrency"), _) => self.parse_lease_count().map(|leases| (leases, Nanos::ZERO)),
             (_, Some(calendar)) => self.count_per_window().map(|count| (count, calendar.length())),
             (_, None) if self.has_calendar_mistake => self.count_per_window().and(None),
-            (Some(_), None) => self.quota(),
+            (Some(_), None) => self.parse_count_and_period(),
             (None, None) => None,
         };
         let options = Options {
-            burst: self.count("burst"),
-            free: self.count("free"),
+            burst: self.count_option("burst"),
+            free: self.count_option("free"),
             max_wait: self.length_option("max_wait"),
-            phase: self.phase(),
+            phase: self.phase_option(),
             offset: self.length_option("offset"),
             precision: self.length_option("precision"),
             minimum_gap: self.length_option("minimum_gap"),
             count_refused: self.boolean_option("count_refused"),
             lease: self.length_option("lease"),
-            initial: self.count("initial"),
-            max_debt: self.count("max_debt"),
+            initial: self.count_option("initial"),
+            max_debt: self.count_option("max_debt"),
         };
         // An unknown zone does not affect the parameters.
         let (count, per) = quota.filter(|_| self.mistakes.iter().all(|mistake| mistake.word == "zone"))?;
         match algorithm? {
-            "token_bucket" => self.token_bucket(count, per, &options),
-            "leaky_bucket" => self.leaky_bucket(count, per, &options),
-            "interval_bucket" => self.interval_bucket(count, per, &options),
-            "fixed_window" => self.fixed_window(count, per, calendar, &options),
-            "sliding_window" => self.sliding_window(count, per, &options),
-            "sliding_slices" => self.sliding_slices(count, per, &options),
-            "sliding_log" => self.sliding_log(count, per, &options),
+            "token_bucket" => self.build_token_bucket(count, per, &options),
+            "leaky_bucket" => self.build_leaky_bucket(count, per, &options),
+            "interval_bucket" => self.build_interval_bucket(count, per, &options),
+            "fixed_window" => self.build_fixed_window(count, per, calendar, &options),
+            "sliding_window" => self.build_sliding_window(count, per, &options),
+            "sliding_slices" => self.build_sliding_slices(count, per, &options),
+            "sliding_log" => self.build_sliding_log(count, per, &options),
             _ => self.build_concurrency(count, &options),
         }
     }
 
     /// Returns the name of the algorithm, and reports given options that the algorithm does not have.
-    fn algorithm(&mut self) -> Option<&'static str> {
+    fn check_algorithm(&mut self) -> Option<&'static str> {
         let name = self.words.algorithm.unwrap_or("token_bucket");
         let Some((name, takes, _)) = ALGORITHMS.iter().find(|(algorithm, ..)| *algorithm == name) else {
             let names: Vec<&str> = ALGORITHMS.iter().map(|(name, ..)| *name).collect();
@@ -165,25 +165,25 @@ impl<'w> LimitParser<'w> {
         Some(name)
     }
 
-    fn token_bucket(&mut self, count: u64, per: Nanos, options: &Options) -> Option<Limit> {
-        let rate = self.make("limit", Rate::new(count, per))?;
-        let bucket = self.make("burst", TokenBucket::new(rate, options.burst.unwrap_or(count)))?;
-        let bucket = self.apply("max_debt", options.max_debt, bucket, TokenBucket::max_debt)?;
-        self.apply("initial", options.initial, bucket, TokenBucket::initial).map(Limit::from)
+    fn build_token_bucket(&mut self, count: u64, per: Nanos, options: &Options) -> Option<Limit> {
+        let rate = self.or_report("limit", Rate::new(count, per))?;
+        let bucket = self.or_report("burst", TokenBucket::new(rate, options.burst.unwrap_or(count)))?;
+        let bucket = self.apply_option("max_debt", options.max_debt, bucket, TokenBucket::max_debt)?;
+        self.apply_option("initial", options.initial, bucket, TokenBucket::initial).map(Limit::from)
     }
 
-    fn leaky_bucket(&mut self, count: u64, per: Nanos, options: &Options) -> Option<Limit> {
-        let rate = self.make("limit", Rate::new(count, per))?;
-        let bucket = self.make("burst", LeakyBucket::new(rate, options.burst.unwrap_or(count)))?;
-        let bucket = self.apply("free", options.free, bucket, LeakyBucket::free)?;
+    fn build_leaky_bucket(&mut self, count: u64, per: Nanos, options: &Options) -> Option<Limit> {
+        let rate = self.or_report("limit", Rate::new(count, per))?;
+        let bucket = self.or_report("burst", LeakyBucket::new(rate, options.burst.unwrap_or(count)))?;
+        let bucket = self.apply_option("free", options.free, bucket, LeakyBucket::free)?;
         let bucket = options.max_wait.map_or(bucket, |max_wait| bucket.max_wait(max_wait));
-        let bucket = self.apply("max_debt", options.max_debt, bucket, LeakyBucket::max_debt)?;
-        self.apply("initial", options.initial, bucket, LeakyBucket::initial).map(Limit::from)
+        let bucket = self.apply_option("max_debt", options.max_debt, bucket, LeakyBucket::max_debt)?;
+        self.apply_option("initial", options.initial, bucket, LeakyBucket::initial).map(Limit::from)
     }
 
-    fn interval_bucket(&mut self, count: u64, period: Nanos, options: &Options) -> Option<Limit> {
-        let bucket = self.make("limit", IntervalBucket::new(count, period))?;
-        let bucket = self.apply("burst", options.burst, bucket, IntervalBucket::burst)?;
+    fn build_interval_bucket(&mut self, count: u64, period: Nanos, options: &Options) -> Option<Limit> {
+        let bucket = self.or_report("limit", IntervalBucket::new(count, period))?;
+        let bucket = self.apply_option("burst", options.burst, bucket, IntervalBucket::burst)?;
         let steps = match (options.phase, options.offset) {
             (None | Some(Phase::Epoch), offset) => Steps::Aligned(offset.unwrap_or(Nanos::ZERO)),
             (Some(Phase::FirstRequest), None) => Steps::FirstRequest,
@@ -198,19 +198,19 @@ impl<'w> LimitParser<'w> {
                 return None;
             }
         };
-        let bucket = self.apply("max_wait", options.max_wait, bucket.steps(steps), IntervalBucket::max_wait)?;
-        let bucket = self.apply("max_debt", options.max_debt, bucket, IntervalBucket::max_debt)?;
-        self.apply("initial", options.initial, bucket, IntervalBucket::initial).map(Limit::from)
+        let bucket = self.apply_option("max_wait", options.max_wait, bucket.steps(steps), IntervalBucket::max_wait)?;
+        let bucket = self.apply_option("max_debt", options.max_debt, bucket, IntervalBucket::max_debt)?;
+        self.apply_option("initial", options.initial, bucket, IntervalBucket::initial).map(Limit::from)
     }
 
-    fn fixed_window(
+    fn build_fixed_window(
         &mut self,
         count: u64,
         length: Nanos,
         calendar: Option<&Calendar>,
         options: &Options,
     ) -> Option<Limit> {
-        let window = self.make("limit", FixedWindow::new(count, length))?;
+        let window = self.or_report("limit", FixedWindow::new(count, length))?;
         let window = match (calendar, options.phase) {
             (Some(_), None) => window.phase(Phase::Given(self.words.position)),
             (Some(_), Some(_)) => {
@@ -221,36 +221,36 @@ impl<'w> LimitParser<'w> {
             (None, Some(phase)) => window.phase(phase),
             (None, None) => window,
         };
-        let window = self.apply("max_debt", options.max_debt, window, FixedWindow::max_debt)?;
-        self.apply("initial", options.initial, window, FixedWindow::initial).map(Limit::from)
+        let window = self.apply_option("max_debt", options.max_debt, window, FixedWindow::max_debt)?;
+        self.apply_option("initial", options.initial, window, FixedWindow::initial).map(Limit::from)
     }
 
-    fn sliding_window(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {
-        let window = self.make("limit", SlidingWindow::new(count, length))?;
-        let window = self.apply("max_debt", options.max_debt, window, SlidingWindow::max_debt)?;
-        self.apply("initial", options.initial, window, SlidingWindow::initial).map(Limit::from)
+    fn build_sliding_window(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {
+        let window = self.or_report("limit", SlidingWindow::new(count, length))?;
+        let window = self.apply_option("max_debt", options.max_debt, window, SlidingWindow::max_debt)?;
+        self.apply_option("initial", options.initial, window, SlidingWindow::initial).map(Limit::from)
     }
 
-    fn sliding_slices(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {
+    fn build_sliding_slices(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {
         let tenth = Nanos::from_nanos(length.as_nanos().div_ceil(DEFAULT_SLICES));
         let precision = options.precision.unwrap_or(tenth);
         let word = if options.precision.is_some() { "precision" } else { "limit" };
-        let slices = self.make(word, SlidingSlices::new(count, length, precision))?;
-        let slices = self.apply("max_debt", options.max_debt, slices, SlidingSlices::max_debt)?;
-        self.apply("initial", options.initial, slices, SlidingSlices::initial).map(Limit::from)
+        let slices = self.or_report(word, SlidingSlices::new(count, length, precision))?;
+        let slices = self.apply_option("max_debt", options.max_debt, slices, SlidingSlices::max_debt)?;
+        self.apply_option("initial", options.initial, slices, SlidingSlices::initial).map(Limit::from)
     }
 
-    fn sliding_log(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {
-        let log = self.make("limit", SlidingLog::new(count, length))?;
-        let log = self.apply("max_debt", options.max_debt, log, SlidingLog::max_debt)?;
-        let log = self.apply("initial", options.initial, log, SlidingLog::initial)?;
-        let log = self.apply("minimum_gap", options.minimum_gap, log, SlidingLog::minimum_gap)?;
+    fn build_sliding_log(&mut self, count: u64, length: Nanos, options: &Options) -> Option<Limit> {
+        let log = self.or_report("limit", SlidingLog::new(count, length))?;
+        let log = self.apply_option("max_debt", options.max_debt, log, SlidingLog::max_debt)?;
+        let log = self.apply_option("initial", options.initial, log, SlidingLog::initial)?;
+        let log = self.apply_option("minimum_gap", options.minimum_gap, log, SlidingLog::minimum_gap)?;
         Some(if options.count_refused == Some(true) { log.count_refused() } else { log }.into())
     }
 
     fn build_concurrency(&mut self, count: u64, options: &Options) -> Option<Limit> {
-        let leases = self.make("limit", Concurrency::new(count, options.lease.unwrap_or(DEFAULT_LEASE)))?;
-        self.apply("max_debt", options.max_debt, leases, Concurrency::max_debt).map(Limit::from)
+        let leases = self.or_report("limit", Concurrency::new(count, options.lease.unwrap_or(DEFAULT_LEASE)))?;
+        self.apply_option("max_debt", options.max_debt, leases, Concurrency::max_debt).map(Limit::from)
     }
 
     fn given_limit(&mut self) -> Option<&'w str> {
@@ -260,7 +260,7 @@ impl<'w> LimitParser<'w> {
         self.words.limit
     }
 
-    fn leases(&mut self) -> Option<u64> {
+    fn parse_lease_count(&mut self) -> Option<u64> {
         let text = self.given_limit()?;
         let leases = parse_count(text);
         if leases.is_none() {
@@ -274,9 +274,9 @@ impl<'w> LimitParser<'w> {
         leases
     }
 
-    /// Returns count and period as written. A window of 5/15m is 15 minutes long, although its rate in lowest terms is
-    /// 20/h.
-    fn quota(&mut self) -> Option<(u64, Nanos)> {
+    /// Returns the count and the period as written. A window of 5/15m is 15 minutes long, although its rate in lowest
+    /// terms is 20/h.
+    fn parse_count_and_period(&mut self) -> Option<(u64, Nanos)> {
         let text = self.given_limit()?;
         if matches!(text, "unlimited" | "none" | "infinite") {
             self.add_mistake_with_help("limit", format!("`{text}` is not a rate"), NO_LIMIT);
@@ -293,10 +293,10 @@ impl<'w> LimitParser<'w> {
             self.add_mistake_with_help("limit", problem, format!("write it as {written}"));
             return None;
         }
-        self.make("limit", quota)
+        self.or_report("limit", quota)
     }
 
-    fn phase(&mut self) -> Option<Phase> {
+    fn phase_option(&mut self) -> Option<Phase> {
         match (self.words.option)("phase")? {
             "epoch" => Some(Phase::Epoch),
             "first_request" => Some(Phase::FirstRequest),
@@ -305,14 +305,14 @@ impl<'w> LimitParser<'w> {
                 self.add_mistake_with_help(
                     "phase",
                     format!("`{}` is not a phase", shorten(other)),
-                    suggest_valid(other, PHASES),
+                    suggest_valid(other, PHASE_NAMES),
                 );
                 None
             }
         }
     }
 
-    fn count(&mut self, option: &'static str) -> Option<u64> {
+    fn count_option(&mut self, option: &'static str) -> Option<u64> {
         let text = (self.words.option)(option)?;
         let count = parse_count(text);
         if count.is_none() {
@@ -335,12 +335,12 @@ impl<'w> LimitParser<'w> {
         let text = (self.words.option)(option)?;
         let boolean = parse_boolean(text);
         if boolean.is_none() {
-            self.add_mistake_with_help(option, not_a_boolean(text), BOOLEANS);
+            self.add_mistake_with_help(option, not_a_boolean(text), BOOLEAN_HELP);
         }
         boolean
     }
 
-    fn make<T>(&mut self, word: &'static str, made: Result<T, LimitError>) -> Option<T> {
+    fn or_report<T>(&mut self, word: &'static str, made: Result<T, LimitError>) -> Option<T> {
         let note = |error: LimitError| match error.to_string().split_once("; ") {
             Some((problem, help)) => self.add_mistake_with_help(word, problem, help),
             None => self.add_mistake(word, error.to_string()),
@@ -349,7 +349,7 @@ impl<'w> LimitParser<'w> {
     }
 
     /// Applies an option if it is given.
-    fn apply<T, V>(
+    fn apply_option<T, V>(
         &mut self,
         word: &'static str,
         value: Option<V>,
@@ -357,7 +357,7 @@ impl<'w> LimitParser<'w> {
         with: impl FnOnce(T, V) -> Result<T, LimitError>,
     ) -> Option<T> {
         match value {
-            Some(value) => self.make(word, with(limit, value)),
+            Some(value) => self.or_report(word, with(limit, value)),
             None => Some(limit),
         }
     }

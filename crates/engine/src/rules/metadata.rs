@@ -8,7 +8,7 @@ use super::text::{Node, Value};
 pub enum Metadata {
     /// No value.
     Null,
-    /// A string as written. A string that reads as a number or a boolean may be passed on as a number or a boolean.
+    /// A string as written. If it looks like a number or a boolean, it may be passed on as one.
     Text(Box<str>),
     /// A list.
     List(Box<[Metadata]>),
@@ -21,28 +21,30 @@ impl Metadata {
     /// every response.
     pub const MAX_BYTES: usize = 4_096;
 
-    /// Reads the map of a rule.
+    /// Reads the `metadata` map of a rule.
     pub(crate) fn read(node: &Node, notes: &mut Notes) -> Option<Self> {
         if !matches!(node.value, Value::Map(_)) {
             let problem = format!("`metadata` must be a map, not {}", node.kind());
             notes.add_with_help(node.position, problem, "write it like `metadata: {tier: gold}`");
             return None;
         }
-        let bytes = total_size(node);
+        let bytes = metadata_size(node);
         if bytes > Self::MAX_BYTES {
             let problem = format!("metadata too large: {bytes} bytes (maximum {})", Self::MAX_BYTES);
             notes.add(node.position, problem);
             return None;
         }
-        Self::check_value(node, notes)
+        Self::convert_value(node, notes)
     }
 
     /// Converts a value recursively. The nesting of a file is bounded, so the recursion is bounded too.
-    fn check_value(node: &Node, notes: &mut Notes) -> Option<Self> {
+    fn convert_value(node: &Node, notes: &mut Notes) -> Option<Self> {
         Some(match &node.value {
             Value::Empty => Self::Null,
             Value::Text(text) => Self::Text(text.as_str().into()),
-            Value::List(nodes) => Self::List(nodes.iter().filter_map(|node| Self::check_value(node, notes)).collect()),
+            Value::List(nodes) => {
+                Self::List(nodes.iter().filter_map(|node| Self::convert_value(node, notes)).collect())
+            }
             Value::Map(pairs) => {
                 let mut map = Vec::with_capacity(pairs.len());
                 for (name, value) in pairs {
@@ -50,7 +52,7 @@ impl Metadata {
                         notes.add(name.position, format!("a name in `metadata` must be a string, not {}", name.kind()));
                         return None;
                     };
-                    map.push((text.as_str().into(), Self::check_value(value, notes)?));
+                    map.push((text.as_str().into(), Self::convert_value(value, notes)?));
                 }
                 Self::Map(map.into())
             }
@@ -58,11 +60,11 @@ impl Metadata {
     }
 }
 
-fn total_size(node: &Node) -> usize {
+fn metadata_size(node: &Node) -> usize {
     1 + match &node.value {
         Value::Empty => 0,
         Value::Text(text) => text.len(),
-        Value::List(nodes) => nodes.iter().map(total_size).sum(),
-        Value::Map(pairs) => pairs.iter().map(|(name, value)| total_size(name) + total_size(value)).sum(),
+        Value::List(nodes) => nodes.iter().map(metadata_size).sum(),
+        Value::Map(pairs) => pairs.iter().map(|(name, value)| metadata_size(name) + metadata_size(value)).sum(),
     }
 }

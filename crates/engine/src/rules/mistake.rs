@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// A position in a rule file. Lines and columns count from 1, columns in characters.
+/// A position in a rule file. Lines and columns are counted from 1. Columns count characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     /// The line.
@@ -23,12 +23,12 @@ pub struct Mistake {
     pub problem: String,
     /// A suggestion, if there is one.
     pub help: Option<String>,
-    /// The line at the position, if known, and the number of its characters before the position.
+    /// The line with the mistake, if known, and the number of characters before the position.
     pub snippet: Option<(Box<str>, usize)>,
 }
 
 impl Mistake {
-    /// Adds the line of the position from the text of the file.
+    /// Adds the line with the mistake. `text` is the content of the file.
     #[must_use]
     pub fn in_text(mut self, text: &[u8]) -> Self {
         self.snippet = line_snippet(text, self.position);
@@ -63,16 +63,17 @@ impl Mistake {
     }
 }
 
-/// Maximum number of characters in a snippet, and how many of them may precede the position.
-const SNIPPET_CHARS: usize = 100;
-const SNIPPET_BEFORE: usize = 60;
+/// Maximum number of characters in a snippet.
+const MAX_SNIPPET_CHARS: usize = 100;
+/// Maximum number of snippet characters before the position.
+const MAX_SNIPPET_CHARS_BEFORE: usize = 60;
 
 fn line_snippet(text: &[u8], position: Position) -> Option<(Box<str>, usize)> {
     let line = text.split(|byte| *byte == b'\n').nth(position.line.checked_sub(1)? as usize)?;
     let line = String::from_utf8_lossy(line);
     let column = position.column.saturating_sub(1) as usize;
-    let skipped = column.saturating_sub(SNIPPET_BEFORE);
-    let shown = line.chars().skip(skipped).take(SNIPPET_CHARS);
+    let skipped = column.saturating_sub(MAX_SNIPPET_CHARS_BEFORE);
+    let shown = line.chars().skip(skipped).take(MAX_SNIPPET_CHARS);
     // Control characters are shown as spaces.
     let shown: String = shown.map(|char| if char.is_control() { ' ' } else { char }).collect();
     Some((shown.trim_end().into(), column - skipped))
@@ -89,7 +90,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// All mistakes in a set of files. Nothing was loaded; the running rules stay in force.
+/// All mistakes in a set of files. Files with a mistake are not loaded, and the running rules do not change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistakes {
     found: Vec<Mistake>,
@@ -97,15 +98,15 @@ pub struct Mistakes {
 }
 
 impl Mistakes {
-    /// Maximum number of mistakes kept; further ones are only counted.
+    /// Maximum number of listed mistakes. Further mistakes are only counted.
     pub const MAX: usize = 100;
 
-    /// Returns the mistakes in the order of files and positions, at most [`Mistakes::MAX`].
+    /// Returns the mistakes, sorted by file and position. There are at most [`Mistakes::MAX`].
     pub fn as_slice(&self) -> &[Mistake] {
         &self.found
     }
 
-    /// Adds the line of each mistake from its file.
+    /// Adds the source line to each mistake.
     pub(crate) fn with_snippets(mut self, sources: &[super::Source<'_>]) -> Self {
         for mistake in &mut self.found {
             let source = sources.iter().find(|source| *source.name == *mistake.file);
@@ -114,7 +115,7 @@ impl Mistakes {
         self
     }
 
-    /// Returns the number of further mistakes, beyond [`Mistakes::MAX`].
+    /// Returns the number of mistakes that are not listed because there are more than [`Mistakes::MAX`].
     pub fn left_out(&self) -> usize {
         self.left_out
     }
@@ -158,11 +159,11 @@ impl Notes {
     }
 
     pub(crate) fn add(&mut self, position: Position, problem: impl Into<String>) {
-        self.push(position, problem.into(), None);
+        self.push_unless_duplicate(position, problem.into(), None);
     }
 
     pub(crate) fn add_with_help(&mut self, position: Position, problem: impl Into<String>, help: impl Into<String>) {
-        self.push(position, problem.into(), Some(help.into()));
+        self.push_unless_duplicate(position, problem.into(), Some(help.into()));
     }
 
     /// Returns whether further mistakes are only counted, so that their details need not be computed.
@@ -170,7 +171,7 @@ impl Notes {
         self.found.len() >= Mistakes::MAX
     }
 
-    /// Counts a mistake that is not listed, once the list [is full](Self::is_full).
+    /// Counts a mistake without its details, because the list [is full](Self::is_full).
     pub(crate) fn count_unlisted(&mut self) {
         self.left_out += 1;
     }
@@ -179,8 +180,8 @@ impl Notes {
         self.found.len() + self.left_out
     }
 
-    fn push(&mut self, position: Position, problem: String, help: Option<String>) {
-        // Inherited options are checked again with each override, but reported once.
+    fn push_unless_duplicate(&mut self, position: Position, problem: String, help: Option<String>) {
+        // Inherited options are checked again for each override, but a mistake is reported only once.
         let is_same =
             |known: &Mistake| known.position == position && known.problem == problem && known.file == self.file;
         if self.found.iter().any(is_same) {
@@ -193,7 +194,7 @@ impl Notes {
         }
     }
 
-    /// Returns `Ok`, or all mistakes sorted by position within each file.
+    /// Returns all mistakes as an error, sorted by position within each file. Returns `Ok` if there are none.
     pub(crate) fn finish(self) -> Result<(), Mistakes> {
         if self.found.is_empty() {
             return Ok(());

@@ -16,14 +16,14 @@
 //!     on_fault: closed             # local (default) | open | closed
 //! ```
 //!
-//! A request matches every rule whose `when` holds. A value in `when` is compared as a string; a star makes it
-//! a pattern ([`Glob`]); a list matches if one of its values matches. A missing attribute in `per` counts as a
-//! separate value: all requests without an API key share one counter, so omitting the key does not avoid the
-//! limit. To exempt such requests, add `api_key: { present: true }` to `when`.
+//! A request matches every rule whose `when` holds. A value in `when` is compared as a string; a star makes it a
+//! pattern ([`Glob`]); a list matches if one of its values matches. A missing attribute in `per` counts as a separate
+//! value. For example, all requests without an API key share one counter, so omitting the key does not avoid the limit.
+//! To exempt such requests, add `api_key: { present: true }` to `when`.
 //!
-//! Parsing has two stages: the first checks the syntax, the second the meaning. Parsing does not stop at the first
-//! mistake: all mistakes are reported, with file, line and column. No input causes a panic, and time and memory are
-//! bounded.
+//! Parsing has two stages: the first checks the syntax, the second checks the meaning. Parsing does not stop at the
+//! first mistake: all mistakes are reported, with file, line and column. No input causes a panic, and time and memory
+//! are bounded.
 
 mod check;
 mod cidr;
@@ -47,7 +47,7 @@ pub(crate) mod warn;
 mod write;
 
 pub use cidr::Cidr;
-pub(crate) use cidr::{CountedAddress, is_address, parse_address};
+pub(crate) use cidr::{CountedAddress, is_address_attribute, parse_address};
 pub use expression::Expression;
 pub use format::{FormatError, format};
 pub use glob::Glob;
@@ -58,7 +58,7 @@ pub use limit::{LimitMistake, LimitText};
 pub use metadata::Metadata;
 pub use mistake::{Mistake, Mistakes, Position};
 pub use reference::reference_page;
-pub(crate) use rule::ALL;
+pub(crate) use rule::ENFORCE_ALL;
 pub use rule::{
     Ban, Condition, Consistency, CostCase, DefaultCost, Effect, LimitSet, OnChange, OnExceed, OnFault, Origin,
     Override, Pattern, PerElement, Refusal, Rule, RulePosition, SyncEvery, Test,
@@ -70,7 +70,7 @@ pub(crate) use mistake::Notes;
 pub(crate) use nth::nth_of;
 pub use suggest::nearest_word;
 
-/// Maximum number of rules over all files.
+/// Maximum number of rules across all files.
 pub const MAX_RULES: usize = 100_000;
 
 /// The text of a rule file and its name in messages.
@@ -82,8 +82,8 @@ pub struct Source<'a> {
     pub text: &'a [u8],
 }
 
-/// Reads a file of values. The arguments are the name of the rule file, and the name of the value file as written in
-/// it.
+/// Reads a value file. The first argument is the name of the rule file. The second is the name of the value file, as
+/// written in the rule file.
 pub type ReadFile<'a> = &'a dyn Fn(&str, &str) -> Result<Vec<u8>, String>;
 
 /// Checked rules, ready to be loaded.
@@ -115,8 +115,9 @@ impl Rules {
         Self::read_with(sources, &|_, _| Err("reading files is not supported here".into()))
     }
 
-    /// Like [`read`](Self::read), for rules that refer to files of values. `file` is called with the name of the rule
-    /// file and the referenced name. It returns the content, or the reason why the file cannot be read.
+    /// Like [`read`](Self::read), but rules may refer to value files. `file` is called with the name of the rule file
+    /// and the name of the value file. `file` returns the content of the value file, or the reason why the file cannot
+    /// be read.
     ///
     /// # Errors
     /// Returns all mistakes in all files.
@@ -128,7 +129,7 @@ impl Rules {
     }
 
     /// Reads only the rules without mistakes, so that warnings can be reported for them. The result must not be loaded,
-    /// because other rules are missing.
+    /// because the invalid rules are missing.
     #[must_use]
     pub fn read_valid(sources: &[Source<'_>], file: ReadFile<'_>) -> Self {
         let (domains, ..) = read_files(sources, check::Checker::skipping_invalid(file));

@@ -5,17 +5,17 @@ use crate::request::Item;
 /// Splits a numbered name into the attribute and the zero-based index of its value. Returns `None`
 /// for other names.
 pub(crate) fn nth_of(name: &str) -> Option<(&str, u32)> {
-    let (of, number) = split(name)?;
+    let (of, number) = split_number(name)?;
     let number: usize = number.parse().ok()?;
     (1..=Item::MAX_ENTRIES).contains(&number).then(|| (of, number as u32 - 1))
 }
 
 /// Returns whether a name ends with a number that is out of range.
 pub(crate) fn is_wrong_number(name: &str) -> bool {
-    split(name).is_some() && nth_of(name).is_none()
+    split_number(name).is_some() && nth_of(name).is_none()
 }
 
-fn split(name: &str) -> Option<(&str, &str)> {
+fn split_number(name: &str) -> Option<(&str, &str)> {
     let (of, number) = name.rsplit_once('#')?;
     let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     (digits && !of.is_empty()).then_some((of, number))
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn number_after_a_name_is_an_index() {
+    fn number_after_a_name_selects_a_value() {
         for (name, expected) in [
             ("a#1", Some(("a", 0))),
             ("a#2", Some(("a", 1))),

@@ -6,25 +6,25 @@ use super::keys::{self, Key};
 use super::limit::ALGORITHMS;
 use super::{MAX_ALIASED, MAX_DEPTH, MAX_FILE_BYTES, MAX_RULES};
 
-/// Returns the page in Markdown. `docs/rules.md` is a copy, compared by a test.
+/// Returns the page in Markdown. A test compares it with `docs/rules.md`.
 pub fn reference_page() -> String {
     let mut page = INTRODUCTION.to_owned();
     let sections: [(&str, &str, &[&[Key]]); 16] = [
-        ("A file", FILE, &[keys::FILE]),
-        ("A rule", RULE, &[keys::RULE]),
-        ("A limit", LIMIT, &[keys::LIMIT, keys::OPTIONS]),
-        ("A condition", CONDITION, &[keys::TEST]),
-        ("Addresses", ADDRESSES, &[]),
-        ("An expression", EXPRESSION, &[]),
-        ("An override", OVERRIDE, &[keys::OVERRIDE]),
-        ("Changed limits", CHANGED, &[]),
-        ("A cost", COST, &[keys::COST_CASE]),
-        ("A cost from an attribute", COST_FROM, &[keys::COST]),
-        ("A delay", DELAY, &[keys::DELAY]),
-        ("A ban", BAN, &[keys::BAN]),
-        ("A schedule", SCHEDULE, &[keys::SCHEDULE]),
-        ("Consistency", CONSISTENCY, &[]),
-        ("Details", DETAILS, &[]),
+        ("A file", FILE_PROSE, &[keys::FILE]),
+        ("A rule", RULE_PROSE, &[keys::RULE]),
+        ("A limit", LIMIT_PROSE, &[keys::LIMIT, keys::OPTIONS]),
+        ("A condition", CONDITION_PROSE, &[keys::TEST]),
+        ("Addresses", ADDRESSES_PROSE, &[]),
+        ("An expression", EXPRESSION_PROSE, &[]),
+        ("An override", OVERRIDE_PROSE, &[keys::OVERRIDE]),
+        ("Changed limits", CHANGED_PROSE, &[]),
+        ("A cost", COST_PROSE, &[keys::COST_CASE]),
+        ("A cost from an attribute", COST_FROM_PROSE, &[keys::COST]),
+        ("A delay", DELAY_PROSE, &[keys::DELAY]),
+        ("A ban", BAN_PROSE, &[keys::BAN]),
+        ("A schedule", SCHEDULE_PROSE, &[keys::SCHEDULE]),
+        ("Consistency", CONSISTENCY_PROSE, &[]),
+        ("Details", DETAILS_PROSE, &[]),
         ("Sizes", "", &[]),
     ];
     for (title, prose, tables) in sections {
@@ -89,9 +89,9 @@ const INTRODUCTION: &str = r#"# The rule language
 This page is generated from the definitions in the code. A test compares the two, and another test
 loads every example.
 
-A rule limits the requests that it matches. A request has attributes, names with values such as
-`path`, `method`, `client_ip` or `plan`. It matches every rule whose `when` holds, must fit the
-limits of all of them, and is charged to all of them or to none.
+A rule limits the requests that it matches. A request has attributes: names with values, such as
+`path`, `method`, `client_ip` or `plan`. A request matches every rule whose `when` holds. It must fit the
+limits of all matching rules, and is charged to all of them or to none.
 
 An example with plans, a protected login, an expensive export and a monthly quota:
 
@@ -132,31 +132,31 @@ Requests that do not have an attribute named in `per` share one counter. Omittin
 therefore not a way around the limit. Values are compared as strings: `1.10` is not equal to `1.1`.
 
 All mistakes in a file are reported together, each with its line and column and a correction. A file
-with a mistake is not loaded, and the rules in force stay. `tollgate check` also warns about rules
-that are valid but probably not intended.
+with a mistake is not loaded, and the running rules do not change. `tollgate check` also warns about
+rules that are valid but probably not intended.
 "#;
 
-const FILE: &str = "YAML or JSON. Rules of one domain may be in several files.\n\n";
+const FILE_PROSE: &str = "YAML or JSON. Rules of one domain may be in several files.\n\n";
 
-const RULE: &str = r"A rule has exactly one of `limit`, `limits`, `unlimited`, `allow` and `deny`. The keys of a single limit
+const RULE_PROSE: &str = r"A rule has exactly one of `limit`, `limits`, `unlimited`, `allow` and `deny`. The keys of a single limit
 are written in the rule itself. The identity of a rule is its `id` and its `per`: everything else may change, and
 the amount spent is kept.
 
-If a request matches rules with `allow` or `deny`, the first of them decides alone. Otherwise all
+If a request matches rules with `allow` or `deny`, the first such rule decides alone. Otherwise all
 enforced rules decide, except rules that another matching rule `replaces`. If two rules replace each
 other, neither applies. Shadow rules are evaluated after the enforced rules have admitted the
 request, and affect only the reports.
 
 ";
 
-const LIMIT: &str = r"A rate is a count, which may end in `k`, `M` or `G`, and a period with a unit from `ns` to `week`; for
-`fixed_window` also `month` and `year`. With `zone` or `anchor`, and for `month` and `year`, windows
+const LIMIT_PROSE: &str = r"A rate is a count and a period. The count may end in `k`, `M` or `G`. The unit of the period is `ns` to `week`
+or, for `fixed_window`, also `month` or `year`. With `zone` or `anchor`, and for `month` and `year`, windows
 follow the calendar. The *capacity* of a limit is the burst of a bucket, or the count of a window, a
 log or a concurrency limit.
 
 ";
 
-const EXPRESSION: &str = r"`if` takes an expression in the Common Expression Language, restricted to strings, integers and
+const EXPRESSION_PROSE: &str = r"`if` takes an expression in the Common Expression Language, restricted to strings, integers and
 booleans:
 
 | | |
@@ -173,14 +173,14 @@ expression an error, as in CEL; an expression that ends in an error does not hol
 regular expressions, loops, fractions or string construction: evaluation allocates nothing, and its
 time is bounded by the length of the expression and of the values.
 
-Rules are indexed by `when`, so their number does not matter. A rule that has only an `if` is indexed
+Rules are indexed by `when`, so decisions stay fast with many rules. A rule that has only an `if` is indexed
 by a value, a prefix or the presence of an attribute that the expression requires
-(`plan == 'pro' && …`). A rule that requires nothing, such as one with only `not`, is evaluated for
-every request; `tollgate check` warns about more than a few hundred of these.
+(`plan == 'pro' && …`). A rule that requires nothing, such as a rule with only `not`, is evaluated
+for every request; `tollgate check` warns about more than 256 such rules.
 
 ";
 
-const CONDITION: &str = r"A string is compared for equality. A string with a star or braces is a path pattern: `*` matches
+const CONDITION_PROSE: &str = r"A string is compared for equality. A string with a star or braces is a path pattern: `*` matches
 any characters within a segment, `**` any number of whole segments, and `{name}` one segment, which
 `per` can name. A list matches if one of its entries matches. If a request has an attribute several
 times, one matching value is enough; `tag#2` is the second value of `tag`, in `when`, in `per` and in
@@ -188,11 +188,11 @@ expressions. Other conditions are a map with one of these keys, or with one of t
 
 ";
 
-const ADDRESSES: &str = r"A value is compared with `cidr` as an address, in any notation: IPv4 in IPv6 (`::ffff:192.0.2.1`), with a port
+const ADDRESSES_PROSE: &str = r"A value is compared with `cidr` as an address, in any notation: IPv4 in IPv6 (`::ffff:192.0.2.1`), with a port
 (`192.0.2.1:80`, `[2001:db8::1]:443`) or a zone (`fe80::1%eth0`), and in either case. The attribute
 `client_ip` is an address everywhere: `when: {client_ip: '2001:DB8::1'}` matches every notation of that
 address. `per: [client_ip]` counts IPv4 clients by address and IPv6 clients by /64 network, because a host
-usually has all addresses of such a network.
+can usually use all addresses of a /64 network.
 
 A value that is not an address is in no network, and is counted unchanged. `tollgate explain` reports a
 condition that fails because of such a value, and `tollgate check` warns about a `client_ip` in a rule that is
@@ -201,15 +201,15 @@ them, and with `invalid: ignore` the rule does not match.
 
 ";
 
-const OVERRIDE: &str = r"An override changes the limit, not the counter: the amount spent under the rule is also spent under the
-override, and vice versa. It takes the keys of a limit. With a `limit`, it inherits the other keys from
+const OVERRIDE_PROSE: &str = r"An override changes the limit, not the counter: the amount spent under the rule is also spent under the
+override, and vice versa. An override takes the keys of a limit. With a `limit`, it inherits the other keys from
 the rule, except `burst`, `free`, `initial` and `max_debt`, which belong to the rule's own count.
 Without a `limit`, it changes only the keys that it contains. The lookup time does not depend on the
 number of overrides.
 
 ";
 
-const CHANGED: &str = r"The used amount of a key belongs to the key's *own* limit: the limit under which the key was last
+const CHANGED_PROSE: &str = r"The used amount of a key belongs to the key's *own* limit: the limit under which the key was last
 charged. A later request may have another limit: an override, an edited rule, or another node's
 version of the rules. Then the following holds, for every algorithm and on every store:
 
@@ -262,7 +262,7 @@ The engine remembers the last 65,536 limits that are no longer in any rule. An a
 older limit is discarded.
 ";
 
-const COST: &str = r#"A number in `cost` is the cost of a request under this rule; other rules are not affected. A list
+const COST_PROSE: &str = r#"A number in `cost` is the cost of a request under this rule; other rules are not affected. A list
 contains different costs for different requests: the first case whose `when` holds applies, and a request
 that matches no case costs 1. This way, calls of different weight share one quota:
 
@@ -291,7 +291,7 @@ below a cost.
 
 "#;
 
-const COST_FROM: &str = r#"If the gateway knows the cost of a request, it sends the cost as an attribute, and the rule names it:
+const COST_FROM_PROSE: &str = r#"If the gateway knows the cost of a request, it sends the cost as an attribute, and the rule names that attribute:
 
 ```yaml
 domain: weighed-by-gateway
@@ -309,13 +309,13 @@ its requests free, so only the gateway should set it.
 
 "#;
 
-const DELAY: &str = r"For buckets. Requests that fit the burst pass immediately. A request above the burst is admitted with a
+const DELAY_PROSE: &str = r"For buckets. Requests that fit the burst pass immediately. A request above the burst is admitted with a
 wait of at most `max_wait`, and refused if the wait would be longer. `remaining` includes the amount that
 can still be admitted with a wait.
 
 ";
 
-const BAN: &str = r"Each value of `per` is banned separately. A ban starts with the last of `after` refusals within
+const BAN_PROSE: &str = r"Each value of `per` is banned separately. A ban starts with the last of `after` refusals within
 `within`; this refusal reports the length of the ban. The window slides: a ban starts if the first and
 the last of `after` consecutive refusals are less than `within` apart. With `after: 3` and
 `within: 10s`, refusals at 7, 16.9 and 17.0 s do not start a ban, because the first and the last are
@@ -334,14 +334,14 @@ is set to `observe`, refusals count and bans start, but no request is refused.
 
 ";
 
-const SCHEDULE: &str = r"A rule with a schedule applies only at the scheduled times, which are local times of `zone`. If a local
-time occurs twice because the clock is set back, it means the first of the two. If a local time is
+const SCHEDULE_PROSE: &str = r"A rule with a schedule applies only at the scheduled times, which are local times of `zone`. If a local
+time occurs twice because the clock is set back, it means the first of the two instants. If a local time is
 skipped because the clock is set forward, it means the instant at which an unchanged clock would show it:
 02:30 becomes 03:30.
 
 ";
 
-const CONSISTENCY: &str = r"`consistency` chooses how nodes with a shared store agree on the counters of a rule. `B` is the burst or the
+const CONSISTENCY_PROSE: &str = r"`consistency` chooses how nodes with a shared store agree on the counters of a rule. `B` is the burst or the
 limit of a window, `r` the rate, and `N` the node count. In the memory of a single process, all three choices
 behave the same, and decide exactly.
 
@@ -385,7 +385,7 @@ connection fails.
 
 ";
 
-const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It is refused only by a rule with `deny`, by a ban
+const DETAILS_PROSE: &str = r"- **A cost of 0** takes nothing and records nothing. It is refused only by a rule with `deny`, by a ban
   and by a limit in debt; `minimum_gap` does not apply to it.
 - **`phase: first_request`**: a window starts with the first request counted in it. After it ends, the
   next window starts with the next counted request. A refused request, a peek and a cost of 0 start no
@@ -393,7 +393,7 @@ const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It 
   start with the request that takes from a full bucket, and repeat every period until the bucket is full
   again.
 - **`count_refused`**: the log records every request that it refuses, with its cost, even if other limits
-  or a ban also refuse the request. A `commit` above its reservation charges the excess as `charge` does,
+  or a ban also refuse the request. A `commit` above its reservation charges the excess like `charge`,
   so a log that refuses the excess records it. The log does not record a request that it would admit but
   another limit refuses, a cost above the limit, or a peek.
 - **`initial`** is the amount that a new key has. A key starts with its first request that is not a peek,
@@ -408,10 +408,10 @@ const DETAILS: &str = r"- **A cost of 0** takes nothing and records nothing. It 
 - **`take-up-to`** takes the same amount from all matching enforced rules, in one step: the smallest
   amount that any of them has left. The matching shadow rules are then asked for that amount, and take
   the smallest amount that any of them has left.
-- **The debt of a calendar window** is paid off in the following windows: each pays the count of the
-  limit, whatever its length. A wait beyond the end of the current window is an estimate: it assumes
+- **The debt of a calendar window** is paid off in the following windows: each window pays off the
+  count of the limit, regardless of its length. A wait beyond the end of the current window is an estimate: it assumes
   30.436875 days for every later month and 365.2425 days for every later year. The same applies to the
-  debt of a key that is asked under a limit with other windows.
+  debt of a key that is checked under a limit with other windows.
 - **A refund after a change of algorithm** returns the part of the charge that the key's current limit
   still counts. A bucket accepts any refund, up to the used amount. A window or a slice accepts the refund
   of a charge in the same window or slice, and a log accepts the refund of a charge at the same

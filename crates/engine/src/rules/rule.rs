@@ -23,7 +23,7 @@ pub struct Rule {
     pub(crate) per: Vec<PerElement>,
     pub(crate) effect: Effect,
     /// The limits as written, in order.
-    pub(crate) words: Box<[Box<str>]>,
+    pub(crate) written_limits: Box<[Box<str>]>,
     pub(crate) overrides: Vec<Override>,
     /// Ids of rules that do not apply to requests that match this rule.
     pub(crate) replaces: Box<[Box<str>]>,
@@ -36,7 +36,8 @@ pub struct Rule {
     pub(crate) on_fault: OnFault,
     pub(crate) consistency: Consistency,
     pub(crate) on_change: OnChange,
-    /// Number of counters out of 10,000 for which the rule is enforced. For the other counters, it is a shadow rule.
+    /// Number of counters out of 10,000 for which the rule is enforced. For all other counters, the rule is a shadow
+    /// rule.
     pub(crate) enforce: u16,
     pub(crate) ban: Option<Ban>,
     pub(crate) schedule: Vec<Hours>,
@@ -44,8 +45,8 @@ pub struct Rule {
     pub(crate) metadata: Option<Arc<Metadata>>,
 }
 
-/// Value of `enforce` for all counters.
-pub(crate) const ALL: u16 = 10_000;
+/// Value of `enforce` if the rule is enforced for all counters.
+pub(crate) const ENFORCE_ALL: u16 = 10_000;
 
 impl Rule {
     /// Returns the id, which is unique within the domain.
@@ -55,7 +56,7 @@ impl Rule {
 
     /// Returns the limits as written, in order.
     pub fn limits_as_written(&self) -> &[Box<str>] {
-        &self.words
+        &self.written_limits
     }
 
     /// Returns the file and the position in it.
@@ -68,7 +69,7 @@ impl Rule {
         &self.when
     }
 
-    /// Returns the expression, which must hold as well.
+    /// Returns the expression. It must hold in addition to the conditions.
     pub fn expression(&self) -> Option<&Expression> {
         self.expression.as_ref()
     }
@@ -107,7 +108,7 @@ impl Rule {
         &self.effect
     }
 
-    /// Returns the limits, if it has any.
+    /// Returns the limits, if the rule has any.
     pub fn limits(&self) -> Option<&Limits> {
         self.effect.limits().map(|set| &set.limits)
     }
@@ -152,7 +153,7 @@ impl Rule {
         self.metadata.as_deref()
     }
 
-    /// Returns all sets of limits that the rule may charge.
+    /// Returns the limits of the rule and of each override.
     pub(crate) fn all_limits(&self) -> impl Iterator<Item = &LimitSet> {
         let overrides = self.overrides.iter().map(|other| &other.effect);
         std::iter::once(&self.effect).chain(overrides).filter_map(Effect::limits)
@@ -164,7 +165,7 @@ impl Rule {
 pub struct RulePosition {
     /// The name of the file.
     pub file: Arc<str>,
-    /// The position in it.
+    /// The position in the file.
     pub position: Position,
 }
 
@@ -182,7 +183,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// Returns the limits, if it has any.
+    /// Returns the limits, if the effect has any.
     pub fn limits(&self) -> Option<&LimitSet> {
         match self {
             Self::Limits(set) => Some(set),
@@ -196,21 +197,21 @@ impl Effect {
 pub struct LimitSet {
     /// The limits.
     pub limits: Limits,
-    /// The calendars. Limits with phase `Given` refer to them by index.
+    /// The calendars. Limits with phase `Given` refer to these calendars by index.
     pub calendars: Vec<Calendar>,
 }
 
-/// Other limits for some requests.
+/// An override: other limits for some requests.
 #[derive(Clone, Debug)]
 pub struct Override {
     /// The position in the file.
     pub position: Position,
     /// The conditions. All of them must hold.
     pub when: Vec<Condition>,
-    /// The effect on requests that meet the conditions.
+    /// The effect on matching requests.
     pub effect: Effect,
     /// The limits as written, in order, including inherited options.
-    pub(crate) words: Box<[Box<str>]>,
+    pub(crate) written_limits: Box<[Box<str>]>,
     /// The expiry time.
     pub until: Option<Time<Wall>>,
     /// Whether the override was set through the API, separately from the rule.
@@ -233,7 +234,7 @@ impl Override {
 /// An element of `per`: requests are counted separately for each of its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PerElement {
-    /// The element as written. It is part of the counter's identity.
+    /// The element as written. The text is part of the counter's identity.
     pub text: Box<str>,
     /// The sources of the value. The first source that the request has is used.
     pub origins: Vec<Origin>,
@@ -258,16 +259,16 @@ pub enum Origin {
 pub struct Condition {
     /// The name of the attribute.
     pub attribute: Box<str>,
-    /// The test. If the attribute has several values, one passing value is enough.
+    /// The test. If the attribute has several values, [`Test::AnyOf`] holds if one value matches.
     pub test: Test,
 }
 
 /// A test of a value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Test {
-    /// The value matches one of these patterns; there is at least one.
+    /// The value matches one of these patterns. The list is not empty.
     AnyOf(Vec<Pattern>),
-    /// No value matches one of these patterns.
+    /// No value matches any of these patterns.
     NoneOf(Vec<Pattern>),
     /// The attribute is present.
     Present,
@@ -291,7 +292,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// Returns the segment that a name captures.
+    /// Returns the position of the segment that `name` captures.
     pub(crate) fn capture(&self, name: &str) -> Option<CapturePosition> {
         match self {
             Self::Glob(glob) => glob.capture(name),
@@ -318,17 +319,17 @@ pub enum DefaultCost {
     Cases(Vec<CostCase>),
 }
 
-/// The cost of some requests.
+/// A case of `cost`: the cost of some requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostCase {
     /// The conditions. All of them must hold.
     pub when: Vec<Condition>,
-    /// The cost of requests that meet the conditions.
+    /// The cost of matching requests.
     pub cost: Cost,
 }
 
 impl DefaultCost {
-    /// Returns the cases, if it has any.
+    /// Returns the cases; empty for other kinds of cost.
     pub(crate) fn cases(&self) -> &[CostCase] {
         match self {
             Self::Cases(cases) => cases,
@@ -436,10 +437,10 @@ impl Default for SyncEvery {
 /// The treatment of values that are not addresses. Used by rules that deny networks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OnInvalid {
-    /// The rule does not match them.
+    /// The rule does not match such values.
     #[default]
     Ignore,
-    /// The rule refuses them.
+    /// The rule refuses requests with such values.
     Deny,
 }
 
@@ -461,7 +462,7 @@ impl OnChange {
     pub(crate) const WORDS: &[(&str, Self)] = &[("keep", Self::Keep), ("reset", Self::Reset)];
 }
 
-/// Refuses all requests for a while after too many refusals.
+/// A ban: refuses all requests for some time, after too many refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
     /// The number of refusals that starts a ban.

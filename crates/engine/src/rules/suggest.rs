@@ -18,7 +18,7 @@ pub(crate) fn suggest_word<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str
     others_say().or_else(|| nearest_word(given, valid))
 }
 
-/// Terms of other programs, and the terms used here.
+/// Terms in other programs, and the equivalent terms in rule files.
 const SYNONYMS: &[(&str, &str)] = &[
     ("rate", "limit"),
     ("quota", "limit"),
@@ -59,7 +59,7 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("wait", "delay"),
 ];
 
-/// Joins words as in `a`, `b` and `c`.
+/// Joins words with commas and `and`, as in "`a`, `b` and `c`".
 pub(crate) fn join_with_and(words: &[&str]) -> String {
     match words {
         [] => "none".into(),
@@ -71,9 +71,9 @@ pub(crate) fn join_with_and(words: &[&str]) -> String {
     }
 }
 
-/// Returns the valid word with the fewest typos. Returns `None` if these are too many for the length of the word.
+/// Returns the valid word with the fewest typos. Returns `None` if even that word has too many typos for its length.
 pub fn nearest_word<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
-    if given.len() > LONGEST {
+    if given.len() > MAX_WORD_BYTES {
         return None;
     }
     let given: Vec<char> = given.to_lowercase().chars().collect();
@@ -89,7 +89,7 @@ pub fn nearest_word<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
 
 /// Returns whether two words differ by one typo, or only in case.
 pub(crate) fn is_typo(given: &str, word: &str) -> bool {
-    if given.len().max(word.len()) > LONGEST || given == word {
+    if given.len().max(word.len()) > MAX_WORD_BYTES || given == word {
         return false;
     }
     let letters = |word: &str| word.to_lowercase().chars().collect::<Vec<char>>();
@@ -97,12 +97,12 @@ pub(crate) fn is_typo(given: &str, word: &str) -> bool {
 }
 
 /// Maximum length of a word that is compared. Longer words are never considered typos.
-const LONGEST: usize = 40;
+const MAX_WORD_BYTES: usize = 40;
 
 /// Counts insertions, deletions, substitutions and swaps of neighbours (optimal string alignment
 /// distance).
 fn count_typos(from: &[char], to: &[char]) -> usize {
-    // Three rows of the distance table, because a swap reads the row before the previous one.
+    // Keeps three rows of the distance table, because a swap reads the row before the previous row.
     let width = to.len() + 1;
     let (mut before, mut above): (Vec<usize>, Vec<usize>) = (vec![0; width], (0..width).collect());
     for row in 1..=from.len() {
@@ -124,32 +124,32 @@ fn count_typos(from: &[char], to: &[char]) -> usize {
 mod tests {
     use super::*;
 
-    fn check(given: &str, expected: Option<&str>) {
+    fn assert_nearest(given: &str, expected: Option<&str>) {
         let valid = ["limit", "limits", "when", "per", "on_exceed", "on_fault", "sliding_window"];
         assert_eq!(nearest_word(given, &valid), expected, "for {given:?}");
     }
 
     #[test]
     fn typos_are_recognised() {
-        check("limt", Some("limit"));
-        check("Limit", Some("limit"));
-        check("limmits", Some("limits"));
-        check("wehn", Some("when"));
-        check("on_exeed", Some("on_exceed"));
-        check("slidingwindow", Some("sliding_window"));
+        assert_nearest("limt", Some("limit"));
+        assert_nearest("Limit", Some("limit"));
+        assert_nearest("limmits", Some("limits"));
+        assert_nearest("wehn", Some("when"));
+        assert_nearest("on_exeed", Some("on_exceed"));
+        assert_nearest("slidingwindow", Some("sliding_window"));
     }
 
     #[test]
-    fn other_words_are_not_guessed_at() {
-        check("cost", None);
-        check("", None);
-        check("p", None);
-        check("on", None);
-        check(&"x".repeat(100_000), None);
+    fn unrelated_words_get_no_suggestion() {
+        assert_nearest("cost", None);
+        assert_nearest("", None);
+        assert_nearest("p", None);
+        assert_nearest("on", None);
+        assert_nearest(&"x".repeat(100_000), None);
     }
 
     #[test]
-    fn synonyms_of_other_programs_are_known() {
+    fn terms_of_other_programs_are_suggested() {
         assert_eq!(suggest_word("rate", &["limit", "per"]), Some("limit"));
         assert_eq!(suggest_word("Group_By", &["limit", "per"]), Some("per"));
         assert_eq!(suggest_word("key", &["deny", "per"]), Some("per"));

@@ -1,18 +1,18 @@
-//! Valid rules and every kind of mistake.
+//! Tests of valid rules and of every kind of mistake.
 
 use super::*;
 
-/// Parses a file and prints either each rule in a line or the mistakes.
-fn check(text: &str, expected: &str) {
+/// Parses a file and compares the result with `expected`: one rule per line, or the mistakes.
+fn assert_parsed(text: &str, expected: &str) {
     let read = Rules::read(&[Source { name: "f", text: text.as_bytes() }]);
     let shown = match read {
-        Ok(rules) => rules.domains().iter().flat_map(show).collect::<Vec<_>>().join("\n"),
+        Ok(rules) => rules.domains().iter().flat_map(show_rules).collect::<Vec<_>>().join("\n"),
         Err(mistakes) => mistakes.to_string(),
     };
     assert_eq!(shown, expected, "for\n{text}");
 }
 
-fn show(domain: &Domain) -> impl Iterator<Item = String> {
+fn show_rules(domain: &Domain) -> impl Iterator<Item = String> {
     domain.rules().iter().map(|rule| {
         let when: Vec<String> = rule.when().iter().map(|when| format!("{}={:?}", when.attribute, when.test)).collect();
         let limits = rule.limits().map_or(0, |limits| limits.as_slice().len());
@@ -31,8 +31,8 @@ fn show(domain: &Domain) -> impl Iterator<Item = String> {
 
 #[test]
 fn rules_are_parsed_with_their_defaults() {
-    check("domain: a\nrules:\n- id: r\n  limit: 1/s\n", "a/r when [] per [] limits 1 Fixed(cost 1) Deny Local");
-    check(
+    assert_parsed("domain: a\nrules:\n- id: r\n  limit: 1/s\n", "a/r when [] per [] limits 1 Fixed(cost 1) Deny Local");
+    assert_parsed(
         "domain: api\n\
          rules:\n\
          - id: per-client\n  \
@@ -45,7 +45,7 @@ fn rules_are_parsed_with_their_defaults() {
         "api/per-client when [path=AnyOf([Glob(Glob(\"/v1/**\"))]), method=AnyOf([Equals(\"GET\"), Equals(\"POST\")]), \
          key=Present, trial=Absent, v=AnyOf([Equals(\"1.10\")])] per [\"api_key\", \"method\"] limits 2 Fixed(cost 2) Shadow Closed",
     );
-    check(
+    assert_parsed(
         "domain: a\nrules:\n- {id: r, unlimited: true, when: {x: {equals: '*'}, y: {any_of: [a, b*]}}, per: one}\n",
         "a/r when [x=AnyOf([Equals(\"*\")]), y=AnyOf([Equals(\"a\"), Glob(Glob(\"b*\"))])] per [\"one\"] limits 0 Fixed(cost 1) Deny Local",
     );
@@ -53,7 +53,7 @@ fn rules_are_parsed_with_their_defaults() {
 
 #[test]
 fn json_is_equivalent_to_yaml() {
-    check(
+    assert_parsed(
         r#"{"domains": [{"domain": "a", "rules": [{"id": "r", "limit": {"limit": "1/s", "burst": 5}}]},
             {"domain": "b", "rules": []}, {"domain": "a", "rules": [{"id": "s", "limit": "1/s", "burst": 5}]}]}"#,
         "a/r when [] per [] limits 1 Fixed(cost 1) Deny Local\na/s when [] per [] limits 1 Fixed(cost 1) Deny Local",
@@ -62,18 +62,18 @@ fn json_is_equivalent_to_yaml() {
 
 #[test]
 fn unknown_keys_are_refused_with_a_suggestion() {
-    check(
+    assert_parsed(
         "domian: a\nrules:\n- id: r\n  limit: 1/s\n  on_excede: deny\n",
         "f:1:1: `domian` is not a key of a rule file; did you mean `domain`?\n\
          f:1:1: missing `domain`; add one like `domain: api`\n\
          f:5:3: `on_excede` is not a key of a rule; did you mean `on_exceed`?",
     );
-    check(
+    assert_parsed(
         "domain: a\nrules:\n- id: r\n  limits:\n  - {limit: 1/s, brust: 5}\n  when: {a: {presnt: true}}\n",
         "f:5:18: `brust` is not a key of a limit; did you mean `burst`?\n\
          f:6:14: `presnt` is not a key of a condition; did you mean `present`?",
     );
-    check(
+    assert_parsed(
         "domain: a\nrules:\n- {id: r, limit: 1/s, on_fault: locl, on_exceed: explode}\n",
         "f:3:33: `locl` is not a choice of `on_fault`; did you mean `local`?\n\
          f:3:50: `explode` is not a choice of `on_exceed`; valid: `deny`, `shadow`, `drop` and `delay`",
@@ -82,7 +82,7 @@ fn unknown_keys_are_refused_with_a_suggestion() {
 
 #[test]
 fn all_mistakes_are_reported_in_order() {
-    check(
+    assert_parsed(
         "domain: a b\nrules:\n\
          - id: r\n  limit: 100\n  when: {path: /a**, method: [], q: {}}\n  per: [x, x, '']\n\
          - limit: 1/s\n  cost: -1\n\
@@ -111,7 +111,7 @@ fn all_mistakes_are_reported_in_order() {
 
 #[test]
 fn options_beside_a_list_of_limits_are_refused() {
-    check(
+    assert_parsed(
         "domain: a\nrules:\n- id: r\n  limits: [1/s]\n  burst: 5\n- id: s\n  burst: 5\n- id: t\n  limit: 1/s\n  limits: []\n",
         "f:5:3: `burst` beside `limits` applies to no limit; move it into the limit it is for\n\
          f:7:3: `burst` without a `limit`; add one like `limit: 100/s`\n\
@@ -122,7 +122,7 @@ fn options_beside_a_list_of_limits_are_refused() {
 
 #[test]
 fn metadata_is_a_map_of_bounded_size() {
-    check(
+    assert_parsed(
         &format!(
             "domain: a\nrules:\n- {{id: r, limit: 1/s, metadata: text}}\n- {{id: s, limit: 1/s, metadata: {{[a]: b}}}}\n\
              - {{id: t, limit: 1/s, metadata: {{a: {}}}}}\n",
@@ -136,14 +136,14 @@ fn metadata_is_a_map_of_bounded_size() {
 
 #[test]
 fn file_without_rules_is_refused() {
-    check("", "f:1:1: the file is empty; begin with `domain: NAME` and `rules:`");
-    check(
+    assert_parsed("", "f:1:1: the file is empty; begin with `domain: NAME` and `rules:`");
+    assert_parsed(
         "just a text",
         "f:1:1: a rule file must be a map, not a string; its keys are `domain`, `rules` and `domains`",
     );
-    check("domain: a", "f:1:1: missing `rules`; for an empty list write `rules: []`");
-    check("domain: a\nrules: {}", "f:2:8: `rules` must be a list, not a map; begin each item with `- `");
-    check("domain: a\nrules:", "");
+    assert_parsed("domain: a", "f:1:1: missing `rules`; for an empty list write `rules: []`");
+    assert_parsed("domain: a\nrules: {}", "f:2:8: `rules` must be a list, not a map; begin each item with `- `");
+    assert_parsed("domain: a\nrules:", "");
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! Parses YAML or JSON into a tree whose nodes know their position.
+//! Parses YAML or JSON into a tree whose nodes have positions.
 //!
-//! Every scalar is kept as the string that was written: `1.10` as the value of an attribute is not the number 1.1, and
-//! `yes` is not a boolean. The code that reads a value interprets the string. JSON needs no separate parser, because
-//! YAML includes it.
+//! Every scalar is kept as written: `1.10` stays a string and does not become the number 1.1, and `yes` does not become
+//! a boolean. The code that uses a value interprets the string. JSON needs no separate parser, because YAML includes
+//! it.
 
 mod help;
 
@@ -55,31 +55,31 @@ impl Node {
 /// key is reported and ignored, so that the rest of the file is checked as well.
 pub(crate) fn read(bytes: &[u8], notes: &mut Notes) -> Option<Node> {
     if bytes.len() > MAX_FILE_BYTES {
-        notes.add(START, format!("file too large: {} bytes (maximum {MAX_FILE_BYTES})", bytes.len()));
+        notes.add(FIRST_POSITION, format!("file too large: {} bytes (maximum {MAX_FILE_BYTES})", bytes.len()));
         return None;
     }
     let text = match str::from_utf8(bytes) {
         Ok(text) => text,
         Err(error) => {
-            notes.add(position_of(bytes, error.valid_up_to()), "not UTF-8");
+            notes.add(position_of_byte(bytes, error.valid_up_to()), "not UTF-8");
             return None;
         }
     };
-    let tree = match parse(text, DuplicateKeyPolicy::Error) {
+    let tree = match parse_yaml(text, DuplicateKeyPolicy::Error) {
         Ok(tree) => tree,
         Err(error) => {
-            note(&error, text, notes);
+            report_error(&error, text, notes);
             // After a duplicate key, the rest of the file can still be read.
             let Error::DuplicateMappingKey { .. } = error.without_snippet() else { return None };
-            parse(text, DuplicateKeyPolicy::FirstWins).ok()?
+            parse_yaml(text, DuplicateKeyPolicy::FirstWins).ok()?
         }
     };
-    Some(resolve(tree, text))
+    Some(restore_text(tree, text))
 }
 
-const START: Position = Position { line: 1, column: 1 };
+const FIRST_POSITION: Position = Position { line: 1, column: 1 };
 
-fn parse(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<RawNode>, Error> {
+fn parse_yaml(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<RawNode>, Error> {
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: MAX_DEPTH,
@@ -102,8 +102,8 @@ fn parse(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Spanned<RawNo
     serde_saphyr::from_str_with_options(text, options)
 }
 
-fn note(error: &Error, text: &str, notes: &mut Notes) {
-    let position = error.location().map_or(START, to_position);
+fn report_error(error: &Error, text: &str, notes: &mut Notes) {
+    let position = error.location().map_or(FIRST_POSITION, to_position);
     match error.without_snippet() {
         Error::DuplicateMappingKey { key: Some(key), .. } => notes.add(position, format!("duplicate key `{key}`")),
         Error::DuplicateMappingKey { key: None, .. } => notes.add(position, "duplicate key"),
@@ -126,7 +126,7 @@ fn to_position(location: Location) -> Position {
     Position { line: narrow(location.line()), column: narrow(location.column()) }
 }
 
-fn position_of(bytes: &[u8], at: usize) -> Position {
+fn position_of_byte(bytes: &[u8], at: usize) -> Position {
     let before = &bytes[..at];
     let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
@@ -138,14 +138,14 @@ fn position_of(bytes: &[u8], at: usize) -> Position {
 enum RawNode {
     Empty,
     Text(String),
-    /// A number or a boolean. Its original text is restored by [`resolve`].
-    Guessed,
+    /// A number or a boolean. [`restore_text`] restores its original text.
+    NumberOrBoolean,
     List(Vec<Spanned<RawNode>>),
     Map(Vec<(Spanned<RawNode>, Spanned<RawNode>)>),
 }
 
 /// Replaces every number and boolean with its original text, and every span with a position.
-fn resolve(tree: Spanned<RawNode>, text: &str) -> Node {
+fn restore_text(tree: Spanned<RawNode>, text: &str) -> Node {
     let written = || {
         let span = tree.defined.span();
         let start = usize::try_from(span.byte_offset()?).ok()?;
@@ -154,11 +154,11 @@ fn resolve(tree: Spanned<RawNode>, text: &str) -> Node {
     let value = match tree.value {
         RawNode::Empty => Value::Empty,
         RawNode::Text(text) => Value::Text(text),
-        RawNode::Guessed => Value::Text(written().unwrap_or_default().trim().into()),
-        RawNode::List(nodes) => Value::List(nodes.into_iter().map(|node| resolve(node, text)).collect()),
-        RawNode::Map(pairs) => {
-            Value::Map(pairs.into_iter().map(|(key, value)| (resolve(key, text), resolve(value, text))).collect())
-        }
+        RawNode::NumberOrBoolean => Value::Text(written().unwrap_or_default().trim().into()),
+        RawNode::List(nodes) => Value::List(nodes.into_iter().map(|node| restore_text(node, text)).collect()),
+        RawNode::Map(pairs) => Value::Map(
+            pairs.into_iter().map(|(key, value)| (restore_text(key, text), restore_text(value, text))).collect(),
+        ),
     };
     Node { position: to_position(tree.referenced), value }
 }
@@ -191,19 +191,19 @@ impl<'de> Visitor<'de> for NodeVisitor {
     }
 
     fn visit_bool<E: de::Error>(self, _: bool) -> Result<RawNode, E> {
-        Ok(RawNode::Guessed)
+        Ok(RawNode::NumberOrBoolean)
     }
 
     fn visit_u64<E: de::Error>(self, _: u64) -> Result<RawNode, E> {
-        Ok(RawNode::Guessed)
+        Ok(RawNode::NumberOrBoolean)
     }
 
     fn visit_i64<E: de::Error>(self, _: i64) -> Result<RawNode, E> {
-        Ok(RawNode::Guessed)
+        Ok(RawNode::NumberOrBoolean)
     }
 
     fn visit_f64<E: de::Error>(self, _: f64) -> Result<RawNode, E> {
-        Ok(RawNode::Guessed)
+        Ok(RawNode::NumberOrBoolean)
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut sequence: A) -> Result<RawNode, A::Error> {
@@ -227,60 +227,60 @@ impl<'de> Visitor<'de> for NodeVisitor {
 mod tests {
     use super::*;
 
-    /// Returns the tree in one line, each value with its position.
-    fn show(node: &Node) -> String {
+    /// Formats a tree in one line, each value with its position.
+    fn show_tree(node: &Node) -> String {
         let Position { line, column } = node.position;
         let value = match &node.value {
             Value::Empty => "-".into(),
             Value::Text(text) => format!("{text:?}"),
-            Value::List(nodes) => format!("[{}]", nodes.iter().map(show).collect::<Vec<_>>().join(" ")),
+            Value::List(nodes) => format!("[{}]", nodes.iter().map(show_tree).collect::<Vec<_>>().join(" ")),
             Value::Map(pairs) => {
                 let pairs: Vec<String> =
-                    pairs.iter().map(|(key, value)| format!("{}={}", show(key), show(value))).collect();
+                    pairs.iter().map(|(key, value)| format!("{}={}", show_tree(key), show_tree(value))).collect();
                 format!("{{{}}}", pairs.join(" "))
             }
         };
         format!("{line}:{column}{value}")
     }
 
-    fn check(text: impl AsRef<[u8]>, expected: &str) {
+    fn assert_tree(text: impl AsRef<[u8]>, expected: &str) {
         let mut notes = Notes::new("f");
         let tree = read(text.as_ref(), &mut notes);
         let mistakes = notes.finish().err().map(|mistakes| mistakes.to_string());
-        let shown: Vec<String> = tree.iter().map(show).chain(mistakes).collect();
+        let shown: Vec<String> = tree.iter().map(show_tree).chain(mistakes).collect();
         assert_eq!(shown.join("\n"), expected);
     }
 
     #[test]
     fn scalars_are_kept_as_written() {
-        check("v: 1.10", r#"1:1{1:1"v"=1:4"1.10"}"#);
-        check(
+        assert_tree("v: 1.10", r#"1:1{1:1"v"=1:4"1.10"}"#);
+        assert_tree(
             "[yes, 0x10, -5, 1e999, .nan, 007, \"1\", '']",
             r#"1:1[1:2"yes" 1:7"0x10" 1:13"-5" 1:17"1e999" 1:24".nan" 1:30"007" 1:35"1" 1:40""]"#,
         );
-        check("a: ~\nb:\nc: null", r#"1:1{1:1"a"=1:4- 2:1"b"=2:2- 3:1"c"=3:4-}"#);
-        check("99999999999999999999999: ä", r#"1:1{1:1"99999999999999999999999"=1:26"ä"}"#);
+        assert_tree("a: ~\nb:\nc: null", r#"1:1{1:1"a"=1:4- 2:1"b"=2:2- 3:1"c"=3:4-}"#);
+        assert_tree("99999999999999999999999: ä", r#"1:1{1:1"99999999999999999999999"=1:26"ä"}"#);
     }
 
     #[test]
     fn json_values_have_positions() {
-        check("{\n\t\"a\\/b\": [1.50, \"\\ud83d\\ude00\"]\n}", r#"1:1{2:2"a/b"=2:10[2:11"1.50" 2:17"😀"]}"#);
+        assert_tree("{\n\t\"a\\/b\": [1.50, \"\\ud83d\\ude00\"]\n}", r#"1:1{2:2"a/b"=2:10[2:11"1.50" 2:17"😀"]}"#);
     }
 
     #[test]
-    fn aliases_are_reported_where_they_are_used() {
-        check("a: &x [1.20]\nb: *x", r#"1:1{1:1"a"=1:7[1:8"1.20"] 2:1"b"=2:4[2:4"1.20"]}"#);
+    fn aliased_values_have_the_position_of_the_alias() {
+        assert_tree("a: &x [1.20]\nb: *x", r#"1:1{1:1"a"=1:7[1:8"1.20"] 2:1"b"=2:4[2:4"1.20"]}"#);
     }
 
     #[test]
-    fn duplicate_key_does_not_hide_the_rest() {
-        check("a: 1\na: 2\nb: 3", "1:1{1:1\"a\"=1:4\"1\" 3:1\"b\"=3:4\"3\"}\nf:2:1: duplicate key `a`");
+    fn duplicate_key_does_not_hide_later_keys() {
+        assert_tree("a: 1\na: 2\nb: 3", "1:1{1:1\"a\"=1:4\"1\" 3:1\"b\"=3:4\"3\"}\nf:2:1: duplicate key `a`");
     }
 
     #[test]
     fn syntax_errors_are_reported_with_their_position() {
-        check("a: [1\n", "f:1:4: invalid YAML: unclosed bracket '['");
-        check(b"a: b\nc: \xff", "f:2:4: not UTF-8");
+        assert_tree("a: [1\n", "f:1:4: invalid YAML: unclosed bracket '['");
+        assert_tree(b"a: b\nc: \xff", "f:2:4: not UTF-8");
     }
 
     #[test]
@@ -299,6 +299,6 @@ mod tests {
 
     #[test]
     fn file_above_the_maximum_size_is_refused() {
-        check(vec![b' '; MAX_FILE_BYTES + 1], "f:1:1: file too large: 16777217 bytes (maximum 16777216)");
+        assert_tree(vec![b' '; MAX_FILE_BYTES + 1], "f:1:1: file too large: 16777217 bytes (maximum 16777216)");
     }
 }

@@ -54,7 +54,7 @@ pub fn parse_time(text: &str) -> Result<Time<Wall>, TimeError> {
         let (problem, help) = (format!("`{}` is {how}", shorten(text)), "times are from 1970 up to 2554".into());
         Err(TimeError::Beyond(TimeErrorText { problem, help }))
     };
-    match read(text)? {
+    match parse_instant(text)? {
         ParsedInstant::Early => beyond("before 1970"),
         ParsedInstant::At(at) => Ok(at),
         ParsedInstant::Late => beyond("too late"),
@@ -63,10 +63,10 @@ pub fn parse_time(text: &str) -> Result<Time<Wall>, TimeError> {
 
 /// Parses an expiry time. A time after 2554 means never; a time before 1970 means already expired.
 pub(crate) fn parse_expiry(text: &str) -> Result<Time<Wall>, TimeError> {
-    read(text).map(ParsedInstant::nearest)
+    parse_instant(text).map(ParsedInstant::nearest)
 }
 
-fn read(text: &str) -> Result<ParsedInstant, TimeError> {
+fn parse_instant(text: &str) -> Result<ParsedInstant, TimeError> {
     if let Some(at) = ParsedInstant::read(text) {
         return Ok(at);
     }
@@ -88,24 +88,24 @@ fn read(text: &str) -> Result<ParsedInstant, TimeError> {
 mod tests {
     use super::*;
 
-    fn check(text: &str, nanos: Option<u64>, ends: u64) {
+    fn assert_time_and_expiry(text: &str, nanos: Option<u64>, ends: u64) {
         assert_eq!(parse_time(text).ok(), nanos.map(Time::from_nanos), "{text}");
         assert_eq!(parse_expiry(text).ok(), Some(Time::from_nanos(ends)), "{text}");
     }
 
     #[test]
-    fn times_are_from_1970_up_to_2554_and_ends_are_the_nearest() {
-        check("1970-01-01T00:00:00Z", Some(0), 0);
-        check("1969-12-31T19:00:00-05:00", Some(0), 0);
-        check("1970-01-01T01:00[Europe/Paris]", Some(0), 0);
-        check("1970-01-01T00:00:00+01:00", None, 0);
-        check("1970-01-01T00:00[Europe/Paris]", None, 0);
-        check("1969-12-31T23:59:59.999999999Z", None, 0);
-        check("1900-01-01T00:00:00Z", None, 0);
-        check("2554-07-21T23:34:33.709551615Z", Some(u64::MAX), u64::MAX);
-        check("2554-07-21T23:34:33.709551616Z", None, u64::MAX);
-        check("9999-01-01T00:00:00Z", None, u64::MAX);
-        check("9999-01-01T00:00[Europe/Paris]", None, u64::MAX);
+    fn times_outside_1970_to_2554_are_refused_and_expiries_are_clamped() {
+        assert_time_and_expiry("1970-01-01T00:00:00Z", Some(0), 0);
+        assert_time_and_expiry("1969-12-31T19:00:00-05:00", Some(0), 0);
+        assert_time_and_expiry("1970-01-01T01:00[Europe/Paris]", Some(0), 0);
+        assert_time_and_expiry("1970-01-01T00:00:00+01:00", None, 0);
+        assert_time_and_expiry("1970-01-01T00:00[Europe/Paris]", None, 0);
+        assert_time_and_expiry("1969-12-31T23:59:59.999999999Z", None, 0);
+        assert_time_and_expiry("1900-01-01T00:00:00Z", None, 0);
+        assert_time_and_expiry("2554-07-21T23:34:33.709551615Z", Some(u64::MAX), u64::MAX);
+        assert_time_and_expiry("2554-07-21T23:34:33.709551616Z", None, u64::MAX);
+        assert_time_and_expiry("9999-01-01T00:00:00Z", None, u64::MAX);
+        assert_time_and_expiry("9999-01-01T00:00[Europe/Paris]", None, u64::MAX);
         assert_eq!(crate::calendar::Zone::utc().format_time(Time::from_nanos(u64::MAX)), "never");
     }
 }

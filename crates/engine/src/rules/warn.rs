@@ -1,4 +1,4 @@
-//! Warnings: rules that are valid but probably not what was meant.
+//! Warns about rules that are valid but probably not intended.
 //!
 //! A warning is reported only if it can be proved from the text. For conditions with fixed values, the
 //! proof is a match against a request that has exactly these values.
@@ -29,24 +29,24 @@ use overrides::{contradicting_overrides, shadowed_overrides};
 use texts::{captures_missed, compared_literally, counted_literally};
 
 /// The factor by which a limit must grow or shrink to cause a warning.
-const JUMP: u128 = 10;
+const WARNING_FACTOR: u128 = 10;
 /// Maximum number of rules without an indexed condition. More rules cause a warning.
-const MAX_TRIED: usize = 256;
+const MAX_UNINDEXED_RULES: usize = 256;
 /// Maximum number of ids that an unknown id is compared with.
-const MAX_COMPARED: usize = 1000;
-/// Maximum number of combinations of values that are tried.
-const MAX_REQUESTS: usize = 256;
+const MAX_COMPARED_IDS: usize = 1000;
+/// Maximum number of value combinations that are tried.
+const MAX_VALUE_COMBINATIONS: usize = 256;
 
 /// Returns all warnings in the order of the files.
 pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec<Mistake> {
     let mut notes = Notes::new("");
     for domain in rules.domains() {
         unreachable_rules(domain, &mut notes);
-        // These warnings are about all rules together, so they need all rules.
+        // These warnings compare rules with each other, so they need all rules.
         if !rules.is_partial() {
             unindexed_rules(domain, &mut notes);
-            attributes_used_once(domain, &mut notes);
-            replaced_rules(domain, &mut notes);
+            misspelled_attributes(domain, &mut notes);
+            unknown_replaced_rules(domain, &mut notes);
             captures_missed(domain, &mut notes);
         }
         for rule in domain.rules() {
@@ -58,13 +58,13 @@ pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) ->
             leases_that_do_not_pay(rule, &mut notes);
             shadowed_overrides(rule, now, &mut notes);
             contradicting_overrides(rule, &mut notes);
-            jumped_limits(domain.name(), rule, running, &mut notes);
+            tenfold_changes_of_limits(domain.name(), rule, running, &mut notes);
         }
     }
     notes.into_all()
 }
 
-/// Warns about rules that never apply, because an earlier `allow` or `deny` rule decides all of their requests.
+/// Warns about rules that never apply, because an `allow` or `deny` rule decides all of their requests.
 fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
     let is_allow_or_deny = |rule: &&Rule| matches!(rule.effect(), Effect::Allow | Effect::Deny);
     let always = |rule: &Rule| rule.is_unconditional_beyond_when() && is_positive(rule.when());
@@ -97,7 +97,7 @@ fn unreachable_rules(domain: &Domain, notes: &mut Notes) {
 }
 
 /// Warns about ids in `replaces` that do not exist.
-fn replaced_rules(domain: &Domain, notes: &mut Notes) {
+fn unknown_replaced_rules(domain: &Domain, notes: &mut Notes) {
     let mut replacing = domain.rules().iter().filter(|rule| !rule.replaces().is_empty()).peekable();
     if replacing.peek().is_none() {
         return;
@@ -105,7 +105,7 @@ fn replaced_rules(domain: &Domain, notes: &mut Notes) {
     let ids: HashSet<&str> = domain.rules().iter().map(Rule::id).collect();
     for rule in replacing {
         for id in rule.replaces().iter().filter(|id| !ids.contains(&***id)) {
-            let compared: Vec<&str> = domain.rules().iter().take(MAX_COMPARED).map(Rule::id).collect();
+            let compared: Vec<&str> = domain.rules().iter().take(MAX_COMPARED_IDS).map(Rule::id).collect();
             let help = match nearest_word(id, &compared) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => "write the `id` of another rule".into(),
@@ -117,15 +117,15 @@ fn replaced_rules(domain: &Domain, notes: &mut Notes) {
     }
 }
 
-/// Warns about many rules that are evaluated for every request. A rule cannot be indexed if it requires neither a value
-/// nor the presence of an attribute.
+/// Warns if too many rules are evaluated for every request. A rule cannot be indexed if it requires neither a value nor
+/// the presence of an attribute.
 fn unindexed_rules(domain: &Domain, notes: &mut Notes) {
     let is_found = |rule: &Rule| {
         rule.index_conditions().iter().any(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present))
     };
     let mut tried = domain.rules().iter().filter(|rule| !is_found(rule));
-    let Some(first_too_many) = tried.nth(MAX_TRIED) else { return };
-    let count = MAX_TRIED + 1 + tried.count();
+    let Some(first_too_many) = tried.nth(MAX_UNINDEXED_RULES) else { return };
+    let count = MAX_UNINDEXED_RULES + 1 + tried.count();
     notes.set_file(&first_too_many.position().file);
     let problem = format!("{count} rules of `{}` are evaluated one by one for every request", domain.name());
     let why = "a rule is indexed by a value in `when`, or by one that `if` requires; these rules have none";
@@ -136,14 +136,14 @@ fn index_entry(when: &[Condition]) -> IndexEntry<'_> {
     IndexEntry { when, names: Vec::new() }
 }
 
-/// Returns whether all conditions require an attribute or a value to be present, so that further attributes cannot make
-/// them fail.
+/// Returns whether all conditions require an attribute or a value to be present, so that no additional attribute can
+/// make them fail.
 fn is_positive(when: &[Condition]) -> bool {
     when.iter().all(|condition| matches!(condition.test, Test::AnyOf(_) | Test::Present))
 }
 
-/// Returns an element of the index that `stops` accepts and that matches every request that `when` matches. Returns
-/// `None` if no such element exists, or if its existence cannot be proved.
+/// Returns an index entry that matches every request that `when` matches. Considers only entries that `stops` accepts.
+/// Returns `None` if no entry can be proved to match all of these requests.
 fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool) -> Option<u32> {
     let mut requests: Vec<Vec<Entry<'_>>> = vec![Vec::new()];
     for Condition { attribute, test } in when {
@@ -155,8 +155,10 @@ fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool
                 Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) | Pattern::NotAnAddress => None,
             })
             .collect();
-        // Attributes with patterns are left out: an element that matches without the attribute also matches with it.
-        let Some(texts) = texts.filter(|texts| texts.len() * requests.len() <= MAX_REQUESTS) else { continue };
+        // Attributes with patterns are left out: an entry that matches without the attribute also matches with it.
+        let Some(texts) = texts.filter(|texts| texts.len() * requests.len() <= MAX_VALUE_COMBINATIONS) else {
+            continue;
+        };
         requests = requests
             .iter()
             .flat_map(|request| {
@@ -178,7 +180,7 @@ fn always_matches(index: &Index, when: &[Condition], stops: impl Fn(u32) -> bool
 }
 
 /// Warns about attributes that are used once and look like a typo of a more common attribute.
-fn attributes_used_once(domain: &Domain, notes: &mut Notes) {
+fn misspelled_attributes(domain: &Domain, notes: &mut Notes) {
     let mut named: HashMap<&str, (usize, &Rule)> = HashMap::new();
     for rule in domain.rules() {
         let counted = rule.per().iter().flat_map(|counted| counted.origins.iter()).map(|origin| match origin {
@@ -210,7 +212,7 @@ fn slots_without_lease(rule: &Rule, notes: &mut Notes) {
     let Some(limits) = rule.limits() else { return };
     let has_lease = |words: &str| words.split(", ").any(|word| word.starts_with("lease "));
     let mut slots =
-        limits.as_slice().iter().zip(&rule.words).filter(|(limit, _)| matches!(limit, Limit::Concurrency(_)));
+        limits.as_slice().iter().zip(&rule.written_limits).filter(|(limit, _)| matches!(limit, Limit::Concurrency(_)));
     if slots.any(|(_, words)| !has_lease(words)) {
         let problem = format!(
             "`{}` counts slots: a caller that never releases its slot, such as a proxy with forward-auth, holds it for {DEFAULT_LEASE}",
@@ -222,8 +224,8 @@ fn slots_without_lease(rule: &Rule, notes: &mut Notes) {
 }
 
 /// Warns about limits that differ from the limits in force by more than a factor of ten.
-fn jumped_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes) {
-    let old = running.find(&key::rule_name(domain, rule.id()));
+fn tenfold_changes_of_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes) {
+    let old = running.find_rule(&key::rule_name(domain, rule.id()));
     let (Some(old), Some(new)) = (old.and_then(|old| old.limits()), rule.limits()) else { return };
     let speeds = |limits: &tollgate::Limits| -> Vec<Option<(u128, u128)>> {
         let windows = windows_of(limits);
@@ -233,9 +235,9 @@ fn jumped_limits(domain: &str, rule: &Rule, running: &RuleSet, notes: &mut Notes
     for (old, new) in speeds(old).into_iter().zip(speeds(new)) {
         let (Some((old_count, old_time)), Some((new_count, new_time))) = (old, new) else { continue };
         let (before, after) = (old_count.saturating_mul(new_time), new_count.saturating_mul(old_time));
-        let jump = if after > before.saturating_mul(JUMP) {
+        let jump = if after > before.saturating_mul(WARNING_FACTOR) {
             "more than ten times"
-        } else if before > after.saturating_mul(JUMP) {
+        } else if before > after.saturating_mul(WARNING_FACTOR) {
             "less than a tenth of"
         } else {
             continue;

@@ -11,9 +11,9 @@ use super::mistake::Position;
 use super::text::{Node, Value};
 
 /// Maximum length of a line that combines several values.
-const WIDTH: usize = 120;
+const MAX_LINE_CHARS: usize = 120;
 
-/// Comments by the position of the key or item they belong to.
+/// Comments, each with the position of its key or list item.
 #[derive(Debug, Default)]
 pub(super) struct Comments {
     pub(super) before: HashMap<Position, Vec<String>>,
@@ -32,37 +32,37 @@ pub(super) fn write_with(tree: &Node, comments: &mut Comments) -> String {
     let mut writer = Writer { out: String::new(), comments };
     match &tree.value {
         Value::Map(pairs) if !pairs.is_empty() => writer.write_map(pairs, Level::FILE, false),
-        Value::List(nodes) if !nodes.is_empty() => writer.list(nodes, Level::FILE),
+        Value::List(nodes) if !nodes.is_empty() => writer.write_list(nodes, Level::FILE),
         Value::Empty => {}
         Value::Map(_) | Value::List(_) | Value::Text(_) => {
-            write_inline(tree, &mut writer.out);
+            write_on_one_line(tree, &mut writer.out);
             writer.out.push('\n');
         }
     }
     let last = std::mem::take(&mut writer.comments.last);
-    writer.comment_lines(&last, 0);
+    writer.write_comment_lines(&last, 0);
     writer.out
 }
 
-/// The position in the layout.
+/// The indentation and layout of a value.
 #[derive(Clone, Copy)]
 struct Level {
     indent: usize,
-    /// Number of further levels of lists and maps that are written over several lines even if one line is long enough.
-    spread: usize,
+    /// Number of nested levels that are written over several lines even if they would fit on one line.
+    expanded_levels: usize,
 }
 
 impl Level {
-    const FILE: Self = Self { indent: 0, spread: 0 };
+    const FILE: Self = Self { indent: 0, expanded_levels: 0 };
 
-    fn deeper_by(self, indent: usize) -> Self {
-        Self { indent: self.indent + indent, spread: self.spread.saturating_sub(1) }
+    fn indented_by(self, indent: usize) -> Self {
+        Self { indent: self.indent + indent, expanded_levels: self.expanded_levels.saturating_sub(1) }
     }
 
     /// Returns the level of a value. Lists of rules, and each rule, are written over several lines.
     fn level_of_value(self, key: &Node) -> Self {
         let of_rules = matches!(&key.value, Value::Text(name) if name == "rules" || name == "domains");
-        if of_rules { Self { spread: 2, ..self } } else { self }
+        if of_rules { Self { expanded_levels: 2, ..self } } else { self }
     }
 }
 
@@ -72,7 +72,7 @@ struct Writer<'c> {
 }
 
 impl Writer<'_> {
-    /// Writes a map over several lines. With `begun`, the first line already has its indentation.
+    /// Writes a map over several lines. If `begun`, the first line is already indented.
     fn write_map(&mut self, pairs: &[(Node, Node)], level: Level, mut begun: bool) {
         for (key, value) in in_order(pairs) {
             if !begun {
@@ -80,22 +80,22 @@ impl Writer<'_> {
                 self.write_indent(level.indent);
             }
             begun = false;
-            write_inline(key, &mut self.out);
+            write_on_one_line(key, &mut self.out);
             self.out.push(':');
             self.write_value(key.position, value, level.level_of_value(key));
         }
     }
 
-    fn list(&mut self, nodes: &[Node], level: Level) {
+    fn write_list(&mut self, nodes: &[Node], level: Level) {
         for node in nodes {
-            self.spread_comment(node, level);
+            self.move_comment_before_map(node, level);
             self.write_comments_before(node.position, level.indent);
             self.write_indent(level.indent);
             self.out.push('-');
             match &node.value {
                 Value::Map(pairs) if !pairs.is_empty() && !self.fits_on_line(node, level) => {
                     self.out.push(' ');
-                    self.write_map(pairs, level.deeper_by(2), true);
+                    self.write_map(pairs, level.indented_by(2), true);
                 }
                 _ => self.write_value(node.position, node, level),
             }
@@ -106,35 +106,35 @@ impl Writer<'_> {
     fn write_value(&mut self, owner: Position, value: &Node, level: Level) {
         match &value.value {
             Value::Map(pairs) if !pairs.is_empty() && !self.fits_on_line(value, level) => {
-                self.comment_after(owner);
-                self.write_map(pairs, level.deeper_by(2), false);
+                self.write_comment_after(owner);
+                self.write_map(pairs, level.indented_by(2), false);
             }
             // Within a map, dashes are aligned with the key.
             Value::List(nodes) if !nodes.is_empty() && !self.fits_on_line(value, level) => {
-                self.comment_after(owner);
-                self.list(nodes, Level { indent: level.indent, ..level.deeper_by(0) });
+                self.write_comment_after(owner);
+                self.write_list(nodes, Level { indent: level.indent, ..level.indented_by(0) });
             }
             // An empty value is written as `null`, so that a comment after it stays attached to it.
             Value::Map(_) | Value::List(_) | Value::Text(_) | Value::Empty => {
                 self.out.push(' ');
                 match &value.value {
-                    Value::Text(text) => write_scalar(text, Context::Line, &mut self.out),
-                    Value::Map(_) | Value::List(_) | Value::Empty => write_inline(value, &mut self.out),
+                    Value::Text(text) => write_scalar(text, StringContext::Line, &mut self.out),
+                    Value::Map(_) | Value::List(_) | Value::Empty => write_on_one_line(value, &mut self.out),
                 }
-                self.comment_after(owner);
+                self.write_comment_after(owner);
             }
         }
     }
 
-    /// Returns whether the rest of the line is long enough for a value.
+    /// Returns whether a value fits on the rest of the current line.
     fn fits_on_line(&self, node: &Node, level: Level) -> bool {
-        if level.spread > 0 || self.has_comments(node) {
+        if level.expanded_levels > 0 || self.has_comments(node) {
             return false;
         }
         let mut line = String::new();
-        write_inline(node, &mut line);
+        write_on_one_line(node, &mut line);
         let begun = self.out.rsplit('\n').next().unwrap_or_default().chars().count();
-        begun + 1 + line.chars().count() <= WIDTH
+        begun + 1 + line.chars().count() <= MAX_LINE_CHARS
     }
 
     fn has_comments(&self, node: &Node) -> bool {
@@ -153,7 +153,7 @@ impl Writer<'_> {
     }
 
     /// Moves a comment from the end of a map's line to before the map, if the map is written over several lines.
-    fn spread_comment(&mut self, node: &Node, level: Level) {
+    fn move_comment_before_map(&mut self, node: &Node, level: Level) {
         let Value::Map(pairs) = &node.value else { return };
         let of_a_pair = pairs.iter().any(|(key, _)| key.position == node.position);
         if !of_a_pair && !self.fits_on_line(node, level) {
@@ -164,10 +164,10 @@ impl Writer<'_> {
 
     fn write_comments_before(&mut self, position: Position, indent: usize) {
         let lines = self.comments.before.remove(&position).unwrap_or_default();
-        self.comment_lines(&lines, indent);
+        self.write_comment_lines(&lines, indent);
     }
 
-    fn comment_lines(&mut self, lines: &[String], indent: usize) {
+    fn write_comment_lines(&mut self, lines: &[String], indent: usize) {
         for line in lines {
             if !line.is_empty() {
                 self.write_indent(indent);
@@ -179,7 +179,7 @@ impl Writer<'_> {
         }
     }
 
-    fn comment_after(&mut self, position: Position) {
+    fn write_comment_after(&mut self, position: Position) {
         if let Some(comment) = self.comments.after.remove(&position) {
             self.out.push_str("  ");
             self.out.push_str(&comment);
@@ -192,7 +192,7 @@ impl Writer<'_> {
     }
 }
 
-/// Returns the known keys in the order of the reference page, followed by the other keys.
+/// Sorts the keys of a rule, a limit or a file: known keys in the order of the reference page, then the other keys.
 pub(super) fn in_order(pairs: &[(Node, Node)]) -> Vec<&(Node, Node)> {
     let mut ordered: Vec<&(Node, Node)> = pairs.iter().collect();
     let name = |key: &Node| match &key.value {
@@ -212,8 +212,8 @@ pub(super) fn in_order(pairs: &[(Node, Node)]) -> Vec<&(Node, Node)> {
     ordered
 }
 
-/// Writes everything in one line.
-fn write_inline(node: &Node, out: &mut String) {
+/// Writes a node in one line.
+fn write_on_one_line(node: &Node, out: &mut String) {
     let separated = |out: &mut String, first: bool| {
         if !first {
             out.push_str(", ");
@@ -221,12 +221,12 @@ fn write_inline(node: &Node, out: &mut String) {
     };
     match &node.value {
         Value::Empty => out.push_str("null"),
-        Value::Text(text) => write_scalar(text, Context::Inside, out),
+        Value::Text(text) => write_scalar(text, StringContext::Inside, out),
         Value::List(nodes) => {
             out.push('[');
             for (position, node) in nodes.iter().enumerate() {
                 separated(out, position == 0);
-                write_inline(node, out);
+                write_on_one_line(node, out);
             }
             out.push(']');
         }
@@ -234,24 +234,24 @@ fn write_inline(node: &Node, out: &mut String) {
             out.push('{');
             for (position, (key, value)) in in_order(pairs).into_iter().enumerate() {
                 separated(out, position == 0);
-                write_inline(key, out);
+                write_on_one_line(key, out);
                 out.push_str(": ");
-                write_inline(value, out);
+                write_on_one_line(value, out);
             }
             out.push('}');
         }
     }
 }
 
-/// The place of a string: alone after a key, or inside a list or map.
+/// Where a string is written: alone after a key, or inside a list or map.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Context {
+enum StringContext {
     Line,
     Inside,
 }
 
-fn write_scalar(text: &str, context: Context, out: &mut String) {
-    if is_plain(text, context) {
+fn write_scalar(text: &str, context: StringContext, out: &mut String) {
+    if needs_no_quotes(text, context) {
         out.push_str(text);
     } else if text.chars().any(|letter| {
         letter.is_control()
@@ -266,17 +266,18 @@ fn write_scalar(text: &str, context: Context, out: &mut String) {
 }
 
 /// Returns whether a string needs no quotes for any YAML parser.
-fn is_plain(text: &str, context: Context) -> bool {
+fn needs_no_quotes(text: &str, context: StringContext) -> bool {
     let begins = |first: char| first.is_alphanumeric() || matches!(first, '/' | '_' | '.' | '$');
     let within = |letter: char| {
         letter.is_alphanumeric()
             || "/_.$-+*%@()=<>&|^~!?; ".contains(letter)
-            || (context == Context::Line && letter == ',')
+            || (context == StringContext::Line && letter == ',')
     };
     let colons = || {
         text.char_indices().filter(|(_, letter)| *letter == ':').all(|(at, _)| {
             // Some parsers read times as numbers, and a trailing colon as a key.
-            text[at + 1..].starts_with(|next: char| !next.is_whitespace() && (context == Context::Line || next != ','))
+            text[at + 1..]
+                .starts_with(|next: char| !next.is_whitespace() && (context == StringContext::Line || next != ','))
                 && !text.starts_with(|first: char| first.is_ascii_digit())
         })
     };

@@ -5,13 +5,13 @@ use crate::rules::{Rule, nth_of};
 
 /// Returns the names of the attributes that rules read, sorted. A name such as `a#2` reads the attribute `a`.
 pub(super) fn attribute_names(rules: &[Rule]) -> Box<[Box<str>]> {
-    let mut names: Vec<&str> = rules.iter().flat_map(names_of).collect();
+    let mut names: Vec<&str> = rules.iter().flat_map(attribute_names_of_rule).collect();
     names.sort_unstable();
     names.dedup();
     names.into_iter().map(Box::from).collect()
 }
 
-fn names_of(rule: &Rule) -> impl Iterator<Item = &str> {
+fn attribute_names_of_rule(rule: &Rule) -> impl Iterator<Item = &str> {
     let overrides = rule.overrides().iter().flat_map(|other| &other.when);
     let costs = rule.cost().cases().iter().flat_map(|case| &case.when);
     let conditions = rule.when().iter().chain(overrides).chain(costs).map(|condition| &*condition.attribute);

@@ -1,4 +1,4 @@
-//! Finds the rules of a domain that match a request, without evaluating the others.
+//! Finds the rules of a domain that match a request, without evaluating every rule.
 //!
 //! One condition of each rule is its *anchor*: the condition that the fewest rules share, such as a tenant name rather
 //! than the method GET. Rules are found by the values of their anchors. This takes one hash table lookup per attribute
@@ -18,38 +18,38 @@ use build::IndexBuilder;
 /// The rules of a domain, indexed by their anchors.
 #[derive(Debug)]
 pub(crate) struct Index {
-    /// Differs from that of every other index of the process.
+    /// Unique among all indexes of the process.
     id: u64,
     /// The index of the first rule.
     first: u32,
-    /// Attribute names are in the space [`NAMES`], and the values of attribute `n` in the space `n + 1`. Path segments,
-    /// prefixes and networks use the spaces after those.
+    /// Maps strings to numbers. Attribute names are in the space [`NAMES`], and the values of attribute `n` are in the
+    /// space `n + 1`. Path segments, prefixes and networks use higher spaces.
     lookup: Lookup,
     attributes: Box<[Attribute]>,
-    /// Numbered attributes, such as `a#2`, the second value of `a`.
+    /// Numbered attributes, such as `a#2` for the second value of `a`.
     nth: Box<[NumberedAttribute]>,
     /// Lists of rules that share an anchor value.
     shared: Box<[Box<[u32]>]>,
-    /// Rules without an anchor: they have no conditions, or only conditions on absent values.
+    /// Rules without an anchor, because they have no conditions or only conditions that require the absence of values.
     unanchored: Box<[u32]>,
     /// For each rule, the conditions other than its anchor.
     others: Box<[Box<[FurtherCondition]>]>,
 }
 
 const NAMES: u32 = 0;
-/// The space of names like `a#2`. Attributes of requests are never looked up in it.
+/// The space of names like `a#2`. Request attributes are never looked up in this space.
 const NTH_NAMES: u32 = u32::MAX;
 
-/// An attribute that stands for the nth value of another attribute.
+/// An attribute that represents the nth value of another attribute.
 #[derive(Clone, Copy, Debug)]
 struct NumberedAttribute {
     attribute: u32,
     of: u32,
-    /// The number of values before the nth.
+    /// The number of values to skip.
     before: u32,
 }
 
-/// The index of one attribute, except for whole values, which are in the lookup table.
+/// The index of one attribute. Whole values are not here but in the lookup table.
 #[derive(Debug)]
 struct Attribute {
     /// Whether whole values of the attribute are anchors.
@@ -101,7 +101,7 @@ impl PrefixIndex {
     }
 }
 
-/// Marker, used instead of a prefix length, for rules that match non-addresses.
+/// Marker that replaces the prefix length in rules for values that are not addresses.
 const NOT_AN_ADDRESS: u8 = u8::MAX;
 
 /// Encodes a network as a key of the lookup table.
@@ -111,7 +111,7 @@ fn network_text(bits: u8, network: [u8; 16]) -> [u8; 17] {
     text
 }
 
-/// The conditions of a rule to index, and further attributes that need numbers.
+/// The conditions of a rule, and its other attributes that need numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct IndexEntry<'r> {
     pub(crate) when: &'r [Condition],
@@ -139,7 +139,7 @@ const NOT_AN_ANCHOR: u32 = 1 << 31;
 /// Marks the index of a list of rules.
 const SHARED: u32 = 1 << 31;
 
-/// The known attributes of an item and its matching rules. Reused to avoid allocation.
+/// The attributes of an item that rules refer to, and the rules that match the item. Reused to avoid allocation.
 #[derive(Debug, Default)]
 pub struct MatchedRules {
     shapes: ItemShapes,
@@ -172,7 +172,7 @@ impl MatchedRules {
 }
 
 impl Index {
-    /// Creates an index; the rules are numbered from `first`.
+    /// Creates an index of rules. The rules are numbered, starting with `first`.
     pub(crate) fn new(index_entries: &[IndexEntry<'_>], first: u32) -> Self {
         let mut builder = IndexBuilder::default();
         index_entries.iter().for_each(|index_entries| builder.count(index_entries));
@@ -200,7 +200,7 @@ impl Index {
         for (number, position) in anchors {
             found.add_rules_of_value(*number, entries[*position as usize].value, walk);
         }
-        self.unanchored.iter().for_each(|rule| found.add_one(*rule));
+        self.unanchored.iter().for_each(|rule| found.add_rule(*rule));
         if found.has_more {
             rules.retain_mut(|rule| {
                 let has_more = *rule & HAS_MORE_CONDITIONS != 0;
@@ -231,8 +231,8 @@ impl Index {
         self.attributes.len()
     }
 
-    /// Looks up the names of an item: attribute number and entry index of the `known` attributes, and of those among
-    /// them that are `anchors`.
+    /// Looks up the attribute names of an item. Adds the attribute number and entry index of every known attribute to
+    /// `known`. If the attribute is an anchor, also adds them to `anchors`.
     pub(super) fn resolve(&self, entries: &[Entry<'_>], known: &mut Vec<(u32, u32)>, anchors: &mut Vec<(u32, u32)>) {
         for (entry, position) in entries.iter().zip(0..) {
             let Some(named) = self.lookup.get(NAMES, entry.name) else { continue };
@@ -244,13 +244,13 @@ impl Index {
         }
         if !self.nth.is_empty() {
             let named = known.len();
-            self.add_numbered(known);
+            self.add_numbered_attributes(known);
             anchors.extend_from_slice(&known[named..]);
         }
     }
 
     /// Adds the numbered attributes that the item has.
-    fn add_numbered(&self, known: &mut Vec<(u32, u32)>) {
+    fn add_numbered_attributes(&self, known: &mut Vec<(u32, u32)>) {
         let named = known.len();
         for nth in &self.nth {
             let mut values = known[..named].iter().filter(|(attribute, _)| *attribute == nth.of);
@@ -265,7 +265,7 @@ impl Index {
 struct FoundRules<'f> {
     index: &'f Index,
     rules: &'f mut Vec<u32>,
-    /// Whether some of them have conditions besides their anchors.
+    /// Whether some of these rules have conditions besides their anchors.
     has_more: bool,
 }
 
@@ -278,7 +278,7 @@ impl FoundRules<'_> {
         if attribute.has_values
             && let Some(rules) = index.lookup.get(space_of(number), value)
         {
-            self.add(rules);
+            self.add_found(rules);
         }
         if attribute.has_others {
             self.add_rules_of_patterns(attribute, value, walk);
@@ -290,25 +290,25 @@ impl FoundRules<'_> {
     fn add_rules_of_patterns(&mut self, attribute: &Attribute, value: &[u8], walk: &mut Walk) {
         let index = self.index;
         if let Some(paths) = &attribute.paths {
-            paths.find(value, &index.lookup, walk, |rule| self.add_one(rule));
+            paths.find(value, &index.lookup, walk, |rule| self.add_rule(rule));
         }
         if let Some(starts) = &attribute.starts {
-            starts.find(value, &index.lookup, |rules| self.add(rules));
+            starts.find(value, &index.lookup, |rules| self.add_found(rules));
         }
-        attribute.present.iter().for_each(|rule| self.add_one(*rule));
+        attribute.present.iter().for_each(|rule| self.add_rule(*rule));
     }
 
     /// Adds a rule or a list of rules.
     #[inline]
-    fn add(&mut self, found: u32) {
+    fn add_found(&mut self, found: u32) {
         if found & SHARED == 0 {
-            return self.add_one(found);
+            return self.add_rule(found);
         }
-        self.index.shared[(found & !SHARED) as usize].iter().for_each(|rule| self.add_one(*rule));
+        self.index.shared[(found & !SHARED) as usize].iter().for_each(|rule| self.add_rule(*rule));
     }
 
     #[inline]
-    fn add_one(&mut self, rule: u32) {
+    fn add_rule(&mut self, rule: u32) {
         self.has_more |= rule & HAS_MORE_CONDITIONS != 0;
         self.rules.push(self.index.first + rule);
     }
@@ -327,8 +327,8 @@ impl FurtherCondition {
             .filter(|(known, _)| *known == self.attribute)
             .map(|(_, position)| entries[*position as usize].value);
         match &self.asks {
-            CompiledTest::AnyOf(patterns) => values.any(|value| patterns.hold(value)),
-            CompiledTest::NoneOf(patterns) => !values.any(|value| patterns.hold(value)),
+            CompiledTest::AnyOf(patterns) => values.any(|value| patterns.matches(value)),
+            CompiledTest::NoneOf(patterns) => !values.any(|value| patterns.matches(value)),
             CompiledTest::Present => values.next().is_some(),
             CompiledTest::Absent => values.next().is_none(),
         }

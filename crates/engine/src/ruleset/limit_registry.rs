@@ -1,4 +1,4 @@
-//! Ids of all current and earlier limits of rules.
+//! Assigns ids to the current and earlier limits of rules.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,11 +11,10 @@ use super::SPARE_ID;
 use crate::calendar::CachedCalendar;
 use crate::rules::LimitSet;
 
-/// Maximum number of retired limits that are kept, for states recorded under them.
+/// Maximum number of retired limits that are kept to read states recorded under them.
 pub(super) const MAX_RETIRED: usize = 1 << 16;
 
-/// Limits with the id that states refer to. Rules with equal limits share one value, which saves
-/// cache.
+/// Limits with the id that states refer to. Rules with equal limits share one value, which saves cache space.
 #[derive(Debug)]
 pub(crate) struct RuleLimits {
     pub(crate) id: u32,
@@ -39,9 +38,9 @@ impl RuleLimits {
 pub(crate) struct LimitRegistry {
     pub(super) known: FxHashMap<u32, Arc<RuleLimits>>,
     ids: FxHashMap<LimitSet, u32>,
-    /// Limits that no rule uses any longer, oldest first.
+    /// The ids of limits that no rule uses any longer, oldest first.
     retired: VecDeque<u32>,
-    next: u32,
+    next_id: u32,
     /// The ids registered since the last call to `retire`.
     in_use: FxHashSet<u32>,
 }
@@ -57,7 +56,7 @@ impl LimitRegistry {
         Self { in_use: FxHashSet::default(), ..self.clone() }
     }
 
-    /// Returns the limits with their existing id, or with a new one.
+    /// Returns the limits with their existing id, or assigns a new id.
     pub(super) fn register(&mut self, set: &LimitSet) -> Arc<RuleLimits> {
         if let Some(known) = self.ids.get(set).and_then(|id| self.known.get(id)) {
             self.in_use.insert(known.id);
@@ -65,11 +64,11 @@ impl LimitRegistry {
         }
         // Ids wrap around after two billion changes, and must not collide with ids that are still
         // known.
-        while self.known.contains_key(&self.next) {
-            self.next = (self.next + 1) % SPARE_ID;
+        while self.known.contains_key(&self.next_id) {
+            self.next_id = (self.next_id + 1) % SPARE_ID;
         }
-        let id = self.next;
-        self.next = (id + 1) % SPARE_ID;
+        let id = self.next_id;
+        self.next_id = (id + 1) % SPARE_ID;
         let windows = windows_of(&set.limits);
         let rule_limits = Arc::new(RuleLimits {
             id,
@@ -84,7 +83,7 @@ impl LimitRegistry {
         rule_limits
     }
 
-    /// Moves unused limits to `retired`, and drops the oldest if there are too many.
+    /// Moves unused limits to `retired`, and drops the oldest retired limits if there are more than [`MAX_RETIRED`].
     pub(super) fn retire(&mut self) {
         let in_use = std::mem::take(&mut self.in_use);
         self.retired.retain(|id| !in_use.contains(id));

@@ -1,8 +1,8 @@
 //! A read-only hash table of byte strings.
 //!
 //! A lookup usually reads one 32-byte slot, regardless of the table size. Most strings are short and fit into two
-//! overlapping words; longer ones are stored elsewhere. Each string belongs to a *space*, so that one table serves the
-//! values of all attributes and the segments of all paths: the same string in two spaces is two entries.
+//! overlapping words. Longer strings are stored separately. Each string belongs to a *space*, and the same string in
+//! two spaces is two entries. So one table serves the values of all attributes and the segments of all paths.
 //!
 //! The strings come from rule authors, so the hash need not resist deliberate collisions.
 
@@ -15,7 +15,7 @@ pub(super) struct Lookup {
     texts: Box<[u8]>,
 }
 
-/// Half a cache line, aligned so that it never crosses two.
+/// Half a cache line, aligned so that it never spans two lines.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Slot {
@@ -25,12 +25,12 @@ struct Slot {
     value: u32,
 }
 
-const EMPTY: Slot = Slot { key: StringKey { kind: u64::MAX, first: 0, last: 0 }, text: 0, value: 0 };
+const EMPTY_SLOT: Slot = Slot { key: StringKey { kind: u64::MAX, first: 0, last: 0 }, text: 0, value: 0 };
 
 /// Identifies a string of up to [`SHORT`] bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StringKey {
-    /// The space in the upper half, the length in the lower. All ones for an empty slot.
+    /// The space in the upper half, and the length in the lower half. All ones for an empty slot.
     kind: u64,
     first: u64,
     last: u64,
@@ -42,12 +42,12 @@ pub(super) const SHORT: usize = 16;
 impl Lookup {
     /// Builds a table. A string may occur only once per space.
     pub(super) fn new(entries: &[(u32, Box<[u8]>, u32)]) -> Self {
-        let mut slots = vec![EMPTY; (entries.len() * 2).next_power_of_two().max(2)].into_boxed_slice();
+        let mut slots = vec![EMPTY_SLOT; (entries.len() * 2).next_power_of_two().max(2)].into_boxed_slice();
         let (mut texts, last) = (Vec::new(), slots.len() - 1);
         for (space, text, value) in entries {
             let key = StringKey::for_text(*space, text);
             let mut index = key.hash(text);
-            while slots[index & last].key.kind != EMPTY.key.kind {
+            while slots[index & last].key.kind != EMPTY_SLOT.key.kind {
                 index = index.wrapping_add(1);
             }
             slots[index & last] = Slot { key, text: texts.len() as u32, value: *value };
@@ -58,18 +58,19 @@ impl Lookup {
         Self { slots, texts: texts.into() }
     }
 
-    /// Returns the number of a string. Always inlined, because a call would take as long as the lookup.
+    /// Returns the number of a string; `None` if the table does not contain the string. Always inlined, because a call
+    /// would take as long as the lookup.
     #[inline(always)]
     pub(super) fn get(&self, space: u32, text: &[u8]) -> Option<u32> {
         let key = StringKey::for_text(space, text);
         let (mut index, last) = (key.hash(text), self.slots.len() - 1);
         loop {
             let slot = &self.slots[index & last];
-            if slot.key == key && (text.len() <= SHORT || self.is_long(slot, text)) {
+            if slot.key == key && (text.len() <= SHORT || self.equals_long(slot, text)) {
                 return Some(slot.value);
             }
             // At least half of the slots are empty, so the loop is short.
-            if slot.key.kind == EMPTY.key.kind {
+            if slot.key.kind == EMPTY_SLOT.key.kind {
                 return None;
             }
             index = index.wrapping_add(1);
@@ -78,7 +79,7 @@ impl Lookup {
 
     /// Returns whether the slot's long string equals `text`.
     #[inline(never)]
-    fn is_long(&self, slot: &Slot, text: &[u8]) -> bool {
+    fn equals_long(&self, slot: &Slot, text: &[u8]) -> bool {
         self.texts.get(slot.text as usize..).is_some_and(|texts| texts.starts_with(text))
     }
 }
@@ -92,26 +93,27 @@ impl StringKey {
 
     #[inline(always)]
     fn hash(&self, text: &[u8]) -> usize {
-        let between = if text.len() > SHORT { hash_between(text) } else { 0x9E37_79B9_7F4A_7C15 };
-        mix(self.kind ^ self.first ^ between, self.last ^ 0xA076_1D64_78BD_642F) as usize
+        let between = if text.len() > SHORT { hash_middle_words(text) } else { 0x9E37_79B9_7F4A_7C15 };
+        folded_mul(self.kind ^ self.first ^ between, self.last ^ 0xA076_1D64_78BD_642F) as usize
     }
 }
 
 /// Hashes all words except the first and the last.
 #[inline(never)]
-fn hash_between(text: &[u8]) -> u64 {
+fn hash_middle_words(text: &[u8]) -> u64 {
     let words = text.as_chunks().0.iter().skip(1);
-    words.fold(0x9E37_79B9_7F4A_7C15, |hash, word| mix(hash ^ u64::from_le_bytes(*word), 0xD6E8_FEB8_6659_FD93))
+    words.fold(0x9E37_79B9_7F4A_7C15, |hash, word| folded_mul(hash ^ u64::from_le_bytes(*word), 0xD6E8_FEB8_6659_FD93))
 }
 
 /// Multiplies and folds: each result bit depends on all bits of both factors.
 #[inline]
-fn mix(a: u64, b: u64) -> u64 {
+fn folded_mul(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Returns two words that identify a string of known length, up to [`SHORT`] bytes. They overlap in shorter strings.
+/// Returns two words that identify a string of known length, up to [`SHORT`] bytes. The words overlap if the string is
+/// shorter.
 #[inline(always)]
 fn first_and_last_bytes(text: &[u8]) -> (u64, u64) {
     if let (Some(first), Some(last)) = (text.first_chunk(), text.last_chunk()) {
@@ -121,7 +123,7 @@ fn first_and_last_bytes(text: &[u8]) -> (u64, u64) {
         return (u32::from_le_bytes(*first).into(), u32::from_le_bytes(*last).into());
     }
     let Some(last) = text.len().checked_sub(1) else { return (0, 0) };
-    // Covers strings of one to three bytes; shorter strings read a byte twice.
+    // Covers strings of one to three bytes. For one or two bytes, a byte is read twice.
     (u64::from(text[0]) | u64::from(text[last / 2 + last % 2]) << 8, text[last].into())
 }
 

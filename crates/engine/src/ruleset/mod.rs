@@ -1,12 +1,12 @@
 //! Compiled rules: immutable tables in which each rule has an index.
 //!
-//! **The naive method** compares every rule as written with every request: ten thousand rules cost a thousand times as
+//! **The naive method** compares every rule as written with every request. Ten thousand rules cost a thousand times as
 //! much as ten, and a request may see a rule in the middle of an edit.
 //!
 //! **The idea** is to compile all rules into tables once, and to replace all tables together:
 //!
-//! - `index.rs` finds rules by one rare condition each, with one lookup per attribute of the request. Path patterns
-//!   form a tree (`paths.rs`); the remaining conditions are compared afterwards (`values.rs`).
+//! - `index.rs` finds each rule by one rare condition, with one lookup per attribute of the request. Path patterns form
+//!   a tree (`paths.rs`); the remaining conditions are compared afterwards (`values.rs`).
 //! - Names and values become numbers (`lookup.rs`), so that matching compares integers.
 //! - A rule is one cache line ([`ActiveRule`]) that refers to its limits. Features that few rules use, such as
 //!   overrides, calendars, schedules and bans, are stored separately behind one flag (`special.rs`).
@@ -14,7 +14,8 @@
 //!   limits of a rule change, they get another id, and the state is converted at the next charge.
 //!
 //! **Invariants.** A rule set is compiled as the successor of the current one: unchanged limits keep their ids and
-//! rules keep their counts, so replacing a rule set resets nothing. Rules that do not compile replace nothing.
+//! rules keep their counts, so replacing a rule set resets nothing. If the new rules are invalid, the current rule set
+//! stays in force.
 
 mod attributes;
 mod index;
@@ -35,21 +36,23 @@ use tollgate::core::{Algorithm, Cost, Time, Wall};
 use crate::key;
 use crate::meters::RuleMeter;
 use crate::request::Entry;
-use crate::rules::{Condition, Consistency, DefaultCost, LimitSet, OnChange, OnFault, Rule, Rules, is_address};
+use crate::rules::{
+    Condition, Consistency, DefaultCost, LimitSet, OnChange, OnFault, Rule, Rules, is_address_attribute,
+};
 pub use index::MatchedRules;
 pub(crate) use index::{Index, IndexEntry};
 use limit_registry::{LimitRegistry, MAX_RETIRED};
 pub(crate) use limit_registry::{RuleLimits, windows_of};
 use lookup::Lookup;
-pub(crate) use special::{AllowOrDeny, BanLimits, OverrideEffect, Special, limits_of as limits_of_ban};
+pub(crate) use special::{AllowOrDeny, BanLimits, OverrideEffect, Special, limits_of_ban};
 
-/// The first id of inline limits. The ids of rule limits are below.
+/// The first id of inline limits. Rule limits have lower ids.
 pub(crate) const INLINE_IDS: u32 = 1 << 31;
 /// An id that is never assigned to limits.
 pub(crate) const SPARE_ID: u32 = INLINE_IDS - 1;
 
 /// Marks an attribute whose values are addresses.
-const ADDRESS: u32 = 1 << 31;
+const ADDRESS_FLAG: u32 = 1 << 31;
 
 /// Maximum number of earlier limits per rule that are looked up in other tables.
 const MAX_EARLIER: usize = 4;
@@ -65,12 +68,13 @@ pub struct RuleSet {
     /// Maps the key prefix of a rule, without `per`, to the rule's index.
     names: FxHashMap<Box<[u8]>, u32>,
     limit_registry: LimitRegistry,
-    /// The latest limits of removed rules, by name: a rule that is added again continues with the states of its keys.
+    /// The latest limit ids of removed rules, by rule name. A rule that is added again continues with the existing
+    /// states of its keys.
     removed: FxHashMap<Box<[u8]>, Box<[u32]>>,
     /// The key prefixes of all rules.
     key_prefixes: Box<[u8]>,
     /// The attributes in `per` of all rules, by their number in the domain's index; addresses are marked with
-    /// [`ADDRESS`].
+    /// [`ADDRESS_FLAG`].
     per: Box<[u32]>,
     /// Whether any rule depends on the time.
     uses_time: bool,
@@ -93,8 +97,8 @@ pub(crate) struct CompiledDomain {
 
 /// A rule in force.
 ///
-/// A decision reads one or two of thousands of rules. So the fields that it needs are in one cache line, and the key
-/// prefixes are stored together elsewhere.
+/// A decision reads one or two of thousands of rules. Therefore, the fields that a decision needs are in one cache
+/// line, and all key prefixes are stored together elsewhere.
 #[derive(Debug)]
 #[repr(align(64))]
 pub struct ActiveRule {
@@ -122,7 +126,7 @@ pub struct ActiveRule {
 struct ColdFields {
     domain: Box<str>,
     id: Box<str>,
-    /// The ids of its earlier limits, newest first, and of overrides whose states have other lengths.
+    /// The ids of override limits whose states have other lengths, and of the rule's earlier limits, newest first.
     earlier: Box<[u32]>,
     special: Option<Special>,
 }
@@ -133,7 +137,7 @@ impl ActiveRule {
         &self.cold.domain
     }
 
-    /// Returns whether the rule has a counter for each value of `per`, instead of one for all requests.
+    /// Returns whether the rule has one counter per value of `per`, instead of a single counter for all requests.
     pub(crate) fn counts_separately(&self) -> bool {
         self.per.0 != self.per.1
     }
@@ -159,19 +163,19 @@ impl ActiveRule {
         self.id
     }
 
-    /// Returns the features that only some rules have.
+    /// Returns the rule's special features, if it has any.
     #[inline]
     pub(crate) fn special(&self) -> Option<&Special> {
         if self.is_special { self.cold.special.as_ref() } else { None }
     }
 
-    /// Returns the ids of other limits under which its counters may have been charged.
+    /// Returns the ids of other limits under which the rule's counters may have been charged.
     #[inline]
     pub(crate) fn earlier(&self) -> &[u32] {
         if self.has_earlier { &self.cold.earlier } else { &[] }
     }
 
-    /// Returns the ids of its limits and of its earlier limits, newest first.
+    /// Returns the ids of the rule's current and earlier limits, newest first.
     fn latest_limits(&self) -> impl Iterator<Item = u32> {
         self.rule_limits.iter().map(|rule_limits| rule_limits.id).chain(self.cold.earlier.iter().copied())
     }
@@ -224,7 +228,7 @@ impl RuleSet {
             let replaces = domain.rules().iter().any(|rule| !rule.replaces().is_empty());
             let ids = domain.rules().iter().zip(first as u32..).filter(|_| replaces);
             let ids: FxHashMap<&str, u32> = ids.map(|(rule, number)| (rule.id(), number)).collect();
-            domain.rules().iter().for_each(|rule| compiler.add(domain.name(), rule, &index, &ids));
+            domain.rules().iter().for_each(|rule| compiler.add_rule(domain.name(), rule, &index, &ids));
             let is_allow_or_deny =
                 |rule: &ActiveRule| rule.special().is_some_and(|special| special.allow_or_deny.is_some());
             let has_allow_or_deny = compiler.rules[first..].iter().any(is_allow_or_deny);
@@ -260,7 +264,7 @@ impl RuleSet {
         }
     }
 
-    /// Returns the latest limits of rules that were removed before or are removed now.
+    /// Returns the latest limit ids of rules that were removed earlier or are not in `next`.
     fn removed_after(&self, next: &Compiler<'_>) -> FxHashMap<Box<[u8]>, Box<[u32]>> {
         let mut removed = self.removed.clone();
         removed.retain(|name, ids| {
@@ -285,7 +289,7 @@ impl RuleSet {
         self.bans
     }
 
-    /// Returns whether a matching rule may be left out because of another (`replaces` or `suffices`).
+    /// Returns whether a matching rule may be omitted because of another rule (`replaces` or `suffices`).
     #[inline]
     pub(crate) fn may_omit_rules(&self) -> bool {
         self.may_omit_rules
@@ -333,10 +337,10 @@ impl RuleSet {
         entries: &[Entry<'_>],
     ) {
         for attribute in &self.per[rule.per.0 as usize..rule.per.1 as usize] {
-            if attribute & ADDRESS == 0 {
+            if attribute & ADDRESS_FLAG == 0 {
                 key::push_value(key, matched.first_value(entries, *attribute));
             } else {
-                key::push_address(key, matched.first_value(entries, attribute & !ADDRESS));
+                key::push_address(key, matched.first_value(entries, attribute & !ADDRESS_FLAG));
             }
         }
     }
@@ -379,8 +383,8 @@ impl RuleSet {
         matched.rules().iter().find(decides).copied()
     }
 
-    /// Returns the rule with this name, encoded by [`key::rule_name`].
-    pub(crate) fn find(&self, name: &[u8]) -> Option<&ActiveRule> {
+    /// Returns the rule with this name, as encoded by [`key::rule_name`].
+    pub(crate) fn find_rule(&self, name: &[u8]) -> Option<&ActiveRule> {
         self.names.get(name).and_then(|number| self.rules.get(*number as usize))
     }
 
@@ -409,9 +413,9 @@ struct Compiler<'b> {
 }
 
 impl Compiler<'_> {
-    fn add(&mut self, domain: &str, rule: &Rule, index: &Index, ids: &FxHashMap<&str, u32>) {
+    fn add_rule(&mut self, domain: &str, rule: &Rule, index: &Index, ids: &FxHashMap<&str, u32>) {
         let name = key::rule_name(domain, rule.id());
-        let old = self.before.find(&name);
+        let old = self.before.find_rule(&name);
         let rule_limits = rule.effect().limits().map(|set| self.limit_registry.register(set));
         let special = Special::compile(rule, index, ids, &mut self.limit_registry);
         let before: Vec<u32> = match old {
@@ -434,7 +438,7 @@ impl Compiler<'_> {
         let per = self.per.len() as u32;
         self.per.extend(rule.per().iter().filter_map(|counted| {
             let number = index.attribute_number(&counted.text)?;
-            Some(if is_address(&counted.text) { number | ADDRESS } else { number })
+            Some(if is_address_attribute(&counted.text) { number | ADDRESS_FLAG } else { number })
         }));
         self.names.insert(name, self.rules.len() as u32);
         self.rules.push(ActiveRule {
@@ -459,8 +463,8 @@ impl Compiler<'_> {
     }
 }
 
-/// Returns the ids of a rule's earlier limits. If overrides have states of other lengths than the rule itself, the
-/// result includes one id of each length, because stores may keep such states in other tables.
+/// Returns the ids of a rule's earlier limits. If override states have other lengths than the rule's own states, the
+/// result includes one id per length. Stores may keep such states in other tables.
 fn earlier_limits(before: &[u32], now: Option<&Arc<RuleLimits>>, special: Option<&Special>) -> Box<[u32]> {
     let overrides = special.and_then(|special| special.overrides.as_ref());
     let mut lengths: Vec<(usize, u32)> = Vec::new();
@@ -492,11 +496,13 @@ mod tests {
     }
 
     fn rule_limits<'s>(set: &'s RuleSet, id: &str) -> &'s RuleLimits {
-        set.find(&key::rule_name("d", id)).and_then(|rule| rule.rule_limits.as_deref()).expect("a rule with limits")
+        set.find_rule(&key::rule_name("d", id))
+            .and_then(|rule| rule.rule_limits.as_deref())
+            .expect("a rule with limits")
     }
 
     #[test]
-    fn rules_know_their_names_and_fit_a_cache_line() {
+    fn rules_contain_their_names_and_fit_a_cache_line() {
         let long = "x".repeat(128);
         let set = compile_after(
             &RuleSet::empty(),
@@ -512,11 +518,11 @@ mod tests {
     }
 
     fn earlier_ids<'s>(set: &'s RuleSet, id: &str) -> &'s [u32] {
-        set.find(&key::rule_name("d", id)).expect("a rule").earlier()
+        set.find_rule(&key::rule_name("d", id)).expect("a rule").earlier()
     }
 
     #[test]
-    fn unchanged_limits_keep_their_id_and_earlier_ones_are_remembered() {
+    fn unchanged_limits_keep_their_id_and_earlier_limits_are_remembered() {
         let first = compile_after(&RuleSet::empty(), "- {id: a, limit: 1/s}\n- {id: b, limit: 1/s}\n");
         let second =
             compile_after(&first, "- {id: b, limit: 2/s}\n- {id: c, limit: 2/s}\n- {id: a, limit: 1/s, per: [x]}\n");
@@ -562,7 +568,7 @@ mod tests {
         let mut set = compile_after(&RuleSet::empty(), "- {id: keep, limit: 7/s}\n- {id: a, limit: 1/s}\n");
         let kept = rule_limits(&set, "keep").id;
         let first = rule_limits(&set, "a").id;
-        // As if the rule had been changed `MAX_RETIRED` times.
+        // This has the same effect as changing the rule `MAX_RETIRED` times.
         for burst in 0..MAX_RETIRED as u64 {
             let bucket = tollgate::TokenBucket::new("3/s".parse().expect("a rate"), burst + 1).expect("a bucket");
             let limits = Limits::from(tollgate::Limit::from(bucket));

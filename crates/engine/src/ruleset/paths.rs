@@ -1,15 +1,15 @@
-//! Matches many path patterns at once with a tree of segments. The search time depends on the path, and hardly on the
+//! Matches many path patterns at once with a tree of segments. The search time depends on the path and hardly on the
 //! number of patterns.
 //!
-//! Each pattern is a path from the root, one step per segment, and patterns share their common beginning. A search
-//! keeps its set of current nodes and advances all of them with each segment: along the literal step with that name,
-//! found by one hash lookup; along `*`; and along matching steps like `a*b`, found by their prefixes and suffixes. A
-//! node after `**` also stays. So a path of a few segments costs a few lookups, and at most one step per segment and
-//! node.
+//! Each pattern is a path from the root, with one step per segment. Patterns with a common beginning share its steps. A
+//! search has a set of current nodes. For each segment, it follows three kinds of steps from every current node: the
+//! literal step with that name (one hash lookup), `*`, and matching steps such as `a*b` (found by prefix and suffix). A
+//! node after `**` also stays current. Therefore, a path of a few segments costs a few lookups, and at most one step
+//! per segment and node.
 //!
-//! Once only one pattern remains, its rest has no further nodes and is compared as a whole. Most patterns soon contain
-//! a unique name, so most searches end there. While only literal steps follow, a search has a single current node and
-//! needs no other state.
+//! Where only one pattern remains, the tree ends, and the rest of the pattern is compared directly. Most patterns
+//! contain a unique name early, so most searches end this way. While only literal steps follow, a search has a single
+//! current node and needs no other state.
 
 mod build;
 
@@ -21,16 +21,16 @@ use super::lookup::{Lookup, equals_short};
 use crate::rules::{Glob, matches_rest, segment_matches, split_segment};
 use build::{OpenPattern, TreeBuilder};
 
-/// A tree of patterns, each with a number. The literal steps are in a shared [`Lookup`].
+/// A tree of numbered patterns. The literal steps are in a shared [`Lookup`].
 #[derive(Debug)]
 pub(crate) struct Paths {
     /// The lookup space of the root's literal steps. Node `n` uses the space `first_space + n`.
     first_space: u32,
-    /// The node after a leading slash, if all patterns begin with one.
+    /// The node after a leading slash, if all patterns begin with a slash.
     rooted: Option<StepTarget>,
     nodes: Box<[PathNode]>,
     tails: Box<[Tail]>,
-    steps: Box<[Step]>,
+    steps: Box<[PatternSegment]>,
     texts: Box<[u8]>,
     shapes: Box<[Box<[Shape]>]>,
     found: Box<[u32]>,
@@ -39,19 +39,19 @@ pub(crate) struct Paths {
 /// A node of the tree. The first one is the root.
 #[derive(Clone, Copy, Debug)]
 struct PathNode {
-    /// The literal step, if there is exactly one: the range of its text, and its target. Several literal steps are in
-    /// the lookup table.
+    /// The literal step, if there is exactly one: the range of its text, and its target. If there are several literal
+    /// steps, they are in the lookup table.
     only: (u32, u32, StepTarget),
     /// Whether only literal steps follow, so that a search stays at a single node.
     names_only: bool,
     any: StepTarget,
     /// The node after `**`, reached by zero or more segments.
     deep: StepTarget,
-    /// The index of the shapes of following segments with an inner star; `u32::MAX` if there are none.
+    /// The index in `shapes` for the next segments that have an inner star; `u32::MAX` if there are no such segments.
     shapes: u32,
     /// The range in `found` of the patterns that end here.
     found: (u32, u32),
-    /// Whether a search also stays here, because the node follows `**`.
+    /// Whether the node stays current for all further segments, because it follows `**`.
     stays: bool,
 }
 
@@ -85,7 +85,7 @@ enum PatternRest {
 
 /// A step of the rest of a pattern.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum PatternSegment {
     /// A literal segment: the range of its text.
     Name(u32, u32),
     Any,
@@ -94,15 +94,15 @@ enum Step {
 }
 
 /// Steps whose prefix and suffix have the same hash.
-type Steps = Vec<(Box<[u8]>, StepTarget)>;
+type ShapeTargets = Vec<(Box<[u8]>, StepTarget)>;
 
-/// Pattern segments with an inner star (`ab*cd`), grouped by the lengths of prefix and suffix.
+/// Pattern segments with an inner star, such as `ab*cd`, that have the same prefix length and the same suffix length.
 #[derive(Debug)]
 struct Shape {
     before: usize,
     after: usize,
     /// Steps by the hash of their prefix and suffix; candidates are then compared.
-    steps: FxHashMap<u64, Steps>,
+    steps: FxHashMap<u64, ShapeTargets>,
 }
 
 /// The current and next nodes of a search. Reused to avoid allocation.
@@ -113,8 +113,8 @@ pub(crate) struct Walk {
 }
 
 impl Paths {
-    /// Builds a tree. Adds its literal steps to `literals`, in spaces from `first_space` on, and also returns the next
-    /// free space.
+    /// Builds a tree. Adds its literal steps to `literals`, in spaces starting with `first_space`. Returns the tree and
+    /// the next free space.
     pub(super) fn new(
         patterns: &[(Glob, u32)],
         first_space: u32,
@@ -161,7 +161,7 @@ impl Paths {
         while at.tail().is_none() {
             let Some(node) = self.nodes.get(at.0 as usize) else { return };
             if !node.names_only {
-                return self.spread(at, rest, literals, walk, each);
+                return self.find_from_several_nodes(at, rest, literals, walk, each);
             }
             let Some(left) = rest else { return self.patterns_ending_at(at).iter().for_each(|what| each(*what)) };
             let (segment, after) = split_segment(left);
@@ -174,7 +174,7 @@ impl Paths {
 
     /// Continues a search that may have several current nodes.
     #[inline(never)]
-    fn spread(
+    fn find_from_several_nodes(
         &self,
         at: StepTarget,
         rest: Option<&[u8]>,
@@ -258,16 +258,16 @@ impl Paths {
     }
 
     #[inline]
-    fn steps_match(&self, steps: &[Step], rest: Option<&[u8]>) -> bool {
+    fn steps_match(&self, steps: &[PatternSegment], rest: Option<&[u8]>) -> bool {
         let mut left = match rest {
             Some(left) => left,
-            None => return matches!(steps, [] | [Step::Deep]),
+            None => return matches!(steps, [] | [PatternSegment::Deep]),
         };
         for (step, next_step) in steps.iter().zip(1..) {
             let tail = match step {
-                Step::Deep => return true,
-                Step::Any => split_segment(left).1,
-                Step::Name(start, end) => {
+                PatternSegment::Deep => return true,
+                PatternSegment::Any => split_segment(left).1,
+                PatternSegment::Name(start, end) => {
                     let name = &self.texts[*start as usize..*end as usize];
                     let Some((segment, rest)) = left.split_at_checked(name.len()) else { return false };
                     if !equals_short(segment, name) {
@@ -282,7 +282,7 @@ impl Paths {
             };
             match tail {
                 Some(tail) => left = tail,
-                None => return matches!(steps[next_step..], [] | [Step::Deep]),
+                None => return matches!(steps[next_step..], [] | [PatternSegment::Deep]),
             }
         }
         // The path is longer than the pattern.
@@ -311,7 +311,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn find(patterns: &[Glob], path: &str) -> Vec<u32> {
+    fn find_patterns(patterns: &[Glob], path: &str) -> Vec<u32> {
         let patterns: Vec<(Glob, u32)> = patterns.iter().cloned().zip(0..).collect();
         let mut literals = Vec::new();
         let (paths, _) = Paths::new(&patterns, 5, &mut literals);
@@ -326,12 +326,12 @@ mod tests {
     fn path_finds_every_pattern_that_matches_it() {
         let patterns = ["/v1/**", "/v1/*/posts", "/**/posts", "/v1/users*", "/v1/*s", "/v2/**", "*"];
         let patterns: Vec<Glob> = patterns.iter().map(|text| Glob::new(text).unwrap()).collect();
-        assert_eq!(find(&patterns, "/v1"), [0]);
-        assert_eq!(find(&patterns, "/v1/users"), [0, 3, 4]);
-        assert_eq!(find(&patterns, "/v1/7/posts"), [0, 1, 2]);
-        assert_eq!(find(&patterns, "/posts"), [2]);
-        assert_eq!(find(&patterns, "posts"), [6]);
-        assert!(find(&patterns, "/v3").is_empty());
+        assert_eq!(find_patterns(&patterns, "/v1"), [0]);
+        assert_eq!(find_patterns(&patterns, "/v1/users"), [0, 3, 4]);
+        assert_eq!(find_patterns(&patterns, "/v1/7/posts"), [0, 1, 2]);
+        assert_eq!(find_patterns(&patterns, "/posts"), [2]);
+        assert_eq!(find_patterns(&patterns, "posts"), [6]);
+        assert!(find_patterns(&patterns, "/v3").is_empty());
     }
 
     proptest! {
@@ -343,7 +343,7 @@ mod tests {
             let globs: Vec<Glob> = patterns.iter().filter_map(|text| Glob::new(text).ok()).collect();
             let singly: Vec<u32> =
                 (0..globs.len() as u32).filter(|n| globs[*n as usize].matches(path.as_bytes())).collect();
-            prop_assert_eq!(find(&globs, &path), singly);
+            prop_assert_eq!(find_patterns(&globs, &path), singly);
         }
     }
 }

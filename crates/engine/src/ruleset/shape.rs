@@ -1,23 +1,23 @@
 //! The shape of an item: the names of its attributes, without their values.
 //!
-//! The requests of a caller have the same names in the same order and differ in their values. Which attributes of the rules
-//! these are, and by which of them rules are found, depends on the names only, so it is looked up once per shape and index. A
-//! later item of that shape is recognised by comparing its names, which is cheaper than looking them up: finding the two rules
-//! of a request with four attributes takes 641 instructions instead of 772.
+//! A caller's requests usually have the same attribute names in the same order and differ only in the values. The names
+//! alone determine which attributes are known to the rules and which of them are anchors, so this is looked up once per
+//! shape and index. A later item with the same shape is recognised by comparing names, which is cheaper than looking
+//! them up. For example, finding the two rules of a request with four attributes takes 641 instructions instead of 772.
 
 use super::index::Index;
 use super::lookup::{SHORT, StringKey};
 use crate::request::Entry;
 
-/// The number of shapes that are kept. Which one is replaced depends on the shape alone.
-const SHAPES: usize = 4;
+/// Number of cached shapes. The position of a shape in the cache depends only on the shape and the index.
+const CACHED_SHAPES: usize = 4;
 
 const NO_ENTRY: u32 = u32::MAX;
 
 /// The shapes of the latest items.
 #[derive(Debug, Default)]
 pub(super) struct ItemShapes {
-    shapes: [ItemShape; SHAPES],
+    shapes: [ItemShape; CACHED_SHAPES],
     current: usize,
 }
 
@@ -27,13 +27,14 @@ pub(super) struct ItemShape {
     /// The [id](Index::id) of the index; 0 if there is no shape yet.
     index: u64,
     names: Vec<StringKey>,
-    /// The names longer than [`SHORT`], joined.
+    /// The names longer than [`SHORT`], concatenated.
     long_names: Vec<u8>,
     /// Attribute number and entry index of each known attribute.
     pub(super) known: Vec<(u32, u32)>,
-    /// The known attributes by which rules are found.
+    /// The attribute number and entry index of each known attribute that is an anchor.
     pub(super) anchors: Vec<(u32, u32)>,
-    /// The index of the first entry of each attribute, by attribute number; [`NO_ENTRY`] if the item does not have it.
+    /// The index of the first entry of each attribute, by attribute number; [`NO_ENTRY`] if the item lacks the
+    /// attribute.
     first: Vec<u32>,
 }
 
@@ -44,13 +45,13 @@ impl ItemShapes {
         &self.shapes[self.current]
     }
 
-    /// Returns the shape of an item, which becomes the current one.
+    /// Returns the shape of an item and makes it the current shape.
     #[inline]
     pub(super) fn find(&mut self, index: &Index, entries: &[Entry<'_>]) -> &ItemShape {
         let first = entries.first().map_or(0, |entry| entry.name.len());
-        self.current = (index.id() as usize).wrapping_add(entries.len()).wrapping_add(first) % SHAPES;
+        self.current = (index.id() as usize).wrapping_add(entries.len()).wrapping_add(first) % CACHED_SHAPES;
         let shape = &mut self.shapes[self.current];
-        if !shape.is_of(index, entries) {
+        if !shape.matches_item(index, entries) {
             shape.resolve(index, entries);
         }
         shape
@@ -61,13 +62,13 @@ impl ItemShape {
     /// Returns the first value of an attribute.
     #[inline]
     pub(super) fn first_value<'e>(&self, entries: &[Entry<'e>], attribute: u32) -> Option<&'e [u8]> {
-        // No item has as many entries as `NO_ENTRY`.
-        let place = *self.first.get(attribute as usize)?;
-        entries.get(place as usize).map(|entry| entry.value)
+        // `NO_ENTRY` exceeds the number of entries, so `get` returns `None` for it.
+        let position = *self.first.get(attribute as usize)?;
+        entries.get(position as usize).map(|entry| entry.value)
     }
 
     #[inline]
-    fn is_of(&self, index: &Index, entries: &[Entry<'_>]) -> bool {
+    fn matches_item(&self, index: &Index, entries: &[Entry<'_>]) -> bool {
         self.index == index.id()
             && self.names.len() == entries.len()
             && self.names.iter().zip(entries).all(|(name, entry)| *name == StringKey::for_text(0, entry.name))
@@ -76,7 +77,7 @@ impl ItemShape {
 
     #[inline(never)]
     fn has_long_names(&self, entries: &[Entry<'_>]) -> bool {
-        // The lengths are known to be equal.
+        // The caller has already compared the lengths.
         let mut rest = &*self.long_names;
         long_names(entries).all(|name| match rest.strip_prefix(name) {
             Some(after) => {
@@ -99,7 +100,7 @@ impl ItemShape {
         long_names(entries).for_each(|name| long.extend_from_slice(name));
         index.resolve(entries, known, anchors);
         first.resize(index.attributes(), NO_ENTRY);
-        known.iter().rev().for_each(|(attribute, place)| first[*attribute as usize] = *place);
+        known.iter().rev().for_each(|(attribute, position)| first[*attribute as usize] = *position);
         self.index = index.id();
     }
 }

@@ -1,4 +1,5 @@
-//! Features that only some rules use. A flag marks other rules, so that decisions skip this.
+//! Features that only some rules use. A flag says whether a rule has any, so that decisions skip this module for other
+//! rules.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use crate::key;
 use crate::request::Entry;
 use crate::rules::{
     Ban, CapturePosition, Condition, CountedAddress, DefaultCost, Effect, Expression, Glob, LimitSet, Metadata,
-    OnExceed, Origin, Override, Pattern, PerElement, Refusal, Rule, Test, is_address,
+    OnExceed, Origin, Override, Pattern, PerElement, Refusal, Rule, Test, is_address_attribute,
 };
 use crate::schedule::Schedule;
 
@@ -26,17 +27,18 @@ pub(crate) struct Special {
     /// The exact list of attributes that a request must have, in order.
     only: Option<Box<[Box<str>]>>,
     pub(crate) overrides: Option<CompiledOverrides>,
-    /// The indices of the rules that are left out if this rule matches.
+    /// The indices of the rules that this rule replaces if it matches.
     pub(crate) replaces: Box<[u32]>,
-    /// Whether the rule is marked `suffices`: one of several such rules is enough to admit a request.
+    /// Whether the rule is marked `suffices`. If a request matches several such rules, one rule with capacity is
+    /// enough.
     pub(crate) suffices: bool,
-    /// Whether a positive cost may be taken into debt.
+    /// Whether a positive cost may put the limits into debt.
     pub(crate) postpaid: bool,
     cost: Option<CompiledCost>,
-    /// The sources of the values in `per`, if they are not just attributes.
+    /// The sources of the values in `per`; `None` if every value is a plain attribute.
     per: Option<Box<[Box<[ValueSource]>]>>,
-    /// The number of counters, out of 10,000, for which the rule is enforced.
-    enforce: u16,
+    /// The share of counters for which the rule is enforced, in units of 1/10,000.
+    enforced_share: u16,
     pub(crate) ban: Option<BanLimits>,
     pub(crate) refusal: Option<Arc<Refusal>>,
     pub(crate) metadata: Option<Arc<Metadata>>,
@@ -68,11 +70,11 @@ enum ValueSource {
     Capture(u32, Box<[(Glob, CapturePosition)]>),
 }
 
-/// The overrides of a rule, indexed like rules.
+/// The overrides of a rule, with an index of their conditions.
 #[derive(Debug)]
 pub(crate) struct CompiledOverrides {
     index: Index,
-    each: Box<[CompiledOverride]>,
+    compiled: Box<[CompiledOverride]>,
 }
 
 #[derive(Debug)]
@@ -141,7 +143,7 @@ impl Special {
             postpaid: rule.postpaid,
             cost,
             per,
-            enforce: rule.enforce,
+            enforced_share: rule.enforce,
             ban: rule.ban.as_ref().map(|ban| BanLimits::new(ban, limit_registry)),
             refusal: has_refusal.then(|| Arc::new(rule.refusal.clone())),
             metadata: rule.metadata.clone(),
@@ -157,7 +159,7 @@ impl Special {
             && !special.postpaid
             && special.cost.is_none()
             && special.per.is_none()
-            && special.enforce == crate::rules::ALL
+            && special.enforced_share == crate::rules::ENFORCE_ALL
             && special.ban.is_none()
             && special.refusal.is_none()
             && special.metadata.is_none()
@@ -165,7 +167,7 @@ impl Special {
         (!is_plain).then_some(special)
     }
 
-    /// Returns the attributes that need numbers, besides those in conditions.
+    /// Returns the attributes that need numbers although they are not in conditions.
     pub(super) fn attribute_names(rule: &Rule) -> Vec<&str> {
         let origins = rule.per().iter().flat_map(|counted| &counted.origins);
         let counted = origins.map(|origin| match origin {
@@ -182,7 +184,7 @@ impl Special {
     /// Returns whether the rule depends on the time.
     pub(super) fn uses_time(&self) -> bool {
         let until =
-            |overrides: &CompiledOverrides| overrides.each.iter().any(|each| each.until.is_some() || each.uses_time());
+            |overrides: &CompiledOverrides| overrides.compiled.iter().any(|one| one.until.is_some() || one.uses_time());
         self.schedule.is_some() || self.overrides.as_ref().is_some_and(until)
     }
 
@@ -220,7 +222,8 @@ impl Special {
         }
     }
 
-    /// Appends the values of `per` to a key and returns true, if they are not just attributes. Otherwise returns false.
+    /// Appends the values of `per` to a key and returns true. Returns false and appends nothing if every value is a
+    /// plain attribute.
     pub(crate) fn push_values(&self, key: &mut Vec<u8>, matched: &MatchedRules, entries: &[Entry<'_>]) -> bool {
         let Some(per) = &self.per else { return false };
         for origins in per {
@@ -246,16 +249,16 @@ impl Special {
     }
 
     /// Returns whether `enforce` makes the rule a shadow rule for a key. All nodes select the same keys, even after
-    /// restarts; a higher percentage adds keys and removes none.
+    /// restarts. A higher percentage enforces the rule for additional keys.
     pub(crate) fn is_shadow_for(&self, key: &[u8]) -> bool {
-        self.enforce < crate::rules::ALL && key::enforce_hash(key) >= self.enforce
+        self.enforced_share < crate::rules::ENFORCE_ALL && key::enforce_hash(key) >= self.enforced_share
     }
 }
 
 impl ValueSource {
     fn new(origin: &Origin, rule: &Rule, number: &impl Fn(&str) -> u32) -> Self {
         match origin {
-            Origin::Attribute(name) if is_address(name) => Self::Address(number(name)),
+            Origin::Attribute(name) if is_address_attribute(name) => Self::Address(number(name)),
             Origin::Attribute(name) => Self::Attribute(number(name)),
             Origin::Capture { attribute, name } => {
                 let patterns = rule.when().iter().filter(|when| when.attribute == *attribute);
@@ -287,7 +290,7 @@ impl CompiledOverrides {
     fn new(overrides: &[Override], limit_registry: &mut LimitRegistry) -> Self {
         let index_entries: Vec<IndexEntry<'_>> =
             overrides.iter().map(|other| IndexEntry { when: &other.when, names: Vec::new() }).collect();
-        let each = overrides.iter().map(|other| CompiledOverride {
+        let compiled = overrides.iter().map(|other| CompiledOverride {
             until: other.until,
             effect: match &other.effect {
                 Effect::Limits(set) => OverrideEffect::Limit(limit_registry.register(set)),
@@ -295,7 +298,7 @@ impl CompiledOverrides {
                 Effect::Deny => OverrideEffect::Deny,
             },
         });
-        Self { each: each.collect(), index: Index::new(&index_entries, 0) }
+        Self { compiled: compiled.collect(), index: Index::new(&index_entries, 0) }
     }
 
     /// Returns the index of the first matching override that has not expired.
@@ -306,17 +309,17 @@ impl CompiledOverrides {
         now: Time<Wall>,
     ) -> Option<u32> {
         self.index.find(entries, matched);
-        let holds = |position: &&u32| self.each[**position as usize].until.is_none_or(|until| now < until);
+        let holds = |position: &&u32| self.compiled[**position as usize].until.is_none_or(|until| now < until);
         matched.rules().iter().find(holds).copied()
     }
 
     pub(crate) fn get(&self, position: u32) -> &CompiledOverride {
-        &self.each[position as usize]
+        &self.compiled[position as usize]
     }
 
     /// Returns the limits of all overrides.
     pub(crate) fn rule_limits(&self) -> impl Iterator<Item = &Arc<RuleLimits>> {
-        self.each.iter().filter_map(|each| match &each.effect {
+        self.compiled.iter().filter_map(|each| match &each.effect {
             OverrideEffect::Limit(rule_limits) => Some(rule_limits),
             OverrideEffect::Nothing | OverrideEffect::Deny => None,
         })
@@ -332,11 +335,11 @@ impl CompiledOverride {
 /// The limits that implement a ban: two counters besides the rule's own, under separate keys.
 ///
 /// **The ban** is an interval bucket with a capacity of 1. It refills 2 tokens, one ban length after it was last full.
-/// Requests ask it for a cost of 0. This changes nothing and passes unless the bucket is in debt, so a ban is decided
-/// in one group with the limits. Starting a ban takes [`BanLimits::COST`], which leaves a debt of 1. The refill ends
-/// the ban exactly one ban length later, regardless of the clock's tick. It also fills the bucket, so the next ban may
-/// start at the same instant. Starting a ban again during a ban would exceed the maximum debt, so a ban cannot be
-/// prolonged.
+/// Every request asks the bucket for a cost of 0, which changes nothing and is refused only if the bucket is in debt.
+/// So the ban and the limits are decided in one group. Starting a ban takes [`BanLimits::COST`], which leaves a debt of
+/// one token. The refill ends the ban exactly one ban length later, regardless of the clock's tick. It also fills the
+/// bucket, so the next ban may start at the same instant. Starting a ban again during a ban would exceed the maximum
+/// debt, so a ban cannot be prolonged.
 ///
 /// **The refusals** are a sliding log whose capacity is one less than the number of refusals that start a ban. The
 /// first refusal that does not fit starts the ban.
@@ -352,15 +355,16 @@ impl BanLimits {
     pub(crate) const COST: Cost = Cost::new(2);
 
     fn new(ban: &Ban, limit_registry: &mut LimitRegistry) -> Self {
-        let (ban, refusals) = limits_of(ban).unwrap_or((Limit::Unlimited, None));
+        let (ban, refusals) = limits_of_ban(ban).unwrap_or((Limit::Unlimited, None));
         let mut of =
             |limit: Limit| limit_registry.register(&LimitSet { limits: Limits::from(limit), calendars: Vec::new() });
         Self { ban: of(ban), refusals: refusals.map(of) }
     }
 }
 
-/// Returns the limit of a ban, and the limit that counts refusals; `None` if the first refusal starts the ban.
-pub(crate) fn limits_of(ban: &Ban) -> Result<(Limit, Option<Limit>), LimitError> {
+/// Returns the limit that implements a ban, and the limit that counts refusals. The second limit is `None` if the first
+/// refusal starts the ban.
+pub(crate) fn limits_of_ban(ban: &Ban) -> Result<(Limit, Option<Limit>), LimitError> {
     let bucket = IntervalBucket::new(BanLimits::COST.get(), ban.length)?.burst(1)?.max_debt(1)?;
     let refusals = (ban.after > 1).then(|| SlidingLog::new(ban.after - 1, ban.within)?.max_debt(0));
     Ok((bucket.steps(Steps::FirstRequest).into(), refusals.transpose()?.map(Limit::from)))

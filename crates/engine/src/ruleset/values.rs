@@ -1,4 +1,4 @@
-//! The values of a further condition: a list of any length, with one lookup.
+//! The values that a condition accepts. A list of strings of any length needs only one lookup.
 
 use rustc_hash::FxHashSet;
 
@@ -13,14 +13,14 @@ pub(super) struct Values {
     networks: Option<Box<Networks>>,
 }
 
-/// A set of strings. Comparing up to [`FEW`] strings one by one is faster than hashing the value.
+/// A set of strings. Comparing up to [`MAX_LISTED_STRINGS`] strings one by one is faster than hashing the value.
 #[derive(Debug)]
 enum StringSet {
     SmallList(Box<[Box<[u8]>]>),
     Many(FxHashSet<Box<[u8]>>),
 }
 
-const FEW: usize = 8;
+const MAX_LISTED_STRINGS: usize = 8;
 
 #[derive(Debug)]
 struct Networks {
@@ -44,7 +44,7 @@ impl Values {
                 Pattern::NotAnAddress => other_than_addresses = true,
             }
         }
-        let texts = if texts.len() <= FEW {
+        let texts = if texts.len() <= MAX_LISTED_STRINGS {
             StringSet::SmallList(texts.into())
         } else {
             StringSet::Many(texts.into_iter().collect())
@@ -55,7 +55,7 @@ impl Values {
     }
 
     #[inline]
-    pub(super) fn hold(&self, value: &[u8]) -> bool {
+    pub(super) fn matches(&self, value: &[u8]) -> bool {
         let among_texts = match &self.texts {
             StringSet::SmallList(texts) => texts.iter().any(|text| **text == *value),
             StringSet::Many(texts) => texts.contains(value),
@@ -63,7 +63,7 @@ impl Values {
         among_texts
             || self.globs.iter().any(|glob| glob.matches(value))
             || self.prefixes.iter().any(|prefix| value.starts_with(prefix))
-            || self.networks.as_ref().is_some_and(|networks| networks.hold(value))
+            || self.networks.as_ref().is_some_and(|networks| networks.matches(value))
     }
 }
 
@@ -76,7 +76,7 @@ impl Networks {
         Self { bits: bits.into(), known, other_than_addresses }
     }
 
-    fn hold(&self, value: &[u8]) -> bool {
+    fn matches(&self, value: &[u8]) -> bool {
         let Some(address) = parse_address(value) else { return self.other_than_addresses };
         self.bits.iter().any(|bits| self.known.contains(&(*bits, Cidr::bytes_of(address, *bits))))
     }

@@ -12,8 +12,8 @@ use crate::decision::Standing;
 
 /// The answers to a batch, in buffers that are reused.
 ///
-/// A store adds answers in order: [`charge`](Self::charge) for each charge of a group, then
-/// [`end_group`](Self::end_group); or [`fail_group`](Self::fail_group).
+/// For each group, in order, a store calls [`charge`](Self::charge) once per charge and then
+/// [`end_group`](Self::end_group). If the group failed, it calls [`fail_group`](Self::fail_group).
 #[derive(Debug, Default)]
 pub struct Answers {
     groups: Vec<GroupRecord>,
@@ -21,22 +21,22 @@ pub struct Answers {
     errors: Vec<(u32, StoreError)>,
     charges: Vec<Answer>,
     reports: Vec<Report>,
-    /// The stamps of charges that have any. Stamps are large, and most charges have none.
+    /// The stamps, stored separately because they are large and most charges have none.
     stamps: Vec<Stamps>,
-    /// The first charge of the current group.
-    open: u32,
+    /// The index of the first charge of the current group.
+    group_start: u32,
     unsent: Option<UnsentFlag>,
 }
 
-/// Set by a store whose future was dropped before it sent anything of a batch. A store that does not set it counts as
-/// having sent the batch.
+/// A store sets this flag if its future is dropped before it has sent any part of a batch. Without the flag, the batch
+/// counts as sent.
 #[derive(Clone, Debug, Default)]
 pub struct UnsentFlag(Arc<AtomicBool>);
 
 impl UnsentFlag {
-    /// Records that nothing was sent and nothing will be.
+    /// Records that nothing was sent, and that nothing will be sent.
     pub fn set(&self) {
-        // Relaxed: it is read by the thread that drops the future.
+        // Relaxed is enough: the thread that drops the future also reads the flag.
         self.0.store(true, Ordering::Relaxed);
     }
 }
@@ -57,28 +57,28 @@ pub struct Answer {
     pub taken: Cost,
     /// How exact the answer is.
     pub standing: Standing,
-    /// The index of the stamps, if any.
+    /// The index in [`Answers`] of the charge's stamps, if it has any.
     stamps: Option<u32>,
     reports: Range<u32>,
     /// The smallest remaining amount of all limits.
-    least: u64,
+    least_remaining: u64,
 }
 
 impl Answer {
     /// Returns the smallest remaining amount of all limits; `u64::MAX` if there is no report.
-    pub(crate) fn least(&self) -> u64 {
-        self.least
+    pub(crate) fn least_remaining(&self) -> u64 {
+        self.least_remaining
     }
 }
 
 impl Answers {
-    /// Creates a buffer for the answer to a single charge, whose [`UnsentFlag`] the caller reads after it has dropped
-    /// the store's future.
+    /// Creates a buffer for the answer to a single charge. After the caller has dropped the store's future, it reads
+    /// the [`UnsentFlag`].
     pub fn tracking_unsent() -> Self {
         Self { unsent: Some(UnsentFlag::default()), ..Self::default() }
     }
 
-    /// Returns the flag that the store should set, if the caller reads it.
+    /// Returns the flag that the store should set; `None` if the caller does not read it.
     pub fn unsent_flag(&self) -> Option<&UnsentFlag> {
         self.unsent.as_ref()
     }
@@ -99,10 +99,11 @@ impl Answers {
         self.charges.clear();
         self.reports.clear();
         self.stamps.clear();
-        self.open = 0;
+        self.group_start = 0;
     }
 
-    /// Adds the answer to the next charge of the current group, with one report per limit in order, or none at all.
+    /// Adds the answer to the next charge of the current group. `reports` has one report per limit, in order, or is
+    /// empty.
     #[inline]
     pub fn charge(&mut self, outcome: Outcome, taken: Cost, stamps: Stamps, reports: impl IntoIterator<Item = Report>) {
         self.charge_by(Standing::Exact, outcome, taken, stamps, reports);
@@ -118,12 +119,12 @@ impl Answers {
         stamps: Stamps,
         reports: impl IntoIterator<Item = Report>,
     ) {
-        let answer = self.answer_with(outcome, taken, stamps, reports);
+        let answer = self.build_answer(outcome, taken, stamps, reports);
         self.charges.push(Answer { standing, ..answer });
     }
 
     #[inline]
-    fn answer_with(
+    fn build_answer(
         &mut self,
         outcome: Outcome,
         taken: Cost,
@@ -141,16 +142,16 @@ impl Answers {
             self.stamps.len() as u32 - 1
         });
         let reports = first..self.reports.len() as u32;
-        Answer { outcome, taken, standing: Standing::Exact, stamps, reports, least }
+        Answer { outcome, taken, standing: Standing::Exact, stamps, reports, least_remaining: least }
     }
 
-    /// Like [`charge`](Self::charge), for the most common case: an admitted charge of a single limit.
+    /// Like [`charge`](Self::charge), for the most common case: an admitted charge to a single limit.
     #[inline]
     pub fn push_granted(&mut self, taken: Cost, report: Report) {
         let reports = self.reports.len() as u32..self.reports.len() as u32 + 1;
         self.reports.push(report);
         let (outcome, standing, least) = (Outcome::Allow, Standing::Exact, report.remaining);
-        self.charges.push(Answer { outcome, taken, standing, stamps: None, reports, least });
+        self.charges.push(Answer { outcome, taken, standing, stamps: None, reports, least_remaining: least });
     }
 
     /// Like [`charge`](Self::charge), from a verdict.
@@ -159,12 +160,12 @@ impl Answers {
         self.charge(verdict.outcome(), verdict.taken(), verdict.stamp(), reports);
     }
 
-    /// Ends the current group, decided at `at` by the store's clock. If any of its charges was refused, sets all
-    /// amounts taken to zero.
+    /// Ends the current group. `at` is the decision time by the store's clock. If any charge of the group was refused,
+    /// sets `taken` of all its charges to zero.
     #[inline]
     pub fn end_group(&mut self, at: Time<Wall>) {
-        let charges = self.open..self.charges.len() as u32;
-        self.open = charges.end;
+        let charges = self.group_start..self.charges.len() as u32;
+        self.group_start = charges.end;
         let answers = &mut self.charges[charges.start as usize..];
         if !answers.iter().all(|answer| answer.outcome.is_admitted()) {
             answers.iter_mut().for_each(|answer| answer.taken = Cost::ZERO);
@@ -174,9 +175,9 @@ impl Answers {
 
     /// Ends the current group with an error and discards its charges.
     pub fn fail_group(&mut self, error: StoreError) {
-        self.charges.truncate(self.open as usize);
+        self.charges.truncate(self.group_start as usize);
         self.errors.push((self.groups.len() as u32, error));
-        self.groups.push(GroupRecord { at: Time::ZERO, charges: self.open..self.open, failed: true });
+        self.groups.push(GroupRecord { at: Time::ZERO, charges: self.group_start..self.group_start, failed: true });
     }
 
     /// Returns the number of answered groups.
@@ -194,8 +195,8 @@ impl Answers {
     /// # Errors
     /// If the group was not decided.
     pub fn group(&self, index: usize) -> Result<GroupAnswer<'_>, StoreError> {
-        if let Some(ended) = self.groups.get(index).filter(|ended| !ended.failed) {
-            return Ok(GroupAnswer { answers: self, ended });
+        if let Some(record) = self.groups.get(index).filter(|record| !record.failed) {
+            return Ok(GroupAnswer { answers: self, record });
         }
         let error = self.errors.binary_search_by_key(&index, |(index, _)| *index as usize);
         Err(error.map_or_else(
@@ -207,13 +208,13 @@ impl Answers {
     /// Returns the position of the first charge of the group at `index`; `None` if the group was not decided.
     #[inline]
     pub(crate) fn first_charge(&self, index: usize) -> Option<u32> {
-        self.groups.get(index).filter(|ended| !ended.failed).map(|ended| ended.charges.start)
+        self.groups.get(index).filter(|record| !record.failed).map(|record| record.charges.start)
     }
 
     /// Returns the position of the charge with the smallest remaining amount.
     #[inline]
     pub(crate) fn least_remaining_charge(&self) -> Option<u32> {
-        self.charges.iter().zip(0..).min_by_key(|(answer, _)| answer.least).map(|(_, charge)| charge)
+        self.charges.iter().zip(0..).min_by_key(|(answer, _)| answer.least_remaining).map(|(_, charge)| charge)
     }
 
     /// Returns the least exact standing of all charges.
@@ -249,18 +250,18 @@ impl Answers {
 #[derive(Clone, Copy, Debug)]
 pub struct GroupAnswer<'a> {
     answers: &'a Answers,
-    ended: &'a GroupRecord,
+    record: &'a GroupRecord,
 }
 
 impl<'a> GroupAnswer<'a> {
     /// Returns the decision time by the store's clock.
     pub fn at(&self) -> Time<Wall> {
-        self.ended.at
+        self.record.at
     }
 
     /// Returns the answers to the charges, in order.
     pub fn charges(&self) -> &'a [Answer] {
-        &self.answers.charges[self.ended.charges.start as usize..self.ended.charges.end as usize]
+        &self.answers.charges[self.record.charges.start as usize..self.record.charges.end as usize]
     }
 
     /// Returns a charge's reports, one per limit in order.

@@ -6,9 +6,9 @@ use std::cell::Cell;
 use tollgate_engine::rules::{Expression, Rules, Source};
 use tollgate_engine::{Engine, Entry, MemoryStore};
 
-/// The first line is the expression, and the other lines are values of its attributes. Checks four properties: the
-/// expression is parsed or refused with a message; it uses no more attributes than it has bytes; the expression and its
-/// negation never both hold; and the index finds the rule of an expression that holds.
+/// Checks an expression (the first line) with attribute values (the other lines). The expression must be parsed, or
+/// refused with a message. Its evaluation must read no more values than the expression has bytes. The expression and
+/// its negation must never both hold. The index must find a rule whose expression holds.
 pub fn check(input: &[u8]) {
     let mut lines = input.split(|byte| *byte == b'\n');
     let Ok(text) = str::from_utf8(lines.next().unwrap_or_default()) else { return };
@@ -33,7 +33,7 @@ pub fn check(input: &[u8]) {
     }
     let names = expression.attributes();
     let entries: Vec<Entry<'_>> = names.iter().zip(&values).map(|(name, value)| Entry::new(&**name, *value)).collect();
-    // Numbered names are not sent, because the values of other attributes define them.
+    // A request cannot contain numbered names like `a#2`, because they refer to values of the attribute `a`.
     if holds && !names.iter().any(|name| name.contains('#')) {
         assert_ne!(is_found_by_index(text, &entries), Some(false), "{text:?} holds for {values:?} and is not found");
     }

@@ -4,9 +4,9 @@
 use tollgate_engine::rules::{Glob, Rules, Source};
 use tollgate_engine::{Engine, Entry, MemoryStore};
 
-/// The last line is a value, and the lines before it are patterns. Each result must equal the result of a
-/// dynamic-programming table over all prefixes. A rule with all patterns must be found for exactly the values that
-/// match one of them.
+/// Checks patterns (all lines except the last) with a value (the last line). Each result must equal the result of a
+/// dynamic-programming table. One of the rules with these patterns must match the value if and only if one of the
+/// patterns matches it.
 pub fn check(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let (patterns, value) = text.rsplit_once('\n').unwrap_or((text, ""));
@@ -21,20 +21,24 @@ pub fn check(input: &[u8]) {
                 }
                 if Glob::is_pattern(pattern) {
                     matches |= found;
-                    valid.push(format!("{{id: r{}, when: {{p: {}}}, limit: 1/s}}", valid.len(), quote(pattern)));
+                    valid.push(format!(
+                        "{{id: r{}, when: {{p: {}}}, limit: 1/s}}",
+                        valid.len(),
+                        quote_for_yaml(pattern)
+                    ));
                 }
             }
             Err(problem) => assert!(!problem.is_empty()),
         }
     }
-    if let Some(found) = found_by_rules(&valid, value) {
+    if let Some(found) = any_rule_matches(&valid, value) {
         assert_eq!(found, matches, "the rules {valid:?} and {value:?}");
     }
 }
 
 /// Returns whether a request with the value matches one of the rules; `None` if the rules are invalid because a pattern
 /// is too long.
-fn found_by_rules(rules: &[String], value: &str) -> Option<bool> {
+fn any_rule_matches(rules: &[String], value: &str) -> Option<bool> {
     let text = format!("{{domain: d, rules: [{}]}}", rules.join(", "));
     let rules = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).ok()?;
     let memory = || MemoryStore::new(1).expect("a tiny table");
@@ -47,7 +51,7 @@ fn found_by_rules(rules: &[String], value: &str) -> Option<bool> {
 }
 
 /// Quotes a string unambiguously for YAML.
-fn quote(text: &str) -> String {
+fn quote_for_yaml(text: &str) -> String {
     let mut quoted = String::from("\"");
     for letter in text.chars() {
         quoted += &format!("\\U{:08X}", u32::from(letter));
@@ -55,17 +59,22 @@ fn quote(text: &str) -> String {
     quoted + "\""
 }
 
-/// Matches segments with a table of prefixes, shortest first.
+/// Reference implementation: matches with a dynamic-programming table.
 fn matches_by_table(pattern: &str, value: &str) -> bool {
     let (patterns, values): (Vec<&str>, Vec<&str>) = (pattern.split('/').collect(), value.split('/').collect());
     let segments = |pattern: &&str, value: &&str| {
-        match_table(pattern.as_bytes(), value.as_bytes(), |one| *one == b'*', |one, other| one == other)
+        match_with_table(pattern.as_bytes(), value.as_bytes(), |one| *one == b'*', |one, other| one == other)
     };
-    match_table(&patterns, &values, |one| *one == "**", segments)
+    match_with_table(&patterns, &values, |one| *one == "**", segments)
 }
 
-fn match_table<P, V>(patterns: &[P], values: &[V], any: impl Fn(&P) -> bool, same: impl Fn(&P, &V) -> bool) -> bool {
-    // Whether the pattern segments so far match the first `n` value segments.
+fn match_with_table<P, V>(
+    patterns: &[P],
+    values: &[V],
+    any: impl Fn(&P) -> bool,
+    same: impl Fn(&P, &V) -> bool,
+) -> bool {
+    // `row[n]` says whether the patterns so far match the first `n` values.
     let mut row: Vec<bool> = (0..=values.len()).map(|taken| taken == 0).collect();
     for pattern in patterns {
         let before = row.clone();

@@ -9,7 +9,7 @@ use tollgate_engine::{Engine, MemoryStore};
 pub fn check_envoy(input: &[u8]) {
     let source = Source { name: "f", text: input };
     let imported = ImportedRules::read(&source, Some(Dialect::Envoy), "");
-    let Some(rules) = check(imported, input) else { return };
+    let Some(rules) = check_imported(imported, input) else { return };
     if let Ok(direct) = Rules::read(&[source]) {
         let shown = |rules: &Rules| -> Vec<String> {
             let rules = rules.domains().iter().flat_map(|domain| domain.rules());
@@ -32,10 +32,10 @@ pub fn check_nginx(input: &[u8]) {
         "*" => Ok(vec![("f".to_owned(), text.to_vec()), ("g".to_owned(), other.to_vec())]),
         _ => Err("there is no such file".to_owned()),
     };
-    check(ImportedRules::read_with(&Source { name: "f", text }, Some(Dialect::Nginx), "d", &include), input);
+    check_imported(ImportedRules::read_with(&Source { name: "f", text }, Some(Dialect::Nginx), "d", &include), input);
 }
 
-fn check(imported: Result<ImportedRules, Mistakes>, input: &[u8]) -> Option<Rules> {
+fn check_imported(imported: Result<ImportedRules, Mistakes>, input: &[u8]) -> Option<Rules> {
     let message = |mistakes: &Mistakes| {
         let lines = 1 + input.iter().filter(|byte| **byte == b'\n' || **byte == b'\r').count() as u32;
         for mistake in mistakes.as_slice() {

@@ -14,9 +14,8 @@ const ALGORITHMS: &[&str] = &[
     "concurrency",
 ];
 
-/// The first line is the limit, and the optional second line is the burst. Checks three properties: parsing returns
-/// parameters or a message; spaces around the parts and the long form change nothing; and a rate that is printed and
-/// parsed again is the same.
+/// Checks a limit (the first line) with an optional burst (the second line). Parsing must return limits or a message.
+/// Spaces and the long form with `per` must change nothing. A rate that is printed and parsed again must be unchanged.
 pub fn check(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let mut lines = text.split('\n');

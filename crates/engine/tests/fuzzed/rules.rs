@@ -7,30 +7,30 @@ use std::task::{Context, Poll, Waker};
 use tollgate_engine::rules::{Expression, LimitText, Mistakes, Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MemoryStore, Request};
 
-/// Parsing returns rules that can be loaded and used, or mistakes, each with a position in the text.
+/// Checks that parsing returns either rules that can be loaded and used, or mistakes with positions in the text.
 pub fn check(text: &[u8]) {
     match Rules::read(&[Source { name: "f", text }]) {
-        Ok(rules) => put_in_force(&rules, text),
+        Ok(rules) => check_loaded_rules(&rules, text),
         Err(mistakes) => check_mistakes(&mistakes, text),
     }
     if let Ok(limit) = str::from_utf8(text) {
-        // The same bytes are parsed as an expression; most are not valid.
+        // Parse the same bytes as an expression. Most inputs are not valid expressions.
         if let Err(problem) = Expression::new(limit) {
-            assert!(problem.len() < LONGEST_MESSAGE, "a message is for reading: {problem}");
+            assert!(problem.len() < MAX_MESSAGE_BYTES, "a message is for reading: {problem}");
         }
-        // The same bytes are parsed as an inline limit; most are not valid.
+        // Parse the same bytes as an inline limit. Most inputs are not valid limits.
         for algorithm in [None, Some("fixed_window"), Some("concurrency")] {
             if let Err(mistake) = (LimitText { limit, burst: None, algorithm }).read() {
-                assert!(mistake.to_string().len() < LONGEST_MESSAGE, "a message is for reading: {mistake}");
+                assert!(mistake.to_string().len() < MAX_MESSAGE_BYTES, "a message is for reading: {mistake}");
             }
         }
     }
 }
 
 /// Maximum length of a message. A longer message is unreadable.
-const LONGEST_MESSAGE: usize = 2_000;
+const MAX_MESSAGE_BYTES: usize = 2_000;
 
-fn put_in_force(rules: &Rules, text: &[u8]) {
+fn check_loaded_rules(rules: &Rules, text: &[u8]) {
     let memory = || MemoryStore::new(1).expect("a tiny table");
     let engine = Engine::with_fallback(memory(), memory());
     assert_eq!(engine.put(rules), Ok(1));
@@ -55,7 +55,7 @@ fn check_mistakes(mistakes: &Mistakes, text: &[u8]) {
     assert!(!mistakes.as_slice().is_empty() && mistakes.as_slice().len() <= Mistakes::MAX);
     for mistake in mistakes.as_slice() {
         assert!((1..=lines + 1).contains(&mistake.position.line) && mistake.position.column >= 1, "{mistake}");
-        assert!(mistake.to_string().len() < LONGEST_MESSAGE, "a message is for reading: {mistake}");
+        assert!(mistake.to_string().len() < MAX_MESSAGE_BYTES, "a message is for reading: {mistake}");
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct Bench<S: Store = Memory> {
     pub(crate) decisions: Decisions,
 }
 
-/// The start of the clock: long after the epoch, and not at a window boundary.
+/// The start time of the clock: long after the epoch, and not at a window boundary.
 pub(crate) const START: u64 = 1_700_000_000_000_000_000;
 
 pub(crate) fn memory_store(clock: &Arc<ManualClock>) -> Memory {
@@ -80,7 +80,7 @@ impl<S: Store> Bench<S> {
         decision.reports().map(|report| report.report.remaining).collect()
     }
 
-    /// Checks items with inline limits.
+    /// Checks one request with these items and returns the outcome as text.
     pub(crate) fn check_items(&mut self, items: &[Item<'_>]) -> Result<String, RequestError> {
         let decision = run(self.engine.check(&Request::new("d", items), &mut self.decisions))?;
         Ok(show(decision.outcome()))
@@ -119,56 +119,57 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// A store that fails on demand.
-pub(crate) struct Flaky {
+pub(crate) struct FlakyStore {
     pub(crate) memory: Memory,
-    /// Whether failing batches are carried out anyway.
+    /// Whether failing batches are executed anyway.
     pub(crate) carries_out: AtomicBool,
-    failing: Mutex<Failing>,
+    failure_plan: Mutex<FailurePlan>,
 }
 
-/// The error, and the number of times that it is still returned.
+/// The planned failures: an error, and how many times it is still returned.
 #[derive(Default)]
-struct Failing {
+struct FailurePlan {
     error: Option<StoreError>,
-    times: usize,
+    remaining_failures: usize,
     /// Number of batches that are still answered before failures start.
-    answered: usize,
+    answers_before_failure: usize,
 }
 
-impl Flaky {
+impl FlakyStore {
     pub(crate) fn new(clock: &Arc<ManualClock>) -> Self {
-        Self { memory: memory_store(clock), carries_out: AtomicBool::new(false), failing: Mutex::default() }
+        Self { memory: memory_store(clock), carries_out: AtomicBool::new(false), failure_plan: Mutex::default() }
     }
 
     pub(crate) fn fail_times(&self, error: StoreError, times: usize) {
-        *self.failing() = Failing { error: Some(error), times, answered: 0 };
+        *self.failure_plan() = FailurePlan { error: Some(error), remaining_failures: times, answers_before_failure: 0 };
     }
 
-    /// Answers `answered` more batches, then fails.
-    pub(crate) fn fail_after(&self, answered: usize, error: StoreError) {
-        *self.failing() = Failing { error: Some(error), times: usize::MAX, answered };
+    /// Answers `answers_before_failure` more batches, then fails.
+    pub(crate) fn fail_after(&self, answers_before_failure: usize, error: StoreError) {
+        *self.failure_plan() =
+            FailurePlan { error: Some(error), remaining_failures: usize::MAX, answers_before_failure };
     }
 
     pub(crate) fn recover(&self) {
-        *self.failing() = Failing::default();
+        *self.failure_plan() = FailurePlan::default();
     }
 
-    fn failing(&self) -> MutexGuard<'_, Failing> {
-        self.failing.lock().expect("no test panics while it holds this")
+    fn failure_plan(&self) -> MutexGuard<'_, FailurePlan> {
+        self.failure_plan.lock().expect("no test panics while it holds this")
     }
 
     fn next_failure(&self) -> Option<StoreError> {
-        let mut failing = self.failing();
-        if let Some(answered) = failing.answered.checked_sub(1) {
-            failing.answered = answered;
+        let mut failure_plan = self.failure_plan();
+        if let Some(answered) = failure_plan.answers_before_failure.checked_sub(1) {
+            failure_plan.answers_before_failure = answered;
             return None;
         }
-        failing.times = failing.times.checked_sub(1)?;
-        failing.error.clone()
+        failure_plan.remaining_failures = failure_plan.remaining_failures.checked_sub(1)?;
+        failure_plan.error.clone()
     }
 }
 
-impl Store for Flaky {
+impl Store for FlakyStore {
     async fn run(&self, batch: Batch<'_>, answers: &mut Answers) {
         match self.next_failure() {
             Some(error) => {
@@ -199,7 +200,7 @@ pub(crate) fn stale_error() -> StoreError {
     StoreError::Stale { store_time: Time::ZERO }
 }
 
-/// Returns the explanation of the matching rules, without the first line.
+/// Returns the explanation without the rules that do not match.
 pub(crate) fn explain_matching<S: Store>(
     bench: &mut Bench<S>,
     attributes: &[(&str, &str)],
@@ -213,9 +214,9 @@ pub(crate) fn explain_matching<S: Store>(
     text[..unmet].trim_end().to_owned()
 }
 
-/// Compares the explanation of the matching rules with `golden/explain/NAME.txt`.
+/// Compares the explanation, without the rules that do not match, with `golden/explain/NAME.txt`.
 #[track_caller]
-pub(crate) fn check<S: Store>(name: &str, bench: &mut Bench<S>, attributes: &[(&str, &str)]) {
+pub(crate) fn assert_explained<S: Store>(name: &str, bench: &mut Bench<S>, attributes: &[(&str, &str)]) {
     let mut page = Page::default();
     let request: Vec<String> = attributes.iter().map(|(name, value)| format!("{name}={value}")).collect();
     page.add_case(&request.join(" "), &explain_matching(bench, attributes, None));

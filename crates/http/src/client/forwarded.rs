@@ -1,8 +1,8 @@
 //! Finds the client address in forwarding headers.
 //!
-//! Each proxy appends the address of its caller at the right end of the list. The elements to the left may be forged,
-//! because the client may have sent them. So the list is read from the right, while the proxy that wrote an element is
-//! trusted:
+//! Each proxy appends the address of its caller at the right end of the list. The elements further left may have been
+//! forged by the client. So the list is read from the right, for as long as the writer of each element is a trusted
+//! proxy:
 //!
 //! ```text
 //!   X-Forwarded-For: 9.9.9.9, 203.0.113.7, 10.0.0.2      peer: 10.0.0.1
@@ -10,8 +10,8 @@
 //!                                 ◀──────────┴─────────────┘ trusted, so their elements are accepted
 //! ```
 //!
-//! Quotes are also matched from the right. Matched from the left, a quote that the client opened but never closed would
-//! hide the elements of the proxies.
+//! Quotes are also matched from the right. If they were matched from the left, an unclosed quote in the client's part
+//! would hide the elements added by the proxies.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str;
@@ -23,8 +23,8 @@ use super::network::TrustedProxies;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Maximum number of elements that are read, including empty ones. In a longer list the client is the last address
-/// read; real chains of trusted proxies are shorter.
+/// Maximum number of list elements read, including empty ones. If the list is longer, the last address read counts as
+/// the client. Real chains of trusted proxies are shorter.
 pub const MAX_HOPS: usize = 32;
 
 /// Maximum length of an element in bytes, including surrounding spaces. Valid elements are shorter than 100 bytes.
@@ -32,7 +32,8 @@ pub const MAX_ELEMENT: usize = 256;
 
 /// The header that the trusted proxies write.
 ///
-/// There is no option to accept both: a proxy that writes one header forwards the other as the client sent it.
+/// There is no option to accept both headers: a proxy that writes one header forwards the other header as the client
+/// sent it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ForwardedBy {
     /// `X-Forwarded-For: 203.0.113.7, 10.0.0.2`, which nearly all proxies write.
@@ -42,8 +43,8 @@ pub enum ForwardedBy {
     Forwarded,
 }
 
-/// Returns the client address. This is `peer`, which opened the connection. If the peer is trusted, it is the address
-/// that the peer forwards for, and so on.
+/// Returns the client address: the first address of the proxy chain that is not a trusted proxy. The chain begins with
+/// `peer`, which opened the connection, and continues with the header elements from right to left.
 ///
 /// | case | the client |
 /// |---|---|
@@ -52,8 +53,8 @@ pub enum ForwardedBy {
 /// | an element is not an address: malformed, `unknown`, obfuscated (`_x`), longer than [`MAX_ELEMENT`] | the proxy that wrote the element |
 /// | more than [`MAX_HOPS`] elements | the last address read |
 ///
-/// So a client is counted under an address from which it can really send, or under the address of a trusted proxy, but
-/// never under an address of its choice. IPv4-mapped IPv6 addresses are returned as IPv4.
+/// So a client is counted under its real address or under the address of a trusted proxy, never under an address that
+/// it made up. IPv4-mapped IPv6 addresses are returned as IPv4.
 pub fn client_address(headers: &HeaderMap, peer: IpAddr, proxies: &TrustedProxies, by: ForwardedBy) -> IpAddr {
     let mut client = peer.to_canonical();
     if !proxies.contains(client) {
@@ -64,7 +65,7 @@ pub fn client_address(headers: &HeaderMap, peer: IpAddr, proxies: &TrustedProxie
         ForwardedBy::Forwarded => FORWARDED,
     };
     let mut hops = 0;
-    // Several header lines are one list; later lines continue it to the right.
+    // Repeated header lines form one list; each line continues the list to the right.
     for line in headers.get_all(name).iter().rev() {
         let mut rest = Some(line.as_bytes());
         while let Some(list) = rest {
@@ -72,13 +73,13 @@ pub fn client_address(headers: &HeaderMap, peer: IpAddr, proxies: &TrustedProxie
             if hops > MAX_HOPS {
                 return client;
             }
-            let Some((before, element)) = split_last(list) else { return client };
+            let Some((before, element)) = split_last_element(list) else { return client };
             rest = before;
             let element = element.trim_ascii();
             if element.is_empty() {
                 continue;
             }
-            let Some(address) = address_in(element, by) else { return client };
+            let Some(address) = parse_element(element, by) else { return client };
             client = address;
             if !proxies.contains(client) {
                 return client;
@@ -88,13 +89,13 @@ pub fn client_address(headers: &HeaderMap, peer: IpAddr, proxies: &TrustedProxie
     client
 }
 
-/// Returns the last element of a list and the part before its comma; `None` if the element is too long.
-fn split_last(list: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
+/// Splits a list into its last element and the list before it. Returns `None` if the element is too long.
+fn split_last_element(list: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     let mut quoted = false;
     for (length, byte) in list.iter().rev().take(MAX_ELEMENT + 1).enumerate() {
         match byte {
-            // An escaped quote is treated as the start or end of a quoted string, which may split the element in the
-            // wrong position. The part then contains the backslash, and an element with a backslash is not an address.
+            // An escaped quote is treated as the start or end of a quoted string, so the element may be split at the
+            // wrong comma. The resulting element contains the backslash, so it is not a valid address.
             b'"' => quoted = !quoted,
             b',' if !quoted => {
                 let comma = list.len() - 1 - length;
@@ -106,17 +107,18 @@ fn split_last(list: &[u8]) -> Option<(Option<&[u8]>, &[u8])> {
     (list.len() <= MAX_ELEMENT).then_some((None, list))
 }
 
-fn address_in(element: &[u8], by: ForwardedBy) -> Option<IpAddr> {
+fn parse_element(element: &[u8], by: ForwardedBy) -> Option<IpAddr> {
     let element = str::from_utf8(element).ok()?;
     let node = match by {
         ForwardedBy::XForwardedFor => element,
-        ForwardedBy::Forwarded => node_of(element)?,
+        ForwardedBy::Forwarded => for_parameter(element)?,
     };
-    node_address(node)
+    parse_node_address(node)
 }
 
-/// Returns the value of `for` in an element of `Forwarded`; `None` if it is missing, repeated or malformed.
-fn node_of(element: &str) -> Option<&str> {
+/// Returns the value of the `for` parameter in a `Forwarded` element; `None` if the parameter is missing, repeated or
+/// malformed.
+fn for_parameter(element: &str) -> Option<&str> {
     if element.contains('\\') {
         return None;
     }
@@ -152,8 +154,8 @@ fn unquote(value: &str) -> Option<&str> {
     }
 }
 
-/// Parses an address in the forms that proxies write: with or without brackets and port.
-fn node_address(node: &str) -> Option<IpAddr> {
+/// Parses an address with or without brackets and with or without a port, because proxies write all of these forms.
+fn parse_node_address(node: &str) -> Option<IpAddr> {
     let address = match node.strip_prefix('[') {
         Some(inner) => match inner.strip_suffix(']') {
             Some(bare) => IpAddr::V6(bare.parse().ok()?),

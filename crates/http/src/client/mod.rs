@@ -13,10 +13,10 @@ pub use network::{Network, NetworkError, TrustedProxies};
 use crate::identify::{Identify, Identity};
 use crate::request::RequestView;
 
-/// Counts by client address: each IPv4 address separately, IPv6 addresses by their /64 network.
+/// Counts requests by client address: each IPv4 address separately, IPv6 addresses by their /64 network.
 ///
-/// Providers assign IPv6 networks of at least 2⁶⁴ addresses to one customer. Counted separately, each of these
-/// addresses would be a new client with a full allowance.
+/// Internet providers assign each customer an IPv6 network of at least 2⁶⁴ addresses. If addresses were counted
+/// separately, a customer could get a full allowance from each of them.
 ///
 /// The peer address comes from the server; see [`peer`](Self::peer). If the server does not provide it, the layer
 /// answers every request with status 500 and a configuration hint, instead of counting all clients as one.
@@ -45,29 +45,29 @@ impl ClientIp {
     /// Default prefix length for IPv6 addresses.
     pub const IPV6_PREFIX: u8 = 64;
 
-    /// Counts by the peer address of the connection, and ignores forwarding headers.
+    /// Counts requests by the peer address of the connection, and ignores forwarding headers.
     pub fn direct() -> Self {
         Self::behind(TrustedProxies::none(), ForwardedBy::default())
     }
 
-    /// Counts by the address in the header that these proxies write. [`client_address`] describes which addresses are
-    /// trusted.
+    /// Counts requests by the client address in the forwarding header that these proxies write. [`client_address`]
+    /// describes how the header is read.
     pub fn behind(proxies: TrustedProxies, by: ForwardedBy) -> Self {
         Self { proxies, by, ipv6_prefix: Self::IPV6_PREFIX, peer: peer_in_extensions }
     }
 
-    /// Sets the IPv6 prefix length: 56 or 48 if customers get such networks, 128 to count each address separately.
-    /// Values above 128 mean 128.
+    /// Sets the IPv6 prefix length: 56 or 48 if customers get networks of that size, 128 to count each address
+    /// separately. Values above 128 mean 128.
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
         Self { ipv6_prefix: bits.min(128), ..self }
     }
 
-    /// Sets the function that finds the peer address, which opened the connection.
+    /// Sets the function that returns the address of the peer, which opened the connection.
     ///
-    /// The default is a `SocketAddr` or an `IpAddr` in the request's extensions and, with the feature `axum`, axum's
-    /// `ConnectInfo<SocketAddr>`. For tonic:
-    /// `|request| Some(request.extensions().get::<TcpConnectInfo>()?.remote_addr()?.ip())`.
+    /// The default function reads a `SocketAddr` or an `IpAddr` from the request's extensions and, with the feature
+    /// `axum`, axum's `ConnectInfo<SocketAddr>`. For tonic: `|request|
+    /// Some(request.extensions().get::<TcpConnectInfo>()?.remote_addr()?.ip())`.
     #[must_use]
     pub fn peer(self, peer: fn(&RequestView<'_>) -> Option<IpAddr>) -> Self {
         Self { peer, ..self }
@@ -78,7 +78,7 @@ impl ClientIp {
         client_address(headers, peer, &self.proxies, self.by)
     }
 
-    /// Returns the address that is counted: the IPv4 address itself, or the IPv6 network.
+    /// Returns the address under which a client is counted: the IPv4 address itself, or the IPv6 network.
     pub fn network(&self, address: IpAddr) -> IpAddr {
         match address.to_canonical() {
             v4 @ IpAddr::V4(_) => v4,
@@ -86,13 +86,14 @@ impl ClientIp {
         }
     }
 
-    /// Returns the client's counted address; `None` if the peer address is unknown.
+    /// Returns the address under which the client is counted; `None` if the peer address is unknown.
     pub(crate) fn network_of(&self, request: &RequestView<'_>) -> Option<IpAddr> {
         let peer = (self.peer)(request)?;
         Some(self.network(self.address(request.headers(), peer)))
     }
 
-    /// Formats the counted address as in rules: `203.0.113.7`, `2001:db8:1:2::/64`.
+    /// Formats the address under which a client is counted, in the notation of rules: `203.0.113.7`,
+    /// `2001:db8:1:2::/64`.
     pub fn text(&self, address: IpAddr) -> String {
         match self.network(address) {
             IpAddr::V4(address) => address.to_string(),
@@ -101,7 +102,8 @@ impl ClientIp {
         }
     }
 
-    /// Formats the client's counted address as in rules; `None` if the peer address is unknown.
+    /// Formats the address under which the client is counted, in the notation of rules. Returns `None` if the peer
+    /// address is unknown.
     #[cfg(all(feature = "tower", feature = "engine"))]
     pub(crate) fn text_of(&self, request: &RequestView<'_>) -> Option<String> {
         let peer = (self.peer)(request)?;
@@ -116,7 +118,7 @@ impl Identify for ClientIp {
     }
 
     fn setup_hint(&self) -> Option<&'static str> {
-        Some(PEER_UNKNOWN)
+        Some(UNKNOWN_PEER_HINT)
     }
 }
 
@@ -130,7 +132,7 @@ impl fmt::Debug for ClientIp {
     }
 }
 
-const PEER_UNKNOWN: &str = if cfg!(feature = "axum") {
+const UNKNOWN_PEER_HINT: &str = if cfg!(feature = "axum") {
     "the server does not provide the peer address: serve the axum app with \
      `into_make_service_with_connect_info::<SocketAddr>()`, or set `ClientIp::peer`"
 } else {
@@ -155,7 +157,7 @@ mod tests {
     use super::*;
     use http::Request;
 
-    fn identity(client: &ClientIp, peer: &str) -> Vec<u8> {
+    fn identity_of_peer(client: &ClientIp, peer: &str) -> Vec<u8> {
         let mut request = Request::new(());
         request.extensions_mut().insert(peer.parse::<IpAddr>().unwrap());
         client.identify(&RequestView::new(&request)).unwrap().as_ref().to_vec()
@@ -164,22 +166,22 @@ mod tests {
     #[test]
     fn ipv6_counts_by_network_and_ipv4_by_address() {
         let client = ClientIp::direct();
-        assert_eq!(identity(&client, "2001:db8:1:2:3::4"), identity(&client, "2001:db8:1:2:ffff::"));
-        assert_ne!(identity(&client, "2001:db8:1:2::"), identity(&client, "2001:db8:1:3::"));
-        assert_ne!(identity(&client, "203.0.113.7"), identity(&client, "203.0.113.8"));
-        assert_eq!(identity(&client, "203.0.113.7"), identity(&client, "::ffff:203.0.113.7"));
+        assert_eq!(identity_of_peer(&client, "2001:db8:1:2:3::4"), identity_of_peer(&client, "2001:db8:1:2:ffff::"));
+        assert_ne!(identity_of_peer(&client, "2001:db8:1:2::"), identity_of_peer(&client, "2001:db8:1:3::"));
+        assert_ne!(identity_of_peer(&client, "203.0.113.7"), identity_of_peer(&client, "203.0.113.8"));
+        assert_eq!(identity_of_peer(&client, "203.0.113.7"), identity_of_peer(&client, "::ffff:203.0.113.7"));
         // `::` is an all-zero IPv6 network, not a mapped IPv4 address.
-        assert_ne!(identity(&client, "0.0.0.0"), identity(&client, "::"));
+        assert_ne!(identity_of_peer(&client, "0.0.0.0"), identity_of_peer(&client, "::"));
     }
 
     #[test]
     fn ipv6_prefix_length_can_be_set() {
         let wide = ClientIp::direct().ipv6_prefix(48);
-        assert_eq!(identity(&wide, "2001:db8:1:2::"), identity(&wide, "2001:db8:1:3::"));
+        assert_eq!(identity_of_peer(&wide, "2001:db8:1:2::"), identity_of_peer(&wide, "2001:db8:1:3::"));
         let each = ClientIp::direct().ipv6_prefix(200);
-        assert_ne!(identity(&each, "2001:db8::1"), identity(&each, "2001:db8::2"));
+        assert_ne!(identity_of_peer(&each, "2001:db8::1"), identity_of_peer(&each, "2001:db8::2"));
         let all = ClientIp::direct().ipv6_prefix(0);
-        assert_eq!(identity(&all, "2001:db8::1"), identity(&all, "fd00::2"));
+        assert_eq!(identity_of_peer(&all, "2001:db8::1"), identity_of_peer(&all, "fd00::2"));
     }
 
     #[test]

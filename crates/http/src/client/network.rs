@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 /// A range of addresses: `10.0.0.0/8`, `2001:db8::/32`, or a single address.
 ///
-/// An IPv4-mapped network (`::ffff:10.0.0.0/104`) is the IPv4 network that it maps.
+/// An IPv4-mapped IPv6 network (`::ffff:10.0.0.0/104`) is stored as the IPv4 network (`10.0.0.0/8`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
     address: IpAddr,
@@ -17,9 +17,9 @@ impl Network {
     /// Returns the network of all addresses that share the first `prefix` bits of `address`.
     ///
     /// # Errors
-    /// If `prefix` exceeds the address length, or bits after the prefix are set.
+    /// Returns an error if `prefix` exceeds the address length, or if bits after the prefix are set.
     pub fn new(address: IpAddr, prefix: u8) -> Result<Self, NetworkError> {
-        let bits = bits_of(address);
+        let bits = address_bits(address);
         if prefix > bits {
             return Err(NetworkError::PrefixTooLong { prefix, bits });
         }
@@ -27,8 +27,7 @@ impl Network {
             let network = mask_address(address, prefix);
             return Err(NetworkError::HostBits { network, prefix });
         }
-        // A mapped network with a prefix below 96 contains all of IPv4 and part of IPv6, so it
-        // stays an IPv6 network.
+        // An IPv4-mapped network with a prefix below 96 also contains IPv6 addresses, so it stays an IPv6 network.
         match address.to_canonical() {
             v4 @ IpAddr::V4(_) if bits == 128 && prefix >= 96 => Ok(Self { address: v4, prefix: prefix - 96 }),
             _ => Ok(Self { address, prefix }),
@@ -56,12 +55,12 @@ impl FromStr for Network {
         };
         let address: IpAddr = address.parse().map_err(|_| unreadable())?;
         let prefix = match prefix {
-            // Digits only: the standard library would accept a plus sign.
+            // Requires digits only, because `str::parse` would also accept a plus sign.
             Some(digits) if digits.bytes().all(|digit| digit.is_ascii_digit()) => {
                 digits.parse().map_err(|_| unreadable())?
             }
             Some(_) => return Err(unreadable()),
-            None => bits_of(address),
+            None => address_bits(address),
         };
         Self::new(address, prefix)
     }
@@ -88,9 +87,9 @@ pub enum NetworkError {
         /// Number of bits in the address.
         bits: u8,
     },
-    /// Bits after the prefix are set, so it is unclear whether the address or the network is meant.
+    /// Bits after the prefix are set, so it is unclear whether a single address or the whole network is meant.
     HostBits {
-        /// The address with those bits cleared.
+        /// The address with all bits after the prefix cleared.
         network: IpAddr,
         /// The prefix.
         prefix: u8,
@@ -118,7 +117,7 @@ impl std::error::Error for NetworkError {}
 
 /// The proxies whose forwarding headers are trusted.
 ///
-/// A trusted proxy can claim to forward for any address, so the list must contain only the proxies.
+/// A trusted proxy can claim any client address, so the list must contain only proxies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedProxies {
     networks: Vec<Network>,
@@ -136,7 +135,7 @@ impl TrustedProxies {
     /// Trusts the proxies in these networks.
     ///
     /// # Errors
-    /// If there are more than [`TrustedProxies::MAX`] networks.
+    /// Returns an error if there are more than [`TrustedProxies::MAX`] networks.
     pub fn new(networks: impl IntoIterator<Item = Network>) -> Result<Self, NetworkError> {
         let networks: Vec<Network> = networks.into_iter().take(Self::MAX + 1).collect();
         if networks.len() > Self::MAX { Err(NetworkError::TooMany) } else { Ok(Self { networks }) }
@@ -155,15 +154,15 @@ impl TrustedProxies {
     /// ```
     ///
     /// # Errors
-    /// If an entry is not a network, or there are more than [`TrustedProxies::MAX`].
+    /// Returns an error if an entry is not a network, or if there are more than [`TrustedProxies::MAX`] entries.
     pub fn parse<'a>(networks: impl IntoIterator<Item = &'a str>) -> Result<Self, NetworkError> {
         let read: Result<Vec<Network>, NetworkError> =
             networks.into_iter().take(Self::MAX + 1).map(str::parse).collect();
         Self::new(read?)
     }
 
-    /// Trusts all networks that are not reachable from outside: loopback, private, link-local and
-    /// unique local networks. For services that only their own proxies can reach.
+    /// Trusts all networks that are unreachable from the internet: loopback, private, link-local and unique local
+    /// networks. Use it for services that only their own proxies can reach.
     pub fn private() -> Self {
         let v4 = |a, b, prefix| Network { address: Ipv4Addr::new(a, b, 0, 0).into(), prefix };
         let v6 = |first, last, prefix| Network { address: Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, last).into(), prefix };
@@ -194,7 +193,7 @@ pub(crate) fn mask_address(address: IpAddr, prefix: u8) -> IpAddr {
     }
 }
 
-const fn bits_of(address: IpAddr) -> u8 {
+const fn address_bits(address: IpAddr) -> u8 {
     match address {
         IpAddr::V4(_) => 32,
         IpAddr::V6(_) => 128,

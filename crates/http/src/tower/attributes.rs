@@ -11,7 +11,7 @@ use crate::client::ClientIp;
 use crate::identify::{ByCookie, ByHeader, Identify, Identity, MAX_IDENTITY};
 use crate::request::RequestView;
 
-/// The attributes available to rules: their names, and how to find their values.
+/// The names of the attributes available to rules, and how their values are read from the request.
 ///
 /// | call | name in rules | value |
 /// |---|---|---|
@@ -24,17 +24,16 @@ use crate::request::RequestView;
 /// | [`query`](Self::query) | `query.x` | the same, not decoded |
 /// | [`with`](Self::with) | any | any |
 ///
-/// An attribute that the request lacks is also missing for the rules. Values longer than [`Item::MAX_BYTES`] are
-/// truncated.
+/// Rules do not see an attribute that the request lacks. Values longer than [`Item::MAX_BYTES`] are truncated.
 #[derive(Default)]
 pub struct Attributes {
-    list: Vec<(String, Box<Find>)>,
+    readers: Vec<(String, Box<AttributeReader>)>,
 }
 
-type Find = dyn Identify + Send + Sync;
+type AttributeReader = dyn Identify + Send + Sync;
 
 impl Attributes {
-    /// Maximum number of attributes; further ones are ignored.
+    /// Maximum number of attributes; further attributes are ignored.
     pub const MAX: usize = Item::MAX_ENTRIES;
 
     /// Returns an empty list.
@@ -42,11 +41,11 @@ impl Attributes {
         Self::default()
     }
 
-    /// Adds an attribute with the value that `find` returns.
+    /// Adds an attribute whose value is returned by `find`.
     #[must_use]
     pub fn with(mut self, name: impl Into<String>, find: impl Identify + Send + Sync + 'static) -> Self {
-        if self.list.len() < Self::MAX {
-            self.list.push((name.into(), Box::new(find)));
+        if self.readers.len() < Self::MAX {
+            self.readers.push((name.into(), Box::new(find)));
         }
         self
     }
@@ -63,7 +62,7 @@ impl Attributes {
         self.with("path", path_of)
     }
 
-    /// Adds the host from the request target, or else from the `Host` header.
+    /// Adds the host from the request target or, if the target has none, from the `Host` header.
     #[must_use]
     pub fn host(self) -> Self {
         self.with("host", host_of)
@@ -72,7 +71,7 @@ impl Attributes {
     /// Adds the client address.
     #[must_use]
     pub fn client_ip(self, client: ClientIp) -> Self {
-        self.with("client_ip", ClientText(client))
+        self.with("client_ip", ClientIpText(client))
     }
 
     /// Adds a header.
@@ -93,17 +92,18 @@ impl Attributes {
         self.with(format!("query.{name}"), ByQuery(name.to_owned()))
     }
 
-    /// Finds the values of all attributes.
+    /// Reads the values of all attributes that the request has.
     ///
     /// # Errors
-    /// If the server does not provide the client address, unless `on_unidentified` lets rules decide without it.
+    /// Returns an error if the server does not provide the client address, unless `on_unidentified` allows decisions
+    /// without the address.
     pub(super) fn read<'a>(
         &'a self,
         request: &RequestView<'a>,
         on_unidentified: Option<OnUnidentified>,
     ) -> Result<Vec<(&'a str, Identity<'a>)>, Reason> {
-        let mut values = Vec::with_capacity(self.list.len());
-        for (name, find) in &self.list {
+        let mut values = Vec::with_capacity(self.readers.len());
+        for (name, find) in &self.readers {
             if let Some(value) = find.identify(request) {
                 values.push((&**name, value));
             } else if let Some(hint) = find.setup_hint() {
@@ -120,7 +120,7 @@ impl Attributes {
 
 impl fmt::Debug for Attributes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.list.iter().map(|(name, _)| name)).finish()
+        f.debug_list().entries(self.readers.iter().map(|(name, _)| name)).finish()
     }
 }
 
@@ -143,10 +143,10 @@ fn host_of<'r>(request: &RequestView<'r>) -> Option<Identity<'r>> {
     Some(host.to_ascii_lowercase().into())
 }
 
-/// The client address as formatted in rules.
-struct ClientText(ClientIp);
+/// Identifies a client by its address in the notation of rules.
+struct ClientIpText(ClientIp);
 
-impl Identify for ClientText {
+impl Identify for ClientIpText {
     fn identify<'r>(&self, request: &RequestView<'r>) -> Option<Identity<'r>> {
         self.0.text_of(request).map(Identity::from)
     }
@@ -156,7 +156,7 @@ impl Identify for ClientText {
     }
 }
 
-/// The raw value of a query parameter.
+/// Identifies a request by the raw value of a query parameter.
 struct ByQuery(String);
 
 impl Identify for ByQuery {

@@ -8,25 +8,25 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-/// The slot that a response holds until its body has ended; dropping it frees the slot.
+/// The concurrency slot that a response holds until its body has ended. Dropping this value frees the slot.
 pub(super) type HeldCharge = Box<dyn Any + Send + Sync>;
 
 pin_project! {
     /// The response body of a [`LimitLayer`](super::LimitLayer): the service's body, or the text of a refusal.
     ///
-    /// With a limit on requests in flight, it holds the slot until the last frame, or until the body is dropped.
+    /// With a concurrency limit, the body holds the request's slot until the last frame, or until the body is dropped.
     #[derive(Debug)]
     pub struct LimitedBody<B> {
         #[pin]
-        kind: Kind<B>,
+        kind: BodyKind<B>,
         held: Option<HeldCharge>,
     }
 }
 
 pin_project! {
     #[derive(Debug)]
-    #[project = KindProjection]
-    enum Kind<B> {
+    #[project = BodyKindProjection]
+    enum BodyKind<B> {
         Inner { #[pin] body: B },
         Refusal { text: Option<Bytes> },
     }
@@ -35,11 +35,11 @@ pin_project! {
 impl<B> LimitedBody<B> {
     #[inline]
     pub(super) fn from_service(body: B, held: Option<HeldCharge>) -> Self {
-        Self { kind: Kind::Inner { body }, held }
+        Self { kind: BodyKind::Inner { body }, held }
     }
 
     pub(super) fn from_refusal(text: Bytes) -> Self {
-        Self { kind: Kind::Refusal { text: Some(text).filter(|text| !text.is_empty()) }, held: None }
+        Self { kind: BodyKind::Refusal { text: Some(text).filter(|text| !text.is_empty()) }, held: None }
     }
 }
 
@@ -54,11 +54,11 @@ where
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         let mut this = self.project();
         let frame = match this.kind.as_mut().project() {
-            KindProjection::Inner { body } => ready!(body.poll_frame(context)),
-            KindProjection::Refusal { text } => text.take().map(|text| Ok(Frame::data(text.into()))),
+            BodyKindProjection::Inner { body } => ready!(body.poll_frame(context)),
+            BodyKindProjection::Refusal { text } => text.take().map(|text| Ok(Frame::data(text.into()))),
         };
-        // Freed before the last frame is passed on, because the client may send its next request before the body is
-        // dropped.
+        // The slot is freed before the last frame is returned, because the client may send its next request before the
+        // body is dropped.
         if this.held.is_some() {
             let more_follows = match &frame {
                 Some(Ok(frame)) => !frame.is_trailers() && !this.kind.is_end_stream(),
@@ -77,13 +77,13 @@ where
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Inner { body } => body.size_hint(),
-            Kind::Refusal { text } => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
+            BodyKind::Inner { body } => body.size_hint(),
+            BodyKind::Refusal { text } => SizeHint::with_exact(text.as_ref().map_or(0, Bytes::len) as u64),
         }
     }
 }
 
-impl<B: Body> Kind<B> {
+impl<B: Body> BodyKind<B> {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Inner { body } => body.is_end_stream(),

@@ -18,22 +18,25 @@ use crate::headers::{
 };
 use crate::request::RequestView;
 
-/// Selects the responses with rate-limit headers.
+/// Which responses get rate-limit headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SendHeaders {
-    /// All responses, as on the server. The default, because clients can slow down before they are refused.
+    /// All responses, as in the Tollgate server. This is the default, because clients can then slow down before they
+    /// are refused.
     #[default]
     Always,
     /// Only refusals. Writing the headers takes several times as long as a decision.
     OnRefusal,
 }
 
-/// The treatment of requests without an identity.
+/// How requests without an identity are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnUnidentified {
-    /// Counts all such requests together, as one client, so that omitting a header does not evade the limit.
+    /// Counts all requests without an identity as one client, so that clients cannot evade the limit by omitting a
+    /// header.
     CountTogether,
-    /// Lets the request pass uncounted. For optional identities, with another layer for the other requests.
+    /// Lets the request pass uncounted. Use it for optional identities, together with another layer that limits all
+    /// requests.
     Allow,
     /// Refuses the request with status 400.
     Refuse,
@@ -47,14 +50,15 @@ pub(super) type Answer = dyn Fn(&Refusal<'_>) -> Response<Bytes> + Send + Sync;
 pub(super) struct LayerConfig {
     pub(super) styles: Styles,
     pub(super) send_headers: SendHeaders,
-    /// `None`: depends on the identity; see [`LimitLayer::on_unidentified`](super::LimitLayer::on_unidentified).
+    /// `None`: the default depends on the kind of identity; see
+    /// [`LimitLayer::on_unidentified`](super::LimitLayer::on_unidentified).
     pub(super) on_unidentified: Option<OnUnidentified>,
     pub(super) observing: bool,
     pub(super) answer: Option<Arc<Answer>>,
     pub(super) policy: Policy,
 }
 
-/// A layer's name and its `RateLimit-Policy` header, which is the same in every response.
+/// A layer's name and its constant `RateLimit-Policy` header.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Policy {
     name: String,
@@ -80,8 +84,8 @@ impl Policy {
         Self::new(name, self.limits.clone())
     }
 
-    /// Returns the index of the limit that a report belongs to: the first with the same capacity.
-    fn index_of(&self, report: &Report) -> usize {
+    /// Returns the index of the first limit that has the capacity in the report.
+    fn limit_index(&self, report: &Report) -> usize {
         let limits = self.limits.as_ref().map_or(&[][..], Limits::as_slice);
         limits.iter().position(|limit| limit.capacity() == report.limit).unwrap_or(0)
     }
@@ -113,8 +117,8 @@ impl LayerConfig {
                 headers.append(RATE_LIMIT_POLICY, policy.clone());
             }
             let report = Report { retry: retry.unwrap_or(Retry::NOW), ..*report };
-            let index = self.policy.index_of(&report);
-            let mut text = Line::default();
+            let index = self.policy.limit_index(&report);
+            let mut text = StackString::default();
             let status = LimitStatus { name: &self.policy.name, index, report, window: None, refused: retry.is_some() };
             if write_limit_status(&mut text, &status).is_ok()
                 && let Ok(value) = HeaderValue::from_bytes(text.as_bytes())
@@ -135,11 +139,11 @@ impl LayerConfig {
         add_headers: impl FnOnce(&mut HeaderMap),
     ) -> Response<LimitedBody<B>> {
         let mut response = if request.is_grpc() {
-            grpc_answer(request, refusal)
+            grpc_refusal(request, refusal)
         } else {
             let mut response = match &self.answer {
                 Some(answer) => answer(refusal),
-                None => http_answer(refusal),
+                None => default_http_refusal(refusal),
             };
             add_retry_after(response.headers_mut(), refusal.retry());
             response.map(LimitedBody::from_refusal)
@@ -161,14 +165,14 @@ impl fmt::Debug for LayerConfig {
     }
 }
 
-/// A short string on the stack. Converting a `String` to a header value would take two allocations.
-struct Line {
+/// A short string stored on the stack. Converting a `String` to a header value would take two allocations.
+struct StackString {
     bytes: [u8; Self::CAPACITY],
     length: usize,
 }
 
-impl Line {
-    /// Enough for a name with every character escaped, plus the parameters.
+impl StackString {
+    /// Enough for a name of maximum length with every character escaped, plus the parameters.
     const CAPACITY: usize = 2 * MAX_NAME + 64;
 
     fn as_bytes(&self) -> &[u8] {
@@ -176,13 +180,13 @@ impl Line {
     }
 }
 
-impl Default for Line {
+impl Default for StackString {
     fn default() -> Self {
         Self { bytes: [0; Self::CAPACITY], length: 0 }
     }
 }
 
-impl fmt::Write for Line {
+impl fmt::Write for StackString {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.length + text.len();
         self.bytes.get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
@@ -191,15 +195,16 @@ impl fmt::Write for Line {
     }
 }
 
-/// Returns a problem document (RFC 9457) of the type registered by the rate-limit headers draft.
-fn http_answer(refusal: &Refusal<'_>) -> Response<Bytes> {
+/// Returns a problem document (RFC 9457). If a limit is exceeded, it has the problem type defined in the rate-limit
+/// headers draft.
+fn default_http_refusal(refusal: &Refusal<'_>) -> Response<Bytes> {
     let (status, text) = match refusal.reason {
         Reason::Exceeded(_) => {
             let mut text = Vec::with_capacity(192);
             text.extend_from_slice(
                 br#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"violated-policies":["#,
             );
-            write_quoted(&mut text, refusal.policy);
+            write_json_string(&mut text, refusal.policy);
             text.extend_from_slice(b"]}");
             (StatusCode::TOO_MANY_REQUESTS, Bytes::from(text))
         }
@@ -209,7 +214,7 @@ fn http_answer(refusal: &Refusal<'_>) -> Response<Bytes> {
         }
         Reason::Misconfigured(hint) => {
             let mut text = br#"{"title":"Internal Server Error","status":500,"detail":"#.to_vec();
-            write_quoted(&mut text, hint);
+            write_json_string(&mut text, hint);
             text.push(b'}');
             (StatusCode::INTERNAL_SERVER_ERROR, Bytes::from(text))
         }
@@ -220,7 +225,7 @@ fn http_answer(refusal: &Refusal<'_>) -> Response<Bytes> {
     response
 }
 
-fn grpc_answer<B>(request: &RequestView<'_>, refusal: &Refusal<'_>) -> Response<LimitedBody<B>> {
+fn grpc_refusal<B>(request: &RequestView<'_>, refusal: &Refusal<'_>) -> Response<LimitedBody<B>> {
     let mut response = Response::new(LimitedBody::from_refusal(Bytes::new()));
     let content_type = request.headers().get(CONTENT_TYPE).cloned();
     let content_type = content_type.unwrap_or(HeaderValue::from_static("application/grpc"));
@@ -233,8 +238,8 @@ fn grpc_answer<B>(request: &RequestView<'_>, refusal: &Refusal<'_>) -> Response<
     response
 }
 
-/// Writes a JSON string. Characters outside printable ASCII become question marks, as they do in headers.
-fn write_quoted(out: &mut Vec<u8>, text: &str) {
+/// Writes a JSON string. Characters outside printable ASCII become question marks, which is also the rule for headers.
+fn write_json_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     for character in text.chars() {
         match character {

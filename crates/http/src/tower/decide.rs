@@ -1,5 +1,4 @@
-//! Decisions within the process: the steps shared by per-key and global limits, and the service
-//! that runs them.
+//! In-process decisions: the code shared by per-key and global limits, and the service that calls it.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -29,27 +28,27 @@ pub(super) enum Decision {
     Refuse(Reason, Option<Report>),
 }
 
-/// When a request refunds its charge.
+/// When an admitted request refunds its charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Release {
-    /// Never: a rate is consumed.
+    /// Never, because the limit is a rate.
     Never,
-    /// When the response body has ended or was dropped.
+    /// When the response body ends or is dropped.
     AtEnd,
 }
 
-/// The limit that a request is charged to: a limiter, or a keyed limiter with a key.
+/// The counter to which a request is charged: a limiter, or one key of a keyed limiter.
 pub(super) trait Counter {
     type Stamp: Copy;
 
     fn check(&self) -> Verdict<Self::Stamp>;
     fn check_and_report(&self) -> (Verdict<Self::Stamp>, Report);
     fn report(&self) -> Report;
-    /// Returns the function that refunds `verdict`.
+    /// Returns a closure that refunds the charge of `verdict`.
     fn refund(&self, verdict: Verdict<Self::Stamp>) -> impl FnOnce() + Send + Sync + 'static;
 }
 
-/// Takes 1 from `counter`.
+/// Charges 1 to `counter` and converts the verdict to a decision.
 #[inline(always)]
 pub(super) fn take<C: Counter>(counter: &C, release: Release, config: &Arc<LayerConfig>) -> Decision {
     if config.send_headers == SendHeaders::OnRefusal {

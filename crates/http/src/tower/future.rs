@@ -20,15 +20,15 @@ pin_project! {
     /// The response future of a [`LimitLayer`](super::LimitLayer) that decides within the process.
     pub struct ResponseFuture<S, Q, F, B> {
         #[pin]
-        state: State<S, Q, F, B>,
+        state: FutureState<S, Q, F, B>,
     }
 }
 
 pin_project! {
-    #[project = StateProjection]
-    enum State<S, Q, F, B> {
+    #[project = FutureStateProjection]
+    enum FutureState<S, Q, F, B> {
         Passing { #[pin] future: F, addition: ResponseAddition, held: Option<HeldCharge> },
-        // Boxed: large and rare.
+        // Boxed, because the variant is large and rare.
         Waiting { waiting: Pin<Box<Waiting<S, Q>>> },
         Refused { response: Option<Box<Response<LimitedBody<B>>>> },
     }
@@ -55,10 +55,10 @@ pub(super) enum ResponseAddition {
 impl<S, Q, F, B> ResponseFuture<S, Q, F, B> {
     #[inline]
     pub(super) fn passing(future: F, addition: ResponseAddition, held: Option<HeldCharge>) -> Self {
-        Self { state: State::Passing { future, addition, held } }
+        Self { state: FutureState::Passing { future, addition, held } }
     }
 
-    /// Calls the ready `service` after the wait. Dropping the future earlier refunds the charge.
+    /// Calls `service` after the wait. Dropping the future before then refunds the charge.
     pub(super) fn waiting(
         sleep: Sleep,
         service: S,
@@ -67,11 +67,11 @@ impl<S, Q, F, B> ResponseFuture<S, Q, F, B> {
         grant: Box<dyn Grant>,
     ) -> Self {
         let waiting = Waiting { sleep, service, request: Some(request), addition: Some(addition), grant };
-        Self { state: State::Waiting { waiting: Box::pin(waiting) } }
+        Self { state: FutureState::Waiting { waiting: Box::pin(waiting) } }
     }
 
     pub(super) fn refused(response: Response<LimitedBody<B>>) -> Self {
-        Self { state: State::Refused { response: Some(Box::new(response)) } }
+        Self { state: FutureState::Refused { response: Some(Box::new(response)) } }
     }
 }
 
@@ -86,7 +86,7 @@ where
         let mut state = self.project().state;
         loop {
             let next = match state.as_mut().project() {
-                StateProjection::Passing { future, addition, held } => {
+                FutureStateProjection::Passing { future, addition, held } => {
                     let mut response = ready!(future.poll(context))?;
                     match addition {
                         ResponseAddition::Nothing => {}
@@ -100,17 +100,17 @@ where
                     let held = held.take();
                     return Poll::Ready(Ok(response.map(|body| LimitedBody::from_service(body, held))));
                 }
-                StateProjection::Waiting { waiting } => {
+                FutureStateProjection::Waiting { waiting } => {
                     let waiting = waiting.as_mut().project();
                     ready!(waiting.sleep.poll(context));
-                    // Both are taken only once: the future leaves this state immediately.
+                    // Always `Some`: the future leaves this state as soon as it has taken the request.
                     let (Some(request), Some(addition)) = (waiting.request.take(), waiting.addition.take()) else {
                         return Poll::Pending;
                     };
                     waiting.grant.commit();
-                    State::Passing { future: waiting.service.call(request), addition, held: None }
+                    FutureState::Passing { future: waiting.service.call(request), addition, held: None }
                 }
-                StateProjection::Refused { response } => {
+                FutureStateProjection::Refused { response } => {
                     // A future polled after completion stays pending.
                     return response.take().map_or(Poll::Pending, |response| Poll::Ready(Ok(*response)));
                 }
@@ -123,9 +123,9 @@ where
 impl<S, Q, F, B> fmt::Debug for ResponseFuture<S, Q, F, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
-            State::Passing { .. } => "passing",
-            State::Waiting { .. } => "waiting",
-            State::Refused { .. } => "refused",
+            FutureState::Passing { .. } => "passing",
+            FutureState::Waiting { .. } => "waiting",
+            FutureState::Refused { .. } => "refused",
         };
         f.debug_tuple("ResponseFuture").field(&state).finish()
     }

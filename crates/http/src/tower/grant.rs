@@ -1,26 +1,26 @@
 //! Charges that are refunded when dropped.
 
-/// Refunds a charge when dropped, unless it was committed: a concurrency slot, or the turn of a
-/// request that was abandoned while waiting.
+/// Refunds a charge when dropped, unless the charge was committed. Used for concurrency slots, and for requests that
+/// are cancelled while they wait.
 pub(super) struct RefundOnDrop<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> RefundOnDrop<F> {
-    pub(super) fn new(give_back: F) -> Self {
-        Self(Some(give_back))
+    pub(super) fn new(refund: F) -> Self {
+        Self(Some(refund))
     }
 }
 
 impl<F: FnOnce()> Drop for RefundOnDrop<F> {
     fn drop(&mut self) {
-        if let Some(give_back) = self.0.take() {
-            give_back();
+        if let Some(refund) = self.0.take() {
+            refund();
         }
     }
 }
 
-/// A [`RefundOnDrop`] of any closure type.
+/// A [`RefundOnDrop`] with its closure type erased.
 pub(super) trait Grant: Send + Sync {
-    /// Keeps the charge: dropping the grant then refunds nothing.
+    /// Makes the charge permanent: dropping the grant then refunds nothing.
     fn commit(&mut self);
 }
 

@@ -27,8 +27,8 @@ impl<A: Algorithm, C, I> ByKey<A, C, I> {
     }
 }
 
-/// The shared key of all requests without an identity.
-const UNIDENTIFIED: &[u8] = b"";
+/// The key shared by all requests without an identity.
+const UNIDENTIFIED_KEY: &[u8] = b"";
 
 impl<A, C, I> Decider for ByKey<A, C, I>
 where
@@ -42,22 +42,22 @@ where
         let identity = match self.identify.identify(request) {
             Some(identity) => identity,
             None => match (config.on_unidentified, self.identify.setup_hint()) {
-                (Some(OnUnidentified::CountTogether), _) | (None, None) => Identity::from(UNIDENTIFIED),
+                (Some(OnUnidentified::CountTogether), _) | (None, None) => Identity::from(UNIDENTIFIED_KEY),
                 (Some(OnUnidentified::Allow), _) => return Decision::Pass(ResponseAddition::Nothing, None),
                 (Some(OnUnidentified::Refuse), _) => return refuse_uncounted(Reason::Unidentified, config),
                 (None, Some(hint)) => return refuse_uncounted(Reason::Misconfigured(hint), config),
             },
         };
-        take(&KeyCounter { keyed: &self.keyed, key: identity.as_ref() }, self.release, config)
+        take(&SingleKeyCounter { keyed: &self.keyed, key: identity.as_ref() }, self.release, config)
     }
 }
 
-struct KeyCounter<'a, A: Algorithm, C> {
+struct SingleKeyCounter<'a, A: Algorithm, C> {
     keyed: &'a Arc<Keyed<A, C>>,
     key: &'a [u8],
 }
 
-impl<A, C> Counter for KeyCounter<'_, A, C>
+impl<A, C> Counter for SingleKeyCounter<'_, A, C>
 where
     A: Algorithm + Send + Sync + 'static,
     A::Stamp: Send + Sync,

@@ -26,17 +26,18 @@ use crate::identify::Identify;
 
 /// Applies limits to a service.
 ///
-/// Created by [`by_key`](LimitLayer::by_key), [`global`](LimitLayer::global), [`in_flight`](LimitLayer::in_flight) or,
-/// with the feature `engine`, `by_rules`. All services created from one layer and its clones share the same state.
+/// Create a layer with [`by_key`](LimitLayer::by_key), [`global`](LimitLayer::global),
+/// [`in_flight`](LimitLayer::in_flight) or, with the feature `engine`, `by_rules`. All services created from one layer
+/// and its clones share the same state.
 pub struct LimitLayer<G> {
     decider: Arc<G>,
     config: Arc<LayerConfig>,
 }
 
 impl<G> LimitLayer<G> {
-    /// Creates a layer. `limits` determine the `RateLimit-Policy` header; `None` if each decision reports its own
+    /// Creates a layer. `limits` determines the `RateLimit-Policy` header; `None` if each decision reports its own
     /// limits.
-    fn with(decider: G, limits: Option<Limits>) -> Self {
+    fn with_decider(decider: G, limits: Option<Limits>) -> Self {
         let config = LayerConfig::new(Policy::new(UNNAMED, limits));
         Self { decider: Arc::new(decider), config: Arc::new(config) }
     }
@@ -54,17 +55,17 @@ impl<G> LimitLayer<G> {
         self.configure(|config| config.styles = styles)
     }
 
-    /// Sets which responses have rate-limit headers; the default is all of them.
+    /// Sets which responses have rate-limit headers; by default, all responses have them.
     #[must_use]
     pub fn send_headers(self, send_headers: SendHeaders) -> Self {
         self.configure(|config| config.send_headers = send_headers)
     }
 
-    /// Sets the treatment of requests without an identity.
+    /// Sets how requests without an identity are handled.
     ///
     /// By default, requests without the header or cookie are counted together. A missing peer address is answered with
     /// status 500 and a configuration hint, because only a misconfigured server omits it. With limits by rules, this
-    /// setting applies only to the peer address: rules decide about other missing attributes.
+    /// setting applies only to a missing peer address. For other missing attributes, the rules decide.
     #[must_use]
     pub fn on_unidentified(self, choice: OnUnidentified) -> Self {
         self.configure(|config| config.on_unidentified = Some(choice))
@@ -77,8 +78,9 @@ impl<G> LimitLayer<G> {
         self.configure(|config| config.answer = Some(Arc::new(answer)))
     }
 
-    /// Lets all requests pass immediately, and stores the outcome that the layer would have applied in the response's
-    /// extensions, as [`ObservedOutcome`](super::ObservedOutcome). Used to test a limit before enforcing it.
+    /// Lets all requests pass immediately. If the layer would have refused or delayed a request, the response's
+    /// extensions contain an [`ObservedOutcome`](super::ObservedOutcome). Use this to test a limit before you enforce
+    /// it.
     #[must_use]
     pub fn observe(self) -> Self {
         self.configure(|config| config.observing = true)
@@ -96,18 +98,18 @@ where
     C: Clock,
     I: Identify,
 {
-    /// Takes 1 from the client's limit for each request.
+    /// Charges 1 to the client's limit for each request.
     ///
-    /// If the limit delays, as a [`LeakyBucket`](tollgate::LeakyBucket) does, the request waits before it reaches the
-    /// service: at most the limit's `max_wait`, or the time in which its burst drains. A request that is abandoned
-    /// while waiting refunds its turn. Waiting needs a tokio runtime with time enabled.
+    /// If the limit delays requests (for example, a [`LeakyBucket`](tollgate::LeakyBucket)), the request waits before
+    /// it reaches the service. The maximum wait is the limit's `max_wait`, or the time in which its burst drains. A
+    /// request that is cancelled while waiting refunds its charge. Waiting needs a tokio runtime with time enabled.
     pub fn by_key(keyed: impl Into<Arc<Keyed<A, C>>>, identify: I) -> Self {
-        Self::per_key(keyed.into(), identify, Release::Never)
+        Self::with_keyed_limit(keyed.into(), identify, Release::Never)
     }
 
-    fn per_key(keyed: Arc<Keyed<A, C>>, identify: I, release: Release) -> Self {
+    fn with_keyed_limit(keyed: Arc<Keyed<A, C>>, identify: I, release: Release) -> Self {
         let limits = keyed.limit().into();
-        Self::with(ByKey::new(keyed, identify, release), Some(limits))
+        Self::with_decider(ByKey::new(keyed, identify, release), Some(limits))
     }
 }
 
@@ -115,10 +117,10 @@ impl<C: Clock, I: Identify> LimitLayer<ByKey<Concurrency, C, I>> {
     /// Limits the number of requests that each client has in flight.
     ///
     /// A request is in flight until its response body has ended or was dropped, so a download counts until its last
-    /// byte. It also ends if the service fails or the request is abandoned. A request that takes longer than the
-    /// limit's lease stops counting when the lease expires.
+    /// byte. A request also stops counting if the service fails, if the client cancels it, or when the limit's lease
+    /// expires.
     pub fn in_flight(keyed: impl Into<Arc<Keyed<Concurrency, C>>>, identify: I) -> Self {
-        Self::per_key(keyed.into(), identify, Release::AtEnd)
+        Self::with_keyed_limit(keyed.into(), identify, Release::AtEnd)
     }
 }
 
@@ -127,8 +129,8 @@ where
     A: Algorithm + Clone + Into<Limits>,
     C: Clock,
 {
-    /// Takes 1 from a single limit for each request of any client, which protects the service itself. If the limit
-    /// delays, requests wait as with [`by_key`](LimitLayer::by_key).
+    /// Charges 1 to a single limit for each request of any client, to protect the service itself. If the limit delays
+    /// requests, they wait as described for [`by_key`](LimitLayer::by_key).
     ///
     /// ```
     /// use tollgate::{Limiter, TokenBucket};
@@ -139,20 +141,20 @@ where
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn global(limiter: impl Into<Arc<Limiter<A, C>>>) -> Self {
-        Self::for_all(limiter.into(), Release::Never)
+        Self::with_global_limit(limiter.into(), Release::Never)
     }
 
-    fn for_all(limiter: Arc<Limiter<A, C>>, release: Release) -> Self {
+    fn with_global_limit(limiter: Arc<Limiter<A, C>>, release: Release) -> Self {
         let limits = limiter.limit().clone().into();
-        Self::with(Global::new(limiter, release), Some(limits))
+        Self::with_decider(Global::new(limiter, release), Some(limits))
     }
 }
 
 impl<C: Clock> LimitLayer<Global<Concurrency, C>> {
-    /// Limits the number of requests in flight in the whole service. See [`in_flight`](LimitLayer::in_flight) for how
+    /// Limits the number of requests in flight in the whole service. [`in_flight`](LimitLayer::in_flight) describes how
     /// long a request counts.
     pub fn global_in_flight(limiter: impl Into<Arc<Limiter<Concurrency, C>>>) -> Self {
-        Self::for_all(limiter.into(), Release::AtEnd)
+        Self::with_global_limit(limiter.into(), Release::AtEnd)
     }
 }
 
@@ -160,13 +162,13 @@ impl<C: Clock> LimitLayer<Global<Concurrency, C>> {
 impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
     /// Decides each request by the rules of `domain` and the request's `attributes`.
     ///
-    /// - If a rule delays, the request waits before it reaches the service. A request that is abandoned while waiting
-    ///   refunds its charges, in a separate task.
-    /// - If the store does not answer, `on_fault` of the rule decides; there is always a decision.
+    /// - If a rule delays the request, the request waits before it reaches the service. If the request is cancelled
+    ///   while waiting, a separate task refunds its charges.
+    /// - If the store does not answer, the rule's `on_fault` setting determines the decision.
     /// - If the domain has no rules, because its name is misspelt or its rules were removed, all requests pass
     ///   uncounted. [`passed_without_rules`](Self::passed_without_rules) counts them; monitor it.
-    /// - A concurrency slot taken by a rule becomes free when its lease expires; [`in_flight`](LimitLayer::in_flight)
-    ///   frees slots at the end of the response.
+    /// - A concurrency slot taken by a rule is freed only when its lease expires. With
+    ///   [`in_flight`](LimitLayer::in_flight), the slot is freed at the end of the response.
     ///
     /// ```no_run
     /// use std::sync::Arc;
@@ -181,11 +183,11 @@ impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn by_rules(engine: Arc<Engine<T, F>>, domain: &str, attributes: Attributes) -> Self {
-        Self::with(ByRules::new(engine, domain, attributes), None)
+        Self::with_decider(ByRules::new(engine, domain, attributes), None)
     }
 
-    /// Returns the number of requests that passed because the engine has no rules for the domain, over all services of
-    /// this layer and its clones.
+    /// Returns the number of requests that passed because the engine has no rules for the domain. The count covers all
+    /// services of this layer and its clones.
     pub fn passed_without_rules(&self) -> u64 {
         self.decider.passed_without_rules()
     }
@@ -219,8 +221,8 @@ pub struct LimitService<S, G> {
 }
 
 impl<S: Clone, G> LimitService<S, G> {
-    /// Returns the service that reported ready, to be called later, and replaces it with a clone that is polled for
-    /// readiness again.
+    /// Returns the inner service, which has reported that it is ready, and replaces it with a clone. The clone must be
+    /// polled for readiness before its first call.
     pub(super) fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
         std::mem::replace(&mut self.inner, clone)

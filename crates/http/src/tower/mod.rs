@@ -6,10 +6,9 @@
 //!                        └ no identity: handled by `OnUnidentified`
 //! ```
 //!
-//! [`LimitLayer`] is the layer and [`LimitService`] the service that it creates. The decision comes from a limit for
-//! each key ([`ByKey`]), from one limit for all requests ([`Global`]), or from the rules of an engine (`ByRules`,
-//! with the feature `engine`). A slot of a concurrency limit is held until the response body has ended
-//! ([`LimitedBody`]), so a slow download counts until it is complete.
+//! A [`LimitLayer`] creates a [`LimitService`]. Decisions are made by a limit for each key ([`ByKey`]), by one limit
+//! for all requests ([`Global`]) or, with the feature `engine`, by rules (`ByRules`). A [`LimitedBody`] holds its
+//! concurrency slot until the body has ended, so a slow download counts until it is complete.
 
 #[cfg(feature = "engine")]
 mod attributes;

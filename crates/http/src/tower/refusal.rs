@@ -33,7 +33,7 @@ impl<'a> Refusal<'a> {
         self.reason
     }
 
-    /// Returns when to retry; `None` unless a limit refused the request.
+    /// Returns when to retry if a limit refused the request, and otherwise `None`.
     pub fn retry(&self) -> Option<Retry> {
         match self.reason {
             Reason::Exceeded(retry) => Some(retry),
@@ -42,8 +42,7 @@ impl<'a> Refusal<'a> {
     }
 }
 
-/// The outcome that an observing layer would have applied. It is stored in the response's extensions, for metrics and
-/// logs.
+/// The outcome that an observing layer would have applied, stored in the response's extensions for metrics and logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObservedOutcome(
     /// The refusal or the delay.

@@ -26,8 +26,9 @@ pub struct ByRules<T, F> {
     engine: Arc<Engine<T, F>>,
     domain: String,
     attributes: Attributes,
-    /// Relaxed ordering: a plain counter.
-    without_rules: AtomicU64,
+    /// Number of requests that passed because the domain has no rules. Relaxed ordering suffices, because the number is
+    /// only a statistic.
+    passed_without_rules_count: AtomicU64,
 }
 
 /// The decision for one request.
@@ -40,17 +41,17 @@ enum RuleDecision<B> {
 
 impl<T, F> ByRules<T, F> {
     pub(super) fn new(engine: Arc<Engine<T, F>>, domain: &str, attributes: Attributes) -> Self {
-        Self { engine, domain: domain.to_owned(), attributes, without_rules: AtomicU64::new(0) }
+        Self { engine, domain: domain.to_owned(), attributes, passed_without_rules_count: AtomicU64::new(0) }
     }
 
     pub(super) fn passed_without_rules(&self) -> u64 {
-        self.without_rules.load(Ordering::Relaxed)
+        self.passed_without_rules_count.load(Ordering::Relaxed)
     }
 }
 
 impl<T: Store, F: Store> ByRules<T, F> {
-    /// Decides, and writes the headers for an allowed response into `headers`.
-    async fn rule<B>(
+    /// Decides a request. If it is allowed, writes the response's rate-limit headers into `headers`.
+    async fn decide_by_rules<B>(
         &self,
         request: &RequestView<'_>,
         config: &LayerConfig,
@@ -70,15 +71,15 @@ impl<T: Store, F: Store> ByRules<T, F> {
         let items = [Item::new(&entries)];
         let asked = tollgate_engine::Request::new(&self.domain, &items);
         let mut decisions = PooledDecisions::take();
-        // The attributes are within the bounds of the engine, so the only possible error is an unknown domain.
+        // The attributes are within the engine's size limits, so the only possible error is an unknown domain.
         let Ok(decision) = self.engine.check(&asked, &mut decisions).await else {
-            self.without_rules.fetch_add(1, Ordering::Relaxed);
+            self.passed_without_rules_count.fetch_add(1, Ordering::Relaxed);
             return RuleDecision::Pass;
         };
         if config.send_headers == SendHeaders::Always && decision.is_allowed() {
             add_decision(headers, config.styles, &decision);
         }
-        to_rule_decision(request, config, &decision)
+        convert_decision(request, config, &decision)
     }
 }
 
@@ -91,7 +92,7 @@ fn refuse_uncounted<B>(request: &RequestView<'_>, config: &LayerConfig, reason: 
     RuleDecision::Refuse(Box::new(config.refuse(request, &refusal, |_| {})))
 }
 
-fn to_rule_decision<B>(request: &RequestView<'_>, config: &LayerConfig, decision: &Decision<'_>) -> RuleDecision<B> {
+fn convert_decision<B>(request: &RequestView<'_>, config: &LayerConfig, decision: &Decision<'_>) -> RuleDecision<B> {
     let outcome = match (decision.observed(), decision.outcome()) {
         (Some(observed), _) => return RuleDecision::Observed(observed),
         (None, Outcome::Allow) => return RuleDecision::Pass,
@@ -117,8 +118,8 @@ fn to_rule_decision<B>(request: &RequestView<'_>, config: &LayerConfig, decision
     RuleDecision::Refuse(Box::new(response))
 }
 
-/// Adds headers to those of the service and of other layers.
-fn append_headers(headers: &mut HeaderMap, added: &HeaderMap) {
+/// Adds headers to a response. Rate-limit lists are appended; other headers are added only if they are missing.
+fn merge_headers(headers: &mut HeaderMap, added: &HeaderMap) {
     let lists = [RATE_LIMIT, RATE_LIMIT_POLICY];
     for (name, value) in added {
         if lists.contains(name) || !headers.contains_key(name) {
@@ -127,7 +128,7 @@ fn append_headers(headers: &mut HeaderMap, added: &HeaderMap) {
     }
 }
 
-/// Refunds a decision if the request is abandoned while it waits.
+/// Refunds a decision if the request is cancelled while it waits.
 struct RefundGuard<T: Store + 'static, F: Store + 'static> {
     decider: Arc<ByRules<T, F>>,
     receipt: Option<Receipt>,
@@ -139,7 +140,7 @@ impl<T: Store + 'static, F: Store + 'static> Drop for RefundGuard<T, F> {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let decider = self.decider.clone();
-            // If the refund fails, the tokens stay taken.
+            // A failed refund is not retried; the tokens stay consumed.
             runtime.spawn(async move { _ = decider.engine.refund(&receipt).await });
         }
     }
@@ -167,10 +168,10 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let (decider, config, mut inner) = (self.decider.clone(), self.config.clone(), self.take_ready());
         Box::pin(async move {
-            // Splits off the body, which need not be `Sync`.
+            // Separates the head from the body, because the body may not be `Sync`.
             let (parts, body) = request.into_parts();
             let mut headers = HeaderMap::new();
-            let ruling = decider.rule(&RequestView::from_parts(&parts), &config, &mut headers).await;
+            let ruling = decider.decide_by_rules(&RequestView::from_parts(&parts), &config, &mut headers).await;
             let observed = match ruling {
                 RuleDecision::Pass => None,
                 RuleDecision::Observed(outcome) => Some(outcome),
@@ -183,7 +184,7 @@ where
                 }
             };
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
-            append_headers(response.headers_mut(), &headers);
+            merge_headers(response.headers_mut(), &headers);
             if let Some(outcome) = observed {
                 response.extensions_mut().insert(ObservedOutcome(outcome));
             }

@@ -1,4 +1,4 @@
-//! An HTTP/1.1 client that writes requests by hand, so that it can send invalid ones.
+//! A minimal HTTP/1.1 client that formats requests itself, so that it can also send invalid requests.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -7,13 +7,13 @@ use tokio::net::TcpSocket;
 
 /// A response.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     headers: Vec<(String, String)>,
     pub(crate) body: String,
 }
 
-impl Answer {
+impl HttpResponse {
     /// Returns the value of a header, or an empty string.
     pub(crate) fn header(&self, name: &str) -> &str {
         self.headers.iter().find(|(own, _)| own == name).map_or("", |(_, value)| value)
@@ -21,12 +21,17 @@ impl Answer {
 }
 
 /// Sends one request on a new connection.
-pub(crate) async fn ask(server: SocketAddr, line: &str, headers: &[(&str, &str)]) -> Answer {
+pub(crate) async fn ask(server: SocketAddr, line: &str, headers: &[(&str, &str)]) -> HttpResponse {
     ask_from(Ipv4Addr::LOCALHOST, server, line, headers).await
 }
 
-/// Sends one request on a new connection from this address.
-pub(crate) async fn ask_from(client: Ipv4Addr, server: SocketAddr, line: &str, headers: &[(&str, &str)]) -> Answer {
+/// Sends one request on a new connection from the local address `client`.
+pub(crate) async fn ask_from(
+    client: Ipv4Addr,
+    server: SocketAddr,
+    line: &str,
+    headers: &[(&str, &str)],
+) -> HttpResponse {
     let mut text = format!("{line} HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: 0\r\n");
     headers.iter().for_each(|(name, value)| text.push_str(&format!("{name}: {value}\r\n")));
     text.push_str("\r\n");
@@ -44,5 +49,5 @@ pub(crate) async fn ask_from(client: Ipv4Addr, server: SocketAddr, line: &str, h
         let (name, value) = line.split_once(": ").unwrap();
         (name.to_ascii_lowercase(), value.to_owned())
     });
-    Answer { status, headers: headers.collect(), body: body.to_owned() }
+    HttpResponse { status, headers: headers.collect(), body: body.to_owned() }
 }

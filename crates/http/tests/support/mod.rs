@@ -62,29 +62,30 @@ impl Service<Request<Body>> for Failing {
     }
 }
 
-/// A service that answers with a body of frames: `d`ata, `t`railers, an `e`rror, and the end.
+/// A service whose response body consists of the frames in the string: `d` for data, `t` for trailers, `e` for an
+/// error.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streaming(pub(crate) &'static str);
 
 impl Service<Request<Body>> for Streaming {
-    type Response = Response<Frames>;
+    type Response = Response<FrameBody>;
     type Error = Infallible;
-    type Future = Ready<Result<Response<Frames>, Infallible>>;
+    type Future = Ready<Result<Response<FrameBody>, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, _: Request<Body>) -> Self::Future {
-        ready(Ok(Response::new(Frames(self.0.chars()))))
+        ready(Ok(Response::new(FrameBody(self.0.chars()))))
     }
 }
 
 /// The body of [`Streaming`].
 #[derive(Debug)]
-pub(crate) struct Frames(Chars<'static>);
+pub(crate) struct FrameBody(Chars<'static>);
 
-impl http_body::Body for Frames {
+impl http_body::Body for FrameBody {
     type Data = Bytes;
     type Error = &'static str;
 

@@ -1,4 +1,4 @@
-//! Which nodes count towards the majority, and which can be homes.
+//! Decides which nodes count towards the majority, and which nodes can be homes.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::{Action, Member, MemberState, Mesh};
 use crate::NodeId;
 use crate::homes::{Homes, Reach};
 
-/// Silence after which a node with a majority removes a peer from its count, in nanoseconds.
+/// A node with a majority removes a peer from its count after this much silence, in nanoseconds.
 const REMOVE_AFTER: u64 = 10_000_000_000;
 
 pub(super) fn on_members(mesh: &mut Mesh, at: u64, members: Vec<Member>) {
@@ -15,7 +15,7 @@ pub(super) fn on_members(mesh: &mut Mesh, at: u64, members: Vec<Member>) {
     for member in members.into_iter().take(crate::wire::MAX_NODES) {
         let Some(peer) = mesh.peer(member.node) else { continue };
         peer.is_alive = true;
-        // A state announced by the node itself on a link is newer.
+        // A linked node announces its state itself, and that state is newer.
         if !peer.is_linked() {
             peer.enter(member.state);
         }
@@ -37,8 +37,8 @@ fn replace_others(mesh: &mut Mesh, node: NodeId, address: &str) {
     }
 }
 
-/// Removes nodes with a long silence from the count, if this node sees a majority. A minority that did so would become
-/// the majority of the rest.
+/// Removes silent nodes from the count, if this node sees a majority. If a minority removed silent nodes, it would
+/// become a majority.
 pub(super) fn remove_silent(mesh: &mut Mesh, at: u64) {
     if !mesh.homes.has_majority() {
         return;
@@ -46,13 +46,13 @@ pub(super) fn remove_silent(mesh: &mut Mesh, at: u64) {
     for peer in mesh.peers.values_mut() {
         let is_silent = peer.silent_since.is_some_and(|since| at >= since.saturating_add(REMOVE_AFTER));
         if is_silent && peer.counts() {
-            peer.membership = Membership::Struck;
+            peer.membership = Membership::Removed;
             mesh.homes_changed = true;
         }
     }
 }
 
-/// Publishes new homes if something has changed.
+/// Publishes new homes if a node's state, link or membership has changed.
 pub(super) fn check_homes(mesh: &mut Mesh, actions: &mut Vec<Action>) {
     if !std::mem::take(&mut mesh.homes_changed) {
         return;
@@ -61,7 +61,7 @@ pub(super) fn check_homes(mesh: &mut Mesh, actions: &mut Vec<Action>) {
     let own = mesh.config.node;
     let mut candidates: Vec<(NodeId, Reach)> = Vec::with_capacity(mesh.peers.len() + 1);
     candidates.extend(is_ready.then_some((own, Reach::Own)));
-    // Counted nodes, the ones among them that this node sees, and the lowest id of each.
+    // The number of counted nodes, the number of them that this node sees, and the lowest id in each of the two sets.
     let (mut nodes, mut seen) = (u32::from(is_ready), u32::from(is_ready));
     let (mut lowest, mut lowest_seen) = (own, own);
     if !is_ready {

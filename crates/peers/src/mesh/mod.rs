@@ -1,32 +1,33 @@
 //! Replication between nodes: every node applies the charges of every other node exactly once.
 //!
 //! **The naive method** sends each charge to every other node and forgets it. A broken link loses the charges in
-//! flight; resending them counts them twice; and a node that joins starts with every limit full.
+//! flight. If the node resends them, they may count twice. And a node that joins starts with every limit full.
 //!
 //! **The idea.** The charges of one node within a tick form a *delta* with that node's next sequence number. Deltas
-//! stay in a *ring* of bounded size, and every other node has a cursor into it. A receiver applies a delta only if it
-//! is the next one, and on each new link it announces the last delta that it applied. So links may break anywhere, and
-//! every delta counts once.
+//! stay in a *ring* of bounded size, and every other node has a cursor into the ring. A receiver applies a delta only
+//! if its sequence number is the next one. On each new link, the receiver announces the last delta that it applied. So
+//! links may break at any time, and every delta still counts once.
 //!
-//! - **Age.** A delta contains its age, computed when it is sent, so clocks need not agree. It is charged as of that
-//!   time. A delta older than a second never takes a balance below zero, so a long fault is not followed by a long
-//!   debt.
+//! - **Age.** A delta contains its age, computed when it is sent, so clocks need not agree. The receiver charges the
+//!   delta as of the time when it was taken. A delta older than a second never takes a balance below zero, so a long
+//!   fault is not followed by a long debt.
 //! - **Snapshot.** A node that joins, or that missed more than a ring holds, pulls the state from one other node in
-//!   parts. The *vector* lists the last delta of each node in the snapshot. It is read before the first part: a delta
-//!   that reaches the sender during the walk may count twice at the receiver, but none is lost. Merging keeps the
-//!   larger used amount, because adding would count shared charges twice. Charges that only one side knows are
-//!   lost: at most one burst per merge.
-//! - **Order.** A joining node requests no deltas before it has the vector, then all deltas after it. Nothing has to be
-//!   buffered, and a delta that was still in flight to the snapshot's sender is replayed by its own node.
-//! - **Majority.** A node counts the nodes that it has seen ready, except those that left or were replaced at their
-//!   address. It decides `strict` rules only while it is linked to more than half of them, or to exactly half including
-//!   the lowest id. Only such a node removes others from its count after ten seconds of silence. So a minority never
-//!   becomes a majority by waiting.
+//!   parts. The *vector* lists the last delta of each node in the snapshot. The vector is read before the first part,
+//!   so no delta is lost. A delta that reaches the sender during the transfer may count twice at the receiver. Merging
+//!   keeps the larger used amount, because adding would count shared charges twice. Charges that only one side knows
+//!   are lost: at most one burst per merge.
+//! - **Order.** A joining node waits for the vector and then requests all later deltas from every node. So it does not
+//!   have to buffer deltas, and a delta that was in flight to the snapshot's sender comes from its own node.
+//! - **Majority.** A node counts the nodes that it has seen ready, except nodes that left or were replaced at their
+//!   address. It decides `strict` rules only while it is linked to a majority: more than half of these nodes, or
+//!   exactly half including the lowest id. Only a node with a majority removes other nodes from its count, after ten
+//!   seconds of silence. So a minority never becomes a majority by waiting.
 //!
 //! **Guarantee**, where `δ` is a tick plus a round trip, `B` the burst and `r` the rate: `eventual` rules admit at most
 //! `(N − 1)·(B + r·δ)` beyond the limit. For `strict` rules the excess is zero while all nodes agree about the home,
-//! and `(h − 1)·(B + r·δ)` with `h` homes at the same time. A crash loses one tick. A partition of length `P` into `s`
-//! sides adds `(s − 1)·(B + r·P)` for `eventual` rules. For `strict` rules it adds the `on_fault` admissions.
+//! and `(h − 1)·(B + r·δ)` with `h` homes at the same time. A crash loses the charges of one tick. A partition of
+//! length `P` into `s` sides adds `(s − 1)·(B + r·P)` for `eventual` rules. For `strict` rules, a partition adds the
+//! `on_fault` admissions.
 //!
 //! [`Mesh::on`] is the whole interface: no sockets, clocks or tasks.
 
@@ -51,16 +52,16 @@ use peer::{Link, Peer};
 use pull::Pull;
 use ring::Ring;
 
-/// Minimum interval before an urgent delta, in nanoseconds.
-const URGENT_APART: u64 = 1_000_000;
+/// Minimum interval between the last delta and an urgent delta, in nanoseconds.
+const MIN_URGENT_INTERVAL: u64 = 1_000_000;
 /// A link that receives nothing for this long is closed.
 const LINK_TIMEOUT: u64 = 1_000_000_000;
 /// A link that has sent nothing for this long sends a keepalive.
-const SIGN_OF_LIFE: u64 = 300_000_000;
-/// How long a joining node waits for a snapshot to begin before it becomes ready without one.
+const KEEPALIVE_AFTER: u64 = 300_000_000;
+/// How long a joining node waits for a snapshot to begin before it becomes ready without a snapshot.
 const JOIN_TIMEOUT: u64 = 2_000_000_000;
 /// Maximum time that a joining node waits for a complete snapshot.
-const JOIN_MAX: u64 = 30_000_000_000;
+const MAX_JOIN_TIME: u64 = 30_000_000_000;
 /// How long a leaving node waits for acknowledgements.
 const LEAVE_TIMEOUT: u64 = 2_000_000_000;
 
@@ -119,7 +120,7 @@ pub enum Event {
 pub struct Member {
     /// Id of the node.
     pub node: NodeId,
-    /// Address of the node. A new node at the same address replaces an older one.
+    /// Address of the node. A new node at the same address replaces an older node.
     pub address: String,
     /// State that the node announces.
     pub state: MemberState,
@@ -160,7 +161,7 @@ pub enum Action {
         /// Whether all key states are known. `false`: other nodes were ready, but no snapshot arrived in time.
         complete: bool,
     },
-    /// This node has left: its peers acknowledged all its charges, or did not do so in time.
+    /// This node has left: its peers acknowledged all of its charges, or the time for acknowledgements has passed.
     Left,
 }
 
@@ -196,7 +197,7 @@ pub struct MeshPeer {
     pub is_linked: bool,
     /// Whether the node counts towards the majority.
     pub counts: bool,
-    /// Deltas of this node that the other has not acknowledged.
+    /// Deltas of this node that the other node has not acknowledged.
     pub unacknowledged: u64,
     /// Deltas of the other node that are known to be missing here.
     pub missing: u64,
@@ -211,7 +212,7 @@ pub struct Status {
     pub state: MemberState,
     /// Number of nodes that share the limits.
     pub nodes: u32,
-    /// Whether this node sees a majority of them.
+    /// Whether this node sees a majority of these nodes.
     pub has_majority: bool,
     /// Bytes of deltas kept for other nodes.
     pub ring_bytes: usize,
@@ -243,7 +244,7 @@ pub struct Mesh {
     next_tick: u64,
     flushed_at: u64,
     is_urgent: bool,
-    /// Whether this node requests deltas: it has a snapshot, or has stopped waiting for one.
+    /// Whether this node requests deltas, because it has a snapshot or has stopped waiting for a snapshot.
     has_joined: bool,
     is_shut_out: bool,
     pull: Option<Pull>,
@@ -278,7 +279,8 @@ impl Mesh {
     }
 
     /// Sets whether peer addresses accept connections but no peer is linked, because the peers refuse this node or are
-    /// paused. Such a node does not become ready: on its own it would be a majority and admit the whole limits again.
+    /// paused. Such a node does not become ready: alone, it would be a majority and would admit every limit a second
+    /// time.
     pub fn set_shut_out(&mut self, is_shut_out: bool) {
         self.is_shut_out = is_shut_out;
     }
@@ -290,7 +292,7 @@ impl Mesh {
             Event::Timer => self.on_timer(now, actions),
             Event::Urgent => {
                 self.is_urgent = true;
-                if at >= self.flushed_at.saturating_add(URGENT_APART) {
+                if at >= self.flushed_at.saturating_add(MIN_URGENT_INTERVAL) {
                     self.flush(at, actions);
                 }
             }
@@ -315,7 +317,7 @@ impl Mesh {
 
     /// Returns the latest time for the next [`Event::Timer`].
     pub fn wake_at(&self) -> Time<Mono> {
-        let urgent = if self.is_urgent { self.flushed_at.saturating_add(URGENT_APART) } else { u64::MAX };
+        let urgent = if self.is_urgent { self.flushed_at.saturating_add(MIN_URGENT_INTERVAL) } else { u64::MAX };
         Time::from_nanos(self.next_tick.min(urgent))
     }
 
@@ -329,7 +331,7 @@ impl Mesh {
         &self.homes
     }
 
-    /// Returns the last delta of each node, including this one, that is in the table.
+    /// Returns, for each node including this one, the sequence number of its last delta in the table.
     pub fn vector(&self) -> Vec<(NodeId, u64)> {
         let others = self.peers.iter().filter_map(|(node, peer)| Some((*node, peer.applied?)));
         others.chain([(self.config.node, self.ring.head())]).take(MAX_NODES).collect()
@@ -340,7 +342,7 @@ impl Mesh {
         self.counts
     }
 
-    /// Returns the status for metrics and pages.
+    /// Returns the status for metrics and status pages.
     pub fn status(&self) -> Status {
         let peers = self.peers.iter().map(|(node, peer)| {
             let link = peer.link.as_ref();
@@ -368,11 +370,11 @@ impl Mesh {
     fn on_timer(&mut self, now: &Now<'_>, actions: &mut Vec<Action>) {
         let at = now.mono().as_nanos();
         if at >= self.next_tick.saturating_add(LINK_TIMEOUT / 2) {
-            // This node was paused: the others were not silent, but their frames were not read.
+            // This node was paused. The other nodes were not silent, but this node did not read their frames.
             self.links().for_each(|(_, link)| link.heard_at = at);
         }
         let is_tick = at >= self.next_tick;
-        if is_tick || (self.is_urgent && at >= self.flushed_at.saturating_add(URGENT_APART)) {
+        if is_tick || (self.is_urgent && at >= self.flushed_at.saturating_add(MIN_URGENT_INTERVAL)) {
             self.flush(at, actions);
         }
         if !is_tick {
@@ -386,7 +388,7 @@ impl Mesh {
                 actions.push(Action::Close { peer: *node, why: "nothing received for a second" });
                 continue;
             }
-            if link.is_greeted && (link.owes_ack || at >= link.sent_at.saturating_add(SIGN_OF_LIFE)) {
+            if link.is_greeted && (link.owes_ack || at >= link.sent_at.saturating_add(KEEPALIVE_AFTER)) {
                 acknowledge(*node, link, peer.applied, state, at, actions);
             }
         }
@@ -443,7 +445,8 @@ impl Mesh {
         self.peers.iter_mut().filter_map(|(node, peer)| Some((*node, peer.link.as_mut()?)))
     }
 
-    /// Returns the entry of another node, creating it if needed. `None` for this node itself, or if there are too many.
+    /// Returns the entry of another node, creating it if needed. Returns `None` for this node itself, or if there are
+    /// too many nodes.
     fn peer(&mut self, node: NodeId) -> Option<&mut Peer> {
         if node == self.config.node {
             return None;

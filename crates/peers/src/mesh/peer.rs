@@ -1,4 +1,4 @@
-//! This node's knowledge of another node.
+//! The state that this node keeps about another node.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::MemberState;
 use crate::table::SharedLimits;
 
-/// Maximum number of limit sets known per peer. Beyond it, the lowest numbers are dropped.
-const MAX_PARAMS: usize = 1 << 16;
+/// Maximum number of limit sets remembered per peer. Beyond this, the sets with the lowest numbers
+/// are dropped.
+const MAX_LIMIT_SETS: usize = 1 << 16;
 
 /// Another node.
 #[derive(Debug, Default)]
@@ -18,11 +19,12 @@ pub(super) struct Peer {
     pub(super) state: Option<MemberState>,
     /// Whether the failure detector considers the node alive.
     pub(super) is_alive: bool,
-    /// When the node was first neither linked nor alive.
+    /// Start of the current silence, in which the node is neither linked nor alive.
     pub(super) silent_since: Option<u64>,
     /// Whether the node counts towards the majority.
     pub(super) membership: Membership,
-    /// The last of the node's deltas applied here. `None`: unknown until a snapshot arrives.
+    /// Sequence number of the node's last delta that was applied here. `None` until a snapshot
+    /// arrives.
     pub(super) applied: Option<u64>,
     /// Whether the node no longer has the deltas that are missing here.
     pub(super) has_gap: bool,
@@ -39,7 +41,7 @@ pub(super) enum Membership {
     /// The node was ready and counts.
     Counted,
     /// The node was silent for too long and no longer counts.
-    Struck,
+    Removed,
     /// The node left, or another process replaced it at its address.
     Left,
 }
@@ -61,11 +63,13 @@ pub(super) struct Link {
     pub(super) announced: HashSet<u32>,
     /// The peer's limits by number.
     pub(super) params: BTreeMap<u32, Arc<SharedLimits>>,
-    /// Times of the last received and the last sent frame.
+    /// Time of the last received frame.
     pub(super) heard_at: u64,
+    /// Time of the last sent frame.
     pub(super) sent_at: u64,
-    /// Whether applied deltas are unacknowledged, and their size.
+    /// Whether this node has applied deltas that it has not acknowledged.
     pub(super) owes_ack: bool,
+    /// Size of these unacknowledged deltas, in bytes.
     pub(super) unacked_bytes: usize,
 }
 
@@ -87,15 +91,16 @@ impl Link {
     }
 
     pub(super) fn learn(&mut self, number: u32, limits: Arc<SharedLimits>) {
-        if self.params.len() >= MAX_PARAMS {
+        if self.params.len() >= MAX_LIMIT_SETS {
             self.params.pop_first();
         }
         self.params.insert(number, limits);
     }
 
-    /// Records that the peer knows this number. Returns whether the number is new to the peer.
+    /// Records that the limits with this number were sent to the peer. Returns whether the number
+    /// is new to the peer.
     pub(super) fn mark_known(&mut self, number: u32) -> bool {
-        if self.announced.len() >= MAX_PARAMS {
+        if self.announced.len() >= MAX_LIMIT_SETS {
             self.announced.clear();
         }
         self.announced.insert(number)
@@ -112,7 +117,7 @@ impl Peer {
         self.membership == Membership::Counted
     }
 
-    /// Records the node's state. Returns whether anything changed.
+    /// Records the node's state. Returns whether the state or the membership changed.
     pub(super) fn enter(&mut self, state: MemberState) -> bool {
         let before = (self.state, self.membership);
         self.state = Some(state);
@@ -120,13 +125,13 @@ impl Peer {
             (MemberState::Leaving, _) => Membership::Left,
             (MemberState::Ready, Membership::New) => Membership::Counted,
             // The node is reachable again, so it counts again.
-            (MemberState::Ready, Membership::Struck) if self.is_linked() => Membership::Counted,
+            (MemberState::Ready, Membership::Removed) if self.is_linked() => Membership::Counted,
             (MemberState::Joining | MemberState::Ready, same) => same,
         };
         before != (self.state, self.membership)
     }
 
-    /// Records when the node was first neither linked nor alive.
+    /// Records when the node became silent: neither linked nor alive.
     pub(super) fn update_silence(&mut self, at: u64) {
         if self.is_linked() || self.is_alive {
             self.silent_since = None;

@@ -3,7 +3,7 @@
 use tollgate_core::Now;
 
 use super::peer::{Membership, Peer};
-use super::{Action, JOIN_MAX, JOIN_TIMEOUT, MemberState, Mesh};
+use super::{Action, JOIN_TIMEOUT, MAX_JOIN_TIME, MemberState, Mesh};
 use crate::NodeId;
 use crate::wire::body::PartBuilder;
 use crate::wire::{Frame, Part, PartBody};
@@ -22,14 +22,15 @@ pub(super) struct Pull {
     /// Last delta of each node in the snapshot. Sent with the first part.
     vector: Vec<(NodeId, u64)>,
     parts: u32,
-    /// Next part to arrive, and next part to request.
+    /// Next part to arrive.
     next: u32,
+    /// Next part to request.
     asked: u32,
     progress_at: u64,
 }
 
 impl Mesh {
-    /// Starts pulling a snapshot if one is needed, and abandons a stalled one.
+    /// Starts pulling a snapshot if this node needs one, and abandons a stalled snapshot.
     pub(super) fn check_pull(&mut self, now: &Now<'_>, actions: &mut Vec<Action>) {
         let at = now.mono().as_nanos();
         if self.pull.as_ref().is_some_and(|pull| at >= pull.progress_at.saturating_add(PULL_TIMEOUT)) {
@@ -39,8 +40,8 @@ impl Mesh {
         if self.pull.is_some() {
             return;
         }
-        // A joining node asks any ready peer. A joined node asks a peer whose deltas it lacks. Prefer the one asked
-        // least.
+        // A joining node asks any ready peer. A joined node asks a peer whose deltas it lacks. Peers that were asked
+        // less often are preferred.
         let joins = !self.has_joined;
         let useful = self.peers.iter_mut().filter(|(_, peer)| {
             peer.is_linked() && if joins { peer.state == Some(MemberState::Ready) } else { peer.has_gap }
@@ -61,8 +62,8 @@ impl Mesh {
         }
         let mut vector = Vec::new();
         if part == 0 {
-            // Unsent charges become a delta first, otherwise they would count twice. The vector is read before any
-            // state, so deltas that are applied during the walk are not lost at the receiver.
+            // Unsent charges become a delta first; otherwise they would count twice. The vector is read before any
+            // state, so the receiver loses no delta that is applied here during the transfer.
             self.flush(at, actions);
             vector = self.vector();
         }
@@ -111,14 +112,14 @@ impl Mesh {
         }
     }
 
-    /// Completes a snapshot: requests from every node the deltas that are not in it.
+    /// Completes a snapshot, and requests from every node the deltas that the snapshot does not contain.
     fn finish_pull(&mut self, at: u64, vector: Vec<(NodeId, u64)>, actions: &mut Vec<Action>) {
         self.counts.snapshots += 1;
         let joins = !std::mem::replace(&mut self.has_joined, true);
         for (node, seq) in vector {
             let Some(peer) = self.peer(node) else { continue };
-            // A node without a gap is not skipped ahead: the snapshot may lack charges that the two sides know
-            // differently.
+            // If the peer's deltas have no gap, this node does not skip to the snapshot's position, because the
+            // snapshot may lack some of the charges in these deltas.
             if joins || peer.has_gap {
                 let is_newer = peer.applied.is_none_or(|applied| applied < seq);
                 if is_newer {
@@ -140,20 +141,20 @@ impl Mesh {
         }
     }
 
-    /// Becomes ready once this node has all deltas that the others announced, or after a timeout.
+    /// Becomes ready once this node has all deltas that other nodes announced, or after a timeout.
     pub(super) fn check_joined(&mut self, at: u64, actions: &mut Vec<Action>) {
         if self.state != MemberState::Joining {
             return;
         }
-        // Keep waiting for a snapshot that makes progress: a large one takes seconds.
+        // A snapshot that makes progress gets more time, because a large snapshot takes seconds.
         let has_begun = self.pull.as_ref().is_some_and(|pull| pull.next > 0);
-        let wait = if has_begun { JOIN_MAX } else { JOIN_TIMEOUT };
+        let wait = if has_begun { MAX_JOIN_TIME } else { JOIN_TIMEOUT };
         let is_late = at >= self.started_at.saturating_add(wait);
         let is_complete = self.has_joined && self.has_caught_up();
         if !is_complete && (!is_late || self.is_shut_out) {
             return;
         }
-        // A node that finds no ready peer is the first one and has missed nothing.
+        // If no peer has ever been ready, this node is the first node and has missed nothing.
         let complete = self.has_joined || !self.peers.values().any(|peer| peer.membership != Membership::New);
         self.counts.joined_without = !complete;
         self.state = MemberState::Ready;

@@ -12,11 +12,11 @@ use crate::wire::{Delta, DeltaBody, Frame, Hello, VERSION};
 /// Maximum number of items in a delta.
 const MAX_ITEMS: usize = 32_768;
 /// Maximum bytes of unacknowledged deltas in flight to one peer.
-const WINDOW: u64 = 4 << 20;
+const MAX_IN_FLIGHT_BYTES: u64 = 4 << 20;
 /// After this many bytes, deltas are acknowledged at once instead of at the next tick.
-const ACK_AFTER: usize = 1 << 20;
-/// How long a delta that all nodes have acknowledged stays in the ring for joining nodes, in nanoseconds.
-const KEEP: u64 = 30_000_000_000;
+const ACK_AFTER_BYTES: usize = 1 << 20;
+/// How long a delta stays in the ring for joining nodes after all nodes have acknowledged it, in nanoseconds.
+const KEEP_FOR_JOINING: u64 = 30_000_000_000;
 
 impl Mesh {
     /// Builds deltas from unsent charges and sends them.
@@ -38,17 +38,17 @@ impl Mesh {
         }
         let acked = self.peers.values().filter(|peer| peer.counts() || peer.link.is_some());
         let acked = acked.map(|peer| peer.link.as_ref().map_or(0, |link| link.acked)).min();
-        self.ring.forget(acked.unwrap_or(u64::MAX), at.saturating_sub(KEEP));
+        self.ring.forget(acked.unwrap_or(u64::MAX), at.saturating_sub(KEEP_FOR_JOINING));
         let nodes: Vec<NodeId> = self.peers.keys().copied().collect();
         nodes.into_iter().for_each(|node| self.pump(at, node, actions));
     }
 
-    /// Sends deltas from the ring until [`WINDOW`] is full.
+    /// Sends deltas from the ring until [`MAX_IN_FLIGHT_BYTES`] bytes are in flight.
     pub(super) fn pump(&mut self, at: u64, node: NodeId, actions: &mut Vec<Action>) {
         let Some(link) = self.peers.get_mut(&node).and_then(|peer| peer.link.as_mut()) else { return };
         let Some(mut cursor) = link.cursor else { return };
         while let Some(delta) = self.ring.get(cursor) {
-            if cursor > link.acked + 1 && self.ring.bytes_between(link.acked + 1, cursor) > WINDOW {
+            if cursor > link.acked + 1 && self.ring.bytes_between(link.acked + 1, cursor) > MAX_IN_FLIGHT_BYTES {
                 break;
             }
             for limits in delta.limits.iter().filter(|limits| link.mark_known(limits.number())) {
@@ -135,7 +135,7 @@ impl Mesh {
         self.check_pull(now, actions);
     }
 
-    /// Starts sending deltas after `from`, which is the last one that the peer has.
+    /// Starts sending the deltas after `from`, the last delta that the peer has.
     fn on_resume(&mut self, at: u64, node: NodeId, from: u64, actions: &mut Vec<Action>) {
         let head = self.ring.head();
         if from > head {
@@ -151,7 +151,7 @@ impl Mesh {
         self.pump(at, node, actions);
     }
 
-    /// Records the last delta that the peer announces. On a gap, a snapshot is needed.
+    /// Records the last delta that the peer announces. If the peer reports a gap, this node needs a snapshot.
     fn on_head(&mut self, now: &Now<'_>, node: NodeId, head: u64, gap: bool, actions: &mut Vec<Action>) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         peer.has_gap = gap;
@@ -184,7 +184,7 @@ impl Mesh {
             actions.push(Action::Close { peer: node, why: "refers to unknown limits" });
             return;
         }
-        // Resets come first: charges in the same delta were taken after them.
+        // Resets are applied first, because the charges in the same delta were taken after them.
         body.resets.iter().for_each(|(key, generation)| self.table.apply_reset(now, *key, *generation));
         let age = Nanos::from_nanos(delta.age);
         for (number, items) in &body.blocks {
@@ -197,7 +197,7 @@ impl Mesh {
         link.head = link.head.max(delta.seq);
         link.owes_ack = true;
         link.unacked_bytes += delta.body.len();
-        if link.unacked_bytes >= ACK_AFTER {
+        if link.unacked_bytes >= ACK_AFTER_BYTES {
             acknowledge(node, link, peer.applied, self.state, at, actions);
         }
     }

@@ -34,7 +34,7 @@ impl Ring {
         Self { deltas: VecDeque::new(), head: 0, bytes: 0, max_bytes, total: 0 }
     }
 
-    /// Adds the next delta and evicts the oldest ones while the size limit is exceeded. The last delta always stays.
+    /// Adds the next delta and evicts the oldest deltas while the size limit is exceeded. The last delta always stays.
     pub(super) fn push(&mut self, taken_at: u64, body: Arc<[u8]>, limits: Vec<Arc<SharedLimits>>) {
         self.head += 1;
         let size = body.len() + size_of::<RingDelta>();
@@ -59,12 +59,12 @@ impl Ring {
         }
     }
 
-    /// Returns the sequence number of the last delta, or 0 if there was none.
+    /// Returns the sequence number of the last delta, or 0 if there is no delta yet.
     pub(super) fn head(&self) -> u64 {
         self.head
     }
 
-    /// Returns the sequence number of the oldest delta in the ring, or of the next one if the ring is empty.
+    /// Returns the sequence number of the oldest delta in the ring, or of the next delta if the ring is empty.
     fn first(&self) -> u64 {
         self.head + 1 - self.deltas.len() as u64
     }

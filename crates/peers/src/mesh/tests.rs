@@ -12,7 +12,7 @@ use crate::wire::{self, Delta};
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 
-/// Nodes whose links have no latency.
+/// Simulated nodes, whose links have no latency.
 struct Cluster {
     at: u64,
     nodes: Vec<Node>,
@@ -54,7 +54,7 @@ impl Cluster {
     }
 
     /// Creates a cluster whose nodes are linked and ready.
-    fn ready(count: usize) -> Self {
+    fn with_ready_nodes(count: usize) -> Self {
         let mut cluster = Self::new(count);
         cluster.link_all();
         cluster.run(2_200 * MILLI);
@@ -149,7 +149,7 @@ fn key(number: u64) -> Fingerprint {
 
 #[test]
 fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_eight() {
-    let mut cluster = Cluster::ready(3);
+    let mut cluster = Cluster::with_ready_nodes(3);
     let limits = limits("4/s", 4);
     let key = cluster.nodes[0].table.fingerprint(b"customer");
     // Urgent deltas are at least a millisecond apart.
@@ -170,7 +170,7 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
 
 #[test]
 fn deltas_are_replayed_after_a_broken_link_and_count_once() {
-    let mut cluster = Cluster::ready(2);
+    let mut cluster = Cluster::with_ready_nodes(2);
     let limits = limits("1/day", 1_000);
     assert!(cluster.take(0, key(1), &limits, 5));
     cluster.run(150 * MILLI);
@@ -192,10 +192,10 @@ fn deltas_are_replayed_after_a_broken_link_and_count_once() {
 
 #[test]
 fn joining_node_has_all_states_before_it_is_ready() {
-    let mut cluster = Cluster::ready(2);
+    let mut cluster = Cluster::with_ready_nodes(2);
     let limits = limits("1/day", 1_000);
     (0..500).for_each(|number| assert!(cluster.take(0, key(number), &limits, number + 1)));
-    // Unsent when the snapshot is taken, and still counted only once.
+    // The charges are still unsent when the snapshot is taken, and must count only once.
     cluster.add(16 << 20);
     cluster.link(2, 0);
     cluster.link(2, 1);
@@ -211,7 +211,7 @@ fn joining_node_has_all_states_before_it_is_ready() {
 
 #[test]
 fn joining_node_waits_only_for_a_snapshot_that_makes_progress() {
-    let mut cluster = Cluster::ready(1);
+    let mut cluster = Cluster::with_ready_nodes(1);
     (0..200).for_each(|number| assert!(cluster.take(0, key(number), &limits("1/day", 1_000), 9)));
     cluster.add(16 << 20);
     cluster.link(0, 1);
@@ -277,7 +277,7 @@ fn node_that_missed_more_than_the_ring_holds_gets_a_snapshot() {
 
 #[test]
 fn reset_reaches_all_nodes_and_a_snapshot_does_not_undo_it() {
-    let mut cluster = Cluster::ready(2);
+    let mut cluster = Cluster::with_ready_nodes(2);
     let limits = limits("1/day", 100);
     assert!(cluster.take(0, key(1), &limits, 60));
     cluster.run(200 * MILLI);
@@ -297,7 +297,7 @@ fn reset_reaches_all_nodes_and_a_snapshot_does_not_undo_it() {
 
 #[test]
 fn leaving_node_waits_for_acknowledgements() {
-    let mut cluster = Cluster::ready(3);
+    let mut cluster = Cluster::with_ready_nodes(3);
     assert!(cluster.take(2, key(1), &limits("1/day", 100), 9));
     cluster.on(2, Event::Leave);
     let has_left = |cluster: &Cluster| cluster.nodes[2].actions.iter().any(|action| matches!(action, Action::Left));
@@ -314,7 +314,7 @@ fn leaving_node_waits_for_acknowledgements() {
 
 #[test]
 fn only_a_majority_removes_silent_nodes() {
-    let mut cluster = Cluster::ready(5);
+    let mut cluster = Cluster::with_ready_nodes(5);
     for one in 0..2 {
         (2..5).for_each(|other| cluster.cut(one, other));
     }
@@ -334,14 +334,14 @@ fn only_a_majority_removes_silent_nodes() {
 
 #[test]
 fn half_with_the_lowest_id_keeps_deciding() {
-    let mut cluster = Cluster::ready(2);
+    let mut cluster = Cluster::with_ready_nodes(2);
     cluster.cut(0, 1);
     assert_eq!([0, 1].map(|node| cluster.nodes[node].mesh.homes().has_majority()), [true, false]);
 }
 
 #[test]
 fn new_process_at_an_address_replaces_the_old_one_in_the_count() {
-    let mut cluster = Cluster::ready(2);
+    let mut cluster = Cluster::with_ready_nodes(2);
     let member = |node, address: &str, state| Member { node: NodeId(node), address: address.into(), state };
     cluster.on(0, Event::Members(vec![member(1, "b:7400", MemberState::Ready)]));
     cluster.cut(0, 1);
@@ -388,7 +388,7 @@ fn silent_link_is_closed_unless_this_node_was_paused() {
     assert!(cluster.closed.is_empty());
     cluster.run(300 * MILLI);
     assert!(cluster.closed.contains(&"nothing received for a second"));
-    let mut paused = Cluster::ready(2);
+    let mut paused = Cluster::with_ready_nodes(2);
     paused.at += 5 * SECOND;
     paused.run(300 * MILLI);
     assert!(paused.closed.is_empty(), "{:?}", paused.closed);
@@ -396,14 +396,14 @@ fn silent_link_is_closed_unless_this_node_was_paused() {
 
 #[test]
 fn key_update_takes_at_most_24_bytes_per_node() {
-    let mut cluster = Cluster::ready(3);
+    let mut cluster = Cluster::with_ready_nodes(3);
     let limits = limits("1000/s", 1_000);
     let before = cluster.bytes;
     for tick in 0..10 {
         (0..300).for_each(|number| assert!(cluster.take(0, key(tick * 7 + number), &limits, 1 + number % 100)));
         cluster.run(100 * MILLI);
     }
-    // All frames of all three nodes in this second, including acknowledgements and keepalives.
+    // Counts all frames of the three nodes in this second, including acknowledgements and keepalives.
     let per_update = (cluster.bytes - before) as f64 / (10.0 * 300.0 * 2.0);
     println!("{per_update:.1} bytes per key update and node");
     assert!(per_update <= 24.0, "{per_update}");

@@ -32,17 +32,19 @@ impl PeerStore {
                     }
                     GroupAction::Ask { home: Some(node), verb, charges } => {
                         let asked = charges.iter().map(|index| parts[*index].to_ask()).collect();
-                        match self.ask(node, verb, asked) {
+                        match self.ask(node, verb, asked, deadline) {
                             Ok(asked) => pending.push_back((node, verb, charges.len(), asked)),
                             Err(error) => group.on(Some(node), Err(error), &mut actions),
                         }
                     }
-                    GroupAction::Return { home, verb, charges } => self.give_back(home, verb, parts, &charges),
+                    GroupAction::Return { home, verb, charges } => {
+                        self.give_back(home, verb, parts, &charges, deadline);
+                    }
                 }
             }
             if actions.is_empty() {
                 let Some((node, verb, count, asked)) = pending.pop_front() else { break };
-                let result = self.wait(asked, verb, count, deadline).await;
+                let result = self.wait(asked, verb, count).await;
                 group.on(Some(node), result, &mut actions);
             }
         }
@@ -51,8 +53,15 @@ impl PeerStore {
         Ok(GroupDecision { answers: answers.collect(), at: self.shared.now().wall() })
     }
 
-    /// Returns charged amounts without waiting for an answer.
-    fn give_back(&self, home: Home, verb: Verb, parts: &[GroupPart<'_>], charges: &[(usize, Cost, Stamps)]) {
+    /// Gives charged amounts back to their home, without waiting for an answer.
+    fn give_back(
+        &self,
+        home: Home,
+        verb: Verb,
+        parts: &[GroupPart<'_>],
+        charges: &[(usize, Cost, Stamps)],
+        deadline: Instant,
+    ) {
         match home {
             None => {
                 let refunds = charges.iter().map(|(index, cost, stamps)| Charge {
@@ -70,7 +79,7 @@ impl PeerStore {
                     ..parts[*index].to_ask()
                 });
                 // Best effort: an unreachable home keeps the tokens as spent.
-                drop(self.ask(node, verb, refunds.collect()));
+                drop(self.ask(node, verb, refunds.collect(), deadline));
             }
         }
     }

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use super::*;
 use tollgate_core::{Ask as Amount, Limit, TokenBucket};
 use tollgate_engine::store::{GroupAnswer, SyncEvery};
-use tollgate_testkit::eventually::{PATIENCE, eventually_async};
+use tollgate_testkit::eventually::{TEST_TIMEOUT, eventually_async};
 
 /// A limit with a burst of 4 that refills too slowly to matter during a test.
 fn four_an_hour() -> Limits {
@@ -30,7 +30,7 @@ fn addresses<const N: usize>() -> [SocketAddr; N] {
 fn config(own: SocketAddr, all: &[SocketAddr], options: &str) -> Config {
     let seeds: Vec<String> = all.iter().map(SocketAddr::to_string).collect();
     let config = Config::from_url(&format!("peers://{}{options}", seeds.join(","))).unwrap();
-    config.listen(own).unwrap().deadline(PATIENCE)
+    config.listen(own).unwrap().deadline(TEST_TIMEOUT)
 }
 
 fn start(own: SocketAddr, all: &[SocketAddr]) -> PeerStore {
@@ -38,18 +38,18 @@ fn start(own: SocketAddr, all: &[SocketAddr]) -> PeerStore {
 }
 
 /// Starts three nodes that are linked and ready.
-async fn three() -> ([SocketAddr; 3], [PeerStore; 3]) {
+async fn start_three_nodes() -> ([SocketAddr; 3], [PeerStore; 3]) {
     let all = addresses::<3>();
     let nodes = all.map(|own| start(own, &all));
     for node in &nodes {
         node.joined().await;
     }
-    agree(&nodes).await;
+    wait_until_nodes_agree(&nodes).await;
     (all, nodes)
 }
 
-/// Waits until all nodes are linked and know that all others are ready.
-async fn agree(nodes: &[PeerStore]) {
+/// Waits until all nodes are linked and every node sees that all other nodes are ready.
+async fn wait_until_nodes_agree(nodes: &[PeerStore]) {
     eventually_async("all nodes see all others", async || {
         nodes.iter().all(|node| {
             let status = node.status();
@@ -141,7 +141,7 @@ fn keys_of(nodes: &[PeerStore], home: usize) -> impl Iterator<Item = String> {
 
 #[tokio::test]
 async fn strict_limit_is_exact_whichever_node_is_asked() {
-    let (_, nodes) = three().await;
+    let (_, nodes) = start_three_nodes().await;
     for home in 0..3 {
         let key = key_of(&nodes, home);
         let keys = [&*key];
@@ -158,9 +158,9 @@ async fn strict_limit_is_exact_whichever_node_is_asked() {
 
 #[tokio::test]
 async fn eventual_limit_is_decided_locally_and_overshoot_becomes_debt() {
-    let (_, nodes) = three().await;
+    let (_, nodes) = start_three_nodes().await;
     let keys = ["k"];
-    // All at once, before any node has received another's deltas.
+    // All requests run before any node has received another node's deltas.
     let mut passed = 0;
     for node in &nodes {
         for _ in 0..4 {
@@ -180,7 +180,7 @@ async fn eventual_limit_is_decided_locally_and_overshoot_becomes_debt() {
 
 #[tokio::test]
 async fn group_over_several_homes_is_charged_all_or_none() {
-    let (_, nodes) = three().await;
+    let (_, nodes) = start_three_nodes().await;
     let keys = [0, 1, 2].map(|home| key_of(&nodes, home));
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     for _ in 0..3 {
@@ -207,11 +207,11 @@ async fn group_over_several_homes_is_charged_all_or_none() {
     .await;
 }
 
-/// Regression: of two charges with the same home, one was refused, and the other was refunded although it had not been
-/// charged.
+/// Regression: if one of two charges with the same home was refused, the other charge was refunded although it had not
+/// been taken.
 #[tokio::test]
 async fn refused_group_over_several_homes_refunds_only_its_charges() {
-    let (_, nodes) = three().await;
+    let (_, nodes) = start_three_nodes().await;
     let same: Vec<String> = keys_of(&nodes, 1).take(2).collect();
     let other = key_of(&nodes, 2);
     for keys in [[&*same[0]], [&*same[1]], [&*other]] {
@@ -232,7 +232,7 @@ async fn refused_group_over_several_homes_refunds_only_its_charges() {
 
 #[tokio::test]
 async fn reset_and_refund_reach_all_nodes() {
-    let (_, nodes) = three().await;
+    let (_, nodes) = start_three_nodes().await;
     let key = key_of(&nodes, 1);
     let keys = [&*key];
     for _ in 0..4 {
@@ -249,7 +249,7 @@ async fn reset_and_refund_reach_all_nodes() {
 
 #[tokio::test]
 async fn rolling_restart_resets_nothing() {
-    let (all, nodes) = three().await;
+    let (all, nodes) = start_three_nodes().await;
     let keys = [0, 1, 2].map(|home| key_of(&nodes, home));
     for key in &keys {
         for _ in 0..4 {
@@ -275,7 +275,7 @@ async fn rolling_restart_resets_nothing() {
         }
         nodes.push(start(own, &all));
         assert_eq!(nodes[2].joined().await, Stage::Ready { complete: true });
-        agree(&nodes).await;
+        wait_until_nodes_agree(&nodes).await;
         for key in &keys {
             for node in &nodes {
                 assert!(!Query::strict(&[key]).passes(node).await, "{key} after the restart of {own}");
@@ -300,7 +300,7 @@ async fn secret_is_replaced_by_rolling_restarts_that_reset_nothing() {
         |own: SocketAddr| PeerStore::start(config(own, &all, &format!("?secret_file={}", file.display()))).unwrap();
     std::fs::write(&file, &steps[0]).unwrap();
     let mut nodes = Vec::from(all.map(start));
-    agree(&nodes).await;
+    wait_until_nodes_agree(&nodes).await;
     for _ in 0..4 {
         assert!(Query::strict(&["k"]).passes(&nodes[0]).await);
     }
@@ -310,7 +310,7 @@ async fn secret_is_replaced_by_rolling_restarts_that_reset_nothing() {
             nodes.remove(0).leave().await;
             nodes.push(start(own));
             assert_eq!(nodes[2].joined().await, Stage::Ready { complete: true });
-            agree(&nodes).await;
+            wait_until_nodes_agree(&nodes).await;
         }
         for node in &nodes {
             assert!(!Query::strict(&["k"]).passes(node).await, "after {step}");
@@ -320,7 +320,7 @@ async fn secret_is_replaced_by_rolling_restarts_that_reset_nothing() {
 
 #[tokio::test]
 async fn next_node_replaces_a_dead_home_and_keeps_all_usage() {
-    let (_, nodes) = three().await;
+    let (_, nodes) = start_three_nodes().await;
     let key = key_of(&nodes, 2);
     let keys = [&*key];
     for _ in 0..3 {
@@ -342,7 +342,7 @@ async fn next_node_replaces_a_dead_home_and_keeps_all_usage() {
 
 #[tokio::test]
 async fn isolated_node_decides_eventual_rules_but_no_strict_ones() {
-    let (_, nodes) = three().await;
+    let (_, nodes) = start_three_nodes().await;
     let [first, second, third] = nodes;
     drop((second, third));
     let key = ["k"];
@@ -366,7 +366,7 @@ async fn wrong_secret_cluster_or_duplicate_name_is_refused_without_harm() {
     for node in &nodes {
         node.joined().await;
     }
-    agree(&nodes).await;
+    wait_until_nodes_agree(&nodes).await;
     let start_refused = |index: usize, options: &str, name: &str| {
         let config = config(all[index], &all[..2], options).named(name).unwrap();
         PeerStore::start(config).unwrap()
@@ -376,10 +376,10 @@ async fn wrong_secret_cluster_or_duplicate_name_is_refused_without_harm() {
         start_refused(3, &format!("{right}&cluster=other"), "other-cluster"),
         start_refused(4, &right, &all[0].to_string()),
     ];
-    // Each redials for longer than the join timeout.
+    // Each refused node redials for longer than the join timeout.
     eventually_async("all three nodes are refused", async || nodes[0].status().links.refused >= 6 * 3).await;
     for refused in &refused_nodes {
-        // On its own, a ready node would be a majority.
+        // If the refused node became ready, it would be a majority of one.
         assert_eq!(refused.status().stage, Stage::Joining, "{:?}", refused.status());
     }
     assert_eq!(nodes.each_ref().map(|node| node.status().nodes), [2, 2]);
@@ -393,13 +393,13 @@ async fn wrong_secret_cluster_or_duplicate_name_is_refused_without_harm() {
 
 #[tokio::test]
 async fn garbage_and_silent_peers_are_dropped_without_harm() {
-    let (all, nodes) = three().await;
+    let (all, nodes) = start_three_nodes().await;
     let garbage: [&[u8]; 5] =
         [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff\xff", b"\x05\0\0\0\xf0abcd", &[0; 64]];
     for bytes in garbage {
         let mut stream = TcpStream::connect(all[0]).unwrap();
         stream.write_all(bytes).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let closed = tokio::task::spawn_blocking(move || stream.read_to_end(&mut Vec::new()).map(drop));
         // The connection may be closed with or without a reset.
         drop(closed.await.unwrap());
@@ -432,7 +432,7 @@ async fn garbage_and_silent_peers_are_dropped_without_harm() {
 /// The peer sends heartbeats, so it is not silent, but it never reads.
 #[tokio::test]
 async fn peer_that_never_reads_is_dropped_despite_its_heartbeats() {
-    let (all, nodes) = three().await;
+    let (all, nodes) = start_three_nodes().await;
     let (node, state) = (NodeId(u64::MAX), crate::mesh::MemberState::Joining);
     let (address, name) = (addresses::<1>()[0], "deaf".to_owned());
     let figures = crate::greeting::NodeFigures::default();
@@ -455,7 +455,7 @@ async fn peer_that_never_reads_is_dropped_despite_its_heartbeats() {
         }
     });
     let start = Instant::now();
-    // Far more than the socket buffers hold.
+    // Queues far more bytes than the socket buffers hold.
     assert!(outbox().unwrap().push(|to| to.resize(to.len() + (24 << 20), 0)));
     let mut admitted = 0;
     for turn in 0..9 {

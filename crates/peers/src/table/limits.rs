@@ -9,16 +9,16 @@ use tollgate_share::tally::with_debt;
 
 use crate::wire::limits::{LimitsCode, decode_limits, encode_limits};
 
-/// Maximum number of interned limit sets. When it is reached, the table is cleared and limits are interned again on
-/// use.
+/// Maximum number of interned limit sets. When the maximum is reached, the table is cleared and limits are interned
+/// again on use.
 const MAX_LIMITS: usize = 1 << 16;
 
-/// The limits of a rule, as nodes share them.
+/// The limits of a rule, in the form that nodes share.
 #[derive(Debug)]
 pub struct SharedLimits {
     /// As written in the rule.
     pub(crate) plain: Limits,
-    /// With additional debt, because several nodes may take the same tokens at once.
+    /// The limits with additional debt, because several nodes may take the same tokens at once.
     pub(crate) with_debt: Limits,
     code: LimitsCode,
     number: u32,
@@ -31,7 +31,7 @@ impl SharedLimits {
         &self.code
     }
 
-    /// Returns this node's number for these limits in deltas.
+    /// Returns the number that identifies these limits in this node's deltas.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -54,7 +54,7 @@ impl SharedLimits {
 /// Checks whether nodes can share these limits.
 ///
 /// # Errors
-/// Names the algorithm that cannot be shared, and an alternative.
+/// Fails if nodes cannot share an algorithm. The error names the algorithm and an alternative.
 pub fn check_limits(limits: &Limits) -> Result<(), String> {
     for limit in limits.as_slice() {
         let (what, instead) = match limit.params() {
@@ -77,7 +77,7 @@ pub fn check_limits(limits: &Limits) -> Result<(), String> {
 /// All limits in use on this node.
 #[derive(Debug, Default)]
 pub(super) struct Interner {
-    /// By the engine's id, for the fast path.
+    /// Limits by the engine's id, for the fast path.
     by_id: RwLock<HashMap<u32, Arc<SharedLimits>>>,
     by_code: Mutex<HashMap<LimitsCode, Arc<SharedLimits>>>,
     next: AtomicU32,

@@ -1,9 +1,9 @@
 //! Applies charges of other nodes to a state.
 //!
-//! A delta is charged as of the instant `age` ago, so that a bucket refills from then on. The core treats an instant
-//! long before the state as a clock that was set back, and would repair the state. A delta from before the state's
-//! window is therefore handled here: it is dropped if it no longer counts, and otherwise charged to the earliest window
-//! that counts.
+//! A delta is charged as of the instant `age` ago, so that a bucket refills from that instant. The core treats an
+//! instant long before the state's as a clock that was set back, and would discard usage. So this module itself
+//! handles deltas that are older than the state's window: it drops those that no longer count, and charges the rest to
+//! the earliest window that still counts.
 
 use tollgate_core::{
     Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, Offset, Params, Phase, Time, WindowParams,
@@ -20,7 +20,7 @@ pub struct UsedAmount {
 }
 
 /// Units per token in [`UsedAmount::part`].
-const UNIT: u64 = 1 << 32;
+const UNITS_PER_TOKEN: u64 = 1 << 32;
 
 /// Result of applying a delta.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,18 +66,18 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
     let is_recent = age.as_nanos() <= RECENT;
     let then = as_of(now, age);
     let at = match limit.params() {
-        Params::FixedWindow { window, phase } => match start_of(limit, cells, window) {
+        Params::FixedWindow { window, phase } => match window_start(limit, cells, window) {
             // The delta's window has ended.
-            Some(start) if clock(&then, phase) < start => return 0,
+            Some(start) if clock_reading(&then, phase) < start => return 0,
             _ => then,
         },
-        Params::SlidingWindow(window) if !is_recent => match start_of(limit, cells, window) {
+        Params::SlidingWindow(window) if !is_recent => match window_start(limit, cells, window) {
             Some(start) if then.wall().as_nanos() < start => {
                 return charge_previous(limit, cells, now, &then, cost);
             }
             _ => then,
         },
-        // Old charges go into the current slice, so they count longer by their age.
+        // Old charges go into the current slice, so each counts too long, by its age.
         Params::SlidingSlices { window, .. } if !is_recent => {
             if age.as_nanos() > window.length.as_nanos() {
                 return 0;
@@ -94,7 +94,7 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
     };
     let used = limit.used(cells, &at).ceil();
     let ask = if is_recent {
-        Ask::Regardless(Cost::new(cost.min(most(limit).saturating_sub(used))))
+        Ask::Regardless(Cost::new(cost.min(max_used(limit).saturating_sub(used))))
     } else {
         Ask::UpTo(Cost::new(cost))
     };
@@ -102,7 +102,7 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
     if verdict.is_admitted() { verdict.taken().get() } else { 0 }
 }
 
-/// Charges the window before the current one, up to the limit's remaining amount.
+/// Charges the previous window, up to the limit's remaining amount.
 fn charge_previous(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, then: &Now<'_>, cost: u64) -> u64 {
     let Some(DecodedState::Windows { end, previous, used }) = limit.decode(cells) else { return 0 };
     let length = limit.window().map_or(0, Nanos::as_nanos);
@@ -126,9 +126,9 @@ fn give_back(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, co
         Params::SlidingWindow(window) => Some((window, Phase::Epoch)),
         _ => None,
     };
-    // A charge of an earlier window is not refunded to this one.
+    // A charge in an earlier window is not refunded to the current window.
     if let Some((window, phase)) = window
-        && start_of(limit, cells, window).is_some_and(|start| clock(&then, phase) < start)
+        && window_start(limit, cells, window).is_some_and(|start| clock_reading(&then, phase) < start)
     {
         return;
     }
@@ -136,12 +136,12 @@ fn give_back(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, co
 }
 
 /// Returns the clock reading used by windows of this phase.
-fn clock(now: &Now<'_>, phase: Phase) -> u64 {
+fn clock_reading(now: &Now<'_>, phase: Phase) -> u64 {
     if phase == Phase::FirstRequest { now.mono().as_nanos() } else { now.wall().as_nanos() }
 }
 
 /// Returns the start of the state's current window.
-fn start_of(limit: &Limit, cells: &Cells<'_>, window: WindowParams) -> Option<u64> {
+fn window_start(limit: &Limit, cells: &Cells<'_>, window: WindowParams) -> Option<u64> {
     match limit.decode(cells)? {
         DecodedState::Window { end, .. } | DecodedState::Windows { end, .. } => {
             Some(end.saturating_sub(window.length.as_nanos()))
@@ -151,7 +151,7 @@ fn start_of(limit: &Limit, cells: &Cells<'_>, window: WindowParams) -> Option<u6
 }
 
 /// Returns the maximum used amount: the capacity plus the debt.
-fn most(limit: &Limit) -> u64 {
+fn max_used(limit: &Limit) -> u64 {
     let debt = match limit.params() {
         Params::TokenBucket(bucket) => bucket.max_debt,
         Params::FixedWindow { window, .. } | Params::SlidingWindow(window) | Params::SlidingSlices { window, .. } => {
@@ -170,16 +170,16 @@ fn beyond_capacity(limit: &Limit, cells: &Cells<'_>, now: &Now<'_>) -> u64 {
 pub(super) fn used(limits: &Limits, words: &[u64], now: &Now<'_>) -> Vec<UsedAmount> {
     let mut first = 0;
     let each = limits.as_slice().iter().map(|limit| {
-        let units = limit.used(&Offset { cells: words, first }, now).units_ceil(UNIT);
+        let units = limit.used(&Offset { cells: words, first }, now).units_ceil(UNITS_PER_TOKEN);
         first += limit.words();
-        let (whole, part) = (units / u128::from(UNIT), units % u128::from(UNIT));
+        let (whole, part) = (units / u128::from(UNITS_PER_TOKEN), units % u128::from(UNITS_PER_TOKEN));
         UsedAmount { whole: u64::try_from(whole).unwrap_or(u64::MAX), part: part as u32 }
     });
     each.collect()
 }
 
-/// Raises the used amount of each limit to another node's value. A larger local value stays. For a bucket, the later of
-/// the two times at which it is full again wins.
+/// Raises the used amount of each limit to another node's value. A larger local value stays. A bucket keeps the later
+/// of the two times at which it is full again.
 pub(super) fn raise(limits: &Limits, words: &mut [u64], now: &Now<'_>, used: &[UsedAmount]) {
     let mut first = 0;
     for (limit, other) in limits.as_slice().iter().zip(used) {
@@ -188,10 +188,10 @@ pub(super) fn raise(limits: &Limits, words: &mut [u64], now: &Now<'_>, used: &[U
         if let (Params::TokenBucket(bucket), Some(DecodedState::Bucket { ticks })) =
             (limit.params(), limit.decode(&cells))
         {
-            // In ticks, because a bucket's used amount is rarely a whole number.
+            // Computes in ticks, because a bucket's used amount is rarely a whole number of tokens.
             let per = u128::from(bucket.rate.per().as_nanos());
-            let owed = u128::from(other.whole) * per + (u128::from(other.part) * per).div_ceil(UNIT.into());
-            let most = u128::from(most(limit)) * per;
+            let owed = u128::from(other.whole) * per + (u128::from(other.part) * per).div_ceil(UNITS_PER_TOKEN.into());
+            let most = u128::from(max_used(limit)) * per;
             let instant = u128::from(now.mono().as_nanos()) * u128::from(bucket.rate.count());
             let raised = instant.saturating_add(owed.min(most));
             if raised > ticks {
@@ -200,7 +200,7 @@ pub(super) fn raise(limits: &Limits, words: &mut [u64], now: &Now<'_>, used: &[U
             continue;
         }
         let here = limit.used(&cells, now).ceil();
-        let there = other.whole.saturating_add(u64::from(other.part > 0)).min(most(limit));
+        let there = other.whole.saturating_add(u64::from(other.part > 0)).min(max_used(limit));
         if there > here {
             let _ = limit.decide(&mut cells, now, Ask::Regardless(Cost::new(there - here)));
         }

@@ -1,16 +1,16 @@
 //! The states of all keys on this node, shared by all its threads.
 //!
-//! Every decision of the node is made here: for `eventual` rules always, for `strict` rules if this node is the key's
-//! home. Charges are recorded as *unsent*, and the mesh drains them into the next delta. [`Table::apply`] applies the
-//! charges of other nodes.
+//! The table decides all charges of `eventual` rules, and charges of `strict` rules if this node is the key's home.
+//! Charges are recorded as *unsent*, and the mesh drains them into the next delta. [`Table::apply`] applies the charges
+//! of other nodes.
 //!
 //! The table is divided into shards, each behind a mutex that is held only while a few states change. A group locks the
-//! shards of its keys in ascending order, so two groups cannot deadlock. It weighs all charges, then commits all or
-//! none.
+//! shards of its keys in ascending order, so two groups cannot deadlock. The group weighs all charges, then commits all
+//! or none of them.
 //!
-//! A table holds at most `max_keys` keys. A full shard evicts unused keys. If that is not enough, charges of new keys
-//! go to an overflow entry that all such keys with the same limits share. They are not broadcast. Deltas for new keys
-//! are dropped and counted in [`TableCounts::dropped`].
+//! A table holds at most `max_keys` keys. A full shard evicts unused keys. If the shard is still full, charges of new
+//! keys go to an overflow entry, which new keys with the same limits share. Charges in overflow entries are not
+//! broadcast. Deltas for new keys are dropped and counted in [`TableCounts::dropped`].
 
 mod limits;
 mod merge;
@@ -38,11 +38,11 @@ use crate::wire::limits::LimitsCode;
 pub enum Verb {
     /// Charges all or none.
     Check,
-    /// Returns what [`Verb::Check`] would return, without changing anything.
+    /// Returns the result that [`Verb::Check`] would have, without changing any state.
     Peek,
-    /// Charges as [`Verb::Check`] does, so that [`Verb::Undo`] can restore the previous state.
+    /// Charges all or none, and remembers the previous states for [`Verb::Undo`].
     Hold,
-    /// Takes back each [`Verb::Hold`] independently, as if it had been refused: also the move to changed limits.
+    /// Undoes each [`Verb::Hold`] independently, including a move to changed limits.
     Undo,
     /// Refunds each charge independently.
     Refund,
@@ -84,10 +84,10 @@ pub struct Item {
 /// All charges since the last delta.
 #[derive(Debug, Default)]
 pub struct DrainedCharges {
-    /// Monotonic time of the last charge. With the time of the first one, other nodes would refill tokens before they
-    /// were taken.
+    /// Monotonic time of the last charge. With the time of the first charge, other nodes would refill tokens before
+    /// they were taken.
     pub taken_at: u64,
-    /// Charges with the limits of each key, unordered.
+    /// Charges, each with the limits of its key, in no particular order.
     pub items: Vec<(Arc<SharedLimits>, Item)>,
     /// Keys that were reset, with their new generation.
     pub resets: Vec<(Fingerprint, u32)>,
@@ -118,7 +118,7 @@ pub struct TableCounts {
     pub keys: u64,
     /// Updates from other nodes that were dropped because the table was full.
     pub dropped: u64,
-    /// Tokens that arrived too late to be charged in full.
+    /// Charged tokens of other nodes that arrived too late to count.
     pub forgiven: u64,
     /// Tokens that all nodes together admitted beyond a limit.
     pub overshoot: u64,
@@ -143,7 +143,7 @@ struct TableCounters {
     overflowed: AtomicU64,
 }
 
-type Guards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
+type ShardGuards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 
 impl Table {
     /// Maximum number of keys in a table. A shard of such a table still fits into one snapshot frame.
@@ -177,7 +177,7 @@ impl Table {
     /// Returns the limits that another node sent in encoded form.
     ///
     /// # Errors
-    /// If the bytes are malformed or nodes cannot share the limits.
+    /// Fails if the bytes are malformed or nodes cannot share the limits.
     pub fn limits_of(&self, code: &LimitsCode) -> Result<Arc<SharedLimits>, String> {
         self.limits.by_code(code)
     }
@@ -195,7 +195,7 @@ impl Table {
         let mut decided = GroupOutcome { admitted: true, urgent: false };
         if !matches!(verb, Verb::Check | Verb::Hold) {
             for (index, charge) in charges.iter().enumerate() {
-                let shard = shard_in(&mut guards, self.shard_of(charge.key));
+                let shard = locked_shard(&mut guards, self.shard_of(charge.key));
                 let now = now.with_spread(charge.key.parts().0);
                 match verb {
                     Verb::Peek => shard.peek(charge, &now, |standing| {
@@ -215,7 +215,7 @@ impl Table {
         let mut verdicts: SmallVec<[Verdict<Stamps>; 4]> = SmallVec::new();
         let mut least = Cost::MAX;
         for charge in charges {
-            let shard = shard_in(&mut guards, self.shard_of(charge.key));
+            let shard = locked_shard(&mut guards, self.shard_of(charge.key));
             let now = now.with_spread(charge.key.parts().0);
             shard.evict_unused(charge.key, &now);
             let verdict = shard.weigh(charge, charge.ask, &now);
@@ -226,7 +226,7 @@ impl Table {
             verdicts.push(verdict);
         }
         for (index, charge) in charges.iter().enumerate() {
-            let shard = shard_in(&mut guards, self.shard_of(charge.key));
+            let shard = locked_shard(&mut guards, self.shard_of(charge.key));
             let now = now.with_spread(charge.key.parts().0);
             // All `UpTo` charges of a group take the same amount.
             if decided.admitted && matches!(charge.ask, Ask::UpTo(_)) && verdicts[index].taken() > least {
@@ -249,7 +249,7 @@ impl Table {
     ///
     /// The fast path looks up the key once instead of five times, and does not look up the limits. An engine decision
     /// takes 1,776 instructions, compared to 1,734 with the in-memory store. The general path reached only 26% of the
-    /// in-memory speed.
+    /// in-memory store's speed.
     pub(crate) fn try_check(
         &self,
         now: &Now<'_>,
@@ -276,14 +276,18 @@ impl Table {
         };
         let merged = entry.apply(&now, age, item.cost);
         self.counts.forgiven.fetch_add(merged.forgiven, Ordering::Relaxed);
-        self.counts.overshoot.fetch_add(merged.overshoot, Ordering::Relaxed);
+        // Two nodes must have charged the key to exceed its limit. A node that only follows the charges of a `strict`
+        // key's home may see a little more than the limit, because delays between nodes vary.
+        if entry.is_charged_here {
+            self.counts.overshoot.fetch_add(merged.overshoot, Ordering::Relaxed);
+        }
     }
 
     /// Applies a reset by another node.
     pub fn apply_reset(&self, now: &Now<'_>, key: Fingerprint, generation: u32) {
         let mut shard = self.shard(self.shard_of(key));
         if let Some(entry) = shard.entries.get_mut(&key) {
-            // Every node counts the resets that it has seen, so the generations agree once all are delivered.
+            // Every node counts the resets that it has seen, so the generations agree once all resets are delivered.
             entry.reset(generation.max(entry.generation.saturating_add(1)), &now.with_spread(key.parts().0));
         }
     }
@@ -306,7 +310,8 @@ impl Table {
         }
     }
 
-    /// Drains unsent charges, whole shards at a time, up to about `max_items`. Returns whether everything was drained.
+    /// Drains unsent charges, one shard at a time, up to about `max_items` items. Returns whether all charges were
+    /// drained.
     pub fn drain(&self, max_items: usize, into: &mut DrainedCharges) -> bool {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -342,7 +347,8 @@ impl Table {
         used.map_or(0, |used| used.whole.saturating_add(u64::from(used.part > 0)))
     }
 
-    /// Returns at least `count` keys, or all if there are fewer. Whole shards are returned, so their number varies.
+    /// Returns at least `count` keys, or all keys if there are fewer. The sample consists of whole shards, so its size
+    /// varies.
     pub(crate) fn sample(&self, count: usize) -> Vec<Fingerprint> {
         let mut keys = Vec::new();
         for shard in &self.shards {
@@ -377,7 +383,7 @@ impl Table {
     }
 
     fn shard_of(&self, key: Fingerprint) -> usize {
-        // The shard count is a power of two. The other part of the fingerprint is the hash within the shard.
+        // The shard count is a power of two. The other part of the fingerprint serves as the hash within the shard.
         key.parts().1 as usize & (self.shards.len() - 1)
     }
 
@@ -386,7 +392,7 @@ impl Table {
     }
 
     /// Locks the shards of all charges in ascending order.
-    fn lock(&self, charges: &[Charge<'_>]) -> Guards<'_> {
+    fn lock(&self, charges: &[Charge<'_>]) -> ShardGuards<'_> {
         let mut indices: SmallVec<[usize; 4]> = charges.iter().map(|charge| self.shard_of(charge.key)).collect();
         indices.sort_unstable();
         indices.dedup();
@@ -394,7 +400,7 @@ impl Table {
     }
 }
 
-fn shard_in<'a>(guards: &'a mut Guards<'_>, index: usize) -> &'a mut Shard {
+fn locked_shard<'a>(guards: &'a mut ShardGuards<'_>, index: usize) -> &'a mut Shard {
     let place = guards.iter().position(|(locked, _)| *locked == index).unwrap_or(0);
     &mut guards[place].1
 }

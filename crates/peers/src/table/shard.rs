@@ -11,8 +11,8 @@ use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Report, Stamps, V
 use super::merge::{self, MergeResult, UsedAmount};
 use super::{Charge, DrainedCharges, Item, SharedLimits};
 
-/// Minimum interval after an unsuccessful sweep, in nanoseconds.
-const SWEEP_APART: u64 = 1_000_000_000;
+/// Minimum interval between an unsuccessful sweep and the next sweep, in nanoseconds.
+const MIN_SWEEP_INTERVAL: u64 = 1_000_000_000;
 
 /// Maximum number of overflow entries per shard. Callers can send inline limits, so the number of limit sets is
 /// unbounded. Limits with the same slot share an entry, which then behaves like a key whose limits change.
@@ -23,9 +23,9 @@ fn overflow_slot(limits: &SharedLimits) -> u32 {
 }
 
 /// How long a hold can be undone exactly, in nanoseconds. Later, an undo is a refund.
-const HOLD: u64 = 1_000_000_000;
+const EXACT_UNDO_TIME: u64 = 1_000_000_000;
 
-/// State words. Any single bucket needs two.
+/// State words. A single bucket needs two words.
 type Words = SmallVec<[u64; 2]>;
 
 #[derive(Debug)]
@@ -37,8 +37,8 @@ pub(super) struct Shard {
     /// Keys with unsent charges.
     dirty: Vec<Fingerprint>,
     resets: Vec<(Fingerprint, u32)>,
-    /// States before a hold that moved its key to other limits.
-    held: HashMap<Fingerprint, Held>,
+    /// States of keys before and after a hold that moved the key to other limits.
+    held: HashMap<Fingerprint, HoldRecord>,
     /// Monotonic time of the last charge.
     taken_at: u64,
     swept_at: u64,
@@ -46,7 +46,7 @@ pub(super) struct Shard {
 
 /// The state of a key before and after a hold.
 #[derive(Debug)]
-struct Held {
+struct HoldRecord {
     limits: Arc<SharedLimits>,
     before: Words,
     after: Words,
@@ -67,6 +67,8 @@ pub(super) struct Entry {
     is_dirty: bool,
     /// Id under which this node's engine last charged these limits.
     charged_as: Option<u32>,
+    /// Whether this node admitted a charge of the key since the last reset.
+    pub(super) is_charged_here: bool,
     /// Whether the key was reset and not charged since. The next charge then starts a new state.
     is_reset: bool,
 }
@@ -83,14 +85,15 @@ pub(super) struct CommitResult {
 pub struct DecidedCharge<'a> {
     verdict: Verdict<Stamps>,
     limits: &'a SharedLimits,
-    /// Limits of the stored state, if they differ from the charge's.
+    /// Limits of the stored state, if they differ from the charge's limits.
     own: Option<&'a SharedLimits>,
     words: &'a [u64],
     now: Now<'a>,
 }
 
 impl DecidedCharge<'_> {
-    /// Returns the verdict for this charge alone. For a refund, it contains the accepted amount.
+    /// Returns the verdict for this charge, regardless of its group. For a refund, the verdict contains the accepted
+    /// amount.
     pub fn verdict(&self) -> &Verdict<Stamps> {
         &self.verdict
     }
@@ -109,8 +112,17 @@ impl Entry {
     fn new(limits: &Arc<SharedLimits>, now: &Now<'_>) -> Self {
         let mut words: Words = smallvec::smallvec![0; limits.with_debt.words()];
         limits.with_debt.init(&mut *words, now);
-        let (charged_as, is_reset) = (None, false);
-        Self { limits: limits.clone(), words, generation: 0, unsent: 0, is_dirty: false, charged_as, is_reset }
+        let (charged_as, is_charged_here, is_reset) = (None, false, false);
+        Self {
+            limits: limits.clone(),
+            words,
+            generation: 0,
+            unsent: 0,
+            is_dirty: false,
+            charged_as,
+            is_charged_here,
+            is_reset,
+        }
     }
 
     fn is_forgettable(&self, now: &Now<'_>) -> bool {
@@ -134,11 +146,11 @@ impl Entry {
     /// Discards the usage.
     pub(super) fn reset(&mut self, generation: u32, now: &Now<'_>) {
         (self.generation, self.unsent, self.is_reset) = (generation, 0, true);
-        self.charged_as = None;
+        (self.charged_as, self.is_charged_here) = (None, false);
         self.limits.with_debt.init(&mut *self.words, now);
     }
 
-    /// Decides under the charge's limits without changing anything.
+    /// Decides under the charge's limits without changing the state.
     fn weigh(&self, limits: &Arc<SharedLimits>, now: &Now<'_>, ask: Ask) -> Verdict<Stamps> {
         let same = self.limits.is_same(limits);
         match ask {
@@ -151,8 +163,8 @@ impl Entry {
         }
     }
 
-    /// Returns whether the key counts as new under these limits: it was reset, or it is unused under other limits and
-    /// these limits do not start full.
+    /// Returns whether the key counts as new under these limits. A key is new if it was reset, or if it is unused under
+    /// other limits and these limits do not start full.
     fn is_new_under(&self, limits: &Arc<SharedLimits>, now: &Now<'_>) -> bool {
         let is_unused = || {
             !self.limits.is_same(limits)
@@ -168,8 +180,8 @@ impl Entry {
         }
         let SharedLimits { plain, with_debt, .. } = &**limits;
         self.words.resize(with_debt.words().max(plain.words()).max(self.words.len()), 0);
-        // By way of the plain limits, whose conversion depends on the debt that they can hold: other stores have no
-        // more. An admitted charge leaves at most that much used.
+        // Converts through the plain limits, because a conversion depends on the maximum debt, and other stores use the
+        // plain maximum. An admitted charge never exceeds that maximum.
         plain.convert(&self.limits.with_debt, &mut *self.words, now);
         with_debt.convert(plain, &mut *self.words, now);
         with_debt.commit(&mut *self.words, now, verdict);
@@ -220,6 +232,7 @@ impl Shard {
         if outcome.is_admitted() && cost > Cost::ZERO {
             self.taken_at = self.taken_at.max(now.mono().as_nanos());
             urgent = entry.record_unsent(cost.get() as i64);
+            entry.is_charged_here = true;
             if !std::mem::replace(&mut entry.is_dirty, true) {
                 self.dirty.push(key);
             }
@@ -234,7 +247,7 @@ impl Shard {
         }
     }
 
-    /// Returns the verdict for a charge without changing anything.
+    /// Returns the verdict for a charge without changing the state.
     pub(super) fn weigh(&self, charge: &Charge<'_>, ask: Ask, now: &Now<'_>) -> Verdict<Stamps> {
         match self.find(charge, now) {
             Some(entry) => entry.weigh(charge.limits, now, ask),
@@ -254,7 +267,7 @@ impl Shard {
         let (key, limits) = (charge.key, charge.limits);
         let taken = verdict.taken().get();
         if !admitted || taken == 0 {
-            // A key whose limits do not start full begins with its first request.
+            // Under limits that do not start full, even a refused request creates the key.
             if !limits.with_debt.starts_full() {
                 self.begun_entry(key, limits, now);
             }
@@ -268,9 +281,10 @@ impl Shard {
         };
         let before = (hold && !entry.limits.is_same(limits)).then(|| (entry.limits.clone(), entry.words.clone()));
         entry.commit(limits, now, verdict);
+        entry.is_charged_here = true;
         let urgent = entry.record_unsent(taken as i64);
         if let Some((limits, before)) = before {
-            let held = Held { limits, before, after: entry.words.clone(), at: now.mono().as_nanos() };
+            let held = HoldRecord { limits, before, after: entry.words.clone(), at: now.mono().as_nanos() };
             self.held.insert(key, held);
         }
         self.mark_dirty(key);
@@ -307,8 +321,8 @@ impl Shard {
         urgent
     }
 
-    /// Takes back a hold. If the hold moved the key to other limits and nothing was charged since, restores the state
-    /// before it; otherwise refunds. Returns whether that should be sent at once.
+    /// Undoes a hold. If the hold moved the key to other limits and nothing was charged since, restores the previous
+    /// state; otherwise refunds the hold. Returns whether the change should be sent at once.
     pub(super) fn undo(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&DecidedCharge<'_>)) -> bool {
         let held = self.held.remove(&charge.key);
         let entry = self.entries.get_mut(&charge.key).filter(|entry| !entry.is_reset);
@@ -362,7 +376,7 @@ impl Shard {
         if self.is_full() && at >= self.swept_at && !self.entries.contains_key(&key) {
             self.sweep(now);
             if self.is_full() {
-                self.swept_at = at.saturating_add(SWEEP_APART);
+                self.swept_at = at.saturating_add(MIN_SWEEP_INTERVAL);
             }
         }
     }
@@ -380,7 +394,7 @@ impl Shard {
         if self.dirty.is_empty() && self.resets.is_empty() {
             return;
         }
-        let oldest = self.taken_at.saturating_sub(HOLD);
+        let oldest = self.taken_at.saturating_sub(EXACT_UNDO_TIME);
         self.held.retain(|_, held| held.at >= oldest);
         into.taken_at = into.taken_at.max(self.taken_at);
         into.resets.append(&mut self.resets);
@@ -417,7 +431,7 @@ impl Shard {
 }
 
 impl Entry {
-    /// Records an unsent charge or refund. Returns whether it should be sent at once.
+    /// Records an unsent charge or refund. Returns whether a delta should be sent at once.
     fn record_unsent(&mut self, amount: i64) -> bool {
         self.unsent = self.unsent.saturating_add(amount);
         self.unsent.unsigned_abs() >= self.limits.urgent_from()

@@ -52,6 +52,20 @@ fn group_takes_all_or_nothing() {
 }
 
 #[test]
+fn overshoot_is_counted_only_by_nodes_that_charged_the_key() {
+    let table = table(1_000);
+    let limits = table.limits(1, &bucket("1/s", 10)).unwrap();
+    for number in [1, 2] {
+        table.apply(&Now::at(SECOND), Nanos::from_nanos(0), &limits, &item(number, 9));
+    }
+    assert!(decide(&table, SECOND, Verb::Check, &[(2, &limits, exactly(1))]).0);
+    table.apply(&Now::at(SECOND), Nanos::from_nanos(0), &limits, &item(1, 4));
+    assert_eq!(table.counts().overshoot, 0, "only the home of key 1 has charged it");
+    table.apply(&Now::at(SECOND), Nanos::from_nanos(0), &limits, &item(2, 4));
+    assert_eq!(table.counts().overshoot, 4);
+}
+
+#[test]
 fn charges_refunds_and_resets_are_drained_once() {
     let table = table(1_000);
     let limits = table.limits(1, &bucket("1/day", 100)).unwrap();
@@ -96,7 +110,7 @@ fn state_belongs_to_the_parameters_of_the_last_admitted_request() {
     assert_eq!(table.used(key(1), &Now::at(51 * SECOND)), 50);
 }
 
-/// Regression: a part of a refused group stayed under the limits of the refused request.
+/// Regression: a key of a refused group stayed under the limits of the refused request.
 #[test]
 fn undone_hold_leaves_the_key_under_its_own_limits() {
     let tables = [table(1_000), table(1_000)];
@@ -114,7 +128,7 @@ fn undone_hold_leaves_the_key_under_its_own_limits() {
         assert!(table.drain(10, &mut drained));
         assert_eq!(drained.items.iter().map(|(_, item)| item.cost).sum::<i64>(), 6);
     }
-    // Another charge in between stays, and the hold is refunded.
+    // If another charge follows the hold, that charge stays and the hold is refunded.
     let [_, table] = &tables;
     let (slow, fast) = (table.limits(1, &slow).unwrap(), table.limits(2, &fast).unwrap());
     assert!(decide(table, 3 * SECOND, Verb::Hold, &[(1, &fast, exactly(1))]).0);
@@ -138,7 +152,8 @@ fn delta_is_charged_as_of_its_original_time() {
     assert_eq!(table.counts().forgiven, old + 7);
 }
 
-/// An instant long before the state looks like a clock that was set back. The repair would discard the usage.
+/// An old delta must not be applied as of its original time. The state would treat the earlier time as a clock that was
+/// set back, and would discard its usage.
 #[test]
 fn old_deltas_erase_nothing() {
     let minute = Nanos::from_secs(60);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tollgate::fingerprint::Fingerprint;
 
-use super::codec::{FINGERPRINT, Reader, put_fingerprint, put_number, unzigzag, zigzag};
+use super::codec::{FINGERPRINT_BYTES, Reader, put_fingerprint, put_number, unzigzag, zigzag};
 use super::{MAX_FRAME, WireError};
 use crate::table::{DrainedCharges, Item, SharedLimits, SnapshotKey, UsedAmount};
 
@@ -21,15 +21,15 @@ pub struct DeltaBody {
 /// Key states in a snapshot part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartBody {
-    /// Keys, grouped by the number of their last limits.
+    /// Keys, grouped by the sender's number for the limits of their last charge.
     pub blocks: Vec<(u32, Vec<SnapshotKey>)>,
 }
 
-/// Maximum length of a body. The rest of a frame is for its other fields.
+/// Maximum length of a body. The remaining bytes of a frame are for its other fields.
 pub(crate) const MAX_BODY: usize = MAX_FRAME - 16 * 1_024;
 
 impl DeltaBody {
-    /// Encodes drained charges. Returns the limits that they refer to.
+    /// Encodes drained charges. Returns the limits that the charges refer to.
     pub(crate) fn encode_drained(drained: &mut DrainedCharges, out: &mut Vec<u8>) -> Vec<Arc<SharedLimits>> {
         drained.items.sort_unstable_by_key(|(limits, item)| (limits.number(), item.key));
         let mut limits: Vec<Arc<SharedLimits>> = Vec::new();
@@ -68,18 +68,18 @@ impl DeltaBody {
     /// Decodes a body.
     ///
     /// # Errors
-    /// If the body is truncated or followed by other bytes.
+    /// Fails if the body is truncated or followed by other bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let mut body = Self::default();
         for _ in 0..reader.count(2, usize::MAX)? {
             let number = reader.short()?;
-            let count = reader.count(FINGERPRINT + 1, usize::MAX)?;
+            let count = reader.count(FINGERPRINT_BYTES + 1, usize::MAX)?;
             let items = (0..count).map(|_| Ok(Item { key: reader.fingerprint()?, cost: unzigzag(reader.number()?) }));
             let items = items.collect::<Result<_, _>>()?;
             body.blocks.push((number, items));
         }
-        let count = reader.count(FINGERPRINT + 1, usize::MAX)?;
+        let count = reader.count(FINGERPRINT_BYTES + 1, usize::MAX)?;
         let resets = (0..count).map(|_| Ok((reader.fingerprint()?, reader.short()?)));
         body.resets = resets.collect::<Result<_, _>>()?;
         reader.end()?;
@@ -97,7 +97,7 @@ fn put_item(item: &Item, out: &mut Vec<u8>) {
 pub(crate) struct PartBuilder {
     blocks: BTreeMap<u32, (Arc<SharedLimits>, u64, Vec<u8>)>,
     bytes: usize,
-    /// Number of keys that did not fit.
+    /// Number of keys that did not fit into the part.
     pub(crate) left_out: u64,
 }
 
@@ -115,7 +115,7 @@ impl PartBuilder {
         self.bytes += block.len() - before + if *count == 1 { 15 } else { 0 };
     }
 
-    /// Returns the encoded body and the limits that it refers to.
+    /// Returns the encoded body and the limits that the body refers to.
     pub(crate) fn finish(self) -> (Vec<u8>, Vec<Arc<SharedLimits>>) {
         let mut out = Vec::with_capacity(self.bytes + 10);
         put_number(self.blocks.len() as u64, &mut out);
@@ -144,13 +144,13 @@ impl PartBody {
     /// Decodes a body.
     ///
     /// # Errors
-    /// If the body is truncated or followed by other bytes.
+    /// Fails if the body is truncated or followed by other bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let mut body = Self::default();
         for _ in 0..reader.count(2, usize::MAX)? {
             let number = reader.short()?;
-            let count = reader.count(FINGERPRINT + 2, usize::MAX)?;
+            let count = reader.count(FINGERPRINT_BYTES + 2, usize::MAX)?;
             let known = (0..count).map(|_| {
                 let (key, generation) = (reader.fingerprint()?, reader.short()?);
                 let used = (0..reader.count(2, tollgate_core::Limits::MAX)?)

@@ -5,7 +5,7 @@ use tollgate::fingerprint::Fingerprint;
 use super::WireError;
 
 /// Encoded size of a fingerprint in bytes.
-pub(super) const FINGERPRINT: usize = 12;
+pub(super) const FINGERPRINT_BYTES: usize = 12;
 
 /// Reads fields from a byte slice.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ pub(super) fn put_fingerprint(key: Fingerprint, out: &mut Vec<u8>) {
     out.extend_from_slice(&high.to_le_bytes());
 }
 
-/// Encodes a signed number so that values near zero are small.
+/// Encodes a signed number so that numbers near zero have short varints.
 pub(super) fn zigzag(number: i64) -> u64 {
     (number << 1 ^ number >> 63) as u64
 }

@@ -1,8 +1,9 @@
 //! Fields of each frame kind.
 
+use smallvec::SmallVec;
 use tollgate_core::{Ask as Amount, Cost, Limits, Nanos, Outcome, Report, Retry, Stamp, Stamps};
 
-use super::codec::{FINGERPRINT, Reader, put_fingerprint, put_number};
+use super::codec::{FINGERPRINT_BYTES, Reader, put_fingerprint, put_number};
 use super::limits::MAX_CODE;
 use super::{Delta, Frame, Hello, MAX_NODES, Part, WireError};
 use crate::NodeId;
@@ -11,24 +12,24 @@ use crate::homes::Hop;
 use crate::mesh::MemberState;
 use crate::table::Verb;
 
-const HELLO: u8 = 1;
-const RESUME: u8 = 2;
-const HEAD: u8 = 3;
-const PARAMS: u8 = 4;
-const DELTA: u8 = 5;
-const ACK: u8 = 6;
-const WANT: u8 = 7;
-const PART: u8 = 8;
-const ASK: u8 = 9;
-const ANSWER: u8 = 10;
+const KIND_HELLO: u8 = 1;
+const KIND_RESUME: u8 = 2;
+const KIND_HEAD: u8 = 3;
+const KIND_PARAMS: u8 = 4;
+const KIND_DELTA: u8 = 5;
+const KIND_ACK: u8 = 6;
+const KIND_WANT: u8 = 7;
+const KIND_PART: u8 = 8;
+const KIND_ASK: u8 = 9;
+const KIND_ANSWER: u8 = 10;
 
 /// Marks stamps without a refusing limit.
-const NONE_REFUSED: u8 = 0xff;
+const NO_REFUSING_LIMIT: u8 = 0xff;
 
 pub(super) fn put(frame: &Frame, out: &mut Vec<u8>) {
     match frame {
         Frame::Hello(hello) => {
-            out.push(HELLO);
+            out.push(KIND_HELLO);
             out.extend_from_slice(&hello.version.to_le_bytes());
             out.extend_from_slice(&hello.cluster.to_le_bytes());
             out.extend_from_slice(&hello.node.0.to_le_bytes());
@@ -36,32 +37,32 @@ pub(super) fn put(frame: &Frame, out: &mut Vec<u8>) {
             put_number(hello.resume.map_or(0, |from| from.saturating_add(1)), out);
         }
         Frame::Resume { from } => {
-            out.push(RESUME);
+            out.push(KIND_RESUME);
             put_number(*from, out);
         }
         Frame::Head { head, gap } => {
-            out.push(HEAD);
+            out.push(KIND_HEAD);
             put_number(*head, out);
             out.push((*gap).into());
         }
         Frame::Params { number, code } => {
-            out.push(PARAMS);
+            out.push(KIND_PARAMS);
             put_number((*number).into(), out);
             out.extend_from_slice(code);
         }
         Frame::Delta(delta) => {
-            out.push(DELTA);
+            out.push(KIND_DELTA);
             put_number(delta.seq, out);
             put_number(delta.age, out);
             out.extend_from_slice(&delta.body);
         }
         Frame::Ack { seq, state } => {
-            out.push(ACK);
+            out.push(KIND_ACK);
             put_number(*seq, out);
             out.push(state_byte(*state));
         }
         Frame::Want { part } => {
-            out.push(WANT);
+            out.push(KIND_WANT);
             put_number((*part).into(), out);
         }
         Frame::Part(part) => put_part(part, out),
@@ -72,15 +73,15 @@ pub(super) fn put(frame: &Frame, out: &mut Vec<u8>) {
 
 pub(super) fn read(reader: &mut Reader<'_>) -> Result<Frame, WireError> {
     Ok(match reader.byte()? {
-        HELLO => {
+        KIND_HELLO => {
             let version = u16::from_le_bytes([reader.byte()?, reader.byte()?]);
             let (cluster, node) = (reader.fixed()?, NodeId(reader.fixed()?));
             let (state, resume) = (read_state(reader)?, reader.number()?.checked_sub(1));
             Frame::Hello(Hello { version, cluster, node, state, resume })
         }
-        RESUME => Frame::Resume { from: reader.number()? },
-        HEAD => Frame::Head { head: reader.number()?, gap: read_flag(reader)? },
-        PARAMS => {
+        KIND_RESUME => Frame::Resume { from: reader.number()? },
+        KIND_HEAD => Frame::Head { head: reader.number()?, gap: read_flag(reader)? },
+        KIND_PARAMS => {
             let number = reader.short()?;
             let code = reader.rest();
             if code.len() > MAX_CODE {
@@ -88,15 +89,15 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Frame, WireError> {
             }
             Frame::Params { number, code: code.into() }
         }
-        DELTA => {
+        KIND_DELTA => {
             let (seq, age) = (reader.number()?, reader.number()?);
             Frame::Delta(Delta { seq, age, body: reader.rest().into() })
         }
-        ACK => Frame::Ack { seq: reader.number()?, state: read_state(reader)? },
-        WANT => Frame::Want { part: reader.short()? },
-        PART => read_part(reader)?,
-        ASK => Frame::Ask(read_ask(reader)?),
-        ANSWER => Frame::Answer(read_answer(reader)?),
+        KIND_ACK => Frame::Ack { seq: reader.number()?, state: read_state(reader)? },
+        KIND_WANT => Frame::Want { part: reader.short()? },
+        KIND_PART => read_part(reader)?,
+        KIND_ASK => Frame::Ask(read_ask(reader)?),
+        KIND_ANSWER => Frame::Answer(read_answer(reader)?),
         kind => return Err(WireError::UnknownKind(kind)),
     })
 }
@@ -127,7 +128,7 @@ fn read_flag(reader: &mut Reader<'_>) -> Result<bool, WireError> {
 }
 
 fn put_part(part: &Part, out: &mut Vec<u8>) {
-    out.push(PART);
+    out.push(KIND_PART);
     put_number(part.part.into(), out);
     put_number(part.parts.into(), out);
     put_number(part.vector.len() as u64, out);
@@ -147,7 +148,7 @@ fn read_part(reader: &mut Reader<'_>) -> Result<Frame, WireError> {
 }
 
 fn put_ask(ask: &Ask, out: &mut Vec<u8>) {
-    out.push(ASK);
+    out.push(KIND_ASK);
     put_number(ask.id, out);
     out.push(match ask.hop {
         Hop::Origin | Hop::Relayed => 0,
@@ -192,7 +193,7 @@ fn read_ask(reader: &mut Reader<'_>) -> Result<Ask, WireError> {
         5 => Verb::Undo,
         _ => return Err(WireError::Invalid("a verb")),
     };
-    let count = reader.count(FINGERPRINT + 4, Ask::MAX_CHARGES)?;
+    let count = reader.count(FINGERPRINT_BYTES + 4, Ask::MAX_CHARGES)?;
     let charges = (0..count).map(|_| {
         let key = reader.fingerprint()?;
         let length = reader.count(1, MAX_CODE)?;
@@ -215,7 +216,7 @@ fn put_stamps(stamps: &Stamps, out: &mut Vec<u8>) {
     out.push(count as u8);
     (0..count).for_each(|index| put_number(stamps.get(index).to_bits(), out));
     let refused = (0..Limits::MAX).find(|index| stamps.has_refused(*index));
-    out.push(refused.map_or(NONE_REFUSED, |index| index as u8));
+    out.push(refused.map_or(NO_REFUSING_LIMIT, |index| index as u8));
 }
 
 /// Decodes stamps; `None` if there are none.
@@ -228,9 +229,9 @@ fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
         return Err(WireError::Invalid("more than 8 stamps"));
     }
     let each = (0..count).map(|_| reader.number().map(Stamp::from_bits));
-    let each: Vec<Stamp> = each.collect::<Result<_, _>>()?;
+    let each: SmallVec<[Stamp; 8]> = each.collect::<Result<_, _>>()?;
     let refused = reader.byte()?;
-    if refused == NONE_REFUSED {
+    if refused == NO_REFUSING_LIMIT {
         return Ok(Some(Stamps::from_stamps(each)));
     }
     // A refusal charged nothing, so its stamps contain only the refusing limit.
@@ -238,7 +239,7 @@ fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
 }
 
 fn put_answer(answer: &Answer, out: &mut Vec<u8>) {
-    out.push(ANSWER);
+    out.push(KIND_ANSWER);
     put_number(answer.id, out);
     let charges = match &answer.result {
         Ok(charges) => charges,

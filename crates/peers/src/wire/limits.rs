@@ -1,7 +1,6 @@
-//! Encoding of limits: algorithm and parameters of each.
+//! Encoding of limits: the algorithm and parameters of each limit.
 
-use std::sync::Arc;
-
+use smallvec::SmallVec;
 use tollgate_core::{BucketParams, Limit, Limits, Nanos, Params, Phase, Rate, WindowParams};
 
 use super::WireError;
@@ -11,12 +10,12 @@ use super::codec::{Reader, put_number};
 pub const MAX_CODE: usize = 512;
 
 /// Encoded limits. Equal limits have equal bytes.
-pub type LimitsCode = Arc<[u8]>;
+pub type LimitsCode = SmallVec<[u8; 24]>;
 
-const TOKEN_BUCKET: u8 = 1;
-const FIXED_WINDOW: u8 = 2;
-const SLIDING_WINDOW: u8 = 3;
-const SLIDING_SLICES: u8 = 4;
+const CODE_TOKEN_BUCKET: u8 = 1;
+const CODE_FIXED_WINDOW: u8 = 2;
+const CODE_SLIDING_WINDOW: u8 = 3;
+const CODE_SLIDING_SLICES: u8 = 4;
 
 /// Encodes limits. Skips limits that nodes cannot share; [`check_limits`](crate::table::check_limits) refuses them
 /// earlier.
@@ -25,7 +24,7 @@ pub fn encode_limits(limits: &Limits) -> LimitsCode {
     for limit in limits.as_slice() {
         match limit.params() {
             Params::TokenBucket(bucket) => {
-                out.push(TOKEN_BUCKET);
+                out.push(CODE_TOKEN_BUCKET);
                 put_number(bucket.rate.count().into(), &mut out);
                 put_number(bucket.rate.per().as_nanos(), &mut out);
                 for number in [bucket.burst, bucket.max_debt, bucket.initial] {
@@ -33,7 +32,7 @@ pub fn encode_limits(limits: &Limits) -> LimitsCode {
                 }
             }
             Params::FixedWindow { window, phase } => {
-                out.push(FIXED_WINDOW);
+                out.push(CODE_FIXED_WINDOW);
                 put_window(window, &mut out);
                 out.push(match phase {
                     Phase::Epoch | Phase::Given(_) => 0,
@@ -42,11 +41,11 @@ pub fn encode_limits(limits: &Limits) -> LimitsCode {
                 });
             }
             Params::SlidingWindow(window) => {
-                out.push(SLIDING_WINDOW);
+                out.push(CODE_SLIDING_WINDOW);
                 put_window(window, &mut out);
             }
             Params::SlidingSlices { window, precision } => {
-                out.push(SLIDING_SLICES);
+                out.push(CODE_SLIDING_SLICES);
                 put_window(window, &mut out);
                 put_number(precision.as_nanos(), &mut out);
             }
@@ -58,13 +57,13 @@ pub fn encode_limits(limits: &Limits) -> LimitsCode {
             | Params::Concurrency { .. } => {}
         }
     }
-    out.into()
+    LimitsCode::from_slice(&out)
 }
 
 /// Decodes limits.
 ///
 /// # Errors
-/// If the bytes are truncated or the parameters are invalid.
+/// Fails if the bytes are truncated or the parameters are invalid.
 pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
     if code.len() > MAX_CODE {
         return Err(WireError::Invalid("limits that are too long"));
@@ -75,13 +74,13 @@ pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
             return Err(WireError::Invalid("more than 8 limits"));
         }
         let params = match reader.byte()? {
-            TOKEN_BUCKET => {
+            CODE_TOKEN_BUCKET => {
                 let (count, per) = (reader.number()?, Nanos::from_nanos(reader.number()?));
                 let rate = Rate::new(count, per).map_err(|_| WireError::Invalid("a rate"))?;
                 let (burst, max_debt, initial) = (reader.number()?, reader.number()?, reader.number()?);
                 Params::TokenBucket(BucketParams { rate, burst, max_debt, initial })
             }
-            FIXED_WINDOW => {
+            CODE_FIXED_WINDOW => {
                 let window = window(&mut reader)?;
                 let phase = match reader.byte()? {
                     0 => Phase::Epoch,
@@ -91,8 +90,8 @@ pub fn decode_limits(code: &[u8]) -> Result<Limits, WireError> {
                 };
                 Params::FixedWindow { window, phase }
             }
-            SLIDING_WINDOW => Params::SlidingWindow(window(&mut reader)?),
-            SLIDING_SLICES => {
+            CODE_SLIDING_WINDOW => Params::SlidingWindow(window(&mut reader)?),
+            CODE_SLIDING_SLICES => {
                 Params::SlidingSlices { window: window(&mut reader)?, precision: Nanos::from_nanos(reader.number()?) }
             }
             _ => return Err(WireError::Invalid("an algorithm")),
@@ -135,7 +134,7 @@ mod tests {
 
     #[test]
     fn invalid_limits_are_refused() {
-        for code in [&[][..], &[9], &[TOKEN_BUCKET, 1], &[TOKEN_BUCKET, 0, 1, 1, 0, 1], &[0; MAX_CODE + 1]] {
+        for code in [&[][..], &[9], &[CODE_TOKEN_BUCKET, 1], &[CODE_TOKEN_BUCKET, 0, 1, 1, 0, 1], &[0; MAX_CODE + 1]] {
             assert!(decode_limits(code).is_err(), "{code:?}");
         }
     }

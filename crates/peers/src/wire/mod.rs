@@ -35,7 +35,7 @@ use limits::LimitsCode;
 /// Maximum length of a frame in bytes, without the length prefix.
 pub const MAX_FRAME: usize = 1 << 20;
 
-/// Protocol version. Nodes of different versions do not talk to each other.
+/// Protocol version. Nodes with different versions refuse to link.
 pub const VERSION: u16 = 1;
 
 /// Maximum number of nodes in a snapshot's vector.
@@ -120,7 +120,8 @@ pub struct Part {
     pub part: u32,
     /// Number of parts.
     pub parts: u32,
-    /// The last delta of each node that is certainly in the snapshot. Only in the first part. Read before any state.
+    /// For each node, the last delta that is certainly in the snapshot. Only the first part contains the vector, which
+    /// is read before any state.
     pub vector: Vec<(NodeId, u64)>,
     /// Encoded [`PartBody`].
     pub body: Arc<[u8]>,
@@ -164,7 +165,7 @@ pub fn encode(frame: &Frame, out: &mut Vec<u8>) {
 /// Decodes the first frame of `input`. Returns the frame and its length in bytes, or `None` if it is incomplete.
 ///
 /// # Errors
-/// If the bytes are not a valid frame. The link must then be closed.
+/// Fails if the bytes are not a valid frame. The link must then be closed.
 pub fn decode(input: &[u8]) -> Result<Option<(Frame, usize)>, WireError> {
     let Some((length, rest)) = input.split_first_chunk::<4>() else { return Ok(None) };
     let length = u32::from_le_bytes(*length) as usize;

@@ -43,7 +43,8 @@ fn ask() -> impl Strategy<Value = Ask> {
         _ => Amount::Regardless(Cost::new(cost)),
     });
     let charge = (key(), bytes(60), amount, option::of(stamps()));
-    let charge = charge.prop_map(|(key, limits, amount, stamps)| AskCharge { key, limits, amount, stamps });
+    let charge =
+        charge.prop_map(|(key, limits, amount, stamps)| AskCharge { key, limits: limits[..].into(), amount, stamps });
     let verb = [Verb::Check, Verb::Peek, Verb::Hold, Verb::Undo, Verb::Refund, Verb::Reset];
     let verb = proptest::sample::select(verb.to_vec());
     (any::<u64>(), any::<bool>(), verb, vec(charge, 0..9)).prop_map(|(id, last, verb, charges)| {
@@ -70,7 +71,7 @@ fn answer() -> impl Strategy<Value = Answer> {
         outcome,
         taken: Cost::new(taken),
         stamps,
-        reports,
+        reports: reports.into(),
     });
     let refusal = prop_oneof![Just(Refusal::Minority), Just(Refusal::NoHome), Just(Refusal::BadLimits)];
     let result = prop_oneof![vec(charge, 0..9).prop_map(Ok), refusal.prop_map(Err)];
@@ -86,7 +87,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         }),
         any::<u64>().prop_map(|from| Frame::Resume { from }),
         (any::<u64>(), any::<bool>()).prop_map(|(head, gap)| Frame::Head { head, gap }),
-        (any::<u32>(), bytes(100)).prop_map(|(number, code)| Frame::Params { number, code }),
+        (any::<u32>(), bytes(100)).prop_map(|(number, code)| Frame::Params { number, code: code[..].into() }),
         (any::<u64>(), any::<u64>(), bytes(100)).prop_map(|(seq, age, body)| Frame::Delta(Delta { seq, age, body })),
         (any::<u64>(), state()).prop_map(|(seq, state)| Frame::Ack { seq, state }),
         any::<u32>().prop_map(|part| Frame::Want { part }),

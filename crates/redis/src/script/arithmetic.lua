@@ -25,8 +25,8 @@ local function product_fits(a, b, c, d)
   return left_low <= right_low
 end
 
--- Returns the smallest n with n * c >= a * b, if n is below 2^52. The first estimate is off by a few at most. The loops are
--- bounded because a damaged value may contain any numbers.
+-- Returns the smallest n with n * c >= a * b, if n is below 2^52. The first estimate is off by at most a few units. The
+-- loops are bounded because a damaged value may contain any numbers.
 local function ceil_of(a, b, c)
   local n = floor(a * b / c)
   for _ = 1, 8 do

@@ -6,7 +6,7 @@
 --          the largest numbers are a few years in microseconds, or a burst times a part.
 -- Cells    the instant at which nothing will be owed, in microseconds (7), and additional ticks (6).
 --
--- Amounts that are *owed* are times: how long the bucket needs to become unused.
+-- An amount *owed* is stored as a time: how long the bucket needs to become unused.
 
 local context = ...
 local now, STALE, UP_TO, EXACTLY = context.now, context.STALE, context.UP_TO, context.EXACTLY
@@ -23,7 +23,8 @@ local function ticks(limit, units)
   return whole, part
 end
 
--- Returns the number of whole units in this time, and the remaining time. The first estimate is off by a few at most.
+-- Returns the number of whole units in this time, and the remaining time. The first estimate is off by at most a few
+-- units.
 local function units(limit, whole, part)
   local n = floor((whole * limit.ticks + part) / limit.unit)
   for _ = 1, 8 do
@@ -62,7 +63,7 @@ end
 
 function bucket.read(fields)
   local burst, initial, deepest = fields[5], fields[7], fields[5] + fields[6]
-  -- Contains all fields that are set later, because a growing table is reallocated.
+  -- Lists all fields that are set later, because Lua reallocates a table that grows.
   local limit = {
     kind = 0, algorithm = 0, cell = 0, bit = 0, weigh = 0, commit = 0, partial = initial < burst,
     ticks = fields[2], whole = fields[3], part = fields[4], unit = fields[3] * fields[2] + fields[4],
@@ -72,8 +73,8 @@ function bucket.read(fields)
   }
   local whole, part = ticks(limit, deepest)
   limit.deepest_whole, limit.deepest_part, limit.max_plausible = whole, part, whole + STALE
-  -- The maximum that may be owed after a request: the burst, and for a leaky bucket at most one unit above the level at which a
-  -- unit still waits at most `max_wait`.
+  -- The maximum that may be owed after a request is the burst. For a leaky bucket, it is also at most one unit above
+  -- the highest level at which a unit waits at most `max_wait`.
   whole, part = ticks(limit, burst)
   if limit.patience_whole then
     local w, p = limit.patience_whole + limit.whole, limit.patience_part + limit.part

@@ -86,8 +86,8 @@ function leases.weigh(limit, cells, verb, cost)
   return cost
 end
 
--- Returns the list with a lease inserted in order of its end. It is the last lease, unless the clock or the lease length
--- changed.
+-- Returns the list with a lease inserted in order of its end. The new lease is the last one, unless the clock or the
+-- lease length changed.
 local function insert(list, number, stop, weight)
   local at = #list
   while at > 0 and read('<I7', list, at - 8) > stop do at = at - 16 end

@@ -1,5 +1,5 @@
--- Exchanges leases under `consistency: leased`. For each key, a node reports spent tokens, returns unneeded ones, asks for an
--- immediate need, and gets further tokens in advance. `pool.lua` describes pools.
+-- Exchanges leases under `consistency: leased`. For each key, a node reports spent tokens, returns unneeded tokens,
+-- requests tokens for an immediate need, and gets further tokens in advance. `pool.lua` describes pools.
 --
 -- Mirrors `tollgate_share::lease::Pool::exchange` for times in whole microseconds, for the needs `Spend` and `Hold`, and for
 -- unchanged parameters. Waits and remaining amounts are not computed here: Rust computes them from the state and the slices.
@@ -53,7 +53,7 @@ local context = {
 }
 local pools = chunk('pool', now)
 
--- Returns whether these are the fields of limits that can be leased. A damaged value may contain anything.
+-- Returns whether these are the fields of limits that can be leased. A damaged value may contain arbitrary fields.
 local function is_plausible(fields)
   if type(fields) ~= 'table' or #fields == 0 or #fields > 8 then return false end
   for index = 1, #fields do
@@ -93,8 +93,8 @@ local function parse(bytes)
   return limits
 end
 
--- Returns the pool of a key, the limits of its state, and its cells, starting with the head. Returns nil if the key holds anything
--- else.
+-- Returns the pool of a key, the limits of its state, and its cells, starting with the head. Returns nil if the key
+-- holds any other value.
 local function load(key, asked)
   local value, pool = call('MGET', key)[1], nil
   if not value then

@@ -22,7 +22,8 @@ function window.read(fields)
   }
 end
 
--- Returns the charge's calendar window for this limit. Without one, windows start with the first request.
+-- Returns the charge's calendar window for this limit, or nil. Without a calendar window, windows start with the first
+-- request.
 local function calendar_window(limit)
   return limit.window and context.windows[limit.window] or nil
 end
@@ -89,7 +90,7 @@ end
 
 function window.commit(limit, cells, taken)
   local cell, stop, used = limit.cell, limit.seen_end, limit.seen_used
-  -- A window ends earlier only if the clock was set back; even a refusal writes this repair.
+  -- The stored window ends after the current window only if the clock was set back. Even a refusal writes this repair.
   if taken == 0 and cells[cell] <= stop then return nil end
   used = used + taken
   cells[cell], cells[cell + 1] = stop, used
@@ -122,8 +123,8 @@ function window.used(limit, cells)
   return used, 0, 1
 end
 
--- Raises the count to at least `used` if the window has not ended at the instant `at`. A state without a count is in no window yet:
--- it enters the current window if the key's offset is known.
+-- Raises the count to at least `used` if the window has not ended at the instant `at`. A state without a count does not
+-- belong to a window yet. It enters the current window if the key's offset is known.
 function window.at_least(limit, cells, at, used)
   local cell = limit.cell
   if at == now and used > 0 and cells[cell + 1] == 0 and (context.knows_key or limit.phase ~= SPREAD) then
@@ -138,7 +139,7 @@ function window.refresh(limit, cells)
   write(limit, cells, used > 0 and stop or 0, used)
 end
 
--- Returns the end of the current window; not for calendar windows.
+-- Returns the end of the current window. Not used for calendar windows.
 function window.window_end(limit)
   return (enter(limit, 0, 0))
 end

@@ -48,7 +48,7 @@
 -- Exactness: all numbers are little-endian integers. Lua computes in doubles, which are exact for integers up to 2^53. The sender
 -- bounds the parameters so that products stay in that range, except products that `arithmetic.lua` compares exactly.
 --
--- Errors: the script raises no error after its first write, and no stored value makes it raise one.
+-- Errors: the script raises no error after its first write, and no stored value causes an error.
 --
 -- Speed: a call costs tens of microseconds before the first decision, mostly for creating closures. So this file contains the
 -- common cases, and every other file is run when it is first needed, by `chunk(name, ...)` (see `script.rs`).
@@ -194,7 +194,7 @@ local values = {}
 --   gap_passed  true in a converted log whose minimum gap has passed: the gap must not be checked again with the moved entries
 --   status    3 or 4 if the key cannot be used
 local records = {}
--- The pools of keys that have one, by the index of the key.
+-- The pools by key index, for keys that have a pool.
 local pools, has_pools, pooled = nil, false, {}
 
 if #keys > 0 and not left_out then

@@ -81,8 +81,8 @@ function pools.expiry()
   return ceil((now + TTL) / SECOND) * SECOND
 end
 
--- Returns whether the floor can be applied to states of these limits. It cannot if the rule's limits have changed to a kind
--- that cannot be leased.
+-- Returns whether the floor can be applied to states of these limits. The floor cannot be applied if the rule's limits
+-- have changed to a kind that cannot be leased.
 local function can_lease(limits)
   for number = 1, limits.count do
     if not limits[number].algorithm.at_least or limits[number].window then return false end

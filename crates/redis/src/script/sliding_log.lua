@@ -29,7 +29,8 @@ function log.sound(limit, cells)
   return #cells[limit.cell + 1] % 7 == 0 and cells[limit.cell] * 7 <= #cells[limit.cell + 1]
 end
 
--- Returns the number of entries, and, if the clock was set back, the current time, which replaces the instants of later entries.
+-- Returns the number of entries. If the clock was set back, also returns the current time, which replaces the instants
+-- of later entries.
 local function ring(limit, cells)
   local entries = cells[limit.cell + 1]
   local count = #entries / 7
@@ -134,7 +135,8 @@ function log.commit(limit, cells, taken)
   return max(instant + max(limit.length, limit.gap) - now, 0)
 end
 
--- Returns the wait of a refusal, and the number of entries that it adds. If refused attempts count, the wait includes this attempt.
+-- Returns the wait of a refusal, and the number of entries that the refusal adds. If refused attempts count, the wait
+-- includes this attempt.
 local function refusal(limit, cells, verb, cost)
   local units, ceiling, gap = wanted(limit, cells, verb, cost)
   -- A request that can never be admitted adds no entries.
@@ -194,8 +196,8 @@ function log.used(limit, cells)
   return inside_of(limit, cells), 0, 1
 end
 
--- Keeps the entries inside the old window, and the last request if only its gap needs it. If the new window is shorter, older
--- entries are moved to its start, so that the used amount stays the same.
+-- Keeps the entries inside the old window. If there are none, keeps the last request until its gap has passed. If the
+-- new window is shorter, older entries are moved to its start, so that the used amount stays the same.
 function log.convert(limit, cells, own, before)
   local entries = before[own.cell + 1]
   local inside, count, latest = inside_of(own, before)

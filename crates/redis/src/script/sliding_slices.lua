@@ -41,8 +41,9 @@ local function counts(limit, cells)
   return sum, min(cells[limit.cell + 2], sum)
 end
 
--- Returns four values: the end of the current slice, the count of the window, the count of the current slice, and the number of
--- slices that have started since the state was written, or -1 if no earlier slice counts any more.
+-- Returns four values: the end of the current slice, the count of the window, the count of the current slice, and the
+-- number of slices that have started since the state was written. The last value is -1 if no earlier slice counts any
+-- more.
 local function current(limit, cells)
   local stop, precision = cells[limit.cell], limit.precision
   local sum, present = counts(limit, cells)
@@ -100,7 +101,7 @@ end
 
 function sliced.commit(limit, cells, taken)
   local stop, present = limit.seen_end, limit.seen_present
-  -- A slice ends earlier only if the clock was set back; even a refusal writes this repair.
+  -- The stored slice ends after the current slice only if the clock was set back. Even a refusal writes this repair.
   if taken == 0 and cells[limit.cell] <= stop then return nil end
   write(limit, cells, stop, limit.seen_sum + taken, present + taken, limit.seen_turn)
   return present + taken > 0 and stop - now + limit.span or 0

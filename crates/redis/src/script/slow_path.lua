@@ -1,5 +1,5 @@
--- The slow path of `main.lua`: groups of several charges, verbs that do not take, states with parameters other than the charge's,
--- logs and leases, and charges with calendar or spread windows.
+-- The slow path of `main.lua`. It handles groups of several charges, verbs that do not take, states whose parameters
+-- differ from the charge's parameters, logs and leases, and charges with calendar or spread windows.
 --
 -- `decide` decides the group at a position, appends the result to the reply and returns the position after the group.
 
@@ -67,7 +67,7 @@ end
 -- Number of fields by kind of limit.
 local FIELDS = { 7, 10, 6, 5, 7, 4, 1, 1, 9, 6 }
 
--- Returns whether limits can compute with parameters from a stored value. A damaged value may contain anything.
+-- Returns whether limits can compute with parameters from a stored value. A damaged value may contain arbitrary fields.
 local function is_plausible(fields)
   if type(fields) ~= 'table' or #fields == 0 or #fields > 8 then return false end
   for index = 1, #fields do
@@ -86,7 +86,8 @@ local function is_plausible(fields)
   return true
 end
 
--- Returns the record of a value with these parameters, or nil if the value does not have their format.
+-- Returns the record of a value with these parameters, or nil if the value does not have the format of these
+-- parameters.
 local function record_under(limits, value)
   if limits.fixed then
     if #value ~= limits.size then return nil end
@@ -129,8 +130,8 @@ local function is_unused(charge, record)
   return true
 end
 
--- Returns the record of a charge's key, or nil and a status. For a key that does not exist, only a charge that takes stores a new
--- record, because the state of a new key depends on the charge that creates it.
+-- Returns the record of a charge's key, or nil and a status. A new record is stored only for a charge that takes,
+-- because the state of a new key depends on the charge that creates it.
 local function record_of(charge)
   local key, limits = charge.key, charge.limits
   local record, value, replaced = records[key], values[key], false
@@ -224,8 +225,8 @@ local function refuse(key, record, verb, cost, refusing)
   note(key, record, changed)
 end
 
--- Updates a state that keeps its own parameters after a charge with other parameters: adds refused attempts, if both limits are
--- logs and the charge's limit counts them, and repairs a state after the clock was set back.
+-- Updates a state that keeps its own parameters after a charge with other parameters. Adds refused attempts if both
+-- limits are logs and the charge's limit counts refused attempts. Repairs the state if the clock was set back.
 local function leave(charge)
   local record, changed = charge.record, false
   for index = 1, min(charge.limits.count, record.limits.count) do
@@ -244,8 +245,9 @@ local function leave(charge)
   note(charge.key, record, changed)
 end
 
--- Returns the stamp in the form that a limit uses. Stamps are sent as quotient and remainder by 1000. A lease stamp is a number, so
--- both are needed. Any other stamp is an instant in nanoseconds, and the quotient is the instant in microseconds.
+-- Returns the stamp in the form that a limit uses. Stamps are sent as quotient and remainder by 1000. A lease stamp is
+-- a number, so it needs quotient and remainder. Any other stamp is an instant in nanoseconds, and the quotient is the
+-- instant in microseconds.
 local function stamp_of(limit, stamps, index)
   local stamp = stamps[index]
   return limit.kind == CONCURRENCY and stamp[1] * 1000 + stamp[2] or stamp[1]
@@ -311,7 +313,7 @@ local group = {}
 -- has_windows: a charge of the group has spread or calendar windows. is_foreign: a state of the group has other parameters.
 local has_windows, is_foreign = false, false
 
--- Reads the charges of a group. Returns their number and the position after them.
+-- Reads the charges of a group. Returns the number of charges and the position after the group.
 local function read_group(at)
   local charges, count = ARGV[1], 0
   local rest, index
@@ -399,8 +401,9 @@ local function find_states(count)
   return 0
 end
 
--- Weighs all charges, then commits all of them or none. If any is refused, the refused charges record their refusal. All `UP_TO`
--- charges take the smallest amount that any of them can take. Returns whether any charge is refused.
+-- Weighs all charges, then commits all of them or none. If any charge is refused, the refused charges record their
+-- refusal. All `UP_TO` charges take the smallest amount that any of them can take. Returns whether any charge is
+-- refused.
 local function take(count)
   local peeking, refused, least = group[1].verb > PEEK, false, nil
   for number = 1, count do
@@ -439,7 +442,7 @@ local function take(count)
     if refused and charge.refusing == 0 then
       note(key, record, false)
     elseif record.limits == limits then
-      -- Weighs again, because another charge with these limits may have overwritten their cached state.
+      -- Weighs again, because another charge with these limits may have overwritten the cached state of the limits.
       if count > 1 then weigh(limits, record, verb, cost, 0) end
       if refused then
         refuse(key, record, verb, cost, charge.refusing)

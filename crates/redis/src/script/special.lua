@@ -1,8 +1,9 @@
--- The special script: decides the most common kind of charge. This is a group of one charge, with an exact cost of at least 1,
--- under one token bucket that starts full. The general script (`main.lua`) decides all other charges, including those whose stored
--- value this script does not expect.
+-- The special script: decides the most common kind of charge. This is a group of one charge, with an exact cost of at
+-- least 1, under one token bucket that starts full. The general script (`main.lua`) decides all other charges,
+-- including charges whose stored value this script does not expect.
 --
--- Mirrors `TokenBucket::weigh` and `commit` for times in whole microseconds, as `bucket.lua` does; see there for the numbers.
+-- Mirrors `TokenBucket::weigh` and `commit` for times in whole microseconds, like `bucket.lua`. That file
+-- describes the numbers.
 --
 -- KEYS     the charged keys, without duplicates.
 -- ARGV[1]  the charges in order, as runs of consecutive keys. Fields of each run, with their sizes in bytes:
@@ -26,7 +27,10 @@
 --          10-second interval in which the state becomes unused, plus ten seconds and the margin. While this interval stays the
 --          same, only the cells are written, which costs half as much as setting an expiry.
 --
--- Speed: no closures, no tables for parameters, and a refusal costs no more than reading the value.
+-- Speed: no closures, no tables for parameters, and a refusal costs no more than reading the value. The offset for SETRANGE is a
+-- string, because Redis 7 formats a number slowly, and no string is built for `values`, because Lua hashes every new string.
+-- Together they save 14 % of the server's CPU time for an admitted charge on Redis 7.0, in calls of 100 charges, and nothing on
+-- Valkey 9.
 
 local keys, arguments, call = KEYS, ARGV, redis.call
 local read, pack, sub, floor = struct.unpack, struct.pack, string.sub, math.floor
@@ -39,9 +43,12 @@ local now = time[1] * 1000000 + time[2]
 local values = call('MGET', unpack(keys))
 local reply, replies = { pack('<I7', now) }, 1
 
--- The current parameters, and the last expiry, in quarters of a second and as a string.
-local current, ticks, whole, part, burst, top_whole, top_part, max_plausible, head, marked, format, marked_format, size
+-- The current parameters, the position of the cells in a marked value as a string, and the last expiry, in quarters of a second
+-- and as a string.
+local current, ticks, whole, part, burst, top_whole, top_part, max_plausible, head, marked, offset, format, marked_format, size
 local expiry_steps, expiry
+-- The cells by key index, for marked values that this call has written with the current parameters.
+local charged = {}
 
 local runs, position = arguments[1], 1
 while position <= #runs do
@@ -50,10 +57,12 @@ while position <= #runs do
   if index ~= current then
     local parameters = arguments[index + 1]
     current = index
+    for key, cells in pairs(charged) do values[key], charged[key] = marked .. cells, nil end
     ticks, whole, part, burst, top_whole, top_part, max_plausible = read('<I7I7I7I7I7I7I7', parameters)
     head = sub(parameters, 50)
     size = #head + 13
     marked = pack('<BI2', 2, #head - 2) .. sub(head, 4, 5) .. '\204' .. sub(head, 6)
+    offset = tostring(#marked)
     format, marked_format = '<c' .. #head .. 'I7I6', '<c' .. #marked .. 'I7I6'
   end
   -- The time of the cost, and the longest time that may be owed before the charge.
@@ -69,8 +78,12 @@ while position <= #runs do
   end
   for key = first, first + count - 1 do
     local value, found, owed, rest, cell = values[key], head, 0, 0, nil
+    local earlier = charged[key]
     if value then
-      if #value == size + 1 then
+      if earlier then
+        owed, rest = read('<I7I6', earlier)
+        cell = floor(owed / 10000000)
+      elseif #value == size + 1 then
         found, owed, rest = read(marked_format, value)
         if found == marked then found, cell = head, floor(owed / 10000000) end
       elseif #value == size then
@@ -90,29 +103,26 @@ while position <= #runs do
       owed, rest = now + owed + cost_whole, rest + cost_part
       if rest >= ticks then owed, rest = owed + 1, rest - ticks end
       local cells = pack('<I7I6', owed, rest)
-      local written
       if cell and floor(owed / 10000000) == cell then
-        call('SETRANGE', keys[key], #marked, cells)
-        written = marked .. cells
+        call('SETRANGE', keys[key], offset, cells)
+        charged[key] = cells
       elseif value then
         local steps = floor(owed / 10000000) * 40 + 80 + MARGIN
         if steps ~= expiry_steps then expiry_steps, expiry = steps, string.format('%.0f', steps * 250) end
-        written = marked .. cells
-        call('SET', keys[key], written, 'PXAT', expiry)
+        call('SET', keys[key], marked .. cells, 'PXAT', expiry)
+        charged[key] = cells
       else
         local steps = floor((rest > 0 and owed + 1 or owed) / 250000) + 1 + MARGIN
         if steps ~= expiry_steps then expiry_steps, expiry = steps, string.format('%.0f', steps * 250) end
-        written = head .. cells
-        -- NX, because MGET returns nothing for a key of another type.
-        if not call('SET', keys[key], written, 'PXAT', expiry, 'NX') then found = nil end
+        -- Uses NX, because MGET returns nothing for a key of another type.
+        if call('SET', keys[key], head .. cells, 'PXAT', expiry, 'NX') then values[key] = head .. cells else found = nil end
       end
       if found then
-        values[key] = written
         reply[replies + 1], reply[replies + 2] = ADMITTED, cells
         replies = replies + 2
       end
     elseif found == head and value then
-      reply[replies + 1], reply[replies + 2] = REFUSED, sub(value, -13)
+      reply[replies + 1], reply[replies + 2] = REFUSED, earlier or sub(value, -13)
       replies = replies + 2
     else
       -- A value that this script does not handle, or a new key and a cost above the burst.
@@ -120,7 +130,7 @@ while position <= #runs do
     end
     if not found then
       -- Charges of a key are decided in order, so the general script must also decide all later charges of this key.
-      replies, values[key] = replies + 1, ''
+      replies, values[key], charged[key] = replies + 1, '', nil
       reply[replies] = GENERAL
     end
   end

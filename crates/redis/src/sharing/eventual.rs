@@ -1,7 +1,7 @@
-//! `consistency: eventual`: this node decides by its views of keys, and syncs them with the store.
+//! `consistency: eventual`: this node decides from its views of keys, and syncs the views with the store.
 //!
-//! This module adds clocks and locks to the state machine in [`tollgate_share::tally`]. Each lane has its own tally, so
-//! requests for different keys rarely wait for each other. Each `sync_every` has its own lanes and its own task.
+//! This module adds clocks and locks to the state machine in [`tollgate_share::tally`]. Each shard has its own tally, so
+//! requests for different keys rarely wait for each other. Each `sync_every` has its own shards and its own task.
 
 use std::collections::hash_map;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,37 +15,37 @@ use tollgate_engine::store::{Answers, Charge, StoreError, SyncEvery};
 use tollgate_share::tally::{Bounds, RECENT, ReadReason, Tally, with_debt_of};
 
 use crate::batcher::ReplyPart;
-use crate::lanes::{LANES, part_of};
+use crate::lanes::{SHARDS, local_shard_of};
 use crate::params::EncodedLimits;
 use crate::request::spread;
 
-/// Maximum number of views in a cycle, over all lanes.
+/// Maximum number of views in a cycle, over all shards.
 const MAX_KEYS: usize = 1 << 20;
-/// Maximum number of unsent entries in a cycle, over all lanes.
+/// Maximum number of unsent entries in a cycle, over all shards.
 const MAX_UNSENT: usize = 1 << 18;
-/// Maximum number of cached encodings per lane.
+/// Maximum number of cached encodings per shard.
 const MAX_ENCODED: usize = 1 << 10;
 
 /// The keys of all rules with the same `sync_every`.
 pub(super) struct Cycle {
     pub(super) every: SyncEvery,
-    pub(super) lanes: Box<[Mutex<Lane>]>,
-    /// Notified when a sync must not wait for the interval.
+    pub(super) shards: Box<[Mutex<TallyShard>]>,
+    /// Notified when a sync should start before the interval has passed.
     pub(super) urgent: Notify,
     origin: Instant,
     /// Held during a sync, so that only one task at a time sends a payload.
     pub(super) syncing: tokio::sync::Mutex<()>,
 }
 
-/// The keys of one lane.
-pub(super) struct Lane {
+/// The keys of one shard.
+pub(super) struct TallyShard {
     pub(super) tally: Tally,
     /// Store time minus local time at the last answer, in nanoseconds.
     offset: i128,
     indebted: DebtLimitsCache,
 }
 
-/// The limits of a rule, and the same limits with additional debt. Views and merges use the latter.
+/// The limits of a rule, and the same limits with additional debt, which views and merges use.
 pub(super) struct DebtLimits {
     limits: Limits,
     pub(super) with_debt: Arc<Limits>,
@@ -77,7 +77,7 @@ impl DebtLimitsCache {
     }
 }
 
-impl Lane {
+impl TallyShard {
     /// Estimates the store time at local time `at`, both in nanoseconds.
     fn estimate(&self, at: u64) -> u64 {
         u64::try_from(i128::from(at) + self.offset).unwrap_or(0)
@@ -95,7 +95,7 @@ impl Lane {
 pub(super) enum ViewError {
     /// The key must be read from the store first.
     Unread,
-    /// The charge cannot be decided at all.
+    /// The charge cannot be decided, locally or by the store.
     Failed(StoreError),
 }
 
@@ -114,16 +114,17 @@ pub(super) struct LocalDecision {
 }
 
 impl Cycle {
-    /// Creates a cycle: 64 lanes in a cluster, 8 with a single server.
+    /// Creates a cycle: 64 shards in a cluster, 8 with a single server.
     pub(super) fn new(every: SyncEvery, is_cluster: bool) -> Self {
-        // With a single server, lanes only reduce lock contention.
-        let count = if is_cluster { LANES } else { LANES / 8 };
+        // With a single server, shards only reduce lock contention.
+        let count = if is_cluster { SHARDS } else { SHARDS / 8 };
         let stale_after = every.length().as_nanos().saturating_mul(2).max(RECENT);
         let bounds = Bounds { keys: MAX_KEYS / count, unsent: MAX_UNSENT / count, stale_after };
-        let lane = || Mutex::new(Lane { tally: Tally::new(bounds), offset: 0, indebted: DebtLimitsCache::default() });
+        let shard =
+            || Mutex::new(TallyShard { tally: Tally::new(bounds), offset: 0, indebted: DebtLimitsCache::default() });
         Self {
             every,
-            lanes: (0..count).map(|_| lane()).collect(),
+            shards: (0..count).map(|_| shard()).collect(),
             urgent: Notify::new(),
             origin: Instant::now(),
             syncing: tokio::sync::Mutex::new(()),
@@ -136,21 +137,21 @@ impl Cycle {
         u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1 << 40)
     }
 
-    pub(super) fn lane_of(&self, charge: &Charge<'_>) -> u8 {
-        part_of(charge, spread(charge.key), self.lanes.len())
+    pub(super) fn shard_of(&self, charge: &Charge<'_>) -> u8 {
+        local_shard_of(charge, spread(charge.key), self.shards.len())
     }
 
-    pub(super) fn lock(&self, lane: u8) -> MutexGuard<'_, Lane> {
-        self.lanes[usize::from(lane)].lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self, shard: u8) -> MutexGuard<'_, TallyShard> {
+        self.shards[usize::from(shard)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides a charge by the view of its key, and takes if admitted. Adds the answer to `answers`.
+    /// Decides a charge from the view of its key, and takes the cost if it is admitted. Adds the answer to `answers`.
     pub(super) fn take(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LocalDecision, ViewError> {
         let spread = spread(charge.key);
-        let mut lane = self.lock(part_of(charge, spread, self.lanes.len()));
+        let mut shard = self.lock(local_shard_of(charge, spread, self.shards.len()));
         let at = self.now();
-        let now = Now::at(lane.estimate(at)).with_spread(spread.wrapping_mul(1_000)).with_windows(charge.windows);
-        let Lane { tally, indebted, .. } = &mut *lane;
+        let now = Now::at(shard.estimate(at)).with_spread(spread.wrapping_mul(1_000)).with_windows(charge.windows);
+        let TallyShard { tally, indebted, .. } = &mut *shard;
         if let Some(refused) = refuse_debt(tally, charge, &now, at, answers)? {
             return Ok(refused);
         }
@@ -165,9 +166,9 @@ impl Cycle {
     /// Decides a charge of a group that may still be refused. The amount is only reserved: it is sent to the store
     /// after [`confirm`](Self::confirm), or given back by [`release`](Self::release).
     pub(super) fn reserve(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LocalDecision, ViewError> {
-        let (mut lane, at) = (self.lock(self.lane_of(charge)), self.now());
-        let now = now_for(charge, lane.estimate(at));
-        let Lane { tally, indebted, .. } = &mut *lane;
+        let (mut shard, at) = (self.lock(self.shard_of(charge)), self.now());
+        let now = now_for(charge, shard.estimate(at));
+        let TallyShard { tally, indebted, .. } = &mut *shard;
         if let Some(refused) = refuse_debt(tally, charge, &now, at, answers)? {
             return Ok(refused);
         }
@@ -180,16 +181,16 @@ impl Cycle {
 
     /// Schedules a reserved amount to be sent to the store.
     pub(super) fn confirm(&self, charge: &Charge<'_>, taken: Cost) {
-        let mut lane = self.lock(self.lane_of(charge));
-        lane.tally.confirm(charge.key, self.now(), taken);
-        self.wake_if_urgent(&mut lane.tally);
+        let mut shard = self.lock(self.shard_of(charge));
+        shard.tally.confirm(charge.key, self.now(), taken);
+        self.wake_if_urgent(&mut shard.tally);
     }
 
     /// Gives back a reserved amount.
     pub(super) fn release(&self, charge: &Charge<'_>, taken: Cost, stamps: Stamps) {
-        let mut lane = self.lock(self.lane_of(charge));
-        let now = now_for(charge, lane.estimate(self.now()));
-        lane.tally.release(charge.key, &now, taken, stamps);
+        let mut shard = self.lock(self.shard_of(charge));
+        let now = now_for(charge, shard.estimate(self.now()));
+        shard.tally.release(charge.key, &now, taken, stamps);
     }
 
     fn wake_if_urgent(&self, tally: &mut Tally) {
@@ -200,10 +201,10 @@ impl Cycle {
 
     /// Returns the decision that [`take`](Self::take) would make, without taking.
     pub(super) fn peek(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LocalDecision, ViewError> {
-        let mut lane = self.lock(self.lane_of(charge));
+        let mut shard = self.lock(self.shard_of(charge));
         let at = self.now();
-        let now = now_for(charge, lane.estimate(at));
-        let peeked = lane.tally.peek(charge.key, charge.limits, &now, at, charge.ask, |verdict, own, words| {
+        let now = now_for(charge, shard.estimate(at));
+        let peeked = shard.tally.peek(charge.key, charge.limits, &now, at, charge.ask, |verdict, own, words| {
             report(charge, charge.limits, verdict, own, words, &now, answers)
         });
         peeked.map_err(unread)
@@ -211,23 +212,23 @@ impl Cycle {
 
     /// Refunds up to `taken` tokens that were not sent to the store yet. Returns the refunded amount.
     pub(super) fn put_back(&self, charge: &Charge<'_>, taken: Cost, stamps: Stamps) -> u64 {
-        let mut lane = self.lock(self.lane_of(charge));
-        let now = now_for(charge, lane.estimate(self.now()));
-        lane.tally.put_back(charge.key, &now, taken, stamps)
+        let mut shard = self.lock(self.shard_of(charge));
+        let now = now_for(charge, shard.estimate(self.now()));
+        shard.tally.put_back(charge.key, &now, taken, stamps)
     }
 
-    /// Returns the limits to read the key with, or `None` if the key has a usable view.
+    /// Returns the limits for reading the key from the store, or `None` if the key has a usable view.
     pub(super) fn to_read(&self, charge: &Charge<'_>) -> Result<Option<Arc<DebtLimits>>, StoreError> {
-        let mut lane = self.lock(self.lane_of(charge));
-        if !lane.tally.is_unread(charge.key, self.now()) {
+        let mut shard = self.lock(self.shard_of(charge));
+        if !shard.tally.is_unread(charge.key, self.now()) {
             return Ok(None);
         }
-        lane.indebted.of(charge).map(|indebted| Some(indebted.clone()))
+        shard.indebted.of(charge).map(|indebted| Some(indebted.clone()))
     }
 }
 
-/// Checks an `Ask::Regardless` charge against the debt that its rule allows, which is less than a view allows. Returns
-/// `None` if the charge is not refused by this check.
+/// Checks an `Ask::Regardless` charge against the debt that its rule allows, which is less than the debt that a view
+/// allows. Returns `None` if the charge passes this check.
 fn refuse_debt(
     tally: &mut Tally,
     charge: &Charge<'_>,

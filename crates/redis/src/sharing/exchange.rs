@@ -1,4 +1,4 @@
-//! Exchanges of leases with the store, and the task that reports and returns leases in time.
+//! Exchanges of leases with the store, and the background task that reports and returns leases.
 //!
 //! Each exchange runs in its own task, so that its outcome is recorded even if the request that needed it gives up.
 
@@ -25,11 +25,11 @@ use crate::request::{GroupKind, QueuedExchange, QueuedGroup, Route, spread};
 
 /// Interval between sweeps, which find leases to report or return.
 const SWEEP_EVERY: Duration = Duration::from_millis(100);
-/// Maximum number of exchanges started by one sweep. This leaves most of the queue to requests; the next sweep
-/// continues.
+/// Maximum number of exchanges started by one sweep. The limit leaves most of the queue to requests. The next sweep
+/// continues with the remaining leases.
 const MAX_STARTED: usize = 1_024;
 /// Maximum number of concurrent exchanges while a stopping node returns its leases.
-const RETURNED_TOGETHER: usize = 256;
+const MAX_CONCURRENT_RETURNS: usize = 256;
 
 /// A grant by the store.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ impl Sharing {
     /// Starts an exchange. No other exchange may be in flight for this key. With `drains`, all leases are returned.
     pub(super) fn start_exchange(
         self: &Arc<Self>,
-        lane: u8,
+        shard: u8,
         key: &Arc<[u8]>,
         entry: &mut Entry,
         need: Need,
@@ -66,9 +66,9 @@ impl Sharing {
         let (done, answer) = oneshot::channel();
         let (sharing, key, encoded) = (self.clone(), key.clone(), entry.encoded.clone());
         self.runtime.spawn(async move {
-            let result = sharing.exchange(lane, &key, &encoded, &exchange).await;
-            let result = sharing.conclude(lane, &key, result);
-            // Fails only if the caller gave up.
+            let result = sharing.exchange(shard, &key, &encoded, &exchange).await;
+            let result = sharing.conclude(shard, &key, result);
+            // Sending fails only if the caller gave up.
             let _ = done.send(result);
         });
         answer
@@ -76,13 +76,14 @@ impl Sharing {
 
     async fn exchange(
         &self,
-        lane: u8,
+        shard: u8,
         key: &[u8],
         encoded: &Arc<EncodedLimits>,
         exchange: &Exchange,
     ) -> Result<(ExchangeAnswer, u64), StoreError> {
         let gone = || StoreError::Unavailable { why: "the store is closed".to_owned() };
         let servers = self.servers.upgrade().ok_or_else(gone)?;
+        let lane = servers.lane_of_shard(shard);
         let name = servers.key_name(&self.config.namespace, key, lane);
         let queued = QueuedExchange::new(key, name, encoded.clone(), exchange);
         let route = Route { lane, ..Route::default() };
@@ -96,9 +97,9 @@ impl Sharing {
     }
 
     /// Records the outcome of an exchange.
-    fn conclude(&self, lane: u8, key: &[u8], result: Result<(ExchangeAnswer, u64), StoreError>) -> ExchangeResult {
-        let mut shard = self.leases.lock(lane);
-        let Some(entry) = shard.get_mut(key) else { return Err(NoLease::Strict) };
+    fn conclude(&self, shard: u8, key: &[u8], result: Result<(ExchangeAnswer, u64), StoreError>) -> ExchangeResult {
+        let mut entries = self.leases.lock(shard);
+        let Some(entry) = entries.get_mut(key) else { return Err(NoLease::Strict) };
         let holder = &mut entry.holder;
         let result = match result {
             Ok((ExchangeAnswer::Granted(grant), at)) => {
@@ -128,16 +129,16 @@ impl Sharing {
         result
     }
 
-    /// Returns all leases, for a node that stops.
+    /// Returns all leases to the store. Used when this node stops.
     pub(super) async fn return_leases(self: &Arc<Self>) {
         let mut open = Vec::new();
-        for lane in self.leases.lanes() {
-            open.extend(self.leases.lock(lane).keys().map(|key| (lane, key.clone())));
+        for shard in self.leases.shards() {
+            open.extend(self.leases.lock(shard).keys().map(|key| (shard, key.clone())));
         }
-        for some in open.chunks(RETURNED_TOGETHER) {
-            let start = |(lane, key): &(u8, Arc<[u8]>)| {
-                let (sharing, lane, key) = (self.clone(), *lane, key.clone());
-                self.runtime.spawn(async move { sharing.return_lease(lane, &key).await })
+        for some in open.chunks(MAX_CONCURRENT_RETURNS) {
+            let start = |(shard, key): &(u8, Arc<[u8]>)| {
+                let (sharing, shard, key) = (self.clone(), *shard, key.clone());
+                self.runtime.spawn(async move { sharing.return_lease(shard, &key).await })
             };
             let returning: Vec<_> = some.iter().map(start).collect();
             for task in returning {
@@ -154,20 +155,20 @@ impl Sharing {
     }
 }
 
-/// Reports and returns leases in time, until the store is dropped.
+/// Reports and returns leases periodically, until the store is dropped.
 async fn sweep(sharing: Weak<Sharing>) {
     loop {
         sleep(SWEEP_EVERY).await;
         let Some(sharing) = sharing.upgrade().filter(|sharing| sharing.servers.strong_count() > 0) else { return };
         let mut started = 0;
-        for lane in sharing.leases.lanes() {
-            let mut shard = sharing.leases.lock(lane);
+        for shard in sharing.leases.shards() {
+            let mut entries = sharing.leases.lock(shard);
             let at = now();
-            shard.retain(|_, entry| !entry.holder.is_idle(at));
-            for (key, entry) in shard.iter_mut() {
+            entries.retain(|_, entry| !entry.holder.is_idle(at));
+            for (key, entry) in entries.iter_mut() {
                 if started < MAX_STARTED && entry.holder.is_due(at) {
                     started += 1;
-                    drop(sharing.start_exchange(lane, key, entry, Need::default(), false));
+                    drop(sharing.start_exchange(shard, key, entry, Need::default(), false));
                 }
             }
         }
@@ -200,8 +201,8 @@ fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<Exc
         Retry::After(after) => after.as_nanos().max(wait),
         Retry::Never | Retry::OnRelease => u64::MAX,
     });
-    let until_slices_end = |capacity: u64| until_slices_end(capacity, amount, &slices, time);
-    let wait = limits.as_slice().iter().map(|limit| until_slices_end(limit.capacity())).fold(refill, u64::max);
+    let wait_until_slices_expire = |capacity: u64| wait_until_slices_expire(capacity, amount, &slices, time);
+    let wait = limits.as_slice().iter().map(|limit| wait_until_slices_expire(limit.capacity())).fold(refill, u64::max);
     Ok(ExchangeAnswer::Granted(Grant {
         taken: if status == 0 { amount } else { 0 },
         refused: (status == 1).then_some(wait),
@@ -215,9 +216,9 @@ fn read(part: &ReplyPart, key: &[u8], limits: &Limits, need: Need) -> Result<Exc
     }))
 }
 
-/// Returns the time until enough slices have expired that `need` fits beside the outstanding leases. `slices` contains
+/// Returns the time until enough slices have expired for `need` to fit beside the outstanding leases. `slices` contains
 /// expiries and amounts, earliest first. Returns `u64::MAX` if the need exceeds the capacity.
-fn until_slices_end(capacity: u64, need: u64, slices: &[(u64, u64)], now: u64) -> u64 {
+fn wait_until_slices_expire(capacity: u64, need: u64, slices: &[(u64, u64)], now: u64) -> u64 {
     let Some(most) = capacity.checked_sub(need) else { return u64::MAX };
     let mut outstanding: u64 = slices.iter().map(|(_, sum)| sum).sum();
     let mut wait = 0;

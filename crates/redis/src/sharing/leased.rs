@@ -20,7 +20,7 @@ use tollgate_share::lease::{Holder, Meter, Need, Reservation, TakeResult};
 use super::Sharing;
 use super::eventual::LocalDecision;
 use super::exchange::ExchangeResult;
-use crate::lanes::{LANES, part_of};
+use crate::lanes::{SHARDS, local_shard_of};
 use crate::params::EncodedLimits;
 use crate::request::spread;
 use crate::store::RedisStore;
@@ -30,7 +30,7 @@ const MAX_KEYS: usize = 1 << 18;
 
 /// The leases of this node.
 pub(super) struct Leases {
-    /// One shard per lane. With a single server, lanes only reduce lock contention.
+    /// In a cluster, each shard is in one lane. With a single server, shards only reduce lock contention.
     shards: Box<[Mutex<Shard>]>,
     /// Store time minus local time at the last answer, in nanoseconds.
     offset: AtomicI64,
@@ -38,7 +38,7 @@ pub(super) struct Leases {
     pub(super) is_swept: AtomicBool,
 }
 
-/// The leases of one lane, by key.
+/// The leases of one shard, by key.
 pub(super) type Shard = HashMap<Arc<[u8]>, Entry, KeyHash>;
 
 /// The leases of one key.
@@ -53,7 +53,8 @@ pub(super) struct Entry {
 /// A decision about a charge.
 pub(super) struct LeaseDecision {
     pub(super) taken: LocalDecision,
-    /// The amount taken from leases, so that it can be put back. `None` if nothing was taken, or the store took it.
+    /// The amount taken from leases, so that it can be put back. `None` if nothing was taken, or if the store took the
+    /// amount.
     pub(super) reservation: Option<Reservation>,
 }
 
@@ -66,7 +67,7 @@ pub(super) enum NoLease {
 }
 
 /// The next step of a request.
-enum Step {
+enum NextStep {
     Decided(LeaseDecision),
     Wait(OwnedNotified),
     Asked(oneshot::Receiver<ExchangeResult>),
@@ -90,7 +91,7 @@ impl Entry {
 
 impl Leases {
     pub(super) fn new(is_cluster: bool) -> Self {
-        let count = if is_cluster { LANES } else { LANES / 8 };
+        let count = if is_cluster { SHARDS } else { SHARDS / 8 };
         Self {
             shards: (0..count).map(|_| Mutex::default()).collect(),
             offset: AtomicI64::new(0),
@@ -98,16 +99,16 @@ impl Leases {
         }
     }
 
-    pub(super) fn lane_of(&self, charge: &Charge<'_>) -> u8 {
-        part_of(charge, spread(charge.key), self.shards.len())
+    pub(super) fn shard_of(&self, charge: &Charge<'_>) -> u8 {
+        local_shard_of(charge, spread(charge.key), self.shards.len())
     }
 
-    pub(super) fn lanes(&self) -> impl Iterator<Item = u8> + use<> {
+    pub(super) fn shards(&self) -> impl Iterator<Item = u8> + use<> {
         0..self.shards.len() as u8
     }
 
-    pub(super) fn lock(&self, lane: u8) -> MutexGuard<'_, Shard> {
-        self.shards[usize::from(lane)].lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self, shard: u8) -> MutexGuard<'_, Shard> {
+        self.shards[usize::from(shard)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the store time, in nanoseconds, of an answer that just arrived.
@@ -123,13 +124,13 @@ impl Leases {
 
     /// Returns the number of keys with leases and the number of held tokens.
     pub(super) fn held(&self) -> (usize, u64) {
-        let of_lane = |lane| {
-            let shard = self.lock(lane);
-            let holders = shard.values().map(|entry| &entry.holder).filter(|holder| holder.has_leases());
+        let of_shard = |shard| {
+            let entries = self.lock(shard);
+            let holders = entries.values().map(|entry| &entry.holder).filter(|holder| holder.has_leases());
             holders.fold((0, 0_u64), |(keys, tokens), holder| (keys + 1, tokens.saturating_add(holder.held())))
         };
-        self.lanes()
-            .map(of_lane)
+        self.shards()
+            .map(of_shard)
             .fold((0, 0), |(keys, tokens), (more, held)| (keys + more, tokens.saturating_add(held)))
     }
 
@@ -169,16 +170,17 @@ impl Leases {
         LeaseDecision { taken: LocalDecision { taken, stamps, outcome, at: self.estimate(at) }, reservation }
     }
 
-    /// Makes requests for a key ask the store again, because tokens were returned to it.
+    /// Forgets the last refusal of a key, so that the next request asks the store. Used after tokens were returned to
+    /// the store.
     pub(super) fn forget_refusal(&self, charge: &Charge<'_>) {
-        if let Some(entry) = self.lock(self.lane_of(charge)).get_mut(charge.key) {
+        if let Some(entry) = self.lock(self.shard_of(charge)).get_mut(charge.key) {
             entry.holder.forget_refusal();
         }
     }
 
     /// Puts a reservation back into its leases.
     pub(super) fn put_back(&self, charge: &Charge<'_>, reservation: &Reservation) {
-        if let Some(entry) = self.lock(self.lane_of(charge)).get_mut(charge.key) {
+        if let Some(entry) = self.lock(self.shard_of(charge)).get_mut(charge.key) {
             entry.holder.put_back(reservation);
         }
     }
@@ -193,23 +195,24 @@ fn stamps_of(meters: &[Meter], at: u64) -> Stamps {
     }))
 }
 
-/// Returns the time of a monotonic clock that keeps running while the machine sleeps, in nanoseconds. Otherwise a lease
-/// could outlast its slice.
+/// Returns the time of a monotonic clock that keeps running while the machine sleeps, in nanoseconds. With a clock that
+/// stops during sleep, a lease could outlast its slice.
 pub(super) fn now() -> u64 {
-    let time = rustix::time::clock_gettime(CLOCK);
+    let time = rustix::time::clock_gettime(LEASE_CLOCK);
     let (seconds, nanos) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
     seconds.saturating_mul(1_000_000_000).saturating_add(nanos)
 }
 
 #[cfg(target_os = "linux")]
-const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
-/// On macOS, this clock includes time asleep.
+const LEASE_CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+/// On macOS, this clock also runs while the machine sleeps.
 #[cfg(not(target_os = "linux"))]
-const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+const LEASE_CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
 
 impl RedisStore {
-    /// Decides a charge from leases, and asks the pool if they are not enough. With `holds`, the pool adds the needed
-    /// amount to a lease instead of spending it, for a group that may still be refused. Adds the answer to `answers`.
+    /// Decides a charge from leases, and asks the pool if the held tokens are not enough. With `holds`, the pool adds
+    /// the needed amount to a lease instead of spending it, for a group that may still be refused. Adds the answer to
+    /// `answers`.
     pub(super) async fn take_leased(
         &self,
         charge: &Charge<'_>,
@@ -230,14 +233,14 @@ impl RedisStore {
             let step = self.try_lease(charge, holds, answers)?;
             let limit = || Instant::now() + self.config.deadline;
             match step {
-                Step::Decided(decision) => return Ok(decision),
-                Step::Wait(answered) => {
+                NextStep::Decided(decision) => return Ok(decision),
+                NextStep::Wait(answered) => {
                     if timeout_at(*deadline.get_or_insert_with(limit), answered).await.is_err() {
                         let why = format!("no lease within {:?}", self.config.deadline);
                         return Err(NoLease::Failed(StoreError::Unavailable { why }));
                     }
                 }
-                Step::Asked(answer) => {
+                NextStep::Asked(answer) => {
                     let result = timeout_at(*deadline.get_or_insert_with(limit), answer).await;
                     let unknown = |why: String| NoLease::Failed(StoreError::Unknown { why });
                     let late = |_| unknown(format!("no answer about a lease within {:?}", self.config.deadline));
@@ -249,83 +252,83 @@ impl RedisStore {
                         None => Decided::Spent(granted.at),
                     };
                     let leases = &self.sharing.leases;
-                    let shard = leases.lock(leases.lane_of(charge));
-                    return Ok(leases.report(shard.get(charge.key), charge, decided, now(), answers));
+                    let entries = leases.lock(leases.shard_of(charge));
+                    return Ok(leases.report(entries.get(charge.key), charge, decided, now(), answers));
                 }
             }
         }
     }
 
-    fn try_lease(&self, charge: &Charge<'_>, holds: bool, answers: &mut Answers) -> Result<Step, NoLease> {
+    fn try_lease(&self, charge: &Charge<'_>, holds: bool, answers: &mut Answers) -> Result<NextStep, NoLease> {
         let leases = &self.sharing.leases;
-        let lane = leases.lane_of(charge);
-        let mut shard = leases.lock(lane);
-        if let Some(entry) = shard.get_mut(charge.key) {
-            return self.take_from(entry, lane, charge, holds, answers);
+        let shard = leases.shard_of(charge);
+        let mut entries = leases.lock(shard);
+        if let Some(entry) = entries.get_mut(charge.key) {
+            return self.take_from(entry, shard, charge, holds, answers);
         }
-        if shard.len() >= MAX_KEYS / leases.shards.len() {
+        if entries.len() >= MAX_KEYS / leases.shards.len() {
             return Err(NoLease::Strict);
         }
         self.sharing.start_sweeping();
         let mut entry = self.new_entry(charge)?;
-        let step = self.take_from(&mut entry, lane, charge, holds, answers);
-        shard.insert(Arc::from(charge.key), entry);
+        let step = self.take_from(&mut entry, shard, charge, holds, answers);
+        entries.insert(Arc::from(charge.key), entry);
         step
     }
 
-    /// Takes a charge from held leases. Returns `None`, and changes nothing, if they are not enough.
+    /// Takes a charge from held leases. If the held tokens are not enough, changes nothing and returns `None`.
     pub(super) fn try_take_held(&self, charge: &Charge<'_>, answers: &mut Answers) -> Option<LocalDecision> {
         let cost = charge.ask.cost().get();
         if !matches!(charge.ask, Ask::Exactly(_)) || cost == 0 {
             return None;
         }
         let (leases, at) = (&self.sharing.leases, now());
-        let lane = leases.lane_of(charge);
-        let mut shard = leases.lock(lane);
-        let entry = shard.get_mut(charge.key).filter(|entry| entry.can_lease(charge.limits, cost))?;
+        let shard = leases.shard_of(charge);
+        let mut entries = leases.lock(shard);
+        let entry = entries.get_mut(charge.key).filter(|entry| entry.can_lease(charge.limits, cost))?;
         let reservation = entry.holder.try_take(at, cost)?;
-        self.renew_if_due(entry, lane, charge, at);
+        self.renew_if_due(entry, shard, charge, at);
         Some(leases.report(Some(entry), charge, Decided::Held(reservation), at, answers).taken)
     }
 
-    /// Starts an exchange if the leases are due for one. It asks for no immediate amount.
-    fn renew_if_due(&self, entry: &mut Entry, lane: u8, charge: &Charge<'_>, at: u64) {
+    /// Starts an exchange without an immediate need, if the holder reports that an exchange is due.
+    fn renew_if_due(&self, entry: &mut Entry, shard: u8, charge: &Charge<'_>, at: u64) {
         if entry.holder.is_due(at) {
-            drop(self.sharing.start_exchange(lane, &Arc::from(charge.key), entry, Need::default(), false));
+            drop(self.sharing.start_exchange(shard, &Arc::from(charge.key), entry, Need::default(), false));
         }
     }
 
     fn take_from(
         &self,
         entry: &mut Entry,
-        lane: u8,
+        shard: u8,
         charge: &Charge<'_>,
         holds: bool,
         answers: &mut Answers,
-    ) -> Result<Step, NoLease> {
+    ) -> Result<NextStep, NoLease> {
         let (sharing, cost) = (&self.sharing, charge.ask.cost().get());
         let (leases, at) = (&sharing.leases, now());
-        // A lease is valid only for the parameters under which it was granted. After one second without use, it is
-        // returned.
+        // A lease is valid only for the parameters under which it was granted. An unused lease is returned after one
+        // second.
         if entry.encoded.limits() != charge.limits {
             return Err(NoLease::Strict);
         }
         if entry.meters.iter().any(|meter| meter.capacity() < cost) {
-            return Ok(Step::Decided(leases.report(Some(entry), charge, Decided::Refused(u64::MAX), at, answers)));
+            return Ok(NextStep::Decided(leases.report(Some(entry), charge, Decided::Refused(u64::MAX), at, answers)));
         }
         let decided = match entry.holder.take(at, cost) {
             TakeResult::Held(reservation) => {
-                self.renew_if_due(entry, lane, charge, at);
+                self.renew_if_due(entry, shard, charge, at);
                 Decided::Held(reservation)
             }
             TakeResult::Refused(wait) => Decided::Refused(wait),
-            TakeResult::Wait => return Ok(Step::Wait(entry.answered.clone().notified_owned())),
+            TakeResult::Wait => return Ok(NextStep::Wait(entry.answered.clone().notified_owned())),
             TakeResult::Ask => {
                 let need = if holds { Need::Hold(cost) } else { Need::Spend(cost) };
-                return Ok(Step::Asked(sharing.start_exchange(lane, &Arc::from(charge.key), entry, need, false)));
+                return Ok(NextStep::Asked(sharing.start_exchange(shard, &Arc::from(charge.key), entry, need, false)));
             }
         };
-        Ok(Step::Decided(leases.report(Some(entry), charge, decided, at, answers)))
+        Ok(NextStep::Decided(leases.report(Some(entry), charge, decided, at, answers)))
     }
 
     fn new_entry(&self, charge: &Charge<'_>) -> Result<Entry, NoLease> {
@@ -338,11 +341,11 @@ impl RedisStore {
     }
 
     /// Returns the decision that [`take_leased`](Self::take_leased) would make from held leases, without taking. Fails
-    /// if they are not enough.
+    /// if the held tokens are not enough.
     pub(super) fn peek_leased(&self, charge: &Charge<'_>, answers: &mut Answers) -> Result<LeaseDecision, NoLease> {
         let (leases, at) = (&self.sharing.leases, now());
-        let shard = leases.lock(leases.lane_of(charge));
-        let Some(entry) = shard.get(charge.key) else { return Err(NoLease::Strict) };
+        let entries = leases.lock(leases.shard_of(charge));
+        let Some(entry) = entries.get(charge.key) else { return Err(NoLease::Strict) };
         let is_exact = matches!(charge.ask, Ask::Exactly(cost) if cost > Cost::ZERO);
         if !is_exact || charge.ask.cost().get() > entry.holder.held() || entry.encoded.limits() != charge.limits {
             return Err(NoLease::Strict);
@@ -351,39 +354,39 @@ impl RedisStore {
         Ok(LeaseDecision { reservation: None, ..decision })
     }
 
-    /// Reports and returns the leases of a key, so that the store has its complete state.
+    /// Reports and returns the leases of a key, so that the store has the complete state of the key.
     pub(super) async fn settle_lease(&self, charge: &Charge<'_>) {
         let leases = &self.sharing.leases;
-        self.sharing.return_lease(leases.lane_of(charge), charge.key).await;
+        self.sharing.return_lease(leases.shard_of(charge), charge.key).await;
     }
 }
 
 impl Sharing {
     /// Reports and returns the leases of a key. If that fails, the leases expire and count as spent.
-    pub(super) async fn return_lease(self: &Arc<Self>, lane: u8, key: &[u8]) {
+    pub(super) async fn return_lease(self: &Arc<Self>, shard: u8, key: &[u8]) {
         let deadline = Instant::now() + self.config.deadline;
         loop {
             let step = {
-                let mut shard = self.leases.lock(lane);
-                let Some(entry) = shard.get_mut(key) else { return };
+                let mut entries = self.leases.lock(shard);
+                let Some(entry) = entries.get_mut(key) else { return };
                 // The next request must ask the store, which then has the returned tokens.
                 entry.holder.forget_refusal();
                 if entry.holder.is_in_flight() {
-                    Step::Wait(entry.answered.clone().notified_owned())
+                    NextStep::Wait(entry.answered.clone().notified_owned())
                 } else if entry.holder.has_leases() {
-                    Step::Asked(self.start_exchange(lane, &Arc::from(key), entry, Need::default(), true))
+                    NextStep::Asked(self.start_exchange(shard, &Arc::from(key), entry, Need::default(), true))
                 } else {
                     return;
                 }
             };
             let is_settled = match step {
-                Step::Wait(answered) => timeout_at(deadline, answered).await.is_err(),
-                Step::Asked(answer) => {
+                NextStep::Wait(answered) => timeout_at(deadline, answered).await.is_err(),
+                NextStep::Asked(answer) => {
                     // Without an answer, the leases expire.
                     let _ = timeout_at(deadline, answer).await;
                     true
                 }
-                Step::Decided(_) => true,
+                NextStep::Decided(_) => true,
             };
             if is_settled {
                 return;

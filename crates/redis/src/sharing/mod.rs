@@ -97,8 +97,8 @@ impl Sharing {
         std::iter::successors(self.cycles.get(), |node| node.next.get()).map(|node| &node.cycle)
     }
 
-    /// Sends all unsent charges and returns all leases, for a node that stops. Completes when the store has answered or
-    /// failed.
+    /// Sends all unsent charges and returns all leases. Used when this node stops. Completes when the store has
+    /// answered or failed.
     pub(crate) async fn flush(self: &Arc<Self>) {
         self.return_leases().await;
         for cycle in self.all_cycles() {
@@ -133,10 +133,10 @@ impl Sharing {
         let mut shared = Shared { overshoot: overshoot.collect(), leased_keys, leased_tokens, ..Shared::default() };
         shared.overshoot.sort_unstable_by(|one, other| (&one.domain, &one.rule).cmp(&(&other.domain, &other.rule)));
         for cycle in self.all_cycles() {
-            for lane in 0..cycle.lanes.len() as u8 {
-                let lane = cycle.lock(lane);
-                shared.views += lane.tally.len();
-                shared.dropped = shared.dropped.saturating_add(lane.tally.dropped());
+            for shard in 0..cycle.shards.len() as u8 {
+                let shard = cycle.lock(shard);
+                shared.views += shard.tally.len();
+                shared.dropped = shared.dropped.saturating_add(shard.tally.dropped());
             }
         }
         shared
@@ -151,7 +151,8 @@ pub struct Shared {
     pub overshoot: Vec<Overshoot>,
     /// Number of keys with a local view.
     pub views: usize,
-    /// Tokens taken by this node that never reached the store, because too many were unsent or they became too old.
+    /// Tokens taken by this node that never reached the store, because too many charges were unsent or the charges
+    /// became too old.
     pub dropped: u64,
     /// Number of keys with held or unreported leases.
     pub leased_keys: usize,

@@ -1,8 +1,8 @@
 //! Syncs the views of `consistency: eventual` with the store.
 //!
 //! A payload is frozen when it is sent, and sent again under the same sequence number until the store answers. The
-//! script counts it exactly once. Keys that were used but not charged are read, so that this node learns about the
-//! charges of other nodes.
+//! script counts each payload exactly once. Keys that were used but not charged are read, so that this node learns
+//! about the charges of other nodes.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -15,7 +15,7 @@ use tollgate_engine::store::{Charge, Consistency, StoreError, StoreVerb};
 use tollgate_share::tally::{Key, MAX_ITEMS, Payload};
 
 use super::Sharing;
-use super::eventual::{Cycle, Lane};
+use super::eventual::{Cycle, TallyShard};
 use super::states::{StateQuery, read_states};
 use crate::batcher::ReplyPart;
 use crate::lanes::TAGS;
@@ -24,13 +24,13 @@ use crate::request::{GroupKind, MergeHead, QueuedCharge, QueuedGroup, Route, spr
 use crate::store::Servers;
 
 /// Minimum time between two syncs.
-const APART: Duration = Duration::from_millis(1);
+const MIN_SYNC_INTERVAL: Duration = Duration::from_millis(1);
 /// Interval at which idle views are evicted.
 const FORGET_EVERY: Duration = Duration::from_secs(30);
-/// Maximum number of consecutive rounds if everything does not fit into one.
+/// Maximum number of consecutive rounds in one sync, if not all messages fit into one round.
 const MAX_ROUNDS: usize = 64;
 /// Time after which an unanswered payload is dropped. The store forgets the node's sequence number an hour later.
-const GIVE_UP: Nanos = Nanos::from_secs(23 * 3_600);
+const GIVE_UP_AFTER: Nanos = Nanos::from_secs(23 * 3_600);
 
 /// Syncs the keys of a cycle until the store is dropped.
 pub(super) async fn run(sharing: Weak<Sharing>, cycle: Arc<Cycle>) {
@@ -39,20 +39,20 @@ pub(super) async fn run(sharing: Weak<Sharing>, cycle: Arc<Cycle>) {
     let (mut last, mut forgotten) = (Instant::now(), Instant::now());
     loop {
         turn += 1;
-        // From 90 to 110 %, so that nodes do not sync in step.
+        // Waits for 90 to 110 % of the interval, so that nodes do not sync at the same time.
         let percent = 90 + jitter.hash_one(turn) % 21;
         tokio::select! {
             () = sleep(every * percent as u32 / 100) => {}
-            () = cycle.urgent.notified() => sleep_until(last + APART).await,
+            () = cycle.urgent.notified() => sleep_until(last + MIN_SYNC_INTERVAL).await,
         }
         let Some(sharing) = sharing.upgrade() else { return };
         sharing.sync(&cycle).await;
         last = Instant::now();
         if forgotten.elapsed() >= FORGET_EVERY {
             forgotten = last;
-            for lane in 0..cycle.lanes.len() as u8 {
+            for shard in 0..cycle.shards.len() as u8 {
                 let at = cycle.now();
-                cycle.lock(lane).tally.forget_idle(at);
+                cycle.lock(shard).tally.forget_idle(at);
             }
         }
     }
@@ -65,7 +65,7 @@ fn address(limits: &Arc<Limits>) -> usize {
     Arc::as_ptr(limits).addr()
 }
 
-/// A message for one lane.
+/// A message for one shard.
 enum Message {
     /// A payload, and whether it is recent enough to take balances below zero.
     Merge(Payload, bool),
@@ -80,11 +80,11 @@ impl Sharing {
         for _ in 0..MAX_ROUNDS {
             let mut encoded = KnownLimits::new();
             let (mut messages, mut groups, mut is_full) = (Vec::new(), Vec::new(), false);
-            for lane in 0..cycle.lanes.len() as u8 {
+            for shard in 0..cycle.shards.len() as u8 {
                 let before = messages.len();
-                is_full |= collect(&mut cycle.lock(lane), cycle.now(), lane, &mut messages);
+                is_full |= collect(&mut cycle.lock(shard), cycle.now(), shard, &mut messages);
                 for (_, message) in &messages[before..] {
-                    groups.push(self.encode(&servers, cycle, lane, message, &mut encoded));
+                    groups.push(self.encode(&servers, cycle, shard, message, &mut encoded));
                 }
             }
             // Encoding cannot fail: all limits with debt were encoded before they were used.
@@ -94,9 +94,9 @@ impl Sharing {
             }
             let replies = servers.send(&self.config, groups, Instant::now() + self.config.deadline).await;
             let mut failed = false;
-            for ((lane, message), reply) in messages.into_iter().zip(replies) {
+            for ((shard, message), reply) in messages.into_iter().zip(replies) {
                 match reply {
-                    Ok(part) => self.apply(cycle, lane, &message, &part, &encoded),
+                    Ok(part) => self.apply(cycle, shard, &message, &part, &encoded),
                     Err(_) => failed = true,
                 }
             }
@@ -110,10 +110,11 @@ impl Sharing {
         &self,
         servers: &Servers,
         cycle: &Cycle,
-        lane: u8,
+        shard: u8,
         message: &Message,
         known: &mut KnownLimits,
     ) -> Result<QueuedGroup, StoreError> {
+        let lane = servers.lane_of_shard(shard);
         let route = Route { lane, ..Route::default() };
         let mut charge = |verb: StoreVerb, key: &Key, limits: &Arc<Limits>, ask: Ask| {
             let encoded = match known.get(&address(limits)) {
@@ -139,7 +140,7 @@ impl Sharing {
                 let charges = items
                     .map(|item| charge(StoreVerb::Check, &item.key, &item.limits, ask(Cost::new(item.cost))))
                     .collect::<Result<_, StoreError>>()?;
-                let counter = self.counter(cycle, lane);
+                let counter = self.counter(cycle, shard, lane);
                 let age = payload.charged_age(at).as_nanos() / 1_000;
                 let kind = GroupKind::Merge(MergeHead { counter, sequence: payload.sequence, age });
                 QueuedGroup { charges, route, kind, unsent: None }
@@ -149,17 +150,17 @@ impl Sharing {
 
     /// Returns the key of this node's merge counter. No limit key has this name: without a cluster, limit keys contain
     /// braces; in a cluster, the part after the tag starts differently.
-    fn counter(&self, cycle: &Cycle, lane: u8) -> Vec<u8> {
+    fn counter(&self, cycle: &Cycle, shard: u8, lane: u8) -> Vec<u8> {
         let (namespace, node, every) = (&self.config.namespace, &self.node, cycle.every.length());
         let tag = if self.is_cluster { format!("{{{}}}", TAGS[usize::from(lane) % TAGS.len()]) } else { String::new() };
-        format!("{namespace}:{tag}merged:{node}:{every}:{lane}").into_bytes()
+        format!("{namespace}:{tag}merged:{node}:{every}:{shard}").into_bytes()
     }
 
     /// Applies the store's answer to a message.
-    fn apply(&self, cycle: &Cycle, lane: u8, message: &Message, part: &ReplyPart, encoded: &KnownLimits) {
-        let mut lane = cycle.lock(lane);
+    fn apply(&self, cycle: &Cycle, shard: u8, message: &Message, part: &ReplyPart, encoded: &KnownLimits) {
+        let mut shard = cycle.lock(shard);
         let at = cycle.now();
-        let time = lane.record_time(part, at);
+        let time = shard.record_time(part, at);
         let state = |limits: &'_ Arc<Limits>| encoded.get(&address(limits)).cloned();
         match message {
             Message::Read(key, limits) => {
@@ -167,11 +168,11 @@ impl Sharing {
                 let asked = StateQuery { limits, encoded: &encoded, carries_taken: false };
                 let Ok(mut states) = read_states(part.bytes(), &[asked], part.now) else { return };
                 if let Some(Some(own)) = states.pop() {
-                    lane.tally.learn(key, &Arc::new(own.limits), &own.words, &now_of(key, time), at);
+                    shard.tally.learn(key, &Arc::new(own.limits), &own.words, &now_of(key, time), at);
                 }
             }
             Message::Merge(payload, is_recent) => {
-                lane.tally.acknowledge(payload.sequence);
+                shard.tally.acknowledge(payload.sequence);
                 // The store had already counted this payload, so the reply contains no states.
                 if part.bytes().is_empty() {
                     return;
@@ -190,7 +191,7 @@ impl Sharing {
                     let Some(own) = own else { continue };
                     let now = now_of(&item.key, time);
                     let limits = Arc::new(own.limits);
-                    let excess = lane.tally.learn_merged(&item.key, item.cost, &limits, &own.words, &now, at);
+                    let excess = shard.tally.learn_merged(&item.key, item.cost, &limits, &own.words, &now, at);
                     self.count_overshoot(&item.key, excess);
                 }
             }
@@ -198,18 +199,18 @@ impl Sharing {
     }
 }
 
-/// Collects the messages that a lane has to send. Returns whether more remain.
-fn collect(lane: &mut Lane, at: u64, number: u8, messages: &mut Vec<(u8, Message)>) -> bool {
-    if lane.tally.payload(at).is_some_and(|payload| payload.age(at) > GIVE_UP) {
-        lane.tally.give_up();
+/// Collects the messages that a shard has to send. Returns whether more messages remain.
+fn collect(shard: &mut TallyShard, at: u64, number: u8, messages: &mut Vec<(u8, Message)>) -> bool {
+    if shard.tally.payload(at).is_some_and(|payload| payload.age(at) > GIVE_UP_AFTER) {
+        shard.tally.give_up();
     }
-    let payload = lane.tally.payload(at).cloned();
-    let mut is_full = lane.tally.is_behind();
+    let payload = shard.tally.payload(at).cloned();
+    let mut is_full = shard.tally.is_behind();
     if let Some(payload) = payload {
         let is_recent = payload.is_recent(at);
         messages.push((number, Message::Merge(payload, is_recent)));
     }
-    let reads = lane.tally.reads(MAX_ITEMS);
+    let reads = shard.tally.reads(MAX_ITEMS);
     is_full |= reads.len() >= MAX_ITEMS;
     messages.extend(reads.into_iter().map(|(key, limits)| (number, Message::Read(key, limits))));
     is_full

@@ -12,7 +12,7 @@ const LEASED: Consistency = Consistency::Leased;
 const EVENTUAL: Consistency = Consistency::Eventual(SyncEvery::DEFAULT);
 
 /// Excess of a node whose estimate of the store's clock is wrong by half a second.
-const ESTIMATE: u64 = 5;
+const CLOCK_ESTIMATE_EXCESS: u64 = 5;
 
 async fn take(node: &RedisStore, consistency: Consistency, key: &str) -> bool {
     let charge = OwnedCharge { consistency, ..OwnedCharge::new(key, limit(), 1) };
@@ -43,7 +43,7 @@ fn flushed_store_admits_at_most_one_burst_more_by_views() {
         server.command(&["FLUSHALL"]);
         load.until_taken_again().await;
         let history = load.end().await;
-        assert_within(&history, BURST + ESTIMATE);
+        assert_within(&history, BURST + CLOCK_ESTIMATE_EXCESS);
         assert_exceeded(&history);
     });
 }
@@ -55,7 +55,7 @@ fn evicted_key_admits_at_most_one_burst_more_from_leases() {
 
 #[test]
 fn evicted_key_admits_at_most_one_burst_more_by_views() {
-    evict_key(EVENTUAL, 1, BURST + ESTIMATE);
+    evict_key(EVENTUAL, 1, BURST + CLOCK_ESTIMATE_EXCESS);
 }
 
 /// The view decides until the store recovers. Then the view adopts the empty state of the store.
@@ -72,7 +72,7 @@ fn store_that_was_restarted_empty_admits_at_most_one_burst_more_by_views() {
         wait_until_up(&nodes[0]).await;
         load.until_taken_again().await;
         let history = load.end().await;
-        assert_within(&history, BURST + ESTIMATE);
+        assert_within(&history, BURST + CLOCK_ESTIMATE_EXCESS);
         assert_exceeded(&history);
     });
 }
@@ -82,7 +82,7 @@ fn node_with_leases_that_is_cut_off_from_the_store_admits_nothing_more() {
     on_redis_and_valkey(async |server| cut_off_one_node(LEASED, &server).await);
 }
 
-/// The node without a connection continues to decide by its view, at the full rate, and so does the other node.
+/// Both nodes decide from their views and admit the full rate, although only one of them has a connection.
 #[test]
 fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() {
     on_redis_and_valkey(async |server| {
@@ -94,18 +94,19 @@ fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() 
         proxy.stall();
         load.until_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
         proxy.clear();
-        // Counted from the beginning, because the excess includes the overshoot without a fault.
+        // The time counts from the beginning, because the excess includes the overshoot without a fault.
         let length = epoch.elapsed().as_nanos() as u64;
         wait_until_up(&nodes[0]).await;
         nodes[0].flush().await;
         load.until_refused().await;
         let history = load.end().await;
-        assert_within(&history, BURST + length.div_ceil(100_000_000) + 2 * ESTIMATE);
+        assert_within(&history, BURST + length.div_ceil(100_000_000) + 2 * CLOCK_ESTIMATE_EXCESS);
         assert_exceeded(&history);
     });
 }
 
-/// Answers arrive after the deadline. The tokens granted in them are not used, and are restored when the leases expire.
+/// Answers arrive after the deadline. The tokens granted in late answers are not used, and are restored when the leases
+/// expire.
 #[test]
 fn lost_answers_admit_nothing_more_and_their_grants_are_restored() {
     on_redis_and_valkey(async |server| {
@@ -162,7 +163,7 @@ fn stopped_store_admits_nothing_more_than_was_leased() {
     });
 }
 
-/// While the store is stopped for a time P, both nodes decide by their views, and together admit twice the rate.
+/// While the store is stopped for a time P, both nodes decide from their views, and together admit twice the rate.
 #[test]
 fn stopped_store_admits_a_burst_and_the_rate_for_each_further_node() {
     block_on(async {
@@ -175,11 +176,11 @@ fn stopped_store_admits_a_burst_and_the_rate_for_each_further_node() {
         server.pause();
         load.until_more("admitted", |counts| &counts.admitted, 3 * BURST).await;
         server.resume();
-        // Counted from the beginning, because the excess includes the overshoot without a fault.
+        // The time counts from the beginning, because the excess includes the overshoot without a fault.
         let length = epoch.elapsed().as_nanos() as u64;
         load.until_refused().await;
         let history = load.end().await;
-        assert_within(&history, BURST + length.div_ceil(100_000_000) + 2 * ESTIMATE);
+        assert_within(&history, BURST + length.div_ceil(100_000_000) + 2 * CLOCK_ESTIMATE_EXCESS);
         assert_exceeded(&history);
     });
 }
@@ -236,7 +237,7 @@ async fn fail_over_views(node: &Arc<RedisStore>, primary: &mut Server) {
     load.until_taken_again().await;
     assert_eq!(load.counts.failed.load(Ordering::Relaxed), 0, "the view decides all requests");
     let history = load.end().await;
-    assert_within(&history, BURST + ESTIMATE);
+    assert_within(&history, BURST + CLOCK_ESTIMATE_EXCESS);
     assert_exceeded(&history);
 }
 
@@ -260,7 +261,7 @@ fn moved_slots_lose_no_lease_and_no_merge() {
     block_on(async {
         let cluster = Cluster::start(Kind::Valkey);
         let nodes = [connect(&cluster.url(), Duration::from_millis(500)).await];
-        for (key, consistency, excess) in [("leased", LEASED, 0), ("eventual", EVENTUAL, ESTIMATE)] {
+        for (key, consistency, excess) in [("leased", LEASED, 0), ("eventual", EVENTUAL, CLOCK_ESTIMATE_EXCESS)] {
             let from = primary_of_key(&cluster, &nodes[0], key).await;
             let name = cluster.servers[from].command(&["KEYS", &format!("*}}{key}")]).list().remove(0).bytes();
             let name = String::from_utf8(name).unwrap();
@@ -281,7 +282,7 @@ fn moved_slots_lose_no_lease_and_no_merge() {
     });
 }
 
-/// Uses the manual clock. Leases are returned before each step, so that the store decides alone.
+/// Uses the manual clock. Leases are returned before each step, so that only the store decides.
 #[test]
 fn clock_step_of_the_store_grants_at_most_what_it_refills() {
     const START: u64 = 1_790_000_010_000_000;
@@ -292,8 +293,8 @@ fn clock_step_of_the_store_grants_at_most_what_it_refills() {
             for clock in [0, 2_000_000, 0] {
                 store_clock.set(START + clock);
                 let (mut admitted, mut before) = (0, None);
-                // A refusal may be a repeated one, and returned tokens can be taken again, so it takes until nothing is
-                // left.
+                // A refusal may be repeated without asking the store, and returned tokens can be taken again. So the
+                // test takes tokens until a round admits nothing.
                 while before != Some(admitted) {
                     before = Some(admitted);
                     while take(&node, LEASED, "k").await {
@@ -308,15 +309,15 @@ fn clock_step_of_the_store_grants_at_most_what_it_refills() {
     });
 }
 
-/// Uses the manual clock. It stands still between the steps, while the node's clock continues, so the numbers are exact
-/// only up to [`ESTIMATE`].
+/// Uses the manual clock. The store's clock stands still between the steps while the node's clock continues, so the
+/// numbers are exact only up to [`CLOCK_ESTIMATE_EXCESS`].
 #[test]
 fn clock_step_of_the_store_refills_views_by_at_most_what_it_steps() {
     const START: u64 = 1_790_000_010_000_000;
     block_on(async {
         for kind in Kind::ALL {
             let (_server, node, mut store_clock): (Server, RedisStore, StoreClock) = with_manual_clock(kind).await;
-            // Two seconds forward, then back.
+            // The clock steps two seconds forward, then back.
             for (clock, refilled) in [(0, BURST), (2_000_000, 20), (0, 0)] {
                 store_clock.set(START + clock);
                 let (mut admitted, mut rounds) = (0, 0);
@@ -329,9 +330,9 @@ fn clock_step_of_the_store_refills_views_by_at_most_what_it_steps() {
                     // Sends the charges and reads the used keys.
                     node.flush().await;
                 }
-                assert!(admitted <= refilled + ESTIMATE, "{kind:?}: {admitted} admitted at {clock}");
+                assert!(admitted <= refilled + CLOCK_ESTIMATE_EXCESS, "{kind:?}: {admitted} admitted at {clock}");
                 assert!(
-                    admitted + ESTIMATE >= refilled,
+                    admitted + CLOCK_ESTIMATE_EXCESS >= refilled,
                     "{kind:?}: the step had no effect, {admitted} admitted at {clock}"
                 );
             }

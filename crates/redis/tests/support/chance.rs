@@ -106,7 +106,7 @@ pub(crate) fn leaky_bucket(chance: &mut Chance) -> Limit {
     let bucket = with_setting(chance, bucket, burst, LeakyBucket::initial);
     let bucket = with_setting(chance, bucket, burst, LeakyBucket::free);
     if chance.one_in(3) {
-        // Whole microseconds, because the script resolves a microsecond only to ticks of the rate.
+        // The wait is in whole microseconds, because the script divides a microsecond only into ticks of the rate.
         return bucket.max_wait(Nanos::from_micros(chance.any_amount(10_000_000))).into();
     }
     bucket.into()
@@ -122,7 +122,8 @@ pub(crate) fn interval_bucket(chance: &mut Chance) -> Limit {
     let burst = Limit::from(bucket).capacity();
     let bucket = with_setting(chance, bucket, 2 * burst, IntervalBucket::max_debt);
     let bucket = with_setting(chance, bucket, burst, IntervalBucket::initial);
-    // Whole microseconds, like the clock: otherwise a wait could end between two ticks of the clock, just after a step.
+    // The longest wait is in whole microseconds, like the clock. Otherwise a wait could end between two clock ticks,
+    // just after a step.
     let most = bucket.period().as_nanos() * 3 / MICRO;
     let bucket = with_setting(chance, bucket, most, |bucket, wait| bucket.max_wait(Nanos::from_micros(wait)));
     let offset = Nanos::from_micros(chance.below(bucket.period().as_nanos() / MICRO));

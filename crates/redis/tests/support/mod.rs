@@ -14,7 +14,7 @@ use tollgate_redis::{Config, Health, RedisStore, Scripts};
 use tollgate_testkit::conformance::Subject;
 use tollgate_testkit::servers::{Kind, Link, Server};
 
-/// A deadline that even a loaded machine meets, for tests that are not about deadlines.
+/// A deadline that is long enough on a loaded machine, for tests that are not about deadlines.
 pub(crate) const LONG_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Connects to a server, with the deadline [`LONG_DEADLINE`].
@@ -39,7 +39,7 @@ impl Subject for RealTime {
     }
 
     fn unit(&self) -> Nanos {
-        // Longer than the delays of a loaded machine.
+        // Longer than the usual delays on a loaded machine.
         Nanos::SECOND
     }
 
@@ -207,7 +207,7 @@ pub(crate) async fn wait_until_down(store: &RedisStore) -> String {
 pub(crate) fn manual_clock_scripts() -> Scripts {
     let replaced = [
         ("redis.call('TIME')", "redis.call('MGET', 'clock:seconds', 'clock:micros')"),
-        // The server expires keys by its own clock, which is unrelated to the manual one. Expiries are therefore
+        // The server expires keys by its own clock, which is unrelated to the manual clock. Expiries are therefore
         // delayed by about fifty years.
         ("local MARGIN = 4", "local MARGIN = 6000000000"),
     ];
@@ -233,12 +233,12 @@ impl StoreClock {
     }
 }
 
-/// Starts a server, and returns it with a store and the manual clock of the store.
+/// Starts a server, and returns the server, a store and the store's manual clock.
 pub(crate) async fn with_manual_clock(kind: Kind) -> (Server, RedisStore, StoreClock) {
     with_manual_clock_and(kind, manual_clock_scripts()).await
 }
 
-/// Like [`with_manual_clock`], with other scripts.
+/// Starts a server like [`with_manual_clock`], but with the given scripts.
 pub(crate) async fn with_manual_clock_and(kind: Kind, scripts: Scripts) -> (Server, RedisStore, StoreClock) {
     let server = Server::start(kind);
     let mut store_clock = StoreClock::on_server(&server);

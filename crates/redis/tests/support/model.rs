@@ -51,9 +51,9 @@ impl State {
         }
     }
 
-    /// Rounds a converted state like the script. A conversion rounds a fraction of a unit up to a tick, which is based
-    /// on nanoseconds in Rust and on microseconds in the script. The difference never changes a decision, but it would
-    /// change a later conversion.
+    /// Rounds a converted state in the same way as the script. A conversion rounds a fraction of a unit up to a tick,
+    /// which is based on nanoseconds in Rust and on microseconds in the script. The difference never changes a
+    /// decision, but it would change a later conversion.
     fn round_to_ticks(&mut self) {
         let mut first = 0;
         for limit in self.own.clone().as_slice() {
@@ -74,9 +74,9 @@ impl State {
     fn reports_of(&self, charge: &OwnedCharge, now: &Now<'_>) -> Vec<Report> {
         let cost = charge.ask.cost();
         if self.own == charge.limits {
-            return self.own.reports(&*self.words, now, cost).map(to_the_micro).collect();
+            return self.own.reports(&*self.words, now, cost).map(ceil_report_to_micro).collect();
         }
-        charge.limits.reports_from(&self.own, &*self.words, now, cost).map(to_the_micro).collect()
+        charge.limits.reports_from(&self.own, &*self.words, now, cost).map(ceil_report_to_micro).collect()
     }
 }
 
@@ -131,7 +131,7 @@ impl Model {
                 state.commit(&charge.limits, &now, verdict);
             }
             said.push(ChargeOutcome {
-                outcome: outcome_to_the_micro(verdict.outcome()),
+                outcome: ceil_outcome_to_micro(verdict.outcome()),
                 taken: if admitted { verdict.taken().get() } else { 0 },
                 stamps: verdict.stamp(),
                 reports: state.reports_of(charge, &now),
@@ -152,14 +152,14 @@ impl Model {
         let now = now_for(charge, micros);
         let state = self.state_for(charge, &now);
         ChargeOutcome {
-            outcome: outcome_to_the_micro(state.weigh(charge, &now).outcome()),
+            outcome: ceil_outcome_to_micro(state.weigh(charge, &now).outcome()),
             taken: 0,
             stamps: Stamps::default(),
             reports: state.reports_of(charge, &now),
         }
     }
 
-    /// Refunds or renews under the state's own limits, which may differ from the charge's.
+    /// Refunds or renews under the state's own limits, which may differ from the charge's limits.
     fn give_back(&mut self, verb: StoreVerb, charge: &OwnedCharge, micros: u64) -> ChargeOutcome {
         let now = now_for(charge, micros);
         let exists = self.states.contains_key(&charge.key);
@@ -208,19 +208,19 @@ fn now_for(charge: &OwnedCharge, micros: u64) -> Now<'_> {
     Now::at(micros * 1_000).with_spread(spread).with_windows(&charge.windows)
 }
 
-fn to_the_micro(report: Report) -> Report {
-    Report { retry: retry_to_the_micro(report.retry), reset: ceil_to_micro(report.reset), ..report }
+fn ceil_report_to_micro(report: Report) -> Report {
+    Report { retry: ceil_retry_to_micro(report.retry), reset: ceil_to_micro(report.reset), ..report }
 }
 
-fn outcome_to_the_micro(outcome: Outcome) -> Outcome {
+fn ceil_outcome_to_micro(outcome: Outcome) -> Outcome {
     match outcome {
         Outcome::Allow => Outcome::Allow,
         Outcome::Delay(wait) => Outcome::Delay(ceil_to_micro(wait)),
-        Outcome::Deny(retry) => Outcome::Deny(retry_to_the_micro(retry)),
+        Outcome::Deny(retry) => Outcome::Deny(ceil_retry_to_micro(retry)),
     }
 }
 
-fn retry_to_the_micro(retry: Retry) -> Retry {
+fn ceil_retry_to_micro(retry: Retry) -> Retry {
     match retry {
         Retry::After(wait) => Retry::After(ceil_to_micro(wait)),
         Retry::OnRelease | Retry::Never => retry,

@@ -88,7 +88,7 @@ fn entry_heading(entry: &AuditEntry) -> String {
     format!("{} {author} {action} {kind} {domain}{subject}{comment}", format_time(entry.at_ms))
 }
 
-/// Returns the diff lines of a change (`+` or `-` first), without the unchanged lines.
+/// Returns the added (`+`) and removed (`-`) lines of a change.
 fn changed_lines(entry: &AuditEntry) -> Vec<String> {
     let text = |value: &Option<Value>| {
         value.as_ref().and_then(|value| serde_json::to_string_pretty(value).ok()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! `tollgate check PATH…`: checks rule files as `serve --rules` and `rules apply` would, without a server.
+//! `tollgate check PATH…`: checks rule files without a server, with the checks of `serve --rules` and `rules apply`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Engine, MemoryStore};
 
 use super::faults::FaultArgs;
-use super::files::{self, File};
+use super::files::{self, RuleFile};
 use super::{count, print_mistakes};
 use crate::rules_source::file::{parse_all, parse_valid};
 
@@ -36,8 +36,8 @@ Each mistake is printed with its file, line and column. The status is 1 if there
 /// # Errors
 /// Returns an error if a file cannot be read.
 pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let files = files::read(&args.paths)?;
-    let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
+    let files = files::read_all(&args.paths)?;
+    let sources: Vec<Source<'_>> = files.iter().map(RuleFile::source).collect();
     match parse_all(&sources) {
         Ok(rules) => {
             print_warnings(&files, &rules)?;
@@ -59,7 +59,7 @@ pub(super) fn run(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn print_warnings(files: &[File], rules: &Rules) -> anyhow::Result<()> {
+fn print_warnings(files: &[RuleFile], rules: &Rules) -> anyhow::Result<()> {
     let engine = Engine::new(MemoryStore::new(1)?)?;
     for warning in engine.warnings(rules) {
         // All files are checked together, so the text of the warning's own file is looked up by name.

@@ -12,7 +12,7 @@ use tollgate_engine::rules::Source;
 use tollgate_engine::{Decisions, Engine, Entry, Item, MatchResult, MemoryStore};
 
 use super::faults::FaultArgs;
-use super::files::{self, File};
+use super::files::{self, RuleFile};
 use super::remote::{Remote, RequestArgs, ServerArgs};
 use crate::rules_source::file::parse_all;
 
@@ -43,7 +43,7 @@ of each limit. Other rules are marked with - and shown with the first condition 
 how much each limit of the matching rules may admit in excess while something fails.";
 
 /// Maximum number of keys in memory. Explaining one request needs only a few.
-const KEYS: usize = 1_000;
+const MAX_KEYS: usize = 1_000;
 
 /// Prints the explanation.
 ///
@@ -51,22 +51,22 @@ const KEYS: usize = 1_000;
 /// Returns an error if the rules cannot be read, the server cannot be reached, or the request is invalid.
 pub(super) fn run(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
     match &args.rules {
-        Some(path) => by_rules(path, args)?,
+        Some(path) => explain_with_rules(path, args)?,
         None if args.faults.is_given() => bail!("--faults needs the rules: add --rules PATH"),
-        None => write!(std::io::stdout(), "{}", by_server(args)?)?,
+        None => write!(std::io::stdout(), "{}", explain_with_server(args)?)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Explains how the rule files at `path` decide the request while all their limits are unused.
-fn by_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
+fn explain_with_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
     let request = &args.request;
     let attributes = request.attributes()?;
     let files = files::read_path(path)?;
-    let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
+    let sources: Vec<Source<'_>> = files.iter().map(RuleFile::source).collect();
     let name = path.display();
     let rules = parse_all(&sources).with_context(|| format!("{name} has mistakes; `tollgate check` shows them"))?;
-    let engine = Engine::new(MemoryStore::new(KEYS)?)?;
+    let engine = Engine::new(MemoryStore::new(MAX_KEYS)?)?;
     engine.put(&rules)?;
     let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
     let item = Item { cost: request.cost.map(Cost::new), ..Item::new(&entries) };
@@ -80,7 +80,7 @@ fn by_rules(path: &Path, args: &ExplainArgs) -> anyhow::Result<()> {
 }
 
 /// Returns a server's explanation, which is based on the server's rules and current counters.
-fn by_server(args: &ExplainArgs) -> anyhow::Result<String> {
+fn explain_with_server(args: &ExplainArgs) -> anyhow::Result<String> {
     let remote = Remote::new(&args.server)?;
     let answer: Value = remote.post(&["v1", "explain"], args.request.to_json()?)?.parse()?;
     let text = answer["text"].as_str().with_context(|| format!("{} is not a tollgate server", remote.url()))?;

@@ -9,32 +9,32 @@ use tollgate_engine::rules::{MAX_FILE_BYTES, Source};
 use crate::rules_source::folder::rule_files;
 use crate::rules_source::watch::WatchedFile;
 
-/// A file, with its name for messages.
-pub(super) struct File {
+/// The text of a file, with the file name for messages.
+pub(super) struct RuleFile {
     pub(super) name: String,
     pub(super) text: Vec<u8>,
 }
 
-impl File {
+impl RuleFile {
     pub(super) fn source(&self) -> Source<'_> {
         Source { name: &self.name, text: &self.text }
     }
 }
 
-/// Reads all `paths`. A folder contributes its rule files in order of name; `-` is the standard input.
-pub(super) fn read(paths: &[PathBuf]) -> anyhow::Result<Vec<File>> {
+/// Reads all `paths`. For a folder, reads its rule files, sorted by name. The path `-` is the standard input.
+pub(super) fn read_all(paths: &[PathBuf]) -> anyhow::Result<Vec<RuleFile>> {
     let mut files = Vec::new();
     for path in paths {
         match path.as_os_str() == "-" {
-            true => files.push(standard_input()?),
+            true => files.push(read_standard_input()?),
             false => files.extend(read_path(path)?),
         }
     }
     Ok(files)
 }
 
-/// Reads one file or, if `path` is a folder, its rule files in order of name.
-pub(super) fn read_path(path: &Path) -> anyhow::Result<Vec<File>> {
+/// Reads one file or, if `path` is a folder, its rule files, sorted by name.
+pub(super) fn read_path(path: &Path) -> anyhow::Result<Vec<RuleFile>> {
     match path.is_dir() {
         true => rule_files(path)?.iter().map(|path| read_one(path)).collect(),
         false => Ok(vec![read_one(path)?]),
@@ -42,15 +42,15 @@ pub(super) fn read_path(path: &Path) -> anyhow::Result<Vec<File>> {
 }
 
 /// Reads one file.
-pub(super) fn read_one(path: &Path) -> anyhow::Result<File> {
+pub(super) fn read_one(path: &Path) -> anyhow::Result<RuleFile> {
     let name = path.display().to_string();
     let text = WatchedFile::new(path.to_owned()).read().with_context(|| format!("cannot read {name}"))?;
-    Ok(File { name, text })
+    Ok(RuleFile { name, text })
 }
 
-fn standard_input() -> anyhow::Result<File> {
+fn read_standard_input() -> anyhow::Result<RuleFile> {
     let mut text = Vec::new();
     let mut input = std::io::stdin().take(MAX_FILE_BYTES as u64 + 1);
     input.read_to_end(&mut text).context("cannot read the standard input")?;
-    Ok(File { name: "standard input".to_owned(), text })
+    Ok(RuleFile { name: "standard input".to_owned(), text })
 }

@@ -44,7 +44,7 @@ pub(super) fn run(args: &FmtArgs) -> anyhow::Result<ExitCode> {
                 writeln!(std::io::stderr(), "{name}: not in its canonical form; run `tollgate fmt {name}`")?;
                 success = false;
             }
-            Ok(formatted) => replace(path, &formatted).with_context(|| format!("cannot write {name}"))?,
+            Ok(formatted) => replace_atomically(path, &formatted).with_context(|| format!("cannot write {name}"))?,
             Err(FormatError::Mistakes(mistakes)) => {
                 print_mistakes(&mistakes)?;
                 success = false;
@@ -59,7 +59,7 @@ pub(super) fn run(args: &FmtArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Replaces a file atomically, because a server may be watching it.
-fn replace(path: &Path, text: &str) -> std::io::Result<()> {
+fn replace_atomically(path: &Path, text: &str) -> std::io::Result<()> {
     // Resolves a symbolic link, so that its target is replaced and the link stays.
     let path = path.canonicalize()?;
     let temporary = path.with_extension(format!("tollgate-{}.tmp", std::process::id()));

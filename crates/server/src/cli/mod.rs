@@ -40,7 +40,7 @@ enum Command {
     /// Answer requests over HTTP, the Redis protocol and Envoy's rate-limit service.
     #[command(after_help = serve::EXAMPLES)]
     Serve(Box<serve::ServeArgs>),
-    /// Check everything that a server needs, and a running server.
+    /// Check the configuration and environment of a server, and a running server.
     #[command(after_help = serve::doctor::EXAMPLES)]
     Doctor(Box<serve::doctor::DoctorArgs>),
     /// Check rule files for mistakes.
@@ -82,7 +82,7 @@ enum Command {
     /// Print completions for a shell.
     #[command(after_help = manual::COMPLETION_EXAMPLES)]
     Completions(manual::CompletionsArgs),
-    /// Print the manual page, or write one for each command.
+    /// Print the manual page, or write a page for each command.
     #[command(after_help = manual::MAN_EXAMPLES)]
     Man(manual::ManArgs),
 }
@@ -104,7 +104,7 @@ impl Cli {
     ///
     /// # Errors
     /// Returns an error if the command line is invalid or requests help.
-    fn read<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
+    fn parse_command_line<W: Into<OsString> + Clone>(words: impl IntoIterator<Item = W>) -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches_from(words)?;
         // TOLLGATE_SERVER may be set for other commands, but it is a mistake to write both flags on the command line.
         let written = |args: &ArgMatches, id| args.value_source(id) == Some(ValueSource::CommandLine);
@@ -142,7 +142,7 @@ impl Cli {
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
+    let cli = Cli::parse_command_line(std::env::args_os()).unwrap_or_else(|error| error.exit());
     cli.run().unwrap_or_else(|error| {
         report(&error);
         ExitCode::FAILURE
@@ -160,7 +160,7 @@ fn report(error: &anyhow::Error) {
     let _ = writeln!(std::io::stderr(), "tollgate: {error:#}");
 }
 
-/// Prints the mistakes in rule files to the standard error stream. Each one takes several lines.
+/// Prints the mistakes in rule files to the standard error stream. Each mistake takes several lines.
 fn print_mistakes(mistakes: &Mistakes) -> std::io::Result<()> {
     let mut out = std::io::stderr().lock();
     for mistake in mistakes.as_slice() {

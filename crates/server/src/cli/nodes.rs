@@ -29,7 +29,7 @@ For servers with `--store peers://…`. RULES is the revision and the checksum o
 its links. LAG is the number of updates that the other server has not acknowledged, and of its updates that are missing here.
 HOMES is the number of keys about which a server decides under strict rules, OVERSHOOT the tokens that passed beyond limits. The status is 1 if the server sees no majority of the servers, or has no link to one of them.";
 
-/// Prints the servers that share limits, as seen by the server that is asked.
+/// Prints the servers that share limits, as the queried server sees them.
 ///
 /// # Errors
 /// Returns an error if the server cannot be reached or refuses the request.
@@ -38,7 +38,7 @@ pub(super) fn run(args: &NodesArgs) -> anyhow::Result<ExitCode> {
     let page: PeersPage = answer.parse()?;
     if args.output.json {
         output::print_json(&answer.parse::<Value>()?)?;
-        return Ok(exit_code(is_well(&page)));
+        return Ok(exit_code(is_healthy(&page)));
     }
     let Some(node) = &page.node else {
         writeln!(std::io::stdout(), "this server does not share limits with others (--store peers://…)")?;
@@ -46,19 +46,19 @@ pub(super) fn run(args: &NodesArgs) -> anyhow::Result<ExitCode> {
     };
     let mut table =
         TextTable::new(&["NODE", "ADDRESS", "STATE", "RULES", "LINK", "LINKS", "LAG", "HOMES", "OVERSHOOT"]);
-    table.add_row(row(node, "this server", String::new()));
+    table.add_row(node_row(node, "this server", String::new()));
     for Peer { node, linked, unacknowledged, missing, .. } in &page.peers {
         let link = if *linked { "linked" } else { "no link" };
-        table.add_row(row(node, link, format!("{unacknowledged} sent, {missing} missing")));
+        table.add_row(node_row(node, link, format!("{unacknowledged} sent, {missing} missing")));
     }
     table.print("")?;
     let majority = if page.majority { "a majority" } else { "no majority: on_fault decides about strict rules" };
     let PeersPage { nodes, keys, overshoot, .. } = page;
     writeln!(std::io::stdout(), "{nodes} share limits, {majority}; {keys} keys, {overshoot} tokens beyond a limit")?;
-    Ok(exit_code(is_well(&page)))
+    Ok(exit_code(is_healthy(&page)))
 }
 
-fn row(node: &Node, link: &str, lag: String) -> [String; 9] {
+fn node_row(node: &Node, link: &str, lag: String) -> [String; 9] {
     let rules = match (&node.revision, &node.checksum) {
         (Some(revision), Some(checksum)) => format!("{revision} {}", checksum.get(..8).unwrap_or(checksum)),
         (Some(revision), None) => revision.to_string(),
@@ -69,6 +69,6 @@ fn row(node: &Node, link: &str, lag: String) -> [String; 9] {
     [name, address, state, rules, link.to_owned(), links, lag, homes, overshoot]
 }
 
-fn is_well(page: &PeersPage) -> bool {
+fn is_healthy(page: &PeersPage) -> bool {
     page.majority && page.peers.iter().all(|peer| peer.linked)
 }

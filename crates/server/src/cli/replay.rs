@@ -105,13 +105,14 @@ requests of each second spread evenly, and with all of them at its beginning.";
 /// Returns an error if a log or the rules cannot be read, or an output file cannot be written.
 pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
     let fail_above = args.fail_above.as_deref().map(parse_percent).transpose()?;
-    let (Some(rules), Some(against)) = (load(args.rules.as_deref())?, load(args.against.as_deref())?) else {
+    let (Some(rules), Some(against)) = (load_rules(args.rules.as_deref())?, load_rules(args.against.as_deref())?)
+    else {
         return Ok(ExitCode::FAILURE);
     };
     let options = replay_options(args, rules, against)?;
     let logs: Vec<Log> = match &*args.logs {
         [] => vec![Log::StandardInput],
-        paths => paths.iter().map(|path| log(path)).collect(),
+        paths => paths.iter().map(|path| log_at_path(path)).collect(),
     };
     let stdin_count = logs.iter().filter(|log| matches!(log, Log::StandardInput)).count();
     ensure!(stdin_count <= 1, "the standard input can be read once; it is named {stdin_count} times");
@@ -123,7 +124,7 @@ pub(super) fn run(args: &ReplayArgs) -> anyhow::Result<ExitCode> {
         }
         Err(error @ ReplayError::Invalid(_)) => bail!("{error}"),
     };
-    write(args, &report)?;
+    write_report(args, &report)?;
     let refused = report.refused_millionths();
     let is_above = fail_above.is_some_and(|most| refused > most);
     if is_above {
@@ -166,16 +167,16 @@ fn replay_options(args: &ReplayArgs, rules: Option<Rules>, against: Option<Rules
     })
 }
 
-fn log(path: &Path) -> Log {
+fn log_at_path(path: &Path) -> Log {
     if path.as_os_str() == "-" { Log::StandardInput } else { Log::File(path.to_owned()) }
 }
 
-/// Loads the rules at `path`. Returns `Some(None)` if there is no path, and `None` if the rules have mistakes, which it
-/// prints.
-fn load(path: Option<&Path>) -> anyhow::Result<Option<Option<Rules>>> {
+/// Loads the rules at `path`. Returns `Some(None)` if there is no path. If the rules have mistakes, prints them and
+/// returns `None`.
+fn load_rules(path: Option<&Path>) -> anyhow::Result<Option<Option<Rules>>> {
     let Some(path) = path else { return Ok(Some(None)) };
-    let files = files::read(&[path.to_owned()])?;
-    let sources: Vec<_> = files.iter().map(files::File::source).collect();
+    let files = files::read_all(&[path.to_owned()])?;
+    let sources: Vec<_> = files.iter().map(files::RuleFile::source).collect();
     match parse_all(&sources) {
         Ok(rules) => {
             rules.left_out().map_or(Ok(()), print_mistakes)?;
@@ -212,7 +213,7 @@ fn parse_percent(text: &str) -> anyhow::Result<u64> {
 }
 
 /// Prints the result and writes the requested files.
-fn write(args: &ReplayArgs, report: &Report) -> anyhow::Result<()> {
+fn write_report(args: &ReplayArgs, report: &Report) -> anyhow::Result<()> {
     let save = |path: &Path, text: &str| {
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     };
@@ -234,12 +235,12 @@ fn write(args: &ReplayArgs, report: &Report) -> anyhow::Result<()> {
 
 /// Runs `work` and shows its progress five times a second, if the standard error stream is a terminal.
 fn with_progress<T>(work: impl FnOnce(&mut dyn FnMut(ReplayProgress)) -> T) -> T {
-    const EVERY: u64 = 200_000_000;
+    const UPDATE_INTERVAL_NANOS: u64 = 200_000_000;
     let is_terminal = std::io::stderr().is_terminal();
     let mut shown = 0;
     let result = work(&mut |progress| {
-        if is_terminal && progress.elapsed / EVERY != shown {
-            shown = progress.elapsed / EVERY;
+        if is_terminal && progress.elapsed / UPDATE_INTERVAL_NANOS != shown {
+            shown = progress.elapsed / UPDATE_INTERVAL_NANOS;
             // A failure to show progress is ignored.
             let _ = write!(std::io::stderr(), "\r\x1b[K{}", progress_line(&progress));
         }

@@ -45,15 +45,15 @@ enum TokensCommand {
 
 #[derive(Clone, Debug, Args)]
 struct CreateArgs {
-    /// Its role
+    /// The role of the token
     #[arg(long, value_name = "ROLE")]
     role: Role,
 
-    /// Its name (by default the role), which is recorded as the author of changes made with the token
+    /// The name of the token (by default the role), which is recorded as the author of changes made with it
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 
-    /// Permit changes in this domain only; may be repeated
+    /// Limit the token to this domain; may be repeated
     #[arg(long = "domain", value_name = "NAME")]
     domains: Vec<String>,
 
@@ -67,7 +67,7 @@ struct CreateArgs {
 
 #[derive(Clone, Debug, Args)]
 struct RevokeArgs {
-    /// Its id, as `tokens list` shows it
+    /// The id of the token, as listed by `tokens list`
     #[arg(value_name = "ID")]
     id: String,
 
@@ -88,21 +88,23 @@ Examples:
 /// Returns an error if the server or the database cannot be reached, or refuses the request.
 pub(super) fn run(args: &TokensArgs) -> anyhow::Result<ExitCode> {
     match (&args.data, &args.database) {
-        (Some(data), _) => in_database(&sqlite_url(&data.join("rules.db")), &args.command),
-        (None, Some(url)) => in_database(url, &args.command),
-        (None, None) => by_server(&Remote::new(&args.server)?, &args.command),
+        (Some(data), _) => run_on_database(&sqlite_url(&data.join("rules.db")), &args.command),
+        (None, Some(url)) => run_on_database(url, &args.command),
+        (None, None) => run_on_server(&Remote::new(&args.server)?, &args.command),
     }?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn by_server(remote: &Remote, command: &TokensCommand) -> anyhow::Result<()> {
+fn run_on_server(remote: &Remote, command: &TokensCommand) -> anyhow::Result<()> {
     match command {
         TokensCommand::Create(args) => {
             let token = serde_json::to_string(&args.grant()?)?;
             let answer = remote.post(&["v1", "tokens"], token)?;
             answer.print(args.output, |created| print_created(&created))
         }
-        TokensCommand::List(output) => remote.list(&["v1", "tokens"], &[], None, "tokens")?.print(*output, print_list),
+        TokensCommand::List(output) => {
+            remote.list(&["v1", "tokens"], &[], None, "tokens")?.print(*output, print_tokens)
+        }
         TokensCommand::Revoke(args) => {
             let answer = remote.send(remote.request(Method::DELETE, &["v1", "tokens", &args.id])?, "revoking")?;
             answer.print(args.output, |revoked| print_revoked(&revoked))
@@ -110,8 +112,8 @@ fn by_server(remote: &Remote, command: &TokensCommand) -> anyhow::Result<()> {
     }
 }
 
-/// Runs the command directly on the database, because there may be no token yet to call a server with.
-fn in_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
+/// Runs the command directly on the database, because there may be no token yet for a call to the server.
+fn run_on_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let change = Change::by("local");
     runtime.block_on(Progress::new("waiting for the database").show_during(async {
@@ -132,7 +134,7 @@ fn in_database(url: &str, command: &TokensCommand) -> anyhow::Result<()> {
                         break;
                     }
                 }
-                if output.json { output::print_json(&Page { items, next: None }) } else { print_list(items) }
+                if output.json { output::print_json(&Page { items, next: None }) } else { print_tokens(items) }
             }
             TokensCommand::Revoke(args) => {
                 let revoked = control.tokens().revoke(&change, &args.id).await?;
@@ -181,7 +183,7 @@ fn print_created(created: &CreatedToken) -> anyhow::Result<()> {
     Ok(writeln!(std::io::stdout(), "{}", created.token)?)
 }
 
-fn print_list(tokens: Vec<StoredToken>) -> anyhow::Result<()> {
+fn print_tokens(tokens: Vec<StoredToken>) -> anyhow::Result<()> {
     let mut table = TextTable::new(&["ID", "NAME", "ROLE", "DOMAINS", "CREATED", "STATE"]);
     let now = Timestamp::now().as_millisecond();
     for StoredToken { id, grant, created_ms, revoked_ms } in tokens {

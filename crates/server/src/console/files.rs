@@ -9,13 +9,13 @@ use flate2::write::GzEncoder;
 
 use crate::control::sha256_hex;
 
-/// The path prefix of files. In a path, the digest of all files follows it.
-pub(super) const PREFIX: &str = "/console/files/";
+/// The path prefix of files. The digest of all files follows the prefix.
+pub(super) const FILES_PATH_PREFIX: &str = "/console/files/";
 
 /// Placeholder in the document for the path of its files.
 const PLACEHOLDER: &str = "{files}";
 
-const DOCUMENT: &str = include_str!("../../console/index.html");
+const DOCUMENT_TEMPLATE: &str = include_str!("../../console/index.html");
 
 macro_rules! files {
     ($($name:literal),* $(,)?) => { &[$(($name, include_str!(concat!("../../console/", $name)))),*] };
@@ -83,7 +83,7 @@ pub(super) fn digest() -> &'static str {
 pub(super) fn document() -> &'static StaticFile {
     static FILE: OnceLock<StaticFile> = OnceLock::new();
     FILE.get_or_init(|| {
-        let text = DOCUMENT.replace(PLACEHOLDER, &format!("{PREFIX}{}", digest()));
+        let text = DOCUMENT_TEMPLATE.replace(PLACEHOLDER, &format!("{FILES_PATH_PREFIX}{}", digest()));
         StaticFile::new("index.html", text.into())
     })
 }
@@ -91,16 +91,16 @@ pub(super) fn document() -> &'static StaticFile {
 /// Compresses all files in advance, so that the first request is not delayed.
 pub(super) fn prepare() {
     document();
-    files();
+    compressed_files();
 }
 
-/// Finds a file by the part of its path after [`PREFIX`]. Returns `None` if the digest or the name is unknown.
+/// Finds a file by the part of its path after [`FILES_PATH_PREFIX`]. Returns `None` if the digest or the name is unknown.
 pub(super) fn find(path: &str) -> Option<&'static StaticFile> {
     let name = path.strip_prefix(digest())?.strip_prefix('/')?;
-    files().iter().find(|file| file.name == name)
+    compressed_files().iter().find(|file| file.name == name)
 }
 
-fn files() -> &'static [StaticFile] {
+fn compressed_files() -> &'static [StaticFile] {
     static ALL: OnceLock<Vec<StaticFile>> = OnceLock::new();
     ALL.get_or_init(|| {
         FILES.iter().map(|(name, text)| StaticFile::new(name, Bytes::from_static(text.as_bytes()))).collect()
@@ -112,12 +112,12 @@ mod tests {
     use super::*;
 
     /// Maximum total size of all gzipped files, in bytes.
-    const MAX_BYTES: usize = 80_000;
+    const MAX_GZIPPED_BYTES: usize = 80_000;
 
     #[test]
     fn all_files_together_are_small() {
-        let bytes: usize = files().iter().chain([document()]).map(|file| file.gzipped.len()).sum();
-        assert!(bytes <= MAX_BYTES, "the console has {bytes} bytes, gzipped (maximum {MAX_BYTES})");
+        let bytes: usize = compressed_files().iter().chain([document()]).map(|file| file.gzipped.len()).sum();
+        assert!(bytes <= MAX_GZIPPED_BYTES, "the console has {bytes} bytes, gzipped (maximum {MAX_GZIPPED_BYTES})");
     }
 
     #[test]
@@ -138,7 +138,7 @@ mod tests {
             let is_served = name == "index.html" || FILES.iter().any(|(known, _)| *known == name);
             assert!(is_served || name == "tsconfig.json" || name == "types.d.ts", "{name} is not served");
         }
-        let is_loaded = |name: &str| DOCUMENT.contains(&format!("\"{PLACEHOLDER}/{name}\""));
+        let is_loaded = |name: &str| DOCUMENT_TEMPLATE.contains(&format!("\"{PLACEHOLDER}/{name}\""));
         for (name, text) in FILES {
             let import = format!("\"./{name}\"");
             let is_imported = FILES.iter().any(|(_, text)| text.contains(&import));
@@ -164,7 +164,7 @@ mod tests {
             "srcdoc",
             "javascript:",
         ];
-        for (name, text) in FILES.iter().chain([&("index.html", DOCUMENT)]) {
+        for (name, text) in FILES.iter().chain([&("index.html", DOCUMENT_TEMPLATE)]) {
             for word in dangerous {
                 assert!(!text.contains(word), "{name} contains {word}");
             }

@@ -1,13 +1,13 @@
 //! The web console at `/console`: its static files, and browser sessions.
 //!
-//! The console is an ordinary client of the public API without special privileges. Its pages are static files, served
+//! The console is an ordinary client of the public API without special privileges. The pages are static files, served
 //! unchanged from `crates/server/console/`. A browser session has the rights of the token with which it was opened.
 //!
 //! Every server refuses requests from web pages (`http/web.rs`). Requests from the console are accepted if they meet
 //! three conditions:
 //!
-//! - They have the header `Tollgate-Console`. A page of another origin cannot send it without a preflight request,
-//!   which this server refuses.
+//! - They have the header `Tollgate-Console`. A page of another origin cannot send this header without a preflight
+//!   request, which this server refuses.
 //! - `Sec-Fetch-Site`, if present, is `same-origin` or `none`.
 //! - `Origin`, if present, names the host of the request.
 
@@ -26,11 +26,11 @@ use crate::http::body::ReplyBody;
 use crate::http::problem::Problem;
 use files::StaticFile;
 
-/// The header that marks requests of the console.
-pub(crate) const HEADER: &str = "tollgate-console";
+/// The header that marks requests from the console.
+pub(crate) const CONSOLE_HEADER: &str = "tollgate-console";
 
 /// The content security policy: load everything from this server, no inline scripts or styles, no embedding in frames.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+const CONTENT_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
 /// Returns whether a path belongs to the console.
@@ -53,15 +53,15 @@ pub(crate) fn answer(head: &Parts) -> Result<HttpResponse, Problem> {
     if !matches!(head.method, Method::GET | Method::HEAD) {
         return Err(Problem::method_not_allowed(path, "GET, HEAD"));
     }
-    let file = match path.strip_prefix(files::PREFIX) {
+    let file = match path.strip_prefix(files::FILES_PATH_PREFIX) {
         None => files::document(),
         Some(name) => files::find(name)
             .ok_or_else(|| Problem::not_found("no such file of this version of the console; load the page again"))?,
     };
-    Ok(respond(file, head))
+    Ok(file_response(file, head))
 }
 
-fn respond(file: &StaticFile, head: &Parts) -> HttpResponse {
+fn file_response(file: &StaticFile, head: &Parts) -> HttpResponse {
     let accepts = head.headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     let gzip = accepts.flat_map(|value| value.split(',')).any(|coding| coding.trim().starts_with("gzip"));
     let body = if gzip { file.gzipped.clone() } else { file.plain.clone() };
@@ -71,7 +71,7 @@ fn respond(file: &StaticFile, head: &Parts) -> HttpResponse {
     let text = HeaderValue::from_static;
     headers.insert(CONTENT_TYPE, text(file.content_type));
     headers.insert(VARY, text("accept-encoding"));
-    headers.insert(CONTENT_SECURITY_POLICY, text(POLICY));
+    headers.insert(CONTENT_SECURITY_POLICY, text(CONTENT_POLICY));
     headers.insert(X_CONTENT_TYPE_OPTIONS, text("nosniff"));
     headers.insert(REFERRER_POLICY, text("no-referrer"));
     headers.insert(HeaderName::from_static("cross-origin-resource-policy"), text("same-origin"));
@@ -106,18 +106,21 @@ mod tests {
                 (&b"gzip"[..], &b"no-store"[..])
             );
         }
-        let script = format!("{}{}/main.js", files::PREFIX, files::digest());
+        let script = format!("{}{}/main.js", files::FILES_PATH_PREFIX, files::digest());
         let file = get(&script, "").unwrap();
         assert_eq!(file.headers()[CONTENT_TYPE], "text/javascript; charset=utf-8");
         assert!(!file.headers().contains_key(CONTENT_ENCODING));
         for headers in [get("/console", "").unwrap().headers(), file.headers()] {
-            assert_eq!(headers[CONTENT_SECURITY_POLICY], POLICY);
+            assert_eq!(headers[CONTENT_SECURITY_POLICY], CONTENT_POLICY);
         }
         assert_eq!(
-            get(&format!("{}{}/none.js", files::PREFIX, files::digest()), "").unwrap_err().status(),
+            get(&format!("{}{}/none.js", files::FILES_PATH_PREFIX, files::digest()), "").unwrap_err().status(),
             StatusCode::NOT_FOUND
         );
-        assert_eq!(get(&format!("{}0000/main.js", files::PREFIX), "").unwrap_err().status(), StatusCode::NOT_FOUND);
+        assert_eq!(
+            get(&format!("{}0000/main.js", files::FILES_PATH_PREFIX), "").unwrap_err().status(),
+            StatusCode::NOT_FOUND
+        );
         assert!(owns("/console") && owns("/console/keys") && !owns("/consoles") && !owns("/v1/console"));
     }
 }

@@ -1,9 +1,9 @@
 //! Browser sessions: a cookie that represents a token for a limited time.
 //!
 //! The console sends a token once and gets a cookie with a random 256-bit session id. The cookie is `HttpOnly`, so
-//! scripts cannot read it, and `SameSite=Strict`, so browsers do not send it with requests from other sites. It is
-//! accepted only together with the console's header ([`super::HEADER`]). A session has the rights of its token. It ends
-//! when it expires or when the token becomes invalid.
+//! scripts cannot read it, and `SameSite=Strict`, so browsers do not send it with requests from other sites. The cookie
+//! is accepted only together with the console's header ([`super::CONSOLE_HEADER`]). A session has the rights of its token. The
+//! session ends when it expires or when the token becomes invalid.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ pub(crate) const PATH: &str = "/v1/session";
 /// Maximum size of the request body that opens a session, in bytes.
 pub(crate) const MAX_BODY: usize = 4 * 1024;
 
-/// Maximum number of open sessions. Opening another ends the least recently used one.
+/// Maximum number of open sessions. OpenRequest another session ends the least recently used session.
 pub(crate) const MAX_SESSIONS: usize = 1_024;
 
 /// Idle timeout of a session.
@@ -38,7 +38,7 @@ pub(crate) const IDLE: Nanos = Nanos::from_secs(3_600);
 /// Maximum age of a session.
 pub(crate) const MAX_AGE: Nanos = Nanos::from_secs(12 * 3_600);
 
-const NAME: &str = "tollgate-session";
+const COOKIE_NAME: &str = "tollgate-session";
 type SessionId = [u8; 32];
 
 /// The open sessions.
@@ -67,7 +67,7 @@ impl BrowserSession {
 impl Sessions {
     /// Opens a session for a token. `id` must be random.
     fn open(&self, id: SessionId, token: &[u8], now: Time<Mono>) {
-        let mut sessions = self.sessions();
+        let mut sessions = self.lock_sessions();
         if sessions.len() >= MAX_SESSIONS {
             sessions.retain(|_, session| !session.has_ended(now));
         }
@@ -81,7 +81,7 @@ impl Sessions {
     /// Returns the token of a session, and restarts the session's idle timeout. Returns `None` if the session is
     /// unknown or has ended.
     fn token(&self, id: &SessionId, now: Time<Mono>) -> Option<Box<[u8]>> {
-        let mut sessions = self.sessions();
+        let mut sessions = self.lock_sessions();
         let session = sessions.get_mut(id)?;
         if session.has_ended(now) {
             sessions.remove(id);
@@ -92,15 +92,15 @@ impl Sessions {
     }
 
     fn close(&self, id: &SessionId) {
-        self.sessions().remove(id);
+        self.lock_sessions().remove(id);
     }
 
-    fn sessions(&self) -> MutexGuard<'_, HashMap<SessionId, BrowserSession>> {
+    fn lock_sessions(&self) -> MutexGuard<'_, HashMap<SessionId, BrowserSession>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The credentials of a caller. An event stream keeps them, because it checks them again later.
+/// The credentials of a caller. An event stream keeps its credentials, because it checks them again later.
 #[derive(Debug, Default)]
 pub(crate) struct Credentials {
     /// The token, or `None` if the request has none or tokens are not required.
@@ -139,12 +139,12 @@ impl Credentials {
 
 /// Returns the session id in the cookie of a console request, or `None` if there is none.
 fn session_id(head: &Parts) -> Option<SessionId> {
-    if !head.headers.contains_key(super::HEADER) {
+    if !head.headers.contains_key(super::CONSOLE_HEADER) {
         return None;
     }
     let cookies = head.headers.get_all(COOKIE).iter().filter_map(|cookies| cookies.to_str().ok());
     let mut pairs = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
-    let (_, value) = pairs.find(|(name, _)| *name == NAME)?;
+    let (_, value) = pairs.find(|(name, _)| *name == COOKIE_NAME)?;
     let mut id = SessionId::default();
     hex::decode_to_slice(value, &mut id).ok()?;
     Some(id)
@@ -157,7 +157,7 @@ pub(crate) struct SessionView<'a> {
     name: &'a str,
     /// The role of the caller.
     role: Role,
-    /// The domains in which the caller may change rules and take tokens; empty for all domains.
+    /// The domains in which the caller may change rules and charge limits; empty for all domains.
     domains: &'a [String],
     /// When the token expires, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -173,14 +173,14 @@ pub(crate) struct SessionView<'a> {
 /// Opens a session. This request needs no authentication, because its body contains the token.
 ///
 /// # Errors
-/// Returns an error if the body is not valid JSON of this form, or if the token is not valid.
+/// Returns an error if the body is not a JSON object with a `token`, or if the token is not valid.
 pub(crate) fn open<S: Store>(app: &App<S>, head: &Parts, body: &[u8]) -> Result<HttpResponse, Problem> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields, expecting = "an object with `token`")]
-    struct Opening {
+    struct OpenRequest {
         token: String,
     }
-    let Opening { token } = serde_json::from_slice(body).map_err(|error| Problem::json(&error))?;
+    let OpenRequest { token } = serde_json::from_slice(body).map_err(|error| Problem::json(&error))?;
     let token = token.trim().as_bytes();
     let mut cached = CachedToken::default();
     let access = app.auth.authenticate(&mut cached, Some(token), || app.wall_ms())?.clone();
@@ -238,12 +238,12 @@ fn session_response<S: Store>(app: &App<S>, access: &Access) -> HttpResponse {
     answer
 }
 
-/// Sets the session cookie. It is marked `Secure` if `Origin` is an `https` URL. `Origin` shows that the browser uses
-/// TLS even if a proxy terminates it.
+/// Sets the session cookie. The cookie is marked `Secure` if `Origin` is an `https` URL. `Origin` shows that the
+/// browser uses TLS even if a proxy terminates it.
 fn set_cookie(headers: &mut HeaderMap, head: &Parts, value: &str, max_age: u64) -> Result<(), Problem> {
     let is_secure = head.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes().starts_with(b"https://"));
     let secure = if is_secure { "; Secure" } else { "" };
-    let cookie = format!("{NAME}={value}; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Strict{secure}");
+    let cookie = format!("{COOKIE_NAME}={value}; Path=/; Max-Age={max_age}; HttpOnly; SameSite=Strict{secure}");
     headers.insert(SET_COOKIE, HeaderValue::from_str(&cookie).map_err(|_| Problem::bug())?);
     Ok(())
 }
@@ -285,7 +285,7 @@ mod tests {
         }
         assert!(sessions.token(&id(0), time_at(2_000)).is_some());
         sessions.open([9; 32], b"t", time_at(2_000));
-        assert_eq!(sessions.sessions().len(), MAX_SESSIONS);
+        assert_eq!(sessions.lock_sessions().len(), MAX_SESSIONS);
         assert!(sessions.token(&id(0), time_at(2_000)).is_some() && sessions.token(&id(1), time_at(2_000)).is_none());
     }
 
@@ -299,9 +299,9 @@ mod tests {
             }
             session_id(&request.body(()).unwrap().into_parts().0)
         };
-        let cookie = format!("a=b; {NAME}={value}");
+        let cookie = format!("a=b; {COOKIE_NAME}={value}");
         assert_eq!(of(&[("cookie", &cookie)]), None);
-        assert_eq!(of(&[("cookie", &cookie), (super::super::HEADER, "1")]), Some([0xab; 32]));
-        assert_eq!(of(&[("cookie", &cookie[..40]), (super::super::HEADER, "1")]), None);
+        assert_eq!(of(&[("cookie", &cookie), (super::super::CONSOLE_HEADER, "1")]), Some([0xab; 32]));
+        assert_eq!(of(&[("cookie", &cookie[..40]), (super::super::CONSOLE_HEADER, "1")]), None);
     }
 }

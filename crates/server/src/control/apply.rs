@@ -7,7 +7,7 @@ use tokio::task::spawn_blocking;
 use tollgate_engine::rules::Source;
 use tollgate_engine::rules::entry::{self, SplitFiles};
 
-use super::db::{self, Db, LONG, Write, are_storable, with_timeout};
+use super::db::{self, Db, LONG_TIMEOUT, Write, are_storable, with_timeout};
 use super::error::Conflict;
 use super::history::{self, RuleWrite};
 use super::model::{Action, Change, Expected, Finding, OtherRules, Plan, Validation};
@@ -18,8 +18,8 @@ use super::snapshot::{self, DomainRules, ExportRow};
 use super::sql::Sql;
 use super::{ControlError, Result, size};
 
-/// If a file has more domains than this, all rules are read at once, which is cheaper than one query per domain.
-const MANY_DOMAINS: usize = 50;
+/// Above this number of domains, a single query reads all rules, which is cheaper than one query per domain.
+const MAX_DOMAIN_QUERIES: usize = 50;
 
 /// Whole rule files.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl RuleFiles<'_> {
     /// # Errors
     /// Returns an error if the database is unreachable. Mistakes in the file are not an error.
     pub async fn validate(&self, text: &[u8]) -> Result<Validation> {
-        let taken = match split(text).await {
+        let taken = match split_file(text).await {
             Ok(taken) => taken,
             Err(ControlError::Mistakes(mistakes)) => {
                 let more_mistakes = mistakes.left_out();
@@ -42,7 +42,8 @@ impl RuleFiles<'_> {
             }
             Err(error) => return Err(error),
         };
-        let stored = with_timeout(LONG, async { load(&mut *self.db.read().await?, &taken.domains).await }).await?;
+        let stored =
+            with_timeout(LONG_TIMEOUT, async { load_rules(&mut *self.db.read().await?, &taken.domains).await }).await?;
         run_blocking(move || {
             let warnings = plan_warnings(&taken, &stored).iter().map(Finding::from).collect();
             Validation { rules: taken.entries.len(), mistakes: Vec::new(), more_mistakes: 0, warnings }
@@ -55,11 +56,11 @@ impl RuleFiles<'_> {
     /// # Errors
     /// Returns an error if the file has mistakes or the database is unreachable.
     pub async fn plan(&self, text: &[u8], others: OtherRules) -> Result<Plan> {
-        let taken = split(text).await?;
-        let (revision, stored, orphans) = with_timeout(LONG, async {
+        let taken = split_file(text).await?;
+        let (revision, stored, orphans) = with_timeout(LONG_TIMEOUT, async {
             let mut tx = self.db.read().await?;
             let revision = db::revision(&mut tx).await?;
-            Ok((revision, load(&mut tx, &taken.domains).await?, orphans::find(&mut tx).await?))
+            Ok((revision, load_rules(&mut tx, &taken.domains).await?, orphans::find(&mut tx).await?))
         })
         .await?;
         let mut changes = run_blocking(move || compare(taken, stored, others)).await?;
@@ -71,9 +72,9 @@ impl RuleFiles<'_> {
     /// the file if it contains a domain for which `allowed` returns false.
     ///
     /// # Errors
-    /// Returns an error if the file has mistakes or contains a domain that is not allowed, if the database is not at
-    /// the expected revision, if the rules would exceed their maximum size or count, or if the database is unreachable.
-    /// In all cases nothing is changed.
+    /// Returns an error if the file has mistakes or contains a domain that is not allowed, or if the rules would exceed
+    /// their maximum size or count. Returns an error if the database is unreachable or not at the expected revision.
+    /// Nothing is changed in any of these cases.
     pub async fn apply(
         &self,
         change: &Change,
@@ -81,11 +82,11 @@ impl RuleFiles<'_> {
         others: OtherRules,
         allowed: &(dyn Fn(&str) -> bool + Sync),
     ) -> Result<Plan> {
-        let taken = split(text).await?;
+        let taken = split_file(text).await?;
         if let Some(domain) = taken.domains.iter().find(|domain| !allowed(domain)) {
             return Err(ControlError::Invalid(format!("no permission to change rules of the domain `{domain}`")));
         }
-        with_timeout(LONG, async {
+        with_timeout(LONG_TIMEOUT, async {
             let mut write = self.db.write(change).await?;
             check_revision(&mut write).await?;
             let changes = write_changes(&mut write, taken, others).await?;
@@ -104,12 +105,12 @@ impl RuleFiles<'_> {
     /// transaction that is rolled back.
     ///
     /// # Errors
-    /// Returns an error if the file has mistakes or does not contain the domain, if the rules would exceed their
-    /// maximum size or count, or if the database is unreachable.
+    /// Returns an error if the file has mistakes or does not contain the domain, or if the database is unreachable.
+    /// Also returns an error if the rules would exceed their maximum size or count.
     pub async fn preview(&self, text: &[u8], others: OtherRules, domain: Option<&str>) -> Result<Preview> {
-        let taken = split(text).await?;
+        let taken = split_file(text).await?;
         let domain = choose_domain(&taken.domains, domain)?;
-        with_timeout(LONG, async {
+        with_timeout(LONG_TIMEOUT, async {
             let mut write = self.db.write(&Change::by("preview")).await?;
             let before = DomainRules::read(&mut write.tx, &domain).await?;
             write_changes(&mut write, taken, others).await?;
@@ -120,14 +121,15 @@ impl RuleFiles<'_> {
         .await
     }
 
-    /// Returns a formatted rule file that [`apply`](Self::apply) accepts. It contains the rules of `domains` (or of all
-    /// domains if `domains` is empty). If `rule` is given, it contains only the rule with that id. Comments at its head
-    /// list overrides and disabled rules; applying the file does not change those.
+    /// Returns a formatted rule file that [`apply`](Self::apply) accepts. The file contains the rules of `domains` (or
+    /// of all domains if `domains` is empty). If `rule` is given, the file contains only the rule with that id.
+    /// Comments at the head of the file mention the overrides and the disabled rules. Applying the file does not change
+    /// these overrides and rules.
     ///
     /// # Errors
     /// Returns an error if a domain has no rules, if a domain lacks the given rule, or if the database is unreachable.
     pub async fn export(&self, domains: &[String], rule: Option<&str>) -> Result<String> {
-        let rules = with_timeout(LONG, async {
+        let rules = with_timeout(LONG_TIMEOUT, async {
             let mut tx = self.db.read().await?;
             if domains.is_empty() {
                 return ExportRow::list(&mut tx, None).await;
@@ -157,7 +159,7 @@ impl RuleFiles<'_> {
     }
 }
 
-/// The rules of a domain before and after a file is applied, as files.
+/// The rules of a domain before and after a file is applied, as rule files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preview {
     /// The domain.
@@ -183,7 +185,7 @@ fn choose_domain(domains: &[String], named: Option<&str>) -> Result<String> {
 
 /// Applies a file within the transaction `write` and returns the changes.
 async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: OtherRules) -> Result<FileChanges> {
-    let stored = load(&mut write.tx, &taken.domains).await?;
+    let stored = load_rules(&mut write.tx, &taken.domains).await?;
     // Comparing 100 000 rules may take longer than the default idle timeout of a transaction.
     write.allow_idle().await?;
     let mut changes = run_blocking(move || compare(taken, stored, others)).await?;
@@ -195,14 +197,14 @@ async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: OtherRu
     for domain in std::mem::take(&mut changes.domains) {
         let name = domain.name.clone();
         apply_domain(write, domain, &orphans).await?;
-        // The file was checked alone. Its rules and the stored rules that stay may match the same request, so they are
-        // checked together.
+        // The file was checked without the stored rules. A request may match rules from both, so they are checked
+        // together.
         if others == OtherRules::Keep {
             check_match_limit(write, &name, "").await?;
         }
     }
     check_count(write.rules)?;
-    size::check(write.size)?;
+    size::check_total_size(write.size)?;
     Ok(changes)
 }
 
@@ -235,8 +237,8 @@ async fn apply_domain(write: &mut Write<'_>, changes: DomainChanges, orphans: &O
     let domain = &*changes.name;
     history::delete_rules(write, domain, &changes.deletes).await?;
     write.size += match (changes.had_rules, changes.has_rules) {
-        (false, true) => size::of_domain(domain),
-        (true, false) => -size::of_domain(domain),
+        (false, true) => size::domain_size(domain),
+        (true, false) => -size::domain_size(domain),
         (true, true) | (false, false) => 0,
     };
     let new = changes.writes.iter().filter(|change| change.old.is_none());
@@ -275,10 +277,10 @@ async fn new_row(
         (None, None) => String::new(),
     };
     check_rule_size(text.len())?;
-    write.size += size::of_rule(&text);
+    write.size += size::rule_size(&text);
     let stamp = write.stamp.clone();
     if let Some(old) = old {
-        write.size -= size::of_rule(&old.text);
+        write.size -= size::rule_size(&old.text);
         if old.overrides > 0 {
             orphans::check_overrides(write, domain, &id, &text).await?;
         }
@@ -297,25 +299,25 @@ async fn new_row(
     Ok((RuleRow { id, position, version, enabled: true, text, overrides, stamp }, Some(Action::Create)))
 }
 
-async fn split(text: &[u8]) -> Result<SplitFiles> {
+async fn split_file(text: &[u8]) -> Result<SplitFiles> {
     let text = text.to_vec();
     Ok(run_blocking(move || entry::split(&[Source { name: "rules", text: &text }])).await??)
 }
 
-/// Runs long work on a blocking thread, so that it does not delay the other calls on this thread.
+/// Runs long work on a blocking thread, so that it does not delay other calls.
 pub(super) async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     spawn_blocking(work).await.map_err(|error| sqlx::Error::Io(std::io::Error::other(error)).into())
 }
 
-/// Reads the rules of the given domains, in order of position.
-async fn load(connection: &mut AnyConnection, domains: &[String]) -> Result<StoredRules> {
+/// Reads the rules of the given domains, sorted by position.
+async fn load_rules(connection: &mut AnyConnection, domains: &[String]) -> Result<StoredRules> {
     let select = || {
         let mut query = Sql::new("SELECT domain, ");
         query.push(rules::COLUMNS).push(" FROM rules");
         query
     };
     let mut rows = Vec::new();
-    if domains.len() > MANY_DOMAINS {
+    if domains.len() > MAX_DOMAIN_QUERIES {
         rows = select().push(" ORDER BY domain, position, id").fetch_all(&mut *connection).await?;
     } else {
         for domain in domains {

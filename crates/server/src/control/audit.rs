@@ -1,5 +1,5 @@
-//! The audit log. An entry contains the author, the action, and the values before and after, and is written in the same
-//! transaction as the change.
+//! The audit log. Each entry contains the author, the action, and the values before and after the change. The entry is
+//! written in the same transaction as the change.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,11 +10,11 @@ use utoipa::ToSchema;
 
 use super::Result;
 use super::api::bounds::MAX_SUBJECT;
-use super::db::{Db, SHORT, Write, are_storable, now_ms, with_timeout};
+use super::db::{Db, SHORT_TIMEOUT, Write, are_storable, now_ms, with_timeout};
 use super::model::{AuditEntry, AuditSearch, Change, FleetMode, Page, PageRequest};
 use super::paging::{Cursor, page_of};
 use super::rules::parse_stored;
-use super::sql::{ROWS, Sql};
+use super::sql::{MAX_ROWS_PER_STATEMENT, Sql};
 
 /// An action that does not change the database, such as a reset. Nodes report their actions in this form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -22,11 +22,11 @@ use super::sql::{ROWS, Sql};
 pub struct Note {
     /// Time of the action, in milliseconds since 1970.
     pub at_ms: i64,
-    /// The name of the token, or `local` where no token is required.
+    /// The name of the token, or `local` if no token is required.
     pub author: String,
     /// The action.
     pub action: NotedAction,
-    /// The domain, if the action applies to one.
+    /// The domain that the action applies to, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
     /// The key or server that the action applies to.
@@ -34,19 +34,19 @@ pub struct Note {
 }
 
 impl Note {
-    /// Returns a note with the current time. Cuts strings to [`MAX_SUBJECT`] characters and removes characters that a
-    /// database cannot store.
+    /// Returns a note with the current time. Truncates strings to [`MAX_SUBJECT`] characters and removes characters
+    /// that a database cannot store.
     pub fn now(author: &str, action: NotedAction, domain: Option<&str>, subject: &str) -> Self {
-        Self::at(now_ms(), author, action, domain, subject)
+        Self::new_truncated(now_ms(), author, action, domain, subject)
     }
 
-    /// Cuts and cleans the note's strings so that the database can store them.
+    /// Truncates and cleans the note's strings so that the database can store them.
     #[must_use]
     pub fn storable(self) -> Self {
-        Self::at(self.at_ms, &self.author, self.action, self.domain.as_deref(), &self.subject)
+        Self::new_truncated(self.at_ms, &self.author, self.action, self.domain.as_deref(), &self.subject)
     }
 
-    fn at(at_ms: i64, author: &str, action: NotedAction, domain: Option<&str>, subject: &str) -> Self {
+    fn new_truncated(at_ms: i64, author: &str, action: NotedAction, domain: Option<&str>, subject: &str) -> Self {
         let cut = |text: &str| text.chars().filter(|char| *char != '\0').take(MAX_SUBJECT).collect();
         Self { at_ms, author: cut(author), action, domain: domain.map(cut), subject: cut(subject) }
     }
@@ -116,7 +116,7 @@ pub(super) struct NewEntry<'e> {
 
 /// Appends entries within a write.
 pub(super) async fn append(write: &mut Write<'_>, entries: &[NewEntry<'_>]) -> Result<()> {
-    for entries in entries.chunks(ROWS) {
+    for entries in entries.chunks(MAX_ROWS_PER_STATEMENT) {
         let mut insert = Sql::new(
             "INSERT INTO audit (seq, revision, at_ms, author, kind, action, domain, subject, comment, before_json, \
              after_json) ",
@@ -172,8 +172,8 @@ impl AuditLog<'_> {
             }
         }
         query.push(" ORDER BY seq DESC LIMIT ").bind(limit + 1);
-        let rows = with_timeout(SHORT, query.fetch_all(self.db.pool())).await?;
-        page_of(&rows, limit, read, |last| Cursor::number(last.seq))
+        let rows = with_timeout(SHORT_TIMEOUT, query.fetch_all(self.db.pool())).await?;
+        page_of(&rows, limit, read_entry, |last| Cursor::number(last.seq))
     }
 
     /// Records `notes` (actions that do not change the database) in one transaction, all with the same comment. Creates
@@ -183,7 +183,7 @@ impl AuditLog<'_> {
     /// Returns an error if the database is unreachable. No entry is written then.
     pub async fn note(&self, notes: &[Note], comment: Option<String>) -> Result<()> {
         let Some(first) = notes.first() else { return Ok(()) };
-        with_timeout(SHORT, async {
+        with_timeout(SHORT_TIMEOUT, async {
             let mut write = self.db.write(&Change { comment, ..Change::by(&*first.author) }).await?;
             write.revision -= 1;
             for Note { at_ms, author, action, domain, subject } in notes {
@@ -204,7 +204,7 @@ impl AuditLog<'_> {
     }
 }
 
-fn read(row: &AnyRow) -> Result<AuditEntry> {
+fn read_entry(row: &AnyRow) -> Result<AuditEntry> {
     let json = |column| -> Result<Option<Value>> {
         Ok(row.try_get::<Option<String>, _>(column)?.as_deref().map(parse_stored))
     };

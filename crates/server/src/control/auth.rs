@@ -17,14 +17,14 @@ use super::model::{Role, Verifier};
 /// Whether callers must send a token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TokenPolicy {
-    /// All calls except health checks require one.
+    /// All calls except health checks require a token.
     Required,
-    /// No token is required, and every caller may do everything. Used for listeners on loopback.
+    /// No token is required, and every caller has all permissions. Used for loopback listeners.
     #[default]
     NotRequired,
 }
 
-/// The author of changes where no tokens are required.
+/// The author that is recorded for changes if no tokens are required.
 pub const LOCAL: &str = "local";
 
 type TokenDigest = [u8; 32];
@@ -36,8 +36,8 @@ pub struct Authenticator {
     tokens: TokenPolicy,
     /// Number of times that the table was replaced.
     edition: AtomicU64,
-    /// The valid tokens by digest. The lock is taken only when a connection sends a new token or after the table was
-    /// replaced, so not for most decisions.
+    /// The valid tokens by digest. Locked only when a connection sends a new token or after the table is replaced, so
+    /// most decisions do not lock it.
     table: RwLock<Arc<Verifiers>>,
 }
 
@@ -89,7 +89,7 @@ pub struct MissingRole {
 }
 
 impl Authenticator {
-    /// Creates an empty token table. If tokens are required, it refuses every caller.
+    /// Creates an empty token table. If tokens are required, an empty table refuses every caller.
     pub fn new(tokens: TokenPolicy) -> Self {
         Self { tokens, ..Self::default() }
     }
@@ -142,9 +142,9 @@ impl Authenticator {
     /// Sets the token of a connection.
     pub fn set_token(&self, cached: &mut CachedToken, token: &[u8]) {
         // A string that is longer than any valid token is not cached. Its digest matches no token.
-        let text = if token.len() <= MAX_TOKEN { token.to_vec() } else { Vec::new() };
+        let text = if token.len() <= MAX_TOKEN_BYTES { token.to_vec() } else { Vec::new() };
         let digest = digest_of_token(token);
-        let (edition, access) = self.find(&digest);
+        let (edition, access) = self.find_access(&digest);
         *cached = CachedToken { text, digest, edition, access };
     }
 
@@ -163,7 +163,7 @@ impl Authenticator {
         }
         // Acquire: pairs with the release in `replace`.
         if cached.edition != self.edition.load(Ordering::Acquire) {
-            (cached.edition, cached.access) = self.find(&cached.digest);
+            (cached.edition, cached.access) = self.find_access(&cached.digest);
         }
         match &cached.access {
             Some(access) if access.has_expired(now) => Err(AuthError::Expired),
@@ -173,9 +173,9 @@ impl Authenticator {
         }
     }
 
-    fn find(&self, digest: &TokenDigest) -> (u64, Option<Access>) {
+    fn find_access(&self, digest: &TokenDigest) -> (u64, Option<Access>) {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        // The edition is read under the lock, so that it belongs to this table.
+        // The edition is read under the lock, so that it matches this table.
         let edition = self.edition.load(Ordering::Acquire);
         // Each connection gets its own copy. With a shared `Arc`, the cache line of its reference count would move
         // between cores.
@@ -184,7 +184,7 @@ impl Authenticator {
 }
 
 /// An upper bound on the length of a token, in bytes.
-const MAX_TOKEN: usize = 256;
+const MAX_TOKEN_BYTES: usize = 256;
 
 impl Access {
     /// Returns the author of changes.
@@ -195,7 +195,7 @@ impl Access {
         }
     }
 
-    /// Returns whether the caller may change only some domains.
+    /// Returns whether the caller's permissions are limited to some domains.
     #[inline]
     pub fn is_scoped(&self) -> bool {
         match self {
@@ -215,7 +215,7 @@ impl Access {
     /// Checks that the caller has at least the role `needed` in `scope`.
     ///
     /// # Errors
-    /// Returns an error that names the required role if the caller does not have it.
+    /// Returns an error that names the required role if the caller lacks it.
     pub fn require(&self, needed: Role, scope: Scope<'_>) -> Result<(), MissingRole> {
         let Self::Token(token) = self else { return Ok(()) };
         let grant = &token.grant;

@@ -22,18 +22,18 @@ use super::model::{Change, Expected};
 use super::sql::Sql;
 use super::{Result, audit};
 
-/// Timeout of getting a connection. It is short, so that an unreachable database is reported soon.
-const ACQUIRE: Duration = Duration::from_secs(3);
-/// Timeout of a small read or write.
-pub(super) const SHORT: Duration = Duration::from_secs(10);
-/// Timeout of an operation that reads or writes all rules.
-pub(super) const LONG: Duration = Duration::from_secs(300);
+/// Timeout for getting a connection. The timeout is short, so that an unreachable database is reported soon.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Timeout for a small read or write.
+pub(super) const SHORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for an operation that reads or writes all rules.
+pub(super) const LONG_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval between polls for writes by other processes.
-const POLL: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum number of connections in the pool.
-const CONNECTIONS: u32 = 6;
+const MAX_CONNECTIONS: u32 = 6;
 /// Maximum number of migration attempts. An attempt may fail because another process migrates the same database.
-const MIGRATE_TRIES: u32 = 5;
+const MAX_MIGRATION_ATTEMPTS: u32 = 5;
 /// Maximum length of a change's comment.
 const MAX_COMMENT_CHARS: usize = 1000;
 
@@ -43,9 +43,9 @@ const MIGRATIONS: [(i64, &str, &str); 3] = [
     (2, "overrides outlive rules", include_str!("../../migrations/0002_overrides_outlive_rules.sql")),
     (3, "fleet switch", include_str!("../../migrations/0003_fleet_switch.sql")),
 ];
-static DRIVERS: Once = Once::new();
+static INSTALL_DRIVERS: Once = Once::new();
 
-/// The kind of database, for statements that differ between them.
+/// The kind of database. Some statements differ between the two kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DatabaseKind {
     Sqlite,
@@ -57,38 +57,39 @@ enum DatabaseKind {
 pub(super) struct Db {
     pool: AnyPool,
     kind: DatabaseKind,
-    /// Queues the writers of this process in FIFO order. Without it, SQLite would let them retry in any order, and some
-    /// could starve.
-    turn: Mutex<()>,
+    /// Queues the writers of this process in FIFO order. Without this queue, SQLite writers would retry in any order,
+    /// and some could starve.
+    writer_queue: Mutex<()>,
     /// The last known revision.
     revision: watch::Sender<i64>,
 }
 
 impl Db {
     pub(super) async fn open(url: &str) -> Result<Self> {
-        DRIVERS.call_once(sqlx::any::install_default_drivers);
+        INSTALL_DRIVERS.call_once(sqlx::any::install_default_drivers);
         let kind = match url.split(':').next() {
             Some("sqlite") => DatabaseKind::Sqlite,
             Some("postgres" | "postgresql") => DatabaseKind::Postgres,
             _ => return Err(ControlError::Invalid("not a database URL: write sqlite:PATH or postgres://…".into())),
         };
         if kind == DatabaseKind::Sqlite {
-            prepare_file(url).map_err(sqlx::Error::Io)?;
+            create_private_file(url).map_err(sqlx::Error::Io)?;
         }
         let options: AnyConnectOptions = url.parse()?;
         let options = options.disable_statement_logging();
         // Opens the first connection without the pool, because the pool would retry and hide the cause of a failure.
-        let mut first = with_timeout(ACQUIRE, async { Ok(AnyConnection::connect_with(&options).await?) }).await?;
-        for statement in kind.settings() {
+        let mut first =
+            with_timeout(ACQUIRE_TIMEOUT, async { Ok(AnyConnection::connect_with(&options).await?) }).await?;
+        for statement in kind.connection_settings() {
             first.execute(*statement).await?;
         }
         first.close().await?;
         let pool = AnyPoolOptions::new()
-            .max_connections(CONNECTIONS)
-            .acquire_timeout(ACQUIRE)
+            .max_connections(MAX_CONNECTIONS)
+            .acquire_timeout(ACQUIRE_TIMEOUT)
             .after_connect(move |connection, _| {
                 Box::pin(async move {
-                    for statement in kind.settings() {
+                    for statement in kind.connection_settings() {
                         connection.execute(*statement).await?;
                     }
                     Ok(())
@@ -99,7 +100,7 @@ impl Db {
             .before_acquire(|connection, _| Box::pin(async move { Ok(!connection.is_in_transaction()) }))
             .connect_with(options)
             .await?;
-        let db = Self { pool, kind, turn: Mutex::new(()), revision: watch::Sender::new(0) };
+        let db = Self { pool, kind, writer_queue: Mutex::new(()), revision: watch::Sender::new(0) };
         db.migrate().await?;
         db.revision.send_replace(db.read_revision().await?);
         Ok(db)
@@ -112,11 +113,11 @@ impl Db {
         let migrator = Migrator::with_migrations(migrations.into());
         let mut tries = 0;
         loop {
-            let outcome = with_timeout(LONG, async { Ok(migrator.run(&self.pool).await) }).await?;
+            let outcome = with_timeout(LONG_TIMEOUT, async { Ok(migrator.run(&self.pool).await) }).await?;
             let Err(error) = outcome else { return Ok(()) };
             tries += 1;
             // Retries, because another process that starts at the same time may be creating the same tables.
-            if tries == MIGRATE_TRIES {
+            if tries == MAX_MIGRATION_ATTEMPTS {
                 return Err(sqlx::Error::Migrate(Box::new(error)).into());
             }
             tokio::time::sleep(Duration::from_millis(200)).await;
@@ -140,7 +141,7 @@ impl Db {
         if !are_storable([author, comment.as_deref().unwrap_or_default()]) {
             return Err(ControlError::Invalid("a comment cannot contain NUL characters".into()));
         }
-        let turn = self.turn.lock().await;
+        let writer_queue = self.writer_queue.lock().await;
         let mut tx = match self.kind {
             DatabaseKind::Sqlite => self.pool.begin_with("BEGIN IMMEDIATE").await?,
             DatabaseKind::Postgres => self.pool.begin().await?,
@@ -151,7 +152,7 @@ impl Db {
         Ok(Write {
             db: self,
             tx,
-            _turn: turn,
+            _queue_guard: writer_queue,
             stamp: Stamp { author: author.clone(), at_ms: now_ms(), comment: comment.clone() },
             expected: *expected,
             revision: head.try_get(0)?,
@@ -163,7 +164,7 @@ impl Db {
 
     /// Reads the current revision.
     async fn read_revision(&self) -> Result<i64> {
-        with_timeout(SHORT, async { revision(&mut *self.pool.acquire().await?).await }).await
+        with_timeout(SHORT_TIMEOUT, async { revision(&mut *self.pool.acquire().await?).await }).await
     }
 
     pub(super) fn pool(&self) -> &AnyPool {
@@ -175,7 +176,7 @@ impl Db {
         self.revision.subscribe()
     }
 
-    /// Publishes a revision, unless a newer one is known.
+    /// Publishes a revision, unless a newer revision is known.
     pub(super) fn publish(&self, revision: i64) {
         self.revision.send_if_modified(|known| {
             let newer = revision > *known;
@@ -187,7 +188,7 @@ impl Db {
     /// Polls for writes by other processes and publishes their revisions. While the database is unreachable, publishes
     /// nothing.
     pub(super) async fn poll(self: Arc<Self>) {
-        let mut ticks = interval(POLL);
+        let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut unreachable = false;
         loop {
@@ -199,8 +200,9 @@ impl Db {
                         tracing::info!(revision, "rules database reachable again");
                     }
                     unreachable = false;
-                    // If this process wrote during the poll, it has already published a newer revision, which stays.
-                    // Otherwise this publishes the polled revision, even if it is lower (after a backup was restored).
+                    // If this process wrote during the poll, it has already published a newer revision. That revision
+                    // stays. Otherwise the polled revision is published, even if it is lower (after a backup was
+                    // restored).
                     self.revision.send_if_modified(|known| {
                         let changed = *known == before && revision != before;
                         *known = if changed { revision } else { *known };
@@ -236,25 +238,25 @@ impl Stamp {
     }
 }
 
-/// A write transaction. Dropping it without a commit rolls it back.
+/// A write transaction. Dropping a `Write` without a commit rolls back the transaction.
 pub(super) struct Write<'d> {
     db: &'d Db,
     pub(super) tx: Transaction<'static, Any>,
-    _turn: MutexGuard<'d, ()>,
+    _queue_guard: MutexGuard<'d, ()>,
     pub(super) stamp: Stamp,
     pub(super) expected: Expected,
     /// The revision that this write creates.
     pub(super) revision: i64,
     /// Number of rules.
     pub(super) rules: i64,
-    /// The size of all rules and overrides, see `size.rs`.
+    /// The total size of all rules and overrides (see `size.rs`).
     pub(super) size: i64,
-    /// The last number in the audit log.
+    /// The sequence number of the last audit entry.
     pub(super) audit: i64,
 }
 
 impl Write<'_> {
-    /// Commits the transaction to disk, publishes its revision and returns it.
+    /// Commits the transaction to disk, and publishes and returns its revision.
     pub(super) async fn commit(mut self) -> Result<i64> {
         Sql::new("UPDATE head SET revision = ")
             .bind(self.revision)
@@ -271,7 +273,7 @@ impl Write<'_> {
         Ok(self.revision)
     }
 
-    /// Raises the idle-in-transaction timeout of PostgreSQL to [`LONG`], for long computations between two statements.
+    /// Raises the idle-in-transaction timeout of PostgreSQL to [`LONG_TIMEOUT`], for long computations between two statements.
     pub(super) async fn allow_idle(&mut self) -> Result<()> {
         if self.db.kind == DatabaseKind::Postgres {
             self.tx.execute("SET LOCAL idle_in_transaction_session_timeout = '300s'").await?;
@@ -292,7 +294,7 @@ impl Write<'_> {
 
 impl DatabaseKind {
     /// Returns the statements that run on every new connection.
-    fn settings(self) -> &'static [&'static str] {
+    fn connection_settings(self) -> &'static [&'static str] {
         match self {
             // These settings keep acknowledged writes on disk even if the power fails.
             Self::Sqlite => &[
@@ -311,18 +313,18 @@ impl DatabaseKind {
     }
 }
 
-/// Characters that need no escaping in the path of a SQLite URL.
-const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+/// Characters that are percent-encoded in the path of a SQLite URL.
+const ENCODED_IN_PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
 
 /// Returns the URL of a SQLite database file. The path may contain any characters.
 pub fn sqlite_url(path: &Path) -> String {
-    format!("sqlite:{}?mode=rwc", percent_encode(path.as_os_str().as_encoded_bytes(), PATH))
+    format!("sqlite:{}?mode=rwc", percent_encode(path.as_os_str().as_encoded_bytes(), ENCODED_IN_PATH))
 }
 
 /// Creates the directory and the file of a SQLite URL. Only their owner may read them, because the file contains token
 /// digests.
-fn prepare_file(url: &str) -> io::Result<()> {
-    let Some(path) = path_of(url) else { return Ok(()) };
+fn create_private_file(url: &str) -> io::Result<()> {
+    let Some(path) = sqlite_file_path(url) else { return Ok(()) };
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(true);
@@ -338,7 +340,7 @@ fn prepare_file(url: &str) -> io::Result<()> {
 }
 
 /// Returns the file path in a SQLite URL, or `None` for an in-memory database and for other URLs.
-fn path_of(url: &str) -> Option<PathBuf> {
+fn sqlite_file_path(url: &str) -> Option<PathBuf> {
     let rest = url.strip_prefix("sqlite:")?;
     let rest = rest.strip_prefix("//").unwrap_or(rest);
     let (path, options) = rest.split_once('?').unwrap_or((rest, ""));

@@ -22,7 +22,7 @@ pub enum ControlError {
     Taken(String),
     /// The write would exceed a maximum size or count.
     Full(String),
-    /// The database is unreachable or full, which the operator must fix. If the connection broke during a commit, the
+    /// The database is unreachable or full. The operator must fix this. If the connection broke during a commit, the
     /// write was made either completely or not at all.
     Database(sqlx::Error),
 }
@@ -38,7 +38,7 @@ pub struct Conflict {
     pub rule: Option<StoredRule>,
     /// Author, action and time of the last change, if known.
     pub by: Option<(String, Action, i64)>,
-    /// The line diff from the version that the writer expected to the current version.
+    /// The line diff between the version that the writer expected and the current version.
     pub diff: Option<String>,
 }
 

@@ -4,7 +4,7 @@ use sqlx::AnyConnection;
 
 use super::Result;
 use super::audit::{NewEntry, NotedAction};
-use super::db::{Db, SHORT, read_boolean, with_timeout};
+use super::db::{Db, SHORT_TIMEOUT, read_boolean, with_timeout};
 use super::model::{Change, FleetMode};
 use super::sql::Sql;
 
@@ -20,7 +20,7 @@ impl Fleet<'_> {
     /// # Errors
     /// Returns an error if the database is unreachable.
     pub async fn mode(&self) -> Result<FleetMode> {
-        with_timeout(SHORT, async { read_mode(&mut *self.db.pool().acquire().await?).await }).await
+        with_timeout(SHORT_TIMEOUT, async { read_mode(&mut *self.db.pool().acquire().await?).await }).await
     }
 
     /// Sets whether the fleet enforces refusals. A change creates a revision, so nodes receive it immediately.
@@ -28,7 +28,7 @@ impl Fleet<'_> {
     /// # Errors
     /// Returns an error if the database is unreachable. Nothing is changed then.
     pub async fn set_mode(&self, change: &Change, mode: FleetMode) -> Result<()> {
-        with_timeout(SHORT, async {
+        with_timeout(SHORT_TIMEOUT, async {
             let mut write = self.db.write(change).await?;
             if read_mode(&mut write.tx).await? == mode {
                 return write.rollback().await;

@@ -1,4 +1,4 @@
-//! Versions of rules: functions that read, compare and restore them.
+//! Reads, compares and restores rule versions.
 
 use std::collections::HashMap;
 
@@ -6,12 +6,12 @@ use sqlx::any::AnyRow;
 use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::entry;
 
-use super::db::{Db, SHORT, Stamp, Write, are_storable, read_boolean, with_timeout};
+use super::db::{Db, SHORT_TIMEOUT, Stamp, Write, are_storable, read_boolean, with_timeout};
 use super::error::Conflict;
 use super::model::{Action, Change, Expected, Page, PageRequest, StoredRule, Version, WriteOutcome};
 use super::paging::{Cursor, page_of};
 use super::rules::{RuleRow, audit_entry, change_rule, describe, missing_rule, parse_stored};
-use super::sql::{ROWS, Sql};
+use super::sql::{MAX_ROWS_PER_STATEMENT, Sql};
 use super::{ControlError, Result, orphans, size};
 
 /// A row of the table `versions`.
@@ -36,11 +36,11 @@ impl VersionRow {
         })
     }
 
-    async fn find(connection: &mut AnyConnection, domain: &str, id: &str, version: i64) -> Result<Option<Self>> {
+    async fn find_row(connection: &mut AnyConnection, domain: &str, id: &str, version: i64) -> Result<Option<Self>> {
         if !are_storable([domain, id]) {
             return Ok(None);
         }
-        let row = select(domain, id).push(" AND version = ").bind(version).fetch_optional(connection).await?;
+        let row = select_versions(domain, id).push(" AND version = ").bind(version).fetch_optional(connection).await?;
         row.as_ref().map(Self::read).transpose()
     }
 
@@ -49,7 +49,7 @@ impl VersionRow {
         if !are_storable([domain, id]) {
             return Ok(None);
         }
-        let row = select(domain, id).push(" ORDER BY version DESC LIMIT 1").fetch_optional(connection).await?;
+        let row = select_versions(domain, id).push(" ORDER BY version DESC LIMIT 1").fetch_optional(connection).await?;
         row.as_ref().map(Self::read).transpose()
     }
 
@@ -60,7 +60,7 @@ impl VersionRow {
     }
 }
 
-fn select(domain: &str, id: &str) -> Sql {
+fn select_versions(domain: &str, id: &str) -> Sql {
     let mut query =
         Sql::new("SELECT version, action, enabled, text, author, at_ms, comment FROM versions WHERE domain = ");
     query.bind(domain).push(" AND id = ").bind(id);
@@ -91,10 +91,10 @@ impl History<'_> {
         if !are_storable([domain, id]) {
             return Err(missing_rule(domain, id));
         }
-        let mut query = select(domain, id);
+        let mut query = select_versions(domain, id);
         query.push(" AND version < ").bind(after.as_ref().map_or(i64::MAX, |after| after.number));
         query.push(" ORDER BY version DESC LIMIT ").bind(limit + 1);
-        let rows = with_timeout(SHORT, query.fetch_all(self.db.pool())).await?;
+        let rows = with_timeout(SHORT_TIMEOUT, query.fetch_all(self.db.pool())).await?;
         if rows.is_empty() && after.is_none() {
             return Err(missing_rule(domain, id));
         }
@@ -107,13 +107,13 @@ impl History<'_> {
     /// # Errors
     /// Returns an error if the version does not exist or the database is unreachable.
     pub async fn get(&self, domain: &str, id: &str, version: i64) -> Result<Version> {
-        self.find(domain, id, version).await.map(VersionRow::into_version)
+        self.find_version(domain, id, version).await.map(VersionRow::into_version)
     }
 
-    async fn find(&self, domain: &str, id: &str, version: i64) -> Result<VersionRow> {
+    async fn find_version(&self, domain: &str, id: &str, version: i64) -> Result<VersionRow> {
         let missing = || ControlError::Missing(format!("version {version} of the {}", describe(domain, id)));
-        with_timeout(SHORT, async {
-            let row = VersionRow::find(&mut *self.db.pool().acquire().await?, domain, id, version).await?;
+        with_timeout(SHORT_TIMEOUT, async {
+            let row = VersionRow::find_row(&mut *self.db.pool().acquire().await?, domain, id, version).await?;
             row.ok_or_else(missing)
         })
         .await
@@ -126,13 +126,13 @@ impl History<'_> {
     pub async fn diff(&self, domain: &str, id: &str, from: i64, to: i64) -> Result<String> {
         let text = async |version: i64| match version {
             0 => Ok(None),
-            version => self.find(domain, id, version).await.map(|row| row.text),
+            version => self.find_version(domain, id, version).await.map(|row| row.text),
         };
         Ok(diff_of_rules(text(from).await?.as_deref(), text(to).await?.as_deref()))
     }
 
     /// Restores the text of an earlier version as a new version. A disabled rule stays disabled. A deleted rule is
-    /// created again and is enabled if the earlier version was.
+    /// created again, enabled or disabled as in the earlier version.
     ///
     /// # Errors
     /// Returns an error if the earlier version does not exist, if the rule is not at the expected version, or if the
@@ -144,7 +144,7 @@ impl History<'_> {
         id: &str,
         version: i64,
     ) -> Result<WriteOutcome<StoredRule>> {
-        let earlier = self.find(domain, id, version).await?;
+        let earlier = self.find_version(domain, id, version).await?;
         let Some(text) = earlier.text else {
             let why = format!("version {version} of the {} is its deletion; delete it instead", describe(domain, id));
             return Err(ControlError::Invalid(why));
@@ -165,7 +165,7 @@ pub(super) async fn check_version(
         return Ok(());
     }
     let known = match write.expected {
-        Expected::Version(version) => VersionRow::find(&mut write.tx, domain, id, version).await?,
+        Expected::Version(version) => VersionRow::find_row(&mut write.tx, domain, id, version).await?,
         Expected::Anything | Expected::Nothing | Expected::Something => None,
     };
     let last = VersionRow::find_last(&mut write.tx, domain, id).await?;
@@ -184,7 +184,7 @@ pub(super) async fn last_versions(
     rules: &[(&str, &str)],
 ) -> Result<HashMap<(String, String), i64>> {
     let mut last = HashMap::new();
-    for rules in rules.chunks(ROWS) {
+    for rules in rules.chunks(MAX_ROWS_PER_STATEMENT) {
         let mut query = Sql::new("SELECT v.domain, v.id, MAX(v.version) AS version FROM (");
         query.push_rows(rules, |row, (domain, id)| {
             row.bind(*domain).bind_next(*id);
@@ -197,9 +197,9 @@ pub(super) async fn last_versions(
     Ok(last)
 }
 
-/// Writes rules, and a new version for each rule with an action.
+/// Writes rules. Also writes a new version for each rule that has an action.
 pub(super) async fn write_rules(write: &mut Write<'_>, rules: &[RuleWrite<'_>]) -> Result<()> {
-    for rules in rules.chunks(ROWS) {
+    for rules in rules.chunks(MAX_ROWS_PER_STATEMENT) {
         let mut insert = Sql::new(
             "INSERT INTO rules (domain, id, position, version, enabled, text, overrides, author, at_ms, comment) ",
         );
@@ -228,7 +228,7 @@ pub(super) async fn write_rules(write: &mut Write<'_>, rules: &[RuleWrite<'_>]) 
 
 async fn add_versions(write: &mut Write<'_>, rules: &[RuleWrite<'_>]) -> Result<()> {
     let versions: Vec<_> = rules.iter().filter_map(|rule| Some((rule.domain, rule.row, rule.action?))).collect();
-    for versions in versions.chunks(ROWS) {
+    for versions in versions.chunks(MAX_ROWS_PER_STATEMENT) {
         let mut insert =
             Sql::new("INSERT INTO versions (domain, id, version, action, enabled, text, author, at_ms, comment) ");
         insert.push_rows(versions, |values, (domain, row, action)| {
@@ -253,9 +253,9 @@ pub(super) async fn delete_rules(write: &mut Write<'_>, domain: &str, rules: &[R
     for row in rules {
         orphans::orphan_overrides(write, domain, &row.id, row.overrides).await?;
         write.rules -= 1;
-        write.size -= size::of_rule(&row.text);
+        write.size -= size::rule_size(&row.text);
     }
-    for rules in rules.chunks(ROWS) {
+    for rules in rules.chunks(MAX_ROWS_PER_STATEMENT) {
         let mut delete = Sql::new("DELETE FROM rules WHERE domain = ");
         delete.bind(domain).push(" AND id IN (");
         delete.push_rows(rules, |values, row| {

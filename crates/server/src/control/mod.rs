@@ -4,13 +4,13 @@
 //!  put, patch, apply ─▶ one transaction: head, rules, versions, audit ─▶ revision ─▶ watch() ─▶ snapshot() ─▶ nodes
 //! ```
 //!
-//! - [`Control`] is the service without HTTP and without access checks; each resource is a repository of its own
-//!   ([`Rules`], [`Overrides`], [`History`], [`RuleFiles`], [`Tokens`], [`AuditLog`], [`Fleet`]).
+//! - [`Control`] is the service without HTTP and access checks. Each resource has its own repository ([`Rules`],
+//!   [`Overrides`], [`History`], [`RuleFiles`], [`Tokens`], [`AuditLog`], [`Fleet`]).
 //! - Rules are stored in the rule language, one line of JSON each. A rule is validated before it is written, both
 //!   without and with its overrides. The total size of all rules is bounded by the largest rule file that a node can
 //!   read.
-//! - A write is atomic. It is acknowledged when it is on disk. Each write gets the next revision of the database. Each
-//!   rule has its own version numbers, which continue when the rule is deleted and created again.
+//! - A write is atomic. A write is acknowledged when it is on disk. Each write gets the next revision of the database.
+//!   Each rule has its own version numbers, which continue when the rule is deleted and created again.
 
 pub mod api;
 mod apply;
@@ -58,20 +58,20 @@ pub type Result<T, E = ControlError> = std::result::Result<T, E>;
 #[derive(Debug)]
 pub struct Control {
     db: Arc<Db>,
-    /// The revision installed on this server, or `None` if this server does not install rules.
+    /// The last revision that this server installed or refused, or `None` if it does not install rules.
     installed: watch::Sender<Option<i64>>,
-    /// Polls for writes of other processes.
+    /// The task that polls for writes by other processes.
     poller: AbortHandle,
     /// The last snapshot. The lock is held while a snapshot is built, so that concurrent requests build it only once.
     snapshot: Mutex<Option<Arc<Snapshot>>>,
 }
 
-/// How long the acknowledgement of a token change waits until this server has installed the change.
-const INSTALLED_WITHIN: Duration = Duration::from_secs(1);
+/// Maximum time to wait for this server to install a token change before the change is acknowledged.
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Control {
     /// Opens the database at `sqlite:PATH?mode=rwc` (see [`sqlite_url`]) or `postgres://…` and migrates its tables.
-    /// Must be called within a Tokio runtime, on which it spawns the task that polls for writes of other processes.
+    /// Must be called within a Tokio runtime, on which it spawns the task that polls for writes by other processes.
     ///
     /// # Errors
     /// Returns an error if the database is unreachable or was written by a later version of this program.
@@ -97,7 +97,7 @@ impl Control {
     }
 
     /// Returns the operations on whole rule files.
-    pub fn files(&self) -> RuleFiles<'_> {
+    pub fn rule_files(&self) -> RuleFiles<'_> {
         RuleFiles { db: &self.db }
     }
 
@@ -121,11 +121,11 @@ impl Control {
         self.db.watch()
     }
 
-    /// Returns the snapshot for nodes. It is built once per revision, so the database is not needed if the last known
-    /// revision has a snapshot.
+    /// Returns the snapshot for nodes. Each revision's snapshot is built once and cached, so a repeated call does not
+    /// need the database.
     ///
     /// # Errors
-    /// Returns an error if the last known revision has no snapshot yet and the database is unreachable.
+    /// Returns an error if the snapshot is not cached and the database is unreachable.
     pub async fn snapshot(&self) -> Result<Arc<Snapshot>> {
         let mut last = self.snapshot.lock().await;
         let revision = *self.db.watch().borrow();
@@ -145,13 +145,13 @@ impl Control {
     }
 
     /// Waits until this server has installed the last write, so that a new token works as soon as its creator receives
-    /// it. Waits at most [`INSTALLED_WITHIN`], because the write is already committed. Returns immediately if this
+    /// it. Waits at most [`INSTALL_TIMEOUT`], because the write is already committed. Returns immediately if this
     /// server does not install rules.
     async fn until_installed(&self) {
         let written = *self.db.watch().borrow();
         let mut installed = self.installed.subscribe();
         let current = installed.wait_for(|installed| installed.is_none_or(|revision| revision >= written));
-        let _ = timeout(INSTALLED_WITHIN, current).await;
+        let _ = timeout(INSTALL_TIMEOUT, current).await;
     }
 }
 

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 /// The author and comment of a change, and the version that the change is expected to replace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
-    /// The name of the token, or `local` where no token is required.
+    /// The name of the token, or `local` if no token is required.
     pub author: String,
     /// The author's comment.
     pub comment: Option<String>,
@@ -24,14 +24,14 @@ impl Change {
         Self { author: author.into(), ..Self::default() }
     }
 
-    /// Returns the same change with an expected version.
+    /// Sets the expected version.
     #[must_use]
     pub fn expecting(self, expected: Expected) -> Self {
         Self { expected, ..self }
     }
 }
 
-/// A precondition of a write, from `If-Match` or `If-None-Match`: what the current version must be.
+/// A precondition of a write on the current version of the resource, from `If-Match` or `If-None-Match`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Expected {
     /// The resource may have any version or not exist.
@@ -72,10 +72,10 @@ pub struct WriteOutcome<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum OtherRules {
-    /// They stay.
+    /// Stored rules that are missing from the file are kept.
     #[default]
     Keep,
-    /// They are deleted.
+    /// Stored rules that are missing from the file are deleted.
     Delete,
 }
 
@@ -109,7 +109,7 @@ pub struct StoredRule {
 /// A version of a rule, current or past.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Version {
-    /// Its number.
+    /// The version number.
     pub version: i64,
     /// The action that made it.
     pub action: Action,
@@ -135,15 +135,15 @@ pub struct Version {
 pub enum Action {
     /// The resource did not exist before.
     Create,
-    /// It was changed.
+    /// The resource was changed.
     Update,
-    /// It was deleted.
+    /// The resource was deleted.
     Delete,
-    /// An earlier version was made the current one.
+    /// An earlier version was restored.
     Rollback,
-    /// Nodes receive it again.
+    /// The rule was enabled: nodes receive it again.
     Enable,
-    /// Nodes no longer receive it.
+    /// The rule was disabled: nodes no longer receive it.
     Disable,
 }
 
@@ -166,7 +166,7 @@ impl Action {
     }
 }
 
-/// Other limits for one customer, stored separately from the rule.
+/// Limits for one customer that replace the rule's limits. Stored separately from the rule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StoredOverride {
     /// The id of its rule.
@@ -180,7 +180,7 @@ pub struct StoredOverride {
     /// `when` and `until`.
     #[schema(value_type = Object)]
     pub effect: Value,
-    /// When it expires, such as 2030-01-31T18:00:00Z.
+    /// The expiry time, such as 2030-01-31T18:00:00Z.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
     /// The revision of its last change, which is also its ETag.
@@ -223,16 +223,16 @@ pub struct PageRequest {
 /// Filter for the rules of a domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleSearch {
-    /// Rules whose id or text contains this.
+    /// Only rules whose id or text contains this string.
     pub text: Option<String>,
-    /// Enabled rules, or disabled ones.
+    /// Only enabled rules (`true`) or only disabled rules (`false`).
     pub enabled: Option<bool>,
 }
 
 /// A domain that has rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DomainSummary {
-    /// Its name.
+    /// The name of the domain.
     pub domain: String,
     /// Number of rules.
     pub rules: i64,
@@ -245,18 +245,18 @@ pub struct DomainSummary {
     pub revision: i64,
 }
 
-/// The changes that applying a file makes, or would make.
+/// The changes that applying a rule file makes or would make.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Plan {
     /// The revision the plan is based on, which is also the ETag: send it as `If-Match` to apply exactly this plan.
     pub revision: i64,
     /// Whether it was applied.
     pub applied: bool,
-    /// The changes, in the order of the file; deletions come last.
+    /// The changes, in file order, with deletions last.
     pub changes: Vec<PlannedChange>,
     /// Number of rules in the file that do not change.
     pub unchanged: usize,
-    /// Warnings about valid rules that are probably mistakes.
+    /// Warnings about rules that are valid but probably mistaken.
     pub warnings: Vec<String>,
 }
 
@@ -273,17 +273,17 @@ pub struct PlannedChange {
     pub diff: String,
 }
 
-/// The result of validating a rule file, as `tollgate check` prints it.
+/// The result of validating a rule file: the mistakes and warnings that `tollgate check` would print.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Validation {
-    /// Number of rules in the file; 0 if it has mistakes.
+    /// Number of rules in the file; 0 if the file has mistakes.
     pub rules: usize,
     /// The first hundred mistakes.
     pub mistakes: Vec<Finding>,
     /// Number of further mistakes.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more_mistakes: usize,
-    /// Warnings about valid rules that are probably mistakes.
+    /// Warnings about rules that are valid but probably mistaken.
     pub warnings: Vec<Finding>,
 }
 
@@ -294,9 +294,9 @@ fn is_zero(count: &usize) -> bool {
 /// A mistake or warning in a rule file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Finding {
-    /// Its line, from 1.
+    /// The line number, from 1.
     pub line: u32,
-    /// Its column in characters, from 1.
+    /// The column in characters, from 1.
     pub column: u32,
     /// What is wrong.
     pub problem: String,
@@ -318,7 +318,7 @@ impl From<&Mistake> for Finding {
 pub enum Role {
     /// Read everything except tokens and the audit log. Request decisions, and refund or settle them.
     Reader,
-    /// Follow this service: receive the rules and the digests of tokens.
+    /// Follow this service: receive the rules and the token digests.
     Node,
     /// Change overrides, reset counters, use the kill switch.
     Operator,
@@ -350,35 +350,35 @@ impl Role {
 /// A token, without its secret.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StoredToken {
-    /// Its id, which is also part of the token itself.
+    /// The id of the token, which is also part of the token itself.
     pub id: String,
-    /// Its name, permissions and expiry.
+    /// The name, permissions and expiry of the token.
     #[serde(flatten)]
     pub grant: TokenGrant,
-    /// When it was created, in milliseconds since 1970.
+    /// When the token was created, in milliseconds since 1970.
     pub created_ms: i64,
-    /// When it was revoked.
+    /// When the token was revoked, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_ms: Option<i64>,
 }
 
-/// The name, permissions and expiry of a token: the input for creating one.
+/// The name, permissions and expiry of a token. This is the input for creating a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TokenGrant {
-    /// Its name, which is recorded as the author of changes made with the token.
+    /// The name of the token, which is recorded as the author of changes made with the token.
     pub name: String,
-    /// Its role.
+    /// The role of the token.
     pub role: Role,
-    /// The domains in which it may change rules and take tokens; all domains if empty.
+    /// The domains in which the token may change rules and charge limits; all domains if empty.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub domains: Vec<String>,
-    /// When it expires, in milliseconds since 1970.
+    /// When the token expires, in milliseconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<i64>,
 }
 
-/// A new token. Its secret is returned only this once.
+/// A new token. The secret of the token is returned only here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreatedToken {
     /// The token. Send it as `Authorization: Bearer …` over HTTP, or with AUTH over the Redis protocol.
@@ -391,7 +391,7 @@ pub struct CreatedToken {
 /// An entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuditEntry {
-    /// Its number in the log.
+    /// The sequence number of the entry.
     pub seq: i64,
     /// The revision of the change.
     pub revision: i64,
@@ -424,11 +424,11 @@ pub struct AuditEntry {
 /// Filter for entries of the audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditSearch {
-    /// Of this domain.
+    /// Only entries of this domain.
     pub domain: Option<String>,
-    /// By this author.
+    /// Only entries by this author.
     pub author: Option<String>,
-    /// About this subject.
+    /// Only entries about this subject.
     pub subject: Option<String>,
 }
 
@@ -441,9 +441,9 @@ pub struct Snapshot {
     pub checksum: String,
     /// A rule file, as JSON, with overrides inside their rules.
     pub rules: String,
-    /// The valid tokens, as digests, so that one token works on every node.
+    /// Digests of the valid tokens. Every node accepts these tokens.
     pub tokens: Vec<Verifier>,
-    /// The fleet-wide kill switch. Omitted while refusals are enforced; older services never send it.
+    /// The fleet-wide kill switch. This field is omitted while refusals are enforced; older services never send it.
     #[serde(default, skip_serializing_if = "FleetMode::is_enforce")]
     pub mode: FleetMode,
 }
@@ -455,7 +455,7 @@ pub enum FleetMode {
     /// Each node enforces refusals, unless that node itself is set to observe.
     #[default]
     Enforce,
-    /// No node enforces refusals: they are counted and reported, and every request passes.
+    /// No node enforces refusals. Refusals are counted and reported, and every request passes.
     Observe,
 }
 
@@ -485,11 +485,11 @@ pub struct FleetSwitch {
 /// The data with which a node verifies a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Verifier {
-    /// The SHA-256 of the token, in hexadecimal. Tokens are 256 random bits, so the digest does not reveal them.
+    /// The SHA-256 of the token, in hexadecimal. A token has 256 random bits, so the digest does not reveal it.
     pub digest: String,
     /// The id of the token.
     pub id: String,
-    /// Its name, permissions and expiry.
+    /// The name, permissions and expiry of the token.
     #[serde(flatten)]
     pub grant: TokenGrant,
 }
@@ -497,9 +497,9 @@ pub struct Verifier {
 /// The last report of a node that follows this service.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NodeReport {
-    /// Its name.
+    /// The name of the node.
     pub node: String,
-    /// The revision it runs.
+    /// The revision that the node runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running: Option<i64>,
     /// The last revision that the node refused, and the reason.
@@ -512,7 +512,7 @@ pub struct NodeReport {
 /// A revision that a node refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RefusedRevision {
-    /// Its revision.
+    /// The number of the revision.
     pub revision: i64,
     /// The reason.
     pub why: String,

@@ -1,9 +1,9 @@
 //! Overrides whose rule was deleted.
 //!
 //! Deleting a rule keeps its overrides, because customers may have paid for them and a rollback or a file may create
-//! the rule again. The overrides then apply again, and a new rule that is incompatible with one of them is refused.
-//! While their rule is deleted, overrides do not count towards the total size and nodes do not receive them, but they
-//! can be listed and deleted.
+//! the rule again. The overrides then apply again. A new rule that is incompatible with one of its old overrides is
+//! refused. While their rule is deleted, overrides do not count towards the total size and nodes do not receive them,
+//! but they can be listed and deleted.
 
 use std::collections::HashMap;
 
@@ -33,10 +33,14 @@ pub(super) fn warn_about_orphans(changes: &mut FileChanges, orphans: &Orphans) {
     for domain in &changes.domains {
         let name = &domain.name;
         let deleted = domain.deletes.iter().filter(|row| row.overrides > 0).map(|row| {
-            format!("{name}/{} has {}, kept in case the rule is created again", row.id, count(row.overrides))
+            format!(
+                "{name}/{} has {}, kept in case the rule is created again",
+                row.id,
+                format_override_count(row.overrides)
+            )
         });
         let created = domain.writes.iter().filter(|write| write.old.is_none()).filter_map(|write| {
-            let overrides = count(*orphans.get(&(name.clone(), write.id.clone()))?);
+            let overrides = format_override_count(*orphans.get(&(name.clone(), write.id.clone()))?);
             Some(format!("{name}/{} was deleted before; {overrides} from then will apply again", write.id))
         });
         let room = MAX_WARNINGS.saturating_sub(changes.warnings.len());
@@ -44,20 +48,20 @@ pub(super) fn warn_about_orphans(changes: &mut FileChanges, orphans: &Orphans) {
     }
 }
 
-fn count(overrides: i64) -> String {
+fn format_override_count(overrides: i64) -> String {
     format!("{overrides} override{}", if overrides == 1 { "" } else { "s" })
 }
 
 /// Checks that the overrides of a rule are compatible with its new text.
 pub(super) async fn check_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<()> {
-    check_fit(domain, id, text, &OverrideRow::load_all(&mut write.tx, domain, id).await?)
+    check_compatible(domain, id, text, &OverrideRow::load_all(&mut write.tx, domain, id).await?)
 }
 
-/// Checks that the orphaned overrides of a rule are compatible with the text with which the rule is created again. Adds
-/// them to the total size and returns their count.
+/// Checks that the new text of a re-created rule is compatible with its orphaned overrides. Adds their size to the
+/// total size and returns their count.
 pub(super) async fn reattach_overrides(write: &mut Write<'_>, domain: &str, id: &str, text: &str) -> Result<i64> {
     let overrides = OverrideRow::load_all(&mut write.tx, domain, id).await?;
-    check_fit(domain, id, text, &overrides)?;
+    check_compatible(domain, id, text, &overrides)?;
     write.size += overrides.iter().map(OverrideRow::size).sum::<i64>();
     Ok(overrides.len() as i64)
 }
@@ -71,13 +75,13 @@ pub(super) async fn orphan_overrides(write: &mut Write<'_>, domain: &str, id: &s
     Ok(())
 }
 
-fn check_fit(domain: &str, id: &str, text: &str, overrides: &[OverrideRow]) -> Result<()> {
+fn check_compatible(domain: &str, id: &str, text: &str, overrides: &[OverrideRow]) -> Result<()> {
     if overrides.is_empty() {
         return Ok(());
     }
     let entries: Vec<EntryOverride<'_>> = overrides.iter().map(OverrideRow::as_entry).collect();
     let Err(mistakes) = entry::with_overrides(text, &entries) else { return Ok(()) };
-    // The incompatible override is not part of the text that was sent, so the message names it.
+    // The submitted text does not contain the incompatible override, so the message names it.
     let unfit = entries.iter().find(|one| entry::with_overrides(text, std::slice::from_ref(*one)).is_err());
     let value = unfit.map_or("", |one| one.value);
     let why = mistakes.as_slice().first().map(|mistake| mistake.problem.clone()).unwrap_or_default();

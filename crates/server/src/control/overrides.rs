@@ -1,4 +1,4 @@
-//! Overrides: other limits for one customer, stored separately from the rule.
+//! Overrides: limits for one customer that replace the rule's limits. Overrides are stored separately from the rule.
 
 use serde_json::{Value, json};
 use sqlx::any::AnyRow;
@@ -7,7 +7,7 @@ use tollgate_engine::rules::Source;
 use tollgate_engine::rules::entry::{self, EntryOverride};
 
 use super::audit::NewEntry;
-use super::db::{Db, SHORT, Write, are_storable, with_timeout};
+use super::db::{Db, SHORT_TIMEOUT, Write, are_storable, with_timeout};
 use super::error::Conflict;
 use super::model::{Action, Change, Page, PageRequest, StoredOverride, WriteOutcome};
 use super::paging::{Cursor, page_of};
@@ -48,18 +48,23 @@ impl OverrideRow {
         })
     }
 
-    async fn find(connection: &mut AnyConnection, domain: &str, id: &str, value: &str) -> Result<Option<Self>> {
+    async fn find_override(
+        connection: &mut AnyConnection,
+        domain: &str,
+        id: &str,
+        value: &str,
+    ) -> Result<Option<Self>> {
         if !are_storable([domain, id, value]) {
             return Ok(None);
         }
-        let mut query = select();
+        let mut query = select_overrides();
         query.bind(domain).push(" AND o.id = ").bind(id).push(" AND value = ").bind(value);
         query.fetch_optional(connection).await?.as_ref().map(Self::read).transpose()
     }
 
-    /// Returns all overrides of a rule, by value.
+    /// Returns all overrides of a rule, ordered by value.
     pub(super) async fn load_all(connection: &mut AnyConnection, domain: &str, id: &str) -> Result<Vec<Self>> {
-        let mut query = select();
+        let mut query = select_overrides();
         query.bind(domain).push(" AND o.id = ").bind(id).push(" ORDER BY value");
         query.fetch_all(connection).await?.iter().map(Self::read).collect()
     }
@@ -70,7 +75,7 @@ impl OverrideRow {
     }
 
     pub(super) fn size(&self) -> i64 {
-        size::of_override(&self.attribute, &self.value, &self.effect, self.until.as_deref())
+        size::override_size(&self.attribute, &self.value, &self.effect, self.until.as_deref())
     }
 
     fn into_stored(self, rule: &str, rule_deleted: bool) -> StoredOverride {
@@ -98,7 +103,7 @@ impl OverrideRow {
     }
 }
 
-fn select() -> Sql {
+fn select_overrides() -> Sql {
     let mut query = Sql::new("SELECT ");
     query.push(COLUMNS).push(" FROM overrides o WHERE o.domain = ");
     query
@@ -111,8 +116,8 @@ pub struct Overrides<'c> {
 }
 
 impl Overrides<'_> {
-    /// Returns the overrides of a rule, by value. Expired overrides and overrides of a deleted rule remain until
-    /// deleted.
+    /// Returns the overrides of a rule, ordered by value. Expired overrides and overrides of a deleted rule are listed
+    /// until they are deleted.
     ///
     /// # Errors
     /// Returns an error if neither the rule nor an override of it exists, if the page's `after` is invalid, or if the
@@ -122,12 +127,12 @@ impl Overrides<'_> {
         if !are_storable([domain, id]) {
             return Err(missing_rule(domain, id));
         }
-        with_timeout(SHORT, async {
+        with_timeout(SHORT_TIMEOUT, async {
             let mut connection = self.db.pool().acquire().await?;
             let rule_deleted = RuleRow::find(&mut connection, domain, id).await?.is_none();
             let first_page = after.is_none();
-            let mut query = select();
-            // Without `after`, the empty string works as a start, because every value sorts after it.
+            let mut query = select_overrides();
+            // Without `after`, the list starts after the empty string, because every value sorts after it.
             query.bind(domain).push(" AND o.id = ").bind(id).push(" AND value > ");
             query.bind(after.unwrap_or_default().name).push(" ORDER BY value LIMIT ").bind(limit + 1);
             let rows = query.fetch_all(&mut *connection).await?;
@@ -149,14 +154,14 @@ impl Overrides<'_> {
         if !are_storable([domain]) {
             return Ok(Page::default());
         }
-        // The cursor is `id value`. Ids contain no spaces, so the first space separates the two.
+        // The cursor is `id value`. Ids contain no spaces, so the first space separates id and value.
         let after = after.unwrap_or_default().name;
         let (id, value) = after.split_once(' ').unwrap_or_default();
         let mut query = Sql::new("SELECT o.id, r.id AS of_rule, ");
         query.push(COLUMNS).push(" FROM overrides o LEFT JOIN rules r ON r.domain = o.domain AND r.id = o.id ");
         query.push("WHERE o.domain = ").bind(domain).push(" AND (o.id, value) > (").bind(id).bind_next(value);
         query.push(") ORDER BY o.id, value LIMIT ").bind(limit + 1);
-        let rows = with_timeout(SHORT, query.fetch_all(self.db.pool())).await?;
+        let rows = with_timeout(SHORT_TIMEOUT, query.fetch_all(self.db.pool())).await?;
         let read = |row: &AnyRow| {
             let rule_deleted = row.try_get::<Option<String>, _>("of_rule")?.is_none();
             Ok(OverrideRow::read(row)?.into_stored(row.try_get("id")?, rule_deleted))
@@ -169,9 +174,9 @@ impl Overrides<'_> {
     /// # Errors
     /// Returns an error if the rule has no override for `value`, or if the database is unreachable.
     pub async fn get(&self, domain: &str, id: &str, value: &str) -> Result<StoredOverride> {
-        with_timeout(SHORT, async {
+        with_timeout(SHORT_TIMEOUT, async {
             let mut connection = self.db.pool().acquire().await?;
-            let row = OverrideRow::find(&mut connection, domain, id, value).await?;
+            let row = OverrideRow::find_override(&mut connection, domain, id, value).await?;
             let row = row.ok_or_else(|| missing_override(domain, id, value))?;
             let rule_deleted = RuleRow::find(&mut connection, domain, id).await?.is_none();
             Ok(row.into_stored(id, rule_deleted))
@@ -179,13 +184,13 @@ impl Overrides<'_> {
         .await
     }
 
-    /// Creates or replaces an override. `text` is an override as in a file, without `when`. Its `attribute` defaults to
-    /// the first attribute of the rule's `per`.
+    /// Creates or replaces an override. `text` is an override as in a file, without `when`. The `attribute` of the
+    /// override defaults to the first attribute of the rule's `per`.
     ///
     /// # Errors
-    /// Returns an error if the rule does not exist, if `text` has mistakes, if the stored override is not at the
-    /// expected version or has another attribute, if the rules would exceed their maximum size, if the rule would have
-    /// too many overrides, or if the database is unreachable.
+    /// Returns an error if the rule does not exist, if `text` has mistakes, or if the database is unreachable. Also
+    /// returns an error if the stored override is not at the expected version or has another attribute, or if a maximum
+    /// size or count would be exceeded.
     pub async fn put(
         &self,
         change: &Change,
@@ -199,10 +204,10 @@ impl Overrides<'_> {
             let why = format!("invalid value: it has 1 to {MAX_VALUE_BYTES} bytes and no NUL characters");
             return Err(ControlError::Invalid(why));
         }
-        with_timeout(SHORT, async {
+        with_timeout(SHORT_TIMEOUT, async {
             let mut write = self.db.write(change).await?;
             let rule = RuleRow::find(&mut write.tx, domain, id).await?.ok_or_else(|| missing_rule(domain, id))?;
-            let old = OverrideRow::find(&mut write.tx, domain, id, value).await?;
+            let old = OverrideRow::find_override(&mut write.tx, domain, id, value).await?;
             check_version(&write, domain, id, value, old.as_ref())?;
             let given = entry::one_override(&Source { name: "override", text }, &rule.text, value)?;
             if let Some(old) = old.as_ref().filter(|old| old.attribute != given.attribute) {
@@ -222,7 +227,7 @@ impl Overrides<'_> {
                 write.rollback().await?;
                 return Ok(WriteOutcome { value: old.into_stored(id, false), created: false, changed: false });
             }
-            store(&mut write, domain, &rule, old.as_ref(), &new).await?;
+            store_override(&mut write, domain, &rule, old.as_ref(), &new).await?;
             write.commit().await?;
             Ok(WriteOutcome { value: new.into_stored(id, false), created: old.is_none(), changed: true })
         })
@@ -235,9 +240,9 @@ impl Overrides<'_> {
     /// Returns an error if the rule has no override for `value`, if that override is not at the expected version, or if
     /// the database is unreachable.
     pub async fn delete(&self, change: &Change, domain: &str, id: &str, value: &str) -> Result<()> {
-        with_timeout(SHORT, async {
+        with_timeout(SHORT_TIMEOUT, async {
             let mut write = self.db.write(change).await?;
-            let old = OverrideRow::find(&mut write.tx, domain, id, value).await?;
+            let old = OverrideRow::find_override(&mut write.tx, domain, id, value).await?;
             check_version(&write, domain, id, value, old.as_ref())?;
             let old = old.ok_or_else(|| missing_override(domain, id, value))?;
             let mut delete = Sql::new("DELETE FROM overrides WHERE domain = ");
@@ -247,7 +252,7 @@ impl Overrides<'_> {
             if add_to_count(&mut write, domain, id, -1).await? {
                 write.size -= old.size();
             }
-            log(&mut write, domain, id, Some(&old), None, Action::Delete).await?;
+            log_override(&mut write, domain, id, Some(&old), None, Action::Delete).await?;
             write.commit().await.map(drop)
         })
         .await
@@ -262,7 +267,7 @@ async fn add_to_count(write: &mut Write<'_>, domain: &str, id: &str, added: i64)
 }
 
 /// Writes one override and its audit entry.
-async fn store(
+async fn store_override(
     write: &mut Write<'_>,
     domain: &str,
     rule: &RuleRow,
@@ -277,7 +282,7 @@ async fn store(
         add_to_count(write, domain, &rule.id, 1).await?;
     }
     write.size += new.size() - old.map_or(0, OverrideRow::size);
-    size::check(write.size)?;
+    size::check_total_size(write.size)?;
     let mut insert = Sql::new(
         "INSERT INTO overrides (domain, id, value, attribute, effect, until, version, author, at_ms) VALUES (",
     );
@@ -297,10 +302,10 @@ async fn store(
         );
     insert.execute(&mut *write.tx).await?;
     let action = if old.is_none() { Action::Create } else { Action::Update };
-    log(write, domain, &rule.id, old, Some(new), action).await
+    log_override(write, domain, &rule.id, old, Some(new), action).await
 }
 
-async fn log(
+async fn log_override(
     write: &mut Write<'_>,
     domain: &str,
     id: &str,
@@ -321,22 +326,22 @@ async fn log(
     write.log(&[entry]).await
 }
 
-fn describe(domain: &str, id: &str, value: &str) -> String {
+fn describe_override(domain: &str, id: &str, value: &str) -> String {
     format!("override for `{value}` of the {}", describe_rule(domain, id))
 }
 
 fn missing_override(domain: &str, id: &str, value: &str) -> ControlError {
-    ControlError::Missing(describe(domain, id, value))
+    ControlError::Missing(describe_override(domain, id, value))
 }
 
-/// Returns the error for a value whose stored override has another attribute. That override must not be replaced
+/// Returns the error for a value whose stored override has another attribute. The stored override must not be replaced
 /// silently.
 fn override_exists_error(domain: &str, id: &str, old: &OverrideRow, attribute: &str) -> ControlError {
     let OverrideRow { value, attribute: existing, effect, .. } = old;
     ControlError::Taken(format!(
         "there is an {} already, for the attribute `{existing}`: {effect}; setting it for `{attribute}` would replace it, so \
          delete it first with DELETE or `tollgate rules overrides delete`",
-        describe(domain, id, value)
+        describe_override(domain, id, value)
     ))
 }
 
@@ -345,7 +350,7 @@ fn check_version(write: &Write<'_>, domain: &str, id: &str, value: &str, old: Op
         return Ok(());
     }
     Err(ControlError::Conflict(Box::new(Conflict {
-        what: format!("the {}", describe(domain, id, value)),
+        what: format!("the {}", describe_override(domain, id, value)),
         current: old.map(|old| old.version),
         rule: None,
         by: old.map(|old| (old.author.clone(), Action::Update, old.at_ms)),

@@ -1,5 +1,5 @@
-//! Pages of lists. A page starts after the last item of the previous page, which an index finds, so every page costs
-//! the same.
+//! Pagination of lists. A page starts after the last item of the previous page. A database index finds that item, so
+//! every page costs the same.
 
 use sqlx::any::AnyRow;
 

@@ -1,8 +1,9 @@
-//! Computes the changes that applying a file makes from the stored rules and the file. Does not access the database.
+//! Compares a rule file with the stored rules, and computes the changes that applying the file would make. Does not
+//! access the database.
 //!
 //! The order of `allow` and `deny` rules matters, so the order of the file is preserved. Stored rules that are not in
-//! the file keep their positions. Stored rules that are in the file swap positions among themselves to match the order
-//! of the file. A new rule is inserted before the rule that follows it in the file, or at the end.
+//! the file keep their positions. Stored rules that are in the file exchange positions so that they match the order of
+//! the file. A new rule is inserted before the rule that follows it in the file, or at the end.
 
 use std::collections::HashMap;
 
@@ -24,7 +25,7 @@ pub(super) type StoredRules = HashMap<String, Vec<RuleRow>>;
 #[derive(Debug, Default)]
 pub(super) struct FileChanges {
     pub(super) domains: Vec<DomainChanges>,
-    /// The changes as they are reported, in the order of the file; deletions come last.
+    /// The changes as they are reported: in file order, with deletions last.
     pub(super) planned: Vec<PlannedChange>,
     pub(super) unchanged: usize,
     pub(super) warnings: Vec<String>,
@@ -79,7 +80,7 @@ fn planned_change(domain: &str, id: &str, action: Action, diff: String) -> Plann
     PlannedChange { domain: domain.into(), id: id.into(), action, diff }
 }
 
-/// A position in the new order. It refers to a stored rule, a rule of the file, or both, by index.
+/// A position in the new order. The position refers to a stored rule, a rule of the file, or both, by index.
 #[derive(Clone, Copy)]
 struct RulePosition {
     stored: Option<usize>,
@@ -96,7 +97,7 @@ fn compare_domain(
     let (slots, deleted) = arrange_rules(&stored, &entries, others);
     let positions = assign_positions(&slots, &stored);
     let ranks: Vec<usize> = slots.iter().filter_map(|slot| slot.stored).collect();
-    let moved = out_of_order(&ranks, stored.len());
+    let moved = mark_moved_rules(&ranks, stored.len());
     let had_rules = !stored.is_empty();
     let mut stored: Vec<Option<RuleRow>> = stored.into_iter().map(Some).collect();
     let deletes: Vec<RuleRow> = deleted.into_iter().filter_map(|index| stored[index].take()).collect();
@@ -159,7 +160,7 @@ fn arrange_rules(stored: &[RuleRow], entries: &[RuleEntry], others: OtherRules) 
 }
 
 /// Returns the position numbers for the new order. If possible, stored rules keep their numbers and new rules get
-/// higher ones. If that would not yield the new order, all rules are numbered from 1.
+/// higher numbers. If these numbers would not yield the new order, all rules are numbered from 1.
 fn assign_positions(slots: &[RulePosition], stored: &[RuleRow]) -> Vec<i64> {
     let mut positions = Vec::with_capacity(slots.len());
     let mut last = stored.iter().map(|row| row.position).max().unwrap_or(0);
@@ -182,8 +183,9 @@ fn assign_positions(slots: &[RulePosition], stored: &[RuleRow]) -> Vec<i64> {
     if positions.len() == slots.len() { positions } else { (1..=slots.len() as i64).collect() }
 }
 
-/// Marks the `ranks` outside a longest increasing subsequence. These are the fewest rules that have to move.
-fn out_of_order(ranks: &[usize], count: usize) -> Vec<bool> {
+/// Marks the `ranks` outside a longest increasing subsequence. The marked rules are the smallest set of rules that have
+/// to move.
+fn mark_moved_rules(ranks: &[usize], count: usize) -> Vec<bool> {
     // `ends[n]` is the index of the smallest rank that ends an increasing subsequence of length `n + 1`; `before`
     // contains the predecessor of each index.
     let mut ends: Vec<usize> = Vec::new();
@@ -209,7 +211,8 @@ fn out_of_order(ranks: &[usize], count: usize) -> Vec<bool> {
     moved
 }
 
-/// Returns warnings about valid rules in the file that are probably mistakes. Compares limits with the stored rules.
+/// Returns warnings about rules in the file that are valid but probably mistaken. Compares their limits with the stored
+/// rules.
 pub(super) fn plan_warnings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mistake> {
     let (Ok(store), Ok(fallback)) = (MemoryStore::new(1), MemoryStore::new(1)) else { return Vec::new() };
     let engine = Engine::with_fallback(store, fallback);

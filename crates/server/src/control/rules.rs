@@ -1,4 +1,4 @@
-//! Single rules: functions that read them, and the only code path that changes them.
+//! Reads, writes and deletes single rules.
 
 use serde_json::Value;
 use sqlx::any::AnyRow;
@@ -9,7 +9,7 @@ use tollgate_engine::rules::{MAX_RULES, Source};
 
 use super::apply::run_blocking;
 use super::audit::NewEntry;
-use super::db::{Db, SHORT, Stamp, Write, are_storable, read_boolean, with_timeout};
+use super::db::{Db, SHORT_TIMEOUT, Stamp, Write, are_storable, read_boolean, with_timeout};
 use super::history::{self, RuleWrite, VersionRow};
 use super::model::{Action, Change, DomainSummary, Page, PageRequest, RuleSearch, StoredRule, WriteOutcome};
 use super::paging::{Cursor, page_of};
@@ -72,7 +72,7 @@ impl RuleRow {
     }
 }
 
-/// Parses JSON that this service stored. Returns text that does not parse as a JSON string.
+/// Parses JSON that this service stored. Invalid JSON is returned as a string value.
 pub(super) fn parse_stored(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.into()))
 }
@@ -120,7 +120,7 @@ pub struct Rules<'c> {
 }
 
 impl Rules<'_> {
-    /// Returns the domains that have rules, by name.
+    /// Returns the domains that have rules, sorted by name.
     ///
     /// # Errors
     /// Returns an error if the database is unreachable.
@@ -128,7 +128,7 @@ impl Rules<'_> {
         let query = "SELECT domain, COUNT(*) AS rules, CAST(SUM(overrides) AS BIGINT) AS overrides, \
                      (SELECT a.revision FROM audit a WHERE a.domain = r.domain AND a.kind IN ('rule', 'override') \
                      ORDER BY a.seq DESC LIMIT 1) AS revision FROM rules r GROUP BY domain";
-        let rows = with_timeout(SHORT, Sql::new(query).fetch_all(self.db.pool())).await?;
+        let rows = with_timeout(SHORT_TIMEOUT, Sql::new(query).fetch_all(self.db.pool())).await?;
         let read = |row: &AnyRow| {
             Ok(DomainSummary {
                 domain: row.try_get("domain")?,
@@ -138,12 +138,12 @@ impl Rules<'_> {
             })
         };
         let mut domains = rows.iter().map(read).collect::<Result<Vec<_>>>()?;
-        // Sorts here, because the collation order differs between databases.
+        // Sorts in code, because the collation order differs between databases.
         domains.sort_by(|one, other| one.domain.cmp(&other.domain));
         Ok(domains)
     }
 
-    /// Returns the rules of a domain that match `search`, in order of position.
+    /// Returns the rules of a domain that match `search`, sorted by position.
     ///
     /// # Errors
     /// Returns an error if the page's `after` is invalid or the database is unreachable.
@@ -166,7 +166,7 @@ impl Rules<'_> {
             query.push(" OR LOWER(text) LIKE LOWER(").bind(pattern.as_str()).push(") ESCAPE '!')");
         }
         query.push(" ORDER BY position, id LIMIT ").bind(limit + 1);
-        let rows = with_timeout(SHORT, query.fetch_all(self.db.pool())).await?;
+        let rows = with_timeout(SHORT_TIMEOUT, query.fetch_all(self.db.pool())).await?;
         let cursor = |last: &RuleRow| Cursor { number: last.position, name: last.id.clone() };
         let page = page_of(&rows, limit, RuleRow::read, cursor)?;
         Ok(Page { items: page.items.into_iter().map(|row| row.into_stored(domain)).collect(), next: page.next })
@@ -177,7 +177,7 @@ impl Rules<'_> {
     /// # Errors
     /// Returns an error if the rule does not exist or the database is unreachable.
     pub async fn get(&self, domain: &str, id: &str) -> Result<StoredRule> {
-        with_timeout(SHORT, async {
+        with_timeout(SHORT_TIMEOUT, async {
             let row = RuleRow::find(&mut *self.db.pool().acquire().await?, domain, id).await?;
             row.map(|row| row.into_stored(domain)).ok_or_else(|| missing_rule(domain, id))
         })
@@ -187,8 +187,8 @@ impl Rules<'_> {
     /// Creates or replaces a rule. `text` is YAML or JSON, with or without its `id`.
     ///
     /// # Errors
-    /// Returns an error if `text` has mistakes, if the stored rule is not at the expected version, if the rules would
-    /// exceed their maximum size or count, or if the database is unreachable.
+    /// Returns an error if `text` has mistakes, if the stored rule is not at the expected version, or if the database
+    /// is unreachable. Also returns an error if the rules would exceed their maximum size or count.
     pub async fn put(&self, change: &Change, domain: &str, id: &str, text: &[u8]) -> Result<WriteOutcome<StoredRule>> {
         let text = parse_rule(text, domain, id)?;
         let make = |row: Option<&RuleRow>| Ok((text, row.is_none_or(|row| row.enabled), Action::Update));
@@ -212,7 +212,7 @@ impl Rules<'_> {
         let make = |row: Option<&RuleRow>| {
             let row = row.ok_or_else(|| missing_rule(domain, id))?;
             let mut rule = parse_stored(&row.text);
-            merge(&mut rule, patch);
+            apply_merge_patch(&mut rule, patch);
             // Pretty-printed, so that mistakes have useful line numbers.
             let whole = serde_json::to_vec_pretty(&rule).map_err(|error| ControlError::Invalid(error.to_string()))?;
             Ok((parse_rule(&whole, domain, id)?, row.enabled, Action::Update))
@@ -239,20 +239,20 @@ impl Rules<'_> {
         change_rule(self.db, change, domain, id, make).await
     }
 
-    /// Deletes a rule. Its history and its overrides remain.
+    /// Deletes a rule. The history and the overrides of the rule remain.
     ///
     /// # Errors
     /// Returns an error if the rule does not exist or is not at the expected version, or if the database is
     /// unreachable.
     pub async fn delete(&self, change: &Change, domain: &str, id: &str) -> Result<()> {
-        with_timeout(SHORT, async {
+        with_timeout(SHORT_TIMEOUT, async {
             let mut write = self.db.write(change).await?;
             let row = RuleRow::find(&mut write.tx, domain, id).await?;
             history::check_version(&mut write, domain, id, row.as_ref()).await?;
             let row = row.ok_or_else(|| missing_rule(domain, id))?;
             history::delete_rules(&mut write, domain, &[row]).await?;
             if last_position(&mut write, domain).await?.is_none() {
-                write.size -= size::of_domain(domain);
+                write.size -= size::domain_size(domain);
             }
             write.commit().await.map(drop)
         })
@@ -269,7 +269,7 @@ pub(super) async fn change_rule(
     id: &str,
     make: impl FnOnce(Option<&RuleRow>) -> Result<(String, bool, Action)>,
 ) -> Result<WriteOutcome<StoredRule>> {
-    with_timeout(SHORT, async {
+    with_timeout(SHORT_TIMEOUT, async {
         let mut write = db.write(change).await?;
         let old = RuleRow::find(&mut write.tx, domain, id).await?;
         history::check_version(&mut write, domain, id, old.as_ref()).await?;
@@ -278,7 +278,7 @@ pub(super) async fn change_rule(
             write.rollback().await?;
             return Ok(WriteOutcome { value: old.into_stored(domain), created: false, changed: false });
         }
-        let new = store(&mut write, domain, id, old.as_ref(), text, enabled, action).await?;
+        let new = store_rule(&mut write, domain, id, old.as_ref(), text, enabled, action).await?;
         if enabled {
             check_match_limit(&mut write, domain, &new.text).await?;
         }
@@ -289,7 +289,7 @@ pub(super) async fn change_rule(
 }
 
 /// Writes one rule, its version and its audit entry.
-async fn store(
+async fn store_rule(
     write: &mut Write<'_>,
     domain: &str,
     id: &str,
@@ -311,16 +311,16 @@ async fn store(
             };
             let version = last.map_or(0, |last| last.version);
             let position = last_position(write, domain).await?;
-            // The first rule of a domain also adds the JSON around the domain's rules.
-            write.size += if position.is_none() { size::of_domain(domain) } else { 0 };
+            // The first rule of a domain also adds the size of the JSON around the domain's rules.
+            write.size += if position.is_none() { size::domain_size(domain) } else { 0 };
             write.rules += 1;
             check_count(write.rules)?;
             let action = if action == Action::Update { Action::Create } else { action };
             (position.map_or(1, |last| last + 1), version + 1, action, overrides)
         }
     };
-    write.size += size::of_rule(&text) - old.map_or(0, |old| size::of_rule(&old.text));
-    size::check(write.size)?;
+    write.size += size::rule_size(&text) - old.map_or(0, |old| size::rule_size(&old.text));
+    size::check_total_size(write.size)?;
     let stamp = write.stamp.clone();
     let row = RuleRow { id: id.into(), position, version, enabled, text, overrides, stamp };
     history::write_rules(write, &[RuleWrite { domain, row: &row, action: Some(action) }]).await?;
@@ -341,8 +341,9 @@ pub(super) fn audit_entry<'e>(
 }
 
 /// Checks that one request cannot match too many enabled rules of a domain, because nodes would refuse such rules. Call
-/// it after the rule with the text `changed` was written. Reads only the rules that can match the same request as
-/// `changed`: rules without `when`, and rules that contain its `when` values. Reads all rules if `changed` is empty.
+/// this after writing the rule whose text is `changed`. Reads only the rules that can match the same request as
+/// `changed`: rules without `when`, and rules that contain the `when` values of `changed`. Reads all rules if `changed`
+/// is empty.
 pub(super) async fn check_match_limit(write: &mut Write<'_>, domain: &str, changed: &str) -> Result<()> {
     let mut query = Sql::new("SELECT COUNT(*) FROM rules WHERE enabled = 1 AND domain = ");
     let count = query.bind(domain).fetch_optional(&mut *write.tx).await?.map(|row| row.try_get(0)).transpose()?;
@@ -383,13 +384,13 @@ async fn last_position(write: &mut Write<'_>, domain: &str) -> Result<Option<i64
     Ok(row.map(|row| row.try_get(0)).transpose()?)
 }
 
-/// Returns a LIKE pattern that matches `text` literally, anywhere.
+/// Returns a LIKE pattern that matches any string that contains `text` literally.
 fn like_pattern(text: &str) -> String {
     format!("%{}%", text.replace('!', "!!").replace('%', "!%").replace('_', "!_"))
 }
 
 /// Applies a merge patch (RFC 7396).
-fn merge(target: &mut Value, patch: Value) {
+fn apply_merge_patch(target: &mut Value, patch: Value) {
     let Value::Object(patch) = patch else {
         *target = patch;
         return;
@@ -402,7 +403,7 @@ fn merge(target: &mut Value, patch: Value) {
         if value.is_null() {
             target.remove(&key);
         } else {
-            merge(target.entry(key).or_insert(Value::Null), value);
+            apply_merge_patch(target.entry(key).or_insert(Value::Null), value);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Snapshots for nodes: the enabled rules with their overrides as one file, the valid tokens and the kill switch. Also
-//! exports of rules as files.
+//! Builds snapshots for nodes (the enabled rules with their overrides as one file, the valid tokens, and the kill
+//! switch) and exports rules as files.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use tollgate_engine::rules::Mistakes;
 use tollgate_engine::rules::entry::{self, EntryOverride};
 
 use super::apply::run_blocking;
-use super::db::{self, Db, LONG, read_boolean, with_timeout};
+use super::db::{self, Db, LONG_TIMEOUT, read_boolean, with_timeout};
 use super::fleet::read_mode;
 use super::model::Snapshot;
 use super::overrides::{self, OverrideRow};
@@ -17,8 +17,8 @@ use super::sql::Sql;
 use super::tokens::load_verifiers;
 use super::{Result, sha256_hex};
 
-/// Maximum number of overrides and disabled rules that the head of an export lists.
-const MAX_LISTED: usize = 50;
+/// Maximum number of lines about overrides and disabled rules at the head of an exported file.
+const MAX_HEADING_LINES: usize = 50;
 
 /// A rule to be written into a file.
 #[derive(Debug)]
@@ -52,12 +52,12 @@ impl ExportRow {
     }
 }
 
-/// The overrides of each rule that has some, by domain and id.
+/// The overrides of each rule, by the rule's domain and id.
 type OverridesByRule = HashMap<(String, String), Vec<OverrideRow>>;
 
 /// Builds the snapshot of the current revision.
 pub(super) async fn build(db: &Db) -> Result<Snapshot> {
-    let (revision, mode, rules, overrides, tokens) = with_timeout(LONG, async {
+    let (revision, mode, rules, overrides, tokens) = with_timeout(LONG_TIMEOUT, async {
         let mut tx = db.read().await?;
         let revision = db::revision(&mut tx).await?;
         let rules = ExportRow::list(&mut tx, None).await?;
@@ -67,7 +67,7 @@ pub(super) async fn build(db: &Db) -> Result<Snapshot> {
     .await?;
     // Runs on a blocking thread, because building megabytes of text would delay other requests.
     let (rules, checksum) = run_blocking(move || {
-        let file = to_file(rules, &overrides);
+        let file = to_node_file(rules, &overrides);
         let checksum = sha256_hex(file.as_bytes());
         (file, checksum)
     })
@@ -76,10 +76,10 @@ pub(super) async fn build(db: &Db) -> Result<Snapshot> {
 }
 
 /// Returns the enabled rules with their overrides as a rule file for nodes.
-fn to_file(mut rules: Vec<ExportRow>, overrides: &OverridesByRule) -> String {
+fn to_node_file(mut rules: Vec<ExportRow>, overrides: &OverridesByRule) -> String {
     rules.retain(|rule| rule.enabled);
     insert_overrides(&mut rules, overrides);
-    entry::to_json(by_domain(&rules))
+    entry::to_json(group_by_domain(&rules))
 }
 
 /// The rules and overrides of a domain, as read within a transaction.
@@ -93,7 +93,7 @@ impl DomainRules {
 
     /// Returns the rule file that nodes would run.
     pub(super) fn into_file(self) -> String {
-        to_file(self.0, &self.1)
+        to_node_file(self.0, &self.1)
     }
 }
 
@@ -117,8 +117,8 @@ fn insert_overrides(rules: &mut [ExportRow], overrides: &OverridesByRule) {
         let entries: Vec<EntryOverride<'_>> = own.iter().map(OverrideRow::as_entry).collect();
         match entry::with_overrides(&rule.text, &entries) {
             Ok(text) => rule.text = text,
-            // Overrides were compatible with their rule when they were written. If one no longer is, the overrides are
-            // left out, so that the rules still reach the nodes.
+            // Overrides were compatible with their rule when they were written. If an override is no longer compatible,
+            // all overrides of the rule are left out, so that nodes still receive the rules.
             Err(mistakes) => {
                 tracing::error!(rule.domain, rule.id, %mistakes, "overrides do not fit their rule; ignored");
             }
@@ -126,8 +126,8 @@ fn insert_overrides(rules: &mut [ExportRow], overrides: &OverridesByRule) {
     }
 }
 
-/// Groups ordered rules by domain. Sorts the domains here, because the collation order differs between databases.
-fn by_domain(rules: &[ExportRow]) -> Vec<(&str, Vec<&str>)> {
+/// Groups ordered rules by domain. Sorts the domains in code, because the collation order differs between databases.
+fn group_by_domain(rules: &[ExportRow]) -> Vec<(&str, Vec<&str>)> {
     let chunks = rules.chunk_by(|one, other| one.domain == other.domain);
     let domains = chunks.map(|rules| (&*rules[0].domain, rules.iter().map(|rule| &*rule.text).collect()));
     let mut domains: Vec<(&str, Vec<&str>)> = domains.collect();
@@ -135,10 +135,10 @@ fn by_domain(rules: &[ExportRow]) -> Vec<(&str, Vec<&str>)> {
     domains
 }
 
-/// Returns rules as a formatted file. Comments at the head of the file list overrides and disabled rules, which a file
-/// cannot express.
+/// Returns rules as a formatted file. Comments at the head of the file mention the overrides and the disabled rules,
+/// because a rule file cannot contain them.
 pub(super) fn to_yaml(rules: &[ExportRow]) -> Result<String, Mistakes> {
-    Ok(file_heading(rules) + &entry::to_yaml(by_domain(rules))?)
+    Ok(file_heading(rules) + &entry::to_yaml(group_by_domain(rules))?)
 }
 
 fn file_heading(rules: &[ExportRow]) -> String {
@@ -154,7 +154,7 @@ fn file_heading(rules: &[ExportRow]) -> String {
         });
         disabled.into_iter().chain(overrides)
     });
-    let listed: String = lines.by_ref().take(MAX_LISTED).collect();
+    let listed: String = lines.by_ref().take(MAX_HEADING_LINES).collect();
     if listed.is_empty() {
         return listed;
     }

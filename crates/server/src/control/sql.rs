@@ -51,19 +51,19 @@ impl Sql {
             self.push(if index == 0 { "VALUES (" } else { "), (" });
             row(self, item);
         }
-        // Caches only statements with one row or a full chunk. Other row counts are too rare.
-        self.persistent = rows.len() == 1 || rows.len() == ROWS;
+        // Caches only statements with one row or a full chunk. Other row counts are too rare to be worth caching.
+        self.persistent = rows.len() == 1 || rows.len() == MAX_ROWS_PER_STATEMENT;
         self.push(")")
     }
 
     /// Runs the statement and returns the number of changed rows.
     pub(super) async fn execute<'e>(&mut self, executor: impl Executor<'e, Database = Any>) -> Result<u64> {
-        Ok(self.query()?.execute(executor).await?.rows_affected())
+        Ok(self.take_query()?.execute(executor).await?.rows_affected())
     }
 
     /// Runs the query and returns all rows.
     pub(super) async fn fetch_all<'e>(&mut self, executor: impl Executor<'e, Database = Any>) -> Result<Vec<AnyRow>> {
-        Ok(self.query()?.fetch_all(executor).await?)
+        Ok(self.take_query()?.fetch_all(executor).await?)
     }
 
     /// Runs the query and returns the first row, if any.
@@ -71,10 +71,10 @@ impl Sql {
         &mut self,
         executor: impl Executor<'e, Database = Any>,
     ) -> Result<Option<AnyRow>> {
-        Ok(self.query()?.fetch_optional(executor).await?)
+        Ok(self.take_query()?.fetch_optional(executor).await?)
     }
 
-    fn query(&mut self) -> Result<Query<'static, Any, AnyArguments>, sqlx::Error> {
+    fn take_query(&mut self) -> Result<Query<'static, Any, AnyArguments>, sqlx::Error> {
         match self.error.take() {
             Some(error) => Err(sqlx::Error::Encode(error)),
             // Safe: the text contains no input, because all values are bound.
@@ -88,4 +88,4 @@ impl Sql {
 
 /// Maximum number of rows per statement. SQLite searches all parameter names for each bound value, so the cost of a
 /// statement grows with the square of its row count.
-pub(super) const ROWS: usize = 32;
+pub(super) const MAX_ROWS_PER_STATEMENT: usize = 32;

@@ -5,20 +5,20 @@ use sqlx::{AnyConnection, Row};
 use tollgate_engine::rules::{Source, entry};
 
 use super::audit::NewEntry;
-use super::db::{SHORT, are_storable, now_ms, with_timeout};
+use super::db::{SHORT_TIMEOUT, are_storable, now_ms, with_timeout};
 use super::model::{Change, CreatedToken, Page, PageRequest, Role, StoredToken, TokenGrant, Verifier};
 use super::paging::{Cursor, page_of};
 use super::sql::Sql;
 use super::{Control, ControlError, Result, sha256_hex};
 
-/// Maximum number of valid tokens. It is limited because every node keeps all of them in memory.
+/// Maximum number of valid tokens. The number is limited because every node keeps all valid tokens in memory.
 pub const MAX_TOKENS: i64 = 10_000;
 const MAX_NAME_BYTES: usize = 128;
 const MAX_DOMAINS: usize = 100;
 
-const COLUMNS: &str = "id, name, role, domains, created_ms, expires_ms, revoked_ms";
+const TOKEN_COLUMNS: &str = "id, name, role, domains, created_ms, expires_ms, revoked_ms";
 /// SQL condition for valid tokens. The caller appends the current time and a closing parenthesis.
-const VALID: &str = "revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > ";
+const VALID_TOKEN_CONDITION: &str = "revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > ";
 
 /// The tokens.
 #[derive(Debug)]
@@ -34,17 +34,17 @@ impl Tokens<'_> {
     /// unreachable.
     pub async fn create(&self, change: &Change, grant: &TokenGrant) -> Result<CreatedToken> {
         let now = now_ms();
-        check(grant, now)?;
+        check_grant(grant, now)?;
         let (id, secret) = (random_hex::<8>()?, random_hex::<32>()?);
         let created = CreatedToken {
             token: format!("tg_{id}_{secret}"),
             stored: StoredToken { id, grant: grant.clone(), created_ms: now, revoked_ms: None },
         };
         let stored = &created.stored;
-        with_timeout(SHORT, async {
+        with_timeout(SHORT_TIMEOUT, async {
             let mut write = self.control.db.write(change).await?;
             let mut query = Sql::new("SELECT COUNT(*) FROM tokens WHERE ");
-            let row = query.push(VALID).bind(now).push(")").fetch_optional(&mut *write.tx).await?;
+            let row = query.push(VALID_TOKEN_CONDITION).bind(now).push(")").fetch_optional(&mut *write.tx).await?;
             if row.map(|row| row.try_get(0)).transpose()?.unwrap_or(0_i64) >= MAX_TOKENS {
                 return Err(ControlError::Full(format!("too many tokens (maximum {MAX_TOKENS}); revoke some first")));
             }
@@ -69,7 +69,7 @@ impl Tokens<'_> {
         Ok(created)
     }
 
-    /// Returns all tokens, including revoked ones, without their secrets.
+    /// Returns all tokens, including revoked tokens, without their secrets.
     ///
     /// # Errors
     /// Returns an error if the page's `after` is invalid or the database is unreachable.
@@ -77,10 +77,10 @@ impl Tokens<'_> {
         let (limit, after) = page.read()?;
         let Cursor { number, name } = after.unwrap_or(Cursor::number(i64::MIN));
         let mut query = Sql::new("SELECT ");
-        query.push(COLUMNS).push(" FROM tokens WHERE (created_ms, id) > (").bind(number).bind_next(name);
+        query.push(TOKEN_COLUMNS).push(" FROM tokens WHERE (created_ms, id) > (").bind(number).bind_next(name);
         query.push(") ORDER BY created_ms, id LIMIT ").bind(limit + 1);
-        let rows = with_timeout(SHORT, query.fetch_all(self.control.db.pool())).await?;
-        page_of(&rows, limit, read, |last| Cursor { number: last.created_ms, name: last.id.clone() })
+        let rows = with_timeout(SHORT_TIMEOUT, query.fetch_all(self.control.db.pool())).await?;
+        page_of(&rows, limit, read_token, |last| Cursor { number: last.created_ms, name: last.id.clone() })
     }
 
     /// Revokes a token. Revoking it again changes nothing. The last valid admin token cannot be revoked, so that
@@ -94,9 +94,9 @@ impl Tokens<'_> {
         if !are_storable([id]) {
             return Err(missing());
         }
-        let token = with_timeout(SHORT, async {
+        let token = with_timeout(SHORT_TIMEOUT, async {
             let mut write = self.control.db.write(change).await?;
-            let mut token = find(&mut write.tx, id).await?.ok_or_else(missing)?;
+            let mut token = find_token(&mut write.tx, id).await?.ok_or_else(missing)?;
             if token.revoked_ms.is_some() {
                 write.rollback().await?;
                 return Ok(token);
@@ -104,7 +104,7 @@ impl Tokens<'_> {
             let now = write.stamp.at_ms;
             if token.grant.role == Role::Admin && token.grant.expires_ms.is_none_or(|end| end > now) {
                 let mut others = Sql::new("SELECT id FROM tokens WHERE role = 'admin' AND id <> ");
-                others.bind(id).push(" AND ").push(VALID).bind(now).push(") LIMIT 1");
+                others.bind(id).push(" AND ").push(VALID_TOKEN_CONDITION).bind(now).push(") LIMIT 1");
                 if others.fetch_optional(&mut *write.tx).await?.is_none() {
                     let why = format!("`{id}` is the last admin token; create another one before revoking it");
                     return Err(ControlError::Invalid(why));
@@ -125,16 +125,21 @@ impl Tokens<'_> {
     }
 }
 
-/// Returns the digests and grants of all valid tokens, for nodes.
+/// Returns the digests and grants of all valid tokens. Nodes verify tokens with them.
 pub(super) async fn load_verifiers(connection: &mut AnyConnection) -> Result<Vec<Verifier>> {
     let mut query = Sql::new("SELECT digest, ");
-    query.push(COLUMNS).push(" FROM tokens WHERE ").push(VALID).bind(now_ms()).push(") ORDER BY created_ms, id");
+    query
+        .push(TOKEN_COLUMNS)
+        .push(" FROM tokens WHERE ")
+        .push(VALID_TOKEN_CONDITION)
+        .bind(now_ms())
+        .push(") ORDER BY created_ms, id");
     let rows = query.fetch_all(connection).await?;
     let verifier = |row: &AnyRow| -> Result<Verifier> {
-        let StoredToken { id, grant, .. } = read(row)?;
+        let StoredToken { id, grant, .. } = read_token(row)?;
         Ok(Verifier { digest: row.try_get("digest")?, id, grant })
     };
-    // An unreadable token is left out, so that it permits nothing but does not keep nodes from receiving rules.
+    // An unreadable token is left out: it grants nothing, and nodes still receive the rules.
     let readable = |row| verifier(row).inspect_err(|error| tracing::error!(%error, "unreadable token ignored")).ok();
     Ok(rows.iter().filter_map(readable).collect())
 }
@@ -146,7 +151,7 @@ fn random_hex<const BYTES: usize>() -> Result<String> {
     Ok(hex::encode(bytes))
 }
 
-fn check(grant: &TokenGrant, now: i64) -> Result<()> {
+fn check_grant(grant: &TokenGrant, now: i64) -> Result<()> {
     let name = &grant.name;
     if name.trim().is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
         let why = format!("invalid token name: it has 1 to {MAX_NAME_BYTES} bytes and no control characters");
@@ -172,13 +177,13 @@ fn check(grant: &TokenGrant, now: i64) -> Result<()> {
     Ok(())
 }
 
-async fn find(connection: &mut AnyConnection, id: &str) -> Result<Option<StoredToken>> {
+async fn find_token(connection: &mut AnyConnection, id: &str) -> Result<Option<StoredToken>> {
     let mut query = Sql::new("SELECT ");
-    let row = query.push(COLUMNS).push(" FROM tokens WHERE id = ").bind(id).fetch_optional(connection).await?;
-    row.as_ref().map(read).transpose()
+    let row = query.push(TOKEN_COLUMNS).push(" FROM tokens WHERE id = ").bind(id).fetch_optional(connection).await?;
+    row.as_ref().map(read_token).transpose()
 }
 
-fn read(row: &AnyRow) -> Result<StoredToken> {
+fn read_token(row: &AnyRow) -> Result<StoredToken> {
     let (role, domains): (String, String) = (row.try_get("role")?, row.try_get("domains")?);
     // An unknown role is an error, because permissions must not be guessed.
     let role = Role::parse(&role).ok_or_else(|| sqlx::Error::Decode(format!("`{role}` is not a role").into()))?;

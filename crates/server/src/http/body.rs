@@ -34,29 +34,40 @@ impl<T: Into<Bytes>> From<T> for ReplyBody {
     }
 }
 
-/// A long response that is written item by item. It is stored in parts: a single large buffer would be copied when it
-/// grows, and freeing it at once would delay other connections.
+/// Builds a long response item by item. The response is stored in parts, because a single large buffer would be copied
+/// each time it grows, and freeing it would delay other connections.
 #[derive(Debug, Default)]
 pub struct LongWriter {
     parts: Vec<Bytes>,
-    /// The part being written.
+    /// The current part, to which items are appended.
     pub part: Vec<u8>,
     /// Total length of the finished parts.
-    length: usize,
+    finished_length: usize,
 }
 
 impl LongWriter {
     /// Returns the number of bytes written so far.
     pub fn written(&self) -> usize {
-        self.length + self.part.len()
+        self.finished_length + self.part.len()
     }
 
-    /// Starts a new part if the current one is long enough. Call it after each item.
+    /// Adds bytes as a part of their own, without copying them.
+    pub fn push_bytes(&mut self, bytes: Bytes) {
+        self.finish_part();
+        self.finished_length += bytes.len();
+        self.parts.push(bytes);
+    }
+
+    /// Starts a new part if the current part has reached the frame size. Call this after each item.
     pub fn end_item(&mut self) {
         if self.part.len() >= MAX_FRAME {
-            self.length += self.part.len();
-            self.parts.push(std::mem::take(&mut self.part).into());
+            self.finish_part();
         }
+    }
+
+    fn finish_part(&mut self) {
+        self.finished_length += self.part.len();
+        self.parts.push(std::mem::take(&mut self.part).into());
     }
 }
 
@@ -73,20 +84,20 @@ impl From<LongWriter> for ReplyBody {
 /// Maximum frame size in bytes. A long body yields to other connections after each frame.
 const MAX_FRAME: usize = 64 * 1024;
 
-/// A long body that yields to other connections after each frame. Without that, a client that reads fast could occupy
-/// the thread for milliseconds.
+/// A long body that yields to other connections after each frame. Otherwise, a client that reads fast could occupy the
+/// thread for milliseconds.
 #[derive(Debug)]
 pub struct LongBody {
     parts: VecDeque<Bytes>,
-    /// Number of unsent bytes.
-    left: usize,
+    /// Number of bytes that have not been sent yet.
+    unsent: usize,
     must_yield: bool,
 }
 
 impl LongBody {
     fn new(parts: impl IntoIterator<Item = Bytes>) -> Self {
         let parts: VecDeque<Bytes> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        Self { left: parts.iter().map(Bytes::len).sum(), parts, must_yield: false }
+        Self { unsent: parts.iter().map(Bytes::len).sum(), parts, must_yield: false }
     }
 
     /// Returns the next bytes to send.
@@ -96,7 +107,7 @@ impl LongBody {
         if part.is_empty() {
             self.parts.pop_front();
         }
-        self.left -= frame.len();
+        self.unsent -= frame.len();
         Some(frame)
     }
 
@@ -127,7 +138,7 @@ impl Body for ReplyBody {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(body) => body.is_end_stream(),
-            Self::Long(body) => body.left == 0,
+            Self::Long(body) => body.unsent == 0,
             Self::Stream(body) => body.is_end_stream(),
         }
     }
@@ -136,7 +147,7 @@ impl Body for ReplyBody {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(body) => body.size_hint(),
-            Self::Long(body) => SizeHint::with_exact(body.left as u64),
+            Self::Long(body) => SizeHint::with_exact(body.unsent as u64),
             Self::Stream(body) => body.size_hint(),
         }
     }
@@ -168,6 +179,10 @@ mod tests {
                 written.part.extend_from_slice(text.as_bytes());
                 written.end_item();
                 expected.extend_from_slice(text.as_bytes());
+                if item == 1_000 {
+                    written.push_bytes(Bytes::from_static(b"bytes,"));
+                    expected.extend_from_slice(b"bytes,");
+                }
             }
             assert_eq!(written.written(), expected.len());
             let body = ReplyBody::from(written);

@@ -1,10 +1,10 @@
-//! The bounds of HTTP requests. Every bound is checked before memory is allocated.
+//! Bounds on HTTP requests. Every bound is checked before memory is allocated.
 
 use std::time::Duration;
 
 use tollgate_engine::Item;
 
-/// Maximum size of a body in bytes: a full batch with some reserve.
+/// Maximum size of a request body, in bytes. It is large enough for [`MAX_BATCH`] requests of ordinary size.
 pub const MAX_BODY: usize = 1024 * 1024;
 
 /// Maximum number of requests in a batch.
@@ -25,17 +25,19 @@ pub const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 /// Timeout for receiving a body.
 pub const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time limit for the rest of a check on the fast path. The slow path and its time limits start afterwards.
-pub const REST_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long the fast path waits for the rest of a partially received check. After that, the slow path takes over with
+/// its own timeouts.
+pub const PARTIAL_CHECK_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Write timeout: a client must read some bytes within this time when the socket buffer is full.
+/// Write timeout. A connection is closed if its socket buffer stays full for this long.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Lifetime of a reserved connection, which is accepted above the connection limit for health checks.
+/// Lifetime of a reserved connection. Reserved connections are accepted above the connection limit, for health checks
+/// only.
 pub const RESERVED_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum number of requests to explain in a list.
+/// Maximum number of requests that one list may ask to explain.
 pub const MAX_EXPLAINED: usize = 100;
 
-/// Response size in bytes above which the remaining requests of a list are not decided.
+/// Maximum size of the response to a list, in bytes. When it is exceeded, the remaining requests are not decided.
 pub const MAX_RESPONSE: usize = 8 * 1024 * 1024;

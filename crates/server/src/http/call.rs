@@ -1,4 +1,4 @@
-//! One HTTP call of an operation, from request body to response.
+//! Handles one HTTP call of an operation, from request body to response.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use super::body::LongWriter;
 use super::bounds::{MAX_EXPLAINED, MAX_RESPONSE};
 use super::problem::Problem;
 use super::serve::{HttpResponse, new_response};
-use super::wire::{Body, ListReader, ReadList, WireRequest};
+use super::wire::{Body, ListProgress, ListReader, WireRequest};
 use super::{explain, json, route, translate};
 use crate::app::App;
 use crate::control::auth::Access;
@@ -29,12 +29,13 @@ use crate::ops::view::{DecisionView, Output};
 use crate::ops::{Op, Spec};
 
 pub(super) const JSON: &str = "application/json";
-const REPLAYED: &str = "idempotency-replayed";
+const REPLAYED_HEADER: &str = "idempotency-replayed";
 
-/// Runs an operation on a body, under the idempotency key if one is given.
+/// Runs an operation on a request body, with the caller's idempotency key if there is one.
 ///
 /// # Errors
-/// When the whole body is invalid. The error of a single list item is returned at its index in the response.
+/// Returns a problem if the body is invalid, the idempotency key cannot be used, or the operation fails. If a list item
+/// fails, the call succeeds and the response contains the problem at the index of the item.
 pub(super) async fn call<S: Store>(
     app: &App<S>,
     access: &Access,
@@ -57,8 +58,8 @@ pub(super) async fn call<S: Store>(
         Op::SetEnforcement => Ok(Input::Enforcement(parse_enforcement(body)?)),
         Op::Decide(_) | Op::Acquire | Op::Commit | Op::Refund | Op::Renew | Op::Reset | Op::Explain => {
             parsed = match body.len() {
-                ..=LONG_LIST => Body::parse(body).map_err(|error| Problem::json(&error))?,
-                // Boxed because it is rare.
+                ..=MAX_BODY_PARSED_AT_ONCE => Body::parse(body).map_err(|error| Problem::json(&error))?,
+                // Boxed to keep the future small, because long bodies are rare.
                 _ => Box::pin(parse_in_parts(body)).await?,
             };
             match &parsed {
@@ -70,42 +71,43 @@ pub(super) async fn call<S: Store>(
                     let detail = format!("too many requests to explain: {} (maximum {MAX_EXPLAINED})", items.len());
                     return Err(Problem::bad_request(detail));
                 }
-                // Boxed to keep the future of a single request small, because hyper moves it.
+                // Boxed because hyper moves this future, which should stay small for a single request.
                 Body::Many(items) => return Ok(Box::pin(call_list(app, caller, spec, key, items)).await),
             }
         }
     };
     let mut answer = None;
-    run(app, caller, spec, &mut [Call { input, key }], |reply| answer = Some(respond(&reply))).await;
+    run(app, caller, spec, &mut [Call { input, key }], |reply| answer = Some(to_response(&reply))).await;
     answer.unwrap_or_else(|| Err(Problem::bug()))
 }
 
-/// Returns a caller with these rights.
+/// Returns an HTTP caller with the given access rights.
 pub(super) fn new_caller<'a>(access: &'a Access, is_full: Option<&'a AtomicBool>) -> Caller<'a> {
     let format_explanation = |explanation: &_| explain::to_json(explanation).to_string();
     Caller { protocol: Protocol::Http, access, is_full, format_explanation }
 }
 
-/// Longer bodies are parsed in parts.
-const LONG_LIST: usize = 8 * 1024;
+/// Maximum length of a body that is parsed in one step, in bytes. Longer bodies are parsed in parts.
+const MAX_BODY_PARSED_AT_ONCE: usize = 8 * 1024;
 
 /// Number of items to parse before yielding to other connections.
-const PARSED_TOGETHER: usize = 64;
+const ITEMS_PER_PARSE_STEP: usize = 64;
 
-/// Parses a long body, and yields to other connections between the parts of a list.
+/// Parses a long body. After each part of a list, yields to other connections.
 async fn parse_in_parts(body: &[u8]) -> Result<Body<'_>, Problem> {
     let Some(mut reader) = ListReader::new(body) else {
         return Body::parse(body).map_err(|error| Problem::json(&error));
     };
     let mut items = Vec::new();
     loop {
-        match reader.read(&mut items, PARSED_TOGETHER) {
-            ReadList::More => yield_now().await,
-            ReadList::End => return Ok(Body::Many(items)),
-            // Parsing the whole body again finds the position of the error. That may take milliseconds.
-            ReadList::Wrong => break,
+        match reader.read(&mut items, ITEMS_PER_PARSE_STEP) {
+            ListProgress::More => yield_now().await,
+            ListProgress::End => return Ok(Body::Many(items)),
+            // Leave the loop to parse the whole body again, which finds the position of the error.
+            ListProgress::Invalid => break,
         }
     }
+    // Parsing again may take milliseconds, so it runs on a blocking thread.
     let copy = body.to_vec();
     let error = spawn_blocking(move || Body::parse(&copy).err()).await;
     Err(error.ok().flatten().map_or_else(Problem::bug, |error| Problem::json(&error)))
@@ -129,7 +131,10 @@ async fn call_list<S: Store>(
         }
         match result {
             Ok(output) => {
-                json::write(&mut out.part, output);
+                match output {
+                    Output::Explained(explanation) => out.push_bytes(explanation.clone()),
+                    _ => json::write(&mut out.part, output),
+                }
                 if let Some(is_full) = caller.is_full.filter(|_| out.written() > MAX_RESPONSE) {
                     is_full.store(true, Ordering::Relaxed);
                 }
@@ -143,13 +148,13 @@ async fn call_list<S: Store>(
     })
     .await;
     out.part.push(b']');
-    with_replayed(new_response(StatusCode::OK, JSON, out), is_replay)
+    with_replayed_header(new_response(StatusCode::OK, JSON, out), is_replay)
 }
 
 /// Decides a request from a file and returns the response body of `POST /v1/check`.
 ///
 /// # Errors
-/// When the body is invalid.
+/// Returns a problem if the request is invalid.
 pub(crate) async fn check_line<S: Store>(app: &App<S>, body: &[u8]) -> Result<Bytes, Problem> {
     let spec = route::find(&Method::POST, "/v1/check")?;
     let answer = call(app, &Access::Local, spec, None, body).await?;
@@ -157,7 +162,7 @@ pub(crate) async fn check_line<S: Store>(app: &App<S>, body: &[u8]) -> Result<By
     Ok(body.to_bytes())
 }
 
-fn respond(reply: &Reply<'_>) -> Result<HttpResponse, Problem> {
+fn to_response(reply: &Reply<'_>) -> Result<HttpResponse, Problem> {
     let output = reply.result.map_err(|error| Problem::from_op(error, ""))?;
     let answer = match output {
         Output::Page(page) => {
@@ -165,48 +170,48 @@ fn respond(reply: &Reply<'_>) -> Result<HttpResponse, Problem> {
             new_response(status, page.content_type, page.body.clone())
         }
         Output::Decision(decision) => {
-            let mut answer = new_response(decision_status(decision), JSON, to_json(output));
+            let mut answer = new_response(decision_status(decision), JSON, output_to_json(output));
             headers::add(answer.headers_mut(), Styles::IETF, decision.retry(), header_limits(decision));
             answer
         }
         Output::Refunded(_) | Output::Renewed(_) | Output::Settled(_) | Output::Reset(_) | Output::Explained(_) => {
-            new_response(StatusCode::OK, JSON, to_json(output))
+            new_response(StatusCode::OK, JSON, output_to_json(output))
         }
     };
-    Ok(with_replayed(answer, reply.replayed))
+    Ok(with_replayed_header(answer, reply.replayed))
 }
 
-/// Returns the limits that the rate-limit headers report.
+/// Returns the limits to report in the rate-limit headers: all except shadow limits.
 pub(super) fn header_limits<'d>(decision: &'d DecisionView<'_>) -> impl Iterator<Item = LimitStatus<'d>> {
     decision.limits().filter(|limit| !limit.shadow).map(LimitStatus::from)
 }
 
 thread_local! {
     /// Scratch buffer for responses, so that each response is allocated once, with its exact length.
-    static WRITTEN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Maximum capacity of the scratch buffer between responses, in bytes.
-const MAX_KEPT: usize = 16 * 1024;
+const MAX_SCRATCH_CAPACITY: usize = 16 * 1024;
 
-fn to_json(output: &Output<'_>) -> Bytes {
-    WRITTEN.with_borrow_mut(|out| {
+fn output_to_json(output: &Output<'_>) -> Bytes {
+    SCRATCH_BUFFER.with_borrow_mut(|out| {
         out.clear();
         json::write(out, output);
         let written = Bytes::copy_from_slice(out);
-        out.shrink_to(MAX_KEPT);
+        out.shrink_to(MAX_SCRATCH_CAPACITY);
         written
     })
 }
 
-fn with_replayed(mut answer: HttpResponse, replayed: bool) -> HttpResponse {
+fn with_replayed_header(mut answer: HttpResponse, replayed: bool) -> HttpResponse {
     if replayed {
-        answer.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+        answer.headers_mut().insert(REPLAYED_HEADER, HeaderValue::from_static("true"));
     }
     answer
 }
 
-/// Returns 200 for an admitted request. For a refusal, returns the status that the rule configures, or 429.
+/// Returns 200 for an admitted request. For a refused request, returns the status configured in the rule, or 429.
 pub(super) fn decision_status(decision: &DecisionView<'_>) -> StatusCode {
     if decision.is_allowed() {
         return StatusCode::OK;
@@ -217,7 +222,7 @@ pub(super) fn decision_status(decision: &DecisionView<'_>) -> StatusCode {
 fn parse_enforcement(body: &[u8]) -> Result<Enforcement, Problem> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields, expecting = "an object with `mode`")]
-    struct Switch {
+    struct EnforcementBody {
         mode: Mode,
     }
 
@@ -228,7 +233,7 @@ fn parse_enforcement(body: &[u8]) -> Result<Enforcement, Problem> {
         Observe,
     }
 
-    let switch: Switch = serde_json::from_slice(body).map_err(|error| Problem::json(&error))?;
+    let switch: EnforcementBody = serde_json::from_slice(body).map_err(|error| Problem::json(&error))?;
     Ok(match switch.mode {
         Mode::Enforce => Enforcement::Enforce,
         Mode::Observe => Enforcement::Observe,

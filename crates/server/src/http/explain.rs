@@ -34,7 +34,7 @@ pub(super) fn to_json(explanation: &Explanation) -> Value {
 fn rule_to_json(explained: &RuleExplanation) -> Value {
     let mut value = match &explained.why {
         MatchResult::Matches(matched) => match_to_json(matched),
-        MatchResult::ConditionFailed(failed) => with_fields(json!({"why": "condition"}), condition_to_json(failed)),
+        MatchResult::ConditionFailed(failed) => merge_fields(json!({"why": "condition"}), condition_to_json(failed)),
         MatchResult::DecidedBefore { by } => json!({"why": "decided_before", "by": by}),
         MatchResult::OtherAttributes => json!({"why": "other_attributes"}),
         MatchResult::ExpressionFailed { part, of, values } => {
@@ -48,7 +48,7 @@ fn rule_to_json(explained: &RuleExplanation) -> Value {
     value
 }
 
-/// Returns the id of a rule; `None` for an inline limit.
+/// Returns the rule id, or `None` for an inline limit.
 fn rule_id(rule: &str) -> Option<&str> {
     Some(rule).filter(|rule| !rule.is_empty())
 }
@@ -57,7 +57,7 @@ fn condition_to_json(failed: &FailedCondition) -> Value {
     json!({"attribute": failed.attribute, "expected": failed.expected, "found": failed.found})
 }
 
-/// Converts names and values to an object.
+/// Converts pairs of names and values to a JSON object.
 fn pairs_to_json(pairs: &[(String, Option<String>)]) -> Value {
     pairs.iter().map(|(name, value)| (name.clone(), json!(value))).collect::<serde_json::Map<_, _>>().into()
 }
@@ -129,14 +129,14 @@ fn overrides_to_json(overrides: &OverrideExplanation) -> Value {
             OverrideMismatch::ConditionFailed(failed) => condition_to_json(failed),
             OverrideMismatch::Expired(until) => json!({"ended": until}),
         };
-        with_fields(position_to_json(&skipped.position), why)
+        merge_fields(position_to_json(&skipped.position), why)
     });
     let for_others: serde_json::Map<String, Value> =
         overrides.for_others.iter().map(|(attribute, count)| (attribute.clone(), json!(count))).collect();
     json!({
         "applies": applies.map(|it| {
             let when: Vec<String> = it.when.iter().map(ToString::to_string).collect();
-            with_fields(position_to_json(&it.position), json!({"when": when, "until": it.until}))
+            merge_fields(position_to_json(&it.position), json!({"when": when, "until": it.until}))
         }),
         "skipped": skipped.collect::<Vec<_>>(),
         "more_skipped": overrides.more_skipped,
@@ -145,11 +145,11 @@ fn overrides_to_json(overrides: &OverrideExplanation) -> Value {
     })
 }
 
-/// Converts the position of an override, with its name if it has one.
+/// Converts the position of an override to JSON, with the name of the override if it has one.
 fn position_to_json(position: &OverridePosition) -> Value {
     let value = json!({"position": position.to_string()});
     match position {
-        OverridePosition::Named(name) => with_fields(value, json!({"name": name})),
+        OverridePosition::Named(name) => merge_fields(value, json!({"name": name})),
         OverridePosition::At(_) | OverridePosition::InRule(_) => value,
     }
 }
@@ -162,10 +162,10 @@ fn ban_to_json(ban: &BanState) -> Value {
     });
     match &ban.status {
         BanStatus::Banned { left, until } => {
-            with_fields(value, json!({"left_ms": left.as_millis_ceil(), "until": until}))
+            merge_fields(value, json!({"left_ms": left.as_millis_ceil(), "until": until}))
         }
-        BanStatus::Not { refusals } => with_fields(value, json!({"refusals": refusals})),
-        BanStatus::NotEvaluated => with_fields(value, json!({"evaluated": false})),
+        BanStatus::Not { refusals } => merge_fields(value, json!({"refusals": refusals})),
+        BanStatus::NotEvaluated => merge_fields(value, json!({"evaluated": false})),
     }
 }
 
@@ -180,14 +180,14 @@ fn limit_to_json(state: &LimitState) -> Value {
     });
     match refill {
         Refill::ByCalendar { zone, began, resets } => {
-            with_fields(value, json!({"zone": zone, "began": began, "resets": resets}))
+            merge_fields(value, json!({"zone": zone, "began": began, "resets": resets}))
         }
         Refill::Steadily | Refill::ByWindow | Refill::Sliding | Refill::Slots => value,
     }
 }
 
-/// Adds the fields of `more` to an object.
-fn with_fields(mut value: Value, more: Value) -> Value {
+/// Adds the fields of the object `more` to the object `value`.
+fn merge_fields(mut value: Value, more: Value) -> Value {
     if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
         value.extend(more);
     }

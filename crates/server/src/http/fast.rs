@@ -1,17 +1,22 @@
 //! The fast path of `POST /v1/check`: reads, decides and answers ordinary requests without hyper.
 //!
-//! hyper builds a header map, a body channel and a boxed future for each request, which cost several times the decision.
-//! The fast path parses the bytes of a complete request in place and appends the response to a buffer. One write sends
-//! the responses to all pipelined requests of a read.
+//! For each request, hyper builds a header map, a body channel and a boxed future. Together they cost several times as
+//! much as the decision. The fast path parses the bytes of a complete request in place and appends the response to a
+//! buffer. One write sends the responses to all pipelined requests that were read together.
 //!
-//! A request is ordinary if it has this request line, at most [`MAX_HEADERS`] headers that are in [`IGNORED`] or that
-//! [`parse`] knows, a body of known length that is one object, and a valid token where one is required. Authentication,
-//! the `Host` check, the body parser and the operation are those of the slow path. At any other input hyper takes over
-//! for the rest of the connection and reads the request again from its first byte. So the fast path writes only
-//! decisions and their errors. `tests/http1.rs` compares its responses with those of hyper.
+//! A request is ordinary if all of these conditions hold:
+//! - The request line is [`CHECK_REQUEST_LINE`].
+//! - The request has at most [`MAX_HEADERS`] headers. Each header is in [`IGNORED_HEADERS`] or handled by
+//!   [`parse_head`].
+//! - The length of the body is known, and the body is one JSON object.
+//! - The token is valid, if the server requires tokens.
 //!
-//! Gain: 18,545 instead of 36,887 user instructions per request in the connection's task (callgrind, one connection,
-//! no link-time optimisation).
+//! If a request is not ordinary, hyper takes over the connection permanently and reads that request again from its
+//! first byte. The fast path therefore writes only decisions and their errors. It shares authentication, the `Host`
+//! check, the body parser and the operation with the slow path. `tests/http1.rs` compares its responses with hyper's.
+//!
+//! Gain: 18,545 instead of 36,887 user instructions per request in the connection's task (measured with callgrind on
+//! one connection, without link-time optimisation).
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -29,7 +34,7 @@ use tollgate::core::{Mono, Time};
 use tollgate_engine::Store;
 use tollgate_http::headers;
 
-use super::bounds::{HEAD_TIMEOUT, REST_TIMEOUT};
+use super::bounds::{HEAD_TIMEOUT, PARTIAL_CHECK_TIMEOUT};
 use super::call::{JSON, decision_status, header_limits, new_caller};
 use super::problem::Problem;
 use super::serve::{HttpConnection, authenticate, bearer_token};
@@ -39,14 +44,14 @@ use crate::app::App;
 use crate::net::lazy_timer::LazyTimer;
 use crate::net::protocol::Protocol;
 use crate::net::shutdown::ConnectionGuard;
-use crate::ops::CHECK;
+use crate::ops::CHECK_SPEC;
 use crate::ops::run::{Call, MAX_TURN, Reply, run};
 use crate::ops::view::Output;
 
-const REQUEST_LINE: &[u8] = b"POST /v1/check HTTP/1.1\r\n";
+const CHECK_REQUEST_LINE: &[u8] = b"POST /v1/check HTTP/1.1\r\n";
 
-/// Headers that a check does not depend on and that clients and tracers send.
-const IGNORED: [&str; 9] = [
+/// Headers that clients and tracers often send and that do not affect a check.
+const IGNORED_HEADERS: [&str; 9] = [
     "user-agent",
     "accept",
     "accept-encoding",
@@ -58,19 +63,19 @@ const IGNORED: [&str; 9] = [
     "x-request-id",
 ];
 
-/// Maximum number of headers of a request.
+/// Maximum number of headers of a request on the fast path.
 const MAX_HEADERS: usize = 16;
 
-/// Maximum number of bytes of a request, and of the pipelined requests that are read together.
-const READ_BUFFER: usize = 8 * 1024;
+/// Size of the read buffer in bytes. It bounds the size of a request, and of the pipelined requests in one read.
+const READ_BUFFER_SIZE: usize = 8 * 1024;
 
-/// The number of bytes of responses after which they are written, although further requests were read.
-const WRITE_BUFFER: usize = 16 * 1024;
+/// Number of buffered response bytes that triggers a write, even if the read buffer contains further requests.
+const WRITE_THRESHOLD: usize = 16 * 1024;
 
-/// Answers checks until hyper has to take over. Returns the bytes that were read and not answered.
+/// Answers checks until hyper has to take over. Returns the input that was read but not answered.
 ///
 /// # Errors
-/// When the connection fails or a time limit has passed.
+/// Returns an error if the connection fails or times out.
 pub(super) async fn serve<S: Store, T: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut T,
     app: &App<S>,
@@ -78,7 +83,7 @@ pub(super) async fn serve<S: Store, T: AsyncRead + AsyncWrite + Unpin>(
     guard: &ConnectionGuard,
     auth_deadline: &mut Option<Pin<Box<Sleep>>>,
 ) -> io::Result<Vec<u8>> {
-    let mut checks = Checks {
+    let mut checks = FastConnection {
         stream,
         app,
         state,
@@ -87,35 +92,36 @@ pub(super) async fn serve<S: Store, T: AsyncRead + AsyncWrite + Unpin>(
         timer: LazyTimer::new(HEAD_TIMEOUT),
         rest_deadline: None,
         buffers: CheckBuffers::default(),
-        turn: None,
+        turn_start: None,
     };
-    while checks.read().await? && checks.answer().await? {}
+    while checks.read_input().await? && checks.answer_buffered().await? {}
     let unread = checks.buffers.input[..checks.buffers.filled].to_vec();
-    checks.buffers.give_back();
+    checks.buffers.return_to_pool();
     Ok(unread)
 }
 
 /// A connection on the fast path.
-struct Checks<'c, S, T> {
+struct FastConnection<'c, S, T> {
     stream: &'c mut T,
     app: &'c App<S>,
     state: &'c HttpConnection,
     guard: &'c ConnectionGuard,
     auth_deadline: &'c mut Option<Pin<Box<Sleep>>>,
     timer: LazyTimer,
-    /// When hyper takes over, if a part of a request has arrived.
+    /// Deadline for the rest of a partially received request, after which hyper takes over. `None` if there is no
+    /// partial request.
     rest_deadline: Option<Instant>,
     /// Empty while the connection is idle.
     buffers: CheckBuffers,
-    /// When the connection began to occupy its thread; `None` while it waits.
-    turn: Option<Time<Mono>>,
+    /// When the connection began to occupy its thread. `None` while the connection waits for input.
+    turn_start: Option<Time<Mono>>,
 }
 
-impl<S: Store, T: AsyncRead + AsyncWrite + Unpin> Checks<'_, S, T> {
-    /// Waits for input. Returns false if hyper has to take over: at the end of the stream, when the server stops, and when the
-    /// rest of a request is late.
-    async fn read(&mut self) -> io::Result<bool> {
-        let Self { stream, state, guard, auth_deadline, timer, rest_deadline, buffers, turn, .. } = self;
+impl<S: Store, T: AsyncRead + AsyncWrite + Unpin> FastConnection<'_, S, T> {
+    /// Waits for input. Returns false if hyper has to take over: at the end of the stream, on shutdown, or if the rest
+    /// of a request is late.
+    async fn read_input(&mut self) -> io::Result<bool> {
+        let Self { stream, state, guard, auth_deadline, timer, rest_deadline, buffers, turn_start, .. } = self;
         let is_partial = buffers.filled > 0;
         let deadline = rest_deadline.unwrap_or_else(|| Instant::now() + HEAD_TIMEOUT);
         poll_fn(|cx| {
@@ -129,7 +135,7 @@ impl<S: Store, T: AsyncRead + AsyncWrite + Unpin> Checks<'_, S, T> {
             {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-            buffers.take();
+            buffers.take_from_pool();
             let mut free = ReadBuf::new(&mut buffers.input[buffers.filled..]);
             if let Poll::Ready(outcome) = Pin::new(&mut **stream).poll_read(cx, &mut free) {
                 let read = free.filled().len();
@@ -137,9 +143,9 @@ impl<S: Store, T: AsyncRead + AsyncWrite + Unpin> Checks<'_, S, T> {
                 return Poll::Ready(outcome.map(|()| read > 0));
             }
             if !is_partial {
-                buffers.give_back();
+                buffers.return_to_pool();
             }
-            *turn = None;
+            *turn_start = None;
             let late = || if is_partial { Ok(false) } else { Err(io::ErrorKind::TimedOut.into()) };
             timer.poll(cx, deadline).map(|()| late())
         })
@@ -147,37 +153,37 @@ impl<S: Store, T: AsyncRead + AsyncWrite + Unpin> Checks<'_, S, T> {
     }
 
     /// Answers the complete requests in the buffer. Returns false if hyper has to take over.
-    async fn answer(&mut self) -> io::Result<bool> {
+    async fn answer_buffered(&mut self) -> io::Result<bool> {
         let Self { app, state, guard, .. } = *self;
         let mut at = 0;
         let is_done = loop {
-            let turn = *self.turn.get_or_insert_with(|| app.now());
+            let turn_start = *self.turn_start.get_or_insert_with(|| app.now());
             let CheckBuffers { input, filled, responses } = &mut self.buffers;
-            match answer_first(app, state, guard, &input[at..*filled], responses).await {
-                FastPathStep::Request(length) => at += length,
-                // Requests after the last response are not answered.
+            match answer_first_request(app, state, guard, &input[at..*filled], responses).await {
+                FastPathStep::NextRequest(length) => at += length,
+                // The last response announced that the connection closes, so further requests are discarded.
                 FastPathStep::Close => at = *filled,
-                FastPathStep::Input if at > 0 || *filled < READ_BUFFER => break true,
-                FastPathStep::Input | FastPathStep::Hyper => break false,
+                FastPathStep::ReadMore if at > 0 || *filled < READ_BUFFER_SIZE => break true,
+                FastPathStep::ReadMore | FastPathStep::PassToHyper => break false,
             }
-            if responses.output.len() >= WRITE_BUFFER || app.now().since(turn) >= MAX_TURN {
-                self.write().await?;
+            if responses.output.len() >= WRITE_THRESHOLD || app.now().since(turn_start) >= MAX_TURN {
+                self.write_responses().await?;
                 yield_now().await;
-                self.turn = None;
+                self.turn_start = None;
             }
         };
-        self.buffers.consume(at);
+        self.buffers.consume_input(at);
         if at > 0 {
             self.rest_deadline = None;
         }
         if self.buffers.filled > 0 {
-            self.rest_deadline.get_or_insert_with(|| Instant::now() + REST_TIMEOUT);
+            self.rest_deadline.get_or_insert_with(|| Instant::now() + PARTIAL_CHECK_TIMEOUT);
         }
-        self.write().await?;
+        self.write_responses().await?;
         Ok(is_done)
     }
 
-    async fn write(&mut self) -> io::Result<()> {
+    async fn write_responses(&mut self) -> io::Result<()> {
         let output = &mut self.buffers.responses.output;
         if !output.is_empty() {
             self.stream.write_all(output).await?;
@@ -188,43 +194,43 @@ impl<S: Store, T: AsyncRead + AsyncWrite + Unpin> Checks<'_, S, T> {
     }
 }
 
-/// What follows.
+/// What the fast path has to do next.
 enum FastPathStep {
-    /// The next request, after this number of bytes.
-    Request(usize),
-    /// More input: the request is incomplete.
-    Input,
-    /// The end of the connection, because the server is stopping.
+    /// Answer the next request, which starts after this number of bytes.
+    NextRequest(usize),
+    /// Read more input, because the request is incomplete.
+    ReadMore,
+    /// Close the connection, because the server is stopping.
     Close,
-    /// The slow path. Nothing was decided.
-    Hyper,
+    /// Pass the request to hyper, because it is not ordinary. Nothing was decided.
+    PassToHyper,
 }
 
-/// Answers the first request of the input.
-async fn answer_first<S: Store>(
+/// Answers the first request in the input.
+async fn answer_first_request<S: Store>(
     app: &App<S>,
     state: &HttpConnection,
     guard: &ConnectionGuard,
     input: &[u8],
     out: &mut ResponseWriter,
 ) -> FastPathStep {
-    let CheckHead { host, token, start, end } = match parse(input) {
+    let CheckHead { host, token, body_start, body_end } = match parse_head(input) {
         Ok(head) => head,
         Err(next) => return next,
     };
     if let (Some(hosts), Some(host)) = (&app.hosts, host)
         && !hosts.contains(host)
     {
-        return FastPathStep::Hyper;
+        return FastPathStep::PassToHyper;
     }
-    let Ok(access) = authenticate(app, state, token) else { return FastPathStep::Hyper };
-    let Some(body) = input.get(start..end) else { return FastPathStep::Input };
-    let Ok(Body::One(item)) = Body::parse(body) else { return FastPathStep::Hyper };
-    let Ok(request) = translate::to_input(&app.engine, CHECK.op, &item) else { return FastPathStep::Hyper };
-    let mut next = FastPathStep::Request(end);
-    run(app, new_caller(&access, None), CHECK, &mut [Call::new(Ok(request))], |reply| {
+    let Ok(access) = authenticate(app, state, token) else { return FastPathStep::PassToHyper };
+    let Some(body) = input.get(body_start..body_end) else { return FastPathStep::ReadMore };
+    let Ok(Body::One(item)) = Body::parse(body) else { return FastPathStep::PassToHyper };
+    let Ok(request) = translate::to_input(&app.engine, CHECK_SPEC.op, &item) else { return FastPathStep::PassToHyper };
+    let mut next = FastPathStep::NextRequest(body_end);
+    run(app, new_caller(&access, None), CHECK_SPEC, &mut [Call::new(Ok(request))], |reply| {
         let is_last = guard.is_stopping();
-        out.write(app, &reply, is_last);
+        out.write_reply(app, &reply, is_last);
         if is_last {
             next = FastPathStep::Close;
         }
@@ -237,66 +243,70 @@ async fn answer_first<S: Store>(
 struct CheckHead<'i> {
     host: Option<&'i str>,
     token: Option<&'i [u8]>,
-    /// The positions of the body.
-    start: usize,
-    end: usize,
+    /// Position of the first byte of the body.
+    body_start: usize,
+    /// Position after the last byte of the body.
+    body_end: usize,
 }
 
-fn parse(input: &[u8]) -> Result<CheckHead<'_>, FastPathStep> {
-    let Some(after_line) = input.strip_prefix(REQUEST_LINE) else {
-        return Err(if REQUEST_LINE.starts_with(input) { FastPathStep::Input } else { FastPathStep::Hyper });
+fn parse_head(input: &[u8]) -> Result<CheckHead<'_>, FastPathStep> {
+    let Some(after_line) = input.strip_prefix(CHECK_REQUEST_LINE) else {
+        let is_partial = CHECK_REQUEST_LINE.starts_with(input);
+        return Err(if is_partial { FastPathStep::ReadMore } else { FastPathStep::PassToHyper });
     };
     let mut headers = [EMPTY_HEADER; MAX_HEADERS];
     let (length, headers) = match httparse::parse_headers(after_line, &mut headers) {
         Ok(Status::Complete(parsed)) => parsed,
-        Ok(Status::Partial) => return Err(FastPathStep::Input),
-        Err(_) => return Err(FastPathStep::Hyper),
+        Ok(Status::Partial) => return Err(FastPathStep::ReadMore),
+        Err(_) => return Err(FastPathStep::PassToHyper),
     };
     let (mut host, mut authorization, mut body_length) = (None, None, None);
     for header in headers {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         let is_ordinary = if is("content-length") {
-            body_length.replace(parse_length(header.value).ok_or(FastPathStep::Hyper)?).is_none()
+            body_length.replace(parse_content_length(header.value).ok_or(FastPathStep::PassToHyper)?).is_none()
         } else if is("host") {
             let name = str::from_utf8(header.value).ok().filter(|name| name.is_ascii());
-            host.replace(name.ok_or(FastPathStep::Hyper)?).is_none()
+            host.replace(name.ok_or(FastPathStep::PassToHyper)?).is_none()
         } else if is("authorization") {
             authorization.replace(header.value).is_none()
         } else if is("connection") {
             header.value.eq_ignore_ascii_case(b"keep-alive")
         } else {
-            IGNORED.iter().any(|name| is(name))
+            IGNORED_HEADERS.iter().any(|name| is(name))
         };
         if !is_ordinary {
-            return Err(FastPathStep::Hyper);
+            return Err(FastPathStep::PassToHyper);
         }
     }
-    let start = REQUEST_LINE.len() + length;
-    let end = start + body_length.ok_or(FastPathStep::Hyper)?;
-    if end > READ_BUFFER {
-        return Err(FastPathStep::Hyper);
+    let body_start = CHECK_REQUEST_LINE.len() + length;
+    let body_end = body_start + body_length.ok_or(FastPathStep::PassToHyper)?;
+    if body_end > READ_BUFFER_SIZE {
+        return Err(FastPathStep::PassToHyper);
     }
-    Ok(CheckHead { host, token: authorization.and_then(bearer_token), start, end })
+    Ok(CheckHead { host, token: authorization.and_then(bearer_token), body_start, body_end })
 }
 
-/// Parses the length of a body, if it has at most four digits.
-fn parse_length(value: &[u8]) -> Option<usize> {
+/// Parses a `Content-Length` value. Returns `None` if it is not a number of one to four digits.
+fn parse_content_length(value: &[u8]) -> Option<usize> {
     let is_short = matches!(value.len(), 1..=4) && value.iter().all(u8::is_ascii_digit);
     is_short.then(|| value.iter().fold(0, |length, digit| 10 * length + usize::from(digit - b'0')))
 }
 
-/// Writes responses as hyper does.
+/// Writes responses in the same form as hyper.
 #[derive(Default)]
 struct ResponseWriter {
     output: Vec<u8>,
-    /// The body of the current response, and its rate-limit headers.
+    /// Scratch buffer for the body of a response.
     body: Vec<u8>,
+    /// Scratch buffer for the header `RateLimit-Policy`.
     policies: String,
+    /// Scratch buffer for the header `RateLimit`.
     statuses: String,
 }
 
 impl ResponseWriter {
-    fn write<S: Store>(&mut self, app: &App<S>, reply: &Reply<'_>, is_last: bool) {
+    fn write_reply<S: Store>(&mut self, app: &App<S>, reply: &Reply<'_>, is_last: bool) {
         let (output, decision) = match reply.result {
             Ok(output @ Output::Decision(decision)) => (output, decision),
             Ok(_) => return self.write_problem(app, &Problem::bug(), is_last),
@@ -328,7 +338,7 @@ impl ResponseWriter {
     }
 }
 
-/// Writes a response. Headers without a value are left out.
+/// Writes a response. Headers with an empty value are left out.
 fn write_response<'f>(
     out: &mut Vec<u8>,
     status: StatusCode,
@@ -338,29 +348,30 @@ fn write_response<'f>(
     now_ms: i64,
 ) {
     let reason = status.canonical_reason().unwrap_or("<none>");
-    put(out, &["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"]);
+    append_texts(out, &["HTTP/1.1 ", status.as_str(), " ", reason, "\r\n"]);
     let connection = ("connection", if is_last { "close" } else { "" });
     for (name, value) in fields.into_iter().chain([connection]).filter(|(_, value)| !value.is_empty()) {
-        put(out, &[name, ": ", value, "\r\n"]);
+        append_texts(out, &[name, ": ", value, "\r\n"]);
     }
-    put(out, &["content-length: ", itoa::Buffer::new().format(body.len()), "\r\ndate: "]);
-    with_date(now_ms.div_euclid(1_000), |date| put(out, &[date, "\r\n\r\n"]));
+    append_texts(out, &["content-length: ", itoa::Buffer::new().format(body.len()), "\r\ndate: "]);
+    with_http_date(now_ms.div_euclid(1_000), |date| append_texts(out, &[date, "\r\n\r\n"]));
     out.extend_from_slice(body);
 }
 
 #[inline]
-fn put(out: &mut Vec<u8>, parts: &[&str]) {
+fn append_texts(out: &mut Vec<u8>, parts: &[&str]) {
     parts.iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
 }
 
 thread_local! {
-    /// The last second for which a date was formatted, and the date.
-    static DATE: RefCell<(i64, String)> = const { RefCell::new((0, String::new())) };
+    /// The last formatted date, with its time in seconds since 1970.
+    static FORMATTED_DATE: RefCell<(i64, String)> = const { RefCell::new((0, String::new())) };
 }
 
-/// Passes the date at `second` since 1970 on, in the form of HTTP. It is formatted once a second.
-fn with_date(second: i64, pass: impl FnOnce(&str)) {
-    DATE.with_borrow_mut(|(last, date)| {
+/// Calls `pass` with the HTTP date for `second`, in seconds since 1970. Each thread formats a date at most once per
+/// second.
+fn with_http_date(second: i64, pass: impl FnOnce(&str)) {
+    FORMATTED_DATE.with_borrow_mut(|(last, date)| {
         if *last != second || date.is_empty() {
             let time = Timestamp::from_second(second).unwrap_or_default();
             (*last, *date) = (second, time.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string());
@@ -369,8 +380,8 @@ fn with_date(second: i64, pass: impl FnOnce(&str)) {
     });
 }
 
-/// The buffers of a connection while it has input. Each thread pools a few, so that they stay in its cache and idle
-/// connections hold none.
+/// The buffers of a connection that has input. Each thread has a small pool of buffers: idle connections hold none, and
+/// reused buffers stay in the CPU cache.
 #[derive(Default)]
 struct CheckBuffers {
     input: Vec<u8>,
@@ -378,37 +389,37 @@ struct CheckBuffers {
     responses: ResponseWriter,
 }
 
-/// Number of unused buffers that a thread keeps.
-const SPARE_BUFFERS: usize = 16;
+/// Maximum number of unused buffers in a thread's pool.
+const MAX_POOLED_BUFFERS: usize = 16;
 
 thread_local! {
-    static SPARE: RefCell<Vec<CheckBuffers>> = const { RefCell::new(Vec::new()) };
+    static BUFFER_POOL: RefCell<Vec<CheckBuffers>> = const { RefCell::new(Vec::new()) };
 }
 
 impl CheckBuffers {
-    /// Takes buffers from the pool, if the connection has none.
-    fn take(&mut self) {
+    /// Takes buffers from the pool if the connection has none.
+    fn take_from_pool(&mut self) {
         if self.input.is_empty() {
-            *self = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
-            self.input.resize(READ_BUFFER, 0);
+            *self = BUFFER_POOL.with_borrow_mut(Vec::pop).unwrap_or_default();
+            self.input.resize(READ_BUFFER_SIZE, 0);
         }
     }
 
-    /// Returns the buffers to the pool.
-    fn give_back(&mut self) {
+    /// Moves the buffers to the pool.
+    fn return_to_pool(&mut self) {
         let mut buffers = std::mem::take(self);
         buffers.filled = 0;
-        buffers.responses.output.shrink_to(2 * WRITE_BUFFER);
-        buffers.responses.body.shrink_to(WRITE_BUFFER);
-        SPARE.with_borrow_mut(|spare| {
-            if spare.len() < SPARE_BUFFERS {
+        buffers.responses.output.shrink_to(2 * WRITE_THRESHOLD);
+        buffers.responses.body.shrink_to(WRITE_THRESHOLD);
+        BUFFER_POOL.with_borrow_mut(|spare| {
+            if spare.len() < MAX_POOLED_BUFFERS {
                 spare.push(buffers);
             }
         });
     }
 
-    /// Removes the first bytes of the input.
-    fn consume(&mut self, count: usize) {
+    /// Removes the first `count` bytes of the input.
+    fn consume_input(&mut self, count: usize) {
         self.input.copy_within(count..self.filled, 0);
         self.filled -= count;
     }

@@ -1,4 +1,4 @@
-//! Writes outputs as JSON. Written by hand, because serde would escape every field name for each decision.
+//! Writes the outputs of operations as JSON, without serde, which would escape every field name for each decision.
 
 use tollgate_engine::Decision;
 
@@ -19,7 +19,7 @@ pub(super) fn write(out: &mut Vec<u8>, output: &Output<'_>) {
         Output::Reset(counters) => {
             write_object(out, |object| object.write(fields::RESET, FieldValue::Number(*counters as u64)));
         }
-        Output::Explained(explanation) => put(out, explanation),
+        Output::Explained(explanation) => out.extend_from_slice(explanation),
         Output::Page(page) => out.extend_from_slice(&page.body),
     }
 }
@@ -30,17 +30,17 @@ pub(crate) fn write_decision_json(out: &mut Vec<u8>, decision: Decision<'_>) {
     write(out, &Output::Decision(view));
 }
 
-/// Writes an object of at least one field.
+/// Writes an object with at least one field.
 #[inline(always)]
 fn write_object(out: &mut Vec<u8>, write: impl FnOnce(&mut JsonFields<'_>)) {
     let start = out.len();
     write(&mut JsonFields(out));
-    // Encoded names begin with a comma; that of the first field becomes the opening brace.
+    // Every encoded name begins with a comma. The first comma is replaced by the opening brace.
     out[start] = b'{';
     out.push(b'}');
 }
 
-/// The fields of an object.
+/// Writes the fields of an object.
 struct JsonFields<'o>(&'o mut Vec<u8>);
 
 impl FieldWriter for JsonFields<'_> {
@@ -48,7 +48,7 @@ impl FieldWriter for JsonFields<'_> {
 
     #[inline(always)]
     fn write(&mut self, name: EncodedName, value: FieldValue<'_>) {
-        put(self.0, name.json);
+        append_text(self.0, name.json);
         write_value(self.0, value);
     }
 }
@@ -56,10 +56,12 @@ impl FieldWriter for JsonFields<'_> {
 #[inline(always)]
 fn write_value(out: &mut Vec<u8>, value: FieldValue<'_>) {
     match value {
-        FieldValue::Wait(None) | FieldValue::Rule(None) => put(out, "null"),
-        FieldValue::Bool(true) => put(out, "true"),
-        FieldValue::Bool(false) => put(out, "false"),
-        FieldValue::Number(number) | FieldValue::Wait(Some(number)) => put(out, itoa::Buffer::new().format(number)),
+        FieldValue::Wait(None) | FieldValue::Rule(None) => append_text(out, "null"),
+        FieldValue::Bool(true) => append_text(out, "true"),
+        FieldValue::Bool(false) => append_text(out, "false"),
+        FieldValue::Number(number) | FieldValue::Wait(Some(number)) => {
+            append_text(out, itoa::Buffer::new().format(number));
+        }
         FieldValue::Text(text) | FieldValue::Rule(Some(text)) => write_string(out, text),
         FieldValue::Limits(decision) => write_limits(out, decision),
     }
@@ -79,7 +81,7 @@ fn write_limits(out: &mut Vec<u8>, decision: &DecisionView<'_>) {
 fn write_string(out: &mut Vec<u8>, text: &str) {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\') {
         out.push(b'"');
-        put(out, text);
+        append_text(out, text);
         out.push(b'"');
     } else {
         // A string always serialises.
@@ -88,7 +90,7 @@ fn write_string(out: &mut Vec<u8>, text: &str) {
 }
 
 #[inline]
-fn put(out: &mut Vec<u8>, text: &str) {
+fn append_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(text.as_bytes());
 }
 
@@ -114,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn settled_amounts_are_an_object() {
+    fn settlement_is_written_as_an_object() {
         let cost = Cost::new;
         let mut out = Vec::new();
         write(&mut out, &Output::Settled(CommitResult { refunded: cost(1), charged: cost(0), unpaid: cost(2) }));

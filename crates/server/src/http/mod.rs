@@ -18,7 +18,7 @@ pub mod wire;
 pub(crate) use call::check_line;
 pub(crate) use json::write_decision_json;
 pub(crate) use serve::bearer_token;
-pub use serve::{HttpResponse, serve, serve_by_hyper};
+pub use serve::{FastPath, HttpResponse, serve};
 pub use web::AllowedHosts;
 
 /// The complete response sent on a connection above the connection limit.

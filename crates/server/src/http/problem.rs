@@ -99,7 +99,7 @@ impl Problem {
     pub fn method_not_allowed(path: &str, methods: &str) -> Self {
         let detail = format!("{path} accepts {methods}");
         let problem = Self::new(StatusCode::METHOD_NOT_ALLOWED, "Method not allowed", detail);
-        HeaderValue::from_str(methods).into_iter().fold(problem, |problem, methods| problem.with(ALLOW, methods))
+        HeaderValue::from_str(methods).into_iter().fold(problem, |problem, methods| problem.with_header(ALLOW, methods))
     }
 
     /// Returns a 500 for a bug in this server. The log has the details.
@@ -127,11 +127,11 @@ impl Problem {
 
     /// Returns a 400 for a body that is not JSON or has the wrong structure.
     pub fn json(error: &serde_json::Error) -> Self {
-        // The position has its own fields.
+        // Cut off the position, which has its own fields.
         let text = error.to_string();
         let detail = text.rsplit_once(" at line ").map_or(text.as_str(), |(detail, _)| detail);
         let mut problem = match error.is_data() {
-            true => Self::bad_request(with_nearest(detail)),
+            true => Self::bad_request(with_suggestion(detail)),
             false => Self::bad_request(format!("the body is not JSON: {detail}")),
         };
         if error.line() > 0 {
@@ -157,7 +157,7 @@ impl Problem {
     }
 
     /// Sets the extra response header.
-    fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+    fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.0.header = Some((name, value));
         self
     }
@@ -165,7 +165,7 @@ impl Problem {
     /// Sets the `Retry-After` header, in seconds.
     #[must_use]
     pub fn retry_after(self, seconds: u32) -> Self {
-        self.with(RETRY_AFTER, seconds.into())
+        self.with_header(RETRY_AFTER, seconds.into())
     }
 
     /// Returns the error message.
@@ -196,7 +196,7 @@ impl Problem {
         serde_json::to_vec(&*self.0).unwrap_or_default()
     }
 
-    fn mistakes(mistakes: &Mistakes) -> Self {
+    fn from_mistakes(mistakes: &Mistakes) -> Self {
         let describe = |mistake: &Mistake| match &mistake.help {
             Some(help) => format!("{}; {help}", mistake.problem),
             None => mistake.problem.clone(),
@@ -212,7 +212,7 @@ impl Problem {
         problem
     }
 
-    fn conflict(conflict: Conflict, detail: String) -> Self {
+    fn from_conflict(conflict: Conflict, detail: String) -> Self {
         let mut problem = Self::new(StatusCode::PRECONDITION_FAILED, "Changed in the meantime", detail);
         (problem.0.current, problem.0.diff) = (conflict.current, conflict.diff);
         if let Some((author, _, at_ms)) = conflict.by {
@@ -227,15 +227,15 @@ impl From<ControlError> for Problem {
         let detail = error.to_string();
         match error {
             ControlError::Missing(_) => Self::not_found(detail),
-            ControlError::Conflict(conflict) => Self::conflict(*conflict, detail),
-            ControlError::Mistakes(mistakes) => Self::mistakes(&mistakes),
+            ControlError::Conflict(conflict) => Self::from_conflict(*conflict, detail),
+            ControlError::Mistakes(mistakes) => Self::from_mistakes(&mistakes),
             ControlError::Invalid(_) => Self::bad_request(detail),
             ControlError::Taken(_) => Self::new(StatusCode::CONFLICT, "Taken", detail),
             ControlError::Full(_) => Self::new(StatusCode::CONFLICT, "Full", detail),
             ControlError::Database(error) => {
                 // Only the log gets the details, because they name hosts, files and tables.
                 tracing::warn!(%error, "rules database unavailable");
-                let detail = if is_full(&error) {
+                let detail = if is_disk_full(&error) {
                     "the disk of the database is full; nothing was changed, and the current rules stay in force"
                 } else {
                     "the database is unavailable; the current rules stay in force"
@@ -247,7 +247,7 @@ impl From<ControlError> for Problem {
 }
 
 /// Returns whether the database disk is full: code 13 (SQLite) or 53100 (PostgreSQL).
-fn is_full(error: &sqlx::Error) -> bool {
+fn is_disk_full(error: &sqlx::Error) -> bool {
     let code = error.as_database_error().and_then(sqlx::error::DatabaseError::code);
     code.is_some_and(|code| matches!(&*code, "13" | "53100"))
 }
@@ -264,7 +264,7 @@ impl From<AuthError> for Problem {
             AuthError::NoToken => "Bearer realm=\"tollgate\"",
             AuthError::Unknown | AuthError::Expired => "Bearer realm=\"tollgate\", error=\"invalid_token\"",
         });
-        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", error.to_string()).with(WWW_AUTHENTICATE, challenge)
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", error.to_string()).with_header(WWW_AUTHENTICATE, challenge)
     }
 }
 
@@ -275,7 +275,7 @@ impl IntoResponse for Problem {
 }
 
 /// Adds a suggestion to an error about an unknown field: the valid field with the nearest name.
-fn with_nearest(detail: &str) -> String {
+fn with_suggestion(detail: &str) -> String {
     let meant = || {
         let (given, valid) = detail.strip_prefix("unknown field `")?.split_once("`, expected ")?;
         let valid: Vec<&str> = valid.split('`').skip(1).step_by(2).collect();
@@ -295,7 +295,7 @@ mod tests {
             String::from_utf8(Problem::json(&error).to_json()).unwrap(),
             r#"{"type":"about:blank","title":"Bad request","status":400,"detail":"the body is not JSON: expected value","line":2,"column":2}"#
         );
-        let corrected = |detail| with_nearest(&format!("unknown field {detail}"));
+        let corrected = |detail| with_suggestion(&format!("unknown field {detail}"));
         assert_eq!(corrected("`limt`, expected one of `key`, `limit`"), "unknown field `limt`, did you mean `limit`?");
         assert_eq!(corrected("`limt`, expected `limit`"), "unknown field `limt`, did you mean `limit`?");
         let unknown = "`x`, expected one of `key`, `limit`";

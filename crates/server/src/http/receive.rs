@@ -1,4 +1,4 @@
-//! Receives request bodies, bounded in size, time and memory.
+//! Receives request bodies, with bounds on size, time and memory.
 
 use std::time::Duration;
 
@@ -11,12 +11,13 @@ use tokio::time::timeout;
 
 use super::problem::Problem;
 
-/// Reads a body, bounded in size and time. A body that arrives in one frame (the usual case) is not copied.
+/// Reads a body of at most `max` bytes within the time limit. A body that arrives in one frame, as is usual, is not
+/// copied.
 pub(super) async fn read(body: Incoming, max: usize, time_limit: Duration) -> Result<Bytes, Problem> {
     read_bounded(body, max, time_limit, None).await.map(|(body, _)| body)
 }
 
-/// Like [`read`], and acquires a permit for each received kilobyte before it stores it.
+/// Same as [`read`], but acquires one permit for each received kilobyte before storing it.
 pub(super) async fn read_bounded(
     mut body: Incoming,
     max: usize,
@@ -67,7 +68,8 @@ pub(super) async fn read_bounded(
     })
 }
 
-/// Reads and discards a body, within bounds. A browser does not read the response while it is still sending.
+/// Reads and discards a body, up to about `max` bytes and within the time limit. This is needed because browsers read a
+/// response only after they have sent the whole body.
 pub(super) async fn discard(mut body: Incoming, max: usize, time_limit: Duration) {
     let all = async {
         let mut length = 0;
@@ -77,11 +79,11 @@ pub(super) async fn discard(mut body: Incoming, max: usize, time_limit: Duration
             length += frame.data_ref().map_or(0, Bytes::len);
         }
     };
-    // For a slower client the connection is closed.
+    // A client that exceeds the time limit is disconnected.
     let _ = timeout(time_limit, all).await;
 }
 
-/// Returns the error for a rule file that exceeds the memory for rule files or the processing permits.
+/// Returns the error for a rule file that is refused because no memory or processing permit is available.
 pub(super) fn busy() -> Problem {
     let detail = "too many rule files are being received; try again later";
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail)

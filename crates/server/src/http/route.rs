@@ -3,22 +3,22 @@
 use hyper::Method;
 
 use super::problem::Problem;
-use crate::ops::{Spec, TABLE};
+use crate::ops::{OPERATIONS, Spec};
 
 /// Finds the operation for a method and a path.
 ///
 /// # Errors
-/// When the path is unknown (404) or does not accept the method (405).
+/// Returns a 404 if the path is unknown, or a 405 if the path does not accept the method.
 pub(super) fn find(method: &Method, path: &str) -> Result<&'static Spec, Problem> {
-    let found = TABLE.iter().find(|spec| spec.path == path && spec.methods().contains(&method.as_str()));
+    let found = OPERATIONS.iter().find(|spec| spec.path == path && spec.methods().contains(&method.as_str()));
     found.ok_or_else(|| not_found(path))
 }
 
 fn not_found(path: &str) -> Problem {
     let methods: Vec<&str> =
-        TABLE.iter().filter(|spec| spec.path == path).flat_map(|spec| spec.methods()).copied().collect();
+        OPERATIONS.iter().filter(|spec| spec.path == path).flat_map(|spec| spec.methods()).copied().collect();
     if methods.is_empty() {
-        let mut paths: Vec<&str> = TABLE.iter().map(|spec| spec.path).collect();
+        let mut paths: Vec<&str> = OPERATIONS.iter().map(|spec| spec.path).collect();
         paths.dedup();
         let detail = format!("no such endpoint; available: {}", paths.join(", "));
         return Problem::not_found(detail);

@@ -39,7 +39,16 @@ use crate::rls;
 /// A response of the HTTP front end.
 pub type HttpResponse = Response<ReplyBody>;
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+const IDEMPOTENCY_KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// Whether a connection uses the fast path for checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FastPath {
+    /// Ordinary checks are answered without hyper.
+    Enabled,
+    /// hyper parses every request. Tests compare the responses with those of the fast path.
+    Disabled,
+}
 
 /// Serves a connection until the client closes it, a timeout expires, or the server stops.
 pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
@@ -47,26 +56,7 @@ pub async fn serve<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     peer: Option<IpAddr>,
     app: Arc<App<S>>,
     guard: ConnectionGuard,
-) {
-    serve_with(stream, peer, app, guard, true).await;
-}
-
-/// [`serve`] without the fast path, for tests that compare the responses.
-pub async fn serve_by_hyper<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
-    stream: T,
-    peer: Option<IpAddr>,
-    app: Arc<App<S>>,
-    guard: ConnectionGuard,
-) {
-    serve_with(stream, peer, app, guard, false).await;
-}
-
-async fn serve_with<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
-    stream: T,
-    peer: Option<IpAddr>,
-    app: Arc<App<S>>,
-    guard: ConnectionGuard,
-    has_fast_path: bool,
+    fast_path: FastPath,
 ) {
     guard.register().await;
     let connection_state = Arc::new(HttpConnection { is_reserved: guard.is_reserved(), ..HttpConnection::default() });
@@ -75,7 +65,7 @@ async fn serve_with<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
         if guard.is_reserved() { Some(RESERVED_TIMEOUT) } else { app.auth.requires_tokens().then_some(AUTH_TIMEOUT) };
     let mut deadline = first_request.map(|limit| Box::pin(sleep(limit)));
     let mut has_unread = false;
-    if has_fast_path && !guard.is_reserved() {
+    if fast_path == FastPath::Enabled && !guard.is_reserved() {
         match fast::serve(&mut stream, &app, &connection_state, &guard, &mut deadline).await {
             Ok(unread) => {
                 has_unread = !unread.is_empty();
@@ -89,7 +79,7 @@ async fn serve_with<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     }
     let service = service_fn(|request| {
         let (app, state) = (app.clone(), connection_state.clone());
-        async move { Ok::<_, Infallible>(answer(&app, &state, peer, request).await) }
+        async move { Ok::<_, Infallible>(answer_request(&app, &state, peer, request).await) }
     });
     let mut connection = pin!(
         http1::Builder::new()
@@ -101,7 +91,8 @@ async fn serve_with<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
     );
     let mut is_closing = false;
     let outcome = poll_fn(|cx| {
-        // On shutdown, hyper closes a connection from which it has read nothing.
+        // Let hyper read the unread input first, because a graceful shutdown closes a connection that hyper has not
+        // read.
         if std::mem::take(&mut has_unread)
             && let Poll::Ready(outcome) = connection.as_mut().poll(cx)
         {
@@ -118,7 +109,7 @@ async fn serve_with<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
                 if is_closing || !connection_state.is_answering() {
                     return Poll::Ready(Ok(()));
                 }
-                // A request in progress gets the body timeout to complete.
+                // A request in progress may still complete within the body timeout.
                 is_closing = true;
                 connection.as_mut().graceful_shutdown();
                 timer.as_mut().reset(Instant::now() + BODY_TIMEOUT);
@@ -136,9 +127,9 @@ async fn serve_with<S: Store + 'static, T: AsyncRead + AsyncWrite + Unpin>(
 /// The state shared by the requests of a connection.
 #[derive(Debug, Default)]
 pub(super) struct HttpConnection {
-    /// Never contended, because the requests of a connection are served one after the other.
+    /// Never contended, because the requests of a connection are served in sequence.
     token: Mutex<CachedToken>,
-    /// Whether a valid token was sent. Accessed relaxed: no other data depends on this flag.
+    /// Whether a valid token was sent. Relaxed ordering suffices, because no other data depends on this flag.
     authenticated: AtomicBool,
     /// Whether a request is being answered.
     answering: AtomicBool,
@@ -156,7 +147,7 @@ impl HttpConnection {
     }
 }
 
-async fn answer<S: Store + 'static>(
+async fn answer_request<S: Store + 'static>(
     app: &Arc<App<S>>,
     state: &HttpConnection,
     peer: Option<IpAddr>,
@@ -166,8 +157,8 @@ async fn answer<S: Store + 'static>(
     state.answering.store(true, Ordering::Relaxed);
     let (protocol, answer) = match forward::Target::parse(&head.uri) {
         Some(_) if state.is_reserved => (Protocol::Forward, Err(too_many_connections())),
-        Some(target) => (Protocol::Forward, answer_proxy(app, state, peer, target, &head).await),
-        None => (Protocol::Http, try_answer(app, state, head, body).await),
+        Some(target) => (Protocol::Forward, answer_forward_auth(app, state, peer, target, &head).await),
+        None => (Protocol::Http, answer_api_request(app, state, head, body).await),
     };
     let mut answer = answer.unwrap_or_else(|problem| {
         app.metrics.front_counters(protocol).malformed();
@@ -180,8 +171,8 @@ async fn answer<S: Store + 'static>(
     answer
 }
 
-/// Answers a forward-auth call. Its body belongs to the client's request and is not read.
-async fn answer_proxy<S: Store>(
+/// Answers a forward-auth call. The body is part of the client's request and is not read.
+async fn answer_forward_auth<S: Store>(
     app: &App<S>,
     state: &HttpConnection,
     peer: Option<IpAddr>,
@@ -197,8 +188,8 @@ async fn answer_proxy<S: Store>(
 
 /// Answers a request to the API, the console or the rules service.
 ///
-/// Rare branches are boxed: hyper moves the future of each request, and unboxed branches would enlarge it.
-async fn try_answer<S: Store + 'static>(
+/// Rare branches are boxed. Otherwise they would enlarge the future of every request, which hyper moves.
+async fn answer_api_request<S: Store + 'static>(
     app: &Arc<App<S>>,
     state: &HttpConnection,
     head: Parts,
@@ -226,7 +217,7 @@ async fn try_answer<S: Store + 'static>(
         Ok(spec) if spec.role.is_none() => Access::Local,
         Ok(_) | Err(_) if state.is_reserved => return Err(too_many_connections()),
         Ok(_) | Err(_) if !app.auth.requires_tokens() => Access::Local,
-        Ok(_) | Err(_) => match bearer_of(&head) {
+        Ok(_) | Err(_) => match bearer_from_headers(&head) {
             // The fast path for callers that send a token.
             token if token.is_some() => authenticate(app, state, token)?,
             token => {
@@ -239,7 +230,7 @@ async fn try_answer<S: Store + 'static>(
     match found {
         Ok(spec) => {
             let body = read(body, MAX_BODY, BODY_TIMEOUT).await?;
-            let key = head.headers.get(IDEMPOTENCY_KEY).map(HeaderValue::as_bytes);
+            let key = head.headers.get(IDEMPOTENCY_KEY_HEADER).map(HeaderValue::as_bytes);
             call(app, &access, spec, key, &body).await
         }
         Err(_) if head.uri.path() == rls::JSON && head.method == Method::POST => {
@@ -250,19 +241,19 @@ async fn try_answer<S: Store + 'static>(
         }
         Err(_) if head.uri.path() == session::PATH => session::answer(app, &head, &access),
         Err(_) if live::owns(head.uri.path()) => {
-            let credentials =
-                credentials.unwrap_or_else(|| session::Credentials::from_request(app, &head, bearer_of(&head)));
+            let credentials = credentials
+                .unwrap_or_else(|| session::Credentials::from_request(app, &head, bearer_from_headers(&head)));
             Box::pin(live::answer(app, &head, credentials)).await
         }
         Err(_) if api::owns(head.uri.path()) => Box::pin(call_rules_service(app, access, head, body)).await,
         Err(problem) => match problem.allow() {
-            Some(methods) if head.method == Method::OPTIONS => Ok(allow(methods.clone())),
+            Some(methods) if head.method == Method::OPTIONS => Ok(options_response(methods.clone())),
             Some(_) | None => Err(problem),
         },
     }
 }
 
-/// Returns the rights that the caller's token grants.
+/// Returns the access rights that the caller's token grants.
 #[inline]
 pub(super) fn authenticate<S: Store>(
     app: &App<S>,
@@ -279,17 +270,17 @@ pub(super) fn authenticate<S: Store>(
 }
 
 /// Returns the token of the header `Authorization: Bearer …`.
-fn bearer_of(head: &Parts) -> Option<&[u8]> {
+fn bearer_from_headers(head: &Parts) -> Option<&[u8]> {
     bearer_token(head.headers.get(AUTHORIZATION)?.as_bytes())
 }
 
-/// Returns the token of the value `Bearer …`.
+/// Returns the token of an `Authorization` value of the form `Bearer …`.
 pub(crate) fn bearer_token(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-/// Passes a request to the rules service, if this server is one.
+/// Passes a request to the rules service, if this server runs one.
 async fn call_rules_service<S: Store>(
     app: &App<S>,
     access: Access,
@@ -301,7 +292,7 @@ async fn call_rules_service<S: Store>(
         return Err(Problem::new(StatusCode::NOT_FOUND, "No rules service", detail));
     };
     if api::takes_log(&head) {
-        return replay(service, access, head, body).await;
+        return replay_log(service, access, head, body).await;
     }
     if !api::takes_files(head.uri.path()) {
         let body = read(body, api::bounds::MAX_RULE, BODY_TIMEOUT).await?;
@@ -315,9 +306,9 @@ async fn call_rules_service<S: Store>(
     Ok(service.answer(head, body, access).await)
 }
 
-/// Receives a log and replays it. The replay permit is taken before the first byte, so that the memory for logs is
-/// bounded.
-async fn replay(
+/// Receives a log and replays it. The replay permit is acquired before the log is received, which bounds the memory for
+/// logs.
+async fn replay_log(
     service: &api::Service,
     access: Access,
     mut head: Parts,
@@ -341,7 +332,7 @@ fn too_many_connections() -> Problem {
 }
 
 /// Returns the response to an `OPTIONS` request.
-fn allow(methods: HeaderValue) -> HttpResponse {
+fn options_response(methods: HeaderValue) -> HttpResponse {
     let mut answer = Response::new(ReplyBody::default());
     *answer.status_mut() = StatusCode::NO_CONTENT;
     answer.headers_mut().insert(ALLOW, methods);
@@ -367,7 +358,13 @@ mod tests {
         for sent in ["", "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n"] {
             let required = |stream, _, guard| {
                 let engine = tollgate_engine::MemoryStore::new(1).and_then(tollgate_engine::Engine::new).unwrap();
-                serve(stream, None, Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)), guard)
+                serve(
+                    stream,
+                    None,
+                    Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)),
+                    guard,
+                    FastPath::Enabled,
+                )
             };
             let answer = closes_after(AUTH_TIMEOUT, sent, required).await;
             assert_eq!(answer.starts_with("HTTP/1.1 200 OK"), !sent.is_empty(), "{sent}: {answer}");
@@ -382,7 +379,9 @@ mod tests {
             (&head[..20], HEAD_TIMEOUT, ""),
             (&format!("{head}{{\"key\""), BODY_TIMEOUT, "HTTP/1.1 408 Request Timeout"),
         ] {
-            let received = closes_after(timeout, sent, |stream, app, guard| serve(stream, None, app, guard)).await;
+            let received =
+                closes_after(timeout, sent, |stream, app, guard| serve(stream, None, app, guard, FastPath::Enabled))
+                    .await;
             assert!(received.starts_with(answer), "{sent}: {received}");
         }
     }

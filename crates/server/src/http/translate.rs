@@ -13,7 +13,7 @@ use crate::ops::input::{self, Input, LimitsInput, RequestInput};
 /// Converts an item to the input of an operation.
 ///
 /// # Errors
-/// When a field is missing, invalid, or does not belong to the operation.
+/// Returns an error if a field is missing, is invalid, or does not belong to the operation.
 pub(super) fn to_input<'a, S: Store>(
     engine: &Engine<S>,
     op: Op,
@@ -22,13 +22,13 @@ pub(super) fn to_input<'a, S: Store>(
     match op {
         Op::Refund | Op::Renew | Op::Commit => Ok(Input::Receipt(parse_receipt(item)?, item.cost.map(Cost::new))),
         Op::Acquire => {
-            let wait = input::wait(item.wait_ms)?;
-            Ok(Input::Request(RequestInput { wait, ..request(engine, item)? }))
+            let wait = input::parse_wait(item.wait_ms)?;
+            Ok(Input::Request(RequestInput { wait, ..parse_request(engine, item)? }))
         }
         Op::Decide(_) | Op::Reset | Op::Explain if item.wait_ms.is_some() => {
             Err(OpError::invalid("wait_ms", "only /v1/acquire waits; remove `wait_ms`"))
         }
-        Op::Decide(_) | Op::Reset | Op::Explain => Ok(Input::Request(request(engine, item)?)),
+        Op::Decide(_) | Op::Reset | Op::Explain => Ok(Input::Request(parse_request(engine, item)?)),
         Op::SetEnforcement | Op::Page(_) => Ok(Input::None),
     }
 }
@@ -43,7 +43,7 @@ fn parse_receipt(item: &WireRequest<'_>) -> Result<tollgate_engine::Receipt, OpE
     }
 }
 
-fn request<'a, S: Store>(engine: &Engine<S>, item: &'a WireRequest<'a>) -> Result<RequestInput<'a>, OpError> {
+fn parse_request<'a, S: Store>(engine: &Engine<S>, item: &'a WireRequest<'a>) -> Result<RequestInput<'a>, OpError> {
     let receipt = match &item.receipt {
         Some(ReceiptField::Given(_)) => {
             return Err(OpError::invalid("receipt", "`receipt` must be true or false here; receipts are for settling"));
@@ -97,7 +97,7 @@ mod tests {
     use crate::ops::Verb;
     use tollgate_engine::MemoryStore;
 
-    fn check(json: &str, expected: &str) {
+    fn assert_input(json: &str, expected: &str) {
         let Ok(Body::One(item)) = Body::parse(json.as_bytes()) else { panic!("{json} is an object") };
         let engine = Engine::new(MemoryStore::new(10).expect("a table")).expect("an engine");
         let result = format!("{:?}", to_input(&engine, Op::Decide(Verb::Check), &item)).replace('\\', "");
@@ -105,21 +105,21 @@ mod tests {
     }
 
     #[test]
-    fn item_is_a_request_by_rules_or_by_an_inline_limit() {
-        check(r#"{"domain":"api","attributes":{"a":"b","a":"c"}}"#, r#"entries: [a="b", a="c"]"#);
-        check(r#"{"domain":"api"}"#, "entries: []");
-        check(r#"{"key":"k","limit":"1/s","burst":7}"#, "Inline { key: [107]");
-        check(r#"{"key":"k","limit":"1/s","receipt":true}"#, "receipt: true");
+    fn item_is_decided_by_rules_or_an_inline_limit() {
+        assert_input(r#"{"domain":"api","attributes":{"a":"b","a":"c"}}"#, r#"entries: [a="b", a="c"]"#);
+        assert_input(r#"{"domain":"api"}"#, "entries: []");
+        assert_input(r#"{"key":"k","limit":"1/s","burst":7}"#, "Inline { key: [107]");
+        assert_input(r#"{"key":"k","limit":"1/s","receipt":true}"#, "receipt: true");
     }
 
     #[test]
     fn wrong_items_are_reported_with_the_field_and_a_correction() {
-        check(r#"{"receipt":"abc","domain":"d"}"#, "receipts are for settling");
-        check("{}", "give either `domain` with `attributes`");
-        check(r#"{"domain":"a","key":"b"}"#, r#"field: Some("key")"#);
-        check(r#"{"domain":"a","burst":1}"#, "`burst` belongs to `key`");
-        check(r#"{"domain":"a","wait_ms":1}"#, "only /v1/acquire waits");
-        check(r#"{"key":"a"}"#, "a `key` needs a `limit`");
-        check(r#"{"key":"a","limit":"1/s","attributes":{}}"#, "`attributes` belong to `domain`");
+        assert_input(r#"{"receipt":"abc","domain":"d"}"#, "receipts are for settling");
+        assert_input("{}", "give either `domain` with `attributes`");
+        assert_input(r#"{"domain":"a","key":"b"}"#, r#"field: Some("key")"#);
+        assert_input(r#"{"domain":"a","burst":1}"#, "`burst` belongs to `key`");
+        assert_input(r#"{"domain":"a","wait_ms":1}"#, "only /v1/acquire waits");
+        assert_input(r#"{"key":"a"}"#, "a `key` needs a `limit`");
+        assert_input(r#"{"key":"a","limit":"1/s","attributes":{}}"#, "`attributes` belong to `domain`");
     }
 }

@@ -1,9 +1,9 @@
 //! Protection against requests that a web page sends through a visitor's browser (CSRF and DNS rebinding).
 //!
-//! Browsers mark requests of pages with `Origin` or `Sec-Fetch-Site`. Every server refuses such requests, unless they
-//! come from its own console. With DNS rebinding, the host name of a foreign page resolves to this server, so the
-//! browser treats both as the same origin. A loopback server without tokens therefore answers only requests whose
-//! `Host` is a loopback name or listed in `--allowed-hosts`.
+//! Browsers mark requests from web pages with `Origin` or `Sec-Fetch-Site`. The server refuses such requests, except
+//! those from its own console. With DNS rebinding, the host name of a foreign page resolves to this server. The
+//! browser then treats the page and the server as the same origin. A loopback server without tokens therefore answers
+//! only requests whose `Host` is a loopback name or listed in `--allowed-hosts`.
 
 use std::net::IpAddr;
 
@@ -53,22 +53,23 @@ fn without_port(host: &str) -> &str {
     }
 }
 
-/// Refuses requests from web pages and requests for another host. `hosts: None` accepts any host.
+/// Refuses requests from web pages, and requests whose host is not in `hosts`. If `hosts` is `None`, any host is
+/// accepted.
 ///
 /// # Errors
-/// 403 for a request from a page, 421 for another host.
+/// Returns a 403 for a request from a web page, or a 421 for a host that is not accepted.
 pub(super) fn check(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem> {
     if head.headers.contains_key(ORIGIN) || head.headers.contains_key(SEC_FETCH_SITE) {
-        check_page(head)?;
+        check_web_page(head)?;
     }
     check_host(hosts, head)
 }
 
 /// Refuses a request from a web page other than the console.
 #[cold]
-fn check_page(head: &Parts) -> Result<(), Problem> {
-    let is_console = head.headers.contains_key(console::HEADER);
-    if head.headers.get_all(ORIGIN).iter().any(|origin| !is_console || !is_own(origin.as_bytes(), head)) {
+fn check_web_page(head: &Parts) -> Result<(), Problem> {
+    let is_console = head.headers.contains_key(console::CONSOLE_HEADER);
+    if head.headers.get_all(ORIGIN).iter().any(|origin| !is_console || !is_own_origin(origin.as_bytes(), head)) {
         return Err(Problem::forbidden("requests from web pages (header `Origin`) are not accepted"));
     }
     let mut sites = head.headers.get_all(SEC_FETCH_SITE).iter();
@@ -78,10 +79,10 @@ fn check_page(head: &Parts) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Refuses requests that embed the console in another page. Following a link to the console is accepted.
+/// Refuses requests that embed the console in another page. Links to the console are accepted.
 ///
 /// # Errors
-/// 403 for an embedded page, 421 for another host.
+/// Returns a 403 if the console is embedded, or a 421 for a host that is not accepted.
 pub(super) fn check_navigation(hosts: Option<&AllowedHosts>, head: &Parts) -> Result<(), Problem> {
     let of = |name| head.headers.get(name).map_or(&b""[..], |value| value.as_bytes());
     let is_foreign = matches!(of(SEC_FETCH_SITE), b"cross-site" | b"same-site");
@@ -92,7 +93,7 @@ pub(super) fn check_navigation(hosts: Option<&AllowedHosts>, head: &Parts) -> Re
 }
 
 /// Returns whether an origin names the request's host. The scheme is ignored, because a proxy may terminate TLS.
-fn is_own(origin: &[u8], head: &Parts) -> bool {
+fn is_own_origin(origin: &[u8], head: &Parts) -> bool {
     let host = origin.strip_prefix(b"https://").or_else(|| origin.strip_prefix(b"http://"));
     let mut hosts = head.headers.get_all(HOST).iter();
     host.is_some_and(|host| {

@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use super::bounds::{MAX_ATTRIBUTES, MAX_BATCH};
 
-/// One request, or a batch.
+/// A parsed body: one request, or a batch of requests.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Body<'a> {
     /// An object.
@@ -17,7 +17,7 @@ pub enum Body<'a> {
     Many(Vec<WireRequest<'a>>),
 }
 
-/// A request (decided by the rules of a domain or by an inline limit), or a receipt.
+/// An item of a body: a request or a receipt. A request is decided by the rules of a domain or by an inline limit.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object with `domain` and `attributes`, or with `key` and `limit`")]
 pub struct WireRequest<'a> {
@@ -28,22 +28,22 @@ pub struct WireRequest<'a> {
     #[serde(borrow, default)]
     pub attributes: Option<Attributes<'a>>,
     /// The cost. Default: set by each rule.
-    #[serde(default, deserialize_with = "deserialize_whole")]
+    #[serde(default, deserialize_with = "deserialize_integer")]
     pub cost: Option<u64>,
     /// The key that an inline limit counts.
     #[serde(borrow, default)]
     pub key: Option<Text<'a>>,
     /// A rate such as `10/s`, or a number for concurrency.
-    #[serde(borrow, default, deserialize_with = "rate_or_count")]
+    #[serde(borrow, default, deserialize_with = "deserialize_rate_or_count")]
     pub limit: Option<Text<'a>>,
     /// The burst size.
-    #[serde(default, deserialize_with = "deserialize_whole")]
+    #[serde(default, deserialize_with = "deserialize_integer")]
     pub burst: Option<u64>,
     /// The algorithm. Default: `token_bucket`.
     #[serde(borrow, default)]
     pub algorithm: Option<Text<'a>>,
     /// Maximum wait of an acquire.
-    #[serde(default, deserialize_with = "deserialize_whole")]
+    #[serde(default, deserialize_with = "deserialize_integer")]
     pub wait_ms: Option<u64>,
     /// For a decision, whether to return a receipt. For a settlement, the receipt.
     #[serde(borrow, default)]
@@ -65,7 +65,8 @@ pub enum ReceiptField<'a> {
 #[serde(transparent)]
 pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
-/// Names and values in order. A value is a string, an integer or a boolean. A list means several values of the name.
+/// Attribute names and values, in the order of the body. A value is a string, an integer, a boolean or a list.
+/// Each list element becomes a separate pair with the same name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes<'a>(pub Vec<(Text<'a>, Text<'a>)>);
 
@@ -73,7 +74,7 @@ impl<'a> Body<'a> {
     /// Parses a body.
     ///
     /// # Errors
-    /// When the body is not valid JSON or not a [`Body`]. The error has the line and column.
+    /// Returns an error with a line and a column if the body is not valid JSON or has the wrong structure.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, serde_json::Error> {
         serde_json::from_slice(bytes)
     }
@@ -82,52 +83,52 @@ impl<'a> Body<'a> {
 /// Reads a list in parts.
 #[derive(Debug)]
 pub struct ListReader<'a> {
-    rest: &'a [u8],
-    /// Whether an item was read. Then a comma or the end must follow.
-    begun: bool,
+    unread: &'a [u8],
+    /// Whether an item was read. If so, a comma or the end of the list must follow.
+    has_read_item: bool,
 }
 
 /// Result of [`ListReader::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadList {
+pub enum ListProgress {
     /// More items may follow.
     More,
     /// The list is complete.
     End,
     /// The list is invalid. [`Body::parse`] returns the error.
-    Wrong,
+    Invalid,
 }
 
 impl<'a> ListReader<'a> {
-    /// Creates a reader; `None` if the body is not a list.
+    /// Creates a reader. Returns `None` if the body is not a list.
     pub fn new(body: &'a [u8]) -> Option<Self> {
-        Some(Self { rest: skip_space(body).strip_prefix(b"[")?, begun: false })
+        Some(Self { unread: skip_whitespace(body).strip_prefix(b"[")?, has_read_item: false })
     }
 
-    /// Reads up to `count` more items.
-    pub fn read(&mut self, items: &mut Vec<WireRequest<'a>>, count: usize) -> ReadList {
+    /// Reads up to `count` more items and appends them to `items`.
+    pub fn read(&mut self, items: &mut Vec<WireRequest<'a>>, count: usize) -> ListProgress {
         for _ in 0..count {
-            self.rest = skip_space(self.rest);
-            match self.rest {
-                [b']', after @ ..] if skip_space(after).is_empty() => return ReadList::End,
-                [b',', after @ ..] if self.begun => self.rest = after,
-                _ if !self.begun => {}
-                _ => return ReadList::Wrong,
+            self.unread = skip_whitespace(self.unread);
+            match self.unread {
+                [b']', after @ ..] if skip_whitespace(after).is_empty() => return ListProgress::End,
+                [b',', after @ ..] if self.has_read_item => self.unread = after,
+                _ if !self.has_read_item => {}
+                _ => return ListProgress::Invalid,
             }
-            self.begun = true;
-            let mut values = serde_json::Deserializer::from_slice(self.rest).into_iter();
+            self.has_read_item = true;
+            let mut values = serde_json::Deserializer::from_slice(self.unread).into_iter();
             match values.next() {
                 Some(Ok(item)) if items.len() < MAX_BATCH => items.push(item),
-                Some(Ok(_) | Err(_)) | None => return ReadList::Wrong,
+                Some(Ok(_) | Err(_)) | None => return ListProgress::Invalid,
             }
-            self.rest = &self.rest[values.byte_offset()..];
+            self.unread = &self.unread[values.byte_offset()..];
         }
-        ReadList::More
+        ListProgress::More
     }
 }
 
 /// Skips leading JSON white space.
-fn skip_space(bytes: &[u8]) -> &[u8] {
+fn skip_whitespace(bytes: &[u8]) -> &[u8] {
     let space = bytes.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r')).count();
     &bytes[space..]
 }
@@ -142,8 +143,8 @@ impl std::ops::Deref for Text<'_> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Body<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bodies;
-        impl<'de> Visitor<'de> for Bodies {
+        struct BodyVisitor;
+        impl<'de> Visitor<'de> for BodyVisitor {
             type Value = Body<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -168,14 +169,14 @@ impl<'de: 'a, 'a> Deserialize<'de> for Body<'a> {
                 Ok(Body::Many(items))
             }
         }
-        deserializer.deserialize_any(Bodies)
+        deserializer.deserialize_any(BodyVisitor)
     }
 }
 
 /// Parses a non-negative integer.
-fn deserialize_whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    struct Whole;
-    impl Visitor<'_> for Whole {
+fn deserialize_integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
+    struct IntegerVisitor;
+    impl Visitor<'_> for IntegerVisitor {
         type Value = Option<u64>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -190,13 +191,13 @@ fn deserialize_whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Optio
             Ok(None)
         }
     }
-    deserializer.deserialize_any(Whole)
+    deserializer.deserialize_any(IntegerVisitor)
 }
 
 /// Parses a string or a non-negative integer.
-fn rate_or_count<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Text<'a>>, D::Error> {
-    struct RateOrCount;
-    impl<'de> Visitor<'de> for RateOrCount {
+fn deserialize_rate_or_count<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Text<'a>>, D::Error> {
+    struct RateOrCountVisitor;
+    impl<'de> Visitor<'de> for RateOrCountVisitor {
         type Value = Option<Text<'de>>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -219,16 +220,16 @@ fn rate_or_count<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<O
             Ok(None)
         }
     }
-    deserializer.deserialize_any(RateOrCount)
+    deserializer.deserialize_any(RateOrCountVisitor)
 }
 
-/// One value, or a list.
-enum Values<'a> {
+/// The JSON value of an attribute: a single value, or a list of values.
+enum AttributeValues<'a> {
     One(Text<'a>),
     Many(Vec<Text<'a>>),
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Values<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for AttributeValues<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(ValuesVisitor)
     }
@@ -237,51 +238,51 @@ impl<'de: 'a, 'a> Deserialize<'de> for Values<'a> {
 struct ValuesVisitor;
 
 impl<'de> Visitor<'de> for ValuesVisitor {
-    type Value = Values<'de>;
+    type Value = AttributeValues<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a string, an integer, a boolean, or a list of these")
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Values::One(Text(Cow::Borrowed(text))))
+        Ok(AttributeValues::One(Text(Cow::Borrowed(text))))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Values::One(Text(Cow::Owned(text.to_owned()))))
+        Ok(AttributeValues::One(Text(Cow::Owned(text.to_owned()))))
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
-        Ok(Values::One(Text(Cow::Borrowed(if value { "true" } else { "false" }))))
+        Ok(AttributeValues::One(Text(Cow::Borrowed(if value { "true" } else { "false" }))))
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
-        Ok(Values::One(Text(Cow::Owned(number.to_string()))))
+        Ok(AttributeValues::One(Text(Cow::Owned(number.to_string()))))
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
-        Ok(Values::One(Text(Cow::Owned(number.to_string()))))
+        Ok(AttributeValues::One(Text(Cow::Owned(number.to_string()))))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut values = Vec::new();
-        while let Some(value) = list.next_element::<Values<'de>>()? {
-            let Values::One(value) = value else {
+        while let Some(value) = list.next_element::<AttributeValues<'de>>()? {
+            let AttributeValues::One(value) = value else {
                 return Err(A::Error::custom("an attribute value cannot be a list of lists"));
             };
             if values.len() == MAX_ATTRIBUTES {
-                return Err(too_many());
+                return Err(too_many_attributes());
             }
             values.push(value);
         }
-        Ok(Values::Many(values))
+        Ok(AttributeValues::Many(values))
     }
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Maps;
-        impl<'de> Visitor<'de> for Maps {
+        struct AttributesVisitor;
+        impl<'de> Visitor<'de> for AttributesVisitor {
             type Value = Attributes<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -290,23 +291,25 @@ impl<'de: 'a, 'a> Deserialize<'de> for Attributes<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut pairs = Vec::new();
-                while let Some((name, values)) = map.next_entry::<Text<'de>, Values<'de>>()? {
+                while let Some((name, values)) = map.next_entry::<Text<'de>, AttributeValues<'de>>()? {
                     match values {
-                        Values::One(value) => pairs.push((name, value)),
-                        Values::Many(values) => pairs.extend(values.into_iter().map(|value| (name.clone(), value))),
+                        AttributeValues::One(value) => pairs.push((name, value)),
+                        AttributeValues::Many(values) => {
+                            pairs.extend(values.into_iter().map(|value| (name.clone(), value)));
+                        }
                     }
                     if pairs.len() > MAX_ATTRIBUTES {
-                        return Err(too_many());
+                        return Err(too_many_attributes());
                     }
                 }
                 Ok(Attributes(pairs))
             }
         }
-        deserializer.deserialize_map(Maps)
+        deserializer.deserialize_map(AttributesVisitor)
     }
 }
 
-fn too_many<E: Error>() -> E {
+fn too_many_attributes<E: Error>() -> E {
     E::custom(format_args!("too many attributes (maximum {MAX_ATTRIBUTES})"))
 }
 
@@ -314,7 +317,7 @@ fn too_many<E: Error>() -> E {
 mod tests {
     use super::*;
 
-    fn parse_one(json: &str) -> String {
+    fn parse_and_describe(json: &str) -> String {
         match Body::parse(json.as_bytes()) {
             Ok(Body::One(item)) => {
                 let pairs = item.attributes.unwrap_or_default().0;
@@ -337,7 +340,7 @@ mod tests {
             ("[]", "0 items"),
             ("[{},{}]", "2 items"),
         ] {
-            assert_eq!(parse_one(json), expected, "{json}");
+            assert_eq!(parse_and_describe(json), expected, "{json}");
         }
     }
 
@@ -361,8 +364,8 @@ mod tests {
                 let mut reader = ListReader::new(json.as_bytes()).expect("a list");
                 let mut items = Vec::new();
                 let end =
-                    std::iter::repeat_with(|| reader.read(&mut items, count)).find(|read| *read != ReadList::More);
-                let read = (end == Some(ReadList::End)).then_some(Body::Many(items));
+                    std::iter::repeat_with(|| reader.read(&mut items, count)).find(|read| *read != ListProgress::More);
+                let read = (end == Some(ListProgress::End)).then_some(Body::Many(items));
                 assert_eq!(read, Body::parse(json.as_bytes()).ok(), "{json}");
             }
         }
@@ -370,7 +373,7 @@ mod tests {
         let many = format!("[{}{{}}]", "{},".repeat(MAX_BATCH));
         let mut items = Vec::new();
         let read = ListReader::new(many.as_bytes()).map(|mut reader| reader.read(&mut items, 2 * MAX_BATCH));
-        assert_eq!((read, items.len()), (Some(ReadList::Wrong), MAX_BATCH));
+        assert_eq!((read, items.len()), (Some(ListProgress::Invalid), MAX_BATCH));
     }
 
     #[test]
@@ -388,23 +391,23 @@ mod tests {
             (r#"{"domain":"a"} x"#, "trailing characters"),
             (r#"{"domain":"a","domain":"b"}"#, "duplicate field `domain`"),
         ] {
-            assert!(parse_one(json).contains(expected), "{json}: {}", parse_one(json));
+            assert!(parse_and_describe(json).contains(expected), "{json}: {}", parse_and_describe(json));
         }
         assert!(Body::parse(b"{\"domain\":\"\xff\"}").unwrap_err().to_string().contains("unicode"));
     }
 
     #[test]
-    fn limits_hold_at_their_edge() {
-        let batch = |count: usize| parse_one(&format!("[{}]", vec!["{}"; count].join(",")));
+    fn input_at_a_bound_is_accepted_and_above_it_refused() {
+        let batch = |count: usize| parse_and_describe(&format!("[{}]", vec!["{}"; count].join(",")));
         assert_eq!(batch(MAX_BATCH), "1000 items");
         assert!(batch(MAX_BATCH + 1).contains("too many requests in a batch (maximum 1000)"));
         let attributes = |count: usize| {
             let pairs: Vec<_> = (0..count).map(|n| format!(r#""a{n}":"""#)).collect();
-            parse_one(&format!(r#"{{"attributes":{{{}}}}}"#, pairs.join(",")))
+            parse_and_describe(&format!(r#"{{"attributes":{{{}}}}}"#, pairs.join(",")))
         };
         assert!(attributes(MAX_ATTRIBUTES).contains("a127="));
         assert!(attributes(MAX_ATTRIBUTES + 1).contains("too many attributes (maximum 128)"));
-        // The parser has a depth limit.
+        // The JSON parser limits the nesting depth.
         assert!(Body::parse("[".repeat(100_000).as_bytes()).is_err());
         assert!(Body::parse(format!("{{\"attributes\":{{\"a\":{}", "[".repeat(100_000)).as_bytes()).is_err());
     }

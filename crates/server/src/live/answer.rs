@@ -22,13 +22,13 @@ use crate::http::HttpResponse;
 use crate::http::body::ReplyBody;
 use crate::http::problem::Problem;
 
-const LIVE: &str = "/v1/live";
-const HISTORY: &str = "/v1/history";
-const RULES: &str = "/v1/rules";
+const LIVE_PATH: &str = "/v1/live";
+const HISTORY_PATH: &str = "/v1/history";
+const RULES_PATH: &str = "/v1/rules";
 
 /// Returns whether a path is a live-data endpoint.
 pub(crate) fn owns(path: &str) -> bool {
-    matches!(path, LIVE | HISTORY | RULES)
+    matches!(path, LIVE_PATH | HISTORY_PATH | RULES_PATH)
 }
 
 /// Answers a live-data request. The caller must already be authenticated.
@@ -46,12 +46,12 @@ pub(crate) async fn answer<S: Store + 'static>(
     }
     let query = head.uri.query().unwrap_or("");
     match path {
-        LIVE => {
-            let [] = query_parameters(query, [])?;
+        LIVE_PATH => {
+            let [] = parse_query(query, [])?;
             start_stream(app, credentials)
         }
-        HISTORY => {
-            let [domain, rule] = query_parameters(query, ["domain", "rule"])?;
+        HISTORY_PATH => {
+            let [domain, rule] = parse_query(query, ["domain", "rule"])?;
             let rule = match (domain, rule) {
                 (None, None) => None,
                 (Some(domain), Some(rule)) => Some((domain, rule)),
@@ -66,7 +66,7 @@ pub(crate) async fn answer<S: Store + 'static>(
         }
         _ => {
             let names = ["q", "domain", "rule", "state", "after", "limit"];
-            let [search, domain, id, state, after, limit] = query_parameters(query, names)?;
+            let [search, domain, id, state, after, limit] = parse_query(query, names)?;
             let is_shadow = state.as_deref().map(parse_state).transpose()?;
             let after = parse_number("after", after, 0, 0..=usize::MAX)?;
             let limit = parse_number("limit", limit, DEFAULT_RULES, 1..=MAX_RULES)?;
@@ -78,7 +78,7 @@ pub(crate) async fn answer<S: Store + 'static>(
 }
 
 /// Produces a JSON response on the background thread (if there is one), so that worker threads are not delayed. At most
-/// [`MAX_READS`] requests run or wait there. If the client disconnects, its request is aborted.
+/// [`MAX_READS`] requests run or wait at a time. If the client disconnects, its request is aborted.
 async fn respond_in_background<S: Store + 'static, F: Future<Output = Vec<u8>> + Send + 'static>(
     app: &Arc<App<S>>,
     make: impl FnOnce(Arc<App<S>>) -> F,
@@ -88,7 +88,7 @@ async fn respond_in_background<S: Store + 'static, F: Future<Output = Vec<u8>> +
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many requests for live data", detail));
     };
     let made = make(app.clone());
-    // The task holds the permit until it ends, even if the client has disconnected before.
+    // The task holds the permit until it ends, even if the client disconnects earlier.
     let made = async move {
         let _permit = permit;
         made.await
@@ -121,7 +121,7 @@ fn start_stream<S: Store + 'static>(app: &Arc<App<S>>, credentials: Credentials)
     Ok(answer)
 }
 
-/// Returns the history of the rule (domain and id), or of all decisions if `rule` is `None`, as JSON.
+/// Returns the history of a rule (domain and id) as JSON. If `rule` is `None`, returns the history of all decisions.
 fn history_json<S: Store>(app: &App<S>, rule: Option<(String, String)>) -> Vec<u8> {
     let at_ms = app.wall_ms();
     match rule {
@@ -149,7 +149,7 @@ fn parse_state(state: &str) -> Result<bool, Problem> {
 }
 
 /// Parses query parameters. Each name may occur at most once.
-fn query_parameters<const N: usize>(query: &str, names: [&str; N]) -> Result<[Option<String>; N], Problem> {
+fn parse_query<const N: usize>(query: &str, names: [&str; N]) -> Result<[Option<String>; N], Problem> {
     let mut values = [const { None }; N];
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn parameters_are_decoded_and_unknown_ones_refused() {
-        let of = |query| query_parameters(query, ["q", "after"]).map_err(|problem| problem.detail().to_owned());
+        let of = |query| parse_query(query, ["q", "after"]).map_err(|problem| problem.detail().to_owned());
         assert_eq!(of(""), Ok([None, None]));
         assert_eq!(of("q=a%2Fb+c&after=7"), Ok([Some("a/b c".into()), Some("7".into())]));
         assert_eq!(of("q&"), Ok([Some(String::new()), None]));
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_have_bounds() {
+    fn numbers_out_of_range_are_refused() {
         let of = |value: &str| {
             parse_number("limit", Some(value.into()), 100, 1..=1_000).map_err(|problem| problem.detail().to_owned())
         };

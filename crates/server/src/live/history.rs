@@ -10,24 +10,25 @@ use tollgate_engine::RuleCounts;
 
 use crate::observe::histogram::HistogramCounts;
 
-/// Number of one-second points: 15 minutes.
-pub const SECONDS: usize = 900;
+/// Number of one-second points. They cover 15 minutes.
+pub const ONE_SECOND_POINTS: usize = 900;
 
-/// Number of ten-second points: one hour.
-pub const TENS: usize = 360;
+/// Number of ten-second points. They cover one hour.
+pub const TEN_SECOND_POINTS: usize = 360;
 
 /// Maximum number of rules with a history.
 pub const MAX_RULES: usize = 64;
 
-/// Maximum number of rules from which the busiest are selected. Rules after the first 100 000 get no history.
+/// Maximum number of rules among which the busiest are selected. Later rules in the rule set never get a history.
 const MAX_CANDIDATES: usize = 100_000;
 
 /// Memory of all ring buffers and of the candidates' decision counts, in bytes.
-const MEMORY: usize = (SECONDS + TENS) * (size_of::<OverallPoint>() + MAX_RULES * size_of::<RulePoint>())
+const HISTORY_BYTES: usize = (ONE_SECOND_POINTS + TEN_SECOND_POINTS)
+    * (size_of::<OverallPoint>() + MAX_RULES * size_of::<RulePoint>())
     + MAX_CANDIDATES * size_of::<u64>();
-const _: () = assert!(MEMORY < 4_000_000, "the history is kept in less than 4 MB");
+const _: () = assert!(HISTORY_BYTES < 4_000_000, "the history is kept in less than 4 MB");
 
-/// Rates per second of all decisions in one interval.
+/// Rates per second over all decisions of one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct OverallPoint {
     pub(super) admitted: u32,
@@ -42,7 +43,7 @@ pub(super) struct OverallPoint {
     pub(super) p99_ns: u32,
 }
 
-/// Rates per second of one rule in one interval.
+/// Rates per second of one rule during one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RulePoint {
     pub(super) admitted: u32,
@@ -68,7 +69,7 @@ pub(super) struct RuleReading<'a> {
     pub(super) counts: RuleCounts,
 }
 
-/// Reads rules in force one by one, because most of them need not be read every second.
+/// Provides access to individual rules in force. Most rules need not be read every second.
 pub(super) struct RuleReader<'a> {
     /// The version of the rule set. Rule numbers are stable while the version is unchanged.
     pub(super) version: u64,
@@ -78,20 +79,20 @@ pub(super) struct RuleReader<'a> {
     pub(super) read: &'a dyn Fn(usize) -> RuleReading<'a>,
 }
 
-/// The points of a rule or of all decisions, oldest first.
+/// The points of one rule, or of all decisions. The oldest point is first.
 #[derive(Debug)]
-struct Series<P> {
+struct PointSeries<P> {
     seconds: VecDeque<P>,
     tens: VecDeque<P>,
 }
 
-impl<P: Copy> Series<P> {
+impl<P: Copy> PointSeries<P> {
     fn new() -> Self {
-        Self { seconds: VecDeque::with_capacity(SECONDS), tens: VecDeque::with_capacity(TENS) }
+        Self { seconds: VecDeque::with_capacity(ONE_SECOND_POINTS), tens: VecDeque::with_capacity(TEN_SECOND_POINTS) }
     }
 
-    /// Adds `times` copies of a point, and drops the oldest points beyond `max`.
-    fn push(ring: &mut VecDeque<P>, max: usize, point: P, times: usize) {
+    /// Adds `times` copies of a point. If the ring exceeds `max` points, drops the oldest points.
+    fn push_points(ring: &mut VecDeque<P>, max: usize, point: P, times: usize) {
         for _ in 0..times.min(max) {
             if ring.len() == max {
                 ring.pop_front();
@@ -108,40 +109,42 @@ struct TrackedRule {
     id: Box<str>,
     /// The rule number in the rule set.
     number: usize,
-    last: RuleCounts,
-    last_ten: RuleCounts,
+    /// The counts at the last sample.
+    last_counts: RuleCounts,
+    /// The counts at the start of the current ten-second interval.
+    interval_start_counts: RuleCounts,
     /// Decision count between the last two selections.
-    activity: u64,
-    series: Series<RulePoint>,
+    recent_decisions: u64,
+    series: PointSeries<RulePoint>,
 }
 
 /// The rates of the last hour.
 #[derive(Debug)]
 pub struct LiveHistory {
     /// The last sample and its time.
-    last: Option<(Time<Mono>, Totals)>,
-    /// The sample at the end of the last ten-second interval.
-    last_ten: Option<(Time<Mono>, Totals)>,
-    /// Seconds since the end of the last ten-second interval.
-    seconds_of_ten: usize,
-    overall: Series<OverallPoint>,
+    last_sample: Option<(Time<Mono>, Totals)>,
+    /// The sample at the start of the current ten-second interval, and its time.
+    interval_start: Option<(Time<Mono>, Totals)>,
+    /// Seconds since the start of the current ten-second interval.
+    interval_seconds: usize,
+    overall: PointSeries<OverallPoint>,
     rules: Vec<TrackedRule>,
     /// The rule-set version that the rule numbers belong to.
     version: Option<u64>,
     /// Decision count of each rule at the last selection, by rule number.
-    candidates: Vec<u64>,
+    candidate_counts: Vec<u64>,
 }
 
 impl Default for LiveHistory {
     fn default() -> Self {
         Self {
-            last: None,
-            last_ten: None,
-            seconds_of_ten: 0,
-            overall: Series::new(),
+            last_sample: None,
+            interval_start: None,
+            interval_seconds: 0,
+            overall: PointSeries::new(),
             rules: Vec::new(),
             version: None,
-            candidates: Vec::new(),
+            candidate_counts: Vec::new(),
         }
     }
 }
@@ -151,54 +154,55 @@ impl LiveHistory {
     pub(super) fn add(&mut self, now: Time<Mono>, totals: Totals, rules: &RuleReader<'_>) {
         let replaced = self.version != Some(rules.version);
         if replaced {
-            self.follow_rules(rules);
+            self.update_rule_numbers(rules);
         }
-        let Some((before, last)) = self.last.replace((now, totals)) else {
-            self.last_ten = Some((now, totals));
+        let Some((before, last)) = self.last_sample.replace((now, totals)) else {
+            self.interval_start = Some((now, totals));
             self.select_tracked(rules);
             return;
         };
         let elapsed = now.since(before);
         // If samples were missed because the process was paused, each missed second gets the mean rate.
-        let seconds = usize::try_from((elapsed.as_nanos() + HALF_SECOND) / SECOND).unwrap_or(SECONDS).max(1);
-        self.seconds_of_ten += seconds;
-        let (tens, (began, at_start)) = (self.seconds_of_ten / 10, self.last_ten.unwrap_or((before, last)));
+        let seconds = (elapsed.as_nanos() + NANOS_PER_HALF_SECOND) / NANOS_PER_SECOND;
+        let seconds = usize::try_from(seconds).unwrap_or(ONE_SECOND_POINTS).max(1);
+        self.interval_seconds += seconds;
+        let (tens, (began, at_start)) = (self.interval_seconds / 10, self.interval_start.unwrap_or((before, last)));
         let (mut second, mut ten) =
             (overall_point(&last, &totals, elapsed), overall_point(&at_start, &totals, now.since(began)));
         for rule in &mut self.rules {
             let counts = (rules.read)(rule.number).counts;
-            let point = rule_point(&rule.last, &counts, elapsed);
+            let point = rule_point(&rule.last_counts, &counts, elapsed);
             second.shadow = second.shadow.saturating_add(point.shadow);
-            Series::push(&mut rule.series.seconds, SECONDS, point, seconds);
-            rule.last = counts;
+            PointSeries::push_points(&mut rule.series.seconds, ONE_SECOND_POINTS, point, seconds);
+            rule.last_counts = counts;
             if tens > 0 {
-                let point = rule_point(&rule.last_ten, &counts, now.since(began));
+                let point = rule_point(&rule.interval_start_counts, &counts, now.since(began));
                 ten.shadow = ten.shadow.saturating_add(point.shadow);
-                Series::push(&mut rule.series.tens, TENS, point, tens);
-                rule.last_ten = counts;
+                PointSeries::push_points(&mut rule.series.tens, TEN_SECOND_POINTS, point, tens);
+                rule.interval_start_counts = counts;
             }
         }
-        Series::push(&mut self.overall.seconds, SECONDS, second, seconds);
+        PointSeries::push_points(&mut self.overall.seconds, ONE_SECOND_POINTS, second, seconds);
         if tens > 0 {
-            Series::push(&mut self.overall.tens, TENS, ten, tens);
-            self.seconds_of_ten %= 10;
-            self.last_ten = Some((now, totals));
+            PointSeries::push_points(&mut self.overall.tens, TEN_SECOND_POINTS, ten, tens);
+            self.interval_seconds %= 10;
+            self.interval_start = Some((now, totals));
         }
         if tens > 0 || replaced {
             self.select_tracked(rules);
         }
     }
 
-    /// Finds the tracked rules in a new rule set, and drops rules that no longer exist.
-    fn follow_rules(&mut self, rules: &RuleReader<'_>) {
+    /// Updates the numbers of the tracked rules for a new rule set, and drops rules that no longer exist.
+    fn update_rule_numbers(&mut self, rules: &RuleReader<'_>) {
         self.version = Some(rules.version);
         let names: HashMap<(Box<str>, Box<str>), usize> =
             self.rules.iter().enumerate().map(|(at, rule)| ((rule.domain.clone(), rule.id.clone()), at)).collect();
         let mut numbers = vec![None; self.rules.len()];
-        self.candidates.clear();
+        self.candidate_counts.clear();
         for number in 0..rules.count.min(MAX_CANDIDATES) {
             let rule = (rules.read)(number);
-            self.candidates.push(total_decisions(&rule.counts));
+            self.candidate_counts.push(total_decisions(&rule.counts));
             if let Some(at) = names.get(&(rule.domain.into(), rule.id.into())) {
                 numbers[*at] = Some(number);
             }
@@ -211,34 +215,34 @@ impl LiveHistory {
         });
     }
 
-    /// Selects the rules to track: those with the most decisions since the last selection. To avoid churn, a tracked
-    /// rule is replaced only by a rule with more than twice as many decisions.
+    /// Selects the rules to track: the rules with the most decisions since the last selection. To avoid churn, a
+    /// tracked rule is replaced only by a rule with more than twice as many decisions.
     fn select_tracked(&mut self, rules: &RuleReader<'_>) {
         let tracked: HashMap<usize, usize> =
             self.rules.iter().enumerate().map(|(at, rule)| (rule.number, at)).collect();
         let mut others: Vec<(u64, usize)> = Vec::new();
-        for (number, before) in self.candidates.iter_mut().enumerate() {
+        for (number, before) in self.candidate_counts.iter_mut().enumerate() {
             let now = total_decisions(&(rules.read)(number).counts);
-            let activity = now.saturating_sub(*before);
+            let recent_decisions = now.saturating_sub(*before);
             *before = now;
             match tracked.get(&number) {
-                Some(at) => self.rules[*at].activity = activity,
-                None => others.push((activity, number)),
+                Some(at) => self.rules[*at].recent_decisions = recent_decisions,
+                None => others.push((recent_decisions, number)),
             }
         }
         if others.len() > MAX_RULES {
-            others.select_nth_unstable_by_key(MAX_RULES, |(activity, number)| (Reverse(*activity), *number));
+            others.select_nth_unstable_by_key(MAX_RULES, |(decisions, number)| (Reverse(*decisions), *number));
             others.truncate(MAX_RULES);
         }
-        others.sort_unstable_by_key(|(activity, number)| (Reverse(*activity), *number));
-        for (activity, number) in others {
-            let arrival = TrackedRule::new(&(rules.read)(number), number, activity);
+        others.sort_unstable_by_key(|(recent_decisions, number)| (Reverse(*recent_decisions), *number));
+        for (recent_decisions, number) in others {
+            let arrival = TrackedRule::new(&(rules.read)(number), number, recent_decisions);
             if self.rules.len() < MAX_RULES {
                 self.rules.push(arrival);
                 continue;
             }
-            match self.rules.iter_mut().min_by_key(|rule| rule.activity) {
-                Some(least) if activity > least.activity.saturating_mul(2) => *least = arrival,
+            match self.rules.iter_mut().min_by_key(|rule| rule.recent_decisions) {
+                Some(least) if recent_decisions > least.recent_decisions.saturating_mul(2) => *least = arrival,
                 _ => return,
             }
         }
@@ -249,7 +253,8 @@ impl LiveHistory {
         self.overall.seconds.back().copied().unwrap_or_default()
     }
 
-    /// Returns the domain, the id and the latest one-second point of each tracked rule whose point is not zero.
+    /// Returns the domain, the id and the latest one-second point of each tracked rule. Skips rules whose point is
+    /// zero.
     pub(super) fn last_of_rules(&self) -> impl Iterator<Item = (&str, &str, RulePoint)> {
         let last = |rule: &TrackedRule| rule.series.seconds.back().copied().unwrap_or_default();
         self.rules
@@ -263,7 +268,7 @@ impl LiveHistory {
         let rules = self.rules.iter().map(|rule| RuleHistory {
             domain: rule.domain.to_string(),
             id: rule.id.to_string(),
-            tens: RuleColumns::from_points(&rule.series.tens, SPARKLINE),
+            tens: RuleColumns::from_points(&rule.series.tens, SPARKLINE_POINTS),
         });
         HistoryPage {
             at_ms,
@@ -282,28 +287,28 @@ impl LiveHistory {
         RuleHistoryPage {
             at_ms,
             kept: rule.is_some(),
-            seconds: RuleColumns::from_points(seconds, SECONDS),
-            tens: RuleColumns::from_points(tens, TENS),
+            seconds: RuleColumns::from_points(seconds, ONE_SECOND_POINTS),
+            tens: RuleColumns::from_points(tens, TEN_SECOND_POINTS),
         }
     }
 }
 
-const SECOND: u64 = 1_000_000_000;
-const HALF_SECOND: u64 = SECOND / 2;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+const NANOS_PER_HALF_SECOND: u64 = NANOS_PER_SECOND / 2;
 
-/// Number of ten-second points per rule on the page of all rules: ten minutes.
-const SPARKLINE: usize = 60;
+/// Number of ten-second points that the page of all rules shows for each rule. They cover ten minutes.
+const SPARKLINE_POINTS: usize = 60;
 
 impl TrackedRule {
-    fn new(rule: &RuleReading<'_>, number: usize, activity: u64) -> Self {
+    fn new(rule: &RuleReading<'_>, number: usize, recent_decisions: u64) -> Self {
         Self {
             domain: rule.domain.into(),
             id: rule.id.into(),
             number,
-            last: rule.counts,
-            last_ten: rule.counts,
-            activity,
-            series: Series::new(),
+            last_counts: rule.counts,
+            interval_start_counts: rule.counts,
+            recent_decisions,
+            series: PointSeries::new(),
         }
     }
 }
@@ -315,7 +320,7 @@ fn total_decisions(counts: &RuleCounts) -> u64 {
 /// Returns the rate per second between two counter values, rounded to the nearest integer.
 fn rate_per_second(before: u64, now: u64, elapsed: Nanos) -> u32 {
     let (count, nanos) = (u128::from(now.saturating_sub(before)), u128::from(elapsed.as_nanos().max(1)));
-    u32::try_from((count * u128::from(SECOND) + nanos / 2) / nanos).unwrap_or(u32::MAX)
+    u32::try_from((count * u128::from(NANOS_PER_SECOND) + nanos / 2) / nanos).unwrap_or(u32::MAX)
 }
 
 fn overall_point(before: &Totals, now: &Totals, elapsed: Nanos) -> OverallPoint {
@@ -342,7 +347,7 @@ fn rule_point(before: &RuleCounts, now: &RuleCounts, elapsed: Nanos) -> RulePoin
 #[derive(Debug, Serialize)]
 pub(super) struct HistoryPage<T> {
     at_ms: i64,
-    /// The current state of the server, as in events.
+    /// The current state of the server. Live events contain it too.
     status: T,
     seconds: OverallColumns,
     tens: OverallColumns,

@@ -1,8 +1,8 @@
-//! Live data: the rates of each second, their history, and the rules in force.
+//! Live data: current rates per second, their history, and the rules in force.
 //!
-//! Once a second, a task on the background thread ([`sample()`]) reads the metrics counters, adds the rates to the
-//! [`LiveHistory`], and publishes one event to all viewers (`stream.rs`). Decisions update the metrics counters anyway,
-//! so live data costs them nothing.
+//! Once a second, a task on the background thread ([`sample()`]) reads the metrics counters and adds the rates to the
+//! [`LiveHistory`]. It also publishes one event to all viewers (`stream.rs`). Decisions update the metrics counters
+//! anyway, so live data does not slow them down.
 
 mod answer;
 mod history;
@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
 pub(crate) use answer::{answer, owns};
-pub use history::{LiveHistory, MAX_RULES, SECONDS, TENS};
+pub use history::{LiveHistory, MAX_RULES, ONE_SECOND_POINTS, TEN_SECOND_POINTS};
 pub(crate) use rules::RulesInForcePage;
 pub use sample::sample;
 
@@ -30,12 +30,12 @@ pub const MAX_READS: usize = 64;
 /// The history of rates, and the event stream of viewers.
 #[derive(Debug)]
 pub struct Live {
-    /// The sampler locks it once a second, and readers of the history lock it. Decisions never lock it.
+    /// Locked by the sampler once a second and by requests for the history, but never by decisions.
     history: Mutex<LiveHistory>,
-    /// The last event, already encoded.
+    /// The last event, encoded for sending.
     events: watch::Sender<Bytes>,
     viewers: Arc<Semaphore>,
-    /// One permit per request for the history or the rules.
+    /// One permit for each concurrent request for the history or the rules.
     reads: Arc<Semaphore>,
     /// The background thread that serves the history and the rules.
     background: OnceLock<Handle>,
@@ -54,9 +54,9 @@ impl Default for Live {
 }
 
 impl Live {
-    /// Sets the background thread that serves the history and the rules. Without it, worker threads serve them.
+    /// Sets the background thread that serves the history and the rules. If it is not set, worker threads do.
     pub fn set_background(&self, background: Handle) {
-        // An error is ignored: a second call would set the same thread.
+        // An error means that the thread was already set, so it is ignored.
         let _ = self.background.set(background);
     }
 

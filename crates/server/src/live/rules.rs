@@ -73,10 +73,11 @@ impl RuleFilter {
     }
 }
 
-/// Number of rules that are searched before the task yields to other tasks.
-const PART: usize = 256;
+/// Number of rules to search before the task yields to other tasks.
+const RULES_PER_STEP: usize = 256;
 
-/// Returns a page of the rules that match a filter: up to `limit` matches after the first `after` matches.
+/// Returns one page of the rules that match a filter. Skips the first `after` matches and returns up to `limit`
+/// matches.
 pub(super) async fn page<S: Store>(
     engine: &Engine<S>,
     filter: &RuleFilter,
@@ -85,10 +86,10 @@ pub(super) async fn page<S: Store>(
 ) -> RulesInForcePage {
     let (set, written) = engine.rules_as_written();
     let (mut items, mut total) = (Vec::new(), 0);
-    // `active` and `written` have the same order.
+    // `active` and `written` list the rules in the same order.
     let mut active = set.rules();
     for domain in written.domains() {
-        for part in domain.rules().chunks(PART) {
+        for part in domain.rules().chunks(RULES_PER_STEP) {
             for (rule, active) in part.iter().zip(active) {
                 if filter.matches(domain.name(), rule, active) {
                     total += 1;

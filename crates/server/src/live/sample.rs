@@ -16,11 +16,11 @@ pub async fn sample<S: Store + 'static>(app: Arc<App<S>>) {
     every_second.set_missed_tick_behavior(MissedTickBehavior::Skip);
     loop {
         every_second.tick().await;
-        read_counters(&app);
+        add_and_publish_sample(&app);
     }
 }
 
-fn read_counters<S: Store>(app: &App<S>) {
+fn add_and_publish_sample<S: Store>(app: &App<S>) {
     let tally = app.metrics.tally();
     let totals = Totals {
         admitted: tally.allowed.saturating_add(tally.observed),
@@ -42,7 +42,7 @@ fn read_counters<S: Store>(app: &App<S>) {
         return;
     }
     let last = history.last();
-    let event = Event {
+    let event = LiveEvent {
         at_ms: app.wall_ms(),
         admitted: last.admitted,
         refused: last.refused,
@@ -69,7 +69,7 @@ fn read_counters<S: Store>(app: &App<S>) {
 
 /// The event that viewers receive once a second.
 #[derive(Serialize)]
-struct Event<'a> {
+struct LiveEvent<'a> {
     at_ms: i64,
     admitted: u32,
     refused: u32,

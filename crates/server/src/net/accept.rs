@@ -16,11 +16,11 @@ use super::workers::Workers;
 /// The data passed to a worker with each connection.
 pub type NewConnection = (Protocol, ConnectionGuard);
 
-/// Minimum interval between log lines about refused connections.
-const LOG_EVERY: Duration = Duration::from_secs(60);
+/// Minimum interval between log lines of the same kind.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Pause after a failed accept.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// A socket that accepts connections.
 pub trait Listener {
@@ -42,28 +42,28 @@ pub struct Acceptor<'w> {
     connections: Arc<Connections>,
     max: usize,
     workers: &'w Workers<NewConnection>,
-    /// A spare file descriptor. When the process is out of descriptors, the spare is closed so that one connection can
-    /// be accepted and refused.
-    spare: Option<File>,
+    /// A spare file descriptor. If the process runs out of descriptors, the acceptor closes the spare, so that it can
+    /// accept one connection and refuse it.
+    spare_descriptor: Option<File>,
     /// Connections refused since the last log line.
-    refused: u64,
-    refusal_lines: LineTimer,
-    error_lines: LineTimer,
+    refused_count: u64,
+    refusal_log: LogLimiter,
+    error_log: LogLimiter,
 }
 
-/// Lets one line of a kind through per [`LOG_EVERY`].
+/// Limits log lines of one kind to one per [`LOG_INTERVAL`].
 #[derive(Debug, Default)]
-struct LineTimer {
-    next: Option<Instant>,
+struct LogLimiter {
+    next_line_at: Option<Instant>,
 }
 
-impl LineTimer {
-    fn is_due(&mut self, now: Instant) -> bool {
-        let is_due = self.next.is_none_or(|next| next <= now);
-        if is_due {
-            self.next = Some(now + LOG_EVERY);
+impl LogLimiter {
+    fn may_log(&mut self, now: Instant) -> bool {
+        let may_log = self.next_line_at.is_none_or(|next| next <= now);
+        if may_log {
+            self.next_line_at = Some(now + LOG_INTERVAL);
         }
-        is_due
+        may_log
     }
 }
 
@@ -75,29 +75,30 @@ impl<'w> Acceptor<'w> {
         max: usize,
         workers: &'w Workers<NewConnection>,
     ) -> Self {
-        let (refusal_lines, error_lines) = (LineTimer::default(), LineTimer::default());
-        Self { protocol, connections, max, workers, spare: open_spare(), refused: 0, refusal_lines, error_lines }
+        let spare_descriptor = open_spare_descriptor();
+        let (refusal_log, error_log) = (LogLimiter::default(), LogLimiter::default());
+        Self { protocol, connections, max, workers, spare_descriptor, refused_count: 0, refusal_log, error_log }
     }
 
     /// Accepts connections until the future is dropped.
     pub async fn run(mut self, listener: impl Listener) {
         loop {
-            self.spare = self.spare.take().or_else(open_spare);
+            self.spare_descriptor = self.spare_descriptor.take().or_else(open_spare_descriptor);
             let failed = match listener.accept_stream().await {
-                Ok(stream) => self.hand_over(stream).await,
+                Ok(stream) => self.pass_to_worker(stream).await,
                 Err(error) if is_out_of_files(&error) => self.refuse_with_spare(&listener).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = failed {
                 self.log_error(&error);
-                sleep(PAUSE).await;
+                sleep(ACCEPT_RETRY_DELAY).await;
             }
         }
     }
 
-    async fn hand_over(&mut self, stream: TcpStream) -> io::Result<()> {
+    async fn pass_to_worker(&mut self, stream: TcpStream) -> io::Result<()> {
         match self.connections.open(self.protocol, self.max) {
-            Some(guard) => self.workers.take(stream, (self.protocol, guard)).await,
+            Some(guard) => self.workers.assign(stream, (self.protocol, guard)).await,
             None => {
                 self.refuse(stream, "--connections");
                 Ok(())
@@ -107,8 +108,8 @@ impl<'w> Acceptor<'w> {
 
     /// Closes the spare descriptor so that one connection can be accepted, and refuses that connection.
     async fn refuse_with_spare(&mut self, listener: &impl Listener) -> io::Result<()> {
-        drop(self.spare.take());
-        // Does not wait for a client, because there may be none, and the spare descriptor must be reopened soon.
+        drop(self.spare_descriptor.take());
+        // Do not wait for a client: there may be none, and the spare descriptor must be reopened soon.
         let accepted = timeout(Duration::ZERO, listener.accept_stream()).await;
         let outcome = match accepted {
             Ok(Ok(stream)) => {
@@ -118,40 +119,40 @@ impl<'w> Acceptor<'w> {
             Ok(Err(error)) => Err(error),
             Err(_) => Ok(()),
         };
-        self.spare = open_spare();
+        self.spare_descriptor = open_spare_descriptor();
         outcome
     }
 
     /// Sends the refusal reply and closes the connection. Best effort: the server does not wait for the client.
     fn refuse(&mut self, stream: TcpStream, limit: &'static str) {
-        // Writes directly to the non-blocking socket, because the event loop does not know the socket's readiness yet.
+        // Write directly to the non-blocking socket, because the event loop does not yet know its readiness.
         if let Ok(mut stream) = stream.into_std() {
             let _ = stream.write(self.protocol.too_many_connections());
-            // Reads input first, because closing a socket with unread input resets the connection, and the client would
+            // Read pending input first. Closing a socket with unread input resets the connection, and the client would
             // not see the reply.
             let _ = stream.read(&mut [0; 4096]);
         }
-        self.refused += 1;
+        self.refused_count += 1;
         self.log_refusal(limit);
     }
 
     /// Logs that connections are refused, at most once a minute.
     fn log_refusal(&mut self, limit: &'static str) {
-        if self.refusal_lines.is_due(Instant::now()) {
-            let (protocol, max, refused) = (self.protocol.name(), self.max, std::mem::take(&mut self.refused));
+        if self.refusal_log.may_log(Instant::now()) {
+            let (protocol, max, refused) = (self.protocol.name(), self.max, std::mem::take(&mut self.refused_count));
             tracing::warn!(protocol, limit, max, refused, "connection limit reached; refusing connections");
         }
     }
 
-    /// Logs that accepting fails, at most once a minute.
+    /// Logs a failed accept, at most once a minute.
     fn log_error(&mut self, error: &io::Error) {
-        if self.error_lines.is_due(Instant::now()) {
+        if self.error_log.may_log(Instant::now()) {
             tracing::warn!(%error, protocol = self.protocol.name(), "cannot accept a connection");
         }
     }
 }
 
-fn open_spare() -> Option<File> {
+fn open_spare_descriptor() -> Option<File> {
     File::open("/dev/null").ok()
 }
 
@@ -167,9 +168,9 @@ mod tests {
     use std::sync::Mutex;
 
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl Write for Lines {
+    impl Write for LogBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -180,10 +181,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn refusals_and_errors_do_not_silence_each_other() {
+    async fn refusals_and_errors_are_logged_independently() {
         let workers = Workers::start(1, |_, _: NewConnection| async {}).unwrap();
         let mut acceptor = Acceptor::new(Protocol::Http, Arc::default(), 1, &workers);
-        let lines = Lines::default();
+        let lines = LogBuffer::default();
         let writer = lines.clone();
         let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
         tracing::subscriber::with_default(subscriber, || {

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub struct BackgroundThread {
     handle: Handle,
-    stop: oneshot::Sender<()>,
+    stop_sender: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
@@ -25,16 +25,16 @@ impl BackgroundThread {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().on_thread_start(lower_priority).build()?;
         let handle = runtime.handle().clone();
-        let (stop, stopped) = oneshot::channel();
+        let (stop_sender, stopped) = oneshot::channel();
         let run = move || {
             lower_priority();
-            // An error means that the sender was dropped, which stops the thread too.
+            // An error means that the sender was dropped, which also stops the thread.
             let _ = runtime.block_on(stopped);
-            // Does not wait for blocking work, such as a write to a disk that does not answer.
+            // Do not wait for blocking work, such as a write to a disk that does not respond.
             runtime.shutdown_background();
         };
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
-        Ok(Self { handle, stop, thread })
+        Ok(Self { handle, stop_sender, thread })
     }
 
     /// Returns a handle to spawn tasks on the thread.
@@ -53,7 +53,7 @@ impl BackgroundThread {
     /// Stops the thread and all its tasks.
     pub fn stop(self) {
         // An error is ignored, because the thread may have ended already.
-        let _ = self.stop.send(());
+        let _ = self.stop_sender.send(());
         if self.thread.join().is_err() {
             tracing::error!("a background thread panicked");
         }
@@ -62,11 +62,11 @@ impl BackgroundThread {
 
 /// Nice value of background threads. With a lower value, compiling 10 000 rules would slow down decisions. With a
 /// higher value, a fully loaded machine would never compile new rules.
-const NICE: i32 = 10;
+const BACKGROUND_NICE: i32 = 10;
 
 /// Lowers the priority of the current thread below the worker threads.
 pub(super) fn lower_priority() {
     // On Linux this affects only the current thread. A failure is harmless. `nice` is not used, because it is relative
     // to the inherited value.
-    let _ = rustix::process::setpriority_process(None, NICE);
+    let _ = rustix::process::setpriority_process(None, BACKGROUND_NICE);
 }

@@ -1,4 +1,4 @@
-//! A timer for deadlines that mostly move before they are reached.
+//! A timer for deadlines that are usually postponed before they expire.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A timer that is moved only if it would be late or has fired, because moving costs more than a comparison.
+/// A timer that is reset only if it has fired or would fire too late. A reset costs more than a comparison.
 #[derive(Debug)]
 pub struct LazyTimer(Pin<Box<Sleep>>);
 
@@ -16,7 +16,7 @@ impl LazyTimer {
         Self(Box::pin(sleep(time)))
     }
 
-    /// Waits for `deadline`, which may differ from call to call.
+    /// Returns `Ready` once `deadline` has passed. Each call may pass a different deadline.
     pub fn poll(&mut self, cx: &mut Context<'_>, deadline: Instant) -> Poll<()> {
         if deadline < self.0.deadline() {
             self.0.as_mut().reset(deadline);

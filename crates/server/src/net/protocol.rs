@@ -1,4 +1,4 @@
-//! The protocols, with the properties of their front ends that the rest of the server needs.
+//! The supported protocols, and how to serve a connection of each protocol.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,11 @@ use super::shutdown::ConnectionGuard;
 use super::stream::TlsReadReady;
 use super::tls::Tls;
 use crate::app::App;
+use crate::http::FastPath;
 use crate::{http, resp, rls};
 
 /// Enables TCP keepalive, so that the kernel closes connections whose client has disappeared.
-fn keep_alive(stream: &TcpStream) -> rustix::io::Result<()> {
+fn enable_keepalive(stream: &TcpStream) -> rustix::io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
     sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
@@ -86,24 +87,24 @@ impl Protocol {
         app: Arc<App<S>>,
         guard: ConnectionGuard,
     ) {
-        // Replies are small and clients wait for them, so the kernel must not delay a reply to merge it with the next.
+        // Clients wait for each reply, so the kernel must not delay small replies in order to merge them.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "cannot set TCP_NODELAY");
         }
         let peer = stream.peer_addr().ok().map(|peer| peer.ip());
-        if let Err(error) = keep_alive(&stream) {
+        if let Err(error) = enable_keepalive(&stream) {
             tracing::debug!(%error, "cannot set SO_KEEPALIVE");
         }
         let Some(tls) = tls else {
             return match self {
-                Self::Http | Self::Forward => http::serve(stream, peer, app, guard).await,
+                Self::Http | Self::Forward => http::serve(stream, peer, app, guard, FastPath::Enabled).await,
                 Self::Resp => resp::serve(stream, app, guard).await,
                 Self::Rls => rls::serve(stream, app, guard).await,
             };
         };
         let Some(stream) = tls.handshake(stream, self, &guard).await else { return };
         match self {
-            Self::Http | Self::Forward => http::serve(stream, peer, app, guard).await,
+            Self::Http | Self::Forward => http::serve(stream, peer, app, guard, FastPath::Enabled).await,
             Self::Resp => resp::serve(TlsReadReady::new(stream), app, guard).await,
             Self::Rls => rls::serve(TlsReadReady::new(stream), app, guard).await,
         }

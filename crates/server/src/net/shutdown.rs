@@ -1,7 +1,7 @@
 //! Open connections and graceful shutdown: each connection answers the requests it has received, then closes.
 //!
-//! An idle connection must notice shutdown. A `select!` on every read would cost more than a decision. Instead, each
-//! connection registers its waker once at its start, and checks a flag whenever it is woken.
+//! Idle connections must also close on shutdown. A `select!` on every read would cost more than a decision. Instead,
+//! each connection registers its waker once when it starts, and checks a flag whenever it is woken.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -19,20 +19,21 @@ use super::protocol::Protocol;
 pub struct Connections {
     stopping: AtomicBool,
     next_id: AtomicU64,
-    /// The lock is taken at shutdown and when a connection opens, registers or closes, but never during a decision.
-    open: Mutex<OpenConnections>,
-    closed: Notify,
-    /// Wakes other tasks that wait for shutdown.
-    stopped: Notify,
+    /// Locked at shutdown and when a connection opens, registers or closes, but never during a decision.
+    open_connections: Mutex<OpenConnections>,
+    /// Notified when a connection closes.
+    connection_closed: Notify,
+    /// Notified at shutdown, for tasks that are not connections.
+    shutdown_begun: Notify,
 }
 
 /// The open connections by id, and their counts.
 #[derive(Debug, Default)]
 struct OpenConnections {
     wakers: HashMap<u64, Option<Waker>>,
-    /// Connection count per protocol, without reserved slots.
-    regular: [usize; Protocol::ALL.len()],
-    reserved: usize,
+    /// Number of connections per protocol, excluding reserved connections.
+    regular_counts: [usize; Protocol::ALL.len()],
+    reserved_count: usize,
 }
 
 /// The slot that a connection occupies.
@@ -45,7 +46,7 @@ enum ConnectionSlot {
 }
 
 /// Number of HTTP connections above the limit that are accepted for health checks.
-pub const RESERVED: usize = 16;
+pub const RESERVED_CONNECTIONS: usize = 16;
 
 /// The registration of one connection. Dropping it unregisters the connection.
 #[derive(Debug)]
@@ -56,15 +57,15 @@ pub struct ConnectionGuard {
 }
 
 impl Connections {
-    /// Registers a connection. Returns `None` if `max` connections of its protocol are open. For HTTP, [`RESERVED`]
+    /// Registers a connection. Returns `None` if `max` connections of its protocol are open. For HTTP, [`RESERVED_CONNECTIONS`]
     /// more connections are accepted for health checks.
     pub fn open(self: &Arc<Self>, protocol: Protocol, max: usize) -> Option<ConnectionGuard> {
         let mut open = self.lock();
-        let slot = if open.regular[protocol as usize] < max {
-            open.regular[protocol as usize] += 1;
+        let slot = if open.regular_counts[protocol as usize] < max {
+            open.regular_counts[protocol as usize] += 1;
             ConnectionSlot::Regular(protocol)
-        } else if protocol == Protocol::Http && open.reserved < RESERVED {
-            open.reserved += 1;
+        } else if protocol == Protocol::Http && open.reserved_count < RESERVED_CONNECTIONS {
+            open.reserved_count += 1;
             ConnectionSlot::Reserved
         } else {
             return None;
@@ -83,8 +84,8 @@ impl Connections {
     /// Returns whether the server is stopping.
     #[inline]
     pub fn is_stopping(&self) -> bool {
-        // Acquire: pairs with the release in `stop`. A connection that registers after `stop` has woken all wakers sees
-        // the flag through the lock.
+        // Acquire: pairs with the release in `stop`. A connection that registers after `stop` has woken all wakers also
+        // sees the flag, because `stop` and `register` take the same lock.
         self.stopping.load(Ordering::Acquire)
     }
 
@@ -92,14 +93,14 @@ impl Connections {
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.lock().wakers.values().flatten().for_each(Waker::wake_by_ref);
-        self.stopped.notify_waiters();
+        self.shutdown_begun.notify_waiters();
     }
 
     /// Waits until [`stop`](Self::stop) is called.
     pub async fn stopped(&self) {
         loop {
-            // The future is created before the flag is read, so that no notification is missed in between.
-            let stopped = self.stopped.notified();
+            // Create the future before reading the flag, so that no notification is missed in between.
+            let stopped = self.shutdown_begun.notified();
             if self.is_stopping() {
                 return;
             }
@@ -110,7 +111,7 @@ impl Connections {
     /// Waits until no connection is open.
     pub async fn all_closed(&self) {
         loop {
-            let closed = self.closed.notified();
+            let closed = self.connection_closed.notified();
             if self.count() == 0 {
                 return;
             }
@@ -119,7 +120,7 @@ impl Connections {
     }
 
     fn lock(&self) -> MutexGuard<'_, OpenConnections> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open_connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -140,18 +141,18 @@ impl ConnectionGuard {
         self.connections.is_stopping()
     }
 
-    /// Registers the calling task to be woken at shutdown. The future is ready at the first poll. A task keeps its
-    /// waker for its whole life, so one call per connection is enough.
+    /// Registers the calling task to be woken at shutdown. The future is ready at the first poll. The waker of a task
+    /// never changes, so one call per connection is enough.
     pub fn register(&self) -> impl Future<Output = ()> + '_ {
-        struct Register<'a>(&'a ConnectionGuard);
-        impl Future for Register<'_> {
+        struct RegisterWaker<'a>(&'a ConnectionGuard);
+        impl Future for RegisterWaker<'_> {
             type Output = ();
             fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
                 self.0.connections.lock().wakers.insert(self.0.id, Some(cx.waker().clone()));
                 Poll::Ready(())
             }
         }
-        Register(self)
+        RegisterWaker(self)
     }
 }
 
@@ -160,11 +161,11 @@ impl Drop for ConnectionGuard {
         let mut open = self.connections.lock();
         open.wakers.remove(&self.id);
         match self.slot {
-            ConnectionSlot::Regular(protocol) => open.regular[protocol as usize] -= 1,
-            ConnectionSlot::Reserved => open.reserved -= 1,
+            ConnectionSlot::Regular(protocol) => open.regular_counts[protocol as usize] -= 1,
+            ConnectionSlot::Reserved => open.reserved_count -= 1,
         }
         drop(open);
-        self.connections.closed.notify_waiters();
+        self.connections.connection_closed.notify_waiters();
     }
 }
 
@@ -193,8 +194,8 @@ mod tests {
         let connections = Arc::new(Connections::default());
         let resp: Vec<_> = (0..3).map_while(|_| connections.open(Protocol::Resp, 2)).collect();
         let http: Vec<_> = (0..100).map_while(|_| connections.open(Protocol::Http, 2)).collect();
-        assert_eq!((resp.len(), http.len()), (2, 2 + RESERVED));
-        assert_eq!(http.iter().filter(|guard| guard.is_reserved()).count(), RESERVED);
+        assert_eq!((resp.len(), http.len()), (2, 2 + RESERVED_CONNECTIONS));
+        assert_eq!(http.iter().filter(|guard| guard.is_reserved()).count(), RESERVED_CONNECTIONS);
         drop((resp, http));
         assert!(connections.open(Protocol::Http, 1).is_some_and(|guard| !guard.is_reserved()));
         assert_eq!(connections.count(), 0);

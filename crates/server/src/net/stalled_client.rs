@@ -11,8 +11,8 @@ use tollgate_engine::{Engine, MemoryStore};
 use crate::app::App;
 use crate::net::shutdown::ConnectionGuard;
 
-/// Sends `sent` and then stalls. Returns the server's reply. Asserts that the server closes the connection after
-/// `timeout` and before twice `timeout`. The runtime's clock must be paused.
+/// Sends `sent` and then stalls. Asserts that the server closes the connection after `timeout`, but before twice that
+/// time. Returns the server's reply. The runtime's clock must be paused.
 pub(crate) async fn closes_after<S, F>(timeout: Duration, sent: &str, serve: S) -> String
 where
     S: FnOnce(TcpStream, Arc<App<MemoryStore>>, ConnectionGuard) -> F,

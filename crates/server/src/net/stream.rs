@@ -16,14 +16,14 @@ pub trait ReadReady: AsyncRead + AsyncWrite + Unpin {
     /// Waits until a read would return bytes, the end of the stream or an error.
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
 
-    /// Waits until the client closes the connection. Does not notice a close while there is unread input.
+    /// Waits until the client closes the connection. A close is not detected while there is unread input.
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 
     /// Sends the end-of-stream message of the protocol, if it has one (TLS: `close_notify`).
     fn poll_close_notify(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-/// Writes all bytes. If the socket buffer is full, the client must read enough for the rest within `limit`.
+/// Writes all bytes. If the socket buffer is full, waits at most `limit` for the client to read.
 ///
 /// # Errors
 /// Returns an error if the connection fails or the client does not read in time.
@@ -54,7 +54,7 @@ impl ReadReady for TcpStream {
     }
 
     fn poll_close_notify(&mut self, _: &mut Context<'_>) -> Poll<()> {
-        // A plain stream has no such message.
+        // A plain TCP stream has no end-of-stream message.
         Poll::Ready(())
     }
 }
@@ -64,34 +64,34 @@ impl ReadReady for TcpStream {
 #[derive(Debug)]
 pub struct TlsReadReady {
     stream: TlsStream<TcpStream>,
-    ahead: Option<u8>,
+    peeked_byte: Option<u8>,
 }
 
 impl TlsReadReady {
     /// Wraps a TLS stream.
     pub fn new(stream: TlsStream<TcpStream>) -> Self {
-        Self { stream, ahead: None }
+        Self { stream, peeked_byte: None }
     }
 
     /// Reads one byte ahead. Returns false at the end of the stream.
-    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        if self.ahead.is_none() {
+    fn poll_peek_byte(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        if self.peeked_byte.is_none() {
             let mut byte = [0];
             let mut buffer = ReadBuf::new(&mut byte);
             ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
-            self.ahead = buffer.filled().first().copied();
+            self.peeked_byte = buffer.filled().first().copied();
         }
-        Poll::Ready(Ok(self.ahead.is_some()))
+        Poll::Ready(Ok(self.peeked_byte.is_some()))
     }
 }
 
 impl ReadReady for TlsReadReady {
     fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll_ahead(cx).map_ok(|_| ())
+        self.poll_peek_byte(cx).map_ok(|_| ())
     }
 
     fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match ready!(self.poll_ahead(cx)) {
+        match ready!(self.poll_peek_byte(cx)) {
             Ok(true) => Poll::Pending,
             Ok(false) | Err(_) => Poll::Ready(()),
         }
@@ -104,12 +104,12 @@ impl ReadReady for TlsReadReady {
 
 impl AsyncRead for TlsReadReady {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Some(byte) = self.ahead.filter(|_| buf.remaining() > 0) else {
+        let Some(byte) = self.peeked_byte.filter(|_| buf.remaining() > 0) else {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
         };
-        self.ahead = None;
+        self.peeked_byte = None;
         buf.put_slice(&[byte]);
-        // The byte read ahead is already a result, so an error is left to the next read.
+        // One byte was already returned, so an error is left to the next read.
         let _ = Pin::new(&mut self.stream).poll_read(cx, buf);
         Poll::Ready(Ok(()))
     }

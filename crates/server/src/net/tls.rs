@@ -1,8 +1,8 @@
 //! TLS for all protocols.
 //!
-//! Certificates are renewed every few weeks. The files are watched like rule files. When they change, new connections
-//! use the new certificate, and open connections continue. Unusable files are logged and ignored, because the old
-//! certificate usually remains valid for some days.
+//! Certificates are renewed every few weeks, so the server watches the certificate files. When they change, new
+//! connections use the new certificate, and open connections continue. Invalid files are logged and ignored, because
+//! the old certificate usually remains valid for some days.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -40,16 +40,16 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
-    certificate: Arc<Certificate>,
+    certificate: Arc<CurrentCertificate>,
     /// One configuration per protocol. The configurations differ only in ALPN.
     configs: [Arc<ServerConfig>; Protocol::ALL.len()],
 }
 
-/// The certificate for new connections. The lock is taken once per connection, and when the files change.
+/// The certificate for new connections. Locked once per connection, and when the files change.
 #[derive(Debug)]
-struct Certificate(RwLock<Arc<CertifiedKey>>);
+struct CurrentCertificate(RwLock<Arc<CertifiedKey>>);
 
-impl ResolvesServerCert for Certificate {
+impl ResolvesServerCert for CurrentCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.0.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
@@ -62,7 +62,7 @@ impl Tls {
     /// Returns an error if a file cannot be read or parsed, or if the key does not belong to the certificate.
     pub fn new(files: TlsFiles) -> anyhow::Result<Self> {
         let provider = Arc::new(ring::default_provider());
-        let certificate = Arc::new(Certificate(RwLock::new(Arc::new(read(&files, &provider)?))));
+        let certificate = Arc::new(CurrentCertificate(RwLock::new(Arc::new(load_certificate(&files, &provider)?))));
         let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
         let configs = Protocol::ALL.map(|protocol| {
             let mut config = builder.clone().with_no_client_auth().with_cert_resolver(certificate.clone());
@@ -102,26 +102,26 @@ impl Tls {
     pub async fn watch(self: Arc<Self>) {
         let watched = |path: &Path| {
             let mut file = WatchedFile::new(path.to_owned());
-            // `new` has already loaded the file. This read only records its metadata.
+            // `Tls::new` has already loaded the file. This read only records its metadata.
             let _ = file.read();
             file
         };
         let mut files = [watched(&self.files.certificate), watched(&self.files.key)];
-        let mut looks = tokio::time::interval(POLL_EVERY);
+        let mut ticks = tokio::time::interval(POLL_EVERY);
         loop {
-            looks.tick().await;
+            ticks.tick().await;
             let tls = self.clone();
-            // Polls on a blocking thread, because the files may be on a slow network file system and this thread
-            // accepts connections.
-            let looked = tokio::task::spawn_blocking(move || {
+            // Poll on a blocking thread: the files may be on a slow network file system, and this thread accepts
+            // connections.
+            let polled = tokio::task::spawn_blocking(move || {
                 let changed = files.each_mut().map(|file| !matches!(file.has_changed(), Ok(false)));
                 if changed.contains(&true) {
-                    tls.renew();
+                    tls.reload_certificate();
                 }
                 files
             });
-            match looked.await {
-                Ok(looked) => files = looked,
+            match polled.await {
+                Ok(polled) => files = polled,
                 Err(error) => {
                     tracing::error!(%error, "the certificate is no longer watched; keeping the current one");
                     return std::future::pending().await;
@@ -130,9 +130,9 @@ impl Tls {
         }
     }
 
-    fn renew(&self) {
+    fn reload_certificate(&self) {
         let file = self.files.certificate.display();
-        match read(&self.files, &ring::default_provider()) {
+        match load_certificate(&self.files, &ring::default_provider()) {
             Ok(new) => {
                 *self.certificate.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
                 tracing::info!(%file, "certificate renewed");
@@ -143,7 +143,7 @@ impl Tls {
 }
 
 /// Reads the certificate chain and its key.
-fn read(files: &TlsFiles, provider: &CryptoProvider) -> anyhow::Result<CertifiedKey> {
+fn load_certificate(files: &TlsFiles, provider: &CryptoProvider) -> anyhow::Result<CertifiedKey> {
     let bytes = |flag: &str, path: &Path| {
         WatchedFile::new(path.to_owned()).read().with_context(|| format!("{flag}: cannot read {}", path.display()))
     };
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_files_are_reported_with_their_flag() {
+    fn invalid_files_are_reported_with_their_flag() {
         let [folder, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let (made, others) = (Certificates::make(folder.path()), Certificates::make(other.path()));
         let refused = |certificate: &Path, key: &Path| {

@@ -29,13 +29,13 @@ pub fn bind(path: &Path) -> io::Result<UnixListener> {
 
 impl Listener for UnixListener {
     async fn accept_stream(&self) -> io::Result<TcpStream> {
-        as_tcp(self.accept().await?.0)
+        as_tcp_stream(self.accept().await?.0)
     }
 }
 
-/// Converts a Unix stream to the stream type of the workers. This works because workers only read, write and close the
-/// stream, and ignore errors when they set TCP options.
-fn as_tcp(stream: UnixStream) -> io::Result<TcpStream> {
+/// Converts a Unix stream to a TCP stream, the type that workers accept. This works because workers only read, write
+/// and close the stream, and ignore errors when they set TCP options.
+fn as_tcp_stream(stream: UnixStream) -> io::Result<TcpStream> {
     TcpStream::from_std(std::net::TcpStream::from(OwnedFd::from(stream.into_std()?)))
 }
 

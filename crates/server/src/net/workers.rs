@@ -1,8 +1,8 @@
 //! Worker threads that serve connections: one per core, each with its own event loop.
 //!
 //! A connection stays on one thread, so that its data stays in one core's cache. New connections are assigned
-//! round-robin. `SO_REUSEPORT` would spread a few dozen connections unevenly, and would let a second server start on
-//! the same port unnoticed.
+//! round-robin. `SO_REUSEPORT` is not used: it would spread a few dozen connections unevenly, and a second server could
+//! start on the same port unnoticed.
 
 use std::future::Future;
 use std::io;
@@ -16,9 +16,9 @@ use tokio::sync::mpsc;
 use super::background::lower_priority;
 
 /// Maximum number of queued connections per thread. Further connections stay in the kernel's accept queue.
-const BACKLOG: usize = 128;
+const MAX_QUEUED_CONNECTIONS: usize = 128;
 
-/// Number of threads for blocking work per worker thread. Further work is queued.
+/// Number of threads for blocking work per worker thread. If all of them are busy, further work is queued.
 const BLOCKING_THREADS: usize = 2;
 
 /// Worker threads, each with a queue of new connections.
@@ -26,7 +26,7 @@ const BLOCKING_THREADS: usize = 2;
 pub struct Workers<T> {
     queues: Vec<mpsc::Sender<(TcpStream, T)>>,
     threads: Vec<JoinHandle<()>>,
-    turn: AtomicUsize,
+    next_worker: AtomicUsize,
 }
 
 impl<T: Send + 'static> Workers<T> {
@@ -40,9 +40,9 @@ impl<T: Send + 'static> Workers<T> {
         C: Future<Output = ()> + Send + 'static,
     {
         let serve = Arc::new(serve);
-        let mut workers = Self { queues: Vec::new(), threads: Vec::new(), turn: AtomicUsize::new(0) };
+        let mut workers = Self { queues: Vec::new(), threads: Vec::new(), next_worker: AtomicUsize::new(0) };
         for number in 0..count.max(1) {
-            let (queue, mut connections) = mpsc::channel::<(TcpStream, T)>(BACKLOG);
+            let (queue, mut connections) = mpsc::channel::<(TcpStream, T)>(MAX_QUEUED_CONNECTIONS);
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 // Blocking work, such as explanations, must not take CPU time from the worker threads.
@@ -70,11 +70,11 @@ impl<T: Send + 'static> Workers<T> {
     ///
     /// # Errors
     /// Returns an error if the connection cannot be removed from this event loop, or if the worker thread has ended.
-    pub async fn take(&self, stream: tokio::net::TcpStream, extra: T) -> io::Result<()> {
+    pub async fn assign(&self, stream: tokio::net::TcpStream, extra: T) -> io::Result<()> {
         // Relaxed: only the distribution of connections depends on this counter.
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let next_worker = self.next_worker.fetch_add(1, Ordering::Relaxed);
         let stream = stream.into_std()?;
-        let sent = self.queues[turn % self.queues.len()].send((stream, extra)).await;
+        let sent = self.queues[next_worker % self.queues.len()].send((stream, extra)).await;
         sent.map_err(|_| io::Error::other("the thread has ended"))
     }
 

@@ -16,30 +16,30 @@ use tokio::time::{Sleep, sleep};
 pub struct WriteTimeout<T> {
     stream: T,
     limit: Duration,
-    stalled: Option<Pin<Box<Sleep>>>,
-    /// Bytes to read before those of the stream.
+    stall_timer: Option<Pin<Box<Sleep>>>,
+    /// Bytes to return to the reader before the bytes of the stream.
     unread: Bytes,
 }
 
 impl<T> WriteTimeout<T> {
     /// Wraps a stream with a write timeout.
     pub fn new(stream: T, limit: Duration) -> Self {
-        Self { stream, limit, stalled: None, unread: Bytes::new() }
+        Self { stream, limit, stall_timer: None, unread: Bytes::new() }
     }
 
-    /// Returns bytes to the stream, to be read again.
+    /// Puts bytes back in front of the stream, to be read again.
     pub fn unread(&mut self, bytes: impl Into<Bytes>) {
         self.unread = bytes.into();
     }
 
     /// Runs the timer while a write is pending. Returns an error when the timer expires.
-    fn limit<R>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
+    fn apply_timeout<R>(&mut self, cx: &mut Context<'_>, outcome: Poll<io::Result<R>>) -> Poll<io::Result<R>> {
         if outcome.is_ready() {
-            self.stalled = None;
+            self.stall_timer = None;
             return outcome;
         }
         let limit = self.limit;
-        let timer = self.stalled.get_or_insert_with(|| Box::pin(sleep(limit)));
+        let timer = self.stall_timer.get_or_insert_with(|| Box::pin(sleep(limit)));
         match timer.as_mut().poll(cx) {
             Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             Poll::Pending => Poll::Pending,
@@ -62,7 +62,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for WriteTimeout<T> {
 impl<T: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<T> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.limit(cx, outcome)
+        self.apply_timeout(cx, outcome)
     }
 
     fn poll_write_vectored(
@@ -71,7 +71,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<T> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.limit(cx, outcome)
+        self.apply_timeout(cx, outcome)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -80,12 +80,12 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<T> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.stream).poll_flush(cx);
-        self.limit(cx, outcome)
+        self.apply_timeout(cx, outcome)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.limit(cx, outcome)
+        self.apply_timeout(cx, outcome)
     }
 }
 

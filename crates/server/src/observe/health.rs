@@ -1,23 +1,23 @@
 //! Tracks whether the store answers.
 //!
-//! A server whose store is unreachable is still ready: it decides by each rule's `on_fault`. If it were not ready, a
-//! failing shared store would take every server of a fleet out of service at once. `/readyz` therefore only reports the
-//! store's state. For alerts, use the metric `tollgate_store_up`.
+//! A server whose store is unreachable is still ready: it decides by each rule's `on_fault`. Otherwise, a failing
+//! shared store would take every server of a fleet out of service at once. `/readyz` therefore only reports the store's
+//! state. For alerts, use the metric `tollgate_store_up`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// The last known state of the store. A store in this process always answers.
+/// The last known state of the store. An in-process store is always up.
 #[derive(Debug, Default)]
 pub struct StoreHealth {
     // Relaxed: the flag is only reported, and no decision depends on it.
-    down: AtomicBool,
-    /// The reason that was last logged.
-    why: Mutex<String>,
+    is_down: AtomicBool,
+    /// The last logged reason.
+    logged_reason: Mutex<String>,
 }
 
-/// Substrings of error messages that indicate a configuration mistake, each group with a description of the mistake.
-const PROBLEMS: &[(&[&str], &str)] = &[
+/// Each entry lists substrings of store errors, and describes the configuration mistake that they indicate.
+const CONFIGURATION_MISTAKES: &[(&[&str], &str)] = &[
     (&["NOAUTH", "WRONGPASS", "AuthenticationFailed", "NOPERM"], "store refuses the password"),
     (&["DB index"], "store has no such database"),
     (&["if the port expects TLS"], "store closes the connection; it may expect TLS"),
@@ -33,28 +33,28 @@ impl StoreHealth {
         if self.is_up() {
             return None;
         }
-        let why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = PROBLEMS.iter().find(|(signs, _)| signs.iter().any(|sign| why.contains(sign)));
+        let why = self.logged_reason.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = CONFIGURATION_MISTAKES.iter().find(|(signs, _)| signs.iter().any(|sign| why.contains(sign)));
         Some(found.map_or("store unreachable", |(_, problem)| problem))
     }
 
     /// Returns whether the store answers.
     pub fn is_up(&self) -> bool {
-        !self.down.load(Ordering::Relaxed)
+        !self.is_down.load(Ordering::Relaxed)
     }
 
     /// Records that the store answers.
     pub fn up(&self) {
-        if self.down.swap(false, Ordering::Relaxed) {
+        if self.is_down.swap(false, Ordering::Relaxed) {
             tracing::info!("store reachable again; limits are shared again");
         }
     }
 
-    /// Records that the store does not answer. The reason may name machines, so it is only logged, at first and
-    /// whenever it changes.
+    /// Records that the store does not answer. The reason may name machines, so it is only logged: when the store goes
+    /// down, and whenever the reason changes.
     pub fn set_down(&self, why: &str) {
-        let mut logged = self.why.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.down.swap(true, Ordering::Relaxed) || *logged != why {
+        let mut logged = self.logged_reason.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.is_down.swap(true, Ordering::Relaxed) || *logged != why {
             why.clone_into(&mut logged);
             tracing::warn!(why, "store unreachable; on_fault of each rule decides");
         }

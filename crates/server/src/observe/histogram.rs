@@ -6,7 +6,7 @@ use tollgate_engine::striped::{Stripe, Striped};
 use super::metrics::MetricsText;
 
 /// Upper bounds of the buckets in nanoseconds, each four times the previous one. One more bucket has no upper bound.
-const BOUNDS: [u64; 12] = {
+const BUCKET_BOUNDS: [u64; 12] = {
     let mut bounds = [1_000; 12];
     let mut index = 1;
     while index < bounds.len() {
@@ -15,27 +15,27 @@ const BOUNDS: [u64; 12] = {
     }
     bounds
 };
-/// Index of the sum, which follows the counters of the buckets.
-const SUM: usize = BOUNDS.len() + 1;
+/// Index of the sum. It follows the bucket counters.
+const SUM_INDEX: usize = BUCKET_BOUNDS.len() + 1;
 
-/// Counts durations by bucket. Threads count without contention.
+/// Counts durations by bucket, without contention between threads.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    counts: Striped<{ SUM + 1 }, 8>,
+    counts: Striped<{ SUM_INDEX + 1 }, 8>,
 }
 
 /// The counts of a histogram at one instant.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HistogramCounts {
     /// The number of durations in each bucket.
-    pub buckets: [u64; BOUNDS.len() + 1],
-    /// Their sum, in nanoseconds.
+    pub buckets: [u64; BUCKET_BOUNDS.len() + 1],
+    /// The sum of all durations, in nanoseconds.
     pub sum: u64,
 }
 
 impl HistogramCounts {
-    /// Returns the mean and an upper bound of the 99th percentile of the durations since `before`, in nanoseconds. Both
-    /// are 0 if there are no durations.
+    /// Returns the mean and an upper bound of the 99th percentile of the durations since `before`, in nanoseconds.
+    /// Returns zeros if there are no durations.
     pub fn mean_and_p99_since(&self, before: &Self) -> (u64, u64) {
         let counts = || self.buckets.iter().zip(before.buckets).map(|(now, before)| now.saturating_sub(before));
         let count: u64 = counts().sum();
@@ -48,7 +48,7 @@ impl HistogramCounts {
             seen += count;
             seen >= most
         });
-        let bound = bucket.and_then(|bucket| BOUNDS.get(bucket)).copied().unwrap_or(u64::MAX);
+        let bound = bucket.and_then(|bucket| BUCKET_BOUNDS.get(bucket)).copied().unwrap_or(u64::MAX);
         (self.sum.saturating_sub(before.sum) / count, bound)
     }
 }
@@ -56,27 +56,28 @@ impl HistogramCounts {
 impl Histogram {
     /// Returns the current counts.
     pub fn read(&self) -> HistogramCounts {
-        let mut buckets = [0; BOUNDS.len() + 1];
+        let mut buckets = [0; BUCKET_BOUNDS.len() + 1];
         buckets.iter_mut().enumerate().for_each(|(index, count)| *count = self.counts.sum(index));
-        HistogramCounts { buckets, sum: self.counts.sum(SUM) }
+        HistogramCounts { buckets, sum: self.counts.sum(SUM_INDEX) }
     }
 
     /// Counts a duration.
     #[inline]
     pub fn record(&self, time: Nanos) {
         let (stripe, nanos) = (Stripe::of_thread(), time.as_nanos());
-        self.counts.add(stripe, BOUNDS.partition_point(|bound| *bound < nanos), 1);
-        self.counts.add(stripe, SUM, nanos);
+        self.counts.add(stripe, BUCKET_BOUNDS.partition_point(|bound| *bound < nanos), 1);
+        self.counts.add(stripe, SUM_INDEX, nanos);
     }
 
-    /// Writes the lines of the histogram. The caller has already written its head.
+    /// Writes the lines of the histogram. The caller must have written its head.
     pub(super) fn write(&self, page: &mut MetricsText) {
-        let counts: [u64; SUM] = std::array::from_fn(|index| self.counts.sum(index));
-        write_counts(page, &BOUNDS, &counts, self.counts.sum(SUM));
+        let counts: [u64; SUM_INDEX] = std::array::from_fn(|index| self.counts.sum(index));
+        write_counts(page, &BUCKET_BOUNDS, &counts, self.counts.sum(SUM_INDEX));
     }
 }
 
-/// Writes the lines of a histogram: cumulative counts, and the sum. `bounds` and `sum` are in nanoseconds.
+/// Writes the lines of a histogram: the cumulative counts, the sum and the total count. `bounds` and `sum` are in
+/// nanoseconds.
 pub(super) fn write_counts(page: &mut MetricsText, bounds: &[u64], counts: &[u64], sum: u64) {
     let mut count = 0;
     for (bound, of_bound) in bounds.iter().zip(counts) {

@@ -15,7 +15,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// The format of a line.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Time, level, message and fields.
@@ -32,7 +32,7 @@ pub enum LogFormat {
 pub fn parse_filter(text: &str) -> anyhow::Result<Targets> {
     let form =
         || format!("log level `{text}`: write error, warn, info, debug or trace, or a list like info,hyper=debug");
-    // Refuses other single words, because `Targets` would treat them as module names and disable everything else.
+    // Refuse other single words, because `Targets` would treat them as module names and disable all other modules.
     let is_level = |word: &str| word.contains('=') || LevelFilter::from_str(word).is_ok();
     ensure!(text.split(',').all(|word| is_level(word.trim())), form());
     Targets::from_str(text).with_context(form)
@@ -44,20 +44,20 @@ pub fn init(format: LogFormat, filter: Targets) {
     let registry = tracing_subscriber::registry();
     match format {
         LogFormat::Text => registry.with(lines).with(filter).init(),
-        LogFormat::Json => registry.with(lines.event_format(JsonLines)).with(filter).init(),
+        LogFormat::Json => registry.with(lines.event_format(JsonFormat)).with(filter).init(),
     }
 }
 
 /// Formats events as JSON objects.
-struct JsonLines;
+struct JsonFormat;
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static> FormatEvent<S, N> for JsonLines {
+impl<S: Subscriber + for<'a> LookupSpan<'a>, N: for<'a> FormatFields<'a> + 'static> FormatEvent<S, N> for JsonFormat {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
-        writeln!(writer, "{}", to_json(event, &jiff::Timestamp::now().to_string()))
+        writeln!(writer, "{}", event_to_json(event, &jiff::Timestamp::now().to_string()))
     }
 }
 
-fn to_json(event: &Event<'_>, time: &str) -> Value {
+fn event_to_json(event: &Event<'_>, time: &str) -> Value {
     let mut fields = LogFields(Map::new());
     fields.0.insert("time".into(), time.into());
     fields.0.insert("level".into(), level_name(*event.metadata().level()).into());

@@ -1,4 +1,4 @@
-//! Metrics in the text format of Prometheus. Keys are never labels, because their number is not bounded.
+//! Metrics in the text format of Prometheus. Keys are never used as labels, because the number of keys is not bounded.
 
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,26 +15,26 @@ use super::process;
 use super::rule_metrics::{RuleMetrics, escape};
 use crate::net::protocol::Protocol;
 
-/// All counters of the server. Every access is relaxed, because the counters order no other memory accesses.
+/// All counters of the server. Relaxed ordering suffices, because no other memory access depends on the counters.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    /// By protocol.
-    fronts: [FrontCounters; Protocol::ALL.len()],
+    /// The counters of each protocol, indexed by [`Protocol`].
+    protocol_counters: [FrontCounters; Protocol::ALL.len()],
     reloads: AtomicU64,
     reloads_refused: AtomicU64,
-    /// The duration of decisions, including the time of the store. A list of requests counts as one decision.
+    /// The duration of decisions, including store time. A list of requests counts as one decision.
     pub decision_time: Histogram,
-    /// The polls of the rules service, if this server follows one.
+    /// The polls of the rules service, if this server polls one.
     pub polls: PollCounters,
     /// The decisions and limits of rules.
     rules: RuleMetrics,
-    /// Number of rate-limit-service descriptors that matched a rule or limit (first), and that did not (second).
+    /// Number of rate-limit-service descriptors with a matching rule or limit (index 0), and without a match (index 1).
     descriptors: Striped<2, 8>,
     /// The counts of a shared store, if there is one.
     store: Mutex<Option<StoreCounts>>,
-    /// Statistics of the leases and views with which this node decides without a store call per request.
+    /// Statistics of leases and views. With them, this node decides without a store call per request.
     shared: Mutex<Option<Shared>>,
-    /// The servers that share limits with this one, if the store is `peers`.
+    /// The servers that share limits with this server, if the store is `peers`.
     pub peers: Peers,
 }
 
@@ -44,7 +44,7 @@ pub struct FrontCounters {
     counts: Striped<4, 8>,
 }
 
-/// The indices of a protocol's counters.
+/// Index of a counter in [`FrontCounters`].
 #[derive(Clone, Copy, Debug)]
 enum Counter {
     Allowed,
@@ -56,11 +56,11 @@ enum Counter {
 /// Decisions by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Passed.
+    /// Number of admitted requests.
     pub allowed: u64,
-    /// Refused.
+    /// Number of refused requests.
     pub denied: u64,
-    /// Passed although a limit was exceeded, because of a shadow rule or the observe mode.
+    /// Number of requests above a limit that were admitted because of a shadow rule or observe mode.
     pub observed: u64,
 }
 
@@ -88,7 +88,7 @@ impl FrontCounters {
     }
 }
 
-/// Values that are read when the page is written.
+/// Current values, read each time the page is written.
 #[derive(Clone, Debug)]
 pub struct Gauges {
     /// Open connections.
@@ -115,9 +115,9 @@ pub struct Gauges {
     pub audit_refused: u64,
     /// Seconds since the last snapshot of the counters, if there was one.
     pub snapshot_age: Option<u64>,
-    /// Failed snapshots since the last successful one.
+    /// Number of failed snapshots since the last successful snapshot.
     pub snapshot_failures: u64,
-    /// Keys in memory whose state is not unused, as last counted.
+    /// Number of keys in use in memory, at the last count.
     pub keys: u64,
     /// Maximum number of keys in memory, or `None` if the store is shared.
     pub capacity: Option<u64>,
@@ -129,16 +129,16 @@ impl Metrics {
     /// Returns the counters of a protocol.
     #[inline]
     pub fn front_counters(&self, protocol: Protocol) -> &FrontCounters {
-        &self.fronts[protocol as usize]
+        &self.protocol_counters[protocol as usize]
     }
 
     /// Returns the decisions of all protocols.
     pub fn tally(&self) -> Tally {
-        let sum = |counter| self.fronts.iter().map(|front| front.sum(counter)).sum();
+        let sum = |counter| self.protocol_counters.iter().map(|front| front.sum(counter)).sum();
         Tally { allowed: sum(Counter::Allowed), denied: sum(Counter::Denied), observed: sum(Counter::Observed) }
     }
 
-    /// Counts a rule change that was put in force.
+    /// Counts a rule change that took effect.
     pub fn reloaded(&self) {
         self.reloads.fetch_add(1, Ordering::Relaxed);
     }
@@ -148,7 +148,7 @@ impl Metrics {
         self.reloads_refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts rate-limit-service descriptors with (`matched`) and without (`unmatched`) a matching rule or limit.
+    /// Counts rate-limit-service descriptors: `matched` with a matching rule or limit, and `unmatched` without a match.
     pub fn count_descriptors(&self, matched: usize, unmatched: usize) {
         let stripe = Stripe::of_thread();
         self.descriptors.add(stripe, 0, matched as u64);
@@ -265,7 +265,7 @@ impl Metrics {
             histogram::write_counts(&mut page, &bounds, &store.durations.counts, store.durations.micros * 1_000);
         }
         if let Some(shared) = &*self.shared.lock().unwrap_or_else(PoisonError::into_inner) {
-            write_shared(&mut page, shared);
+            write_sharing_metrics(&mut page, shared);
         }
         self.peers.write(&mut page);
         page.write_gauge(
@@ -317,7 +317,7 @@ impl Metrics {
     }
 }
 
-fn write_shared(page: &mut MetricsText, shared: &Shared) {
+fn write_sharing_metrics(page: &mut MetricsText, shared: &Shared) {
     page.write_head(
         "tollgate_overshoot_tokens_total",
         "counter",
@@ -382,7 +382,7 @@ mod tests {
     use tollgate_engine::{Engine, MemoryStore};
     use tollgate_redis::Durations;
 
-    const REFERENCE: &str = "# Metrics\n\n`GET /metrics` returns these in the text format of Prometheus. Keys are never labels: their \
+    const PAGE_INTRODUCTION: &str = "# Metrics\n\n`GET /metrics` returns these in the text format of Prometheus. Keys are never labels: their \
                              number is not bounded.\n\n| metric | type | meaning |\n|---|---|---|\n";
 
     #[test]
@@ -471,7 +471,7 @@ mod tests {
             format!("| `{name}` | {kind} | {} |\n", help.split_once(' ').map_or("", |(_, help)| help))
         });
         let reference = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
-        tollgate_testkit::golden::check(reference, &format!("{REFERENCE}{}", rows.collect::<String>()));
+        tollgate_testkit::golden::check(reference, &format!("{PAGE_INTRODUCTION}{}", rows.collect::<String>()));
         let mut names: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         let count = names.len();
         names.sort_unstable();

@@ -1,4 +1,4 @@
-//! The servers that share limits with this one, as a page and as metrics.
+//! The status of the servers that share limits with this server, as a page and as metrics.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -48,7 +48,7 @@ pub struct Node {
     pub state: String,
     /// The revision of the rules that it runs; null if it has none.
     pub revision: Option<u64>,
-    /// The first 16 digits of the checksum of these rules; null if it is not known. Servers with the same rules have the same.
+    /// The first 16 digits of the checksum of its rules, equal on servers with the same rules; null if not known.
     pub checksum: Option<String>,
     /// Number of its links to other servers.
     pub links: u16,
@@ -98,7 +98,7 @@ impl Peers {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
     }
 
-    /// Returns the page.
+    /// Returns the response of `GET /v1/peers`.
     pub fn page(&self) -> PeersPage {
         let status = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(status) = &*status else {
@@ -141,7 +141,7 @@ impl Peers {
         );
         page.write_head("tollgate_peers_linked", "gauge", "1 while there is a link to a live server, by its name.");
         for peer in &status.peers {
-            page.write_line(&label(&peer.info), u8::from(peer.linked));
+            page.write_line(&peer_label(&peer.info), u8::from(peer.linked));
         }
         page.write_head(
             "tollgate_peers_unacknowledged",
@@ -149,11 +149,11 @@ impl Peers {
             "Deltas that a server has not acknowledged, by its name.",
         );
         for peer in &status.peers {
-            page.write_line(&label(&peer.info), peer.unacknowledged);
+            page.write_line(&peer_label(&peer.info), peer.unacknowledged);
         }
         page.write_head("tollgate_peers_missing", "gauge", "Deltas of a server that are missing here, by its name.");
         for peer in &status.peers {
-            page.write_line(&label(&peer.info), peer.missing);
+            page.write_line(&peer_label(&peer.info), peer.missing);
         }
         page.write_head(
             "tollgate_peers_same_rules",
@@ -162,19 +162,19 @@ impl Peers {
         );
         let own = status.info.figures.rules_checksum;
         for peer in &status.peers {
-            page.write_line(&label(&peer.info), u8::from(peer.info.figures.rules_checksum == own));
+            page.write_line(&peer_label(&peer.info), u8::from(peer.info.figures.rules_checksum == own));
         }
         page.write_head("tollgate_peers_homes", "gauge", "Keys whose home is a server, by its name; an estimate.");
         let homes = status.peers.iter().map(|peer| (&peer.info, peer.homes));
         for (info, homes) in [(&status.info, status.homes)].into_iter().chain(homes) {
-            page.write_line(&label(info), homes);
+            page.write_line(&peer_label(info), homes);
         }
         let NodeStatus { table, mesh, links, .. } = status;
         page.write_gauge("tollgate_peers_keys", "Keys that this server stores for all servers.", table.keys);
         for (name, help, value) in [
             (
                 "tollgate_peers_overshoot_tokens_total",
-                "Tokens that all servers together admitted beyond a limit, as seen by this one.",
+                "Tokens that all servers together admitted beyond a limit, for keys that this server charged too.",
                 table.overshoot,
             ),
             (
@@ -201,11 +201,11 @@ impl Peers {
 }
 
 /// Returns the label of a peer. Names are escaped, because other servers choose them.
-fn label(info: &NodeInfo) -> String {
+fn peer_label(info: &NodeInfo) -> String {
     format!("{{peer=\"{}\"}}", escape(&info.name))
 }
 
-/// Returns a status in which all values are set, for the test of all metrics.
+/// Returns a sample status with all values set, for tests of the metrics.
 #[cfg(test)]
 pub(crate) fn sample() -> NodeStatus {
     use tollgate_peers::mesh::MeshCounts;
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn names_of_peers_are_escaped_in_labels() {
         let info = NodeInfo { name: r#"a"} 1 \n"#.to_owned(), ..sample().info };
-        assert_eq!(label(&info), r#"{peer="a\"} 1 \\n"}"#);
+        assert_eq!(peer_label(&info), r#"{peer="a\"} 1 \\n"}"#);
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! The polls of a rules service, by outcome, and the age of the rules in force.
+//! Counts polls of the rules service by outcome, and tracks the age of the rules in force.
 //!
-//! A node whose rules service is unreachable is still ready and decides by the rules that it has, for the reason given
-//! in [`health`](super::health). For alerts, use the metric `tollgate_rules_age_seconds`.
+//! A node whose rules service is unreachable is still ready and decides by its current rules. [`health`](super::health)
+//! explains why. For alerts, use the metric `tollgate_rules_age_seconds`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -9,15 +9,15 @@ use tollgate::core::{Mono, Time};
 
 use crate::rules_source::poll::PollOutcome;
 
-/// Counts polls. Every access is relaxed, because the counters order no other memory accesses.
+/// Counts polls. Relaxed ordering suffices, because no other memory access depends on the counters.
 #[derive(Debug, Default)]
 pub struct PollCounters {
     changed: AtomicU64,
     unchanged: AtomicU64,
     refused: AtomicU64,
     failed: AtomicU64,
-    /// The time at which the rules in force were last confirmed to be current, in nanoseconds plus one; 0 if never.
-    confirmed: AtomicU64,
+    /// When the rules in force were last confirmed to be current, in nanoseconds plus one. 0 if they never were.
+    confirmed_at: AtomicU64,
     unreachable: AtomicBool,
 }
 
@@ -32,10 +32,10 @@ impl PollCounters {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         self.unreachable.store(outcome == PollOutcome::Failed, Ordering::Relaxed);
-        // A refused snapshot does not confirm the rules in force, because it is newer than them. Their age grows from
-        // then on.
+        // A refused snapshot is newer than the rules in force and does not confirm them, so their age continues to
+        // grow.
         if matches!(outcome, PollOutcome::Changed | PollOutcome::Unchanged | PollOutcome::NoWait) {
-            self.confirmed.store(now.as_nanos().saturating_add(1), Ordering::Relaxed);
+            self.confirmed_at.store(now.as_nanos().saturating_add(1), Ordering::Relaxed);
         }
     }
 
@@ -57,8 +57,8 @@ impl PollCounters {
 
     /// Returns the seconds since the rules in force were last confirmed to be current, or `None` if they never were.
     pub fn age_seconds(&self, now: Time<Mono>) -> Option<u64> {
-        let confirmed = self.confirmed.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(now.since(Time::from_nanos(confirmed)).as_nanos() / 1_000_000_000)
+        let confirmed_at = self.confirmed_at.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(now.since(Time::from_nanos(confirmed_at)).as_nanos() / 1_000_000_000)
     }
 }
 
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_age_while_they_are_not_confirmed() {
+    fn rules_age_grows_until_they_are_confirmed() {
         let polls = PollCounters::default();
         let at = |seconds: u64| Time::from_nanos(seconds * 1_000_000_000);
         assert_eq!((polls.age_seconds(at(5)), polls.is_unreachable()), (None, false));

@@ -7,13 +7,13 @@ use rustix::process::{Resource, getrlimit};
 
 use super::metrics::MetricsText;
 
-/// The unit of times in `/proc`. On Linux it is always a hundredth of a second, whatever the kernel's own tick is.
+/// The unit of times in `/proc`. On Linux it is always 1/100 s, independent of the kernel's own tick.
 const TICKS_PER_SECOND: u64 = 100;
-const KIB: u64 = 1024;
+const BYTES_PER_KIB: u64 = 1024;
 
-/// Writes the metrics that can be read.
+/// Writes the process metrics. Metrics that cannot be read are left out.
 pub(super) fn write(page: &mut MetricsText) {
-    // The name of the program is in parentheses and may contain any character; the fields after it are numbers.
+    // The program name is in parentheses and may contain any character. The fields after it contain no parentheses.
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<u64> = stat
         .rsplit(')')
@@ -26,7 +26,7 @@ pub(super) fn write(page: &mut MetricsText) {
         page.write_head("process_cpu_seconds_total", "counter", "User and system CPU time.");
         page.write_line("", format_args!("{}.{:02}", ticks / TICKS_PER_SECOND, ticks % TICKS_PER_SECOND));
     }
-    if let (Some(ticks), Some(boot)) = (field(22), boot_seconds()) {
+    if let (Some(ticks), Some(boot)) = (field(22), boot_time_seconds()) {
         page.write_gauge(
             "process_start_time_seconds",
             "Start time of the process, in seconds since 1970.",
@@ -50,7 +50,7 @@ pub(super) fn write(page: &mut MetricsText) {
     }
 }
 
-fn boot_seconds() -> Option<u64> {
+fn boot_time_seconds() -> Option<u64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     stat.lines().find_map(|line| line.strip_prefix("btime ")?.trim().parse().ok())
 }
@@ -59,7 +59,7 @@ fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let kib =
         status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.map(|kib| kib * KIB)
+    kib.map(|kib| kib * BYTES_PER_KIB)
 }
 
 #[cfg(all(test, target_os = "linux"))]
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_those_of_this_process() {
+    fn metrics_describe_this_process() {
         let mut page = MetricsText::default();
         write(&mut page);
         let value = |name: &str| {

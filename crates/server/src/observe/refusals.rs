@@ -1,10 +1,10 @@
-//! Refusals in the log, each with its explanation.
+//! Logs refusals, each with its explanation.
 //!
-//! Tollgate's own limiters limit the rate of lines, so that a flood of refused requests does not flood the log. The
-//! maximum rate is `--log-refusals` for each rule, and `MAX_LINES` a second for all rules together. Each line contains
-//! the number of refusals that were suppressed before it. `--top-keys` determines how values from the request are
-//! shown. Admitted requests never reach this code, and the explanation is derived from the decision without another
-//! store call.
+//! Rate limiters bound the number of lines, so that a flood of refused requests does not flood the log. The maximum
+//! rate is `--log-refusals` for each rule, and `MAX_LINES_PER_SECOND` for all rules together. Each line
+//! contains the number of refusals suppressed since the previous line. `--top-keys` determines how values from the
+//! request are shown. Admitted requests never reach this code. The explanation is derived from the decision without
+//! another store call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,43 +15,44 @@ use super::top_keys::TopKeys;
 use crate::net::protocol::Protocol;
 
 /// Maximum number of lines per second for all rules together.
-const MAX_LINES: u64 = 100;
+const MAX_LINES_PER_SECOND: u64 = 100;
 /// Maximum number of rules with their own limiter. All other rules share one limiter.
-const RULES: usize = 10_000;
-/// Maximum number of non-matching rules in an explanation. The rules that nearly match are listed first.
-const MAX_UNMATCHED: usize = 3;
-/// Maximum number of characters of an explanation.
-const MAX_WHY: usize = 2_000;
+const MAX_LIMITED_RULES: usize = 10_000;
+/// Maximum number of non-matching rules in a logged explanation. Rules that nearly match are listed first.
+const MAX_UNMATCHED_RULES: usize = 3;
+/// Maximum length of a logged explanation, in characters.
+const MAX_EXPLANATION_CHARS: usize = 2_000;
 
-/// The limiters of the log.
+/// The refusal log, with its rate limiters.
 #[derive(Debug)]
 pub struct RefusalLog {
-    each: Keyed<TokenBucket>,
-    all: Limiter<TokenBucket>,
-    /// Number of refusals that were not logged since the last line.
+    per_rule: Keyed<TokenBucket>,
+    all_rules: Limiter<TokenBucket>,
+    /// Number of refusals suppressed since the last line.
     suppressed: AtomicU64,
 }
 
 impl RefusalLog {
-    /// Creates a log with at most `rate` lines for each rule, evenly spread. At 2/h, for example, there is one line
-    /// every half an hour.
+    /// Creates a log with at most `rate` lines per rule, evenly spread. At 2/h, for example, a rule gets one line every
+    /// half hour.
     ///
     /// # Errors
     /// Returns an error if the rate is out of range.
     pub fn new(rate: Rate) -> anyhow::Result<Self> {
-        let each = TokenBucket::new(rate, rate.count().into())?;
-        let all = Rate::per_second(MAX_LINES).and_then(|rate| TokenBucket::new(rate, MAX_LINES))?;
-        let each = Keyed::new(each, RULES)?;
-        Ok(Self { each, all: Limiter::new(all), suppressed: AtomicU64::new(0) })
+        let per_rule = TokenBucket::new(rate, rate.count().into())?;
+        let all_rules =
+            Rate::per_second(MAX_LINES_PER_SECOND).and_then(|rate| TokenBucket::new(rate, MAX_LINES_PER_SECOND))?;
+        let per_rule = Keyed::new(per_rule, MAX_LIMITED_RULES)?;
+        Ok(Self { per_rule, all_rules: Limiter::new(all_rules), suppressed: AtomicU64::new(0) })
     }
 
-    /// Decides whether to log a refusal. Returns the number of refusals suppressed before it, or `None` if it is
-    /// suppressed too.
+    /// Decides whether to log a refusal. If so, returns the number of refusals suppressed since the last line. Returns
+    /// `None` if this refusal is suppressed.
     fn should_log(&self, domain: &[u8], rule: &str) -> Option<u64> {
         let id = [domain, b"\n", rule.as_bytes()].concat();
-        let admitted = self.each.check(&id[..], 1).is_allowed() && self.all.check(1).is_allowed();
+        let admitted = self.per_rule.check(&id[..], 1).is_allowed() && self.all_rules.check(1).is_allowed();
         if !admitted {
-            // Relaxed: the count orders no other memory accesses.
+            // Relaxed: no other memory access depends on the count.
             self.suppressed.fetch_add(1, Ordering::Relaxed);
             return None;
         }
@@ -76,7 +77,7 @@ impl RefusalLog {
         let key = refusing.and_then(|counter| top.display_key(&counter));
         let why = explain().map(|mut explanation| {
             top.conceal(&mut explanation);
-            summarise(&explanation)
+            summarise_explanation(&explanation)
         });
         let retry_after_ms = match retry {
             Retry::After(wait) => Some(wait.as_millis_ceil()),
@@ -99,18 +100,18 @@ impl RefusalLog {
     }
 }
 
-/// Summarises an explanation in one line: the matching rules, and the rules that nearly match.
-fn summarise(explanation: &Explanation) -> String {
+/// Summarises an explanation in one line: the matching rules, and some rules that nearly match.
+fn summarise_explanation(explanation: &Explanation) -> String {
     let matched = explanation.matching().count();
     let unmatched = explanation.rules.len() - matched;
-    let rules = explanation.rules.iter().take(matched + unmatched.min(MAX_UNMATCHED));
+    let rules = explanation.rules.iter().take(matched + unmatched.min(MAX_UNMATCHED_RULES));
     let mut line = rules.map(|rule| rule.to_string().replace("\n    ", ", ")).collect::<Vec<_>>().join("; ");
-    match unmatched.saturating_sub(MAX_UNMATCHED) + explanation.left_out {
+    match unmatched.saturating_sub(MAX_UNMATCHED_RULES) + explanation.left_out {
         0 => {}
         more => line.push_str(&format!("; and {more} more that do not match")),
     }
-    if line.chars().count() > MAX_WHY {
-        line = line.chars().take(MAX_WHY - 1).chain(['…']).collect();
+    if line.chars().count() > MAX_EXPLANATION_CHARS {
+        line = line.chars().take(MAX_EXPLANATION_CHARS - 1).chain(['…']).collect();
     }
     line
 }
@@ -126,6 +127,6 @@ mod tests {
         assert_eq!((logged("a"), logged("b"), logged("a")), (1, 1, 0), "each rule has its own limiter");
         assert_eq!(log.should_log(b"other", "a"), Some(19), "the number of refusals that were not logged");
         let many = (0..1_000).filter(|rule| log.should_log(b"d", &format!("rule {rule}")).is_some()).count() as u64;
-        assert!((MAX_LINES - 3..2 * MAX_LINES).contains(&many), "{many} of a thousand rules");
+        assert!((MAX_LINES_PER_SECOND - 3..2 * MAX_LINES_PER_SECOND).contains(&many), "{many} of a thousand rules");
     }
 }

@@ -1,10 +1,9 @@
-//! Metrics of rules, with a limited number of series. The busiest rules have their own series, and all other rules
-//! share one.
+//! Metrics of rules, with a bounded number of series. The busiest rules have their own series, and the remaining rules
+//! share one series.
 //!
-//! Prometheus treats a decreasing counter as reset and counts its whole value again. The shared series is therefore not
-//! the sum over the rules without their own series, because that sum decreases when one of these rules becomes busy
-//! enough for its own. Instead, every scrape adds to the shared series the decisions that these rules have made since
-//! the previous scrape.
+//! Prometheus treats a decreasing counter as a reset and counts its whole value again. A plain sum over the remaining
+//! rules would decrease whenever one of them gets its own series. Instead, each scrape adds to the shared series the
+//! decisions of the remaining rules since the previous scrape.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -27,23 +26,23 @@ type RuleNames = HashMap<Box<str>, HashSet<Box<str>>>;
 /// Counts by outcome.
 type OutcomeCounts = [u64; OUTCOMES.len()];
 
-/// The rules with their own series, and the shared series of the others.
+/// The rules with their own series, and the shared series of the remaining rules.
 #[derive(Debug, Default)]
-pub struct RuleMetrics(Mutex<Selection>);
+pub struct RuleMetrics(Mutex<ScrapeState>);
 
-/// The state between two scrapes.
+/// The state kept from one scrape to the next.
 #[derive(Debug, Default)]
-struct Selection {
+struct ScrapeState {
     /// The rules with their own series, or `None` before the first scrape.
     shown: Option<RuleNames>,
-    /// The counts of the rules without their own series, added up, at the last scrape.
-    rest: OutcomeCounts,
-    /// The shared series.
-    other: OutcomeCounts,
+    /// Sum of the counts of the remaining rules, at the last scrape.
+    remaining_counts: OutcomeCounts,
+    /// The value of the shared series.
+    shared_series: OutcomeCounts,
 }
 
 /// A rule with its counts.
-struct Row<'a> {
+struct RuleSample<'a> {
     domain: &'a str,
     id: &'a str,
     counts: OutcomeCounts,
@@ -53,22 +52,23 @@ impl RuleMetrics {
     /// Writes the decisions and the limits of rules.
     pub(super) fn write(&self, page: &mut MetricsText, rules: &RuleSet) {
         let rules = rules.rules();
-        let rows: Vec<Row<'_>> = rules.iter().map(Row::new).collect();
-        let (shown, other) = self.0.lock().unwrap_or_else(PoisonError::into_inner).select_busiest(&rows, MAX_RULES);
+        let rows: Vec<RuleSample<'_>> = rules.iter().map(RuleSample::new).collect();
+        let (shown, shared_series) =
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).select_busiest(&rows, MAX_RULES);
         page.write_head(
             "tollgate_rule_decisions_total",
             "counter",
             "Decisions by rule and outcome: the busiest rules, and `other` for the rest.",
         );
         for index in &shown {
-            let labels = rows[*index].labels();
+            let labels = rows[*index].format_labels();
             for (outcome, count) in OUTCOMES.iter().zip(rows[*index].counts) {
                 page.write_line(&format!("{{{labels},outcome=\"{outcome}\"}}"), count);
             }
         }
         if shown.len() < rows.len() {
-            for (outcome, count) in OUTCOMES.iter().zip(other) {
-                // The empty domain name is unambiguous, because no domain has an empty name.
+            for (outcome, count) in OUTCOMES.iter().zip(shared_series) {
+                // An empty domain name identifies the shared series, because no domain has an empty name.
                 page.write_line(&format!("{{domain=\"\",rule=\"other\",outcome=\"{outcome}\"}}"), count);
             }
         }
@@ -80,19 +80,19 @@ impl RuleMetrics {
         for index in &shown {
             let limits = rules[*index].limits().map_or(&[][..], |limits| limits.as_slice());
             for (position, limit) in limits.iter().enumerate() {
-                page.write_line(&format!("{{{},limit=\"{}\"}}", rows[*index].labels(), position + 1), limit.capacity());
+                let labels = rows[*index].format_labels();
+                page.write_line(&format!("{{{labels},limit=\"{}\"}}", position + 1), limit.capacity());
             }
         }
     }
 }
 
-impl Selection {
-    /// Returns the indices of the busiest rules, at most `max`, in ascending order, and the counts of the shared
-    /// series.
-    fn select_busiest(&mut self, rows: &[Row<'_>], max: usize) -> (Vec<usize>, OutcomeCounts) {
+impl ScrapeState {
+    /// Returns the indices of the `max` busiest rules in ascending order, and the value of the shared series.
+    fn select_busiest(&mut self, rows: &[RuleSample<'_>], max: usize) -> (Vec<usize>, OutcomeCounts) {
         let mut busiest: Vec<usize> = (0..rows.len()).collect();
         if rows.len() > max {
-            busiest.select_nth_unstable_by_key(max, |index| (Reverse(rows[*index].total()), *index));
+            busiest.select_nth_unstable_by_key(max, |index| (Reverse(rows[*index].total_decisions()), *index));
             busiest.truncate(max);
             busiest.sort_unstable();
         }
@@ -104,20 +104,20 @@ impl Selection {
             names
         };
         let before = self.shown.take().unwrap_or_else(chosen);
-        for (index, now) in sum_without(rows, &before).into_iter().enumerate() {
-            // Saturates, because the sum decreases when a rule is deleted.
-            self.other[index] += now.saturating_sub(self.rest[index]);
+        for (index, now) in sum_remaining(rows, &before).into_iter().enumerate() {
+            // Saturating, because the sum decreases when a rule is deleted.
+            self.shared_series[index] += now.saturating_sub(self.remaining_counts[index]);
         }
         let shown = chosen();
-        self.rest = sum_without(rows, &shown);
+        self.remaining_counts = sum_remaining(rows, &shown);
         self.shown = Some(shown);
-        (busiest, self.other)
+        (busiest, self.shared_series)
     }
 }
 
-/// Adds up the counts of all rules that are not in `shown`.
-fn sum_without(rows: &[Row<'_>], shown: &RuleNames) -> OutcomeCounts {
-    let is_shown = |row: &Row<'_>| shown.get(row.domain).is_some_and(|ids| ids.contains(row.id));
+/// Returns the sum of the counts of all rules that are not in `shown`.
+fn sum_remaining(rows: &[RuleSample<'_>], shown: &RuleNames) -> OutcomeCounts {
+    let is_shown = |row: &RuleSample<'_>| shown.get(row.domain).is_some_and(|ids| ids.contains(row.id));
     let mut sum = OutcomeCounts::default();
     for row in rows.iter().filter(|row| !is_shown(row)) {
         sum.iter_mut().zip(row.counts).for_each(|(sum, count)| *sum += count);
@@ -125,18 +125,18 @@ fn sum_without(rows: &[Row<'_>], shown: &RuleNames) -> OutcomeCounts {
     sum
 }
 
-impl<'a> Row<'a> {
+impl<'a> RuleSample<'a> {
     fn new(rule: &'a ActiveRule) -> Self {
         let counts = rule.meter().read();
         let counts = [counts.allowed, counts.refused, counts.shadow_refused, counts.fallback];
         Self { domain: rule.domain(), id: rule.id(), counts }
     }
 
-    fn labels(&self) -> String {
+    fn format_labels(&self) -> String {
         format!("domain=\"{}\",rule=\"{}\"", escape(self.domain), escape(self.id))
     }
 
-    fn total(&self) -> u64 {
+    fn total_decisions(&self) -> u64 {
         self.counts.iter().sum()
     }
 }
@@ -152,22 +152,22 @@ mod tests {
     use tollgate_engine::rules::{Rules, Source};
     use tollgate_engine::{Engine, MemoryStore};
 
-    fn sample_rows<'a>(counts: &[(&'a str, u64)]) -> Vec<Row<'a>> {
-        counts.iter().map(|(id, allowed)| Row { domain: "d", id, counts: [*allowed, 0, 0, 0] }).collect()
+    fn sample_rows<'a>(counts: &[(&'a str, u64)]) -> Vec<RuleSample<'a>> {
+        counts.iter().map(|(id, allowed)| RuleSample { domain: "d", id, counts: [*allowed, 0, 0, 0] }).collect()
     }
 
     #[test]
     fn shared_series_never_decreases_and_counts_every_decision_once() {
-        let mut selection = Selection::default();
+        let mut selection = ScrapeState::default();
         let mut scrape = |counts: &[(&str, u64)]| {
-            let (shown, other) = selection.select_busiest(&sample_rows(counts), 2);
-            (shown.into_iter().map(|index| counts[index].0.to_owned()).collect::<Vec<_>>().join(" "), other[0])
+            let (shown, shared_series) = selection.select_busiest(&sample_rows(counts), 2);
+            (shown.into_iter().map(|index| counts[index].0.to_owned()).collect::<Vec<_>>().join(" "), shared_series[0])
         };
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 1), ("d", 0)]), ("a b".into(), 1));
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 3), ("d", 2)]), ("a b".into(), 5));
-        // `c` now has its own series; its decisions before that stay in the shared series. New decisions of `b` are
-        // added to the shared series.
+        // `c` gets its own series. Its decisions up to this scrape stay in the shared series.
         assert_eq!(scrape(&[("a", 9), ("b", 8), ("c", 23), ("d", 2)]), ("a c".into(), 25));
+        // `b` has lost its own series, so its new decision is added to the shared series.
         assert_eq!(scrape(&[("a", 9), ("b", 9), ("c", 50), ("d", 2)]), ("a c".into(), 26));
         // A rule is deleted.
         assert_eq!(scrape(&[("a", 9), ("c", 50), ("d", 2)]), ("a c".into(), 26));

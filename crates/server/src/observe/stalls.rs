@@ -1,10 +1,10 @@
-//! Logs one line for each store stall during which `on_fault` decided.
+//! Logs one line for each store stall during which `on_fault` decided requests.
 
 /// Detects stalls from the number of requests decided without the store, sampled once a second.
 #[derive(Debug, Default)]
 pub struct StallLog {
     /// Number of requests decided without the store, at the last sample.
-    total: u64,
+    last_total: u64,
     stall: Option<Stall>,
 }
 
@@ -18,12 +18,12 @@ pub struct Stall {
 }
 
 impl StallLog {
-    /// Takes a sample. `total` is the total number of requests decided without the store, and `up` tells whether the
-    /// store is reachable. Returns the current stall if it has ended, that is, if the store is reachable and decided
-    /// every request since the last sample.
+    /// Takes a sample: `total` is the number of requests decided without the store since startup, and `up` is whether
+    /// the store is reachable. A stall ends when the store is reachable and has decided every request since the last
+    /// sample. Returns the stall that has ended, if any.
     pub fn check_for_stall(&mut self, total: u64, up: bool) -> Option<Stall> {
-        let decisions = total.saturating_sub(self.total);
-        self.total = total;
+        let decisions = total.saturating_sub(self.last_total);
+        self.last_total = total;
         if decisions == 0 && up {
             return self.stall.take();
         }

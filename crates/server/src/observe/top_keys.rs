@@ -2,13 +2,13 @@
 //!
 //! The number of keys is unlimited, so not all keys can be counted. Space-Saving (Metwally, Agrawal, El Abbadi 2005)
 //! keeps a fixed number of counts. A new key replaces the key with the lowest count, and starts from that count. No
-//! count is therefore too low, each count has an error bound, and every key with more than 1/`KEPT` of the total is
-//! kept.
+//! count is therefore too low, each count has an error bound, and every key with more than 1/`KEPT_KEYS` of the total
+//! is kept.
 //!
-//! Each thread counts all of its first `COUNT_ALL` decisions. After that, it counts a random sample of one decision in
-//! `ONE_IN`, with the weight `ONE_IN`. The sample still finds heavy keys, and the other decisions cost almost nothing.
-//! Counts are halved every `HALF_LIFE`, so that old traffic fades. Of each key, at most `MAX_NAME` characters or only a
-//! hash are kept.
+//! Each thread counts all of its first `DECISIONS_BEFORE_SAMPLING` decisions. After that, it counts a random sample:
+//! one decision in `SAMPLING_INTERVAL`, with the weight `SAMPLING_INTERVAL`. Heavy keys still appear in the sample, and
+//! uncounted decisions cost almost nothing. Counts are halved every `HALF_LIFE`, so that old traffic fades. The table
+//! stores only a hash or the first `MAX_NAME` characters of each key.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -21,29 +21,29 @@ use tollgate::core::{Mono, Nanos, Time};
 use tollgate_engine::{Counter, Decision, Explanation};
 use utoipa::ToSchema;
 
-/// Maximum number of charged keys that are kept for each rule, and also the maximum number of refused keys.
-const KEPT: usize = 32;
-/// Maximum number of rules; further rules are not counted.
+/// Maximum number of charged keys to keep per rule. The same maximum applies to refused keys.
+const KEPT_KEYS: usize = 32;
+/// Maximum number of rules. Keys of further rules are not counted.
 const MAX_RULES: usize = 1_000;
-/// Maximum number of characters of a key.
+/// Maximum length of a displayed key, in characters.
 pub(crate) const MAX_NAME: usize = 128;
-/// Number of decisions of each thread before sampling begins.
-const COUNT_ALL: u32 = 1_024;
-/// While sampling, one in this many decisions is counted.
-const ONE_IN: u64 = 16;
-/// Maximum number of counters that are counted per decision, so that a request that matches many rules does not hold
-/// the lock for long. If a decision has more counters, a sample of them is counted with a larger weight.
-const MAX_COUNTERS: usize = 16;
+/// Number of decisions that each thread counts before it begins to sample.
+const DECISIONS_BEFORE_SAMPLING: u32 = 1_024;
+/// A sampling thread counts one in `SAMPLING_INTERVAL` decisions.
+const SAMPLING_INTERVAL: u64 = 16;
+/// Maximum number of counters to record per decision, which bounds how long the lock is held. If a decision has more
+/// counters, a sample of them is recorded with a larger weight.
+const MAX_COUNTERS_PER_DECISION: usize = 16;
 /// Interval after which counts are halved.
 const HALF_LIFE: Nanos = Nanos::from_secs(600);
 
 /// Whether keys are counted, and how they are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Names {
-    /// Unchanged.
+pub enum KeyDisplay {
+    /// Shown in plain text.
     #[default]
     Plain,
-    /// Shown as a hash, which is stable while the process runs.
+    /// Shown as a hash that stays the same until the process ends.
     Hashed,
     /// Not counted.
     Off,
@@ -52,7 +52,7 @@ pub enum Names {
 /// The heaviest keys of each rule.
 #[derive(Debug)]
 pub struct TopKeys {
-    names: Names,
+    names: KeyDisplay,
     hasher: RandomState,
     table: Mutex<RuleTable>,
 }
@@ -61,7 +61,7 @@ pub struct TopKeys {
 struct RuleTable {
     /// The counts of each rule. The map key is the domain, a newline and the rule id; domains contain no newline.
     rules: HashMap<String, RuleCounts>,
-    halved: Time<Mono>,
+    halved_at: Time<Mono>,
 }
 
 #[derive(Debug, Default)]
@@ -72,14 +72,14 @@ struct RuleCounts {
 
 /// The heaviest keys, by Space-Saving.
 #[derive(Debug, Default)]
-pub(crate) struct Heaviest(Vec<Heavy>);
+pub(crate) struct Heaviest(Vec<HeavyKey>);
 
 #[derive(Debug)]
-struct Heavy {
+struct HeavyKey {
     fingerprint: u64,
     name: String,
     count: u64,
-    /// The maximum amount by which the count may be too high.
+    /// Maximum overestimate of the count.
     error: u64,
 }
 
@@ -87,22 +87,22 @@ impl Heaviest {
     pub(crate) fn add(&mut self, fingerprint: u64, weight: u64, name: impl FnOnce() -> String) {
         if let Some(known) = self.0.iter_mut().find(|heavy| heavy.fingerprint == fingerprint) {
             known.count = known.count.saturating_add(weight);
-        } else if self.0.len() < KEPT {
-            self.0.push(Heavy { fingerprint, name: name(), count: weight, error: 0 });
+        } else if self.0.len() < KEPT_KEYS {
+            self.0.push(HeavyKey { fingerprint, name: name(), count: weight, error: 0 });
         } else if let Some(least) = self.0.iter_mut().min_by_key(|heavy| heavy.count) {
             let error = least.count;
-            *least = Heavy { fingerprint, name: name(), count: error.saturating_add(weight), error };
+            *least = HeavyKey { fingerprint, name: name(), count: error.saturating_add(weight), error };
         }
     }
 
-    fn halve(&mut self) {
+    fn halve_counts(&mut self) {
         self.0.iter_mut().for_each(|heavy| (heavy.count, heavy.error) = (heavy.count / 2, heavy.error / 2));
         self.0.retain(|heavy| heavy.count > 0);
     }
 
     /// Returns the keys, starting with the heaviest.
     pub(crate) fn list(&self) -> Vec<TopKey> {
-        let key = |heavy: &Heavy| TopKey { key: heavy.name.clone(), count: heavy.count, error: heavy.error };
+        let key = |heavy: &HeavyKey| TopKey { key: heavy.name.clone(), count: heavy.count, error: heavy.error };
         let mut keys: Vec<TopKey> = self.0.iter().map(key).collect();
         keys.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.key.cmp(&b.key)));
         keys
@@ -111,15 +111,15 @@ impl Heaviest {
 
 impl TopKeys {
     /// Creates an empty table.
-    pub fn new(names: Names, now: Time<Mono>) -> Self {
-        let table = Mutex::new(RuleTable { rules: HashMap::new(), halved: now });
+    pub fn new(names: KeyDisplay, now: Time<Mono>) -> Self {
+        let table = Mutex::new(RuleTable { rules: HashMap::new(), halved_at: now });
         Self { names, hasher: RandomState::new(), table }
     }
 
     /// Counts a decision if it is part of the sample.
     #[inline]
     pub fn count(&self, decision: &Decision<'_>, clock: &impl Clock) {
-        if self.names != Names::Off
+        if self.names != KeyDisplay::Off
             && let Some(weight) = sample_weight()
         {
             self.count_sampled(decision, weight, clock.mono());
@@ -128,18 +128,18 @@ impl TopKeys {
 
     #[cold]
     fn count_sampled(&self, decision: &Decision<'_>, weight: u64, now: Time<Mono>) {
-        let every = decision.counters().count().div_ceil(MAX_COUNTERS).max(1);
-        // Uses the time to choose the first counter of the sample, because it is random enough.
+        let every = decision.counters().count().div_ceil(MAX_COUNTERS_PER_DECISION).max(1);
+        // The time is random enough to choose the first counter of the sample.
         let first = now.as_nanos() as usize % every;
         let counters = decision.counters().skip(first).step_by(every);
-        self.count_all(counters, weight.saturating_mul(every as u64), now);
+        self.count_counters(counters, weight.saturating_mul(every as u64), now);
     }
 
-    fn count_all<'d>(&self, counters: impl Iterator<Item = Counter<'d>>, weight: u64, now: Time<Mono>) {
-        // If another thread holds the lock, this decision is not counted, because the counts are only a sample anyway.
+    fn count_counters<'d>(&self, counters: impl Iterator<Item = Counter<'d>>, weight: u64, now: Time<Mono>) {
+        // If another thread holds the lock, skip this decision, because the counts are only a sample anyway.
         let Ok(mut table) = self.table.try_lock() else { return };
-        if now.since(table.halved) >= HALF_LIFE {
-            table.halve(now);
+        if now.since(table.halved_at) >= HALF_LIFE {
+            table.halve_counts(now);
         }
         for counter in counters {
             let id = format!("{}\n{}", counter.domain(), counter.rule);
@@ -160,18 +160,18 @@ impl TopKeys {
     /// Returns the display form of a counter's key, or `None` if keys are not shown.
     pub fn display_key(&self, counter: &Counter<'_>) -> Option<String> {
         match self.names {
-            Names::Plain => Some(counter.name(MAX_NAME)),
-            Names::Hashed => Some(format!("#{:016x}", self.hasher.hash_one(counter.key))),
-            Names::Off => None,
+            KeyDisplay::Plain => Some(counter.name(MAX_NAME)),
+            KeyDisplay::Hashed => Some(format!("#{:016x}", self.hasher.hash_one(counter.key))),
+            KeyDisplay::Off => None,
         }
     }
 
-    /// Replaces the values in an explanation that must not be shown.
+    /// Replaces the values in an explanation by hashes or `…`, if keys must not be shown in plain text.
     pub fn conceal(&self, explanation: &mut Explanation) {
         match self.names {
-            Names::Plain => {}
-            Names::Hashed => explanation.conceal(|value| format!("#{:016x}", self.hasher.hash_one(value))),
-            Names::Off => explanation.conceal(|_| "…".into()),
+            KeyDisplay::Plain => {}
+            KeyDisplay::Hashed => explanation.conceal(|value| format!("#{:016x}", self.hasher.hash_one(value))),
+            KeyDisplay::Off => explanation.conceal(|_| "…".into()),
         }
     }
 
@@ -226,11 +226,11 @@ pub struct TopKey {
 }
 
 impl RuleTable {
-    fn halve(&mut self, now: Time<Mono>) {
-        self.halved = now;
+    fn halve_counts(&mut self, now: Time<Mono>) {
+        self.halved_at = now;
         for counts in self.rules.values_mut() {
-            counts.charged.halve();
-            counts.refused.halve();
+            counts.charged.halve_counts();
+            counts.refused.halve_counts();
         }
         self.rules.retain(|_, counts| !counts.charged.0.is_empty() || !counts.refused.0.is_empty());
     }
@@ -240,18 +240,18 @@ impl RuleTable {
 #[inline]
 pub(crate) fn sample_weight() -> Option<u64> {
     thread_local! {
-        static SEEN: Cell<u32> = const { Cell::new(0) };
-        static CHANCE: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
+        static SEEN_DECISIONS: Cell<u32> = const { Cell::new(0) };
+        static GENERATOR_STATE: Cell<u64> = const { Cell::new(0x9e37_79b9_7f4a_7c15) };
     }
-    let seen = SEEN.get();
-    if seen < COUNT_ALL {
-        SEEN.set(seen + 1);
+    let seen = SEEN_DECISIONS.get();
+    if seen < DECISIONS_BEFORE_SAMPLING {
+        SEEN_DECISIONS.set(seen + 1);
         return Some(1);
     }
-    // Samples by the upper bits of a linear congruential generator, which are random enough.
-    let chance = CHANCE.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    CHANCE.set(chance);
-    (chance >> 60 == 0).then_some(ONE_IN)
+    // The upper bits of a linear congruential generator are random enough for sampling.
+    let chance = GENERATOR_STATE.get().wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    GENERATOR_STATE.set(chance);
+    (chance >> 60 == 0).then_some(SAMPLING_INTERVAL)
 }
 
 #[cfg(test)]
@@ -265,13 +265,13 @@ mod tests {
     #[test]
     fn heaviest_key_is_kept_and_no_count_is_too_low() {
         let mut heaviest = Heaviest::default();
-        // Every eleventh decision has the same key; all others have different keys.
+        // Every eleventh decision has key 0. Every other key occurs only once.
         for n in 0..100_000_u64 {
             let key = if n % 11 == 0 { 0 } else { n };
             heaviest.add(key, 1, || key.to_string());
         }
         let kept = names_and_counts(&heaviest);
-        assert_eq!((kept.len(), &*kept[0].0), (KEPT, "0"));
+        assert_eq!((kept.len(), &*kept[0].0), (KEPT_KEYS, "0"));
         let heavy = heaviest.0.iter().find(|heavy| heavy.fingerprint == 0).expect("the heavy one");
         assert!(heavy.count >= 9_091 && heavy.count - heavy.error <= 9_091, "{heavy:?}");
     }
@@ -281,7 +281,7 @@ mod tests {
         let mut heaviest = Heaviest::default();
         heaviest.add(1, 100, || "old".into());
         heaviest.add(2, 1, || "once".into());
-        heaviest.halve();
+        heaviest.halve_counts();
         heaviest.add(3, 60, || "new".into());
         assert_eq!(names_and_counts(&heaviest), [("new".into(), 60), ("old".into(), 50)]);
     }

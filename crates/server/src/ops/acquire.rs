@@ -1,9 +1,9 @@
 //! Acquire: a check that waits until the request is admitted or its deadline passes.
 //!
 //! A refused request joins the queue of the counter that refused it. Only the head of a queue retries, when the
-//! counter's retry time has passed. The others wait for their turn, so admission within this node is FIFO. A retry
-//! peeks before it takes: a whole wait therefore counts as one decision instead of many refusals, and not towards a
-//! ban.
+//! counter's retry time has passed. The other requests wait for their turn, so admission within this node is FIFO. A
+//! retry peeks before it takes. A whole wait therefore counts as one decision instead of many refusals, and does not
+//! count towards a ban.
 //!
 //! Waiting is bounded: at most [`MAX_WAITERS`] requests wait, each for at most [`MAX_WAIT`]. Dropping the future leaves
 //! the queue and consumes nothing.
@@ -27,35 +27,36 @@ use crate::net::protocol::Protocol;
 
 /// Maximum number of waiting requests. Further requests are decided without waiting.
 pub const MAX_WAITERS: usize = 10_000;
-/// Maximum wait.
+/// Maximum wait of a request.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
-/// Retry interval for a concurrency slot. Another node may release it, so there is no local event to wait for.
-const RELEASE_POLL: Duration = Duration::from_millis(25);
+/// Retry interval for a concurrency slot. Another node may release the slot, so there is no local event to wait for.
+const SLOT_RETRY_INTERVAL: Duration = Duration::from_millis(25);
 /// Interval at which a waiting request checks for shutdown.
-const SHUTDOWN_POLL: Duration = Duration::from_secs(1);
+const SHUTDOWN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The waiting requests, with one queue per counter.
 #[derive(Debug, Default)]
 pub struct Waiters {
-    queues: Mutex<HashMap<Box<[u8]>, Queue>>,
+    queues: Mutex<HashMap<Box<[u8]>, CounterQueue>>,
     waiting: AtomicUsize,
     turned_away: AtomicU64,
-    jitter: RandomState,
+    jitter_hasher: RandomState,
 }
 
 /// The requests that wait for one counter.
 #[derive(Debug, Default)]
-struct Queue {
-    /// Held by the head of the queue. The mutex is fair, so it is granted in order of arrival.
-    turn: Arc<tokio::sync::Mutex<()>>,
-    members: usize,
+struct CounterQueue {
+    /// Held by the head of the queue. The mutex is fair, so members acquire it in order of arrival.
+    head_lock: Arc<tokio::sync::Mutex<()>>,
+    member_count: usize,
 }
 
 /// Membership in a queue. Dropping it leaves the queue.
 struct QueueMember<'w> {
     waiters: &'w Waiters,
     counter: Box<[u8]>,
-    turn: Option<OwnedMutexGuard<()>>,
+    /// Present while this member is the head of the queue.
+    head_guard: Option<OwnedMutexGuard<()>>,
 }
 
 /// One of the [`MAX_WAITERS`] waiter slots. Dropping it frees the slot.
@@ -72,7 +73,7 @@ impl Waiters {
         self.turned_away.load(Ordering::Relaxed)
     }
 
-    fn slot(&self) -> Option<WaiterSlot<'_>> {
+    fn acquire_slot(&self) -> Option<WaiterSlot<'_>> {
         if self.waiting.fetch_add(1, Ordering::Relaxed) < MAX_WAITERS {
             return Some(WaiterSlot(self));
         }
@@ -81,43 +82,43 @@ impl Waiters {
         None
     }
 
-    fn queues(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Queue>> {
+    fn lock_queues(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, CounterQueue>> {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether a counter has a queue.
     fn has_queue(&self, counter: &[u8]) -> bool {
-        self.waiting() > 1 && self.queues().contains_key(counter)
+        self.waiting() > 1 && self.lock_queues().contains_key(counter)
     }
 
     /// Joins the queue of a counter and waits to become its head. Returns `None` if the deadline passes first.
-    async fn join(&self, counter: &[u8], deadline: Instant) -> Option<QueueMember<'_>> {
-        let turn = {
-            let mut queues = self.queues();
+    async fn join_queue(&self, counter: &[u8], deadline: Instant) -> Option<QueueMember<'_>> {
+        let head_lock = {
+            let mut queues = self.lock_queues();
             let queue = queues.entry(counter.into()).or_default();
-            queue.members += 1;
-            queue.turn.clone()
+            queue.member_count += 1;
+            queue.head_lock.clone()
         };
-        let mut member = QueueMember { waiters: self, counter: counter.into(), turn: None };
-        member.turn = Some(timeout_at(deadline, turn.lock_owned()).await.ok()?);
+        let mut member = QueueMember { waiters: self, counter: counter.into(), head_guard: None };
+        member.head_guard = Some(timeout_at(deadline, head_lock.lock_owned()).await.ok()?);
         Some(member)
     }
 
     /// Adds jitter to a wait, so that nodes with the same wait do not retry at the same instant.
     fn with_jitter(&self, wait: Duration) -> Duration {
         let max = (wait / 16).min(Duration::from_millis(20)).as_nanos() as u64;
-        wait + Duration::from_nanos(self.jitter.hash_one(Instant::now()) % (max + 1))
+        wait + Duration::from_nanos(self.jitter_hasher.hash_one(Instant::now()) % (max + 1))
     }
 }
 
 impl Drop for QueueMember<'_> {
     fn drop(&mut self) {
-        // The next member gets its turn before this one leaves, so the queue is not removed while members remain.
-        self.turn = None;
-        let mut queues = self.waiters.queues();
+        // Let the next member become the head, then leave. The last member removes the queue.
+        self.head_guard = None;
+        let mut queues = self.waiters.lock_queues();
         if let Some(queue) = queues.get_mut(&self.counter) {
-            queue.members -= 1;
-            if queue.members == 0 {
+            queue.member_count -= 1;
+            if queue.member_count == 0 {
                 queues.remove(&self.counter);
             }
         }
@@ -130,7 +131,8 @@ impl Drop for WaiterSlot<'_> {
     }
 }
 
-/// Decides a request. While it would be refused, waits up to `wait`, but not if no wait within `wait` can succeed.
+/// Decides a request. If the request would be refused, waits up to `wait` for capacity. Does not wait if no capacity
+/// can become available in that time.
 pub async fn acquire<S: Store>(
     app: &App<S>,
     protocol: Protocol,
@@ -140,9 +142,9 @@ pub async fn acquire<S: Store>(
 ) {
     let deadline = Instant::now() + wait.min(MAX_WAIT);
     let requests = std::slice::from_ref(request);
-    let admitted = match app.waiters.slot() {
+    let admitted = match app.waiters.acquire_slot() {
         Some(_slot) => tokio::select! {
-            admitted = admit(app, protocol, requests, deadline, decisions) => admitted,
+            admitted = wait_for_admission(app, protocol, requests, deadline, decisions) => admitted,
             () = wait_for_shutdown(app) => false,
         },
         None => false,
@@ -150,7 +152,7 @@ pub async fn acquire<S: Store>(
     if !admitted {
         decide_requests(app, protocol, Verb::Check, requests, decisions).await;
     }
-    // A delay that ends before the deadline is waited for here.
+    // Sleep here if the decision is a delay that ends before the deadline.
     if let Ok(Outcome::Delay(wait)) = decisions.get(0).map(|decision| decision.outcome())
         && Instant::now() + Duration::from(wait) <= deadline
     {
@@ -160,7 +162,7 @@ pub async fn acquire<S: Store>(
 }
 
 /// Waits for admission. Returns true if `decisions` contains the final result: the request was admitted or is invalid.
-async fn admit<S: Store>(
+async fn wait_for_admission<S: Store>(
     app: &App<S>,
     protocol: Protocol,
     requests: &[Request<'_>],
@@ -172,9 +174,9 @@ async fn admit<S: Store>(
     loop {
         app.engine.peek_batch(requests, decisions).await;
         let Ok(decision) = decisions.get(0) else { return true };
-        // Available capacity belongs to the requests that are already queued for it.
+        // Requests that already wait for this counter have priority.
         if let Some(counter) = decision.counter().filter(|counter| member.is_none() && waiters.has_queue(counter)) {
-            match waiters.join(counter, deadline).await {
+            match waiters.join_queue(counter, deadline).await {
                 Some(joined) => member = Some(joined),
                 None => return false,
             }
@@ -190,7 +192,7 @@ async fn admit<S: Store>(
         }
         let pause = match refused {
             Some(Retry::After(wait)) => Duration::from(wait.max(Nanos::from_millis(1))),
-            Some(Retry::OnRelease) => RELEASE_POLL,
+            Some(Retry::OnRelease) => SLOT_RETRY_INTERVAL,
             Some(Retry::Never) | None => return false,
         };
         if Instant::now() + pause > deadline {
@@ -198,7 +200,7 @@ async fn admit<S: Store>(
         }
         let counter = decisions.get(0).ok().and_then(|decision| decision.counter());
         match (&member, counter) {
-            (None, Some(counter)) => match waiters.join(counter, deadline).await {
+            (None, Some(counter)) => match waiters.join_queue(counter, deadline).await {
                 Some(joined) => member = Some(joined),
                 None => return false,
             },
@@ -211,7 +213,7 @@ async fn admit<S: Store>(
 
 async fn wait_for_shutdown<S: Store>(app: &App<S>) {
     while !app.connections.is_stopping() {
-        sleep(SHUTDOWN_POLL).await;
+        sleep(SHUTDOWN_CHECK_INTERVAL).await;
     }
 }
 
@@ -225,9 +227,9 @@ mod tests {
 
     /// A clock that follows tokio's paused test clock.
     #[derive(Debug)]
-    struct Paused(Instant);
+    struct PausedClock(Instant);
 
-    impl Clock for Paused {
+    impl Clock for PausedClock {
         fn mono(&self) -> Time<Mono> {
             Time::from_nanos(1_000_000_000 + self.0.elapsed().as_nanos() as u64)
         }
@@ -237,8 +239,8 @@ mod tests {
         }
     }
 
-    fn app_with_rules(rules: &str) -> Arc<App<MemoryStore<Paused>>> {
-        let store = MemoryStore::with_clock(1_000, Arc::new(Paused(Instant::now()))).expect("a table");
+    fn app_with_rules(rules: &str) -> Arc<App<MemoryStore<PausedClock>>> {
+        let store = MemoryStore::with_clock(1_000, Arc::new(PausedClock(Instant::now()))).expect("a table");
         let engine = Engine::new(store).expect("an engine");
         let text = format!("domain: d\nrules:\n{rules}");
         engine.put(&Rules::read(&[Source { name: "r", text: text.as_bytes() }]).expect("rules")).expect("numbers");
@@ -246,7 +248,7 @@ mod tests {
     }
 
     /// Acquires for a user. Returns whether the request was admitted, and the wait in milliseconds.
-    async fn acquire_for(app: &App<MemoryStore<Paused>>, user: &str, wait: u64) -> (bool, u128) {
+    async fn acquire_for(app: &App<MemoryStore<PausedClock>>, user: &str, wait: u64) -> (bool, u128) {
         let start = Instant::now();
         let entries = [Entry::new("user", user)];
         let items = [Item::new(&entries)];
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn request_waits_until_capacity_is_available_and_no_longer_than_asked() {
+    async fn request_waits_for_capacity_but_not_longer_than_its_maximum_wait() {
         let app = app_with_rules("- {id: r, per: [user], limit: 1/s}\n");
         assert_eq!(acquire_for(&app, "a", 5_000).await, (true, 0));
         let (allowed, waited) = acquire_for(&app, "a", 5_000).await;

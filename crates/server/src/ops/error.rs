@@ -6,12 +6,12 @@ use tollgate_engine::{EngineError, RequestError};
 
 use crate::control::auth::MissingRole;
 
-/// Error of an operation. Nothing was taken, unless the kind is [`ErrorKind::StoreFailed`].
+/// The error of a failed operation. Nothing was taken, except possibly if the kind is [`ErrorKind::StoreFailed`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpError {
-    /// Error kind. Front ends map it to a status code.
+    /// The kind of error, from which front ends derive a status code.
     pub kind: ErrorKind,
-    /// The invalid input field; empty for the whole input, `None` if the input is not the problem.
+    /// The invalid input field. Empty if the error concerns the whole input, `None` if it does not concern the input.
     pub field: Option<&'static str>,
     /// Message for the caller: what is wrong, then what would be right.
     pub detail: Cow<'static, str>,
@@ -30,24 +30,24 @@ pub enum ErrorKind {
     KeyReused,
     /// The audit-log queue is full, so the action was not carried out.
     NotRecorded,
-    /// The store failed. It may have carried out the operation nevertheless.
+    /// The store failed. It may still have carried out the operation.
     StoreFailed,
 }
 
 impl OpError {
-    /// Returns an error about one input field; an empty name means the whole input.
+    /// Returns an error about one input field. An empty field name means the whole input.
     pub fn invalid(field: &'static str, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { kind: ErrorKind::Invalid, field: Some(field), detail: detail.into() }
     }
 
-    /// Returns the error for an action that the audit log has no room for.
+    /// Returns the error for an action that cannot be recorded, because the audit-log queue is full.
     pub fn not_recorded() -> Self {
         let detail =
             "too many entries wait for the audit log, which is unreachable; nothing was changed, try again later";
         Self { kind: ErrorKind::NotRecorded, field: None, detail: detail.into() }
     }
 
-    /// Returns the error for a list item that is not run because the list's response is full.
+    /// Returns the error for a list item that is not run, because the response to the list is full.
     pub fn response_full() -> Self {
         let detail = "the response to this list is full; nothing was taken for this request, send it in another list";
         Self { kind: ErrorKind::Invalid, field: Some(""), detail: detail.into() }

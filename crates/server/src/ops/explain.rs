@@ -16,7 +16,7 @@ use crate::app::App;
 /// Explains a request, in the format of the caller's protocol.
 ///
 /// # Errors
-/// When the request is invalid.
+/// Returns an error if the request is invalid.
 pub(super) async fn explain<S: Store>(
     app: &App<S>,
     caller: Caller<'_>,
@@ -26,18 +26,18 @@ pub(super) async fn explain<S: Store>(
     let context = app.engine.decide_to_explain(input.domain(), &input.to_item(input.cost), &mut decisions).await?;
     let (request, format) = (OwnedRequest::new(input), caller.format_explanation);
     let explain = move || {
-        request
-            .with_item(|domain, item| context.explain(domain, item, &decisions))
-            .map(|explanation| format(&explanation))
+        let explained = request.with_item(|domain, item| context.explain(domain, item, &decisions));
+        // The worker thread needs the buffers of the decision for its next decision.
+        (explained.map(|explanation| format(&explanation)), decisions)
     };
-    let text = spawn_blocking(explain).await.map_err(|_| OpError::invalid("", "the request was not explained"))??;
-    Ok(Output::Explained(text.into()))
+    let (text, _) = spawn_blocking(explain).await.map_err(|_| OpError::invalid("", "the request was not explained"))?;
+    Ok(Output::Explained(text?.into()))
 }
 
 /// A copy of a request that can be sent to another thread.
 struct OwnedRequest {
     domain: Vec<u8>,
-    /// Names and values.
+    /// Attribute names and values.
     entries: Vec<(Vec<u8>, Vec<u8>)>,
     inline: Option<(Vec<u8>, Arc<InlineLimits>)>,
     cost: Option<Cost>,

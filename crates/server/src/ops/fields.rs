@@ -1,8 +1,9 @@
-//! The fields of outputs: their names, as every protocol writes them, and the trait of the writers.
+//! The fields of outputs: their encoded names, their values, and the trait for writing them.
 //!
-//! A view passes its fields to a [`FieldWriter`] one by one, with names that are constants, encoded for each protocol. So a
-//! writer appends a name by a copy whose length the compiler knows, and no list of fields is built. The view and the RESP reply
-//! of a decision by two rules take 2,639 instructions instead of 4,223 with a list of names and values.
+//! A view passes its fields to a [`FieldWriter`] one by one. Field names are constants that are already encoded for
+//! each protocol. A writer therefore copies a name of known length, and no list of fields is built. For a decision by
+//! two rules, building the view and writing the RESP reply takes 2,639 instructions. With a list of names and values,
+//! it took 4,223.
 
 use super::view::DecisionView;
 
@@ -64,7 +65,7 @@ pub enum FieldValue<'v> {
     Bool(bool),
     /// A number.
     Number(u64),
-    /// Milliseconds to wait; `None`: no wait helps.
+    /// Milliseconds to wait. `None` if waiting does not help.
     Wait(Option<u64>),
     /// A string.
     Text(&'v str),
@@ -77,21 +78,22 @@ pub enum FieldValue<'v> {
 /// The order of the fields of a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldOrder {
-    /// The receipt last, after the limits.
+    /// The receipt comes last, after the limits.
     Json,
-    /// The receipt early, and all flags together before the limits.
+    /// The receipt comes early, and all flags are together before the limits.
     Resp,
 }
 
 /// Writes the fields of an output, one after the other.
 pub trait FieldWriter {
-    /// The order in which the fields of a decision are passed.
+    /// The order in which this writer receives the fields of a decision.
     const ORDER: FieldOrder;
 
-    /// Writes one field. Inline it: at each call the name and the kind of the value are constants.
+    /// Writes one field. Implementations should be inlined, because the name and the value kind are constants in each
+    /// call.
     fn write(&mut self, name: EncodedName, value: FieldValue<'_>);
 
-    /// Writes a field if there is a value.
+    /// Writes a field if the value is present.
     #[inline(always)]
     fn write_some(&mut self, name: EncodedName, value: Option<FieldValue<'_>>) {
         if let Some(value) = value {
@@ -99,16 +101,16 @@ pub trait FieldWriter {
         }
     }
 
-    /// Writes a flag if it holds.
+    /// Writes a flag if it is set.
     #[inline(always)]
-    fn write_flag(&mut self, name: EncodedName, holds: bool) {
-        if holds {
+    fn write_flag(&mut self, name: EncodedName, is_set: bool) {
+        if is_set {
             self.write(name, FieldValue::Bool(true));
         }
     }
 }
 
-/// Counts fields, for protocols that send their number first.
+/// Counts fields, for protocols that send the number of fields first.
 #[derive(Debug, Default)]
 pub struct FieldCount(pub usize);
 

@@ -1,9 +1,9 @@
-//! Idempotency keys: a request that is repeated under the same key is carried out once. A client that got no response
-//! can repeat its request without being charged twice.
+//! Idempotency keys: a request that is repeated with the same key is carried out only once. A client that got no
+//! response can repeat its request without being charged twice.
 //!
-//! The table is local to this node. It is bounded in entries, bytes and time, and evicts the oldest entries first. That
-//! covers retries to the same node within minutes. Only outputs of operations that took effect are stored: a refusal
-//! changed nothing, and a caller who repeats it wants the current state.
+//! The table is local to this node. It is bounded in entries, bytes and time, and evicts the oldest entries first. This
+//! covers retries to the same node within minutes. The table stores only outputs of operations that took effect. A
+//! refusal changes nothing, and a caller who repeats a refused request wants the current state.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -25,7 +25,7 @@ pub const MAX_KEYS: usize = 20_000;
 /// Maximum total size of the stored results, in bytes.
 pub const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// Lifetime of a key.
-pub const WINDOW: Nanos = Nanos::from_secs(600);
+pub const KEY_LIFETIME: Nanos = Nanos::from_secs(600);
 
 /// Stored results by key.
 #[derive(Debug, Default)]
@@ -38,20 +38,20 @@ pub struct IdempotencyTable {
 
 #[derive(Debug, Default)]
 struct StoredOutputs {
-    entries: HashMap<Arc<[u8]>, Entry>,
-    /// Keys in order of arrival, with their entry number. The number tells a removed entry from a later one with the
-    /// same key.
-    order: VecDeque<(Arc<[u8]>, u64)>,
-    bytes: usize,
-    next: u64,
+    entries: HashMap<Arc<[u8]>, StoredEntry>,
+    /// Keys in order of arrival, each with the number of its entry. The number distinguishes a removed entry from a
+    /// later entry with the same key.
+    arrival_order: VecDeque<(Arc<[u8]>, u64)>,
+    stored_bytes: usize,
+    next_number: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct StoredEntry {
     number: u64,
-    started: Time<Mono>,
+    started_at: Time<Mono>,
     /// Hash of the request.
-    request: u64,
+    request_hash: u64,
     /// The results and their size; `None` while the request runs.
     results: Option<(Results, usize)>,
 }
@@ -78,20 +78,21 @@ pub struct Ticket<'t> {
 }
 
 impl IdempotencyTable {
-    /// Looks up a key, and inserts it if it is new. `request` tells different requests with the same key apart.
+    /// Looks up a key, and inserts it if it is new. The table stores a hash of `request`, to detect that a key is
+    /// reused with another request.
     ///
     /// # Errors
-    /// When the key has an invalid length, is in use, or was used with another request.
+    /// Returns an error if the key has an invalid length, is in use, or was used with another request.
     pub fn begin(&self, key: &[u8], request: impl Hash, now: Time<Mono>) -> Result<KeyLookup<'_>, OpError> {
         if key.is_empty() || key.len() > MAX_KEY {
             let detail = format!("an idempotency key must have 1 to {MAX_KEY} bytes");
             return Err(OpError::key(ErrorKind::Invalid, detail));
         }
-        let request = self.hasher.hash_one(request);
-        let mut table = self.table();
-        if let Some(entry) = table.entries.get(key).filter(|entry| now.since(entry.started) < WINDOW) {
+        let request_hash = self.hasher.hash_one(request);
+        let mut table = self.lock_table();
+        if let Some(entry) = table.entries.get(key).filter(|entry| now.since(entry.started_at) < KEY_LIFETIME) {
             return match &entry.results {
-                _ if entry.request != request => {
+                _ if entry.request_hash != request_hash => {
                     let detail = "this idempotency key was used with another request; use a new key for each request";
                     Err(OpError::key(ErrorKind::KeyReused, detail))
                 }
@@ -106,38 +107,39 @@ impl IdempotencyTable {
             };
         }
         self.evict(&mut table, now);
-        let (key, number) = (Arc::<[u8]>::from(key), table.next);
-        table.next += 1;
-        table.order.push_back((key.clone(), number));
-        table.entries.insert(key.clone(), Entry { number, started: now, request, results: None });
+        let (key, number) = (Arc::<[u8]>::from(key), table.next_number);
+        table.next_number += 1;
+        table.arrival_order.push_back((key.clone(), number));
+        table.entries.insert(key.clone(), StoredEntry { number, started_at: now, request_hash, results: None });
         Ok(KeyLookup::First(Ticket { table: self, key, number, stored: false }))
     }
 
-    /// Returns the numbers of stored keys, of replays, and of keys evicted before they expired.
+    /// Returns three numbers: stored keys, replays, and keys evicted before they expired.
     pub fn counts(&self) -> (usize, u64, u64) {
-        let keys = self.table().entries.len();
+        let keys = self.lock_table().entries.len();
         (keys, self.replayed.load(Ordering::Relaxed), self.evicted.load(Ordering::Relaxed))
     }
 
-    fn table(&self) -> MutexGuard<'_, StoredOutputs> {
+    fn lock_table(&self) -> MutexGuard<'_, StoredOutputs> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes expired entries, then the oldest entries until a new one fits.
+    /// Removes expired entries, then the oldest entries until a new entry fits.
     fn evict(&self, table: &mut StoredOutputs, now: Time<Mono>) {
-        while let Some((key, number)) = table.order.front() {
+        while let Some((key, number)) = table.arrival_order.front() {
             let entry = table.entries.get(key).filter(|entry| entry.number == *number);
-            let is_old = entry.is_none_or(|entry| now.since(entry.started) >= WINDOW);
-            // `order` may still contain keys whose entries were removed, so its length is bounded separately.
-            let is_full =
-                table.entries.len() >= MAX_KEYS || table.bytes > MAX_BYTES || table.order.len() >= 2 * MAX_KEYS;
+            let is_old = entry.is_none_or(|entry| now.since(entry.started_at) >= KEY_LIFETIME);
+            // `arrival_order` may still contain keys whose entries were removed, so its length is bounded separately.
+            let is_full = table.entries.len() >= MAX_KEYS
+                || table.stored_bytes > MAX_BYTES
+                || table.arrival_order.len() >= 2 * MAX_KEYS;
             if !is_old && !is_full {
                 return;
             }
             if !is_old {
                 self.evicted.fetch_add(1, Ordering::Relaxed);
             }
-            if let Some((key, number)) = table.order.pop_front() {
+            if let Some((key, number)) = table.arrival_order.pop_front() {
                 table.remove(&key, number);
             }
         }
@@ -147,9 +149,9 @@ impl IdempotencyTable {
 impl StoredOutputs {
     fn remove(&mut self, key: &[u8], number: u64) {
         if self.entries.get(key).is_some_and(|entry| entry.number == number)
-            && let Some(Entry { results: Some((_, size)), .. }) = self.entries.remove(key)
+            && let Some(StoredEntry { results: Some((_, size)), .. }) = self.entries.remove(key)
         {
-            self.bytes -= size;
+            self.stored_bytes -= size;
         }
     }
 }
@@ -168,12 +170,12 @@ impl KeyLookup<'_> {
 impl Ticket<'_> {
     fn store(mut self, results: Results, size: usize) {
         self.stored = true;
-        let mut table = self.table.table();
+        let mut table = self.table.lock_table();
         let entry = table.entries.get_mut(&self.key).filter(|entry| entry.number == self.number);
-        // The entry may have been evicted.
+        // The entry may have been evicted in the meantime.
         if let Some(entry) = entry {
             entry.results = Some((results, size));
-            table.bytes += size;
+            table.stored_bytes += size;
         }
     }
 }
@@ -181,7 +183,7 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if !self.stored {
-            self.table.table().remove(&self.key, self.number);
+            self.table.lock_table().remove(&self.key, self.number);
         }
     }
 }
@@ -190,19 +192,19 @@ impl Drop for Ticket<'_> {
 mod tests {
     use super::*;
 
-    fn begin_first<'t>(table: &'t IdempotencyTable, key: &str, now: Time<Mono>) -> Ticket<'t> {
+    fn begin_with_new_key<'t>(table: &'t IdempotencyTable, key: &str, now: Time<Mono>) -> Ticket<'t> {
         match table.begin(key.as_bytes(), "asked", now) {
             Ok(KeyLookup::First(ticket)) => ticket,
             other => panic!("{other:?}"),
         }
     }
 
-    fn some_results(counters: usize) -> Results {
+    fn reset_results(counters: usize) -> Results {
         Arc::from([Ok(Output::Reset(counters))])
     }
 
-    /// Returns the counter count of the result stored under `key`.
-    fn stored_number(table: &IdempotencyTable, key: &str, now: Time<Mono>) -> Option<usize> {
+    /// Returns the number of counters in the result that is stored under `key`.
+    fn stored_counter_count(table: &IdempotencyTable, key: &str, now: Time<Mono>) -> Option<usize> {
         match table.begin(key.as_bytes(), "asked", now) {
             Ok(KeyLookup::Replay(results)) => match &results[..] {
                 [Ok(Output::Reset(counters))] => Some(*counters),
@@ -219,46 +221,47 @@ mod tests {
     #[test]
     fn stored_result_is_replayed_within_the_window() {
         let (table, now) = (IdempotencyTable::default(), Time::from_nanos(5));
-        begin_first(&table, "k", now).store(some_results(7), 10);
-        let almost = Time::from_nanos(now.as_nanos() + WINDOW.as_nanos() - 1);
-        assert_eq!(stored_number(&table, "k", almost), Some(7));
+        begin_with_new_key(&table, "k", now).store(reset_results(7), 10);
+        let almost = Time::from_nanos(now.as_nanos() + KEY_LIFETIME.as_nanos() - 1);
+        assert_eq!(stored_counter_count(&table, "k", almost), Some(7));
         assert_eq!(error_kind(table.begin(b"k", "another", almost)), Some(ErrorKind::KeyReused));
-        let later = now.saturating_add(WINDOW);
-        begin_first(&table, "k", later).store(some_results(8), 10);
-        assert_eq!(stored_number(&table, "k", later), Some(8));
+        let later = now.saturating_add(KEY_LIFETIME);
+        begin_with_new_key(&table, "k", later).store(reset_results(8), 10);
+        assert_eq!(stored_counter_count(&table, "k", later), Some(8));
         assert_eq!(table.counts(), (1, 2, 0));
     }
 
     #[test]
     fn running_request_blocks_its_key_and_a_failed_one_frees_it() {
         let (table, now) = (IdempotencyTable::default(), Time::from_nanos(5));
-        let ticket = begin_first(&table, "k", now);
+        let ticket = begin_with_new_key(&table, "k", now);
         assert_eq!(error_kind(table.begin(b"k", "asked", now)), Some(ErrorKind::KeyInUse));
         drop(ticket);
-        drop(begin_first(&table, "k", now));
-        assert_eq!((table.counts().0, table.table().order.len()), (0, 1));
-        let later = now.saturating_add(WINDOW);
-        begin_first(&table, "other", later).store(some_results(1), 1);
-        assert_eq!(table.table().order.len(), 1, "expired keys leave the order too");
-        let _running = begin_first(&table, "long", later);
-        (0..3 * MAX_KEYS).for_each(|n| drop(begin_first(&table, &n.to_string(), later)));
-        assert!(table.table().order.len() <= 2 * MAX_KEYS);
+        drop(begin_with_new_key(&table, "k", now));
+        assert_eq!((table.counts().0, table.lock_table().arrival_order.len()), (0, 1));
+        let later = now.saturating_add(KEY_LIFETIME);
+        begin_with_new_key(&table, "other", later).store(reset_results(1), 1);
+        assert_eq!(table.lock_table().arrival_order.len(), 1, "expired keys leave the order too");
+        let _running = begin_with_new_key(&table, "long", later);
+        (0..3 * MAX_KEYS).for_each(|n| drop(begin_with_new_key(&table, &n.to_string(), later)));
+        assert!(table.lock_table().arrival_order.len() <= 2 * MAX_KEYS);
     }
 
     #[test]
     fn keys_and_bytes_are_bounded_and_the_oldest_are_evicted() {
         let (table, now) = (IdempotencyTable::default(), Time::from_nanos(5));
-        (0..=MAX_KEYS).for_each(|n| begin_first(&table, &n.to_string(), now).store(some_results(1), 1));
+        (0..=MAX_KEYS).for_each(|n| begin_with_new_key(&table, &n.to_string(), now).store(reset_results(1), 1));
         assert_eq!(table.counts(), (MAX_KEYS, 0, 1));
-        assert_eq!(stored_number(&table, "1", now), Some(1), "a replay evicts nothing");
-        assert_eq!(stored_number(&table, "0", now), None, "the oldest was evicted");
+        assert_eq!(stored_counter_count(&table, "1", now), Some(1), "a replay evicts nothing");
+        assert_eq!(stored_counter_count(&table, "0", now), None, "the oldest was evicted");
         let table = IdempotencyTable::default();
-        (0..4).for_each(|n| begin_first(&table, &n.to_string(), now).store(some_results(1), MAX_BYTES / 2));
-        assert!(table.table().bytes <= MAX_BYTES + MAX_BYTES / 2, "{} bytes", table.table().bytes);
+        (0..4).for_each(|n| begin_with_new_key(&table, &n.to_string(), now).store(reset_results(1), MAX_BYTES / 2));
+        let stored_bytes = table.lock_table().stored_bytes;
+        assert!(stored_bytes <= MAX_BYTES + MAX_BYTES / 2, "{stored_bytes} bytes");
         assert!(table.counts().2 >= 1);
-        let late = begin_first(&table, "late", now);
-        (0..=MAX_KEYS).for_each(|n| begin_first(&table, &format!("x{n}"), now).store(some_results(1), 1));
-        late.store(some_results(1), 1);
-        assert_eq!(table.table().bytes, MAX_KEYS, "the result of an evicted key is not stored");
+        let late = begin_with_new_key(&table, "late", now);
+        (0..=MAX_KEYS).for_each(|n| begin_with_new_key(&table, &format!("x{n}"), now).store(reset_results(1), 1));
+        late.store(reset_results(1), 1);
+        assert_eq!(table.lock_table().stored_bytes, MAX_KEYS, "the result of an evicted key is not stored");
     }
 }

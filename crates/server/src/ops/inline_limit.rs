@@ -1,4 +1,5 @@
-//! A per-thread cache of inline limits. Callers repeat a few limits, and parsing a limit costs more than deciding.
+//! A per-thread cache of inline limits. Callers send the same few limits repeatedly, and parsing a limit takes longer
+//! than deciding a request.
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
@@ -10,10 +11,10 @@ use tollgate_engine::{Engine, InlineLimits, Store};
 use super::error::OpError;
 
 /// Number of cached limits per thread.
-const SLOTS: usize = 256;
+const CACHE_SLOTS: usize = 256;
 
 /// Maximum length of a cached limit text, in bytes. No valid limit is longer.
-const MAX_TEXT: usize = 64;
+const MAX_CACHED_TEXT: usize = 64;
 
 struct CachedLimit {
     limit: Box<str>,
@@ -22,30 +23,30 @@ struct CachedLimit {
     limits: Arc<InlineLimits>,
 }
 
-struct Cache {
-    // Randomly seeded, so that no caller can choose limits that evict another caller's limits.
+struct LimitCache {
+    /// Randomly seeded, so that a caller cannot choose limits that evict another caller's limits.
     hasher: RandomState,
     slots: Vec<Option<CachedLimit>>,
 }
 
 thread_local! {
-    static CACHE: RefCell<Cache> =
-        RefCell::new(Cache { hasher: RandomState::new(), slots: (0..SLOTS).map(|_| None).collect() });
+    static LIMIT_CACHE: RefCell<LimitCache> =
+        RefCell::new(LimitCache { hasher: RandomState::new(), slots: (0..CACHE_SLOTS).map(|_| None).collect() });
 }
 
 /// Returns the limit that `text` describes, from this thread's cache or from the engine.
 ///
 /// # Errors
-/// When the text is not a limit, or the engine cannot store another limit.
+/// Returns an error if the text is not a valid limit, or if the engine cannot store another limit.
 pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc<InlineLimits>, OpError> {
-    CACHE.with_borrow_mut(|cache| {
-        let slot = cache.hasher.hash_one(text) as usize % SLOTS;
-        if let Some(known) = cache.slots[slot].as_ref().filter(|known| known.is(text)) {
+    LIMIT_CACHE.with_borrow_mut(|cache| {
+        let slot = cache.hasher.hash_one(text) as usize % CACHE_SLOTS;
+        if let Some(known) = cache.slots[slot].as_ref().filter(|known| known.matches(text)) {
             return Ok(known.limits.clone());
         }
         let limits = text.read().map_err(|mistake| OpError::invalid(mistake.word, mistake.to_string()))?;
         let limits = Arc::new(engine.intern_limits(&limits)?);
-        if text.limit.len() <= MAX_TEXT {
+        if text.limit.len() <= MAX_CACHED_TEXT {
             cache.slots[slot] = Some(CachedLimit {
                 limit: text.limit.into(),
                 burst: text.burst,
@@ -58,7 +59,7 @@ pub fn resolve<S: Store>(engine: &Engine<S>, text: &LimitText<'_>) -> Result<Arc
 }
 
 impl CachedLimit {
-    fn is(&self, text: &LimitText<'_>) -> bool {
+    fn matches(&self, text: &LimitText<'_>) -> bool {
         *self.limit == *text.limit && self.burst == text.burst && self.algorithm.as_deref() == text.algorithm
     }
 }

@@ -1,4 +1,4 @@
-//! The protocol-independent input of operations, as front ends build it.
+//! The protocol-independent input of operations, which front ends build.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,16 +19,16 @@ pub enum Input<'a> {
     Receipt(Receipt, Option<Cost>),
     /// The new enforcement mode.
     Enforcement(Enforcement),
-    /// No input: the operation is a page.
+    /// No input, because the operation is a page.
     None,
 }
 
 /// A request to decide, explain or reset.
 #[derive(Debug)]
 pub struct RequestInput<'a> {
-    /// The limits to decide by.
+    /// The limits that decide the request.
     pub limits: LimitsInput<'a>,
-    /// The cost; `None` means that each rule sets its own.
+    /// The cost. If it is `None`, each rule determines the cost.
     pub cost: Option<Cost>,
     /// Maximum wait for admission.
     pub wait: Duration,
@@ -36,7 +36,7 @@ pub struct RequestInput<'a> {
     pub receipt: bool,
 }
 
-/// The limits to decide a request by.
+/// The limits that decide a request.
 #[derive(Debug)]
 pub enum LimitsInput<'a> {
     /// The rules of a domain that match the attributes.
@@ -61,7 +61,7 @@ impl<'a> RequestInput<'a> {
         Self { limits, cost, wait: Duration::ZERO, receipt: false }
     }
 
-    /// Returns the domain; empty for an inline limit.
+    /// Returns the domain. It is empty for an inline limit.
     pub fn domain(&self) -> &'a [u8] {
         match &self.limits {
             LimitsInput::Rules { domain, .. } => domain,
@@ -105,7 +105,7 @@ impl Input<'_> {
 /// Parses a receipt.
 ///
 /// # Errors
-/// When the text is not a receipt.
+/// Returns an error if the text is not a receipt.
 pub fn parse_receipt(text: &[u8]) -> Result<Receipt, OpError> {
     let parsed = str::from_utf8(text).ok().and_then(|text| text.parse().ok());
     parsed.ok_or_else(|| OpError::invalid("receipt", "not a receipt; send the `receipt` of a decision unchanged"))
@@ -114,8 +114,8 @@ pub fn parse_receipt(text: &[u8]) -> Result<Receipt, OpError> {
 /// Checks a maximum wait, given in milliseconds.
 ///
 /// # Errors
-/// When the wait is missing or longer than [`MAX_WAIT`].
-pub fn wait(millis: Option<u64>) -> Result<Duration, OpError> {
+/// Returns an error if the wait is missing or longer than [`MAX_WAIT`].
+pub fn parse_wait(millis: Option<u64>) -> Result<Duration, OpError> {
     let wait = millis.map(Duration::from_millis).filter(|wait| *wait <= MAX_WAIT);
     wait.ok_or_else(|| {
         let max = MAX_WAIT.as_millis();

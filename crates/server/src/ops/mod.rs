@@ -1,7 +1,7 @@
 //! The operations of the server, independent of any protocol.
 //!
 //! A front end parses bytes into an [`Input`](input::Input), calls [`run`](run::run) and serialises each
-//! [`Output`](view::Output) or [`OpError`](error::OpError). [`TABLE`] lists every operation with its path, its command,
+//! [`Output`](view::Output) or [`OpError`](error::OpError). [`OPERATIONS`] lists every operation with its path, its command,
 //! the required role, and whether it honours an idempotency key. Routing, the `COMMAND` reply, usage errors and the API
 //! description are generated from this table.
 
@@ -24,7 +24,7 @@ use crate::control::model::Role;
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Decides requests, several in one round trip to the store.
+    /// Decides requests. Several requests need only one round trip to the store.
     Decide(Verb),
     /// Takes the cost, waiting until it is available or the deadline passes.
     Acquire,
@@ -47,17 +47,17 @@ pub enum Op {
 /// The operations that decide without waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// Takes the cost or refuses.
+    /// Takes the cost or refuses the request.
     Check,
     /// Decides like a check, but takes nothing.
     Peek,
-    /// Takes the cost or refuses, and returns a receipt for the settlement.
+    /// Takes the cost or refuses the request. Returns a receipt with which the reservation can be settled.
     Reserve,
     /// Takes as much of the cost as is available.
     TakeUpTo,
     /// Takes the cost even if the counter goes into debt.
     Charge,
-    /// Takes all that is available.
+    /// Takes the whole available amount.
     Drain,
 }
 
@@ -76,7 +76,7 @@ pub enum ServerPage {
     TopKeys,
     /// The source of the rules, and the result of the last load.
     RulesStatus,
-    /// The servers that share limits with this one.
+    /// The servers that share limits with this server.
     Peers,
     /// The OpenAPI description.
     ApiDescription,
@@ -107,7 +107,7 @@ impl ServerPage {
 }
 
 impl Verb {
-    /// Returns how the verb takes its cost; `None` if it takes nothing.
+    /// Returns how the verb takes its cost. Returns `None` if it takes nothing.
     pub const fn take_mode(self) -> Option<TakeMode> {
         match self {
             Self::Check | Self::Reserve => Some(TakeMode::Exactly),
@@ -117,7 +117,8 @@ impl Verb {
         }
     }
 
-    /// Returns the cost to pass to the engine. [`Drain`](Self::Drain) asks for the maximum, so it takes all there is.
+    /// Returns the cost to pass to the engine. For [`Drain`](Self::Drain), this is the maximum cost, so that the engine
+    /// takes the whole available amount.
     pub fn engine_cost(self, cost: Option<Cost>) -> Option<Cost> {
         match self {
             Self::Check | Self::Peek | Self::Reserve | Self::TakeUpTo | Self::Charge => cost,
@@ -125,7 +126,7 @@ impl Verb {
         }
     }
 
-    /// Returns whether the output contains the amount taken. True for verbs whose amount can differ from the cost.
+    /// Returns whether the output contains the amount taken. True for verbs that can take another amount than the cost.
     pub const fn shows_taken(self) -> bool {
         match self {
             Self::Check | Self::Peek | Self::Reserve => false,
@@ -142,7 +143,7 @@ impl Verb {
     }
 }
 
-/// One row of [`TABLE`].
+/// One row of [`OPERATIONS`].
 #[derive(Debug)]
 pub struct Spec {
     /// The operation. Two rows may name the same operation.
@@ -170,24 +171,24 @@ pub struct RespCommand {
     pub args: &'static str,
 }
 
-/// Every operation. The most frequent one comes first, because lookups are linear.
+/// All operations. The most frequent operation comes first, because lookups are linear.
 #[rustfmt::skip]
-pub const TABLE: &[Spec] = &[
+pub const OPERATIONS: &[Spec] = &[
     verb_spec(Verb::Check, "/v1/check", "TG.CHECK", "Takes the cost of the request, or refuses it and takes nothing"),
     verb_spec(Verb::Peek, "/v1/peek", "TG.PEEK", "Returns what a check would decide, and takes nothing"),
     verb_spec(Verb::TakeUpTo, "/v1/take-up-to", "TG.TAKEUPTO", "Takes as much of the cost as is available"),
     verb_spec(Verb::Charge, "/v1/charge", "TG.CHARGE", "Takes the cost regardless, into debt"),
-    operation_spec(Op::Decide(Verb::Drain), "/v1/drain", ("TG.DRAIN", 2, DOMAIN), "Takes all that is available"),
+    operation_spec(Op::Decide(Verb::Drain), "/v1/drain", ("TG.DRAIN", 2, DRAIN_ARGS), "Takes all that is available"),
     verb_spec(Verb::Reserve, "/v1/reserve", "TG.RESERVE", "Takes the cost, and returns a receipt to settle later"),
-    operation_spec(Op::Acquire, "/v1/acquire", ("TG.ACQUIRE", 4, REQUEST_AND_WAIT), "Takes the cost as soon as it is available, or refuses when the wait is over"),
-    operation_spec(Op::Commit, "/v1/commit", ("TG.COMMIT", 3, RECEIPT_AND_COST), "Settles a reservation at its actual cost"),
-    // Cancel, release and refund are the same operation, named after its object: a reservation, a slot, any decision.
-    operation_spec(Op::Refund, "/v1/cancel", ("TG.CANCEL", 2, RECEIPT), "Cancels a reservation"),
-    operation_spec(Op::Refund, "/v1/release", ("TG.RELEASE", 2, RECEIPT), "Releases a slot"),
-    operation_spec(Op::Renew, "/v1/renew", ("TG.RENEW", 2, RECEIPT), "Extends the lease of a slot"),
-    operation_spec(Op::Refund, "/v1/refund", ("TG.REFUND", 2, RECEIPT), "Refunds what a decision took"),
-    Spec { role: Some(Role::Operator), ..operation_spec(Op::Reset, "/v1/reset", ("TG.RESET", 3, REQUEST), "Resets counters; for operators") },
-    Spec { keyed: false, ..operation_spec(Op::Explain, "/v1/explain", ("TG.EXPLAIN", 3, UNKEYED_REQUEST), "Explains what a check would decide, and takes nothing") },
+    operation_spec(Op::Acquire, "/v1/acquire", ("TG.ACQUIRE", 4, ACQUIRE_ARGS), "Takes the cost as soon as it is available, or refuses when the wait is over"),
+    operation_spec(Op::Commit, "/v1/commit", ("TG.COMMIT", 3, COMMIT_ARGS), "Settles a reservation at its actual cost"),
+    // Cancel (a reservation), release (a slot) and refund (any decision) are the same operation.
+    operation_spec(Op::Refund, "/v1/cancel", ("TG.CANCEL", 2, RECEIPT_ARGS), "Cancels a reservation"),
+    operation_spec(Op::Refund, "/v1/release", ("TG.RELEASE", 2, RECEIPT_ARGS), "Releases a slot"),
+    operation_spec(Op::Renew, "/v1/renew", ("TG.RENEW", 2, RECEIPT_ARGS), "Extends the lease of a slot"),
+    operation_spec(Op::Refund, "/v1/refund", ("TG.REFUND", 2, RECEIPT_ARGS), "Refunds what a decision took"),
+    Spec { role: Some(Role::Operator), ..operation_spec(Op::Reset, "/v1/reset", ("TG.RESET", 3, REQUEST_ARGS), "Resets counters; for operators") },
+    Spec { keyed: false, ..operation_spec(Op::Explain, "/v1/explain", ("TG.EXPLAIN", 3, UNKEYED_REQUEST_ARGS), "Explains what a check would decide, and takes nothing") },
     Spec { op: Op::SetEnforcement, role: Some(Role::Operator), ..page_spec(ServerPage::Enforcement, "/v1/enforcement", "The kill switch of this server; for operators") },
     page_spec(ServerPage::Enforcement, "/v1/enforcement", "Whether refusals are enforced"),
     Spec { role: None, ..page_spec(ServerPage::Health, "/healthz", "Whether the server runs") },
@@ -199,15 +200,15 @@ pub const TABLE: &[Spec] = &[
     page_spec(ServerPage::ApiDescription, "/openapi.json", "This description"),
 ];
 
-/// The row of a check.
-pub const CHECK: &Spec = &TABLE[0];
+/// The row of the operation `check`.
+pub const CHECK_SPEC: &Spec = &OPERATIONS[0];
 
-const DOMAIN: &str = "<domain> [ONCE <key>] [<name> <value> ...]";
-const REQUEST: &str = "<domain> <cost or -> [ONCE <key>] [<name> <value> ...]";
-const UNKEYED_REQUEST: &str = "<domain> <cost or -> [<name> <value> ...]";
-const REQUEST_AND_WAIT: &str = "<domain> <cost or -> <wait_ms> [ONCE <key>] [<name> <value> ...]";
-const RECEIPT: &str = "<receipt> [ONCE <key>]";
-const RECEIPT_AND_COST: &str = "<receipt> <cost> [ONCE <key>]";
+const DRAIN_ARGS: &str = "<domain> [ONCE <key>] [<name> <value> ...]";
+const REQUEST_ARGS: &str = "<domain> <cost or -> [ONCE <key>] [<name> <value> ...]";
+const UNKEYED_REQUEST_ARGS: &str = "<domain> <cost or -> [<name> <value> ...]";
+const ACQUIRE_ARGS: &str = "<domain> <cost or -> <wait_ms> [ONCE <key>] [<name> <value> ...]";
+const RECEIPT_ARGS: &str = "<receipt> [ONCE <key>]";
+const COMMIT_ARGS: &str = "<receipt> <cost> [ONCE <key>]";
 
 const fn operation_spec(
     op: Op,
@@ -220,7 +221,7 @@ const fn operation_spec(
 
 const fn verb_spec(verb: Verb, path: &'static str, name: &'static str, summary: &'static str) -> Spec {
     let keyed = verb.take_mode().is_some();
-    let args = if keyed { REQUEST } else { UNKEYED_REQUEST };
+    let args = if keyed { REQUEST_ARGS } else { UNKEYED_REQUEST_ARGS };
     Spec { keyed, ..operation_spec(Op::Decide(verb), path, (name, 3, args), summary) }
 }
 
@@ -231,7 +232,7 @@ const fn page_spec(page: ServerPage, path: &'static str, summary: &'static str) 
 impl Spec {
     /// Finds a Redis-protocol command by name, ignoring case.
     pub fn find_command(name: &[u8]) -> Option<(&'static Self, &'static RespCommand)> {
-        let mut commands = TABLE.iter().filter_map(|spec| Some((spec, spec.command.as_ref()?)));
+        let mut commands = OPERATIONS.iter().filter_map(|spec| Some((spec, spec.command.as_ref()?)));
         commands.find(|(_, command)| command.name.as_bytes().eq_ignore_ascii_case(name))
     }
 

@@ -39,8 +39,8 @@ fn enforcement_text<S: Store>(app: &App<S>) -> String {
     }
 }
 
-/// Returns the readiness as text. A server that cannot reach its store or its rules service is still ready; see
-/// `observe::health` for the reason.
+/// Returns the readiness as text. A server that cannot reach its store or its rules service is still ready, for the
+/// reason given in `observe::health`.
 fn readiness_text<S: Store>(app: &App<S>) -> String {
     if app.connections.is_stopping() {
         return "stopping\n".to_owned();
@@ -69,7 +69,7 @@ fn metrics_text<S: Store>(app: &App<S>) -> String {
             + app.engine.fallback().overflowed(),
         engine: app.engine.counts(),
         rules: app.engine.rules(),
-        // Rules from files have no checksum here and no revision: their version only counts loads.
+        // Only rules with a checksum have a revision. For rules from files, the version only counts loads.
         revision: status.checksum.and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
         rules_age: app.metrics.polls.age_seconds(app.now()),
     })

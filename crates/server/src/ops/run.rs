@@ -45,7 +45,7 @@ impl Caller<'_> {
 /// One call of an operation.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// The input, or the error of the front end that could not parse it.
+    /// The input, or an error if the front end could not parse it.
     pub input: Result<Input<'a>, OpError>,
     /// The idempotency key of the call.
     pub key: KeyLookup<'a>,
@@ -71,57 +71,61 @@ pub async fn run<S: Store>(
     reply: impl FnMut(Reply<'_>),
 ) {
     let mut list = ListRun::new(app, caller, spec, calls.len());
-    list.run(calls, reply).await;
+    list.run_part(calls, reply).await;
     list.finish();
 }
 
-/// Time after which a long list yields to other connections. The clock is read after each request, because a request
-/// that matches 256 rules takes about 0.5 ms.
+/// Time after which a long list yields to other connections. The clock is read after each decision and after each
+/// reply, because deciding a request that matches 256 rules takes longer than this.
 pub(crate) const MAX_TURN: Nanos = Nanos::from_micros(100);
 
-/// Batch size for lists: the number of requests decided in one round trip to a shared store, and the number of items
-/// translated before the list yields.
-const MAX_PART: usize = 64;
+/// Batch size for lists. A shared store decides this number of requests in one round trip, and this number of items is
+/// converted before the list yields.
+const LIST_PART_SIZE: usize = 64;
 
-/// A list of calls that is run in parts and yields to other connections between them.
+/// A list of calls that is run in parts. Between parts, it yields to other connections.
 struct ListRun<'a, S> {
     app: &'a App<S>,
     caller: Caller<'a>,
     spec: &'a Spec,
     resets: ResetRecord<'a>,
     /// Number of finished calls.
-    done: usize,
-    /// Start of this turn. `None` with a single call, or if the list yields after every part.
-    turn: Option<Time<Mono>>,
+    finished: usize,
+    /// Start of the current turn. `None` for a single call, or if the list yields after every part.
+    turn_start: Option<Time<Mono>>,
 }
 
 impl<'a, S: Store> ListRun<'a, S> {
     fn new(app: &'a App<S>, caller: Caller<'a>, spec: &'a Spec, count: usize) -> Self {
-        let turn = (count > 1 && !app.engine.store().can_fail()).then(|| app.now());
-        Self { app, caller, spec, resets: ResetRecord::default(), done: 0, turn }
+        let turn_start = (count > 1 && !app.engine.store().can_fail()).then(|| app.now());
+        Self { app, caller, spec, resets: ResetRecord::default(), finished: 0, turn_start }
     }
 
     /// Runs the next part of the list.
-    async fn run(&mut self, calls: &mut [Call<'_>], mut reply: impl FnMut(Reply<'_>)) {
+    async fn run_part(&mut self, calls: &mut [Call<'_>], mut reply: impl FnMut(Reply<'_>)) {
         let Self { app, caller, spec, .. } = *self;
         if spec.role > Some(Role::Reader) || caller.access.is_scoped() {
             calls.iter_mut().for_each(|call| check_rights(caller.access, spec, call));
         }
         if let Op::Decide(verb) = spec.op {
-            let part = if app.engine.store().can_fail() { MAX_PART } else { 1 };
+            let part = if app.engine.store().can_fail() { LIST_PART_SIZE } else { 1 };
             for part in calls.chunks_mut(part) {
                 self.yield_turn().await;
                 if caller.is_full() {
                     part.iter_mut().for_each(|call| call.input = Err(OpError::response_full()));
                 }
-                let first = self.done;
-                decide(app, caller, verb, part, &mut |one| reply(Reply { index: first + one.index, ..one })).await;
-                self.done += part.len();
+                let first = self.finished;
+                let decisions = decide_part(app, caller, verb, part).await;
+                // Writing the limits of 256 rules takes about half as long as deciding them.
+                self.yield_long_turn().await;
+                let reply = &mut |one: Reply<'_>| reply(Reply { index: first + one.index, ..one });
+                reply_to_part(verb, part, &decisions, reply);
+                self.finished += part.len();
             }
             return;
         }
         for call in calls {
-            if self.done > 0 {
+            if self.finished > 0 {
                 yield_now().await;
             }
             if caller.is_full() {
@@ -132,19 +136,31 @@ impl<'a, S: Store> ListRun<'a, S> {
                 (Ok(_), KeyLookup::Replay(_)) => Ok(None),
                 (Ok(input), KeyLookup::NoKey | KeyLookup::First(_)) => {
                     // Boxed, so that this rare future does not enlarge the future of a check.
-                    Box::pin(run_one(app, caller, spec.op, input, &mut self.resets)).await.map(Some)
+                    Box::pin(run_unbatched(app, caller, spec.op, input, &mut self.resets)).await.map(Some)
                 }
             };
-            finish(self.done, call, result, &mut reply);
-            self.done += 1;
+            reply_and_store(self.finished, call, result, &mut reply);
+            self.finished += 1;
+        }
+    }
+
+    /// Yields to other connections before the next part: after every part for a shared store, otherwise if this turn
+    /// has lasted [`MAX_TURN`].
+    async fn yield_turn(&mut self) {
+        if self.turn_start.is_some() {
+            self.yield_long_turn().await;
+        } else if self.finished > 0 {
+            yield_now().await;
         }
     }
 
     /// Yields to other connections if this turn has lasted [`MAX_TURN`].
-    async fn yield_turn(&mut self) {
-        if self.done > 0 && self.turn.is_none_or(|turn| self.app.now().since(turn) >= MAX_TURN) {
+    async fn yield_long_turn(&mut self) {
+        if let Some(turn_start) = &mut self.turn_start
+            && self.app.now().since(*turn_start) >= MAX_TURN
+        {
             yield_now().await;
-            self.turn = self.turn.map(|_| self.app.now());
+            *turn_start = self.app.now();
         }
     }
 
@@ -168,7 +184,7 @@ impl<'a> ResetRecord<'a> {
     /// Reserves the audit-log entry before the first reset.
     ///
     /// # Errors
-    /// When the audit-log queue is full.
+    /// Returns an error if the audit-log queue is full.
     fn reserve<S: Store>(&mut self, app: &'a App<S>) -> Result<(), OpError> {
         if self.entry.is_none() {
             self.entry = app.audit_slot(AuditQueue::Resets)?;
@@ -197,7 +213,8 @@ impl<'a> ResetRecord<'a> {
     }
 }
 
-/// Runs an operation for each item of a list under one shared idempotency key. `call` translates an item.
+/// Runs an operation for each item of a list, with one idempotency key for the whole list. `call` converts an item to a
+/// call.
 ///
 /// Unlike the result of a single call, the results of a list are stored even if nothing took effect.
 pub async fn run_list<'a, S: Store, T>(
@@ -217,8 +234,8 @@ pub async fn run_list<'a, S: Store, T>(
     }
     let mut results = Vec::new();
     let mut list = ListRun::new(app, caller, spec, items.len());
-    // Translated in parts, so that a long list does not block other connections.
-    for part in items.chunks(MAX_PART) {
+    // Convert the items in parts, so that a long list does not block other connections.
+    for part in items.chunks(LIST_PART_SIZE) {
         let mut calls: SmallVec<[Call<'a>; 1]> = part.iter().map(&mut call).collect();
         let note = |one: Reply<'_>| {
             if matches!(key, KeyLookup::First(_)) {
@@ -226,7 +243,7 @@ pub async fn run_list<'a, S: Store, T>(
             }
             reply(one);
         };
-        list.run(&mut calls, note).await;
+        list.run_part(&mut calls, note).await;
     }
     list.finish();
     key.store(results);
@@ -250,8 +267,9 @@ fn check_rights(access: &Access, spec: &Spec, call: &mut Call<'_>) {
     }
 }
 
-/// Passes the result of a call to `reply` and stores it under its idempotency key. `Ok(None)` means a replay.
-fn finish(
+/// Passes the result of a call to `reply` and stores it under its idempotency key. If the result is `Ok(None)`, passes
+/// the stored result to `reply` instead.
+fn reply_and_store(
     index: usize,
     call: &mut Call<'_>,
     result: Result<Option<Output<'_>>, OpError>,
@@ -273,28 +291,33 @@ fn finish(
     }
 }
 
-async fn decide<S: Store>(
-    app: &App<S>,
-    caller: Caller<'_>,
-    verb: Verb,
-    calls: &mut [Call<'_>],
-    reply: &mut impl FnMut(Reply<'_>),
-) {
+/// Decides the requests of some calls.
+async fn decide_part<S: Store>(app: &App<S>, caller: Caller<'_>, verb: Verb, calls: &[Call<'_>]) -> PooledDecisions {
     let mut decisions = PooledDecisions::take();
-    {
-        // Almost always one request, which needs no allocation.
-        let inputs = calls.iter().filter_map(Call::to_decide);
-        let items: SmallVec<[(&[u8], Item<'_>); 1]> =
-            inputs.map(|input| (input.domain(), input.to_item(verb.engine_cost(input.cost)))).collect();
-        let requests: SmallVec<[Request<'_>; 1]> =
-            items.iter().map(|(domain, item)| Request { domain, items: std::slice::from_ref(item) }).collect();
-        if !requests.is_empty() {
-            decide_requests(app, caller.protocol, verb, &requests, &mut decisions).await;
+    if let [call] = calls {
+        // There is almost always only one request, which needs no lists.
+        if let Some(input) = call.request_to_decide() {
+            let request = Request { domain: input.domain(), items: &[input.to_item(verb.engine_cost(input.cost))] };
+            decide_requests(app, caller.protocol, verb, &[request], &mut decisions).await;
         }
+        return decisions;
     }
+    let inputs = calls.iter().filter_map(Call::request_to_decide);
+    let items: Vec<(&[u8], Item<'_>)> =
+        inputs.map(|input| (input.domain(), input.to_item(verb.engine_cost(input.cost)))).collect();
+    let requests: Vec<Request<'_>> =
+        items.iter().map(|(domain, item)| Request { domain, items: std::slice::from_ref(item) }).collect();
+    if !requests.is_empty() {
+        decide_requests(app, caller.protocol, verb, &requests, &mut decisions).await;
+    }
+    decisions
+}
+
+/// Replies to the calls that [`decide_part`] decided.
+fn reply_to_part(verb: Verb, calls: &mut [Call<'_>], decisions: &Decisions, reply: &mut impl FnMut(Reply<'_>)) {
     let mut decided = decisions.iter();
     for (index, call) in calls.iter_mut().enumerate() {
-        let result = match (call.to_decide(), &call.input) {
+        let result = match (call.request_to_decide(), &call.input) {
             (_, Err(error)) => Err(error.clone()),
             (None, Ok(_)) => Ok(None),
             (Some(request), Ok(_)) => match decided.next() {
@@ -308,7 +331,7 @@ async fn decide<S: Store>(
                 None => Err(OpError::invalid("", "the request was not decided")),
             },
         };
-        finish(index, call, result, reply);
+        reply_and_store(index, call, result, reply);
     }
 }
 
@@ -318,8 +341,8 @@ impl<'a> Call<'a> {
         Self { input, key: KeyLookup::NoKey }
     }
 
-    /// Returns the request to decide; `None` if the call has an error or a stored result.
-    fn to_decide(&self) -> Option<&RequestInput<'a>> {
+    /// Returns the request to decide. Returns `None` if the call has an error or a stored result.
+    fn request_to_decide(&self) -> Option<&RequestInput<'a>> {
         match (&self.input, &self.key) {
             (Ok(Input::Request(request)), KeyLookup::NoKey | KeyLookup::First(_)) => Some(request),
             _ => None,
@@ -364,7 +387,7 @@ pub(crate) async fn decide_requests<S: Store>(
 }
 
 /// Runs an operation that is not batched.
-async fn run_one<'a, S: Store>(
+async fn run_unbatched<'a, S: Store>(
     app: &'a App<S>,
     caller: Caller<'_>,
     op: Op,
@@ -380,7 +403,7 @@ async fn run_one<'a, S: Store>(
             let view = DecisionView::new(decisions.get(0)?, ViewOptions { taken: false, receipt: true });
             Ok(Output::Decision(view).into_owned())
         }
-        // Settling completes a decision, so it needs no further role.
+        // Settling completes an earlier decision, so it needs no further role.
         (Op::Refund, Input::Receipt(receipt, _)) => Ok(Output::Refunded(app.engine.refund(receipt).await?)),
         (Op::Renew, Input::Receipt(receipt, _)) => Ok(Output::Renewed(app.engine.renew(receipt).await?)),
         (Op::Commit, Input::Receipt(receipt, Some(cost))) => {
@@ -403,7 +426,7 @@ async fn run_one<'a, S: Store>(
             Ok(Output::Page(pages::render_page(app, super::ServerPage::Enforcement)))
         }
         (Op::Page(page), _) => Ok(Output::Page(pages::render_page(app, page))),
-        // Unreachable: a front end builds the input that the operation needs.
+        // Unreachable: front ends build the input that the operation needs.
         _ => Err(OpError::invalid("", "the input does not fit the operation")),
     }
 }

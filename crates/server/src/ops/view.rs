@@ -1,7 +1,6 @@
 //! The outputs of operations. Every protocol serialises the same view of a decision.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use tollgate::core::Cost;
@@ -24,7 +23,7 @@ pub enum Output<'d> {
     /// The number of counters that were reset.
     Reset(usize),
     /// An explanation, in the format of the caller's protocol.
-    Explained(Arc<str>),
+    Explained(Bytes),
     /// A page about the server.
     Page(PageView),
 }
@@ -51,12 +50,15 @@ pub struct DecisionView<'d> {
     standing: Standing,
     observed: Option<Outcome>,
     taken: Option<Cost>,
-    /// Whether no limit counted the request. Only set for verbs that show the amount taken.
+    /// Whether no limit counted the request. Set only for verbs that show the amount taken.
     uncounted: bool,
     receipt: Option<String>,
     message: Option<Cow<'d, str>>,
-    /// Four flags: a shadow rule would have refused; the rule drops refused requests without a response; a ban refused;
-    /// the request was refused only because the store failed (`on_fault: closed`).
+    /// Four flags, in this order:
+    /// - A shadow rule would have refused the request.
+    /// - The rule drops refused requests without a response.
+    /// - A ban refused the request.
+    /// - The request was refused only because the store failed (`on_fault: closed`).
     flags: [bool; 4],
     limits: Limits<'d>,
 }
@@ -107,7 +109,7 @@ impl<'d> DecisionView<'d> {
         self.outcome.is_admitted()
     }
 
-    /// Returns the id of the deciding rule; `None` if no rule decided.
+    /// Returns the id of the deciding rule, or `None` if no rule decided.
     pub fn rule(&self) -> Option<&str> {
         self.rule.as_deref()
     }
@@ -167,6 +169,14 @@ impl<'d> DecisionView<'d> {
         live.into_iter().flatten().chain(stored.into_iter().flatten())
     }
 
+    /// Returns the number of limits.
+    pub fn limit_count(&self) -> usize {
+        match &self.limits {
+            Limits::Live(decision) => decision.report_count(),
+            Limits::Stored(limits) => limits.len(),
+        }
+    }
+
     fn into_owned(self) -> DecisionView<'static> {
         let owned = |text: Option<Cow<'d, str>>| text.map(|text| Cow::Owned(text.into_owned()));
         let limits = self.limits().map(|limit| (limit.rule.into(), LimitReport { rule: "", ..limit })).collect();
@@ -207,8 +217,8 @@ pub fn write_settled_fields(settled: &CommitResult, to: &mut impl FieldWriter, r
 }
 
 impl Output<'_> {
-    /// Returns whether the operation changed a counter. Refusals changed none and are not stored for replay: a caller
-    /// who repeats a refused request wants the current state.
+    /// Returns whether the operation changed a counter. A refusal changes no counter and is not stored for replay,
+    /// because a caller who repeats a refused request wants the current state.
     pub fn took_effect(&self) -> bool {
         match self {
             Self::Decision(decision) => decision.is_allowed(),
@@ -241,7 +251,7 @@ impl Output<'_> {
     }
 }
 
-/// Returns the name of an outcome, the same in every protocol.
+/// Returns the name of an outcome, which is the same in every protocol.
 pub const fn outcome_name(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Allow => "allow",
@@ -250,7 +260,7 @@ pub const fn outcome_name(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Returns the wait before a retry in milliseconds, rounded up; `None` if waiting does not help.
+/// Returns the wait before a retry in milliseconds, rounded up. Returns `None` if waiting does not help.
 pub fn retry_ms(retry: Retry) -> Option<u64> {
     match retry {
         Retry::After(wait) => Some(wait.as_millis_ceil()),
@@ -264,7 +274,7 @@ pub(crate) mod tests {
     use tollgate::Report;
     use tollgate::core::Nanos;
 
-    /// Returns outputs that together have every field, present and absent, and every kind of value.
+    /// Returns sample outputs. Together they cover every field, both present and absent, and every kind of value.
     pub(crate) fn samples() -> Vec<Output<'static>> {
         let limit = |rule: &str, limit, remaining, retry, reset, shadow| {
             let report = Report { limit, remaining, retry, reset: Nanos::from_nanos(reset) };
@@ -312,7 +322,7 @@ pub(crate) mod tests {
         };
         let never =
             DecisionView { outcome: Outcome::Deny(Retry::Never), standing: Standing::Eventual, ..plain.clone() };
-        let flagged = |place: usize| DecisionView { flags: std::array::from_fn(|flag| flag == place), ..never.clone() };
+        let flagged = |index: usize| DecisionView { flags: std::array::from_fn(|flag| flag == index), ..never.clone() };
         let settled = CommitResult { refunded: Cost::new(7), charged: Cost::ZERO, unpaid: Cost::MAX };
         let decisions = [plain, unlimited, refused, delayed, never.clone()].into_iter().chain((0..4).map(flagged));
         let others =

@@ -1,6 +1,7 @@
-//! Converts the fields of a log line to the attributes of a request, with the same names as forward-auth.
+//! Converts the fields of a log line to request attributes. The attributes have the same names as in the forward-auth
+//! endpoint.
 //!
-//! | attribute | fields; the first that the log has is used |
+//! | attribute | fields, of which the first one in the log is used |
 //! |---|---|
 //! | `client_ip` | `client_ip`, `remote_addr`, `remote_ip`, …, `http_x_forwarded_for`; IPv6 by its /64 |
 //! | `method`, `path`, `query.x` | `method`, `path`, …, or the parts of `request` |
@@ -8,7 +9,7 @@
 //! | `header.x`, `cookie.x` | `http_x`, `request.headers.x`; `cookie_x` |
 //! | any other | the field of the same name |
 //!
-//! The option `--map` takes an attribute from another field, and `--set` gives an attribute a fixed value for all
+//! The option `--map` reads an attribute from another field, and `--set` sets an attribute to a fixed value for all
 //! requests.
 
 use std::net::{IpAddr, SocketAddr};
@@ -39,7 +40,7 @@ impl Mapping {
     }
 }
 
-/// Finds the attributes in the fields of log lines. All lines have the same format.
+/// Extracts attributes from the fields of log lines. All lines have the same format.
 #[derive(Clone, Debug)]
 pub(super) struct Extractor {
     time: usize,
@@ -49,35 +50,35 @@ pub(super) struct Extractor {
 /// The fields that may contain an attribute, in order of preference.
 #[derive(Clone, Debug, Default)]
 struct AttributeSource {
-    fields: Vec<(usize, Transform)>,
+    fields: Vec<(usize, FieldTransform)>,
 }
 
-/// The conversion of a field to the value of an attribute.
+/// How a field is converted to an attribute value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Transform {
+enum FieldTransform {
     /// Unchanged.
     Raw,
     /// An address (with or without a port), or the first address of a list.
     Address,
-    /// An address that always has a port, even an IPv6 address without brackets.
+    /// An address that always has a port, even if it is an IPv6 address without brackets.
     AddressWithPort,
     /// A host name in lower case, without a port.
     Host,
     /// The normalised path of a request target, without the query.
     Path,
-    /// A parameter in the query of a request target.
+    /// A query parameter in a request target.
     TargetQuery(Box<[u8]>),
-    /// A parameter of a query.
+    /// A parameter in a query string.
     Query(Box<[u8]>),
     /// The method of a request line.
     RequestMethod,
     /// The path in a request line's target.
     RequestPath,
-    /// A parameter in the query of a request line's target.
+    /// A query parameter in a request line's target.
     RequestQuery(Box<[u8]>),
 }
 
-const TIMES: [&str; 16] = [
+const TIME_FIELDS: [&str; 16] = [
     "msec",
     "ts",
     "time_iso8601",
@@ -95,7 +96,7 @@ const TIMES: [&str; 16] = [
     "start",
     "time_received",
 ];
-const ADDRESSES: [&str; 12] = [
+const ADDRESS_FIELDS: [&str; 12] = [
     "client_ip",
     "remote_addr",
     "request.client_ip",
@@ -109,8 +110,8 @@ const ADDRESSES: [&str; 12] = [
     "remote_addr_port",
     "http_x_forwarded_for",
 ];
-const METHODS: [&str; 5] = ["method", "request_method", "request.method", "http_method", "verb"];
-const TARGETS: [&str; 9] = [
+const METHOD_FIELDS: [&str; 5] = ["method", "request_method", "request.method", "http_method", "verb"];
+const TARGET_FIELDS: [&str; 9] = [
     "path",
     "request_uri",
     "request.uri",
@@ -121,15 +122,16 @@ const TARGETS: [&str; 9] = [
     "http_path",
     "x_envoy_original_path",
 ];
-const QUERIES: [&str; 4] = ["args", "query", "query_string", "request.query"];
-const HOSTS: [&str; 7] = ["host", "http_host", "request.host", "authority", "server_name", "vhost", "domain_name"];
-const REQUESTS: [&str; 2] = ["request", "request_line"];
+const QUERY_FIELDS: [&str; 4] = ["args", "query", "query_string", "request.query"];
+const HOST_FIELDS: [&str; 7] =
+    ["host", "http_host", "request.host", "authority", "server_name", "vhost", "domain_name"];
+const REQUEST_LINE_FIELDS: [&str; 2] = ["request", "request_line"];
 
 impl Extractor {
-    /// Finds the field of the time and the fields of each attribute. Also returns the attributes that the log lacks.
+    /// Selects the time field and the fields of each attribute. Also returns the attributes that the log lacks.
     ///
     /// # Errors
-    /// Returns an error if the log has no time field, or if it lacks a field that `--map` names.
+    /// Returns an error if the log has no time field, or if it lacks a field named in `--map`.
     pub(super) fn new(
         format: &mut Format,
         attributes: &[Box<str>],
@@ -142,13 +144,17 @@ impl Extractor {
             Some(field) => {
                 let found = if has(format, field) { format.field_number(field) } else { None };
                 found.ok_or_else(|| {
-                    format!("--map time={field}: the log has no such field, but {}", list(format.available()))
+                    format!(
+                        "--map time={field}: the log has no such field, but {}",
+                        join_field_names(format.available())
+                    )
                 })?
             }
             None => {
-                let found = TIMES.iter().find(|name| has(format, name)).and_then(|name| format.field_number(name));
+                let found =
+                    TIME_FIELDS.iter().find(|name| has(format, name)).and_then(|name| format.field_number(name));
                 found.ok_or_else(|| {
-                    let fields = list(format.available());
+                    let fields = join_field_names(format.available());
                     format!(
                         "no field of the log is known to be the time; name it with --map time=FIELD, one of {fields}"
                     )
@@ -159,7 +165,8 @@ impl Extractor {
         for name in attributes {
             let mut source = AttributeSource::default();
             for (field, transform) in candidate_fields(name, mapped(name)) {
-                // A mapped field is accepted even if the sample lacks it, because only some JSON lines may contain it.
+                // A mapped field is accepted even if the sample lacks it, because it may occur in only some of the JSON
+                // lines.
                 if (has(format, &field) || mapped(name).is_some())
                     && let Some(field) = format.field_number(&field)
                 {
@@ -168,7 +175,7 @@ impl Extractor {
             }
             if source.fields.is_empty() && !mapping.set.iter().any(|(attribute, _)| **attribute == **name) {
                 if let Some(field) = mapped(name) {
-                    let fields = list(format.available());
+                    let fields = join_field_names(format.available());
                     return Err(format!("--map {name}={field}: the log has no such field, but {fields}"));
                 }
                 missing.push(name.clone());
@@ -189,8 +196,8 @@ impl Extractor {
         fields.get(self.time)?.of(text).and_then(|text| parser.parse(text))
     }
 
-    /// Appends the span of each attribute of a line. A value that differs from its field is appended to `extra`, and
-    /// its span counts from the end of `text`.
+    /// Appends the span of each attribute of a line. A value that differs from its field is appended to `extra`. Its
+    /// span is relative to the concatenation of `text` and `extra`.
     #[inline]
     pub(super) fn push_attributes(
         &self,
@@ -203,7 +210,7 @@ impl Extractor {
         for source in &self.attributes {
             let mut found = Span::NONE;
             for (field, transform) in &source.fields {
-                found = field_value(format, text, fields[*field], transform, extra);
+                found = convert_field(format, text, fields[*field], transform, extra);
                 if !found.is_none() {
                     break;
                 }
@@ -213,40 +220,46 @@ impl Extractor {
     }
 }
 
-fn list(names: &[String]) -> String {
+fn join_field_names(names: &[String]) -> String {
     let shown: Vec<&str> = names.iter().take(30).map(String::as_str).collect();
     shown.join(", ")
 }
 
 /// Returns the fields that may contain an attribute, in order of preference.
-fn candidate_fields(name: &str, mapped: Option<&str>) -> Vec<(String, Transform)> {
-    let plain = |names: &[&str], transform: Transform| -> Vec<(String, Transform)> {
+fn candidate_fields(name: &str, mapped: Option<&str>) -> Vec<(String, FieldTransform)> {
+    let plain = |names: &[&str], transform: FieldTransform| -> Vec<(String, FieldTransform)> {
         names.iter().map(|field| ((*field).to_owned(), transform.clone())).collect()
     };
     if let Some(field) = mapped {
         let transform = match name {
-            "client_ip" => Transform::Address,
-            "host" => Transform::Host,
-            "path" if REQUESTS.contains(&field) => Transform::RequestPath,
-            "path" => Transform::Path,
-            "method" if REQUESTS.contains(&field) => Transform::RequestMethod,
-            _ => Transform::Raw,
+            "client_ip" => FieldTransform::Address,
+            "host" => FieldTransform::Host,
+            "path" if REQUEST_LINE_FIELDS.contains(&field) => FieldTransform::RequestPath,
+            "path" => FieldTransform::Path,
+            "method" if REQUEST_LINE_FIELDS.contains(&field) => FieldTransform::RequestMethod,
+            _ => FieldTransform::Raw,
         };
         return vec![(field.to_owned(), transform)];
     }
     match name {
         "client_ip" => {
-            let mut fields = plain(&ADDRESSES, Transform::Address);
+            let mut fields = plain(&ADDRESS_FIELDS, FieldTransform::Address);
             for (_, transform) in fields.iter_mut().filter(|(field, _)| field == "remote_addr_port") {
-                *transform = Transform::AddressWithPort;
+                *transform = FieldTransform::AddressWithPort;
             }
             fields
         }
-        "method" => [plain(&METHODS, Transform::Raw), plain(&REQUESTS, Transform::RequestMethod)].concat(),
-        "path" => [plain(&TARGETS, Transform::Path), plain(&REQUESTS, Transform::RequestPath)].concat(),
-        "host" => plain(&HOSTS, Transform::Host),
-        "user" => plain(&["user", "remote_user", "user_id"], Transform::Raw),
-        "bytes" => plain(&["bytes", "body_bytes_sent", "bytes_sent", "size"], Transform::Raw),
+        "method" => {
+            [plain(&METHOD_FIELDS, FieldTransform::Raw), plain(&REQUEST_LINE_FIELDS, FieldTransform::RequestMethod)]
+                .concat()
+        }
+        "path" => {
+            [plain(&TARGET_FIELDS, FieldTransform::Path), plain(&REQUEST_LINE_FIELDS, FieldTransform::RequestPath)]
+                .concat()
+        }
+        "host" => plain(&HOST_FIELDS, FieldTransform::Host),
+        "user" => plain(&["user", "remote_user", "user_id"], FieldTransform::Raw),
+        "bytes" => plain(&["bytes", "body_bytes_sent", "bytes_sent", "size"], FieldTransform::Raw),
         _ => match name.split_once('.') {
             Some(("header", header)) => {
                 let variable = format!("http_{}", header.to_ascii_lowercase().replace('-', "_"));
@@ -256,96 +269,104 @@ fn candidate_fields(name: &str, mapped: Option<&str>) -> Vec<(String, Transform)
                     _ => &[],
                 };
                 let inside = [format!("request.headers.{header}"), format!("headers.{header}"), name.to_owned()];
-                let mut fields = plain(&[&variable], Transform::Raw);
-                fields.extend(inside.into_iter().map(|field| (field, Transform::Raw)));
-                fields.extend(plain(known, Transform::Raw));
+                let mut fields = plain(&[&variable], FieldTransform::Raw);
+                fields.extend(inside.into_iter().map(|field| (field, FieldTransform::Raw)));
+                fields.extend(plain(known, FieldTransform::Raw));
                 fields
             }
-            Some(("cookie", cookie)) => plain(&[&format!("cookie_{cookie}"), name], Transform::Raw),
+            Some(("cookie", cookie)) => plain(&[&format!("cookie_{cookie}"), name], FieldTransform::Raw),
             Some(("query", parameter)) => {
                 let parameter: Box<[u8]> = parameter.as_bytes().into();
                 [
-                    plain(&[&format!("arg_{}", String::from_utf8_lossy(&parameter)), name], Transform::Raw),
-                    plain(&QUERIES, Transform::Query(parameter.clone())),
-                    plain(&TARGETS[1..], Transform::TargetQuery(parameter.clone())),
-                    plain(&TARGETS[..1], Transform::TargetQuery(parameter.clone())),
-                    plain(&REQUESTS, Transform::RequestQuery(parameter)),
+                    plain(&[&format!("arg_{}", String::from_utf8_lossy(&parameter)), name], FieldTransform::Raw),
+                    plain(&QUERY_FIELDS, FieldTransform::Query(parameter.clone())),
+                    plain(&TARGET_FIELDS[1..], FieldTransform::TargetQuery(parameter.clone())),
+                    plain(&TARGET_FIELDS[..1], FieldTransform::TargetQuery(parameter.clone())),
+                    plain(&REQUEST_LINE_FIELDS, FieldTransform::RequestQuery(parameter)),
                 ]
                 .concat()
             }
-            Some(_) | None => plain(&[name], Transform::Raw),
+            Some(_) | None => plain(&[name], FieldTransform::Raw),
         },
     }
 }
 
-/// Converts a field and returns the span of the value. Appends the value to `extra` if it differs from the field.
+/// Converts a field and returns the span of the result. Appends the result to `extra` if it differs from the field.
 #[inline]
-fn field_value(format: &Format, text: &[u8], span: Span, transform: &Transform, extra: &mut Vec<u8>) -> Span {
+fn convert_field(format: &Format, text: &[u8], span: Span, transform: &FieldTransform, extra: &mut Vec<u8>) -> Span {
     let Some(raw) = span.of(text) else { return Span::NONE };
-    if raw.is_empty() || raw == b"-" && format.has_dashes() {
+    if raw.is_empty() || raw == b"-" && format.dash_means_missing() {
         return Span::NONE;
     }
     if !span.is_escaped() && raw.len() <= Item::MAX_BYTES {
         match transform {
-            Transform::Raw => return span,
-            Transform::Address if is_ipv4(raw) => return span,
-            Transform::RequestMethod => {
+            FieldTransform::Raw => return span,
+            FieldTransform::Address if looks_like_ipv4(raw) => return span,
+            FieldTransform::RequestMethod => {
                 let len = memchr::memchr(b' ', raw).unwrap_or(0);
                 return if len == 0 { Span::NONE } else { Span::new(span.start(), len) };
             }
-            Transform::Path if is_normal(raw) => return span,
-            Transform::RequestPath => {
-                let (start, len) = request_target(raw);
+            FieldTransform::Path if is_normalised_path(raw) => return span,
+            FieldTransform::RequestPath => {
+                let (start, len) = find_request_target(raw);
                 let target = &raw[start..start + len];
                 let path = &target[..memchr::memchr2(b'?', b'#', target).unwrap_or(len)];
-                if is_normal(path) {
+                if is_normalised_path(path) {
                     return Span::new(span.start() + start, path.len());
                 }
             }
-            Transform::Address
-            | Transform::AddressWithPort
-            | Transform::Host
-            | Transform::Path
-            | Transform::TargetQuery(_)
-            | Transform::Query(_)
-            | Transform::RequestQuery(_) => {}
+            FieldTransform::Address
+            | FieldTransform::AddressWithPort
+            | FieldTransform::Host
+            | FieldTransform::Path
+            | FieldTransform::TargetQuery(_)
+            | FieldTransform::Query(_)
+            | FieldTransform::RequestQuery(_) => {}
         }
     }
-    value_slow(format, text, span, transform, extra)
+    convert_field_slow(format, text, span, transform, extra)
 }
 
 #[inline(never)]
-fn value_slow(format: &Format, text: &[u8], span: Span, transform: &Transform, extra: &mut Vec<u8>) -> Span {
+fn convert_field_slow(
+    format: &Format,
+    text: &[u8],
+    span: Span,
+    transform: &FieldTransform,
+    extra: &mut Vec<u8>,
+) -> Span {
     let Some(raw) = span.of(text) else { return Span::NONE };
     let plain = if span.is_escaped() { format.unescape(raw) } else { raw.into() };
     let start = extra.len();
     match transform {
-        Transform::Raw => extra.extend_from_slice(&plain),
-        Transform::Address => push_address(&plain, false, extra),
-        Transform::AddressWithPort => push_address(&plain, true, extra),
-        Transform::Host => push_host(&plain, extra),
-        Transform::Path => push_path(&plain, extra),
-        Transform::RequestPath => push_path(request_line_target(&plain), extra),
-        Transform::RequestMethod => {
+        FieldTransform::Raw => extra.extend_from_slice(&plain),
+        FieldTransform::Address => push_address(&plain, false, extra),
+        FieldTransform::AddressWithPort => push_address(&plain, true, extra),
+        FieldTransform::Host => push_host(&plain, extra),
+        FieldTransform::Path => push_path(&plain, extra),
+        FieldTransform::RequestPath => push_path(request_line_target(&plain), extra),
+        FieldTransform::RequestMethod => {
             extra.extend_from_slice(&plain[..memchr::memchr(b' ', &plain).unwrap_or(0)]);
         }
-        Transform::Query(parameter) => extra.extend_from_slice(parameter_of(&plain, parameter).unwrap_or_default()),
-        Transform::TargetQuery(parameter) => push_query(&plain, parameter, extra),
-        Transform::RequestQuery(parameter) => push_query(request_line_target(&plain), parameter, extra),
+        FieldTransform::Query(parameter) => {
+            extra.extend_from_slice(query_parameter(&plain, parameter).unwrap_or_default());
+        }
+        FieldTransform::TargetQuery(parameter) => push_query_parameter(&plain, parameter, extra),
+        FieldTransform::RequestQuery(parameter) => push_query_parameter(request_line_target(&plain), parameter, extra),
     }
     extra.truncate(extra.len().min(start + Item::MAX_BYTES));
     if extra.len() == start { Span::NONE } else { Span::new(text.len() + start, extra.len() - start) }
 }
 
-/// Returns whether a value looks like an IPv4 address without a port: at most 15 bytes, only digits and dots.
+/// Returns whether a value looks like an IPv4 address without a port: at most 15 bytes, all of them digits or dots.
 #[inline]
-fn is_ipv4(value: &[u8]) -> bool {
+fn looks_like_ipv4(value: &[u8]) -> bool {
     value.len() <= 15 && value.iter().all(|byte| byte.is_ascii_digit() || *byte == b'.')
 }
 
-/// Returns whether a target is a path in its normal form, without a query.
+/// Returns whether a target is a normalised path without a query.
 #[inline]
-fn is_normal(target: &[u8]) -> bool {
+fn is_normalised_path(target: &[u8]) -> bool {
     let mut before = b' ';
     let plain = target.iter().all(|byte| {
         let odd = matches!(byte, b'%' | b'?' | b'#' | 0x80..) || before == b'/' && matches!(byte, b'/' | b'.');
@@ -357,18 +378,18 @@ fn is_normal(target: &[u8]) -> bool {
 
 /// Returns the start and the length of the target in a request line such as `GET /a HTTP/1.1`.
 #[inline]
-fn request_target(line: &[u8]) -> (usize, usize) {
+fn find_request_target(line: &[u8]) -> (usize, usize) {
     let Some(first) = memchr::memchr(b' ', line) else { return (line.len(), 0) };
     let end = memchr::memrchr(b' ', line).filter(|last| *last > first).unwrap_or(line.len());
     (first + 1, end - first - 1)
 }
 
 fn request_line_target(line: &[u8]) -> &[u8] {
-    let (start, len) = request_target(line);
+    let (start, len) = find_request_target(line);
     &line[start..start + len]
 }
 
-/// Splits a target into path and query. The target may be absolute.
+/// Splits a request target into path and query. The target may be an absolute URL.
 fn split_target(target: &[u8]) -> (&[u8], &[u8]) {
     let scheme = memchr::memmem::find(target, b"://").filter(|end| !target[..*end].contains(&b'/'));
     let target = match scheme {
@@ -390,12 +411,12 @@ fn push_path(target: &[u8], extra: &mut Vec<u8>) {
     }
 }
 
-fn push_query(target: &[u8], parameter: &[u8], extra: &mut Vec<u8>) {
-    extra.extend_from_slice(parameter_of(split_target(target).1, parameter).unwrap_or_default());
+fn push_query_parameter(target: &[u8], parameter: &[u8], extra: &mut Vec<u8>) {
+    extra.extend_from_slice(query_parameter(split_target(target).1, parameter).unwrap_or_default());
 }
 
-/// Returns the first value of a parameter, without decoding it.
-fn parameter_of<'q>(query: &'q [u8], parameter: &[u8]) -> Option<&'q [u8]> {
+/// Returns the first value of a query parameter, without decoding it.
+fn query_parameter<'q>(query: &'q [u8], parameter: &[u8]) -> Option<&'q [u8]> {
     let query = query.strip_prefix(b"?").unwrap_or(query);
     query.split(|byte| *byte == b'&').find_map(|pair| pair.strip_prefix(parameter)?.strip_prefix(b"="))
 }
@@ -403,13 +424,12 @@ fn parameter_of<'q>(query: &'q [u8], parameter: &[u8]) -> Option<&'q [u8]> {
 fn push_host(host: &[u8], extra: &mut Vec<u8>) {
     let is_port = |port: &[u8]| !port.is_empty() && port.iter().all(u8::is_ascii_digit);
     let colon = memchr::memrchr(b':', host).filter(|colon| is_port(&host[colon + 1..]));
-    // The last part of an IPv6 address without brackets is not a port.
+    // The last group of an IPv6 address without brackets is not a port.
     let colon = colon.filter(|colon| host.starts_with(b"[") || !host[..*colon].contains(&b':'));
     extra.extend(colon.map_or(host, |colon| &host[..colon]).iter().map(u8::to_ascii_lowercase));
 }
 
-/// Appends the client address in the form in which rules count it. A value that is not an address is appended
-/// unchanged.
+/// Appends the client address in the notation of rules. A value that is not an address is appended unchanged.
 fn push_address(value: &[u8], has_port: bool, extra: &mut Vec<u8>) {
     let first = value.split(|byte| *byte == b',').next().unwrap_or(value).trim_ascii();
     let port = has_port.then(|| memchr::memrchr(b':', first)).flatten();
@@ -428,7 +448,7 @@ fn push_address(value: &[u8], has_port: bool, extra: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    fn check(head: &str, format: Option<&str>, names: &[&str], expected: &[Option<&str>]) {
+    fn check_attributes(head: &str, format: Option<&str>, names: &[&str], expected: &[Option<&str>]) {
         let mut format = match format {
             Some(text) => Format::from_description(text, head.as_bytes()).expect("a format"),
             None => Format::detect(head.as_bytes()).expect("a known format"),
@@ -446,35 +466,35 @@ mod tests {
         assert_eq!(found.iter().map(Option::as_deref).collect::<Vec<_>>(), expected, "{head}");
     }
 
-    const ALL: [&str; 7] = ["client_ip", "method", "path", "host", "query.q", "header.user-agent", "user"];
+    const ATTRIBUTE_NAMES: [&str; 7] = ["client_ip", "method", "path", "host", "query.q", "header.user-agent", "user"];
 
     #[test]
-    fn attributes_come_from_the_fields_of_each_format() {
-        check(
+    fn attributes_are_extracted_from_each_log_format() {
+        check_attributes(
             r#"2001:db8:1:2:3::4 - bob [16/Nov/2026:09:00:00 +0000] "GET /a/../b?q=1&q=2 HTTP/1.1" 200 5 "-" "curl \x22""#,
             None,
-            &ALL,
+            &ATTRIBUTE_NAMES,
             &[Some("2001:db8:1:2::/64"), Some("GET"), Some("/b"), None, Some("1"), Some("curl \""), Some("bob")],
         );
-        check(
+        check_attributes(
             r#"[2026-11-16T09:00:00.123Z] "POST /a?q=x HTTP/2" 200 - 0 5 3 2 "10.0.0.1, 10.9.9.9" "curl/8" "id" "A.org:443" "-""#,
             None,
-            &ALL,
+            &ATTRIBUTE_NAMES,
             &[Some("10.0.0.1"), Some("POST"), Some("/a"), Some("a.org"), Some("x"), Some("curl/8"), None],
         );
-        check(
+        check_attributes(
             r#"haproxy[12]: ::1:4711 [16/Nov/2026:09:00:00.123] web app/s1 0/0/1/2/3 200 5 - - ---- 1/1/0/0/0 0/0 "GET /a?q=1 HTTP/1.1""#,
             None,
-            &ALL,
+            &ATTRIBUTE_NAMES,
             &[Some("::/64"), Some("GET"), Some("/a"), None, Some("1"), None, None],
         );
-        check(
+        check_attributes(
             r#"{"ts":1.5,"request":{"remote_ip":"10.0.0.1","client_ip":"10.0.0.2","method":"GET","host":"a.org","uri":"/x?q=%20","headers":{"User-Agent":["c\"8"],"X-Tenant":["t"]}}}"#,
             None,
             &["client_ip", "method", "path", "host", "query.q", "header.user-agent", "user", "tenant"],
             &[Some("10.0.0.2"), Some("GET"), Some("/x"), Some("a.org"), Some("%20"), Some("c\"8"), None, Some("t")],
         );
-        check(
+        check_attributes(
             "time,client_ip,path,plan\n2026-11-16T09:00:00Z,10.0.0.1:99,/%6Cogin?x=1,pro",
             None,
             &["client_ip", "path", "plan", "query.x"],
@@ -483,10 +503,10 @@ mod tests {
     }
 
     #[test]
-    fn odd_requests_have_no_odd_attributes() {
+    fn malformed_request_lines_have_no_invalid_attributes() {
         let combined = |request: &str, method: Option<&str>, path: Option<&str>| {
             let line = format!(r#"10.0.0.1 - - [16/Nov/2026:09:00:00 +0000] "{request}" 400 0 "-" "-""#);
-            check(&line, Some("combined"), &["method", "path"], &[method, path]);
+            check_attributes(&line, Some("combined"), &["method", "path"], &[method, path]);
         };
         combined("-", None, None);
         combined("", None, None);

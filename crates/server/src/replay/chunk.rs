@@ -1,6 +1,6 @@
-//! Chunks of a log: their bytes, and the positions of the attributes of each line.
+//! Chunks of a log: the bytes, and the positions of each line's attributes.
 //!
-//! Each log has a thread that reads, parses and sorts its chunks. The memory of chunks is reused.
+//! Each log has a thread that reads, parses and sorts its chunks. The buffers of processed chunks are reused.
 
 use std::io::{self, Read};
 use std::sync::mpsc::SyncSender;
@@ -39,14 +39,14 @@ struct ChunkBuffers {
 pub(super) struct Record {
     /// Nanoseconds since 1970.
     pub(super) at: u64,
-    /// The index of its attributes.
+    /// The row of the line's attributes, for [`Chunk::value`].
     pub(super) row: u32,
     /// The number of lines before this line in the chunk.
     pub(super) line: u32,
 }
 
 impl Chunk {
-    /// Returns its lines, by time.
+    /// Returns the lines of the chunk, ordered by time.
     pub(super) fn records(&self) -> &[Record] {
         &self.buffers.records
     }
@@ -55,7 +55,7 @@ impl Chunk {
         &self.buffers.problems
     }
 
-    /// Returns the number of lines, including lines that are left out.
+    /// Returns the number of lines, including skipped lines.
     pub(super) fn lines(&self) -> u64 {
         self.buffers.lines
     }
@@ -65,7 +65,7 @@ impl Chunk {
         self.buffers.first_line
     }
 
-    /// Returns the value of an attribute of a line.
+    /// Returns the value of an attribute of the line in `row`; `attribute` is the attribute's index.
     #[inline]
     pub(super) fn value(&self, row: u32, attribute: usize) -> Option<&[u8]> {
         let ChunkBuffers { text, extra, spans, attributes, .. } = &self.buffers;
@@ -85,12 +85,12 @@ impl Drop for Chunk {
     }
 }
 
-/// The memory of processed chunks, to be reused.
+/// The buffers of processed chunks, for reuse.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ChunkPool(Arc<Mutex<Vec<ChunkBuffers>>>);
 
 impl ChunkPool {
-    fn chunk(&self) -> Chunk {
+    fn take_chunk(&self) -> Chunk {
         let buffers = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         Chunk { buffers, pool: self.clone() }
     }
@@ -99,23 +99,23 @@ impl ChunkPool {
 /// Reads a log and sends its chunks, until the log ends or the receiver is dropped.
 pub(super) struct ChunkReader<'s> {
     pub(super) source: &'s Source,
-    /// The number of the log, for messages.
+    /// The index of the log, for error messages.
     pub(super) number: usize,
-    /// The number of attributes of a request.
+    /// The number of attributes per request.
     pub(super) attributes: usize,
-    /// The number of bytes of a chunk.
+    /// The size of a chunk in bytes.
     pub(super) size: usize,
     pub(super) zone: TimeZone,
-    /// Lines with a later time are left out.
+    /// The latest accepted time, in nanoseconds since 1970. Lines with a later time are skipped.
     pub(super) latest: u64,
     pub(super) pool: ChunkPool,
 }
 
 impl ChunkReader<'_> {
-    /// Sends all chunks, and then the error that ended the log early, if there is one.
+    /// Sends all chunks. If reading fails, then sends the error.
     pub(super) fn send_all(self, to: &SyncSender<Result<Chunk, String>>) {
         if let Err(error) = self.read_all(to) {
-            // Sending fails only if the receiver was dropped, and then the error is not needed.
+            // Sending fails only if the receiver was dropped. The error is then not needed.
             let _ = to.send(Err(format!("{}: read only in part: {error}", self.source.name)));
         }
     }
@@ -126,10 +126,10 @@ impl ChunkReader<'_> {
         let (mut carried, mut line_number, mut skipping) = (Vec::new(), 1_u64, false);
         let (mut is_first, mut fields) = (true, [Span::NONE; MAX_FIELDS]);
         loop {
-            let mut chunk = self.pool.chunk();
+            let mut chunk = self.pool.take_chunk();
             let buffers = &mut chunk.buffers;
-            buffers.begin(self, line_number);
-            let (filled, broken) = buffers.fill(&mut stream, &carried);
+            buffers.reset(self, line_number);
+            let (filled, broken) = buffers.fill_text(&mut stream, &carried);
             let is_last = filled < buffers.text.len() || broken.is_some();
             let mut start = 0;
             if std::mem::take(&mut is_first) && buffers.text[..filled].starts_with(BYTE_ORDER_MARK) {
@@ -137,12 +137,12 @@ impl ChunkReader<'_> {
             }
             let text = std::mem::take(&mut buffers.text);
             let ends = memchr::memchr_iter(b'\n', &text[..filled]);
-            // The last line of the log may lack a line break. If reading failed, such a line is incomplete and is
+            // The last line of the log may lack a line break. If reading failed, that line is incomplete and is
             // dropped.
             let is_open = is_last && broken.is_none() && filled > start && !text[..filled].ends_with(b"\n");
             for end in ends.chain(is_open.then_some(filled)) {
                 if std::mem::take(&mut skipping) {
-                    // This is the end of an overlong line, which was already counted at its beginning.
+                    // This is the end of an overlong line, which was counted when its beginning was read.
                 } else {
                     self.add_line(buffers, &text, (start, end), &mut parser, &mut fields);
                 }
@@ -162,7 +162,7 @@ impl ChunkReader<'_> {
             }
             buffers.text = text;
             line_number += buffers.lines;
-            buffers.sort();
+            buffers.sort_records();
             if to.send(Ok(chunk)).is_err() || is_last {
                 return broken.map_or(Ok(()), Err);
             }
@@ -203,10 +203,10 @@ impl ChunkReader<'_> {
 
     #[cold]
     fn add_unreadable(&self, buffers: &mut ChunkBuffers, line: &[u8]) {
-        let is_odd = |byte: &u8| *byte < 9 || (14..32).contains(byte) && *byte != 27;
+        let is_control_byte = |byte: &u8| *byte < 9 || (14..32).contains(byte) && *byte != 27;
         if line.trim_ascii().is_empty() {
             // Empty lines are not requests.
-        } else if line.iter().any(is_odd) {
+        } else if line.iter().any(is_control_byte) {
             buffers.add_problem(self, LineProblem::Binary);
         } else if Format::detect(line).is_some() {
             buffers.add_problem(self, LineProblem::OtherFormat);
@@ -217,7 +217,7 @@ impl ChunkReader<'_> {
 }
 
 impl ChunkBuffers {
-    fn begin(&mut self, reader: &ChunkReader<'_>, first_line: u64) {
+    fn reset(&mut self, reader: &ChunkReader<'_>, first_line: u64) {
         self.extra.clear();
         self.records.clear();
         self.spans.clear();
@@ -228,10 +228,9 @@ impl ChunkBuffers {
         self.text.resize(reader.size, 0);
     }
 
-    /// Fills the buffer with `carried` (the rest of the previous chunk) and with new bytes. Returns the length of the
-    /// text and, if reading failed, the error that ends the log early. Only the last text of a log is shorter than the
-    /// buffer.
-    fn fill(&mut self, stream: &mut impl Read, carried: &[u8]) -> (usize, Option<io::Error>) {
+    /// Fills the buffer with `carried` (the incomplete last line of the previous chunk) and with new bytes. Returns the
+    /// number of filled bytes and, if reading failed, the error. The buffer is full except at the end of the log.
+    fn fill_text(&mut self, stream: &mut impl Read, carried: &[u8]) -> (usize, Option<io::Error>) {
         self.text[..carried.len()].copy_from_slice(carried);
         let mut filled = carried.len();
         while filled < self.text.len() {
@@ -251,7 +250,7 @@ impl ChunkBuffers {
     }
 
     /// Sorts the lines by time; lines with the same time keep their order.
-    fn sort(&mut self) {
+    fn sort_records(&mut self) {
         if !self.records.is_sorted_by_key(|record| record.at) {
             self.records.sort_by_key(|record| record.at);
         }

@@ -1,4 +1,4 @@
-//! The report as one HTML page without scripts or external files. It supports light and dark mode.
+//! Renders the report as a self-contained HTML page without scripts. The page supports light and dark mode.
 
 use std::fmt::Write;
 
@@ -9,12 +9,12 @@ use super::show::{
 };
 use super::svg::{self, escape};
 
-/// Maximum number of keys that are listed for each rule.
-const KEYS: usize = 10;
+/// Maximum number of keys listed in each table.
+const MAX_LISTED_KEYS: usize = 10;
 /// Maximum number of rules whose keys are listed.
-const RULES: usize = 6;
+const MAX_RULES_WITH_KEYS: usize = 6;
 
-const STYLE: &str = "\
+const STYLESHEET: &str = "\
 :root{color-scheme:light dark;--bg:#fff;--fg:#1d2430;--soft:#5d6675;--line:#dfe3e9;--card:#f6f8fa;--bad:#c2362e;--note:#8a5d00}
 @media(prefers-color-scheme:dark){:root{--bg:#14181f;--fg:#e3e8ef;--soft:#98a2b1;--line:#2c333e;--card:#1c222b;--bad:#ff8078;--note:#e0ad45}}
 *{box-sizing:border-box}body{margin:0 auto;padding:24px;max-width:1080px;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,sans-serif}
@@ -31,13 +31,13 @@ pre{background:var(--card);border:1px solid var(--line);border-radius:8px;paddin
 .bad{color:var(--bad)}.mark td{background:var(--card);font-weight:600}";
 
 impl Report {
-    /// Returns the report as a page.
+    /// Renders the report as an HTML page.
     pub fn to_html(&self) -> String {
         let mut page = format!(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
              <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\
              <meta name=\"viewport\" content=\"width=device-width\"><title>Tollgate replay</title>\
-             <style>{STYLE}</style></head><body>\n<h1>Replay</h1>\n"
+             <style>{STYLESHEET}</style></head><body>\n<h1>Replay</h1>\n"
         );
         self.write_html_head(&mut page);
         if let Some(run) = &self.result {
@@ -124,12 +124,12 @@ impl Report {
         }
         page.push_str("<h2>Over time</h2>\n");
         page.push_str(&svg::draw_timeline(&run.timeline));
-        write_rules(page, &run.rules);
+        write_rules_table(page, &run.rules);
         write_rule_keys(page, &run.rules);
     }
 }
 
-fn write_rules(page: &mut String, rules: &[RuleReport]) {
+fn write_rules_table(page: &mut String, rules: &[RuleReport]) {
     let has_delays = rules.iter().any(|rule| rule.delayed > 0);
     let has_shadow = rules.iter().any(|rule| rule.is_shadow || rule.shadow_refused > 0);
     let mut heads = vec!["rule", "matched", "refused"];
@@ -164,19 +164,19 @@ fn write_rule_keys(page: &mut String, rules: &[RuleReport]) {
         return;
     }
     page.push_str("<h2>Heaviest keys</h2>\n<div class=\"keys\">");
-    for rule in listed.into_iter().take(RULES) {
-        write_keys(page, &format!("{}: most refused", rule.rule), "refusals", &rule.top_refused);
-        write_keys(page, &format!("{}: most charged", rule.rule), "charged, about", &rule.top_charged);
+    for rule in listed.into_iter().take(MAX_RULES_WITH_KEYS) {
+        write_keys_table(page, &format!("{}: most refused", rule.rule), "refusals", &rule.top_refused);
+        write_keys_table(page, &format!("{}: most charged", rule.rule), "charged, about", &rule.top_charged);
     }
     page.push_str("</div>\n");
 }
 
-fn write_keys(page: &mut String, title: &str, what: &str, keys: &[KeyCount]) {
+fn write_keys_table(page: &mut String, title: &str, what: &str, keys: &[KeyCount]) {
     if keys.is_empty() {
         return;
     }
     let _ = write!(page, "<div><h3>{}</h3><table><tr><th>key</th><th>{what}</th></tr>", escape(title));
-    for key in keys.iter().take(KEYS) {
+    for key in keys.iter().take(MAX_LISTED_KEYS) {
         let about = if key.error > 0 { "≈ " } else { "" };
         let name = if key.key.is_empty() { "all requests" } else { &key.key };
         let _ = write!(page, "<tr><td>{}</td><td>{about}{}</td></tr>", escape(name), format_number(key.count));
@@ -195,8 +195,8 @@ fn write_comparison(page: &mut String, comparison: &ComparisonReport) {
         format_number(comparison.relieved),
         format_number(comparison.relieved_keys)
     );
-    write_keys(page, "Newly refused", "requests", &comparison.newly_refused_top);
-    write_keys(page, "Relieved", "requests", &comparison.relieved_top);
+    write_keys_table(page, "Newly refused", "requests", &comparison.newly_refused_top);
+    write_keys_table(page, "Relieved", "requests", &comparison.relieved_top);
     page.push_str("</div>\n");
 }
 

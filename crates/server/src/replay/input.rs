@@ -1,4 +1,4 @@
-//! Logs as streams of bytes: files, the standard input or memory, compressed or not.
+//! Opens logs as byte streams. A log is a file, the standard input or bytes in memory, and may be compressed.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -11,7 +11,7 @@ use flate2::bufread::MultiGzDecoder;
 use jiff::tz::TimeZone;
 
 use super::attributes::{Extractor, Mapping};
-use super::bounds::{HEAD, MAX_BOMB, MAX_FIELDS, MAX_RATIO};
+use super::bounds::{FORMAT_SAMPLE_BYTES, MAX_BOMB_BYTES, MAX_FIELDS, MAX_RATIO};
 use super::format::span::Span;
 use super::format::time::TimeParser;
 use super::format::{Format, sample_lines};
@@ -21,13 +21,13 @@ use super::format::{Format, sample_lines};
 pub enum Log {
     /// A file.
     File(PathBuf),
-    /// The standard input, which can be read once.
+    /// The standard input, which can be read only once.
     StandardInput,
     /// Bytes in memory.
     Bytes {
-        /// Its name in reports.
+        /// The name of the log in reports.
         name: String,
-        /// The lines, perhaps compressed.
+        /// The lines of the log, optionally compressed with gzip.
         bytes: Bytes,
     },
 }
@@ -42,8 +42,8 @@ impl Log {
         }
     }
 
-    /// Opens the log as a decompressed stream that ends at `bounds`. Adds the number of bytes read, before
-    /// decompression, to `read`.
+    /// Opens the log as a decompressed stream that fails when it exceeds `bounds`. Adds the number of bytes read,
+    /// before decompression, to `read`.
     fn open(&self, read: &Arc<AtomicU64>, bounds: &ReadBounds) -> io::Result<Box<dyn Read + Send>> {
         let inner: Box<dyn Read + Send> = match self {
             Self::File(path) => Box::new(File::open(path)?),
@@ -54,7 +54,7 @@ impl Log {
         Ok(Box::new(BoundedReader { inner, read: 0, bounds: bounds.clone() }))
     }
 
-    /// Returns the size, if it is known.
+    /// Returns the size in bytes before decompression, if it is known.
     fn size(&self) -> Option<u64> {
         match self {
             Self::File(path) => path.metadata().ok().filter(std::fs::Metadata::is_file).map(|file| file.len()),
@@ -64,7 +64,7 @@ impl Log {
     }
 }
 
-/// Bounds on reading a log. The rest of the log is left out, and the report mentions that.
+/// Bounds on reading a log. If a bound is reached, the report says that the log was read only in part.
 #[derive(Clone, Debug)]
 pub struct ReadBounds {
     /// Maximum number of bytes of each log, after decompression.
@@ -82,12 +82,12 @@ impl Default for ReadBounds {
 /// Options for reading logs.
 #[derive(Clone, Debug)]
 pub(super) struct ReadOptions<'o> {
-    /// The format, if it is not detected.
+    /// The format, or `None` to detect it.
     pub(super) format: Option<&'o str>,
     /// The time zone of timestamps without a zone.
     pub(super) zone: TimeZone,
     pub(super) mapping: &'o Mapping,
-    /// The attributes of requests. The spans of a line are in the same order.
+    /// The attributes of requests. The attribute spans of a line have the same order.
     pub(super) attributes: &'o [Box<str>],
     pub(super) bounds: &'o ReadBounds,
 }
@@ -100,18 +100,18 @@ pub(super) struct Source {
     pub(super) extractor: Extractor,
     /// Attributes that the log lacks.
     pub(super) missing: Vec<Box<str>>,
-    /// The earliest time of the first lines.
+    /// The earliest time in the sample lines, in nanoseconds since 1970.
     pub(super) first: u64,
-    /// Whether times are in whole seconds.
+    /// Whether all timestamps in the sample lines are whole seconds.
     pub(super) has_whole_seconds: bool,
     pub(super) size: Option<u64>,
     pub(super) read: Arc<AtomicU64>,
     bounds: ReadBounds,
-    /// A log that is open and cannot be opened again, such as the standard input.
+    /// The already opened stream of a log that cannot be opened twice, such as the standard input.
     opened: Mutex<Option<OpenedLog>>,
 }
 
-/// The beginning of a log in memory, and the stream of the rest.
+/// The beginning of a log, which was already read, and the stream of the remaining bytes.
 struct OpenedLog {
     head: Vec<u8>,
     rest: Box<dyn Read + Send>,
@@ -121,15 +121,15 @@ impl Source {
     /// Opens a log and detects its format. Returns `None` if the log is empty.
     ///
     /// # Errors
-    /// Returns an error if the log cannot be read, if its format is unknown, or if its lines have no time.
+    /// Returns an error if the log cannot be read, if its format is unknown, or if its first lines have no valid time.
     pub(super) fn prepare(log: &Log, options: &ReadOptions<'_>) -> Result<Option<Self>, String> {
         let (name, read) = (log.name(), Arc::new(AtomicU64::new(0)));
         let failed = |error: String| format!("{name}: {error}");
         let unreadable = |error: io::Error| failed(format!("cannot be read: {error}"));
         let mut stream = log.open(&read, options.bounds).map_err(unreadable)?;
         let mut head = Vec::new();
-        // If reading fails within the first lines, the lines before the failure are used.
-        let broken = stream.by_ref().take(HEAD as u64).read_to_end(&mut head).err();
+        // If reading fails here, the lines before the failure are still used.
+        let broken = stream.by_ref().take(FORMAT_SAMPLE_BYTES as u64).read_to_end(&mut head).err();
         if head.iter().all(u8::is_ascii_whitespace) {
             return broken.map_or(Ok(None), |error| Err(unreadable(error)));
         }
@@ -156,7 +156,7 @@ impl Source {
                 && let Some(stamp) = extractor.time_of_line(line, &fields, &mut parser)
             {
                 first = first.min(stamp.nanos);
-                // Checks all sample lines, because a format with fractions of seconds may omit a fraction that is zero.
+                // Checks all sample lines, because some programs omit the fraction if it is zero.
                 has_whole_seconds &= stamp.is_whole_second;
             }
         }
@@ -180,7 +180,7 @@ impl Source {
         }))
     }
 
-    /// Returns the stream of all lines.
+    /// Opens the stream of all lines.
     pub(super) fn open(&self) -> io::Result<Box<dyn Read + Send>> {
         let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(OpenedLog { head, rest }) = opened {
@@ -194,7 +194,7 @@ impl Source {
     }
 }
 
-/// A byte order mark, which some editors write. It is not part of the first line.
+/// The UTF-8 byte order mark, which some editors write at the start of a file. It is not part of the first line.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Counts the bytes that are read.
@@ -211,7 +211,7 @@ impl Read for CountedReader {
     }
 }
 
-/// Ends a stream at the bounds of the replay.
+/// Fails with an error when a stream exceeds the bounds of the replay.
 struct BoundedReader {
     inner: Box<dyn Read + Send>,
     read: u64,
@@ -220,14 +220,14 @@ struct BoundedReader {
 
 impl Read for BoundedReader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // Relaxed: the flag orders no other memory accesses, and a short delay does not matter.
+        // Relaxed ordering suffices: the flag protects no other data, and a short delay does not matter.
         if self.bounds.stop.load(Ordering::Relaxed) {
             return Err(io::Error::other("the replay was stopped before the end of the log"));
         }
         let max = self.bounds.max_bytes;
         let left = max - self.read;
         if left == 0 && !buffer.is_empty() {
-            // Reads one more byte, because a log of exactly the maximum length is complete.
+            // Reads one more byte, because a log of exactly the maximum length is not an error.
             return match self.inner.read(&mut buffer[..1])? {
                 0 => Ok(0),
                 _ => Err(io::Error::other(format!("it has more than {} MiB", max >> 20))),
@@ -240,7 +240,7 @@ impl Read for BoundedReader {
     }
 }
 
-/// Returns the stream. Decompresses it if it begins with the gzip header.
+/// Decompresses the stream if it begins with a gzip header, and otherwise returns it unchanged.
 fn decompress_if_gzip(mut stream: CountedReader) -> io::Result<Box<dyn Read + Send>> {
     let mut magic = Vec::new();
     stream.by_ref().take(2).read_to_end(&mut magic)?;
@@ -254,7 +254,7 @@ fn decompress_if_gzip(mut stream: CountedReader) -> io::Result<Box<dyn Read + Se
     Ok(Box::new(ExpansionGuard { inner: MultiGzDecoder::new(buffered), expanded: 0, read }))
 }
 
-/// Ends a compressed stream that expands far more than any real log, because it is a decompression bomb.
+/// Fails with an error if a compressed stream expands far more than any real log: it is a decompression bomb.
 struct ExpansionGuard<R> {
     inner: R,
     expanded: u64,
@@ -266,11 +266,11 @@ impl<R: Read> Read for ExpansionGuard<R> {
         let count = self.inner.read(buffer)?;
         self.expanded += count as u64;
         let read = self.read.load(Ordering::Relaxed).max(1);
-        if self.expanded > MAX_BOMB && self.expanded / read > MAX_RATIO {
+        if self.expanded > MAX_BOMB_BYTES && self.expanded / read > MAX_RATIO {
             let expanded = self.expanded / read;
             return Err(io::Error::other(format!(
                 "expands {expanded}-fold, which no log does (maximum {MAX_RATIO}-fold after {} GiB)",
-                MAX_BOMB >> 30
+                MAX_BOMB_BYTES >> 30
             )));
         }
         Ok(count)
@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decompression_bomb_is_ended() {
+    fn decompression_bomb_is_detected() {
         let read = |bytes: u64| {
             let read = Arc::new(AtomicU64::new(bytes));
             let mut guard = ExpansionGuard { inner: io::repeat(0), expanded: 0, read };

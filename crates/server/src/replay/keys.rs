@@ -1,4 +1,4 @@
-//! Statistics about keys in limited memory: the number of distinct keys, and the refused keys.
+//! Key statistics with bounded memory: the number of distinct keys, and the refused keys.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -6,49 +6,50 @@ use rustc_hash::{FxHashMap, FxHasher};
 
 use super::bounds::MAX_REFUSED_KEYS;
 
-/// Returns a hash of a key, for use within this process.
+/// Returns a hash of a key. Hashes must not leave this process.
 #[inline]
 pub(super) fn hash(key: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();
     hasher.write(key);
-    // Mixes all bits, because the table of distinct keys uses the high bits and hash maps use the low bits.
+    // Mixes all bits, because `DistinctKeys` uses the high bits and hash maps use the low bits.
     let hash = hasher.finish();
     (hash ^ hash >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Counts distinct keys by linear counting. The count is exact for few keys and within about 1 % for a million.
+/// Counts distinct keys by linear counting. The count is nearly exact for a few keys and within about 1 % for a million
+/// keys.
 #[derive(Debug)]
 pub(super) struct DistinctKeys {
     bits: Vec<u64>,
-    set: u64,
+    set_bits: u64,
 }
 
-/// Number of bits in the table of a rule (32 KiB).
-const BITS: u64 = 1 << 18;
+/// Number of bits in a table (32 KiB). Each rule has its own table.
+const TABLE_BITS: u64 = 1 << 18;
 
 impl DistinctKeys {
     pub(super) fn new() -> Self {
-        Self { bits: vec![0; (BITS / 64) as usize], set: 0 }
+        Self { bits: vec![0; (TABLE_BITS / 64) as usize], set_bits: 0 }
     }
 
     #[inline]
     pub(super) fn add(&mut self, hash: u64) {
-        let index = hash >> (64 - BITS.trailing_zeros());
+        let index = hash >> (64 - TABLE_BITS.trailing_zeros());
         let (word, bit) = (&mut self.bits[(index / 64) as usize], 1 << (index % 64));
         if *word & bit == 0 {
             *word |= bit;
-            self.set += 1;
+            self.set_bits += 1;
         }
     }
 
     /// Estimates the number of keys as −m ln(e / m), where m is the number of bits and e is the number of empty bits.
     pub(super) fn count(&self) -> u64 {
-        let (all, empty) = (BITS as f64, BITS.saturating_sub(self.set).max(1) as f64);
+        let (all, empty) = (TABLE_BITS as f64, TABLE_BITS.saturating_sub(self.set_bits).max(1) as f64);
         (-all * (empty / all).ln()).round() as u64
     }
 }
 
-/// Number of additional refused keys that may still be tracked, for all rules together.
+/// Number of further refused keys that can be tracked, over all rules.
 #[derive(Debug)]
 pub(super) struct KeyBudget(usize);
 
@@ -61,26 +62,27 @@ impl Default for KeyBudget {
 /// The keys that a rule refused.
 #[derive(Debug, Default)]
 pub(super) struct RefusedKeys {
-    keys: FxHashMap<u64, Refusals>,
-    /// Number of refusals whose keys are not tracked because there are too many keys.
+    keys: FxHashMap<u64, RefusalPeriod>,
+    /// Number of refusals of untracked keys. A key is not tracked if there are already too many keys.
     pub(super) untracked: u64,
     /// The longest time that a key was refused without interruption, in nanoseconds.
     pub(super) longest: u64,
 }
 
-/// The refusals of a key.
+/// The latest uninterrupted period of refusals of a key.
 #[derive(Clone, Copy, Debug)]
-struct Refusals {
-    /// The beginning of the current period of refusals, and the time at which the key may pass again.
+struct RefusalPeriod {
+    /// The start of the period, and the time at which the key may pass again.
     since: u64,
     until: u64,
 }
 
 impl RefusedKeys {
-    /// Counts a refusal of a key at the time `at`. `wait` is the advised wait, or `None` if the request can never pass.
+    /// Records a refusal of a key at the time `at`. `wait` is the time until the request could pass, or `None` if that
+    /// time is unknown or the request can never pass.
     ///
-    /// The advised wait is exact: until it ends, no request of the same cost passes. A refusal within the wait of the
-    /// previous refusal therefore belongs to the same period.
+    /// The wait is exact: until it ends, no request with the same cost passes. So a refusal during the wait of an
+    /// earlier refusal belongs to the same period.
     pub(super) fn add(&mut self, hash: u64, at: u64, wait: Option<u64>, budget: &mut KeyBudget) {
         let until = at.saturating_add(wait.unwrap_or(0));
         let refusals = match self.keys.entry(hash) {
@@ -91,7 +93,7 @@ impl RefusedKeys {
             }
             std::collections::hash_map::Entry::Vacant(new) => {
                 budget.0 -= 1;
-                new.insert(Refusals { since: at, until })
+                new.insert(RefusalPeriod { since: at, until })
             }
         };
         if at > refusals.until {
@@ -107,15 +109,15 @@ impl RefusedKeys {
     }
 }
 
-/// The display form of keys.
+/// Formats keys for the report, either in plain text or as hashes.
 #[derive(Clone, Debug)]
 pub(super) struct KeyNames {
     hasher: Option<RandomState>,
 }
 
 impl KeyNames {
-    /// Creates a display form. If `hashed`, it shows keys as hashes that are stable within a report; otherwise it shows
-    /// keys unchanged.
+    /// If `hashed` is true, keys are formatted as hashes that are stable within a report. Otherwise they are formatted
+    /// as plain text.
     pub(super) fn new(hashed: bool) -> Self {
         Self { hasher: hashed.then(RandomState::new) }
     }
@@ -133,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distinct_keys_are_counted_closely() {
+    fn distinct_keys_are_estimated_within_one_percent() {
         for keys in [0_u64, 1, 1_000, 1_000_000] {
             let mut distinct = DistinctKeys::new();
             for key in 0..keys {
@@ -146,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_within_the_wait_are_one_period() {
+    fn refusal_during_the_wait_extends_the_period() {
         let (mut refused, mut budget) = (RefusedKeys::default(), KeyBudget(2));
         refused.add(1, 100, Some(50), &mut budget);
         assert_eq!(refused.longest, 50);

@@ -1,12 +1,12 @@
 //! Merges many logs into one sequence of requests, ordered by time.
 //!
-//! Each log that has begun is read by its own thread, one chunk ahead, so that lines out of order can be sorted within
-//! two chunks. A log begins when the sequence reaches the time of its first lines. Of a year of rotated files,
-//! therefore, only about two are read at the same time.
+//! Each open log has its own thread, which reads one chunk ahead so that out-of-order lines can be sorted within two
+//! chunks. A log is opened when the sequence reaches the time of its first lines. So a replay of a year of rotated
+//! files has only about two files open at the same time.
 //!
-//! A time in whole seconds does not determine when a request came within its second. Such requests are spread evenly
-//! over their second, in the order of the log, which is the best case for a limit. Their logged time is kept too. With
-//! logged times, all requests of a second come at once, which is the worst case.
+//! A log with whole seconds does not say when a request arrived within its second. Such requests are spread evenly over
+//! their second, in log order, which is the best case for a limit. The logged time is also kept: with logged times, all
+//! requests of a second arrive at once, which is the worst case.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -17,14 +17,16 @@ use jiff::tz::TimeZone;
 use tollgate::clock::{Clock, PreciseClock};
 use tollgate_engine::Entry;
 
-use super::bounds::{BATCH, CHUNK, CHUNKS_TOTAL, MAX_FUTURE, MAX_LATE, MAX_SPREAD, MIN_CHUNK};
+use super::bounds::{
+    ALL_CHUNKS_BYTES, BATCH_LINES, CHUNK_BYTES, CHUNKS_PER_LOG, MAX_FUTURE, MAX_LATE, MAX_SPREAD, MIN_CHUNK_BYTES,
+};
 use super::chunk::{Chunk, ChunkPool, ChunkReader};
 use super::input::Source;
 use super::problems::{LineProblem, Problems};
 
-const SECOND: u64 = 1_000_000_000;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Requests in the order of their times.
+/// Requests ordered by time, and the chunks that contain their attributes.
 #[derive(Debug, Default)]
 pub(super) struct LineBatch {
     chunks: Vec<Arc<Chunk>>,
@@ -34,7 +36,7 @@ pub(super) struct LineBatch {
 /// A request of a log.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoggedRequest {
-    /// The time in nanoseconds since 1970. If the log has whole seconds, it is spread within the second.
+    /// The time in nanoseconds since 1970. If the log has whole seconds, requests are spread over their second.
     pub(super) at: u64,
     /// The time as logged.
     pub(super) logged_at: u64,
@@ -49,7 +51,7 @@ impl LineBatch {
         self.chunks[request.chunk as usize].value(request.row, attribute)
     }
 
-    /// Appends the attributes of a request, both from its line and the constant ones.
+    /// Appends the attributes of a request, which are read from its line or have a constant value.
     #[inline]
     pub(super) fn push_entries<'b>(
         &'b self,
@@ -65,7 +67,7 @@ impl LineBatch {
     }
 }
 
-/// The attributes of requests.
+/// The attribute names of requests, and the constant values.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LineAttributes {
     pub(super) names: Vec<Box<str>>,
@@ -73,7 +75,7 @@ pub(super) struct LineAttributes {
     pub(super) constants: Vec<Option<Box<[u8]>>>,
 }
 
-/// Receives the requests of logs, in order.
+/// Receives the requests of all logs, ordered by time.
 pub(super) trait Consumer: Send {
     fn consume(&mut self, batch: &LineBatch);
 }
@@ -81,15 +83,15 @@ pub(super) trait Consumer: Send {
 /// The progress of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplayProgress {
-    /// Number of lines so far.
+    /// Number of lines read so far.
     pub lines: u64,
     /// Number of bytes read so far, before decompression.
     pub bytes: u64,
-    /// Total number of bytes, if known.
+    /// Total number of bytes before decompression, if known.
     pub total: Option<u64>,
     /// Nanoseconds since the start.
     pub elapsed: u64,
-    /// The number of the current pass over the logs, and the number of passes.
+    /// The number of the current pass over the logs, and the total number of passes.
     pub pass: (u32, u32),
 }
 
@@ -116,7 +118,7 @@ pub(super) fn run(
     let clock = PreciseClock::new();
     let start = clock.mono();
     let latest = clock.wall(start).as_nanos().saturating_add(MAX_FUTURE);
-    let size = (CHUNKS_TOTAL / (sources.len() * 8).max(1)).clamp(MIN_CHUNK, CHUNK);
+    let size = (ALL_CHUNKS_BYTES / (sources.len() * CHUNKS_PER_LOG).max(1)).clamp(MIN_CHUNK_BYTES, CHUNK_BYTES);
     scope(|scope| {
         let mut outputs = Vec::new();
         for consumer in consumers {
@@ -136,36 +138,36 @@ pub(super) fn run(
             latest,
             pool: pool.clone(),
         };
-        let mut inputs: Vec<MergeInput> = sources.iter().map(|source| MergeInput::at_start(source.first)).collect();
-        let mut sequence = Sequence { spreads, outputs, ..Sequence::default() };
+        let mut inputs: Vec<MergeInput> = sources.iter().map(|source| MergeInput::unopened(source.first)).collect();
+        let mut sequence = MergedSequence { spreads, outputs, ..MergedSequence::default() };
         while let Some((next, until)) = earliest_input(&inputs) {
             let (input, source) = (&mut inputs[next], &sources[next]);
-            if let Stage::Waiting(_) = input.stage {
-                input.begin(scope, reader(next), &mut sequence.summary);
+            if let InputStage::Waiting(_) = input.stage {
+                input.start_reading(scope, reader(next), &mut sequence.summary);
                 continue;
             }
             input.take_until(until, next, source.has_whole_seconds, &mut sequence);
             if sequence.is_full() {
-                sequence.send();
+                sequence.send_batch();
                 let bytes = sources.iter().map(|source| source.read.load(Ordering::Relaxed)).sum();
                 let elapsed = clock.mono().since(start).as_nanos();
                 show(ReplayProgress { lines: sequence.summary.lines, bytes, total, elapsed, pass: (1, 1) });
             }
         }
         sequence.end_second(true);
-        sequence.send();
-        // Dropping the outputs ends the consumers. The scope then waits for their threads.
+        sequence.send_batch();
+        // The consumer threads end when the outputs are dropped. The scope then joins these threads.
         drop(std::mem::take(&mut sequence.outputs));
         sequence.summary
     })
 }
 
-/// Returns the index of the input with the earliest request, and the time of the earliest request in the other inputs.
-/// Returns `None` if all inputs have ended.
+/// Returns the index of the input with the earliest request, and the earliest time in the other inputs. Returns `None`
+/// if all inputs have ended.
 fn earliest_input(inputs: &[MergeInput]) -> Option<(usize, u64)> {
     let (mut best, mut until) = (None, u64::MAX);
     for (index, input) in inputs.iter().enumerate() {
-        let Some(head) = input.head() else { continue };
+        let Some(head) = input.next_time() else { continue };
         match best {
             Some((_, first)) if head >= first => until = until.min(head),
             Some((_, first)) => (best, until) = (Some((index, head)), first),
@@ -177,46 +179,48 @@ fn earliest_input(inputs: &[MergeInput]) -> Option<(usize, u64)> {
 
 /// A log that is merged into the sequence.
 struct MergeInput {
-    stage: Stage,
-    /// The current chunk and the next chunk. The first lines of the next chunk may be earlier than the last lines of
-    /// the current one.
+    stage: InputStage,
+    /// The current chunk and the next chunk. Some lines of the next chunk may be earlier than the last lines of the
+    /// current chunk.
     cursors: [Option<MergeCursor>; 2],
 }
 
-enum Stage {
-    /// The log is not read yet. Its first lines have this time.
+enum InputStage {
+    /// The log has not been opened. The value is the time of its first lines.
     Waiting(u64),
     Reading(Receiver<Result<Chunk, String>>),
     Ended,
 }
 
-/// A chunk and its next line.
+/// A chunk and the index of its next line.
 struct MergeCursor {
     chunk: Arc<Chunk>,
     next: usize,
 }
 
 impl MergeCursor {
-    fn head(&self) -> Option<u64> {
+    fn next_time(&self) -> Option<u64> {
         self.chunk.records().get(self.next).map(|record| record.at)
     }
 }
 
 impl MergeInput {
-    fn at_start(first: u64) -> Self {
-        Self { stage: Stage::Waiting(first), cursors: [None, None] }
+    fn unopened(first: u64) -> Self {
+        Self { stage: InputStage::Waiting(first), cursors: [None, None] }
     }
 
     /// Returns the time of the next request, or `None` if the log has ended.
-    fn head(&self) -> Option<u64> {
+    fn next_time(&self) -> Option<u64> {
         match self.stage {
-            Stage::Waiting(first) => Some(first),
-            Stage::Reading(_) | Stage::Ended => self.cursors.iter().flatten().filter_map(MergeCursor::head).min(),
+            InputStage::Waiting(first) => Some(first),
+            InputStage::Reading(_) | InputStage::Ended => {
+                self.cursors.iter().flatten().filter_map(MergeCursor::next_time).min()
+            }
         }
     }
 
-    /// Begins to read.
-    fn begin<'scope, 'env: 'scope>(
+    /// Starts the thread that reads the log, and waits for the first chunks.
+    fn start_reading<'scope, 'env: 'scope>(
         &mut self,
         scope: &'scope Scope<'scope, 'env>,
         reader: ChunkReader<'env>,
@@ -224,58 +228,59 @@ impl MergeInput {
     ) {
         let (to, from) = sync_channel(1);
         scope.spawn(move || reader.send_all(&to));
-        self.stage = Stage::Reading(from);
-        self.fill(summary);
+        self.stage = InputStage::Reading(from);
+        self.receive_chunks(summary);
     }
 
-    /// Receives chunks until both cursors have lines, or the log has ended.
-    fn fill(&mut self, summary: &mut LogSummary) {
+    /// Receives chunks until both cursors have lines or the log has ended.
+    fn receive_chunks(&mut self, summary: &mut LogSummary) {
         for index in 0..self.cursors.len() {
-            let is_done = |cursor: &Option<MergeCursor>| cursor.as_ref().is_none_or(|cursor| cursor.head().is_none());
+            let is_done =
+                |cursor: &Option<MergeCursor>| cursor.as_ref().is_none_or(|cursor| cursor.next_time().is_none());
             while is_done(&self.cursors[index]) {
                 self.cursors[index] = None;
-                let Stage::Reading(from) = &self.stage else { break };
+                let InputStage::Reading(from) = &self.stage else { break };
                 match from.recv() {
                     Ok(Ok(chunk)) => {
                         summary.lines += chunk.lines();
-                        summary.problems.join(chunk.problems());
+                        summary.problems.add_counts(chunk.problems());
                         self.cursors[index] = Some(MergeCursor { chunk: Arc::new(chunk), next: 0 });
                     }
                     Ok(Err(error)) => summary.errors.push(error),
-                    Err(_) => self.stage = Stage::Ended,
+                    Err(_) => self.stage = InputStage::Ended,
                 }
             }
         }
     }
 
-    /// Adds all requests up to the time `until` to the sequence.
-    fn take_until(&mut self, until: u64, log: usize, has_whole_seconds: bool, sequence: &mut Sequence) {
+    /// Adds requests up to the time `until` to the sequence, at most to the end of a chunk or batch.
+    fn take_until(&mut self, until: u64, log: usize, has_whole_seconds: bool, sequence: &mut MergedSequence) {
         let heads =
-            self.cursors.each_ref().map(|cursor| cursor.as_ref().and_then(MergeCursor::head).unwrap_or(u64::MAX));
+            self.cursors.each_ref().map(|cursor| cursor.as_ref().and_then(MergeCursor::next_time).unwrap_or(u64::MAX));
         let index = usize::from(heads[1] < heads[0]);
         let until = until.min(heads[1 - index]);
         let Some(cursor) = &mut self.cursors[index] else { return };
         let records = &cursor.chunk.records()[cursor.next..];
-        let room = BATCH - sequence.batch.slots.len() % BATCH;
-        let chunk = sequence.batch.number_of(&cursor.chunk);
+        let room = BATCH_LINES - sequence.batch.slots.len() % BATCH_LINES;
+        let chunk = sequence.batch.chunk_index(&cursor.chunk);
         let mut taken = 0;
         for record in records.iter().take(room).take_while(|record| record.at <= until) {
             let request = LoggedRequest { at: record.at, logged_at: record.at, chunk, row: record.row };
-            if !sequence.add(request, has_whole_seconds) {
+            if !sequence.add_request(request, has_whole_seconds) {
                 let line = cursor.chunk.first_line() + u64::from(record.line);
                 sequence.summary.problems.add(sequence.problem, log, line);
             }
             taken += 1;
         }
         cursor.next += taken;
-        if cursor.head().is_none() {
-            self.fill(&mut sequence.summary);
+        if cursor.next_time().is_none() {
+            self.receive_chunks(&mut sequence.summary);
         }
     }
 }
 
 impl LineBatch {
-    fn number_of(&mut self, chunk: &Arc<Chunk>) -> u32 {
+    fn chunk_index(&mut self, chunk: &Arc<Chunk>) -> u32 {
         // Searches from the end, because recent chunks are last.
         let known = self.chunks.iter().rposition(|known| Arc::ptr_eq(known, chunk));
         known.unwrap_or_else(|| {
@@ -285,26 +290,26 @@ impl LineBatch {
     }
 }
 
-/// The requests of all logs.
-struct Sequence {
+/// The merged requests of all logs.
+struct MergedSequence {
     /// Whether any log has whole seconds.
     spreads: bool,
     outputs: Vec<SyncSender<Arc<LineBatch>>>,
     batch: LineBatch,
-    /// The index of the first request of the current second in the batch.
+    /// The index in the batch at which the requests of the current second start.
     second_start: usize,
     second: u64,
     /// Whether the current second has requests to spread.
     spreads_second: bool,
-    /// The part of the current second over which requests were already spread, in nanoseconds.
-    used: u64,
+    /// Requests are already spread over this many nanoseconds of the current second.
+    used_nanos: u64,
     last_logged: u64,
-    last: u64,
+    last_time: u64,
     problem: LineProblem,
     summary: LogSummary,
 }
 
-impl Default for Sequence {
+impl Default for MergedSequence {
     fn default() -> Self {
         Self {
             spreads: false,
@@ -313,20 +318,20 @@ impl Default for Sequence {
             second_start: 0,
             second: 0,
             spreads_second: false,
-            used: 0,
+            used_nanos: 0,
             last_logged: 0,
-            last: 0,
+            last_time: 0,
             problem: LineProblem::Late,
             summary: LogSummary::default(),
         }
     }
 }
 
-impl Sequence {
-    /// Adds the next request, unless it is far too early. Returns whether the request is in order. If not, `problem`
-    /// contains the reason.
+impl MergedSequence {
+    /// Adds the next request unless its time is far too early. Returns whether the request is in order. If it is not,
+    /// `problem` contains the reason.
     #[inline]
-    fn add(&mut self, mut request: LoggedRequest, has_whole_seconds: bool) -> bool {
+    fn add_request(&mut self, mut request: LoggedRequest, has_whole_seconds: bool) -> bool {
         let late = self.last_logged.saturating_sub(request.logged_at);
         if late > MAX_LATE {
             self.problem = LineProblem::Backwards;
@@ -338,77 +343,77 @@ impl Sequence {
         self.last_logged = request.logged_at;
         self.problem = LineProblem::Late;
         if self.spreads {
-            let second = request.logged_at / SECOND;
+            let second = request.logged_at / NANOS_PER_SECOND;
             if second != self.second {
                 self.end_second(true);
-                (self.second, self.used) = (second, 0);
+                (self.second, self.used_nanos) = (second, 0);
             } else if self.batch.slots.len() - self.second_start >= MAX_SPREAD {
                 self.end_second(false);
             }
             self.spreads_second |= has_whole_seconds;
-            // `u64::MAX` marks a request that `end_second` has to spread.
+            // `u64::MAX` marks a request that `end_second` will spread.
             request.at = if has_whole_seconds { u64::MAX } else { request.at };
         }
         self.batch.slots.push(request);
         late == 0
     }
 
-    /// Spreads the requests of the current second that are not spread yet. If the second `is_over`, uses the rest of
-    /// the second, otherwise only half of the rest, because more requests may follow.
+    /// Spreads the pending requests of the current second. If the second `is_over`, they fill the remaining time;
+    /// otherwise only half of it, because more requests may follow.
     fn end_second(&mut self, is_over: bool) {
         let start = std::mem::replace(&mut self.second_start, self.batch.slots.len());
         let slots = &mut self.batch.slots[start..];
         if std::mem::take(&mut self.spreads_second) {
-            let left = SECOND - self.used;
+            let left = NANOS_PER_SECOND - self.used_nanos;
             let length = if is_over { left } else { left / 2 };
             let count = slots.iter().filter(|slot| slot.at == u64::MAX).count() as u64;
             let spread = slots.iter_mut().filter(|slot| slot.at == u64::MAX);
             for (index, slot) in (0..).zip(spread) {
                 let part = u128::from(length) * index / u128::from(count);
-                slot.at = self.second * SECOND + self.used + part as u64;
+                slot.at = self.second * NANOS_PER_SECOND + self.used_nanos + part as u64;
             }
-            self.used += length;
+            self.used_nanos += length;
             if !slots.is_sorted_by_key(|slot| slot.at) {
                 slots.sort_by_key(|slot| slot.at);
             }
         }
         for slot in slots {
-            // Times must not decrease. An exact time may be earlier than requests of the same second that were already
-            // spread.
-            slot.at = slot.at.max(self.last);
-            self.last = slot.at;
+            // Times must not decrease, but the exact time of a request may be earlier than the spread requests of the
+            // same second.
+            slot.at = slot.at.max(self.last_time);
+            self.last_time = slot.at;
         }
     }
 
     fn is_full(&self) -> bool {
         let is_complete = !self.spreads || self.second_start > 0;
-        is_complete && self.batch.slots.len() >= BATCH
+        is_complete && self.batch.slots.len() >= BATCH_LINES
     }
 
-    /// Sends the batch to the consumers, and keeps the requests of the incomplete second for the next batch.
-    fn send(&mut self) {
+    /// Sends the batch to the consumers. Requests of the incomplete second move to the next batch.
+    fn send_batch(&mut self) {
         let rest = if self.spreads { self.batch.slots.split_off(self.second_start) } else { Vec::new() };
         if !self.spreads {
-            self.last = self.batch.slots.last().map_or(self.last, |slot| slot.at);
+            self.last_time = self.batch.slots.last().map_or(self.last_time, |slot| slot.at);
         }
         let chunks = if rest.is_empty() { Vec::new() } else { self.batch.chunks.clone() };
         let mut batch = std::mem::replace(&mut self.batch, LineBatch { chunks, slots: rest });
         self.second_start = 0;
-        self.compact();
-        self.summary.last = self.last;
+        self.drop_unused_chunks();
+        self.summary.last = self.last_time;
         if batch.slots.is_empty() {
             return;
         }
         batch.slots.shrink_to_fit();
         let batch = Arc::new(batch);
         for output in &self.outputs {
-            // Sending cannot fail, because consumers end only when the replay ends.
+            // Sending cannot fail, because consumers run until the replay ends.
             let _ = output.send(batch.clone());
         }
     }
 
-    /// Releases the chunks that the kept requests do not use, so that their memory is reused.
-    fn compact(&mut self) {
+    /// Drops the chunks that no pending request uses, so that their buffers are reused.
+    fn drop_unused_chunks(&mut self) {
         let first = self.batch.slots.iter().map(|slot| slot.chunk).min();
         let unused = first.map_or(self.batch.chunks.len(), |first| first as usize);
         self.batch.chunks.drain(..unused);

@@ -1,13 +1,12 @@
-//! Replays access logs against rules, to find the requests and keys that the rules would have refused.
+//! Replays access logs against rules, and reports the requests and keys that the rules would have refused.
 //!
 //! ```text
 //!  logs ─▶ chunk: read, parse, sort ─▶ merge: one sequence by time ─┬▶ tally: decide, count ─▶ report ─▶ text, html, JSON
 //!          (a thread for each log)     spread whole seconds         └▶ suggest: peaks of clients
 //! ```
 //!
-//! Memory use does not grow with the length of the logs. Chunks of a log are parsed in place and their memory is
-//! reused, counts over time have a limited number of columns, and keys are stored as fingerprints. [`replay`] is the
-//! only entry point, for the command line and for the API.
+//! Memory use does not depend on the length of the logs: chunk buffers are reused, timelines have a limited number of
+//! columns, and keys are stored as hashes. The command line and the API both call [`replay`].
 
 mod attributes;
 pub mod bounds;
@@ -57,9 +56,9 @@ use tally::{Pass, RuleRun, Times};
 pub struct ReplayOptions {
     /// The rules.
     pub rules: Option<Rules>,
-    /// The rules to compare with.
+    /// The old rules to compare the results with.
     pub against: Option<Rules>,
-    /// The domain whose rules decide. Optional if the rules have only one domain.
+    /// The domain whose rules are replayed. Optional if the rules have only one domain.
     pub domain: Option<String>,
     /// The format of the logs; detected by default.
     pub format: Option<String>,
@@ -67,16 +66,16 @@ pub struct ReplayOptions {
     pub zone: TimeZone,
     /// Attributes that the user maps to a field or sets to a constant value.
     pub mapping: Mapping,
-    /// The attributes that identify a client, to suggest limits for each client.
+    /// The attributes that identify a client. If this is not empty, per-client limits are suggested.
     pub suggest: Vec<String>,
-    /// Maximum number of keys.
+    /// Maximum number of keys with counters.
     pub capacity: usize,
     /// Whether keys are shown as hashes.
     pub hash_keys: bool,
-    /// The file to write requests to, in the form that `tollgate decide` reads.
+    /// The file to write requests to, in the input format of `tollgate decide`.
     pub requests: Option<PathBuf>,
-    /// The file to write decisions to, in the form that `tollgate decide` prints. Requests with times in whole seconds
-    /// are spread over their second.
+    /// The file to write decisions to, in the output format of `tollgate decide`. Requests with whole-second times are
+    /// spread over their second.
     pub decisions: Option<PathBuf>,
     /// Bounds on reading the logs.
     pub bounds: ReadBounds,
@@ -121,11 +120,11 @@ impl fmt::Display for ReplayError {
 
 impl std::error::Error for ReplayError {}
 
-/// Replays logs and reports the decisions of the rules. Blocks until all logs are read.
+/// Replays logs and reports the decisions. Blocks until all logs are read.
 ///
 /// # Errors
 /// Returns an error if the beginning of a log cannot be read, if its format is unknown, or if the rules or options are
-/// invalid. If reading fails later in a log, the report mentions that instead.
+/// invalid. If reading fails later in a log, the report contains the error instead.
 pub fn replay(
     logs: &[Log],
     options: &ReplayOptions,
@@ -143,7 +142,7 @@ pub fn replay(
     let rule_run = |rules: &Rules| RuleRun::load(rules, options);
     let main = options.rules.as_ref().map(rule_run).transpose()?;
     let against = options.against.as_ref().map(rule_run).transpose()?;
-    let attributes = attributes_of([&main, &against], options);
+    let attributes = needed_attributes([&main, &against], options);
     check_mapping(&options.mapping, &attributes)?;
     let read_options = ReadOptions {
         format: options.format.as_deref(),
@@ -214,7 +213,7 @@ pub fn replay(
 }
 
 impl RuleRun {
-    /// Loads rules into an engine, and chooses the domain whose rules decide.
+    /// Loads rules into an engine and chooses the domain to replay.
     fn load(rules: &Rules, options: &ReplayOptions) -> Result<Self, ReplayError> {
         let names: Vec<&str> = rules.domains().iter().map(|domain| domain.name()).collect();
         let domain = match (&options.domain, &*names) {
@@ -245,8 +244,11 @@ impl From<TrialError> for ReplayError {
     }
 }
 
-/// Returns the attributes that the rules read and the attributes that identify clients.
-fn attributes_of<'r>(runs: impl IntoIterator<Item = &'r Option<RuleRun>>, options: &ReplayOptions) -> LineAttributes {
+/// Returns the attributes that the rules or the suggestions need.
+fn needed_attributes<'r>(
+    runs: impl IntoIterator<Item = &'r Option<RuleRun>>,
+    options: &ReplayOptions,
+) -> LineAttributes {
     let mut names: Vec<Box<str>> = options.suggest.iter().map(|name| name.as_str().into()).collect();
     for run in runs.into_iter().flatten() {
         names.extend(run.attributes());
@@ -261,7 +263,7 @@ fn attributes_of<'r>(runs: impl IntoIterator<Item = &'r Option<RuleRun>>, option
     LineAttributes { names, constants }
 }
 
-/// Checks that every attribute in the mapping is read by a rule or used for suggestions. Any other name is probably a
+/// Checks that every attribute in the mapping is needed by a rule or by the suggestions. Any other name is probably a
 /// typo.
 fn check_mapping(mapping: &Mapping, attributes: &LineAttributes) -> Result<(), ReplayError> {
     let is_read = |name: &str| name == "time" || attributes.names.iter().any(|known| **known == *name);

@@ -1,14 +1,14 @@
-//! Lines that were left out or changed, counted by reason.
+//! Counts the lines that were skipped or moved in time, by reason.
 
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// Why a line was left out or changed.
+/// Why a line was skipped or moved in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineProblem {
     /// The line does not have the format of its log or any other known format.
     Unreadable,
-    /// The line has another known format than its log.
+    /// The line has a known format, but not the format of its log.
     OtherFormat,
     /// The line contains bytes that do not occur in text.
     Binary,
@@ -18,11 +18,11 @@ pub enum LineProblem {
     NoTime,
     /// The time of the line is more than a day in the future.
     Future,
-    /// The line is far earlier than the previous lines.
+    /// The line is more than a minute earlier than the previous lines.
     Backwards,
-    /// The line is slightly earlier than the previous line and is decided at the time of that line.
+    /// The line is at most a minute earlier than the previous line. It is decided at the time of the previous line.
     Late,
-    /// The line has a value that the engine does not accept.
+    /// The engine does not accept the line's attributes.
     Invalid,
 }
 
@@ -70,13 +70,13 @@ impl LineProblem {
         }
     }
 
-    /// Returns whether these lines were left out.
+    /// Returns whether lines with this problem were skipped.
     pub fn is_left_out(self) -> bool {
         self != Self::Late
     }
 }
 
-/// The number of lines with each problem, and the position of the first such line.
+/// The number of lines with each problem, and the position of the first line with it.
 #[derive(Clone, Debug, Default)]
 pub struct Problems {
     counts: [u64; LineProblem::ALL.len()],
@@ -90,8 +90,8 @@ impl Problems {
         self.first[problem as usize].get_or_insert((log, line));
     }
 
-    /// Adds the counts of a later part of the log.
-    pub(super) fn join(&mut self, later: &Self) {
+    /// Adds the counts of a later chunk.
+    pub(super) fn add_counts(&mut self, later: &Self) {
         for (place, count) in later.counts.iter().enumerate() {
             self.counts[place] += count;
             self.first[place] = self.first[place].or(later.first[place]);
@@ -107,12 +107,12 @@ impl Problems {
         self.counts[problem as usize]
     }
 
-    /// Returns the number of lines that were left out.
+    /// Returns the number of skipped lines.
     pub fn left_out(&self) -> u64 {
         LineProblem::ALL.into_iter().filter(|problem| problem.is_left_out()).map(|problem| self.count(problem)).sum()
     }
 
-    /// Returns the problems that occurred, each with its count and the log and line of the first occurrence.
+    /// Returns the problems that occurred, with their counts and first occurrences.
     pub(super) fn list(&self, logs: &[String]) -> Vec<ProblemCount> {
         let occurred = LineProblem::ALL.into_iter().filter(|problem| self.count(*problem) > 0);
         let count = |problem: LineProblem| {

@@ -1,4 +1,4 @@
-//! The result of a replay as data. `--json` prints it.
+//! The result of a replay as serialisable data. The option `--json` prints it.
 
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -24,13 +24,13 @@ pub struct Report {
     pub first_ms: Option<u64>,
     /// The time of the last request.
     pub last_ms: Option<u64>,
-    /// The decisions. With times in whole seconds, requests are spread evenly over their second.
+    /// The decisions. If times are in whole seconds, requests are spread evenly over their second.
     pub result: Option<RunReport>,
-    /// If times are in whole seconds, the decisions when all requests of a second come at its beginning.
+    /// The decisions if all requests of a second arrive at its beginning. Only present if times are in whole seconds.
     pub at_once: Option<RunReport>,
     /// The comparison with other rules.
     pub against: Option<ComparisonReport>,
-    /// The same with all requests of a second at its beginning, if times are in whole seconds.
+    /// The comparison if all requests of a second arrive at its beginning. Only present if times are in whole seconds.
     pub against_at_once: Option<ComparisonReport>,
     /// Suggested limits.
     pub suggestion: Option<SuggestionReport>,
@@ -38,7 +38,7 @@ pub struct Report {
 
 impl Report {
     /// Returns the fraction of refused requests in millionths, rounded up. If there are two results, returns the larger
-    /// one.
+    /// fraction.
     pub fn refused_millionths(&self) -> u64 {
         let share = |run: &RunReport| match run.requests {
             0 => 0,
@@ -57,7 +57,7 @@ pub struct LogReport {
     pub format: String,
     /// Whether its times are in whole seconds.
     pub whole_seconds: bool,
-    /// Attributes that rules read and the log lacks.
+    /// Attributes that the rules need and the log lacks.
     pub missing_attributes: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ pub struct RunReport {
     pub domain: String,
     /// The number of requests.
     pub requests: u64,
-    /// Requests that were admitted, including delayed ones.
+    /// Requests that were admitted, including delayed requests.
     pub admitted: u64,
     /// Requests that were admitted after a wait.
     pub delayed: u64,
@@ -96,7 +96,7 @@ pub struct RuleReport {
     pub rule: String,
     /// Whether it is a shadow rule.
     pub is_shadow: bool,
-    /// The requests that it matched.
+    /// The number of requests that the rule matched.
     pub matched: u64,
     /// Requests that the rule would have admitted only after a wait.
     pub delayed: u64,
@@ -108,7 +108,7 @@ pub struct RuleReport {
     pub keys: u64,
     /// The number of keys that were ever refused.
     pub keys_refused: u64,
-    /// Whether there were more refused keys than are tracked.
+    /// Whether some refused keys were not counted, because there were too many keys.
     pub has_more_keys_refused: bool,
     /// The longest time that a key was refused without interruption, until it could pass again.
     pub longest_refusal_ms: u64,
@@ -132,8 +132,8 @@ pub struct KeyCount {
 }
 
 impl KeyCount {
-    /// Returns only keys whose error is at most half of their count. If many keys have few requests each, errors are as
-    /// large as counts.
+    /// Returns the heaviest keys whose error is at most half of their count. If many keys have only a few requests
+    /// each, the errors are as large as the counts.
     pub(super) fn list(keys: &Heaviest) -> Vec<Self> {
         let known = keys.list().into_iter().filter(|key| key.error <= key.count / 2);
         known.map(|TopKey { key, count, error }| Self { key, count, error }).collect()
@@ -145,7 +145,7 @@ impl KeyCount {
 pub struct TimelineReport {
     /// The start of the first column, in milliseconds since 1970.
     pub start_ms: u64,
-    /// The length of a column.
+    /// The length of a column, in milliseconds.
     pub column_ms: u64,
     /// The requests that were admitted and that no shadow rule would have refused.
     pub admitted: Vec<u64>,
@@ -183,9 +183,9 @@ pub struct SuggestionReport {
     pub clients: u64,
     /// Whether the peaks of some clients are missing, because there were too many clients.
     pub untracked_clients: bool,
-    /// The most requests of a client in a second, a minute and an hour.
+    /// The highest request counts of the clients in a second, a minute and an hour.
     pub peaks: Vec<PeakReport>,
-    /// Limits that hardly ever refuse a client, from the lowest rate to the highest.
+    /// Limits that rarely refuse a client, in ascending order of rate.
     pub candidates: Vec<CandidateReport>,
     /// The index of the candidate that admits the fewest requests in a minute.
     pub recommended: usize,
@@ -194,28 +194,28 @@ pub struct SuggestionReport {
 }
 
 impl SuggestionReport {
-    /// Returns whether the log has whole seconds, so that candidates have a second result.
+    /// Returns whether candidates have a second result, because the log has whole seconds.
     pub(super) fn has_at_once(&self) -> bool {
         self.candidates.iter().any(|candidate| candidate.at_once.is_some())
     }
 }
 
-/// The distribution of a peak over the clients.
+/// The distribution of the clients' highest request counts in an interval.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct PeakReport {
     /// The interval: a second, a minute, an hour.
     pub interval: &'static str,
     /// Half of the clients have at most this many requests in every such interval.
     pub half: u64,
-    /// 99 % of the clients.
+    /// 99 % of the clients have at most this many requests in every such interval.
     pub most: u64,
-    /// 99.9 % of the clients.
+    /// 99.9 % of the clients have at most this many requests in every such interval.
     pub nearly_all: u64,
-    /// The client with the most.
+    /// The highest number of requests of any client in such an interval.
     pub max: u64,
 }
 
-/// A limit that hardly ever refuses a client.
+/// A limit that rarely refuses a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct CandidateReport {
     /// The rate.
@@ -230,7 +230,7 @@ pub struct CandidateReport {
     pub refused: u64,
     /// The number of clients that the limit would have refused at least once.
     pub clients_refused: u64,
-    /// The same with all requests of a second at its beginning, if times are in whole seconds.
+    /// The result if all requests of a second arrive at its beginning. Only present if times are in whole seconds.
     pub at_once: Option<AtOnceReport>,
     /// The maximum number of requests that the limit admits from a client in a minute.
     pub per_minute: u64,
@@ -242,7 +242,7 @@ pub struct CandidateReport {
 /// The burst and the refusals of a suggested limit, if all requests come at the beginning of their second.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct AtOnceReport {
-    /// The burst that is needed.
+    /// The burst that the clients need.
     pub burst: u64,
     /// The number of requests that the limit would have refused.
     pub refused: u64,

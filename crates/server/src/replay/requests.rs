@@ -1,4 +1,4 @@
-//! Writes requests as the JSON lines that `tollgate decide` reads, and decisions as the JSON lines that it prints.
+//! Writes requests and decisions as JSON lines, in the input and output formats of `tollgate decide`.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -11,7 +11,7 @@ use super::ReplayError;
 use super::merge::{Consumer, LineAttributes, LineBatch, LoggedRequest};
 use crate::http::write_decision_json;
 
-/// A file that is written line by line. `finish` reports the first error.
+/// A file that is written line by line. `finish` returns the first error.
 #[derive(Debug)]
 pub(super) struct LineFile {
     name: String,
@@ -28,8 +28,8 @@ impl LineFile {
         Ok(Self { name, out: BufWriter::new(file), error: None, line: Vec::new() })
     }
 
-    /// Writes one line. The closure `write` appends its text to a buffer.
-    fn write(&mut self, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
+    /// Writes one line. The closure `write` appends the line's text to a buffer.
+    fn write_line(&mut self, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) {
         self.line.clear();
         let line = &mut self.line;
         if self.error.is_none() {
@@ -41,10 +41,10 @@ impl LineFile {
         }
     }
 
-    /// Writes a decision as `tollgate decide` prints it. Writes `null` for `None`, a request that the engine did not
-    /// accept.
+    /// Writes a decision in the output format of `tollgate decide`. Writes `null` for `None`, which means that the
+    /// engine rejected the request.
     pub(super) fn write_decision(&mut self, decision: Option<Decision<'_>>) {
-        self.write(|line| {
+        self.write_line(|line| {
             match decision {
                 Some(decision) => write_decision_json(line, decision),
                 None => line.extend_from_slice(b"null"),
@@ -68,11 +68,11 @@ pub(super) struct RequestWriter<'a> {
 }
 
 impl RequestWriter<'_> {
-    fn write(&mut self, batch: &LineBatch, request: &LoggedRequest) {
+    fn write_request(&mut self, batch: &LineBatch, request: &LoggedRequest) {
         let mut entries = smallvec::SmallVec::new();
         batch.push_entries(request, self.attributes, &mut entries);
         let domain = serde_json::Value::from(&*self.domain);
-        self.file.write(|line| {
+        self.file.write_line(|line| {
             line.extend_from_slice(b"{\"at\":");
             match (request.at % 1_000_000, Timestamp::from_nanosecond(i128::from(request.at))) {
                 (1.., Ok(at)) => write!(line, "\"{at:.9}\"")?,
@@ -93,7 +93,7 @@ impl RequestWriter<'_> {
 impl Consumer for RequestWriter<'_> {
     fn consume(&mut self, batch: &LineBatch) {
         for request in &batch.slots {
-            self.write(batch, request);
+            self.write_request(batch, request);
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Formats numbers and times for the terminal and for pages.
+//! Formats numbers and times for the terminal and the HTML page.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::report::{ComparisonReport, SuggestionReport};
 
-/// Explains the bursts for a log with whole seconds.
+/// Explains the burst columns for a log with whole seconds.
 pub(super) const BOTH_BURSTS: &str = "The log has whole seconds. `burst` is the larger of the bursts that clients need if the \
                                       requests of a second come evenly (spread)\nand if all come at its beginning (at once).";
 
-/// Returns the headings and the rows of the table of suggested limits.
+/// Returns the column headings and the rows for the table of suggested limits.
 pub(super) fn candidate_table(suggestion: &SuggestionReport) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let mut head = vec!["limit", "burst", "at most in a minute", "requests refused", "clients refused"];
     if suggestion.has_at_once() {
@@ -38,7 +38,7 @@ pub(super) fn show_comparison(comparison: &ComparisonReport) -> String {
     format!("newly refused {newly} requests of {newly_keys} keys, relieved {relieved} requests of {relieved_keys} keys")
 }
 
-/// Returns a number with commas: `1,234,567`.
+/// Formats a number with thousands separators: `1,234,567`.
 pub(super) fn format_number(number: u64) -> String {
     let digits = number.to_string();
     let mut shown = String::with_capacity(digits.len() * 4 / 3);
@@ -51,13 +51,13 @@ pub(super) fn format_number(number: u64) -> String {
     shown
 }
 
-/// Formats an estimated number. Marks numbers above 100 with `≈`, because smaller estimates are exact.
+/// Formats an estimated number. Estimates above 100 are marked with `≈`; smaller estimates are exact.
 pub(super) fn format_estimate(estimate: u64) -> String {
     let about = if estimate > 100 { "≈ " } else { "" };
     format!("{about}{}", format_number(estimate))
 }
 
-/// Returns a short form of a number, for axes: `1.5k`, `20M`.
+/// Formats a number in short form for axis labels: `1.5k`, `20M`.
 pub(super) fn format_short(number: u64) -> String {
     let (scale, unit) = match number {
         0..1_000 => return number.to_string(),
@@ -71,7 +71,7 @@ pub(super) fn format_short(number: u64) -> String {
     }
 }
 
-/// Returns a share in percent, with three digits: `12.3 %`, `0.012 %`.
+/// Formats a fraction as a percentage with up to three significant digits: `12.3 %`, `0.012 %`.
 pub(super) fn format_percent(part: u64, whole: u64) -> String {
     if part == 0 || whole == 0 {
         return "0 %".into();
@@ -86,7 +86,7 @@ pub(super) fn format_percent(part: u64, whole: u64) -> String {
     }
 }
 
-/// Returns a length of time: `250 ms`, `1.5 s`, `2 min 5 s`, `3 h 20 min`.
+/// Formats a duration: `250 ms`, `1.5 s`, `2 min 5 s`, `3 h 20 min`.
 pub(super) fn format_length(millis: u64) -> String {
     let two = |large: u64, unit: &str, small: u64, next: &str| match small {
         0 => format!("{large} {unit}"),
@@ -104,32 +104,32 @@ pub(super) fn format_length(millis: u64) -> String {
     }
 }
 
-/// Returns a time in UTC: `2026-11-16 09:00:00`.
+/// Formats a time in UTC: `2026-11-16 09:00:00`.
 pub(super) fn format_time(millis: u64) -> String {
-    format_civil(millis, "%Y-%m-%d %H:%M:%S")
+    format_timestamp(millis, "%Y-%m-%d %H:%M:%S")
 }
 
-/// Formats a time for an axis whose marks are `step_ms` apart.
+/// Formats the label of a time axis whose labels are `step_ms` apart.
 pub(super) fn mark(millis: u64, step_ms: u64) -> String {
     match step_ms {
-        0..60_000 => format_civil(millis, "%H:%M:%S"),
-        60_000..86_400_000 => format_civil(millis, "%H:%M"),
-        _ => format_civil(millis, "%Y-%m-%d"),
+        0..60_000 => format_timestamp(millis, "%H:%M:%S"),
+        60_000..86_400_000 => format_timestamp(millis, "%H:%M"),
+        _ => format_timestamp(millis, "%Y-%m-%d"),
     }
 }
 
-fn format_civil(millis: u64, form: &str) -> String {
+fn format_timestamp(millis: u64, form: &str) -> String {
     let stamp = i64::try_from(millis).ok().and_then(|millis| Timestamp::from_millisecond(millis).ok());
     stamp.map_or_else(|| "?".into(), |stamp| stamp.to_zoned(TimeZone::UTC).strftime(form).to_string())
 }
 
-/// Adds up neighbouring columns so that at most `most` columns remain.
+/// Sums groups of neighbouring columns, so that at most `most` columns remain.
 pub(super) fn join_columns(columns: &[u64], most: usize) -> Vec<u64> {
     let size = columns.len().div_ceil(most.max(1)).max(1);
     columns.chunks(size).map(|part| part.iter().sum()).collect()
 }
 
-/// Replaces control characters, which a terminal would interpret.
+/// Replaces control characters and invisible direction marks, so that a log cannot manipulate the terminal.
 pub(super) fn strip_control_characters(text: &str) -> String {
     text.replace(|letter: char| letter.is_control() || ('\u{200b}'..='\u{202e}').contains(&letter), "�")
 }
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_shown_as_people_write_them() {
+    fn numbers_shares_and_durations_are_formatted_for_readers() {
         assert_eq!([0, 999, 1_000, 1_234_567].map(format_number), ["0", "999", "1,000", "1,234,567"]);
         assert_eq!([0, 999, 1_500, 20_000_000].map(format_short), ["0", "999", "1.5k", "20M"]);
         let shares = [(0, 5), (1, 0), (1, 3), (1, 40), (1, 900), (1, 1_000_000), (7, 7)];

@@ -1,4 +1,4 @@
-//! An engine whose time is the time of recorded requests, for `tollgate decide` and `tollgate replay`.
+//! An engine whose clock is set to the times of recorded requests, for `tollgate decide` and `tollgate replay`.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -11,25 +11,26 @@ use tollgate_engine::{Decision, Decisions, Engine, Entry, Item, MemoryStore, Req
 /// An in-memory engine whose clock is set by the caller.
 pub(crate) type SimulatedEngine = Engine<MemoryStore<ManualClock>>;
 
-/// Creates an engine for at most `keys` keys, without rules. Also returns its clock.
+/// Creates an engine without rules for at most `keys` keys. Also returns the engine's clock.
 ///
 /// # Errors
-/// Returns an error if a table of `keys` keys would be larger than the address space.
+/// Returns an error if a table for `keys` keys would exceed the address space.
 pub(crate) fn simulated_engine(keys: usize) -> Result<(SimulatedEngine, Arc<ManualClock>), CapacityError> {
     let clock = Arc::new(ManualClock::at(0));
     let store = MemoryStore::with_clock(keys, clock.clone())?;
     Ok((Engine::new(store)?.with_clock(clock.clone()), clock))
 }
 
-/// Number of requests that are planned together. The store prefetches this many at a time.
+/// Number of requests that are planned together, so that the store can prefetch their keys.
 pub(super) const PLANNED: usize = 16;
 
-/// Decides requests at given times.
+/// Decides requests at simulated times.
 #[derive(Debug)]
 pub(super) struct Simulation {
     pub(super) engine: SimulatedEngine,
     clock: Arc<ManualClock>,
-    /// One buffer per planned request. On the heap: together they take kilobytes, and a `Simulation` is moved.
+    /// One buffer per planned request. They are on the heap because they take several kilobytes, and a `Simulation` is
+    /// moved.
     decisions: Box<[Decisions]>,
 }
 
@@ -40,7 +41,8 @@ impl Simulation {
         Ok(Self { engine, clock, decisions })
     }
 
-    /// Plans a request at the time `at`. `index` is the request's index among the planned requests.
+    /// Plans a request for the time `at` (nanoseconds since 1970). `index` is the request's index among the planned
+    /// requests.
     #[inline]
     pub(super) fn plan(&mut self, index: usize, domain: &[u8], entries: &[Entry<'_>], at: u64) {
         self.clock.set(at);
@@ -48,20 +50,20 @@ impl Simulation {
         self.engine.plan_check(&Request { domain, items: &items }, &mut self.decisions[index]);
     }
 
-    /// Prefetches the table entries of the first `count` planned requests. With a million keys, a decision mostly waits
-    /// for memory; prefetching overlaps these waits.
+    /// Prefetches the table entries of the first `count` planned requests. With a million keys, memory latency
+    /// dominates a decision; prefetching hides most of it.
     pub(super) fn fetch(&self, count: usize) {
         self.engine.fetch_planned(&self.decisions[..count]);
     }
 
-    /// Decides the planned request with the index `index`. `at` must be the time for which it was planned.
+    /// Decides the planned request with this index. `at` must be the time for which the request was planned.
     ///
     /// # Errors
     /// Returns an error if the request is invalid.
     #[inline]
     pub(super) fn decide(&mut self, index: usize, at: u64) -> Result<Decision<'_>, RequestError> {
         self.clock.set(at);
-        answer(self.engine.check_planned(&mut self.decisions[index]))
+        poll_ready_future(self.engine.check_planned(&mut self.decisions[index]))
     }
 
     /// Decides a request at the time `at`, in nanoseconds since 1970.
@@ -77,12 +79,12 @@ impl Simulation {
     ) -> Result<Decision<'_>, RequestError> {
         self.clock.set(at);
         let items = [Item::new(entries)];
-        answer(self.engine.check(&Request { domain, items: &items }, &mut self.decisions[0]))
+        poll_ready_future(self.engine.check(&Request { domain, items: &items }, &mut self.decisions[0]))
     }
 }
 
-/// Returns the result of a future that is always ready, because the store is in memory.
-fn answer<T>(future: impl Future<Output = T>) -> T {
+/// Returns the result of a future that is always ready because the store is in memory.
+fn poll_ready_future<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
         Poll::Pending => unreachable!("a store in memory answers immediately"),

@@ -1,14 +1,14 @@
-//! Suggests limits that hardly ever refuse a client, based on the requests in a log.
+//! Suggests limits that rarely refuse a client, based on the requests in a log.
 //!
-//! For a token bucket with a given rate, the busiest time of a client determines the burst that the client needs. Each
-//! request adds one token to a level, the rate drains the level, and the maximum of the level is the burst with which
+//! For a token bucket with a given rate, the busiest period of a client determines the burst that the client needs.
+//! Each request raises a level by one token, and the rate drains the level. The maximum level is the burst with which
 //! the client is never refused. The first pass tracks the levels of all clients for a few rates. The suggested burst
-//! suffices for all but one client in a thousand. If times are in whole seconds, the levels are tracked twice: for
-//! requests that are spread over their second, and for requests that all come at the beginning of their second. The
-//! larger burst is suggested.
+//! suffices for all but one client in a thousand. If times are in whole seconds, the levels are tracked twice: with
+//! requests spread over their second, and with all requests at the beginning of their second. The larger burst is
+//! suggested.
 //!
-//! The second pass counts the requests that these limits refuse. Only clients that need a larger burst are ever
-//! refused, so only their requests are decided.
+//! The second pass counts the requests that the suggested limits refuse. A limit refuses only clients that need a
+//! larger burst, so only the requests of these clients are decided.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tollgate_engine::Entry;
@@ -20,67 +20,69 @@ use super::merge::{Consumer, LineAttributes, LineBatch, LoggedRequest};
 use super::report::{AtOnceReport, CandidateReport, PeakReport, SuggestionReport};
 use super::simulation::Simulation;
 
-/// The rates to try, each with the time to refill one token in units of 100 µs.
-const RATES: [(&str, u64); 4] = [("10/m", 60_000), ("1/s", 10_000), ("10/s", 1_000), ("100/s", 100)];
-/// The unit of levels in nanoseconds. It is fine enough for all rates, and 32 bits hold almost five days.
-const UNIT: u64 = 100_000;
-/// The intervals of peaks, in units.
-const INTERVALS: [(&str, u64); 3] = [("second", 10_000), ("minute", 600_000), ("hour", 36_000_000)];
-/// One in this many clients may be refused.
-const ONE_IN: usize = 1_000;
+/// The candidate rates. The second value is the time to refill one token, in units of 100 µs.
+const CANDIDATE_RATES: [(&str, u64); 4] = [("10/m", 60_000), ("1/s", 10_000), ("10/s", 1_000), ("100/s", 100)];
+/// The unit of levels, in nanoseconds. It divides the refill times of all rates, and a level of 32 bits can represent
+/// almost five days.
+const LEVEL_UNIT_NANOS: u64 = 100_000;
+/// The intervals for which peaks are counted, with their lengths in units.
+const PEAK_INTERVALS: [(&str, u64); 3] = [("second", 10_000), ("minute", 600_000), ("hour", 36_000_000)];
+/// The suggested burst may be too small for one in this many clients.
+const CLIENTS_PER_EXCEPTION: usize = 1_000;
 
 /// The levels of a client's buckets, one for each rate.
 #[derive(Clone, Copy, Debug)]
-struct Levels {
-    /// The time of its last request, in units.
-    last: u64,
-    now: [u32; RATES.len()],
-    highest: [u32; RATES.len()],
+struct BucketLevels {
+    /// The time of the client's last request, in units.
+    last_request: u64,
+    current: [u32; CANDIDATE_RATES.len()],
+    highest: [u32; CANDIDATE_RATES.len()],
 }
 
-impl Levels {
+impl BucketLevels {
     fn new(now: u64) -> Self {
-        Self { last: now, now: [0; RATES.len()], highest: [0; RATES.len()] }
+        Self { last_request: now, current: [0; CANDIDATE_RATES.len()], highest: [0; CANDIDATE_RATES.len()] }
     }
 
     /// Adds a request at the time `now`, in units.
     fn add(&mut self, now: u64) {
-        let passed = u32::try_from(now.saturating_sub(self.last)).unwrap_or(u32::MAX);
-        for (index, (_, token)) in RATES.iter().enumerate() {
-            let level = self.now[index].saturating_sub(passed).saturating_add(*token as u32);
-            self.now[index] = level;
+        let passed = u32::try_from(now.saturating_sub(self.last_request)).unwrap_or(u32::MAX);
+        for (index, (_, token)) in CANDIDATE_RATES.iter().enumerate() {
+            let level = self.current[index].saturating_sub(passed).saturating_add(*token as u32);
+            self.current[index] = level;
             self.highest[index] = self.highest[index].max(level);
         }
-        self.last = now;
+        self.last_request = now;
     }
 
-    /// Returns the burst with which the client is never refused, for the rate with this index.
-    fn need(&self, index: usize) -> u64 {
-        u64::from(self.highest[index]).div_ceil(RATES[index].1)
+    /// Returns the smallest burst with which the rate at `index` never refuses the client.
+    fn required_burst(&self, index: usize) -> u64 {
+        u64::from(self.highest[index]).div_ceil(CANDIDATE_RATES[index].1)
     }
 }
 
 /// The levels and the peaks of a client.
 #[derive(Clone, Copy, Debug)]
 struct ClientPeaks {
-    levels: Levels,
-    counts: [u32; INTERVALS.len()],
-    peaks: [u32; INTERVALS.len()],
+    levels: BucketLevels,
+    counts: [u32; PEAK_INTERVALS.len()],
+    peaks: [u32; PEAK_INTERVALS.len()],
 }
 
 /// The peaks of all clients.
 #[derive(Debug)]
 pub(super) struct Peaks<'a> {
-    /// The attributes that identify a client, by their index.
+    /// The indices of the attributes that identify a client.
     per: Vec<usize>,
     attributes: &'a LineAttributes,
-    numbers: FxHashMap<u64, u32>,
+    client_indices: FxHashMap<u64, u32>,
     clients: Vec<ClientPeaks>,
-    /// The levels of the clients according to the logged times, if these are in whole seconds.
-    at_once: Option<Vec<Levels>>,
-    /// Whether some time was rounded down to a whole number of units: a spread time (first) or a logged time (second).
+    /// The levels at the logged times. `None` if the logs have fractions of a second.
+    at_once: Option<Vec<BucketLevels>>,
+    /// Whether any time was rounded down to a whole number of units. The first flag is for spread times, the second for
+    /// logged times.
     is_rounded: [bool; 2],
-    is_full: bool,
+    has_untracked_clients: bool,
 }
 
 impl<'a> Peaks<'a> {
@@ -88,35 +90,35 @@ impl<'a> Peaks<'a> {
         Self {
             per: attribute_indices(per, attributes),
             attributes,
-            numbers: FxHashMap::default(),
+            client_indices: FxHashMap::default(),
             clients: Vec::new(),
             at_once: has_whole_seconds.then(Vec::new),
             is_rounded: [false; 2],
-            is_full: false,
+            has_untracked_clients: false,
         }
     }
 
-    fn count(&mut self, client: u64, at: u64, logged_at: u64) {
-        let (now, logged) = (at / UNIT, logged_at / UNIT);
-        self.is_rounded[0] |= now * UNIT != at;
-        self.is_rounded[1] |= logged * UNIT != logged_at;
-        let number = match self.numbers.get(&client) {
+    fn count_request(&mut self, client: u64, at: u64, logged_at: u64) {
+        let (now, logged) = (at / LEVEL_UNIT_NANOS, logged_at / LEVEL_UNIT_NANOS);
+        self.is_rounded[0] |= now * LEVEL_UNIT_NANOS != at;
+        self.is_rounded[1] |= logged * LEVEL_UNIT_NANOS != logged_at;
+        let number = match self.client_indices.get(&client) {
             Some(number) => *number as usize,
             None if self.clients.len() >= MAX_CLIENTS => {
-                self.is_full = true;
+                self.has_untracked_clients = true;
                 return;
             }
             None => {
-                self.numbers.insert(client, self.clients.len() as u32);
-                let none = [0; INTERVALS.len()];
-                self.clients.push(ClientPeaks { levels: Levels::new(now), counts: none, peaks: none });
-                self.at_once.iter_mut().for_each(|all| all.push(Levels::new(logged)));
+                self.client_indices.insert(client, self.clients.len() as u32);
+                let none = [0; PEAK_INTERVALS.len()];
+                self.clients.push(ClientPeaks { levels: BucketLevels::new(now), counts: none, peaks: none });
+                self.at_once.iter_mut().for_each(|all| all.push(BucketLevels::new(logged)));
                 self.clients.len() - 1
             }
         };
         let client = &mut self.clients[number];
-        for (index, (_, interval)) in INTERVALS.iter().enumerate() {
-            if now / interval != client.levels.last / interval {
+        for (index, (_, interval)) in PEAK_INTERVALS.iter().enumerate() {
+            if now / interval != client.levels.last_request / interval {
                 client.counts[index] = 0;
             }
             client.counts[index] = client.counts[index].saturating_add(1);
@@ -129,26 +131,28 @@ impl<'a> Peaks<'a> {
     }
 
     /// Returns a candidate for each rate: the smallest burst that suffices for nearly all clients, and the clients that
-    /// need a larger one.
+    /// need a larger burst.
     pub(super) fn candidates(&self) -> Vec<Candidate> {
-        (0..RATES.len()).map(|index| self.candidate(index)).collect()
+        (0..CANDIDATE_RATES.len()).map(|index| self.candidate_for_rate(index)).collect()
     }
 
-    fn candidate(&self, index: usize) -> Candidate {
-        let (limit, token) = RATES[index];
-        let needs_of = |levels: &mut dyn Iterator<Item = &Levels>| {
-            let mut needs: Vec<u64> = levels.map(|levels| levels.need(index)).collect();
+    fn candidate_for_rate(&self, index: usize) -> Candidate {
+        let (limit, token) = CANDIDATE_RATES[index];
+        let needs_of = |levels: &mut dyn Iterator<Item = &BucketLevels>| {
+            let mut needs: Vec<u64> = levels.map(|levels| levels.required_burst(index)).collect();
             needs.sort_unstable();
             needs
         };
         let mut needs = needs_of(&mut self.clients.iter().map(|client| &client.levels));
-        let spread = sufficient_for(&needs, ONE_IN).max(1);
-        let at_once = self.at_once.as_ref().map(|all| sufficient_for(&needs_of(&mut all.iter()), ONE_IN).max(1));
+        let spread = sufficient_burst(&needs, CLIENTS_PER_EXCEPTION).max(1);
+        let at_once =
+            self.at_once.as_ref().map(|all| sufficient_burst(&needs_of(&mut all.iter()), CLIENTS_PER_EXCEPTION).max(1));
         let burst = at_once.map_or(spread, |at_once| at_once.max(spread));
-        // A level that is a whole number of tokens may have been rounded down. The client may then need one more token.
-        let exceeds = |levels: &Levels, is_rounded: bool| {
+        // If a level is a whole number of tokens, the exact level may be slightly higher. The client may then need one
+        // more token.
+        let exceeds = |levels: &BucketLevels, is_rounded: bool| {
             let may_be_rounded = is_rounded && u64::from(levels.highest[index]).is_multiple_of(token);
-            levels.need(index) + u64::from(may_be_rounded) > burst
+            levels.required_burst(index) + u64::from(may_be_rounded) > burst
         };
         let exceeds = |number: &u32| {
             let number = *number as usize;
@@ -156,17 +160,20 @@ impl<'a> Peaks<'a> {
             exceeds(&self.clients[number].levels, self.is_rounded[0])
                 || at_once.is_some_and(|levels| exceeds(levels, self.is_rounded[1]))
         };
-        let exceeding = self.numbers.iter().filter(|(_, number)| exceeds(number)).map(|(client, _)| *client).collect();
+        let exceeding =
+            self.client_indices.iter().filter(|(_, number)| exceeds(number)).map(|(client, _)| *client).collect();
         if let Some(all) = &self.at_once {
             let both = self.clients.iter().zip(all);
-            needs = both.map(|(client, at_once)| client.levels.need(index).max(at_once.need(index))).collect();
+            needs = both
+                .map(|(client, at_once)| client.levels.required_burst(index).max(at_once.required_burst(index)))
+                .collect();
             needs.sort_unstable();
         }
         let per_minute = burst + 600_000 / token;
-        Candidate { limit, burst, spread, at_once, exceeding, per_minute, needs: need_curve(&needs) }
+        Candidate { limit, burst, spread, at_once, exceeding, per_minute, needs: burst_curve(&needs) }
     }
 
-    fn peaks(&self) -> Vec<PeakReport> {
+    fn peak_reports(&self) -> Vec<PeakReport> {
         let peak = |(index, (interval, _)): (usize, &(&'static str, u64))| {
             let mut peaks: Vec<u64> = self.clients.iter().map(|client| u64::from(client.peaks[index])).collect();
             peaks.sort_unstable();
@@ -179,7 +186,7 @@ impl<'a> Peaks<'a> {
                 max: peaks.last().copied().unwrap_or(0),
             }
         };
-        INTERVALS.iter().enumerate().map(peak).collect()
+        PEAK_INTERVALS.iter().enumerate().map(peak).collect()
     }
 }
 
@@ -187,24 +194,25 @@ impl Consumer for Peaks<'_> {
     fn consume(&mut self, batch: &LineBatch) {
         for request in &batch.slots {
             let client = client_hash(batch, request, &self.per, self.attributes);
-            self.count(client, request.at, request.logged_at);
+            self.count_request(client, request.at, request.logged_at);
         }
     }
 }
 
-/// Returns the smallest of the sorted `needs` that suffices for all but one in `one_in` clients.
-fn sufficient_for(needs: &[u64], one_in: usize) -> u64 {
+/// Returns the smallest burst that suffices for all but one in `one_in` clients. `needs` is sorted and contains the
+/// burst that each client needs.
+fn sufficient_burst(needs: &[u64], one_in: usize) -> u64 {
     let spared = needs.len() / one_in;
     needs.len().checked_sub(spared + 1).and_then(|index| needs.get(index)).copied().unwrap_or(1)
 }
 
-/// Returns pairs of a burst and the number of clients that need a larger one, with about ten bursts per power of ten.
-fn need_curve(needs: &[u64]) -> Vec<(u64, u64)> {
+/// Returns pairs of a burst and the number of clients that need a larger burst, with about ten bursts per power of ten.
+fn burst_curve(needs: &[u64]) -> Vec<(u64, u64)> {
     let most = needs.last().copied().unwrap_or(1);
     let mut curve = Vec::new();
     let mut burst = 1;
     while burst < most {
-        curve.push((burst, (needs.len() - needs.partition_point(|need| *need <= burst)) as u64));
+        curve.push((burst, (needs.len() - needs.partition_point(|required_burst| *required_burst <= burst)) as u64));
         burst += (burst / 4).max(1);
     }
     curve.push((most, 0));
@@ -215,8 +223,8 @@ fn attribute_indices(per: &[String], attributes: &LineAttributes) -> Vec<usize> 
     per.iter().filter_map(|name| attributes.names.iter().position(|known| **known == **name)).collect()
 }
 
-/// Returns a hash that identifies the client of a request. All requests without the attributes count as one client, as
-/// in rules.
+/// Returns a hash that identifies the client of a request. As in rules, all requests without the attributes count as
+/// one client.
 fn client_hash(batch: &LineBatch, request: &LoggedRequest, per: &[usize], attributes: &LineAttributes) -> u64 {
     let value = |index: usize| attributes.constants[index].as_deref().or_else(|| batch.value(request, index));
     match per {
@@ -227,7 +235,7 @@ fn client_hash(batch: &LineBatch, request: &LoggedRequest, per: &[usize], attrib
     }
 }
 
-/// A limit to suggest.
+/// A candidate limit: a rate and a burst.
 #[derive(Debug)]
 pub(super) struct Candidate {
     limit: &'static str,
@@ -235,7 +243,7 @@ pub(super) struct Candidate {
     burst: u64,
     spread: u64,
     at_once: Option<u64>,
-    /// The clients that may need a larger burst.
+    /// The hashes of the clients that may need a larger burst.
     exceeding: FxHashSet<u64>,
     per_minute: u64,
     needs: Vec<(u64, u64)>,
@@ -252,7 +260,7 @@ impl Candidate {
     }
 }
 
-/// Decides the requests of clients that need a larger burst than a candidate has.
+/// Decides the requests of all clients that need a larger burst than the candidate has.
 #[derive(Debug)]
 pub(super) struct Trial<'a> {
     per: Vec<usize>,
@@ -264,7 +272,7 @@ pub(super) struct Trial<'a> {
 struct TriedCandidate {
     candidate: Candidate,
     spread: CandidateRefusals,
-    /// The refusals if all requests of a second come at its beginning.
+    /// The refusals if all requests of a second arrive at its beginning.
     at_once: Option<CandidateRefusals>,
 }
 
@@ -284,7 +292,7 @@ impl CandidateRefusals {
     }
 
     fn decide(&mut self, client: u64, entries: &[Entry<'_>], at: u64) {
-        if self.simulation.check(TRIAL.as_bytes(), entries, at).is_ok_and(|decision| !decision.is_allowed()) {
+        if self.simulation.check(TRIAL_DOMAIN.as_bytes(), entries, at).is_ok_and(|decision| !decision.is_allowed()) {
             self.requests += 1;
             self.clients.insert(client);
         }
@@ -292,7 +300,7 @@ impl CandidateRefusals {
 }
 
 /// The domain of trials.
-const TRIAL: &str = "trial";
+const TRIAL_DOMAIN: &str = "trial";
 
 impl<'a> Trial<'a> {
     pub(super) fn new(
@@ -303,7 +311,7 @@ impl<'a> Trial<'a> {
     ) -> Result<Self, TrialError> {
         let mut trials = Vec::new();
         for candidate in candidates {
-            let text = candidate.rules_yaml(per, TRIAL);
+            let text = candidate.rules_yaml(per, TRIAL_DOMAIN);
             let rules = Rules::read(&[Source { name: "suggested rules", text: text.as_bytes() }]);
             let rules = rules.map_err(TrialError::Rules)?;
             let at_once = candidate.at_once.map(|_| CandidateRefusals::new(&rules, keys)).transpose()?;
@@ -320,8 +328,8 @@ impl<'a> Trial<'a> {
         SuggestionReport {
             per: per.to_vec(),
             clients: peaks.clients.len() as u64,
-            untracked_clients: peaks.is_full,
-            peaks: peaks.peaks(),
+            untracked_clients: peaks.has_untracked_clients,
+            peaks: peaks.peak_reports(),
             rules: trials.get(recommended).map(|tried| tried.candidate.rules_yaml(per, domain)).unwrap_or_default(),
             recommended,
             candidates: trials.iter().map(CandidateReport::from).collect(),
@@ -367,7 +375,7 @@ impl Consumer for Trial<'_> {
     }
 }
 
-/// The reason why suggested limits could not be tried.
+/// Why the suggested limits could not be simulated.
 #[derive(Debug)]
 pub(super) enum TrialError {
     Capacity(String),
@@ -380,33 +388,33 @@ mod tests {
 
     #[test]
     fn burst_suffices_for_all_but_one_in_a_thousand() {
-        let up_to = |most: u64| sufficient_for(&(1..=most).collect::<Vec<_>>(), 1_000);
-        assert_eq!(sufficient_for(&[], 1_000), 1);
+        let up_to = |most: u64| sufficient_burst(&(1..=most).collect::<Vec<_>>(), 1_000);
+        assert_eq!(sufficient_burst(&[], 1_000), 1);
         assert_eq!([3, 1_000, 1_999, 2_000].map(up_to), [3, 999, 1_998, 1_998]);
     }
 
     #[test]
-    fn levels_are_the_burst_that_is_needed() {
+    fn highest_level_determines_the_burst() {
         let attributes = LineAttributes::default();
         let mut peaks = Peaks::new(&[], &attributes, false);
-        // Three requests at once, then one every 50 ms. At 10/s, half a token is refilled in that time.
+        // Three requests at once, then one request every 50 ms. At 10/s, 50 ms refill half a token.
         for at in [0, 0, 0, 50, 100, 150, 200] {
             let at = 1_700_000_000_000_000_000 + at * 1_000_000;
-            peaks.count(1, at, at);
+            peaks.count_request(1, at, at);
         }
         let bursts: Vec<u64> = peaks.candidates().iter().map(|candidate| candidate.burst).collect();
         assert_eq!(bursts, [7, 7, 5, 3]);
-        assert_eq!(peaks.peaks().iter().map(|peak| peak.max).collect::<Vec<_>>(), [7, 7, 7]);
+        assert_eq!(peaks.peak_reports().iter().map(|peak| peak.max).collect::<Vec<_>>(), [7, 7, 7]);
     }
 
     #[test]
     fn larger_burst_of_spread_and_at_once_is_suggested() {
         let attributes = LineAttributes::default();
         let mut peaks = Peaks::new(&[], &attributes, true);
-        // Four requests in one second, the last of them shortly before the first request of the next second.
+        // Four requests in one second, and one in the next second. The fourth request is only 10 ms before the fifth.
         for (at, second) in [(0, 0), (250, 0), (500, 0), (990, 0), (1_000, 1)] {
             let start = 1_700_000_000_000_000_000;
-            peaks.count(1, start + at * 1_000_000, start + second * 1_000_000_000);
+            peaks.count_request(1, start + at * 1_000_000, start + second * 1_000_000_000);
         }
         let both: Vec<(u64, u64, Option<u64>)> =
             peaks.candidates().iter().map(|candidate| (candidate.burst, candidate.spread, candidate.at_once)).collect();

@@ -1,4 +1,4 @@
-//! Decides all requests by a rule set, and counts the outcomes.
+//! Decides all requests with a rule set and counts the outcomes.
 
 use tollgate::{Outcome, Retry};
 use tollgate_engine::{Counter, Decision, RuleOutcome, RuleSet, Store};
@@ -13,16 +13,16 @@ use super::simulation::{PLANNED, Simulation};
 use super::timeline::Timeline;
 use crate::observe::top_keys::{Heaviest, sample_weight};
 
-/// The times at which requests are decided.
+/// Which of a request's two times is used to decide it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Times {
-    /// Spread over their second, if the log has whole seconds.
+    /// The spread time, if the log has whole seconds; otherwise the exact time.
     Spread,
-    /// As logged.
+    /// The time as logged.
     Logged,
 }
 
-/// A rule set, and the domain whose rules decide.
+/// A loaded rule set, and the domain that is replayed.
 #[derive(Debug)]
 pub(super) struct RuleRun {
     simulation: Simulation,
@@ -45,7 +45,7 @@ impl RuleRun {
         for (index, request) in requests.iter().enumerate() {
             entries.clear();
             batch.push_entries(request, attributes, &mut entries);
-            self.simulation.plan(index, self.domain.as_bytes(), &entries, times.of(request));
+            self.simulation.plan(index, self.domain.as_bytes(), &entries, times.decision_time(request));
         }
         self.simulation.fetch(requests.len());
     }
@@ -53,7 +53,7 @@ impl RuleRun {
 
 impl Times {
     #[inline]
-    fn of(self, request: &LoggedRequest) -> u64 {
+    fn decision_time(self, request: &LoggedRequest) -> u64 {
         match self {
             Self::Spread => request.at,
             Self::Logged => request.logged_at,
@@ -61,12 +61,13 @@ impl Times {
     }
 }
 
-/// Decides requests and counts.
+/// Decides requests with one rule set and counts the outcomes. Optionally compares the outcomes with the outcomes of
+/// another rule set.
 #[derive(Debug)]
 pub(super) struct Pass<'a> {
     run: RuleRun,
-    /// Other rules to compare with.
-    against: Option<(RuleRun, Comparison)>,
+    /// The old rules to compare with, and the differences so far.
+    against: Option<(RuleRun, RuleSetComparison)>,
     attributes: &'a LineAttributes,
     times: Times,
     names: KeyNames,
@@ -81,22 +82,22 @@ struct ReplayTally {
     delayed: u64,
     refused: u64,
     shadow_refused: u64,
-    /// Requests that the engine did not accept.
+    /// Number of requests that the engine rejected as invalid.
     invalid: u64,
     timeline: Timeline<3>,
-    /// The counts of each rule, indexed by rule number.
+    /// The counts of each rule, indexed by the rule's number in the rule set.
     rules: Vec<Option<Box<RuleTally>>>,
-    /// The number of rules that have a tally.
-    counted: usize,
-    /// Matches of rules without a tally.
-    uncounted: u64,
+    /// Number of rules that have a tally.
+    rule_tallies: usize,
+    /// Number of matches of rules without a tally.
+    untallied_matches: u64,
     budget: KeyBudget,
 }
 
-/// Indices of the counts in the timeline.
-const ADMITTED: usize = 0;
-const REFUSED: usize = 1;
-const SHADOW: usize = 2;
+/// Indices of the kinds of requests in the timeline.
+const ADMITTED_INDEX: usize = 0;
+const REFUSED_INDEX: usize = 1;
+const SHADOW_REFUSED_INDEX: usize = 2;
 
 #[derive(Debug)]
 struct RuleTally {
@@ -113,15 +114,15 @@ struct RuleTally {
 
 /// Requests that two rule sets decide differently.
 #[derive(Debug, Default)]
-struct Comparison {
+struct RuleSetComparison {
     refused_before: u64,
-    newly: Difference,
-    relieved: Difference,
+    newly: DecisionDifference,
+    relieved: DecisionDifference,
     budget: KeyBudget,
 }
 
 #[derive(Debug, Default)]
-struct Difference {
+struct DecisionDifference {
     requests: u64,
     keys: RefusedKeys,
     top: Heaviest,
@@ -135,7 +136,7 @@ impl<'a> Pass<'a> {
         times: Times,
         names: KeyNames,
     ) -> Self {
-        let against = against.map(|run| (run, Comparison::default()));
+        let against = against.map(|run| (run, RuleSetComparison::default()));
         Self { run, against, attributes, times, names, decisions: None, tally: ReplayTally::default() }
     }
 
@@ -155,11 +156,11 @@ impl<'a> Pass<'a> {
             self.tally.invalid += 1;
             return;
         };
-        self.tally.count(&decision, at, &self.names);
+        self.tally.count_decision(&decision, at, &self.names);
         if let Some((run, comparison)) = &mut self.against
             && let Ok(before) = run.simulation.decide(index, at)
         {
-            comparison.count(&decision, &before, at, &self.names);
+            comparison.compare(&decision, &before, at, &self.names);
         }
     }
 
@@ -167,10 +168,10 @@ impl<'a> Pass<'a> {
         &self.run.domain
     }
 
-    /// Returns the counts, and the comparison with other rules.
+    /// Returns the report on the decisions, and the comparison with the old rules.
     ///
     /// # Errors
-    /// Returns an error if the file of decisions could not be written.
+    /// Returns an error if the decisions file could not be written.
     pub(super) fn finish(self) -> Result<(RunReport, Option<ComparisonReport>), ReplayError> {
         self.decisions.map_or(Ok(()), LineFile::finish)?;
         let comparison = self.against.map(|(_, comparison)| comparison.report());
@@ -188,7 +189,7 @@ impl Consumer for Pass<'_> {
                 against.plan(batch, requests, self.attributes, self.times);
             }
             for (index, request) in requests.iter().enumerate() {
-                self.decide(index, self.times.of(request));
+                self.decide(index, self.times.decision_time(request));
             }
         }
     }
@@ -196,26 +197,26 @@ impl Consumer for Pass<'_> {
 
 impl ReplayTally {
     #[inline]
-    fn count(&mut self, decision: &Decision<'_>, at: u64, names: &KeyNames) {
+    fn count_decision(&mut self, decision: &Decision<'_>, at: u64, names: &KeyNames) {
         self.requests += 1;
         let kind = match decision.outcome() {
             Outcome::Deny(_) => {
                 self.refused += 1;
-                REFUSED
+                REFUSED_INDEX
             }
             Outcome::Allow | Outcome::Delay(_) if decision.is_shadow_refused() => {
                 self.shadow_refused += 1;
-                SHADOW
+                SHADOW_REFUSED_INDEX
             }
-            Outcome::Allow | Outcome::Delay(_) => ADMITTED,
+            Outcome::Allow | Outcome::Delay(_) => ADMITTED_INDEX,
         };
         self.delayed += u64::from(matches!(decision.outcome(), Outcome::Delay(_)));
         self.timeline.add(at, kind);
         let weight = sample_weight();
         for matched in decision.rule_outcomes() {
-            match rule_at(&mut self.rules, &mut self.counted, matched.number) {
-                Some(rule) => rule.count(&matched, at, weight, names, &mut self.budget),
-                None => self.uncounted += 1,
+            match tally_of_rule(&mut self.rules, &mut self.rule_tallies, matched.number) {
+                Some(rule) => rule.count_match(&matched, at, weight, names, &mut self.budget),
+                None => self.untallied_matches += 1,
             }
         }
     }
@@ -225,7 +226,7 @@ impl ReplayTally {
         let mut reports: Vec<RuleReport> = Vec::new();
         for (number, rule) in rules.rules().iter().enumerate().filter(|(_, rule)| rule.domain() == domain) {
             let tally = self.rules.get(number).and_then(Option::as_deref);
-            // If there are very many rules, only matched rules are reported.
+            // If there are more than `MAX_RULES` rules, only rules with matches are reported.
             if tally.is_some() || rules.rules().len() <= MAX_RULES {
                 reports.push(RuleTally::report(tally, rule.id(), rule.is_shadow(), &self.timeline));
             }
@@ -249,32 +250,32 @@ impl ReplayTally {
             shadow_refused: self.shadow_refused,
             invalid: self.invalid,
             rules: reports,
-            unlisted_matches: self.uncounted,
+            unlisted_matches: self.untallied_matches,
             timeline: TimelineReport {
                 start_ms: start / 1_000_000,
                 column_ms: length / 1_000_000,
-                admitted: columns.iter().map(|column| column[ADMITTED]).collect(),
-                refused: columns.iter().map(|column| column[REFUSED]).collect(),
-                shadow_refused: columns.iter().map(|column| column[SHADOW]).collect(),
+                admitted: columns.iter().map(|column| column[ADMITTED_INDEX]).collect(),
+                refused: columns.iter().map(|column| column[REFUSED_INDEX]).collect(),
+                shadow_refused: columns.iter().map(|column| column[SHADOW_REFUSED_INDEX]).collect(),
             },
             overflowed,
         }
     }
 }
 
-/// Returns the tally of a rule, and creates it if necessary. Returns `None` if there are too many tallies.
+/// Returns the tally of a rule, which is created if necessary. Returns `None` if there are too many tallies.
 #[inline]
-fn rule_at<'t>(
+fn tally_of_rule<'t>(
     rules: &'t mut Vec<Option<Box<RuleTally>>>,
-    counted: &mut usize,
+    rule_tallies: &mut usize,
     number: usize,
 ) -> Option<&'t mut RuleTally> {
     if number >= rules.len() {
         rules.resize_with(number + 1, || None);
     }
     let slot = &mut rules[number];
-    if slot.is_none() && *counted < MAX_RULES {
-        *counted += 1;
+    if slot.is_none() && *rule_tallies < MAX_RULES {
+        *rule_tallies += 1;
         *slot = Some(Box::new(RuleTally::new()));
     }
     slot.as_deref_mut()
@@ -296,7 +297,7 @@ impl RuleTally {
     }
 
     #[inline]
-    fn count(
+    fn count_match(
         &mut self,
         matched: &RuleOutcome<'_>,
         at: u64,
@@ -309,7 +310,7 @@ impl RuleTally {
         self.keys.add(hash);
         match matched.outcome {
             Some(Outcome::Deny(retry)) => {
-                self.refused_keys.add(hash, at, wait(retry), budget);
+                self.refused_keys.add(hash, at, retry_nanos(retry), budget);
                 self.count_refusal(matched, hash, at, names);
             }
             Some(Outcome::Delay(_)) => self.delayed += 1,
@@ -354,20 +355,20 @@ impl RuleTally {
     }
 }
 
-fn wait(retry: Retry) -> Option<u64> {
+fn retry_nanos(retry: Retry) -> Option<u64> {
     match retry {
         Retry::After(wait) => Some(wait.as_nanos()),
         Retry::OnRelease | Retry::Never => None,
     }
 }
 
-impl Comparison {
+impl RuleSetComparison {
     #[inline]
-    fn count(&mut self, now: &Decision<'_>, before: &Decision<'_>, at: u64, names: &KeyNames) {
+    fn compare(&mut self, now: &Decision<'_>, before: &Decision<'_>, at: u64, names: &KeyNames) {
         self.refused_before += u64::from(!before.is_allowed());
         match (now.is_allowed(), before.is_allowed()) {
-            (false, true) => self.newly.count(now, at, names, &mut self.budget),
-            (true, false) => self.relieved.count(before, at, names, &mut self.budget),
+            (false, true) => self.newly.add_refusal(now, at, names, &mut self.budget),
+            (true, false) => self.relieved.add_refusal(before, at, names, &mut self.budget),
             (true, true) | (false, false) => {}
         }
     }
@@ -385,9 +386,9 @@ impl Comparison {
     }
 }
 
-impl Difference {
-    /// Counts a refused request under the key of the rule that refuses it.
-    fn count(&mut self, refusal: &Decision<'_>, at: u64, names: &KeyNames, budget: &mut KeyBudget) {
+impl DecisionDifference {
+    /// Counts a request under the key of the rule that refused it.
+    fn add_refusal(&mut self, refusal: &Decision<'_>, at: u64, names: &KeyNames, budget: &mut KeyBudget) {
         self.requests += 1;
         let refuses = |matched: &RuleOutcome<'_>| !matched.is_shadow && matched.counter.refused;
         let Some(matched) = refusal.rule_outcomes().find(refuses) else { return };

@@ -1,4 +1,4 @@
-//! The report as text for a terminal: tables and bar charts.
+//! Renders the report as text for a terminal, with tables and bar charts.
 
 use std::fmt::Write;
 
@@ -9,19 +9,19 @@ use super::show::{
 };
 
 /// The width of charts, in characters.
-const CHART: usize = 64;
-/// Maximum number of keys that are listed for each rule.
-const KEYS: usize = 5;
+const CHART_WIDTH: usize = 64;
+/// Maximum number of keys in each list.
+const MAX_LISTED_KEYS: usize = 5;
 /// Maximum number of rules whose keys are listed.
-const RULES: usize = 3;
+const MAX_RULES_WITH_KEYS: usize = 3;
 
 impl Report {
-    /// Returns the report for a terminal.
+    /// Renders the report for a terminal.
     pub fn to_text(&self) -> String {
         let mut out = String::new();
-        self.write_head(&mut out);
+        self.write_log_summary(&mut out);
         match &self.result {
-            Some(run) => self.write_run(&mut out, run),
+            Some(run) => self.write_run_result(&mut out, run),
             None if self.suggestion.is_none() => out.push_str("no rules: nothing was decided\n"),
             None => {}
         }
@@ -37,7 +37,7 @@ impl Report {
         out
     }
 
-    fn write_head(&self, out: &mut String) {
+    fn write_log_summary(&self, out: &mut String) {
         let mut formats: Vec<&str> = self.logs.iter().map(|log| &*log.format).collect();
         formats.sort_unstable();
         formats.dedup();
@@ -77,13 +77,13 @@ impl Report {
         }
     }
 
-    fn write_run(&self, out: &mut String, run: &RunReport) {
+    fn write_run_result(&self, out: &mut String, run: &RunReport) {
         if run.overflowed > 0 {
             let times = format_number(run.overflowed);
             let _ = writeln!(out, "! not exact: a key got no entry {times} times; choose a larger --capacity");
         }
         out.push('\n');
-        let mut table = Table::new(&["", "requests", "refused", "", "delayed", "shadow"]);
+        let mut table = ReportTable::new(&["", "requests", "refused", "", "delayed", "shadow"]);
         let row = |name: &str, run: &RunReport| {
             let share = format_percent(run.refused, run.requests);
             let counts = [run.requests, run.refused, run.delayed, run.shadow_refused].map(format_number);
@@ -105,20 +105,20 @@ impl Report {
             );
         }
         out.push('\n');
-        write_rules(out, &run.rules);
+        write_rules_table(out, &run.rules);
         write_timeline(out, &run.timeline);
         let listed = |rule: &&RuleReport| !rule.top_refused.is_empty();
         let mut rules: Vec<&RuleReport> = run.rules.iter().filter(listed).collect();
         rules.sort_by_key(|rule| std::cmp::Reverse(rule.refused + rule.shadow_refused));
-        for rule in rules.into_iter().take(RULES) {
-            write_keys(out, &format!("most refused by {}", rule.rule), &rule.top_refused);
+        for rule in rules.into_iter().take(MAX_RULES_WITH_KEYS) {
+            write_key_list(out, &format!("most refused by {}", rule.rule), &rule.top_refused);
         }
     }
 }
 
-fn write_rules(out: &mut String, rules: &[RuleReport]) {
+fn write_rules_table(out: &mut String, rules: &[RuleReport]) {
     let heads = ["rule", "matched", "refused", "", "delayed", "shadow", "keys", "keys refused", "", "longest refusal"];
-    let mut table = Table::new(&heads);
+    let mut table = ReportTable::new(&heads);
     for rule in rules {
         let more = if rule.has_more_keys_refused { "≥ " } else { "" };
         table.add_row(vec![
@@ -144,11 +144,11 @@ fn write_timeline(out: &mut String, timeline: &TimelineReport) {
     }
     let sums = timeline.admitted.iter().zip(&timeline.refused).zip(&timeline.shadow_refused);
     let all: Vec<u64> = sums.map(|((admitted, refused), shadow)| admitted + refused + shadow).collect();
-    let size = columns.div_ceil(CHART).max(1) as u64;
+    let size = columns.div_ceil(CHART_WIDTH).max(1) as u64;
     let column = format_length(timeline.column_ms * size);
     out.push('\n');
     for (name, counts) in [("requests", &all), ("refused", &timeline.refused), ("shadow", &timeline.shadow_refused)] {
-        let counts = join_columns(counts, CHART);
+        let counts = join_columns(counts, CHART_WIDTH);
         let most = counts.iter().copied().max().unwrap_or(0);
         if most > 0 {
             let _ = writeln!(
@@ -176,9 +176,9 @@ fn bar_characters(counts: &[u64], most: u64) -> String {
     counts.iter().map(bar).collect()
 }
 
-fn write_keys(out: &mut String, title: &str, keys: &[KeyCount]) {
+fn write_key_list(out: &mut String, title: &str, keys: &[KeyCount]) {
     let _ = writeln!(out, "\n{title}");
-    for key in keys.iter().take(KEYS) {
+    for key in keys.iter().take(MAX_LISTED_KEYS) {
         let about = if key.error > 0 { "≈ " } else { "" };
         let name = if key.key.is_empty() { "all requests" } else { &key.key };
         let _ = writeln!(
@@ -202,7 +202,7 @@ fn write_comparison(out: &mut String, comparison: &ComparisonReport, requests: u
         ("relieved", comparison.relieved, comparison.relieved_keys, &comparison.relieved_top),
     ] {
         let _ = writeln!(out, "{what}: {} requests of {} keys", format_number(requests), format_number(keys));
-        for key in top.iter().take(KEYS) {
+        for key in top.iter().take(MAX_LISTED_KEYS) {
             let about = if key.error > 0 { "≈ " } else { "" };
             let _ = writeln!(
                 out,
@@ -222,7 +222,7 @@ fn write_suggestion(out: &mut String, suggestion: &SuggestionReport) {
         "\n{more}{} clients by {per}; the most requests of a client in",
         format_number(suggestion.clients)
     );
-    let mut table = Table::new(&["", "half of them", "99 %", "99.9 %", "the busiest"]);
+    let mut table = ReportTable::new(&["", "half of them", "99 %", "99.9 %", "the busiest"]);
     for peak in &suggestion.peaks {
         let name = if peak.interval == "hour" { "an hour" } else { &format!("a {}", peak.interval) };
         let mut row = vec![name.to_owned()];
@@ -232,7 +232,7 @@ fn write_suggestion(out: &mut String, suggestion: &SuggestionReport) {
     table.write(out);
     out.push_str("\nlimits that never refuse 99.9 % of the clients, and the requests that they would have refused\n");
     let (head, rows) = candidate_table(suggestion);
-    let mut table = Table::new(&head);
+    let mut table = ReportTable::new(&head);
     for (index, mut row) in rows.into_iter().enumerate() {
         row[0].push_str(if index == suggestion.recommended { " *" } else { "" });
         table.add_row(row);
@@ -244,12 +244,12 @@ fn write_suggestion(out: &mut String, suggestion: &SuggestionReport) {
     let _ = write!(out, "\n* admits least in a minute; as a rule file:\n\n{}", suggestion.rules);
 }
 
-/// A table with a left-aligned first column and right-aligned numbers.
-struct Table {
+/// A text table. The first column is left-aligned and all others are right-aligned.
+struct ReportTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl ReportTable {
     fn new(head: &[&str]) -> Self {
         Self { rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()] }
     }

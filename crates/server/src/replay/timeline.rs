@@ -1,98 +1,110 @@
-//! Counts over time, in a limited number of columns. The columns become longer as the covered time grows.
+//! Counts over time in a limited number of columns. Columns are merged into longer ones as the covered time grows.
 
 use super::bounds::MAX_COLUMNS;
 
-const SECOND: u64 = 1_000_000_000;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// The lengths of columns, in seconds. Each is a multiple of the previous one, so that columns can be joined.
-const LENGTHS: [u64; 19] = [
+/// The possible column lengths, in seconds. Each length is a multiple of the previous length, so that columns can be
+/// merged.
+const COLUMN_SECONDS: [u64; 19] = [
     1, 2, 10, 30, 60, 120, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400, 604_800, 1_209_600, 2_419_200, 4_838_400,
     9_676_800, 96_768_000,
 ];
 
-/// Counts of `N` kinds over time.
+/// Counts over time of `N` kinds of events.
 #[derive(Clone, Debug)]
 pub(super) struct Timeline<const N: usize> {
-    /// The number of the first column, counted from 1970.
-    first: u64,
-    length: usize,
+    /// The number of the first column. Column 0 begins in 1970.
+    first_column: u64,
+    length_index: usize,
     columns: Vec<[u64; N]>,
-    /// The last used column: its `start` and its length `nanos` in nanoseconds (0 if there is none), and its index
-    /// `index`.
-    start: u64,
-    nanos: u64,
-    index: usize,
+    /// The most recently used column: its start and length in nanoseconds (length 0 if there is none), and its index.
+    recent_start: u64,
+    recent_nanos: u64,
+    recent_index: usize,
 }
 
 impl<const N: usize> Default for Timeline<N> {
     fn default() -> Self {
-        Self { first: 0, length: 0, columns: Vec::new(), start: 0, nanos: 0, index: 0 }
+        Self {
+            first_column: 0,
+            length_index: 0,
+            columns: Vec::new(),
+            recent_start: 0,
+            recent_nanos: 0,
+            recent_index: 0,
+        }
     }
 }
 
 impl<const N: usize> Timeline<N> {
     fn column_nanos(length: usize) -> u64 {
-        LENGTHS[length] * SECOND
+        COLUMN_SECONDS[length] * NANOS_PER_SECOND
     }
 
     /// Adds one to the count of `kind` at the time `at`, in nanoseconds since 1970.
     #[inline]
     pub(super) fn add(&mut self, at: u64, kind: usize) {
-        // Nearly all times are in the last used column.
-        if at.wrapping_sub(self.start) >= self.nanos {
+        // Nearly all times are in the most recently used column.
+        if at.wrapping_sub(self.recent_start) >= self.recent_nanos {
             self.find_column(at);
         }
-        self.columns[self.index][kind] += 1;
+        self.columns[self.recent_index][kind] += 1;
     }
 
     #[cold]
     fn find_column(&mut self, at: u64) {
         if self.columns.is_empty() {
-            self.first = at / Self::column_nanos(self.length);
+            self.first_column = at / Self::column_nanos(self.length_index);
         }
-        let mut index = (at / Self::column_nanos(self.length)).saturating_sub(self.first);
-        while index >= MAX_COLUMNS as u64 && self.length + 1 < LENGTHS.len() {
-            self.join_to(self.length + 1);
-            index = (at / Self::column_nanos(self.length)).saturating_sub(self.first);
+        let mut index = (at / Self::column_nanos(self.length_index)).saturating_sub(self.first_column);
+        while index >= MAX_COLUMNS as u64 && self.length_index + 1 < COLUMN_SECONDS.len() {
+            self.merge_columns(self.length_index + 1);
+            index = (at / Self::column_nanos(self.length_index)).saturating_sub(self.first_column);
         }
-        // The index is always in range, because the longest columns cover six centuries and times are before 2554.
+        // The index is always in range: with the longest columns, the timeline covers six centuries, and times are
+        // before 2554.
         let index = index.min(MAX_COLUMNS as u64 - 1) as usize;
         if index >= self.columns.len() {
             self.columns.resize(index + 1, [0; N]);
         }
-        self.nanos = Self::column_nanos(self.length);
-        (self.start, self.index) = (at / self.nanos * self.nanos, index);
+        self.recent_nanos = Self::column_nanos(self.length_index);
+        (self.recent_start, self.recent_index) = (at / self.recent_nanos * self.recent_nanos, index);
     }
 
-    /// Joins columns so that each has the length `LENGTHS[length]`.
-    fn join_to(&mut self, length: usize) {
-        let ratio = LENGTHS[length] / LENGTHS[self.length];
-        let first = self.first / ratio;
+    /// Merges columns, so that each column has the length `COLUMN_SECONDS[length]`.
+    fn merge_columns(&mut self, length: usize) {
+        let ratio = COLUMN_SECONDS[length] / COLUMN_SECONDS[self.length_index];
+        let first = self.first_column / ratio;
         let mut joined: Vec<[u64; N]> = Vec::new();
-        for (index, column) in (self.first..).zip(&self.columns) {
+        for (index, column) in (self.first_column..).zip(&self.columns) {
             let index = (index / ratio - first) as usize;
             joined.resize(joined.len().max(index + 1), [0; N]);
             joined[index].iter_mut().zip(column).for_each(|(sum, count)| *sum += count);
         }
-        (self.first, self.length, self.columns, self.nanos) = (first, length, joined, 0);
+        (self.first_column, self.length_index, self.columns, self.recent_nanos) = (first, length, joined, 0);
     }
 
     /// Returns the start of the first column (in nanoseconds since 1970), the length of a column (in nanoseconds), and
     /// the columns.
     pub(super) fn columns(&self) -> (u64, u64, &[[u64; N]]) {
-        (self.first * Self::column_nanos(self.length), Self::column_nanos(self.length), &self.columns)
+        (
+            self.first_column * Self::column_nanos(self.length_index),
+            Self::column_nanos(self.length_index),
+            &self.columns,
+        )
     }
 
-    /// Returns the counts of `kind`, arranged in the columns of `other`. The timeline `other` must cover the time of
-    /// this one.
+    /// Returns the counts of `kind`, rearranged into the columns of `other`. The timeline `other` must cover all times
+    /// of this timeline.
     pub(super) fn counts_in_columns_of<const M: usize>(&self, other: &Timeline<M>, kind: usize) -> Vec<u64> {
         let mut own = self.clone();
-        if own.length < other.length && !own.columns.is_empty() {
-            own.join_to(other.length);
+        if own.length_index < other.length_index && !own.columns.is_empty() {
+            own.merge_columns(other.length_index);
         }
         let mut counts = vec![0; other.columns.len()];
-        for (index, column) in (own.first..).zip(&own.columns) {
-            if let Some(count) = counts.get_mut(index.saturating_sub(other.first) as usize) {
+        for (index, column) in (own.first_column..).zip(&own.columns) {
+            if let Some(count) = counts.get_mut(index.saturating_sub(other.first_column) as usize) {
                 *count += column[kind];
             }
         }
@@ -105,19 +117,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_multiples() {
-        assert!(LENGTHS.windows(2).all(|pair| pair[1] > pair[0] && pair[1] % pair[0] == 0));
+    fn each_column_length_is_a_multiple_of_the_previous_one() {
+        assert!(COLUMN_SECONDS.windows(2).all(|pair| pair[1] > pair[0] && pair[1] % pair[0] == 0));
     }
 
     #[test]
-    fn any_times_fit_and_nothing_is_lost() {
+    fn counts_are_preserved_for_any_time_span() {
         let mut seed = 7_u64;
-        for span in [1_u64, 1_000, 1_000_000, 1_000_000_000, u64::MAX / SECOND] {
+        for span in [1_u64, 1_000, 1_000_000, 1_000_000_000, u64::MAX / NANOS_PER_SECOND] {
             let (mut all, mut some) = (Timeline::<2>::default(), Timeline::<1>::default());
             let mut times: Vec<u64> = Vec::new();
             for _ in 0..1_000 {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                times.push((seed >> 8) % span * SECOND);
+                times.push((seed >> 8) % span * NANOS_PER_SECOND);
             }
             times.sort_unstable();
             for (index, at) in times.iter().enumerate() {

@@ -2,7 +2,7 @@
 //! needs one round trip to a shared store.
 //!
 //! `ONCE key` sets the idempotency key. It follows the mandatory words and precedes the attributes:
-//! `TG.CHECK api 1 ONCE 7f3a path /login`. `ONCE` must be in upper case. An attribute named `ONCE` must not come first.
+//! `TG.CHECK api 1 ONCE 7f3a path /login`. `ONCE` must be in upper case. The first attribute must not be named `ONCE`.
 
 use tollgate::core::Cost;
 use tollgate::redis_cell::Throttle;
@@ -19,18 +19,18 @@ use crate::ops::idempotency::KeyLookup;
 use crate::ops::input::{self, Input, LimitsInput, RequestInput};
 use crate::ops::run::{Call, Caller, Reply, run};
 use crate::ops::view::Output;
-use crate::ops::{Op, RespCommand, Spec, TABLE, Verb};
+use crate::ops::{OPERATIONS, Op, RespCommand, Spec, Verb};
 
 /// Maximum number of commands in a batch.
-const MAX_BATCH: usize = 64;
+const MAX_BATCHED_COMMANDS: usize = 64;
 
 /// Consecutive commands of one operation that are run together.
 #[derive(Debug)]
 pub(super) struct Batch<'a> {
     spec: &'static Spec,
     calls: Vec<Call<'a>>,
-    /// The limits of the `CL.THROTTLE` calls, whose replies differ from those of `TG.CHECK`. Empty if the batch has no
-    /// such call.
+    /// The limit of each `CL.THROTTLE` call, which is needed to write its reply. `None` for other calls. Empty if the
+    /// batch has no `CL.THROTTLE` call.
     throttles: Vec<Option<Box<Throttle>>>,
     /// The idempotency keys of the calls.
     keys: Vec<&'a [u8]>,
@@ -46,7 +46,7 @@ pub(super) enum BatchCommand {
 }
 
 impl BatchCommand {
-    /// Finds a command by name. `CL.THROTTLE` is found only if its keys are in a shared store.
+    /// Finds a command by name. Finds `CL.THROTTLE` only if its keys are in a shared store.
     pub(super) fn find<S>(app: &App<S>, name: &[u8]) -> Option<Self> {
         match Spec::find_command(name) {
             Some((spec, command)) => Some(Self::Op(spec, command)),
@@ -54,18 +54,18 @@ impl BatchCommand {
         }
     }
 
-    /// Returns the operation. `CL.THROTTLE` is a check.
+    /// Returns the operation of the command. For `CL.THROTTLE`, this is a check.
     fn spec(self) -> &'static Spec {
         match self {
             Self::Op(spec, _) => spec,
-            Self::Throttle => &TABLE[0],
+            Self::Throttle => &OPERATIONS[0],
         }
     }
 }
 
 impl<'a> Batch<'a> {
     /// Builds a batch from the command in `args` and the following commands of the same operation in `input`. Returns
-    /// the batch and the number of bytes used from `input`. If there is no batch, the reply to the first command is
+    /// the batch and the number of bytes used from `input`. If no batch is returned, the reply to the first command is
     /// already written.
     pub(super) fn read<S: Store>(
         app: &'a App<S>,
@@ -74,11 +74,12 @@ impl<'a> Batch<'a> {
         input: &'a [u8],
         replies: &mut Replies,
     ) -> (Option<Self>, usize) {
+        let first_name = args.first().copied();
         let mut batch = Self { spec: first.spec(), calls: Vec::new(), throttles: Vec::new(), keys: Vec::new() };
-        match batch.add(app, first, args) {
-            AddOutcome::Yes => {}
-            AddOutcome::No => return (None, 0),
-            AddOutcome::Known(reply) => {
+        match batch.add_command(app, first, args) {
+            AddOutcome::Added => {}
+            AddOutcome::Postponed => return (None, 0),
+            AddOutcome::ReplyKnown(reply) => {
                 match reply {
                     Ok(reply) => replies.write_throttle_reply(reply),
                     Err(error) => {
@@ -89,40 +90,47 @@ impl<'a> Batch<'a> {
                 return (None, 0);
             }
         }
+        // Nearly always, the name is that of the first command, whose lookup would take about 200 instructions.
+        let find = |name: &[u8]| if Some(name) == first_name { Some(first) } else { BatchCommand::find(app, name) };
         let mut at = 0;
         while matches!(batch.spec.op, Op::Decide(_))
-            && batch.calls.len() < MAX_BATCH
+            && batch.calls.len() < MAX_BATCHED_COMMANDS
             && let Ok(RespFrame::Command(len)) = parse(&input[at..], args)
-            && let Some(next) = args.first().and_then(|name| BatchCommand::find(app, name))
+            && let Some(next) = args.first().and_then(|name| find(name))
             && next.spec().op == batch.spec.op
-            && matches!(batch.add(app, next, args), AddOutcome::Yes)
+            && matches!(batch.add_command(app, next, args), AddOutcome::Added)
         {
             at += len;
         }
         (Some(batch), at)
     }
 
-    fn add<S: Store>(&mut self, app: &'a App<S>, command: BatchCommand, args: &mut Vec<&'a [u8]>) -> AddOutcome {
+    fn add_command<S: Store>(
+        &mut self,
+        app: &'a App<S>,
+        command: BatchCommand,
+        args: &mut Vec<&'a [u8]>,
+    ) -> AddOutcome {
         match command {
             BatchCommand::Op(spec, command) => {
-                let key = take_key(command, args);
-                // A call with the same key is in this batch, and its result is not known yet.
+                let key = remove_idempotency_key(command, args);
+                // The batch already contains a call with this key, and the result of that call is not known yet.
                 if key.is_some_and(|key| self.keys.contains(&key)) {
-                    return AddOutcome::No;
+                    return AddOutcome::Postponed;
                 }
                 self.keys.extend(key);
-                self.push(call(app, spec, command, key, args), None);
+                self.push_call(build_call(app, spec, command, key, args), None);
             }
             BatchCommand::Throttle => match throttle::shared_call(app, args) {
-                Ok(SharedCall::Decide(input, throttle)) => self.push(Call::new(Ok(input)), Some(throttle)),
-                Ok(SharedCall::Known(reply)) => return AddOutcome::Known(Ok(reply)),
-                Err(error) => return AddOutcome::Known(Err(error)),
+                Ok(SharedCall::Decide(input, throttle)) => self.push_call(Call::new(Ok(input)), Some(throttle)),
+                Ok(SharedCall::Known(reply)) => return AddOutcome::ReplyKnown(Ok(reply)),
+                Err(error) => return AddOutcome::ReplyKnown(Err(error)),
             },
         }
-        AddOutcome::Yes
+        AddOutcome::Added
     }
 
-    fn push(&mut self, call: Call<'a>, throttle: Option<Box<Throttle>>) {
+    fn push_call(&mut self, call: Call<'a>, throttle: Option<Box<Throttle>>) {
         if throttle.is_some() || !self.throttles.is_empty() {
             self.throttles.resize_with(self.calls.len(), || None);
             self.throttles.push(throttle);
@@ -160,15 +168,16 @@ impl<'a> Batch<'a> {
 
 /// Result of adding a command to a batch.
 enum AddOutcome {
-    Yes,
+    /// The command is part of the batch.
+    Added,
     /// The command must run after the batch.
-    No,
+    Postponed,
     /// The command needs no batch, because its reply is already known.
-    Known(Result<[i64; 5], String>),
+    ReplyKnown(Result<[i64; 5], String>),
 }
 
-/// Removes `ONCE key` from the words of a command, and returns the key if present.
-fn take_key<'a>(command: &RespCommand, args: &mut Vec<&'a [u8]>) -> Option<&'a [u8]> {
+/// Removes `ONCE key` from the words of a command. Returns the key if it is present.
+fn remove_idempotency_key<'a>(command: &RespCommand, args: &mut Vec<&'a [u8]>) -> Option<&'a [u8]> {
     let at = command.arity;
     let key = match args.get(at..) {
         Some([b"ONCE", key, ..]) => *key,
@@ -179,7 +188,7 @@ fn take_key<'a>(command: &RespCommand, args: &mut Vec<&'a [u8]>) -> Option<&'a [
 }
 
 /// Builds the call of an operation from the words of a command, without `ONCE key`.
-fn call<'a, S: Store>(
+fn build_call<'a, S: Store>(
     app: &'a App<S>,
     spec: &Spec,
     command: &RespCommand,
@@ -213,36 +222,36 @@ fn read_input<'a>(op: Op, command: &RespCommand, args: &[&'a [u8]]) -> Result<In
             Ok(Input::Request(RequestInput::new(rules(domain, attributes)?, None)))
         }
         (Op::Decide(_) | Op::Reset | Op::Explain, [_, domain, cost, attributes @ ..]) => {
-            Ok(Input::Request(RequestInput::new(rules(domain, attributes)?, cost_or_rules(cost)?)))
+            Ok(Input::Request(RequestInput::new(rules(domain, attributes)?, parse_cost_or_dash(cost)?)))
         }
         (Op::Acquire, [_, domain, cost, wait, attributes @ ..]) => {
-            let request = RequestInput::new(rules(domain, attributes)?, cost_or_rules(cost)?);
-            let wait = input::wait(parse_integer(wait).and_then(|wait| u64::try_from(wait).ok()))?;
+            let request = RequestInput::new(rules(domain, attributes)?, parse_cost_or_dash(cost)?);
+            let wait = input::parse_wait(parse_integer(wait).and_then(|wait| u64::try_from(wait).ok()))?;
             Ok(Input::Request(RequestInput { wait, ..request }))
         }
         (Op::Refund | Op::Renew, [_, receipt]) => Ok(Input::Receipt(input::parse_receipt(receipt)?, None)),
         (Op::Commit, [_, receipt, cost]) => {
             let receipt = input::parse_receipt(receipt)?;
-            Ok(Input::Receipt(receipt, Some(parse_cost(cost).ok_or_else(|| not_a_cost(cost, ""))?)))
+            Ok(Input::Receipt(receipt, Some(parse_cost(cost).ok_or_else(|| invalid_cost(cost, ""))?)))
         }
         _ => Err(usage()),
     }
 }
 
-/// Parses the cost of a request; `-` means the cost set by the rules. The cost is mandatory, because an attribute name
-/// could be mistaken for it.
-fn cost_or_rules(text: &[u8]) -> Result<Option<Cost>, OpError> {
+/// Parses the cost of a request. Returns `None` for `-`, which means the cost set by the rules. The word is mandatory,
+/// because an attribute name could otherwise be mistaken for a cost.
+fn parse_cost_or_dash(text: &[u8]) -> Result<Option<Cost>, OpError> {
     if text == b"-" {
         return Ok(None);
     }
-    parse_cost(text).map(Some).ok_or_else(|| not_a_cost(text, ", or - to use the cost of the rules"))
+    parse_cost(text).map(Some).ok_or_else(|| invalid_cost(text, ", or - to use the cost of the rules"))
 }
 
 fn parse_cost(text: &[u8]) -> Option<Cost> {
     parse_integer(text).and_then(|cost| u64::try_from(cost).ok()).map(Cost::new)
 }
 
-fn not_a_cost(text: &[u8], or: &str) -> OpError {
+fn invalid_cost(text: &[u8], or: &str) -> OpError {
     let cost = String::from_utf8_lossy(&text[..text.len().min(64)]);
     OpError::invalid("cost", format!("the cost '{cost}' is not an integer from 0 on, such as 1{or}"))
 }

@@ -1,4 +1,4 @@
-//! The bounds of the Redis protocol. Every bound is checked before memory is allocated.
+//! Bounds on commands of the Redis protocol. Every bound is checked before memory is allocated.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ pub const MAX_COMMAND: usize = 128 * 1024;
 /// Maximum number of digits in a length prefix.
 pub const MAX_LENGTH_DIGITS: usize = 20;
 
-/// Initial size of the read buffer: a pipeline of about 150 `CL.THROTTLE` calls.
+/// Initial size of the read buffer, in bytes. It holds a pipeline of about 150 `CL.THROTTLE` calls.
 pub const READ_BUFFER: usize = 16 * 1024;
 
-/// Replies above this size are written before further commands are processed.
+/// Number of buffered reply bytes above which the replies are sent before the next command is processed.
 pub const WRITE_BUFFER: usize = 64 * 1024;
 
-/// Timeout for the first command, as for the first HTTP request. A connection that never sends a command must not keep
-/// its slot.
-pub const FIRST_COMMAND: Duration = Duration::from_secs(75);
+/// Timeout for the first command, so that a connection without commands does not occupy its slot forever. HTTP uses the
+/// same timeout for the first request.
+pub const FIRST_COMMAND_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// Timeout for the rest of a partial command, and for the client to read a reply. Between commands there is no timeout,
-/// as in Redis.
-pub const STALLED: Duration = Duration::from_secs(30);
+/// Timeout for the rest of a partial command, and for the client to read a reply. As in Redis, there is no timeout
+/// between commands.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum size of a client name in bytes. The name is stored until the connection closes.
 pub const MAX_CLIENT_NAME: usize = 128;

@@ -9,10 +9,14 @@ use super::batch::{Batch, BatchCommand};
 use super::bounds::WRITE_BUFFER;
 use super::command;
 use super::session::{NO_AUTH, Session};
-use super::throttle::{LimitCache, LocalCalls, is_throttle};
+use super::throttle::{LocalCalls, ThrottleLimitCache, is_throttle};
 use super::wire::{Replies, RespFrame, parse};
 use crate::app::App;
 use crate::net::protocol::Protocol;
+
+/// Maximum number of commands other than operations that are answered before other connections get a turn. An unknown
+/// command takes about a microsecond.
+const MAX_SLOW_COMMANDS: usize = 64;
 
 /// The next step of a connection.
 #[derive(Debug)]
@@ -27,18 +31,20 @@ pub(super) enum Next<'a> {
     Close,
 }
 
-/// Answers the commands at the start of `input`. Returns the number of bytes used, including those of a returned batch.
+/// Answers the commands at the start of `input`. Returns the number of bytes used (including the bytes of a returned
+/// batch) and the next step.
 pub(super) fn answer<'a, S: Store>(
     app: &'a App<S>,
     session: &mut Session,
-    cache: &mut LimitCache,
+    cache: &mut ThrottleLimitCache,
     input: &'a [u8],
     replies: &mut Replies,
 ) -> (usize, Next<'a>) {
     let mut args = Vec::with_capacity(8);
     let mut local = LocalCalls::new(app);
-    let mut at = 0;
-    // Checked once for all commands in the buffer, and again after each connection command: it may change the session.
+    let (mut at, mut slow_commands) = (0, 0);
+    // Checked once for all commands in the buffer, and again after each connection command, which may change the
+    // session.
     let mut authenticated = session.authenticate(&app.auth, || app.wall_ms());
     let next = loop {
         match parse(&input[at..], &mut args) {
@@ -60,7 +66,9 @@ pub(super) fn answer<'a, S: Store>(
                     if let Some(batch) = batch {
                         break Next::Run(batch);
                     }
+                    slow_commands += 1;
                 } else {
+                    slow_commands += 1;
                     local.decide(cache, replies);
                     match command::run(app, session, &args, replies) {
                         command::AfterCommand::Continue => {
@@ -77,7 +85,7 @@ pub(super) fn answer<'a, S: Store>(
                 break Next::Close;
             }
         }
-        if replies.bytes.len() > WRITE_BUFFER {
+        if replies.bytes.len() > WRITE_BUFFER || slow_commands == MAX_SLOW_COMMANDS {
             break Next::Write;
         }
     };

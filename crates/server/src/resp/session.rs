@@ -16,10 +16,10 @@ pub(super) struct Session {
     pub(super) version: RespVersion,
     /// The client name, set by `CLIENT SETNAME`.
     pub(super) name: Option<Box<[u8]>>,
-    /// Whether the client has sent `MULTI`. Transactions are refused, so the commands of one must not run.
+    /// Whether the client has sent `MULTI`. Transactions are refused, so their commands must not run.
     pub(super) in_transaction: bool,
     /// The client's token.
-    cached: CachedToken,
+    token: CachedToken,
     /// The client's rights, as of the last authentication.
     pub(super) access: Access,
     /// Deadline for sending a valid token, if one is required.
@@ -33,13 +33,13 @@ impl Session {
             version: RespVersion::Two,
             name: None,
             in_transaction: false,
-            cached: CachedToken::default(),
+            token: CachedToken::default(),
             access: Access::Local,
             auth_deadline: Instant::now() + AUTH_TIMEOUT,
         }
     }
 
-    /// Resets the session and drops its token. An authenticated client gets a new deadline for its next token; any
+    /// Resets the session and drops its token. An authenticated client gets a new deadline for its next token. Any
     /// other client keeps its old deadline.
     pub(super) fn reset(&mut self) {
         let unused = (!self.is_authenticated()).then_some(self.auth_deadline);
@@ -47,18 +47,20 @@ impl Session {
         self.auth_deadline = unused.unwrap_or(self.auth_deadline);
     }
 
-    /// Returns the deadline for sending a valid token; `None` if none is required or the client is authenticated.
+    /// Returns the deadline for sending a valid token. Returns `None` if no token is required or the client is
+    /// authenticated.
     #[inline]
     pub(super) fn auth_deadline(&self, auth: &Authenticator) -> Option<Instant> {
         (auth.requires_tokens() && !self.is_authenticated()).then_some(self.auth_deadline)
     }
 
-    /// Checks the token again and returns whether the client may send commands. Without required tokens it always may.
+    /// Checks the token again. Returns whether the client may send commands, which is always true if no token is
+    /// required.
     pub(super) fn authenticate(&mut self, auth: &Authenticator, wall_ms: impl FnOnce() -> i64) -> bool {
         if !auth.requires_tokens() {
             return true;
         }
-        let Ok(access) = auth.authenticate_cached(&mut self.cached, wall_ms) else { return false };
+        let Ok(access) = auth.authenticate_cached(&mut self.token, wall_ms) else { return false };
         self.access = access.clone();
         true
     }
@@ -68,13 +70,14 @@ impl Session {
         matches!(self.access, Access::Token(_))
     }
 
-    /// Adopts a token if it is valid, and returns whether it is. An invalid token changes nothing, as in Redis.
+    /// Sets the token of the session if the token is valid. Returns whether it is valid. As in Redis, an invalid token
+    /// changes nothing.
     pub(super) fn use_token(&mut self, auth: &Authenticator, token: &[u8], wall_ms: impl FnOnce() -> i64) -> bool {
         let mut cached = CachedToken::default();
         auth.set_token(&mut cached, token);
         let is_valid = auth.authenticate_cached(&mut cached, wall_ms).is_ok();
         if is_valid {
-            self.cached = cached;
+            self.token = cached;
         }
         is_valid
     }

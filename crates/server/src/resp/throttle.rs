@@ -15,10 +15,10 @@ use crate::ops::input::{Input, LimitsInput, RequestInput};
 use crate::ops::view::DecisionView;
 
 /// Batch size: the number of keys that the table prefetches.
-const BATCH: usize = 16;
+const MAX_LOCAL_BATCH: usize = 16;
 
 /// The prefix of all redis-cell errors.
-const CELL_ERROR: &str = "Cell error: Store error:";
+const CELL_ERROR_PREFIX: &str = "Cell error: Store error:";
 
 /// Returns whether a command is `CL.THROTTLE`.
 #[inline]
@@ -32,7 +32,7 @@ type Params = [i64; 4];
 /// Parses the arguments after the key.
 ///
 /// # Errors
-/// When their number is wrong or one is not an integer. The messages are redis-cell's.
+/// Returns redis-cell's error if the number of arguments is wrong, or if an argument is not an integer.
 #[inline]
 fn parse_params(args: &[&[u8]]) -> Result<Params, String> {
     let (texts, quantity) = match args {
@@ -40,7 +40,7 @@ fn parse_params(args: &[&[u8]]) -> Result<Params, String> {
         [_, _, texts @ ..] if texts.len() == 3 => (texts, None),
         _ => {
             let usage = "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
-            return Err(format!("{CELL_ERROR} {usage}"));
+            return Err(format!("{CELL_ERROR_PREFIX} {usage}"));
         }
     };
     let mut params = [0, 0, 0, 1];
@@ -52,44 +52,45 @@ fn parse_params(args: &[&[u8]]) -> Result<Params, String> {
 
 #[cold]
 fn not_an_integer(text: &[u8]) -> String {
-    format!("{CELL_ERROR} Couldn't parse as integer: {}", String::from_utf8_lossy(text))
+    format!("{CELL_ERROR_PREFIX} Couldn't parse as integer: {}", String::from_utf8_lossy(text))
 }
 
 /// Builds the limit of a call.
 ///
 /// # Errors
-/// When the rate is zero (with redis-cell's message) or a parameter is too large.
+/// Returns an error if the rate is zero (with redis-cell's message) or a parameter is too large.
 fn build_throttle([max_burst, count, period, quantity]: Params) -> Result<Throttle, String> {
-    Throttle::new(max_burst, count, period, quantity).map_err(|error| format!("{CELL_ERROR} {error}"))
+    Throttle::new(max_burst, count, period, quantity).map_err(|error| format!("{CELL_ERROR_PREFIX} {error}"))
 }
 
-/// A cache of limits by their parameters. Callers repeat a few limits, and validating a limit costs more than deciding.
+/// A cache of limits, indexed by their parameters. Callers send the same few limits repeatedly, and validating a limit
+/// takes longer than deciding a call.
 #[derive(Debug)]
-pub(super) struct LimitCache {
+pub(super) struct ThrottleLimitCache {
     slots: Vec<Option<(Params, Throttle)>>,
 }
 
-/// The number of limits in a cache.
-const SLOTS: usize = 64;
+/// Number of limits that a cache can hold.
+const CACHE_SLOTS: usize = 64;
 
-/// The index of a cached limit. Valid until the limit is replaced.
+/// The index of a cached limit. It is valid until the limit is replaced.
 type CacheIndex = usize;
 
-impl LimitCache {
+impl ThrottleLimitCache {
     pub(super) fn new() -> Self {
-        Self { slots: vec![None; SLOTS] }
+        Self { slots: vec![None; CACHE_SLOTS] }
     }
 
     #[inline]
     fn find(&self, params: Params) -> Option<CacheIndex> {
-        let slot = index_of(params);
+        let slot = cache_index(params);
         matches!(&self.slots[slot], Some((kept, _)) if *kept == params).then_some(slot)
     }
 
     /// Builds a limit and stores it, replacing any limit in the same slot.
     fn insert(&mut self, params: Params) -> Result<CacheIndex, String> {
         let throttle = build_throttle(params)?;
-        let slot = index_of(params);
+        let slot = cache_index(params);
         self.slots[slot] = Some((params, throttle));
         Ok(slot)
     }
@@ -101,7 +102,7 @@ impl LimitCache {
 }
 
 #[inline]
-fn index_of(params: Params) -> CacheIndex {
+fn cache_index(params: Params) -> CacheIndex {
     let mixed = params.iter().fold(0_u64, |mixed, param| (mixed ^ *param as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
     (mixed >> 58) as usize
 }
@@ -109,23 +110,23 @@ fn index_of(params: Params) -> CacheIndex {
 /// Pending calls that are decided in this process.
 pub(super) struct LocalCalls<'a, S> {
     app: &'a App<S>,
-    calls: [(&'a [u8], CacheIndex); BATCH],
-    len: usize,
+    calls: [(&'a [u8], CacheIndex); MAX_LOCAL_BATCH],
+    pending: usize,
 }
 
 impl<'a, S: Store> LocalCalls<'a, S> {
     pub(super) fn new(app: &'a App<S>) -> Self {
-        Self { app, calls: [(&[], 0); BATCH], len: 0 }
+        Self { app, calls: [(&[], 0); MAX_LOCAL_BATCH], pending: 0 }
     }
 
     /// Adds a call, and decides all pending calls when the batch is full.
     #[inline]
-    pub(super) fn add(&mut self, args: &[&'a [u8]], cache: &mut LimitCache, replies: &mut Replies) {
+    pub(super) fn add(&mut self, args: &[&'a [u8]], cache: &mut ThrottleLimitCache, replies: &mut Replies) {
         match self.find_or_insert(args, cache, replies) {
             Ok(slot) => {
-                self.calls[self.len] = (args[1], slot);
-                self.len += 1;
-                if self.len == BATCH {
+                self.calls[self.pending] = (args[1], slot);
+                self.pending += 1;
+                if self.pending == MAX_LOCAL_BATCH {
                     self.decide(cache, replies);
                 }
             }
@@ -141,14 +142,14 @@ impl<'a, S: Store> LocalCalls<'a, S> {
     fn find_or_insert(
         &mut self,
         args: &[&[u8]],
-        cache: &mut LimitCache,
+        cache: &mut ThrottleLimitCache,
         replies: &mut Replies,
     ) -> Result<CacheIndex, String> {
         let params = parse_params(args)?;
         match cache.find(params) {
             Some(slot) => Ok(slot),
             None => {
-                // A pending call may refer to the slot that is replaced.
+                // Decide the pending calls first, because a pending call may refer to the slot that is replaced.
                 self.decide(cache, replies);
                 cache.insert(params)
             }
@@ -157,11 +158,11 @@ impl<'a, S: Store> LocalCalls<'a, S> {
 
     /// Decides the pending calls in order and writes the replies.
     #[inline]
-    pub(super) fn decide(&mut self, cache: &LimitCache, replies: &mut Replies) {
-        if self.len == 0 {
+    pub(super) fn decide(&mut self, cache: &ThrottleLimitCache, replies: &mut Replies) {
+        if self.pending == 0 {
             return;
         }
-        let calls = self.calls[..std::mem::take(&mut self.len)].iter();
+        let calls = self.calls[..std::mem::take(&mut self.pending)].iter();
         let Some(throttles) = &self.app.throttles else { return };
         let observing = self.app.engine.enforcement() == Enforcement::Observe;
         let mut tally = Tally::default();
@@ -184,25 +185,28 @@ impl<'a, S: Store> LocalCalls<'a, S> {
 pub(super) enum SharedCall<'a> {
     /// The input for the engine, and the limit that formats the reply.
     Decide(Input<'a>, Box<Throttle>),
-    /// The reply to a limit that never admits anything.
+    /// The reply, which is known in advance because the limit never admits a request.
     Known([i64; 5]),
 }
 
 /// Parses a call that a shared store decides.
 ///
 /// # Errors
-/// When the arguments are invalid, or the quantity is negative. The messages start like redis-cell's.
+/// Returns an error if the arguments are invalid or the quantity is negative. The error starts with redis-cell's
+/// prefix.
 pub(super) fn shared_call<'a, S: Store>(app: &App<S>, args: &[&'a [u8]]) -> Result<SharedCall<'a>, String> {
     let params = parse_params(args)?;
     let throttle = Box::new(build_throttle(params)?);
     let Ok(cost) = u64::try_from(params[3]) else {
-        return Err(format!("{CELL_ERROR} a negative quantity cannot be returned to a shared store"));
+        return Err(format!("{CELL_ERROR_PREFIX} a negative quantity cannot be returned to a shared store"));
     };
     let Some(bucket) = throttle.bucket() else {
         return Ok(SharedCall::Known(throttle.reply(Outcome::Deny(Retry::Never), Nanos::ZERO)));
     };
-    let limits =
-        app.engine.intern_limits(&Limit::from(*bucket).into()).map_err(|error| format!("{CELL_ERROR} {error}"))?;
+    let limits = app
+        .engine
+        .intern_limits(&Limit::from(*bucket).into())
+        .map_err(|error| format!("{CELL_ERROR_PREFIX} {error}"))?;
     let limits = LimitsInput::Inline { key: args[1], limits: limits.into() };
     Ok(SharedCall::Decide(Input::Request(RequestInput::new(limits, Some(Cost::new(cost)))), throttle))
 }
@@ -217,34 +221,34 @@ pub(super) fn throttle_reply(throttle: &Throttle, decision: &DecisionView<'_>) -
 mod tests {
     use super::*;
 
-    fn check(args: &str, expected: Result<Params, &str>) {
+    fn assert_params(args: &str, expected: Result<Params, &str>) {
         let args: Vec<&[u8]> = args.split('|').map(str::as_bytes).collect();
-        assert_eq!(parse_params(&args), expected.map_err(|error| format!("{CELL_ERROR} {error}")));
+        assert_eq!(parse_params(&args), expected.map_err(|error| format!("{CELL_ERROR_PREFIX} {error}")));
     }
 
     #[test]
     fn arguments_are_three_or_four_integers_after_the_key() {
         let usage = "Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
-        check("CL.THROTTLE|k|15|30|60", Ok([15, 30, 60, 1]));
-        check("CL.THROTTLE|k|15|30|60|-7", Ok([15, 30, 60, -7]));
-        check("CL.THROTTLE|k|+1|30|60", Ok([1, 30, 60, 1]));
+        assert_params("CL.THROTTLE|k|15|30|60", Ok([15, 30, 60, 1]));
+        assert_params("CL.THROTTLE|k|15|30|60|-7", Ok([15, 30, 60, -7]));
+        assert_params("CL.THROTTLE|k|+1|30|60", Ok([1, 30, 60, 1]));
         for wrong in ["CL.THROTTLE", "CL.THROTTLE|k", "CL.THROTTLE|k|1|1", "CL.THROTTLE|k|1|1|1|1|1"] {
-            check(wrong, Err(usage));
+            assert_params(wrong, Err(usage));
         }
-        check("CL.THROTTLE|k|x|1|1", Err("Couldn't parse as integer: x"));
-        check("CL.THROTTLE|k|1|1|1|", Err("Couldn't parse as integer: "));
-        check("CL.THROTTLE|k|1|9223372036854775808|1", Err("Couldn't parse as integer: 9223372036854775808"));
+        assert_params("CL.THROTTLE|k|x|1|1", Err("Couldn't parse as integer: x"));
+        assert_params("CL.THROTTLE|k|1|1|1|", Err("Couldn't parse as integer: "));
+        assert_params("CL.THROTTLE|k|1|9223372036854775808|1", Err("Couldn't parse as integer: 9223372036854775808"));
     }
 
     #[test]
-    fn zero_rate_is_an_error_in_the_words_of_redis_cell() {
+    fn zero_rate_returns_the_error_of_redis_cell() {
         assert_eq!(build_throttle([1, 0, 1, 1]).unwrap_err(), "Cell error: Store error: Zero rates are not supported");
         assert!(build_throttle([i64::MAX, 1, 1, 1]).unwrap_err().starts_with("Cell error: Store error: an amount of"));
     }
 
     #[test]
-    fn limit_is_found_by_its_parameters_only() {
-        let mut cache = LimitCache::new();
+    fn cached_limit_is_found_only_by_its_parameters() {
+        let mut cache = ThrottleLimitCache::new();
         assert_eq!(cache.find([15, 30, 60, 1]), None);
         let slot = cache.insert([15, 30, 60, 1]).expect("a limit");
         assert_eq!(cache.find([15, 30, 60, 1]), Some(slot));

@@ -1,4 +1,4 @@
-//! The wire format of the Redis protocol (RESP), without sockets or commands.
+//! The wire format of the Redis protocol (RESP), independent of sockets and commands.
 //!
 //! A request is an array of bulk strings, or an inline command: one line of words, as typed at a terminal. Requests are
 //! parsed in place: the arguments are slices of the input. Replies are written in version 2 or 3 of the protocol, which
@@ -11,11 +11,11 @@ use super::bounds::{MAX_ARGS, MAX_BULK, MAX_COMMAND, MAX_LENGTH_DIGITS};
 pub enum RespFrame {
     /// A complete command, with its size in bytes. A command without arguments is ignored.
     Command(usize),
-    /// A partial command, with the minimum number of bytes needed to parse further.
+    /// A partial command, with the minimum input length (in bytes) at which parsing can continue.
     Incomplete(usize),
 }
 
-/// The input is not a request. The rest of the input cannot be parsed either, so the connection is closed.
+/// The input is not a valid request. The rest of the input cannot be parsed either, so the connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolError {
     /// The argument count is not a number, or too large.
@@ -36,8 +36,8 @@ impl std::fmt::Display for ProtocolError {
     /// Starts with Redis's wording where Redis has the same error.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::ArrayLength => write!(f, "invalid multibulk length, at most {MAX_ARGS} arguments are accepted"),
-            Self::BulkLength => write!(f, "invalid bulk length, at most {MAX_BULK} bytes are accepted"),
+            Self::ArrayLength => write!(f, "invalid multibulk length, expected a number up to {MAX_ARGS}"),
+            Self::BulkLength => write!(f, "invalid bulk length, expected a number up to {MAX_BULK}"),
             Self::ExpectedBulk(byte) => write!(f, "expected '$', got '{}'", byte.escape_ascii()),
             Self::MissingLineEnd => f.write_str("expected a line end after the argument"),
             Self::CommandTooLong => write!(f, "too big a request, at most {MAX_COMMAND} bytes are accepted"),
@@ -49,14 +49,14 @@ impl std::fmt::Display for ProtocolError {
 /// Parses one command at the start of `input` and stores its arguments in `args`.
 ///
 /// # Errors
-/// When `input` cannot become a valid command, whatever bytes follow.
+/// Returns an error if `input` cannot become a valid command, no matter which bytes follow.
 #[inline]
 pub fn parse<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame, ProtocolError> {
     args.clear();
     match input.first() {
         None => Ok(RespFrame::Incomplete(1)),
         Some(b'*') => parse_array(input, args),
-        Some(_) => parse_line(input, args),
+        Some(_) => parse_inline_command(input, args),
     }
 }
 
@@ -103,13 +103,13 @@ fn parse_length(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
         Some([tens @ b'0'..=b'9', digit @ b'0'..=b'9', b'\r', b'\n']) => {
             Ok(Some((i64::from(tens - b'0') * 10 + i64::from(digit - b'0'), at + 4)))
         }
-        _ => parse_number(input, at),
+        _ => parse_long_length(input, at),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn parse_number(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
+fn parse_long_length(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     let mut value: i64 = 0;
     let (negative, first) = match input.get(at) {
         Some(b'-') => (true, at + 1),
@@ -119,7 +119,7 @@ fn parse_number(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     loop {
         match input.get(end) {
             None => return Ok(None),
-            // Fail at the first excess digit, without waiting for the rest.
+            // Fail at the first excess digit, without waiting for more bytes.
             Some(b'0'..=b'9') if end - first == MAX_LENGTH_DIGITS => return Err(()),
             Some(digit @ b'0'..=b'9') => {
                 value = value.checked_mul(10).and_then(|tens| tens.checked_add(i64::from(digit - b'0'))).ok_or(())?;
@@ -136,7 +136,7 @@ fn parse_number(input: &[u8], at: usize) -> Result<Option<(i64, usize)>, ()> {
     }
 }
 
-fn parse_line<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame, ProtocolError> {
+fn parse_inline_command<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame, ProtocolError> {
     let Some(end) = input.iter().position(|byte| *byte == b'\n') else {
         return if input.len() > MAX_COMMAND {
             Err(ProtocolError::CommandTooLong)
@@ -154,6 +154,9 @@ fn parse_line<'a>(input: &'a [u8], args: &mut Vec<&'a [u8]>) -> Result<RespFrame
     for word in line.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
         if args.len() == MAX_ARGS {
             return Err(ProtocolError::ArrayLength);
+        }
+        if word.len() > MAX_BULK {
+            return Err(ProtocolError::BulkLength);
         }
         args.push(word);
     }
@@ -187,23 +190,23 @@ pub fn parse_integer(text: &[u8]) -> Option<i64> {
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Fast path of [`parse_integer`] for four to eight digits. Three multiplications combine digits to pairs, pairs to
-/// fours, and fours to eights.
+/// Fast path of [`parse_integer`] for four to eight digits. Three multiplications combine digits into pairs, pairs into
+/// groups of four, and these into eight digits.
 ///
-/// Returns `None` for another length, and `Some(None)` if a byte is not a digit. The four numbers of a `CL.THROTTLE`
-/// call such as `1000000 1000000 60 1` take 237 instructions instead of 308.
+/// Returns `None` for any other length, and `Some(None)` if a byte is not a digit. Parsing the four numbers of a
+/// `CL.THROTTLE` call such as `1000000 1000000 60 1` takes 237 instructions instead of 308.
 #[inline]
 fn parse_digits(digits: &[u8]) -> Option<Option<i64>> {
     let (Some(first), Some(last), 4..=8) = (digits.first_chunk(), digits.last_chunk(), digits.len()) else {
         return None;
     };
-    // With fewer than eight digits the two reads overlap, and the overlapping digits have the same bit positions.
+    // With fewer than eight digits, the two reads overlap. The overlapping digits have the same bit positions.
     let len = digits.len() as u32;
     let text = u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << (8 * (len - 4));
-    const ZEROS: u64 = 0x3030_3030_3030_3030;
+    const ASCII_ZEROS: u64 = 0x3030_3030_3030_3030;
     // Pad with leading zeros to eight digits.
-    let text = text << (64 - 8 * len) | ZEROS.checked_shr(8 * len).unwrap_or(0);
-    let values = text ^ ZEROS;
+    let text = text << (64 - 8 * len) | ASCII_ZEROS.checked_shr(8 * len).unwrap_or(0);
+    let values = text ^ ASCII_ZEROS;
     if (values | values.wrapping_add(0x7676_7676_7676_7676)) & 0x8080_8080_8080_8080 != 0 {
         return Some(None);
     }
@@ -236,14 +239,14 @@ impl Replies {
     pub fn write_simple(&mut self, text: &'static str) {
         self.bytes.push(b'+');
         self.bytes.extend_from_slice(text.as_bytes());
-        self.end_line();
+        self.write_line_end();
     }
 
     /// Writes an error. Control characters are replaced with spaces, because the text may quote the caller's input.
     pub fn write_error_reply(&mut self, text: &str) {
         self.bytes.push(b'-');
         self.bytes.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
-        self.end_line();
+        self.write_line_end();
     }
 
     /// Writes an integer.
@@ -255,9 +258,9 @@ impl Replies {
     /// Writes a bulk string.
     pub fn write_bulk(&mut self, bytes: impl AsRef<[u8]>) {
         let bytes = bytes.as_ref();
-        self.write_header(b'$', len(bytes.len()));
+        self.write_header(b'$', to_length(bytes.len()));
         self.bytes.extend_from_slice(bytes);
-        self.end_line();
+        self.write_line_end();
     }
 
     /// Writes null.
@@ -268,16 +271,16 @@ impl Replies {
         });
     }
 
-    /// Begins an array; `count` replies follow.
+    /// Begins an array. The caller then writes `count` replies.
     pub fn begin_array(&mut self, count: usize) {
-        self.write_header(b'*', len(count));
+        self.write_header(b'*', to_length(count));
     }
 
-    /// Begins a map; `count` pairs follow. In version 2 a map is an array of `2 * count` replies.
+    /// Begins a map. The caller then writes `count` pairs. In version 2, a map is an array of `2 * count` replies.
     pub fn begin_map(&mut self, count: usize) {
         match self.version {
-            RespVersion::Two => self.write_header(b'*', len(count * 2)),
-            RespVersion::Three => self.write_header(b'%', len(count)),
+            RespVersion::Two => self.write_header(b'*', to_length(count * 2)),
+            RespVersion::Three => self.write_header(b'%', to_length(count)),
         }
     }
 
@@ -291,8 +294,8 @@ impl Replies {
         }
     }
 
-    /// Writes a type byte, a number and a line end. Numbers with one or two digits (almost all lengths) are written in
-    /// one append: two field names and a small number take 181 instructions instead of 327.
+    /// Writes a type byte, a number and a line end. Numbers with one or two digits (almost all lengths) are written
+    /// with one append. Writing two field names and a small number then takes 181 instructions instead of 327.
     #[inline]
     fn write_header(&mut self, kind: u8, value: i64) {
         match value {
@@ -309,15 +312,15 @@ impl Replies {
     fn write_long_header(&mut self, kind: u8, value: i64) {
         self.bytes.push(kind);
         self.bytes.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
-        self.end_line();
+        self.write_line_end();
     }
 
-    fn end_line(&mut self) {
+    fn write_line_end(&mut self) {
         self.bytes.extend_from_slice(b"\r\n");
     }
 }
 
-fn len(count: usize) -> i64 {
+fn to_length(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 

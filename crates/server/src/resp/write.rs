@@ -5,7 +5,7 @@ use crate::ops::error::{ErrorKind, OpError};
 use crate::ops::fields::{EncodedName, FieldCount, FieldOrder, FieldValue, FieldWriter};
 use crate::ops::view::{DecisionView, Output, write_limit_fields, write_settled_fields};
 
-/// Writes an output. Booleans are 0 and 1.
+/// Writes an output as a reply. Booleans are written as 0 and 1.
 pub(super) fn write(replies: &mut Replies, output: &Output<'_>, replayed: bool) {
     match output {
         Output::Decision(decision) => write_decision(replies, decision, replayed),
@@ -15,10 +15,10 @@ pub(super) fn write(replies: &mut Replies, output: &Output<'_>, replayed: bool) 
             replies.begin_map(count.0);
             write_settled_fields(settled, &mut RespFields(replies), replayed);
         }
-        Output::Refunded(cost) => replies.write_integer(saturate(cost.get())),
+        Output::Refunded(cost) => replies.write_integer(to_saturated_i64(cost.get())),
         Output::Renewed(renewed) => replies.write_integer((*renewed).into()),
-        Output::Reset(counters) => replies.write_integer(saturate(*counters as u64)),
-        Output::Explained(explanation) => replies.write_bulk(explanation.as_bytes()),
+        Output::Reset(counters) => replies.write_integer(to_saturated_i64(*counters as u64)),
+        Output::Explained(explanation) => replies.write_bulk(explanation),
         Output::Page(page) => replies.write_bulk(&page.body),
     }
 }
@@ -31,7 +31,7 @@ fn write_decision(replies: &mut Replies, decision: &DecisionView<'_>, replayed: 
 }
 
 fn write_limits(replies: &mut Replies, decision: &DecisionView<'_>) {
-    replies.begin_array(decision.limits().count());
+    replies.begin_array(decision.limit_count());
     decision.limits().for_each(|limit| {
         let mut count = FieldCount::default();
         write_limit_fields(&limit, &mut count);
@@ -50,7 +50,7 @@ pub(super) fn write_error(replies: &mut Replies, error: &OpError) {
     replies.write_error_reply(&format!("{code} {}", error.detail));
 }
 
-/// The pairs of a map, after its header.
+/// Writes the pairs of a map. The caller must have written the header of the map.
 struct RespFields<'r>(&'r mut Replies);
 
 impl FieldWriter for RespFields<'_> {
@@ -63,7 +63,9 @@ impl FieldWriter for RespFields<'_> {
         match value {
             FieldValue::Rule(None) => replies.null(),
             FieldValue::Bool(value) => replies.write_integer(value.into()),
-            FieldValue::Number(number) | FieldValue::Wait(Some(number)) => replies.write_integer(saturate(number)),
+            FieldValue::Number(number) | FieldValue::Wait(Some(number)) => {
+                replies.write_integer(to_saturated_i64(number));
+            }
             FieldValue::Wait(None) => replies.write_integer(-1),
             FieldValue::Text(text) | FieldValue::Rule(Some(text)) => replies.write_bulk(text),
             FieldValue::Limits(decision) => write_limits(replies, decision),
@@ -71,8 +73,8 @@ impl FieldWriter for RespFields<'_> {
     }
 }
 
-/// Converts to the protocol's signed integers, saturating at the maximum.
-fn saturate(number: u64) -> i64 {
+/// Converts a number to a signed integer of the protocol, saturating at the maximum.
+fn to_saturated_i64(number: u64) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 

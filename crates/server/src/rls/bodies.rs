@@ -1,5 +1,5 @@
-//! Counts the body bytes of unanswered calls on all connections. A call is unanswered while it is incomplete, waits for
-//! a shared store, or is delayed.
+//! Counts the body bytes of unanswered calls on all connections. A call is unanswered while its body is incomplete, or
+//! while the call waits for a shared store or is delayed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,12 +8,12 @@ use super::bounds::{MAX_BODIES, SMALL_BODIES};
 /// The total size of all held bodies, in bytes.
 #[derive(Debug, Default)]
 pub struct HeldBodies {
-    /// Every access is relaxed, because no other data depends on this count.
+    /// All accesses use relaxed ordering, because no other data depends on this count.
     total: AtomicUsize,
 }
 
 impl HeldBodies {
-    /// Changes the bytes that one connection holds from `before` to `after`. Returns false if the total exceeds
+    /// Changes the number of bytes held by one connection from `before` to `after`. Returns false if the total exceeds
     /// [`MAX_BODIES`] and this connection holds more than [`SMALL_BODIES`].
     #[must_use]
     pub(super) fn replace(&self, before: usize, after: usize) -> bool {
@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn above_the_budget_only_large_connections_are_refused() {
+    fn above_the_maximum_only_large_connections_are_refused() {
         let bodies = HeldBodies::default();
         assert!(bodies.replace(0, MAX_BODIES), "the whole budget");
         assert!(bodies.replace(0, SMALL_BODIES));

@@ -1,4 +1,4 @@
-//! The bounds of the rate-limit service. Every bound is checked before memory is allocated.
+//! Resource limits of the rate-limit service. Sizes are checked before memory is allocated.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::http2::frame::MAX_PAYLOAD;
 /// Maximum size of a message, in bytes.
 pub const MAX_MESSAGE: usize = 256 * 1024;
 
-/// Maximum number of descriptors of a request.
+/// Maximum number of descriptors in a request.
 pub const MAX_DESCRIPTORS: usize = Request::MAX_ITEMS;
 
-/// Maximum number of entries of a descriptor.
+/// Maximum number of entries in a descriptor.
 pub const MAX_ENTRIES: usize = Item::MAX_ENTRIES;
 
 /// Maximum number of concurrent calls on a connection.
@@ -23,61 +23,63 @@ pub const MAX_HEADERS: u32 = 16 * 1024;
 
 /// Maximum size of a compressed header block, in bytes.
 pub const MAX_HEADER_BLOCK: usize = 2 * MAX_HEADERS as usize;
-/// Maximum number of CONTINUATION frames of a header block.
+/// Maximum number of CONTINUATION frames in a header block.
 pub const MAX_CONTINUATIONS: usize = 16;
 
 /// Maximum size of a header block that is cached for the next call, in bytes.
 pub const MAX_LAST_BLOCK: usize = 1_024;
 
-/// Maximum size of a body in bytes: a message with its prefix.
+/// Maximum size of a body in bytes: a message and its five-byte gRPC prefix.
 pub const MAX_BODY: usize = MAX_MESSAGE + 5;
 
-/// Receive window of a stream in bytes: a body, and one more frame to detect that the body is too large.
+/// Receive window of a stream in bytes. It has room for a body and one more frame, so that a body that is too large is
+/// detected.
 pub const STREAM_WINDOW: u32 = (MAX_BODY + MAX_PAYLOAD) as u32;
 
 /// Receive window of a connection in bytes. It limits the total body size of the connection's unanswered calls.
 pub const CONNECTION_WINDOW: u32 = 1024 * 1024;
 
-/// Maximum total size of the bodies of unanswered calls on all connections, in bytes. Above this total, a connection
-/// that holds more than [`SMALL_BODIES`] is closed.
+/// Maximum total body size in bytes of the unanswered calls on all connections. Above this total, a connection that
+/// holds more than [`SMALL_BODIES`] is closed.
 pub const MAX_BODIES: usize = 32 * 1024 * 1024;
-/// A connection that holds at most this many bytes of bodies is served even above [`MAX_BODIES`]. Ordinary callers hold
-/// less.
+/// A connection with at most this many body bytes is served even if the total exceeds [`MAX_BODIES`]. Ordinary clients
+/// hold less.
 pub const SMALL_BODIES: usize = 16 * 1024;
 
-/// Credit of a client for frames that are not calls. Each such frame costs 1. A client without credit is disconnected.
+/// Maximum credit of a client for frames that do not belong to a call. Each such frame costs 1. A client without credit
+/// is disconnected.
 pub const CREDIT: u32 = 10_000;
 /// Credit restored per second.
 pub const CREDIT_PER_SECOND: u32 = 1_000;
 /// Credit restored by each answered call.
 pub const CREDIT_PER_CALL: u32 = 8;
-/// Cost of a stream reset in credit. A client may reset 1000 streams (the maximum that it may open), and then 100 per
-/// second. This limits the rapid-reset attack.
+/// Cost of a stream reset in credit. A client may reset 1000 streams (as many as it may open), and then 100 per second.
+/// This limits rapid-reset attacks.
 pub const RESET_COST: u32 = CREDIT / MAX_STREAMS;
 
-/// Maximum number of calls of a connection that wait for a shared store or are delayed.
+/// Maximum number of calls per connection that wait for a shared store or are delayed.
 pub const MAX_WAITING_CALLS: usize = MAX_STREAMS as usize;
 
 /// Size of the read buffer in bytes. It is larger than any frame.
 pub const READ_BUFFER: usize = 32 * 1024;
 
-/// If the pending responses have more bytes than this, they are written before more calls are processed.
+/// If the pending responses exceed this many bytes, they are written before more calls are processed.
 pub const WRITE_BUFFER: usize = 64 * 1024;
 
 /// Maximum length of a gRPC status message, in bytes.
 pub const MAX_DETAIL: usize = 512;
 
-/// Timeout for the connection preface, for a header block, and for the rest of a call.
+/// Timeout for the connection preface, for a header block, and for the body of a call.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Timeout for the client to read a response or to enlarge its window.
-pub const STALLED: Duration = Duration::from_secs(30);
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Timeout for the client to read the last bytes before the connection is closed.
 pub const LINGER: Duration = Duration::from_secs(1);
 
-/// Time between the announcement that a connection closes and the refusal of further calls. A connection without a
-/// valid token is then closed immediately.
+/// Time between announcing that a connection will close and refusing further calls. A connection without a valid token
+/// is then closed immediately.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Idle time before a keepalive PING.

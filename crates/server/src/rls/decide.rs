@@ -1,4 +1,5 @@
-//! Decides a rate-limit-service request. Converts its descriptors to items, and the decision to statuses.
+//! Decides rate-limit-service requests: converts descriptors to engine items, and the decision to one status per
+//! descriptor.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use crate::ops::Verb;
 use crate::ops::error::OpError;
 use crate::ops::run::decide_requests;
 
-/// Decides a request. Returns the response, and the delay before it is sent.
+/// Decides a request. Returns the response, and the delay before the response is sent.
 ///
 /// # Errors
 /// Returns an error if the request is invalid or the caller has no access to the domain.
@@ -27,7 +28,7 @@ pub(super) async fn decide<S: Store>(
     access: &Access,
     message: &RateLimitRequest<'_>,
 ) -> Result<(RateLimitResponse, Duration), OpError> {
-    check(message)?;
+    check_message(message)?;
     if access.is_scoped() {
         access.require(Role::Reader, Scope::Domain(&String::from_utf8_lossy(message.domain)))?;
     }
@@ -35,7 +36,7 @@ pub(super) async fn decide<S: Store>(
         statuses: vec![Status::default(); message.descriptors.len()],
         ..RateLimitResponse::default()
     };
-    // As in the reference service, requests for a domain without rules are admitted, so that a proxy can be configured
+    // Requests for a domain without rules are admitted, as in the reference service, so that a proxy can be configured
     // before its rules.
     if app.engine.rules().attributes(message.domain).is_none() {
         app.metrics.count_descriptors(0, message.descriptors.len());
@@ -47,8 +48,8 @@ pub(super) async fn decide<S: Store>(
         .iter()
         .map(|descriptor| DescriptorItem::new(&app.engine, message, descriptor))
         .collect::<Result<_, _>>()?;
-    refund(app, message, &items).await;
-    // Refunds are not decided, so `indices` maps each decided item to its descriptor.
+    refund_negative_hits(app, message, &items).await;
+    // Refunds need no decision. `indices` maps the index of each decided item to the index of its descriptor.
     let (indices, decided): (Vec<usize>, Vec<Item<'_>>) =
         items.iter().enumerate().filter(|(_, item)| !item.is_refund).map(|(index, item)| (index, item.item())).unzip();
     if decided.is_empty() {
@@ -59,7 +60,7 @@ pub(super) async fn decide<S: Store>(
     let request = Request { domain: message.domain, items: &decided };
     decide_requests(app, Protocol::Rls, Verb::Check, std::slice::from_ref(&request), &mut decisions).await;
     let decision = decisions.get(0)?;
-    // One bit per item. A request has at most 64 items.
+    // A bit set of the matched items. A request has at most 64 items.
     let matched = decision.matches().fold(0_u64, |bits, matched| bits | 1_u64.wrapping_shl(matched.item as u32));
     let matched = matched.count_ones() as usize;
     app.metrics.count_descriptors(matched, decided.len().saturating_sub(matched));
@@ -70,7 +71,7 @@ pub(super) async fn decide<S: Store>(
             message.clone_into(&mut response.body);
         }
     }
-    status::write(&decision, |item, status| response.statuses[indices[item]] = status);
+    status::write_statuses(&decision, |item, status| response.statuses[indices[item]] = status);
     store_receipts(app, message, &decision, &indices);
     let options = &app.rls_options;
     response.headers.extend(options.headers.headers_of(&decision));
@@ -84,7 +85,7 @@ pub(super) async fn decide<S: Store>(
     Ok((response, delay))
 }
 
-fn check(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
+fn check_message(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
     if message.domain.is_empty() {
         return Err(OpError::invalid("domain", "the domain is empty"));
     }
@@ -94,10 +95,10 @@ fn check(message: &RateLimitRequest<'_>) -> Result<(), OpError> {
     Ok(())
 }
 
-/// If the request was admitted, stores the receipts of its concurrency slots. If it was refused, counts the refused
+/// Stores the receipts of an admitted request's concurrency slots. For a refused request, records the refused
 /// descriptors.
 fn store_receipts<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decision: &Decision<'_>, indices: &[usize]) {
-    let name = |item: usize| slots::name(message.domain, &message.descriptors[indices[item]].entries);
+    let name = |item: usize| slots::descriptor_key(message.domain, &message.descriptors[indices[item]].entries);
     if decision.is_allowed() {
         for item in 0..indices.len() {
             let receipt = decision.slots(item);
@@ -108,8 +109,8 @@ fn store_receipts<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decisi
         return;
     }
     for item in 0..indices.len() {
-        // A limit without a window is a concurrency limit. A request that is denied before its limits are checked has
-        // no reports.
+        // A limit without a window is a concurrency limit. A request has no reports if it is denied before its limits
+        // are checked.
         let has_limit = decision.reports().any(|limit| limit.item == item && limit.window.is_none());
         if has_limit {
             app.held_slots.refuse(name(item), app.now());
@@ -119,8 +120,8 @@ fn store_receipts<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, decisi
     }
 }
 
-/// Refunds the descriptors with negative hits. If the store fails, the failure is logged and the refund is lost.
-async fn refund<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, items: &[DescriptorItem<'_>]) {
+/// Refunds the descriptors with negative hits. If the store fails, the error is logged and the refund is lost.
+async fn refund_negative_hits<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, items: &[DescriptorItem<'_>]) {
     let refunds: Vec<Item<'_>> = items.iter().filter(|item| item.is_refund).map(DescriptorItem::item).collect();
     if refunds.is_empty() {
         return;
@@ -130,12 +131,12 @@ async fn refund<S: Store>(app: &App<S>, message: &RateLimitRequest<'_>, items: &
         tracing::warn!(%error, "refund by negative hits failed");
     }
     for descriptor in message.descriptors.iter().filter(|descriptor| descriptor.is_negative_hits) {
-        release(app, &slots::name(message.domain, &descriptor.entries)).await;
+        release_oldest_slot(app, &slots::descriptor_key(message.domain, &descriptor.entries)).await;
     }
 }
 
-/// Releases the oldest slot of a descriptor. Slots whose lease has expired are skipped.
-async fn release<S: Store>(app: &App<S>, descriptor: &[u8]) {
+/// Releases the oldest slot of a descriptor. Skips slots whose lease has expired.
+async fn release_oldest_slot<S: Store>(app: &App<S>, descriptor: &[u8]) {
     while let Some(receipt) = app.held_slots.release(descriptor, app.now()) {
         match app.engine.refund(&receipt).await {
             Ok(Cost::ZERO) => {}
@@ -145,15 +146,16 @@ async fn release<S: Store>(app: &App<S>, descriptor: &[u8]) {
     }
 }
 
-/// Records descriptors that are checked with a cost of 0. Charges refused descriptors that were recently checked with a
-/// cost of 0; the charge may put their limits into debt, up to the maximum debt. See `zero_cost.rs`.
+/// Records the descriptors with a cost of 0. If the request was refused, charges its descriptors that were recently
+/// checked with a cost of 0. The charge may put the limits of these descriptors into debt, up to the maximum debt. See
+/// `zero_cost.rs`.
 async fn charge_into_debt<S: Store>(
     app: &App<S>,
     message: &RateLimitRequest<'_>,
     items: &[DescriptorItem<'_>],
     code: Code,
 ) {
-    let name = |descriptor: &Descriptor<'_>| slots::name(message.domain, &descriptor.entries);
+    let name = |descriptor: &Descriptor<'_>| slots::descriptor_key(message.domain, &descriptor.entries);
     let mut taken = Vec::new();
     for (descriptor, item) in message.descriptors.iter().zip(items).filter(|(_, item)| !item.is_refund) {
         match descriptor.hits_addend {
@@ -165,7 +167,7 @@ async fn charge_into_debt<S: Store>(
         }
     }
     if !taken.is_empty() {
-        // Each descriptor is charged by its own request, so that a descriptor at its maximum debt does not block the
+        // Each descriptor is charged by a separate request, so that a descriptor at its maximum debt does not block the
         // others.
         let request = |item| Request { domain: message.domain, items: std::slice::from_ref(item) };
         let requests: Vec<Request<'_>> = taken.iter().map(request).collect();
@@ -177,7 +179,7 @@ async fn charge_into_debt<S: Store>(
 struct DescriptorItem<'a> {
     entries: Vec<Entry<'a>>,
     cost: Option<Cost>,
-    /// The inline limit of the descriptor, and its key.
+    /// The inline limit of the descriptor, and the key of its counter.
     inline: Option<(InlineLimits, Vec<u8>)>,
     is_refund: bool,
 }
@@ -192,9 +194,9 @@ impl<'a> DescriptorItem<'a> {
         let inline = descriptor.limit.map(|limit| inline_limit(engine, &limit)).transpose()?;
         Ok(Self {
             entries: descriptor.entries.iter().map(|(key, value)| Entry::new(*key, *value)).collect(),
-            // If the request has no hits, each rule sets its own cost (1 by default).
+            // If neither the descriptor nor the request specifies hits, each rule determines the cost (1 by default).
             cost: descriptor.hits_addend.or(hits).map(Cost::new),
-            inline: inline.map(|(limits, unit)| (limits, counter_key(unit, &descriptor.entries))),
+            inline: inline.map(|(limits, unit)| (limits, inline_counter_key(unit, &descriptor.entries))),
             is_refund: descriptor.is_negative_hits,
         })
     }
@@ -207,7 +209,7 @@ impl<'a> DescriptorItem<'a> {
     }
 }
 
-/// Returns the inline limit of a descriptor and its unit.
+/// Returns the inline limit of a descriptor, and the number of its time unit.
 fn inline_limit<S: Store>(engine: &Engine<S>, limit: &LimitOverride) -> Result<(InlineLimits, u8), OpError> {
     let units = &status::UNITS[..6];
     let Some((unit, length)) = units.iter().find(|(unit, _)| u64::from(*unit) == limit.unit) else {
@@ -224,9 +226,9 @@ fn inline_limit<S: Store>(engine: &Engine<S>, limit: &LimitOverride) -> Result<(
     Ok((engine.intern_limits(&limits)?, *unit as u8))
 }
 
-/// Returns the key of a descriptor's inline limit: the unit, followed by the names and values of the entries, each
-/// prefixed with its length.
-fn counter_key(unit: u8, entries: &[(&[u8], &[u8])]) -> Vec<u8> {
+/// Returns the counter key of a descriptor's inline limit. It consists of the unit and the names and values of all
+/// entries, each prefixed with its length.
+fn inline_counter_key(unit: u8, entries: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut key = vec![unit];
     for part in entries.iter().flat_map(|(name, value)| [name, value]) {
         key.extend_from_slice(&(part.len() as u32).to_be_bytes());

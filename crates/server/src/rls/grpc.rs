@@ -1,4 +1,4 @@
-//! gRPC framing over HTTP/2. A call consists of one request message, followed by one response message or an error
+//! gRPC framing over HTTP/2. Each call has one request message and is answered with one response message or an error
 //! status.
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
@@ -8,18 +8,18 @@ use super::http2::{CallError, hpack};
 use crate::ops::error::{ErrorKind, OpError};
 
 /// The header block of every response: `:status: 200`, `content-type: application/grpc`.
-pub(super) const HEAD: &[u8] = b"\x88\x0f\x10\x10application/grpc";
+pub(super) const RESPONSE_HEADERS: &[u8] = b"\x88\x0f\x10\x10application/grpc";
 
 /// The trailers of a successful response: `grpc-status: 0`.
-pub(super) const OK: &[u8] = b"\0\x0bgrpc-status\x010";
+pub(super) const OK_TRAILERS: &[u8] = b"\0\x0bgrpc-status\x010";
 
-/// Size of a message prefix in bytes: a compression flag and the message length.
-const PREFIX: usize = 5;
+/// Size of a gRPC message prefix in bytes: one byte for the compression flag, and four for the message length.
+const PREFIX_LENGTH: usize = 5;
 
 /// The characters that are percent-encoded in a status message.
-const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
+const PERCENT_ENCODED_ASCII: &AsciiSet = &CONTROLS.add(b'%');
 
-/// The gRPC status codes in use.
+/// The gRPC error codes that this service uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GrpcCode {
     InvalidArgument = 3,
@@ -46,7 +46,7 @@ impl GrpcError {
 
     /// Returns the header block of a response that contains only this status.
     pub(super) fn block(&self) -> Vec<u8> {
-        [HEAD, &self.trailers()].concat()
+        [RESPONSE_HEADERS, &self.trailers()].concat()
     }
 
     /// Returns the trailers of a response that ends with this status.
@@ -54,7 +54,7 @@ impl GrpcError {
         let mut block = Vec::new();
         hpack::put_literal(&mut block, "grpc-status", itoa::Buffer::new().format(self.code as u8).as_bytes());
         let detail = &self.detail[..self.detail.floor_char_boundary(MAX_DETAIL)];
-        let detail = utf8_percent_encode(detail, ENCODED).to_string();
+        let detail = utf8_percent_encode(detail, PERCENT_ENCODED_ASCII).to_string();
         hpack::put_literal(&mut block, "grpc-message", detail.as_bytes());
         block
     }
@@ -86,13 +86,13 @@ impl From<OpError> for GrpcError {
     }
 }
 
-/// Appends a message with its prefix. The closure `encode` appends the message itself.
+/// Appends a gRPC prefix and a message. The closure `encode` appends the message.
 pub(super) fn frame(out: &mut Vec<u8>, encode: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
-    out.extend_from_slice(&[0; PREFIX]);
+    out.extend_from_slice(&[0; PREFIX_LENGTH]);
     encode(out);
-    let length = (out.len() - start - PREFIX) as u32;
-    out[start + 1..start + PREFIX].copy_from_slice(&length.to_be_bytes());
+    let length = (out.len() - start - PREFIX_LENGTH) as u32;
+    out[start + 1..start + PREFIX_LENGTH].copy_from_slice(&length.to_be_bytes());
 }
 
 /// Returns the message of a call without its prefix.
@@ -101,7 +101,7 @@ pub(super) fn frame(out: &mut Vec<u8>, encode: impl FnOnce(&mut Vec<u8>)) {
 /// Returns an error if the body does not contain exactly one message, or if the message is compressed.
 pub(super) fn unframe(body: &[u8]) -> Result<&[u8], GrpcError> {
     let invalid = |detail: &str| GrpcError::new(GrpcCode::InvalidArgument, detail);
-    let Some((&[compressed, ref length @ ..], message)) = body.split_first_chunk::<PREFIX>() else {
+    let Some((&[compressed, ref length @ ..], message)) = body.split_first_chunk::<PREFIX_LENGTH>() else {
         return Err(invalid("the call has no message"));
     };
     if compressed != 0 {
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(out, b"before\0\0\0\0\x02ab");
     }
 
-    fn decode(block: &[u8]) -> Vec<(String, String)> {
+    fn decode_block(block: &[u8]) -> Vec<(String, String)> {
         let (mut decoder, mut fields) = (hpack::Decoder::default(), Vec::new());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         decoder.decode(block, |field| fields.push((text(field.name), text(field.value)))).expect("a header block");
@@ -146,14 +146,17 @@ mod tests {
     }
 
     #[test]
-    fn blocks_have_the_fields_of_grpc() {
+    fn header_blocks_contain_the_grpc_fields() {
         let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let head = [pair(":status", "200"), pair("content-type", "application/grpc")];
-        assert_eq!((decode(HEAD), decode(OK)), (head.to_vec(), vec![pair("grpc-status", "0")]));
+        assert_eq!(
+            (decode_block(RESPONSE_HEADERS), decode_block(OK_TRAILERS)),
+            (head.to_vec(), vec![pair("grpc-status", "0")])
+        );
         let error = GrpcError::new(GrpcCode::Unauthenticated, "50 %\nwrong \u{e4}").block();
         let status = [pair("grpc-status", "16"), pair("grpc-message", "50 %25%0Awrong %C3%A4")];
-        assert_eq!(decode(&error), [&head[..], &status].concat());
-        let long = decode(&GrpcError::new(GrpcCode::NotFound, "\u{e4}".repeat(10_000)).block());
+        assert_eq!(decode_block(&error), [&head[..], &status].concat());
+        let long = decode_block(&GrpcError::new(GrpcCode::NotFound, "\u{e4}".repeat(10_000)).block());
         assert_eq!(long[3].1.len(), 3 * MAX_DETAIL);
     }
 }

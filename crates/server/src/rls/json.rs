@@ -1,4 +1,5 @@
-//! `POST /json` of the reference service. Request and response are proto3 JSON, and the status is 200 or 429.
+//! The endpoint `POST /json` of the reference service. Request and response are proto3 JSON. The HTTP status is 200 for
+//! admitted requests and 429 for refused ones.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -23,14 +24,14 @@ pub(crate) fn healthcheck_body<S: Store>(app: &App<S>) -> Option<&'static str> {
     (!app.connections.is_stopping()).then_some("OK")
 }
 
-/// A request in proto3 JSON. Names are in camel case or as in the `.proto` file, numbers may be strings, and `null`
-/// stands for the default value.
+/// A request in proto3 JSON. Field names are in camel case or as in the `.proto` file, numbers may be encoded as
+/// strings, and `null` means the default value.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct JsonRequest {
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     domain: String,
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     descriptors: Vec<JsonDescriptor>,
     #[serde(default, alias = "hits_addend")]
     hits_addend: Option<JsonNumber>,
@@ -39,21 +40,21 @@ struct JsonRequest {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct JsonDescriptor {
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     entries: Vec<JsonEntry>,
     #[serde(default)]
     limit: Option<JsonLimit>,
     #[serde(default, alias = "hits_addend")]
     hits_addend: Option<JsonNumber>,
-    #[serde(default, alias = "is_negative_hits", deserialize_with = "or_default")]
+    #[serde(default, alias = "is_negative_hits", deserialize_with = "null_as_default")]
     is_negative_hits: bool,
 }
 
 #[derive(Deserialize)]
 struct JsonEntry {
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     key: String,
-    #[serde(default, deserialize_with = "or_default")]
+    #[serde(default, deserialize_with = "null_as_default")]
     value: String,
 }
 
@@ -66,7 +67,7 @@ struct JsonLimit {
     unit: Option<JsonUnit>,
 }
 
-fn or_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<T, D::Error> {
+fn null_as_default<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<T, D::Error> {
     Ok(Option::deserialize(value)?.unwrap_or_default())
 }
 
@@ -94,9 +95,9 @@ impl TryFrom<NumberOrText> for JsonNumber {
 }
 
 impl JsonNumber {
-    /// Converts a number to 32 bits. `None` becomes 0. Returns an error that contains `name` if the number is too
-    /// large.
-    fn narrow(number: Option<Self>, name: &'static str) -> Result<u32, OpError> {
+    /// Converts a number to 32 bits. `None` becomes 0. If the number is too large, returns an error that contains the
+    /// field name.
+    fn u32_or_zero_if_absent(number: Option<Self>, name: &'static str) -> Result<u32, OpError> {
         let number = number.map_or(0, |number| number.0);
         let wrong = |_| OpError::invalid(name, format!("`{name}` is too large: {number} (maximum {})", u32::MAX));
         u32::try_from(number).map_err(wrong)
@@ -131,7 +132,7 @@ struct JsonResponse<'a> {
     response_headers_to_add: Vec<JsonHeader<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     request_headers_to_add: Vec<JsonHeader<'a>>,
-    /// In Base64, as proto3 JSON encodes bytes.
+    /// Encoded in Base64, as proto3 JSON requires for bytes.
     #[serde(skip_serializing_if = "String::is_empty")]
     raw_body: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -181,17 +182,17 @@ pub(crate) async fn answer<S: Store>(
 ) -> Result<(StatusCode, Vec<u8>), OpError> {
     let request: JsonRequest =
         serde_json::from_slice(body).map_err(|error| OpError::invalid("", format!("not a request: {error}")))?;
-    let (response, delay) = decide(app, access, &request.message()?).await?;
+    let (response, delay) = decide(app, access, &request.to_message()?).await?;
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
     }
     let status = if response.code == Code::Ok { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
-    // Serialising a struct of numbers and strings cannot fail.
+    // Serialising numbers and strings cannot fail.
     Ok((status, serde_json::to_vec(&JsonResponse::new(&response)).unwrap_or_default()))
 }
 
 impl JsonRequest {
-    fn message(&self) -> Result<RateLimitRequest<'_>, OpError> {
+    fn to_message(&self) -> Result<RateLimitRequest<'_>, OpError> {
         let most = self.descriptors.iter().map(|descriptor| descriptor.entries.len()).max().unwrap_or(0);
         if self.descriptors.len() > MAX_DESCRIPTORS || most > MAX_ENTRIES {
             let detail = format!("too many descriptors or entries (maximum {MAX_DESCRIPTORS} and {MAX_ENTRIES})");
@@ -199,17 +200,17 @@ impl JsonRequest {
         }
         Ok(RateLimitRequest {
             domain: self.domain.as_bytes(),
-            descriptors: self.descriptors.iter().map(JsonDescriptor::message).collect::<Result<_, _>>()?,
-            hits_addend: JsonNumber::narrow(self.hits_addend, "hitsAddend")?,
+            descriptors: self.descriptors.iter().map(JsonDescriptor::to_message).collect::<Result<_, _>>()?,
+            hits_addend: JsonNumber::u32_or_zero_if_absent(self.hits_addend, "hitsAddend")?,
         })
     }
 }
 
 impl JsonDescriptor {
-    fn message(&self) -> Result<Descriptor<'_>, OpError> {
+    fn to_message(&self) -> Result<Descriptor<'_>, OpError> {
         Ok(Descriptor {
             entries: self.entries.iter().map(|entry| (entry.key.as_bytes(), entry.value.as_bytes())).collect(),
-            limit: self.limit.as_ref().map(JsonLimit::message).transpose()?,
+            limit: self.limit.as_ref().map(JsonLimit::to_message).transpose()?,
             hits_addend: self.hits_addend.map(|hits| hits.0),
             is_negative_hits: self.is_negative_hits,
         })
@@ -217,8 +218,8 @@ impl JsonDescriptor {
 }
 
 impl JsonLimit {
-    fn message(&self) -> Result<LimitOverride, OpError> {
-        let requests_per_unit = JsonNumber::narrow(self.requests_per_unit, "requestsPerUnit")?;
+    fn to_message(&self) -> Result<LimitOverride, OpError> {
+        let requests_per_unit = JsonNumber::u32_or_zero_if_absent(self.requests_per_unit, "requestsPerUnit")?;
         Ok(LimitOverride { requests_per_unit, unit: self.unit.map_or(0, |unit| unit.0) })
     }
 }
@@ -264,15 +265,15 @@ const fn code_name(code: Code) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Parses a request and passes its message to `check`. Returns the error text if the request is invalid.
-    fn read(text: &str, check: impl FnOnce(&RateLimitRequest<'_>)) -> Result<(), String> {
+    /// Parses a request and passes it to `check`. Returns the error message if the request is invalid.
+    fn parse_and_check(text: &str, check: impl FnOnce(&RateLimitRequest<'_>)) -> Result<(), String> {
         let request: JsonRequest = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        check(&request.message().map_err(|error| error.detail.into_owned())?);
+        check(&request.to_message().map_err(|error| error.detail.into_owned())?);
         Ok(())
     }
 
     #[test]
-    fn requests_are_read_as_proto3_json() {
+    fn requests_are_parsed_as_proto3_json() {
         for (unit, number) in [("\"HOUR\"", 3), ("3", 3), ("\"WEEK\"", 7), ("99", 99), ("null", 0), ("\"UNKNOWN\"", 0)]
         {
             let text = format!(
@@ -280,7 +281,7 @@ mod tests {
                 "entries": [{{"key": "k", "value": null}}], "limit": {{"requestsPerUnit": "5", "unit": {unit}}},
                 "hits_addend": "18446744073709551615", "isNegativeHits": true}}]}}"#
             );
-            let checked = read(&text, |request| {
+            let checked = parse_and_check(&text, |request| {
                 assert_eq!((request.domain, request.hits_addend), (&b"d"[..], 7));
                 let [descriptor] = &*request.descriptors else { panic!("one descriptor") };
                 assert_eq!(descriptor.entries, [(&b"k"[..], &b""[..])]);
@@ -294,16 +295,16 @@ mod tests {
     #[test]
     fn null_is_the_default_of_every_field() {
         let empty = r#"{"domain": null, "descriptors": null, "hitsAddend": null, "unknown": 1}"#;
-        assert_eq!(read(empty, |request| assert_eq!(*request, RateLimitRequest::default())), Ok(()));
+        assert_eq!(parse_and_check(empty, |request| assert_eq!(*request, RateLimitRequest::default())), Ok(()));
         let descriptor = r#"{"entries": null, "limit": null, "hitsAddend": null, "isNegativeHits": null}"#;
-        let checked = read(&format!(r#"{{"descriptors": [{descriptor}]}}"#), |request| {
+        let checked = parse_and_check(&format!(r#"{{"descriptors": [{descriptor}]}}"#), |request| {
             assert_eq!(request.descriptors, [Descriptor::default()]);
         });
         assert_eq!(checked, Ok(()));
     }
 
     #[test]
-    fn wrong_values_are_reported() {
+    fn invalid_values_are_reported() {
         for (text, expected) in [
             (r#"{"hitsAddend": "many"}"#, "invalid digit"),
             (r#"{"hitsAddend": -1}"#, "did not match"),
@@ -311,7 +312,7 @@ mod tests {
             (r#"{"descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}"#, "unknown unit `FORTNIGHT`; available: SECOND"),
             (r#"{"descriptors": {}}"#, "invalid type"),
         ] {
-            let error = read(text, |_| {}).expect_err(text);
+            let error = parse_and_check(text, |_| {}).expect_err(text);
             assert!(error.contains(expected), "{text}: {error}");
         }
     }

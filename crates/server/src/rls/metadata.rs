@@ -1,7 +1,8 @@
-//! Dynamic metadata of a response, in the format of the reference service. It contains the request and the merged
-//! `metadata` of the admitting rules. Each descriptor also contains its code and its rule.
+//! The dynamic metadata of a response, in the format of the reference service. It contains the request and the merged
+//! `metadata` of the rules that admitted it. Each descriptor also contains its code and its rule.
 //!
-//! By default, dynamic metadata is sent only if a matching rule has `metadata`, because it repeats the whole request.
+//! By default, dynamic metadata is sent only if a matching rule has `metadata`, because dynamic metadata repeats the
+//! whole request.
 
 use serde_json::{Map, Value, json};
 use tollgate_engine::rules::Metadata;
@@ -12,7 +13,7 @@ use super::wire::{Code, Descriptor, LimitOverride, RateLimitRequest, Status, UNI
 
 /// Returns the metadata of a response, or `None` if the response has none.
 ///
-/// `decision` is `None` if nothing was decided. `indices` maps each item of the decision to its descriptor.
+/// `decision` is `None` if no descriptor needed a decision. `indices` maps each item of the decision to its descriptor.
 pub(super) fn response_metadata(
     when: MetadataWhen,
     message: &RateLimitRequest<'_>,
@@ -28,7 +29,7 @@ pub(super) fn response_metadata(
     let mut merged = Map::new();
     let is_ok = |matched: &RuleMatch<'_>| statuses[indices[matched.item]].code == Code::Ok;
     for metadata in matches().filter(is_ok).filter_map(|matched| matched.metadata) {
-        merge(&mut merged, metadata);
+        merge_metadata(&mut merged, metadata);
     }
     let descriptors: Vec<Value> =
         message.descriptors.iter().zip(statuses).map(|(sent, status)| describe_descriptor(sent, status)).collect();
@@ -56,7 +57,7 @@ fn describe_descriptor(sent: &Descriptor<'_>, status: &Status) -> Value {
         map["rule"] = json!(limit.name);
     }
     if let Some(limit) = &sent.limit {
-        map["limit"] = json!(limit_text(limit));
+        map["limit"] = json!(format_limit(limit));
     }
     if let Some(hits) = sent.hits_addend {
         map["hitsAddend"] = json!(hits);
@@ -64,21 +65,21 @@ fn describe_descriptor(sent: &Descriptor<'_>, status: &Status) -> Value {
     map
 }
 
-/// Formats a limit like the reference service, in the Protocol Buffers text format. Fields with default values are
-/// omitted.
-fn limit_text(limit: &LimitOverride) -> String {
+/// Formats a limit in the Protocol Buffers text format, which the reference service also uses. Fields with default
+/// values are omitted.
+fn format_limit(limit: &LimitOverride) -> String {
     let requests = (limit.requests_per_unit > 0).then(|| format!("requests_per_unit:{}", limit.requests_per_unit));
     let unit = usize::try_from(limit.unit).ok().and_then(|unit| UNIT_NAMES.get(unit)).filter(|_| limit.unit > 0);
     let unit = unit.map(|name| format!("unit:{name}"));
     requests.into_iter().chain(unit).collect::<Vec<_>>().join(" ")
 }
 
-/// Merges a metadata map into `into`, recursively. Values that already exist and are not maps are kept.
-fn merge(into: &mut Map<String, Value>, metadata: &Metadata) {
+/// Recursively merges a metadata map into `into`. An existing value that is not a map is kept.
+fn merge_metadata(into: &mut Map<String, Value>, metadata: &Metadata) {
     let Metadata::Map(pairs) = metadata else { return };
     for (name, value) in pairs {
         match into.get_mut(&**name) {
-            Some(Value::Object(map)) => merge(map, value),
+            Some(Value::Object(map)) => merge_metadata(map, value),
             Some(_) => {}
             None => {
                 into.insert(name.to_string(), to_json(value));
@@ -96,7 +97,7 @@ fn to_json(metadata: &Metadata) -> Value {
     }
 }
 
-/// Parses a JSON number or boolean. Any other text stays a string.
+/// Parses a JSON number or boolean. Other text becomes a string.
 fn parse_scalar(text: &str) -> Value {
     match serde_json::from_str(text) {
         Ok(value @ (Value::Number(_) | Value::Bool(_))) => value,
@@ -119,14 +120,14 @@ mod tests {
             Metadata::Map(pairs.iter().map(|(name, value)| ((*name).into(), value.clone())).collect())
         };
         let mut merged = Map::new();
-        merge(&mut merged, &map(&[("a", map(&[("x", text("1")), ("y", text("on"))])), ("b", text("true"))]));
-        merge(&mut merged, &map(&[("a", map(&[("x", text("2")), ("z", Metadata::Null)])), ("b", map(&[]))]));
+        merge_metadata(&mut merged, &map(&[("a", map(&[("x", text("1")), ("y", text("on"))])), ("b", text("true"))]));
+        merge_metadata(&mut merged, &map(&[("a", map(&[("x", text("2")), ("z", Metadata::Null)])), ("b", map(&[]))]));
         assert_eq!(Value::Object(merged), json!({"a": {"x": 1, "y": "on", "z": null}, "b": true}));
     }
 
     #[test]
     fn limits_are_printed_with_the_name_of_their_unit() {
-        let text = |requests_per_unit, unit| limit_text(&LimitOverride { requests_per_unit, unit });
+        let text = |requests_per_unit, unit| format_limit(&LimitOverride { requests_per_unit, unit });
         assert_eq!(text(42, 3), "requests_per_unit:42 unit:HOUR");
         assert_eq!(
             (text(0, 6), text(5, 0), text(1, 99)),

@@ -9,7 +9,7 @@ use tollgate_http::headers::{self, LimitStatus, X_RATE_LIMIT_LIMIT, X_RATE_LIMIT
 /// Optional contents of responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseOptions {
-    /// Headers that the proxy adds to the response for the client.
+    /// Headers that the proxy adds to the response to the client.
     pub headers: AddedHeaders,
     /// Headers that the proxy adds to an admitted request for the application.
     pub request_headers: AddedHeaders,
@@ -27,7 +27,7 @@ impl Default for ResponseOptions {
 /// When responses contain dynamic metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum MetadataWhen {
-    /// Only responses to requests that match a rule with `metadata`.
+    /// Only if the request matches a rule with `metadata`.
     Rules,
     /// All.
     Always,
@@ -37,7 +37,7 @@ pub enum MetadataWhen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddedHeaders {
     styles: Styles,
-    /// Custom names for the headers of [`Styles::X_RATE_LIMIT`]: limit, remaining and reset.
+    /// Custom names for the three headers of [`Styles::X_RATE_LIMIT`]: limit, remaining and reset.
     names: Option<[HeaderName; 3]>,
 }
 
@@ -81,10 +81,10 @@ impl AddedHeaders {
         let limits = decision.reports().filter(|report| !report.shadow).map(LimitStatus::from);
         headers::add(&mut map, self.styles, decision.retry(), limits);
         let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
-        map.iter().map(|(name, value)| (self.name(name).as_str().to_owned(), text(value))).collect()
+        map.iter().map(|(name, value)| (self.output_name(name).as_str().to_owned(), text(value))).collect()
     }
 
-    fn name<'a>(&'a self, name: &'a HeaderName) -> &'a HeaderName {
+    fn output_name<'a>(&'a self, name: &'a HeaderName) -> &'a HeaderName {
         let known = [X_RATE_LIMIT_LIMIT, X_RATE_LIMIT_REMAINING, X_RATE_LIMIT_RESET];
         let index = known.iter().position(|known| known == name);
         self.names.as_ref().zip(index).map_or(name, |(names, index)| &names[index])
@@ -99,8 +99,8 @@ mod tests {
     fn styles_and_names_are_parsed() {
         assert_eq!(AddedHeaders::parse("ietf").unwrap(), AddedHeaders::default());
         let named = AddedHeaders::parse("RateLimit-Limit, RateLimit-Remaining,RateLimit-Reset").unwrap();
-        assert_eq!(named.name(&X_RATE_LIMIT_RESET), "ratelimit-reset");
-        assert_eq!(named.name(&hyper::header::RETRY_AFTER), "retry-after");
+        assert_eq!(named.output_name(&X_RATE_LIMIT_RESET), "ratelimit-reset");
+        assert_eq!(named.output_name(&hyper::header::RETRY_AFTER), "retry-after");
         for wrong in ["", "all", "a,b", "a,b,c,d", "a,b,c d"] {
             assert!(AddedHeaders::parse(wrong).is_err(), "{wrong}");
         }

@@ -15,10 +15,10 @@ use tollgate_engine::Store;
 
 use super::bounds::{
     DRAIN_TIMEOUT, KEEPALIVE_EVERY, KEEPALIVE_TIMEOUT, LINGER, MAX_STREAMS, MAX_WAITING_CALLS, MESSAGE_TIMEOUT,
-    READ_BUFFER, STALLED, WRITE_BUFFER,
+    READ_BUFFER, STALL_TIMEOUT, WRITE_BUFFER,
 };
 use super::decide::decide;
-use super::grpc::{GrpcCode, GrpcError, HEAD, OK, frame, unframe};
+use super::grpc::{GrpcCode, GrpcError, OK_TRAILERS, RESPONSE_HEADERS, frame, unframe};
 use super::http2::frame::{ConnectionError, ErrorCode};
 use super::http2::head::Head;
 use super::http2::{Connection, StreamCall};
@@ -35,12 +35,12 @@ const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/Sh
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 
-/// The service names that health checks accept. `ratelimit` is the name in the reference service.
-const SERVICES: [&[u8]; 3] = [b"", b"ratelimit", b"envoy.service.ratelimit.v3.RateLimitService"];
+/// The service names that health checks accept. The reference service uses the name `ratelimit`.
+const HEALTH_SERVICE_NAMES: [&[u8]; 3] = [b"", b"ratelimit", b"envoy.service.ratelimit.v3.RateLimitService"];
 
 /// Serves a connection until the client closes it or violates the protocol, the maximum age is reached, or the server
-/// stops. In the last two cases, calls that have arrived are answered first. If tokens are required, a connection
-/// without a valid token is closed in the same way after [`AUTH_TIMEOUT`].
+/// stops. In the last two cases, received calls are answered first. If tokens are required, a connection without a
+/// valid token is closed after [`AUTH_TIMEOUT`].
 pub async fn serve<S: Store + 'static, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guard: ConnectionGuard) {
     guard.register().await;
     let mut session = RlsSession::new(app);
@@ -48,25 +48,25 @@ pub async fn serve<S: Store + 'static, T: ReadReady>(mut stream: T, app: Arc<App
         tracing::debug!(%error, connection = guard.id(), "connection closed");
     }
     drop(session);
-    // Reads the remaining input, because closing a socket with unread input resets the connection, and the client could
-    // lose the last responses.
+    // Reads the remaining input before the socket is closed. Closing a socket with unread input would reset the
+    // connection, and the client could lose the last responses.
     let ended = async {
         stream.shutdown().await?;
         let mut rest = [0; 1024];
         while stream.read(&mut rest).await? > 0 {}
         io::Result::Ok(())
     };
-    // Best effort within [`LINGER`]; errors are ignored.
+    // This is best effort; errors and timeouts are ignored.
     let _ = timeout(LINGER, ended).await;
 }
 
-/// The result of a call that waited, with its stream id.
-type Answer = (u32, Result<RateLimitResponse, GrpcError>);
+/// The stream id and the result of a call that was answered later.
+type LateAnswer = (u32, Result<RateLimitResponse, GrpcError>);
 
-/// The reason why a connection task was woken.
+/// Why a connection task was woken.
 enum WakeReason {
     Input,
-    Answer(Answer),
+    Answer(LateAnswer),
     Time,
     Stop,
 }
@@ -76,22 +76,22 @@ struct RlsSession<S> {
     app: Arc<App<S>>,
     http2: Connection,
     /// The received part of an incomplete frame.
-    partial: Vec<u8>,
-    /// When the first byte of the incomplete frame arrived.
+    partial_frame: Vec<u8>,
+    /// The time at which the first byte of the incomplete frame arrived.
     partial_since: Duration,
     token: CachedToken,
     is_authenticated: bool,
     /// The calls that wait for a shared store or are delayed.
-    waiting: JoinSet<Answer>,
-    /// The streams of health watches. Streams that the client has reset are removed when the list is full.
+    waiting_calls: JoinSet<LateAnswer>,
+    /// The stream ids of health watches. Streams that the client has reset are removed only when the list is full.
     watches: Vec<u32>,
-    /// Bytes of bodies counted for this connection in `App::held_bodies`.
-    held: usize,
-    start: Instant,
+    /// Number of body bytes that `App::held_bodies` counts for this connection.
+    held_body_bytes: usize,
+    started_at: Instant,
     timer: LazyTimer,
     last_input: Duration,
-    pinged: Option<Duration>,
-    /// The time at which the client was told that the connection closes.
+    pinged_at: Option<Duration>,
+    /// The time at which the server announced that the connection will close.
     closing_since: Option<Duration>,
 }
 
@@ -100,31 +100,31 @@ impl<S: Store + 'static> RlsSession<S> {
         Self {
             app,
             http2: Connection::new(&[SHOULD_RATE_LIMIT, HEALTH_CHECK, HEALTH_WATCH]),
-            partial: Vec::new(),
+            partial_frame: Vec::new(),
             partial_since: Duration::ZERO,
             token: CachedToken::default(),
             is_authenticated: false,
-            waiting: JoinSet::new(),
+            waiting_calls: JoinSet::new(),
             watches: Vec::new(),
-            held: 0,
-            start: Instant::now(),
+            held_body_bytes: 0,
+            started_at: Instant::now(),
             timer: LazyTimer::new(MESSAGE_TIMEOUT),
             last_input: Duration::ZERO,
-            pinged: None,
+            pinged_at: None,
             closing_since: None,
         }
     }
 
     async fn run<T: ReadReady>(&mut self, stream: &mut T, guard: &ConnectionGuard) -> io::Result<()> {
-        let mut deadline = self.deadline();
+        let mut deadline = self.next_deadline();
         while !self.http2.is_closed() {
-            match self.wait(stream, guard, deadline).await? {
+            match self.wait_for_event(stream, guard, deadline).await? {
                 WakeReason::Input => {
-                    let mut buffers = Buffers::take();
+                    let mut buffers = RlsBuffers::take_from_pool();
                     std::mem::swap(&mut self.http2.out, &mut buffers.output);
                     let outcome = self.serve_input(stream, &mut buffers.input).await;
                     std::mem::swap(&mut self.http2.out, &mut buffers.output);
-                    buffers.give_back();
+                    buffers.return_to_pool();
                     if !outcome? {
                         return Ok(());
                     }
@@ -133,18 +133,18 @@ impl<S: Store + 'static> RlsSession<S> {
                 WakeReason::Stop => self.start_closing(),
                 WakeReason::Time => {}
             }
-            self.count_held();
-            if deadline <= self.start.elapsed() {
+            self.update_held_bodies();
+            if deadline <= self.started_at.elapsed() {
                 self.on_deadline()?;
             }
-            self.write(stream).await?;
-            deadline = self.deadline();
+            self.write_output(stream).await?;
+            deadline = self.next_deadline();
         }
         Ok(())
     }
 
-    /// Waits for the next event. While it waits, the connection holds no buffers.
-    async fn wait<T: ReadReady>(
+    /// Waits for the next event. A waiting connection holds no buffers.
+    async fn wait_for_event<T: ReadReady>(
         &mut self,
         stream: &mut T,
         guard: &ConnectionGuard,
@@ -154,28 +154,28 @@ impl<S: Store + 'static> RlsSession<S> {
             if self.closing_since.is_none() && guard.is_stopping() {
                 return Poll::Ready(Ok(WakeReason::Stop));
             }
-            if !self.waiting.is_empty()
-                && let Poll::Ready(Some(ended)) = self.waiting.poll_join_next(cx)
+            if !self.waiting_calls.is_empty()
+                && let Poll::Ready(Some(ended)) = self.waiting_calls.poll_join_next(cx)
             {
                 return Poll::Ready(ended.map(WakeReason::Answer).map_err(io::Error::other));
             }
             if let Poll::Ready(outcome) = stream.poll_readable(cx) {
                 return Poll::Ready(outcome.map(|()| WakeReason::Input));
             }
-            self.timer.poll(cx, self.start + deadline).map(|()| Ok(WakeReason::Time))
+            self.timer.poll(cx, self.started_at + deadline).map(|()| Ok(WakeReason::Time))
         })
         .await
     }
 
-    /// Returns the next deadline, as time since the connection started.
-    fn deadline(&self) -> Duration {
-        let partial = (!self.partial.is_empty()).then_some(self.partial_since);
+    /// Returns the earliest deadline, as the time since the connection started.
+    fn next_deadline(&self) -> Duration {
+        let partial = (!self.partial_frame.is_empty()).then_some(self.partial_since);
         let incomplete = [self.http2.waiting_since(), partial].into_iter().flatten().min();
-        let alive = self.pinged.map_or(self.last_input + KEEPALIVE_EVERY, |pinged| pinged + KEEPALIVE_TIMEOUT);
+        let alive = self.pinged_at.map_or(self.last_input + KEEPALIVE_EVERY, |pinged| pinged + KEEPALIVE_TIMEOUT);
         [
             Some(alive),
             incomplete.map(|since| since + MESSAGE_TIMEOUT),
-            self.http2.blocked_since().map(|since| since + STALLED),
+            self.http2.blocked_since().map(|since| since + STALL_TIMEOUT),
             match self.closing_since {
                 Some(since) => Some(since + DRAIN_TIMEOUT),
                 None if self.needs_token() => Some(AUTH_TIMEOUT.min(self.app.max_connection_age)),
@@ -192,12 +192,13 @@ impl<S: Store + 'static> RlsSession<S> {
         self.app.auth.requires_tokens() && !self.is_authenticated
     }
 
-    /// Handles the timeouts that have expired: closes the connection, pings, or ends calls that are too slow.
+    /// Handles all expired timeouts: starts or finishes closing, sends a PING, or answers calls that are too slow.
     ///
     /// # Errors
-    /// Returns an error if the client did not respond to a PING or is too slow.
+    /// Returns an error if the connection must be closed immediately, because the client is too slow, did not answer a
+    /// PING or sent no valid token.
     fn on_deadline(&mut self) -> io::Result<()> {
-        let now = self.start.elapsed();
+        let now = self.started_at.elapsed();
         let is_due = |since: Duration, limit| since + limit <= now;
         match self.closing_since {
             None if self.needs_token() && is_due(Duration::ZERO, AUTH_TIMEOUT) => self.start_closing(),
@@ -207,22 +208,22 @@ impl<S: Store + 'static> RlsSession<S> {
                     return Err(timed_out("no valid token"));
                 }
                 self.http2.finish_closing();
-                // Restarts the drain timeout, because the remaining calls have their own deadlines.
+                // Moves the deadline into the future. The remaining calls have their own deadlines.
                 self.closing_since = Some(now);
             }
             None | Some(_) => {}
         }
-        if self.http2.blocked_since().is_some_and(|since| is_due(since, STALLED)) {
+        if self.http2.blocked_since().is_some_and(|since| is_due(since, STALL_TIMEOUT)) {
             return Err(timed_out("the client does not open its window for responses"));
         }
-        if !self.partial.is_empty() && is_due(self.partial_since, MESSAGE_TIMEOUT) {
+        if !self.partial_frame.is_empty() && is_due(self.partial_since, MESSAGE_TIMEOUT) {
             return Err(timed_out("a frame did not arrive in time"));
         }
-        match self.pinged {
+        match self.pinged_at {
             Some(pinged) if is_due(pinged, KEEPALIVE_TIMEOUT) => return Err(timed_out("the client does not answer")),
             None if is_due(self.last_input, KEEPALIVE_EVERY) => {
                 self.http2.ping();
-                self.pinged = Some(now);
+                self.pinged_at = Some(now);
             }
             Some(_) | None => {}
         }
@@ -240,7 +241,7 @@ impl<S: Store + 'static> RlsSession<S> {
     }
 
     fn start_closing(&mut self) {
-        self.closing_since = Some(self.start.elapsed());
+        self.closing_since = Some(self.started_at.elapsed());
         self.http2.start_closing();
         for stream in std::mem::take(&mut self.watches) {
             if self.app.connections.is_stopping() {
@@ -251,26 +252,27 @@ impl<S: Store + 'static> RlsSession<S> {
         }
     }
 
-    /// Counts the bodies that the connection holds, and closes the connection if the total of all connections is too
-    /// large.
-    fn count_held(&mut self) {
+    /// Updates the number of body bytes that the connection holds. Closes the connection if the total of all
+    /// connections is too large.
+    fn update_held_bodies(&mut self) {
         let held = self.http2.held_bytes() as usize;
-        if held == self.held {
+        if held == self.held_body_bytes {
             return;
         }
-        let before = std::mem::replace(&mut self.held, held);
+        let before = std::mem::replace(&mut self.held_body_bytes, held);
         if !self.app.held_bodies.replace(before, held) && held > before {
             let detail = "all connections together hold too many bytes of calls that are not answered";
             self.http2.close_with_error(ConnectionError::new(ErrorCode::EnhanceYourCalm, detail));
         }
     }
 
-    /// Reads once and answers all complete calls. Returns false at the end of the stream.
+    /// Reads once from the socket and answers all complete calls. Returns false if the client has closed the
+    /// connection.
     async fn serve_input<T: ReadReady>(&mut self, stream: &mut T, buffer: &mut [u8]) -> io::Result<bool> {
-        let kept = self.partial.len();
-        buffer[..kept].copy_from_slice(&self.partial);
+        let kept = self.partial_frame.len();
+        buffer[..kept].copy_from_slice(&self.partial_frame);
         let mut free = ReadBuf::new(&mut buffer[kept..]);
-        // Readiness can be spurious. The connection then waits for its events again.
+        // Readiness can be spurious. In that case, the connection waits for the next event.
         match poll_fn(|cx| Poll::Ready(Pin::new(&mut *stream).poll_read(cx, &mut free))).await {
             Poll::Pending => return Ok(true),
             Poll::Ready(outcome) => outcome?,
@@ -279,34 +281,34 @@ impl<S: Store + 'static> RlsSession<S> {
         if read == 0 {
             return Ok(false);
         }
-        let now = self.start.elapsed();
-        (self.last_input, self.pinged) = (now, None);
+        let now = self.started_at.elapsed();
+        (self.last_input, self.pinged_at) = (now, None);
         let mut input = &buffer[..kept + read];
         while let Some(call) = self.http2.next(&mut input, now) {
-            self.answer(call).await;
+            self.answer_call(call).await;
             if self.http2.out.len() >= WRITE_BUFFER {
-                self.write(stream).await?;
+                self.write_output(stream).await?;
             }
         }
-        if self.partial.is_empty() || input.len() < kept + read {
+        if self.partial_frame.is_empty() || input.len() < kept + read {
             self.partial_since = now;
         }
-        self.partial.clear();
-        self.partial.extend_from_slice(input);
-        self.write(stream).await?;
+        self.partial_frame.clear();
+        self.partial_frame.extend_from_slice(input);
+        self.write_output(stream).await?;
         Ok(true)
     }
 
-    async fn write<T: ReadReady>(&mut self, stream: &mut T) -> io::Result<()> {
+    async fn write_output<T: ReadReady>(&mut self, stream: &mut T) -> io::Result<()> {
         if !self.http2.out.is_empty() {
-            write(stream, &self.http2.out, STALLED).await?;
+            write(stream, &self.http2.out, STALL_TIMEOUT).await?;
             self.http2.out.clear();
         }
         Ok(())
     }
 
-    /// Answers a call. If the store is shared or the request is delayed, the answer is sent later.
-    async fn answer(&mut self, call: StreamCall<'_>) {
+    /// Answers a call. If the store is shared or the request is delayed, the call is answered later.
+    async fn answer_call(&mut self, call: StreamCall<'_>) {
         let StreamCall { stream, head, body } = call;
         let body = match body {
             Ok(body) => body,
@@ -329,7 +331,7 @@ impl<S: Store + 'static> RlsSession<S> {
         if !self.app.engine.store().can_fail() {
             return match decide_message(&self.app, &access, &body).await {
                 Ok((response, Duration::ZERO)) => self.respond(stream, Ok(&response)),
-                Ok((response, delay)) => self.wait_for(stream, async move {
+                Ok((response, delay)) => self.answer_later(stream, async move {
                     sleep(delay).await;
                     Ok(response)
                 }),
@@ -337,7 +339,7 @@ impl<S: Store + 'static> RlsSession<S> {
             };
         }
         let (app, body) = (self.app.clone(), body.into_owned());
-        self.wait_for(stream, async move {
+        self.answer_later(stream, async move {
             let (response, delay) = decide_message(&app, &access, &body).await?;
             drop(body);
             if !delay.is_zero() {
@@ -347,19 +349,19 @@ impl<S: Store + 'static> RlsSession<S> {
         });
     }
 
-    /// Answers a call when the future `response` is ready. Later calls do not wait for it.
-    fn wait_for<F>(&mut self, stream: u32, response: F)
+    /// Answers a call when the future `response` is ready. Other calls are processed in the meantime.
+    fn answer_later<F>(&mut self, stream: u32, response: F)
     where
         F: Future<Output = Result<RateLimitResponse, GrpcError>> + Send + 'static,
     {
-        if self.waiting.len() >= MAX_WAITING_CALLS {
+        if self.waiting_calls.len() >= MAX_WAITING_CALLS {
             let detail = format!("too many calls of this connection are waiting (maximum {MAX_WAITING_CALLS})");
             return self.respond(stream, Err(&GrpcError::new(GrpcCode::Unavailable, detail)));
         }
-        self.waiting.spawn(async move { (stream, response.await) });
+        self.waiting_calls.spawn(async move { (stream, response.await) });
     }
 
-    /// Checks the path and the token of a call, and returns the rights of the caller.
+    /// Checks the path and the token of a call, and returns the caller's access rights.
     fn authorize(&mut self, head: &Head) -> Result<Access, GrpcError> {
         if *head.path != *SHOULD_RATE_LIMIT.as_bytes() {
             let path = String::from_utf8_lossy(&head.path);
@@ -381,7 +383,7 @@ impl<S: Store + 'static> RlsSession<S> {
     fn respond(&mut self, stream: u32, result: Result<&RateLimitResponse, &GrpcError>) {
         match result {
             Ok(response) => {
-                self.http2.respond(stream, HEAD, OK, |out| frame(out, |out| response.encode(out)));
+                self.http2.respond(stream, RESPONSE_HEADERS, OK_TRAILERS, |out| frame(out, |out| response.encode(out)));
             }
             Err(error) => {
                 self.app.metrics.front_counters(Protocol::Rls).malformed();
@@ -391,19 +393,21 @@ impl<S: Store + 'static> RlsSession<S> {
     }
 
     fn respond_health(&mut self, stream: u32, body: &[u8]) {
-        match self.health(body) {
+        match self.requested_health(body) {
             Ok(Health::ServiceUnknown) => {
                 self.respond(stream, Err(&GrpcError::new(GrpcCode::NotFound, "no such service")));
             }
-            Ok(health) => self.http2.respond(stream, HEAD, OK, |out| out.extend_from_slice(&health_message(health))),
+            Ok(health) => self
+                .http2
+                .respond(stream, RESPONSE_HEADERS, OK_TRAILERS, |out| out.extend_from_slice(&health_message(health))),
             Err(error) => self.respond(stream, Err(&error)),
         }
     }
 
-    /// Sends the health and keeps the stream open until the connection closes. The health changes only when the server
-    /// stops.
+    /// Sends the health status and keeps the stream open until the connection closes. The status changes only when the
+    /// server stops.
     fn watch_health(&mut self, stream: u32, body: &[u8]) {
-        let health = match self.health(body) {
+        let health = match self.requested_health(body) {
             Ok(health) => health,
             Err(error) => return self.respond(stream, Err(&error)),
         };
@@ -415,7 +419,7 @@ impl<S: Store + 'static> RlsSession<S> {
             self.watches.retain(|stream| self.http2.is_open(*stream));
         }
         self.watches.push(stream);
-        self.http2.begin_response(stream, HEAD);
+        self.http2.begin_response(stream, RESPONSE_HEADERS);
         if !self.http2.send_part(stream, &health_message(health)) {
             let error = GrpcError::new(GrpcCode::ResourceExhausted, "the client's flow-control window is too small");
             self.http2.respond_without_body(stream, &error.trailers());
@@ -423,11 +427,11 @@ impl<S: Store + 'static> RlsSession<S> {
     }
 
     /// Returns the health of the service named in a health check.
-    fn health(&self, body: &[u8]) -> Result<Health, GrpcError> {
+    fn requested_health(&self, body: &[u8]) -> Result<Health, GrpcError> {
         let invalid = |error: WireError| GrpcError::new(GrpcCode::InvalidArgument, error.to_string());
         let service = unframe(body).and_then(|message| decode_health(message).map_err(invalid))?;
         Ok(match self.app.connections.is_stopping() {
-            _ if !SERVICES.contains(&service) => Health::ServiceUnknown,
+            _ if !HEALTH_SERVICE_NAMES.contains(&service) => Health::ServiceUnknown,
             true => Health::NotServing,
             false => Health::Serving,
         })
@@ -436,7 +440,7 @@ impl<S: Store + 'static> RlsSession<S> {
 
 impl<S> Drop for RlsSession<S> {
     fn drop(&mut self) {
-        self.app.held_bodies.remove(self.held);
+        self.app.held_bodies.remove(self.held_body_bytes);
     }
 }
 
@@ -462,31 +466,31 @@ fn timed_out(detail: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, detail)
 }
 
-/// The buffers of a connection while it handles input. Each thread pools a few of them, so that they stay in the CPU
-/// cache and idle connections hold none.
-struct Buffers {
+/// The buffers that a connection uses while it handles input. Each thread has a small pool of buffers, so that they
+/// stay in the CPU cache and idle connections hold none.
+struct RlsBuffers {
     input: Vec<u8>,
     output: Vec<u8>,
 }
 
-/// Maximum number of unused buffers in a thread's pool.
-const SPARE_BUFFERS: usize = 16;
+/// Maximum number of buffers in a thread's pool.
+const MAX_POOLED_BUFFERS: usize = 16;
 
 thread_local! {
-    static SPARE: RefCell<Vec<Buffers>> = const { RefCell::new(Vec::new()) };
+    static BUFFER_POOL: RefCell<Vec<RlsBuffers>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Buffers {
-    fn take() -> Self {
-        let spare = SPARE.with_borrow_mut(Vec::pop);
+impl RlsBuffers {
+    fn take_from_pool() -> Self {
+        let spare = BUFFER_POOL.with_borrow_mut(Vec::pop);
         spare.unwrap_or_else(|| Self { input: vec![0; READ_BUFFER], output: Vec::new() })
     }
 
-    fn give_back(mut self) {
+    fn return_to_pool(mut self) {
         self.output.clear();
         self.output.shrink_to(2 * WRITE_BUFFER);
-        SPARE.with_borrow_mut(|spare| {
-            if spare.len() < SPARE_BUFFERS {
+        BUFFER_POOL.with_borrow_mut(|spare| {
+            if spare.len() < MAX_POOLED_BUFFERS {
                 spare.push(self);
             }
         });
@@ -499,12 +503,12 @@ mod tests {
     use crate::control::auth::TokenPolicy;
     use crate::net::stalled_client::closes_after;
 
-    /// The HTTP/2 preface with empty SETTINGS.
-    const OPENING: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    /// The HTTP/2 client preface with an empty SETTINGS frame.
+    const PREFACE_AND_SETTINGS: &str = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
     #[tokio::test(start_paused = true)]
     async fn connection_without_a_token_is_closed_where_tokens_are_required() {
-        for sent in ["", OPENING] {
+        for sent in ["", PREFACE_AND_SETTINGS] {
             let required = |stream, _, guard| {
                 let engine = tollgate_engine::MemoryStore::new(1).and_then(tollgate_engine::Engine::new).unwrap();
                 serve(stream, Arc::new(App::new(engine, None).with_tokens(TokenPolicy::Required)), guard)
@@ -514,18 +518,18 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn connection_that_stalls_is_closed() {
-        // Two inputs: a HEADERS frame without END_HEADERS, and half a frame.
-        let headers = format!("{OPENING}\0\0\x01\x01\0\0\0\0\x01\u{2}");
-        let half = format!("{OPENING}\0\0\x08\x06\0");
+    async fn stalled_connection_is_closed() {
+        // `headers` ends with a HEADERS frame without END_HEADERS, and `half` with half a frame.
+        let headers = format!("{PREFACE_AND_SETTINGS}\0\0\x01\x01\0\0\0\0\x01\u{2}");
+        let half = format!("{PREFACE_AND_SETTINGS}\0\0\x08\x06\0");
         let keepalive = KEEPALIVE_EVERY + KEEPALIVE_TIMEOUT;
         for (sent, limit) in [
             ("", MESSAGE_TIMEOUT),
-            (&OPENING[..10], MESSAGE_TIMEOUT),
-            (&OPENING[..24], MESSAGE_TIMEOUT),
+            (&PREFACE_AND_SETTINGS[..10], MESSAGE_TIMEOUT),
+            (&PREFACE_AND_SETTINGS[..24], MESSAGE_TIMEOUT),
             (&headers, MESSAGE_TIMEOUT),
             (&half, MESSAGE_TIMEOUT),
-            (OPENING, keepalive),
+            (PREFACE_AND_SETTINGS, keepalive),
         ] {
             closes_after(limit, sent, serve).await;
         }

@@ -1,13 +1,13 @@
-//! The concurrency slots that descriptors hold. Negative hits release them.
+//! The concurrency slots that descriptors hold until they are released by negative hits.
 //!
 //! A proxy charges a descriptor when a stream begins, and sends the same descriptor with negative hits when the stream
-//! ends. Releasing a slot needs its receipt, so receipts are kept here by domain and descriptor entries. If the end of
-//! a stream is never reported, or is reported to another server, its slot is released when the lease expires.
+//! ends. Releasing a slot requires its receipt, so this module stores receipts by domain and descriptor entries. If the
+//! end of a stream is never reported, or is reported to another server, its slot is released when the lease expires.
 //!
-//! Envoy also sends negative hits for a refused stream, immediately. They must not release the slot of another stream.
-//! Therefore refusals are counted for a few seconds, and negative hits are first matched to refused streams. If a proxy
-//! does not send negative hits for refused streams, a slot may be released too late (when its lease expires), but never
-//! too early.
+//! Envoy also sends negative hits immediately after a stream was refused. These negative hits must not release the slot
+//! of another stream. Therefore refusals are recorded for a few seconds, and negative hits are first matched with
+//! refused streams. If a proxy does not send negative hits for refused streams, a slot may be released too late (when
+//! its lease expires), but never too early.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,31 +16,30 @@ use std::sync::{Mutex, PoisonError};
 use tollgate::core::{Mono, Nanos, Time};
 use tollgate_engine::Receipt;
 
-/// Maximum number of receipts per generation, and also of refused descriptors. Two generations are kept. When the
-/// current generation is full, the previous one is dropped together with the receipts that were never released.
-const MAX_GENERATION: usize = 50_000;
+/// Maximum number of receipts or refused descriptors per generation. Two generations are kept. When the current
+/// generation is full, the previous generation is dropped with its unreleased receipts.
+const MAX_GENERATION_SIZE: usize = 50_000;
 
-/// Time after the last refusal within which negative hits for refused streams are expected.
-const REFUSED_FOR: Nanos = Nanos::from_secs(5);
+/// How long after a refusal its negative hits are expected.
+const REFUSAL_EXPIRY: Nanos = Nanos::from_secs(5);
 
 /// The receipts of held slots, and the recently refused streams.
 #[derive(Debug, Default)]
 pub struct HeldSlots {
-    descriptors: Mutex<Descriptors>,
-    /// Whether a slot was ever held or refused. Every access is relaxed: a caller that still reads false was refused
-    /// before the first slot was taken.
+    descriptors: Mutex<DescriptorSlots>,
+    /// Whether a slot was ever held or refused. Relaxed ordering suffices: a caller that reads a stale `false` was
+    /// refused before the first slot was taken.
     is_used: AtomicBool,
 }
 
-/// Receipts and refusals by descriptor. They are stored separately, so that refusals of many descriptors do not
-/// displace receipts.
+/// Receipts and refusals by descriptor. They are stored separately, so that many refusals do not displace receipts.
 #[derive(Debug, Default)]
-struct Descriptors {
+struct DescriptorSlots {
     receipts: Generations<VecDeque<Receipt>>,
     refusals: Generations<RefusedStreams>,
 }
 
-/// Values by descriptor. When the current generation is full, the previous one is dropped.
+/// A bounded map from descriptors to values. When the current generation is full, the previous generation is dropped.
 #[derive(Debug, Default)]
 struct Generations<T> {
     current: HashMap<Box<[u8]>, T>,
@@ -49,16 +48,16 @@ struct Generations<T> {
     added: usize,
 }
 
-/// The refused streams of a descriptor whose negative hits are outstanding.
+/// A descriptor's refused streams for which negative hits are still expected.
 #[derive(Debug, Default)]
 struct RefusedStreams {
     count: u32,
-    /// When the last stream was refused.
+    /// The time at which the last stream was refused.
     last: Option<Time<Mono>>,
 }
 
 impl HeldSlots {
-    /// Stores the receipt of slots that a descriptor took.
+    /// Stores the receipt for the slots that a descriptor took.
     pub(super) fn hold(&self, descriptor: Vec<u8>, receipt: Receipt) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
         descriptors.receipts.rotate_if_full();
@@ -67,32 +66,32 @@ impl HeldSlots {
         self.is_used.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a slot was ever held or refused. If not, callers can skip the lookup.
+    /// Returns whether a slot was ever held or refused. If it returns false, callers can skip the lookup.
     pub(super) fn is_used(&self) -> bool {
         self.is_used.load(Ordering::Relaxed)
     }
 
-    /// Counts the refusal of a descriptor if the descriptor holds slots. Does nothing otherwise.
+    /// Records the refusal of a descriptor, but only if the descriptor holds slots.
     pub(super) fn refuse_if_held(&self, descriptor: &[u8], now: Time<Mono>) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
-        if descriptors.receipts.has(descriptor) {
-            descriptors.refusals.count(descriptor.to_vec(), now);
+        if descriptors.receipts.contains_descriptor(descriptor) {
+            descriptors.refusals.add_refusal(descriptor.to_vec(), now);
         }
     }
 
-    /// Counts the refusal of a descriptor.
+    /// Records the refusal of a descriptor.
     pub(super) fn refuse(&self, descriptor: Vec<u8>, now: Time<Mono>) {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
-        descriptors.refusals.count(descriptor, now);
+        descriptors.refusals.add_refusal(descriptor, now);
         self.is_used.store(true, Ordering::Relaxed);
     }
 
-    /// Handles negative hits. Removes and returns the oldest receipt of the descriptor. Returns `None` if the hits
-    /// belong to a refused stream or the descriptor has no receipt.
+    /// Handles negative hits. Removes and returns the oldest receipt of the descriptor. Returns `None` if the negative
+    /// hits belong to a refused stream, or if the descriptor has no receipt.
     pub(super) fn release(&self, descriptor: &[u8], now: Time<Mono>) -> Option<Receipt> {
         let mut descriptors = self.descriptors.lock().unwrap_or_else(PoisonError::into_inner);
-        let Descriptors { receipts, refusals } = &mut *descriptors;
-        if refusals.take(descriptor, now) {
+        let DescriptorSlots { receipts, refusals } = &mut *descriptors;
+        if refusals.remove_refusal(descriptor, now) {
             return None;
         }
         [&mut receipts.previous, &mut receipts.current].into_iter().find_map(|generation| {
@@ -107,36 +106,36 @@ impl HeldSlots {
 }
 
 impl<T> Generations<T> {
-    /// Drops the previous generation if the current one is full.
+    /// Starts a new generation if the current generation is full, and drops the previous one.
     fn rotate_if_full(&mut self) {
-        if self.added == MAX_GENERATION {
+        if self.added == MAX_GENERATION_SIZE {
             self.previous = std::mem::take(&mut self.current);
             self.added = 0;
         }
     }
 
-    fn has(&self, descriptor: &[u8]) -> bool {
+    fn contains_descriptor(&self, descriptor: &[u8]) -> bool {
         self.current.contains_key(descriptor) || self.previous.contains_key(descriptor)
     }
 }
 
 impl Generations<RefusedStreams> {
-    /// Adds one to the outstanding refusals of a descriptor.
-    fn count(&mut self, descriptor: Vec<u8>, now: Time<Mono>) {
+    /// Adds one expected negative hit for a descriptor.
+    fn add_refusal(&mut self, descriptor: Vec<u8>, now: Time<Mono>) {
         let earlier = self.current.remove(&*descriptor).or_else(|| {
             self.rotate_if_full();
             self.added += 1;
             self.previous.remove(&*descriptor)
         });
-        let count = earlier.unwrap_or_default().pending(now).saturating_add(1);
+        let count = earlier.unwrap_or_default().expected_hits(now).saturating_add(1);
         self.current.insert(descriptor.into(), RefusedStreams { count, last: Some(now) });
     }
 
-    /// Removes one outstanding refusal of a descriptor. Returns whether there was one.
-    fn take(&mut self, descriptor: &[u8], now: Time<Mono>) -> bool {
+    /// Removes one expected negative hit of a descriptor. Returns whether a negative hit was expected.
+    fn remove_refusal(&mut self, descriptor: &[u8], now: Time<Mono>) -> bool {
         for generation in [&mut self.previous, &mut self.current] {
             let Some(refusals) = generation.get_mut(descriptor) else { continue };
-            let pending = refusals.pending(now);
+            let pending = refusals.expected_hits(now);
             refusals.count = pending.saturating_sub(1);
             if refusals.count == 0 {
                 generation.remove(descriptor);
@@ -150,15 +149,16 @@ impl Generations<RefusedStreams> {
 }
 
 impl RefusedStreams {
-    /// Returns the number of refused streams whose negative hits are outstanding.
-    fn pending(&self, now: Time<Mono>) -> u32 {
-        let is_recent = self.last.is_some_and(|last| now.since(last) < REFUSED_FOR);
+    /// Returns the number of refused streams for which negative hits are still expected.
+    fn expected_hits(&self, now: Time<Mono>) -> u32 {
+        let is_recent = self.last.is_some_and(|last| now.since(last) < REFUSAL_EXPIRY);
         if is_recent { self.count } else { 0 }
     }
 }
 
-/// Returns the key of a descriptor: the domain and the names and values of the entries, each prefixed with its length.
-pub(super) fn name(domain: &[u8], entries: &[(&[u8], &[u8])]) -> Vec<u8> {
+/// Returns the key of a descriptor. It consists of the domain and the names and values of the entries, each prefixed
+/// with its length.
+pub(super) fn descriptor_key(domain: &[u8], entries: &[(&[u8], &[u8])]) -> Vec<u8> {
     let mut name = Vec::with_capacity(64);
     for part in [domain].into_iter().chain(entries.iter().flat_map(|(key, value)| [*key, *value])) {
         name.extend_from_slice(&(part.len() as u32).to_be_bytes());
@@ -183,7 +183,7 @@ mod tests {
         assert!(slots.release(b"a", NOW).is_some());
         slots.hold(b"a".into(), Receipt::default());
         slots.refuse(b"a".into(), NOW);
-        let later = NOW.saturating_add(REFUSED_FOR);
+        let later = NOW.saturating_add(REFUSAL_EXPIRY);
         assert!(slots.release(b"a", later).is_some(), "the refusal has expired");
         assert!(slots.descriptors.lock().unwrap().receipts.current.is_empty());
     }
@@ -203,7 +203,7 @@ mod tests {
     fn refusals_of_many_descriptors_drop_no_receipts() {
         let slots = HeldSlots::default();
         slots.hold(b"a".into(), Receipt::default());
-        for number in 0..3 * MAX_GENERATION as u32 {
+        for number in 0..3 * MAX_GENERATION_SIZE as u32 {
             slots.refuse(number.to_be_bytes().into(), NOW);
         }
         assert!(slots.release(b"a", NOW).is_some());
@@ -222,18 +222,18 @@ mod tests {
     #[test]
     fn receipts_are_bounded_and_the_newest_are_kept() {
         let slots = HeldSlots::default();
-        for number in 0..3 * MAX_GENERATION as u32 {
+        for number in 0..3 * MAX_GENERATION_SIZE as u32 {
             slots.hold(number.to_be_bytes().into(), Receipt::default());
         }
         assert!(slots.release(&0_u32.to_be_bytes(), NOW).is_none());
-        assert!(slots.release(&(3 * MAX_GENERATION as u32 - 1).to_be_bytes(), NOW).is_some());
+        assert!(slots.release(&(3 * MAX_GENERATION_SIZE as u32 - 1).to_be_bytes(), NOW).is_some());
         let receipts = &slots.descriptors.lock().unwrap().receipts;
-        assert!(receipts.current.len() + receipts.previous.len() <= 2 * MAX_GENERATION);
+        assert!(receipts.current.len() + receipts.previous.len() <= 2 * MAX_GENERATION_SIZE);
     }
 
     #[test]
-    fn names_differ_where_descriptors_do() {
-        assert_ne!(name(b"d", &[(b"ab", b"c")]), name(b"d", &[(b"a", b"bc")]));
-        assert_ne!(name(b"d", &[(b"a", b"b")]), name(b"da", &[(b"", b"b")]));
+    fn different_descriptors_have_different_keys() {
+        assert_ne!(descriptor_key(b"d", &[(b"ab", b"c")]), descriptor_key(b"d", &[(b"a", b"bc")]));
+        assert_ne!(descriptor_key(b"d", &[(b"a", b"b")]), descriptor_key(b"da", &[(b"", b"b")]));
     }
 }

@@ -7,16 +7,16 @@ use tollgate_http::headers::retry_after;
 
 use super::wire::{Code, CurrentLimit, Status};
 
-/// The protocol's unit numbers, each with its length in seconds. Inline limits of descriptors may use only units 1 to
-/// 6.
+/// The unit numbers of the protocol, with their lengths in seconds. Inline limits may use only units 1 to 6.
 pub(super) const UNITS: [(u32, u64); 7] =
     [(1, 1), (2, 60), (3, 3_600), (4, 86_400), (5, 30 * 86_400), (6, 365 * 86_400), (7, 7 * 86_400)];
 
-/// Passes the index and the status of each item with a matching rule or limit to `each`. If `each` is called more than
-/// once for an item, the last status counts.
-pub(super) fn write(decision: &Decision<'_>, mut each: impl FnMut(usize, Status)) {
+/// Calls `each` with the index and the status of each item that has a matching rule or limit. If `each` is called
+/// several times for an item, the last call overrides the earlier ones.
+pub(super) fn write_statuses(decision: &Decision<'_>, mut each: impl FnMut(usize, Status)) {
     let mut reports: Vec<LimitReport<'_>> = decision.reports().collect();
-    // Sort by item. Within an item, the most relevant limit comes first: enforced, refusing, least remaining.
+    // Sorts by item, and within an item by relevance: enforced limits first, then refusing limits, then limits with
+    // less remaining capacity.
     reports.sort_by_key(|report| (report.item, report.shadow, !is_refusing(report), report.report.remaining));
     let mut item = None;
     for matched in decision.matches() {
@@ -38,7 +38,7 @@ fn is_refusing(report: &LimitReport<'_>) -> bool {
     report.refused && report.report.retry != Retry::NOW
 }
 
-/// Returns the status for a matching rule without a limit report, or `None` if the rule does not determine one.
+/// Returns the status for a matching rule without a limit report, or `None` if the rule does not determine the status.
 fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Option<Status> {
     let is_over = !decision.is_allowed() && !matched.is_shadow;
     match matched.effect {
@@ -48,7 +48,7 @@ fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Op
             let code = if is_over { Code::OverLimit } else { Code::Ok };
             Some(Status { code, limit, ..Status::default() })
         }
-        // There is no limit report, because the store did not answer or was not asked.
+        // There is no limit report, because the store did not answer or was not called.
         MatchEffect::Limited if is_over && decision.rule() == Some(matched.rule) => {
             let reset_seconds = decision.retry().map(retry_after);
             Some(Status { code: Code::OverLimit, reset_seconds, ..Status::default() })
@@ -59,7 +59,7 @@ fn status_without_report(decision: &Decision<'_>, matched: &RuleMatch<'_>) -> Op
 
 fn status_of_report(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status {
     let Report { limit: capacity, remaining, retry, reset } = limit.report;
-    // A ban refuses even if the rule has capacity.
+    // A banned client is refused even if the limit has capacity left.
     let is_banned = decision.is_banned() && decision.rule() == Some(limit.rule);
     let is_over = !decision.is_allowed() && !limit.shadow && (limit.refused || is_banned);
     let reset_seconds = match (is_over, decision.retry()) {
@@ -70,11 +70,11 @@ fn status_of_report(decision: &Decision<'_>, limit: &LimitReport<'_>) -> Status 
     Status {
         code: if is_over { Code::OverLimit } else { Code::Ok },
         limit: Some(CurrentLimit {
-            requests_per_unit: saturate(capacity),
+            requests_per_unit: saturate_to_u32(capacity),
             unit: limit.window.map_or(0, unit_number),
-            name: name(limit),
+            name: limit_name(limit),
         }),
-        remaining: saturate(remaining),
+        remaining: saturate_to_u32(remaining),
         reset_seconds: Some(reset_seconds),
     }
 }
@@ -85,8 +85,8 @@ fn unit_number(window: Nanos) -> u32 {
     found.map_or(0, |(unit, _)| *unit)
 }
 
-/// Returns the rule id, with the window in seconds appended if the protocol has no such unit.
-fn name(limit: &LimitReport<'_>) -> String {
+/// Returns the rule id. If the protocol has no unit for the window, appends the window in seconds.
+fn limit_name(limit: &LimitReport<'_>) -> String {
     match limit.window {
         Some(window) if unit_number(window) == 0 && !limit.rule.is_empty() => {
             format!("{};w={}", limit.rule, window.as_secs_ceil())
@@ -95,6 +95,6 @@ fn name(limit: &LimitReport<'_>) -> String {
     }
 }
 
-fn saturate(number: u64) -> u32 {
+fn saturate_to_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

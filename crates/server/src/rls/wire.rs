@@ -1,7 +1,8 @@
 //! The RLS v3 messages in the Protocol Buffers wire format. This module does not depend on limits or decisions.
 //!
-//! Decoding borrows from the input and skips unknown fields. It refuses known fields with the wrong wire type, groups,
-//! lengths that exceed the input, varints of more than 64 bits, and too many descriptors or entries.
+//! Decoding borrows from the input and skips unknown fields. It fails if a known field has the wrong wire type, if the
+//! message contains a group, if a length exceeds the input, if a varint has more than 64 bits, or if there are too many
+//! descriptors or entries.
 
 mod structs;
 
@@ -15,11 +16,11 @@ pub(crate) const UNIT_NAMES: [&str; 8] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR",
 /// `RateLimitRequest`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitRequest<'a> {
-    /// The domain whose rules decide.
+    /// The domain whose rules are applied.
     pub domain: &'a [u8],
     /// The descriptors to count, in order.
     pub descriptors: Vec<Descriptor<'a>>,
-    /// The cost of each descriptor that has no `hits_addend` of its own; 0 if absent.
+    /// The cost of each descriptor without its own `hits_addend`. The value 0 means that the field is absent.
     pub hits_addend: u32,
 }
 
@@ -30,9 +31,9 @@ pub struct Descriptor<'a> {
     pub entries: Vec<(&'a [u8], &'a [u8])>,
     /// An inline limit that replaces the rules.
     pub limit: Option<LimitOverride>,
-    /// The cost. An explicit 0 takes nothing.
+    /// The cost of the descriptor. An explicit 0 charges nothing.
     pub hits_addend: Option<u64>,
-    /// Whether the cost is refunded instead of taken.
+    /// Whether the cost is refunded instead of charged.
     pub is_negative_hits: bool,
 }
 
@@ -41,11 +42,11 @@ pub struct Descriptor<'a> {
 pub struct LimitOverride {
     /// The number of requests per unit.
     pub requests_per_unit: u32,
-    /// The protocol's unit number; 0 is unknown.
+    /// The unit number of the protocol; 0 means unknown.
     pub unit: u64,
 }
 
-/// The reason why a message cannot be decoded.
+/// Why a message cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WireError {
     /// The message ends within a field.
@@ -114,28 +115,28 @@ impl<'a> MessageFields<'a> {
         if self.0.is_empty() {
             return Ok(None);
         }
-        let tag = self.varint()?;
+        let tag = self.take_varint()?;
         let value = match tag & 7 {
-            0 => WireValue::Varint(self.varint()?),
-            1 => self.take(8).map(|_| WireValue::Fixed)?,
+            0 => WireValue::Varint(self.take_varint()?),
+            1 => self.take_bytes(8).map(|_| WireValue::Fixed)?,
             2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| WireError::Truncated)?;
-                WireValue::Bytes(self.take(length)?)
+                let length = usize::try_from(self.take_varint()?).map_err(|_| WireError::Truncated)?;
+                WireValue::Bytes(self.take_bytes(length)?)
             }
-            5 => self.take(4).map(|_| WireValue::Fixed)?,
-            // Groups are refused, because they are obsolete and skipping them would need a stack.
+            5 => self.take_bytes(4).map(|_| WireValue::Fixed)?,
+            // Groups are rejected, because they are obsolete and skipping them would need a stack.
             _ => return Err(WireError::Tag),
         };
         if tag >> 3 == 0 { Err(WireError::Tag) } else { Ok(Some((tag >> 3, value))) }
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], WireError> {
+    fn take_bytes(&mut self, length: usize) -> Result<&'a [u8], WireError> {
         let (taken, rest) = self.0.split_at_checked(length).ok_or(WireError::Truncated)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn varint(&mut self) -> Result<u64, WireError> {
+    fn take_varint(&mut self) -> Result<u64, WireError> {
         let mut number = 0_u64;
         for shift in (0..64).step_by(7) {
             let (byte, rest) = self.0.split_first().ok_or(WireError::Truncated)?;
@@ -165,9 +166,9 @@ impl<'a> RateLimitRequest<'a> {
                 1 => request.domain = value.expect_bytes("domain")?,
                 2 => {
                     let descriptor = Descriptor::decode(value.expect_bytes("descriptors")?)?;
-                    push(&mut request.descriptors, descriptor, "descriptors", MAX_DESCRIPTORS)?;
+                    push_bounded(&mut request.descriptors, descriptor, "descriptors", MAX_DESCRIPTORS)?;
                 }
-                // Truncated to 32 bits, as other protobuf decoders do.
+                // Truncated to 32 bits, as in other protobuf decoders.
                 3 => request.hits_addend = value.expect_varint("hits_addend")? as u32,
                 _ => {}
             }
@@ -183,7 +184,7 @@ impl<'a> Descriptor<'a> {
             match number {
                 1 => {
                     let entry = decode_entry(value.expect_bytes("entries")?)?;
-                    push(&mut descriptor.entries, entry, "entries of a descriptor", MAX_ENTRIES)?;
+                    push_bounded(&mut descriptor.entries, entry, "entries of a descriptor", MAX_ENTRIES)?;
                 }
                 2 => descriptor.limit.get_or_insert_default().decode(value.expect_bytes("limit")?)?,
                 3 => {
@@ -204,7 +205,8 @@ impl<'a> Descriptor<'a> {
 }
 
 impl LimitOverride {
-    /// Merges an encoded limit into this limit, because Protocol Buffers merge repeated occurrences of a message field.
+    /// Decodes a limit into this limit. Protocol Buffers require that repeated occurrences of a message field are
+    /// merged.
     fn decode(&mut self, bytes: &[u8]) -> Result<(), WireError> {
         let mut fields = MessageFields(bytes);
         while let Some((number, value)) = fields.next()? {
@@ -230,7 +232,7 @@ fn decode_entry(bytes: &[u8]) -> Result<(&[u8], &[u8]), WireError> {
     Ok((key, text))
 }
 
-fn push<T>(list: &mut Vec<T>, element: T, what: &'static str, max: usize) -> Result<(), WireError> {
+fn push_bounded<T>(list: &mut Vec<T>, element: T, what: &'static str, max: usize) -> Result<(), WireError> {
     if list.len() == max {
         return Err(WireError::TooMany { what, max });
     }
@@ -288,7 +290,7 @@ pub struct Status {
     pub limit: Option<CurrentLimit>,
     /// The remaining capacity of the limit.
     pub remaining: u32,
-    /// Seconds until the limit is unused again, or until a refused request would be admitted.
+    /// Seconds until the limit is completely unused or, for a refused request, until the request would be admitted.
     pub reset_seconds: Option<u64>,
 }
 
@@ -297,7 +299,7 @@ pub struct Status {
 pub struct CurrentLimit {
     /// The number of requests per unit.
     pub requests_per_unit: u32,
-    /// The protocol's unit number; 0 if the protocol has no such unit.
+    /// The unit number of the protocol; 0 if the protocol has no unit for the window.
     pub unit: u32,
     /// The id of the rule.
     pub name: String,
@@ -379,8 +381,8 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     }
 }
 
-/// Appends a message field, even if the message is empty. The closure `write` appends the message. Its length is known
-/// only afterwards, so one byte is reserved for the length, which is usually enough.
+/// Appends a message field, even if the message is empty. The closure `write` appends the message. One byte is reserved
+/// for its length, which is known only afterwards; longer lengths are inserted.
 pub(crate) fn put_message(out: &mut Vec<u8>, field: u8, write: impl FnOnce(&mut Vec<u8>)) {
     out.extend_from_slice(&[field << 3 | 2, 0]);
     let start = out.len();

@@ -13,13 +13,13 @@ use crate::control::Control;
 use crate::control::model::Snapshot;
 
 /// Delay before a failed read is retried.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// Installs the rules that are in the database. Returns a receiver for later revisions, and the installed snapshot.
 ///
 /// # Errors
 /// Returns an error if the database is unreachable or its rules are refused. The server must not start then, because a
-/// server without its rules would let everything pass.
+/// server without its rules would admit every request.
 pub async fn load<S: Store + 'static>(
     app: &Arc<App<S>>,
     control: &Control,
@@ -61,7 +61,7 @@ pub async fn follow<S: Store + 'static>(app: Arc<App<S>>, control: Arc<Control>,
                     tracing::error!(%error, "cannot read the rules from the database; the rules in force stay");
                 }
                 failed = true;
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Rules from a file or a folder. They are read again when a rule file or a value file changes. A value file is a list
-//! of values that a rule names.
+//! Rules from a file or a folder. The rules are read again when a rule file or a value file changes. A value file
+//! contains a list of values and is named in a rule.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use tollgate_engine::Store;
 use tollgate_engine::rules::{Mistakes, Rules, Source};
 
 use super::folder::rule_files;
-use super::install::{put, refuse};
+use super::install::{put_in_force, record_refusal};
 use super::watch::{MISSING_POLLS, POLL_EVERY, WatchedFile};
 use crate::app::App;
 use crate::control::sha256_hex;
 
-/// Parses rule files together. Names of value files are relative to the rule file.
+/// Parses rule files together. Paths of value files are relative to the folder of the rule file.
 ///
 /// # Errors
 /// Returns all mistakes in the files, with their positions.
@@ -28,12 +28,12 @@ pub fn parse_valid(sources: &[Source<'_>]) -> Rules {
     Rules::read_valid(sources, &|rules, file| value_file(rules, file).read().map_err(|error| error.to_string()))
 }
 
-/// Returns the value file that the rule file `rules` names `file`, relative to the folder of `rules`.
+/// Returns the value file `file`. The path is relative to the folder of the rule file `rules`.
 fn value_file(rules: &str, file: &str) -> WatchedFile {
     WatchedFile::new(Path::new(rules).parent().unwrap_or(Path::new("")).join(file))
 }
 
-/// Parses rule files. Also returns the value files that they name.
+/// Parses rule files. Also returns the value files that the rules name.
 fn parse_with_lists(sources: &[Source<'_>]) -> (Result<Rules, Mistakes>, Vec<WatchedFile>) {
     let lists: RefCell<Vec<WatchedFile>> = RefCell::default();
     let read = |rules: &str, file: &str| {
@@ -62,7 +62,7 @@ pub fn load<S: Store>(app: &App<S>, files: &mut WatchedFiles) -> anyhow::Result<
 
 fn install_texts<S: Store>(app: &App<S>, files: &mut WatchedFiles, texts: &[FileText]) -> Result<(), Mistakes> {
     let rules = files.parse(texts)?;
-    let version = put(app, &rules)?;
+    let version = put_in_force(app, &rules)?;
     // Files have no revisions of their own. Servers with the same files have the same checksum.
     let checksum = sha256_hex(&texts.iter().flat_map(|(_, text)| text).copied().collect::<Vec<u8>>());
     app.source.set_loaded(i64::try_from(version).unwrap_or(i64::MAX), &checksum, app.now());
@@ -73,14 +73,14 @@ fn install_texts<S: Store>(app: &App<S>, files: &mut WatchedFiles, texts: &[File
 /// Watches files and installs their rules when they change. Never returns. If changed rules have mistakes, logs the
 /// mistakes and keeps the rules in force.
 ///
-/// The work runs on a blocking thread, because compiling takes long and a network file system may hang.
+/// The work runs on a blocking thread, because compiling may take long and a network file system may hang.
 pub async fn watch<S: Store + 'static>(app: Arc<App<S>>, mut files: WatchedFiles) {
     let mut polls = tokio::time::interval(POLL_EVERY);
     loop {
         polls.tick().await;
         let app = app.clone();
         let polled = tokio::task::spawn_blocking(move || {
-            reload(&app, &mut files);
+            reload_if_changed(&app, &mut files);
             files
         });
         match polled.await {
@@ -93,7 +93,7 @@ pub async fn watch<S: Store + 'static>(app: Arc<App<S>>, mut files: WatchedFiles
     }
 }
 
-fn reload<S: Store>(app: &App<S>, files: &mut WatchedFiles) {
+fn reload_if_changed<S: Store>(app: &App<S>, files: &mut WatchedFiles) {
     let why = match files.poll() {
         Ok(None) => return,
         Ok(Some(texts)) => match install_texts(app, files, &texts) {
@@ -103,7 +103,7 @@ fn reload<S: Store>(app: &App<S>, files: &mut WatchedFiles) {
         Err(error) => format!("cannot read the rules: {error:#}"),
     };
     let next = i64::try_from(app.engine.rules().version()).unwrap_or(i64::MAX).saturating_add(1);
-    refuse(app, next, &why);
+    record_refusal(app, next, &why);
     tracing::error!(file = files.name(), "rules not loaded; the rules in force stay");
 }
 
@@ -123,7 +123,7 @@ pub struct WatchedFiles {
 }
 
 impl WatchedFiles {
-    /// Creates a watch of a file or a folder, and reads nothing yet.
+    /// Creates a watch on a file or a folder. Reads nothing yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, rules: Vec::new(), lists: Vec::new(), seen: Vec::new(), missed: 0 }
     }
@@ -133,13 +133,13 @@ impl WatchedFiles {
     }
 
     /// Returns the rule files.
-    fn find(&self) -> anyhow::Result<Vec<PathBuf>> {
+    fn find_rule_files(&self) -> anyhow::Result<Vec<PathBuf>> {
         if self.path.is_dir() { rule_files(&self.path) } else { Ok(vec![self.path.clone()]) }
     }
 
     /// Reads all rule files.
     fn read(&mut self) -> anyhow::Result<Vec<FileText>> {
-        self.seen = self.find()?;
+        self.seen = self.find_rule_files()?;
         self.rules = self.seen.iter().cloned().map(WatchedFile::new).collect();
         let read = |file: &mut WatchedFile| {
             let name = file.path().display().to_string();
@@ -157,7 +157,7 @@ impl WatchedFiles {
         let sources: Vec<Source<'_>> = texts.iter().map(|(name, text)| Source { name, text }).collect();
         let (rules, mut lists) = parse_with_lists(&sources);
         if rules.is_err() {
-            // Parsing may have stopped before all value files were read. The value files that were watched before stay
+            // Parsing may have stopped before all value files were read. Value files that were already watched stay
             // watched, because the mistake may be in one of them.
             let known =
                 |lists: &[WatchedFile], list: &WatchedFile| lists.iter().any(|known| known.path() == list.path());
@@ -168,13 +168,13 @@ impl WatchedFiles {
         rules
     }
 
-    /// Polls all files. Returns the texts of the rule files if a file has changed or the folder has other files than
-    /// before, and `None` otherwise.
+    /// Polls all files. Returns the texts of the rule files if a file has changed, or if files were added to or removed
+    /// from the folder. Returns `None` otherwise.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read. A file that stays missing causes only one error.
     fn poll(&mut self) -> anyhow::Result<Option<Vec<FileText>>> {
-        let found = match self.find() {
+        let found = match self.find_rule_files() {
             Ok(found) => found,
             Err(error) => {
                 self.missed = self.missed.saturating_add(1);
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     /// Polls the files and returns the joined texts, or `None` if nothing changed.
-    fn poll(files: &mut WatchedFiles) -> Option<String> {
+    fn poll_joined(files: &mut WatchedFiles) -> Option<String> {
         files.poll().unwrap().map(|texts| join_texts(&texts))
     }
 
@@ -220,11 +220,11 @@ mod tests {
         std::fs::write(&path, "one").unwrap();
         let mut file = WatchedFiles::new(path.clone());
         assert_eq!(join_texts(&file.read().unwrap()), "one");
-        assert_eq!(poll(&mut file), None);
+        assert_eq!(poll_joined(&mut file), None);
         std::fs::write(&path, "three").unwrap();
-        assert_eq!(poll(&mut file), None, "it may still be written to");
-        assert_eq!(poll(&mut file).as_deref(), Some("three"));
-        assert_eq!(poll(&mut file), None);
+        assert_eq!(poll_joined(&mut file), None, "it may still be written to");
+        assert_eq!(poll_joined(&mut file).as_deref(), Some("three"));
+        assert_eq!(poll_joined(&mut file), None);
     }
 
     #[test]
@@ -237,15 +237,15 @@ mod tests {
             write(name, text);
         }
         assert_eq!(join_texts(&files.read().unwrap()), "a|b");
-        assert_eq!(poll(&mut files), None);
+        assert_eq!(poll_joined(&mut files), None);
         write("c.yml", "c");
-        assert_eq!(poll(&mut files), None, "others may follow");
-        assert_eq!(poll(&mut files).as_deref(), Some("a|b|c"));
+        assert_eq!(poll_joined(&mut files), None, "others may follow");
+        assert_eq!(poll_joined(&mut files).as_deref(), Some("a|b|c"));
         write("b.yaml", "bb");
-        assert_eq!((poll(&mut files), poll(&mut files).as_deref()), (None, Some("a|bb|c")));
+        assert_eq!((poll_joined(&mut files), poll_joined(&mut files).as_deref()), (None, Some("a|bb|c")));
         std::fs::remove_file(folder.path().join("a.json")).unwrap();
-        assert_eq!((poll(&mut files), poll(&mut files).as_deref()), (None, Some("bb|c")));
-        assert_eq!(poll(&mut files), None);
+        assert_eq!((poll_joined(&mut files), poll_joined(&mut files).as_deref()), (None, Some("bb|c")));
+        assert_eq!(poll_joined(&mut files), None);
         for name in ["b.yaml", "c.yml"] {
             std::fs::remove_file(folder.path().join(name)).unwrap();
         }
@@ -261,38 +261,38 @@ mod tests {
         file.read().unwrap();
         std::fs::write(folder.path().join("new"), "new").unwrap();
         std::fs::rename(folder.path().join("new"), &path).unwrap();
-        assert_eq!(poll(&mut file), None);
-        assert_eq!(poll(&mut file).as_deref(), Some("new"));
+        assert_eq!(poll_joined(&mut file), None);
+        assert_eq!(poll_joined(&mut file).as_deref(), Some("new"));
         std::fs::remove_file(&path).unwrap();
         assert_eq!((0..3 * MISSING_POLLS).filter(|_| file.poll().is_err()).count(), 1);
         assert!(file.read().is_err());
     }
 
-    const BLOCKED: &str = "domain: d\nrules:\n- {id: a, when: {ip: {file: blocked.txt}}, deny: true}\n\
+    const RULES_WITH_VALUE_FILE: &str = "domain: d\nrules:\n- {id: a, when: {ip: {file: blocked.txt}}, deny: true}\n\
         - {id: b, when: {ip: {not: {file: blocked.txt}}}, limit: 1/s}\n";
 
     #[test]
     fn value_file_is_watched_too() {
         let folder = tempfile::tempdir().unwrap();
         let (path, list) = (folder.path().join("rules.yaml"), folder.path().join("blocked.txt"));
-        std::fs::write(&path, BLOCKED).unwrap();
+        std::fs::write(&path, RULES_WITH_VALUE_FILE).unwrap();
         std::fs::write(&list, "10.0.0.1\n").unwrap();
         let mut file = WatchedFiles::new(path.clone());
         let texts = file.read().unwrap();
         assert_eq!(file.parse(&texts).unwrap().len(), 2);
         assert_eq!(file.lists.len(), 1, "named twice, watched once");
-        assert_eq!(poll(&mut file), None);
+        assert_eq!(poll_joined(&mut file), None);
         std::fs::write(&list, "10.0.0.1\n10.0.0.2\n").unwrap();
-        assert_eq!(poll(&mut file), None, "it may still be written to");
-        assert_eq!(poll(&mut file).as_deref(), Some(BLOCKED), "the rules are read again");
-        assert_eq!(poll(&mut file), None, "once");
+        assert_eq!(poll_joined(&mut file), None, "it may still be written to");
+        assert_eq!(poll_joined(&mut file).as_deref(), Some(RULES_WITH_VALUE_FILE), "the rules are read again");
+        assert_eq!(poll_joined(&mut file), None, "once");
     }
 
     #[test]
     fn invalid_or_missing_value_file_is_watched_until_it_is_valid() {
         let folder = tempfile::tempdir().unwrap();
         let (path, list) = (folder.path().join("rules.yaml"), folder.path().join("blocked.txt"));
-        std::fs::write(&path, BLOCKED).unwrap();
+        std::fs::write(&path, RULES_WITH_VALUE_FILE).unwrap();
         let mut file = WatchedFiles::new(path.clone());
         let texts = file.read().unwrap();
         assert!(file.parse(&texts).unwrap_err().to_string().contains("cannot read `blocked.txt`"));
@@ -303,7 +303,7 @@ mod tests {
         assert!(next().unwrap().unwrap_err().to_string().contains("`blocked.txt` contains no values"));
         std::fs::write(&list, "10.0.0.1\n").unwrap();
         assert_eq!(next().unwrap().unwrap().len(), 2);
-        // The value file stays watched even if the rule file cannot be parsed at all.
+        // The value file stays watched even if the rule file is not valid YAML.
         std::fs::write(&path, "domain: [").unwrap();
         assert!(next().unwrap().is_err());
         std::fs::write(&list, "10.0.0.1\n10.0.0.2\n").unwrap();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 
-/// Returns the rule files in a folder, except hidden files, in order of name.
+/// Returns the rule files in a folder, sorted by name. Skips hidden files.
 ///
 /// # Errors
 /// Returns an error if the folder cannot be read or has no rule files.

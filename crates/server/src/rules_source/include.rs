@@ -1,4 +1,4 @@
-//! Files that a configuration includes by name or by pattern, as nginx does: `conf.d/*.conf`.
+//! Files that an nginx configuration includes by name or by pattern, such as `conf.d/*.conf`.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -7,9 +7,9 @@ use tollgate_engine::rules::Glob;
 use super::watch::WatchedFile;
 
 /// Maximum number of files that match one pattern. The importer itself accepts fewer files.
-const MAX_FILES: usize = 1024;
+const MAX_MATCHES: usize = 1024;
 
-/// Returns the files that match a pattern, in order of name, with their contents. As in nginx, a pattern is relative to
+/// Returns the files that match a pattern, sorted by name, with their contents. As in nginx, a pattern is relative to
 /// the folder of the main file, even in an included file.
 ///
 /// # Errors
@@ -21,12 +21,12 @@ pub fn read_included_files(file: &Path, pattern: &str) -> Result<Vec<(String, Ve
         let bytes = WatchedFile::new(path).read().map_err(|error| format!("{name}: {error}"))?;
         Ok((name, bytes))
     };
-    find(&wanted)?.into_iter().map(read).collect()
+    expand_pattern(&wanted)?.into_iter().map(read).collect()
 }
 
-/// Returns the paths that match a pattern, in order of name. If the pattern has no star, returns the path itself, even
-/// if it does not exist.
-fn find(wanted: &Path) -> Result<Vec<PathBuf>, String> {
+/// Returns the paths that match a pattern, sorted by name. If the pattern has no star, returns the path itself, even if
+/// it does not exist.
+fn expand_pattern(wanted: &Path) -> Result<Vec<PathBuf>, String> {
     let mut found = vec![PathBuf::new()];
     for component in wanted.components() {
         let starred = match component {
@@ -42,7 +42,7 @@ fn find(wanted: &Path) -> Result<Vec<PathBuf>, String> {
                 };
                 let mut next: Vec<PathBuf> = found.iter().flat_map(|folder| matching_files(folder, &glob)).collect();
                 next.sort_unstable();
-                next.truncate(MAX_FILES);
+                next.truncate(MAX_MATCHES);
                 found = next;
             }
         }
@@ -50,7 +50,7 @@ fn find(wanted: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// Returns the entries of a folder that match `glob`. A star does not match names that begin with a dot.
+/// Returns the entries of a folder that match `glob`. A leading star does not match names that begin with a dot.
 fn matching_files(folder: &Path, glob: &Glob) -> Vec<PathBuf> {
     let here = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     let Ok(entries) = std::fs::read_dir(here) else { return Vec::new() };

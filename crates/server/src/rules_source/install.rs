@@ -1,4 +1,4 @@
-//! Installs rules. This is the only code that puts rules in force, whatever their source.
+//! Installs rules. This is the only code that puts rules in force, for every source.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ const MAX_WARNINGS: usize = 100;
 pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, snapshot: &Arc<Snapshot>) -> InstallOutcome {
     let compiled = tokio::task::spawn_blocking({
         let (app, snapshot) = (app.clone(), snapshot.clone());
-        move || compile(&app, &snapshot)
+        move || compile_snapshot(&app, &snapshot)
     });
     let installed = compiled.await.unwrap_or_else(|error| {
         // A panic of the compiler must not stop a server that has rules in force.
@@ -56,7 +56,7 @@ pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, snapshot: &Arc<Snaps
             }
         }
         InstallOutcome::Refused(why) | InstallOutcome::Damaged(why) => {
-            refuse(app, snapshot.revision, why);
+            record_refusal(app, snapshot.revision, why);
             tracing::error!(revision = snapshot.revision, "rules refused; the rules in force stay");
         }
     }
@@ -64,7 +64,7 @@ pub async fn install<S: Store + 'static>(app: &Arc<App<S>>, snapshot: &Arc<Snaps
 }
 
 /// Counts, records and logs a refusal.
-pub(super) fn refuse<S: Store>(app: &App<S>, revision: i64, why: &str) {
+pub(super) fn record_refusal<S: Store>(app: &App<S>, revision: i64, why: &str) {
     app.metrics.reload_refused();
     app.source.set_refused(revision, why);
     for line in why.lines() {
@@ -72,7 +72,7 @@ pub(super) fn refuse<S: Store>(app: &App<S>, revision: i64, why: &str) {
     }
 }
 
-fn compile<S: Store>(app: &App<S>, snapshot: &Snapshot) -> InstallOutcome {
+fn compile_snapshot<S: Store>(app: &App<S>, snapshot: &Snapshot) -> InstallOutcome {
     let actual = sha256_hex(snapshot.rules.as_bytes());
     if actual != snapshot.checksum {
         return InstallOutcome::Damaged(format!(
@@ -87,7 +87,7 @@ fn compile<S: Store>(app: &App<S>, snapshot: &Snapshot) -> InstallOutcome {
     // Value files that the rules name are not read, because authors of fleet rules must not be able to read files on
     // every machine.
     let rules = Rules::read(&[Source { name: &name, text: snapshot.rules.as_bytes() }]).map(Rules::without_positions);
-    match rules.and_then(|rules| put(app, &rules)) {
+    match rules.and_then(|rules| put_in_force(app, &rules)) {
         Ok(_) => {
             app.metrics.reloaded();
             InstallOutcome::New
@@ -97,8 +97,8 @@ fn compile<S: Store>(app: &App<S>, snapshot: &Snapshot) -> InstallOutcome {
 }
 
 /// Puts rules in force, logs warnings about them, and returns their version.
-pub(super) fn put<S: Store>(app: &App<S>, rules: &Rules) -> Result<u64, Mistakes> {
-    // Warnings compare the new rules with the rules in force, so they are computed before the replacement.
+pub(super) fn put_in_force<S: Store>(app: &App<S>, rules: &Rules) -> Result<u64, Mistakes> {
+    // The warnings compare the new rules with the rules in force, so they are computed before the rules are replaced.
     let mut warnings = app.engine.warnings(rules);
     let version = app.engine.put(rules)?;
     app.source.set_counts(Counts::of(rules));
@@ -122,18 +122,18 @@ mod tests {
         Arc::new(App::new(Engine::new(MemoryStore::new(10).unwrap()).unwrap(), None))
     }
 
-    fn snapshot(revision: i64, rules: &str) -> Arc<Snapshot> {
+    fn test_snapshot(revision: i64, rules: &str) -> Arc<Snapshot> {
         let checksum = sha256_hex(rules.as_bytes());
         Arc::new(Snapshot { revision, checksum, rules: rules.to_owned(), tokens: Vec::new(), mode: FleetMode::Enforce })
     }
 
-    const GOOD: &str = r#"{"domain":"a","rules":[{"id":"b","limit":"1/s"}]}"#;
+    const VALID_RULES: &str = r#"{"domain":"a","rules":[{"id":"b","limit":"1/s"}]}"#;
 
     #[tokio::test]
     async fn unchanged_rules_are_not_compiled_again() {
         let app = test_app();
-        assert_eq!(install(&app, &snapshot(1, GOOD)).await, InstallOutcome::New);
-        assert_eq!(install(&app, &snapshot(2, GOOD)).await, InstallOutcome::Unchanged);
+        assert_eq!(install(&app, &test_snapshot(1, VALID_RULES)).await, InstallOutcome::New);
+        assert_eq!(install(&app, &test_snapshot(2, VALID_RULES)).await, InstallOutcome::Unchanged);
         let status = app.source.status(app.now());
         assert_eq!((app.engine.rules().version(), status.revision), (1, Some(2)));
     }
@@ -141,31 +141,35 @@ mod tests {
     #[tokio::test]
     async fn fleet_mode_applies_even_with_refused_rules_and_combines_with_the_server_mode() {
         let app = test_app();
-        let observe =
-            |revision, rules| Arc::new(Snapshot { mode: FleetMode::Observe, ..(*snapshot(revision, rules)).clone() });
-        install(&app, &observe(1, GOOD)).await;
+        let observe = |revision, rules| {
+            Arc::new(Snapshot { mode: FleetMode::Observe, ..(*test_snapshot(revision, rules)).clone() })
+        };
+        install(&app, &observe(1, VALID_RULES)).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Observe);
         app.set_server_mode(Enforcement::Enforce);
         assert_eq!(app.engine.enforcement(), Enforcement::Observe, "the fleet observes");
-        install(&app, &snapshot(2, GOOD)).await;
+        install(&app, &test_snapshot(2, VALID_RULES)).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Enforce);
         install(&app, &observe(3, "{")).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Observe, "although the rules were refused");
         app.set_server_mode(Enforcement::Observe);
-        install(&app, &snapshot(4, GOOD)).await;
+        install(&app, &test_snapshot(4, VALID_RULES)).await;
         assert_eq!(app.engine.enforcement(), Enforcement::Observe, "the server observes");
     }
 
     #[tokio::test]
     async fn bad_rules_never_replace_good_ones() {
         let app = test_app();
-        install(&app, &snapshot(1, GOOD)).await;
-        let damaged = Snapshot { rules: GOOD.replace('1', "9"), ..(*snapshot(2, GOOD)).clone() };
+        install(&app, &test_snapshot(1, VALID_RULES)).await;
+        let damaged = Snapshot { rules: VALID_RULES.replace('1', "9"), ..(*test_snapshot(2, VALID_RULES)).clone() };
         for (bad, reason) in [
-            (snapshot(2, r#"{"domain":"a","rules":[{"id":"b","limt":"1/s"}]}"#), "limt"),
-            (snapshot(2, "{"), "revision 2:"),
+            (test_snapshot(2, r#"{"domain":"a","rules":[{"id":"b","limt":"1/s"}]}"#), "limt"),
+            (test_snapshot(2, "{"), "revision 2:"),
             (
-                snapshot(2, r#"{"domain":"a","rules":[{"id":"b","limit":"1/s","when":{"k":{"file":"/etc/passwd"}}}]}"#),
+                test_snapshot(
+                    2,
+                    r#"{"domain":"a","rules":[{"id":"b","limit":"1/s","when":{"k":{"file":"/etc/passwd"}}}]}"#,
+                ),
                 "reading files is not supported here",
             ),
             (Arc::new(damaged), "checksum"),

@@ -1,8 +1,8 @@
 //! The source of the rules in force: a file, this server's own database, a rules service, or an xDS
 //! server.
 //!
-//! All sources use the module `install`, which compiles rules on a thread that makes no decisions and then installs or
-//! refuses all of them together. The rules in force stay until new rules are installed.
+//! All sources use the module `install`. The module compiles the rules on a thread that makes no decisions, and then
+//! installs all of them or none. The rules in force stay until new rules are installed.
 
 pub mod database;
 pub mod file;

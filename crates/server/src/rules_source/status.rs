@@ -30,9 +30,9 @@ pub enum RulesSource {
 /// A rules service that this process follows.
 #[derive(Debug)]
 pub struct FollowedService {
-    /// Its address.
+    /// The address of the service.
     pub url: String,
-    /// Queues of actions on this server that are to be reported to the audit log of the service.
+    /// Queued audit entries for the service.
     pub audit: AuditQueues,
 }
 
@@ -40,12 +40,12 @@ pub struct FollowedService {
 #[derive(Debug, Default)]
 pub struct SourceStatus {
     source: RulesSource,
-    /// The lock is taken when rules change and for reports, but never during a decision.
-    state: Mutex<State>,
+    /// Locked when rules change and when the status is read, but never during a decision.
+    state: Mutex<LoadState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LoadState {
     loaded: Option<(i64, String, Time<Mono>)>,
     counts: Counts,
     refused: Option<RefusedRevision>,
@@ -121,7 +121,7 @@ impl SourceStatus {
         self.state().counts = counts;
     }
 
-    /// Records that a revision is in force since `now`, and clears the last refusal.
+    /// Records that a revision has been in force since `now`, and clears the last refusal.
     pub fn set_loaded(&self, revision: i64, checksum: &str, now: Time<Mono>) {
         let mut state = self.state();
         (state.loaded, state.refused) = (Some((revision, checksum.to_owned(), now)), None);
@@ -165,7 +165,7 @@ impl SourceStatus {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LoadState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

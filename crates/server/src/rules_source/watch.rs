@@ -32,12 +32,12 @@ struct Stat {
     modified: Option<SystemTime>,
     len: u64,
     inode: u64,
-    /// The time of the last change of permissions or other metadata: seconds and nanoseconds.
+    /// The time of the last metadata change, in seconds and nanoseconds.
     changed: (i64, i64),
 }
 
 impl WatchedFile {
-    /// Creates a watch of a file, and reads nothing yet.
+    /// Creates a watch on a file. Reads nothing yet.
     pub fn new(path: PathBuf) -> Self {
         Self { path, read: None, seen: None, missed: 0 }
     }
@@ -54,8 +54,8 @@ impl WatchedFile {
     pub fn read(&mut self) -> io::Result<Vec<u8>> {
         let metadata = std::fs::metadata(&self.path)?;
         let stat = Stat::from_metadata(&metadata);
-        // Stored before the file is read, so that a file that cannot be read is reported only once. Changed permissions
-        // change its metadata and cause another attempt.
+        // Stored before the file is read, so that an unreadable file is reported only once. New permissions change the
+        // metadata and cause another attempt.
         (self.read, self.seen) = (Some(stat), Some(stat));
         let too_large = |bytes: &str| {
             let problem = format!("file too large: {bytes} bytes (maximum {MAX_FILE_BYTES})");
@@ -75,7 +75,7 @@ impl WatchedFile {
         io::Error::new(error.kind(), format!("{}: {error}", self.path.display()))
     }
 
-    /// Polls the file. Returns whether it has changed since the last read but not since the last poll. A reported
+    /// Polls the file. Returns whether the file has changed since the last read but not since the last poll. A reported
     /// change counts as read, so each change is reported once. A file that is missing only briefly counts as unchanged.
     ///
     /// # Errors

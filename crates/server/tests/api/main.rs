@@ -16,10 +16,10 @@ mod roles;
 mod test_server;
 mod waiting;
 
-/// Keeps the database of a server alive. SQLite needs nothing.
+/// Keeps the database of a server alive. Empty, because SQLite has no server.
 type DatabaseOwner = ();
 
-/// Creates a SQLite database for a server; `api_on_postgres` runs the same tests on PostgreSQL.
+/// Returns the URL of a SQLite database. `api_on_postgres` runs the same tests on PostgreSQL.
 fn database(folder: &Path, _number: u32) -> (String, DatabaseOwner) {
     (sqlite_url(&folder.join("rules.db")), ())
 }

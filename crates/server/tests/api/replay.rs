@@ -12,7 +12,7 @@ use crate::eventually::eventually_async;
 use crate::test_server::{ApiReply, TestServer, send};
 
 /// The content type of [`multipart_form`].
-pub const FORM: &str = "multipart/form-data; boundary=edge";
+pub const FORM_CONTENT_TYPE: &str = "multipart/form-data; boundary=edge";
 
 /// Returns a form as browsers and `curl -F` send it.
 pub fn multipart_form(parts: &[(&str, &str)]) -> String {
@@ -39,14 +39,14 @@ fn log() -> String {
     (0..60).map(line).collect()
 }
 
-const IN_FORCE: &str = "
+const RULES_IN_FORCE: &str = "
 domain: web
 rules:
 - {id: a, when: {path: /a}, per: [client_ip], limit: 10/h, algorithm: fixed_window}
 - {id: off, limit: 1/h}
 ";
 
-const DRAFT: &str = "
+const DRAFT_RULES: &str = "
 domain: web
 rules:
 - {id: b, when: {path: /b}, per: [client_ip], limit: 20/h, algorithm: fixed_window}
@@ -55,7 +55,7 @@ rules:
 
 async fn replay(server: &TestServer, query: &str, parts: &[(&str, &str)]) -> ApiReply {
     let path = format!("/v1/replay{query}");
-    send(server.request("POST", &path).header("content-type", FORM).body(multipart_form(parts))).await
+    send(server.request("POST", &path).header("content-type", FORM_CONTENT_TYPE).body(multipart_form(parts))).await
 }
 
 /// Returns the matched, refused and shadow-refused counts of a rule.
@@ -68,21 +68,21 @@ fn counts_of_rule(report: &Value, rule: &str) -> [u64; 3] {
 #[tokio::test]
 async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
-    let empty = replay(&server, "", &[("rules", DRAFT), ("log", &log())]).await.is(200).json();
+    let empty = replay(&server, "", &[("rules", DRAFT_RULES), ("log", &log())]).await.is(200).json();
     assert_eq!(
         (counts_of_rule(&empty, "b"), &empty["against"]),
         ([60, 40, 0], &Value::Null),
         "no rules to compare with"
     );
 
-    server.ask("POST", "/v1/apply", IN_FORCE).await.is(200);
+    server.ask("POST", "/v1/apply", RULES_IN_FORCE).await.is(200);
     server.ask("POST", "/v1/domains/web/rules/off/disable", "").await.is(200);
     server.ask("PUT", "/v1/domains/web/rules/a/overrides/10.0.0.1", r#"{"limit":"15/h"}"#).await.is(200 + 1);
     let before = server.ask("GET", "/v1/export", "").await.is(200);
     let audit = server.ask("GET", "/v1/audit", "").await.is(200).text;
 
-    // Other rules are kept with their overrides; disabled rules stay disabled.
-    let report = replay(&server, "?domain=web", &[("rules", DRAFT), ("log", &log())]).await.is(200).json();
+    // Rules that are not in the draft are kept with their overrides; disabled rules stay disabled.
+    let report = replay(&server, "?domain=web", &[("rules", DRAFT_RULES), ("log", &log())]).await.is(200).json();
     assert_eq!(
         (&report["lines"], &report["left_out"], &report["result"]["requests"]),
         (&120.into(), &0.into(), &120.into())
@@ -100,35 +100,36 @@ async fn draft_is_replayed_and_compared_with_the_rules_in_force() {
     assert_eq!(against["newly_refused_top"][0], json!({"key": "client_ip=10.0.0.2 (b)", "count": 40, "error": 0}));
     assert_eq!(report["logs"][0]["name"], "log.txt");
 
-    // If other rules are deleted, the requests that they refused are relieved.
-    let report = replay(&server, "?others=delete", &[("log", &log()), ("rules", DRAFT)]).await.is(200).json();
+    // If rules that are not in the draft are deleted, requests that only these rules refused are admitted.
+    let report = replay(&server, "?others=delete", &[("log", &log()), ("rules", DRAFT_RULES)]).await.is(200).json();
     assert_eq!((&report["against"]["newly_refused"], &report["against"]["relieved"]), (&40.into(), &45.into()));
     assert_eq!(counts_of_rule(&report, "c")[1..], [0, 30], "30 of the 60 requests of the client that is not refused");
 
     // Limits for each client are suggested only if requested.
     assert_eq!(report["suggestion"], Value::Null);
-    let suggested = replay(&server, "?suggest=client_ip", &[("log", &log()), ("rules", DRAFT)]).await.is(200).json();
+    let suggested =
+        replay(&server, "?suggest=client_ip", &[("log", &log()), ("rules", DRAFT_RULES)]).await.is(200).json();
     assert_eq!(suggested["suggestion"]["clients"], 2, "{suggested}");
 
     // Several logs are merged, and keys are hashed if requested.
     let (first, second) = (log(), log());
-    let parts = [("log", &*first), ("log", &*second), ("rules", DRAFT)];
+    let parts = [("log", &*first), ("log", &*second), ("rules", DRAFT_RULES)];
     let merged = replay(&server, "?hash_keys=true", &parts).await.is(200).json();
     assert_eq!((&merged["lines"], merged["logs"].as_array().map(Vec::len)), (&240.into(), Some(2)));
     assert!(!merged.to_string().contains("10.0.0.2"), "{merged}");
 
-    // Nothing was changed.
+    // The replays changed no rule.
     let after = server.ask("GET", "/v1/export", "").await.is(200);
     assert_eq!((after.tag, after.text), (before.tag, before.text));
     assert_eq!(server.ask("GET", "/v1/audit", "").await.is(200).text, audit);
-    server.ask("POST", "/v1/apply", DRAFT).await.is(200);
+    server.ask("POST", "/v1/apply", DRAFT_RULES).await.is(200);
 }
 
 #[tokio::test]
 async fn unusable_logs_rules_and_forms_are_reported_with_a_correction() {
     let server = TestServer::start(TokenPolicy::NotRequired).await;
     let log = log();
-    let (rules, log) = (("rules", DRAFT), ("log", &*log));
+    let (rules, log) = (("rules", DRAFT_RULES), ("log", &*log));
     let two = "domains:\n- {domain: x, rules: [{id: x, limit: 1/s}]}\n- {domain: y, rules: [{id: y, limit: 1/s}]}\n";
     for (query, parts, status, expected) in [
         ("", vec![rules], 400, "the form has no part `log`"),
@@ -157,9 +158,9 @@ async fn unusable_logs_rules_and_forms_are_reported_with_a_correction() {
         send(server.request("POST", "/v1/replay").header("content-type", kind).body(body))
     };
     assert!(post("application/json", "{}".into()).await.is(415).text.contains("multipart/form-data"));
-    assert!(post(FORM, "{}".into()).await.is(400).text.contains("does not begin with its boundary"));
+    assert!(post(FORM_CONTENT_TYPE, "{}".into()).await.is(400).text.contains("does not begin with its boundary"));
     let cut = multipart_form(&[rules, log]).replace("--edge--", "");
-    assert!(post(FORM, cut).await.is(400).text.contains("its last boundary is missing"));
+    assert!(post(FORM_CONTENT_TYPE, cut).await.is(400).text.contains("its last boundary is missing"));
     server.ask("GET", "/v1/replay", "").await.is(405);
 
     // Unusual content of a log is reported, not refused.
@@ -182,21 +183,21 @@ async fn logs_are_replayed_one_at_a_time() {
     let address = server.url.strip_prefix("http://").expect("an address");
     let head = |bytes: usize| {
         format!(
-            "POST /v1/replay HTTP/1.1\r\nhost: localhost\r\ncontent-type: {FORM}\r\ncontent-length: {bytes}\r\n\r\n"
+            "POST /v1/replay HTTP/1.1\r\nhost: localhost\r\ncontent-type: {FORM_CONTENT_TYPE}\r\ncontent-length: {bytes}\r\n\r\n"
         )
     };
-    // A client that sends slowly keeps its permit. Other clients get an error that names the reason.
+    // A client that sends slowly occupies the only replay. Other clients get an error that names the reason.
     let mut slow = TcpStream::connect(address).await.expect("a connection");
     slow.write_all(head(1_000).as_bytes()).await.expect("sent");
     slow.write_all(b"--edge\r\n").await.expect("sent");
     let log = log();
-    let again = async || replay(&server, "", &[("rules", DRAFT), ("log", &log)]).await;
+    let again = async || replay(&server, "", &[("rules", DRAFT_RULES), ("log", &log)]).await;
     eventually_async("the slow client has its turn", async || again().await.status == 503).await;
     let busy = again().await.is(503);
     assert!(busy.text.contains("another log is being replayed"), "{}", busy.text);
     assert_eq!(busy.header("retry-after"), "10");
     // Rules can be applied during the upload.
-    server.ask("POST", "/v1/apply", DRAFT).await.is(200);
+    server.ask("POST", "/v1/apply", DRAFT_RULES).await.is(200);
     drop(slow);
     eventually_async("a client that left makes room", async || again().await.status == 200).await;
 }
@@ -208,14 +209,15 @@ async fn editor_replays_in_its_own_domains_only() {
     let ask = async |role: Role, domains: &[&str], query: &str, rules: &str| {
         let (token, _) = server.token("one", role, domains, None).await;
         let request = server.request("POST", &format!("/v1/replay{query}")).bearer_auth(token);
-        send(request.header("content-type", FORM).body(multipart_form(&[("rules", rules), ("log", &log)]))).await
+        send(request.header("content-type", FORM_CONTENT_TYPE).body(multipart_form(&[("rules", rules), ("log", &log)])))
+            .await
     };
     let two =
         "domains:\n- {domain: web, rules: [{id: x, limit: 1/s}]}\n- {domain: api, rules: [{id: y, limit: 1/s}]}\n";
     ask(Role::Editor, &["web"], "?domain=web", two).await.is(200);
     let refused = ask(Role::Editor, &["web"], "?domain=api", two).await.is(403);
     assert!(refused.text.contains("this needs the role editor for the domain `api`"), "{}", refused.text);
-    // The caller is refused before the body, which is invalid, is read.
+    // The caller is refused before the invalid body is read.
     let refused = ask(Role::Operator, &[], "?domain=web", "nonsense").await.is(403);
     assert!(refused.text.contains("this needs the role editor"), "{}", refused.text);
 }

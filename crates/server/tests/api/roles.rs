@@ -1,4 +1,4 @@
-//! Every call with every role.
+//! Makes every call with every role.
 
 use tollgate_server::control::auth::TokenPolicy;
 use tollgate_server::control::model::Role;
@@ -9,7 +9,7 @@ use crate::test_server::{TestServer, send};
 
 /// The callers that may make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum May {
+enum Access {
     /// All callers, with or without a token.
     Anyone,
     /// Callers with a token.
@@ -28,125 +28,134 @@ enum May {
     Admins,
 }
 
-const RULE: &str = r#"{"per":["tenant"],"limit":"10/s"}"#;
-const FILE: &str = r#"{"domain":"api","rules":[{"id":"from-file","per":["tenant"],"limit":"10/s"}]}"#;
-const IN_API: &str = r#"{"domain":"api","attributes":{"tenant":"t"},"cost":0}"#;
-const ASK: &str = r#"{"key":"k","limit":"1000000/s","cost":1}"#;
+const RULE_BODY: &str = r#"{"per":["tenant"],"limit":"10/s"}"#;
+const RULE_FILE: &str = r#"{"domain":"api","rules":[{"id":"from-file","per":["tenant"],"limit":"10/s"}]}"#;
+const REQUEST_IN_API: &str = r#"{"domain":"api","attributes":{"tenant":"t"},"cost":0}"#;
+const INLINE_LIMIT_REQUEST: &str = r#"{"key":"k","limit":"1000000/s","cost":1}"#;
 
-/// Every call with the callers that may make it, and the statuses that they get.
+/// Every call: method, path, body, the callers that may make it, and the statuses that these callers may get.
 #[rustfmt::skip]
-const CALLS: &[(&str, &str, &str, May, &[u16])] = &[
-    ("GET", "/healthz", "", May::Anyone, &[200]),
-    ("GET", "/readyz", "", May::Anyone, &[200]),
-    ("POST", "/v1/check", ASK, May::Readers, &[200]),
-    ("POST", "/v1/peek", ASK, May::Readers, &[200]),
-    ("POST", "/v1/take-up-to", ASK, May::Readers, &[200]),
-    ("POST", "/v1/charge", ASK, May::Readers, &[200]),
-    ("POST", "/v1/drain", r#"{"key":"d","limit":"1/s"}"#, May::Readers, &[200, 429]),
-    ("POST", "/v1/acquire", r#"{"key":"k","limit":"1000000/s","wait_ms":1}"#, May::Readers, &[200]),
-    ("POST", "/v1/reserve", ASK, May::Readers, &[200]),
-    ("POST", "/v1/check", IN_API, May::Takers, &[200]),
-    ("POST", "/v1/peek", IN_API, May::Readers, &[200]),
-    ("POST", "/v1/take-up-to", IN_API, May::Takers, &[200]),
-    ("POST", "/v1/charge", IN_API, May::Takers, &[200]),
-    ("POST", "/v1/drain", r#"{"domain":"api","attributes":{"tenant":"d"}}"#, May::Takers, &[200, 429]),
-    ("POST", "/v1/acquire", r#"{"domain":"api","attributes":{"tenant":"t"},"cost":0,"wait_ms":1}"#, May::Takers, &[200]),
-    ("POST", "/v1/reserve", IN_API, May::Takers, &[200]),
-    ("POST", "/v1/commit", "{}", May::Readers, &[400]),
-    ("POST", "/v1/cancel", "{}", May::Readers, &[400]),
-    ("POST", "/v1/release", "{}", May::Readers, &[400]),
-    ("POST", "/v1/renew", "{}", May::Readers, &[400]),
-    ("POST", "/v1/refund", "{}", May::Readers, &[400]),
-    ("POST", "/v1/explain", r#"{"domain":"api","attributes":{"tenant":"a"}}"#, May::Readers, &[200]),
-    ("POST", "/v1/reset", r#"{"domain":"api","attributes":{"tenant":"a"}}"#, May::Operators, &[200]),
-    ("POST", "/v1/reset", ASK, May::OperatorsOfAll, &[200]),
-    ("GET", "/v1/enforcement", "", May::Readers, &[200]),
-    ("POST", "/v1/enforcement", r#"{"mode":"enforce"}"#, May::OperatorsOfAll, &[200]),
-    ("GET", "/v1/top", "", May::Readers, &[200]),
-    ("GET", "/metrics", "", May::Readers, &[200]),
-    ("GET", "/v1/rules-status", "", May::Readers, &[200]),
-    ("GET", "/v1/peers", "", May::Readers, &[200]),
-    ("GET", "/openapi.json", "", May::Readers, &[200]),
-    ("GET", "/v1/history", "", May::Readers, &[200]),
-    ("GET", "/v1/rules", "", May::Readers, &[200]),
-    // The query is wrong, because the stream would not end otherwise.
-    ("GET", "/v1/live?unknown=1", "", May::Readers, &[400]),
-    ("POST", "/v1/session", "{}", May::Anyone, &[400]),
-    ("GET", "/v1/session", "", May::Readers, &[200]),
-    ("DELETE", "/v1/session", "", May::Readers, &[204]),
-    ("GET", "/nothing", "", May::Readers, &[404]),
-    ("GET", "/v1/domains", "", May::Readers, &[200]),
-    ("GET", "/v1/domains/api/rules", "", May::Readers, &[200]),
-    ("GET", "/v1/domains/api/rules/all", "", May::Readers, &[200]),
-    ("PUT", "/v1/domains/api/rules/all", RULE, May::Editors, &[200]),
-    ("PATCH", "/v1/domains/api/rules/all", r#"{"limit":"10/s"}"#, May::Editors, &[200]),
-    ("POST", "/v1/domains/api/rules/all/disable", "", May::Editors, &[200]),
-    ("POST", "/v1/domains/api/rules/all/enable", "", May::Editors, &[200]),
-    ("GET", "/v1/domains/api/rules/all/versions", "", May::Readers, &[200]),
-    ("GET", "/v1/domains/api/rules/all/versions/1", "", May::Readers, &[200]),
-    ("GET", "/v1/domains/api/rules/all/diff?from=1&to=1", "", May::Readers, &[200]),
-    ("POST", "/v1/domains/api/rules/all/rollback", r#"{"version":1}"#, May::Editors, &[200]),
-    ("GET", "/v1/domains/api/rules/all/overrides", "", May::Readers, &[200]),
-    ("GET", "/v1/domains/api/overrides", "", May::Readers, &[200]),
-    ("PUT", "/v1/domains/api/rules/all/overrides/acme", r#"{"limit":"20/s"}"#, May::Operators, &[200, 201]),
-    ("GET", "/v1/domains/api/rules/all/overrides/acme", "", May::Readers, &[200, 404]),
-    ("DELETE", "/v1/domains/api/rules/all/overrides/acme", "", May::Operators, &[204]),
-    ("DELETE", "/v1/domains/api/rules/never", "", May::Editors, &[404]),
-    ("POST", "/v1/validate", FILE, May::Readers, &[200]),
-    ("POST", "/v1/apply?plan=true", FILE, May::Readers, &[200]),
-    ("POST", "/v1/apply", FILE, May::Editors, &[200]),
-    ("GET", "/v1/export", "", May::Readers, &[200]),
-    ("POST", "/v1/replay", FILE, May::Editors, &[200]),
-    ("GET", "/v1/snapshot", "", May::Nodes, &[200]),
-    ("GET", "/v1/nodes", "", May::Readers, &[200]),
-    ("GET", "/v1/audit", "", May::OperatorsOfAll, &[200]),
-    ("POST", "/v1/audit", r#"[{"at_ms":1,"author":"ann","action":"reset","subject":"k"}]"#, May::Nodes, &[204]),
-    ("GET", "/v1/fleet/enforcement", "", May::Readers, &[200]),
-    ("PUT", "/v1/fleet/enforcement", r#"{"mode":"enforce"}"#, May::OperatorsOfAll, &[200]),
-    ("GET", "/v1/tokens", "", May::Admins, &[200]),
-    ("POST", "/v1/tokens", r#"{"name":"new","role":"reader"}"#, May::Admins, &[201]),
-    ("DELETE", "/v1/tokens/none", "", May::Admins, &[404]),
+const CALLS: &[(&str, &str, &str, Access, &[u16])] = &[
+    ("GET", "/healthz", "", Access::Anyone, &[200]),
+    ("GET", "/readyz", "", Access::Anyone, &[200]),
+    ("POST", "/v1/check", INLINE_LIMIT_REQUEST, Access::Readers, &[200]),
+    ("POST", "/v1/peek", INLINE_LIMIT_REQUEST, Access::Readers, &[200]),
+    ("POST", "/v1/take-up-to", INLINE_LIMIT_REQUEST, Access::Readers, &[200]),
+    ("POST", "/v1/charge", INLINE_LIMIT_REQUEST, Access::Readers, &[200]),
+    ("POST", "/v1/drain", r#"{"key":"d","limit":"1/s"}"#, Access::Readers, &[200, 429]),
+    ("POST", "/v1/acquire", r#"{"key":"k","limit":"1000000/s","wait_ms":1}"#, Access::Readers, &[200]),
+    ("POST", "/v1/reserve", INLINE_LIMIT_REQUEST, Access::Readers, &[200]),
+    ("POST", "/v1/check", REQUEST_IN_API, Access::Takers, &[200]),
+    ("POST", "/v1/peek", REQUEST_IN_API, Access::Readers, &[200]),
+    ("POST", "/v1/take-up-to", REQUEST_IN_API, Access::Takers, &[200]),
+    ("POST", "/v1/charge", REQUEST_IN_API, Access::Takers, &[200]),
+    ("POST", "/v1/drain", r#"{"domain":"api","attributes":{"tenant":"d"}}"#, Access::Takers, &[200, 429]),
+    ("POST", "/v1/acquire", r#"{"domain":"api","attributes":{"tenant":"t"},"cost":0,"wait_ms":1}"#, Access::Takers, &[200]),
+    ("POST", "/v1/reserve", REQUEST_IN_API, Access::Takers, &[200]),
+    ("POST", "/v1/commit", "{}", Access::Readers, &[400]),
+    ("POST", "/v1/cancel", "{}", Access::Readers, &[400]),
+    ("POST", "/v1/release", "{}", Access::Readers, &[400]),
+    ("POST", "/v1/renew", "{}", Access::Readers, &[400]),
+    ("POST", "/v1/refund", "{}", Access::Readers, &[400]),
+    ("POST", "/v1/explain", r#"{"domain":"api","attributes":{"tenant":"a"}}"#, Access::Readers, &[200]),
+    ("POST", "/v1/reset", r#"{"domain":"api","attributes":{"tenant":"a"}}"#, Access::Operators, &[200]),
+    ("POST", "/v1/reset", INLINE_LIMIT_REQUEST, Access::OperatorsOfAll, &[200]),
+    ("GET", "/v1/enforcement", "", Access::Readers, &[200]),
+    ("POST", "/v1/enforcement", r#"{"mode":"enforce"}"#, Access::OperatorsOfAll, &[200]),
+    ("GET", "/v1/top", "", Access::Readers, &[200]),
+    ("GET", "/metrics", "", Access::Readers, &[200]),
+    ("GET", "/v1/rules-status", "", Access::Readers, &[200]),
+    ("GET", "/v1/peers", "", Access::Readers, &[200]),
+    ("GET", "/openapi.json", "", Access::Readers, &[200]),
+    ("GET", "/v1/history", "", Access::Readers, &[200]),
+    ("GET", "/v1/rules", "", Access::Readers, &[200]),
+    // An invalid query, because a valid one would start an endless stream.
+    ("GET", "/v1/live?unknown=1", "", Access::Readers, &[400]),
+    ("POST", "/v1/session", "{}", Access::Anyone, &[400]),
+    ("GET", "/v1/session", "", Access::Readers, &[200]),
+    ("DELETE", "/v1/session", "", Access::Readers, &[204]),
+    ("GET", "/nothing", "", Access::Readers, &[404]),
+    ("GET", "/v1/domains", "", Access::Readers, &[200]),
+    ("GET", "/v1/domains/api/rules", "", Access::Readers, &[200]),
+    ("GET", "/v1/domains/api/rules/all", "", Access::Readers, &[200]),
+    ("PUT", "/v1/domains/api/rules/all", RULE_BODY, Access::Editors, &[200]),
+    ("PATCH", "/v1/domains/api/rules/all", r#"{"limit":"10/s"}"#, Access::Editors, &[200]),
+    ("POST", "/v1/domains/api/rules/all/disable", "", Access::Editors, &[200]),
+    ("POST", "/v1/domains/api/rules/all/enable", "", Access::Editors, &[200]),
+    ("GET", "/v1/domains/api/rules/all/versions", "", Access::Readers, &[200]),
+    ("GET", "/v1/domains/api/rules/all/versions/1", "", Access::Readers, &[200]),
+    ("GET", "/v1/domains/api/rules/all/diff?from=1&to=1", "", Access::Readers, &[200]),
+    ("POST", "/v1/domains/api/rules/all/rollback", r#"{"version":1}"#, Access::Editors, &[200]),
+    ("GET", "/v1/domains/api/rules/all/overrides", "", Access::Readers, &[200]),
+    ("GET", "/v1/domains/api/overrides", "", Access::Readers, &[200]),
+    ("PUT", "/v1/domains/api/rules/all/overrides/acme", r#"{"limit":"20/s"}"#, Access::Operators, &[200, 201]),
+    ("GET", "/v1/domains/api/rules/all/overrides/acme", "", Access::Readers, &[200, 404]),
+    ("DELETE", "/v1/domains/api/rules/all/overrides/acme", "", Access::Operators, &[204]),
+    ("DELETE", "/v1/domains/api/rules/never", "", Access::Editors, &[404]),
+    ("POST", "/v1/validate", RULE_FILE, Access::Readers, &[200]),
+    ("POST", "/v1/apply?plan=true", RULE_FILE, Access::Readers, &[200]),
+    ("POST", "/v1/apply", RULE_FILE, Access::Editors, &[200]),
+    ("GET", "/v1/export", "", Access::Readers, &[200]),
+    ("POST", "/v1/replay", RULE_FILE, Access::Editors, &[200]),
+    ("GET", "/v1/snapshot", "", Access::Nodes, &[200]),
+    ("GET", "/v1/nodes", "", Access::Readers, &[200]),
+    ("GET", "/v1/audit", "", Access::OperatorsOfAll, &[200]),
+    ("POST", "/v1/audit", r#"[{"at_ms":1,"author":"ann","action":"reset","subject":"k"}]"#, Access::Nodes, &[204]),
+    ("GET", "/v1/fleet/enforcement", "", Access::Readers, &[200]),
+    ("PUT", "/v1/fleet/enforcement", r#"{"mode":"enforce"}"#, Access::OperatorsOfAll, &[200]),
+    ("GET", "/v1/tokens", "", Access::Admins, &[200]),
+    ("POST", "/v1/tokens", r#"{"name":"new","role":"reader"}"#, Access::Admins, &[201]),
+    ("DELETE", "/v1/tokens/none", "", Access::Admins, &[404]),
 ];
 
 /// A caller and its rights.
 struct Caller {
     name: &'static str,
     token: Option<String>,
-    may: &'static [May],
+    may: &'static [Access],
 }
 
 async fn callers_of_all_roles(server: &TestServer) -> Vec<Caller> {
-    const ELSEWHERE: &[May] = &[May::Anyone, May::Readers];
-    const READER: &[May] = &[May::Anyone, May::Readers, May::Takers];
-    const NODE: &[May] = &[May::Anyone, May::Readers, May::Takers, May::Nodes];
-    const OPERATOR: &[May] = &[May::Anyone, May::Readers, May::Takers, May::Nodes, May::Operators, May::OperatorsOfAll];
-    const EDITOR: &[May] =
-        &[May::Anyone, May::Readers, May::Takers, May::Nodes, May::Operators, May::OperatorsOfAll, May::Editors];
-    const OF_API: &[May] = &[May::Anyone, May::Readers, May::Takers, May::Operators];
-    const EDITOR_OF_API: &[May] = &[May::Anyone, May::Readers, May::Takers, May::Operators, May::Editors];
-    const ADMIN: &[May] = &[
-        May::Anyone,
-        May::Readers,
-        May::Takers,
-        May::Nodes,
-        May::Operators,
-        May::OperatorsOfAll,
-        May::Editors,
-        May::Admins,
+    const OTHER_DOMAIN_ACCESS: &[Access] = &[Access::Anyone, Access::Readers];
+    const READER_ACCESS: &[Access] = &[Access::Anyone, Access::Readers, Access::Takers];
+    const NODE_ACCESS: &[Access] = &[Access::Anyone, Access::Readers, Access::Takers, Access::Nodes];
+    const OPERATOR_ACCESS: &[Access] =
+        &[Access::Anyone, Access::Readers, Access::Takers, Access::Nodes, Access::Operators, Access::OperatorsOfAll];
+    const EDITOR_ACCESS: &[Access] = &[
+        Access::Anyone,
+        Access::Readers,
+        Access::Takers,
+        Access::Nodes,
+        Access::Operators,
+        Access::OperatorsOfAll,
+        Access::Editors,
     ];
-    const NO_RIGHTS: &[May] = &[May::Anyone];
+    const OPERATOR_OF_API_ACCESS: &[Access] = &[Access::Anyone, Access::Readers, Access::Takers, Access::Operators];
+    const EDITOR_OF_API_ACCESS: &[Access] =
+        &[Access::Anyone, Access::Readers, Access::Takers, Access::Operators, Access::Editors];
+    const ADMIN_ACCESS: &[Access] = &[
+        Access::Anyone,
+        Access::Readers,
+        Access::Takers,
+        Access::Nodes,
+        Access::Operators,
+        Access::OperatorsOfAll,
+        Access::Editors,
+        Access::Admins,
+    ];
+    const ANONYMOUS_ACCESS: &[Access] = &[Access::Anyone];
     let mut callers = Vec::new();
     for (name, role, domains, may) in [
-        ("reader", Role::Reader, &[][..], READER),
-        ("reader of another domain", Role::Reader, &["other"], ELSEWHERE),
-        ("node", Role::Node, &[], NODE),
-        ("operator", Role::Operator, &[], OPERATOR),
-        ("operator of this domain", Role::Operator, &["api"], OF_API),
-        ("operator of another domain", Role::Operator, &["other"], ELSEWHERE),
-        ("editor", Role::Editor, &[], EDITOR),
-        ("editor of this domain", Role::Editor, &["other", "api"], EDITOR_OF_API),
-        ("editor of another domain", Role::Editor, &["other"], ELSEWHERE),
-        ("admin", Role::Admin, &[], ADMIN),
+        ("reader", Role::Reader, &[][..], READER_ACCESS),
+        ("reader of another domain", Role::Reader, &["other"], OTHER_DOMAIN_ACCESS),
+        ("node", Role::Node, &[], NODE_ACCESS),
+        ("operator", Role::Operator, &[], OPERATOR_ACCESS),
+        ("operator of this domain", Role::Operator, &["api"], OPERATOR_OF_API_ACCESS),
+        ("operator of another domain", Role::Operator, &["other"], OTHER_DOMAIN_ACCESS),
+        ("editor", Role::Editor, &[], EDITOR_ACCESS),
+        ("editor of this domain", Role::Editor, &["other", "api"], EDITOR_OF_API_ACCESS),
+        ("editor of another domain", Role::Editor, &["other"], OTHER_DOMAIN_ACCESS),
+        ("admin", Role::Admin, &[], ADMIN_ACCESS),
     ] {
         let (token, _) = server.token(name, role, domains, None).await;
         callers.push(Caller { name, token: Some(token), may });
@@ -164,7 +173,7 @@ async fn callers_of_all_roles(server: &TestServer) -> Vec<Caller> {
         ("caller with a revoked token", Some(revoked)),
         ("caller with an expired token", Some(expired)),
     ] {
-        callers.push(Caller { name, token, may: NO_RIGHTS });
+        callers.push(Caller { name, token, may: ANONYMOUS_ACCESS });
     }
     callers
 }
@@ -174,7 +183,7 @@ async fn every_call_is_answered_only_to_roles_that_may_make_it() {
     let server = TestServer::start(TokenPolicy::Required).await;
     let callers = callers_of_all_roles(&server).await;
     let admin = callers.iter().find(|caller| caller.name == "admin").and_then(|caller| caller.token.clone()).unwrap();
-    let put = server.request("PUT", "/v1/domains/api/rules/all").bearer_auth(&admin).body(RULE);
+    let put = server.request("PUT", "/v1/domains/api/rules/all").bearer_auth(&admin).body(RULE_BODY);
     send(put).await.is(201);
     server.settle().await;
     for caller in &callers {
@@ -185,7 +194,7 @@ async fn every_call_is_answered_only_to_roles_that_may_make_it() {
             let mut request = match *path {
                 "/v1/replay" => {
                     let form = replay::multipart_form(&[("rules", *body), ("log", "")]);
-                    server.request(method, path).header("content-type", replay::FORM).body(form)
+                    server.request(method, path).header("content-type", replay::FORM_CONTENT_TYPE).body(form)
                 }
                 _ => server.request(method, path).header("content-type", "application/json").body(*body),
             };
@@ -196,7 +205,7 @@ async fn every_call_is_answered_only_to_roles_that_may_make_it() {
             let context = format!("{method} {path} by {}: {} {}", caller.name, reply.status, reply.text);
             if caller.may.contains(may) {
                 assert!(statuses.contains(&reply.status), "{context}");
-            } else if caller.may.contains(&May::Readers) {
+            } else if caller.may.contains(&Access::Readers) {
                 assert_eq!(reply.status, 403, "{context}");
                 assert!(reply.text.contains("this needs the role"), "{context}");
             } else {
@@ -217,7 +226,7 @@ async fn reader_sees_no_names_ids_or_digests_of_tokens() {
     let write = |token: &str, method: &str, path: &str, body: &'static str| {
         send(server.request(method, path).bearer_auth(token).header("content-type", "application/json").body(body))
     };
-    write(&admin, "PUT", "/v1/domains/api/rules/all", RULE).await.is(201);
+    write(&admin, "PUT", "/v1/domains/api/rules/all", RULE_BODY).await.is(201);
     write(&admin, "PATCH", "/v1/domains/api/rules/all", r#"{"limit":"20/s"}"#).await.is(200);
     write(&operator, "PUT", "/v1/domains/api/rules/all/overrides/acme", r#"{"limit":"30/s"}"#).await.is(201);
     server.settle().await;
@@ -225,7 +234,7 @@ async fn reader_sees_no_names_ids_or_digests_of_tokens() {
     write(&admin, "POST", "/v1/enforcement", r#"{"mode":"observe"}"#).await.is(200);
     write(&admin, "PUT", "/v1/fleet/enforcement", r#"{"mode":"enforce"}"#).await.is(200);
     server.settle().await;
-    let asked = CALLS.iter().filter(|(.., may, _)| matches!(may, May::Anyone | May::Readers | May::Takers));
+    let asked = CALLS.iter().filter(|(.., may, _)| matches!(may, Access::Anyone | Access::Readers | Access::Takers));
     for (method, path, body, ..) in asked {
         let reply = write(&reader, method, path, body).await;
         for secret in ["zebra", &admin_id, &operator_id, &reader_id, "digest"] {
@@ -255,7 +264,7 @@ async fn every_path_of_the_api_description_is_called_with_every_role() {
         for method in operations.as_object().expect("operations").keys() {
             let is_called = |called: &str, path: &str| called.eq_ignore_ascii_case(method) && matches(pattern, path);
             let found = CALLS.iter().any(|(called, path, ..)| is_called(called, path));
-            // HEAD is not in the table, because it is answered like GET.
+            // HEAD is not in the table, because it is answered in the same way as GET.
             assert!(found || method == "head", "{method} {pattern} is not in CALLS");
         }
     }
@@ -311,7 +320,7 @@ async fn actions_are_in_the_audit_log_with_their_author() {
     };
     assert_eq!(entry(0), ["key", "reset", "k1", "Ann"], "{items}");
     assert_eq!(entry(1), ["enforcement", "observe", "server", "Ann"], "{items}");
-    // A new entry changes the ETag, although the revision of the rules stays.
+    // A new entry changes the ETag, although the revision of the rules does not change.
     let known = listed.tag.clone();
     let again = async || {
         send(server.request("GET", "/v1/audit?author=Ann").bearer_auth(&token).header("if-none-match", &known)).await
@@ -326,7 +335,7 @@ async fn token_of_one_domain_settles_nothing_in_another() {
     let server = TestServer::start(TokenPolicy::Required).await;
     let (admin, _) = server.token("admin", Role::Admin, &[], None).await;
     for domain in ["a", "b"] {
-        let put = server.request("PUT", &format!("/v1/domains/{domain}/rules/all")).bearer_auth(&admin).body(RULE);
+        let put = server.request("PUT", &format!("/v1/domains/{domain}/rules/all")).bearer_auth(&admin).body(RULE_BODY);
         send(put).await.is(201);
     }
     let (of_a, _) = server.token("of a", Role::Reader, &["a"], None).await;

@@ -20,7 +20,7 @@ use tollgate_server::net::protocol::Protocol;
 use tollgate_server::rules_source::status::RulesSource;
 use tollgate_server::{http, resp};
 
-use crate::eventually::{PATIENCE, eventually_async};
+use crate::eventually::{TEST_TIMEOUT, eventually_async};
 
 /// A running server, which ends when dropped.
 pub struct TestServer {
@@ -37,8 +37,8 @@ pub struct TestServer {
 impl TestServer {
     /// Starts a server with a new database.
     pub async fn start(tokens: TokenPolicy) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        static STARTED_SERVERS: AtomicU32 = AtomicU32::new(0);
+        let count = STARTED_SERVERS.fetch_add(1, Ordering::Relaxed);
         let folder = tempfile::tempdir().expect("a folder");
         let (url, keeper) = crate::database(folder.path(), count);
         // The control plane has its own thread, as in the program.
@@ -88,7 +88,7 @@ impl TestServer {
         eventually_async(&format!("revision {revision} is installed"), installed).await;
     }
 
-    /// Returns a request to fill in.
+    /// Returns an HTTP request to this server, to which headers and a body can be added.
     pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
         let method = Method::from_bytes(method.as_bytes()).expect("a method");
         self.client.request(method, format!("{}{path}", self.url))
@@ -138,7 +138,7 @@ pub async fn send(request: RequestBuilder) -> ApiReply {
     reply
 }
 
-/// Installs every change, as a node does.
+/// Installs every change of the rules, in the same way as a node.
 async fn follow(control: Arc<Control>, app: Arc<App<MemoryStore>>) {
     let mut revisions = control.watch();
     loop {
@@ -161,7 +161,7 @@ pub async fn serve_http(app: Arc<App<MemoryStore>>) -> SocketAddr {
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
             let guard = app.connections.open(Protocol::Http, 10_000).expect("room");
-            tokio::spawn(http::serve(stream, None, app.clone(), guard));
+            tokio::spawn(http::serve(stream, None, app.clone(), guard, http::FastPath::Enabled));
         }
     });
     address
@@ -180,8 +180,8 @@ async fn serve_resp(app: Arc<App<MemoryStore>>) -> SocketAddr {
     address
 }
 
-/// Returns an HTTP client. Installs the cryptography provider first, as the client of the program does.
+/// Returns an HTTP client. Installs the cryptography provider first, in the same way as the program's own client.
 pub fn http_client() -> reqwest::Client {
     let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder().timeout(PATIENCE).build().expect("a client")
+    reqwest::Client::builder().timeout(TEST_TIMEOUT).build().expect("a client")
 }

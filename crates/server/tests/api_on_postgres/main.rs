@@ -27,8 +27,8 @@ type DatabaseOwner = Arc<Postgres>;
 
 /// Creates a database on a PostgreSQL server that concurrent tests share.
 fn database(_folder: &Path, number: u32) -> (String, DatabaseOwner) {
-    static RUNNING: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
-    let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    static SHARED_POSTGRES: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
+    let mut running = SHARED_POSTGRES.lock().unwrap_or_else(PoisonError::into_inner);
     let server = running.upgrade().unwrap_or_else(|| Arc::new(Postgres::start()));
     *running = Arc::downgrade(&server);
     (server.create_database(&format!("server{number}")), server)

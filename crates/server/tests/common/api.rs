@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::Value;
 
-use super::{PATIENCE, Server, eventually};
+use super::{Server, TEST_TIMEOUT, eventually};
 
 /// A response.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Answer {
 /// Sends a request on a new connection. Returns `None` if the server disconnects.
 pub fn try_ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &str) -> Option<Answer> {
     let stream = TcpStream::connect(server.http?).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).ok()?;
     let mut stream = BufReader::new(stream);
     let headers: String = headers.iter().flat_map(|header| [header, "\r\n"]).collect();
     let length = body.len();

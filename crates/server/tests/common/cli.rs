@@ -1,4 +1,4 @@
-//! The command line with a server and a token.
+//! Runs commands of the program against a server.
 
 use std::process::Command;
 

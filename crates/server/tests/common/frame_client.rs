@@ -7,9 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 use tollgate_server::rls::http2::frame::{END_HEADERS, END_STREAM, Frame, Kind, PREFACE, put};
 use tollgate_server::rls::http2::hpack::{Decoder, put_literal};
 
-use super::PATIENCE;
+use super::TEST_TIMEOUT;
 
-/// Path of the only method.
+/// Path of the service's only method.
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// A response: its body, and its headers and trailers as one list.
@@ -40,7 +40,7 @@ pub struct FrameClient {
 impl FrameClient {
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("it listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a socket");
         let mut client = Self { stream, received: Vec::new(), decoder: Decoder::default() };
         client.send(PREFACE);
         client.send_frame(Kind::Settings, 0, 0, &[]);
@@ -110,7 +110,7 @@ impl FrameClient {
         }
     }
 
-    /// Returns the text of the next GOAWAY, or `None` if a call is answered first or the connection is reset.
+    /// Returns the text of the next GOAWAY frame, or `None` if a call is answered first or the connection is reset.
     pub fn next_goaway(&mut self) -> Option<String> {
         loop {
             match self.next()? {
@@ -121,7 +121,7 @@ impl FrameClient {
         }
     }
 
-    /// Reads to the end and returns the text of the last GOAWAY.
+    /// Reads to the end of the connection and returns the text of the last GOAWAY frame.
     pub fn farewell(&mut self) -> String {
         let mut farewell = String::new();
         while let Some((kind, _, _, payload)) = self.next() {

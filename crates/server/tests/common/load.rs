@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tollgate_testkit::history::ObservedRequest;
 
-use super::{PATIENCE, eventually};
+use super::{TEST_TIMEOUT, eventually};
 
 /// The clients of one server.
 pub struct Clients {
@@ -22,7 +22,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    /// Creates clients that send a check with this body, then pause.
+    /// Creates clients that repeatedly send a check with this body and then pause.
     pub fn new(body: &Value, pause: Duration) -> Self {
         let body = body.to_string();
         let head = format!("POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", body.len());
@@ -32,7 +32,7 @@ impl Clients {
     /// Sends checks until `over` is set or the server closes the connection. Returns the admitted requests.
     pub fn run(&self, address: SocketAddr, epoch: Instant, over: &AtomicBool) -> Vec<ObservedRequest> {
         let stream = TcpStream::connect(address).expect("the server listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
         let (mut stream, mut history) = (BufReader::new(stream), Vec::new());
         while !over.load(Ordering::Relaxed) {
             let asked = epoch.elapsed().as_nanos() as u64;
@@ -59,13 +59,13 @@ impl Clients {
     }
 
     /// Waits until this many more requests are admitted.
-    pub fn until_admitted(&self, more: u64) {
+    pub fn wait_until_admitted(&self, more: u64) {
         let end = self.admitted() + more;
         eventually("requests are admitted", || self.admitted() >= end);
     }
 
     /// Waits until the server closes the connection.
-    pub fn until_cut(&self) {
+    pub fn wait_until_closed(&self) {
         eventually("the server is gone", || self.is_cut.load(Ordering::Relaxed));
     }
 }
@@ -79,7 +79,8 @@ pub struct Load<const KINDS: usize> {
 }
 
 impl<const KINDS: usize> Load<KINDS> {
-    /// Creates clients that send checks with these bodies and pause after each. [`send_to`](Self::send_to) starts them.
+    /// Creates clients that repeatedly send checks with these bodies and pause after each check.
+    /// [`send_to`](Self::send_to) starts the clients.
     pub fn new(bodies: [Value; KINDS], pause: Duration) -> Self {
         let clients = bodies.map(|body| Arc::new(Clients::new(&body, pause)));
         Self { clients, epoch: Instant::now(), over: Arc::default(), running: Vec::new() }
@@ -99,9 +100,9 @@ impl<const KINDS: usize> Load<KINDS> {
     }
 
     /// Waits until all servers together have admitted `more` further requests of a kind. The servers compete for
-    /// tokens, so a single server may get none for a while.
-    pub fn until_admitted(&self, kind: usize, more: u64) {
-        self.clients[kind].until_admitted(more);
+    /// tokens, so a single server may admit none for a while.
+    pub fn wait_until_admitted(&self, kind: usize, more: u64) {
+        self.clients[kind].wait_until_admitted(more);
     }
 
     /// Ends the clients and returns the admitted requests of each kind.
@@ -123,7 +124,7 @@ impl<const KINDS: usize> Drop for Load<KINDS> {
     }
 }
 
-/// Ends the clients when dropped, even after a failed assertion. Otherwise the scope of their threads would never end.
+/// Ends the clients when dropped, even after a failed assertion. Otherwise the thread scope would never end.
 pub struct StopOnDrop<'a>(pub &'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

@@ -19,12 +19,12 @@ use std::sync::mpsc::{Receiver, channel};
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub use tollgate_testkit::eventually::{self, PATIENCE, eventually};
+pub use tollgate_testkit::eventually::{self, TEST_TIMEOUT, eventually};
 
 pub mod service;
 
-/// Returns a free port below the ephemeral range, for a server that starts later or restarts. Until then, the system
-/// could assign an ephemeral port to another test's connection.
+/// Returns a free port below the ephemeral range, for a server that starts later or restarts. The system could assign
+/// a free ephemeral port to another test's connection in the meantime.
 pub fn stable_port() -> u16 {
     static TAKEN: AtomicU32 = AtomicU32::new(0);
     let next = || {
@@ -59,7 +59,7 @@ impl Server {
         Self::run(command)
     }
 
-    /// Starts the server with a command that runs the program, for example on another host.
+    /// Starts the server through a command that runs the program, for example on another host.
     pub fn start_by(command: Command, args: &[&str]) -> Self {
         Self::run(Self::serve_command(command, args))
     }
@@ -77,7 +77,7 @@ impl Server {
         });
         let mut server = Self { child, log, start_log: Vec::new(), http: None, resp: None, rls: None };
         while !server.start_log.last().is_some_and(|line| line.contains("listening")) {
-            let line = server.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("the server does not listen"));
+            let line = server.log.recv_timeout(TEST_TIMEOUT).unwrap_or_else(|_| panic!("the server does not listen"));
             server.start_log.push(line);
         }
         let line = server.start_log.last().cloned().unwrap_or_default();
@@ -89,7 +89,7 @@ impl Server {
         server
     }
 
-    /// Returns the command `tollgate serve`, with free ports and no data directory unless the arguments set them.
+    /// Returns the command `tollgate serve`. Uses free ports and no data directory, unless the arguments set them.
     fn serve_command(mut command: Command, args: &[&str]) -> Command {
         command.arg("serve").args(args);
         for (flag, value) in [("--http", "127.0.0.1:0"), ("--resp", "127.0.0.1:0"), ("--data", "off")] {
@@ -112,17 +112,18 @@ impl Server {
     /// Waits for a log line that contains `text` and returns it.
     pub fn wait_for_line(&self, text: &str) -> String {
         loop {
-            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no line with {text:?} in the log"));
+            let line =
+                self.log.recv_timeout(TEST_TIMEOUT).unwrap_or_else(|_| panic!("no line with {text:?} in the log"));
             if line.contains(text) {
                 return line;
             }
         }
     }
 
-    /// Stops the server and returns the rest of its log.
+    /// Stops the server and returns the log lines that were not read yet.
     pub fn last_lines(mut self) -> Vec<String> {
         self.signal("TERM");
-        let lines = std::iter::from_fn(|| self.log.recv_timeout(PATIENCE).ok()).collect();
+        let lines = std::iter::from_fn(|| self.log.recv_timeout(TEST_TIMEOUT).ok()).collect();
         self.wait();
         lines
     }
@@ -246,7 +247,7 @@ pub struct Client {
 impl Client {
     pub fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a time-out");
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a time-out");
         stream.set_nodelay(true).expect("no delay");
         Self { stream }
     }
@@ -265,7 +266,7 @@ impl Client {
         self.send(encode(args));
     }
 
-    /// Reads as many bytes as `expected` has, and compares them with it.
+    /// Reads as many bytes as `expected` has, and asserts that they are equal.
     pub fn expect(&mut self, expected: impl AsRef<[u8]>) {
         let expected = expected.as_ref();
         let mut received = vec![0; expected.len()];
@@ -283,7 +284,7 @@ impl Client {
         self.stream.set_read_timeout(Some(time)).expect("a time-out");
     }
 
-    /// Reads one line, without its line ending.
+    /// Reads one line and returns it without its line ending.
     pub fn line(&mut self) -> String {
         let mut line = Vec::new();
         while !line.ends_with(b"\r\n") {
@@ -295,7 +296,7 @@ impl Client {
         String::from_utf8(line).expect("text")
     }
 
-    /// Reads `length` bytes and the line ending.
+    /// Reads `length` bytes and the line ending after them. Returns the bytes as text.
     pub fn text(&mut self, length: usize) -> String {
         let mut bytes = vec![0; length + 2];
         self.stream.read_exact(&mut bytes).expect("a whole string");
@@ -320,13 +321,14 @@ impl Client {
         (status, String::from_utf8(body).expect("text"))
     }
 
-    /// Reads and drops a response that has a length.
+    /// Reads a response that has a `Content-Length`, and discards it.
     pub fn skip_reply(&mut self) {
         let mut length = 0;
         loop {
             match self.line().split_once(": ") {
                 Some(("content-length", value)) => length = value.parse().expect("a length"),
-                // Only the status line and the empty line have no colon, and at the status line the length is still 0.
+                // A line without a colon is the status line (the length is still 0) or the empty line after the
+                // headers.
                 None if length > 0 => break,
                 Some(_) | None => {}
             }
@@ -379,7 +381,7 @@ impl CommandResult {
         Self { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
     }
 
-    /// Returns the standard output. Fails if the exit status is not 0.
+    /// Returns the standard output. Panics if the exit status is not 0.
     #[track_caller]
     pub fn done(self) -> String {
         assert_eq!(self.code, Some(0), "{}{}", self.out, self.err);
@@ -402,7 +404,7 @@ pub fn tollgate(args: &[&str], input: &[u8]) -> CommandResult {
     CommandResult::run(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(args), input)
 }
 
-/// Returns an environment variable set by `scripts/test`.
+/// Returns an environment variable that `scripts/test` sets. Panics if it is missing.
 pub fn required_variable(name: &str, what: &str) -> std::ffi::OsString {
     std::env::var_os(name).unwrap_or_else(|| panic!("{name} is not set: it names {what}; scripts/test sets it"))
 }

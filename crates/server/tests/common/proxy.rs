@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 use tollgate_testkit::servers::free_port;
 
-use super::{Folder, PATIENCE, eventually, tollgate};
+use super::{Folder, TEST_TIMEOUT, eventually, tollgate};
 
 /// A running proxy. Dropping it stops the process.
 pub struct Proxy {
@@ -20,8 +20,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy in front of `app` that calls Tollgate at `server`. `edit` changes its snippet and, for HAProxy,
-    /// the Lua action.
+    /// Starts a proxy in front of `app` that calls Tollgate at `server`. `edit` changes the proxy's snippet (for
+    /// HAProxy, also its Lua action).
     pub fn start(name: &str, server: SocketAddr, app: SocketAddr, edit: impl Fn(String) -> String) -> Self {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()));
         let snippet = |name: &str| {
@@ -39,7 +39,7 @@ impl Proxy {
         let file = folder.write_file("config.yaml", config);
         let mut command = match name {
             "nginx" => {
-                folder.write_file("nginx.conf", NGINX.replace("SNIPPET", &file));
+                folder.write_file("nginx.conf", NGINX_CONFIG.replace("SNIPPET", &file));
                 let mut command = Command::new("nginx");
                 command.args(["-p", &folder.join(""), "-c", &folder.join("nginx.conf"), "-e", "error.log"]);
                 command
@@ -91,7 +91,7 @@ impl Proxy {
     /// Sends a request. Returns the connection and the received bytes once the response has started.
     pub fn begin(&self, path: &str) -> (TcpStream, String) {
         let mut stream = TcpStream::connect(self.address).expect("the proxy listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).expect("a timeout");
         stream.write_all(request("GET", path, &[]).as_bytes()).expect("the proxy reads");
         let (mut begun, mut buffer) = (Vec::new(), [0; 1024]);
         while !begun.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -111,8 +111,8 @@ impl Drop for Proxy {
     }
 }
 
-/// Extends a snippet's timeouts to two seconds, for refusal tests. With the snippet's 50 ms, a server on a busy machine
-/// may answer too late, and requests would pass that should be refused.
+/// Extends a snippet's timeouts to two seconds, for refusal tests. With the snippet's 50 ms, a server on a busy
+/// machine may answer too late, and requests that should be refused would pass.
 pub fn with_long_timeouts(snippet: &str) -> String {
     snippet.replace("50ms", "2s").replace("0.05s", "2s").replace("timeout = 50 ", "timeout = 2000 ")
 }
@@ -122,7 +122,7 @@ fn request(method: &str, path: &str, headers: &[(&str, &str)]) -> String {
     format!("{method} {path} HTTP/1.1\r\nhost: api.example.org\r\n{lines}connection: close\r\n\r\n")
 }
 
-const NGINX: &str = "
+const NGINX_CONFIG: &str = "
 daemon off; master_process off; pid nginx.pid; error_log error.log; worker_processes 1;
 events {}
 http {
@@ -150,7 +150,7 @@ impl Response {
 
 fn try_send(address: SocketAddr, request: &str) -> Option<Response> {
     let mut stream = TcpStream::connect(address).ok()?;
-    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.set_read_timeout(Some(TEST_TIMEOUT)).ok()?;
     stream.write_all(request.as_bytes()).ok()?;
     let mut text = Vec::new();
     stream.read_to_end(&mut text).ok()?;
@@ -160,12 +160,12 @@ fn try_send(address: SocketAddr, request: &str) -> Option<Response> {
     Some(Response { status, head: head.to_owned(), body: body.to_owned() })
 }
 
-/// Starts an application that answers every request with 200 and `app`, until the test ends.
+/// Starts an application that answers every request with 200 and the body `app`, until the test ends.
 pub fn start_app() -> SocketAddr {
     start_app_named("app")
 }
 
-/// Starts an application that answers every request with 200 and its name.
+/// Starts an application that answers every request with 200 and `name` as the body.
 pub fn start_app_named(name: &'static str) -> SocketAddr {
     start_app_with(move |_, stream| write_response(stream, name))
 }
@@ -175,8 +175,8 @@ pub fn start_echo() -> SocketAddr {
     start_app_with(|head, stream| write_response(stream, head))
 }
 
-/// Starts an application that begins its response to `/held` and ends the response when a message is sent on the
-/// returned sender or the sender is dropped.
+/// Starts an application that begins its response to `/held` and waits. The response ends when a message is sent on
+/// the returned sender, or when the sender is dropped.
 pub fn start_holding_app() -> (SocketAddr, Sender<()>) {
     let (release, released) = channel();
     let released = Mutex::new(released);
@@ -233,7 +233,7 @@ fn tools_folder() -> PathBuf {
     PathBuf::from(python).parent().expect("a folder").to_owned()
 }
 
-/// Returns the path of a program next to the interpreter of `TOLLGATE_TEST_PYTHON`.
+/// Returns the path of a program in the folder of the Python interpreter `TOLLGATE_TEST_PYTHON`.
 pub fn tool_path(name: &str) -> PathBuf {
     tools_folder().join(name)
 }

@@ -1,4 +1,4 @@
-//! Rules services for tests: the real service over TLS, and a service with scripted answers.
+//! Rules services for tests: the real service over TLS, and a fake service with scripted answers.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -29,7 +29,7 @@ impl Service {
         service
     }
 
-    /// Kills the service without a chance to clean up.
+    /// Kills the service with SIGKILL, so that it cannot clean up.
     pub fn kill(&mut self) {
         if let Some(server) = self.server.take() {
             server.signal("KILL");
@@ -66,7 +66,7 @@ impl Service {
     }
 
     /// Sets the limit of the only rule in the domain `api` and returns the revision.
-    pub fn limit(&self, limit: &str) -> i64 {
+    pub fn set_limit(&self, limit: &str) -> i64 {
         let (status, answer) = self.call("PUT", "/v1/domains/api/rules/all", Some(&json!({"limit": limit})));
         assert!(status == 200 || status == 201, "{status} {answer}");
         self.call("GET", "/v1/snapshot", None).1["revision"].as_i64().expect("a revision")
@@ -99,10 +99,10 @@ pub fn read_metric(node: &Server, name: &str) -> Option<u64> {
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// A service that sends the given answers, whether valid or not.
+/// A fake service that sends scripted answers, which may be invalid.
 pub struct Broken {
     port: u16,
-    /// The answer to send, and the last request.
+    /// The answer to send, and the last received request.
     shared: Arc<Mutex<(Vec<u8>, String)>>,
 }
 
@@ -147,7 +147,7 @@ fn answer_one(mut stream: TcpStream, shared: &Mutex<(Vec<u8>, String)>) {
         shared.1 = String::from_utf8_lossy(&asked).into_owned();
         shared.0.clone()
     };
-    // An empty answer means that the service does not answer. It waits until the client gives up.
+    // With an empty scripted answer, the service does not answer and waits until the client gives up.
     if answer.is_empty() {
         let _ = stream.set_read_timeout(Some(Duration::from_secs(120)));
         let _ = stream.read(&mut byte);

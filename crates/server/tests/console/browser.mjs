@@ -130,7 +130,7 @@ export class Window {
     const folder = process.env.TOLLGATE_CONSOLE_PICTURES;
     if (!folder) return;
     mkdirSync(folder, { recursive: true });
-    // Scroll up: the bar at the top stays in view.
+    // Scrolls up, because the bar at the top stays in view.
     await this.page.evaluate(() => scrollTo(0, 0));
     await this.page.screenshot({ path: `${folder}/${name}.png`, fullPage: true, ...options });
   }

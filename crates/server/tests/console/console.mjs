@@ -12,7 +12,7 @@ import { problems, Window, withBrowser } from "./browser.mjs";
 const [, , origin, tokens, alone] = process.argv;
 const TOKENS = JSON.parse(tokens);
 
-/** Markup that must never be interpreted; `console.rs` puts it into a key, a comment and an override. */
+/** Markup that pages must show as plain text. `console.rs` puts it into a key, a comment and an override. */
 const MARKUP = "<img src=x onerror=alert(1)>";
 
 /** The pages: address, heading, text of the complete page, and required role. */
@@ -37,7 +37,7 @@ const PAGES = [
 ];
 
 const RANK = ["reader", "node", "operator", "editor", "admin"];
-/** Whether a role has at least the rights of another. */
+/** Returns whether a role has at least the rights of another role. */
 const has = (role, needed) => RANK.indexOf(role) >= RANK.indexOf(needed);
 
 /** Half an hour of access log: page visitors, and one client that tries to log in every other second for ten minutes. */
@@ -93,7 +93,7 @@ async function replaying(browser) {
   await window.isFine("a replay");
   assert.match(await page.locator("textarea").inputValue(), /2\/m/, "the text is kept");
 
-  // The session ends before the log is sent: nothing is lost.
+  // The session ends before the log is sent. The text and the log are kept.
   await page.context().clearCookies();
   await page.getByRole("button", { name: "Replay", exact: true }).click();
   await window.see("Your session has ended");
@@ -107,7 +107,7 @@ async function replaying(browser) {
   await page.getByRole("button", { name: "Replay", exact: true }).click();
   await window.see("unknown format; describe it with `format`");
   window.forgive(400);
-  // A sparse file on disk, whose content need not be sent to the browser.
+  // Uses a sparse file on disk, because its content does not have to be sent to the browser.
   const folder = mkdtempSync(join(tmpdir(), "tollgate-console-"));
   writeFileSync(join(folder, "large.log"), "");
   truncateSync(join(folder, "large.log"), 33 << 20);
@@ -130,7 +130,7 @@ async function replaying(browser) {
   await window.close();
 }
 
-/** Every page, with every role. */
+/** Opens every page with every role. */
 async function everyPage(browser) {
   for (const role of RANK) {
     const window = await Window.open(browser, origin);
@@ -158,7 +158,7 @@ async function everyPage(browser) {
   }
 }
 
-/** An editor of one domain can read the others but change only this one. */
+/** Checks that an editor of one domain can read all domains but change only this one. */
 async function oneDomain(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.web);
@@ -184,7 +184,7 @@ async function oneDomain(browser) {
   assert.ok((await apply.count()) === 0 || (await apply.isDisabled()), "another domain");
   window.forgive(403);
   await page.getByRole("button", { name: "Discard the draft" }).click();
-  // Another user logs in after the session has ended: the text stays, and the navigation is the new user's.
+  // Another user logs in after the session has ended. The text stays, and the navigation shows the new user's pages.
   await page.locator("textarea").fill("domain: web\nrules:\n- { id: pages, per: [client_ip], limit: 60/s }\n");
   await page.context().clearCookies();
   await page.getByRole("button", { name: "Plan" }).click();
@@ -201,7 +201,7 @@ async function oneDomain(browser) {
   await window.close();
 }
 
-/** The same pages on a narrow screen and in dark colours, without accessibility violations. Takes screenshots if requested. */
+/** Opens the same pages on a narrow screen and in dark colours. Takes screenshots if requested. */
 async function everyLook(browser) {
   const looks = [["dark", 1280], ["light", 400], ...(process.env.TOLLGATE_CONSOLE_PICTURES ? [["dark", 400], ["light", 1280]] : [])];
   for (const [colorScheme, width] of looks) {
@@ -222,7 +222,7 @@ async function everyLook(browser) {
   }
 }
 
-/** Login, search, a rule, and the kill switch on and off, by keyboard only. */
+/** Logs in, searches, opens a rule, and sets and clears the kill switch, by keyboard only. */
 async function byKeyboard(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.operator);
@@ -321,7 +321,7 @@ async function editingByKeyboard(browser) {
   await window.tabTo("td button:not([disabled])");
   await window.press("Enter");
   await window.see(/\+.*12\/s/);
-  // The button after `Changes` of the previous version.
+  // The button that follows `Changes` in the row of the previous version.
   for (;;) {
     await window.press("Tab");
     const name = await page.evaluate(() => document.activeElement?.textContent);
@@ -411,7 +411,7 @@ async function helpingByKeyboard(browser) {
   await row.waitFor();
   await page.getByRole("dialog").waitFor({ state: "detached" });
   await window.tabTo("tbody button");
-  // Find the newest token by Tab among all of them.
+  // Finds the newest token among all tokens with Tab.
   for (let n = 0; n < 30 && !(await row.locator("button:focus").count()); n++) await window.press("Tab");
   await window.press("Enter");
   await window.see("Revoke the token of typed?");
@@ -421,7 +421,7 @@ async function helpingByKeyboard(browser) {
   await window.close();
 }
 
-/** Two users edit the same rule: errors at their lines, a session that ends during the edit, and a conflict. */
+/** Two users edit the same rule. Checks that errors appear at their lines, that a session may end during the edit, and that a conflict is reported. */
 async function editing(browser) {
   const window = await Window.open(browser, origin);
   await window.logIn(TOKENS.editor);
@@ -435,7 +435,7 @@ async function editing(browser) {
   await window.isFine("a mistake");
   await text.fill(before.replace("5/m", "7/m"));
   await window.see("valid");
-  // The session ends: the next call asks for a login, and nothing is lost.
+  // The session ends: the next call asks for a login, and the text is kept.
   await window.page.context().clearCookies();
   await window.page.getByRole("button", { name: "Plan" }).click();
   await window.see("Your session has ended");

@@ -1,4 +1,4 @@
-//! Whole files.
+//! Applies whole files.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tollgate_server::control::{Control, ControlError};
 
 use crate::test_database::{TestDatabase, by, put};
 
-both!(
+on_both_databases!(
     file_is_planned_and_applied_atomically,
     file_with_one_mistake_changes_nothing,
     order_of_rules_in_files_is_kept,
@@ -22,7 +22,7 @@ both!(
 );
 
 async fn apply(control: &Control, text: &str, others: OtherRules) -> Plan {
-    control.files().apply(&by("git"), text.as_bytes(), others, &|_| true).await.unwrap()
+    control.rule_files().apply(&by("git"), text.as_bytes(), others, &|_| true).await.unwrap()
 }
 
 fn summarise_plan(plan: &Plan) -> String {
@@ -42,23 +42,24 @@ async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
     let control = database.open().await;
     put(&control, "api", "old", "{limit: 9/s}").await;
     put(&control, "web", "old", "{limit: 9/s}").await;
-    let plan = control.files().plan(FILE.as_bytes(), OtherRules::Delete).await.unwrap();
+    let plan = control.rule_files().plan(FILE.as_bytes(), OtherRules::Delete).await.unwrap();
     assert_eq!(summarise_plan(&plan), "api/b:create api/a:create api/old:delete");
     assert_eq!((plan.applied, plan.revision, plan.unchanged), (false, 2, 0));
     assert_eq!(plan.changes[0].diff, "+id: b\n+limit: 1/s\n");
     assert_eq!(plan.changes[2].diff, "-id: old\n-limit: 9/s\n");
     assert_eq!(rule_ids(&control, "api").await, "old");
     let stale = control
-        .files()
+        .rule_files()
         .apply(&by("git").expecting(Expected::Version(1)), FILE.as_bytes(), OtherRules::Keep, &|_| true)
         .await;
     assert!(matches!(stale, Err(ControlError::Conflict(conflict)) if conflict.current == Some(2)));
-    let foreign = control.files().apply(&by("git"), FILE.as_bytes(), OtherRules::Keep, &|name| name == "web").await;
+    let foreign =
+        control.rule_files().apply(&by("git"), FILE.as_bytes(), OtherRules::Keep, &|name| name == "web").await;
     assert!(matches!(foreign, Err(ControlError::Invalid(why)) if why.contains("`api`")));
     let why = Change { comment: Some("commit 1234".into()), ..by("git") };
     let expected = Expected::Version(2);
     let done = control
-        .files()
+        .rule_files()
         .apply(&why.clone().expecting(expected), FILE.as_bytes(), OtherRules::Delete, &|name| name == "api")
         .await
         .unwrap();
@@ -85,12 +86,15 @@ async fn file_is_planned_and_applied_atomically(database: Arc<TestDatabase>) {
 async fn file_with_one_mistake_changes_nothing(database: Arc<TestDatabase>) {
     let control = database.open().await;
     let text = format!("{FILE}- {{id: c, limit: fast}}\n");
-    let error = control.files().apply(&by("git"), text.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
+    let error = control.rule_files().apply(&by("git"), text.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
     let ControlError::Mistakes(mistakes) = error else { panic!("{error}") };
     assert_eq!(mistakes.as_slice()[0].position.line, 5);
-    assert!(matches!(control.files().plan(text.as_bytes(), OtherRules::Keep).await, Err(ControlError::Mistakes(_))));
+    assert!(matches!(
+        control.rule_files().plan(text.as_bytes(), OtherRules::Keep).await,
+        Err(ControlError::Mistakes(_))
+    ));
     let huge = format!("{FILE}- {{id: c, limit: 1/s, when: {{a: [{}]}}}}\n", vec!["v".repeat(1000); 66].join(", "));
-    let error = control.files().apply(&by("git"), huge.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
+    let error = control.rule_files().apply(&by("git"), huge.as_bytes(), OtherRules::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Full(_)), "{error}");
     assert!(control.rules().domains().await.unwrap().is_empty());
     assert_eq!(*control.watch().borrow(), 0);
@@ -123,16 +127,16 @@ async fn exported_file_can_be_applied(database: Arc<TestDatabase>) {
     apply(&control, FILE, OtherRules::Keep).await;
     put(&control, "web", "w", "{limit: 5/s, when: {path: '/a b', method: [GET, POST]}, message: 'no: really'}").await;
     assert_eq!(
-        control.files().export(&["api".into(), "api".into()], None).await.unwrap(),
+        control.rule_files().export(&["api".into(), "api".into()], None).await.unwrap(),
         FILE.replace("{id: b, limit: 1/s}", "id: b\n  limit: 1/s")
             .replace("{id: a, limit: 2/s}", "id: a\n  limit: 2/s")
     );
-    let all = control.files().export(&[], None).await.unwrap();
+    let all = control.rule_files().export(&[], None).await.unwrap();
     assert!(all.starts_with("domains:\n- domain: api\n"), "{all}");
-    let plan = control.files().plan(all.as_bytes(), OtherRules::Delete).await.unwrap();
+    let plan = control.rule_files().plan(all.as_bytes(), OtherRules::Delete).await.unwrap();
     assert_eq!((plan.changes.len(), plan.unchanged), (0, 3), "{plan:?}");
     for odd in ["none", "\0", "'"] {
-        assert!(matches!(control.files().export(&[odd.into()], None).await, Err(ControlError::Missing(_))));
+        assert!(matches!(control.rule_files().export(&[odd.into()], None).await, Err(ControlError::Missing(_))));
     }
 }
 
@@ -147,20 +151,20 @@ async fn files_of_envoy_are_accepted(database: Arc<TestDatabase>) {
 async fn plan_shows_the_changes_of_a_file(database: Arc<TestDatabase>) {
     let control = database.open().await;
     apply(&control, FILE, OtherRules::Keep).await;
-    let found = control.files().validate(b"domain: api\nrules:\n- {id: b, limt: 1/s}\n").await.unwrap();
+    let found = control.rule_files().validate(b"domain: api\nrules:\n- {id: b, limt: 1/s}\n").await.unwrap();
     assert_eq!((found.rules, found.mistakes[0].line), (0, 3));
-    let found = control.files().validate(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n").await.unwrap();
+    let found = control.rule_files().validate(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n").await.unwrap();
     assert_eq!((found.rules, found.mistakes.len(), found.warnings.len()), (1, 0, 1));
     assert_eq!(found.warnings[0].line, 3);
     let plan =
-        control.files().plan(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n", OtherRules::Keep).await.unwrap();
+        control.rule_files().plan(b"domain: api\nrules:\n- {id: b, limit: 1000/s}\n", OtherRules::Keep).await.unwrap();
     assert_eq!(plan.warnings.len(), 1);
     for text in [&b""[..], b"\xff", b"[", b"3", b"domain: api", b"{}"] {
-        assert!(!control.files().validate(text).await.unwrap().mistakes.is_empty());
+        assert!(!control.rule_files().validate(text).await.unwrap().mistakes.is_empty());
     }
 }
 
-/// Typical and unusual rules.
+/// Generates typical and unusual rules.
 fn any_rule() -> impl Strategy<Value = serde_json::Value> {
     let value = prop_oneof![
         "[a-z/]{1,8}",
@@ -218,11 +222,11 @@ async fn random_rules_survive_a_round_trip(database: Arc<TestDatabase>) {
         let again = control.rules().put(&by("bob"), &one.domain, &one.id, text.as_bytes()).await.unwrap();
         assert!(!again.changed, "{text}");
     }
-    let exported = control.files().export(&[], None).await.unwrap();
-    let plan = control.files().plan(exported.as_bytes(), OtherRules::Delete).await.unwrap();
+    let exported = control.rule_files().export(&[], None).await.unwrap();
+    let plan = control.rule_files().plan(exported.as_bytes(), OtherRules::Delete).await.unwrap();
     assert_eq!((summarise_plan(&plan), plan.unchanged), (String::new(), kept.len()));
     let snapshot = control.snapshot().await.unwrap();
-    let plan = control.files().plan(snapshot.rules.as_bytes(), OtherRules::Delete).await.unwrap();
+    let plan = control.rule_files().plan(snapshot.rules.as_bytes(), OtherRules::Delete).await.unwrap();
     assert_eq!((summarise_plan(&plan), plan.unchanged), (String::new(), kept.len()));
 }
 

@@ -7,7 +7,7 @@ use tollgate_server::control::model::{Action, Change, Expected, PageRequest};
 
 use crate::test_database::{TestDatabase, by, put};
 
-both!(versions_are_kept_newest_first, earlier_version_is_restored, deleted_rule_is_restored);
+on_both_databases!(versions_are_kept_newest_first, earlier_version_is_restored, deleted_rule_is_restored);
 
 async fn versions_are_kept_newest_first(database: Arc<TestDatabase>) {
     let control = database.open().await;

@@ -1,4 +1,4 @@
-//! The rules service, the same cases on SQLite and on a real PostgreSQL.
+//! Tests of the rules service. The same cases run on SQLite and on a real PostgreSQL.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests may panic and print")]
 

@@ -9,7 +9,7 @@ use tollgate_server::control::{Control, ControlError, Note, NotedAction};
 
 use crate::test_database::{TestDatabase, by, put};
 
-both!(
+on_both_databases!(
     override_is_set_with_one_call,
     overrides_of_a_domain_are_listed_over_pages,
     api_overrides_precede_overrides_in_the_rule,
@@ -139,13 +139,13 @@ async fn overrides_with_mistakes_are_refused(database: Arc<TestDatabase>) {
         let error = set(&control, "acme", text).await.unwrap_err();
         assert!(matches!(error, ControlError::Mistakes(_)), "for {text:?}: {error}");
     }
-    // A rule cannot lose a key that one of its overrides inherits.
+    // A rule cannot drop a key that one of its overrides inherits.
     set(&control, "acme", "burst: 500").await.unwrap();
     let two = b"{limits: [10/s, 100/m], per: [tenant]}";
     let error = control.rules().put(&by("ann"), "api", "each", two).await.unwrap_err();
     assert!(error.to_string().starts_with("the override for `acme` does not fit this rule `each`"), "{error}");
     let file = b"domain: api\nrules: [{id: each, limits: [10/s, 100/m], per: [tenant]}]";
-    let error = control.files().apply(&by("ann"), file, OtherRules::Keep, &|_| true).await.unwrap_err();
+    let error = control.rule_files().apply(&by("ann"), file, OtherRules::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Invalid(_)));
     put(&control, "api", "each", "{limit: 11/s, per: [tenant]}").await;
     put(&control, "api", "none", "{limit: 10/s}").await;
@@ -219,16 +219,16 @@ async fn overrides_outlive_their_rule(database: Arc<TestDatabase>) {
     let gone = b"domain: api\nrules: []";
     let back = b"domain: api\nrules: [{id: each, limit: 10/s, per: [tenant]}, {id: other, limit: 1/s}]";
     let kept = "api/each has 1 override, kept in case the rule is created again";
-    assert_eq!(control.files().plan(gone, OtherRules::Delete).await.unwrap().warnings, [kept]);
-    let applied = control.files().apply(&by("ann"), gone, OtherRules::Delete, &|_| true).await.unwrap();
+    assert_eq!(control.rule_files().plan(gone, OtherRules::Delete).await.unwrap().warnings, [kept]);
+    let applied = control.rule_files().apply(&by("ann"), gone, OtherRules::Delete, &|_| true).await.unwrap();
     assert_eq!((applied.changes.len(), applied.warnings), (1, vec![kept.into()]));
     assert!(control.rules().domains().await.unwrap().is_empty());
     let again = "api/each was deleted before; 1 override from then will apply again";
-    assert_eq!(control.files().plan(back, OtherRules::Keep).await.unwrap().warnings, [again]);
-    control.files().apply(&by("ann"), back, OtherRules::Keep, &|_| true).await.unwrap();
+    assert_eq!(control.rule_files().plan(back, OtherRules::Keep).await.unwrap().warnings, [again]);
+    control.rule_files().apply(&by("ann"), back, OtherRules::Keep, &|_| true).await.unwrap();
     assert!(rules_for_nodes(&control).await.contains("7/s"));
     assert_eq!(control.rules().get("api", "each").await.unwrap().overrides, 1);
-    assert!(control.files().plan(back, OtherRules::Keep).await.unwrap().warnings.is_empty());
+    assert!(control.rule_files().plan(back, OtherRules::Keep).await.unwrap().warnings.is_empty());
 }
 
 async fn overrides_of_a_deleted_rule_can_be_deleted(database: Arc<TestDatabase>) {
@@ -242,7 +242,7 @@ async fn overrides_of_a_deleted_rule_can_be_deleted(database: Arc<TestDatabase>)
     let error = control.rules().put(&by("ann"), "api", "each", two).await.unwrap_err();
     assert!(error.to_string().starts_with("the override for `acme` does not fit this rule `each`"), "{error}");
     let file = b"domain: api\nrules: [{id: each, limits: [10/s, 100/m], per: [tenant]}]";
-    let error = control.files().apply(&by("ann"), file, OtherRules::Keep, &|_| true).await.unwrap_err();
+    let error = control.rule_files().apply(&by("ann"), file, OtherRules::Keep, &|_| true).await.unwrap_err();
     assert!(matches!(error, ControlError::Invalid(_)), "{error}");
     for value in ["acme", "zeta"] {
         control.overrides().delete(&by("bill"), "api", "each", value).await.unwrap();

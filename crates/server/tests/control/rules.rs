@@ -8,7 +8,7 @@ use tollgate_server::control::{ControlError, MAX_RULE_BYTES, Note, NotedAction};
 
 use crate::test_database::{TestDatabase, by, put};
 
-both!(
+on_both_databases!(
     stored_rule_is_read_back_unchanged,
     identical_write_changes_nothing,
     rules_with_mistakes_are_refused_with_their_lines,
@@ -32,7 +32,7 @@ async fn stored_rule_is_read_back_unchanged(database: Arc<TestDatabase>) {
     assert_eq!(written.value.rule, rule);
     assert_eq!(control.rules().get("api", "each").await.unwrap(), written.value);
     assert_eq!(control.rules().domains().await.unwrap()[0].rules, 1);
-    // The rule is present when the database is opened again.
+    // The rule is still there after the database is opened again.
     drop(control);
     assert_eq!(database.open().await.rules().get("api", "each").await.unwrap().rule, rule);
 }
@@ -160,7 +160,7 @@ async fn lists_come_in_pages_in_order(database: Arc<TestDatabase>) {
         let page = control.rules().list("api", &RuleSearch::default(), &cut).await.unwrap();
         ids.extend(page.items.into_iter().map(|rule| rule.id));
         pages += 1;
-        // Deletes the last item of the previous page. The next page still begins after its position.
+        // Deletes the last item of the previous page. The next page still begins after that item's position.
         if pages == 1 {
             control.rules().delete(&by("ann"), "api", "a").await.unwrap();
         }

@@ -1,4 +1,4 @@
-//! The databases of the test cases. They are deleted afterwards.
+//! The databases of the test cases. They are deleted when a case ends.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -8,8 +8,8 @@ use tollgate_server::control::model::{Change, StoredRule, WriteOutcome};
 use tollgate_server::control::{Control, sqlite_url};
 use tollgate_testkit::servers::Postgres;
 
-/// Runs each case on both databases.
-macro_rules! both {
+/// Runs each case on SQLite and on PostgreSQL.
+macro_rules! on_both_databases {
     ($($case:ident),* $(,)?) => {
         mod on_sqlite {
             $(#[test] fn $case() { crate::test_database::on_sqlite(|database| super::$case(database)); })*

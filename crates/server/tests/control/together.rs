@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tollgate_server::control::ControlError;
 use tollgate_server::control::model::{AuditSearch, Expected, PageRequest};
 
-use crate::eventually::PATIENCE;
+use crate::eventually::TEST_TIMEOUT;
 use crate::test_database::{TestDatabase, by, put};
 
-both!(
+on_both_databases!(
     exactly_one_concurrent_writer_wins,
     writes_of_other_processes_are_seen_soon,
     snapshot_is_built_once_per_revision,
@@ -18,7 +18,7 @@ both!(
 async fn exactly_one_concurrent_writer_wins(database: Arc<TestDatabase>) {
     const WRITERS: usize = 16;
     const ROUNDS: i64 = 5;
-    // Half of the writers use a second instance, which looks like another process to the database.
+    // Half of the writers use a second instance. To the database, it looks like another process.
     let controls = [Arc::new(database.open().await), Arc::new(database.open().await)];
     put(&controls[0], "api", "each", "{limit: 1/s}").await;
     for round in 1..=ROUNDS {
@@ -62,11 +62,11 @@ async fn writes_of_other_processes_are_seen_soon(database: Arc<TestDatabase>) {
     put(&one, "api", "each", "{limit: 1/s}").await;
     assert!(own.has_changed().unwrap());
     assert_eq!(*own.borrow_and_update(), 1);
-    tokio::time::timeout(PATIENCE, seen.changed()).await.unwrap().unwrap();
+    tokio::time::timeout(TEST_TIMEOUT, seen.changed()).await.unwrap().unwrap();
     assert_eq!(other.snapshot().await.unwrap().revision, 1);
     drop(other);
     // No caller remains to receive the error.
-    assert!(tokio::time::timeout(PATIENCE, seen.changed()).await.unwrap().is_err());
+    assert!(tokio::time::timeout(TEST_TIMEOUT, seen.changed()).await.unwrap().is_err());
 }
 
 async fn snapshot_is_built_once_per_revision(database: Arc<TestDatabase>) {
@@ -122,7 +122,7 @@ mod postgres_only {
     use tollgate_server::control::{Control, ControlError};
     use tollgate_testkit::servers::Postgres;
 
-    use crate::eventually::PATIENCE;
+    use crate::eventually::TEST_TIMEOUT;
     use crate::test_database::{put, run, sqlite};
 
     #[test]
@@ -143,7 +143,7 @@ mod postgres_only {
             let other = Control::open(&url).await.unwrap();
             assert_eq!(other.rules().get("api", "each").await.unwrap().version, 1);
             put(&other, "api", "each", "{limit: 2/s}").await;
-            tokio::time::timeout(PATIENCE, seen.changed()).await.unwrap().unwrap();
+            tokio::time::timeout(TEST_TIMEOUT, seen.changed()).await.unwrap().unwrap();
             assert_eq!(control.rules().get("api", "each").await.unwrap().version, 2);
         });
     }

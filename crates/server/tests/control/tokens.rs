@@ -7,7 +7,11 @@ use tollgate_server::control::{ControlError, sha256_hex};
 
 use crate::test_database::{TestDatabase, by};
 
-both!(token_is_shown_once_and_stored_as_a_digest, last_admin_token_cannot_be_revoked, invalid_tokens_are_refused,);
+on_both_databases!(
+    token_is_shown_once_and_stored_as_a_digest,
+    last_admin_token_cannot_be_revoked,
+    invalid_tokens_are_refused,
+);
 
 fn new(name: &str, role: Role) -> TokenGrant {
     TokenGrant { name: name.into(), role, domains: Vec::new(), expires_ms: None }
@@ -23,16 +27,16 @@ async fn token_is_shown_once_and_stored_as_a_digest(database: Arc<TestDatabase>)
     assert_ne!(other.token, made.token);
     let listed = control.tokens().list(&PageRequest { limit: Some(1), after: None }).await.unwrap();
     let rest = control.tokens().list(&PageRequest { limit: Some(1), after: listed.next }).await.unwrap();
-    let mut both = [listed.items[0].id.clone(), rest.items[0].id.clone()];
-    both.sort();
+    let mut both_ids = [listed.items[0].id.clone(), rest.items[0].id.clone()];
+    both_ids.sort();
     let mut ids = [made.stored.id.clone(), other.stored.id.clone()];
     ids.sort();
-    assert_eq!(both, ids);
+    assert_eq!(both_ids, ids);
     let snapshot = control.snapshot().await.unwrap();
     let verifier = snapshot.tokens.iter().find(|token| token.id == made.stored.id).unwrap();
     assert_eq!(verifier.digest, sha256_hex(made.token.as_bytes()));
     assert_eq!((verifier.grant.role, &verifier.grant.domains), (Role::Editor, &wanted.domains));
-    // The token is not stored anywhere in the database.
+    // The database does not contain the token itself.
     let log = control.audit().list(&AuditSearch::default(), &PageRequest::default()).await.unwrap();
     assert!(!serde_json::to_string(&log).unwrap().contains(secret));
     let revoked = control.tokens().revoke(&by("ann"), &made.stored.id).await.unwrap();

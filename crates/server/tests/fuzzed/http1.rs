@@ -1,5 +1,5 @@
-// Any bytes sent to the HTTP port get the same responses with the fast path of checks as without it.
-// Included by the fuzz target, which invents bytes, and by the tests.
+// Any bytes sent to the HTTP port get the same responses with the fast path for checks as without it. Shared by the
+// fuzz target and the tests.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tollgate_engine::{Engine, MemoryStore};
 use tollgate_server::app::App;
-use tollgate_server::http::{AllowedHosts, serve, serve_by_hyper};
+use tollgate_server::http::{AllowedHosts, FastPath, serve};
 use tollgate_server::net::protocol::Protocol;
 use tollgate_server::net::shutdown::ConnectionGuard;
 
-/// What the client does after it has sent its bytes.
+/// The client's action after it has sent its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// It closes its half of the connection.
@@ -23,8 +23,8 @@ pub enum Then {
 
 type State = Arc<App<MemoryStore>>;
 
-/// Sends bytes in parts of `step` to a new server, and returns the responses. The server has its own thread, because
-/// threads cache inline limits.
+/// Sends bytes in parts of `step` bytes to a new server, and returns the responses. The server has its own thread,
+/// because inline limits are cached per thread.
 fn exchange<F: Future<Output = ()> + Send + 'static>(
     sent: &[u8],
     step: usize,
@@ -56,7 +56,7 @@ fn exchange<F: Future<Output = ()> + Send + 'static>(
     std::thread::scope(|scope| scope.spawn(run).join()).expect("no panic")
 }
 
-/// Replaces dates, and the digits of waits by zeros.
+/// Removes the varying parts: replaces dates, and replaces the digits of waits with zeros.
 fn without_times(responses: &str) -> String {
     let mut out = String::new();
     for line in responses.split_inclusive('\n') {
@@ -79,9 +79,12 @@ fn without_times(responses: &str) -> String {
 
 /// Checks that the responses are the same with and without the fast path, and returns them.
 pub fn responses(sent: &[u8], step: usize, then: Then) -> String {
-    let fast = exchange(sent, step, then, |stream, app, guard| serve(stream, None, app, guard));
-    let slow = |step| exchange(sent, step, then, |stream, app, guard| serve_by_hyper(stream, None, app, guard));
-    // hyper finds a mistake in a head that arrives in parts later than in one that arrives whole.
+    let responses = |step, fast_path| {
+        exchange(sent, step, then, move |stream, app, guard| serve(stream, None, app, guard, fast_path))
+    };
+    let fast = responses(step, FastPath::Enabled);
+    let slow = |step| responses(step, FastPath::Disabled);
+    // hyper finds a mistake later in a head that arrives in parts than in a head that arrives whole.
     if fast != slow(step) {
         let sent = String::from_utf8_lossy(sent);
         assert_eq!(fast, slow(usize::MAX), "{step} bytes at a time, then {then:?}: {sent}");
@@ -89,7 +92,7 @@ pub fn responses(sent: &[u8], step: usize, then: Then) -> String {
     fast
 }
 
-/// Checks the bytes as a whole and in parts.
+/// Checks the bytes sent as a whole and sent in parts.
 pub fn check(sent: &[u8]) {
     let steps: &[usize] = if sent.len() < 1_000 { &[usize::MAX, 1, 7, 64] } else { &[usize::MAX, 1_000] };
     for step in steps {

@@ -10,7 +10,7 @@ use tollgate_server::rls::http2::frame::{Frame, PREFACE};
 /// A connection's calls, its output, and whether it is closed.
 type Reaction = (Vec<(u32, Option<usize>)>, Vec<u8>, bool);
 
-/// Sends bytes in parts of `step` and answers every call with a few bytes.
+/// Sends bytes in parts of `step` bytes and answers every call with a few bytes.
 fn send(input: &[u8], step: usize) -> Reaction {
     let mut connection = Connection::new(&["/known"]);
     let (mut calls, mut at, mut end) = (Vec::new(), 0, 0);

@@ -5,8 +5,8 @@ use tollgate_server::resp::wire::{ProtocolError, RespFrame, parse};
 
 type Commands = (Vec<Vec<Vec<u8>>>, Result<usize, ProtocolError>);
 
-/// Parses commands from bytes that arrive in parts of `step`, as the server does.
-fn take(input: &[u8], step: usize) -> Commands {
+/// Parses commands from bytes that arrive in parts of `step` bytes, in the same way as the server.
+fn parse_in_parts(input: &[u8], step: usize) -> Commands {
     let (mut commands, mut args) = (Vec::new(), Vec::new());
     let (mut at, mut end, mut needed) = (0, 0, 1);
     while end < input.len() {
@@ -34,8 +34,8 @@ fn take(input: &[u8], step: usize) -> Commands {
 
 /// Checks that the parsed commands and the error do not depend on how the bytes are split.
 pub fn check(input: &[u8]) {
-    let whole = take(input, usize::MAX >> 1);
+    let whole = parse_in_parts(input, usize::MAX >> 1);
     for step in [1, 7, 64] {
-        assert_eq!(take(input, step), whole, "in parts of {step}");
+        assert_eq!(parse_in_parts(input, step), whole, "in parts of {step}");
     }
 }

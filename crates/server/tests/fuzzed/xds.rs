@@ -4,7 +4,7 @@
 use tollgate_server::rules_source::xds::stream::{ClientStream, MAX_MESSAGE};
 use tollgate_server::rules_source::xds::wire::{ConfigFile, DiscoveryResponse, MAX_RESOURCES};
 
-/// Checks that messages are decoded within the limits or refused, and that the messages in frames do not depend on how
+/// Checks that messages are decoded within the limits or refused, and that the decoded messages do not depend on how
 /// the bytes are split.
 pub fn check(input: &[u8]) {
     if let Ok(response) = DiscoveryResponse::decode(input) {

@@ -1,4 +1,4 @@
-"""Calls the rate-limit service with grpcio: one request in JSON on each line of the input, one response on each of the output."""
+"""Calls the rate-limit service with grpcio. Reads one JSON request per input line and prints one response per line."""
 
 import json
 import sys

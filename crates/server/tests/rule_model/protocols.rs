@@ -7,7 +7,7 @@ use tollgate_testkit::rule_model::{Request, Verb};
 
 use crate::common::{Client, encode};
 
-/// The cost with which traces ask for all remaining tokens. Taking up to this cost is the same as a drain.
+/// The cost with which traces ask for all remaining tokens. A `take-up-to` with this cost is equivalent to a drain.
 pub(crate) const EVERYTHING: u64 = u64::MAX >> 1;
 
 /// A connection of one protocol. Replies are converted to JSON. Over the Redis protocol, booleans are 0 and 1.
@@ -138,7 +138,7 @@ impl Resp {
     }
 }
 
-/// Returns the words of a request after the command name.
+/// Returns the arguments of a request that follow the command name.
 fn command_words<'a>(request: &'a Request, cost: Option<&'a str>) -> Vec<&'a str> {
     let attributes = request.attributes.iter().flat_map(|(name, value)| [*name, value.as_str()]);
     ["d"].into_iter().chain(cost).chain(attributes).collect()

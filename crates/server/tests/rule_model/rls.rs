@@ -55,8 +55,8 @@ impl RuleSubject for OverRls {
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
         let (before, _) = self.http.ask(Verb::Peek, request);
-        // These requests are sent over HTTP, because a delay would pass in real time, and a charge after a check with
-        // cost 0 could put the limit into debt.
+        // These requests are sent over HTTP. A delay would pass in real time, and a charge after a check with cost 0
+        // could put the limit into debt.
         let is_delayed = matches!(before.outcome, Outcome::Delay(_));
         if verb != Verb::Check || request.cost == Some(0) || is_delayed {
             let (answer, receipt) = self.http.ask(verb, request);
@@ -64,8 +64,8 @@ impl RuleSubject for OverRls {
         }
         let result = self.call(request);
         assert_eq!(result.is_over, !before.outcome.is_admitted(), "{result:?} after {before:?}");
-        // A refused peek does not report shadow rules. After an admission, the peek therefore has a cost of 0, so that
-        // it is not refused.
+        // A refused peek does not report shadow rules. After an admission, the peek therefore has a cost of 0, so
+        // that it passes.
         let cost = if result.is_over { request.cost } else { Some(0) };
         let (after, _) = self.http.ask(Verb::Peek, &Request { cost, ..request.clone() });
         let has_remaining = |limit: &LimitAnswer| limit.report.remaining.min(u32::MAX.into()) == result.remaining;
@@ -97,8 +97,8 @@ impl RuleSubject for OverRls {
         self.http.reset(request)
     }
 
-    fn as_carried(&self, exact: Answer) -> Answer {
-        without_retries(self.http.as_carried(exact))
+    fn as_transmitted(&self, exact: Answer) -> Answer {
+        without_retries(self.http.as_transmitted(exact))
     }
 }
 

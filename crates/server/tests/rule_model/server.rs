@@ -15,7 +15,7 @@ use tollgate_testkit::rule_model::{RuleSet, memory};
 
 type ManualApp = App<MemoryStore<ManualClock>>;
 
-/// The server. Each trace gets a new `App`. Connections that are opened afterwards use it.
+/// The server. Each trace gets a new `App`, which is used by connections that are opened afterwards.
 pub(crate) struct ModelServer {
     pub(crate) http: SocketAddr,
     pub(crate) resp: SocketAddr,

@@ -89,7 +89,7 @@ impl<C: Connection> RuleSubject for OverNetwork<C> {
 
     /// Converts an exact answer to the answer that the protocols can express. Rounds waits up to milliseconds. If no
     /// wait helps, drops the reason, because the protocols do not report it.
-    fn as_carried(&self, exact: Answer) -> Answer {
+    fn as_transmitted(&self, exact: Answer) -> Answer {
         let outcome = match exact.outcome {
             Outcome::Allow => Outcome::Allow,
             Outcome::Delay(wait) => Outcome::Delay(to_millis(wait)),

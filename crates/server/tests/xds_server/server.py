@@ -1,9 +1,9 @@
-"""An xDS server of grpcio: sends one response for each line of the input, prints one line for each request.
+"""An xDS server built on grpcio. Sends one response for each input line, and prints one line for each request.
 
-A line is `{"version": "1", "resources": [RateLimitConfig in JSON]}`, or `{"raw": [bytes]}` instead of the resources. The last
-response is sent again to each new stream whose version differs and, with `"insists": true`, at once after each refusal, as
-go-control-plane does. Arguments: an address, the folder of the protos, and for TLS the files of the key, the certificate and
-the CA of clients.
+An input line is `{"version": "1", "resources": [RateLimitConfig in JSON]}`, or has `{"raw": [bytes]}` instead of the resources.
+The last response is sent again to each new stream whose version differs. With `"insists": true` it is also sent again
+immediately after each refusal, like go-control-plane does. Arguments: an address, the folder of the protos and, for TLS, the
+files of the key, the certificate and the client CA.
 """
 
 import json

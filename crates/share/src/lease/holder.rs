@@ -1,4 +1,4 @@
-//! A node's side of leases: holds tokens of one key, and determines when to request more.
+//! The node's side of leases. A holder spends the leased tokens of one key and decides when to request more.
 //!
 //! Times are nanoseconds of this node's monotonic clock, which also advances while the machine sleeps.
 
@@ -7,25 +7,25 @@ use super::{Exchange, Grant, LeaseReport, Need};
 const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 
-/// Maximum time between two exchanges while anything is held or unreported. After this time without requests,
-/// everything is returned.
-const EVERY: u64 = SECOND;
+/// Maximum time between two exchanges while the node holds tokens or has unreported spending. After this time without
+/// requests, the node returns all tokens.
+const MAX_EXCHANGE_INTERVAL: u64 = SECOND;
 
 /// Minimum time between exchanges that are not triggered by a request.
-const APART: u64 = 20 * MILLI;
+const MIN_EXCHANGE_INTERVAL: u64 = 20 * MILLI;
 
-/// Time for which requests are refused without asking the pool, after a grant of fewer tokens than wanted.
+/// After a grant below the wanted amount, requests are refused for this time without asking the pool.
 const REFUSE_FOR: u64 = 20 * MILLI;
 
-/// Maximum time for which the pool's refusal is repeated without asking the pool. Until the wait has passed, only
-/// tokens returned by other nodes can meet the need.
+/// After a refusal by the pool, requests are refused for at most this time without asking the pool again. The pool can
+/// admit earlier only if other nodes return tokens.
 const REPEAT_FOR: u64 = 100 * MILLI;
 
-/// Maximum number of leases reported in one exchange; the other leases are reported in the next exchange.
+/// Maximum number of leases reported in one exchange. Further leases are reported in the next exchange.
 const MAX_REPORTS: usize = 64;
 
 /// Interval in which demand is counted.
-const TICK: u64 = 100 * MILLI;
+const DEMAND_TICK: u64 = 100 * MILLI;
 
 /// A node's leased tokens of one key.
 #[derive(Clone, Debug, Default)]
@@ -40,14 +40,14 @@ pub struct Holder {
     left: u64,
     /// Instant at which the pool is full again if nothing more is taken, according to its last answer.
     reset_at: u64,
-    /// Until this instant, requests of at least `refused_cost` that exceed the held tokens are refused without asking
-    /// the pool.
+    /// Until this instant, a request is refused without asking the pool if it costs at least `refused_cost` and more
+    /// than the held tokens.
     refused_until: u64,
     refused_cost: u64,
     /// Instant at which the refused need can be met.
     retry_at: u64,
     hungry: bool,
-    exchanged_at: u64,
+    last_exchange_at: u64,
     used_at: u64,
 }
 
@@ -59,7 +59,7 @@ struct HeldLease {
     left: u64,
     /// Spent but not reported.
     spent: u64,
-    /// First instant at which the lease is no longer used.
+    /// Instant from which the lease must not be spent.
     deadline: u64,
 }
 
@@ -77,12 +77,12 @@ struct InFlight {
 pub enum TakeResult {
     /// Taken from held tokens.
     Held(Reservation),
-    /// The pool has to be asked.
+    /// Too few tokens are held: ask the pool.
     Ask,
-    /// An exchange is in flight: retry when it is answered.
+    /// An exchange is in flight: retry after its answer.
     Wait,
-    /// Refused without asking the pool, because it has just refused. Contains the nanoseconds until the need can be
-    /// met.
+    /// Refused without asking the pool, because the pool has just refused. Contains the nanoseconds until the need can
+    /// be met.
     Refused(u64),
 }
 
@@ -90,7 +90,7 @@ pub enum TakeResult {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reservation {
     first: LeaseTake,
-    /// Nearly always empty, so that nothing is allocated.
+    /// Amounts from further leases. Nearly always empty, and an empty `Vec` does not allocate.
     more: Vec<LeaseTake>,
 }
 
@@ -103,16 +103,16 @@ struct LeaseTake {
 }
 
 impl Reservation {
-    /// Returns the slice expiry of the first lease. For a window, this identifies the window of the whole reservation:
-    /// a lease ends with its window at the latest, so the instant before the expiry is in that window.
+    /// Returns the slice expiry of the first lease. For a window limit, the expiry identifies the window of the whole
+    /// reservation: a lease never outlasts its window, so the instant before the expiry is in that window.
     pub fn slice(&self) -> u64 {
         self.first.slice
     }
 }
 
 impl Holder {
-    /// Takes `cost` from the held tokens, earliest deadline first. If too few are held, takes nothing and returns what
-    /// the caller has to do.
+    /// Takes `cost` from the held tokens, earliest deadline first. If too few tokens are held, takes nothing and
+    /// returns the next step for the caller.
     pub fn take(&mut self, now: u64, cost: u64) -> TakeResult {
         if let Some(reservation) = self.try_take(now, cost) {
             return TakeResult::Held(reservation);
@@ -127,7 +127,7 @@ impl Holder {
         TakeResult::Ask
     }
 
-    /// Takes `cost` from the held tokens; returns `None` and takes nothing if too few are held.
+    /// Takes `cost` from the held tokens. If too few tokens are held, takes nothing and returns `None`.
     pub fn try_take(&mut self, now: u64, cost: u64) -> Option<Reservation> {
         self.expire(now);
         if cost > self.held() {
@@ -148,7 +148,7 @@ impl Holder {
         for LeaseTake { epoch, slice, amount } in std::iter::once(&reservation.first).chain(&reservation.more) {
             let lease = self.leases.iter_mut().find(|lease| (lease.epoch, lease.slice) == (*epoch, *slice));
             if let Some(lease) = lease {
-                // Tokens that were reported after the take count as spent in the pool.
+                // Tokens reported since the take already count as spent in the pool.
                 let taken = (*amount).min(lease.spent);
                 lease.spent -= taken;
                 lease.left += taken;
@@ -161,7 +161,8 @@ impl Holder {
         self.leases.iter().map(|lease| lease.left).sum()
     }
 
-    /// Forgets the last refusal, because tokens were refunded. The next request asks the pool again.
+    /// Forgets the last refusal, so that the next request asks the pool again. Used after tokens were refunded or
+    /// returned.
     pub fn forget_refusal(&mut self) {
         self.refused_until = 0;
     }
@@ -182,32 +183,32 @@ impl Holder {
         self.reset_at.saturating_sub(now)
     }
 
-    /// Returns whether the holder can be forgotten: nothing is held or unreported, no exchange is in flight, and no
-    /// request came in the last second.
+    /// Returns whether the holder can be dropped: it has no leases, no exchange is in flight, and no request arrived in
+    /// the last second.
     pub fn is_idle(&self, now: u64) -> bool {
-        self.leases.is_empty() && self.in_flight.is_none() && now >= self.used_at.saturating_add(EVERY)
+        self.leases.is_empty() && self.in_flight.is_none() && now >= self.used_at.saturating_add(MAX_EXCHANGE_INTERVAL)
     }
 
-    /// Returns whether an exchange is due that no request triggers: to request tokens ahead of need, to report spent
-    /// tokens, or to return unneeded ones.
+    /// Returns whether to start an exchange in the background: to request tokens ahead of need, to report spent tokens,
+    /// or to return unneeded tokens.
     pub fn is_due(&mut self, now: u64) -> bool {
         self.expire(now);
-        if self.in_flight.is_some() || now < self.exchanged_at.saturating_add(APART) {
+        if self.in_flight.is_some() || now < self.last_exchange_at.saturating_add(MIN_EXCHANGE_INTERVAL) {
             return false;
         }
         let unreported = self.leases.iter().any(|lease| lease.spent > 0 || lease.left > 0);
-        let regular = unreported && now >= self.exchanged_at.saturating_add(EVERY);
+        let regular = unreported && now >= self.last_exchange_at.saturating_add(MAX_EXCHANGE_INTERVAL);
         let is_low = self.granted > 0 && self.held() < self.granted.div_ceil(4) && self.wants(now) > 0;
-        let idle = self.held() > 0 && now >= self.used_at.saturating_add(EVERY);
+        let idle = self.held() > 0 && now >= self.used_at.saturating_add(MAX_EXCHANGE_INTERVAL);
         let hungry = self.hungry && self.held() > self.amount_to_keep(now);
         regular || idle || hungry || (is_low && now >= self.refused_until)
     }
 
-    /// Starts an exchange with this need. Call it only if no exchange is in flight, and report its outcome through
+    /// Starts an exchange with this need. Call it only if no exchange is in flight. Report the outcome through
     /// [`on_grant`](Self::on_grant), [`on_no_grant`](Self::on_no_grant), [`unknown`](Self::unknown) or
     /// [`unavailable`](Self::unavailable).
     pub fn exchange(&mut self, now: u64, need: Need) -> Exchange {
-        let keep = if now >= self.used_at.saturating_add(EVERY) {
+        let keep = if now >= self.used_at.saturating_add(MAX_EXCHANGE_INTERVAL) {
             0
         } else if self.hungry {
             self.amount_to_keep(now)
@@ -217,8 +218,8 @@ impl Holder {
         self.begin(now, need, keep)
     }
 
-    /// Starts an exchange that reports all spent tokens and returns all held tokens. Used when the node stops, or for a
-    /// verb that needs the pool's state.
+    /// Starts an exchange that reports all spent tokens and returns all held tokens. Used when the node stops, and for
+    /// operations that need the pool's state.
     pub fn drain(&mut self, now: u64, need: Need) -> Exchange {
         self.begin(now, need, 0)
     }
@@ -235,8 +236,8 @@ impl Holder {
         self.reset_at = now.saturating_add(grant.reset);
         self.hungry = grant.hungry;
         if grant.leased > 0 {
-            // Counted from the instant before sending, and shortened by 1 %, because this clock may be slower than the
-            // store's.
+            // The lease duration counts from the instant before sending and is shortened by 1 %, because this node's
+            // clock may be slower than the store's clock.
             let deadline = flight.sent_at.saturating_add(grant.lasts - grant.lasts.div_ceil(100));
             let index = self.leases.partition_point(|lease| lease.deadline <= deadline);
             let (epoch, slice, left) = (grant.epoch, grant.slice, grant.leased);
@@ -245,8 +246,8 @@ impl Holder {
         if !flight.returning {
             self.granted = grant.leased;
         }
-        // The grant is below the wanted amount, and the pool has less than an eighth of a second's demand left. Asking
-        // again immediately would yield only a few tokens per call.
+        // The grant is below the wanted amount, and the pool has less than an eighth of a second's demand left. Another
+        // immediate request would yield only a few tokens.
         let is_short = !flight.returning && grant.leased < flight.wants && grant.left < flight.wants / 8;
         if let Some(wait) = grant.refused {
             self.refused_until = now.saturating_add(wait.min(REPEAT_FOR));
@@ -261,15 +262,15 @@ impl Holder {
         grant.refused.is_none()
     }
 
-    /// Processes an answer that granted nothing, because the store has other parameters for the key. The store received
-    /// the report.
+    /// Processes an answer without a grant: the store has other parameters for the key. The store has processed the
+    /// report.
     pub fn on_no_grant(&mut self, now: u64, epoch: u64) {
         self.settle(epoch);
         self.expire(now);
     }
 
-    /// Ends the exchange in flight and returns it. A pool with another epoch has received the report of the held tokens
-    /// and counts them, so these leases get the new epoch.
+    /// Ends the exchange in flight and returns it. If the pool's epoch has changed, the new pool has counted the held
+    /// tokens from the report, so their leases get the new epoch.
     fn settle(&mut self, epoch: u64) -> Option<InFlight> {
         let flight = self.in_flight.take()?;
         for lease in self.leases.iter_mut().filter(|lease| lease.epoch != epoch) {
@@ -280,8 +281,8 @@ impl Holder {
         Some(flight)
     }
 
-    /// Ends an exchange that got no answer. The pool may have executed it, so it is not repeated: the node forgets the
-    /// reported and returned tokens, and they expire in the pool.
+    /// Ends an exchange that got no answer. The pool may have executed the exchange, so it is not repeated. The node
+    /// forgets the reported and returned tokens, and these tokens expire in the pool.
     pub fn unknown(&mut self) {
         self.in_flight = None;
     }
@@ -302,7 +303,7 @@ impl Holder {
         self.expire(now);
         let mut back = self.held().saturating_sub(keep);
         let mut settle: Vec<LeaseReport> = Vec::with_capacity(self.leases.len().min(MAX_REPORTS));
-        // Returns tokens of the leases that expire first, because they are the least useful.
+        // Returns tokens of the leases that expire first, because those leases are the least useful.
         for lease in self.leases.iter_mut().take(MAX_REPORTS) {
             let returned = back.min(lease.left);
             back -= returned;
@@ -315,7 +316,7 @@ impl Holder {
                 held: lease.left,
             };
             lease.spent = 0;
-            // Two leases of one slice are reported separately, so that the pool counts both.
+            // Leases of the same slice are reported separately, because the pool counts each report as one lease.
             settle.push(entry);
         }
         let returning = keep == 0;
@@ -325,7 +326,7 @@ impl Holder {
         }
         let wants = if returning { 0 } else { self.wants(now).saturating_sub(self.held()) };
         self.in_flight = Some(InFlight { sent_at: now, need, settle: settle.clone(), wants, returning });
-        self.exchanged_at = now;
+        self.last_exchange_at = now;
         self.hungry = false;
         Exchange { need, wants, settle }
     }
@@ -333,12 +334,12 @@ impl Holder {
     /// Drops expired leases, and leases with nothing left to spend or report.
     fn expire(&mut self, now: u64) {
         let in_flight = &self.in_flight;
-        let is_asked = |lease: &HeldLease| {
+        let is_in_report = |lease: &HeldLease| {
             in_flight.as_ref().is_some_and(|flight| {
                 flight.settle.iter().any(|settle| (settle.epoch, settle.slice) == (lease.epoch, lease.slice))
             })
         };
-        self.leases.retain(|lease| now < lease.deadline && (lease.left > 0 || lease.spent > 0 || is_asked(lease)));
+        self.leases.retain(|lease| now < lease.deadline && (lease.left > 0 || lease.spent > 0 || is_in_report(lease)));
     }
 
     fn reserve(&mut self, cost: u64) -> Reservation {
@@ -389,7 +390,7 @@ impl Demand {
     }
 
     fn at(&self, now: u64) -> Self {
-        let tick = now / TICK;
+        let tick = now / DEMAND_TICK;
         let passed = tick.saturating_sub(self.tick);
         if passed == 0 {
             return *self;
@@ -433,11 +434,11 @@ mod tests {
         for _ in 0..15 {
             assert!(matches!(holder.take(NOW, 1), TakeResult::Held(_)));
         }
-        assert!(!holder.is_due(NOW + APART));
+        assert!(!holder.is_due(NOW + MIN_EXCHANGE_INTERVAL));
         assert!(matches!(holder.take(NOW, 1), TakeResult::Held(_)));
-        assert!(holder.is_due(NOW + APART), "less than a quarter is left");
-        assert_eq!(holder.exchange(NOW + APART, Need::default()).settle[0].spent, 16);
-        assert_eq!(holder.take(NOW + APART, 5), TakeResult::Wait);
+        assert!(holder.is_due(NOW + MIN_EXCHANGE_INTERVAL), "less than a quarter is left");
+        assert_eq!(holder.exchange(NOW + MIN_EXCHANGE_INTERVAL, Need::default()).settle[0].spent, 16);
+        assert_eq!(holder.take(NOW + MIN_EXCHANGE_INTERVAL, 5), TakeResult::Wait);
     }
 
     #[test]
@@ -459,7 +460,7 @@ mod tests {
             holder.take(NOW, 1);
         }
         assert!(ask(&mut holder, &mut pool, NOW, Need::Spend(1)));
-        let later = NOW + EVERY;
+        let later = NOW + MAX_EXCHANGE_INTERVAL;
         assert!(holder.is_due(later));
         assert!(ask(&mut holder, &mut pool, later, Need::default()));
         assert_eq!((holder.held(), pool.outstanding(), holder.is_idle(later)), (0, 0, true));
@@ -470,7 +471,7 @@ mod tests {
         let sent = holder.drain(later, Need::default());
         let grant = pool.exchange(&LIMITS, later, &sent);
         assert!(holder.on_grant(later, &grant));
-        assert!(!holder.is_due(later + APART), "a node that stops does not ask for more");
+        assert!(!holder.is_due(later + MIN_EXCHANGE_INTERVAL), "a node that stops does not ask for more");
     }
 
     #[test]

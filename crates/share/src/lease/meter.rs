@@ -1,19 +1,20 @@
-//! One limit of a pool: its used amount, in integers.
+//! Integer arithmetic for the used amount of one limit in a pool.
 
 use tollgate_core::{Limit, Nanos, Params, Phase};
 
 /// The parameters of one limit of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meter {
-    /// A token bucket. A nanosecond has `count` ticks and a token has `per` ticks, so both are integers.
+    /// A token bucket. Amounts are counted in ticks, with `count` ticks per nanosecond and `per` ticks per token, so
+    /// all amounts are integers.
     Bucket {
-        /// The count of the rate.
+        /// Tokens per period.
         count: u64,
-        /// The period of the rate, in nanoseconds.
+        /// The period, in nanoseconds.
         per: u64,
-        /// Maximum amount that passes at one instant.
+        /// Maximum amount admitted at one instant.
         burst: u64,
-        /// Maximum debt beyond the burst, for charges.
+        /// Maximum debt beyond the burst, for [`Need::Regardless`](super::Need::Regardless).
         max_debt: u64,
         /// Initial tokens of a new key.
         initial: u64,
@@ -26,7 +27,7 @@ pub enum Meter {
         length: u64,
         /// Offset in nanoseconds: windows begin at multiples of the length plus this offset.
         offset: u64,
-        /// Maximum debt beyond the limit, for charges.
+        /// Maximum debt beyond the limit, for [`Need::Regardless`](super::Need::Regardless).
         max_debt: u64,
         /// Initial tokens of a new key, in its first window.
         initial: u64,
@@ -38,7 +39,7 @@ pub enum Meter {
 pub enum Level {
     /// A bucket's level.
     Bucket {
-        /// Instant from which the bucket owes nothing, in ticks since the clock's zero.
+        /// Instant at which the bucket is full again, in ticks since the clock's zero.
         ticks: u128,
     },
     /// A window's count.
@@ -50,8 +51,9 @@ pub enum Level {
     },
 }
 
-/// Tolerated time ahead of the clock. A state further ahead was written before the clock was set back.
-const STALE: u64 = Nanos::SECOND.as_nanos();
+/// Maximum time by which a valid state may be ahead of the clock. A state further ahead was written before the clock
+/// was set back.
+const MAX_CLOCK_LEAD: u64 = Nanos::SECOND.as_nanos();
 
 impl Meter {
     /// Returns the meter of a limit; `None` if its algorithm cannot be leased. `spread` is the key's spread number,
@@ -86,7 +88,7 @@ impl Meter {
         }
     }
 
-    /// Returns the maximum amount that passes at one instant or in one window.
+    /// Returns the maximum amount admitted at one instant or in one window.
     pub const fn capacity(&self) -> u64 {
         match self {
             Self::Bucket { burst, .. } => *burst,
@@ -95,7 +97,7 @@ impl Meter {
     }
 
     /// Returns the maximum used amount, including debt.
-    const fn deepest(&self) -> u64 {
+    const fn max_used(&self) -> u64 {
         match self {
             Self::Bucket { burst, max_debt, .. } => burst.saturating_add(*max_debt),
             Self::Window { limit, max_debt, .. } => limit.saturating_add(*max_debt),
@@ -131,24 +133,25 @@ impl Meter {
         }
     }
 
-    /// Returns the level at `now`: in the current window, and capped if it is implausibly far ahead of the clock.
+    /// Returns the level at `now`. Moves a window's level to the current window, and caps a level that is implausibly
+    /// far ahead of the clock.
     pub fn current(&self, level: Level, now: u64) -> Level {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
-                let most = wide(now) * wide(count) + wide(self.deepest()) * wide(per);
-                if ticks > most + wide(STALE) * wide(count) { Level::Bucket { ticks: most } } else { level }
+                let most = wide(now) * wide(count) + wide(self.max_used()) * wide(per);
+                if ticks > most + wide(MAX_CLOCK_LEAD) * wide(count) { Level::Bucket { ticks: most } } else { level }
             }
             (Self::Window { limit, length, .. }, Level::Window { end, used }) => {
-                let (present, used) = (self.window_end(now), used.min(self.deepest()));
-                // The stored window is after the current window: the clock was set back by less than a window or a
-                // second.
-                let most = now.saturating_add(length).saturating_add(length.max(STALE));
+                let (present, used) = (self.window_end(now), used.min(self.max_used()));
+                // A stored window after the current window means that the clock was set back. The stored window stays
+                // if the step was at most a window or a second, whichever is longer.
+                let most = now.saturating_add(length).saturating_add(length.max(MAX_CLOCK_LEAD));
                 if used > 0 && now < end && end <= most {
                     Level::Window { end, used }
                 } else if used == 0 || end > present {
                     Level::Window { end: present, used }
                 } else {
-                    // Each window that has begun since then pays off up to `limit` of the debt.
+                    // Each window that has begun since then repays up to `limit` of the debt.
                     let begun = 1 + (now - end) / length;
                     Level::Window { end: present, used: used.saturating_sub(limit.saturating_mul(begun)) }
                 }
@@ -183,7 +186,7 @@ impl Meter {
 
     /// Returns the whole tokens that may be charged at `now`, including debt.
     pub fn chargeable(&self, level: Level, now: u64) -> u64 {
-        self.deepest().saturating_sub(self.used(level, now))
+        self.max_used().saturating_sub(self.used(level, now))
     }
 
     /// Returns the tokens used at `now`, including debt, rounded up.
@@ -203,9 +206,9 @@ impl Meter {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
                 Level::Bucket { ticks: ticks.max(wide(now) * wide(count)) + wide(tokens) * wide(per) }
             }
-            // A window counts at most its limit plus debt, like the core algorithm.
+            // The core algorithm also caps the count at the limit plus the maximum debt.
             (_, Level::Window { end, used }) => {
-                Level::Window { end, used: used.saturating_add(tokens).min(self.deepest()) }
+                Level::Window { end, used: used.saturating_add(tokens).min(self.max_used()) }
             }
             (Self::Window { .. }, level) => level,
         }
@@ -222,7 +225,7 @@ impl Meter {
         }
     }
 
-    /// Returns the nanoseconds until at most `used` tokens are used, if nothing more is taken. Rounds up.
+    /// Returns the nanoseconds, rounded up, until at most `used` tokens are used, if nothing more is taken.
     pub fn wait(&self, level: Level, now: u64, used: u64) -> u64 {
         match (*self, level) {
             (Self::Bucket { count, per, .. }, Level::Bucket { ticks }) => {
@@ -265,9 +268,9 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Takes admissible costs at random instants with the core algorithm and with the meter; both must agree.
+    /// Checks that the meter and the core algorithm agree on random costs at random instants.
     #[test]
-    fn meters_take_and_wait_as_the_algorithms_do() {
+    fn meters_agree_with_the_core_algorithms() {
         let bucket = TokenBucket::new(Rate::per_second(7).unwrap(), 10).unwrap().max_debt(5).unwrap();
         let window = FixedWindow::new(10, Nanos::from_secs(2)).unwrap().max_debt(25).unwrap();
         for limit in [Limit::from(bucket), Limit::from(window)] {

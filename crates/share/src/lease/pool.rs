@@ -1,6 +1,7 @@
-//! The store's side of leases: a pure function from a pool, an exchange and the store time to a grant.
+//! The store's side of leases: a deterministic function of the pool, the exchange and the store time.
 //!
-//! Times are nanoseconds of the store's clock. The `tollgate-redis` scripts compute the same in whole microseconds.
+//! Times are nanoseconds of the store's clock. The Lua scripts of `tollgate-redis` implement the same function in whole
+//! microseconds.
 
 use super::{HUNGRY, Level, Meter, TTL};
 
@@ -11,13 +12,13 @@ const SECOND: u64 = 1_000_000_000;
 pub struct Pool {
     /// Random number drawn when the pool is created, so that nodes detect a store that lost its state.
     pub epoch: u64,
-    /// The parameters that the levels belong to: the parameters of the last take.
+    /// Parameters of the last take. `levels` are measured under these parameters.
     pub meters: Vec<Meter>,
     /// Used amount of each limit, including outstanding tokens.
     pub levels: Vec<Level>,
     /// Outstanding tokens, in ascending order of expiry. At most [`Pool::MAX_SLICES`].
     pub slices: Vec<Slice>,
-    /// End of the hungry period after a need that could not be met.
+    /// End of the hungry period, which starts when the pool cannot meet a need.
     pub hungry_until: u64,
 }
 
@@ -46,17 +47,17 @@ pub struct Exchange {
 /// A node's immediate need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// The whole amount, spent immediately; zero if there is no request.
+    /// The whole amount, spent immediately. Zero if no request needs tokens.
     Spend(u64),
-    /// The whole amount, as part of the lease, because a group with other charges may still be refused.
+    /// The whole amount, added to the lease instead of spent, because other charges of the group may still be refused.
     Hold(u64),
-    /// As much of the amount as is left, spent immediately.
+    /// Up to this amount, limited by the remaining tokens and spent immediately.
     UpTo(u64),
     /// The whole amount, into debt if too little is left.
     Regardless(u64),
     /// A refund of an amount that was spent immediately.
     Refund(u64),
-    /// A reset of the spent amount; leases stay out.
+    /// A reset of the spent amount; leases stay outstanding.
     Reset,
 }
 
@@ -96,7 +97,7 @@ pub struct LeaseReport {
 pub struct Grant {
     /// Amount taken for the need, or accepted as a refund.
     pub taken: u64,
-    /// `None` if the need is met; otherwise the nanoseconds until it can be met, or `u64::MAX` if it never can.
+    /// `None` if the need is met; otherwise the nanoseconds until it can be met, or `u64::MAX` if it can never be met.
     pub refused: Option<u64>,
     /// Leased amount, including a [`Need::Hold`].
     pub leased: u64,
@@ -110,12 +111,12 @@ pub struct Grant {
     pub left: u64,
     /// Nanoseconds until the pool is full again, if nothing more is taken.
     pub reset: u64,
-    /// Whether the pool recently could not meet a need. The node should then return unneeded tokens immediately.
+    /// Whether the pool recently failed to meet a need. If so, the node should return unneeded tokens immediately.
     pub hungry: bool,
 }
 
 impl Pool {
-    /// Maximum number of slices in a pool: the whole seconds of a lease's duration, and the window ends among them.
+    /// Maximum number of slices in a pool. Slices expire at whole seconds within a lease's duration and at window ends.
     pub const MAX_SLICES: usize = 16;
 
     /// Creates the pool of a new key.
@@ -129,8 +130,8 @@ impl Pool {
         self.slices.iter().fold(0, |sum, slice| sum.saturating_add(slice.sum))
     }
 
-    /// Advances to an instant. Expired slices count as spent, and the pool refills to the burst minus the outstanding
-    /// tokens.
+    /// Advances the pool to `now`. Expired slices count as spent, and the pool refills to the burst minus the
+    /// outstanding tokens.
     pub fn touch(&mut self, now: u64) {
         while let Some(slice) = self.slices.first().copied().filter(|slice| slice.expiry <= now) {
             self.raise_floor(slice.expiry);
@@ -140,7 +141,7 @@ impl Pool {
             *level = meter.current(*level, now);
         }
         self.raise_floor(now);
-        // If the clock was set back, shortens leases so that none outlasts a lease granted now.
+        // If the clock was set back, shortens old leases so that they do not outlast a lease granted now.
         let latest = whole_second(now.saturating_add(TTL.as_nanos()));
         while let Some(slice) = self.slices.last().copied().filter(|slice| slice.expiry > latest.saturating_add(SECOND))
         {
@@ -149,14 +150,14 @@ impl Pool {
         }
     }
 
-    /// Settles leases, meets the need if enough is left, and grants a lease of unused tokens.
+    /// Settles the reported leases, meets the need if enough tokens are left, and leases further tokens to the node.
     pub fn exchange(&mut self, meters: &[Meter], now: u64, exchange: &Exchange) -> Grant {
         self.touch(now);
         for settle in &exchange.settle {
             self.settle(now, settle);
         }
-        // The state belongs to the parameters under which it was last charged. It is converted only if something is
-        // taken; refunds and resets apply under its own parameters.
+        // The state belongs to the parameters of its last take. Only another take converts the state to new parameters.
+        // Refunds and resets use the old parameters.
         let own = self.meters.clone();
         let meters = if matches!(exchange.need, Need::Refund(_) | Need::Reset) { &own } else { meters };
         let converted = (self.meters != meters).then(|| self.convert(meters, now));
@@ -211,7 +212,7 @@ impl Pool {
         grant
     }
 
-    /// Counts at least the outstanding tokens as used, at the instant `at`.
+    /// Raises each level so that at least the outstanding tokens count as used at the instant `at`.
     fn raise_floor(&mut self, at: u64) {
         let outstanding = self.outstanding();
         for (meter, level) in self.meters.iter().zip(&mut self.levels) {
@@ -221,7 +222,7 @@ impl Pool {
 
     fn settle(&mut self, now: u64, settle: &LeaseReport) {
         if settle.epoch != self.epoch {
-            // The state was lost, so the spent and held tokens are taken from the new state.
+            // The state that granted the lease was lost, so the spent and held tokens are taken from the new state.
             let live = settle.slice > now;
             let asserted = settle.spent.saturating_add(settle.held);
             for (meter, level) in self.meters.iter().zip(&mut self.levels) {
@@ -232,7 +233,7 @@ impl Pool {
             }
             return;
         }
-        // An absent slice has expired, and counts as spent.
+        // A missing slice has expired, and its tokens already count as spent.
         let Some(at) = self.slices.iter().position(|slice| slice.expiry == settle.slice) else { return };
         let slice = &mut self.slices[at];
         slice.sum = slice.sum.saturating_sub(settle.spent);
@@ -250,8 +251,8 @@ impl Pool {
         self.raise_floor(now);
     }
 
-    /// Returns the levels under other parameters. The used amount stays the same, rounded up, but is at least the
-    /// outstanding tokens.
+    /// Returns the levels converted to other parameters. The used amounts stay the same, rounded up, but at least the
+    /// outstanding tokens count as used.
     fn convert(&self, meters: &[Meter], now: u64) -> Vec<Level> {
         let old: Vec<u64> =
             self.meters.iter().zip(&self.levels).map(|(meter, level)| meter.used(*level, now)).collect();
@@ -260,7 +261,7 @@ impl Pool {
         meters.iter().enumerate().map(|(index, meter)| meter.level_with(now, used(index))).collect()
     }
 
-    /// Returns the amount of the need that is met, or the wait as the error.
+    /// Returns the amount taken for the need. The error is the wait in nanoseconds.
     fn meet(&self, meters: &[Meter], levels: &[Level], now: u64, need: Need) -> Result<u64, u64> {
         let each = || meters.iter().zip(levels);
         let left = each().map(|(meter, level)| meter.left(*level, now)).min().unwrap_or(0);
@@ -277,7 +278,7 @@ impl Pool {
         }
     }
 
-    /// Returns the time until `need` tokens are left: the refill, and the expiry of the slices that must expire first.
+    /// Returns the nanoseconds until `need` tokens are left, through refills and through the expiry of slices.
     fn wait(&self, meters: &[Meter], levels: &[Level], now: u64, need: u64) -> u64 {
         let mut wait = 0;
         for (meter, level) in meters.iter().zip(levels) {
@@ -295,7 +296,7 @@ impl Pool {
         wait
     }
 
-    /// Applies a refund or a reset. The used amount does not fall below the outstanding tokens.
+    /// Applies a refund or a reset. The used amount stays at or above the outstanding tokens.
     fn give_or_reset(&self, meters: &[Meter], levels: &mut [Level], now: u64, need: Need, grant: &mut Grant) {
         let amount = match need {
             Need::Refund(cost) => cost,
@@ -375,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn grant_is_half_of_the_rest_and_at_most_half_of_the_burst_is_out() {
+    fn grant_is_half_of_the_remaining_tokens_and_at_most_half_of_the_burst_is_leased() {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
         let first = pool.exchange(&limits, NOW, &spend(10, 1_000));
         assert_eq!((first.taken, first.leased, first.left), (10, 50, 40));
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn leases_are_asserted_again_after_a_lost_state() {
+    fn leases_are_counted_again_after_a_lost_state() {
         let (limits, mut pool) = (bucket(100), Pool::new(&bucket(100), 7, NOW));
         let grant = pool.exchange(&limits, NOW, &spend(0, 40));
         let mut empty = Pool::new(&limits, 8, NOW + SECOND);
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn changed_parameters_convert_only_with_a_take() {
+    fn only_a_take_converts_the_state_to_changed_parameters() {
         let mut pool = Pool::new(&bucket(10), 7, NOW);
         pool.exchange(&bucket(10), NOW, &spend(8, 0));
         assert!(pool.exchange(&bucket(9), NOW, &spend(2, 0)).refused.is_some());

@@ -1,43 +1,43 @@
-//! The eventual tally: nodes decide by their own view and merge their charges, exactly once.
+//! The eventual tally: nodes decide from their own views, and the store merges each charge exactly once.
 //!
 //! **The naive method** counts locally and adds the counts to the store from time to time. A sync whose answer is lost
-//! is either repeated and counted twice, or dropped and never counted. A node that joins decides by an empty view. A
-//! count that the store clamps at its limit forgets the excess.
+//! is either repeated and counted twice, or dropped and never counted. A joining node decides from an empty view. If
+//! the store clamps a count at the limit, the excess is forgotten.
 //!
 //! **The idea.** Each node keeps a *view* of a key: the state of the store as last seen, plus this node's charges since
-//! then. A request is decided by the view, without a round trip. Its charge is *unsent*. Every `sync_every` the unsent
-//! charges are frozen as a [`Payload`] with the next sequence number and sent. The store applies a payload if its
-//! number is the next one of that node, and in any case answers with the states of its keys. So a payload may be sent
-//! any number of times and counts once.
+//! then. The node decides a request from the view, without a round trip, and records the charge as *unsent*. Every
+//! `sync_every`, the node freezes the unsent charges as a [`Payload`] with its next sequence number and sends the
+//! payload. The store applies a payload only if its number is the node's next one, and always answers with the states
+//! of the payload's keys. So a payload may be sent any number of times and counts once.
 //!
-//! - **Debt.** The store charges even if too few tokens are left: with four tokens, twelve requests that three nodes
-//!   admitted at the same time leave −8, and all nodes refuse until the debt is repaid. Debt is bounded by [`DEBT`]
-//!   capacities, independently of the node count.
-//! - **Age.** A payload contains the age of its charges, recomputed for each resend, so clock differences cancel out.
-//!   It counts as of its last charge, and so in the window of that charge. Charges older than a second count as of a
-//!   second ago and never take a balance below zero, so that a fault is not followed by a debt of its length. Charges
-//!   older than twice the limit's window no longer count and are dropped.
-//! - **First touch.** A key without a view, or with a stale view, is read from the store before it is decided, so a
+//! - **Debt.** The store charges even if too few tokens are left. For example, if three nodes admit twelve requests at
+//!   the same time against four tokens, −8 tokens remain. All nodes then refuse until the debt is repaid. Debt is
+//!   bounded by [`DEBT`] times the capacity, independently of the node count.
+//! - **Age.** A payload contains the age of its charges, recomputed for each resend, so clock differences cancel out. A
+//!   payload counts as of its last charge, and so in the window of that charge. Charges older than a second count as of
+//!   a second ago and never take a balance below zero. So a long fault is not followed by a long debt. Charges older
+//!   than twice the limit's window no longer count and are dropped.
+//! - **First touch.** A key without a view, or with a stale view, is read from the store before it is decided. So a
 //!   node that joins does not start with a full limit.
-//! - **Bounds.** At most [`Bounds::keys`] keys have a view; if no view is idle, a further key gets none. About
-//!   [`Bounds::unsent`] unsent entries are kept. Beyond that the oldest entries are dropped and counted in
+//! - **Bounds.** At most [`Bounds::keys`] keys have a view. If no view is idle, further keys get no view. The tally
+//!   keeps about [`Bounds::unsent`] unsent entries, drops the oldest entries beyond that, and counts them in
 //!   [`Tally::dropped`].
 //!
-//! **Usage.** The caller decides with [`decide`](Tally::decide). On [`ReadReason`] it reads the key from the store,
-//! passes the state to [`learn`](Tally::learn) and decides again. If the store does not answer,
-//! [`accept_stale`](Tally::accept_stale) lets a stale view decide. At each sync the caller sends
+//! **Usage.** The caller decides with [`decide`](Tally::decide). On a [`ReadReason`], the caller reads the key from the
+//! store, passes the state to [`learn`](Tally::learn) and decides again. If the store does not answer,
+//! [`accept_stale`](Tally::accept_stale) allows decisions from a stale view. At each sync the caller sends
 //! [`payload`](Tally::payload) until the store has answered it, then calls [`acknowledge`](Tally::acknowledge) and, for
-//! each item, [`learn_merged`](Tally::learn_merged). It also reads the keys of [`reads`](Tally::reads), which were used
-//! but not taken from, to learn the charges of other nodes. Nodes that exchange payloads among themselves apply the
-//! payloads of others with [`merge`] instead.
+//! each item, [`learn_merged`](Tally::learn_merged). The caller also reads the keys that [`reads`](Tally::reads)
+//! returns, to learn the charges of other nodes: these keys were used, but nothing was taken from them. Nodes that send
+//! payloads directly to each other apply received payloads with [`merge`].
 //!
 //! **Guarantee.** With `N` nodes that each exchange within `δ` (sync interval plus round trip),
-//! `E ≤ (N − 1)·(B + r·δ)`. In any interval, the amount that node `i` admitted more than `δ` before its end is in every
-//! view by then, and the sum of these amounts is at most `B + r·T`. Each other node may have admitted another `B + r·δ`
-//! that this node had not seen. The excess does not accumulate over cycles, because debt is kept and repaid. Between
-//! two answers a view refills by its node's clock. A clock that runs fast by a fraction `ρ` adds `ρ·r·δ` per node. A
-//! round trip that varies by `d` shifts the node's estimate of the store's clock, and adds `r·d` per node. During a
-//! store outage of length `P`, `δ` is `P`.
+//! `E ≤ (N − 1)·(B + r·δ)`. Consider an interval of length `T` and a node `i`. All amounts admitted more than `δ`
+//! before the end of the interval are in node `i`'s view by the end, and their sum is at most `B + r·T`. Each other
+//! node may have admitted another `B + r·δ` that node `i` had not seen. The excess does not accumulate over cycles,
+//! because debt is kept and repaid. Between two answers a view refills by its node's clock. A clock that runs fast by a
+//! fraction `ρ` adds `ρ·r·δ` per node. A round trip that varies by `d` shifts the node's estimate of the store's clock,
+//! and adds `r·d` per node. During a store outage of length `P`, `δ` is `P`.
 
 mod unsent;
 mod view;
@@ -66,14 +66,14 @@ type Views = HashMap<Key, View, KeyHash>;
 pub struct Bounds {
     /// Maximum number of keys with a view.
     pub keys: usize,
-    /// Maximum number of unsent entries: keys times seconds without an answer from the store.
+    /// Maximum number of unsent entries. Each key has one entry per second without an answer from the store.
     pub unsent: usize,
     /// Time in nanoseconds after which a view that was not renewed is stale and has to be read again.
     pub stale_after: u64,
 }
 
 impl Default for Bounds {
-    /// Returns bounds for a node with one tally. Views are never stale.
+    /// Returns bounds for a node with a single tally. Views never become stale.
     fn default() -> Self {
         Self { keys: 1 << 20, unsent: 1 << 18, stale_after: u64::MAX }
     }
@@ -108,9 +108,9 @@ impl Tally {
         Self { bounds, ..Self::default() }
     }
 
-    /// Decides by the view of a key, and takes. `now` is this node's estimate of the store time; `at` is the node's own
-    /// time in nanoseconds. `limits` come from [`with_debt`]. Calls `report` with the verdict, the state after it, and
-    /// the limits that the state belongs to.
+    /// Decides from the view of a key, and takes the cost if it is admitted. `now` is this node's estimate of the store
+    /// time; `at` is the node's own time in nanoseconds. `limits` come from [`with_debt`]. Calls `report` with the
+    /// verdict, the limits of the resulting state, and that state.
     ///
     /// # Errors
     /// Returns [`ReadReason`] if the key has to be read from the store first. Nothing is taken then.
@@ -133,8 +133,8 @@ impl Tally {
         Ok(reported)
     }
 
-    /// Decides like [`decide`](Self::decide), for a request that other limits may still refuse. The charge is not sent
-    /// until [`confirm`](Self::confirm); [`release`](Self::release) undoes it.
+    /// Decides like [`decide`](Self::decide), for a request that other limits may still refuse.
+    /// [`confirm`](Self::confirm) adds the charge to the next payload; [`release`](Self::release) undoes the charge.
     ///
     /// # Errors
     /// Returns [`ReadReason`] if the key has to be read from the store first. Nothing is taken then.
@@ -229,8 +229,8 @@ impl Tally {
         self.views.get(key).is_none_or(|view| view.check_age(at, self.bounds.stale_after).is_err())
     }
 
-    /// Undoes the unsent part of a charge. Returns the amount put back. The rest of the charge is in the store or on
-    /// its way to it.
+    /// Undoes the unsent part of a charge. Returns the amount put back. The remaining amount is in the store or in
+    /// flight.
     pub fn put_back(&mut self, key: &[u8], now: &Now<'_>, taken: Cost, stamps: Stamps) -> u64 {
         let Some(view) = self.views.get_mut(key) else { return 0 };
         let back = taken.get().min(view.unsent);
@@ -239,8 +239,8 @@ impl Tally {
         back
     }
 
-    /// Adds charges that another part of this node made, to be merged with the next payload. Used for the fallback's
-    /// admissions during a store outage.
+    /// Adds a charge that did not go through this tally to the next payload. Used for the fallback's admissions during
+    /// a store outage.
     pub fn add_external(&mut self, key: Key, limits: Arc<Limits>, at: u64, taken: u64) {
         if self.unsent.is_over(at) {
             self.seal();
@@ -250,8 +250,8 @@ impl Tally {
         }
     }
 
-    /// Stores the store's state of a key at the store time `now`: `words` under `limits`. Charges that the store may
-    /// not have counted yet are applied to it again.
+    /// Updates the view of a key with the store's state at the store time `now`: `words` under `limits`. Charges that
+    /// the store may not have counted yet are applied to the view again.
     pub fn learn(&mut self, key: &[u8], limits: &Arc<Limits>, words: &[u64], now: &Now<'_>, at: u64) {
         if let Some(view) = self.views.get_mut(key) {
             view.renew(limits, words, now, at);
@@ -266,8 +266,8 @@ impl Tally {
         }
     }
 
-    /// Stores the store's state of a key after it merged `cost`. Call it after [`acknowledge`](Self::acknowledge).
-    /// Returns the part of the cost that exceeds the limit.
+    /// Updates the view of a key with the store's state after the store merged `cost`. Call it after
+    /// [`acknowledge`](Self::acknowledge). Returns the part of the cost that exceeds the limit.
     pub fn learn_merged(
         &mut self,
         key: &[u8],
@@ -283,7 +283,8 @@ impl Tally {
         excess
     }
 
-    /// Lets a stale view of a key decide, because the store does not answer. Returns whether the key has a view.
+    /// Allows decisions from a stale view of a key, because the store does not answer. Returns whether the key has a
+    /// view.
     pub fn accept_stale(&mut self, key: &[u8], at: u64) -> bool {
         let view = self.views.get_mut(key);
         view.map(|view| view.renewed_at = at).is_some()
@@ -302,7 +303,7 @@ impl Tally {
         self.unsent.forget(key);
     }
 
-    /// Forgets the views that were not used for a minute and have no pending charges.
+    /// Forgets views that have no pending charges and were not used for a minute.
     pub fn forget_idle(&mut self, at: u64) {
         self.views.retain(|_, view| view.pending() > 0 || at < view.used_at.saturating_add(60 * RECENT));
     }
@@ -351,7 +352,7 @@ impl Tally {
         }
     }
 
-    /// Drops the unanswered payload, because the store may no longer remember whether it counted the payload.
+    /// Drops the unanswered payload. Used when the store may have forgotten whether it counted the payload.
     pub fn give_up(&mut self) {
         let Some(payload) = self.frozen.take() else { return };
         for item in &payload.items {
@@ -371,7 +372,8 @@ impl Tally {
         std::mem::take(&mut self.is_urgent)
     }
 
-    /// Returns whether a payload is in flight. The store's states of its keys may or may not include it.
+    /// Returns whether a payload is in flight. States that are read from the store in the meantime may or may not
+    /// include this payload.
     pub fn has_frozen(&self) -> bool {
         self.frozen.is_some()
     }
@@ -381,7 +383,7 @@ impl Tally {
         self.unsent.has_ticks()
     }
 
-    /// Returns whether anything has to be sent.
+    /// Returns whether a payload or unsent charges have to be sent.
     pub fn has_unsent(&self) -> bool {
         self.frozen.is_some() || !self.unsent.is_empty() || self.views.values().any(|view| view.unsent > 0)
     }
@@ -406,15 +408,16 @@ impl Tally {
         self.views.is_empty()
     }
 
-    /// Ends the current tick if no earlier tick is unsent. If every payload ended a tick, a node that keeps taking
-    /// would never catch up.
+    /// Ends the current tick if no earlier tick is unsent. If every payload ended a tick, a busy node would never catch
+    /// up.
     fn seal_unless_behind(&mut self) {
         if !self.is_behind() {
             self.seal();
         }
     }
 
-    /// Ends the current tick. Its charges go into payloads; keys that were used but not charged are listed to be read.
+    /// Ends the current tick. Queues its charges for payloads, and lists keys that were used but not charged as keys to
+    /// read.
     fn seal(&mut self) {
         let Self { unsent, views, bounds, .. } = self;
         for dropped in unsent.seal(views, bounds.unsent) {

@@ -34,7 +34,7 @@ impl Store {
     }
 }
 
-fn one() -> Ask {
+fn exactly_one() -> Ask {
     Ask::Exactly(Cost::ONE)
 }
 
@@ -44,12 +44,12 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
     let mut store = Store::new(&limits, 3);
     let mut nodes: Vec<Tally> = (0..3).map(|_| Tally::default()).collect();
     for node in &mut nodes {
-        assert_eq!(node.take(b"k", &limits, &Now::at(0), 0, one()).unwrap_err(), ReadReason::FirstTouch);
+        assert_eq!(node.take(b"k", &limits, &Now::at(0), 0, exactly_one()).unwrap_err(), ReadReason::FirstTouch);
         node.learn(b"k", &limits, &store.words, &Now::at(0), 0);
         for _ in 0..4 {
-            assert!(node.take(b"k", &limits, &Now::at(0), 0, one()).unwrap().is_admitted());
+            assert!(node.take(b"k", &limits, &Now::at(0), 0, exactly_one()).unwrap().is_admitted());
         }
-        assert!(!node.take(b"k", &limits, &Now::at(0), 0, one()).unwrap().is_admitted());
+        assert!(!node.take(b"k", &limits, &Now::at(0), 0, exactly_one()).unwrap().is_admitted());
     }
     let mut overshoot = 0;
     for (index, node) in nodes.iter_mut().enumerate() {
@@ -64,9 +64,9 @@ fn twelve_requests_on_three_nodes_against_four_tokens_leave_a_balance_of_minus_e
     assert_eq!(limits.as_slice()[0].used(&*store.words, &Now::at(0)).floor(), 12);
     for node in &mut nodes {
         node.learn(b"k", &limits, &store.words, &Now::at(0), 0);
-        assert!(!node.take(b"k", &limits, &Now::at(2 * SECOND), 2 * SECOND, one()).unwrap().is_admitted());
+        assert!(!node.take(b"k", &limits, &Now::at(2 * SECOND), 2 * SECOND, exactly_one()).unwrap().is_admitted());
         let later = 2 * SECOND + SECOND / 4;
-        assert!(node.take(b"k", &limits, &Now::at(later), later, one()).unwrap().is_admitted());
+        assert!(node.take(b"k", &limits, &Now::at(later), later, exactly_one()).unwrap().is_admitted());
     }
 }
 
@@ -75,7 +75,7 @@ fn payload_stays_frozen_until_it_is_answered() {
     let limits = four_a_second();
     let mut node = Tally::default();
     node.learn(b"k", &limits, &Store::new(&limits, 1).words, &Now::at(0), 0);
-    let take = |node: &mut Tally, at| node.take(b"k", &limits, &Now::at(at), at, one()).unwrap().is_admitted();
+    let take = |node: &mut Tally, at| node.take(b"k", &limits, &Now::at(at), at, exactly_one()).unwrap().is_admitted();
     assert!(take(&mut node, 0));
     assert_eq!(node.payload(0).unwrap().items[0].cost, 1);
     assert!(take(&mut node, 5));
@@ -96,7 +96,7 @@ fn view_is_the_store_state_plus_unsent_takes() {
     let fresh = Store::new(&limits, 1).words;
     node.learn(b"k", &limits, &fresh, &Now::at(0), 0);
     for _ in 0..3 {
-        assert!(node.take(b"k", &limits, &Now::at(0), 0, one()).unwrap().is_admitted());
+        assert!(node.take(b"k", &limits, &Now::at(0), 0, exactly_one()).unwrap().is_admitted());
     }
     node.learn(b"k", &limits, &fresh, &Now::at(0), 0);
     let (own, words) = node.view(b"k").unwrap();
@@ -128,8 +128,8 @@ fn payload_counts_in_the_window_of_its_takes() {
     assert_eq!(used(&words, 60 * SECOND), 0, "the next window has begun");
 }
 
-/// If a payload were applied at an instant long before the state's, the store would see a clock that was set back. Its
-/// repair would forget the charges of other nodes.
+/// An old payload must not be applied as of its original time. The store would treat the earlier time as a clock that
+/// was set back, and would discard other nodes' charges.
 #[test]
 fn old_payloads_erase_nothing() {
     let minute = Nanos::from_secs(60);
@@ -171,7 +171,7 @@ fn unsent_entries_are_bounded() {
 fn only_algorithms_that_can_be_merged_get_a_debt() {
     let log = SlidingLog::new(10, Nanos::SECOND).unwrap();
     assert!(with_debt(&Limit::from(log).into()).is_none());
-    // The largest debt that the limit can represent.
+    // This slow limit cannot represent the full debt, so it gets the largest debt that it can represent.
     let slow = TokenBucket::new("1/day".parse().unwrap(), 10_000).unwrap();
     let limits = with_debt(&Limit::from(slow).into()).unwrap();
     assert!(
@@ -185,7 +185,7 @@ fn answers_older_than_the_last_one_are_ignored_and_takes_in_flight_are_kept() {
     let mut node = Tally::default();
     let empty = Store::new(&limits, 1).words;
     node.learn(b"k", &limits, &empty, &Now::at(SECOND), 0);
-    assert!(node.take(b"k", &limits, &Now::at(SECOND), 0, one()).unwrap().is_admitted());
+    assert!(node.take(b"k", &limits, &Now::at(SECOND), 0, exactly_one()).unwrap().is_admitted());
     let used = |node: &Tally, at| {
         let (own, words) = node.view(b"k").unwrap();
         own.as_slice()[0].used(words, &Now::at(at)).floor()
@@ -210,15 +210,15 @@ fn used_keys_are_read_and_stale_views_are_read_before_they_decide() {
         node.learn(key, &limits, &empty, &Now::at(0), 0);
     }
     assert!(node.reads(9).is_empty(), "neither was used");
-    assert!(node.peek(b"a", &limits, &Now::at(0), 0, one(), |verdict, _, _| verdict.is_admitted()).unwrap());
-    assert!(node.take(b"b", &limits, &Now::at(0), 0, one()).unwrap().is_admitted());
+    assert!(node.peek(b"a", &limits, &Now::at(0), 0, exactly_one(), |verdict, _, _| verdict.is_admitted()).unwrap());
+    assert!(node.take(b"b", &limits, &Now::at(0), 0, exactly_one()).unwrap().is_admitted());
     let read = |node: &mut Tally| node.reads(9).into_iter().map(|(key, _)| key.to_vec()).collect::<Vec<_>>();
     assert_eq!(read(&mut node), [b"a"]);
     assert!(read(&mut node).is_empty());
     assert_eq!(node.payload(0).unwrap().items.len(), 1);
-    assert_eq!(node.take(b"b", &limits, &Now::at(SECOND), SECOND, one()).unwrap_err(), ReadReason::Stale);
+    assert_eq!(node.take(b"b", &limits, &Now::at(SECOND), SECOND, exactly_one()).unwrap_err(), ReadReason::Stale);
     assert!(node.accept_stale(b"b", SECOND) && !node.accept_stale(b"c", SECOND));
-    assert!(node.take(b"b", &limits, &Now::at(SECOND), SECOND, one()).unwrap().is_admitted());
+    assert!(node.take(b"b", &limits, &Now::at(SECOND), SECOND, exactly_one()).unwrap().is_admitted());
     node.forget(b"b");
     node.give_up();
     assert_eq!((node.dropped(), node.has_unsent()), (1, false));

@@ -16,8 +16,8 @@ pub const MAX_ITEMS: usize = 128;
 pub struct Payload {
     /// Sequence number of the payload; the first payload of a node is 1.
     pub sequence: u64,
-    /// Time of the last charge, by this node's clock, in nanoseconds. If the payload counted from the first charge, the
-    /// store would refill tokens that were not taken yet.
+    /// Time of the last charge, by this node's clock, in nanoseconds. With the time of the first charge, the store
+    /// would refill tokens before they were taken.
     pub taken_at: u64,
     /// The charges, by key.
     pub items: Vec<Item>,
@@ -29,13 +29,13 @@ impl Payload {
         Nanos::from_nanos(at.saturating_sub(self.taken_at))
     }
 
-    /// Returns the age with which the store applies the charges, at most a second. If the age were larger, the store
-    /// would see a clock that was set back, and its repair would forget the charges of other nodes.
+    /// Returns the age at which the store counts the charges: the payload's age, but at most a second. At a larger age,
+    /// the store would treat the earlier time as a clock that was set back, and would discard other nodes' charges.
     pub fn charged_age(&self, at: u64) -> Nanos {
         self.age(at).min(Nanos::from_nanos(RECENT))
     }
 
-    /// Returns whether the payload may still take balances below zero.
+    /// Returns whether the payload is recent enough to take balances below zero.
     pub fn is_recent(&self, at: u64) -> bool {
         self.age(at).as_nanos() <= RECENT
     }
@@ -63,9 +63,9 @@ pub(super) struct FreezeResult {
 /// The current tick, which lasts at most a second, and earlier ticks.
 #[derive(Debug, Default)]
 pub(super) struct UnsentCharges {
-    /// Keys used in the current tick, each once; their views contain the amounts taken.
+    /// Keys used in the current tick, without duplicates. Their views contain the amounts taken.
     open: Vec<Key>,
-    /// Charges that other parts of this node made in the current tick.
+    /// Charges of the current tick that did not go through a view.
     external: BTreeMap<Key, (Arc<Limits>, u64)>,
     start: u64,
     /// Time of the last charge in the current tick.
@@ -73,7 +73,7 @@ pub(super) struct UnsentCharges {
     ticks: VecDeque<Tick>,
     /// Number of items in all earlier ticks.
     entries: usize,
-    /// Keys that were used but not taken from.
+    /// Keys that were used but not charged.
     pub(super) reads: Vec<Key>,
 }
 
@@ -89,7 +89,7 @@ impl UnsentCharges {
         self.entries + self.external.len()
     }
 
-    /// Returns whether no charges of earlier ticks and no charges made elsewhere are unsent.
+    /// Returns whether there are no unsent charges in earlier ticks and no external charges.
     pub(super) fn is_empty(&self) -> bool {
         self.entries == 0 && self.external.is_empty()
     }
@@ -112,7 +112,7 @@ impl UnsentCharges {
         }
     }
 
-    /// Adds a charge in the current tick. Returns whether it should be sent immediately.
+    /// Adds a charge in the current tick. Returns whether the charge should be sent immediately.
     pub(super) fn add(&mut self, view: &mut View, at: u64, taken: Cost) -> bool {
         if taken == Cost::ZERO {
             return false;
@@ -133,7 +133,7 @@ impl UnsentCharges {
         }
     }
 
-    /// Adds a charge made elsewhere on this node; returns `false` if `most` entries are already kept.
+    /// Adds a charge that did not go through a view. Returns `false` if `most` entries are already kept.
     pub(super) fn add_external(&mut self, key: Key, limits: Arc<Limits>, at: u64, cost: u64, most: usize) -> bool {
         if self.external.len() >= most && !self.external.contains_key(&key) {
             return false;
@@ -145,7 +145,7 @@ impl UnsentCharges {
         true
     }
 
-    /// Ends the current tick. Returns the items to drop, oldest first, so that at most `most` entries are kept.
+    /// Ends the current tick. Keeps at most `most` entries and returns the dropped items, oldest first.
     pub(super) fn seal(&mut self, views: &mut Views, most: usize) -> Vec<Item> {
         let mut items = Vec::new();
         for key in self.open.drain(..) {
@@ -187,7 +187,7 @@ impl UnsentCharges {
         }
     }
 
-    /// Removes up to [`MAX_ITEMS`] items of the oldest tick that still counts.
+    /// Removes and returns up to [`MAX_ITEMS`] items of the oldest tick whose charges still count.
     pub(super) fn freeze(&mut self, at: u64) -> FreezeResult {
         let mut frozen = FreezeResult { taken_at: at, items: Vec::new(), outdated: Vec::new() };
         while frozen.items.is_empty()
@@ -197,7 +197,7 @@ impl UnsentCharges {
             let age = at.saturating_sub(tick.last);
             let first = tick.items.len().min(MAX_ITEMS);
             for item in tick.items.drain(..first) {
-                let to = if age > lasts(&item.limits) { &mut frozen.outdated } else { &mut frozen.items };
+                let to = if age > counted_nanos(&item.limits) { &mut frozen.outdated } else { &mut frozen.items };
                 to.push(item);
             }
             self.entries -= first;
@@ -209,9 +209,9 @@ impl UnsentCharges {
     }
 }
 
-/// Returns the maximum time that a charge counts, in nanoseconds: twice the longest window, at least [`RECENT`].
-fn lasts(limits: &Limits) -> u64 {
+/// Returns how long a charge can count, in nanoseconds: twice the longest window, and at least [`RECENT`].
+fn counted_nanos(limits: &Limits) -> u64 {
     let windows = limits.as_slice().iter().filter_map(tollgate_core::Limit::window);
-    // Twice, because a sliding window also counts the previous window.
+    // The factor is two because a sliding window also counts the previous window.
     windows.map(|window| window.as_nanos().saturating_mul(2)).max().unwrap_or(0).max(RECENT)
 }

@@ -6,8 +6,8 @@ use tollgate_core::{Algorithm, Ask, BucketParams, Cost, Limit, Limits, Now, Para
 
 use super::{Key, RECENT, ReadReason};
 
-/// Maximum debt of a key, in capacities. It bounds the time that a key is refused after nodes over-admitted, and
-/// exceeds the excess of a thousand nodes.
+/// Maximum debt of a key, as a multiple of its capacity. It bounds how long a key is refused after nodes over-admitted.
+/// The excess of a thousand nodes stays below it.
 pub const DEBT: u64 = 1_023;
 
 /// The state of a key in the store as last seen, plus this node's charges since then.
@@ -18,7 +18,7 @@ pub(super) struct View {
     words: Vec<u64>,
     /// The limits of the last request.
     pub(super) asked: Arc<Limits>,
-    /// Charges of requests that may still be refused.
+    /// Reserved charges, whose requests may still be refused.
     pub(super) reserved: u64,
     /// Charges of the current tick.
     pub(super) unsent: u64,
@@ -33,7 +33,7 @@ pub(super) struct View {
     as_of: u64,
     /// Whether the key is listed as used in the current tick.
     pub(super) is_listed: bool,
-    /// Whether the key is listed to be read.
+    /// Whether the key is in the list of keys to read.
     pub(super) is_to_be_read: bool,
 }
 
@@ -64,7 +64,7 @@ impl View {
         if at >= self.renewed_at.saturating_add(stale_after) { Err(ReadReason::Stale) } else { Ok(()) }
     }
 
-    /// Returns this node's charges that the store may not have counted.
+    /// Returns the amount of this node's charges that the store may not have counted.
     pub(super) fn pending(&self) -> u64 {
         [self.reserved, self.unsent, self.sealed, self.frozen].into_iter().fold(0, u64::saturating_add)
     }
@@ -98,7 +98,7 @@ impl View {
         }
     }
 
-    /// Decides and takes. If something is taken, the state belongs to `limits` from then on.
+    /// Decides a request and takes its cost. If anything is taken, the state belongs to `limits` afterwards.
     pub(super) fn take(&mut self, limits: &Arc<Limits>, now: &Now<'_>, at: u64, ask: Ask) -> Verdict<Stamps> {
         self.used_at = at;
         if !Arc::ptr_eq(&self.asked, limits) {
@@ -120,8 +120,8 @@ impl View {
         self.limits.refund(&mut *self.words, now, taken, Some(stamps));
     }
 
-    /// Replaces the state with the store's and takes the pending amount from it again. Answers may arrive out of order,
-    /// so an answer slightly older than the last answer is ignored.
+    /// Replaces the state with the store's state and takes the pending amount from the new state again. Answers may
+    /// arrive out of order, so an answer slightly older than the last answer is ignored.
     pub(super) fn renew(&mut self, limits: &Arc<Limits>, words: &[u64], now: &Now<'_>, at: u64) {
         let as_of = now.mono().as_nanos();
         if as_of < self.as_of && self.as_of - as_of < RECENT {
@@ -150,10 +150,10 @@ pub(super) fn debt(limits: &Limits, words: &[u64], now: &Now<'_>) -> u64 {
     most
 }
 
-/// Applies an earlier charge of a node, as of `now`. A recent charge may go into debt; an older charge takes only
-/// the remaining tokens. Returns the amount taken. An amount beyond the maximum debt is not taken.
+/// Applies a node's charge to a state, as of `now`. A recent charge may go into debt, up to the maximum debt. An older
+/// charge takes only the remaining tokens. Returns the amount taken.
 ///
-/// A store does this for each payload item. `now` is the store time minus the payload's [charged
+/// A store calls this function for each payload item. `now` is the store time minus the payload's [charged
 /// age](super::Payload::charged_age).
 pub fn merge(limits: &Limits, words: &mut [u64], now: &Now<'_>, cost: u64, recent: bool) -> u64 {
     let cost = Cost::new(cost);
@@ -162,14 +162,14 @@ pub fn merge(limits: &Limits, words: &mut [u64], now: &Now<'_>, cost: u64, recen
     if verdict.is_admitted() { verdict.taken().get() } else { 0 }
 }
 
-/// Returns the limits with a maximum debt of [`DEBT`] capacities, or with the largest debt that they can represent.
-/// Returns `None` if an algorithm cannot be merged.
+/// Returns the limits with a maximum debt of [`DEBT`] times the capacity, or with the largest debt that they can
+/// represent. Returns `None` if an algorithm cannot be merged.
 pub fn with_debt(limits: &Limits) -> Option<Limits> {
     with_debt_of(limits, |_| true)
 }
 
-/// Returns the limits with a maximum debt of [`DEBT`] capacities. The debt is halved until `fits` accepts the limits,
-/// because a store may not be able to represent a larger debt.
+/// Returns the limits with a maximum debt of [`DEBT`] times the capacity. Halves the debt until `fits` accepts the
+/// limits, because a store may not be able to represent a larger debt.
 pub fn with_debt_of(limits: &Limits, fits: impl Fn(&Limits) -> bool) -> Option<Limits> {
     let each: Option<Vec<Limit>> =
         limits.as_slice().iter().map(|limit| limit_with_debt(limit, |limit| fits(&limit.into()))).collect();
@@ -178,7 +178,7 @@ pub fn with_debt_of(limits: &Limits, fits: impl Fn(&Limits) -> bool) -> Option<L
 
 fn limit_with_debt(limit: &Limit, fits: impl Fn(Limit) -> bool) -> Option<Limit> {
     let params = limit.params();
-    // A bounded search: at most ten halvings.
+    // The search stops after ten halvings.
     let debts = std::iter::successors(Some(DEBT), |debt| Some(debt / 2)).take(10);
     let mut limits = debts.filter_map(|debt| with_max_debt(params, limit.capacity().checked_mul(debt)?));
     limits.find(|limit| fits(*limit))

@@ -6,12 +6,13 @@ use tollgate_engine::Store;
 use super::Subject;
 use super::groups::slow_bucket;
 use super::harness::Harness;
-use super::limits::{YEAR, one_of_each};
+use super::limits::{YEAR, limit_of_each_algorithm};
 
 /// Checks that the spent amount is kept when a limit is raised or lowered.
 pub async fn changed_parameters_keep_the_amount_spent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let (five, eight, two) = (harness.one_of_each(5), harness.one_of_each(8), harness.one_of_each(2));
+    let (five, eight, two) =
+        (harness.limit_of_each_algorithm(5), harness.limit_of_each_algorithm(8), harness.limit_of_each_algorithm(2));
     for (((name, five), (_, eight)), (_, two)) in five.into_iter().zip(eight).zip(two) {
         let charge = harness.charge_limit(five, name);
         assert_eq!(harness.check(&charge.clone().cost(3)).await.remaining(), [2], "{name}");
@@ -29,8 +30,8 @@ pub async fn changed_parameters_keep_the_amount_spent(subject: &mut impl Subject
 /// Checks that the spent amount is kept when the algorithm changes to any other algorithm.
 pub async fn another_algorithm_keeps_the_amount_spent(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    for (from, old) in harness.one_of_each(5) {
-        for (to, new) in harness.one_of_each(6) {
+    for (from, old) in harness.limit_of_each_algorithm(5) {
+        for (to, new) in harness.limit_of_each_algorithm(6) {
             // Leases cannot be converted to or from other algorithms.
             if (from == "concurrency") != (to == "concurrency") {
                 continue;
@@ -67,7 +68,7 @@ pub async fn more_and_fewer_limits_keep_the_amount_spent(subject: &mut impl Subj
 /// Checks that the store accepts ordinary parameters of every algorithm that it supports. A store may reject only
 /// parameters that it cannot compute exactly.
 pub async fn ordinary_parameters_are_accepted(subject: &mut impl Subject) {
-    for (name, limit) in one_of_each(1_000) {
+    for (name, limit) in limit_of_each_algorithm(1_000) {
         let accepted = subject.store().check_limits(&limit.into());
         let is_refused = subject.refused_algorithms().iter().any(|refused| name.starts_with(refused));
         assert_eq!(accepted.is_err(), is_refused, "{name}: {accepted:?}");

@@ -14,7 +14,7 @@ pub(super) fn slow_bucket(burst: u64) -> Limit {
     TokenBucket::new("1/day".parse().expect("a rate"), burst).expect("a bucket").into()
 }
 
-/// Checks that a refused charge leaves all charges of its group undone.
+/// Checks that no charge of a group is applied if one of them is refused.
 pub async fn group_is_charged_all_or_none(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (a, b) = (harness.charge_limit(slow_bucket(5), "a"), harness.charge_limit(slow_bucket(2), "b"));
@@ -77,8 +77,8 @@ pub async fn later_group_sees_earlier_group(subject: &mut impl Subject) {
     assert_eq!(left.collect::<Vec<_>>(), [4, 3, 2, 1, 0, 0, 0]);
 }
 
-/// Checks that all `UpTo` charges of a group take the smallest possible amount, regardless of their state sizes, and
-/// that the reports reflect it.
+/// Checks that all `UpTo` charges of a group take the smallest amount that any of them can take, whatever their state
+/// sizes, and that the reports show the reduced amount.
 pub async fn charges_up_to_an_amount_all_take_the_least(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (log, slots) = (harness.log_or_slices(300), harness.slots_or_window(3));
@@ -115,7 +115,7 @@ pub async fn large_groups_and_unusual_keys_are_decided(subject: &mut impl Subjec
     assert!(harness.check(&other).await.passed(), "keys are not confused");
 }
 
-/// Checks that concurrent callers together get no more than the burst.
+/// Checks that concurrent callers together take at most the burst.
 pub async fn concurrent_callers_get_no_more_than_the_limit(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let (shared, other) =

@@ -10,14 +10,14 @@ use tollgate_engine::Store;
 use tollgate_engine::store::{Answers, Batch, Charge, Consistency, Group, StoreError, StoreVerb};
 
 use super::Subject;
-use super::limits::{YEAR, one_of_each};
+use super::limits::{YEAR, limit_of_each_algorithm};
 
 /// A store, its limits, and a namespace for keys.
 pub(super) struct Harness<'s, S> {
     pub(super) subject: &'s mut S,
     limits_by_id: LimitList,
-    /// Distinguishes this run from all other runs on the same store.
-    name: u64,
+    /// Random number that keeps the keys of this run separate from other runs on the same store.
+    run_id: u64,
 }
 
 /// Limits indexed by id.
@@ -51,7 +51,7 @@ impl TestCharge {
         self
     }
 
-    /// Returns the same charge under other limits.
+    /// Returns this charge with other limits.
     pub(super) fn with_limits(mut self, limits_id: u32) -> Self {
         self.earlier.insert(0, self.limits_id);
         self.limits_id = limits_id;
@@ -103,20 +103,20 @@ impl ChargeAnswer {
 
 impl<'s, S: Subject> Harness<'s, S> {
     pub(super) fn new(subject: &'s mut S) -> Self {
-        Self { subject, limits_by_id: LimitList(Vec::new()), name: RandomState::new().hash_one("harness") }
+        Self { subject, limits_by_id: LimitList(Vec::new()), run_id: RandomState::new().hash_one("harness") }
     }
 
     /// Filters out limits whose algorithm the store refuses.
-    pub(super) fn accepted(&self, limits: Vec<(&'static str, Limit)>) -> Vec<(&'static str, Limit)> {
+    pub(super) fn without_refused(&self, limits: Vec<(&'static str, Limit)>) -> Vec<(&'static str, Limit)> {
         limits.into_iter().filter(|(name, _)| !self.refuses(name)).collect()
     }
 
     /// Returns one limit per algorithm that the store accepts.
-    pub(super) fn one_of_each(&self, limit: u64) -> Vec<(&'static str, Limit)> {
-        self.accepted(one_of_each(limit))
+    pub(super) fn limit_of_each_algorithm(&self, limit: u64) -> Vec<(&'static str, Limit)> {
+        self.without_refused(limit_of_each_algorithm(limit))
     }
 
-    /// Returns a sliding log, or slices if the store refuses logs.
+    /// Returns a sliding log, or sliding slices if the store refuses logs.
     pub(super) fn log_or_slices(&self, limit: u64) -> Limit {
         if self.refuses("sliding log") {
             return SlidingSlices::new(limit, YEAR, Nanos::from_secs(7 * 86_400)).expect("slices").into();
@@ -124,7 +124,7 @@ impl<'s, S: Subject> Harness<'s, S> {
         SlidingLog::new(limit, YEAR).expect("a log").into()
     }
 
-    /// Returns a concurrency limit, or a window if the store refuses concurrency limits.
+    /// Returns a concurrency limit, or a fixed window if the store refuses concurrency limits.
     pub(super) fn slots_or_window(&self, limit: u64) -> Limit {
         if self.refuses("concurrency") {
             return FixedWindow::new(limit, YEAR).expect("a window").into();
@@ -148,7 +148,7 @@ impl<'s, S: Subject> Harness<'s, S> {
 
     /// Returns a charge of cost 1 against a key.
     pub(super) fn charge_key(&self, limits_id: u32, key: &str) -> TestCharge {
-        let key = [&self.name.to_le_bytes(), key.as_bytes()].concat();
+        let key = [&self.run_id.to_le_bytes(), key.as_bytes()].concat();
         let ask = Ask::Exactly(Cost::ONE);
         TestCharge { limits_id, key, ask, stamps: None, earlier: Vec::new(), windows: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! Every algorithm and its options, at one instant.
+//! Tests every algorithm and its options without letting time pass.
 
 use tollgate_core::{
     Ask, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Limit, Nanos, Outcome, Phase, Rate, Retry,
@@ -9,11 +9,11 @@ use super::Subject;
 use super::groups::slow_bucket;
 use super::harness::Harness;
 
-/// A window length: no window ends during a case, and every store supports it.
+/// A window length that every store supports. No window of this length ends during a test case.
 pub(super) const YEAR: Nanos = Nanos::from_secs(365 * 86_400);
 
-/// Returns one limit per algorithm with a capacity of `limit`. Each name begins with the algorithm's name.
-pub(super) fn one_of_each(limit: u64) -> Vec<(&'static str, Limit)> {
+/// Returns one limit of capacity `limit` for each algorithm. Each name begins with the algorithm's name.
+pub(super) fn limit_of_each_algorithm(limit: u64) -> Vec<(&'static str, Limit)> {
     let rate: Rate = "1/day".parse().expect("a rate");
     let fixed = FixedWindow::new(limit, YEAR).expect("a window");
     let interval = IntervalBucket::new(limit, YEAR).expect("a bucket");
@@ -36,10 +36,10 @@ pub(super) fn one_of_each(limit: u64) -> Vec<(&'static str, Limit)> {
     ]
 }
 
-/// Checks that exactly the limit passes.
+/// Checks that each algorithm admits exactly its limit.
 pub async fn every_algorithm_counts_to_its_limit(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    for (name, limit) in harness.one_of_each(3) {
+    for (name, limit) in harness.limit_of_each_algorithm(3) {
         let charge = harness.charge_limit(limit, name);
         for left in [2, 1, 0] {
             let answer = harness.check(&charge).await;
@@ -57,7 +57,7 @@ pub async fn every_algorithm_counts_to_its_limit(subject: &mut impl Subject) {
 /// Checks costs above 1, above the capacity, and 0.
 pub async fn costs_are_counted(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    for (name, limit) in harness.one_of_each(5) {
+    for (name, limit) in harness.limit_of_each_algorithm(5) {
         let charge = harness.charge_limit(limit, name);
         assert_eq!(harness.check(&charge.clone().cost(6)).await.outcome, Outcome::Deny(Retry::Never), "{name}");
         assert_eq!(harness.check(&charge.clone().cost(3)).await.remaining(), [2], "{name}");
@@ -69,7 +69,7 @@ pub async fn costs_are_counted(subject: &mut impl Subject) {
     }
 }
 
-/// Checks several limits on one key, such as ten per second, a thousand per day and three at a time.
+/// Checks a key with several limits, such as ten per second, a thousand per day and three at a time.
 pub async fn several_limits_on_one_key_decide_as_one(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     let limits = [
@@ -86,10 +86,10 @@ pub async fn several_limits_on_one_key_decide_as_one(subject: &mut impl Subject)
     assert_eq!(harness.check(&charge).await.remaining(), [6, 4, 2, 0]);
 }
 
-/// Checks that reports have the order of the limits.
+/// Checks that the reports are in the order of the limits.
 pub async fn reports_come_in_the_order_of_the_limits(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    let each = harness.one_of_each(9);
+    let each = harness.limit_of_each_algorithm(9);
     let limits: Vec<Limit> = each.iter().map(|(_, limit)| *limit).take(7).chain([slow_bucket(8)]).collect();
     let limits_id = harness.register_limits(limits);
     let charge = harness.charge_key(limits_id, "k");
@@ -102,7 +102,7 @@ pub async fn reports_come_in_the_order_of_the_limits(subject: &mut impl Subject)
 /// Checks `UpTo` and `Regardless` asks.
 pub async fn up_to_and_regardless_take_less_and_more(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    for (name, limit) in harness.one_of_each(5) {
+    for (name, limit) in harness.limit_of_each_algorithm(5) {
         let charge = harness.charge_limit(limit, name);
         let up_to = charge.clone().ask(Ask::UpTo(Cost::new(3)));
         assert_eq!(harness.check(&up_to).await.taken, 3, "{name}");
@@ -119,7 +119,7 @@ pub async fn up_to_and_regardless_take_less_and_more(subject: &mut impl Subject)
     assert!(harness.check(&regardless(1)).await.passed());
 }
 
-/// Checks that each request is admitted with a longer delay.
+/// Checks that each further request is admitted with a longer delay.
 pub async fn leaky_bucket_returns_delays(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     if harness.refuses("leaky bucket") {
@@ -140,7 +140,7 @@ pub async fn leaky_bucket_returns_delays(subject: &mut impl Subject) {
     assert_eq!(waits, [0, 0, 1, 2, 99]);
 }
 
-/// Checks the options of a log.
+/// Checks a log's minimum gap and its option to count refused requests.
 pub async fn log_keeps_minimum_gap_and_counts_refusals_if_configured(subject: &mut impl Subject) {
     let unit = subject.unit();
     let mut harness = Harness::new(subject);

@@ -1,8 +1,8 @@
 //! Conformance suite for stores.
 //!
-//! A store conforms if all cases pass unchanged. The cases use only the [`Store`] contract. Time passes on a manual
-//! clock or by waiting. With a real clock, the cases assume that a few calls take less than a [unit](Subject::unit),
-//! and they make fewer exact comparisons.
+//! A store conforms if all cases pass unchanged. The cases use only the [`Store`] contract. To let time pass, a case
+//! advances a manual clock or sleeps. With a real clock, the cases assume that a few calls take less than a
+//! [unit](Subject::unit), and they make fewer exact comparisons.
 //!
 //! ```ignore
 //! tollgate_testkit::store_conformance!(run);
@@ -42,25 +42,25 @@ pub trait Subject {
     /// times.
     fn unit(&self) -> Nanos;
 
-    /// Returns whether time stands still between calls.
+    /// Returns whether the store's clock stands still between calls.
     fn is_time_frozen(&self) -> bool;
 
     /// Returns the resolution of the store's clock.
     fn tick(&self) -> Nanos;
 
     /// Returns the algorithms that the store refuses: `sliding log`, `concurrency`, `leaky bucket`, `interval bucket`
-    /// or `calendar window`. Cases skip these algorithms or use others. A case about refused algorithms only does
-    /// nothing.
+    /// or `calendar window`. A case skips these algorithms or uses others instead. A case that is only about refused
+    /// algorithms does nothing.
     fn refused_algorithms(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Advances the store's clock, or waits.
+    /// Advances the store's clock, or sleeps if the clock is real.
     fn wait(&mut self, length: Nanos) -> impl Future<Output = ()>;
 }
 
-/// Defines a test for each case. `$run` takes the case, an async function. It creates a subject and runs the case on
-/// it.
+/// Defines a test for each case. A case is an async function. `$run` receives it, creates a subject and runs the case
+/// on the subject.
 ///
 /// With `in_threads`, runs all cases concurrently in the calling test, for stores that are expensive to start. `$run`
 /// then also takes the value of the variable `$of` and the name of the case.

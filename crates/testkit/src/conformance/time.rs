@@ -31,7 +31,7 @@ fn two_per(length: Nanos) -> Vec<(&'static str, Limit)> {
 pub async fn used_amount_is_restored_over_time(subject: &mut impl Subject) {
     let length = multiply(subject.unit(), 2);
     let mut harness = Harness::new(subject);
-    for (name, limit) in harness.accepted(two_per(length)) {
+    for (name, limit) in harness.without_refused(two_per(length)) {
         let charge = harness.charge_limit(limit, name);
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         assert!(!harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
@@ -47,7 +47,7 @@ pub async fn used_amount_is_restored_over_time(subject: &mut impl Subject) {
 pub async fn advertised_wait_is_true(subject: &mut impl Subject) {
     let (unit, tick) = (subject.unit(), subject.tick());
     let mut harness = Harness::new(subject);
-    for (name, limit) in harness.accepted(two_per(multiply(unit, 3))) {
+    for (name, limit) in harness.without_refused(two_per(multiply(unit, 3))) {
         let charge = harness.charge_limit(limit, name);
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
         let wait = harness.check(&charge).await.wait();
@@ -81,7 +81,7 @@ pub async fn lost_lease_expires(subject: &mut impl Subject) {
     assert!(!harness.check(&charge).await.passed());
 }
 
-/// Checks calendar windows. The caller gives the windows, and the store determines the time.
+/// Checks calendar windows: the request states the windows, and the store compares them with its own time.
 pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
     if harness.refuses("calendar window") {
@@ -107,7 +107,7 @@ pub async fn given_windows_must_contain_the_store_time(subject: &mut impl Subjec
     assert_eq!(harness.peek(&charge).await.remaining(), [0], "nothing was changed");
 }
 
-/// Returns the window from `nanos` before `time` to `nanos` after it, saturating at the ends of time.
+/// Returns the window from `nanos` before `time` to `nanos` after it, clamped to the range of the clock.
 fn window_around(time: Time<tollgate_core::Wall>, nanos: u64) -> Window {
     let (start, end) = (time.as_nanos().saturating_sub(nanos), time.as_nanos().saturating_add(nanos));
     Window::new(Time::from_nanos(start), Time::from_nanos(end)).expect("a window")

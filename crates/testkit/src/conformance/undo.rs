@@ -10,7 +10,7 @@ use super::harness::Harness;
 /// Checks that a peek changes neither the state nor the next decision.
 pub async fn peek_changes_nothing(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    for (name, limit) in harness.one_of_each(3) {
+    for (name, limit) in harness.limit_of_each_algorithm(3) {
         let charge = harness.charge_limit(limit, name);
         for _ in 0..2 {
             let answer = harness.peek(&charge).await;
@@ -27,7 +27,7 @@ pub async fn peek_changes_nothing(subject: &mut impl Subject) {
 /// Checks that a refund restores the charged amount, but never more than the capacity.
 pub async fn refund_returns_the_charge(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    for (name, limit) in harness.one_of_each(5) {
+    for (name, limit) in harness.limit_of_each_algorithm(5) {
         let charge = harness.charge_limit(limit, name);
         let first = harness.check(&charge.clone().cost(2)).await;
         assert!(harness.check(&charge.clone().cost(2)).await.passed(), "{name}");
@@ -110,7 +110,7 @@ pub async fn refunds_of_a_group_are_independent(subject: &mut impl Subject) {
 /// Checks that a reset key is unused and other keys are unaffected.
 pub async fn reset_affects_one_key(subject: &mut impl Subject) {
     let mut harness = Harness::new(subject);
-    for (name, limit) in harness.one_of_each(3) {
+    for (name, limit) in harness.limit_of_each_algorithm(3) {
         let limits_id = harness.limit(limit);
         let (charge, other) =
             (harness.charge_key(limits_id, name), harness.charge_key(limits_id, &format!("other {name}")));

@@ -4,7 +4,7 @@ use tollgate_core::{Ask, Concurrency, LimitError, Nanos, Now, Outcome, Report, R
 
 use super::{Law, Model, ModelAnswer};
 
-/// At most `limit` units held at the same time, each for at most `lease`.
+/// Parameters of a concurrency limit: at most `limit` units are held at the same time, each for at most `lease`.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseParams {
     /// Maximum weight held at the same time.
@@ -34,7 +34,7 @@ impl LeaseParams {
 pub struct ConcurrencyModel {
     params: LeaseParams,
     leases: Vec<ModelLease>,
-    touches: u64,
+    renewals: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,23 +43,23 @@ struct ModelLease {
     weight: u64,
     ends: u64,
     /// Position in the order in which leases were taken or renewed.
-    touched: u64,
+    renewal_order: u64,
 }
 
 impl ConcurrencyModel {
     /// Returns a model without leases.
     pub const fn new(params: LeaseParams) -> Self {
-        Self { params, leases: Vec::new(), touches: 0 }
+        Self { params, leases: Vec::new(), renewals: 0 }
     }
 
-    /// Changes the parameters. Existing leases are shortened so that they end no later than a new lease. If
-    /// the leases exceed the new limit, the leases that end last are kept; among leases with equal ends, the
-    /// leases that were touched last.
+    /// Changes the parameters. Existing leases are shortened so that they end no later than a new lease. If the
+    /// leases exceed the new limit, the leases that end last are kept. Among leases that end at the same time, the
+    /// most recently taken or renewed leases are kept.
     pub fn change_params(&mut self, params: LeaseParams, now: &Now<'_>) {
         let now = now.mono().as_nanos();
         let mut held: Vec<&mut ModelLease> =
             self.leases.iter_mut().filter(|lease| lease.weight > 0 && lease.ends > now).collect();
-        held.sort_unstable_by_key(|lease| (lease.ends, lease.touched));
+        held.sort_unstable_by_key(|lease| (lease.ends, lease.renewal_order));
         let dropped = held.len().saturating_sub((params.limit + params.max_debt) as usize);
         held.iter_mut().take(dropped).for_each(|dropped| dropped.weight = 0);
         held.iter_mut().for_each(|held| held.ends = held.ends.min(now + params.length()));
@@ -68,10 +68,10 @@ impl ConcurrencyModel {
 
     /// Extends the lease to a full duration from now, unless it has ended. Returns whether it was extended.
     pub fn renew(&mut self, now: &Now<'_>, receipt: usize) -> bool {
-        self.touches += 1;
-        let (now, length, touched) = (now.mono().as_nanos(), self.params.length(), self.touches);
+        self.renewals += 1;
+        let (now, length, renewal_order) = (now.mono().as_nanos(), self.params.length(), self.renewals);
         let Some(lease) = self.find(now, receipt) else { return false };
-        (lease.ends, lease.touched) = (lease.ends.max(now + length), touched);
+        (lease.ends, lease.renewal_order) = (lease.ends.max(now + length), renewal_order);
         true
     }
 
@@ -105,15 +105,19 @@ impl Model for ConcurrencyModel {
         } else if held > ceiling - cost {
             Outcome::Deny(Retry::OnRelease)
         } else {
-            self.touches += 1;
-            self.leases.push(ModelLease { weight: cost, ends: now + self.params.length(), touched: self.touches });
+            self.renewals += 1;
+            self.leases.push(ModelLease {
+                weight: cost,
+                ends: now + self.params.length(),
+                renewal_order: self.renewals,
+            });
             Outcome::Allow
         };
         let taken = if outcome.is_admitted() { cost } else { 0 };
         ModelAnswer { outcome, taken, receipt: self.leases.len().saturating_sub(1) }
     }
 
-    /// Refunds a lease by its receipt. Only the holder can release it.
+    /// Refunds the lease with this receipt. Only its holder can release a lease.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let Some(lease) = receipt.and_then(|receipt| self.find(now.mono().as_nanos(), receipt)) else { return 0 };
         let given = cost.min(lease.weight);

@@ -1,4 +1,4 @@
-//! Definition of a fixed window: a count per window, and the debt that a window leaves to later windows.
+//! Definition of a fixed window: a count per window, and debt that later windows pay off.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ impl WindowParams {
     }
 }
 
-/// Counts per window. Calendar windows have irregular lengths and carry no debt here.
+/// Counts per window. Calendar windows have irregular lengths, and in this model they carry no debt.
 #[derive(Clone, Debug)]
 pub struct FixedWindowModel {
     params: WindowParams,
@@ -49,19 +49,19 @@ pub struct FixedWindowModel {
     /// Net charges of each window, by window start.
     counts: BTreeMap<i128, i128>,
     /// Window end of each charge, by receipt.
-    takings: Vec<u64>,
+    charge_window_ends: Vec<u64>,
 }
 
 impl FixedWindowModel {
     /// Returns a model of a new key, with all but `initial` used.
     pub fn new(params: WindowParams, now: &Now<'_>) -> Self {
-        let mut new = Self { params, origin: 0, counts: BTreeMap::new(), takings: Vec::new() };
+        let mut new = Self { params, origin: 0, counts: BTreeMap::new(), charge_window_ends: Vec::new() };
         new.restart(now);
         new
     }
 
-    /// Changes the parameters. The used amount is kept, in the same window if the alignment is
-    /// unchanged. If the amount was not debt but exceeds the new limit, the excess does not become debt.
+    /// Changes the parameters. The used amount is kept, in the same window if the alignment is unchanged. An amount
+    /// that was not debt does not become debt, even if it exceeds the new limit.
     pub fn change_params(&mut self, params: WindowParams, now: &Now<'_>) {
         let used = self.used_at(now, self.instant_of_windows(now));
         let same = (self.params.phase, self.params.length) == (params.phase, params.length);
@@ -74,7 +74,7 @@ impl FixedWindowModel {
         self.add(now, used);
     }
 
-    /// Returns the reading of the clock that the windows follow.
+    /// Returns the time on the clock that the windows are aligned to.
     fn instant_of_windows(&self, now: &Now<'_>) -> u64 {
         if self.params.phase == Phase::FirstRequest { now.mono().as_nanos() } else { now.wall().as_nanos() }
     }
@@ -100,8 +100,8 @@ impl FixedWindowModel {
         (start, start + length)
     }
 
-    /// Returns the amount used at `at`: the charges in that window plus the debt of earlier
-    /// windows. Each window pays off one limit.
+    /// Returns the amount used at `at`: the charges in that window plus the remaining debt of earlier windows. Each
+    /// window pays off `limit` of the debt.
     fn used_at(&self, now: &Now<'_>, at: u64) -> i128 {
         if let Phase::Given(_) = self.params.phase {
             let (start, end) = self.window_around(now, self.instant_of_windows(now));
@@ -144,9 +144,9 @@ impl Model for FixedWindowModel {
             Ask::UpTo(_) if cost == 0 => (0, i128::MAX),
             Ask::UpTo(_) => (cost.min((limit - used).max(1)), limit),
         };
-        let receipt = self.takings.len();
+        let receipt = self.charge_window_ends.len();
         if used + cost <= ceiling {
-            self.takings.push(self.end(now));
+            self.charge_window_ends.push(self.end(now));
             self.add(now, cost);
             return ModelAnswer { outcome: Outcome::Allow, taken: cost as u64, receipt };
         }
@@ -161,7 +161,7 @@ impl Model for FixedWindowModel {
     /// Refunds only charges of the current window, and at most the amount used in it.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let used = self.used_at(now, self.instant_of_windows(now));
-        if used == 0 || receipt.is_some_and(|receipt| self.takings[receipt] != self.end(now)) {
+        if used == 0 || receipt.is_some_and(|receipt| self.charge_window_ends[receipt] != self.end(now)) {
             return 0;
         }
         let accepted = used.min(cost.into());
@@ -186,7 +186,7 @@ impl Model for FixedWindowModel {
     }
 
     fn restart(&mut self, now: &Now<'_>) {
-        self.takings.clear();
+        self.charge_window_ends.clear();
         self.restart_windows(now);
         self.add(now, (self.params.limit - self.params.initial).into());
     }

@@ -1,4 +1,4 @@
-//! Definition of a group of limits: each limit is asked, and the charges are kept only if all limits admit.
+//! Definition of a group of limits: every limit is asked, and the charges are kept only if all limits admit.
 
 use tollgate_core::{Ask, Cost, Limit, LimitError, Limits, Nanos, Now, Outcome, Report, Retry};
 
@@ -9,7 +9,7 @@ use super::{
 
 /// Parameters of one limit in a group.
 #[derive(Clone, Copy, Debug)]
-pub enum Member {
+pub enum GroupLimitParams {
     /// A token bucket.
     TokenBucket(TokenParams),
     /// A leaky bucket.
@@ -24,7 +24,7 @@ pub enum Member {
     Concurrency(LeaseParams),
 }
 
-impl Member {
+impl GroupLimitParams {
     /// Returns the limit with these parameters.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Member {
     }
 }
 
-/// A model that can be cloned to try a request.
+/// A model that can be cloned, so that a request can be tried on the clone.
 trait ClonableModel: Model {
     fn boxed_clone(&self) -> Box<dyn ClonableModel>;
 }
@@ -75,14 +75,14 @@ impl<M: Model + Clone + 'static> ClonableModel for M {
 #[expect(missing_debug_implementations, reason = "models of any kind")]
 pub struct GroupModel {
     members: Vec<Box<dyn ClonableModel>>,
-    /// The limits' receipts for each charge.
-    takings: Vec<Vec<usize>>,
+    /// For each charge, the receipts of all limits.
+    charge_receipts: Vec<Vec<usize>>,
 }
 
 impl GroupModel {
     /// Returns a group of new models.
-    pub fn new(members: &[Member], now: &Now<'_>) -> Self {
-        Self { members: members.iter().map(|member| member.new_model(now)).collect(), takings: Vec::new() }
+    pub fn new(members: &[GroupLimitParams], now: &Now<'_>) -> Self {
+        Self { members: members.iter().map(|member| member.new_model(now)).collect(), charge_receipts: Vec::new() }
     }
 
     /// Returns the report of each limit.
@@ -108,18 +108,18 @@ impl Model for GroupModel {
         let outcome = tried.iter().map(|(answer, _)| answer.outcome).reduce(Outcome::and).unwrap_or(Outcome::Allow);
         let passes = outcome.is_admitted();
         let taken = if passes { least } else { 0 };
-        self.takings.push(tried.iter().map(|(answer, _)| answer.receipt).collect());
+        self.charge_receipts.push(tried.iter().map(|(answer, _)| answer.receipt).collect());
         for (member, (answer, boxed_clone)) in self.members.iter_mut().zip(tried) {
             // A limit that refused may count the refusal. The other limits keep their state.
             if passes || !answer.outcome.is_admitted() {
                 *member = boxed_clone;
             }
         }
-        ModelAnswer { outcome, taken, receipt: self.takings.len() - 1 }
+        ModelAnswer { outcome, taken, receipt: self.charge_receipts.len() - 1 }
     }
 
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
-        let receipts = receipt.map(|receipt| self.takings[receipt].clone());
+        let receipts = receipt.map(|receipt| self.charge_receipts[receipt].clone());
         let refunds = self.members.iter_mut().enumerate().map(|(place, member)| {
             let receipt = receipts.as_ref().map(|receipts| receipts[place]);
             member.refund(now, cost, receipt)
@@ -144,6 +144,6 @@ impl Model for GroupModel {
 
     fn restart(&mut self, now: &Now<'_>) {
         self.members.iter_mut().for_each(|member| member.restart(now));
-        self.takings.clear();
+        self.charge_receipts.clear();
     }
 }

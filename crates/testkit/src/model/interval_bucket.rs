@@ -1,10 +1,10 @@
-//! Definition of an interval bucket: a number of tokens to which every step adds, up to the burst.
+//! Definition of an interval bucket: every step adds tokens, up to the burst.
 
 use tollgate_core::{Ask, IntervalBucket, LimitError, Nanos, Now, Outcome, Report, Retry, Steps};
 
 use super::{Model, ModelAnswer, first_wait};
 
-/// `refill` tokens every `period`, at most `burst`.
+/// Parameters of an interval bucket: `refill` tokens are added every `period`, up to `burst`.
 #[derive(Clone, Copy, Debug)]
 pub struct IntervalParams {
     /// Tokens added per step.
@@ -35,7 +35,7 @@ impl IntervalParams {
     }
 }
 
-/// The tokens at an instant, minus the tokens promised to waiting requests or charged as debt.
+/// The number of tokens at an instant. It is negative if tokens are promised to waiting requests or charged as debt.
 #[derive(Clone, Debug)]
 pub struct IntervalBucketModel {
     params: IntervalParams,

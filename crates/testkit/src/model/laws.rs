@@ -10,17 +10,17 @@ pub trait InstantClock {
     fn now_at(&self, instant: u64) -> Now<'_>;
 }
 
-/// A clock with equal readings on both clocks, without spread and windows.
+/// A clock whose monotonic and wall readings are equal, without spread and without windows.
 #[derive(Clone, Copy, Debug)]
-pub struct OneClock;
+pub struct EqualClocks;
 
-impl InstantClock for OneClock {
+impl InstantClock for EqualClocks {
     fn now_at(&self, instant: u64) -> Now<'_> {
         Now::at(instant)
     }
 }
 
-/// A wall clock ahead of the monotonic clock, with a key's spread value and calendar windows.
+/// A clock whose wall reading is ahead of its monotonic reading, with a key's spread value and calendar windows.
 #[derive(Clone, Debug)]
 pub struct CalendarClock {
     /// Offset of the wall clock in nanoseconds.
@@ -39,7 +39,7 @@ impl InstantClock for CalendarClock {
     }
 }
 
-/// A limit and its state at an instant, with a clock for looking ahead.
+/// A limit and its state at an instant, with a clock that also gives later instants.
 #[derive(Debug)]
 pub struct LawCase<'a, A, C> {
     /// Limit under test.
@@ -59,11 +59,10 @@ impl<A: Algorithm, C: InstantClock> LawCase<'_, A, C> {
     }
 }
 
-/// Checks that a request passes after the advertised wait, and not one nanosecond earlier. Also
-/// checks that no refusal advertises a wait of zero, and that a request refused with `Never` is refused at
-/// later times.
+/// Checks that a request passes after the advertised wait, and not one nanosecond earlier. Also checks that no
+/// refusal advertises a wait of zero, and that a request refused with `Never` is still refused later.
 pub fn advertised_wait_is_true<A: Algorithm, C: InstantClock>(case: &LawCase<'_, A, C>, ask: Ask) {
-    // Limits that count refusals advertise the wait of a caller that sends nothing in the meantime.
+    // The wait advertised by a limit that counts refusals assumes that the caller sends nothing in the meantime.
     let mut state = case.state.to_vec();
     let verdict = case.limit.decide(state.as_mut_slice(), &case.clock.now_at(case.instant), ask);
     let Outcome::Deny(retry) = verdict.outcome() else { return };

@@ -6,7 +6,7 @@ use tollgate_core::{Ask, LeakyBucket, LimitError, Nanos, Now, Outcome, Rate, Rep
 
 use super::{Exact, Model, ModelAnswer, ceil, ceil_nanos, floor, per_nano, to_exact};
 
-/// At most `burst` units in the bucket, draining at `rate`.
+/// Parameters of a leaky bucket: it holds at most `burst` units and drains at `rate`.
 #[derive(Clone, Copy, Debug)]
 pub struct LeakyParams {
     /// Drain rate.
@@ -70,7 +70,7 @@ impl LeakyBucketModel {
     }
 
     /// Returns the level at which the wait is exactly `max_wait`.
-    fn patience(&self) -> Exact {
+    fn level_at_max_wait(&self) -> Exact {
         to_exact(self.params.free) + to_exact(self.params.max_wait.as_nanos()) * per_nano(self.params.rate)
     }
 
@@ -79,19 +79,19 @@ impl LeakyBucketModel {
         ceil_nanos(&((self.level_at(now) - wanted) / per_nano(self.params.rate)))
     }
 
-    /// Returns the highest level at which `cost` is admitted, considering both bounds. Returns a negative
-    /// level if `cost` is never admitted.
+    /// Returns the highest level at which `cost` is admitted, given the burst and the longest wait. The level is
+    /// negative if `cost` is never admitted.
     fn max_level_for(&self, cost: u64) -> Exact {
         // A cost of zero does not wait, so only the burst bounds it.
         if cost == 0 {
             return to_exact(self.params.burst);
         }
-        (to_exact(self.params.burst) - to_exact(cost)).min(self.patience() - to_exact(cost - 1))
+        (to_exact(self.params.burst) - to_exact(cost)).min(self.level_at_max_wait() - to_exact(cost - 1))
     }
 
     /// Adds `cost` if the level is at most `ceiling`. Otherwise returns the wait until the level has
     /// fallen to `ceiling`.
-    fn pour(&mut self, now: &Now<'_>, cost: u64, ceiling: &Exact, outcome: Outcome) -> ModelAnswer {
+    fn add_if_below(&mut self, now: &Now<'_>, cost: u64, ceiling: &Exact, outcome: Outcome) -> ModelAnswer {
         let level = self.level_at(now);
         if *ceiling < Exact::zero() {
             return ModelAnswer { outcome: Outcome::Deny(Retry::Never), taken: 0, receipt: 0 };
@@ -114,12 +114,12 @@ impl LeakyBucketModel {
     }
 
     /// Returns the number of whole units that are admitted now.
-    fn available(&self, now: &Now<'_>) -> u64 {
+    fn whole_units_available(&self, now: &Now<'_>) -> u64 {
         let level = self.level_at(now);
-        if level > self.patience() {
+        if level > self.level_at_max_wait() {
             return 0;
         }
-        floor(&(to_exact(self.params.burst) - &level)).min(floor(&(self.patience() - level)).saturating_add(1))
+        floor(&(to_exact(self.params.burst) - &level)).min(floor(&(self.level_at_max_wait() - level)).saturating_add(1))
     }
 }
 
@@ -129,14 +129,14 @@ impl Model for LeakyBucketModel {
             Ask::Exactly(cost) => cost.get(),
             Ask::Regardless(cost) => {
                 let deepest = to_exact(self.params.burst) + to_exact(self.params.max_debt);
-                return self.pour(now, cost.get(), &(deepest - to_exact(cost.get())), Outcome::Allow);
+                return self.add_if_below(now, cost.get(), &(deepest - to_exact(cost.get())), Outcome::Allow);
             }
             // An `UpTo` ask of cost 0 is never refused, at any level.
             Ask::UpTo(cost) if cost.get() == 0 => return ModelAnswer { outcome: Outcome::Allow, taken: 0, receipt: 0 },
-            Ask::UpTo(cost) => self.available(now).min(cost.get()).max(1),
+            Ask::UpTo(cost) => self.whole_units_available(now).min(cost.get()).max(1),
         };
         let turn = self.wait_of(now, cost);
-        self.pour(now, cost, &self.max_level_for(cost), turn)
+        self.add_if_below(now, cost, &self.max_level_for(cost), turn)
     }
 
     fn refund(&mut self, now: &Now<'_>, cost: u64, _: Option<usize>) -> u64 {
@@ -151,7 +151,12 @@ impl Model for LeakyBucketModel {
         let ceiling = self.max_level_for(cost);
         let retry =
             if ceiling < Exact::zero() { Retry::Never } else { Retry::After(self.time_until_level(now, &ceiling)) };
-        Report { limit, remaining: self.available(now), retry, reset: self.time_until_level(now, &Exact::zero()) }
+        Report {
+            limit,
+            remaining: self.whole_units_available(now),
+            retry,
+            reset: self.time_until_level(now, &Exact::zero()),
+        }
     }
 
     fn restart(&mut self, now: &Now<'_>) {

@@ -6,7 +6,7 @@ use super::laws::{self, InstantClock};
 use super::script::{ScriptAct, ScriptAmount, ScriptPause, ScriptStep};
 use super::{Law, Model};
 
-/// Latest instant of scripts: 73 years. Until then, every state is exact.
+/// Latest instant that a script may reach: 73 years. Every state is exact until then.
 pub const HORIZON: u64 = 1 << 61;
 
 /// An admitted request.
@@ -31,7 +31,12 @@ impl Admitted {
 }
 
 /// Runs a script on the algorithm alone, without a model, from `start`. Returns the admitted requests.
-pub fn walk<A: Algorithm, C: InstantClock>(limit: &A, clock: &C, start: u64, script: &[ScriptStep]) -> Vec<Admitted> {
+pub fn run_without_model<A: Algorithm, C: InstantClock>(
+    limit: &A,
+    clock: &C,
+    start: u64,
+    script: &[ScriptStep],
+) -> Vec<Admitted> {
     let mut state = vec![0; limit.words()];
     let state = state.as_mut_slice();
     let (mut instant, mut cost, mut admitted) = (start, Cost::ONE, Vec::new());
@@ -65,8 +70,8 @@ pub struct Lockstep<'a, A: Algorithm, M, C> {
     instant: u64,
     state: Vec<u64>,
     /// Charges that can be refunded: the algorithm's stamp and the model's receipt.
-    takings: Vec<(A::Stamp, usize)>,
-    /// The last report. The waits of `ScriptPause` refer to it.
+    refundable_charges: Vec<(A::Stamp, usize)>,
+    /// The last report. `ScriptPause::Retry` and `ScriptPause::Reset` refer to it.
     last: Report,
 }
 
@@ -76,7 +81,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         let mut state = vec![0; limit.words()];
         limit.init(state.as_mut_slice(), &clock.now_at(instant));
         let last = model.report(&clock.now_at(instant), 1);
-        Self { limit, model, clock, instant, state, takings: Vec::new(), last }
+        Self { limit, model, clock, instant, state, refundable_charges: Vec::new(), last }
     }
 
     /// Runs `script`.
@@ -87,13 +92,13 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
     }
 
     /// Returns the state, the model and the current time, for checks of a single algorithm.
-    pub fn look(&self) -> (&[u64], &M, Now<'a>) {
+    pub fn state_and_model(&self) -> (&[u64], &M, Now<'a>) {
         (&self.state, &self.model, self.clock.now_at(self.instant))
     }
 
-    /// Changes the parameters as an admitted request does: converts the state, and changes the
-    /// model with `change`. If the used amount exceeds the new maximum, no request can be admitted
-    /// under the new parameters, and the old parameters stay.
+    /// Changes the parameters in the same way as an admitted request: converts the state, and changes the model with
+    /// `change`. If the used amount exceeds the new maximum, no request can be admitted under the new parameters, so
+    /// the old parameters stay.
     pub fn change_limit(&mut self, limit: &'a A, change: impl FnOnce(&mut M, &Now<'_>)) {
         let now = self.clock.now_at(self.instant);
         self.state.resize(limit.words().max(self.limit.words()), 0);
@@ -125,7 +130,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
             ScriptAct::Reset => {
                 self.limit.init(self.state.as_mut_slice(), &now);
                 self.model.restart(&now);
-                self.takings.clear();
+                self.refundable_charges.clear();
                 1
             }
         };
@@ -140,7 +145,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         laws::reset_is_when_it_is_new(&case);
     }
 
-    /// Waits, unless that would exceed [`HORIZON`]. The end of time has its own tests.
+    /// Waits, unless the wait would end after [`HORIZON`]. Separate tests cover the end of time.
     fn wait(&mut self, pause: ScriptPause) {
         let next = self.instant.saturating_add(pause.to_nanos(&self.last));
         if next <= HORIZON {
@@ -166,7 +171,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         assert_eq!((verdict.outcome(), verdict.taken()), expected, "{ask:?} at {now:?}, state was {before:?}");
         if verdict.is_admitted() {
             if answer.taken > 0 {
-                self.takings.push((verdict.stamp(), answer.receipt));
+                self.refundable_charges.push((verdict.stamp(), answer.receipt));
             }
         } else if !self.model.is_exempt_from(Law::RefusalChangesNothing) {
             assert_eq!(self.state, before, "a refusal changed the state: {ask:?} at {now:?}");
@@ -175,7 +180,7 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
     }
 
     fn refund(&mut self, now: &Now<'_>, cost: u64, ago: Option<usize>) -> u64 {
-        let found = ago.and_then(|ago| self.takings.iter().rev().nth(ago)).copied();
+        let found = ago.and_then(|ago| self.refundable_charges.iter().rev().nth(ago)).copied();
         let before = self.state.clone();
         let accepted =
             self.limit.refund(self.state.as_mut_slice(), now, Cost::new(cost), found.map(|(stamp, _)| stamp));

@@ -27,7 +27,7 @@ use tollgate_core::{Ask, Nanos, Now, Outcome, Rate, Report};
 
 pub use concurrency::{ConcurrencyModel, LeaseParams};
 pub use fixed_window::{FixedWindowModel, WindowParams};
-pub use group::{GroupModel, Member};
+pub use group::{GroupLimitParams, GroupModel};
 pub use interval_bucket::{IntervalBucketModel, IntervalParams};
 pub use leaky_bucket::{LeakyBucketModel, LeakyParams};
 pub use pacer::PacerModel;

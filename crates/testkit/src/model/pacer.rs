@@ -6,7 +6,7 @@ use tollgate_core::Rate;
 
 use super::{Exact, ceil, per_nano, to_exact};
 
-/// The stored permits, and the time at which the next caller may pass.
+/// A pacer: the stored permits, and the time at which the next caller may pass.
 #[derive(Clone, Debug)]
 pub struct PacerModel {
     /// Nanoseconds per permit.
@@ -19,10 +19,10 @@ pub struct PacerModel {
 /// Capacity and price of stored permits.
 #[derive(Clone, Debug)]
 enum Curve {
-    /// Stored permits are free. The capacity is given.
+    /// Stored permits are free, up to `max` permits.
     Free { max: Exact },
-    /// Up to the threshold, stored permits cost as much as new permits. Above it, the price rises linearly, up to
-    /// `cold` times the price of a new permit.
+    /// Up to `threshold` stored permits cost as much as new permits. Above it, the price rises linearly, up to `cold`
+    /// times the price of a new permit.
     Ramp { threshold: Exact, max: Exact, cold: Exact, warm_up: Exact },
 }
 
@@ -34,8 +34,8 @@ impl PacerModel {
         Self { interval, curve: Curve::Free { max }, stored: Exact::zero(), next_free: to_exact(now) }
     }
 
-    /// Returns a pacer as defined by Guava. The threshold is half of the permits that pass during the warm-up time, and
-    /// the permits above the threshold take the warm-up time.
+    /// Returns a pacer as defined by Guava. The threshold is half of the permits that pass during the warm-up time.
+    /// Spending the permits above the threshold takes the warm-up time.
     pub fn warm_up(rate: Rate, warm_up: u64, cold_permille: u32, now: u64) -> Self {
         let interval = per_nano(rate).recip();
         let (warm_up, cold) = (to_exact(warm_up), Exact::new(cold_permille.into(), 1_000.into()));
@@ -68,7 +68,7 @@ impl PacerModel {
         }
         let (max, cooling) = match &self.curve {
             Curve::Free { max } => (max, self.interval.clone()),
-            // The full capacity accumulates within the warm-up time.
+            // The pacer fills to its full capacity within the warm-up time.
             Curve::Ramp { max, warm_up, .. } => (max, warm_up / max),
         };
         self.stored = (&self.stored + (&now - &self.next_free) / cooling).min(max.clone());

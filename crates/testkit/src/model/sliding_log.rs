@@ -10,13 +10,13 @@ use super::{Law, Model, ModelAnswer, first_wait};
 pub struct SlidingLogModel {
     params: LogParams,
     units: Vec<u64>,
-    /// Number of the oldest units that belong to no request: the used part of a new key.
-    opening: usize,
+    /// Number of units at the start of the list that belong to no request, because a new key starts partly used.
+    initial_units: usize,
     /// Instant of each charge, by receipt.
-    takings: Vec<u64>,
+    charge_times: Vec<u64>,
 }
 
-/// At most `limit` in any window of `length`.
+/// Parameters of a sliding log: at most `limit` units in any window of `length`.
 #[derive(Clone, Copy, Debug)]
 pub struct LogParams {
     /// Maximum per window.
@@ -48,13 +48,13 @@ impl LogParams {
 impl SlidingLogModel {
     /// Returns a log in which all but `initial` was taken at `now`.
     pub fn new(params: LogParams, now: &Now<'_>) -> Self {
-        let mut new = Self { params, units: Vec::new(), opening: 0, takings: Vec::new() };
+        let mut new = Self { params, units: Vec::new(), initial_units: 0, charge_times: Vec::new() };
         new.restart(now);
         new
     }
 
-    /// Changes the parameters. Keeps the units in the window and the unit that the minimum gap refers
-    /// to, up to the new maximum number.
+    /// Changes the parameters. Keeps the units in the window, and the request after which the minimum gap is
+    /// measured. Keeps at most the new maximum number of units.
     pub fn change_params(&mut self, params: LogParams, now: &Now<'_>) {
         let now = now.mono().as_nanos();
         let inside = self.units_inside(now);
@@ -65,7 +65,7 @@ impl SlidingLogModel {
         let from = self.units.len() - inside;
         self.units[from..].iter_mut().for_each(|unit| *unit = oldest.max(*unit));
         self.params = params;
-        self.forget();
+        self.drop_excess_units();
     }
 
     /// Returns the number of units in `(at − length, at]`.
@@ -75,23 +75,23 @@ impl SlidingLogModel {
 
     fn write(&mut self, at: u64, cost: u64) {
         self.units.extend((0..cost).map(|_| at));
-        self.forget();
+        self.drop_excess_units();
     }
 
     /// Drops the oldest units beyond limit plus debt, because they can no longer matter.
-    fn forget(&mut self) {
+    fn drop_excess_units(&mut self) {
         let most = (self.params.limit + self.params.max_debt) as usize;
         self.drop_oldest(self.units.len().saturating_sub(most));
     }
 
     fn drop_oldest(&mut self, count: usize) {
         self.units.drain(..count);
-        self.opening = self.opening.saturating_sub(count);
+        self.initial_units = self.initial_units.saturating_sub(count);
     }
 
-    /// Returns the last request, if any.
+    /// Returns the time of the last request, if any.
     fn last_request(&self) -> Option<&u64> {
-        self.units.last().filter(|_| self.units.len() > self.opening)
+        self.units.last().filter(|_| self.units.len() > self.initial_units)
     }
 
     fn until_gap(&self, now: u64) -> u64 {
@@ -115,7 +115,7 @@ impl SlidingLogModel {
         let outcome = if cost > ceiling {
             Outcome::Deny(Retry::Never)
         } else if passes {
-            self.takings.push(now);
+            self.charge_times.push(now);
             Outcome::Allow
         } else {
             Outcome::Deny(Retry::NOW)
@@ -124,7 +124,7 @@ impl SlidingLogModel {
             self.write(now, cost);
         }
         let taken = if outcome == Outcome::Allow { cost } else { 0 };
-        ModelAnswer { outcome, taken, receipt: self.takings.len().saturating_sub(1) }
+        ModelAnswer { outcome, taken, receipt: self.charge_times.len().saturating_sub(1) }
     }
 }
 
@@ -158,7 +158,7 @@ impl Model for SlidingLogModel {
     /// otherwise, refunds the oldest units.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let now = now.mono().as_nanos();
-        let taken = receipt.map(|receipt| self.takings[receipt]);
+        let taken = receipt.map(|receipt| self.charge_times[receipt]);
         let length = self.params.length;
         let given = (0..self.units.len()).filter(|place| {
             let unit = self.units[*place];
@@ -172,7 +172,7 @@ impl Model for SlidingLogModel {
         given.sort_unstable();
         for place in given.iter().rev() {
             self.units.remove(*place);
-            self.opening -= usize::from(*place < self.opening);
+            self.initial_units -= usize::from(*place < self.initial_units);
         }
         given.len() as u64
     }
@@ -202,8 +202,8 @@ impl Model for SlidingLogModel {
 
     fn restart(&mut self, now: &Now<'_>) {
         self.units.clear();
-        self.takings.clear();
+        self.charge_times.clear();
         self.write(now.mono().as_nanos(), self.params.limit - self.params.initial);
-        self.opening = self.units.len();
+        self.initial_units = self.units.len();
     }
 }

@@ -10,7 +10,7 @@ pub struct SlidingSlicesModel {
     params: WindowParams,
     precision: u64,
     /// Net charges of each slice.
-    takings: Vec<(u64, u64)>,
+    slice_counts: Vec<(u64, u64)>,
     /// Slice end of each charge, by receipt.
     receipts: Vec<u128>,
 }
@@ -38,7 +38,7 @@ impl SlidingSlicesModel {
     /// Returns a model of a new key, with all but `initial` used.
     pub fn new(params: WindowParams, precision: u64, now: &Now<'_>) -> Self {
         let precision = slice_length(params.length, precision);
-        let mut new = Self { params, precision, takings: Vec::new(), receipts: Vec::new() };
+        let mut new = Self { params, precision, slice_counts: Vec::new(), receipts: Vec::new() };
         new.restart(now);
         new
     }
@@ -47,9 +47,10 @@ impl SlidingSlicesModel {
     /// window is not shorter. Otherwise the whole amount counts in the current slice.
     pub fn change_params(&mut self, params: WindowParams, precision: u64, now: &Now<'_>) {
         let (at, precision) = (now.wall().as_nanos(), slice_length(params.length, precision));
-        let inside: Vec<_> = self.takings.iter().copied().filter(|&(slice, _)| self.is_inside(slice, at)).collect();
+        let inside: Vec<_> =
+            self.slice_counts.iter().copied().filter(|&(slice, _)| self.is_inside(slice, at)).collect();
         let shorter = params.length.div_ceil(precision) < self.params.length.div_ceil(self.precision);
-        self.takings = if precision != self.precision || shorter {
+        self.slice_counts = if precision != self.precision || shorter {
             vec![(at / precision, inside.iter().map(|(_, count)| *count).sum())]
         } else {
             inside
@@ -64,7 +65,7 @@ impl SlidingSlicesModel {
     }
 
     fn used_at(&self, at: u64) -> u128 {
-        let inside = self.takings.iter().filter(|(slice, _)| self.is_inside(*slice, at));
+        let inside = self.slice_counts.iter().filter(|(slice, _)| self.is_inside(*slice, at));
         inside.map(|&(_, count)| u128::from(count)).sum()
     }
 
@@ -91,15 +92,15 @@ impl Model for SlidingSlicesModel {
             Ask::UpTo(_) => (cost.min(available.max(1)), limit),
         };
         if used + u128::from(cost) <= ceiling {
-            self.takings.push((at / self.precision, cost));
+            self.slice_counts.push((at / self.precision, cost));
             self.receipts.push((u128::from(at / self.precision) + 1) * u128::from(self.precision));
             return ModelAnswer { outcome: Outcome::Allow, taken: cost, receipt };
         }
         ModelAnswer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt }
     }
 
-    /// Refunds in the slice of the charge, or without a receipt in the current slice, at most the amount
-    /// counted in that slice. After a change of the alignment, the slice of the charge may not exist.
+    /// Refunds at most the amount counted in the slice of the charge. Without a receipt, refunds in the current
+    /// slice. After a change of alignment, the slice of the charge may no longer exist.
     fn refund(&mut self, now: &Now<'_>, mut cost: u64, receipt: Option<usize>) -> u64 {
         let at = now.wall().as_nanos();
         let slice = match receipt.map(|receipt| self.receipts[receipt]) {
@@ -111,7 +112,7 @@ impl Model for SlidingSlicesModel {
             return 0;
         }
         let asked = cost;
-        for (_, count) in self.takings.iter_mut().filter(|(taken_in, _)| *taken_in == slice) {
+        for (_, count) in self.slice_counts.iter_mut().filter(|(taken_in, _)| *taken_in == slice) {
             let accepted = cost.min(*count);
             *count -= accepted;
             cost -= accepted;
@@ -132,6 +133,6 @@ impl Model for SlidingSlicesModel {
 
     fn restart(&mut self, now: &Now<'_>) {
         self.receipts.clear();
-        self.takings = vec![(now.wall().as_nanos() / self.precision, self.params.limit - self.params.initial)];
+        self.slice_counts = vec![(now.wall().as_nanos() / self.precision, self.params.limit - self.params.initial)];
     }
 }

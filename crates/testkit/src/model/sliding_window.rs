@@ -13,13 +13,13 @@ pub struct SlidingWindowModel {
     params: WindowParams,
     counts: BTreeMap<u64, u64>,
     /// Window end of each charge, by receipt.
-    takings: Vec<u64>,
+    charge_window_ends: Vec<u64>,
 }
 
 impl SlidingWindowModel {
     /// Returns a model of a new key, with all but `initial` used.
     pub fn new(params: WindowParams, now: &Now<'_>) -> Self {
-        let mut new = Self { params, counts: BTreeMap::new(), takings: Vec::new() };
+        let mut new = Self { params, counts: BTreeMap::new(), charge_window_ends: Vec::new() };
         new.restart(now);
         new
     }
@@ -88,7 +88,7 @@ impl SlidingWindowModel {
 impl Model for SlidingWindowModel {
     fn ask(&mut self, now: &Now<'_>, ask: Ask) -> ModelAnswer {
         let (at, limit) = (now.wall().as_nanos(), self.params.limit);
-        let receipt = self.takings.len();
+        let receipt = self.charge_window_ends.len();
         let (cost, ceiling) = match ask {
             Ask::Exactly(cost) => (cost.get(), limit),
             Ask::Regardless(cost) => (cost.get(), limit + self.params.max_debt),
@@ -100,16 +100,16 @@ impl Model for SlidingWindowModel {
             return ModelAnswer { outcome: Outcome::Deny(self.retry(at, cost, ceiling)), taken: 0, receipt };
         }
         let window = self.window_index(at);
-        self.takings.push(self.end(window));
+        self.charge_window_ends.push(self.end(window));
         *self.counts.entry(window).or_default() += cost;
         ModelAnswer { outcome: Outcome::Allow, taken: cost, receipt }
     }
 
-    /// Refunds in the window of the charge, if that window still counts, at most the amount counted in it.
-    /// Without a receipt, refunds in the current window.
+    /// Refunds at most the amount counted in the window of the charge, if that window still counts. Without a
+    /// receipt, refunds in the current window.
     fn refund(&mut self, now: &Now<'_>, cost: u64, receipt: Option<usize>) -> u64 {
         let present = self.window_index(now.wall().as_nanos());
-        let end = receipt.map_or(self.end(present), |receipt| self.takings[receipt]);
+        let end = receipt.map_or(self.end(present), |receipt| self.charge_window_ends[receipt]);
         let found =
             [Some(present), present.checked_sub(1)].into_iter().flatten().find(|&window| self.end(window) == end);
         let Some(count) = found.and_then(|window| self.counts.get_mut(&window)) else { return 0 };
@@ -138,7 +138,7 @@ impl Model for SlidingWindowModel {
     }
 
     fn restart(&mut self, now: &Now<'_>) {
-        self.takings.clear();
+        self.charge_window_ends.clear();
         let used = self.params.limit - self.params.initial;
         self.counts = BTreeMap::from([(self.window_index(now.wall().as_nanos()), used)]);
     }

@@ -5,7 +5,7 @@ use tollgate_core::{Ask, LimitError, Nanos, Now, Outcome, Rate, Report, Retry, T
 
 use super::{Exact, Model, ModelAnswer, ceil, ceil_nanos, floor, per_nano, to_exact};
 
-/// At most `burst` at one instant, refilled at `rate`.
+/// Parameters of a token bucket: it holds at most `burst` tokens and refills at `rate`.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenParams {
     /// Refill rate.

@@ -8,26 +8,26 @@
 //! | `set_rate` | convert to the same pacer at the other rate |
 //! | stored permits | the time in which they are refilled at the rate |
 //!
-//! Guava's rate is a double. Our rate is the simplest fraction that a double cannot distinguish from it. Stored permits
-//! are loaded to the nanosecond. The time of the next permit is compared to the microsecond, plus or minus one.
+//! Guava's rate is a double. Our rate is the simplest fraction that rounds to the same double. Stored permits are
+//! loaded to the nanosecond. The time of the next permit is compared to the microsecond, plus or minus one.
 
 use tollgate_core::{Cost, Mono, Nanos, PacerParams, PacerState, Rate, Time};
 
 use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
-const TRUNCATED: KnownDifference = KnownDifference {
+const TRUNCATED_TO_MICROSECONDS: KnownDifference = KnownDifference {
     name: "truncated to whole microseconds",
     reason: "each of up to three parts of a cost is truncated, so calls are too cheap and the rate too fast; ours is exact",
 };
-const NO_SUCH_RATE: KnownDifference = KnownDifference {
+const UNSUPPORTED_RATE: KnownDifference = KnownDifference {
     name: "rate that ours cannot have",
     reason: "infinite, or slower than one per century; ours is an error at construction",
 };
-const NO_WARM_UP: KnownDifference = KnownDifference {
+const WARM_UP_OF_ZERO: KnownDifference = KnownDifference {
     name: "warm-up of zero length",
     reason: "the stored permits become NaN and nothing is limited; ours is an error at construction",
 };
-const BEYOND_TIME: KnownDifference = KnownDifference {
+const WAITS_OF_CENTURIES: KnownDifference = KnownDifference {
     name: "waits of centuries",
     reason: "a wait beyond 584 years is reported as up to 292,471 years; ours as 584",
 };
@@ -35,7 +35,7 @@ const BEYOND_TIME: KnownDifference = KnownDifference {
 /// Nanoseconds in a unit of Guava's clock.
 const MICRO: u64 = 1_000;
 
-/// Returns the player of a case.
+/// Returns a player that replays a case.
 pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
     let kind = match case.algorithm.as_str() {
@@ -68,10 +68,10 @@ enum GuavaKind {
 
 impl GuavaKind {
     fn pacing_at_rate(self, rate: Option<f64>) -> Result<PacerParams, &'static KnownDifference> {
-        let rate = rate.and_then(approximate_rate).ok_or(&NO_SUCH_RATE)?;
+        let rate = rate.and_then(approximate_rate).ok_or(&UNSUPPORTED_RATE)?;
         match self {
-            Self::Bursty(store) => PacerParams::bursty(rate, store).map_err(|_| &NO_SUCH_RATE),
-            Self::WarmUp(warm_up, cold) => PacerParams::warm_up(rate, warm_up, cold).map_err(|_| &NO_WARM_UP),
+            Self::Bursty(store) => PacerParams::bursty(rate, store).map_err(|_| &UNSUPPORTED_RATE),
+            Self::WarmUp(warm_up, cold) => PacerParams::warm_up(rate, warm_up, cold).map_err(|_| &WARM_UP_OF_ZERO),
         }
     }
 }
@@ -111,7 +111,7 @@ impl Player for Guava {
             "get_rate" => {
                 let ours = f64::from(pacing.rate().count()) * 1e9 / pacing.rate().per().as_nanos() as f64;
                 let theirs = result.read_double("permits_per_second")?;
-                Ok(Comparison::new().expect_equal("near", true, (ours / theirs - 1.0).abs() < 1e-12).seen())
+                Ok(Comparison::new().expect_equal("near", true, (ours / theirs - 1.0).abs() < 1e-12).result())
             }
             "set_rate" => {
                 let rate = args.field("permits_per_second").as_f64();
@@ -166,13 +166,13 @@ impl OwnPacer {
         (self, wait)
     }
 
-    /// Compares the state, which Guava updates only on granted calls.
+    /// Compares the recorded state with ours. Guava updates its state only on granted calls.
     fn compare(&self, verdict: Comparison, step: &TraceStep) -> Read<StepResult> {
         let after = GuavaState::read(&step.result)?;
         let recorded = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));
         let next = self.now.saturating_add(self.pacing.earliest(&self.pace, self.now));
         let ours = i128::from(next.as_nanos().div_ceil(MICRO));
-        // The refill since the last update, if this call did not update the state. Refused calls do not update it.
+        // The refill since the last update, if this call was refused and therefore did not update the state.
         let idle = self.now.as_nanos().saturating_sub(after.next_free_us.saturating_mul(MICRO));
         let seen = verdict.clone().expect_within_one("next_free_us", recorded, ours);
         let seen = match after.stored_nanos(self.rate).filter(|_| idle == 0) {
@@ -182,21 +182,23 @@ impl OwnPacer {
             }
             None => seen,
         };
-        let is_verdict_equal = verdict.seen() == StepResult::Equal;
+        let is_verdict_equal = verdict.result() == StepResult::Equal;
         let longest = i128::from(u64::MAX / MICRO);
         Ok(seen
-            .seen()
-            .unless_rule(&TRUNCATED, || is_verdict_equal && (0..=3).contains(&(ours - recorded)))
-            .unless_rule(&BEYOND_TIME, || recorded > longest && ours >= longest))
+            .result()
+            .or_known_difference(&TRUNCATED_TO_MICROSECONDS, || {
+                is_verdict_equal && (0..=3).contains(&(ours - recorded))
+            })
+            .or_known_difference(&WAITS_OF_CENTURIES, || recorded > longest && ours >= longest))
     }
 }
 
-/// Returns the simplest fraction that a double cannot distinguish from a rate per second. Returns `None` if our types
-/// cannot represent the fraction.
+/// Returns the simplest fraction that rounds to this double (a rate per second), or `None` if our types cannot
+/// represent the fraction.
 fn approximate_rate(rate: f64) -> Option<Rate> {
     let (mut count, mut secs, mut last_count, mut last_secs) = (1.0_f64, 0.0_f64, 0.0_f64, 1.0_f64);
     let mut rest = rate;
-    // Continued fraction: each integer part improves the previous two approximations.
+    // Continued fraction: each integer part yields a better approximation from the previous two.
     for _ in 0..40 {
         let whole = rest.floor();
         (count, last_count) = (whole * count + last_count, count);

@@ -1,14 +1,14 @@
 //! Replays recorded decisions of existing rate limiters, which ran on a controlled clock.
 //!
-//! Each step is replayed separately: our limiter is loaded with the recorded state before the step and runs one
-//! operation. Then verdict, remaining amount and wait are compared. No code imitates the floating-point arithmetic of a
-//! reference, so the comparison is with its actual behaviour. redis-cell is also replayed freely,
-//! from the first step to the last.
+//! Each step is replayed separately: our limiter is loaded with the state recorded before the step and runs one
+//! operation. Then verdict, remaining amount and wait are compared. We do not imitate the floating-point arithmetic
+//! of a reference, so we compare with its actual behaviour. redis-cell is also replayed freely: from the first step
+//! to the last, without loading recorded states.
 //!
-//! Each reference has one module. It translates a recorded step into our call, and our result back. Where a reference
-//! errs and we differ, a [`KnownDifference`] documents it. Its rule depends on the recorded behaviour, never on the
-//! name of a case, so it also applies to new traces. The traces are in `traces/`; `TOLLGATE_ORACLES` names another
-//! directory.
+//! Each reference has one module, which translates a recorded step into our call and our result back. Where a
+//! reference errs and we differ, a [`KnownDifference`] documents the difference. It is recognised by the recorded
+//! behaviour, never by the name of a case, so it also applies to new traces. The traces are in `traces/`;
+//! `TOLLGATE_ORACLES` names another directory.
 
 mod bucket4j;
 mod guava;
@@ -46,19 +46,23 @@ pub struct Replay {
     /// Name of the replay in the output.
     pub title: &'static str,
     /// Creates the player for a case, or returns the reason why the case cannot be replayed.
-    cast: fn(&Case) -> Read<Box<dyn Player>>,
+    new_player: fn(&Case) -> Read<Box<dyn Player>>,
 }
 
 /// All replays.
 pub const REPLAYS: &[Replay] = &[
-    Replay { file: "bucket4j", title: "bucket4j", cast: bucket4j::new_player },
-    Replay { file: "guava_rate_limiter", title: "guava_rate_limiter", cast: guava::new_player },
-    Replay { file: "resilience4j_atomic", title: "resilience4j_atomic", cast: resilience4j::new_player },
-    Replay { file: "redis_cell", title: "redis_cell, step by step", cast: redis_cell::new_stepwise_player },
-    Replay { file: "redis_cell", title: "redis_cell, free from first to last", cast: redis_cell::new_free_player },
-    Replay { file: "rolling_rate_limiter", title: "rolling_rate_limiter", cast: rolling::new_player },
-    Replay { file: "nginx_limit_req", title: "nginx_limit_req", cast: nginx::new_player },
-    Replay { file: "python_limits", title: "python_limits", cast: python::new_player },
+    Replay { file: "bucket4j", title: "bucket4j", new_player: bucket4j::new_player },
+    Replay { file: "guava_rate_limiter", title: "guava_rate_limiter", new_player: guava::new_player },
+    Replay { file: "resilience4j_atomic", title: "resilience4j_atomic", new_player: resilience4j::new_player },
+    Replay { file: "redis_cell", title: "redis_cell, step by step", new_player: redis_cell::new_stepwise_player },
+    Replay {
+        file: "redis_cell",
+        title: "redis_cell, free from first to last",
+        new_player: redis_cell::new_free_player,
+    },
+    Replay { file: "rolling_rate_limiter", title: "rolling_rate_limiter", new_player: rolling::new_player },
+    Replay { file: "nginx_limit_req", title: "nginx_limit_req", new_player: nginx::new_player },
+    Replay { file: "python_limits", title: "python_limits", new_player: python::new_player },
 ];
 
 impl Replay {
@@ -71,7 +75,7 @@ impl Replay {
             if case.steps.is_empty() {
                 continue;
             }
-            match (self.cast)(case) {
+            match (self.new_player)(case) {
                 Ok(mut player) => replay_case(case, player.as_mut(), &mut tally),
                 Err(skip) => case.steps.iter().for_each(|_| tally.count(StepResult::Skipped(skip), String::new)),
             }
@@ -82,7 +86,7 @@ impl Replay {
 
 fn replay_case(case: &Case, player: &mut dyn Player, tally: &mut Tally) {
     let mut last = case.start().unwrap_or(i64::MIN);
-    // Reason why no further step is compared, once the state of the reference is unknown.
+    // Reason why the remaining steps are not compared, set when the state of the reference becomes unknown.
     let mut lost = None;
     for (number, step) in case.steps.iter().enumerate() {
         if step.at < last {

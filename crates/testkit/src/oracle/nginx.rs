@@ -29,10 +29,10 @@ const DRAINS_IN_THOUSANDTHS: KnownDifference = KnownDifference {
 /// Nanoseconds in a unit of nginx's clock.
 const MILLI: u64 = 1_000_000;
 
-/// Largest accepted excess, in thousandths of a request.
-const MOST_MILLI: i128 = u64::MAX as i128;
+/// Largest excess that our limit can represent, in thousandths of a request.
+const MAX_EXCESS_MILLI: i128 = u64::MAX as i128;
 
-/// Returns the player of a case.
+/// Returns a player that replays a case.
 pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let limits = case.config.list("limits")?.iter().map(NginxLimit::new).collect::<Read<_>>()?;
     Ok(Box::new(Nginx { limits, keys: HashMap::new() }))
@@ -57,7 +57,7 @@ impl Player for Nginx {
         let exact = self.compare_from(step, |limit, index| {
             limit.load(known.map(|known| &known[index]), |excess| (excess.milli + 1_000, excess.at))
         });
-        Ok(exact?.unless_rule(&DRAINS_IN_THOUSANDTHS, || {
+        Ok(exact?.or_known_difference(&DRAINS_IN_THOUSANDTHS, || {
             let cut = self.compare_from(step, |limit, index| {
                 limit.load(known.map(|known| &known[index]), |excess| {
                     (limit.excess_after(excess, step).0, step.at.into())
@@ -83,8 +83,8 @@ impl Player for Nginx {
             *excess = NginxExcess { milli: limit.excess_after(excess, step).0, at };
         }
         if let Some(recorded) = step.result.maybe_int("excess_milli") {
-            excesses.get_mut(by_limit(&step.result)).ok_or(Skip::Field("by_limit"))?.milli =
-                recorded.clamp(0, MOST_MILLI);
+            excesses.get_mut(logged_zone_index(&step.result)).ok_or(Skip::Field("by_limit"))?.milli =
+                recorded.clamp(0, MAX_EXCESS_MILLI);
         }
         Ok(())
     }
@@ -109,17 +109,17 @@ impl Nginx {
             .expect_equal("passes", step.result.read_text("outcome")? != "rejected", outcome.is_admitted())
             .expect_equal("delay_ms", step.result.count("delay_ms")?, delay_ms);
         let Some(excess) = step.result.maybe_int("excess_milli") else {
-            return Ok(comparison.seen());
+            return Ok(comparison.result());
         };
-        let index = by_limit(&step.result);
+        let index = logged_zone_index(&step.result);
         let limit = self.limits.get(index).ok_or(Skip::Field("by_limit"))?;
         let remaining = limit.ours.report(&states[index], &now, Cost::ONE).remaining;
-        Ok(comparison.expect_equal("remaining", limit.remaining_after(excess), remaining.into()).seen())
+        Ok(comparison.expect_equal("remaining", limit.remaining_after(excess), remaining.into()).result())
     }
 }
 
 /// Returns the index of the zone whose excess was logged.
-fn by_limit(result: &Value) -> usize {
+fn logged_zone_index(result: &Value) -> usize {
     result.maybe_int("by_limit").map_or(0, |index| usize::try_from(index).unwrap_or(usize::MAX))
 }
 

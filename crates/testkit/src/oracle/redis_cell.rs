@@ -4,10 +4,10 @@
 //! of the reply. The *stepwise* replay loads the key's recorded arrival time before each step. The
 //! *free* replay uses only the clock and the arguments: each key continues from our own state.
 //!
-//! A key disappears from Redis when it is accessed in a millisecond after its expiry. redis-cell
-//! rounds the expiry down twice, so a key can expire before it is unused. The replays drop such a key
-//! too, because later replies depend on it. If dropping the key changes the reply, the step counts as a
-//! known difference, because our own table never forgets a key early.
+//! Redis drops a key that is accessed in a millisecond after its expiry. redis-cell rounds the expiry down twice, so
+//! a key can expire while it is still in use. The replays drop such a key too, because later replies depend on it. If
+//! dropping the key changes the reply, the step counts as a known difference, because our own table never forgets a
+//! key early.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use tollgate_core::{Now, Rate};
 
 use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
-const BEYOND_TIME: KnownDifference = KnownDifference {
+const BEYOND_64_BIT_NANOSECONDS: KnownDifference = KnownDifference {
     name: "beyond 64-bit nanoseconds",
     reason: "products of redis-cell overflow or nearly do; ours is an error, or refuses",
 };
@@ -25,16 +25,16 @@ const FORGOTTEN_EARLY: KnownDifference = KnownDifference {
     name: "forgotten early",
     reason: "the key expires up to a millisecond early and a request passes; ours remembers",
 };
-const ABOVE_FULL: KnownDifference = KnownDifference {
+const CREDIT_ABOVE_BURST: KnownDifference = KnownDifference {
     name: "more than full",
     reason: "credit above full is reported as remaining above the limit and a reset in the past; ours stops at full",
 };
-const SUB_MICROSECOND: KnownDifference = KnownDifference {
+const MORE_THAN_A_MILLION_PER_SECOND: KnownDifference = KnownDifference {
     name: "remaining above a million per second",
     reason: "redis-cell divides by an interval of zero microseconds; ours is exact",
 };
 
-const MINUS_ONE: KnownDifference = KnownDifference {
+const MINUS_ONE_REMAINING: KnownDifference = KnownDifference {
     name: "minus one remaining",
     reason: "a debt of almost one request is reported as -1 remaining; ours as 0",
 };
@@ -49,7 +49,7 @@ pub(super) fn new_free_player(_: &Case) -> Read<Box<dyn Player>> {
     Ok(Box::new(Free::default()))
 }
 
-/// A Redis key: its arrival time, and the last millisecond in which it exists, if it expires.
+/// A Redis key: its arrival time and, if it expires, the last millisecond in which it exists.
 #[derive(Clone, Copy)]
 struct CellKey {
     arrival: u64,
@@ -98,7 +98,9 @@ impl Player for Free {
         let Some(kept) = self.0.get(&call.key) else { return call.compare(step, 0) };
         let forgotten = !kept.is_found(step.at_nanos(1)?);
         let as_new = call.compare(step, 0)?;
-        Ok(call.compare(step, kept.arrival)?.unless_rule(&FORGOTTEN_EARLY, || forgotten && as_new.is_explained()))
+        Ok(call
+            .compare(step, kept.arrival)?
+            .or_known_difference(&FORGOTTEN_EARLY, || forgotten && as_new.is_explained()))
     }
 
     fn follow(&mut self, step: &TraceStep) -> Read<()> {
@@ -161,8 +163,8 @@ impl Call {
         Ok(Some(Self { key: argv.first().copied().unwrap_or_default().to_owned(), numbers: all_present(numbers) }))
     }
 
-    /// Returns our reply for a key with this arrival time (0: no key), and the arrival time after
-    /// the call.
+    /// Returns our reply for a key with this arrival time (0 if there is no key), and the arrival time after the
+    /// call.
     fn decide(&self, arrival: u64, now: u64) -> Result<([i64; 5], u64), String> {
         let [max_burst, count, period, quantity] = self.numbers.ok_or("an argument is not a number")?;
         let call = Throttle::new(max_burst, count, period, quantity).map_err(|error| error.to_string())?;
@@ -185,13 +187,13 @@ impl Call {
         let is_ours = |reply: &[i64]| ours.as_ref().is_ok_and(|ours| ours == reply);
         Ok(Comparison::new()
             .expect_equal("reply", Ok(recorded.clone()), ours.clone().map(Vec::from))
-            .seen()
-            .unless_rule(&BEYOND_TIME, || self.is_beyond_time())
-            .unless_rule(&SUB_MICROSECOND, || {
+            .result()
+            .or_known_difference(&BEYOND_64_BIT_NANOSECONDS, || self.is_beyond_time())
+            .or_known_difference(&MORE_THAN_A_MILLION_PER_SECOND, || {
                 self.interval() < 1_000 && ours.as_ref().is_ok_and(|ours| is_ours(&with_number(&recorded, 2, ours[2])))
             })
-            .unless_rule(&MINUS_ONE, || recorded[2] == -1 && is_ours(&with_number(&recorded, 2, 0)))
-            .unless_rule(&ABOVE_FULL, || {
+            .or_known_difference(&MINUS_ONE_REMAINING, || recorded[2] == -1 && is_ours(&with_number(&recorded, 2, 0)))
+            .or_known_difference(&CREDIT_ABOVE_BURST, || {
                 let full = with_number(&with_number(&recorded, 2, recorded[1]), 4, 0);
                 step.result.maybe_int("stored_tat_ns").is_some_and(|stored| stored < i128::from(now)) && is_ours(&full)
             }))
@@ -203,7 +205,7 @@ impl Call {
         period * 1_000_000_000 / if count == 0 { 1 } else { count }
     }
 
-    /// Returns whether a product in the reference exceeds the time range of either side.
+    /// Returns whether an intermediate product exceeds the time range of redis-cell or of our types.
     fn is_beyond_time(&self) -> bool {
         let [max_burst, _, _, quantity] = self.numbers.unwrap_or_default().map(i128::from);
         let interval = self.interval().abs();

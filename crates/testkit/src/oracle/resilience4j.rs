@@ -15,36 +15,36 @@ use tollgate_core::{Algorithm, Ask, Cost, IntervalBucket, LimitError, Nanos, Now
 use super::trace::to_nanos;
 use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
-const TOO_FAST: KnownDifference = KnownDifference {
+const RATE_ABOVE_ONE_PER_NANOSECOND: KnownDifference = KnownDifference {
     name: "limit too fast for ours",
     reason: "more than one permit per nanosecond; ours is an error at construction",
 };
-const BEYOND_CAPACITY: KnownDifference = KnownDifference {
+const REFILLS_MORE_THAN_A_CYCLE: KnownDifference = KnownDifference {
     name: "more than a cycle refills",
     reason: "a cost above the limit never fits one cycle and is taken from several; ours always refuses it",
 };
-const SLEEPS_IN_VAIN: KnownDifference = KnownDifference {
+const SLEEPS_WITHOUT_SUCCESS: KnownDifference = KnownDifference {
     name: "sleeps although it cannot succeed",
     reason: "a refused blocking call first sleeps for its whole timeout; ours is refused immediately",
 };
-const LIMIT_LATER: KnownDifference = KnownDifference {
+const CHANGED_LIMIT_APPLIES_LATER: KnownDifference = KnownDifference {
     name: "changed limit takes effect later",
     reason: "the remaining amount is kept until the next cycle; ours keeps the amount spent",
 };
-const STALE_DRAIN: KnownDifference = KnownDifference {
+const DRAINS_STALE_AMOUNT: KnownDifference = KnownDifference {
     name: "drains the previous amount",
     reason: "the amount that the last call left is subtracted, and a debt is forgiven; ours takes what is available",
 };
-const ABOVE_LIMIT: KnownDifference = KnownDifference {
+const REFUNDS_ABOVE_LIMIT: KnownDifference = KnownDifference {
     name: "refunds beyond the limit",
     reason: "a negative amount makes more available than the limit; ours stops at full",
 };
-const WAITS_FOR_NOTHING: KnownDifference = KnownDifference {
+const ZERO_COST_WAITS: KnownDifference = KnownDifference {
     name: "cost of zero waits",
     reason: "a cost of 0 waits until the debt is paid; ours does not wait",
 };
 
-/// Returns the player of a case.
+/// Returns a player that replays a case.
 pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
     let seen = RecordedState::read(config.field("create"))?;
@@ -75,7 +75,7 @@ struct Resilience {
     stored: Stored,
 }
 
-/// State after the last call that took or tried to take permits, and its cycle. Only the next such call updates it.
+/// Permits and cycle after the last call that tried to take permits. Only the next such call updates them.
 #[derive(Clone, Copy)]
 struct Stored {
     permits: i128,
@@ -124,7 +124,7 @@ impl Resilience {
     fn load(&self, now: u64) -> Result<OwnBuckets, StepResult> {
         let (waiting, limit) = match (self.our_limit(self.limit, self.timeout), self.our_limit(self.limit, 0)) {
             (Ok(waiting), Ok(limit)) => (waiting, limit),
-            _ => return Err(StepResult::ByRule(&TOO_FAST)),
+            _ => return Err(StepResult::ByRule(&RATE_ABOVE_ONE_PER_NANOSECOND)),
         };
         let Ok(owed) = u64::try_from(self.limit - self.seen.available) else {
             return Err(StepResult::Skipped(Skip::ImpossibleState));
@@ -137,7 +137,7 @@ impl Resilience {
         Ok(OwnBuckets { waiting, limit, state, now })
     }
 
-    /// Returns the reference's computation from its stored permits, at `now` and under `limit`.
+    /// Returns the permits and cycle that the reference computes from its stored permits, at `now` and under `limit`.
     fn stored_at(&self, now: u64, limit: i128) -> Stored {
         let cycle = i128::from(now / self.period);
         let permits = match cycle - self.stored.cycle {
@@ -191,27 +191,31 @@ impl Player for Resilience {
             Err(seen) => return Ok(seen),
         };
         Ok(match step.op.as_str() {
-            "get_metrics" | "change_timeout_duration" => ours.compare(Comparison::new(), after, then).seen(),
+            "get_metrics" | "change_timeout_duration" => ours.compare(Comparison::new(), after, then).result(),
             "reserve_permission" | "acquire_permission" => self.compare_taking(step, ours, after, then)?,
             "drain_permissions" => {
                 let _ = ours.limit.decide(&mut ours.state, &Now::at(now), Ask::UpTo(Cost::MAX));
                 let there = self.stored_at(now, self.limit).permits;
-                // If less is available now than the stale amount, the reference may refuse to subtract the stale
-                // amount.
+                // The stored amount may be stale. If less is available now, the reference may refuse to subtract the
+                // stale amount.
                 let stale = self.stored.permits;
                 let left = if stale > there && after.available == there { there } else { there - stale };
                 ours.compare(Comparison::new(), after, then)
-                    .seen()
-                    .unless_rule(&STALE_DRAIN, || stale != there.max(0) && after.available == left)
+                    .result()
+                    .or_known_difference(&DRAINS_STALE_AMOUNT, || stale != there.max(0) && after.available == left)
             }
             "change_limit_for_period" => {
                 let limit = step.args.read_int("limit_for_period")?;
-                let Ok(changed) = self.our_limit(limit, 0) else { return Ok(StepResult::ByRule(&TOO_FAST)) };
+                let Ok(changed) = self.our_limit(limit, 0) else {
+                    return Ok(StepResult::ByRule(&RATE_ABOVE_ONE_PER_NANOSECOND));
+                };
                 changed.convert(&ours.limit, &mut ours.state, &Now::at(now));
                 ours.limit = changed;
                 ours.compare(Comparison::new(), after, then)
-                    .seen()
-                    .unless_rule(&LIMIT_LATER, || after.available == self.stored_at(now, limit).permits)
+                    .result()
+                    .or_known_difference(&CHANGED_LIMIT_APPLIES_LATER, || {
+                        after.available == self.stored_at(now, limit).permits
+                    })
             }
             _ => return Err(Skip::UnknownOperation),
         })
@@ -252,8 +256,8 @@ impl Resilience {
         let Ok(cost) = u64::try_from(permits) else {
             let given = Cost::new(permits.unsigned_abs() as u64);
             ours.limit.refund(&mut ours.state, &Now::at(ours.now), given, None);
-            let seen = ours.compare(Comparison::new().expect_equal("ok", ok, true), after, then).seen();
-            return Ok(seen.unless_rule(&ABOVE_LIMIT, || {
+            let seen = ours.compare(Comparison::new().expect_equal("ok", ok, true), after, then).result();
+            return Ok(seen.or_known_difference(&REFUNDS_ABOVE_LIMIT, || {
                 after.available > self.limit || self.seen.available - permits > self.limit
             }));
         };
@@ -266,21 +270,21 @@ impl Resilience {
         let compare = |wait: Option<u64>, mut ours: OwnBuckets| {
             let verdict =
                 Comparison::new().expect_equal("ok", ok, wait.is_some()).expect_equal("wait", recorded, wait_of(wait));
-            ours.compare(verdict, after, then).seen()
+            ours.compare(verdict, after, then).result()
         };
         let wait = ours.take(cost);
         let seen = compare(wait, ours);
         let sleeps = step.op == "acquire_permission" && !ok && step.result.read_int("parked_ns")? > 0;
-        let seen = if seen == StepResult::Equal && sleeps { StepResult::ByRule(&SLEEPS_IN_VAIN) } else { seen };
+        let seen = if seen == StepResult::Equal && sleeps { StepResult::ByRule(&SLEEPS_WITHOUT_SUCCESS) } else { seen };
         let forced = || {
             let mut ours = self.load(now).ok()?;
             let wait = ours.forced_wait(cost);
             Some(compare(wait, ours) == StepResult::Equal)
         };
         Ok(seen
-            .unless_rule(&BEYOND_CAPACITY, || {
+            .or_known_difference(&REFILLS_MORE_THAN_A_CYCLE, || {
                 permits > self.limit && if ok { forced() == Some(true) } else { wait.is_none() }
             })
-            .unless_rule(&WAITS_FOR_NOTHING, || cost == 0 && self.stored_at(now, self.limit).permits < 0))
+            .or_known_difference(&ZERO_COST_WAITS, || cost == 0 && self.stored_at(now, self.limit).permits < 0))
     }
 }

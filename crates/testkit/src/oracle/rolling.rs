@@ -1,9 +1,9 @@
 //! rolling-rate-limiter 0.4.2 and 0.1.11, in memory and on Redis, in whole microseconds.
 //!
-//! Both versions are equivalent to a [`SlidingLog`] with a minimum gap that counts refused attempts. The state before a
-//! step is the reference's list of recorded attempts. Our log expires old attempts itself. In 0.4.2 the wait is for an
-//! attempt after this one, so it equals our report after the attempt. In 0.1.11 the wait is for this attempt as if it
-//! were not counted, so it equals our answer before counting it.
+//! Both versions are equivalent to a [`SlidingLog`] that has a minimum gap and counts refused attempts. The state
+//! before a step is the reference's list of recorded attempts. Our log expires old attempts itself. 0.4.2 returns the
+//! wait of a further attempt, so it equals our report after the attempt. 0.1.11 returns the wait of this attempt as
+//! if the attempt were not counted, so it equals our answer before counting it.
 
 use std::collections::HashMap;
 
@@ -11,19 +11,19 @@ use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Outcome, Retry, SlidingLog
 
 use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
-const FRACTIONAL: KnownDifference = KnownDifference {
+const FRACTIONAL_MAXIMUM: KnownDifference = KnownDifference {
     name: "fractional maximum",
     reason: "waits are NaN and remainders fractions; ours counts whole actions and blocks as theirs does",
 };
-const TIMER: KnownDifference = KnownDifference {
+const INTERVAL_BEYOND_TIMER: KnownDifference = KnownDifference {
     name: "interval beyond the runtime's timer",
     reason: "above 2^31-1 ms the memory variant forgets everything after a millisecond; ours remembers",
 };
-const GAP_FORGOTTEN: KnownDifference = KnownDifference {
+const GAP_LONGER_THAN_INTERVAL: KnownDifference = KnownDifference {
     name: "gap longer than the interval",
     reason: "the previous action is forgotten after one interval, and the gap with it; ours keeps the gap",
 };
-const WHOLE_GAP: KnownDifference = KnownDifference {
+const WHOLE_GAP_REPORTED: KnownDifference = KnownDifference {
     name: "whole gap reported",
     reason: "0.1.11 on Redis reports the whole minimum difference instead of the rest; ours reports the rest",
 };
@@ -35,7 +35,7 @@ const REFUSAL_REPORTED_AS_ZERO: KnownDifference = KnownDifference {
 /// Nanoseconds in a unit of the reference's clock.
 const MICRO: u64 = 1_000;
 
-/// Returns the player of a case.
+/// Returns a player that replays a case.
 pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let config = &case.config;
     let interval = from_millis(config.read_double("interval_ms")?);
@@ -84,7 +84,7 @@ struct Rolling {
 impl Player for Rolling {
     fn compare(&self, step: &TraceStep) -> Read<StepResult> {
         if step.op == "clear" {
-            return Ok(Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, true).seen());
+            return Ok(Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, true).result());
         }
         let known = self.attempts.get(step.args.read_text("id")?).map_or(&[][..], Vec::as_slice);
         let now = step.at_nanos(MICRO)?;
@@ -92,8 +92,10 @@ impl Player for Rolling {
         let explained = |attempts: &[u64]| self.compare_from(step, attempts).is_ok_and(|seen| seen.is_explained());
         Ok(self
             .compare_from(step, known)?
-            .unless_rule(&TIMER, || self.timer_forgot(known, now) && explained(&[]))
-            .unless_rule(&GAP_FORGOTTEN, || self.gap > self.plain.length() && inside != known && explained(&inside)))
+            .or_known_difference(&INTERVAL_BEYOND_TIMER, || self.timer_forgot(known, now) && explained(&[]))
+            .or_known_difference(&GAP_LONGER_THAN_INTERVAL, || {
+                self.gap > self.plain.length() && inside != known && explained(&inside)
+            }))
     }
 
     fn follow(&mut self, step: &TraceStep) -> Read<()> {
@@ -141,16 +143,16 @@ impl Rolling {
         let result = &step.result;
         let comparison = Comparison::new().expect_equal("blocked", result.read_bool("blocked")?, !passes);
         if result.get("ms_until_allowed").is_none() {
-            return Ok(comparison.seen());
+            return Ok(comparison.result());
         }
         if self.fractional {
-            let seen = comparison.seen();
-            return Ok(if seen == StepResult::Equal { StepResult::ByRule(&FRACTIONAL) } else { seen });
+            let seen = comparison.result();
+            return Ok(if seen == StepResult::Equal { StepResult::ByRule(&FRACTIONAL_MAXIMUM) } else { seen });
         }
         Ok(comparison
             .expect_equal("remaining", result.count("actions_remaining")?, after.remaining)
             .expect_equal("wait_ms", result.count("ms_until_allowed")?, wait(after.retry).as_millis_ceil())
-            .seen())
+            .result())
     }
 
     /// Compares the only function of 0.1.11, which returns a wait (zero if admitted) and the
@@ -164,13 +166,13 @@ impl Rolling {
                 .expect_equal("passes", told_ms == 0, passes)
                 .expect_equal("remaining", told_remaining, remaining.into())
                 .expect_equal("wait_ms", told_ms, wait_ms)
-                .seen()
+                .result()
         };
         let refused = ours > Nanos::ZERO;
         let gap_ms = self.gap.as_nanos() / 1_000_000;
         Ok(compare(!refused, ours_ms)
-            .unless_rule(&REFUSAL_REPORTED_AS_ZERO, || refused && compare(true, ours_ms) == StepResult::Equal)
-            .unless_rule(&WHOLE_GAP, || {
+            .or_known_difference(&REFUSAL_REPORTED_AS_ZERO, || refused && compare(true, ours_ms) == StepResult::Equal)
+            .or_known_difference(&WHOLE_GAP_REPORTED, || {
                 refused && self.store == Store::Redis && compare(false, gap_ms.max(ours_ms)) == StepResult::Equal
             }))
     }

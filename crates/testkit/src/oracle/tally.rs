@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 
-/// Reason why a step was not compared. If we cannot construct the limiter, all steps of a case are
-/// skipped.
+/// Reason why a step was not compared. If our limiter cannot be constructed, all steps of a case are skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Skip {
     /// The operation returned an error, so nothing was decided.
@@ -13,7 +12,7 @@ pub enum Skip {
     ClockBack,
     /// An argument is the smallest or largest 64-bit number.
     Extreme,
-    /// Our limit cannot have the recorded state, such as a bucket above its capacity.
+    /// Our limit cannot represent the recorded state, such as a bucket above its capacity.
     ImpossibleState,
     /// Our types reject the limit.
     RefusedLimit,
@@ -57,9 +56,9 @@ pub struct KnownDifference {
 pub enum StepResult {
     /// Verdict, remaining amount and wait agree with the reference.
     Equal,
-    /// They differ for a known reason.
+    /// The answers differ for a known reason.
     ByRule(&'static KnownDifference),
-    /// They differ without a known reason.
+    /// The answers differ without a known reason.
     Differs(Mismatch),
     /// The step was not compared.
     Skipped(Skip),
@@ -71,9 +70,9 @@ impl StepResult {
         matches!(self, Self::Equal | Self::ByRule(_))
     }
 
-    /// Returns this result, or `rule` if the results differ and `holds` returns true.
+    /// Returns `ByRule(rule)` if this is `Differs` and `holds` returns true. Otherwise returns this unchanged.
     #[must_use]
-    pub fn unless_rule(self, rule: &'static KnownDifference, holds: impl FnOnce() -> bool) -> Self {
+    pub fn or_known_difference(self, rule: &'static KnownDifference, holds: impl FnOnce() -> bool) -> Self {
         match self {
             Self::Differs(_) if holds() => Self::ByRule(rule),
             Self::Equal | Self::ByRule(_) | Self::Differs(_) | Self::Skipped(_) => self,
@@ -98,7 +97,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Returns a comparison without parts. Its result is equal.
+    /// Returns a comparison without parts, which counts as equal.
     pub fn new() -> Self {
         Self::default()
     }
@@ -108,22 +107,22 @@ impl Comparison {
     #[expect(clippy::needless_pass_by_value, reason = "most are numbers made for the comparison")]
     pub fn expect_equal<T: PartialEq + Debug>(self, what: &str, expected: T, got: T) -> Self {
         let differs = expected != got;
-        self.note(what, &expected, &got, differs)
+        self.add_part(what, &expected, &got, differs)
     }
 
     /// Adds a part in which our number may be one unit larger, because the reference rounds down.
     #[must_use]
-    pub fn up_to_one_more(self, what: &str, expected: i128, got: i128) -> Self {
-        self.note(what, &expected, &got, !(expected..=expected + 1).contains(&got))
+    pub fn expect_at_most_one_more(self, what: &str, expected: i128, got: i128) -> Self {
+        self.add_part(what, &expected, &got, !(expected..=expected + 1).contains(&got))
     }
 
     /// Adds a part that may differ by one unit, because the reference rounds intermediate results.
     #[must_use]
     pub fn expect_within_one(self, what: &str, expected: i128, got: i128) -> Self {
-        self.note(what, &expected, &got, expected.abs_diff(got) > 1)
+        self.add_part(what, &expected, &got, expected.abs_diff(got) > 1)
     }
 
-    fn note(mut self, what: &str, expected: &dyn Debug, got: &dyn Debug, differs: bool) -> Self {
+    fn add_part(mut self, what: &str, expected: &dyn Debug, got: &dyn Debug, differs: bool) -> Self {
         self.shown.expected += &format!(" {what}={expected:?}");
         self.shown.got += &format!(" {what}={got:?}");
         self.differs |= differs;
@@ -131,7 +130,7 @@ impl Comparison {
     }
 
     /// Returns the result of the comparison.
-    pub fn seen(self) -> StepResult {
+    pub fn result(self) -> StepResult {
         if self.differs { StepResult::Differs(self.shown) } else { StepResult::Equal }
     }
 }
@@ -146,13 +145,13 @@ pub struct Tally {
     /// Number of steps. Each step is in exactly one of the counts below.
     pub steps: usize,
     /// Steps equal to the reference.
-    pub equal: usize,
+    pub equal_steps: usize,
     /// Steps that differ for a known reason.
     pub by_rule: BTreeMap<&'static KnownDifference, usize>,
     /// Steps that were not compared.
     pub skipped: BTreeMap<Skip, usize>,
     /// Steps that differ without a known reason: location and both answers.
-    pub differing: Vec<String>,
+    pub differing_steps: Vec<String>,
 }
 
 impl Tally {
@@ -165,11 +164,11 @@ impl Tally {
     pub fn count(&mut self, seen: StepResult, place: impl FnOnce() -> String) {
         self.steps += 1;
         match seen {
-            StepResult::Equal => self.equal += 1,
+            StepResult::Equal => self.equal_steps += 1,
             StepResult::ByRule(rule) => *self.by_rule.entry(rule).or_default() += 1,
             StepResult::Skipped(skip) => *self.skipped.entry(skip).or_default() += 1,
             StepResult::Differs(Mismatch { expected, got }) => {
-                self.differing.push(format!("{}\n  expected{expected}\n  got     {got}", place()));
+                self.differing_steps.push(format!("{}\n  expected{expected}\n  got     {got}", place()));
             }
         }
     }
@@ -185,8 +184,8 @@ impl fmt::Display for Tally {
             self.title,
             self.cases,
             self.steps,
-            self.equal,
-            self.differing.len(),
+            self.equal_steps,
+            self.differing_steps.len(),
         )?;
         for (skip, count) in &self.skipped {
             writeln!(f, "  skipped  {count:>5}  {skip}")?;
@@ -194,6 +193,6 @@ impl fmt::Display for Tally {
         for (rule, count) in &self.by_rule {
             writeln!(f, "  rule     {count:>5}  {}: {}", rule.name, rule.reason)?;
         }
-        self.differing.iter().try_for_each(|difference| writeln!(f, "  DIFFERS  {difference}"))
+        self.differing_steps.iter().try_for_each(|difference| writeln!(f, "  DIFFERS  {difference}"))
     }
 }

@@ -79,12 +79,12 @@ fn as_integer(number: &serde_json::Number) -> Option<i128> {
 pub type Read<T> = Result<T, Skip>;
 
 /// Latest usable time. A wait can be added to it without overflow.
-const LATEST: u64 = u64::MAX / 4;
+const LATEST_NANOS: u64 = u64::MAX / 4;
 
 /// Converts a time in units of `unit` nanoseconds.
 pub(super) fn to_nanos(at: i64, unit: u64) -> Read<u64> {
     let at = u64::try_from(at).map_err(|_| Skip::BeforeTime)?;
-    at.checked_mul(unit).filter(|nanos| *nanos <= LATEST).ok_or(Skip::BeyondTime)
+    at.checked_mul(unit).filter(|nanos| *nanos <= LATEST_NANOS).ok_or(Skip::BeyondTime)
 }
 
 /// Access to fields of recorded objects. If a step needs a field that is missing or has another type, the

@@ -1,5 +1,5 @@
-//! Bans: a key that is refused `after` times within any interval of length `within` is then refused
-//! entirely for a time.
+//! Bans: a key that is refused `after` times within any interval of length `within` is banned, so that all its
+//! requests are refused for a time.
 
 use super::rules::Ban;
 
@@ -20,7 +20,7 @@ impl BanState {
 
     /// Counts a refusal of a key that is not banned. Returns the length of the ban if the refusal
     /// starts one.
-    pub fn note(&mut self, ban: &Ban, at: u64) -> Option<u64> {
+    pub fn count_refusal(&mut self, ban: &Ban, at: u64) -> Option<u64> {
         self.refusals.push(at);
         let inside = self.refusals.iter().filter(|refusal| at < **refusal + ban.within).count();
         if inside < ban.after {

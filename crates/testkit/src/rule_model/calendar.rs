@@ -116,8 +116,8 @@ impl Zone {
         at + self.utc_offset(at)
     }
 
-    /// Returns the instant of a local time. If the local time occurs twice, returns the first instant. If it is
-    /// skipped, returns the instant at which the clock would show it without the clock change.
+    /// Returns the instant of a local time. If the local time occurs twice, returns the earlier instant. If the clock
+    /// change skips the local time, returns the instant that a clock without the change would show.
     fn instant_of_local(self, local: i64) -> i64 {
         let unchanged = local - self.utc_offset(local - DAY);
         let changed = local - self.utc_offset(local + DAY);

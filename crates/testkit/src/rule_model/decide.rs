@@ -1,4 +1,4 @@
-//! Decisions: the rules that apply, the charges to each, and the outcome.
+//! Decisions: which rules apply, what each rule is charged, and the outcome.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,7 @@ pub struct RuleModel {
     pub(super) tick: u64,
     pub(super) at: u64,
     pub(super) rules: RuleSet,
-    /// The states of all keys whose state was written.
+    /// The states of all keys that have been written.
     pub(super) counters: HashMap<Key, Vec<State>>,
     pub(super) bans: HashMap<Key, BanState>,
     pub(super) leases: u64,
@@ -112,8 +112,8 @@ impl RuleModel {
         (answer, receipt)
     }
 
-    /// Returns the rules that decide about a request. Returns the effect as the error if one rule admits or refuses the
-    /// request alone.
+    /// Returns the rules that decide the request together. If a single rule allows or denies the request alone,
+    /// returns that effect as the error.
     pub(super) fn deciding_rules(&self, request: &Request) -> Result<Vec<Rule>, Effect> {
         let mut matched: Vec<Rule> =
             self.rules.rules.iter().filter(|rule| rule.applies(request, self.at)).cloned().collect();
@@ -169,7 +169,7 @@ impl RuleModel {
         is_known.then_some(states)
     }
 
-    /// Returns the state of one of a key's limits, as a request under these limits sees it.
+    /// Returns the state of a key's limit at `position`, as a request under these limits sees it.
     pub(super) fn state_of_limit(&self, key: &Key, position: usize, limits: &[Limit]) -> State {
         let limit = &limits[position];
         match self.known_states(key, limits) {
@@ -223,8 +223,8 @@ impl RuleModel {
                 together = stricter_of(together, Outcome::Deny(Retry::After(Nanos::from_nanos(left))));
             }
             match together {
-                // No rule marked `suffices` has capacity, otherwise this charge would have been dropped. The first of
-                // them to regain capacity determines the wait.
+                // No rule marked `suffices` has capacity, otherwise this charge would have been dropped. The wait is
+                // the time until the first of these rules has capacity again.
                 Outcome::Deny(retry) if charge.rule.suffices && matches!(verb, Verb::Check | Verb::Peek) => {
                     soonest = Some(soonest.map_or(retry, |other: Retry| other.min(retry)));
                 }
@@ -271,7 +271,7 @@ impl RuleModel {
         charge.limits.iter().enumerate().map(left).min().unwrap_or(u64::MAX)
     }
 
-    /// Starts new keys whose `initial` is below the capacity. They start with their first request.
+    /// Starts the new keys whose `initial` is below the capacity, because such a key starts with its first request.
     pub(super) fn begin_keys(&mut self, charges: &[Charge]) {
         for charge in charges {
             let limits = &charge.limits;
@@ -342,7 +342,7 @@ impl RuleModel {
             if state.time_left(self.at) > 0 {
                 continue;
             }
-            if let Some(length) = state.note(&ban, self.at) {
+            if let Some(length) = state.count_refusal(&ban, self.at) {
                 decided.banned = true;
                 decided.outcome = stricter_of(decided.outcome, Outcome::Deny(Retry::After(Nanos::from_nanos(length))));
             }

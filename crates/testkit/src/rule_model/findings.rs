@@ -43,7 +43,7 @@ fn every_algorithm(count: u64) -> Vec<Limit> {
     let algorithms = [
         token_bucket(),
         Algorithm::LeakyBucket { free: 0, max_wait: None },
-        Algorithm::IntervalBucket { grid: super::limit::Grid::FirstRequest, max_wait: 0 },
+        Algorithm::IntervalBucket { grid: super::limit::StepAlignment::FirstRequest, max_wait: 0 },
         Algorithm::FixedWindow(Windows::FirstRequest),
         Algorithm::SlidingWindow,
         Algorithm::SlidingSlices { precision: None },
@@ -61,7 +61,7 @@ pub fn all_traces() -> Vec<(&'static str, Vec<Trace>)> {
         ("a refused request under another override leaves the refill alone", vec![refill_after_refused_override()]),
         ("a new key with a minimum gap and an initial amount passes", vec![gap_with_initial()]),
         ("a ban counts refusals in a sliding window", vec![ban_counting_in_sliding_window()]),
-        ("a commit above the reservation is all or none", vec![commit()]),
+        ("a commit above the reservation is all or none", vec![commit_above_reservation()]),
         ("a log that counts refusals records the refused extra of a commit", vec![refused_extra()]),
         ("a refusal at the end of a ban counts", vec![after_a_ban()]),
         ("a delay includes the cost of the request", vec![long_delay()]),
@@ -88,7 +88,7 @@ pub fn all_traces() -> Vec<(&'static str, Vec<Trace>)> {
     ]
 }
 
-/// Spends 100 of 100, peeks and is refused under a limit of 2, and asks for 90 more under 100.
+/// Spends 100 of 100. Then peeks and is refused under a limit of 2, and asks for 90 more under a limit of 100.
 fn smaller_parameters() -> Vec<Trace> {
     let traces = every_algorithm(2).into_iter().zip(every_algorithm(100)).map(|(small, large)| {
         let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![large]), until: None };
@@ -136,14 +136,14 @@ fn ban_counting_in_sliding_window() -> Trace {
     trace_of(rules, vec![check(0, 1), check(7 * SECOND, 1), check(99 * tenth, 1), check(tenth, 1), check(tenth, 1)])
 }
 
-fn commit() -> Trace {
+fn commit_above_reservation() -> Trace {
     let other = rule_with_limits("r1", vec![limit(1_000, WEEK, Algorithm::FixedWindow(Windows::Epoch))]);
     let rules = vec![rule_with_limits("r0", vec![limit(10, WEEK, token_bucket())]), other];
     let commit = Step { pause: Pause::None, act: Act::Commit(0, Amount::Exactly(300)) };
     trace_of(rules, vec![check(0, 5), commit, ask(0, Verb::Peek, None, 1)])
 }
 
-/// The limit is 1/week with a debt of 1. The extra cost of 2 is refused and recorded, so a cost of 0 is refused as
+/// The limit is 1/week with a debt of 1. A further cost of 2 is refused and recorded, so a cost of 0 is refused as
 /// well.
 fn refused_extra() -> Trace {
     let log = Limit { max_debt: Some(1), ..limit(1, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: true }) };
@@ -278,7 +278,7 @@ fn other_time_zones() -> Vec<Trace> {
     traces.into()
 }
 
-/// With `on_change: reset`, the default debt is first written explicitly and then changed.
+/// A rule with `on_change: reset` changes twice: it first states its default debt explicitly, and then another debt.
 fn written_out() -> Trace {
     let version = |max_debt| {
         let limit = Limit { max_debt, ..limit(5, WEEK, token_bucket()) };
@@ -323,8 +323,8 @@ fn renewals() -> Vec<Trace> {
     vec![removed, Trace { start: START, versions: vec![slots, bucket_rule("r0")], steps }]
 }
 
-/// Takes one a tick before the end of a slice and one more under a log at the same instant, then refunds the first
-/// charge. Its receipt names the slice, so the log accepts nothing.
+/// Takes one unit a tick before the end of a slice, and one more under a log at the same instant. Then refunds the
+/// first charge. Its receipt names the slice, so the log accepts nothing.
 fn end_of_a_slice() -> Trace {
     let slices = limit(5, 10 * SECOND, Algorithm::SlidingSlices { precision: Some(SECOND) });
     let log = limit(5, 10 * SECOND, Algorithm::SlidingLog { gap: 0, count_refused: false });
@@ -351,8 +351,8 @@ fn new_to_an_override() -> Trace {
     trace_of(rules, vec![ask(0, Verb::Check, Some("pro"), 1), own(SECOND), refund, check(0, 1), own(1_000 * SECOND)])
 }
 
-/// Two rules with keys of their own: a request under an override of the second is refused by the first. The keys have
-/// different homes for some of the users, if nodes share the limits.
+/// Two rules with separate keys: a request under an override of the second rule is refused by the first rule. If
+/// nodes share the limits, the two keys of some users have different homes.
 fn refused_over_several_keys() -> Trace {
     let other = limit(100, 10 * SECOND, token_bucket());
     let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![other]), until: None };
@@ -372,9 +372,9 @@ fn refused_over_several_keys() -> Trace {
     trace_of(vec![first, second], steps.collect())
 }
 
-/// Charges 28 in one window. The next charge, near the end of the following window, is made under a limit of 2 with
-/// windows of the same length, which cannot hold a count of 28: the estimate of 0.9, rounded up, counts in the current
-/// window.
+/// Charges 28 in one window. The next charge is made near the end of the following window, under a limit of 2 with
+/// windows of the same length. Such a limit cannot hold a count of 28. So the estimate of 0.9, rounded up, counts in
+/// the current window.
 fn previous_window_above_limit() -> Trace {
     let windows = |count| limit(count, 60 * SECOND, Algorithm::SlidingWindow);
     let other = Override { when: vec![("plan", "pro")], effect: Effect::Limits(vec![windows(2)]), until: None };
@@ -384,8 +384,8 @@ fn previous_window_above_limit() -> Trace {
     trace_of(rules, vec![check(10 * SECOND, 28), pro(108 * SECOND), pro(3 * SECOND)])
 }
 
-/// Takes three of one bucket. The rule is removed and added again with a log, which has a longer state, then once more
-/// with the bucket.
+/// Takes three of one bucket. The rule is removed and added again with a log, which has a longer state. Then it is
+/// removed and added again with the bucket.
 fn removed_and_added_again() -> Trace {
     let log = limit(10, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: false });
     let versions = vec![
@@ -398,9 +398,9 @@ fn removed_and_added_again() -> Trace {
     Trace { start: START, versions, steps }
 }
 
-/// Takes three slots and three more of a log at the same instant, or in the other order, and refunds the first charge.
-/// The change of algorithm ends the slots. The receipt of a slot names no instant and that of a log entry no slot, so
-/// nothing is refunded, even if the slot has the number of that instant.
+/// Takes three slots and three more units of a log at the same instant, or in the other order, and refunds the first
+/// charge. The change of algorithm ends the slots. A slot's receipt names no instant and a log entry's receipt names
+/// no slot. So nothing is refunded, even if the slot's number equals that instant.
 fn slots_and_log() -> Vec<Trace> {
     let slots = limit(8, WEEK, Algorithm::Concurrency { lease: WEEK });
     let log = limit(8, WEEK, Algorithm::SlidingLog { gap: 0, count_refused: false });
@@ -414,8 +414,8 @@ fn slots_and_log() -> Vec<Trace> {
     traces.into()
 }
 
-/// Runs all traces except those with a topic in `left_out`, and returns the differences.
-pub fn differences<S: super::lockstep::RuleSubject>(subject: &mut S, left_out: &[Topic]) -> Vec<String> {
+/// Runs all traces except traces about a topic in `left_out`, and returns the differences.
+pub fn run_known_traces<S: super::lockstep::RuleSubject>(subject: &mut S, left_out: &[Topic]) -> Vec<String> {
     let mut found = Vec::new();
     for (name, traces) in all_traces() {
         for mut trace in traces.into_iter().filter_map(|trace| trace.without_topics(left_out)) {

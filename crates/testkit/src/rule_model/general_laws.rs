@@ -12,13 +12,13 @@ use super::rules::Effect;
 use super::{Answer, Request, Rule, RuleSet, Verb};
 
 /// Number of rule orders compared per trace.
-const SHUFFLES: u64 = 3;
+const SHUFFLES_PER_TRACE: u64 = 3;
 
-/// Asserts all laws on `traces` traces each.
+/// Asserts every law on `traces` traces.
 ///
 /// # Panics
 /// Panics if a law does not hold.
-pub fn all<S: RuleSubject>(subject: &mut S, traces: u64) {
+pub fn assert_all_laws<S: RuleSubject>(subject: &mut S, traces: u64) {
     unrelated_rule_changes_nothing(subject, traces);
     order_of_rules_changes_only_the_order_of_reports(subject, traces);
     peek_changes_nothing(subject, traces);
@@ -105,7 +105,7 @@ pub fn order_of_rules_changes_only_the_order_of_reports<S: RuleSubject>(subject:
             return;
         }
         let as_given = sorted(replay(subject, trace.start, operations));
-        for seed in 1..=SHUFFLES {
+        for seed in 1..=SHUFFLES_PER_TRACE {
             // Every rule set is shuffled differently.
             let random = RefCell::new(Rng::new(seed));
             let shuffled = with_rules(operations, |rules| shuffle(&mut rules.rules, &mut random.borrow_mut()));
@@ -180,7 +180,7 @@ pub fn changing_a_limit_and_back_without_charging_changes_nothing<S: RuleSubject
                 }
             }
         }
-        // A refused request may start a ban or a key, so only traces without bans and initial amounts are compared.
+        // A refused request may start a ban or a key, so traces with bans or initial amounts are not compared.
         let touched = [Topic::Ban, Topic::Initial].iter().any(|topic| topic.is_in(trace));
         let unlimited = trace.versions.iter().flat_map(|set| &set.rules).any(|rule| {
             let passes = |effect: &Effect| matches!(effect, Effect::Unlimited | Effect::Allow);
@@ -212,7 +212,7 @@ pub fn refund_restores<S: RuleSubject>(subject: &mut S, traces: u64) {
             for deed in operations {
                 longer.push(deed.clone());
                 let LawOperation::Ask(Verb::Check | Verb::Charge, request) = &deed.what else { continue };
-                // Adds a peek, the request again, its refund, and the peek again.
+                // Adds a peek, a copy of the request, a refund of that copy, and another peek.
                 let number = next + 1;
                 for what in [
                     LawOperation::Ask(Verb::Peek, request.clone()),

@@ -1,7 +1,7 @@
 //! Laws that need no model: two runs with an irrelevant difference give the same answers.
 //!
-//! A trace is first recorded with its times and amounts resolved. Then it is replayed with and
-//! without the difference.
+//! A trace is first recorded with resolved times and amounts. Then it is replayed twice, with and without the
+//! difference.
 
 use std::collections::BTreeMap;
 
@@ -43,13 +43,13 @@ pub enum LawOperation {
 pub enum OperationResult {
     /// A decision.
     Decided(Answer),
-    /// A settlement or a number.
+    /// A settlement, or the amount or count that an operation returned.
     Settled(Settled),
     /// Nothing to compare.
     Nothing,
 }
 
-/// A subject that consists of the model and records its calls.
+/// A model in the role of the program under test, which records all calls.
 #[derive(Debug)]
 struct Recorder {
     tick: u64,
@@ -59,7 +59,7 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn note(&mut self, what: LawOperation) -> usize {
+    fn record_operation(&mut self, what: LawOperation) -> usize {
         let number = self.operations.len();
         self.operations.push(RecordedOperation { number, at: self.model.now(), what });
         number
@@ -86,11 +86,11 @@ impl RuleSubject for Recorder {
 
     fn put(&mut self, rules: &RuleSet) {
         self.model.put(rules);
-        self.note(LawOperation::Put(rules.clone()));
+        self.record_operation(LawOperation::Put(rules.clone()));
     }
 
     fn ask(&mut self, verb: Verb, request: &Request) -> (Answer, String) {
-        let number = self.note(LawOperation::Ask(verb, request.clone()));
+        let number = self.record_operation(LawOperation::Ask(verb, request.clone()));
         let (answer, receipt) = self.model.ask(verb, request);
         self.receipts.push((number, receipt));
         (answer, number.to_string())
@@ -98,24 +98,24 @@ impl RuleSubject for Recorder {
 
     fn refund(&mut self, receipt: &str) -> u64 {
         let (number, receipt) = self.parse_receipt(receipt);
-        self.note(LawOperation::Refund(number));
+        self.record_operation(LawOperation::Refund(number));
         self.model.refund(&receipt)
     }
 
     fn commit(&mut self, receipt: &str, cost: u64) -> Settled {
         let (number, receipt) = self.parse_receipt(receipt);
-        self.note(LawOperation::Commit(number, cost));
+        self.record_operation(LawOperation::Commit(number, cost));
         self.model.commit(&receipt, cost)
     }
 
     fn renew(&mut self, receipt: &str) -> bool {
         let (number, receipt) = self.parse_receipt(receipt);
-        self.note(LawOperation::Renew(number));
+        self.record_operation(LawOperation::Renew(number));
         self.model.renew(&receipt)
     }
 
     fn reset(&mut self, request: &Request) -> usize {
-        self.note(LawOperation::Reset(request.clone()));
+        self.record_operation(LawOperation::Reset(request.clone()));
         self.model.reset(request)
     }
 }

@@ -1,8 +1,8 @@
 //! One limit: its parameters, and the decision about one request under them.
 //!
-//! A request may find a state that belongs to other parameters; [`State`] stores these. The request's parameters
-//! determine the amount that is admitted and the longest wait. The state determines the spent amount and when it
-//! decreases.
+//! A state may belong to other parameters than the request's own; [`State`] stores the parameters it belongs to. The
+//! request's parameters determine the admitted amount and the longest wait. The state's parameters determine the
+//! spent amount and when it decreases.
 
 use tollgate_core::{Nanos, Outcome, Report, Retry};
 
@@ -31,7 +31,8 @@ pub struct Limit {
 /// An algorithm. Durations are in nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// Refills continuously. A rule with `on_exceed: delay` sets `delay`: a request may wait that long for its tokens.
+    /// Refills continuously. `delay` is set in a rule with `on_exceed: delay`: the longest wait of a request for its
+    /// tokens.
     TokenBucket {
         /// The longest wait.
         delay: Option<u64>,
@@ -46,13 +47,13 @@ pub enum Algorithm {
     /// Refills in steps.
     IntervalBucket {
         /// The alignment of the steps.
-        grid: Grid,
+        grid: StepAlignment,
         /// The longest wait for a later step.
         max_wait: u64,
     },
     /// Counts per window.
     FixedWindow(Windows),
-    /// Counts the current window and part of the previous window.
+    /// Counts the current window, and part of the previous window's count.
     SlidingWindow,
     /// Counts the last period in slices.
     SlidingSlices {
@@ -75,10 +76,10 @@ pub enum Algorithm {
 
 /// The alignment of the steps of an interval bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grid {
+pub enum StepAlignment {
     /// At multiples of the period, shifted by this offset.
     Aligned(u64),
-    /// From the charge that finds the bucket full.
+    /// From the charge that found the bucket full.
     FirstRequest,
 }
 
@@ -87,10 +88,10 @@ pub enum Grid {
 pub enum Windows {
     /// At multiples of the period.
     Epoch,
-    /// From the charge that finds an unused window.
+    /// From the charge that found the window unused.
     FirstRequest,
-    /// At multiples of the period, shifted by an offset per key. The model does not know the offset: a test has to set
-    /// the program's clock forward by it.
+    /// At multiples of the period, shifted by an offset per key. The model does not know the offset, so a test has to
+    /// set the program's clock forward by the offset.
     Spread,
     /// Calendar windows.
     Calendar(Calendar),
@@ -146,7 +147,7 @@ impl Limit {
         (rate, algorithm, self.burst(), self.spent_at_first(), self.max_debt())
     }
 
-    /// Returns the burst of a bucket, without the part added by a delay.
+    /// Returns the burst of a bucket, without the amount added by a longest wait.
     fn burst(&self) -> u64 {
         self.burst.unwrap_or(self.count)
     }
@@ -157,7 +158,7 @@ impl Limit {
     }
 
     /// Returns the largest spent amount after an admitted request, without debt.
-    fn most(&self) -> Tokens {
+    fn max_spent(&self) -> Tokens {
         match self.algorithm {
             Algorithm::TokenBucket { delay: Some(wait) } => {
                 whole_tokens(self.burst()) + whole_tokens(wait) * self.rate()
@@ -171,7 +172,7 @@ impl Limit {
 
     /// Returns the reported limit: the largest cost that can pass. Rounded up if waiting adds a fraction of a token.
     pub fn capacity(&self) -> u64 {
-        ceil(self.most())
+        ceil(self.max_spent())
     }
 
     fn max_debt(&self) -> u64 {
@@ -184,7 +185,7 @@ impl Limit {
     }
 
     /// Returns the largest possible spent amount, including debt.
-    pub fn deepest(&self) -> Tokens {
+    pub fn max_spent_with_debt(&self) -> Tokens {
         whole_tokens(self.capacity() + self.max_debt())
     }
 
@@ -210,19 +211,19 @@ impl Limit {
         (self.period.div_ceil(slices), slices)
     }
 
-    /// Returns the largest spent amount at which `ask` passes, ignoring minimum gaps and refills of later steps.
+    /// Returns the largest spent amount at which `ask` passes. Ignores minimum gaps and the refill of later steps.
     fn max_spent_for(&self, ask: Ask) -> Tokens {
         let cost = whole_tokens(ask.cost());
         match (ask, &self.algorithm) {
-            (Ask::Regardless(_), _) => self.deepest() - cost,
+            (Ask::Regardless(_), _) => self.max_spent_with_debt() - cost,
             // A cost of 0 does not wait. It is refused only in debt.
             (Ask::Exactly(0), _) => whole_tokens(self.capacity()),
             (Ask::Exactly(_), Algorithm::LeakyBucket { free, max_wait: Some(wait) }) => {
                 // The last unit waits for all earlier units.
                 let before = whole_tokens(ask.cost() - 1);
-                (self.most() - cost).min(whole_tokens(*free) + whole_tokens(*wait) * self.rate() - before)
+                (self.max_spent() - cost).min(whole_tokens(*free) + whole_tokens(*wait) * self.rate() - before)
             }
-            (Ask::Exactly(_), _) => self.most() - cost,
+            (Ask::Exactly(_), _) => self.max_spent() - cost,
         }
     }
 
@@ -246,7 +247,7 @@ impl Limit {
     fn gap_ends(&self, state: &State, ask: Ask) -> u64 {
         match (ask, &self.algorithm) {
             (Ask::Exactly(1..), Algorithm::SlidingLog { gap, .. }) => {
-                // A log with other parameters remembers the request for its own period or gap.
+                // A log under other parameters keeps the request for the log's own period or gap.
                 let remembered = match state.limit.algorithm {
                     Algorithm::SlidingLog { gap: own, .. } => own.max(state.limit.period),
                     _ => 0,
@@ -323,13 +324,13 @@ impl Limit {
         let spent = state.spent(at);
         match self.algorithm {
             Algorithm::LeakyBucket { free, max_wait: Some(wait) } => {
-                floor(self.most().min(whole_tokens(free + 1) + whole_tokens(wait) * self.rate()) - spent)
+                floor(self.max_spent().min(whole_tokens(free + 1) + whole_tokens(wait) * self.rate()) - spent)
             }
             Algorithm::IntervalBucket { max_wait, .. } => {
                 let brought = self.steps_between(state, at, at + max_wait) * self.count;
-                floor(self.most() + whole_tokens(brought) - spent).min(self.burst())
+                floor(self.max_spent() + whole_tokens(brought) - spent).min(self.burst())
             }
-            _ => floor(self.most() - spent),
+            _ => floor(self.max_spent() - spent),
         }
     }
 
@@ -349,7 +350,7 @@ const fn After(wait: u64) -> Retry {
     Retry::After(Nanos::from_nanos(wait))
 }
 
-/// Returns the first instant from `at` on at which `holds` is true. Once true, it must stay true.
+/// Returns the first instant, from `at` on, at which `holds` is true. The condition must stay true from then on.
 pub fn first_instant(at: u64, holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut step) = (at, 1);
     if holds(low) {

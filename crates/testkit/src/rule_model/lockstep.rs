@@ -30,13 +30,13 @@ pub trait RuleSubject {
     fn renew(&mut self, receipt: &str) -> bool;
     /// Resets the counters of a request. Returns their number.
     fn reset(&mut self, request: &Request) -> usize;
-    /// Reduces an exact answer to the fields that the program's protocol contains.
-    fn as_carried(&self, exact: Answer) -> Answer {
+    /// Reduces an exact answer to the fields that the program's protocol transmits.
+    fn as_transmitted(&self, exact: Answer) -> Answer {
         exact
     }
 }
 
-/// A difference at the end of a trace.
+/// A difference between the two answers at the last step of a trace.
 #[derive(Clone, Debug)]
 pub struct Difference {
     /// Index of the step with the difference.
@@ -49,7 +49,7 @@ pub struct Difference {
 struct Pair<'a, S> {
     subject: &'a mut S,
     model: RuleModel,
-    takings: Vec<(String, Receipt)>,
+    refundable_charges: Vec<(String, Receipt)>,
     last: Option<(Verb, Request)>,
     answer: Option<(u64, Answer)>,
     decisions: u64,
@@ -65,7 +65,7 @@ pub fn run<S: RuleSubject>(subject: &mut S, trace: &Trace) -> Result<u64, Differ
     let Some(first) = trace.versions.first() else { return Ok(0) };
     subject.put(first);
     model.put(first);
-    let mut pair = Pair { subject, model, takings: Vec::new(), last: None, answer: None, decisions: 0 };
+    let mut pair = Pair { subject, model, refundable_charges: Vec::new(), last: None, answer: None, decisions: 0 };
     for (number, step) in trace.steps.iter().enumerate() {
         pair.step(step, &trace.versions).map_err(|what| Difference { step: number, what })?;
     }
@@ -152,13 +152,13 @@ impl<S: RuleSubject> Pair<'_, S> {
             if verb == Verb::TakeUpTo { Request { cost: request.cost.or(Some(1)), ..request } } else { request };
         let (said, text) = self.subject.ask(verb, &request);
         let (exact, receipt) = self.model.ask(verb, &request);
-        let mut expected = self.subject.as_carried(exact.clone());
+        let mut expected = self.subject.as_transmitted(exact.clone());
         if said.taken.is_none() || request.cost.is_none() {
             expected.taken = said.taken;
         }
         self.decisions += 1;
         if verb != Verb::Peek && !receipt.taken.is_empty() && !text.is_empty() {
-            self.takings.push((text, receipt));
+            self.refundable_charges.push((text, receipt));
         }
         let at = self.model.now();
         expect_equal(&said, &expected, || format!("{verb:?} {request:?} at {at}"))?;
@@ -174,7 +174,7 @@ impl<S: RuleSubject> Pair<'_, S> {
         subject: impl FnOnce(&mut S, &str) -> T,
         model: impl FnOnce(&mut RuleModel, &Receipt) -> T,
     ) -> Result<(), String> {
-        let Some((text, receipt)) = self.takings.iter().rev().nth(ago).cloned() else { return Ok(()) };
+        let Some((text, receipt)) = self.refundable_charges.iter().rev().nth(ago).cloned() else { return Ok(()) };
         // Undefined behaviour; see `renew` in docs/rules.md.
         if self.model.is_ambiguous(&receipt) {
             return Ok(());
@@ -196,8 +196,8 @@ fn expect_equal<T: PartialEq + std::fmt::Debug>(
     Err(format!("{}\n  the model says {expected:#?}\n  and the program {said:#?}", what()))
 }
 
-/// Drops steps and rules from a trace, as long as it still shows a difference. Returns the shortened trace and the
-/// difference, or the trace with the difference `found` if no run repeats it.
+/// Drops steps and rules from a trace while it still shows a difference. Returns the shortened trace and its
+/// difference. If no run repeats the difference, returns the trace and `found`.
 pub fn shorten<S: RuleSubject>(subject: &mut S, mut trace: Trace, mut found: Difference) -> (Trace, Difference) {
     trace.steps.truncate(found.step + 1);
     let mut size = trace.steps.len() / 2;

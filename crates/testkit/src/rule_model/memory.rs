@@ -151,7 +151,7 @@ pub fn to_settled(settled: tollgate_engine::CommitResult) -> Settled {
     Settled { refunded: settled.refunded.get(), charged: settled.charged.get(), unpaid: settled.unpaid.get() }
 }
 
-/// Polls a future that is ready immediately. All futures of the memory store are.
+/// Returns the result of a future of the memory store. Such a future is ready at the first poll.
 fn poll_ready_future<T>(future: impl Future<Output = T>) -> T {
     match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => output,

@@ -40,7 +40,7 @@ use num_rational::Ratio;
 use tollgate_core::{Outcome, Report, Retry};
 
 pub use decide::RuleModel;
-pub use limit::{Algorithm, Grid, Limit, Windows};
+pub use limit::{Algorithm, Limit, StepAlignment, Windows};
 pub use rules::{Ban, Cost, Exceed, OnChange, Override, Request, Rule, RuleSet, Schedule};
 
 /// An exact number of tokens.
@@ -79,7 +79,7 @@ pub enum Verb {
 pub struct Answer {
     /// Outcome of the request.
     pub outcome: Outcome,
-    /// Granted amount, or 0 if the request is refused. `None` if the verb effect not report an amount.
+    /// Granted amount, or 0 if the request is refused. `None` if the verb does not report an amount.
     pub taken: Option<u64>,
     /// Whether a ban caused the refusal or starts with it.
     pub banned: bool,

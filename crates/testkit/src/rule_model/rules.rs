@@ -18,7 +18,7 @@ pub struct RuleSet {
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Identifies the rule's counters, together with `per`.
+    /// Id of the rule. Together with `per` it identifies the rule's counters.
     pub id: String,
     /// Attributes that a request must have, with their values.
     pub when: Vec<(&'static str, &'static str)>,
@@ -28,7 +28,7 @@ pub struct Rule {
     pub effect: Effect,
     /// Overrides for some requests. The first match applies.
     pub overrides: Vec<Override>,
-    /// Cost of a request that states none.
+    /// Cost of a request that does not state a cost.
     pub cost: Cost,
     /// Effect when a limit is exceeded.
     pub on_exceed: Exceed,
@@ -80,7 +80,7 @@ pub enum Cost {
     Number(u64),
     /// The value of the attribute `weight`.
     From {
-        /// Largest cost. It also replaces invalid values.
+        /// Largest cost. Also the cost of a request with an invalid value.
         max: u64,
         /// Cost of a request without the attribute.
         missing: u64,
@@ -108,7 +108,7 @@ pub enum OnChange {
     Reset,
 }
 
-/// A key that is refused `after` times within `within` is refused entirely for `length`.
+/// A key that is refused `after` times within `within` is banned: all its requests are refused for `length`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
     /// The number of refusals.
@@ -185,7 +185,7 @@ impl Rule {
     /// Returns the effect of one of the rule's overrides.
     pub fn effect_by(&self, found: &Override) -> Effect {
         match (&found.effect, &self.effect) {
-            // Everything else is inherited from the rule, except parameters that depend on its count.
+            // An override inherits everything else from the rule, except parameters that depend on the rule's count.
             (Effect::Count(count), Effect::Limits(limits)) => {
                 let own = &limits[0];
                 let limit = Limit { count: *count, burst: None, initial: None, max_debt: None, ..own.clone() };

@@ -1,5 +1,5 @@
-//! Operations after a decision: refunds, reservations, leases and resets. They apply under the state's own parameters,
-//! regardless of the rules in force. Only a commit above the reservation is a new charge.
+//! Operations after a decision: refunds, reservations, leases and resets. They use the state's own parameters,
+//! regardless of the rules in force. Only a commit above the reserved amount is a new charge.
 
 use super::Verb;
 use super::decide::{Charge, Key, RuleModel, key_of};
@@ -43,7 +43,8 @@ pub struct Settled {
 }
 
 impl RuleModel {
-    /// Returns whether a receipt may identify the slot of another request, because its own slot has ended.
+    /// Returns whether the receipt's own slot has ended, so that the receipt may identify the slot of another
+    /// request.
     pub fn is_ambiguous(&self, receipt: &Receipt) -> bool {
         receipt.taken.iter().any(|taken| {
             let states = self.counters.get(&taken.key).into_iter().flatten();
@@ -114,7 +115,8 @@ impl RuleModel {
         all
     }
 
-    /// Extends the leases of a decision from now on. Returns whether it has leases and all of them were still held.
+    /// Extends the leases of a decision to their full length from now. Returns whether the decision has leases and
+    /// all of them were still held.
     pub fn renew(&mut self, receipt: &Receipt) -> bool {
         let mut all = None;
         for taken in &receipt.taken {

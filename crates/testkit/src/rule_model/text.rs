@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::limit::{Algorithm, Grid, Limit, Windows};
+use super::limit::{Algorithm, Limit, StepAlignment, Windows};
 
 impl Limit {
     /// Returns the limit as a map in the rule language.
@@ -38,9 +38,9 @@ impl Limit {
             }
             Algorithm::IntervalBucket { grid, max_wait } => {
                 match grid {
-                    Grid::Aligned(0) => {}
-                    Grid::Aligned(offset) => put("offset", format_length(*offset)),
-                    Grid::FirstRequest => put("phase", "first_request".into()),
+                    StepAlignment::Aligned(0) => {}
+                    StepAlignment::Aligned(offset) => put("offset", format_length(*offset)),
+                    StepAlignment::FirstRequest => put("phase", "first_request".into()),
                 }
                 if *max_wait > 0 {
                     put("max_wait", format_length(*max_wait));

@@ -3,12 +3,12 @@
 use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
-use super::{Certificates, FAR_SIDE, Kind, Proxy, Reply, Server, free_tls_port};
+use super::{Certificates, Kind, Proxy, REPLICA_SIDE_ADDRESS, Reply, Server, free_tls_port};
 use crate::eventually::eventually;
 
 /// Number of primaries.
 const PRIMARIES: usize = 3;
-/// Difference between the ports for other servers and for clients.
+/// Offset of a server's cluster bus port from its client port.
 const BUS_PORT_OFFSET: u16 = 10_000;
 
 /// A running cluster. Initially the first three servers are the primaries, each with a third of the slots. The replica
@@ -20,7 +20,7 @@ pub struct Cluster {
     ports: Vec<u16>,
 }
 
-/// The proxies between the servers of a cluster.
+/// The proxies through which the servers of a cluster reach each other.
 #[derive(Debug)]
 pub struct BusProxies {
     proxies: Vec<Proxy>,
@@ -29,7 +29,7 @@ pub struct BusProxies {
 impl BusProxies {
     /// Cuts the first server off from the others: their messages to each other are held back.
     pub fn isolate_first(&self) {
-        self.proxies[0].cut_off(FAR_SIDE);
+        self.proxies[0].cut_off(REPLICA_SIDE_ADDRESS);
         self.proxies[1..].iter().for_each(|proxy| proxy.cut_off(Ipv4Addr::LOCALHOST));
     }
 
@@ -53,7 +53,7 @@ impl Cluster {
     /// Starts a cluster whose servers use TLS with clients and with each other.
     ///
     /// # Panics
-    /// If the cluster does not start.
+    /// Panics if the cluster does not start.
     pub fn start_with_tls(certificates: &Certificates) -> Self {
         let ports: Vec<u16> = (0..2 * PRIMARIES).map(|_| free_tls_port()).collect();
         let start = |port: &u16| {
@@ -69,13 +69,13 @@ impl Cluster {
     /// others. Clients and replication do not use the proxies.
     ///
     /// # Panics
-    /// If the cluster does not start.
+    /// Panics if the cluster does not start.
     pub fn start_behind_proxies(kind: Kind) -> (Self, BusProxies) {
         let start = |place: usize| {
             let mut options: Vec<String> =
                 ["--protected-mode", "no", "--cluster-announce-ip", "127.0.0.1"].map(str::to_owned).into();
             if place > 0 {
-                options.extend(["--bind-source-addr".to_owned(), FAR_SIDE.to_string()]);
+                options.extend(["--bind-source-addr".to_owned(), REPLICA_SIDE_ADDRESS.to_string()]);
             }
             start_server(kind, &options)
         };
@@ -90,7 +90,7 @@ impl Cluster {
 
     fn create(servers: Vec<Server>, ports: Vec<u16>, client_options: &[String]) -> Self {
         let new = Self { servers, ports };
-        // The order is kept: the first half becomes the primaries.
+        // `redis-cli` keeps the order: the first half of the servers become the primaries.
         let created = Command::new("redis-cli")
             .args(client_options)
             .args(["--cluster", "create"])

@@ -25,7 +25,7 @@ pub use netns::Namespaces;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
 pub use resp::{Link, Reply};
-pub use sentinel::{FAR_SIDE, MASTER, Sentinels};
+pub use sentinel::{MASTER, REPLICA_SIDE_ADDRESS, Sentinels};
 pub use tls::Certificates;
 
 /// Kind of server.

@@ -1,4 +1,4 @@
-//! Hosts with their own addresses, connected by a switch. They are Linux network namespaces.
+//! Hosts for tests: Linux network namespaces with their own addresses, connected by a switch.
 //!
 //! ```text
 //!   this process ── control cable ── host 0 ── cable ── switch ── cable ── host 1 ── control cable ── this process
@@ -24,7 +24,7 @@ pub struct Namespaces {
 }
 
 /// Address range of the control cables: 198.18.0.0/15, which is reserved for benchmarks. It has room for 32,768 cables.
-const CONTROL: (u32, u32) = (0xC612_0000, 1 << 15);
+const CONTROL_ADDRESSES: (u32, u32) = (0xC612_0000, 1 << 15);
 
 impl Namespaces {
     /// Creates a switch and `hosts` hosts, each with a cable.
@@ -32,9 +32,9 @@ impl Namespaces {
     /// # Errors
     /// Returns an error if network namespaces cannot be created, because `ip` is missing or the user is not root.
     pub fn new(hosts: usize) -> Result<Self, String> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let (process, number) = (std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        let first_control = (process.wrapping_mul(64) + number * 8) % CONTROL.1;
+        static CREATED_NETWORKS: AtomicU32 = AtomicU32::new(0);
+        let (process, number) = (std::process::id(), CREATED_NETWORKS.fetch_add(1, Ordering::Relaxed));
+        let first_control = (process.wrapping_mul(64) + number * 8) % CONTROL_ADDRESSES.1;
         let network = Self { name: format!("tg{process}-{number}"), hosts: 0, first_control };
         network.build(hosts)
     }
@@ -49,7 +49,7 @@ impl Namespaces {
             ip(&format!("netns add {name}"))?;
             self.hosts += 1;
             // `ip netns exec` shows this file as /etc/hosts.
-            fs::create_dir_all(self.etc(host)).map_err(|error| error.to_string())?;
+            fs::create_dir_all(self.etc_folder(host)).map_err(|error| error.to_string())?;
             self.name_addresses(host, &[]);
             ip(&format!("-n {name} link set lo up"))?;
             ip(&format!("-n {name} link add eth0 type veth peer name port{host} netns {switch}"))?;
@@ -123,7 +123,8 @@ impl Namespaces {
         let line = |(name, address): &(&str, Ipv4Addr)| format!("{address} {name}\n");
         let lines: String = names.iter().map(line).collect();
         // Writes the file in place, because programs on the host see this inode.
-        fs::write(self.etc(host).join("hosts"), format!("127.0.0.1 localhost\n{lines}")).expect("a file for names");
+        fs::write(self.etc_folder(host).join("hosts"), format!("127.0.0.1 localhost\n{lines}"))
+            .expect("a file for names");
     }
 
     fn switch(&self) -> String {
@@ -134,13 +135,13 @@ impl Namespaces {
         format!("{}h{host}", self.name)
     }
 
-    fn etc(&self, host: usize) -> PathBuf {
+    fn etc_folder(&self, host: usize) -> PathBuf {
         PathBuf::from("/etc/netns").join(self.host(host))
     }
 
     /// Returns the addresses at both ends of a control cable.
     fn control_addresses(&self, host: usize) -> [Ipv4Addr; 2] {
-        let first = CONTROL.0 + (self.first_control + host as u32) % CONTROL.1 * 4;
+        let first = CONTROL_ADDRESSES.0 + (self.first_control + host as u32) % CONTROL_ADDRESSES.1 * 4;
         [first + 1, first + 2].map(Ipv4Addr::from)
     }
 }
@@ -152,7 +153,7 @@ impl Drop for Namespaces {
         for host in 0..self.hosts {
             // Ignores errors, because some namespaces may not have been created.
             let _ = ip(&format!("netns del {}", self.host(host)));
-            let _ = fs::remove_dir_all(self.etc(host));
+            let _ = fs::remove_dir_all(self.etc_folder(host));
         }
         let _ = ip(&format!("netns del {}", self.switch()));
     }

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::free_port;
 
 /// Program directories on Debian and similar systems, newest first. Searched after the PATH.
-const FOLDERS: [&str; 4] = [
+const DEBIAN_FOLDERS: [&str; 4] = [
     "/usr/lib/postgresql/17/bin",
     "/usr/lib/postgresql/16/bin",
     "/usr/lib/postgresql/15/bin",
@@ -70,8 +70,8 @@ impl Postgres {
         format!("postgres://postgres@127.0.0.1:{}/{name}", self.port)
     }
 
-    /// Kills the server like a power failure. Committed data is on disk. Nothing listens on its port until
-    /// [`Postgres::restart`].
+    /// Kills the server without a shutdown, like a power failure. Committed data is on disk. Nothing listens on its
+    /// port until [`Postgres::restart`].
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             // With `runuser`, the server is a grandchild. The file contains its process id.
@@ -97,7 +97,7 @@ impl Postgres {
     }
 
     fn program_command(&self, name: &str) -> Command {
-        let folder = FOLDERS.iter().map(Path::new).find(|folder| folder.join(name).exists());
+        let folder = DEBIAN_FOLDERS.iter().map(Path::new).find(|folder| folder.join(name).exists());
         let program = folder.map_or_else(|| PathBuf::from(name), |folder| folder.join(name));
         let mut command = if is_root() {
             let mut command = Command::new("runuser");
@@ -132,7 +132,7 @@ impl Postgres {
             if ended {
                 break;
             }
-            wait();
+            sleep_between_polls();
         }
         self.kill();
         false
@@ -156,6 +156,6 @@ fn is_root() -> bool {
 
 /// Waits before the next poll. PostgreSQL reports readiness only in its log, whose location differs between systems.
 #[expect(clippy::disallowed_methods, reason = "the server sends no notification to wait for")]
-fn wait() {
+fn sleep_between_polls() {
     std::thread::sleep(Duration::from_millis(100));
 }

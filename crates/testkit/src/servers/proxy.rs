@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Forwards bytes as configured. The threads of a proxy end with their connections.
+/// Forwards bytes with the configured faults. The threads of a proxy end with their connections.
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
@@ -28,7 +28,7 @@ struct NetworkState {
 }
 
 /// Number of bytes forwarded after each delay.
-const PIECE: usize = 1024;
+const CHUNK_BYTES: usize = 1024;
 
 impl Proxy {
     /// Starts a proxy to a loopback port. Initially it forwards without delay.
@@ -73,12 +73,12 @@ impl Proxy {
         self.shared.network_state().stalled = true;
     }
 
-    /// Cuts off clients that connect from this address: forwards nothing for them, but keeps connections open.
+    /// Cuts off clients that connect from this address: forwards nothing for them, but keeps their connections open.
     pub fn cut_off(&self, source: Ipv4Addr) {
         self.shared.network_state().cut_off = Some(source.into());
     }
 
-    /// Forwards everything again, including the bytes held back.
+    /// Ends all faults. Bytes that were held back are forwarded now.
     pub fn clear(&self) {
         let mut network_state = self.shared.network_state();
         (network_state.stalled, network_state.cut_off, network_state.delay) = (false, None, Duration::ZERO);
@@ -102,7 +102,7 @@ impl Shared {
 
     #[expect(clippy::disallowed_methods, reason = "the proxy exists to delay")]
     fn forward(&self, mut from: TcpStream, mut to: TcpStream, source: IpAddr) {
-        let mut piece = [0; PIECE];
+        let mut piece = [0; CHUNK_BYTES];
         while let Ok(count @ 1..) = from.read(&mut piece) {
             let delay = {
                 let network_state = self.changed.wait_while(self.network_state(), |network_state| {

@@ -13,10 +13,11 @@ use super::{Certificates, Kind, Link, Proxy, Reply, Server, free_port, is_listen
 pub const MASTER: &str = "limits";
 
 /// Address from which replicas and sentinels connect if they reach the primary through a proxy.
-pub const FAR_SIDE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+pub const REPLICA_SIDE_ADDRESS: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
-/// Makes servers accept connections from any loopback address. By default, Redis 7.0 accepts only 127.0.0.1.
-const UNPROTECTED: [&str; 2] = ["--protected-mode", "no"];
+/// Options that make a server accept connections from any loopback address. By default, Redis 7.0 accepts only
+/// 127.0.0.1.
+const ACCEPT_ANY_LOOPBACK: [&str; 2] = ["--protected-mode", "no"];
 
 /// Running servers and their sentinels.
 #[derive(Debug)]
@@ -44,19 +45,19 @@ impl Sentinels {
     /// # Panics
     /// Panics if the servers do not start.
     pub fn start(kind: Kind, password: &str) -> Self {
-        let primary = Server::start_with(kind, &UNPROTECTED);
+        let primary = Server::start_with(kind, &ACCEPT_ANY_LOOPBACK);
         let port = primary.port();
         Self::start_around(primary, kind, port, password, None)
     }
 
-    /// Like [`start`](Self::start), but replicas, sentinels and clients reach the primary through a proxy. Replicas and
-    /// sentinels connect from [`FAR_SIDE`], clients from another address. So a test can cut off the replicas and
-    /// sentinels without the clients.
+    /// Like [`start`](Self::start), but replicas, sentinels and clients reach the primary through a proxy. Replicas
+    /// and sentinels connect from [`REPLICA_SIDE_ADDRESS`], clients from another address, so that a test can cut off the replicas
+    /// and sentinels but not the clients.
     ///
     /// # Panics
     /// Panics if the servers do not start.
     pub fn start_behind_proxy(kind: Kind) -> (Self, Proxy) {
-        let primary = Server::start_with(kind, &UNPROTECTED);
+        let primary = Server::start_with(kind, &ACCEPT_ANY_LOOPBACK);
         let proxy = Proxy::to(primary.port());
         (Self::start_around(primary, kind, proxy.port(), "", None), proxy)
     }
@@ -64,11 +65,11 @@ impl Sentinels {
     /// Like [`start`](Self::start), but all connections use TLS.
     ///
     /// # Panics
-    /// If the servers do not start.
+    /// Panics if the servers do not start.
     pub fn start_with_tls(certificates: &Certificates) -> Self {
         let port = free_port();
         let options = tls_options(certificates, port);
-        let options: Vec<&str> = options.iter().map(String::as_str).chain(UNPROTECTED).collect();
+        let options: Vec<&str> = options.iter().map(String::as_str).chain(ACCEPT_ANY_LOOPBACK).collect();
         Self::start_around(Server::start_with(Kind::Redis, &options), Kind::Redis, port, "", Some(certificates))
     }
 
@@ -80,13 +81,13 @@ impl Sentinels {
         certificates: Option<&Certificates>,
     ) -> Self {
         let options = format!(
-            "--replicaof 127.0.0.1 {port} --bind-source-addr {FAR_SIDE} --replica-announce-ip 127.0.0.1 \
+            "--replicaof 127.0.0.1 {port} --bind-source-addr {REPLICA_SIDE_ADDRESS} --replica-announce-ip 127.0.0.1 \
              --repl-diskless-sync-delay 0"
         );
         let replica = || {
             let with_tls = certificates.map(|certificates| tls_options(certificates, free_port())).unwrap_or_default();
             let with_tls = with_tls.iter().map(String::as_str);
-            let options: Vec<&str> = options.split(' ').chain(UNPROTECTED).chain(with_tls).collect();
+            let options: Vec<&str> = options.split(' ').chain(ACCEPT_ANY_LOOPBACK).chain(with_tls).collect();
             Server::start_with(kind, &options)
         };
         let servers = vec![primary, replica(), replica()];
@@ -148,7 +149,7 @@ impl Sentinel {
         let (port, tls_port) = (free_port(), free_port());
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut text = format!(
-            "port {port}\nbind 127.0.0.1\nprotected-mode no\nbind-source-addr {FAR_SIDE}\nsentinel announce-ip 127.0.0.1\ndir {}\n\
+            "port {port}\nbind 127.0.0.1\nprotected-mode no\nbind-source-addr {REPLICA_SIDE_ADDRESS}\nsentinel announce-ip 127.0.0.1\ndir {}\n\
              sentinel monitor {MASTER} 127.0.0.1 {primary} 2\nsentinel down-after-milliseconds {MASTER} 500\n\
              sentinel failover-timeout {MASTER} 3000\n",
             directory.path().display()

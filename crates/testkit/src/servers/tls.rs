@@ -32,9 +32,9 @@ impl Certificates {
         new
     }
 
-    /// Makes servers require a client certificate. Clients use the server's certificate.
+    /// Makes servers require a client certificate. Clients present the server's own certificate.
     #[must_use]
-    pub fn of_clients(self) -> Self {
+    pub fn requiring_client_certificates(self) -> Self {
         Self { of_clients: true, ..self }
     }
 

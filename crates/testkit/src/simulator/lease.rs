@@ -1,4 +1,4 @@
-//! Simulates leases: nodes with holders, a pool, and everything that can go wrong between them.
+//! Simulates leases: nodes with holders, a pool, and faults of nodes, links and the store.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ const SECOND: u64 = 1_000 * MILLI;
 pub enum LeaseDefect {
     /// The unchanged protocol.
     None,
-    /// The pool refills to the burst although tokens are outstanding.
+    /// The pool refills up to the burst even while tokens are leased out.
     NoFloor,
 }
 
@@ -23,7 +23,7 @@ pub enum LeaseDefect {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LeaseOutcome {
     /// Requested tokens.
-    pub asked: u64,
+    pub requested: u64,
     /// Admitted tokens.
     pub admitted: u64,
     /// Exchanges that reached the pool.
@@ -36,7 +36,7 @@ enum LeaseEvent {
     /// A request at a node, with its cost.
     Request(usize, u64),
     ToStore(usize, Flight, Exchange),
-    /// The answer to an exchange, and the time of its decision.
+    /// The answer to an exchange, and the time at which the pool decided it.
     ToNode(usize, Flight, Grant, u64),
     Deadline(usize, Flight),
     Poll(usize),
@@ -45,7 +45,7 @@ enum LeaseEvent {
     StoreLost,
 }
 
-/// A node's exchange in flight. Its number is new for each exchange, and after a crash.
+/// A node's exchange in flight. Every exchange has a new number, even after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Flight {
     number: u64,
@@ -67,7 +67,7 @@ pub struct LeaseSimulation {
     random: Random,
     queue: Queue<LeaseEvent>,
     nodes: Vec<LeaseNode>,
-    /// One limit, or two on the same key.
+    /// The limits of the key: one or two.
     meters: Vec<Meter>,
     pool: Option<Pool>,
     store_clock: Clock,
@@ -76,11 +76,11 @@ pub struct LeaseSimulation {
     next_flight: u64,
     next_epoch: u64,
     defect: LeaseDefect,
-    /// Admitted amounts with true time and store time.
+    /// Admitted amounts, each with its true time and its store time.
     history: Vec<(u64, u64, u64)>,
-    /// Excess of each limit that the faults of this run permit.
+    /// For each limit, the excess that the faults of this run permit.
     excess: Vec<u64>,
-    /// Levels without the floor, for the defect.
+    /// Levels as they would be if leased tokens did not count. Used by [`LeaseDefect::NoFloor`].
     unfloored: Vec<Level>,
     outcome: LeaseOutcome,
 }
@@ -101,7 +101,7 @@ impl LeaseSimulation {
         simulation
     }
 
-    /// Returns a run without faults and with even demand: `demand` percent of the rate, spread over the nodes.
+    /// Returns a run without faults and with steady demand: `demand` percent of the rate, spread over the nodes.
     pub fn with_steady_demand(seed: u64, burst: u64, rate: u64, nodes: usize, demand: u64) -> Self {
         let random = Random::new(seed);
         let length = 60 * SECOND;
@@ -170,7 +170,7 @@ impl LeaseSimulation {
             self.queue.add(self.random.below(length), LeaseEvent::Pause(node, pause));
         }
         if self.random.happens_in_percent(20) {
-            self.allow(Meter::capacity);
+            self.permit_excess(Meter::capacity);
             self.queue.add(self.random.below(length), LeaseEvent::StoreLost);
         }
         if self.random.happens_in_percent(20) {
@@ -178,17 +178,17 @@ impl LeaseSimulation {
             let at = self.random.below(length);
             if self.random.happens_in_percent(50) {
                 self.store_clock.step(at, -(by as i64));
-                // Windows that occur twice count from zero again.
-                self.allow(|meter| if matches!(meter, Meter::Window { .. }) { meter.capacity() } else { 0 });
+                // A window that occurs twice counts from zero again.
+                self.permit_excess(|meter| if matches!(meter, Meter::Window { .. }) { meter.capacity() } else { 0 });
             } else {
                 self.store_clock.step(at, by as i64);
-                self.allow(|meter| step_excess(meter, by));
+                self.permit_excess(|meter| step_excess(meter, by));
             }
         }
     }
 
     /// Adds the excess permitted by a fault to each limit.
-    fn allow(&mut self, excess: impl Fn(&Meter) -> u64) {
+    fn permit_excess(&mut self, excess: impl Fn(&Meter) -> u64) {
         for (meter, allowed) in self.meters.iter().zip(&mut self.excess) {
             *allowed += excess(meter);
         }
@@ -210,7 +210,7 @@ impl LeaseSimulation {
     /// Runs to the end and checks the history.
     ///
     /// # Errors
-    /// If an interval admitted too much.
+    /// Returns an error if an interval admitted too much.
     pub fn run(mut self) -> Result<LeaseOutcome, String> {
         while let Some((now, event)) = self.queue.pop() {
             if now > self.length + SECOND {
@@ -236,7 +236,7 @@ impl LeaseSimulation {
         }
         match event {
             LeaseEvent::Request(node, cost) => {
-                self.outcome.asked += cost;
+                self.outcome.requested += cost;
                 self.request(now, node, cost);
             }
             LeaseEvent::ToStore(node, flight, exchange) => self.at_store(now, node, flight, &exchange),
@@ -263,7 +263,7 @@ impl LeaseSimulation {
         let local = self.nodes[node].clock.shown_at(now);
         match self.nodes[node].holder.take(local, cost) {
             TakeResult::Held(reserved) => {
-                // Some requests belong to a group that is refused elsewhere.
+                // Some requests belong to a group that another limit refuses.
                 if self.random.happens_in_percent(5) {
                     self.nodes[node].holder.put_back(&reserved);
                 } else {
@@ -274,7 +274,7 @@ impl LeaseSimulation {
                 let need = if self.random.happens_in_percent(10) { Need::Hold(cost) } else { Need::Spend(cost) };
                 self.send(now, node, need);
             }
-            // Retried when the exchange in flight is answered.
+            // The request is retried when the exchange in flight is answered.
             TakeResult::Wait => self.nodes[node].waiting.push(cost),
             TakeResult::Refused(_) => {}
         }
@@ -318,7 +318,7 @@ impl LeaseSimulation {
         }
         let grant = pool.exchange(&self.meters, time, exchange);
         if self.defect == LeaseDefect::NoFloor {
-            // Levels as they would be if outstanding tokens did not count.
+            // Levels as they would be if leased tokens did not count.
             let spent = match flight.need {
                 Need::Spend(_) if grant.refused.is_none() => grant.taken,
                 _ => 0,
@@ -344,7 +344,7 @@ impl LeaseSimulation {
         let local = self.nodes[node].clock.shown_at(now);
         if self.nodes[node].holder.on_grant(local, grant) {
             match flight.need {
-                // The request counts from the store's decision on.
+                // The request counts as of the store's decision.
                 Need::Spend(cost) if cost > 0 => self.admit(decided, cost),
                 Need::Hold(cost) => self.request(now, node, cost),
                 _ => {}
@@ -404,8 +404,9 @@ fn draw_meter(random: &mut Random) -> Meter {
     }
 }
 
-/// Returns the excess of a forward step `σ` of the store's clock: at most `r·σ`. For a slice that would have expired `τ
-/// ≤ σ` after the step, the pool refills `r·(σ − τ)` at the step, and `r·τ` until the nodes stop spending it.
+/// Returns the excess that a forward step `σ` of the store's clock permits: at most `r·σ`. Consider a slice that
+/// would have expired `τ ≤ σ` after the step. The pool refills `r·(σ − τ)` at the step, and `r·τ` until the nodes
+/// stop spending the slice.
 fn step_excess(meter: &Meter, by: u64) -> u64 {
     match *meter {
         Meter::Bucket { count, per, burst, .. } => {

@@ -1,8 +1,8 @@
 //! A seeded discrete-event simulator that drives the protocols of `tollgate-share` and `tollgate-peers`.
 //!
-//! A run is a function of its seed: nodes, links, a store and their faults are drawn from it, events happen in virtual
-//! time, and every admitted request goes into a history. The history is then checked with exact integers against `B +
-//! r·T + E`. The excess `E` for the faults that occurred is stated in the protocol's module header.
+//! A run is a function of its seed: nodes, links, a store and their faults are drawn from it. Events happen in
+//! virtual time, and every admitted request is added to a history. The history is then checked with exact integers
+//! against `B + r·T + E`. The protocol's module header states the excess `E` for each kind of fault.
 //!
 //! | drawn from the seed | how |
 //! |---|---|
@@ -33,7 +33,7 @@ pub fn seeds_to_run(ordinary: u64) -> std::ops::Range<u64> {
 /// Runs a simulation for each seed and stops at the first failure.
 ///
 /// # Panics
-/// If a run fails. The message contains the seed and the violation.
+/// Panics if a run fails. The message contains the seed and the violation.
 pub fn run_seeds(ordinary: u64, run: impl Fn(u64) -> Result<(), String>) {
     for seed in seeds_to_run(ordinary) {
         if let Err(why) = run(seed) {

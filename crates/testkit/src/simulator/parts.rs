@@ -28,12 +28,12 @@ enum PartsEvent {
         group: u64,
         what: PartsMessage,
     },
-    /// `took` is the time of an admitted charge.
+    /// `charged_at` is the time of an admitted charge.
     ToNode {
         group: u64,
         part: usize,
         reply: Reply,
-        took: Option<u64>,
+        charged_at: Option<u64>,
     },
     Deadline {
         group: u64,
@@ -62,8 +62,8 @@ struct PartsPlace {
     /// Net amount of applied charges and refunds.
     taken: i64,
     history: Vec<(u64, u64)>,
-    /// Intervals from a charge to its refund.
-    holds: Vec<(u64, u64)>,
+    /// For each refunded charge, the interval from the charge to the refund.
+    held_intervals: Vec<(u64, u64)>,
 }
 
 struct PartsGroup {
@@ -71,9 +71,10 @@ struct PartsGroup {
     places: Vec<usize>,
     parts: Parts,
     cost: u64,
-    /// Time of each part's last charge, and the number of the message to it.
-    took: Vec<Option<u64>>,
-    rounds: Vec<u64>,
+    /// Time of each part's last charge.
+    charged_at: Vec<Option<u64>>,
+    /// Number of the message in which each part was last asked.
+    ask_numbers: Vec<u64>,
     admitted: bool,
 }
 
@@ -89,10 +90,10 @@ pub struct PartsSimulation {
     round: u64,
     deadline: u64,
     defect: PartsDefect,
-    /// Tokens of admitted groups by place, including those of unknown parts.
-    kept: Vec<i64>,
-    /// Charges whose answer never arrived, or whose refund was lost or too old.
-    lost: Vec<i64>,
+    /// Tokens of admitted groups by place, including parts with an unknown outcome.
+    admitted_tokens: Vec<i64>,
+    /// Tokens by place that were charged without an answer, or whose refund was lost or too old.
+    lost_tokens: Vec<i64>,
     /// Whether any message was lost or late.
     is_faulty: bool,
     answered: u64,
@@ -111,7 +112,7 @@ impl PartsSimulation {
                 let limit = TokenBucket::new(rate, burst).map(Limit::from).unwrap_or_else(|error| panic!("{error}"));
                 let mut words = vec![0; limit.words()];
                 limit.init(&mut *words, &Now::at(SECOND));
-                PartsPlace { limit, burst, rate, words, taken: 0, history: Vec::new(), holds: Vec::new() }
+                PartsPlace { limit, burst, rate, words, taken: 0, history: Vec::new(), held_intervals: Vec::new() }
             })
             .collect();
         let nodes = random.within(1, 4) as usize;
@@ -134,8 +135,8 @@ impl PartsSimulation {
             round: 0,
             deadline: 10 * MILLI,
             defect,
-            kept: vec![0; count],
-            lost: vec![0; count],
+            admitted_tokens: vec![0; count],
+            lost_tokens: vec![0; count],
             is_faulty: false,
             answered: 0,
             asked: 0,
@@ -146,13 +147,15 @@ impl PartsSimulation {
     /// Runs to the end and checks each place.
     ///
     /// # Errors
-    /// If an interval admitted too much, or tokens are neither refunded nor part of an admitted group.
+    /// Returns an error if an interval admitted too much, or tokens are neither refunded nor part of an admitted group.
     pub fn run(mut self) -> Result<(), String> {
         while let Some((now, event)) = self.queue.pop() {
             match event {
                 PartsEvent::Group(node) => self.begin(now, node),
                 PartsEvent::ToPlace { node, place, group, what } => self.at_place(now, node, place, group, what),
-                PartsEvent::ToNode { group, part, reply, took } => self.on_reply(now, group, part, reply, took),
+                PartsEvent::ToNode { group, part, reply, charged_at } => {
+                    self.on_reply(now, group, part, reply, charged_at);
+                }
                 PartsEvent::Deadline { group, part, round } => self.give_up(now, group, part, round),
             }
         }
@@ -170,20 +173,21 @@ impl PartsSimulation {
         let cost = if self.random.happens_in_percent(80) { 1 } else { self.random.within(1, least) };
         let mut actions = Vec::new();
         let parts = Parts::new(&suspects, &mut actions);
-        let (took, rounds) = (vec![None; places.len()], vec![0; places.len()]);
+        let (charged_at, ask_numbers) = (vec![None; places.len()], vec![0; places.len()]);
         self.next += 1;
         self.asked += 1;
-        self.groups.insert(self.next, PartsGroup { node, places, parts, cost, took, rounds, admitted: false });
-        self.carry_out(now, self.next, actions);
+        self.groups
+            .insert(self.next, PartsGroup { node, places, parts, cost, charged_at, ask_numbers, admitted: false });
+        self.perform_steps(now, self.next, actions);
     }
 
-    fn carry_out(&mut self, now: u64, number: u64, actions: Vec<Action>) {
+    fn perform_steps(&mut self, now: u64, number: u64, actions: Vec<Action>) {
         for action in actions {
             let Some(group) = self.groups.get_mut(&number) else { return };
             match action {
                 Action::Take(part) | Action::Peek(part) => {
                     self.round += 1;
-                    group.rounds[part] = self.round;
+                    group.ask_numbers[part] = self.round;
                     let round = self.round;
                     let what = if matches!(action, Action::Take(_)) {
                         PartsMessage::Take { round }
@@ -194,8 +198,8 @@ impl PartsSimulation {
                     self.send(now, number, part, what);
                 }
                 Action::Refund(part) => {
-                    let took = group.took[part].take().unwrap_or(now);
-                    self.send(now, number, part, PartsMessage::Refund(took));
+                    let charged_at = group.charged_at[part].take().unwrap_or(now);
+                    self.send(now, number, part, PartsMessage::Refund(charged_at));
                 }
                 Action::Answer(verdict) => {
                     self.answered += 1;
@@ -208,7 +212,7 @@ impl PartsSimulation {
     fn answer(&mut self, now: u64, number: u64, verdict: Verdict) {
         let admits = match verdict {
             Verdict::Admitted => true,
-            // The rules' policy decides about parts without an answer.
+            // The `on_fault` of the rules decides the parts that got no answer. Here it is random.
             Verdict::Partial => self.random.happens_in_percent(50),
             Verdict::Rejected | Verdict::Refused | Verdict::Stale => false,
         };
@@ -218,14 +222,14 @@ impl PartsSimulation {
         group.parts.conclude(admits, &mut actions);
         if admits {
             for (part, place) in group.places.iter().enumerate() {
-                // The part counts from when its place charged the tokens.
-                if let Some(at) = group.took[part] {
+                // The part counts as of the time at which its place charged the tokens.
+                if let Some(at) = group.charged_at[part] {
                     self.places[*place].history.push((at, group.cost));
-                    self.kept[*place] += group.cost as i64;
+                    self.admitted_tokens[*place] += group.cost as i64;
                 }
             }
         }
-        self.carry_out(now, number, actions);
+        self.perform_steps(now, number, actions);
     }
 
     fn send(&mut self, now: u64, number: u64, part: usize, what: PartsMessage) {
@@ -242,7 +246,7 @@ impl PartsSimulation {
             None => {
                 self.is_faulty = true;
                 if matches!(what, PartsMessage::Refund(_)) {
-                    self.lost[place] += group.cost as i64;
+                    self.lost_tokens[place] += group.cost as i64;
                 }
             }
         }
@@ -254,16 +258,16 @@ impl PartsSimulation {
         let state = &mut self.places[place];
         let ask = Ask::Exactly(Cost::new(cost));
         let passed = match what {
-            PartsMessage::Refund(took) => {
-                // A refund older than a call can last would give back tokens that have already refilled.
-                if now - took <= 2 * self.deadline {
+            PartsMessage::Refund(charged_at) => {
+                // A refund that arrives later than any call can last is ignored: its tokens have already refilled.
+                if now - charged_at <= 2 * self.deadline {
                     let accepted = state.limit.refund(&mut *state.words, &Now::at(now), Cost::new(cost), None);
                     state.taken -= accepted.get() as i64;
-                    state.holds.push((took, now));
-                    self.lost[place] += cost as i64 - accepted.get() as i64;
+                    state.held_intervals.push((charged_at, now));
+                    self.lost_tokens[place] += cost as i64 - accepted.get() as i64;
                 } else {
                     self.is_faulty = true;
-                    self.lost[place] += cost as i64;
+                    self.lost_tokens[place] += cost as i64;
                 }
                 return;
             }
@@ -277,43 +281,43 @@ impl PartsSimulation {
         let reply = if passed { Reply::Passed } else { Reply::Refused };
         match self.links[node][place].1.deliver(&mut self.random, now) {
             Some(at) => {
-                let took = (passed && matches!(what, PartsMessage::Take { .. })).then_some(now);
-                self.queue.add(at, PartsEvent::ToNode { group: number, part, reply, took });
+                let charged_at = (passed && matches!(what, PartsMessage::Take { .. })).then_some(now);
+                self.queue.add(at, PartsEvent::ToNode { group: number, part, reply, charged_at });
             }
             None => {
                 self.is_faulty = true;
                 if passed && matches!(what, PartsMessage::Take { .. }) {
-                    self.lost[place] += cost as i64;
+                    self.lost_tokens[place] += cost as i64;
                 }
             }
         }
     }
 
-    fn on_reply(&mut self, now: u64, number: u64, part: usize, reply: Reply, took: Option<u64>) {
+    fn on_reply(&mut self, now: u64, number: u64, part: usize, reply: Reply, charged_at: Option<u64>) {
         let Some(group) = self.groups.get_mut(&number) else { return };
         let is_late = group.parts.reply(part) == Some(Reply::Unknown);
-        if let Some(decided) = took {
-            group.took[part] = took;
+        if let Some(decided) = charged_at {
+            group.charged_at[part] = charged_at;
             if is_late && group.admitted {
                 let place = group.places[part];
                 self.places[place].history.push((decided, group.cost));
-                self.kept[place] += group.cost as i64;
+                self.admitted_tokens[place] += group.cost as i64;
             }
         }
         let mut actions = Vec::new();
         group.parts.on(part, reply, &mut actions);
-        self.carry_out(now, number, actions);
+        self.perform_steps(now, number, actions);
     }
 
     fn give_up(&mut self, now: u64, number: u64, part: usize, round: u64) {
         let Some(group) = self.groups.get_mut(&number) else { return };
-        if group.rounds[part] != round || group.parts.reply(part).is_some() {
+        if group.ask_numbers[part] != round || group.parts.reply(part).is_some() {
             return;
         }
         self.is_faulty = true;
         let mut actions = Vec::new();
         group.parts.on(part, Reply::Unknown, &mut actions);
-        self.carry_out(now, number, actions);
+        self.perform_steps(now, number, actions);
     }
 
     fn check(&self) -> Result<(), String> {
@@ -321,7 +325,7 @@ impl PartsSimulation {
             return Err(format!("{} of {} groups were answered", self.answered, self.asked));
         }
         for (number, place) in self.places.iter().enumerate() {
-            let refill = (u128::from(longest_chain(&place.holds)) * u128::from(place.rate.count()))
+            let refill = (u128::from(longest_chain(&place.held_intervals)) * u128::from(place.rate.count()))
                 .div_ceil(u128::from(place.rate.per().as_nanos()));
             let bound = Bound::of(place.rate, place.burst + place.burst.min(refill as u64));
             let mut history = place.history.clone();
@@ -329,7 +333,7 @@ impl PartsSimulation {
             Checker::new(&bound)
                 .admit_all(&history)
                 .map_err(|excess| format!("place {number}, B = {}, {}: {excess:?}", place.burst, place.rate))?;
-            let spent = self.kept[number] + self.lost[number];
+            let spent = self.admitted_tokens[number] + self.lost_tokens[number];
             if !self.is_faulty && place.taken != spent {
                 return Err(format!("place {number}: {} taken, {spent} admitted or lost", place.taken));
             }
@@ -338,14 +342,14 @@ impl PartsSimulation {
     }
 }
 
-/// Returns the longest uninterrupted time during which tokens were held that were later refunded.
-fn longest_chain(holds: &[(u64, u64)]) -> u64 {
-    let mut holds = holds.to_vec();
-    holds.sort_unstable();
+/// Returns the longest period during which some later-refunded charge was held at every instant.
+fn longest_chain(held_intervals: &[(u64, u64)]) -> u64 {
+    let mut held_intervals = held_intervals.to_vec();
+    held_intervals.sort_unstable();
     let (mut start, mut end, mut longest) = (0, 0, 0);
-    for (took, refunded) in holds {
-        if took > end {
-            start = took;
+    for (charged_at, refunded) in held_intervals {
+        if charged_at > end {
+            start = charged_at;
         }
         end = end.max(refunded);
         longest = longest.max(end - start);

@@ -1,5 +1,5 @@
-//! Simulates the local fallback: nodes lose their store from time to time, all together or one by one. Each node then
-//! admits its share and charges the store afterwards.
+//! Simulates the local fallback: all nodes or single nodes lose their store from time to time. Each node then admits
+//! its share and charges the store afterwards.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ const SECOND: u64 = 1_000 * MILLI;
 pub enum SharesDefect {
     /// The unchanged protocol.
     None,
-    /// Every fault starts a new share, even if the store has not answered since the last one.
+    /// Every fault starts a new share, even if the store has not answered since the last fault.
     ShareAtEveryFault,
     /// The store is never charged for requests admitted during a fault.
     NoArrears,
@@ -28,15 +28,15 @@ enum SharesEvent {
     Request(usize, u64),
     /// A node charges its arrears to the store.
     Repay(usize),
-    /// A node, or all nodes, lose the store until an instant.
+    /// One node, or all nodes if `None`, lose the store until this time.
     Lost(Option<usize>, u64),
 }
 
 struct Node {
     clock: Clock,
-    /// Number of nodes that this node knows of.
+    /// The number of nodes, as this node believes.
     nodes: u32,
-    /// Time until which the node does not reach the store.
+    /// Time until which the node cannot reach the store.
     lost_until: u64,
     /// Whether the current fault has had its first request.
     has_noticed: bool,
@@ -57,10 +57,10 @@ pub struct SharesSimulation {
     rate: Option<Rate>,
     window: u64,
     store: Vec<u64>,
-    /// Whether the store's state is under the limits with debt.
+    /// Whether the store's state was last charged under the limits with debt (`owing`).
     is_owing: bool,
     length: u64,
-    most: u64,
+    max_cost: u64,
     defect: SharesDefect,
     history: Vec<(u64, u64)>,
     /// Length of each fault.
@@ -79,7 +79,7 @@ impl SharesSimulation {
         let mut queue = Queue::default();
         let nodes = (0..count).map(|_| Node::draw(&mut random, count)).collect::<Vec<_>>();
         // Most costs are small, and none exceeds the burst.
-        let most = if random.happens_in_percent(60) { 1 } else { random.within(1, burst) };
+        let max_cost = if random.happens_in_percent(60) { 1 } else { random.within(1, burst) };
         let mut faults = Vec::new();
         for _ in 0..random.within(1, 6) {
             let at = random.below(length);
@@ -90,12 +90,12 @@ impl SharesSimulation {
         }
         for _ in 0..random.within(1, 40) {
             let (node, start) = (random.below(count) as usize, random.below(length));
-            let (cost, apart) = (random.within(1, most), random.pick(&[0, 0, MILLI, 10 * MILLI, 200 * MILLI]));
+            let (cost, apart) = (random.within(1, max_cost), random.pick(&[0, 0, MILLI, 10 * MILLI, 200 * MILLI]));
             for number in 0..random.within(1, (2 * burst / cost).clamp(1, 60)) {
                 queue.add(start + number * apart, SharesEvent::Request(node, cost));
             }
         }
-        // The store repeatedly fails and recovers, and requests come only while it is down.
+        // The store repeatedly fails and recovers, and requests arrive only while it is down.
         if random.happens_in_percent(30) {
             (0..count as usize).for_each(|node| queue.add(0, SharesEvent::Request(node, 1)));
             for number in 1..random.within(2, 12) {
@@ -109,7 +109,7 @@ impl SharesSimulation {
         }
         let owing = with_arrears(&limits).unwrap_or_else(|| panic!("both algorithms support debt"));
         let mut store = vec![0; limits.words().max(owing.words())];
-        limits.init(&mut *store, &Now::at(START));
+        limits.init(&mut *store, &Now::at(STORE_START));
         Self {
             random,
             queue,
@@ -121,7 +121,7 @@ impl SharesSimulation {
             store,
             is_owing: false,
             length,
-            most,
+            max_cost,
             defect,
             history: Vec::new(),
             faults,
@@ -131,7 +131,7 @@ impl SharesSimulation {
     /// Runs to the end and checks the history. Returns the admitted amount.
     ///
     /// # Errors
-    /// If more than the bound was admitted.
+    /// Returns an error if more than the bound was admitted.
     pub fn run(mut self) -> Result<u64, String> {
         while let Some((now, event)) = self.queue.pop() {
             match event {
@@ -154,7 +154,7 @@ impl SharesSimulation {
             if self.defect == SharesDefect::ShareAtEveryFault {
                 node.has_begun = false;
             }
-            // Another request may come first and charge the store itself.
+            // Another request may arrive earlier and charge the arrears itself.
             let later = until + self.random.below(200 * MILLI);
             self.queue.add(later, SharesEvent::Repay(index));
         }
@@ -177,11 +177,11 @@ impl SharesSimulation {
         }
     }
 
-    /// Asks the store on behalf of a node, which learns the reported state.
+    /// Sends a node's request to the store. The node records the reported state.
     fn ask_store(&mut self, now: u64, node: usize, ask: Ask) -> bool {
         let verdict = self.charge(now, ask, false);
         let own = if self.is_owing { &self.owing } else { &self.limits };
-        let reported = self.limits.reports_from(own, &*self.store, &Now::at(START + now), Cost::ONE).next();
+        let reported = self.limits.reports_from(own, &*self.store, &Now::at(STORE_START + now), Cost::ONE).next();
         let node = &mut self.nodes[node];
         node.seen = reported.map(|report| LimitUsage::new(&report, node.clock.shown_at(now)));
         node.has_begun = false;
@@ -198,10 +198,10 @@ impl SharesSimulation {
         }
     }
 
-    /// Charges the store. Arrears are charged under the limits with debt. The state belongs to the limits of its last
-    /// charge.
+    /// Takes from the store's state, under the limits with debt if `owing` (for arrears). An admitted charge
+    /// converts the state to the limits under which it was charged.
     fn charge(&mut self, now: u64, ask: Ask, owing: bool) -> Verdict<Stamps> {
-        let now = Now::at(START + now);
+        let now = Now::at(STORE_START + now);
         let (own, under) = match (self.is_owing, owing) {
             (true, true) => (&self.owing, &self.owing),
             (true, false) => (&self.owing, &self.limits),
@@ -215,24 +215,24 @@ impl SharesSimulation {
         verdict
     }
 
-    /// Checks `E ≤ Σ(⌈B/Nᵢ⌉ + c) + Σ min(B, r·P)` over the nodes and the faults. A node that counts too few nodes has a
-    /// larger share.
+    /// Checks `E ≤ Σ(⌈B/Nᵢ⌉ + c) + Σ min(B, r·P)`, summed over the nodes and over the faults. A node that believes
+    /// there are fewer nodes has a larger share.
     fn check(&self) -> Result<(), String> {
         let capacity = self.limits.capacity();
-        let shares: u64 = self.nodes.iter().map(|node| capacity.div_ceil(node.nodes.into()) + self.most).sum();
+        let shares: u64 = self.nodes.iter().map(|node| capacity.div_ceil(node.nodes.into()) + self.max_cost).sum();
         let mut events = self.history.clone();
         events.sort_unstable();
         let Some(rate) = self.rate else {
             let mut windows = BTreeMap::<u64, u64>::new();
             for (at, cost) in &events {
-                *windows.entry((START + at) / self.window).or_default() += cost;
+                *windows.entry((STORE_START + at) / self.window).or_default() += cost;
             }
             let over = windows.values().find(|admitted| **admitted > capacity + shares);
             return over.map_or(Ok(()), |admitted| Err(format!("{admitted} in a window of {capacity}, E = {shares}")));
         };
         let refilled = |length: u64| {
             let refill = u128::from(length) * u128::from(rate.count()) / u128::from(rate.per().as_nanos()) + 1;
-            // Nodes that count too few nodes refill faster.
+            // A node that believes there are fewer nodes refills faster.
             let by_shares: u128 = self.nodes.iter().map(|node| refill.div_ceil(node.nodes.into())).sum();
             u64::try_from(refill.min(capacity.into()) + by_shares.saturating_sub(refill)).unwrap_or(u64::MAX)
         };
@@ -244,12 +244,12 @@ impl SharesSimulation {
     }
 }
 
-/// The store's time at the start, in the middle of a window.
-const START: u64 = 1_000_000 * SECOND + SECOND / 3;
+/// Store time at the start of a run. It lies within a window, not at its boundary.
+const STORE_START: u64 = 1_000_000 * SECOND + SECOND / 3;
 
 impl Node {
     fn draw(random: &mut Random, count: u64) -> Self {
-        // The node may not know about the last change.
+        // The node may not have noticed the last change of the node count.
         let known = if random.happens_in_percent(80) { count } else { random.within(count.max(2) - 1, count + 1) };
         Self {
             clock: Clock::draw(random),
@@ -263,9 +263,9 @@ impl Node {
         }
     }
 
-    /// Decides without the store, as `engine/policy.rs` does.
+    /// Decides without the store, in the same way as `engine/policy.rs`.
     fn admit(&mut self, now: u64, cost: u64, limits: &Limits) -> bool {
-        let (at, wall) = (self.clock.shown_at(now), Now::at(START + now));
+        let (at, wall) = (self.clock.shown_at(now), Now::at(STORE_START + now));
         let (share, limit) = (share_of_node(limits, self.nodes), limits.as_slice()[0]);
         if !self.has_begun && self.seen.is_some() || self.share.is_none() {
             let start = ShareStart::new(&share, limits, self.nodes, at, |_| self.seen);

@@ -30,7 +30,7 @@ pub enum TallyDefect {
 enum TallyEvent {
     Request(usize, u64),
     Sync(usize),
-    /// A payload, or a read if there is none.
+    /// A message to the store: a payload, or a read if there is no payload.
     ToStore(usize, Message),
     ToNode(usize, TallyAnswer),
     Crash(usize),
@@ -40,7 +40,7 @@ enum TallyEvent {
 
 #[derive(Clone)]
 struct Message {
-    /// New for each incarnation of a node.
+    /// Id of the sending node. A restarted node has a new id.
     node_id: u64,
     payload: Option<Payload>,
     /// Sending time by the node's clock.
@@ -62,13 +62,13 @@ struct TallyNode {
     clock: Clock,
     to_store: SimulatedLink,
     to_node: SimulatedLink,
-    /// Store time minus this node's time, as of the last answer.
+    /// Store time minus this node's time, measured at the last answer.
     offset: Option<i128>,
-    /// Requests that wait for the first answer about the key.
+    /// Costs of requests that wait for the first answer about the key.
     waiting: Vec<u64>,
     reading: bool,
     /// Arrival of the last answer, in true time.
-    heard: u64,
+    last_answer_at: u64,
     paused_until: u64,
 }
 
@@ -89,8 +89,9 @@ pub struct TallySimulation {
     next_id: u64,
     defect: TallyDefect,
     history: Vec<(u64, u64)>,
-    /// Amount taken by each incarnation, and the part of it that the store applied.
+    /// Amount taken by each incarnation of a node.
     taken: BTreeMap<u64, u64>,
+    /// Part of that amount that the store applied.
     applied: BTreeMap<u64, u64>,
     /// Longest time for which a deciding node did not hear from the store.
     longest_silence: u64,
@@ -123,7 +124,7 @@ impl TallySimulation {
                     offset: None,
                     waiting: Vec::new(),
                     reading: false,
-                    heard: 0,
+                    last_answer_at: 0,
                     paused_until: 0,
                 }
             })
@@ -187,12 +188,12 @@ impl TallySimulation {
         }
     }
 
-    /// Runs to the end, delivers everything, and checks the history.
+    /// Runs to the end, delivers all messages, and checks the history.
     ///
     /// # Errors
-    /// If more than the bound was admitted, or a charge was not counted exactly once.
+    /// Returns an error if more than the bound was admitted, or a charge was not counted exactly once.
     pub fn run(mut self) -> Result<u64, String> {
-        // After the last request, everything is delivered. Pauses last up to three seconds.
+        // All messages are delivered after the last request. Pauses last up to three seconds.
         while let Some((now, event)) = self.queue.pop() {
             if now > self.length * 2 + 6 * SECOND {
                 break;
@@ -254,7 +255,7 @@ impl TallySimulation {
         let state = &mut self.nodes[node];
         match state.tally.take(KEY, &limits, &Now::at(estimate), local, ask) {
             Ok(verdict) if verdict.is_admitted() => {
-                self.longest_silence = self.longest_silence.max(now - state.heard);
+                self.longest_silence = self.longest_silence.max(now - state.last_answer_at);
                 *self.taken.entry(state.id).or_default() += cost;
                 self.history.push((now, cost));
                 if state.tally.is_urgent(KEY) && self.random.happens_in_percent(50) {
@@ -275,7 +276,7 @@ impl TallySimulation {
     fn sync(&mut self, now: u64, node: usize) {
         let local = self.nodes[node].clock.shown_at(now);
         let payload = self.nodes[node].tally.payload(local).cloned();
-        // With nothing to send, a node reads to learn the others' charges.
+        // A node with nothing to send reads the state, to learn the other nodes' charges.
         if payload.is_some() || !self.nodes[node].tally.is_empty() || self.nodes[node].reading {
             let sequence = payload.as_ref().map(|payload| payload.sequence);
             self.send(now, node, payload);
@@ -289,7 +290,7 @@ impl TallySimulation {
         let message = Message { node_id: self.nodes[node].id, payload, sent: self.nodes[node].clock.shown_at(now) };
         // A lower layer sometimes sends a message twice.
         for _ in 0..1 + u64::from(self.random.happens_in_percent(5)) {
-            // After the last request, everything is delivered.
+            // All messages are delivered after the last request.
             let arrives = if now > self.length + SECOND / 2 {
                 Some(now + MILLI)
             } else {
@@ -341,8 +342,8 @@ impl TallySimulation {
         }
         let local = state.clock.shown_at(now);
         state.offset = Some(i128::from(answer.time) - i128::from(local));
-        state.heard = now;
-        // An answer to a read while a payload is frozen is older than the unsent charges.
+        state.last_answer_at = now;
+        // If a payload is frozen, the answer to a read is older than the unsent charges.
         let is_current = answer.sequence > 0 || state.tally.is_empty() || !state.tally.has_frozen();
         state.tally.acknowledge(answer.sequence);
         if is_current && !state.tally.has_frozen() {

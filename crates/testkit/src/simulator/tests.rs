@@ -1,4 +1,4 @@
-//! The protocols hold on every seed, and deliberate defects are found.
+//! Tests that the protocols hold on every seed, and that the simulators find deliberate defects.
 
 use super::{lease, parts, peers, run_seeds, shares, tally};
 
@@ -47,15 +47,15 @@ fn planted_defects_of_peers_are_found() {
 #[test]
 #[ignore = "slow: prints a table for the documents"]
 fn traffic_of_peers() {
-    use peers::traffic::{REQUESTS, SECONDS, figures};
+    use peers::traffic::{REQUESTS_PER_SECOND, TRAFFIC_SECONDS, measure_traffic_and_excess};
     println!(
         "| nodes | messages per second and node | KiB per second and node | bytes per request and peer | largest excess | its bound |"
     );
     println!("|---|---|---|---|---|---|");
     for nodes in [3, 10, 30, 100] {
-        let (traffic, burst) = figures(nodes).unwrap();
-        let per_node = SECONDS * nodes as u64;
-        let peers = REQUESTS * per_node * (nodes as u64 - 1);
+        let (traffic, burst) = measure_traffic_and_excess(nodes).unwrap();
+        let per_node = TRAFFIC_SECONDS * nodes as u64;
+        let peers = REQUESTS_PER_SECOND * per_node * (nodes as u64 - 1);
         println!(
             "| {nodes} | {} | {} | {:.1} | {} | {} |",
             traffic.frames / per_node,
@@ -89,12 +89,12 @@ fn planted_defects_are_found() {
     }
 }
 
-/// With demand above the limit, nearly the whole limit is used, with few calls to the store.
+/// Shows that, with demand above the limit, nodes use nearly the whole limit with few calls to the store.
 #[test]
-fn leases_cost_few_calls_and_strand_little() {
+fn leases_need_few_calls_and_use_nearly_the_whole_limit() {
     for (nodes, demand) in [(3, 200), (3, 105), (10, 200), (10, 105)] {
         let outcome = lease::LeaseSimulation::with_steady_demand(1, 1_000, 1_000, nodes, demand).run().unwrap();
-        let possible = outcome.asked.min(1_000 + 60 * 1_000);
+        let possible = outcome.requested.min(1_000 + 60 * 1_000);
         println!(
             "{nodes} nodes, demand {demand} %: {}/1000 calls per admitted request, {}/1000 of what may pass",
             outcome.calls * 1_000 / outcome.requests.max(1),

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 pub struct Random(u64);
 
 impl Random {
-    /// Starts from a seed.
+    /// Returns a generator for a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def0)
     }
@@ -52,7 +52,7 @@ struct Scheduled<E> {
 }
 
 impl<E> Ord for Scheduled<E> {
-    /// Reversed, because the heap returns the greatest element first.
+    /// Reverses the order of times, because the heap returns the greatest element first.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.number).cmp(&(self.at, self.number))
     }
@@ -91,14 +91,14 @@ impl<E> Queue<E> {
     }
 }
 
-/// One direction of a connection. It delays, loses messages and keeps their order, like TCP with occasional
+/// One direction of a connection. It delays and loses messages but keeps their order, like TCP with occasional
 /// disconnects.
 #[derive(Clone, Debug)]
 pub struct SimulatedLink {
     delay: (u64, u64),
     /// Loss in percent of messages.
     loss: u64,
-    /// Intervals in which nothing passes.
+    /// Intervals in which no message passes.
     cuts: Vec<(u64, u64)>,
     last: u64,
 }
@@ -121,7 +121,7 @@ impl SimulatedLink {
         Self { delay: (100_000, 500_000), loss: 0, cuts: Vec::new(), last: 0 }
     }
 
-    /// Returns when a message sent now arrives. `None` if it is lost.
+    /// Returns the arrival time of a message sent now, or `None` if it is lost.
     pub fn deliver(&mut self, random: &mut Random, now: u64) -> Option<u64> {
         let arrives = (now + random.within(self.delay.0, self.delay.1)).max(self.last);
         let is_cut = self.cuts.iter().any(|(start, end)| (start..end).contains(&&now));

@@ -1,4 +1,4 @@
-//! One key of a limit with a manual clock.
+//! A key with its limit and a manual clock.
 
 use tollgate_core::{
     Algorithm, Ask, Concurrency, Cost, FixedWindow, IntervalBucket, LeakyBucket, Nanos, Outcome, Report, SlidingLog,
@@ -17,7 +17,7 @@ pub(crate) const fn from_millis(n: u64) -> Nanos {
 /// A key's state, its limit, and a clock.
 pub(crate) struct Key<A> {
     pub(crate) limit: A,
-    /// Limits of the state, if they differ from `limit`.
+    /// Limits that the state belongs to, if they differ from `limit`.
     own: Option<A>,
     pub(crate) state: Vec<u64>,
     pub(crate) clock: TestClock,

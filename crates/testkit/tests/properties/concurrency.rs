@@ -33,11 +33,11 @@ impl Subject for LeaseParams {
         Ok(())
     }
 
-    fn at_first(&self) -> Exact {
+    fn initial_allowance(&self) -> Exact {
         to_exact(self.limit)
     }
 
-    fn after_step(&self, _: u64, _: u64) -> Exact {
+    fn extra_after_clock_step(&self, _: u64, _: u64) -> Exact {
         to_exact(self.limit)
     }
 

@@ -33,8 +33,8 @@ impl Subject for Fixed {
         Self(WindowParams { length: old.0.length, phase: old.0.phase, max_debt: 0, ..self.0 })
     }
 
-    /// Returns windows of about this length around the start, plus one window for all earlier time and one window for
-    /// all later time.
+    /// Returns windows of about this length around the start, plus one window for all earlier times and one for all
+    /// later times.
     fn clock_with_calendar(&self, start: u64, ahead: u64, spread: u64, halves: &[u64]) -> CalendarClock {
         let first = start + ahead + 1;
         let mut ends = vec![first];
@@ -56,7 +56,7 @@ impl Subject for Fixed {
             let (mut sum, mut of_window) = (0, 0);
             for first in events[..=nth].iter().rev() {
                 sum += u128::from(first.cost);
-                // Both ends are included.
+                // The interval includes both of its ends, so it can touch one more window.
                 let windows = u128::from((last.passes - first.passes) / length + 2);
                 prop_assert!(sum <= limit.saturating_mul(windows), "{sum} from {first:?} to {last:?}");
                 if first.passes / length == last.passes / length {
@@ -72,12 +72,12 @@ impl Subject for Fixed {
         Self(WindowParams { max_debt: 0, ..self.0 })
     }
 
-    fn at_first(&self) -> Exact {
+    fn initial_allowance(&self) -> Exact {
         to_exact(self.0.limit)
     }
 
     /// Only forward steps start windows.
-    fn after_step(&self, from: u64, to: u64) -> Exact {
+    fn extra_after_clock_step(&self, from: u64, to: u64) -> Exact {
         to_exact(windows_begun(from, to, self.0.length)) * to_exact(self.0.limit)
     }
 

@@ -44,7 +44,7 @@ impl Subject for IntervalParams {
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let period = i128::from(self.period);
         let steps_between = |from: i128, to: i128| match self.steps {
-            // The alignment is unknown here, so use the largest possible number of steps.
+            // The alignment is unknown here, so the largest possible number of steps is used.
             Steps::FirstRequest => (to - from) / period + 1,
             Steps::Aligned(offset) => {
                 let step = |at: i128| (at - i128::from(offset.as_nanos())).div_euclid(period);
@@ -68,12 +68,12 @@ impl Subject for IntervalParams {
         Self { max_wait: 0, ..self }
     }
 
-    fn at_first(&self) -> Exact {
+    fn initial_allowance(&self) -> Exact {
         to_exact(self.initial)
     }
 
     /// Only forward steps refill.
-    fn after_step(&self, from: u64, to: u64) -> Exact {
+    fn extra_after_clock_step(&self, from: u64, to: u64) -> Exact {
         to_exact(windows_begun(from, to, self.period)) * to_exact(self.refill)
     }
 

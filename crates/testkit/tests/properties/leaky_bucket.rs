@@ -27,15 +27,15 @@ impl Subject for LeakyParams {
     /// Checks that at most `burst + rate × T` is admitted in any interval `T`.
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events: Vec<_> = events.iter().map(|event| (event.asked, event.cost)).collect();
-        prop_assert_eq!(fullest_excess(&Bound::of(self.rate, self.burst), &events), None);
+        prop_assert_eq!(first_excess_by_pairs(&Bound::of(self.rate, self.burst), &events), None);
         Ok(())
     }
 
-    fn at_first(&self) -> Exact {
+    fn initial_allowance(&self) -> Exact {
         to_exact(self.initial)
     }
 
-    fn after_step(&self, from: u64, to: u64) -> Exact {
+    fn extra_after_clock_step(&self, from: u64, to: u64) -> Exact {
         to_exact(to.saturating_sub(from)) * per_nano(self.rate)
     }
 
@@ -56,11 +56,11 @@ impl Subject for LeakyParams {
 proptest! {
     #![proptest_config(config_with_cases(1500))]
 
-    /// Within any interval of length `T`, at most `free + c + rate × (T + 1 ns)` leaves, where `c` is the cost
-    /// of the first request. Requests leave in order of arrival. No request waits longer than allowed.
+    /// Within any interval of length `T`, at most `free + c + rate × (T + 1 ns)` leaves the bucket, where `c` is the
+    /// cost of the first request. Requests leave in order of arrival. No request waits longer than `max_wait`.
     #[test]
     fn outflow_is_steady(params in LeakyParams::any_params(), start in any_start(), script in greedy_scripts(60)) {
-        let mut events = walk(&params.limit().expect("valid"), &OneClock, start, &script);
+        let mut events = run_without_model(&params.limit().expect("valid"), &EqualClocks, start, &script);
         events.retain(|event| event.passes < u64::MAX);
         // All amounts are multiplied by the period to make them integers.
         let (count, per) = (u128::from(params.rate.count()), u128::from(params.rate.per().as_nanos()));

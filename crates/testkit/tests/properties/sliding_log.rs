@@ -37,12 +37,12 @@ impl Subject for LogParams {
         Ok(())
     }
 
-    fn at_first(&self) -> Exact {
+    fn initial_allowance(&self) -> Exact {
         to_exact(self.limit)
     }
 
     /// Returns the extra amount after a step: one limit for a step back, one limit per window for a step forward.
-    fn after_step(&self, from: u64, to: u64) -> Exact {
+    fn extra_after_clock_step(&self, from: u64, to: u64) -> Exact {
         let windows = if to < from { 1 } else { (to - from).div_ceil(self.length) };
         to_exact(windows) * to_exact(self.limit)
     }

@@ -53,12 +53,12 @@ impl Subject for Slices {
         Self { params: WindowParams { max_debt: 0, ..self.params }, ..self }
     }
 
-    fn at_first(&self) -> Exact {
+    fn initial_allowance(&self) -> Exact {
         to_exact(self.params.limit)
     }
 
     /// Only forward steps expire charges.
-    fn after_step(&self, from: u64, to: u64) -> Exact {
+    fn extra_after_clock_step(&self, from: u64, to: u64) -> Exact {
         to_exact(windows_begun(from, to, self.params.length)) * to_exact(self.params.limit)
     }
 

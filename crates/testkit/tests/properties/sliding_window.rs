@@ -36,7 +36,7 @@ impl Subject for Sliding {
         let events = events.iter().map(|event| (event.passes, event.cost)).filter(|&(at, _)| at < 1 << 63);
         let (events, length): (Vec<_>, _) = (events.collect(), self.0.length);
         let bound = Bound::new(self.0.limit, self.0.limit, length);
-        prop_assert_eq!(fullest_excess(&bound, &events), None);
+        prop_assert_eq!(first_excess_by_pairs(&bound, &events), None);
         prop_assert_eq!(Checker::new(&bound).admit_all(&events), Ok(()));
         for &(last, _) in &events {
             let window = events.iter().filter(|(at, _)| at / length == last / length);
@@ -50,12 +50,12 @@ impl Subject for Sliding {
         Self(WindowParams { max_debt: 0, ..self.0 })
     }
 
-    fn at_first(&self) -> Exact {
+    fn initial_allowance(&self) -> Exact {
         to_exact(self.0.limit)
     }
 
     /// Only forward steps start windows.
-    fn after_step(&self, from: u64, to: u64) -> Exact {
+    fn extra_after_clock_step(&self, from: u64, to: u64) -> Exact {
         to_exact(windows_begun(from, to, self.0.length)) * to_exact(self.0.limit)
     }
 

@@ -27,16 +27,16 @@ impl Subject for TokenParams {
     fn check_admitted(&self, events: &[Admitted]) -> Result<(), TestCaseError> {
         let events: Vec<_> = events.iter().map(|event| (event.passes, event.cost)).collect();
         let bound = Bound::of(self.rate, self.burst);
-        prop_assert_eq!(fullest_excess(&bound, &events), None);
+        prop_assert_eq!(first_excess_by_pairs(&bound, &events), None);
         prop_assert_eq!(Checker::new(&bound).admit_all(&events), Ok(()));
         Ok(())
     }
 
-    fn at_first(&self) -> Exact {
+    fn initial_allowance(&self) -> Exact {
         to_exact(self.initial)
     }
 
-    fn after_step(&self, from: u64, to: u64) -> Exact {
+    fn extra_after_clock_step(&self, from: u64, to: u64) -> Exact {
         to_exact(to.saturating_sub(from)) * per_nano(self.rate)
     }
 

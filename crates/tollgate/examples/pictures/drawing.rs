@@ -6,23 +6,19 @@ use std::fmt::Write;
 
 use super::traffic::{LENGTH, Story};
 
-const WIDTH: u64 = 760;
-/// The left and right ends of the time axis.
-const LEFT: u64 = 112;
-const RIGHT: u64 = 744;
-/// The top of the first lane, the height of a stroke, and the distance to the next lane.
-const LANES: u64 = 46;
-const TICK: u64 = 16;
-const SPACE: u64 = 8;
-/// The height of the line of a waiting request.
-const WAIT: u64 = 26;
-/// The height of the state chart, and its distance from the last lane.
-const CHART: u64 = 96;
-const GAP: u64 = 18;
+const PICTURE_WIDTH: u64 = 760;
+const AXIS_LEFT: u64 = 112;
+const AXIS_RIGHT: u64 = 744;
+const FIRST_LANE_TOP: u64 = 46;
+const STROKE_HEIGHT: u64 = 16;
+const LANE_SPACING: u64 = 8;
+const WAIT_LINE_HEIGHT: u64 = 26;
+const CHART_HEIGHT: u64 = 96;
+const CHART_MARGIN: u64 = 18;
 
-/// Every CSS rule begins with the class of the picture, because the picture may be embedded in a page with its own
-/// style.
-const STYLE: &str = ".tg{max-width:100%;height:auto}.tg text{font:12px system-ui,sans-serif;fill:#7b8492}\
+/// The CSS rules of a picture. Every rule begins with the class of the picture, because the picture may be embedded in
+/// a page with its own style.
+const PICTURE_STYLE: &str = ".tg{max-width:100%;height:auto}.tg text{font:12px system-ui,sans-serif;fill:#7b8492}\
     .tg .t{font-size:15px;font-weight:600}.tg .e{text-anchor:end}.tg .m{text-anchor:middle}\
     .tg path,.tg line{fill:none;stroke-width:1.6}.tg .g{stroke:#7b8492;stroke-opacity:.35;stroke-width:1}\
     .tg .c{stroke:#7b8492;stroke-dasharray:5 4;stroke-width:1.2}.tg .p{stroke:#2f86eb}.tg .d{stroke:#c98a00}\
@@ -31,18 +27,18 @@ const STYLE: &str = ".tg{max-width:100%;height:auto}.tg text{font:12px system-ui
 
 /// Returns the picture as SVG.
 pub(crate) fn draw(title: &str, story: &Story) -> String {
-    let (mut lanes, mut y) = (String::new(), LANES);
+    let (mut lanes, mut y) = (String::new(), FIRST_LANE_TOP);
     draw_ticks(&mut lanes, "passed", "p", &story.passed, &mut y);
     if !story.delayed.is_empty() {
         draw_waits(&mut lanes, &story.delayed, &mut y);
     }
     draw_ticks(&mut lanes, "refused", "r", &story.refused, &mut y);
-    let top = y + GAP;
-    let bottom = top + CHART;
+    let top = y + CHART_MARGIN;
+    let bottom = top + CHART_HEIGHT;
     let height = bottom + 40;
     let mut svg = format!(
-        "<svg class=\"tg\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" height=\"{height}\" \
-         role=\"img\"><title>{title}</title><style>{STYLE}</style>\n<text class=\"t\" x=\"16\" y=\"24\">{title}</text>\n"
+        "<svg class=\"tg\" xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {PICTURE_WIDTH} {height}\" width=\"{PICTURE_WIDTH}\" height=\"{height}\" \
+         role=\"img\"><title>{title}</title><style>{PICTURE_STYLE}</style>\n<text class=\"t\" x=\"16\" y=\"24\">{title}</text>\n"
     );
     draw_grid(&mut svg, bottom);
     svg.push_str(&lanes);
@@ -53,19 +49,19 @@ pub(crate) fn draw(title: &str, story: &Story) -> String {
 /// Draws a lane with a stroke for each instant.
 fn draw_ticks(svg: &mut String, name: &str, class: &str, moments: &[u64], y: &mut u64) {
     draw_label(svg, &format!("{name} {}", moments.len()), *y + 13);
-    draw_path(svg, class, moments.iter().map(|at| format!("M{} {y}v{TICK}", x_of(*at))));
-    *y += TICK + SPACE;
+    draw_path(svg, class, moments.iter().map(|at| format!("M{} {y}v{STROKE_HEIGHT}", x_of(*at))));
+    *y += STROKE_HEIGHT + LANE_SPACING;
 }
 
 /// Draws a lane with a line for each delayed request, from its arrival at the top to a stroke at its departure.
 fn draw_waits(svg: &mut String, delayed: &[(u64, u64)], y: &mut u64) {
-    let end = *y + WAIT;
+    let end = *y + WAIT_LINE_HEIGHT;
     draw_label(svg, &format!("delayed {}", delayed.len()), *y + 10);
     draw_label(svg, "until", end + 13);
     let shown = || delayed.iter().filter(|(_, until)| *until <= LENGTH);
     draw_path(svg, "d w", shown().map(|(from, until)| format!("M{} {y}L{} {end}", x_of(*from), x_of(*until))));
-    draw_path(svg, "d", shown().map(|(_, until)| format!("M{} {end}v{TICK}", x_of(*until))));
-    *y = end + TICK + SPACE;
+    draw_path(svg, "d", shown().map(|(_, until)| format!("M{} {end}v{STROKE_HEIGHT}", x_of(*until))));
+    *y = end + STROKE_HEIGHT + LANE_SPACING;
 }
 
 fn draw_path(svg: &mut String, class: &str, strokes: impl Iterator<Item = String>) {
@@ -73,7 +69,7 @@ fn draw_path(svg: &mut String, class: &str, strokes: impl Iterator<Item = String
 }
 
 fn draw_label(svg: &mut String, text: &str, y: u64) {
-    let _ = writeln!(svg, "<text class=\"e\" x=\"{}\" y=\"{y}\">{text}</text>", LEFT - 12);
+    let _ = writeln!(svg, "<text class=\"e\" x=\"{}\" y=\"{y}\">{text}</text>", AXIS_LEFT - 12);
 }
 
 /// Draws a line every four seconds and a label every two seconds.
@@ -81,18 +77,18 @@ fn draw_grid(svg: &mut String, bottom: u64) {
     for second in (0..=LENGTH / 1_000).step_by(2) {
         let x = x_of(second * 1_000);
         if second % 4 == 0 {
-            let top = LANES - 4;
+            let top = FIRST_LANE_TOP - 4;
             let _ = writeln!(svg, "<line class=\"g\" x1=\"{x}\" x2=\"{x}\" y1=\"{top}\" y2=\"{bottom}\"/>");
         }
         let _ = writeln!(svg, "<text class=\"m\" x=\"{x}\" y=\"{}\">{second} s</text>", bottom + 18);
     }
-    let _ = writeln!(svg, "<line class=\"g\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{bottom}\" y2=\"{bottom}\"/>");
+    let _ = writeln!(svg, "<line class=\"g\" x1=\"{AXIS_LEFT}\" x2=\"{AXIS_RIGHT}\" y1=\"{bottom}\" y2=\"{bottom}\"/>");
 }
 
 /// Draws the state as a line, and its maximum as a dashed line.
 fn draw_chart(svg: &mut String, story: &Story, top: u64, bottom: u64) {
     let most = story.line.iter().map(|(_, level)| *level).chain([story.limit * 100]).max().unwrap_or(1);
-    let y = |level: u64| format_tenths(bottom * 10 - level * CHART * 10 / most);
+    let y = |level: u64| format_tenths(bottom * 10 - level * CHART_HEIGHT * 10 / most);
     let mut path = String::new();
     for place in 0..story.line.len() {
         let (at, level) = story.line[place];
@@ -108,8 +104,8 @@ fn draw_chart(svg: &mut String, story: &Story, top: u64, bottom: u64) {
         let _ = write!(path, "{}{} {}", if place == 0 { "M" } else { "L" }, x_of(at), y(level));
     }
     let limit = y(story.limit * 100);
-    let _ = writeln!(svg, "<line class=\"c\" x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{limit}\" y2=\"{limit}\"/>");
-    let _ = writeln!(svg, "<path class=\"a\" d=\"{path}L{RIGHT} {bottom}L{LEFT} {bottom}Z\"/>");
+    let _ = writeln!(svg, "<line class=\"c\" x1=\"{AXIS_LEFT}\" x2=\"{AXIS_RIGHT}\" y1=\"{limit}\" y2=\"{limit}\"/>");
+    let _ = writeln!(svg, "<path class=\"a\" d=\"{path}L{AXIS_RIGHT} {bottom}L{AXIS_LEFT} {bottom}Z\"/>");
     let _ = writeln!(svg, "<path class=\"s\" d=\"{path}\"/>");
     draw_label(svg, &story.limit.to_string(), top + 4);
     draw_label(svg, story.shown, (top + bottom) / 2 + 4);
@@ -118,7 +114,7 @@ fn draw_chart(svg: &mut String, story: &Story, top: u64, bottom: u64) {
 
 /// Returns the horizontal position of an instant.
 fn x_of(at: u64) -> String {
-    format_tenths(LEFT * 10 + at.min(LENGTH) * (RIGHT - LEFT) * 10 / LENGTH)
+    format_tenths(AXIS_LEFT * 10 + at.min(LENGTH) * (AXIS_RIGHT - AXIS_LEFT) * 10 / LENGTH)
 }
 
 fn format_tenths(number: u64) -> String {

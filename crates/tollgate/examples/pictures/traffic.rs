@@ -9,14 +9,14 @@ use tollgate::{Limit, Limiter, Outcome, Retry, Verdict};
 /// Time span of a picture, in milliseconds.
 pub(crate) const LENGTH: u64 = 16_000;
 /// Sampling interval of the state, in milliseconds.
-const STEP: u64 = 10;
+const SAMPLING_INTERVAL: u64 = 10;
 /// Duration of the work under a lease, in milliseconds.
-const WORK: u64 = 1_000;
+const WORK_DURATION: u64 = 1_000;
 /// Start of the picture in milliseconds. Aligned windows begin at this time.
-const START: u64 = 1_600_000_000_000;
+const START_TIME: u64 = 1_600_000_000_000;
 
 /// Maximum wait of a pacer's callers. A caller that would wait longer is refused.
-const PATIENCE: Nanos = Nanos::from_secs(2);
+const MAX_PACER_WAIT: Nanos = Nanos::from_secs(2);
 
 /// The quantity that the line shows, and its label.
 #[derive(Clone, Copy)]
@@ -28,7 +28,7 @@ pub(crate) enum Shown {
 }
 
 /// A limiter or a pacer.
-trait Gate {
+trait TrafficTarget {
     /// Sets the time.
     fn advance(&mut self, at: u64);
     /// Handles a request.
@@ -51,7 +51,7 @@ pub(crate) struct Story {
     pub(crate) limit: u64,
 }
 
-/// Returns the times of the requests: a few at first, bursts before and after the fourth second, a steady overload, a
+/// Returns the arrival times: a few requests at first, bursts before and after the fourth second, a steady overload, a
 /// pause, and another burst.
 pub(crate) fn arrival_times() -> Vec<u64> {
     let every = |from: u64, until: u64, gap: u64| (from..until).step_by(gap as usize);
@@ -70,25 +70,25 @@ pub(crate) fn arrival_times() -> Vec<u64> {
 pub(crate) fn run_limited(limit: Limit, shown: Shown) -> Story {
     let clock = Arc::new(ManualClock::default());
     let limiter = Limiter::with_clock(limit, clock.clone());
-    let (name, is_left) = match shown {
+    let (name, shows_remaining) = match shown {
         Shown::Left(name) => (name, true),
         Shown::Used(name) => (name, false),
     };
     let most = limiter.report(0).limit;
-    run_traffic(&mut Limited { limit, limiter, clock, at: 0, held: Vec::new(), is_left }, name, most)
+    run_traffic(&mut Limited { limit, limiter, clock, at: 0, held: Vec::new(), shows_remaining }, name, most)
 }
 
 /// Runs the traffic through a pacer that stores up to `stored_most` permits.
 pub(crate) fn run_paced(pacing: PacerParams, stored_most: u64) -> Story {
-    let pace = pacing.start(Time::from_nanos(Nanos::from_millis(START).as_nanos()));
+    let pace = pacing.start(Time::from_nanos(Nanos::from_millis(START_TIME).as_nanos()));
     run_traffic(&mut Paced { pacing, pace, now: Time::ZERO }, "stored", stored_most)
 }
 
-fn run_traffic(gate: &mut dyn Gate, shown: &'static str, limit: u64) -> Story {
+fn run_traffic(gate: &mut dyn TrafficTarget, shown: &'static str, limit: u64) -> Story {
     let (passed, delayed, refused, line) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut story = Story { passed, delayed, refused, line, shown, limit };
     let mut arrivals = arrival_times().into_iter().peekable();
-    for at in (0..LENGTH).step_by(STEP as usize) {
+    for at in (0..LENGTH).step_by(SAMPLING_INTERVAL as usize) {
         gate.advance(at);
         story.line.push((at, gate.level()));
         while arrivals.next_if(|arrival| *arrival <= at).is_some() {
@@ -98,7 +98,7 @@ fn run_traffic(gate: &mut dyn Gate, shown: &'static str, limit: u64) -> Story {
                 Outcome::Deny(_) => story.refused.push(at),
             }
         }
-        // Sampled again if the requests changed the level, so that the line shows a vertical jump.
+        // Samples again if the requests changed the level, so that the line shows a vertical jump.
         let after = gate.level();
         if story.line.last().is_some_and(|(_, before)| *before != after) {
             story.line.push((at, after));
@@ -114,15 +114,15 @@ struct Limited {
     at: u64,
     /// The end of the work and the verdict of each request in flight.
     held: Vec<(u64, Verdict)>,
-    is_left: bool,
+    shows_remaining: bool,
 }
 
-impl Gate for Limited {
+impl TrafficTarget for Limited {
     fn advance(&mut self, at: u64) {
         self.at = at;
-        self.clock.set(Nanos::from_millis(START + at).as_nanos());
+        self.clock.set(Nanos::from_millis(START_TIME + at).as_nanos());
         if let Limit::Concurrency(_) = self.limit {
-            // Only leases are returned when the work is done.
+            // Releases the leases whose work is done.
             let done = self.held.iter().take_while(|(until, _)| *until <= at).count();
             for (_, lease) in self.held.drain(..done) {
                 self.limiter.refund(&lease);
@@ -132,11 +132,11 @@ impl Gate for Limited {
 
     fn arrive(&mut self) -> Outcome {
         let verdict = self.limiter.check(1);
-        self.held.push((self.at + WORK, verdict));
+        self.held.push((self.at + WORK_DURATION, verdict));
         verdict.outcome()
     }
 
-    /// For a bucket, the time until it is full is more precise than the remaining whole units.
+    /// For a bucket, computes the level from the time until the bucket is full, which is more precise than whole units.
     fn level(&self) -> u64 {
         let report = self.limiter.report(0);
         let rate = match &self.limit {
@@ -148,7 +148,7 @@ impl Gate for Limited {
             Some(rate) => report.reset.as_nanos() * 100 * u64::from(rate.count()) / rate.per().as_nanos(),
             None => 100 * (report.limit - report.remaining),
         };
-        if self.is_left { (100 * report.limit).saturating_sub(used) } else { used }
+        if self.shows_remaining { (100 * report.limit).saturating_sub(used) } else { used }
     }
 }
 
@@ -158,13 +158,13 @@ struct Paced {
     now: Time<Mono>,
 }
 
-impl Gate for Paced {
+impl TrafficTarget for Paced {
     fn advance(&mut self, at: u64) {
-        self.now = Time::from_nanos(Nanos::from_millis(START + at).as_nanos());
+        self.now = Time::from_nanos(Nanos::from_millis(START_TIME + at).as_nanos());
     }
 
     fn arrive(&mut self) -> Outcome {
-        match self.pacing.try_reserve(&mut self.pace, self.now, Cost::ONE, PATIENCE) {
+        match self.pacing.try_reserve(&mut self.pace, self.now, Cost::ONE, MAX_PACER_WAIT) {
             Some(Nanos::ZERO) => Outcome::Allow,
             Some(wait) => Outcome::Delay(wait),
             None => Outcome::Deny(Retry::OnRelease),

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 /// A callback that runs at a given time; see [`Clock::wake_at`](super::Clock::wake_at).
 pub trait Alarm: Send + Sync {
-    /// Called at about the time set, possibly early; the callee has to read the clock.
+    /// Called at about the time set, possibly early. The implementation must read the clock.
     fn fire(&self);
 }
 
-/// Scheduled alarms. An alarm has at most one time. Dropped alarms never fire.
+/// Scheduled alarms. Each alarm has at most one scheduled time. Dropped alarms never fire.
 pub(super) struct Schedule<T> {
     by_time: BTreeMap<(T, usize), Weak<dyn Alarm>>,
     times: HashMap<usize, T>,
@@ -42,7 +42,7 @@ impl<T: Copy + Ord> Schedule<T> {
         self.by_time.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Removes the alarms that are due at `now`, the earliest first.
+    /// Removes the alarms whose time is at or before `now`, and returns them, earliest first.
     pub(super) fn take_due(&mut self, now: T) -> Vec<Arc<dyn Alarm>> {
         let mut due = Vec::new();
         while self.first().is_some_and(|at| at <= now) {
@@ -52,7 +52,7 @@ impl<T: Copy + Ord> Schedule<T> {
     }
 
     /// Removes all alarms.
-    pub(super) fn take_all(&mut self) -> Vec<Arc<dyn Alarm>> {
+    pub(super) fn remove_all(&mut self) -> Vec<Arc<dyn Alarm>> {
         let mut all = Vec::new();
         while !self.by_time.is_empty() {
             all.extend(self.pop());
@@ -79,24 +79,25 @@ impl<T> fmt::Debug for Schedule<T> {
     }
 }
 
-/// Returns the address of an alarm as its id. The schedule's weak reference keeps the address from being reused.
+/// Returns the address of an alarm as its id. The schedule's weak reference prevents reuse of the address.
 fn alarm_id(alarm: &Arc<dyn Alarm>) -> usize {
     Arc::as_ptr(alarm).cast::<()>() as usize
 }
 
 /// Fires alarms in real time, on one thread for all limiters of the process.
 ///
-/// Its own thread, not the timer of a runtime: it serves both blocked threads and futures, works under any executor or
-/// none, and outlives the shutdown of an executor. It sleeps until the earliest alarm.
+/// The timer has its own thread instead of using a runtime's timer. So it serves both blocked threads and futures,
+/// works with or without an executor, and survives the shutdown of an executor. The thread sleeps until the earliest
+/// alarm.
 #[derive(Default)]
 pub(super) struct Timer {
-    /// A mutex, for the condition variable; held to change the schedule, never while an alarm fires.
+    /// Locked only to change the schedule or to wait for a change, never while an alarm fires.
     schedule: Mutex<Schedule<Instant>>,
-    sooner: Condvar,
+    earlier_alarm_set: Condvar,
 }
 
 /// Maximum time until an alarm.
-const FAR: Duration = Duration::from_secs(365 * 86_400);
+const MAX_DELAY: Duration = Duration::from_secs(365 * 86_400);
 
 impl Timer {
     /// Returns the timer of the process, and starts its thread on first use.
@@ -115,13 +116,13 @@ impl Timer {
 
     pub(super) fn set(&self, after: Duration, alarm: &Arc<dyn Alarm>) {
         let now = now();
-        let at = now.checked_add(after.min(FAR)).unwrap_or(now);
+        let at = now.checked_add(after.min(MAX_DELAY)).unwrap_or(now);
         let mut schedule = self.lock();
         let first = schedule.first();
         schedule.set(at, alarm);
         drop(schedule);
         if first.is_none_or(|first| at < first) {
-            self.sooner.notify_one();
+            self.earlier_alarm_set.notify_one();
         }
     }
 
@@ -141,10 +142,10 @@ impl Timer {
                 continue;
             }
             schedule = match schedule.first() {
-                None => self.sooner.wait(schedule).unwrap_or_else(PoisonError::into_inner),
+                None => self.earlier_alarm_set.wait(schedule).unwrap_or_else(PoisonError::into_inner),
                 Some(at) => {
                     let left = at.saturating_duration_since(now());
-                    self.sooner.wait_timeout(schedule, left).unwrap_or_else(PoisonError::into_inner).0
+                    self.earlier_alarm_set.wait_timeout(schedule, left).unwrap_or_else(PoisonError::into_inner).0
                 }
             };
         }
@@ -155,7 +156,7 @@ impl Timer {
     }
 }
 
-/// Fires an alarm and catches its panic, so that the other alarms fire as well.
+/// Fires an alarm and catches a panic, so that the remaining alarms still fire.
 pub(super) fn fire_alarm(alarm: &Arc<dyn Alarm>) {
     let _: Result<(), _> = catch_unwind(AssertUnwindSafe(|| alarm.fire()));
 }
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!((schedule.first(), schedule.take_due(6).len()), (Some(7), 0));
         assert!(Arc::ptr_eq(&schedule.take_due(8)[0], &second));
         schedule.remove(&first);
-        assert_eq!((schedule.first(), schedule.take_all().len()), (None, 0));
+        assert_eq!((schedule.first(), schedule.remove_all().len()), (None, 0));
     }
 
     #[test]
@@ -201,12 +202,12 @@ mod tests {
         let (sender, receiver) = channel();
         let schedule = [130, 20, 10].map(|number| -> Arc<dyn Alarm> { Arc::new(TestAlarm(number, sender.clone())) });
         let timer = Timer::shared().unwrap();
-        // Set under the timer's lock, so that all are scheduled before the first fires.
+        // Set under the timer's lock, so that all alarms are scheduled before the first alarm fires.
         let mut list = timer.lock();
         let start = now();
         schedule.iter().zip([0, 2, 1]).for_each(|(alarm, nanos)| list.set(start + Duration::from_nanos(nanos), alarm));
         drop(list);
-        timer.sooner.notify_one();
+        timer.earlier_alarm_set.notify_one();
         assert_eq!([(); 3].map(|()| receiver.recv().unwrap()), [130, 10, 20]);
     }
 }

@@ -35,7 +35,7 @@ where
         Acquire::new(self, key.fingerprint(&self.secret), cost)
     }
 
-    /// Like [`acquire`](Self::acquire), but the future owns the limiter, as spawned tasks require.
+    /// Like [`acquire`](Self::acquire), but the future owns the limiter, so it can be moved to a spawned task.
     pub fn acquire_owned<K: Key + ?Sized>(self: Arc<Self>, key: &K, cost: u64) -> Acquire<'static, Self> {
         let fingerprint = key.fingerprint(&self.secret);
         Acquire::owned(self, fingerprint, cost)
@@ -125,8 +125,8 @@ where
             Outcome::Delay(_) if verdict.outcome() == as_new.outcome() => {
                 Verdict::stamped(verdict.taken(), verdict.stamp())
             }
-            // Another thread has charged the entry in between, or the overflow entry decided. The delay is longer than
-            // the request's own cost causes, so the charge is undone.
+            // Another thread has charged the entry since the weighing, or the overflow entry decided. The request's own
+            // cost does not cause the whole delay, so the charge is undone.
             Outcome::Delay(_) => {
                 self.give_back_quietly(fingerprint, &verdict, cost);
                 verdict

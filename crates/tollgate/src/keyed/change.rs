@@ -4,11 +4,11 @@
 //! limit, its *generation* ("Changed parameters" in ARCHITECTURE.md). So a change adds a generation and converts no
 //! states.
 //!
-//! The limit that the table was created or restored with is stored inline, and the fast paths know only that limit.
-//! They lock a bucket only if its header matches `Keyed::flags`. A change sets these flags to [`NEVER`], so every later
-//! decision takes the slow path, which reads the later limits under a lock. A table whose limit never changes pays
-//! nothing for this. After a change, a decision takes about 50 ns longer. A thread that read the flags before the
-//! change still decides under the earlier limit. Its decision overlaps the change, so either order is correct.
+//! The limit that the table was created or restored with is stored inline, and the fast paths use only that limit. They
+//! lock a bucket only if its header matches `Keyed::flags`. A change sets these flags to [`FLAGS_OF_NO_BUCKET`], so
+//! every later decision takes the slow path, which reads the later limits under a lock. A table whose limit never
+//! changes has no extra cost. After a change, a decision takes about 50 ns longer. A thread that read the flags before
+//! the change still decides under the earlier limit. Its decision overlaps the change, so either order is correct.
 //!
 //! If a later limit needs longer states, all entries move to a new table. The buckets of the old table stay locked, so
 //! a thread on the fast path finds them locked and takes the slow path to the new table.
@@ -21,12 +21,12 @@ use crate::fingerprint::Fingerprint;
 use crate::table::{LockedEntry, State, StateReader, Table};
 
 /// Flags that no bucket has.
-pub(super) const NEVER: u64 = u64::MAX;
+pub(super) const FLAGS_OF_NO_BUCKET: u64 = u64::MAX;
 
 /// The changes made by [`Keyed::set_limit`](super::Keyed::set_limit).
 #[derive(Debug)]
 pub(super) struct LaterLimits<A> {
-    /// The limits after the inline one, the last of them in force.
+    /// The limits that replaced the inline limit, in order. The last is the current limit.
     pub(super) later: Vec<A>,
     /// The table in use, if a later limit needed longer states.
     pub(super) table: Option<Table>,
@@ -38,19 +38,19 @@ impl<A> Default for LaterLimits<A> {
     }
 }
 
-/// Reads each entry under the limit that it belongs to.
+/// Reads each entry under the limit of its last charge.
 pub(super) struct KeyedReader<'a, A> {
-    /// The first generations.
+    /// The limits of the first generations.
     pub(super) earlier: &'a [A],
-    /// The generation after them.
+    /// The limit of the generation after `earlier`.
     pub(super) inline: &'a A,
-    /// The later generations; the last one is in force.
+    /// The limits of the later generations. The last is the current limit.
     pub(super) later: &'a [A],
     pub(super) now: Now<'a>,
 }
 
 impl<'a, A: Algorithm> KeyedReader<'a, A> {
-    /// Returns the limit in force.
+    /// Returns the current limit.
     pub(super) fn limit(&self) -> &'a A {
         self.later.last().unwrap_or(self.inline)
     }
@@ -75,7 +75,7 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
         Account { limit: self.limit(), own, state, now }
     }
 
-    /// Runs `visit` on an entry. If `visit` charges it under the limit in force, the entry belongs to that limit
+    /// Runs `visit` on an entry. If `visit` charges the entry under the current limit, the entry belongs to that limit
     /// afterwards.
     pub(super) fn visit<R>(
         &self,
@@ -107,9 +107,9 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
         Some(table)
     }
 
-    /// Removes the generations without entries and renumbers the others. If more than half of the generations are in
-    /// use, first converts entries to the limit in force, if their used amount fits it. Returns, for each later limit,
-    /// whether it is still in use.
+    /// Removes the generations without entries and renumbers the remaining generations. If more than half of the
+    /// generations have entries, first converts entries to the current limit, if their used amount is within that
+    /// limit. Returns, for each later limit, whether it is still in use.
     pub(super) fn renumber(&self, table: &Table, overflow: &mut OverflowEntry) -> Vec<bool> {
         let in_use = |overflow: u64| {
             let mut used = vec![false; self.generation() as usize + 1];
@@ -123,7 +123,7 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
             overflow.visit(self, |account| account.adopt());
             used = in_use(overflow.generation);
         }
-        // Always keeps the earlier limits, the inline limit and the limit in force.
+        // Always keeps the earlier limits, the inline limit and the current limit.
         used[..=self.earlier.len()].fill(true);
         if let Some(in_force) = used.last_mut() {
             *in_force = true;

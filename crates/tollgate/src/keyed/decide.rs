@@ -1,4 +1,4 @@
-//! Decisions, reads and refunds for a fingerprint, on the fast path, the slow path and the overflow entry.
+//! Decisions, reads and refunds for a fingerprint, on the fast path, on the slow path and in the overflow entry.
 
 use std::sync::{MutexGuard, PoisonError, RwLockReadGuard};
 
@@ -24,8 +24,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// The fastest path for longer states: takes `cost` and returns the stamp. `None`: this path does not apply, and
     /// nothing was taken.
     ///
-    /// Arguments and result fit in registers; a `Now` or a `Verdict` would be built in memory. For a token bucket of
-    /// 7777/s, this path reduces a check from 336 to 193 instructions (callgrind).
+    /// The arguments and the result fit in registers; a `Now` or a `Verdict` would be passed in memory. For a token
+    /// bucket of 7777/s, this path reduces a check from 336 to 193 instructions (callgrind).
     #[inline(never)]
     pub(super) fn try_take_words<S: Shape>(
         &self,
@@ -42,7 +42,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         buckets.try_visit_home(fingerprint, self.flags(), |state| self.limit.take_from_words(state, &now, cost))
     }
 
-    /// The slow path, out of line because it needs a large stack frame.
+    /// The slow path. Not inlined, because it needs a large stack frame.
     #[inline(never)]
     pub(super) fn check_slow(
         &self,
@@ -119,11 +119,11 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             })
         });
         drop(changes);
-        // Not `key_now`: windows of phase `Spread` differ from key to key.
+        // Uses `now` instead of `key_now`, because windows of phase `Spread` differ from key to key.
         decided.unwrap_or_else(|| self.decide_without_entry(fingerprint, now, ask, read))
     }
 
-    /// Runs `read` on the key's state, or on the state of a new key if it has no entry.
+    /// Runs `read` on the key's state, or on the state of a new key if the key has no entry.
     pub(super) fn read<K: Key + ?Sized, R>(&self, key: &K, read: impl Fn(&AccountView<'_, A>) -> R) -> R {
         self.read_at(key.fingerprint(&self.secret), self.now(), read)
     }
@@ -138,7 +138,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         found.unwrap_or_else(|| self.read_new(fingerprint, now, read))
     }
 
-    /// Runs `read` on the state that this key would start with.
+    /// Runs `read` on the initial state of this key.
     pub(super) fn read_new<R>(
         &self,
         fingerprint: Fingerprint,
@@ -155,7 +155,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         self.clock.now_for(&self.limit)
     }
 
-    /// Runs `visit` on the key's entry, if it has one.
+    /// Runs `visit` on the key's entry, if the key has an entry.
     pub(super) fn find<R>(
         &self,
         fingerprint: Fingerprint,
@@ -176,8 +176,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         changes.table.as_ref().unwrap_or(&self.table)
     }
 
-    /// Returns a reader with a wall-clock reading if there are earlier limits: their states may need the wall clock
-    /// even if the limit in force does not.
+    /// Returns a reader for the entries. If there are earlier limits, `now` gets a wall-clock reading, because their
+    /// states may need the wall clock even if the current limit does not.
     pub(super) fn reader<'a>(&'a self, changes: &'a LaterLimits<A>, now: Now<'a>) -> KeyedReader<'a, A> {
         let unchanged = self.earlier.is_empty() && changes.later.is_empty();
         let now = if unchanged { now } else { Now::new(now.mono(), self.clock.wall(now.mono())) };
@@ -251,7 +251,7 @@ pub(crate) fn spent_after<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> S
         // A limit without state spends nothing.
         _ if limit.words() == 0 => 0,
         Ask::Exactly(cost) if cost.get() > capacity => 0,
-        // The cost is charged as debt, unless it exceeds the maximum debt as well.
+        // The cost is charged as debt, unless it also exceeds the maximum debt.
         Ask::Regardless(cost) if cost.get() > capacity => {
             with_init(limit, now, |state| limit.weigh(&state, now, ask).taken().get())
         }

@@ -4,10 +4,11 @@
 //! admitted uncounted, and must not evict a key that has used more. So all such keys share one state under the same
 //! limit: together they get the rate of a single key. `WhenFull::Deny` refuses them instead.
 //!
-//! A refund has to find out which entry was charged, because the key may have gained or lost an entry since. Stamps do
-//! not help: leases are numbered by the clock, and buckets have no stamps. So
-//! [`OverflowCharges`](super::overflow_charges::OverflowCharges) lists the charges of each key to the overflow entry. A
-//! refund goes to the key's own entry first, then to the overflow entry, where it never exceeds the listed charges.
+//! A refund must determine which entry was charged, because the key may have gained or lost an entry since. Stamps do
+//! not identify the entry: leases are numbered by the clock, and buckets have no stamps. So
+//! [`OverflowCharges`](super::overflow_charges::OverflowCharges) records each key's charges to the overflow entry. A
+//! refund is applied to the key's own entry first, then to the overflow entry, where it never exceeds the recorded
+//! charges.
 
 use tollgate_core::Algorithm;
 
@@ -15,14 +16,14 @@ use super::change::KeyedReader;
 use crate::account::Account;
 use crate::table::StateReader;
 
-/// Policy for a new key when all entries it could use belong to keys that have used more.
+/// Policy for a new key when all entries in its buckets belong to keys that have used more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
     /// All keys without an entry share one state.
     ///
-    /// The last 1,024 charges to the shared state can be refunded. That is the maximum number of leases of a limit.
-    /// Older charges, and charges from before a restored snapshot, cannot be refunded. If the key has gained an entry
-    /// since, a refund goes to that entry first, and to the shared state only if the entry accepts nothing.
+    /// The last 1,024 charges to the shared state can be refunded; a limit has at most 1,024 leases. Older charges, and
+    /// charges from before a restored snapshot, cannot be refunded. If the key has gained an entry since, a refund is
+    /// applied to that entry first, and to the shared state only if the entry accepts nothing.
     #[default]
     Overflow,
     /// The key is refused while the table is full.

@@ -1,48 +1,48 @@
-//! Charges to the overflow entry, which bound the refunds.
+//! Records charges to the overflow entry, to bound its refunds.
 
 use std::collections::VecDeque;
 
 use crate::fingerprint::Fingerprint;
 
-/// The last charges that were not refunded, the oldest first.
+/// The last charges that were not refunded, oldest first.
 #[derive(Debug)]
 pub(super) struct OverflowCharges {
-    list: VecDeque<(Fingerprint, u64)>,
+    charges: VecDeque<(Fingerprint, u64)>,
 }
 
 impl Default for OverflowCharges {
     fn default() -> Self {
-        Self { list: VecDeque::with_capacity(Self::MAX) }
+        Self { charges: VecDeque::with_capacity(Self::MAX_CHARGES) }
     }
 }
 
 impl OverflowCharges {
     /// Maximum number of charges, equal to the maximum number of leases of a limit. A further charge replaces the
-    /// oldest.
-    pub(super) const MAX: usize = 1_024;
+    /// oldest charge.
+    pub(super) const MAX_CHARGES: usize = 1_024;
 
     pub(super) fn add(&mut self, fingerprint: Fingerprint, cost: u64) {
-        if self.list.len() >= Self::MAX {
-            self.list.pop_front();
+        if self.charges.len() >= Self::MAX_CHARGES {
+            self.charges.pop_front();
         }
-        self.list.push_back((fingerprint, cost));
+        self.charges.push_back((fingerprint, cost));
     }
 
     pub(super) fn has(&self, fingerprint: Fingerprint) -> bool {
-        self.list.iter().any(|(of, _)| *of == fingerprint)
+        self.charges.iter().any(|(of, _)| *of == fingerprint)
     }
 
     /// Removes up to `cost` from the key's charges, and returns the removed amount.
     pub(super) fn remove(&mut self, fingerprint: Fingerprint, cost: u64) -> u64 {
         let mut wanted = cost;
         while wanted > 0
-            && let Some(place) = self.list.iter().position(|(of, _)| *of == fingerprint)
-            && let Some((_, taken)) = self.list.get_mut(place)
+            && let Some(place) = self.charges.iter().position(|(of, _)| *of == fingerprint)
+            && let Some((_, taken)) = self.charges.get_mut(place)
         {
             let part = wanted.min(*taken);
             (*taken, wanted) = (*taken - part, wanted - part);
             if *taken == 0 {
-                self.list.remove(place);
+                self.charges.remove(place);
             }
         }
         cost - wanted
@@ -63,7 +63,7 @@ mod tests {
             [3, 3, 0, 2]
         );
         assert!(overflow_charges.has(b) && !overflow_charges.has(a));
-        (0..OverflowCharges::MAX).for_each(|_| overflow_charges.add(a, 1));
-        assert_eq!((overflow_charges.has(b), overflow_charges.list.len()), (false, OverflowCharges::MAX));
+        (0..OverflowCharges::MAX_CHARGES).for_each(|_| overflow_charges.add(a, 1));
+        assert_eq!((overflow_charges.has(b), overflow_charges.charges.len()), (false, OverflowCharges::MAX_CHARGES));
     }
 }

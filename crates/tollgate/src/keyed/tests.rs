@@ -15,17 +15,17 @@ use crate::testing::{
 use crate::{FixedWindow, Limit, Limits, Outcome, Retry};
 use tollgate_core::{Nanos, Phase};
 
-type Tested<A> = Keyed<A, Arc<ManualClock>>;
+type TestKeyed<A> = Keyed<A, Arc<ManualClock>>;
 
 /// Creates a limiter with a constant secret, for reproducible runs.
-fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock>) {
+fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (TestKeyed<A>, Arc<ManualClock>) {
     let clock = clock();
     let mut keyed = Keyed::with_clock(limit, capacity, clock.clone()).unwrap();
     keyed.secret = Secret::from_points(POINTS);
     (keyed, clock)
 }
 
-/// Returns the number of entries, including unused ones.
+/// Returns the number of entries, including unused entries.
 fn count_entries<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>) -> usize {
     let mut entries = 0;
     let changes = keyed.changes();
@@ -37,7 +37,7 @@ fn remaining<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, key: &str) -> u64 {
     keyed.report(key, 1).remaining
 }
 
-/// Checks every verb on a limit with a capacity of 10 and a maximum debt of 5. The clock stands still, so nothing
+/// Checks every verb on a limit with a capacity of 10 and a maximum debt of 5. The clock does not advance, so nothing
 /// refills. The keys alternate, to detect effects of one key on another.
 fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
     const KEYS: [&str; 3] = ["alice", "bob", "a name that is too long for anybody to want it in a table of millions"];
@@ -173,7 +173,7 @@ fn callback_may_use_the_table() {
     let (keyed, _) = keyed(bucket(100), 100);
     let keyed = Arc::new(keyed);
     let (done, waiting) = std::sync::mpsc::channel();
-    // On a separate thread, because it would hang if a bucket were still locked.
+    // Runs on a separate thread, because the call would hang if a bucket were still locked.
     let asking = Arc::clone(&keyed);
     std::thread::spawn(move || {
         for _ in 0..2 {
@@ -239,7 +239,7 @@ fn peek_at_an_unknown_key_uses_its_own_window() {
 
 #[test]
 fn threads_on_the_same_keys_take_exactly_the_limit() {
-    fn check<A: Algorithm + Send + Sync>(limit: A, what: &str)
+    fn assert_exact_limit_per_key<A: Algorithm + Send + Sync>(limit: A, what: &str)
     where
         A::Stamp: Send,
     {
@@ -269,10 +269,10 @@ fn threads_on_the_same_keys_take_exactly_the_limit() {
             assert_eq!(keyed.report(&[key as u8], 1).remaining, 0, "{what}");
         }
     }
-    check(bucket(60_000), "one word");
-    check(fine_bucket(20_000), "two words");
-    check(daily_window(5_000), "a window");
-    check(Limits::new([bucket(5_000).into(), daily_window(3_000).into()]).unwrap(), "a group");
+    assert_exact_limit_per_key(bucket(60_000), "one word");
+    assert_exact_limit_per_key(fine_bucket(20_000), "two words");
+    assert_exact_limit_per_key(daily_window(5_000), "a window");
+    assert_exact_limit_per_key(Limits::new([bucket(5_000).into(), daily_window(3_000).into()]).unwrap(), "a group");
 }
 
 #[test]

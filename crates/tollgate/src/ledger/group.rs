@@ -1,12 +1,12 @@
-//! Groups of charges, made all or none, in one ledger or several.
+//! Groups of charges that pass all or none, in one or several ledgers.
 //!
-//! **The naive method** charges one key after another and refunds them if a later charge is refused. In between, other
-//! threads see charges of a request that does not pass, and may refuse requests because of them.
+//! **The naive method** charges one key after another and refunds these charges if a later charge is refused. In
+//! between, other threads see charges of a request that does not pass, and may wrongly refuse their own requests.
 //!
 //! **The idea** is two-phase locking: lock the entries of all keys, weigh all charges, write all or none, and unlock.
-//! Entries are locked in bucket order, so two groups cannot wait for each other. A key without an entry is charged to
-//! the shared overflow entry of its limits. Overflow entries are locked after all other entries. If the group is
-//! refused, evicted entries are restored.
+//! Entries are locked in bucket order, so two groups cannot deadlock. A key without an entry is charged to the shared
+//! overflow entry of its limits. Overflow entries are locked after all other entries. If the group is refused, evicted
+//! entries are restored.
 //!
 //! The fast path (`try_decide_fast`) covers groups of a few charges whose entries exist and are unlocked. It uses
 //! try-lock only, so it needs no lock order, and it keeps the weighed states on the stack.
@@ -25,8 +25,8 @@ use crate::keyed::{WhenFull, spent_after};
 use crate::sync::Ordering;
 use crate::table::{EntryIndex, Group, State, Wide};
 
-/// The ledger entry that a charge is counted in.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// The ledger entry in which a charge is counted.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Entry {
     /// The key's own entry.
     Own(EntryIndex),
@@ -63,8 +63,8 @@ impl<const L: usize> Entries for LockedEntries<'_, '_, '_, L> {
 impl<C: Clock> Ledger<C> {
     /// The fast path of [`decide`](Self::decide). It applies if every key is in its home bucket, the bucket is
     /// unlocked, and the state has one or two words and belongs to the limits of the charge. `charge` converts an
-    /// element, or returns `None` if it is not a plain charge. Calls `each` for every charge in order, with the
-    /// charge's outcome and a report of its limit after the decision.
+    /// element of `charged`, or returns `None` if the element is not a plain charge. Calls `each` for every charge in
+    /// order, with the charge's outcome and a report of its limit after the decision.
     ///
     /// Returns whether the group was admitted. `None`: the fast path does not apply and had no effect; call
     /// [`decide`](Self::decide).
@@ -77,15 +77,19 @@ impl<C: Clock> Ledger<C> {
         now: &Now<'_>,
         mut each: impl FnMut(&PlainCharge<'_>, Outcome, Report),
     ) -> Option<bool> {
-        if charged.len() <= INLINE_CHARGES { self.decide_rest(charged, true, &charge, now, &mut each) } else { None }
+        if charged.len() <= INLINE_CHARGES {
+            self.try_decide_recursively(charged, true, &charge, now, &mut each)
+        } else {
+            None
+        }
     }
 
     /// Locks the bucket of the last charge, weighs the charge on a copy of the state, and decides the charges before it
-    /// by recursion. The innermost call knows whether all charges pass. As the recursion unwinds, the copies are
-    /// written if all pass, and `each` is called. So nothing is written before all charges are weighed, and no list is
-    /// needed. Because it uses try-lock only, the lock order does not matter. If two charges share a bucket, the second
-    /// finds it locked, and the fast path does not apply.
-    fn decide_rest<'a, T>(
+    /// by recursion. The innermost call has weighed all charges. As the recursion unwinds, each call writes its copy if
+    /// all charges pass, and calls `each`. So nothing is written before all charges are weighed, and no list is needed.
+    /// The lock order does not matter, because only try-lock is used. If two charges share a bucket, the second
+    /// try-lock fails, and the fast path does not apply.
+    fn try_decide_recursively<'a, T>(
         &self,
         charged: &'a [T],
         passes: bool,
@@ -102,7 +106,7 @@ impl<C: Clock> Ledger<C> {
             let unchanged: [u64; Limits::FAST_WORDS] = from_fn(|word| state.get(1 + word));
             let mut words = unchanged;
             let outcome = last.limits.try_decide_single(&mut words, now, last.cost)?;
-            let passes = self.decide_rest(before, passes && outcome.is_admitted(), charge, now, each)?;
+            let passes = self.try_decide_recursively(before, passes && outcome.is_admitted(), charge, now, each)?;
             if passes {
                 words.iter().enumerate().for_each(|(word, value)| state.set(1 + word, *value));
             } else {
@@ -144,7 +148,7 @@ impl<C: Clock> Ledger<C> {
             members.push(entry.map(|(limits, entry, now)| Member::new(limits, (ledger, Entry::Own(entry)), now)));
         }
 
-        // Overflow entries are locked last: a thread that holds one never waits for the other tables.
+        // Overflow entries are locked last, so a thread that holds an overflow entry never waits for another table.
         let without_entry: [InlineVec<usize>; L] =
             from_fn(|ledger| ledgers[ledger].without_entry(&members, here(ledger)));
         let shared_fingerprints: [InlineVec<Fingerprint>; L] = from_fn(|ledger| {
@@ -188,8 +192,8 @@ impl<C: Clock> Ledger<C> {
         Ok((limits, place, now))
     }
 
-    /// Counts the charges at the indices `here` whose keys have no entry. Returns the indices that may use an overflow
-    /// entry: all of them, or none under `WhenFull::Deny`.
+    /// Counts the charges at the indices `here` whose keys have no entry. Returns the indices of those charges that may
+    /// use an overflow entry: none under `WhenFull::Deny`, otherwise all.
     fn without_entry<E>(&self, members: &Members<'_, E>, here: impl Iterator<Item = usize>) -> InlineVec<usize> {
         let without_entry: InlineVec<usize> =
             here.filter(|index| matches!(members[*index], Err(Retry::OnRelease))).collect();

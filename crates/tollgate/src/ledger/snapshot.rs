@@ -13,9 +13,9 @@ use crate::snapshot::{FRAME_WORDS, Kind, RestoreError, SnapshotReader, SnapshotW
 use crate::table::{Buckets, LockedEntry, StateReader, Wide};
 
 /// Words of an entry before its state: the fingerprint and the limits id.
-const ENTRY_HEAD: usize = 3;
+const ENTRY_HEAD_WORDS: usize = 3;
 
-/// The limits of a snapshot, by the ids they have in this process.
+/// The limits of a snapshot, by their ids in this process.
 #[derive(Default)]
 struct RestoredLimits(HashMap<u32, Limits>);
 
@@ -28,9 +28,10 @@ impl LimitTable for RestoredLimits {
 impl<C: Clock> Ledger<C> {
     /// Writes every used entry with its limits, and returns the number of entries.
     ///
-    /// Decisions continue during the walk: each entry is written in the state in which the walk finds it.
+    /// Decisions continue during the walk. Each entry is written as it is when the walk reaches it.
     ///
-    /// # Errors If the writer fails.
+    /// # Errors
+    /// Returns an error if the writer fails.
     pub fn write_snapshot<W: Write, N: LimitTable + ?Sized>(
         &self,
         limits: &N,
@@ -101,11 +102,12 @@ impl<C: Clock> Ledger<C> {
         Ok(total)
     }
 
-    /// Like [`with_clock`](Self::with_clock), with the entries of a snapshot. The time since the snapshot counts:
-    /// states refill and expire as if the process had kept running. `id_of` maps the old id and the limits to the id in
-    /// this process. If it returns `None`, the entries of these limits are dropped.
+    /// Like [`with_clock`](Self::with_clock), but with the entries of a snapshot. States refill and expire as if the
+    /// process had kept running since the snapshot. `id_of` maps an old id and its limits to the id in this process. If
+    /// it returns `None`, the entries of these limits are dropped.
     ///
-    /// # Errors If the snapshot cannot be read or is damaged.
+    /// # Errors
+    /// Returns an error if the snapshot cannot be read or is damaged.
     pub fn restored<R: Read>(
         capacity: usize,
         state_words: usize,
@@ -131,7 +133,7 @@ impl<C: Clock> Ledger<C> {
                 }
                 (Kind::Overflow | Kind::Entries, _) => {
                     let (buckets, head_words) =
-                        if kind == Kind::Entries { (&ledger.table, ENTRY_HEAD) } else { (&ledger.overflow, 1) };
+                        if kind == Kind::Entries { (&ledger.table, ENTRY_HEAD_WORDS) } else { (&ledger.overflow, 1) };
                     let reader = LedgerReader { limit_table: &limits, now };
                     while !words.is_empty() {
                         let (entry, rest) = words.split_at_checked(head_words).ok_or(RestoreError::Damaged)?;
@@ -146,7 +148,7 @@ impl<C: Clock> Ledger<C> {
                             _ => id.to_le_bytes().fingerprint(&head.secret),
                         };
                         let mut state = state.to_vec();
-                        own.rebase(&mut *state, head.then, now.mono());
+                        own.rebase(&mut *state, head.now_on_writer_clock, now.mono());
                         insert_restored(buckets, fingerprint, &reader, id, own, &state);
                     }
                 }
@@ -158,7 +160,8 @@ impl<C: Clock> Ledger<C> {
     }
 }
 
-/// Inserts a used state. If the table is full, the less used of this and the least used entry is lost.
+/// Inserts a used state. If the table is full, either this state or the least used entry is lost, whichever has used
+/// less.
 fn insert_restored(
     buckets: &Buckets<Wide>,
     fingerprint: Fingerprint,
@@ -175,7 +178,7 @@ fn insert_restored(
         slot.state.set(0, id.into());
         state.iter().zip(1..).for_each(|(word, index)| slot.state.set(index, *word));
     };
-    // Computes the used fraction only if an entry has to be evicted.
+    // Computes the used fraction only if an entry must be evicted.
     if buckets.upsert(fingerprint, reader, Spent::NOTHING, copy).is_none() {
         buckets.upsert(fingerprint, reader, own.max_spent(&state, &now), copy);
     }

@@ -12,10 +12,10 @@ use crate::testing::{
 use crate::{Concurrency, FixedWindow, Limit, Outcome, Report, SlidingLog, Verdict};
 use tollgate_core::{Nanos, Phase};
 
-type Tested = Ledger<Arc<ManualClock>>;
+type TestLedger = Ledger<Arc<ManualClock>>;
 
 /// Creates a ledger with a constant secret, for reproducible runs.
-fn ledger(capacity: usize, state_words: usize) -> (Tested, Arc<ManualClock>) {
+fn ledger(capacity: usize, state_words: usize) -> (TestLedger, Arc<ManualClock>) {
     let clock = clock();
     let mut ledger = Ledger::with_clock(capacity, state_words, clock.clone()).unwrap();
     ledger.secret = Secret::from_points(POINTS);
@@ -26,7 +26,7 @@ fn single_limit(limit: impl Into<Limit>) -> Limits {
     Limits::from(limit.into())
 }
 
-impl Tested {
+impl TestLedger {
     /// Decides one charge of `cost` and returns its verdict.
     fn check(&self, limit_table: &[Limits], id: u32, key: &str, cost: u64) -> Verdict<Stamps> {
         self.ask(limit_table, id, key, Ask::Exactly(Cost::new(cost)))
@@ -64,7 +64,7 @@ impl Tested {
 
 /// Returns the smallest ledger, filled with keys "0", "1" and so on that have spent `cost(number)` under the first
 /// limits, and the number of keys. In this ledger every key can be in every bucket.
-fn filled_ledger(limit_table: &[Limits], cost: impl Fn(u64) -> u64) -> (Tested, Arc<ManualClock>, u64) {
+fn filled_ledger(limit_table: &[Limits], cost: impl Fn(u64) -> u64) -> (TestLedger, Arc<ManualClock>, u64) {
     let words = limit_table.iter().map(Limits::words).max().unwrap();
     let (other, _) = ledger(1, words);
     (0..100).for_each(|n| assert!(other.ask(limit_table, 0, &n.to_string(), Ask::UpTo(Cost::MAX)).is_admitted()));
@@ -97,9 +97,9 @@ fn every_ask_works_with_every_state() {
     }
 }
 
-/// A full key that is forgotten gets the initial amount of its limits again.
+/// This matters because a full key that is forgotten starts with the initial amount of its limits again.
 #[test]
-fn arriving_key_takes_no_entry_of_a_full_key_while_its_bucket_has_vacant_ones() {
+fn new_key_replaces_no_full_key_while_its_bucket_has_vacant_entries() {
     let limit_table = &[single_limit(bucket(10))][..];
     for round in 0..10 {
         let (ledger, clock) = ledger(1, 4);
@@ -157,8 +157,8 @@ fn peek_at_an_unknown_key_uses_its_own_window() {
 
 #[test]
 fn parameters_that_change_with_each_call_keep_the_used_amount() {
-    // Converts from every algorithm to every other, in both directions. Each call must see the charges of the previous
-    // one.
+    // Converts from every algorithm to every other algorithm, in both directions. Each call must see the charges of the
+    // previous call.
     let limit_table: Vec<Limits> = ten_of_each(DAY).into_iter().map(Limits::from).collect();
     let (ledger, _) = ledger(100, 47);
     for old in 0..limit_table.len() as u32 {
@@ -204,7 +204,7 @@ fn states_too_long_for_the_table_are_refused_permanently() {
     assert_eq!(ledger.check(&limit_table, 1, "alice", 1).outcome(), Outcome::Deny(Retry::Never));
     ledger.peek(&limit_table[..], &Charge::new(1, b"alice", 1), |view| assert!(view.limits().is_none()));
     assert_eq!((ledger.remaining(&limit_table, 0, "alice"), ledger.overflowed()), (2, 0));
-    // Refunds and resets apply to the state of the key, even if they name other limits.
+    // Refunds and resets apply to the state of the key, even if they specify other limits.
     assert_eq!(ledger.refund(&limit_table[..], &Charge::new(1, b"alice", 1), 1, None), 1);
     assert!(ledger.check(&limit_table, 0, "alice", 2).is_admitted());
     ledger.reset(&limit_table[..], &Charge::new(1, b"alice", 1));
@@ -219,8 +219,8 @@ fn state_of_unknown_limits_is_dropped() {
     for n in 0..slots {
         assert_eq!(ledger.check(&limit_table, 1, &n.to_string(), 7).taken().get(), 7);
     }
-    // The second limits are unknown now. A key that had spent everything under them counts as new, and other keys may
-    // use its entry.
+    // The second set of limits is now unknown. A key that had spent everything under these limits counts as new, and
+    // other keys may use its entry.
     assert_eq!(ledger.remaining(&limit_table[..1], 0, "0"), 10);
     assert!(ledger.check(&limit_table[..1], 0, "1", 10).is_admitted());
     assert!(ledger.check(&limit_table[..1], 0, "new", 1).is_admitted());
@@ -239,7 +239,7 @@ fn windows_are_given_with_the_charge() {
     }
     let passes = |window: &[Window]| {
         let single = ledger.decide(&limit_table[..], &[charge(window)], |_, _| ());
-        // The second charge of the group never fits; only the verdict on the first matters.
+        // The second charge of the group never passes; only the verdict on the first charge matters.
         let both = ledger.decide(&limit_table[..], &[charge(window), charge(window)], |_, _| ());
         (single, both)
     };
@@ -345,7 +345,8 @@ fn least_used_entry_is_evicted_across_different_limits() {
 
 #[test]
 fn entries_of_expired_windows_are_vacant() {
-    // Buckets need no wall clock, but yesterday's windows end by it. Regression: the wall clock was not read.
+    // Buckets need no wall clock, but yesterday's windows end by the wall clock. Regression: the wall clock was not
+    // read.
     let limit_table = [single_limit(daily_window(10)), single_limit(bucket(10))];
     let (ledger, clock, slots) = filled_ledger(&limit_table, |_| 10);
     assert!(ledger.check(&limit_table, 1, "early", 1).is_admitted() && !ledger.has_entry("early"));
@@ -357,8 +358,8 @@ fn entries_of_expired_windows_are_vacant() {
     assert_eq!(ledger.overflowed(), 1);
 }
 
-/// A calendar window may be 50 % longer than the average. While the debt of a key may still be outstanding, the key
-/// counts as having used it, so a key that has used less does not evict it.
+/// A calendar window may be 50 % longer than the average. While a key's debt may still be outstanding, the debt counts
+/// as used, so a key that has used less does not evict this key.
 #[test]
 fn debt_in_long_calendar_windows_is_not_evicted_for_a_key_that_spends_less() {
     let limit_table =
@@ -367,8 +368,8 @@ fn debt_in_long_calendar_windows_is_not_evicted_for_a_key_that_spends_less() {
     for n in 0..slots {
         assert!(ledger.ask(&limit_table, 0, &n.to_string(), Ask::Regardless(Cost::new(5))).is_admitted());
     }
-    let owed = |ledger: &Tested| (0..slots).filter(|n| ledger.has_entry(&n.to_string())).count() as u64;
-    // The debt of 5 is half of the next window, which may last for a day and a half.
+    let owed = |ledger: &TestLedger| (0..slots).filter(|n| ledger.has_entry(&n.to_string())).count() as u64;
+    // The remaining debt is 5, half of the limit in the next window. That window may last for a day and a half.
     clock.advance(Nanos::from_nanos(DAY.as_nanos() * 5 / 2 - 1));
     assert!(ledger.check(&limit_table, 1, "four of ten", 4).is_admitted() && !ledger.has_entry("four of ten"));
     assert_eq!(owed(&ledger), slots);

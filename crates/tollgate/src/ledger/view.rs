@@ -10,7 +10,7 @@ use crate::table::State;
 /// One charge of a decision: its verdict and its locked state.
 pub struct ChargeView<'a> {
     pub(super) limits: Option<&'a Limits>,
-    /// The limits that the state belongs to, if they are not the limits of the charge.
+    /// The limits of the state's last charge; `None` if they are the limits of this charge.
     pub(super) own: Option<&'a Limits>,
     pub(super) state: Words<'a>,
     pub(super) now: Now<'a>,
@@ -49,7 +49,7 @@ impl<'a> ChargeView<'a> {
 
     /// Returns a report for each limit, with `retry` for another request of `cost`.
     pub fn reports(&self, cost: u64) -> impl Iterator<Item = Report> + '_ {
-        // Iterates over the limits themselves: nested iterators are slow for the usual case of one limit.
+        // Iterates over the limits directly, because nested iterators are slow for the usual case of one limit.
         let (limits, mut first) = (self.limits.map_or(&[][..], Limits::as_slice), 0);
         let mut owns = self.own.map(|own| own.as_slice().iter());
         limits.iter().map(move |limit| {

@@ -13,7 +13,7 @@ fn limiter<A: Algorithm>(limit: A) -> (Limiter<A, Arc<ManualClock>>, Arc<ManualC
     (Limiter::with_clock(limit, clock.clone()), clock)
 }
 
-/// Checks every verb on a limit with a capacity of 10 and a maximum debt of 5. The clock stands still, so nothing
+/// Checks every verb on a limit with a capacity of 10 and a maximum debt of 5. The clock does not advance, so nothing
 /// refills.
 fn check_every_verb<A: Algorithm + Clone + fmt::Debug>(limit: &A) {
     let (limiter, _) = limiter(limit.clone());
@@ -97,7 +97,7 @@ fn remaining_after_change<A: Algorithm>(old: A, new: A, spent: u64) -> u64 {
 
 #[test]
 fn changed_parameters_keep_the_used_amount() {
-    // States of one word to one, to two, back to one, and from two to two.
+    // State lengths change from one word to one, from one to two, from two to one, and from two to two.
     let cases = [
         (bucket(10), bucket(20), 16),
         (bucket(10), fine_bucket(20), 16),
@@ -110,7 +110,7 @@ fn changed_parameters_keep_the_used_amount() {
     }
 }
 
-/// Changes the limit and changes it back without a charge. Every report must equal that of an unchanged limiter.
+/// Changes the limit and changes it back without a charge. Every report must equal the report of an unchanged limiter.
 #[test]
 fn temporary_smaller_limit_forgives_nothing() {
     for (large, small) in ten_of_each(HOUR).into_iter().flat_map(|l| ten_of_each(HOUR).into_iter().map(move |s| (l, s)))
@@ -200,8 +200,9 @@ fn buckets_ignore_a_wall_clock_that_is_set_back() {
 
 #[test]
 fn refund_gives_back_the_amount_still_counted() {
-    /// Takes 6 and then 3, lets time pass, refunds the 6, and checks the amounts accepted and remaining.
-    fn check(limit: impl Into<Limit>, passed: Nanos, accepted: u64, remaining: u64) {
+    /// Takes 6 and then 3, advances the clock by `passed`, refunds the 6, and checks the amounts accepted and
+    /// remaining.
+    fn assert_refund(limit: impl Into<Limit>, passed: Nanos, accepted: u64, remaining: u64) {
         let limit = limit.into();
         let (limiter, clock) = limiter(limit);
         let (first, second) = (limiter.check(6), limiter.check(3));
@@ -210,25 +211,25 @@ fn refund_gives_back_the_amount_still_counted() {
         assert_eq!(limiter.refund(&first), accepted, "{limit:?} after {passed:?}");
         assert_eq!(limiter.report(1).remaining, remaining, "{limit:?} after {passed:?}");
     }
-    check(bucket(10), Nanos::ZERO, 6, 7);
+    assert_refund(bucket(10), Nanos::ZERO, 6, 7);
     // Of nine units, 4.5 have refilled; a unit that has partly refilled can still be refunded as a whole.
-    check(bucket(10), Nanos::from_millis(450), 5, 10);
-    check(bucket(10), Nanos::from_secs(1), 0, 10);
-    check(fine_bucket(10), Nanos::ZERO, 6, 7);
-    check(daily_window(10), HOUR, 6, 7);
-    check(daily_window(10), DAY, 0, 10);
-    check(FixedWindow::new(10, DAY).unwrap().phase(Phase::FirstRequest), HOUR, 6, 7);
-    check(SlidingWindow::new(10, DAY).unwrap(), HOUR, 6, 7);
-    // In the next window both requests still count; after the refund only the second does.
-    check(SlidingWindow::new(10, DAY).unwrap(), DAY, 6, 7);
-    check(SlidingLog::new(10, DAY).unwrap(), HOUR, 6, 7);
-    check(SlidingLog::new(10, DAY).unwrap(), DAY, 0, 10);
-    check(Concurrency::new(10, DAY).unwrap(), HOUR, 6, 7);
-    check(Concurrency::new(10, DAY).unwrap(), DAY, 0, 10);
+    assert_refund(bucket(10), Nanos::from_millis(450), 5, 10);
+    assert_refund(bucket(10), Nanos::from_secs(1), 0, 10);
+    assert_refund(fine_bucket(10), Nanos::ZERO, 6, 7);
+    assert_refund(daily_window(10), HOUR, 6, 7);
+    assert_refund(daily_window(10), DAY, 0, 10);
+    assert_refund(FixedWindow::new(10, DAY).unwrap().phase(Phase::FirstRequest), HOUR, 6, 7);
+    assert_refund(SlidingWindow::new(10, DAY).unwrap(), HOUR, 6, 7);
+    // In the next window both requests still count. After the refund only the second request counts.
+    assert_refund(SlidingWindow::new(10, DAY).unwrap(), DAY, 6, 7);
+    assert_refund(SlidingLog::new(10, DAY).unwrap(), HOUR, 6, 7);
+    assert_refund(SlidingLog::new(10, DAY).unwrap(), DAY, 0, 10);
+    assert_refund(Concurrency::new(10, DAY).unwrap(), HOUR, 6, 7);
+    assert_refund(Concurrency::new(10, DAY).unwrap(), DAY, 0, 10);
 }
 
 #[test]
-fn refusal_has_no_refund_and_a_lease_has_one() {
+fn refusal_cannot_be_refunded_but_a_lease_can() {
     for limit in ten_of_each(HOUR) {
         let (limiter, _) = limiter(limit);
         let _ = limiter.check(8);
@@ -243,9 +244,9 @@ fn refusal_has_no_refund_and_a_lease_has_one() {
 #[test]
 fn concurrent_threads_take_exactly_the_limit() {
     const BURST: u64 = 20_000;
-    // The fast path takes a few nanoseconds, so it must run often for two threads to be on it at the same time.
-    const MANY: u64 = 1_000_000;
-    fn check<A: Algorithm + Send + Sync>(limit: A, what: &str)
+    // The fast path takes a few nanoseconds, so it must run many times before two threads overlap in it.
+    const LARGE_BURST: u64 = 1_000_000;
+    fn assert_exact_limit<A: Algorithm + Send + Sync>(limit: A, what: &str)
     where
         A::Stamp: Send,
     {
@@ -256,13 +257,13 @@ fn concurrent_threads_take_exactly_the_limit() {
         assert!(limiter.report(1).remaining == 0 && !limiter.check(1).is_admitted(), "{what}");
     }
     let leaky = LeakyBucket::new("10/s".parse().unwrap(), BURST).unwrap();
-    check(bucket(MANY), "one word");
-    check(fine_bucket(BURST), "two words");
-    check(Limit::from(bucket(BURST)), "any limit");
-    check(leaky, "one word, the long way");
-    check(daily_window(BURST), "a window");
-    check(SlidingLog::new(1_000, DAY).unwrap(), "a log");
-    check(Concurrency::new(1_000, DAY).unwrap(), "leases");
+    assert_exact_limit(bucket(LARGE_BURST), "one word");
+    assert_exact_limit(fine_bucket(BURST), "two words");
+    assert_exact_limit(Limit::from(bucket(BURST)), "any limit");
+    assert_exact_limit(leaky, "one word, slow path");
+    assert_exact_limit(daily_window(BURST), "a window");
+    assert_exact_limit(SlidingLog::new(1_000, DAY).unwrap(), "a log");
+    assert_exact_limit(Concurrency::new(1_000, DAY).unwrap(), "leases");
 }
 
 #[test]

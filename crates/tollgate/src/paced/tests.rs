@@ -7,16 +7,16 @@ use super::*;
 use crate::AcquireError;
 use crate::clock::ManualClock;
 
-type Manual = Arc<Pacer<Arc<ManualClock>>>;
+type ManualPacer = Arc<Pacer<Arc<ManualClock>>>;
 
 const MILLI: u64 = 1_000_000;
 
-fn pacer(pacing: Result<PacerParams, LimitError>) -> (Arc<ManualClock>, Manual) {
+fn pacer(pacing: Result<PacerParams, LimitError>) -> (Arc<ManualClock>, ManualPacer) {
     let clock = Arc::new(ManualClock::at(1_000 * MILLI));
     (Arc::clone(&clock), Arc::new(Pacer::with_clock(pacing.unwrap(), clock)))
 }
 
-fn pacer_of_five() -> (Arc<ManualClock>, Manual) {
+fn pacer_of_five() -> (Arc<ManualClock>, ManualPacer) {
     pacer(PacerParams::bursty("5/s".parse().unwrap(), Nanos::SECOND))
 }
 
@@ -25,7 +25,7 @@ fn is_ready(future: &mut Acquire<'_, Pacer<Arc<ManualClock>>>) -> bool {
 }
 
 /// Makes requests one after another, and returns their waits in milliseconds.
-fn measure_waits(clock: &ManualClock, pacer: &Manual, permits: &[u64]) -> Vec<u64> {
+fn measure_waits(clock: &ManualClock, pacer: &ManualPacer, permits: &[u64]) -> Vec<u64> {
     let wait = |permits: &u64| {
         let (start, mut future) = (clock.mono(), pacer.acquire(*permits));
         while !is_ready(&mut future) {
@@ -53,7 +53,7 @@ fn warm_up_takes_the_configured_time() {
 }
 
 #[test]
-fn early_try_takes_nothing() {
+fn refused_try_takes_nothing() {
     let (clock, pacer) = pacer_of_five();
     assert!(pacer.acquire(5_000).at_once().wait().is_ok(), "any amount passes");
     let retry = Retry::After(Nanos::from_secs(1_000));
@@ -78,7 +78,7 @@ fn waiters_pass_in_order_and_move_up_when_one_leaves() {
 }
 
 #[test]
-fn cancelled_wait_is_refunded_if_it_is_the_last() {
+fn cancelled_wait_is_refunded_if_it_is_the_last_grant() {
     let (clock, pacer) = pacer_of_five();
     assert!(pacer.acquire(1).wait().is_ok());
     let mut gone = pacer.acquire(100);
@@ -95,7 +95,7 @@ fn late_alarm_does_not_delay_other_waiters() {
     assert!(pacer.acquire(1).wait().is_ok());
     let mut waiting: Vec<_> = (0..4).map(|_| pacer.acquire(1)).collect();
     assert!(waiting.iter_mut().all(|future| !is_ready(future)));
-    // Each wake-up is 150 ms late, and still the waiters pass at 5 per second.
+    // Each wake-up is 150 ms late, but the waiters still pass at 5 per second.
     for turn in 0..4 {
         clock.set((1_000 + 200 * (turn as u64 + 1) + 150) * MILLI);
         assert!(is_ready(&mut waiting[turn]) && waiting[turn + 1..].iter_mut().all(|future| !is_ready(future)));

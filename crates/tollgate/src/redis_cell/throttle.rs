@@ -1,18 +1,18 @@
-//! Translation of `CL.THROTTLE`: its four arguments to a token bucket, and the verdict to the five numbers of the
-//! reply.
+//! Translates the four arguments of `CL.THROTTLE` to a token bucket, and the verdict to the five numbers of the reply.
 //!
 //! redis-cell stores the *theoretical arrival time* of a key in nanoseconds. The interval between requests is a whole
-//! number of nanoseconds: the period divided by the count, rounded down. That is a [`TokenBucket`] of one token per
-//! interval. Its state is one word with exactly this time, so keys of redis-cell can be imported unchanged. `max_burst`
-//! does not include the one request that always passes, so the burst of the bucket is `max_burst + 1`.
+//! number of nanoseconds: the period divided by the count, rounded down. This is equivalent to a [`TokenBucket`] with
+//! one token per interval. Its state is one word with exactly this time, so keys of redis-cell can be imported
+//! unchanged. `max_burst` does not include the one request that always passes, so the burst of the bucket is `max_burst
+//! + 1`.
 //!
 //! New parameters apply to the stored time without conversion: redis-cell stores a debt as time, not as requests. The
 //! bucket therefore has the largest possible maximum debt.
 //!
 //! The reply is rounded as in redis-cell. Times are truncated to milliseconds and then rounded up to seconds, so a wait
 //! below a millisecond is reported as 0. The remaining amount is computed in whole microseconds. Above a million
-//! requests per second this would divide by zero, so the result is exact there. Arguments that would overflow
-//! redis-cell's 64-bit arithmetic are an error.
+//! requests per second this would divide by zero, so the amount is computed exactly instead. Arguments that would
+//! overflow redis-cell's 64-bit arithmetic are an error.
 //!
 //! ```
 //! use tollgate::core::Now;
@@ -34,11 +34,11 @@ pub struct Throttle {
     /// `max_burst + 1`.
     limit: i64,
     quantity: i64,
-    /// `None` if nothing ever passes: a limit below one, or a negative rate.
+    /// `None` if nothing ever passes, because the limit is below one or the rate is negative.
     bucket: Option<TokenBucket>,
 }
 
-/// Reason why a call is invalid. Nothing was changed.
+/// Reason why a call is invalid. No state was changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ThrottleError {
@@ -52,7 +52,7 @@ impl Throttle {
     /// Creates a call from the arguments in the order of the command. The command's default `quantity` is 1.
     ///
     /// # Errors
-    /// If the rate is zero, or an empty bucket would take longer than [`Rate::MAX_FILL`] to refill.
+    /// Returns an error if the rate is zero, or an empty bucket would take longer than [`Rate::MAX_FILL`] to refill.
     pub fn new(max_burst: i64, count: i64, period_s: i64, quantity: i64) -> Result<Self, ThrottleError> {
         let interval = u128::from(period_s.unsigned_abs()) * u128::from(Nanos::SECOND.as_nanos())
             / u128::from(count.unsigned_abs().max(1));
@@ -73,7 +73,7 @@ impl Throttle {
     /// Decides on the state of a key: one word, zero for a new key. Returns the reply: limited, limit, remaining,
     /// seconds until retry and seconds until reset.
     pub fn decide<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>) -> [i64; 5] {
-        let Some(bucket) = &self.bucket else { return self.decide_closed(state, now) };
+        let Some(bucket) = &self.bucket else { return self.decide_without_bucket(state, now) };
         if let Ok(quantity) = u64::try_from(self.quantity)
             && let Some(verdict) = bucket.decide_fast(state, now, Cost::new(quantity))
         {
@@ -99,8 +99,9 @@ impl Throttle {
         [limited, self.limit, self.remaining(reset), retry, round_to_seconds(reset)]
     }
 
-    /// Decides without a bucket. Admits only quantities up to a limit of zero or less, and only if there is no debt.
-    fn decide_closed<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> [i64; 5] {
+    /// Decides without a bucket, for a limit of zero or less. Admits a quantity only if it is at most the limit and
+    /// there is no debt.
+    fn decide_without_bucket<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> [i64; 5] {
         let owed = Nanos::from_nanos(state.get(0).saturating_sub(now.mono().as_nanos()));
         let passes = self.limit < 1 && self.quantity <= self.limit && owed == Nanos::ZERO;
         self.reply(if passes { Outcome::Allow } else { Outcome::Deny(Retry::Never) }, owed)
@@ -164,17 +165,17 @@ impl std::error::Error for ThrottleError {}
 mod tests {
     use super::*;
 
-    const START: u64 = 1_700_000_000_000_000_000;
+    const START_NANOS: u64 = 1_700_000_000_000_000_000;
 
     /// Makes calls of `(milliseconds after the start, quantity)` on one key and checks the replies.
-    fn check(limit: [i64; 3], calls: &[(u64, i64)], expected: &[[i64; 5]]) {
+    fn assert_replies(limit: [i64; 3], calls: &[(u64, i64)], expected: &[[i64; 5]]) {
         let mut state = [0];
         let [max_burst, count, period] = limit;
         let replies: Vec<_> = calls
             .iter()
             .map(|&(at, quantity)| {
                 let call = Throttle::new(max_burst, count, period, quantity).expect("a valid call");
-                call.decide(&mut state, &Now::at(START + at * 1_000_000))
+                call.decide(&mut state, &Now::at(START_NANOS + at * 1_000_000))
             })
             .collect();
         assert_eq!(replies, expected, "for {limit:?}");
@@ -182,7 +183,7 @@ mod tests {
 
     #[test]
     fn max_burst_of_four_admits_five() {
-        check(
+        assert_replies(
             [4, 5, 10],
             &[(0, 1), (0, 4), (0, 1), (0, 6), (2_000, 1)],
             &[[0, 5, 4, -1, 2], [0, 5, 0, -1, 10], [1, 5, 0, 2, 10], [1, 5, 0, -1, 10], [0, 5, 0, -1, 10]],
@@ -190,8 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn quantity_of_zero_changes_nothing_and_a_negative_one_refunds() {
-        check(
+    fn quantity_of_zero_changes_nothing_and_a_negative_quantity_refunds() {
+        assert_replies(
             [4, 5, 10],
             &[(0, 3), (0, 0), (0, -1), (0, -5), (0, 5)],
             &[[0, 5, 2, -1, 6], [0, 5, 2, -1, 6], [0, 5, 3, -1, 4], [0, 5, 5, -1, 0], [0, 5, 0, -1, 10]],
@@ -200,25 +201,25 @@ mod tests {
 
     #[test]
     fn less_than_a_millisecond_is_reported_as_zero_seconds() {
-        check([0, 2_000, 1], &[(0, 1), (0, 1)], &[[0, 1, 0, -1, 0], [1, 1, 0, 0, 0]]);
+        assert_replies([0, 2_000, 1], &[(0, 1), (0, 1)], &[[0, 1, 0, -1, 0], [1, 1, 0, 0, 0]]);
     }
 
     #[test]
     fn above_a_million_per_second_remaining_is_exact() {
-        check([10, 5_000_000, 1], &[(0, 1)], &[[0, 11, 10, -1, 0]]);
+        assert_replies([10, 5_000_000, 1], &[(0, 1)], &[[0, 11, 10, -1, 0]]);
     }
 
     #[test]
     fn limit_of_zero_or_negative_rate_admits_nothing() {
-        check([-1, 5, 10], &[(0, 1), (0, 0)], &[[1, 0, 0, -1, 0], [0, 0, 0, -1, 0]]);
-        check([4, -5, 10], &[(0, 1), (0, 0)], &[[1, 5, 0, -1, 0], [1, 5, 0, -1, 0]]);
-        check([4, -5, -10], &[(0, 1)], &[[0, 5, 4, -1, 2]]);
+        assert_replies([-1, 5, 10], &[(0, 1), (0, 0)], &[[1, 0, 0, -1, 0], [0, 0, 0, -1, 0]]);
+        assert_replies([4, -5, 10], &[(0, 1), (0, 0)], &[[1, 5, 0, -1, 0], [1, 5, 0, -1, 0]]);
+        assert_replies([4, -5, -10], &[(0, 1)], &[[0, 5, 4, -1, 2]]);
     }
 
     #[test]
     fn changed_parameters_keep_the_debt_as_time() {
         let mut state = [0];
-        let now = Now::at(START);
+        let now = Now::at(START_NANOS);
         let slow = Throttle::new(9, 1, 60, 10).expect("valid");
         assert_eq!(slow.decide(&mut state, &now), [0, 10, 0, -1, 600]);
         let fast = Throttle::new(0, 10, 1, 1).expect("valid");

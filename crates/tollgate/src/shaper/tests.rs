@@ -19,7 +19,7 @@ fn poll<F: Future>(future: F) -> Option<F::Output> {
 }
 
 /// Returns the jobs that leave within `millis`, with their times in milliseconds from now.
-fn let_out(clock: &ManualClock, shaper: &Shaper<u64, Arc<ManualClock>>, millis: u64) -> Vec<(u64, u64)> {
+fn jobs_leaving_within(clock: &ManualClock, shaper: &Shaper<u64, Arc<ManualClock>>, millis: u64) -> Vec<(u64, u64)> {
     let start = clock.mono();
     let mut out = Vec::new();
     let mut next = Box::pin(shaper.next());
@@ -37,20 +37,20 @@ fn let_out(clock: &ManualClock, shaper: &Shaper<u64, Arc<ManualClock>>, millis: 
 fn jobs_leave_at_a_constant_rate_in_order_of_arrival() {
     let (clock, shaper) = shaper(10);
     (1..=4).for_each(|job| assert_eq!(shaper.push(job), PushResult::Queued));
-    assert_eq!(let_out(&clock, &shaper, 350), [(1, 0), (2, 100), (3, 200), (4, 300)]);
+    assert_eq!(jobs_leaving_within(&clock, &shaper, 350), [(1, 0), (2, 100), (3, 200), (4, 300)]);
     // Unused capacity is not stored.
     clock.advance(Nanos::from_secs(100));
     (5..=6).for_each(|job| assert_eq!(shaper.push(job), PushResult::Queued));
-    assert_eq!(let_out(&clock, &shaper, 150), [(5, 0), (6, 100)]);
+    assert_eq!(jobs_leaving_within(&clock, &shaper, 150), [(5, 0), (6, 100)]);
 }
 
 #[test]
-fn job_with_a_high_cost_delays_the_next() {
+fn job_with_a_high_cost_delays_the_next_job() {
     let (clock, shaper) = shaper(10);
     shaper.push_with_cost(1, 5);
     shaper.push_with_cost(2, 1);
     shaper.push_with_cost(3, 2);
-    assert_eq!(let_out(&clock, &shaper, 1_000), [(1, 0), (2, 500), (3, 600)]);
+    assert_eq!(jobs_leaving_within(&clock, &shaper, 1_000), [(1, 0), (2, 500), (3, 600)]);
 }
 
 #[test]
@@ -60,26 +60,26 @@ fn full_queue_drops_the_newest_or_the_oldest_job() {
         [1, 2, 3].map(|job| newest.push(job)),
         [PushResult::Queued, PushResult::Queued, PushResult::Rejected(3)]
     );
-    assert_eq!(let_out(&clock, &newest, 200), [(1, 0), (2, 100)]);
+    assert_eq!(jobs_leaving_within(&clock, &newest, 200), [(1, 0), (2, 100)]);
     let (clock, oldest) = shaper(2);
     let oldest = oldest.overflow(Overflow::Oldest);
     assert_eq!(
         [1, 2, 3].map(|job| oldest.push(job)),
         [PushResult::Queued, PushResult::Queued, PushResult::Displaced(1)]
     );
-    assert_eq!(let_out(&clock, &oldest, 200), [(2, 0), (3, 100)]);
+    assert_eq!(jobs_leaving_within(&clock, &oldest, 200), [(2, 0), (3, 100)]);
     assert_eq!(shaper(0).1.push(1), PushResult::Rejected(1));
 }
 
 #[test]
-fn expired_jobs_make_space_for_new_ones() {
+fn expired_jobs_make_space_for_new_jobs() {
     let (clock, shaper) = shaper(100);
     let shaper = shaper.max_age(Duration::from_millis(250));
     (0..100).for_each(|job| assert_eq!(shaper.push(job), PushResult::Queued));
-    assert_eq!(let_out(&clock, &shaper, 251), [(0, 0), (1, 100), (2, 200)]);
+    assert_eq!(jobs_leaving_within(&clock, &shaper, 251), [(0, 0), (1, 100), (2, 200)]);
     assert_eq!(shaper.push(100), PushResult::Queued, "the queue has space again");
     assert_eq!((shaper.expired(), shaper.len()), (97, 1));
-    assert_eq!(let_out(&clock, &shaper, 100), [(100, 49)]);
+    assert_eq!(jobs_leaving_within(&clock, &shaper, 100), [(100, 49)]);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn dropped_future_removes_no_other_job() {
 }
 
 #[test]
-fn grant_of_a_dropped_job_serves_the_next() {
+fn grant_of_a_dropped_job_serves_the_next_job() {
     let (clock, shaper) = shaper(1);
     let shaper = shaper.overflow(Overflow::Oldest);
     shaper.push(0);
@@ -108,7 +108,11 @@ fn grant_of_a_dropped_job_serves_the_next() {
     clock.run(Nanos::from_millis(100));
     assert_eq!(poll_waiting(), Poll::Ready(Some(2)));
     shaper.push(3);
-    assert_eq!(let_out(&clock, &shaper, 200), [(3, 100)], "charged for the job that left, not for the displaced job");
+    assert_eq!(
+        jobs_leaving_within(&clock, &shaper, 200),
+        [(3, 100)],
+        "charged for the job that left, not for the displaced job"
+    );
 }
 
 #[test]
@@ -146,14 +150,14 @@ fn dropped_future_is_forgotten() {
     let (_clock, shaper) = shaper(10);
     let task = Arc::new(Task);
     for _ in 0..100 {
-        // A different waker each time, as if each future were polled by a separate task.
+        // Uses a different waker each time, as if each future were polled by a separate task.
         let waker = Waker::from(Arc::new(Task));
         let mut next = Box::pin(shaper.next());
         assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         // A future that is polled again is registered only once.
         let waker = Waker::from(Arc::clone(&task));
         assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        assert_eq!(shaper.lock().idle.len(), 1);
+        assert_eq!(shaper.lock().idle_wakers.len(), 1);
     }
-    assert_eq!((shaper.lock().idle.len(), Arc::strong_count(&task)), (0, 1));
+    assert_eq!((shaper.lock().idle_wakers.len(), Arc::strong_count(&task)), (0, 1));
 }

@@ -1,12 +1,13 @@
-//! Batches of keys: their memory is fetched concurrently, and consecutive keys in one bucket share its lock.
+//! Batches of keys. Their memory is fetched concurrently, and consecutive keys in the same bucket are visited under one
+//! lock.
 //!
 //! A decision on a large table spends most of its time on one cache miss. A core can have about sixteen misses in
-//! flight if no load depends on an earlier one. So a batch first loads one word of each key's bucket in a tight loop
-//! ([`touch_all`](Buckets::touch_all)). Only then does it take the first lock, because an acquire delays all later
-//! loads.
+//! flight if no load depends on an earlier load. So a batch first loads one word of each key's bucket in a tight loop
+//! ([`touch_all`](Buckets::touch_all)). It takes the first lock only after these loads, because an acquire delays all
+//! later loads.
 //!
-//! With a million keys, a batched decision takes about a fifth of the time of a single decision; with one key, 8 ns
-//! instead of 16 ns.
+//! With a million keys, a batched decision takes about a fifth of the time of a single decision. With one key, it takes
+//! 8 ns instead of 16 ns.
 
 use super::Buckets;
 use super::bucket::{Bucket, Shape, State};
@@ -31,7 +32,7 @@ impl<S: Shape> Buckets<S> {
         while let Some(home) = homes[..fingerprints.len()].get(index).copied() {
             let first = index;
             if let Some(bucket) = Bucket::lock_at(flags, self.words_of(home), home, self.shape) {
-                // Consecutive keys of one bucket share its lock, and consecutive requests for one key its search.
+                // Consecutive keys of one bucket share its lock, and consecutive requests for one key share the search.
                 while let Some(fingerprint) = fingerprints.get(index).copied()
                     && homes[index] == home
                     && let Some(entry) = bucket.find(fingerprint)
@@ -43,7 +44,7 @@ impl<S: Shape> Buckets<S> {
                     }
                 }
             }
-            // The slow path may wait for any lock, so this thread must hold none.
+            // The slow path may wait for any lock, so this thread must not hold a lock.
             if index == first {
                 visit(index, None);
                 index += 1;
@@ -70,7 +71,7 @@ impl<S: Shape> Buckets<S> {
             words[0].load(Ordering::Relaxed);
             Bucket::touch(words, self.shape, *fingerprint);
         }
-        // Loads the other buckets of keys that are not in their home bucket. These loads depend on the first ones, but
+        // Loads the other buckets of keys that are not in their home bucket. These loads depend on the first loads, but
         // not on each other.
         for (fingerprint, home) in fingerprints.iter().zip(&homes) {
             if !Bucket::is_at_home(self.words_of(*home), self.shape, *fingerprint) {

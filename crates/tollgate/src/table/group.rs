@@ -1,4 +1,4 @@
-//! The entries of several keys, locked together, so that they change all or none.
+//! Locks the entries of several keys together, so that they change atomically.
 
 use smallvec::SmallVec;
 use tollgate_core::{Cells, CellsMut, Spent};
@@ -10,26 +10,27 @@ use crate::fingerprint::Fingerprint;
 /// The locked buckets of a group of keys.
 pub(crate) struct Group<'t, S> {
     table: &'t Buckets<S>,
-    /// The keys of the group, which do not evict each other.
+    /// The keys of the group. They do not evict each other's entries.
     fingerprints: &'t [Fingerprint],
     /// Sorted by index, which is the lock order.
     buckets: SmallVec<[Bucket<'t, S>; INLINE_BUCKETS]>,
-    /// Copies of the entries that this group evicted, each with [`EVICTED_HEAD`] words before its state.
+    /// Copies of the entries that this group evicted, each with [`EVICTED_HEAD_WORDS`] words before its state.
     evicted: Vec<u64>,
 }
 
 /// The entry of a key of the group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct EntryIndex {
     bucket: usize,
     entry: usize,
 }
 
-/// Two buckets for each of sixteen keys; larger groups allocate. Smaller under loom, whose stacks are small.
+/// Number of buckets that a group can lock without allocating: two for each of sixteen keys. Smaller under loom,
+/// because its stacks are small.
 const INLINE_BUCKETS: usize = if cfg!(loom) { 8 } else { 32 };
 
 /// Words of an evicted entry before its state: bucket, entry, fingerprint (two words) and generation.
-const EVICTED_HEAD: usize = 5;
+const EVICTED_HEAD_WORDS: usize = 5;
 
 impl<'t, S: Shape> Group<'t, S> {
     /// Locks both buckets of every key in `fingerprints`.
@@ -45,8 +46,8 @@ impl<'t, S: Shape> Group<'t, S> {
         group
     }
 
-    /// Returns the entry of `fingerprint`, inserted if necessary as by [`upsert`](Buckets::upsert). `None`: no entry is
-    /// available.
+    /// Returns the entry of `fingerprint`. Inserts the key if necessary, like [`upsert`](Buckets::upsert). `None`: no
+    /// entry is available.
     pub(crate) fn find_or_insert<R: StateReader>(
         &mut self,
         fingerprint: Fingerprint,
@@ -58,12 +59,12 @@ impl<'t, S: Shape> Group<'t, S> {
             self.bucket_position(self.table.other_of(fingerprint))?,
         );
         let both = self.buckets.get_disjoint_mut([home, other]).ok()?;
-        // No entry of the group is displaced, because displacing skips locked buckets, and both buckets of each key are
-        // locked.
+        // No entry of the group is displaced, because displacement skips locked buckets, and both buckets of every key
+        // are locked.
         let chosen = self.table.choose(both, fingerprint, reader, arrival, self.fingerprints)?;
         let index = EntryIndex { bucket: if chosen.elsewhere { other } else { home }, entry: chosen.entry };
         if chosen.evicts {
-            self.remember(index);
+            self.save_before_eviction(index);
         }
         if chosen.presence == Presence::New {
             self.buckets[index.bucket].fill(index.entry, fingerprint, reader.generation(), |_, _| ());
@@ -83,7 +84,7 @@ impl<'t, S: Shape> Group<'t, S> {
 
     /// Restores evicted entries in reverse order. Called if the group is refused.
     pub(crate) fn restore_evicted(&mut self) {
-        for record in self.evicted.chunks_exact(EVICTED_HEAD + self.table.state_words()).rev() {
+        for record in self.evicted.chunks_exact(EVICTED_HEAD_WORDS + self.table.state_words()).rev() {
             let &[bucket, entry, low, high, generation, ref words @ ..] = record else { continue };
             let Some(bucket) = self.buckets.get_mut(bucket as usize) else { continue };
             bucket.fill(entry as usize, Fingerprint { low, high: high as u32 }, generation, |slot, _| {
@@ -98,7 +99,7 @@ impl<'t, S: Shape> Group<'t, S> {
     }
 
     /// Saves an entry before its eviction.
-    fn remember(&mut self, index: EntryIndex) {
+    fn save_before_eviction(&mut self, index: EntryIndex) {
         let bucket = &self.buckets[index.bucket];
         let (fingerprint, state) = (bucket.fingerprint(index.entry), bucket.state(index.entry));
         let head = [

@@ -1,21 +1,22 @@
-//! Insertion of a key: into a vacant entry, by displacing an entry, or by evicting one.
+//! Inserts a key into a vacant entry, by displacing an entry, or by evicting an entry.
 //!
 //! This is insertion into a bucketized cuckoo hash table, with bounds on its cost and on the entries that it may evict:
 //!
-//! 1. *Vacant.* An entry in either of the key's buckets that was never used or whose state equals that of a new key.
+//! 1. *Vacant.* The key gets an entry of one of its two buckets that was never used, or whose state equals that of a
+//!    new key.
 //! 2. *Displace.* An entry of either bucket moves to its alternative bucket, if that bucket has a vacant entry or can
-//!    displace one in turn. Two displacements in a row reach about two dozen buckets, which is enough at the load
+//!    displace an entry in turn. Two displacements in a row reach about two dozen buckets, which is enough at the load
 //!    factor of [`entries_for`](super::bucket::Shape::entries_for). A classic cuckoo table would continue, and finally
 //!    rehash.
-//! 3. *Evict.* The least used entry of both buckets is evicted, if it has used no more than the arriving key will. So a
-//!    flood of invented keys with one request each evicts other such keys, but no key that has used more.
+//! 3. *Evict.* The least used entry of both buckets is evicted, if it has used no more than the arriving key will use.
+//!    So a flood of invented keys with one request each evicts other keys of the flood, but no key that has used more.
 //! 4. Otherwise the key gets no entry, and the caller counts the request in an overflow entry.
 //!
-//! **Locks.** A key's two buckets are locked in index order. Displacing uses try-lock for further buckets. No thread
+//! **Locks.** A key's two buckets are locked in index order. Displacement uses try-lock for further buckets. No thread
 //! waits for a lock out of order, so there is no deadlock.
 //!
-//! **Cost of a flood.** In a full table, step 2 fails for nearly every key. After [`FULL`] failures in a row, only one
-//! key in [`STILL_SEARCHING`] tries it, until a search succeeds.
+//! **Cost of a flood.** In a full table, step 2 fails for nearly every key. After [`FAILURES_UNTIL_FULL`] failures in a
+//! row, only one key in [`SEARCH_ONE_IN`] tries step 2, until a search succeeds.
 
 use tollgate_core::{Cells, CellsMut, Spent};
 
@@ -27,9 +28,9 @@ use crate::sync::{Ordering, fence};
 /// Maximum length of a displacement chain.
 pub(super) const MAX_DISPLACEMENTS: u32 = 2;
 /// Number of consecutive failed searches after which the table counts as full.
-const FULL: u64 = 16;
-/// In a full table, one in this many arriving keys still searches.
-const STILL_SEARCHING: u32 = 64;
+const FAILURES_UNTIL_FULL: u64 = 16;
+/// In a full table, only one in this number of arriving keys searches for an entry to displace.
+const SEARCH_ONE_IN: u32 = 64;
 
 /// The entry of a known key, or the entry chosen for a new key.
 pub(super) struct ChosenEntry {
@@ -37,7 +38,7 @@ pub(super) struct ChosenEntry {
     pub(super) elsewhere: bool,
     pub(super) entry: usize,
     pub(super) presence: Presence,
-    /// Whether the entry holds another key, which is evicted.
+    /// Whether the entry holds another key, which must be evicted.
     pub(super) evicts: bool,
 }
 
@@ -82,8 +83,8 @@ impl<S: Shape> Buckets<S> {
         })
     }
 
-    /// Finds the entry of a key in its two buckets, or chooses one for a new key whose used fraction will be `arrival`.
-    /// Does not evict the keys in `kept`. Returns `None` if no entry is available.
+    /// Finds the entry of a key in its two buckets, or chooses an entry for a new key whose used fraction will be
+    /// `arrival`. Does not evict the keys in `kept`. Returns `None` if no entry is available.
     pub(super) fn choose<R: StateReader>(
         &self,
         [home, other]: [&mut Bucket<'_, S>; 2],
@@ -127,7 +128,7 @@ impl<S: Shape> Buckets<S> {
     /// Runs `search` for an arriving key, unless the table counts as full.
     fn search<R>(&self, arriving: Fingerprint, search: impl FnOnce() -> Option<R>) -> Option<R> {
         let failed = self.failed_searches.load(Ordering::Relaxed);
-        if failed >= FULL && !arriving.high.is_multiple_of(STILL_SEARCHING) {
+        if failed >= FAILURES_UNTIL_FULL && !arriving.high.is_multiple_of(SEARCH_ONE_IN) {
             return None;
         }
         let found = search();
@@ -139,8 +140,8 @@ impl<S: Shape> Buckets<S> {
         found
     }
 
-    /// Moves one entry of `from` to its alternative bucket, where another entry may be displaced in turn, and returns
-    /// the vacated entry. Skips locked buckets, including those that the caller holds.
+    /// Moves one entry of `from` to its alternative bucket, and returns the vacated entry. Another entry of that bucket
+    /// may be displaced in turn. Skips locked buckets, including buckets that the caller has locked.
     fn displace<R: StateReader>(&self, from: &mut Bucket<'_, S>, reader: &R, displacements: u32) -> Option<usize> {
         for entry in 0..self.shape.entries() {
             let fingerprint = from.fingerprint(entry);
@@ -148,10 +149,10 @@ impl<S: Shape> Buckets<S> {
             let target = if home == from.index { other } else { home };
             let Some(mut target) = self.try_lock(target, reader) else { continue };
             // A walk would miss an entry that moves from a bucket it has not reached to a bucket it has passed. The
-            // fence orders the lock before the load. It pairs with the fence in `visit`, which orders the announcement
-            // before the check for an untouched bucket.
+            // fence orders the lock before the load of `buckets_walked`. It pairs with the fence in `visit`, which
+            // orders the store to `buckets_walked` before the check for an untouched bucket.
             fence(Ordering::SeqCst);
-            let walked = self.walked.load(Ordering::Relaxed) as usize;
+            let walked = self.buckets_walked.load(Ordering::Relaxed) as usize;
             if target.index < walked && walked <= from.index {
                 continue;
             }

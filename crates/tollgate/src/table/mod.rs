@@ -1,8 +1,8 @@
 //! The table of [`Keyed`](crate::Keyed) and [`Ledger`](crate::ledger::Ledger): a bucketized cuckoo hash table of fixed
 //! size.
 //!
-//! A growing hash map has to move all its entries at some point, and a map with expiry has to search for expired
-//! entries. Both cause pauses. This table is allocated once for a fixed number of keys, and no operation touches more
+//! A growing hash map must move all its entries at some point, and a map with expiry must search for expired entries.
+//! Both operations cause pauses. This table is allocated once for a fixed number of keys, and no operation touches more
 //! than a few dozen buckets.
 //!
 //! ```text
@@ -13,18 +13,18 @@
 //!               └ lock, spilled, generations
 //! ```
 //!
-//! A key is in one of two buckets, both computed from its fingerprint: its *home* bucket, or its *other* bucket if home
-//! was full on arrival. In the second case home is marked as *spilled*. Finding a key in its home bucket touches one
-//! bucket. `insert.rs` explains how a key gets an entry in full buckets. With two buckets per key and two
-//! displacements, nearly every key up to the capacity gets an entry, at 38 bytes per key.
+//! A key is in one of two buckets, both computed from its fingerprint: its *home* bucket, or its *other* bucket if the
+//! home bucket was full when the key arrived. In the second case, the home bucket is marked as *spilled*. Finding a key
+//! in its home bucket touches one bucket. `insert.rs` explains how a key gets an entry in full buckets. With two
+//! buckets per key and two displacements, nearly every key up to the capacity gets an entry, at 38 bytes per key.
 //!
-//! There is no clean-up. An entry whose state equals that of a new key carries no information, so it counts as vacant,
+//! There is no clean-up. An entry whose state equals that of a new key contains no information, so it counts as vacant,
 //! and the next key that needs an entry overwrites it. If no entry is vacant, the least used entry is evicted, unless
 //! it has used more than the arriving key.
 //!
-//! The words are atomics only to share them without unsafe code. A bucket's words are accessed only under its lock, a
-//! bit in the header that is held for a few nanoseconds. So all accesses are relaxed except those to the header: the
-//! acquire on locking pairs with the release on unlocking.
+//! The words are atomics only so that threads can share them without unsafe code. A bucket's words are accessed only
+//! under its lock, which is a bit in the header and is held for a few nanoseconds. So only accesses to the header are
+//! ordered: the acquire on locking pairs with the release on unlocking. All other accesses are relaxed.
 
 mod batch;
 mod bucket;
@@ -45,7 +45,7 @@ pub(crate) use positions::{EntryPosition, positions};
 
 /// Reads states at one instant, each under its own parameters.
 pub(crate) trait StateReader {
-    /// Returns the generation of the parameters in force, below [`GENERATIONS`].
+    /// Returns the generation of the current parameters, below [`GENERATIONS`].
     fn generation(&self) -> u64;
     /// Returns whether the state equals the state of a new key.
     fn is_new(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool;
@@ -70,7 +70,7 @@ pub(crate) enum Table {
 }
 
 /// Runs the same code for any shape.
-macro_rules! either {
+macro_rules! with_buckets {
     ($table:expr, $buckets:ident => $run:expr) => {
         match $table {
             Table::Single($buckets) => $run,
@@ -92,18 +92,18 @@ impl Table {
 
     /// Returns the length of a state in words.
     pub(crate) fn state_words(&self) -> usize {
-        either!(self, buckets => buckets.state_words())
+        with_buckets!(self, buckets => buckets.state_words())
     }
 
-    /// Returns the size of the table in bytes, including pages that are not touched yet.
+    /// Returns the size of the table in bytes, including pages that were never touched.
     pub(crate) fn bytes(&self) -> usize {
-        either!(self, buckets => buckets.bytes())
+        with_buckets!(self, buckets => buckets.bytes())
     }
 
     /// Returns the header flags that the fast paths expect: the bucket is unlocked, and all its entries belong to
     /// `generation`.
     pub(crate) fn flags(&self, generation: u64) -> u64 {
-        either!(self, buckets => buckets.shape.flags(generation))
+        with_buckets!(self, buckets => buckets.shape.flags(generation))
     }
 
     /// See [`Buckets::try_visit_home_many`].
@@ -114,7 +114,7 @@ impl Table {
         flags: u64,
         visit: impl FnMut(usize, Option<&mut State<'_>>),
     ) {
-        either!(self, buckets => buckets.try_visit_home_many(fingerprints, flags, visit));
+        with_buckets!(self, buckets => buckets.try_visit_home_many(fingerprints, flags, visit));
     }
 
     /// The fast path: runs `write` on the state of a key that has an entry in unlocked buckets with these
@@ -126,22 +126,22 @@ impl Table {
         flags: u64,
         write: impl FnOnce(&mut State<'_>) -> R,
     ) -> Option<R> {
-        either!(self, buckets => buckets.try_visit_known(fingerprint, flags, write))
+        with_buckets!(self, buckets => buckets.try_visit_known(fingerprint, flags, write))
     }
 
-    /// Runs `read` on the entry of `fingerprint`, if there is one. Nothing is inserted or moved.
+    /// Runs `read` on the entry of `fingerprint`, if the key has an entry. Nothing is inserted or moved.
     pub(crate) fn find<O: StateReader, R>(
         &self,
         fingerprint: Fingerprint,
         reader: &O,
         read: impl FnOnce(&mut LockedEntry<'_>) -> R,
     ) -> Option<R> {
-        either!(self, buckets => buckets.find(fingerprint, reader, read))
+        with_buckets!(self, buckets => buckets.find(fingerprint, reader, read))
     }
 
-    /// Runs `write` on the entry of `fingerprint`, which is inserted if necessary. `write` has to set all words of a
-    /// new entry. A new key may evict an entry whose used fraction is at most `arrival`. `None`: no entry is available
-    /// for the key.
+    /// Runs `write` on the entry of `fingerprint`, which is inserted if necessary. `write` must set all words of a new
+    /// entry. A new key may evict an entry whose used fraction is at most `arrival`. `None`: no entry is available for
+    /// the key.
     pub(crate) fn upsert<O: StateReader, R>(
         &self,
         fingerprint: Fingerprint,
@@ -149,23 +149,23 @@ impl Table {
         arrival: Spent,
         write: impl FnOnce(&mut LockedEntry<'_>, Presence) -> R,
     ) -> Option<R> {
-        either!(self, buckets => buckets.upsert(fingerprint, reader, arrival, write))
+        with_buckets!(self, buckets => buckets.upsert(fingerprint, reader, arrival, write))
     }
 
     /// Runs `each` on every entry, bucket by bucket. No other thread may be using the table.
     pub(crate) fn for_each<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
-        either!(self, buckets => buckets.for_each(reader, each));
+        with_buckets!(self, buckets => buckets.for_each(reader, each));
     }
 
     /// Runs `each` on every entry, bucket by bucket, and leaves all buckets locked, so that the fast paths no longer
-    /// apply. No thread may use another path to this table afterwards.
+    /// apply. Afterwards, threads may access this table only on the fast paths.
     pub(crate) fn retire<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
-        either!(self, buckets => buckets.retire(reader, each));
+        with_buckets!(self, buckets => buckets.retire(reader, each));
     }
 
     /// Returns the number of buckets.
     pub(crate) fn buckets(&self) -> usize {
-        either!(self, buckets => buckets.buckets)
+        with_buckets!(self, buckets => buckets.buckets)
     }
 
     /// See [`Buckets::estimate`].
@@ -175,17 +175,17 @@ impl Table {
         reader: impl FnMut() -> R,
         is_counted: impl FnMut(&R, Fingerprint, &mut LockedEntry<'_>) -> bool,
     ) -> u64 {
-        either!(self, buckets => buckets.estimate(max_buckets, reader, is_counted))
+        with_buckets!(self, buckets => buckets.estimate(max_buckets, reader, is_counted))
     }
 
     /// Begins a walk through the table, which other threads may use concurrently. Only one walk at a time is allowed.
     pub(crate) fn walk(&self) -> Walk<'_> {
-        Walk { table: self, _end: either!(self, buckets => buckets.end_of_walk()) }
+        Walk { table: self, _end: with_buckets!(self, buckets => buckets.end_of_walk()) }
     }
 }
 
-/// A walk from the first bucket to the last. It visits every entry that stays in the table at least once, because no
-/// entry is displaced from a bucket that the walk has not reached to a bucket that it has passed.
+/// A walk from the first bucket to the last. It visits every entry that stays in the table at least once: no entry
+/// moves from a bucket that the walk has not reached to a bucket that it has passed.
 pub(crate) struct Walk<'t> {
     table: &'t Table,
     _end: EndOfWalk<'t>,
@@ -202,7 +202,7 @@ impl Walk<'_> {
         reader: &R,
         each: impl FnMut(Fingerprint, &mut LockedEntry<'_>),
     ) {
-        either!(self.table, buckets => buckets.visit(index, reader, each));
+        with_buckets!(self.table, buckets => buckets.visit(index, reader, each));
     }
 }
 
@@ -215,15 +215,15 @@ impl Drop for EndOfWalk<'_> {
 pub(crate) struct Buckets<S> {
     words: Box<[AtomicU64]>,
     /// The index of the first word that starts a cache line.
-    first: usize,
+    first_aligned_word: usize,
     buckets: usize,
     shape: S,
-    /// Failed searches for an entry to displace since the last success. Only a hint: accesses are relaxed, and lost
-    /// updates are harmless.
+    /// Failed searches for an entry to displace since the last success. This is only a hint, so accesses are relaxed,
+    /// and lost updates are harmless.
     failed_searches: AtomicU64,
     /// Number of buckets that the walk has passed; zero without a walk. The walk updates it under the lock of the
     /// bucket, so a thread that locks that bucket later sees the update.
-    walked: AtomicU64,
+    buckets_walked: AtomicU64,
 }
 
 impl<S: Shape> Buckets<S> {
@@ -234,8 +234,15 @@ impl<S: Shape> Buckets<S> {
             return None;
         }
         let words = zeroed(len)?;
-        let first = words.as_ptr().align_offset(LINE_WORDS * size_of::<u64>()).min(LINE_WORDS - 1);
-        Some(Self { words, first, buckets, shape, failed_searches: AtomicU64::new(0), walked: AtomicU64::new(0) })
+        let first_aligned_word = words.as_ptr().align_offset(LINE_WORDS * size_of::<u64>()).min(LINE_WORDS - 1);
+        Some(Self {
+            words,
+            first_aligned_word,
+            buckets,
+            shape,
+            failed_searches: AtomicU64::new(0),
+            buckets_walked: AtomicU64::new(0),
+        })
     }
 
     pub(crate) fn state_words(&self) -> usize {
@@ -280,7 +287,7 @@ impl<S: Shape> Buckets<S> {
         if !home.has_spilled() {
             return None;
         }
-        // Home stays locked, so that the entry cannot move there.
+        // The home bucket stays locked, so that the entry cannot move there.
         let index = self.other_of(fingerprint);
         let other = Bucket::lock_at(flags, self.words_of(index), index, self.shape)?;
         let entry = other.find(fingerprint)?;
@@ -301,7 +308,7 @@ impl<S: Shape> Buckets<S> {
             return None;
         }
         drop(home);
-        // Holds both locks, so that an entry that moves between the buckets is not missed.
+        // Locks both buckets, so that an entry that moves between them is not missed.
         let (mut home, mut other) = self.lock_both(fingerprint, reader);
         let (bucket, entry) = [&mut home, &mut other]
             .into_iter()
@@ -311,11 +318,11 @@ impl<S: Shape> Buckets<S> {
 
     pub(crate) fn for_each<R: StateReader>(&self, reader: &R, mut each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
         (0..self.buckets).for_each(|index| self.visit(index, reader, &mut each));
-        self.walked.store(0, Ordering::Relaxed);
+        self.buckets_walked.store(0, Ordering::Relaxed);
     }
 
     fn retire<R: StateReader>(&self, reader: &R, mut each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
-        // The fast paths find no entry in an untouched bucket, and insert none.
+        // The fast paths find no entries in an untouched bucket, and never insert entries.
         for index in (0..self.buckets).filter(|index| !self.is_untouched(*index)) {
             let mut bucket = self.lock(index, reader);
             bucket.visit_all(&mut each);
@@ -328,9 +335,10 @@ impl<S: Shape> Buckets<S> {
         self.buckets
     }
 
-    /// Returns a guard that ends a walk by [`visit`](Self::visit). Only one walk at a time is allowed.
+    /// Returns a guard that ends a walk of [`visit`](Self::visit) calls when it is dropped. Only one walk at a time is
+    /// allowed.
     pub(crate) fn end_of_walk(&self) -> EndOfWalk<'_> {
-        EndOfWalk(&self.walked)
+        EndOfWalk(&self.buckets_walked)
     }
 
     /// Locks the bucket at `index` and runs `each` on its entries. Calls must be in index order.
@@ -342,9 +350,9 @@ impl<S: Shape> Buckets<S> {
     ) {
         if self.is_untouched(index) {
             // Locking is a write, and the first write to a page allocates memory. So instead of locking, the walk
-            // announces its position, then checks the bucket again. A thread that moves an entry here either sees the
-            // announcement (`insert.rs`), or this check sees its entry.
-            self.walked.store(index as u64 + 1, Ordering::Relaxed);
+            // stores its position, then checks the bucket again. A thread that moves an entry to this bucket either
+            // sees the position (`insert.rs`), or this check sees the entry.
+            self.buckets_walked.store(index as u64 + 1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
             if self.is_untouched(index) {
                 return;
@@ -352,7 +360,7 @@ impl<S: Shape> Buckets<S> {
         }
         let mut bucket = self.lock(index, reader);
         bucket.visit_all(each);
-        self.walked.store(index as u64 + 1, Ordering::Relaxed);
+        self.buckets_walked.store(index as u64 + 1, Ordering::Relaxed);
     }
 
     /// Returns the number of entries for which `is_counted` holds. Other threads may use the table concurrently. Reads
@@ -391,7 +399,7 @@ impl<S: Shape> Buckets<S> {
         scale_to(fingerprint.low, self.buckets)
     }
 
-    /// Returns the other bucket of a key, which is never its home.
+    /// Returns the other bucket of a key, which is never its home bucket.
     fn other_of(&self, fingerprint: Fingerprint) -> usize {
         let further = self.home_of(fingerprint) + 1 + scale_to(fingerprint.low.rotate_left(32), self.buckets - 1);
         if further < self.buckets { further } else { further - self.buckets }
@@ -399,7 +407,7 @@ impl<S: Shape> Buckets<S> {
 
     #[inline(always)]
     fn words_of(&self, index: usize) -> &[AtomicU64] {
-        &self.words[self.first + index * self.shape.bucket_words()..][..self.shape.bucket_words()]
+        &self.words[self.first_aligned_word + index * self.shape.bucket_words()..][..self.shape.bucket_words()]
     }
 
     /// Locks the bucket, and vacates unused entries of earlier generations.
@@ -409,7 +417,8 @@ impl<S: Shape> Buckets<S> {
         bucket
     }
 
-    /// Like [`lock`](Self::lock), but does not wait. For threads that hold another lock and must not wait out of order.
+    /// Like [`lock`](Self::lock), but returns `None` instead of waiting, for threads that hold another lock and must
+    /// not wait out of order.
     fn try_lock<R: StateReader>(&self, index: usize, reader: &R) -> Option<Bucket<'_, S>> {
         let mut bucket = Bucket::try_lock(self.words_of(index), index, self.shape)?;
         bucket.vacate_unneeded(reader);

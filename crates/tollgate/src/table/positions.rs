@@ -8,13 +8,13 @@ use crate::fingerprint::Fingerprint;
 pub(crate) struct EntryPosition {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) bucket: usize,
-    /// Whether a search for the key visits this bucket.
+    /// Whether a search for the entry's key visits this bucket.
     pub(crate) findable: bool,
 }
 
 impl Table {
     pub(crate) fn positions<R: StateReader>(&self, reader: &R) -> Vec<EntryPosition> {
-        either!(self, buckets => positions(buckets, reader))
+        with_buckets!(self, buckets => positions(buckets, reader))
     }
 }
 

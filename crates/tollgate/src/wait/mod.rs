@@ -1,12 +1,12 @@
 //! Waiting for capacity in FIFO order.
 //!
 //! The naive method sleeps for the retry time of a refusal and tries again. It starves callers: a newcomer can take the
-//! tokens just before the sleeper wakes, and large costs never pass among small ones. Reserving immediately and
+//! tokens just before the sleeper wakes, and large costs never pass among small costs. Reserving immediately and
 //! sleeping until the reserved time is fair, but a caller that gives up has already delayed all callers after it.
 //!
 //! Here waiters are in a queue per key and hold no tokens. Only the first waiter of a queue is retried, at the end of
-//! its wait, and its tokens are taken at that moment. So the order is FIFO, a waiter that leaves does not delay the
-//! others, and a changed limit applies to all waiters.
+//! its wait, and its tokens are taken at that moment. So the order is FIFO, a waiter that leaves does not delay other
+//! waiters, and a changed limit applies to all waiters.
 //!
 //! ```text
 //!   acquire ──▶ queue empty and cost fits? ──▶ taken; no lock, no allocation
@@ -67,8 +67,8 @@ pub trait Waitable: Send + Sync + Sized + 'static {
     fn clock(&self) -> &Self::Clock;
     /// Reads the clock.
     fn now(&self) -> Now<'static>;
-    /// Returns the decision time for the first waiter of a queue, which was due at `due`. The default is `now`; a pacer
-    /// returns `due`, so that a late wake-up does not delay the waiters after it.
+    /// Returns the decision time for the first waiter of a queue, whose wait ended at `due`. The default is `now`. A
+    /// pacer returns `due`, so that a late wake-up does not delay the waiters after it.
     fn as_of<'a>(&self, due: Option<u64>, now: &Now<'a>) -> Now<'a> {
         let _ = due;
         *now
@@ -81,16 +81,16 @@ pub trait Waitable: Send + Sync + Sized + 'static {
         let _ = (key, cost);
         false
     }
-    /// Takes `cost` if it passes without delay. A refusal changes the state only to `repair` it after the clock went
-    /// back.
+    /// Takes `cost` if it passes without delay. A refusal writes to the state only if `repair` is set, to repair it
+    /// after the clock stepped back.
     fn take(&self, key: Self::Key, cost: Cost, now: &Now<'_>, repair: bool) -> Verdict<Self::Stamp>;
-    /// Returns the wait for `cost` behind waiters with a total cost of `ahead`.
+    /// Returns the wait for `cost` after waiters with a total cost of `ahead`.
     fn wait_in_queue(&self, key: Self::Key, ahead: Cost, cost: Cost, now: &Now<'_>) -> Retry;
-    /// Returns the time until a waiter for a release may pass even without one.
+    /// Returns the time until a waiter for a release may pass even without a release.
     fn recheck_after(&self, key: Self::Key, now: &Now<'_>) -> Option<Nanos>;
     /// Gives back up to `cost` of the `verdict`'s charge, and returns the amount given back.
     fn give_back(&self, key: Self::Key, verdict: &Verdict<Self::Stamp>, cost: Cost) -> u64;
-    /// Takes `cost` even if it does not fit, and goes into debt.
+    /// Takes `cost` even if less is available, and goes into debt.
     fn charge(&self, key: Self::Key, cost: Cost) -> Verdict<Self::Stamp>;
 }
 
@@ -100,12 +100,13 @@ pub trait Waitable: Send + Sync + Sized + 'static {
 pub enum AcquireError {
     /// The cost is above the capacity. Returned immediately, or after the limit has changed.
     NeverFits,
-    /// The turn would come after the deadline. Returned immediately.
+    /// The wait would end after the deadline. Returned immediately.
     TooLate {
-        /// Minimum time until the turn.
+        /// Minimum time until the wait would end.
         retry: Retry,
     },
-    /// The deadline passed before the turn came: other callers took the tokens, or no release came in time.
+    /// The deadline passed before the cost could be taken, because other callers took the tokens or no lease was
+    /// released in time.
     TimedOut,
     /// The wait queue is full. Returned immediately.
     Full,
@@ -133,7 +134,7 @@ impl std::error::Error for AcquireError {}
 /// A future that takes a cost as soon as the limit has capacity for it. Await it, or block on it with
 /// [`wait`](Self::wait).
 ///
-/// The first poll takes the cost or enters the queue. Dropping the future leaves the queue. It works under any
+/// The first poll takes the cost or enters the queue. Dropping the future leaves the queue. The future works with any
 /// executor, and allocates only if it has to wait.
 ///
 /// | event while a waiter waits | outcome |
@@ -150,8 +151,8 @@ impl std::error::Error for AcquireError {}
 ///
 /// [`check`](crate::Limiter::check) ignores the queue and takes available tokens; use [`at_once`](Self::at_once) to
 /// respect the queue without waiting. Tokens are taken at the real wake-up time, so a wake-up that is late by tens of
-/// microseconds also delays the waiters after it. This matters at high rates with a burst of one; a
-/// [`Pacer`](crate::Pacer) catches up instead.
+/// microseconds also delays the waiters after it. This matters at high rates with a burst of one. A
+/// [`Pacer`](crate::Pacer) makes up for late wake-ups.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -179,22 +180,22 @@ impl std::error::Error for AcquireError {}
 /// ```
 #[must_use = "nothing is taken until it is awaited or waited for"]
 pub struct Acquire<'a, G: Waitable> {
-    limiter: Handle<'a, G>,
+    limiter: LimiterRef<'a, G>,
     key: G::Key,
     cost: u64,
     patience: Nanos,
     jitter: Nanos,
     /// Set only if there is jitter.
     deadline: Time<Mono>,
-    stage: Stage<G::Stamp>,
+    stage: AcquireStage<G::Stamp>,
 }
 
-enum Handle<'a, G> {
+enum LimiterRef<'a, G> {
     Borrowed(&'a Arc<G>),
     Owned(Arc<G>),
 }
 
-impl<G> Handle<'_, G> {
+impl<G> LimiterRef<'_, G> {
     #[inline]
     fn get(&self) -> &Arc<G> {
         match self {
@@ -204,7 +205,7 @@ impl<G> Handle<'_, G> {
     }
 }
 
-enum Stage<S> {
+enum AcquireStage<S> {
     New,
     Queued(WaiterId),
     /// Granted, and delayed by a random time. Boxed, because it is rare.
@@ -230,23 +231,31 @@ impl<S> Deref for Grant<S> {
 impl<'a, G: Waitable> Acquire<'a, G> {
     #[inline]
     pub(crate) fn new(limiter: &'a Arc<G>, key: G::Key, cost: u64) -> Self {
-        Self::with(Handle::Borrowed(limiter), key, cost)
+        Self::with(LimiterRef::Borrowed(limiter), key, cost)
     }
 
     pub(crate) fn owned(limiter: Arc<G>, key: G::Key, cost: u64) -> Self {
-        Self::with(Handle::Owned(limiter), key, cost)
+        Self::with(LimiterRef::Owned(limiter), key, cost)
     }
 
     #[inline]
-    fn with(limiter: Handle<'a, G>, key: G::Key, cost: u64) -> Self {
-        Self { limiter, key, cost, patience: Nanos::MAX, jitter: Nanos::ZERO, deadline: Time::ZERO, stage: Stage::New }
+    fn with(limiter: LimiterRef<'a, G>, key: G::Key, cost: u64) -> Self {
+        Self {
+            limiter,
+            key,
+            cost,
+            patience: Nanos::MAX,
+            jitter: Nanos::ZERO,
+            deadline: Time::ZERO,
+            stage: AcquireStage::New,
+        }
     }
 
     pub(crate) fn limiter(&self) -> (&Arc<G>, G::Key) {
         (self.limiter.get(), self.key)
     }
 
-    /// Sets a deadline this long after the first poll. A request whose turn would come later is refused without
+    /// Sets a deadline of `patience` after the first poll. A request whose wait would end later is refused without
     /// waiting.
     #[inline]
     pub fn within(mut self, patience: Duration) -> Self {
@@ -254,23 +263,24 @@ impl<'a, G: Waitable> Acquire<'a, G> {
         self
     }
 
-    /// Refuses instead of waiting, as `check` does, and also refuses while other callers wait.
+    /// Refuses instead of waiting, like `check`, and also refuses while other callers wait.
     #[inline]
     pub fn at_once(mut self) -> Self {
         self.patience = Nanos::ZERO;
         self
     }
 
-    /// Adds a random delay of up to `max` to a wait, within the deadline. It spreads processes that wait for the same
-    /// instant, such as the start of a window. A request that passes immediately is not delayed.
+    /// Adds a random delay of up to `max` to a wait, within the deadline. The delay spreads out processes that wait for
+    /// the same instant, such as the start of a window. A request that passes immediately is not delayed.
     pub fn jitter(mut self, max: Duration) -> Self {
         self.jitter = max.into();
         self
     }
 
-    /// Blocks the thread until the turn comes.
+    /// Blocks the thread until the cost is taken.
     ///
-    /// # Errors See [`AcquireError`]. Nothing was taken.
+    /// # Errors
+    /// Returns an [`AcquireError`] if the cost was not taken.
     #[inline]
     pub fn wait(mut self) -> Result<Grant<G::Stamp>, AcquireError> {
         self.wait_for_turn()
@@ -280,23 +290,24 @@ impl<'a, G: Waitable> Acquire<'a, G> {
     pub(crate) fn wait_for_turn(&mut self) -> AcquireResult<G::Stamp> {
         match self.try_fast() {
             Some(grant) => Ok(grant),
-            None => self.block(),
+            None => self.block_until_granted(),
         }
     }
 
-    /// The fast path: takes the cost from a single-word state if the queue is empty. It reduces an acquire from 322 to
-    /// 68 instructions (callgrind).
+    /// The fast path: takes the cost from a single-word state if the queue is empty. This path reduces an acquire from
+    /// 322 to 68 instructions (callgrind).
     #[inline(always)]
     fn try_fast(&mut self) -> Option<Grant<G::Stamp>> {
         let (limiter, cost) = (self.limiter.get(), Cost::new(self.cost));
         if !limiter.shards().shard(G::shard_of(self.key)).is_empty() || !limiter.take_fast(self.key, cost) {
             return None;
         }
-        self.stage = Stage::Done;
+        self.stage = AcquireStage::Done;
         Some(Grant(Verdict::granted(cost)))
     }
 
-    /// If the queue is empty, takes the cost or fails because it can never fit. `None`: the caller has to wait.
+    /// If the queue is empty, takes the cost, or fails if the cost is above the capacity. `None`: the caller has to
+    /// wait.
     fn try_slow(&mut self) -> Option<AcquireResult<G::Stamp>> {
         let limiter = self.limiter.get();
         if !limiter.shards().shard(G::shard_of(self.key)).is_empty() {
@@ -308,13 +319,13 @@ impl<'a, G: Waitable> Acquire<'a, G> {
             Outcome::Deny(Retry::Never) => Err(AcquireError::NeverFits),
             Outcome::Delay(_) | Outcome::Deny(_) => return None,
         };
-        self.stage = Stage::Done;
+        self.stage = AcquireStage::Done;
         Some(result)
     }
 
     #[inline(never)]
     fn poll_slow(&mut self, waker: &Waker) -> Poll<AcquireResult<G::Stamp>> {
-        if let Stage::New = self.stage
+        if let AcquireStage::New = self.stage
             && let Some(result) = self.try_slow()
         {
             return Poll::Ready(result);
@@ -322,7 +333,7 @@ impl<'a, G: Waitable> Acquire<'a, G> {
         let limiter = self.limiter.get();
         let shard = limiter.shards().shard(G::shard_of(self.key));
         let result = match &self.stage {
-            Stage::New => {
+            AcquireStage::New => {
                 let waiter = Waiter::new(self.key, self.cost, 0, waker.clone());
                 match shard.join(limiter, waiter, self.patience) {
                     JoinResult::Decided(result) => Some(result.map(Grant)),
@@ -330,53 +341,53 @@ impl<'a, G: Waitable> Acquire<'a, G> {
                         if self.jitter > Nanos::ZERO {
                             self.deadline = limiter.clock().mono().saturating_add(self.patience);
                         }
-                        self.stage = Stage::Queued(id);
+                        self.stage = AcquireStage::Queued(id);
                         return Poll::Pending;
                     }
                 }
             }
-            Stage::Queued(id) => match shard.collect(&**limiter, *id, waker) {
+            AcquireStage::Queued(id) => match shard.collect(&**limiter, *id, waker) {
                 Some(Ok(verdict)) if self.jitter > Nanos::ZERO => {
                     let delayed = DelayedGrant::new(verdict, self.jitter, limiter.clock().mono(), self.deadline, waker);
-                    self.stage = Stage::Delayed(Box::new(delayed));
+                    self.stage = AcquireStage::Delayed(Box::new(delayed));
                     None
                 }
                 result => result.map(|result| result.map(Grant)),
             },
-            Stage::Delayed(_) | Stage::Done => None,
+            AcquireStage::Delayed(_) | AcquireStage::Done => None,
         };
-        if let (None, Stage::Delayed(delayed)) = (&result, &self.stage) {
+        if let (None, AcquireStage::Delayed(delayed)) = (&result, &self.stage) {
             if delayed.poll(limiter.clock(), waker).is_pending() {
                 return Poll::Pending;
             }
             let verdict = delayed.verdict;
-            self.stage = Stage::Done;
+            self.stage = AcquireStage::Done;
             return Poll::Ready(Ok(Grant(verdict)));
         }
         match result {
             Some(result) => {
-                self.stage = Stage::Done;
+                self.stage = AcquireStage::Done;
                 Poll::Ready(result)
             }
             None => Poll::Pending,
         }
     }
 
-    /// Gives up the wait. Out of line, so that the compiler inlines dropping a future that did not wait.
+    /// Gives up the wait. Not inlined, so that the compiler inlines `drop` for a future that did not wait.
     #[inline(never)]
     fn leave(&mut self) {
         let limiter = self.limiter.get();
         match &self.stage {
-            Stage::New | Stage::Done => {}
-            Stage::Queued(id) => limiter.shards().shard(G::shard_of(self.key)).leave(&**limiter, *id),
-            Stage::Delayed(delayed) => {
+            AcquireStage::New | AcquireStage::Done => {}
+            AcquireStage::Queued(id) => limiter.shards().shard(G::shard_of(self.key)).leave(&**limiter, *id),
+            AcquireStage::Delayed(delayed) => {
                 limiter.give_back(self.key, &delayed.verdict, delayed.verdict.taken());
             }
         }
     }
 
     #[inline(never)]
-    fn block(&mut self) -> AcquireResult<G::Stamp> {
+    fn block_until_granted(&mut self) -> AcquireResult<G::Stamp> {
         // Tried before `block_on` allocates a waker.
         self.try_slow().unwrap_or_else(|| block_on(self))
     }
@@ -415,7 +426,7 @@ impl<S> DelayedGrant<S> {
         let waker = waker.clone();
         let _old = std::mem::replace(&mut *self.alarm.0.lock().unwrap_or_else(PoisonError::into_inner), waker);
         let alarm: Arc<dyn Alarm> = self.alarm.clone();
-        // Reads the clock again after setting the alarm: it may have passed `until` in between.
+        // Reads the clock again, because `until` may have passed before the alarm was set.
         if clock.wake_at(self.until, &alarm).is_err() || clock.mono() >= self.until {
             return Poll::Ready(());
         }
@@ -425,7 +436,7 @@ impl<S> DelayedGrant<S> {
 
 /// Runs a future on this thread, which parks until the future wakes it.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let waker = Waker::from(Arc::new(UnparkWaker(std::thread::current())));
     let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
@@ -435,9 +446,9 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-struct Unpark(Thread);
+struct UnparkWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for UnparkWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
@@ -448,7 +459,7 @@ impl<G: Waitable> Future for Acquire<'_, G> {
 
     #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if let Stage::New = self.stage
+        if let AcquireStage::New = self.stage
             && let Some(grant) = self.try_fast()
         {
             return Poll::Ready(Ok(grant));
@@ -463,7 +474,7 @@ impl<G: Waitable> Unpin for Acquire<'_, G> {}
 impl<G: Waitable> Drop for Acquire<'_, G> {
     #[inline]
     fn drop(&mut self) {
-        if let Stage::Queued(_) | Stage::Delayed(_) = self.stage {
+        if let AcquireStage::Queued(_) | AcquireStage::Delayed(_) = self.stage {
             self.leave();
         }
     }
@@ -472,10 +483,10 @@ impl<G: Waitable> Drop for Acquire<'_, G> {
 impl<G: Waitable> fmt::Debug for Acquire<'_, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stage = match &self.stage {
-            Stage::New => "new",
-            Stage::Queued(_) => "queued",
-            Stage::Delayed(_) => "delayed",
-            Stage::Done => "done",
+            AcquireStage::New => "new",
+            AcquireStage::Queued(_) => "queued",
+            AcquireStage::Delayed(_) => "delayed",
+            AcquireStage::Done => "done",
         };
         f.debug_struct("Acquire").field("cost", &self.cost).field("stage", &stage).finish_non_exhaustive()
     }

@@ -1,9 +1,9 @@
 //! Waiters and their queues.
 //!
 //! A waiter has a slot until it collects its answer or leaves. The slots of one key's waiters form a doubly linked list
-//! in order of arrival, so finding the first and removing any waiter take constant time. The links are stored apart
-//! from the waiters: leaving changes the links of both neighbours, and eight pairs of links share a cache line. Slots
-//! are reused, so memory is bounded by the maximum number of concurrent waiters.
+//! in order of arrival. So finding the first waiter and removing any waiter take constant time. The links are stored
+//! separately from the waiters, because removing a waiter changes the links of both neighbours, and eight pairs of
+//! links fit in a cache line. Slots are reused, so memory is bounded by the maximum number of concurrent waiters.
 
 use std::task::Waker;
 
@@ -11,12 +11,12 @@ use super::AcquireError;
 
 /// The index of a waiter's slot.
 pub(super) type WaiterId = u32;
-const NONE: WaiterId = WaiterId::MAX;
+const NO_WAITER: WaiterId = WaiterId::MAX;
 
 /// The answer to a waiter.
 #[derive(Debug)]
 pub(super) enum WaiterAnswer<S> {
-    /// No answer yet. The waker is woken when there is one.
+    /// There is no answer yet. The waker is woken when there is an answer.
     Waiting(Waker),
     /// The cost was taken, with this stamp.
     Granted(S),
@@ -24,8 +24,8 @@ pub(super) enum WaiterAnswer<S> {
     Refused(AcquireError),
 }
 
-/// A waiter of a queue. Aligned to a cache line: among 100,000 waiters, one that leaves is not in the cache, and across
-/// two lines leaving takes a fifth longer.
+/// A waiter of a queue. Aligned to a cache line. Among 100,000 waiters, a leaving waiter is usually not in the cache,
+/// and leaving takes a fifth longer if the waiter spans two lines.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Waiter<K, S> {
@@ -34,7 +34,7 @@ pub(super) struct Waiter<K, S> {
     /// The last instant at which the waiter accepts a grant; `u64::MAX` without a deadline.
     pub(super) deadline: u64,
     pub(super) answer: WaiterAnswer<S>,
-    /// Distinguishes the waiter from earlier waiters in the same slot.
+    /// Serial number that distinguishes the waiter from earlier waiters in the same slot.
     pub(super) serial: u64,
 }
 
@@ -57,12 +57,12 @@ pub(super) struct Slots<K, S> {
     slots: Vec<Option<Waiter<K, S>>>,
     /// Parallel to `slots`.
     links: Vec<Links>,
-    free: Vec<WaiterId>,
+    free_slots: Vec<WaiterId>,
 }
 
 impl<K, S> Slots<K, S> {
     pub(super) const fn new() -> Self {
-        Self { slots: Vec::new(), links: Vec::new(), free: Vec::new() }
+        Self { slots: Vec::new(), links: Vec::new(), free_slots: Vec::new() }
     }
 
     pub(super) fn get_mut(&mut self, id: WaiterId) -> Option<&mut Waiter<K, S>> {
@@ -70,14 +70,14 @@ impl<K, S> Slots<K, S> {
     }
 
     pub(super) fn insert(&mut self, waiter: Waiter<K, S>) -> WaiterId {
-        match self.free.pop() {
+        match self.free_slots.pop() {
             Some(id) => {
                 self.slots[id as usize] = Some(waiter);
                 id
             }
             None => {
                 self.slots.push(Some(waiter));
-                self.links.push(Links { before: NONE, after: NONE });
+                self.links.push(Links { before: NO_WAITER, after: NO_WAITER });
                 (self.slots.len() - 1) as WaiterId
             }
         }
@@ -89,7 +89,7 @@ impl<K, S> Slots<K, S> {
 
     pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter<K, S>> {
         let waiter = self.slots.get_mut(id as usize)?.take()?;
-        self.free.push(id);
+        self.free_slots.push(id);
         Some(waiter)
     }
 }
@@ -108,11 +108,11 @@ pub(super) struct Queue {
 
 impl Queue {
     pub(super) const fn new() -> Self {
-        Self { first: NONE, last: NONE, len: 0, cost: 0, due: None }
+        Self { first: NO_WAITER, last: NO_WAITER, len: 0, cost: 0, due: None }
     }
 
     pub(super) fn first(&self) -> Option<WaiterId> {
-        (self.first != NONE).then_some(self.first)
+        (self.first != NO_WAITER).then_some(self.first)
     }
 
     pub(super) const fn len(&self) -> usize {
@@ -131,7 +131,7 @@ impl Queue {
         self.len += 1;
         self.last = id;
         if let Some(links) = slots.links(id) {
-            *links = Links { before: last, after: NONE };
+            *links = Links { before: last, after: NO_WAITER };
         }
         match slots.links(last) {
             Some(before) => before.after = id,

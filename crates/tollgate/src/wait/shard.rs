@@ -1,15 +1,15 @@
 //! A shard of waiters: the lock, the alarm, and everything done outside the lock.
 //!
 //! A waiter holds no tokens. When the wait of a queue's first waiter ends, the shard retries the limit, takes the
-//! tokens for that waiter, and continues with the next one. The trigger is the clock's alarm, a refund, or the
-//! departure of a queue's first waiter. It never depends on the waiter's task, so a future that is not polled delays no
-//! other waiter.
+//! tokens for that waiter, and continues with the next waiter. The trigger is the clock's alarm, a refund, or the
+//! departure of a queue's first waiter. The trigger never depends on the waiter's task, so a future that is not polled
+//! delays no other waiter.
 //!
 //! The cost of granting and leaving does not depend on the queue length. Joining with a deadline takes logarithmic time
-//! in the number of deadlines. No queue is ever walked. Stale deadlines are removed in sweeps, in amortised constant
-//! time per waiter that left.
+//! in the number of deadlines. No operation iterates over a queue. Stale deadlines are removed in sweeps, in amortised
+//! constant time per departed waiter.
 //!
-//! Foreign code never runs under the lock: wakers are cloned before locking, and woken and dropped after unlocking.
+//! No foreign code runs under the lock: wakers are cloned before locking, and woken and dropped after unlocking.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,23 +20,23 @@ use std::task::Waker;
 use tollgate_core::{Cost, Nanos, Verdict};
 
 use super::queue::{Waiter, WaiterAnswer, WaiterId};
-use super::state::{Due, JoinResult, WaitState};
+use super::state::{JoinResult, QueuesToRetry, WaitState};
 use super::{AcquireError, Waitable};
 use crate::clock::{Alarm, Clock};
 
 /// All shards of a limiter, and the bounds on the number of waiters.
 pub struct Shards<K, S> {
     shards: Box<[Shard<K, S>]>,
-    /// Number of waiters in all shards, including those that have not collected their answer. Relaxed: it orders no
-    /// other access.
-    occupied: AtomicUsize,
+    /// Number of waiters in all shards, including waiters that have not collected their answer. Relaxed, because the
+    /// count orders no other memory access.
+    occupied_slots: AtomicUsize,
     pub(crate) max: usize,
     pub(crate) max_per_key: usize,
 }
 
 impl<K, S> fmt::Debug for Shards<K, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shards").field("occupied", &self.occupied).field("max", &self.max).finish_non_exhaustive()
+        f.debug_struct("Shards").field("occupied", &self.occupied_slots).field("max", &self.max).finish_non_exhaustive()
     }
 }
 
@@ -46,7 +46,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shards<K, S> {
 
     pub(crate) fn new(shards: usize) -> Self {
         let shards = (0..shards).map(|_| Shard::new()).collect();
-        Self { shards, occupied: AtomicUsize::new(0), max: Self::MAX_WAITERS, max_per_key: usize::MAX }
+        Self { shards, occupied_slots: AtomicUsize::new(0), max: Self::MAX_WAITERS, max_per_key: usize::MAX }
     }
 
     pub(crate) fn max_per_key(mut self, max: usize) -> Self {
@@ -76,7 +76,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shards<K, S> {
         if !shard.is_empty()
             && let Some(alarms) = shard.alarm.get()
         {
-            alarms.notifier.serve(Due::Queue(key));
+            alarms.notifier.serve(QueuesToRetry::Queue(key));
         }
     }
 }
@@ -86,21 +86,23 @@ impl<K: Copy + Ord, S: Copy + Default> Shards<K, S> {
     pub(crate) fn notify_all(&self) {
         fence(Ordering::SeqCst);
         let waiting = self.shards.iter().filter(|shard| !shard.is_empty());
-        waiting.filter_map(|shard| shard.alarm.get()).for_each(|alarms| alarms.notifier.serve(Due::AllQueues));
+        waiting
+            .filter_map(|shard| shard.alarm.get())
+            .for_each(|alarms| alarms.notifier.serve(QueuesToRetry::AllQueues));
     }
 }
 
 pub(super) struct Shard<K, S> {
     /// Number of queued waiters. Written under the lock; the fast path reads it without the lock.
     waiting: AtomicUsize,
-    /// A mutex, held briefly for each change, and never by the fast path.
+    /// Locked briefly for each change, and never by the fast path.
     state: Mutex<WaitState<K, S>>,
     /// Created for the first waiter.
-    alarm: OnceLock<Alarms<K>>,
+    alarm: OnceLock<AlarmHandles<K>>,
 }
 
-/// The shard's alarm, as both traits that it implements.
-struct Alarms<K> {
+/// The shard's alarm, as a trait object for each of its two traits.
+struct AlarmHandles<K> {
     /// Fired by the clock.
     clock: Arc<dyn Alarm>,
     /// Called after a refund or a change of the limit.
@@ -109,7 +111,7 @@ struct Alarms<K> {
 
 /// Serves a shard of a limiter, if the limiter still exists.
 trait Notifier<K>: Send + Sync {
-    fn serve(&self, due: Due<K>);
+    fn serve(&self, due: QueuesToRetry<K>);
 }
 
 impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
@@ -129,19 +131,19 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
     {
         let alarms = self.alarm.get_or_init(|| {
             let alarm = Arc::new(ShardAlarm { limiter: Arc::downgrade(limiter), key: ask.key });
-            Alarms { clock: Arc::clone(&alarm) as _, notifier: alarm }
+            AlarmHandles { clock: Arc::clone(&alarm) as _, notifier: alarm }
         });
         let shards = limiter.shards();
-        let occupied = shards.occupied.fetch_add(1, Ordering::Relaxed);
+        let occupied_slots = shards.occupied_slots.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
-        // Counts the waiter before asking the limit: see `Shards::notify`.
+        // Counts the waiter before it checks the limit; see `Shards::notify`.
         self.waiting.store(state.waiting + 1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        let (joined, mut gone) = state.join(&**limiter, ask, patience, occupied < shards.max);
+        let (joined, mut gone) = state.join(&**limiter, ask, patience, occupied_slots < shards.max);
         self.waiting.store(state.waiting, Ordering::Relaxed);
         let joined = match (state.arm(&**limiter, &alarms.clock), joined) {
             (Err(_), JoinResult::Queued(id)) => {
-                // No alarm would ever wake the waiter.
+                // Without a timer thread, no alarm would wake the waiter.
                 gone = state.leave(id).map(|(waiter, _)| waiter);
                 self.waiting.store(state.waiting, Ordering::Relaxed);
                 JoinResult::Decided(Err(AcquireError::NoTimer))
@@ -151,7 +153,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
         self.unlock(&**limiter, state);
         drop(gone);
         if let JoinResult::Decided(_) = joined {
-            shards.occupied.fetch_sub(1, Ordering::Relaxed);
+            shards.occupied_slots.fetch_sub(1, Ordering::Relaxed);
         }
         joined
     }
@@ -166,8 +168,8 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
     where
         G: Waitable<Key = K, Stamp = S>,
     {
-        // Cloned before locking, and dropped after unlocking: wakers are foreign code, and dropping one may drop a task
-        // that owns one of our futures.
+        // Cloned before locking and dropped after unlocking, because wakers are foreign code. Dropping a waker may drop
+        // a task that owns an [`Acquire`].
         let fresh = waker.clone();
         let mut state = self.lock();
         let answer = &mut state.slots.get_mut(id)?.answer;
@@ -178,7 +180,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
         }
         let waiter = state.slots.remove(id)?;
         drop(state);
-        limiter.shards().occupied.fetch_sub(1, Ordering::Relaxed);
+        limiter.shards().occupied_slots.fetch_sub(1, Ordering::Relaxed);
         match waiter.answer {
             WaiterAnswer::Granted(stamp) => Some(Ok(Verdict::stamped(Cost::new(waiter.cost), stamp))),
             WaiterAnswer::Refused(error) => Some(Err(error)),
@@ -186,7 +188,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
         }
     }
 
-    /// Removes a waiter. The waiters after it move up, and a cost already taken for it is given back.
+    /// Removes a waiter. The waiters after it move up, and a cost already taken for the removed waiter is refunded.
     pub(super) fn leave<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, id: WaiterId) {
         let mut state = self.lock();
         let Some((waiter, was_first)) = state.leave(id) else { return };
@@ -198,7 +200,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
         self.waiting.store(state.waiting, Ordering::Relaxed);
         self.rearm(limiter, &mut state);
         self.unlock(limiter, state);
-        limiter.shards().occupied.fetch_sub(1, Ordering::Relaxed);
+        limiter.shards().occupied_slots.fetch_sub(1, Ordering::Relaxed);
         wake(woken);
         if let WaiterAnswer::Granted(stamp) = waiter.answer {
             let cost = Cost::new(waiter.cost);
@@ -206,8 +208,8 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
         }
     }
 
-    /// Grants to the waiters of the queues that are `due`, then refuses the waiters whose deadline has passed.
-    pub(super) fn serve<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, mut due: Due<K>) {
+    /// Retries the queues that are `due`, then refuses the waiters whose deadline has passed.
+    pub(super) fn serve<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, mut due: QueuesToRetry<K>) {
         loop {
             let mut woken = Vec::new();
             let mut state = self.lock();
@@ -217,16 +219,16 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
             let armed = state.armed;
             drop(state);
             wake(woken);
-            if !has_passed(limiter, armed) {
+            if !alarm_time_has_passed(limiter, armed) {
                 return;
             }
-            due = Due::ByTime;
+            due = QueuesToRetry::ByTime;
         }
     }
 
     fn rearm<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, state: &mut WaitState<K, S>) {
         if let Some(alarms) = self.alarm.get() {
-            // The alarm fired before, so the timer thread exists.
+            // Errors are ignored, because the alarm has fired before, so the timer thread exists.
             let _: std::io::Result<()> = state.arm(limiter, &alarms.clock);
         }
     }
@@ -235,8 +237,8 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
     fn unlock<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, state: MutexGuard<'_, WaitState<K, S>>) {
         let armed = state.armed;
         drop(state);
-        if has_passed(limiter, armed) {
-            self.serve(limiter, Due::ByTime);
+        if alarm_time_has_passed(limiter, armed) {
+            self.serve(limiter, QueuesToRetry::ByTime);
         }
     }
 
@@ -246,8 +248,8 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
 }
 
 /// Returns whether the alarm time has already passed. This happens if another thread moves a manual clock, or if the
-/// rate is so high that the next turn is due.
-fn has_passed<G: Waitable>(limiter: &G, armed: Option<u64>) -> bool {
+/// rate is so high that the next waiter can already pass.
+fn alarm_time_has_passed<G: Waitable>(limiter: &G, armed: Option<u64>) -> bool {
     armed.is_some_and(|at| at <= limiter.clock().mono().as_nanos())
 }
 
@@ -266,7 +268,7 @@ struct ShardAlarm<G: Waitable> {
 }
 
 impl<G: Waitable> Notifier<G::Key> for ShardAlarm<G> {
-    fn serve(&self, due: Due<G::Key>) {
+    fn serve(&self, due: QueuesToRetry<G::Key>) {
         if let Some(limiter) = self.limiter.upgrade() {
             limiter.shards().shard(G::shard_of(self.key)).serve(&*limiter, due);
         }
@@ -276,7 +278,7 @@ impl<G: Waitable> Notifier<G::Key> for ShardAlarm<G> {
 impl<G: Waitable> Alarm for ShardAlarm<G> {
     fn fire(&self) {
         if let Some(limiter) = self.limiter.upgrade() {
-            limiter.shards().shard(G::shard_of(self.key)).serve(&*limiter, Due::ByTime);
+            limiter.shards().shard(G::shard_of(self.key)).serve(&*limiter, QueuesToRetry::ByTime);
         }
     }
 }
@@ -322,11 +324,11 @@ mod tests {
     #[test]
     fn waker_is_not_dropped_under_the_lock() {
         type Bucket = Arc<Limiter<crate::TokenBucket, Arc<crate::clock::ManualClock>>>;
-        struct Looks(Bucket, std::sync::mpsc::Sender<bool>);
-        impl std::task::Wake for Looks {
+        struct LockCheckingWaker(Bucket, std::sync::mpsc::Sender<bool>);
+        impl std::task::Wake for LockCheckingWaker {
             fn wake(self: Arc<Self>) {}
         }
-        impl Drop for Looks {
+        impl Drop for LockCheckingWaker {
             fn drop(&mut self) {
                 self.1.send(self.0.shards.shard(0).state.try_lock().is_ok()).unwrap();
             }
@@ -335,7 +337,7 @@ mod tests {
         let (sender, dropped) = std::sync::mpsc::channel();
         // The shard owns the only reference to the waker.
         let join = |cost, patience| {
-            let waker = Waker::from(Arc::new(Looks(Arc::clone(&limiter), sender.clone())));
+            let waker = Waker::from(Arc::new(LockCheckingWaker(Arc::clone(&limiter), sender.clone())));
             let joined = limiter.shards.shard(0).join(&limiter, Waiter::new((), cost, 0, waker), patience);
             assert!(dropped.try_recv().unwrap(), "the shard was locked");
             match joined {

@@ -2,12 +2,13 @@
 //!
 //! Three structures answer three questions in constant or logarithmic time:
 //!
-//! - Which waiter of a key is next? The first of its queue (`queues`).
-//! - Which queue is retried next, and when? The first of `wakeups`, ordered by time. A queue has at most one wake-up:
-//!   the end of its first waiter's wait. Later waiters need none, because they cannot pass before the first.
-//! - Whose deadline comes next? The top of `deadlines`, a heap. Removing from the middle of a heap is slow, so the
+//! - Which waiter of a key is next? The first waiter of its queue (`queues`).
+//! - Which queue is retried next, and when? The first entry of `wakeups`, ordered by time. A queue has at most one
+//!   wake-up: the end of its first waiter's wait. Later waiters need no wake-up, because they cannot pass before the
+//!   first waiter.
+//! - Which deadline passes next? The top of `deadlines`, a heap. Removing from the middle of a heap is slow, so the
 //!   deadline of a waiter that is answered or leaves stays in the heap as a stale entry. Stale entries are skipped at
-//!   the top, and removed in one sweep when they outnumber the others. A sweep of `n` entries follows at least `n / 2`
+//!   the top, and removed in one sweep when they are the majority. A sweep of `n` entries follows at least `n / 2`
 //!   departures, so its amortised cost is two entries per departure.
 //!
 //! The alarm of the shard is set to the earlier of the first wake-up and the first deadline.
@@ -32,17 +33,17 @@ pub(super) struct WaitState<K, S> {
     queues: BTreeMap<K, Queue>,
     /// Retry times of the queues.
     wakeups: BTreeSet<(u64, K)>,
-    /// Deadlines of waiters, the soonest on top. Contains stale entries of waiters that were answered or left.
+    /// Deadlines of waiters, earliest on top. Contains stale entries of waiters that were answered or left.
     pub(super) deadlines: BinaryHeap<Reverse<Deadline>>,
     /// Number of stale entries in `deadlines`.
     stale: usize,
-    /// Serial number of the latest waiter. It identifies deadlines as stale if their slot was reused.
-    serials: u64,
+    /// Serial number of the latest waiter. Serial numbers identify stale deadlines whose slot was reused.
+    last_serial: u64,
     pub(super) waiting: usize,
     /// The time that the alarm is set to.
     pub(super) armed: Option<u64>,
     /// The latest readings of the monotonic and the wall clock, to detect steps back.
-    latest: (u64, u64),
+    latest_readings: (u64, u64),
 }
 
 /// The time, the waiter, and its serial number.
@@ -51,11 +52,11 @@ pub(super) type Deadline = (u64, WaiterId, u64);
 /// Minimum number of stale deadlines for a sweep.
 pub(super) const MIN_STALE_TO_SWEEP: usize = 1_024;
 
-/// The queues to retry, besides the queues whose retry time has passed. If the clock was set back, all queues are
-/// retried, because their retry times are no longer valid.
+/// The queues to retry, in addition to the queues whose retry time has passed. If the clock was set back, all queues
+/// are retried, because their retry times are no longer valid.
 #[derive(Clone, Copy)]
-pub(super) enum Due<K> {
-    /// No further queue; the alarm has fired.
+pub(super) enum QueuesToRetry<K> {
+    /// No further queues; the alarm has fired.
     ByTime,
     /// This queue, after a refund.
     Queue(K),
@@ -77,15 +78,15 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             wakeups: BTreeSet::new(),
             deadlines: BinaryHeap::new(),
             stale: 0,
-            serials: 0,
+            last_serial: 0,
             waiting: 0,
             armed: None,
-            latest: (0, 0),
+            latest_readings: (0, 0),
         }
     }
 
-    /// Decides immediately, or enters the queue. A waiter that does not enter is returned, so that the caller can drop
-    /// its waker after unlocking.
+    /// Decides immediately, or adds the waiter to the queue. A waiter that is not queued is returned, so that the
+    /// caller can drop its waker after unlocking.
     pub(super) fn join<G>(
         &mut self,
         limiter: &G,
@@ -116,8 +117,8 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             Retry::After(wait) => now.mono().saturating_add(wait).as_nanos() <= waiter.deadline,
             Retry::OnRelease => true,
         };
-        // A caller without patience is refused while there is a queue, even if the queue may become empty at the same
-        // instant.
+        // A caller with zero patience is refused while there is a queue, even if the queue could become empty at the
+        // same instant.
         if !in_time || patience == Nanos::ZERO {
             return refuse(waiter, AcquireError::TooLate { retry });
         }
@@ -125,14 +126,14 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             return refuse(waiter, AcquireError::Full);
         }
         let deadline = waiter.deadline;
-        self.serials += 1;
-        waiter.serial = self.serials;
+        self.last_serial += 1;
+        waiter.serial = self.last_serial;
         let id = self.slots.insert(waiter);
         let queue = self.queues.entry(key).or_insert_with(Queue::new);
         queue.join(&mut self.slots, id);
         self.waiting += 1;
         if deadline != u64::MAX {
-            self.deadlines.push(Reverse((deadline, id, self.serials)));
+            self.deadlines.push(Reverse((deadline, id, self.last_serial)));
         }
         if queued == 0 {
             self.schedule_retry(limiter, key, retry, &now);
@@ -140,8 +141,8 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         (JoinResult::Queued(id), None)
     }
 
-    /// Removes a waiter, and also removes it from its queue if it still waits. Returns whether it was first in its
-    /// queue.
+    /// Removes a waiter, and also removes it from its queue if it still waits. Returns the waiter, and whether it was
+    /// first in its queue.
     pub(super) fn leave(&mut self, id: WaiterId) -> Option<(Waiter<K, S>, bool)> {
         let waiter = self.slots.get_mut(id)?;
         let (key, waits) = (waiter.key, matches!(waiter.answer, WaiterAnswer::Waiting(_)));
@@ -176,41 +177,46 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         }
     }
 
-    pub(super) fn serve<G: Waitable<Key = K, Stamp = S>>(&mut self, limiter: &G, due: Due<K>, woken: &mut Vec<Waker>) {
+    pub(super) fn serve<G: Waitable<Key = K, Stamp = S>>(
+        &mut self,
+        limiter: &G,
+        due: QueuesToRetry<K>,
+        woken: &mut Vec<Waker>,
+    ) {
         let now = limiter.now();
         let at = now.mono().as_nanos();
         let was_set_back = self.was_set_back(&now);
-        if was_set_back || matches!(due, Due::AllQueues) {
+        if was_set_back || matches!(due, QueuesToRetry::AllQueues) {
             let keys: Vec<K> = self.queues.keys().copied().collect();
             keys.into_iter().for_each(|key| self.advance(limiter, key, &now, woken));
             if was_set_back {
-                self.latest = (at, now.wall().as_nanos());
+                self.latest_readings = (at, now.wall().as_nanos());
             }
-        } else if let Due::Queue(key) = due {
+        } else if let QueuesToRetry::Queue(key) = due {
             self.advance(limiter, key, &now, woken);
         }
         while let Some((_, key)) = self.wakeups.first().copied().filter(|(due, _)| *due <= at) {
             self.advance(limiter, key, &now, woken);
         }
-        // Deadlines are handled after grants, so that a late alarm does not refuse a waiter whose turn came in time.
+        // Deadlines are handled after grants, so that a late alarm does not refuse a waiter whose wait ended in time.
         while let Some(Reverse((deadline, id, serial))) = self.deadlines.peek().copied() {
             if deadline > at {
                 break;
             }
             self.deadlines.pop();
             if is_waiting(&mut self.slots, id, serial) {
-                self.time_out(limiter, id, &now, woken);
+                self.refuse_timed_out(limiter, id, &now, woken);
             }
-            // The entry was stale, or `time_out` has just counted it as stale.
+            // The entry was stale, or `refuse_timed_out` has just counted it as stale.
             self.stale = self.stale.saturating_sub(1);
         }
         // An alarm that fired is no longer set, even if it fired early.
-        if let Due::ByTime = due {
+        if let QueuesToRetry::ByTime = due {
             self.armed = None;
         }
     }
 
-    fn time_out<G: Waitable<Key = K, Stamp = S>>(
+    fn refuse_timed_out<G: Waitable<Key = K, Stamp = S>>(
         &mut self,
         limiter: &G,
         id: WaiterId,
@@ -225,7 +231,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         }
     }
 
-    /// Grants to the first waiter of the queue until the limit refuses.
+    /// Grants the first waiter of the queue, then the next, until the limit refuses.
     pub(super) fn advance<G: Waitable<Key = K, Stamp = S>>(
         &mut self,
         limiter: &G,
@@ -265,7 +271,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
             Retry::After(wait) => wait,
             Retry::OnRelease | Retry::Never => limiter.recheck_after(key, now).unwrap_or(RECHECK_INTERVAL),
         };
-        // At least 1 ns: an alarm for the present instant would have fired already.
+        // The wait is at least 1 ns, because an alarm for the present instant would already have fired.
         let due = now.mono().saturating_add(wait.max(Nanos::from_nanos(1))).as_nanos();
         let Some(queue) = self.queues.get_mut(&key) else { return };
         if let Some(before) = queue.due.replace(due) {
@@ -283,16 +289,16 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
         }
     }
 
-    /// Returns whether one of the clocks was set back by more than a second. Smaller steps do not count, because
-    /// threads may arrive in a different order than they read the clock. Limits have the same tolerance.
+    /// Returns whether the monotonic or the wall clock was set back by more than a second. Smaller steps do not count,
+    /// because threads may get the lock in a different order than they read the clock. Limits have the same tolerance.
     fn was_set_back(&self, now: &Now<'_>) -> bool {
-        let back = |now: u64, latest: u64| now.saturating_add(Nanos::SECOND.as_nanos()) < latest;
-        back(now.mono().as_nanos(), self.latest.0) || back(now.wall().as_nanos(), self.latest.1)
+        let back = |now: u64, latest_readings: u64| now.saturating_add(Nanos::SECOND.as_nanos()) < latest_readings;
+        back(now.mono().as_nanos(), self.latest_readings.0) || back(now.wall().as_nanos(), self.latest_readings.1)
     }
 
     fn record_time(&mut self, now: &Now<'_>) {
-        self.latest.0 = self.latest.0.max(now.mono().as_nanos());
-        self.latest.1 = self.latest.1.max(now.wall().as_nanos());
+        self.latest_readings.0 = self.latest_readings.0.max(now.mono().as_nanos());
+        self.latest_readings.1 = self.latest_readings.1.max(now.wall().as_nanos());
     }
 
     /// Sets the alarm to the next wake-up or deadline.
@@ -321,7 +327,7 @@ impl<K: Copy + Ord, S: Copy> WaitState<K, S> {
     }
 }
 
-/// Returns whether the slot still holds the waiter with this serial number, and it still waits.
+/// Returns whether the slot still holds the waiter with this serial number, and whether that waiter still waits.
 fn is_waiting<K, S>(slots: &mut Slots<K, S>, id: WaiterId, serial: u64) -> bool {
     let waits =
         |waiter: &mut Waiter<K, S>| waiter.serial == serial && matches!(waiter.answer, WaiterAnswer::Waiting(_));

@@ -9,26 +9,26 @@ use tollgate_core::Algorithm;
 
 mod real;
 
-type Under<A> = Arc<Limiter<A, Arc<ManualClock>>>;
+type TestLimiter<A> = Arc<Limiter<A, Arc<ManualClock>>>;
 type Waiting<'a, A> = Acquire<'a, Limiter<A, Arc<ManualClock>>>;
 
-const TENTH: Nanos = Nanos::from_millis(100);
+const TENTH_OF_SECOND: Nanos = Nanos::from_millis(100);
 
-fn limiter<A: Algorithm>(limit: A, clock: &Arc<ManualClock>) -> Under<A> {
+fn limiter<A: Algorithm>(limit: A, clock: &Arc<ManualClock>) -> TestLimiter<A> {
     Arc::new(Limiter::with_clock(limit, Arc::clone(clock)))
 }
 
 /// Returns a drained limiter of 10/s.
-fn empty_limiter(burst: u64, clock: &Arc<ManualClock>) -> Under<TokenBucket> {
+fn empty_limiter(burst: u64, clock: &Arc<ManualClock>) -> TestLimiter<TokenBucket> {
     let limiter = limiter(bucket(burst), clock);
     limiter.drain();
     limiter
 }
 
 #[derive(Default)]
-struct Count(AtomicU64);
+struct CountingWaker(AtomicU64);
 
-impl Wake for Count {
+impl Wake for CountingWaker {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
@@ -41,7 +41,7 @@ fn poll<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
     }
 }
 
-/// Polls each future once, removes the ready ones and returns their indices.
+/// Polls each future once, removes the ready futures and returns their indices.
 fn take_ready<G: Waitable>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize> {
     let mut done = Vec::new();
     for (place, slot) in futures.iter_mut().enumerate() {
@@ -54,7 +54,7 @@ fn take_ready<G: Waitable>(futures: &mut [Option<Acquire<'_, G>>]) -> Vec<usize>
 }
 
 /// Returns `count` futures that have entered the queue in order.
-fn queue_waiters<A>(limiter: &Under<A>, count: usize) -> Vec<Option<Waiting<'_, A>>>
+fn queue_waiters<A>(limiter: &TestLimiter<A>, count: usize) -> Vec<Option<Waiting<'_, A>>>
 where
     A: Algorithm + Send + Sync + 'static,
 {
@@ -68,18 +68,18 @@ where
 
 #[test]
 fn owned_future_waits_without_borrowing_the_limiter() {
-    fn is_static<T: Send + 'static>(future: T) -> T {
+    fn assert_static<T: Send + 'static>(future: T) -> T {
         future
     }
     let clock = clock();
     let limiter = empty_limiter(1, &clock);
-    let mut owned = is_static(Arc::clone(&limiter).acquire_owned(1));
+    let mut owned = assert_static(Arc::clone(&limiter).acquire_owned(1));
     assert!(poll(&mut owned).is_none());
-    let mut permit = Box::pin(is_static(Arc::clone(&limiter).acquire_owned(1).held()));
+    let mut permit = Box::pin(assert_static(Arc::clone(&limiter).acquire_owned(1).held()));
     assert!(poll(&mut permit).is_none());
-    clock.run(TENTH);
+    clock.run(TENTH_OF_SECOND);
     assert!(poll(&mut owned).is_some_and(|answer| answer.is_ok()));
-    clock.run(TENTH);
+    clock.run(TENTH_OF_SECOND);
     drop(poll(&mut permit).unwrap().unwrap());
     assert_eq!(limiter.report(1).remaining, 1);
 }
@@ -96,7 +96,7 @@ fn jitter_delays_only_waiters_and_never_beyond_the_deadline() {
         limiter.drain();
         let mut future = limiter.acquire(1).jitter(jitter);
         assert!(poll(&mut future).is_none());
-        clock.run(TENTH);
+        clock.run(TENTH_OF_SECOND);
         let turn = clock.mono();
         let mut woken = 0;
         while poll(&mut future).is_none() {
@@ -119,11 +119,11 @@ fn jitter_delays_only_waiters_and_never_beyond_the_deadline() {
 fn cancelled_jitter_gives_the_turn_back() {
     let clock = clock();
     let limiter = empty_limiter(1, &clock);
-    let count = Arc::new(Count::default());
+    let count = Arc::new(CountingWaker::default());
     let waker = Waker::from(Arc::clone(&count));
     let mut future = limiter.acquire(1).jitter(Duration::from_secs(3_600));
     assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
-    clock.run(TENTH);
+    clock.run(TENTH_OF_SECOND);
     assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
     assert_eq!((limiter.report(1).remaining, count.0.load(Ordering::Relaxed)), (0, 1));
     drop(future);
@@ -133,7 +133,7 @@ fn cancelled_jitter_gives_the_turn_back() {
     assert!(poll(&mut future).is_some());
     let mut future = limiter.acquire(1).jitter(Duration::from_secs(1));
     assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
-    clock.run(TENTH);
+    clock.run(TENTH_OF_SECOND);
     if Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending() {
         let before = count.0.load(Ordering::Relaxed);
         clock.run(Nanos::SECOND);
@@ -148,7 +148,7 @@ fn waiters_are_served_in_order_at_the_exact_time() {
     let limiter = empty_limiter(1, &clock);
     let mut waiting = queue_waiters(&limiter, 5);
     for turn in 0..5 {
-        clock.advance(TENTH.saturating_sub(Nanos::from_nanos(1)));
+        clock.advance(TENTH_OF_SECOND.saturating_sub(Nanos::from_nanos(1)));
         assert_eq!(take_ready(&mut waiting), [], "one nanosecond early");
         clock.advance(Nanos::from_nanos(1));
         assert_eq!(take_ready(&mut waiting), [turn]);
@@ -162,13 +162,13 @@ fn new_waiter_does_not_overtake_even_if_it_would_fit() {
     let limiter = empty_limiter(5, &clock);
     let mut large = limiter.acquire(5);
     assert!(poll(&mut large).is_none());
-    clock.advance(TENTH);
+    clock.advance(TENTH_OF_SECOND);
     let mut small = limiter.acquire(1);
     assert!(poll(&mut small).is_none());
     assert!(matches!(limiter.acquire(1).at_once().wait(), Err(AcquireError::TooLate { .. })));
     clock.run(Nanos::from_millis(400));
     assert_eq!((poll(&mut large).is_some(), poll(&mut small).is_some()), (true, false));
-    clock.advance(TENTH);
+    clock.advance(TENTH_OF_SECOND);
     assert!(poll(&mut small).is_some());
 }
 
@@ -181,22 +181,22 @@ fn cancelled_waiter_takes_nothing_and_the_others_move_up() {
         waiting[gone] = None;
         let mut served = Vec::new();
         for _ in 0..3 {
-            clock.advance(TENTH);
+            clock.advance(TENTH_OF_SECOND);
             served.extend(take_ready(&mut waiting));
         }
         assert_eq!(served, (0..4).filter(|place| *place != gone).collect::<Vec<_>>());
-        clock.advance(TENTH);
+        clock.advance(TENTH_OF_SECOND);
         assert!(limiter.check(1).is_allowed(), "the token of the waiter that left");
     }
 }
 
 #[test]
-fn grant_of_a_cancelled_waiter_goes_to_the_next() {
+fn grant_of_a_cancelled_waiter_goes_to_the_next_waiter() {
     let clock = clock();
     let limiter = empty_limiter(1, &clock);
     let mut waiting = queue_waiters(&limiter, 2);
-    clock.advance(TENTH);
-    // Granted to the first waiter, which is never polled.
+    clock.advance(TENTH_OF_SECOND);
+    // The first waiter has the grant but is never polled.
     assert!(!limiter.peek(1).is_allowed());
     waiting[0] = None;
     assert_eq!(take_ready(&mut waiting), [1]);
@@ -291,11 +291,11 @@ fn waiter_beyond_a_million_is_refused() {
     limiter.drain();
     let mut waiting = queue_waiters(&limiter, 1_000_000);
     assert_eq!((limiter.acquire(1).wait(), limiter.waiters()), (Err(AcquireError::Full), 1_000_000));
-    clock.advance(TENTH);
+    clock.advance(TENTH_OF_SECOND);
     assert!(poll(waiting[0].as_mut().unwrap()).is_some());
     drop(waiting);
     assert_eq!(limiter.waiters(), 0);
-    clock.advance(TENTH);
+    clock.advance(TENTH_OF_SECOND);
     assert!(limiter.acquire(1).at_once().wait().is_ok());
 }
 
@@ -312,11 +312,11 @@ fn refund_goes_to_waiters() {
 }
 
 #[test]
-fn slots_go_to_the_next_when_released_or_when_their_lease_ends() {
+fn slots_go_to_the_next_waiter_when_released_or_expired() {
     let clock = clock();
     let slots = limiter(Concurrency::new(2, SECOND).unwrap(), &clock);
     let held = slots.check(1);
-    clock.advance(TENTH);
+    clock.advance(TENTH_OF_SECOND);
     assert!(slots.check(1).is_allowed());
     let mut waiting = queue_waiters(&slots, 3);
     assert_eq!(slots.refund(&held), 1);
@@ -383,7 +383,7 @@ fn unpolled_future_delays_no_other_waiter() {
     let clock = clock();
     let limiter = empty_limiter(1, &clock);
     let mut waiting = queue_waiters(&limiter, 3);
-    // As if the executor had stopped without dropping the future.
+    // This simulates an executor that stopped without dropping the future.
     std::mem::forget(waiting[0].take());
     clock.run(Nanos::from_millis(300));
     assert_eq!(take_ready(&mut waiting), [1, 2]);
@@ -401,7 +401,7 @@ fn executor_that_is_shut_down_leaves_no_waiter() {
     assert!(tasks.iter_mut().all(|task| poll(task).is_none()));
     drop(tasks);
     assert_eq!((limiter.waiters(), Arc::strong_count(&limiter)), (0, 1));
-    clock.advance(TENTH);
+    clock.advance(TENTH_OF_SECOND);
     assert!(limiter.check(1).is_allowed());
 }
 
@@ -416,8 +416,8 @@ fn limiter_may_be_dropped_before_the_alarm_fires() {
 
 #[test]
 fn panicking_waker_does_not_prevent_other_wakeups() {
-    struct Panics;
-    impl Wake for Panics {
+    struct PanickingWaker;
+    impl Wake for PanickingWaker {
         fn wake(self: Arc<Self>) {
             panic!("a waker that panics");
         }
@@ -426,8 +426,8 @@ fn panicking_waker_does_not_prevent_other_wakeups() {
     let limiter = limiter(bucket(2), &clock);
     limiter.drain();
     let (mut first, mut second) = (limiter.acquire(1), limiter.acquire(1));
-    let woken = Arc::new(Count::default());
-    assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&Arc::new(Panics).into())).is_pending());
+    let woken = Arc::new(CountingWaker::default());
+    assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&Arc::new(PanickingWaker).into())).is_pending());
     assert!(Pin::new(&mut second).poll(&mut Context::from_waker(&Arc::clone(&woken).into())).is_pending());
     let leap = catch_unwind(AssertUnwindSafe(|| clock.advance(SECOND)));
     assert!(leap.is_ok() && woken.0.load(Ordering::Relaxed) == 1);
@@ -443,7 +443,7 @@ fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
         fn wake(self: Arc<Self>) {}
     }
     let clock = clock();
-    let limiter: &'static Under<TokenBucket> = Box::leak(Box::new(empty_limiter(1, &clock)));
+    let limiter: &'static TestLimiter<TokenBucket> = Box::leak(Box::new(empty_limiter(1, &clock)));
     let task = |mut other: Waiting<'static, TokenBucket>| {
         assert!(poll(&mut other).is_none());
         Waker::from(Arc::new(Task(Mutex::new(Some(other)))))
@@ -453,12 +453,12 @@ fn dropping_a_waker_that_leaves_the_same_queue_does_not_deadlock() {
         assert!(Pin::new(future).poll(&mut Context::from_waker(&task(limiter.acquire(1)))).is_pending());
     }
     assert_eq!(limiter.waiters(), 4);
-    // A waker is dropped when it is replaced, when its waiter is served, and when it leaves.
+    // A waker is dropped when it is replaced, when its waiter is served, and when its waiter leaves.
     assert!(poll(&mut first).is_none());
     assert_eq!(limiter.waiters(), 3);
     drop(second);
     assert_eq!(limiter.waiters(), 1);
-    clock.advance(TENTH);
+    clock.advance(TENTH_OF_SECOND);
     assert!(poll(&mut first).is_some());
 }
 
@@ -467,11 +467,11 @@ fn last_registered_waker_is_woken() {
     let clock = clock();
     let limiter = empty_limiter(1, &clock);
     let mut future = limiter.acquire(1);
-    let wakers = [(); 2].map(|()| Arc::new(Count::default()));
+    let wakers = [(); 2].map(|()| Arc::new(CountingWaker::default()));
     for waker in &wakers {
         assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&Arc::clone(waker).into())).is_pending());
     }
-    clock.advance(TENTH);
+    clock.advance(TENTH_OF_SECOND);
     assert_eq!(wakers.map(|count| count.0.load(Ordering::Relaxed)), [0, 1]);
 }
 
@@ -500,7 +500,7 @@ fn each_key_has_its_own_queue() {
     }
 }
 
-/// Compares the queue with a model: a plain list that is walked every millisecond, and a limiter without waiters.
+/// Compares the queue with a model: a plain list that is checked every millisecond, and a limiter without waiters.
 #[test]
 fn joining_leaving_and_waiting_at_random_agrees_with_a_plain_list() {
     for seed in 0..50 {
@@ -521,18 +521,18 @@ fn joining_leaving_and_waiting_at_random_agrees_with_a_plain_list() {
                         None => waiting.push((number, future)),
                     }
                     list.push((number, cost));
-                    walk(&plain, &mut list, &mut expected);
+                    serve_plain_list(&plain, &mut list, &mut expected);
                 }
                 2 if !waiting.is_empty() => {
                     let place = dice.below(waiting.len() as u64) as usize;
                     drop(waiting.remove(place));
                     list.remove(place);
-                    walk(&plain, &mut list, &mut expected);
+                    serve_plain_list(&plain, &mut list, &mut expected);
                 }
                 _ => {
                     for _ in 0..dice.below(300) {
                         clock.run(Nanos::from_millis(1));
-                        walk(&plain, &mut list, &mut expected);
+                        serve_plain_list(&plain, &mut list, &mut expected);
                     }
                 }
             }
@@ -552,7 +552,11 @@ fn separate_limiter(clock: &Arc<ManualClock>) -> Limiter<TokenBucket, Arc<Manual
     Limiter::with_clock(bucket(5), Arc::clone(clock))
 }
 
-fn walk(plain: &Limiter<TokenBucket, Arc<ManualClock>>, list: &mut Vec<(u64, u64)>, served: &mut Vec<(u64, bool)>) {
+fn serve_plain_list(
+    plain: &Limiter<TokenBucket, Arc<ManualClock>>,
+    list: &mut Vec<(u64, u64)>,
+    served: &mut Vec<(u64, bool)>,
+) {
     while let Some((number, cost)) = list.first().copied() {
         if !plain.check(cost).is_allowed() {
             return;

@@ -12,13 +12,13 @@ use tollgate::{
 
 type Tested = Keyed<Limits, Arc<ManualClock>>;
 
-const NOW: u64 = 1 << 60;
+const START_TIME: u64 = 1 << 60;
 const HOUR: Nanos = Nanos::from_secs(3_600);
 /// Words of the snapshot's head before the limit records.
-const HEAD: usize = 7;
-const RECORD: usize = 8;
+const HEAD_WORDS: usize = 7;
+const RECORD_WORDS: usize = 8;
 
-/// Returns pairs of limits of the same algorithm, with a capacity of about 3, and some combinations.
+/// Returns two limits of each algorithm, with a capacity of about 3, and some combinations.
 fn limits() -> Vec<Limits> {
     let rate = |text: &str| text.parse().expect("a rate");
     let window = FixedWindow::new(3, HOUR).expect("a window");
@@ -46,7 +46,7 @@ fn limits() -> Vec<Limits> {
 }
 
 fn keyed(limits: &Limits) -> Tested {
-    Keyed::with_clock(limits.clone(), 20, Arc::new(ManualClock::at(NOW))).expect("a small table")
+    Keyed::with_clock(limits.clone(), 20, Arc::new(ManualClock::at(START_TIME))).expect("a small table")
 }
 
 /// Returns the seal over `words`, computed as the format defines it.
@@ -55,18 +55,18 @@ fn seal(words: &[u64]) -> u64 {
     words.iter().fold(0x6C62_272E_07BB_0142, mix)
 }
 
-/// Builds a file with valid seals, so that the later checks are reached: the head of `stored`, with entries and
-/// instants from the input. With `forged`, the limit parameters come from the input as well.
+/// Builds a file with valid seals, so that the test reaches the later checks. The file has the head of `stored`, with
+/// entries and instants from the input. With `forged`, the limit parameters come from the input as well.
 fn build_file(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u64>) -> Vec<u8> {
     let mut bytes = Vec::new();
     keyed(stored).snapshot(&mut bytes).expect("memory takes it");
     let mut words: Vec<u64> = bytes.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes)).collect();
-    words.truncate(HEAD + RECORD * stored.as_slice().len());
+    words.truncate(HEAD_WORDS + RECORD_WORDS * stored.as_slice().len());
     for word in &mut words[3..5] {
-        *word = input.next().unwrap_or(NOW);
+        *word = input.next().unwrap_or(START_TIME);
     }
     if forged {
-        words[HEAD..].iter_mut().for_each(|word| *word = input.next().unwrap_or(*word));
+        words[HEAD_WORDS..].iter_mut().for_each(|word| *word = input.next().unwrap_or(*word));
     }
     // A seal does not cover earlier seals, so `words` excludes them.
     let mut sealed = words.clone();
@@ -92,7 +92,7 @@ fn build_file(stored: &Limits, forged: bool, input: &mut impl Iterator<Item = u6
 }
 
 /// Checks that a snapshot is restored completely or not at all, and that the limiter works afterwards. Returns whether
-/// it was restored.
+/// the snapshot was restored.
 pub fn check(input: &[u8]) -> bool {
     let &[how, stored, ref rest @ ..] = input else { return false };
     let limits = limits();

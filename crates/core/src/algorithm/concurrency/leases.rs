@@ -1,44 +1,44 @@
 //! The leases, in order of expiry, stored in the words of the state.
 //!
 //! Held slots form a doubly linked list in order of expiry. Released slots form a free list. Slots that were never used
-//! are in neither list, so a new state needs no writes. For any content of the words, links stay within the slots and
-//! no loop takes more steps than there are slots.
+//! are in neither list, so a new state needs no writes. Whatever the words contain, links stay within the slots, and
+//! every loop ends after at most one step per slot.
 
 use super::Concurrency;
 use crate::algorithm::{Cells, CellsMut};
 use crate::quantity::{Mono, Nanos, Time};
 use crate::verdict::Stamp;
 
-/// A slot number, counted from 1; 0 means none.
+/// A slot number, counted from 1; 0 means no slot.
 pub(super) type Link = u16;
-const NONE: Link = 0;
+const NO_SLOT: Link = 0;
 
-const LIST_AT: usize = 0;
-const LAST_STAMP_AT: usize = 1;
-/// Distinguishes lease numbers from times before the year 2262.
+const LIST_HEAD_INDEX: usize = 0;
+const LAST_STAMP_INDEX: usize = 1;
+/// The highest bit. It is set in every lease number, but in no time before the year 2262.
 pub(super) const LEASE_NUMBER: u64 = 1 << 63;
-const SLOTS_AT: usize = 2;
-const SLOT_WORDS: usize = 3;
+const FIRST_SLOT_INDEX: usize = 2;
+const WORDS_PER_SLOT: usize = 3;
 
 /// Width of the packed fields in bits. Weights and links are at most 1024.
-const FIELD_BITS: u32 = 12;
+const BITS_PER_FIELD: u32 = 12;
 
 /// Returns the number of words in a list with `slots` slots.
 pub(super) const fn words(slots: u64) -> usize {
-    SLOTS_AT + SLOT_WORDS * slots as usize
+    FIRST_SLOT_INDEX + WORDS_PER_SLOT * slots as usize
 }
 
 /// Stores the number of the last lease taken.
 pub(super) fn set_last_stamp<S: CellsMut + ?Sized>(state: &mut S, stamp: Stamp) {
-    state.set(LAST_STAMP_AT, stamp.to_bits());
+    state.set(LAST_STAMP_INDEX, stamp.to_bits());
 }
 
 fn bit_field(word: u64, nth: u32) -> u64 {
-    word >> (nth * FIELD_BITS) & ((1 << FIELD_BITS) - 1)
+    word >> (nth * BITS_PER_FIELD) & ((1 << BITS_PER_FIELD) - 1)
 }
 
 fn pack_fields<const N: usize>(fields: [u64; N]) -> u64 {
-    fields.iter().rev().fold(0, |word, field| word << FIELD_BITS | field)
+    fields.iter().rev().fold(0, |word, field| word << BITS_PER_FIELD | field)
 }
 
 /// The content of a held slot. In a free slot the weight is zero and `next` is the next free slot.
@@ -59,7 +59,7 @@ impl Lease {
     const NOTHING: Self = Self::new(Stamp::NONE, Time::ZERO, 0);
 
     pub(super) const fn new(stamp: Stamp, ends: Time<Mono>, weight: u16) -> Self {
-        Self { stamp, ends, weight, prev: NONE, next: NONE }
+        Self { stamp, ends, weight, prev: NO_SLOT, next: NO_SLOT }
     }
 
     /// Returns the time until the lease expires. An expiry at the end of the clock's range is never reached.
@@ -75,9 +75,9 @@ pub(super) struct LeaseList {
     /// Total weight of the leases in the list, expired or not.
     pub(super) in_use: u64,
     /// Head of the free list.
-    free: Link,
+    first_free: Link,
     /// Number of slots ever used; the words of later slots are never read.
-    touched: Link,
+    ever_used: Link,
     /// The lease that expires first.
     first: Link,
     /// The lease that expires last.
@@ -86,31 +86,31 @@ pub(super) struct LeaseList {
 
 impl LeaseList {
     pub(super) const fn with_no_leases(slots: u64) -> Self {
-        Self { slots, in_use: 0, free: NONE, touched: 0, first: NONE, last: NONE }
+        Self { slots, in_use: 0, first_free: NO_SLOT, ever_used: 0, first: NO_SLOT, last: NO_SLOT }
     }
 
     pub(super) fn load<S: Cells + ?Sized>(state: &S, slots: u64) -> Self {
-        let word = state.get(LIST_AT);
+        let word = state.get(LIST_HEAD_INDEX);
         let mut leases = Self::with_no_leases(slots);
         leases.in_use = bit_field(word, 0).min(Concurrency::MAX_LEASES);
-        leases.touched = bit_field(word, 1).min(slots) as Link;
-        [leases.free, leases.first, leases.last] = [2, 3, 4].map(|nth| leases.link_field(word, nth));
+        leases.ever_used = bit_field(word, 1).min(slots) as Link;
+        [leases.first_free, leases.first, leases.last] = [2, 3, 4].map(|nth| leases.link_field(word, nth));
         leases
     }
 
     pub(super) fn store<S: CellsMut + ?Sized>(self, state: &mut S) {
-        let links = [self.touched, self.free, self.first, self.last].map(u64::from);
-        state.set(LIST_AT, pack_fields([self.in_use, links[0], links[1], links[2], links[3]]));
+        let links = [self.ever_used, self.first_free, self.first, self.last].map(u64::from);
+        state.set(LIST_HEAD_INDEX, pack_fields([self.in_use, links[0], links[1], links[2], links[3]]));
     }
 
-    /// Returns the link in a field. A link outside the slots, from corrupt words, becomes none.
+    /// Returns the link in a field; 0 if corrupt words contain a link outside the slots.
     fn link_field(&self, word: u64, nth: u32) -> Link {
         let link = bit_field(word, nth);
-        if link <= self.slots { link as Link } else { NONE }
+        if link <= self.slots { link as Link } else { NO_SLOT }
     }
 
     pub(super) fn read_lease<S: Cells + ?Sized>(&self, state: &S, link: Link) -> Lease {
-        let at = slot_at(link);
+        let at = first_word_of_slot(link);
         let word = state.get(at + 2);
         Lease {
             stamp: Stamp::from_bits(state.get(at)),
@@ -122,14 +122,14 @@ impl LeaseList {
     }
 
     pub(super) fn write<S: CellsMut + ?Sized>(&self, state: &mut S, link: Link, lease: Lease) {
-        let at = slot_at(link);
+        let at = first_word_of_slot(link);
         state.set(at, lease.stamp.to_bits());
         state.set(at + 1, lease.ends.as_nanos());
         state.set(at + 2, pack_fields([lease.weight.into(), lease.prev.into(), lease.next.into()]));
     }
 
     pub(super) fn last_lease<S: Cells + ?Sized>(&self, state: &S) -> Option<Lease> {
-        (self.last != NONE).then(|| self.read_lease(state, self.last))
+        (self.last != NO_SLOT).then(|| self.read_lease(state, self.last))
     }
 
     /// Returns the time until the next lease expires, ignoring expired leases.
@@ -137,7 +137,7 @@ impl LeaseList {
         let mut link = self.first;
         // Bounded, because corrupt words may form a cycle.
         for _ in 0..self.slots {
-            if link == NONE {
+            if link == NO_SLOT {
                 break;
             }
             let lease = self.read_lease(state, link);
@@ -154,7 +154,7 @@ impl LeaseList {
         let (mut ended, mut link) = (0, self.first);
         // Bounded, because corrupt words may form a cycle.
         for _ in 0..self.slots {
-            if link == NONE || ended >= enough {
+            if link == NO_SLOT || ended >= enough {
                 break;
             }
             let lease = self.read_lease(state, link);
@@ -175,12 +175,12 @@ impl LeaseList {
     /// Returns the slot for the next lease: the head of the free list, else an unused slot, else the first lease's slot
     /// if it has expired.
     pub(super) fn vacant_slot<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>) -> Option<Link> {
-        if self.free != NONE {
-            Some(self.free)
-        } else if u64::from(self.touched) < self.slots {
-            Some(self.touched + 1)
+        if self.first_free != NO_SLOT {
+            Some(self.first_free)
+        } else if u64::from(self.ever_used) < self.slots {
+            Some(self.ever_used + 1)
         } else {
-            (self.first != NONE && self.read_lease(state, self.first).time_left(now) == Nanos::ZERO)
+            (self.first != NO_SLOT && self.read_lease(state, self.first).time_left(now) == Nanos::ZERO)
                 .then_some(self.first)
         }
     }
@@ -188,25 +188,25 @@ impl LeaseList {
     /// Removes the vacant slot `link` from its list, so that it can hold a lease.
     pub(super) fn occupy_slot<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link) {
         let lease = self.read_lease(state, link);
-        if link == self.free {
-            self.free = lease.next;
+        if link == self.first_free {
+            self.first_free = lease.next;
         } else if link == self.first {
             self.in_use = self.in_use.saturating_sub(lease.weight.into());
             self.unlink(state, lease);
         } else {
-            self.touched = link;
+            self.ever_used = link;
         }
     }
 
     pub(super) fn free_slot<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link) {
-        self.write(state, link, Lease { next: self.free, ..Lease::NOTHING });
-        self.free = link;
+        self.write(state, link, Lease { next: self.first_free, ..Lease::NOTHING });
+        self.first_free = link;
     }
 
     pub(super) fn free_ended<S: CellsMut + ?Sized>(&mut self, state: &mut S, now: Time<Mono>) {
         for _ in 0..self.slots {
             let (link, lease) = (self.first, self.read_lease(state, self.first));
-            if link == NONE || lease.time_left(now) > Nanos::ZERO {
+            if link == NO_SLOT || lease.time_left(now) > Nanos::ZERO {
                 break;
             }
             self.in_use = self.in_use.saturating_sub(lease.weight.into());
@@ -221,11 +221,12 @@ impl LeaseList {
         self.set_prev(state, lease.next, lease.prev);
     }
 
-    /// Inserts the lease in order of expiry: at the back, unless the clock or the duration changed.
+    /// Inserts the lease in order of expiry. It becomes the last lease, unless the clock stepped back or the duration
+    /// changed.
     pub(super) fn insert<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, lease: Lease) {
-        let (mut prev, mut next) = (self.last, NONE);
+        let (mut prev, mut next) = (self.last, NO_SLOT);
         for _ in 0..self.slots {
-            if prev == NONE || self.read_lease(state, prev).ends <= lease.ends {
+            if prev == NO_SLOT || self.read_lease(state, prev).ends <= lease.ends {
                 break;
             }
             (prev, next) = (self.read_lease(state, prev).prev, prev);
@@ -235,18 +236,18 @@ impl LeaseList {
         self.set_prev(state, next, link);
     }
 
-    /// Makes `next` the successor of `link`, or the first lease if `link` is none.
+    /// Makes `next` the successor of `link`, or the first lease if `link` is 0.
     fn set_next<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, next: Link) {
         match link {
-            NONE => self.first = next,
+            NO_SLOT => self.first = next,
             link => self.write(state, link, Lease { next, ..self.read_lease(state, link) }),
         }
     }
 
-    /// Makes `prev` the predecessor of `link`, or the last lease if `link` is none.
+    /// Makes `prev` the predecessor of `link`, or the last lease if `link` is 0.
     fn set_prev<S: CellsMut + ?Sized>(&mut self, state: &mut S, link: Link, prev: Link) {
         match link {
-            NONE => self.last = prev,
+            NO_SLOT => self.last = prev,
             link => self.write(state, link, Lease { prev, ..self.read_lease(state, link) }),
         }
     }
@@ -256,7 +257,7 @@ impl LeaseList {
         let mut link = self.last;
         for _ in 0..self.slots {
             let lease = self.read_lease(state, link);
-            if link == NONE || lease.ends <= latest {
+            if link == NO_SLOT || lease.ends <= latest {
                 break;
             }
             self.write(state, link, Lease { ends: latest, ..lease });
@@ -266,7 +267,7 @@ impl LeaseList {
 
     /// Translates the expiry of every lease to another clock. An expiry that is never reached stays unchanged.
     pub(super) fn rebase<S: CellsMut + ?Sized>(&self, state: &mut S, from: Time<Mono>, to: Time<Mono>) {
-        for link in 1..=self.touched {
+        for link in 1..=self.ever_used {
             let lease = self.read_lease(state, link);
             if lease.ends.as_nanos() < u64::MAX {
                 self.write(state, link, Lease { ends: lease.ends.rebased(from, to), ..lease });
@@ -276,21 +277,22 @@ impl LeaseList {
 
     /// Moves the leases to fewer slots, keeping the leases that expire last.
     pub(super) fn move_to<S: CellsMut + ?Sized>(&self, state: &mut S, now: Time<Mono>, slots: u64) {
-        // Old and new slots overlap, so the leases are copied: 24 KiB of stack, only when a limit shrinks.
+        // Old and new slots overlap, so the leases are first copied to the stack (24 KiB). This happens only when a
+        // limit shrinks.
         let mut aside = [Lease::NOTHING; Concurrency::MAX_LEASES as usize];
         let (mut kept, mut link) = (0, self.last);
         for entry in aside.iter_mut().take(slots as usize) {
             *entry = self.read_lease(state, link);
-            if link == NONE || entry.time_left(now) == Nanos::ZERO {
+            if link == NO_SLOT || entry.time_left(now) == Nanos::ZERO {
                 break;
             }
             (kept, link) = (kept + 1, entry.prev);
         }
         let mut leases = Self::with_no_leases(slots);
         for lease in aside.iter().take(kept).rev() {
-            leases.touched += 1;
+            leases.ever_used += 1;
             leases.in_use = Concurrency::MAX_LEASES.min(leases.in_use + u64::from(lease.weight));
-            leases.insert(state, leases.touched, *lease);
+            leases.insert(state, leases.ever_used, *lease);
         }
         leases.store(state);
     }
@@ -300,39 +302,40 @@ impl LeaseList {
         self.slots.next_power_of_two() - 1
     }
 
-    /// Returns the number for a lease taken now in slot `link`: the lowest number whose low bits identify the slot,
-    /// that is above the last number and not before now. The highest bit is set, so that the number is not the instant
-    /// or window of another algorithm's charge, if a limit changes its algorithm.
+    /// Returns the number for a lease taken now in slot `link`. It is the lowest number that contains the slot in its
+    /// low bits, is above the last number and is not before `now`. Its highest bit is set, so that it cannot equal a
+    /// stamp of another algorithm after the limit changes its algorithm.
     pub(super) fn next_stamp<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, link: Link) -> Stamp {
-        let least = state.get(LAST_STAMP_AT).saturating_add(1).max(now.as_nanos() | LEASE_NUMBER);
+        let least = state.get(LAST_STAMP_INDEX).saturating_add(1).max(now.as_nanos() | LEASE_NUMBER);
         let stamp = least & !self.slot_mask() | u64::from(link - 1);
         Stamp::from_bits(if stamp < least { stamp.wrapping_add(self.slot_mask() + 1) } else { stamp })
     }
 
-    /// Returns the slot of the lease with this number; `None` if there is none or it has expired.
+    /// Returns the slot of the lease with the number `stamp`; `None` if the lease does not exist or has expired.
     pub(super) fn find<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, stamp: Stamp) -> Option<Link> {
         if stamp == Stamp::NONE {
             return None;
         }
-        let is_it = |link: &Link| state.get(slot_at(*link)) == stamp.to_bits();
+        let is_it = |link: &Link| state.get(first_word_of_slot(*link)) == stamp.to_bits();
         let likely = (stamp.to_bits() & self.slot_mask()) as Link + 1;
         // A change of the limit may have moved the lease to another slot.
-        let link = if likely <= self.touched && is_it(&likely) { likely } else { (1..=self.touched).find(is_it)? };
+        let link =
+            if likely <= self.ever_used && is_it(&likely) { likely } else { (1..=self.ever_used).find(is_it)? };
         (self.read_lease(state, link).time_left(now) > Nanos::ZERO).then_some(link)
     }
 }
 
 /// Returns the index of a slot's first word.
-const fn slot_at(link: Link) -> usize {
-    SLOTS_AT + SLOT_WORDS * (link as usize).saturating_sub(1)
+const fn first_word_of_slot(link: Link) -> usize {
+    FIRST_SLOT_INDEX + WORDS_PER_SLOT * (link as usize).saturating_sub(1)
 }
 
 #[cfg(test)]
 impl LeaseList {
     /// Checks the order of expiry, the links in both directions, the sum, and that every slot is in exactly one list.
     pub(super) fn assert_sound(&self, state: &[u64], what: &str) {
-        let (mut link, mut before, mut weight, mut seen) = (self.first, Lease::NOTHING, 0, vec![NONE]);
-        while link != NONE {
+        let (mut link, mut before, mut weight, mut seen) = (self.first, Lease::NOTHING, 0, vec![NO_SLOT]);
+        while link != NO_SLOT {
             let lease = self.read_lease(state, link);
             assert!(lease.ends >= before.ends && lease.weight > 0, "the order of ends, {what}");
             assert_eq!(Some(&lease.prev), seen.last(), "the link back, {what}");
@@ -342,12 +345,12 @@ impl LeaseList {
             (link, before) = (lease.next, lease);
         }
         assert_eq!((Some(&self.last), self.in_use), (seen.last(), weight), "the end and the sum, {what}");
-        link = self.free;
-        while link != NONE {
+        link = self.first_free;
+        while link != NO_SLOT {
             assert!(!seen.contains(&link), "slot {link} is both held and free, or free twice, {what}");
             seen.push(link);
             link = self.read_lease(state, link).next;
         }
-        assert_eq!(seen.len(), usize::from(self.touched) + 1, "slots are lost, {what}");
+        assert_eq!(seen.len(), usize::from(self.ever_used) + 1, "slots are lost, {what}");
     }
 }

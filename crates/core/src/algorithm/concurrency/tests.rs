@@ -1,6 +1,6 @@
 use super::*;
 
-const CHECK: Ask = Ask::Exactly(Cost::ONE);
+const ASK_ONE: Ask = Ask::Exactly(Cost::ONE);
 
 fn concurrency_limit(limit: u64, lease: u64) -> Concurrency {
     Concurrency::new(limit, Nanos::from_nanos(lease)).unwrap()
@@ -10,20 +10,20 @@ fn exactly(cost: u64) -> Ask {
     Ask::Exactly(Cost::new(cost))
 }
 
-/// Reference model: a list of leases. Every decision counts the unexpired ones.
-struct List {
+/// Reference model: a list of leases. Every decision counts the unexpired leases.
+struct LeaseModel {
     limit: Concurrency,
-    leases: Vec<Held>,
+    leases: Vec<HeldLease>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HeldLease {
     stamp: Stamp,
     ends: u64,
     weight: u64,
 }
 
-impl List {
+impl LeaseModel {
     fn weight_held(&self, at: u64) -> u64 {
         self.leases.iter().filter(|lease| lease.ends > at).map(|lease| lease.weight).sum()
     }
@@ -45,7 +45,7 @@ impl List {
         }
     }
 
-    fn find(&mut self, at: u64, stamp: Stamp) -> Option<&mut Held> {
+    fn find(&mut self, at: u64, stamp: Stamp) -> Option<&mut HeldLease> {
         self.leases.iter_mut().find(|lease| lease.stamp == stamp && lease.ends > at && lease.weight > 0)
     }
 }
@@ -72,7 +72,7 @@ fn decisions_match_the_reference_model() {
     ];
     for (nth, limit) in limits.into_iter().enumerate() {
         let (mut seed, mut at) = (nth as u64, 0);
-        let mut list = List { limit, leases: Vec::new() };
+        let mut list = LeaseModel { limit, leases: Vec::new() };
         let mut state = vec![u64::MAX; limit.words()];
         let state = state.as_mut_slice();
         limit.init(state, &Now::at(0));
@@ -80,7 +80,7 @@ fn decisions_match_the_reference_model() {
             at += next_random(&mut seed, 5).saturating_sub(1);
             let (now, cost) = (Now::at(at), next_random(&mut seed, limit.slots() + 3));
             let what = format!("step {step} at {at}: cost {cost} on {limit:?}");
-            // Picks any earlier stamp, usually a recent stamp.
+            // Picks an earlier stamp at random, usually a recent one.
             let ago = next_random(&mut seed, 30);
             let known = list.leases.iter().rev().nth(ago as usize).map(|lease| lease.stamp);
             match (next_random(&mut seed, 8), known) {
@@ -118,7 +118,7 @@ fn decisions_match_the_reference_model() {
                     if taken > 0 {
                         let (stamp, ends) = (verdict.stamp(), at + limit.lease.as_nanos());
                         assert!(list.leases.last().is_none_or(|last| last.stamp.to_bits() < stamp.to_bits()), "{what}");
-                        list.leases.push(Held { stamp, ends, weight: taken });
+                        list.leases.push(HeldLease { stamp, ends, weight: taken });
                     } else {
                         assert_eq!(state, before, "a refusal changed the state, {what}");
                     }
@@ -163,9 +163,9 @@ fn stamp_of_an_evicted_key_releases_nothing() {
     for limit in [concurrency_limit(1, 5_000), concurrency_limit(1000, 5_000)] {
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();
-        let stale = limit.decide(state, &Now::at(0), CHECK).stamp();
+        let stale = limit.decide(state, &Now::at(0), ASK_ONE).stamp();
         limit.init(state, &Now::at(5_000));
-        assert!(limit.decide(state, &Now::at(5_000), CHECK).is_admitted());
+        assert!(limit.decide(state, &Now::at(5_000), ASK_ONE).is_admitted());
         assert_eq!(limit.release(state, &Now::at(5_001), stale), Cost::ZERO, "{limit:?}");
     }
 }
@@ -220,8 +220,8 @@ fn new_parameters_keep_leases_and_their_stamps() {
     ] {
         let mut state = vec![0; old.words().max(new.words())];
         let state = state.as_mut_slice();
-        // Every fourth of forty leases remains. Their slots are scattered, and a renewed one is out of order.
-        let stamps: Vec<Stamp> = (0..40).map(|at| old.decide(state, &Now::at(at), CHECK).stamp()).collect();
+        // Every fourth of forty leases remains. Their slots are scattered, and a renewed lease is out of order.
+        let stamps: Vec<Stamp> = (0..40).map(|at| old.decide(state, &Now::at(at), ASK_ONE).stamp()).collect();
         for (nth, stamp) in stamps.iter().enumerate() {
             if nth % 4 != 0 {
                 old.release(state, &Now::at(40), *stamp);
@@ -250,20 +250,20 @@ fn clock_step_back_grants_nothing_and_leases_expire_after_their_duration() {
     let state = state.as_mut_slice();
     let _ = limit.decide(state, &Now::at(5 * second), exactly(2));
     let mut behind = state.to_vec();
-    assert!(!limit.decide(behind.as_mut_slice(), &Now::at(4 * second), CHECK).is_admitted());
+    assert!(!limit.decide(behind.as_mut_slice(), &Now::at(4 * second), ASK_ONE).is_admitted());
     assert_eq!(behind, state, "a clock reading that is a second old is accepted");
-    assert!(!limit.decide(state, &Now::at(100), CHECK).is_admitted());
+    assert!(!limit.decide(state, &Now::at(100), ASK_ONE).is_admitted());
     assert_eq!(limit.report(state, &Now::at(100), Cost::ONE).reset, Nanos::from_nanos(10));
-    assert!(!limit.decide(state, &Now::at(109), CHECK).is_admitted());
-    assert!(limit.decide(state, &Now::at(110), CHECK).is_admitted());
+    assert!(!limit.decide(state, &Now::at(109), ASK_ONE).is_admitted());
+    assert!(limit.decide(state, &Now::at(110), ASK_ONE).is_admitted());
 }
 
 #[test]
 fn lease_beyond_the_clock_range_never_expires() {
     let limit = concurrency_limit(1, 10);
     let mut state = [0; 5];
-    let stamp = limit.decide(&mut state, &Now::at(u64::MAX - 5), CHECK).stamp();
-    assert!(!limit.decide(&mut state, &Now::at(u64::MAX), CHECK).is_admitted());
+    let stamp = limit.decide(&mut state, &Now::at(u64::MAX - 5), ASK_ONE).stamp();
+    assert!(!limit.decide(&mut state, &Now::at(u64::MAX), ASK_ONE).is_admitted());
     assert_eq!(limit.release(&mut state, &Now::at(u64::MAX), stamp), Cost::ONE);
 }
 
@@ -326,19 +326,19 @@ fn lease_that_never_expires_stays_unexpired_on_another_clock() {
 }
 
 /// State words that count their reads.
-struct Counted {
+struct ReadCountingState {
     words: Vec<u64>,
     reads: core::cell::Cell<usize>,
 }
 
-impl Cells for Counted {
+impl Cells for ReadCountingState {
     fn get(&self, index: usize) -> u64 {
         self.reads.set(self.reads.get() + 1);
         self.words[index]
     }
 }
 
-impl CellsMut for Counted {
+impl CellsMut for ReadCountingState {
     fn set(&mut self, index: usize, word: u64) {
         self.words[index] = word;
     }
@@ -348,8 +348,9 @@ impl CellsMut for Counted {
 fn decisions_renewals_and_releases_read_a_constant_number_of_words() {
     let reads = |count: u64| {
         let limit = concurrency_limit(count, 100_000);
-        let mut state = Counted { words: vec![0; limit.words()], reads: 0.into() };
-        let stamps: Vec<_> = (0..count).map(|nth| limit.decide(&mut state, &Now::at(7 * nth), CHECK).stamp()).collect();
+        let mut state = ReadCountingState { words: vec![0; limit.words()], reads: 0.into() };
+        let stamps: Vec<_> =
+            (0..count).map(|nth| limit.decide(&mut state, &Now::at(7 * nth), ASK_ONE).stamp()).collect();
         let now = Now::at(7 * count);
         state.reads.set(0);
         let renewals = stamps.iter().map(|stamp| {
@@ -377,19 +378,19 @@ fn lease_of_a_thread_with_an_earlier_clock_reading_expires_first() {
     let limit = concurrency_limit(2, 10);
     let mut state = vec![0; limit.words()];
     for at in [100, 95] {
-        assert!(limit.decide(state.as_mut_slice(), &Now::at(at), CHECK).is_admitted());
+        assert!(limit.decide(state.as_mut_slice(), &Now::at(at), ASK_ONE).is_admitted());
     }
     assert_sound(&limit, &state, "the second lease expires first");
     let used = |at| limit.used(state.as_slice(), &Now::at(at)).ceil();
     assert_eq!([104, 105, 109, 110].map(used), [2, 1, 1, 0]);
 }
 
-/// A forgotten key that is used again a microsecond later therefore gets new numbers.
+/// So a forgotten key that is used again a microsecond later gets new numbers.
 #[test]
 fn lease_number_is_less_than_1024_ahead_of_the_clock() {
     let limit = concurrency_limit(512, 10);
     for at in (0..3_000).chain([1 << 40]) {
-        let stamp = limit.weigh(vec![0; limit.words()].as_slice(), &Now::at(at), CHECK).stamp();
+        let stamp = limit.weigh(vec![0; limit.words()].as_slice(), &Now::at(at), ASK_ONE).stamp();
         let number = stamp.to_bits() ^ leases::LEASE_NUMBER;
         assert!((at..at + 1_024).contains(&number), "number {number} at {at}");
     }

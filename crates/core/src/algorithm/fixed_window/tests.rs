@@ -2,7 +2,7 @@ use super::*;
 use crate::algorithm::testing::{WalkOptions, assert_waits_exact, check_by as check, never_panics, walk};
 use crate::quantity::Time;
 
-const S: u64 = 1_000_000_000;
+const SECOND: u64 = 1_000_000_000;
 
 /// 5 per 60 s.
 fn limit() -> FixedWindow {
@@ -24,10 +24,15 @@ fn phase_determines_the_window_boundaries() {
     let steps = "5@70 1@119 1@120 4@129 1@130 1@179 1@180";
     check(&limit(), Now::at, steps, "0 no1 4 0 no50 no1 4");
     check(&limit().phase(Phase::FirstRequest), Now::at, steps, "0 no11 no10 no1 4 3 2");
-    let spread = |offset| move |at| Now::at(at).with_spread(offset * S);
+    let spread = |offset| move |at| Now::at(at).with_spread(offset * SECOND);
     check(&limit().phase(Phase::Spread), spread(10), steps, "0 no11 no10 no1 4 3 2");
     check(&limit().phase(Phase::Spread), spread(60 + 59), steps, "0 4 3 no50 2 4 3");
-    let days = [window(0, 71 * S), window(71 * S, 125 * S), window(125 * S, 179 * S), window(179 * S, 999 * S)];
+    let days = [
+        window(0, 71 * SECOND),
+        window(71 * SECOND, 125 * SECOND),
+        window(125 * SECOND, 179 * SECOND),
+        window(179 * SECOND, 999 * SECOND),
+    ];
     let given = |at: u64| {
         let day = days.iter().position(|day| at < day.end().as_nanos()).unwrap();
         Now::at(at).with_windows(&days[day..])
@@ -42,12 +47,12 @@ fn first_request_window_restarts_when_nothing_is_counted() {
     let limit = limit().phase(Phase::FirstRequest);
     let mut state = [0; 2];
     limit.init(&mut state, &Now::at(0));
-    let first = limit.decide(&mut state, &Now::at(10 * S), Ask::Exactly(Cost::ONE));
-    assert_eq!(limit.report(&state, &Now::at(20 * S), Cost::ONE).reset, Nanos::from_secs(50));
-    limit.refund(&mut state, &Now::at(30 * S), Cost::ONE, Some(first.stamp()));
-    let _ = limit.decide(&mut state, &Now::at(40 * S), Ask::Exactly(Cost::ONE));
-    assert_eq!(limit.report(&state, &Now::at(40 * S), Cost::ONE).reset, Nanos::from_secs(60));
-    assert_eq!(limit.refund(&mut state, &Now::at(50 * S), Cost::ONE, Some(first.stamp())), Cost::ZERO);
+    let first = limit.decide(&mut state, &Now::at(10 * SECOND), Ask::Exactly(Cost::ONE));
+    assert_eq!(limit.report(&state, &Now::at(20 * SECOND), Cost::ONE).reset, Nanos::from_secs(50));
+    limit.refund(&mut state, &Now::at(30 * SECOND), Cost::ONE, Some(first.stamp()));
+    let _ = limit.decide(&mut state, &Now::at(40 * SECOND), Ask::Exactly(Cost::ONE));
+    assert_eq!(limit.report(&state, &Now::at(40 * SECOND), Cost::ONE).reset, Nanos::from_secs(60));
+    assert_eq!(limit.refund(&mut state, &Now::at(50 * SECOND), Cost::ONE, Some(first.stamp())), Cost::ZERO);
 }
 
 #[test]
@@ -59,8 +64,8 @@ fn debt_is_bounded_and_carried_into_the_following_windows() {
     let handed = |at: u64| Now::at(at);
     check(&limit.phase(Phase::FirstRequest), handed, "+12@10 1@20 3@130 1@189 1@190", "0 no110 0 no1 4");
     // Two days without requests pay off the same debt as days with requests.
-    let days: Vec<_> = (0..9).map(|day| window(day * 60 * S, (day + 1) * 60 * S)).collect();
-    let given = |at: u64| Now::at(at).with_windows(&days[(at / S / 60) as usize..]);
+    let days: Vec<_> = (0..9).map(|day| window(day * 60 * SECOND, (day + 1) * 60 * SECOND)).collect();
+    let given = |at: u64| Now::at(at).with_windows(&days[(at / SECOND / 60) as usize..]);
     check(&limit.phase(Phase::Given(0)), given, "+12@10 5@70 3@120 1@150 5@180", "0 no110 0 no30 0");
 }
 
@@ -70,7 +75,7 @@ fn count_is_kept_when_the_clock_is_set_back_by_up_to_a_window() {
     check(&limit(), Now::at, "3@130 2@61 1@119 1@120 1@179 1@180", "2 0 no61 no60 no1 4");
     let short = FixedWindow::new(5, Nanos::from_nanos(1)).unwrap();
     let mut state = [0; 2];
-    let _ = short.decide(&mut state, &Now::at(S), Ask::UpTo(Cost::MAX));
+    let _ = short.decide(&mut state, &Now::at(SECOND), Ask::UpTo(Cost::MAX));
     assert!(
         !short.weigh(&state, &Now::at(2), Ask::Exactly(Cost::ONE)).is_admitted(),
         "a thread may be delayed by this time"
@@ -86,12 +91,12 @@ fn clock_step_back_neither_grants_nor_locks_out_beyond_the_window() {
 #[test]
 fn given_window_is_used_even_if_late_or_early() {
     let limit = limit().phase(Phase::Given(0));
-    let today = [window(100 * S, 160 * S)];
+    let today = [window(100 * SECOND, 160 * SECOND)];
     check(&limit, |at| Now::at(at).with_windows(&today), "5@0 1@0 1@159 1@500", "0 no60 no1 no1");
-    // A request with yesterday's window is counted in today's.
-    let (mut state, yesterday) = ([0; 2], [window(40 * S, 100 * S)]);
-    let _ = limit.decide(&mut state, &Now::at(100 * S).with_windows(&today), Ask::UpTo(Cost::MAX));
-    let late = Now::at(99 * S).with_windows(&yesterday);
+    // A request whose given window is yesterday is counted in today's window.
+    let (mut state, yesterday) = ([0; 2], [window(40 * SECOND, 100 * SECOND)]);
+    let _ = limit.decide(&mut state, &Now::at(100 * SECOND).with_windows(&today), Ask::UpTo(Cost::MAX));
+    let late = Now::at(99 * SECOND).with_windows(&yesterday);
     let wait = Retry::After(Nanos::from_secs(61));
     assert_eq!(limit.weigh(&state, &late, Ask::Exactly(Cost::ONE)).outcome(), Outcome::Deny(wait));
 }
@@ -100,15 +105,15 @@ fn given_window_is_used_even_if_late_or_early() {
 fn refund_applies_only_to_the_window_of_its_charge() {
     let limit = limit();
     let mut state = [0; 2];
-    let first = limit.decide(&mut state, &Now::at(S), Ask::Exactly(Cost::new(4))).stamp();
-    assert_eq!(limit.refund(&mut state, &Now::at(2 * S), Cost::ONE, Some(first)), Cost::ONE);
-    assert_eq!(limit.refund(&mut state, &Now::at(2 * S), Cost::ONE, None), Cost::ONE);
-    assert_eq!(limit.refund(&mut state, &Now::at(60 * S), Cost::ONE, Some(first)), Cost::ZERO);
-    assert_eq!(limit.refund(&mut state, &Now::at(60 * S), Cost::ONE, None), Cost::ZERO);
-    let second = limit.decide(&mut state, &Now::at(60 * S), Ask::Exactly(Cost::new(4))).stamp();
-    assert_eq!(limit.refund(&mut state, &Now::at(61 * S), Cost::ONE, Some(first)), Cost::ZERO);
-    assert_eq!(limit.refund(&mut state, &Now::at(61 * S), Cost::MAX, Some(second)), Cost::new(4));
-    assert!(limit.is_new(&state, &Now::at(61 * S)));
+    let first = limit.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(4))).stamp();
+    assert_eq!(limit.refund(&mut state, &Now::at(2 * SECOND), Cost::ONE, Some(first)), Cost::ONE);
+    assert_eq!(limit.refund(&mut state, &Now::at(2 * SECOND), Cost::ONE, None), Cost::ONE);
+    assert_eq!(limit.refund(&mut state, &Now::at(60 * SECOND), Cost::ONE, Some(first)), Cost::ZERO);
+    assert_eq!(limit.refund(&mut state, &Now::at(60 * SECOND), Cost::ONE, None), Cost::ZERO);
+    let second = limit.decide(&mut state, &Now::at(60 * SECOND), Ask::Exactly(Cost::new(4))).stamp();
+    assert_eq!(limit.refund(&mut state, &Now::at(61 * SECOND), Cost::ONE, Some(first)), Cost::ZERO);
+    assert_eq!(limit.refund(&mut state, &Now::at(61 * SECOND), Cost::MAX, Some(second)), Cost::new(4));
+    assert!(limit.is_new(&state, &Now::at(61 * SECOND)));
 }
 
 #[test]
@@ -143,26 +148,26 @@ fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
 fn wait_is_exact_while_the_clock_is_behind() {
     let limit = FixedWindow::new(3, Nanos::from_secs(10)).unwrap();
     let mut state = [0; 2];
-    let _ = limit.decide(&mut state, &Now::at(25 * S), Ask::Regardless(Cost::new(6)));
+    let _ = limit.decide(&mut state, &Now::at(25 * SECOND), Ask::Regardless(Cost::new(6)));
     for second in 10..50 {
         for cost in 0..4 {
-            assert_waits_exact(&limit, &state, Now::at, second * S, Ask::Exactly(Cost::new(cost)));
+            assert_waits_exact(&limit, &state, Now::at, second * SECOND, Ask::Exactly(Cost::new(cost)));
         }
     }
 }
 
 #[test]
 fn other_parameters_keep_the_spent_amount() {
-    // Spends at 100 s under 5 per 60 s. Returns the remaining amount and the reset at 110 s under the other
-    // parameters, before and after taking 1 under them.
+    // Takes `spent` at 100 s under a limit of 5 per 60 s. Checks the remaining amount and the reset at 110 s under the
+    // parameters `new`, before and after taking 1 under `new`.
     let check = |spent: u64, new: FixedWindow, before: (u64, u64), after: Option<(u64, u64)>| {
-        let (mut state, now) = ([0; 2], Now::at(110 * S));
-        let _ = limit().decide(&mut state, &Now::at(100 * S), Ask::Regardless(Cost::new(spent)));
+        let (mut state, now) = ([0; 2], Now::at(110 * SECOND));
+        let _ = limit().decide(&mut state, &Now::at(100 * SECOND), Ask::Regardless(Cost::new(spent)));
         let report = new.report_from(&limit(), &state, &now, Cost::ONE);
-        assert_eq!((report.remaining, report.reset.as_nanos() / S), before, "{spent} under {new:?}");
+        assert_eq!((report.remaining, report.reset.as_nanos() / SECOND), before, "{spent} under {new:?}");
         let (_, adopted) = new.decide_from(&limit(), &mut state, &now, Ask::Exactly(Cost::ONE));
         let report = new.report(&state, &now, Cost::ONE);
-        let now_its_own = adopted.then_some((report.remaining, report.reset.as_nanos() / S));
+        let now_its_own = adopted.then_some((report.remaining, report.reset.as_nanos() / SECOND));
         assert_eq!(now_its_own, after, "1 after {spent} under {new:?}");
     };
     let new = |limit, secs| FixedWindow::new(limit, Nanos::from_secs(secs)).unwrap();
@@ -213,34 +218,37 @@ fn last_window_does_not_restart_with_every_request() {
     }
 }
 
-/// With a limit of five, twelve were taken in the window until 60 s. Five are paid off at its end, and five more at 120
-/// s on average, 150 s at the latest.
+/// With a limit of five, twelve were taken in the window until 60 s. Five are paid off at the end of that window. Five
+/// more are paid off at 120 s on average, or at 150 s at the latest.
 #[test]
 fn debt_of_given_windows_may_last_half_a_window_longer() {
-    let state = [60 * S, 12];
+    let state = [60 * SECOND, 12];
     let limit = limit().max_debt(7).unwrap();
     let given = limit.phase(Phase::Given(0));
-    let most = |limit: FixedWindow, seconds| limit.max_used(&state, &Now::at(seconds * S));
-    assert_eq!([59, 60, 120, 180].map(|seconds| given.used(&state, &Now::at(seconds * S)).floor()), [12, 7, 2, 0]);
-    let instants = [59, 60, 120, 149, 150, 239, 240, u64::MAX / S];
+    let most = |limit: FixedWindow, seconds| limit.max_used(&state, &Now::at(seconds * SECOND));
+    assert_eq!([59, 60, 120, 180].map(|seconds| given.used(&state, &Now::at(seconds * SECOND)).floor()), [12, 7, 2, 0]);
+    let instants = [59, 60, 120, 149, 150, 239, 240, u64::MAX / SECOND];
     assert_eq!(instants.map(|seconds| most(given, seconds)), [12, 7, 7, 7, 2, 2, 0, 0]);
     assert_eq!([59, 119, 120, 179, 180].map(|seconds| most(limit, seconds)), [12, 7, 2, 2, 0]);
-    assert_eq!(given.max_spent(&state, &Now::at(239 * S)), Spent::of(2, 5));
+    assert_eq!(given.max_spent(&state, &Now::at(239 * SECOND)), Spent::of(2, 5));
 }
 
-/// The given window is from 100 s to 160 s. A count in this window or an earlier one belongs to the same calendar.
+/// The given window is from 100 s to 160 s. A count in this window or an earlier window belongs to the same calendar.
 #[test]
 fn end_of_its_window_identifies_the_calendar_of_a_count() {
-    let windows = [window(100 * S, 160 * S)];
+    let windows = [window(100 * SECOND, 160 * SECOND)];
     let given = |limit: u64, secs| FixedWindow::new(limit, Nanos::from_secs(secs)).unwrap().phase(Phase::Given(0));
     let is_same = |new: FixedWindow, end: u64, used| {
-        new.has_same_windows(&given(5, 60), &[end * S, used], &Now::at(110 * S).with_windows(&windows))
+        new.has_same_windows(&given(5, 60), &[end * SECOND, used], &Now::at(110 * SECOND).with_windows(&windows))
     };
     let ends = [99, 100, 101, 159, 160, 161].map(|end| is_same(given(7, 60), end, 1));
     assert_eq!(ends, [true, true, false, false, true, false]);
     assert!(is_same(given(7, 60), 161, 0), "nothing is counted");
     assert!(!is_same(given(7, 61), 160, 1) && !is_same(given(7, 60).phase(Phase::Given(1)), 160, 1));
-    assert!(given(7, 60).has_same_windows(&given(5, 60), &[161 * S, 1], &Now::at(110 * S)), "no window is given");
+    assert!(
+        given(7, 60).has_same_windows(&given(5, 60), &[161 * SECOND, 1], &Now::at(110 * SECOND)),
+        "no window is given"
+    );
 }
 
 #[test]
@@ -253,8 +261,8 @@ fn window_from_the_first_request_begins_only_with_the_next_request() {
 fn number_of_windows_without_a_request_is_rounded_to_nearest() {
     let limit = limit().max_debt(7).unwrap().phase(Phase::Given(0));
     let used = |end| {
-        let windows = [window(80 * S, end * S)];
-        limit.used(&[60 * S, 12], &Now::at(80 * S).with_windows(&windows)).ceil()
+        let windows = [window(80 * SECOND, end * SECOND)];
+        limit.used(&[60 * SECOND, 12], &Now::at(80 * SECOND).with_windows(&windows)).ceil()
     };
     assert_eq!([81, 120, 149, 150, 209, 210].map(used), [7, 7, 7, 2, 2, 0]);
 }

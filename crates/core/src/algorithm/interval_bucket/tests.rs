@@ -2,7 +2,7 @@ use super::*;
 use crate::algorithm::testing::{Admission, WalkOptions, assert_waits_exact, check, never_panics, walk};
 use crate::quantity::Time;
 
-const S: u64 = 1_000_000_000;
+const SECOND: u64 = 1_000_000_000;
 
 /// 5 every 10 s.
 fn limit() -> IntervalBucket {
@@ -50,11 +50,11 @@ fn refund_is_accepted_up_to_the_debt() {
         let mut state = [0; 2];
         limit.init(&mut state, &Now::at(0));
         let _ = limit.decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(4)));
-        assert_eq!(limit.refund(&mut state, &Now::at(S), Cost::new(3), None), Cost::new(3));
-        assert_eq!(limit.report(&state, &Now::at(S), Cost::ONE).remaining, 4);
-        assert_eq!(limit.refund(&mut state, &Now::at(S), Cost::new(3), None), Cost::ONE);
-        assert_eq!(limit.refund(&mut state, &Now::at(S), Cost::new(3), None), Cost::ZERO);
-        assert!(limit.is_new(&state, &Now::at(S)));
+        assert_eq!(limit.refund(&mut state, &Now::at(SECOND), Cost::new(3), None), Cost::new(3));
+        assert_eq!(limit.report(&state, &Now::at(SECOND), Cost::ONE).remaining, 4);
+        assert_eq!(limit.refund(&mut state, &Now::at(SECOND), Cost::new(3), None), Cost::ONE);
+        assert_eq!(limit.refund(&mut state, &Now::at(SECOND), Cost::new(3), None), Cost::ZERO);
+        assert!(limit.is_new(&state, &Now::at(SECOND)));
     }
 }
 
@@ -63,25 +63,25 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt
     for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
         let limit = limit().steps(steps);
         let mut state = [0; 2];
-        let _ = limit.decide(&mut state, &Now::at(1_000_000 * S), Ask::Exactly(Cost::new(5)));
-        let refused = limit.decide(&mut state, &Now::at(30 * S), Ask::Exactly(Cost::ONE));
+        let _ = limit.decide(&mut state, &Now::at(1_000_000 * SECOND), Ask::Exactly(Cost::new(5)));
+        let refused = limit.decide(&mut state, &Now::at(30 * SECOND), Ask::Exactly(Cost::ONE));
         assert!(!refused.is_admitted());
-        assert!(limit.is_new(&state, &Now::at(50 * S)), "{steps:?}");
+        assert!(limit.is_new(&state, &Now::at(50 * SECOND)), "{steps:?}");
     }
     // A clock reading that is less than a second old is not a clock step.
     let first = limit().steps(Steps::FirstRequest);
     let mut state = [0; 2];
-    let _ = first.decide(&mut state, &Now::at(30 * S), Ask::Exactly(Cost::new(5)));
-    let late = Now::at(30 * S - S / 2);
+    let _ = first.decide(&mut state, &Now::at(30 * SECOND), Ask::Exactly(Cost::new(5)));
+    let late = Now::at(30 * SECOND - SECOND / 2);
     let wait = Retry::After(Nanos::from_millis(10_500));
     assert_eq!(first.decide(&mut state, &late, Ask::Exactly(Cost::ONE)).outcome(), Outcome::Deny(wait));
-    assert_eq!(state[1], 30 * S);
+    assert_eq!(state[1], 30 * SECOND);
 }
 
-/// Checks that the requests whose wait ends in any interval took at most `burst` plus the refills of its steps. `step`
-/// returns the step number at an instant; `first` returns the number of the last step before an interval that begins
-/// there.
-fn never_above(passed: &[Admission], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
+/// Checks, for every interval, that the requests whose wait ends in it took at most `burst` plus its refills. `step`
+/// returns the step number at an instant. `first` returns the number of the last step before an interval that begins at
+/// this instant.
+fn assert_within_burst(passed: &[Admission], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
     for from in passed {
         let mut sum = 0;
         let after = passed.iter().filter(|other| other.turn >= from.turn);
@@ -99,11 +99,11 @@ fn every_interval_admits_at_most_the_burst_and_its_steps() {
     let limit = IntervalBucket::new(3, Nanos::from_nanos(10)).unwrap().burst(5).unwrap();
     for start in 0..20 {
         let paths = WalkOptions { pause: 7, cost: 6, all_verbs: false };
-        never_above(&walk(&limit, Now::at, start, 300, &paths), |at| at / 10, |at| at / 10);
+        assert_within_burst(&walk(&limit, Now::at, start, 300, &paths), |at| at / 10, |at| at / 10);
         let shifted = limit.steps(Steps::Aligned(Nanos::from_nanos(4)));
-        never_above(&walk(&shifted, Now::at, start, 300, &paths), |at| (at + 6) / 10, |at| (at + 6) / 10);
+        assert_within_burst(&walk(&shifted, Now::at, start, 300, &paths), |at| (at + 6) / 10, |at| (at + 6) / 10);
         let patient = limit.max_wait(Nanos::from_nanos(25)).unwrap();
-        never_above(&walk(&patient, Now::at, start, 300, &paths), |at| at.saturating_sub(1) / 10, |at| at / 10);
+        assert_within_burst(&walk(&patient, Now::at, start, 300, &paths), |at| at.saturating_sub(1) / 10, |at| at / 10);
     }
 }
 
@@ -126,10 +126,10 @@ fn wait_is_exact_while_the_clock_is_behind() {
     for steps in [Steps::Aligned(Nanos::from_millis(400)), Steps::FirstRequest] {
         let limit = IntervalBucket::new(3, Nanos::from_millis(700)).unwrap().steps(steps);
         let mut state = [0; 2];
-        let _ = limit.decide(&mut state, &Now::at(5 * S), Ask::Regardless(Cost::new(5)));
+        let _ = limit.decide(&mut state, &Now::at(5 * SECOND), Ask::Regardless(Cost::new(5)));
         for tenth in 41..90 {
             for cost in 0..4 {
-                assert_waits_exact(&limit, &state, Now::at, tenth * S / 10, Ask::Exactly(Cost::new(cost)));
+                assert_waits_exact(&limit, &state, Now::at, tenth * SECOND / 10, Ask::Exactly(Cost::new(cost)));
             }
         }
     }
@@ -137,12 +137,12 @@ fn wait_is_exact_while_the_clock_is_behind() {
 
 #[test]
 fn other_parameters_keep_the_spent_amount() {
-    // Spends at 3 s under 5 every 10 s. Returns the remaining amount and the reset at 4 s.
+    // Takes `spent` at 3 s under `old`, and checks the remaining amount and the reset at 4 s under `new`.
     let check = |old: IntervalBucket, spent: u64, new: IntervalBucket, remaining: u64, reset: u64| {
         let mut state = [0; 2];
-        let _ = old.decide(&mut state, &Now::at(3 * S), Ask::Regardless(Cost::new(spent)));
-        new.convert(&old, &mut state, &Now::at(4 * S));
-        let report = new.report(&state, &Now::at(4 * S), Cost::ONE);
+        let _ = old.decide(&mut state, &Now::at(3 * SECOND), Ask::Regardless(Cost::new(spent)));
+        new.convert(&old, &mut state, &Now::at(4 * SECOND));
+        let report = new.report(&state, &Now::at(4 * SECOND), Cost::ONE);
         assert_eq!((report.remaining, report.reset), (remaining, Nanos::from_secs(reset)), "{spent} under {new:?}");
     };
     let new = |refill, secs| IntervalBucket::new(refill, Nanos::from_secs(secs)).unwrap();
@@ -166,7 +166,7 @@ fn new_key_has_the_initial_amount() {
 #[test]
 fn fast_path_matches_the_slow_path() {
     let limit = limit().burst(8).unwrap().steps(Steps::Aligned(Nanos::from_secs(4)));
-    for (at, mark) in (0..40).flat_map(|second| (0..60).map(move |mark| (second * S, mark))) {
+    for (at, mark) in (0..40).flat_map(|second| (0..60).map(move |mark| (second * SECOND, mark))) {
         for cost in 0..10 {
             let (mut fast, mut slow) = ([mark], [mark]);
             let fast_verdict = limit.decide_fast(&mut fast, &Now::at(at), Cost::new(cost));
@@ -231,20 +231,20 @@ fn clock_step_back_counts_as_the_largest_debt() {
     let patient = |max_debt| short_of(max_debt).max_wait(Nanos::from_secs(20)).unwrap();
     for (limit, most) in [(short_of(3), 5 + 3), (short_of(9), 5 + 9), (patient(3), 5 + 15), (patient(40), 5 + 40)] {
         let mut state = [0];
-        let _ = limit.decide(&mut state, &Now::at(1_000_000 * S), Ask::Exactly(Cost::ONE));
-        assert_eq!(limit.used(&state, &Now::at(30 * S)), Tokens::whole(most), "{limit:?}");
+        let _ = limit.decide(&mut state, &Now::at(1_000_000 * SECOND), Ask::Exactly(Cost::ONE));
+        assert_eq!(limit.used(&state, &Now::at(30 * SECOND)), Tokens::whole(most), "{limit:?}");
     }
 }
 
-/// Steps are at multiples of 300 ms. One second before 9 s, four steps are still to come.
+/// Steps are at multiples of 300 ms. There are four steps in the second before 9 s.
 #[test]
 fn clock_reading_a_second_old_owes_the_steps_since_then() {
     let limit = IntervalBucket::new(2, Nanos::from_millis(300)).unwrap();
     let mut state = [0];
-    let _ = limit.decide(&mut state, &Now::at(9 * S), Ask::Regardless(Cost::new(4)));
+    let _ = limit.decide(&mut state, &Now::at(9 * SECOND), Ask::Regardless(Cost::new(4)));
     let owed = |at| limit.used(&state, &Now::at(at)).ceil();
     let earliest = 7_800_000_000;
-    assert_eq!([9 * S, 9 * S - 1, 8 * S, earliest, earliest - 1].map(owed), [4, 6, 12, 12, 4]);
+    assert_eq!([9 * SECOND, 9 * SECOND - 1, 8 * SECOND, earliest, earliest - 1].map(owed), [4, 6, 12, 12, 4]);
 }
 
 #[test]
@@ -252,18 +252,18 @@ fn corrupt_state_is_paid_off_like_the_largest_debt() {
     for steps in [Steps::Aligned(Nanos::ZERO), Steps::FirstRequest] {
         for mark in [u64::MAX, u64::MAX - 1, 1 << 40] {
             let (limit, mut state) = (limit().steps(steps), [mark, 0]);
-            assert!(!limit.decide(&mut state, &Now::at(30 * S), Ask::Exactly(Cost::ONE)).is_admitted());
-            let reset = |second| limit.report(&state, &Now::at(second * S), Cost::ONE).reset;
+            assert!(!limit.decide(&mut state, &Now::at(30 * SECOND), Ask::Exactly(Cost::ONE)).is_admitted());
+            let reset = |second| limit.report(&state, &Now::at(second * SECOND), Cost::ONE).reset;
             assert_eq!([35, 45, 50].map(reset), [15, 5, 0].map(Nanos::from_secs), "{mark} with {steps:?}");
         }
     }
 }
 
-/// At 3 s, 4 of 5 are taken. Behind requests of 7, a cost of 5 needs three more steps.
+/// At 3 s, 4 of 5 are taken. With requests of 7 ahead in the queue, a cost of 5 needs three more steps.
 #[test]
 fn wait_behind_other_requests_skips_the_steps_that_they_use() {
     let mut state = [0];
-    let now = Now::at(3 * S);
+    let now = Now::at(3 * SECOND);
     let _ = limit().decide(&mut state, &now, Ask::Exactly(Cost::new(4)));
     let wait = |ahead, cost| limit().wait_in_queue(&state, &now, Cost::new(ahead), Cost::new(cost));
     let after = |secs| Retry::After(Nanos::from_secs(secs));
@@ -271,14 +271,14 @@ fn wait_behind_other_requests_skips_the_steps_that_they_use() {
     assert_eq!([wait(7, 5), wait(0, 6), wait(0, 7)], [after(27), Retry::Never, Retry::Never]);
 }
 
-/// 2 every 300 ms, with a debt of at most 4. A mark of 10 is three steps after the first request, and a mark of 12
-/// is four steps after it. Four steps exceed the second that a clock reading may be old.
+/// The limit is 2 every 300 ms, with a debt of at most 4. A mark of 10 is three steps after the first request, and a
+/// mark of 12 is four steps after it. Four steps take longer than one second, the maximum age of a clock reading.
 #[test]
 fn steps_since_the_first_request_count_towards_a_clock_step() {
     let limit = IntervalBucket::new(2, Nanos::from_millis(300)).unwrap().steps(Steps::FirstRequest);
-    let owed = |mark, early| limit.used(&[mark, 10 * S], &Now::at(10 * S - early)).ceil();
-    assert_eq!([owed(4, S), owed(4, S + 1), owed(5, S + 1)], [4, 4, 4]);
-    assert_eq!([owed(10, 1), owed(10, S / 10), owed(10, S / 10 + 1), owed(12, 1)], [10, 10, 4, 4]);
+    let owed = |mark, early| limit.used(&[mark, 10 * SECOND], &Now::at(10 * SECOND - early)).ceil();
+    assert_eq!([owed(4, SECOND), owed(4, SECOND + 1), owed(5, SECOND + 1)], [4, 4, 4]);
+    assert_eq!([owed(10, 1), owed(10, SECOND / 10), owed(10, SECOND / 10 + 1), owed(12, 1)], [10, 10, 4, 4]);
 }
 
 #[test]

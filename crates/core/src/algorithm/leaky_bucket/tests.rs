@@ -10,7 +10,7 @@ fn limit(rate: &str, burst: u64) -> LeakyBucket {
 
 /// Asks for 1 at each instant, in milliseconds, and compares the results: a dot (admitted now), the wait in
 /// milliseconds, or `no` and the retry.
-fn check(limit: &LeakyBucket, instants: &[u64], expected: &str) {
+fn assert_outcomes(limit: &LeakyBucket, instants: &[u64], expected: &str) {
     let mut state = [0; 2];
     limit.init(&mut state, &Now::at(0));
     let answers: Vec<_> = instants
@@ -26,24 +26,24 @@ fn check(limit: &LeakyBucket, instants: &[u64], expected: &str) {
 }
 
 #[test]
-fn first_request_passes_and_the_next_are_delayed_in_turn() {
-    check(&limit("10/s", 6), &[0; 7], ". 100 200 300 400 500 no100");
-    check(&limit("10/s", 1), &[0, 99, 100, 200, 301, 400], ". no1 . . . no1");
-    check(&limit("10/s", 3), &[0, 50, 50, 100, 350], ". 50 150 200 50");
+fn first_request_passes_and_later_requests_are_delayed() {
+    assert_outcomes(&limit("10/s", 6), &[0; 7], ". 100 200 300 400 500 no100");
+    assert_outcomes(&limit("10/s", 1), &[0, 99, 100, 200, 301, 400], ". no1 . . . no1");
+    assert_outcomes(&limit("10/s", 3), &[0, 50, 50, 100, 350], ". 50 150 200 50");
 }
 
 #[test]
 fn free_part_of_the_burst_passes_undelayed() {
-    check(&limit("10/s", 6).free(2).unwrap(), &[0; 7], ". . . 100 200 300 no100");
-    check(&limit("10/s", 3).free(3).unwrap(), &[0, 0, 0, 0, 100], ". . . no100 .");
+    assert_outcomes(&limit("10/s", 6).free(2).unwrap(), &[0; 7], ". . . 100 200 300 no100");
+    assert_outcomes(&limit("10/s", 3).free(3).unwrap(), &[0, 0, 0, 0, 100], ". . . no100 .");
 }
 
 #[test]
 fn request_that_would_wait_too_long_is_refused() {
     let limit = limit("10/s", 100).max_wait(Nanos::from_millis(250));
-    check(&limit, &[0, 0, 0, 0, 49, 50], ". 100 200 no50 no1 250");
-    check(&limit.free(2).unwrap(), &[0; 6], ". . . 100 200 no50");
-    check(&limit.max_wait(Nanos::ZERO), &[0, 0, 100], ". no100 .");
+    assert_outcomes(&limit, &[0, 0, 0, 0, 49, 50], ". 100 200 no50 no1 250");
+    assert_outcomes(&limit.free(2).unwrap(), &[0; 6], ". . . 100 200 no50");
+    assert_outcomes(&limit.max_wait(Nanos::ZERO), &[0, 0, 100], ". no100 .");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn other_parameters_keep_the_content() {
 #[test]
 fn new_key_has_the_initial_amount() {
     let limit = limit("10/s", 6).initial(2).unwrap();
-    check(&limit, &[0, 0, 0], "400 500 no100");
+    assert_outcomes(&limit, &[0, 0, 0], "400 500 no100");
 }
 
 #[test]

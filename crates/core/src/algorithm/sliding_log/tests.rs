@@ -1,6 +1,6 @@
 use super::*;
 
-const CHECK: Ask = Ask::Exactly(Cost::ONE);
+const ASK_ONE: Ask = Ask::Exactly(Cost::ONE);
 
 fn log(limit: u64, length: u64) -> SlidingLog {
     SlidingLog::new(limit, Nanos::from_nanos(length)).unwrap().max_debt(0).unwrap()
@@ -10,13 +10,13 @@ fn exactly(cost: u64) -> Ask {
     Ask::Exactly(Cost::new(cost))
 }
 
-/// Reference model: counts a list for every decision, and finds waits by trying each nanosecond.
-struct List {
+/// Reference model: counts the entries of a list for every decision, and tries every nanosecond to find a wait.
+struct LogModel {
     limit: SlidingLog,
     entries: Vec<u64>,
 }
 
-impl List {
+impl LogModel {
     fn units_inside(&self, at: u64) -> u64 {
         self.entries.iter().filter(|&entry| entry + self.limit.length.as_nanos() > at).count() as u64
     }
@@ -24,7 +24,7 @@ impl List {
     fn passes(&self, at: u64, ask: Ask) -> bool {
         let (ceiling, gap) = match ask {
             Ask::Exactly(_) | Ask::UpTo(_) => (self.limit.limit, self.limit.minimum_gap.as_nanos()),
-            Ask::Regardless(_) => (self.limit.slots(), 0),
+            Ask::Regardless(_) => (self.limit.max_entries(), 0),
         };
         let apart = self.entries.last().is_none_or(|last| at - last >= gap);
         let cost = ask.cost().get();
@@ -37,7 +37,7 @@ impl List {
 
     fn record(&mut self, at: u64, units: u64) {
         self.entries.extend((0..units).map(|_| at));
-        self.entries.drain(..self.entries.len().saturating_sub(self.limit.slots() as usize));
+        self.entries.drain(..self.entries.len().saturating_sub(self.limit.max_entries() as usize));
     }
 
     fn ask(&mut self, at: u64, ask: Ask) -> (Outcome, Cost) {
@@ -48,7 +48,7 @@ impl List {
                 let fits = self.limit.limit.saturating_sub(self.units_inside(at)).max(1);
                 (cost.get().min(fits), self.limit.limit)
             }
-            Ask::Regardless(cost) => (cost.get(), self.limit.slots()),
+            Ask::Regardless(cost) => (cost.get(), self.limit.max_entries()),
         };
         if cost > most {
             return (Outcome::Deny(Retry::Never), Cost::ZERO);
@@ -60,7 +60,7 @@ impl List {
             Ask::UpTo(_) => (exactly(cost), exactly(1)),
         };
         let passes = self.passes(at, ask);
-        if passes || self.limit.refused_count {
+        if passes || self.limit.refused_attempts_count {
             self.record(at, cost);
         }
         if passes {
@@ -102,13 +102,13 @@ fn decisions_match_the_reference_model() {
     ];
     for (nth, limit) in limits.into_iter().enumerate() {
         let (mut seed, mut at) = (nth as u64, 0);
-        let mut list = List { limit, entries: Vec::new() };
+        let mut list = LogModel { limit, entries: Vec::new() };
         let mut state = vec![0; limit.words()];
         let state = state.as_mut_slice();
         limit.init(state, &Now::at(0));
         for step in 0..20_000 {
             at += next_random(&mut seed, 5).saturating_sub(1);
-            let (now, cost) = (Now::at(at), next_random(&mut seed, limit.slots() + 3));
+            let (now, cost) = (Now::at(at), next_random(&mut seed, limit.max_entries() + 3));
             let what = format!("step {step} at {at}: cost {cost} on {limit:?}, entries {:?}", list.entries);
             let ask = match next_random(&mut seed, 6) {
                 0..3 => exactly(cost.min(2)),
@@ -139,18 +139,18 @@ fn decisions_match_the_reference_model() {
 }
 
 /// Calls of rolling-rate-limiter, from its own tests: `limit` records, `would` does not.
-enum Call {
+enum RollingLimiterCall {
     Limit,
     Would,
 }
-use Call::{Limit, Would};
+use RollingLimiterCall::{Limit, Would};
 
-fn replay(limit: SlidingLog, steps: &[(u64, Call, bool)]) {
+fn replay(limit: SlidingLog, steps: &[(u64, RollingLimiterCall, bool)]) {
     let mut state = vec![0; limit.words()];
     for (nth, (at, call, blocked)) in steps.iter().enumerate() {
         let verdict = match call {
-            Limit => limit.decide(state.as_mut_slice(), &Now::at(*at), CHECK),
-            Would => limit.weigh(state.as_slice(), &Now::at(*at), CHECK),
+            Limit => limit.decide(state.as_mut_slice(), &Now::at(*at), ASK_ONE),
+            Would => limit.weigh(state.as_slice(), &Now::at(*at), ASK_ONE),
         };
         assert_eq!(!verdict.is_admitted(), *blocked, "step {nth} at {at} of {limit:?}");
     }
@@ -182,7 +182,7 @@ fn rolling_rate_limiter_info_equals_the_report_after_the_attempt() {
     let limit = log(3, 10).count_refused();
     let mut state = [0; 4];
     let info = |state: &mut [u64; 4], at| {
-        let verdict = limit.decide(state, &Now::at(at), CHECK);
+        let verdict = limit.decide(state, &Now::at(at), ASK_ONE);
         let report = limit.report(state, &Now::at(at), Cost::ONE);
         if let Outcome::Deny(retry) = verdict.outcome() {
             assert_eq!(retry, report.retry, "the refusal and the report differ");
@@ -229,17 +229,17 @@ fn refusal_spends_nothing() {
 }
 
 #[test]
-fn with_counted_refusals_a_retrying_caller_is_refused_and_a_waiting_one_admitted() {
+fn counted_refusals_block_a_retrying_caller_but_not_a_waiting_caller() {
     let limit = log(2, 10).count_refused();
     let mut state = [0; 3];
     let _ = limit.decide(&mut state, &Now::at(0), exactly(2));
     for at in (4..1_000).step_by(4) {
-        assert!(!limit.decide(&mut state, &Now::at(at), CHECK).is_admitted(), "at {at}");
+        assert!(!limit.decide(&mut state, &Now::at(at), ASK_ONE).is_admitted(), "at {at}");
     }
     // The last two attempts were at 992 and 996.
     let retry = limit.report(&state, &Now::at(996), Cost::ONE).retry;
     assert_eq!(retry, Retry::After(Nanos::from_nanos(6)));
-    assert!(limit.weigh(&state, &Now::at(1_002), CHECK).is_admitted());
+    assert!(limit.weigh(&state, &Now::at(1_002), ASK_ONE).is_admitted());
     // A cost that can never pass is not recorded.
     let before = state;
     let verdict = limit.decide(&mut state, &Now::at(1_002), exactly(3));
@@ -267,7 +267,7 @@ fn new_parameters_keep_the_spent_amount() {
     let convert = |old: SlidingLog, new: SlidingLog, at| {
         let mut state = vec![0; old.words().max(new.words())];
         for taken_at in [0, 4, 5, 8] {
-            let _ = old.decide(state.as_mut_slice(), &Now::at(taken_at), CHECK);
+            let _ = old.decide(state.as_mut_slice(), &Now::at(taken_at), ASK_ONE);
         }
         new.convert(&old, state.as_mut_slice(), &Now::at(at));
         let report = new.report(state.as_slice(), &Now::at(at), Cost::ONE);
@@ -287,13 +287,13 @@ fn first_request_of_a_new_key_passes_despite_a_gap() {
     let limit = log(3, 10).initial(1).unwrap().minimum_gap(Nanos::from_nanos(4)).unwrap();
     let mut state = [u64::MAX; 4];
     limit.init(&mut state, &Now::at(100));
-    assert!(limit.weigh(&state, &Now::at(100), CHECK).is_admitted());
+    assert!(limit.weigh(&state, &Now::at(100), ASK_ONE).is_admitted());
     assert_eq!(limit.report(&state, &Now::at(100), Cost::ONE).reset, Nanos::from_nanos(10));
-    let first = limit.decide(&mut state, &Now::at(101), CHECK);
-    assert!(first.is_admitted() && !limit.weigh(&state, &Now::at(102), CHECK).is_admitted());
+    let first = limit.decide(&mut state, &Now::at(101), ASK_ONE);
+    assert!(first.is_admitted() && !limit.weigh(&state, &Now::at(102), ASK_ONE).is_admitted());
     assert_eq!(limit.refund(&mut state, &Now::at(102), Cost::ONE, Some(first.stamp())), Cost::ONE);
-    assert!(limit.decide(&mut state, &Now::at(102), CHECK).is_admitted(), "no gap after a refunded request");
-    assert!(!limit.weigh(&state, &Now::at(105), CHECK).is_admitted(), "a gap of 4 from 102");
+    assert!(limit.decide(&mut state, &Now::at(102), ASK_ONE).is_admitted(), "no gap after a refunded request");
+    assert!(!limit.weigh(&state, &Now::at(105), ASK_ONE).is_admitted(), "a gap of 4 from 102");
     assert_eq!(limit.report(&state, &Now::at(109), Cost::ONE).remaining, 0);
     assert_eq!(limit.report(&state, &Now::at(110), Cost::ONE).remaining, 2, "the withheld amount is available again");
 }
@@ -325,21 +325,21 @@ fn clock_step_back_grants_nothing_and_locks_out_for_one_window() {
     // A clock reading that is a second old is not a clock step, and the wait is counted from that reading.
     assert_eq!(retry(&state, 4 * second), Retry::After(Nanos::from_nanos(second + 10)));
     let before = state;
-    assert!(!limit.decide(&mut state, &Now::at(4 * second), CHECK).is_admitted());
+    assert!(!limit.decide(&mut state, &Now::at(4 * second), ASK_ONE).is_admitted());
     assert_eq!(state, before);
-    // One nanosecond more is a clock step. After the first refusal the window passes as usual.
+    // A reading that is one nanosecond older is a clock step. After the first refusal the window passes as usual.
     let stepped = 4 * second - 1;
     assert_eq!(retry(&state, stepped), Retry::After(Nanos::from_nanos(10)));
-    assert!(!limit.decide(&mut state, &Now::at(stepped), CHECK).is_admitted());
-    assert!(!limit.weigh(&state, &Now::at(stepped + 9), CHECK).is_admitted());
-    assert!(limit.decide(&mut state, &Now::at(stepped + 10), CHECK).is_admitted());
+    assert!(!limit.decide(&mut state, &Now::at(stepped), ASK_ONE).is_admitted());
+    assert!(!limit.weigh(&state, &Now::at(stepped + 9), ASK_ONE).is_admitted());
+    assert!(limit.decide(&mut state, &Now::at(stepped + 10), ASK_ONE).is_admitted());
 }
 
 #[test]
-fn entry_of_a_clock_slightly_behind_counts_from_the_newest() {
+fn entry_with_an_earlier_clock_reading_gets_the_time_of_the_newest() {
     let limit = log(2, 10);
     let mut state = [0; 3];
-    let stamps = [100, 95].map(|at| limit.decide(&mut state, &Now::at(at), CHECK).stamp());
+    let stamps = [100, 95].map(|at| limit.decide(&mut state, &Now::at(at), ASK_ONE).stamp());
     assert_eq!(stamps[0], stamps[1]);
     assert_eq!(limit.report(&state, &Now::at(109), Cost::ONE).remaining, 0);
     assert_eq!(limit.report(&state, &Now::at(110), Cost::ONE).remaining, 2);
@@ -395,7 +395,7 @@ fn no_words_time_or_cost_cause_a_panic() {
 fn charges_at_the_first_two_instants_of_the_clock_are_refunded_separately() {
     let limit = log(2, 10);
     let mut state = [0; 3];
-    let [first, second] = [0, 1].map(|at| limit.decide(&mut state, &Now::at(at), CHECK).stamp());
+    let [first, second] = [0, 1].map(|at| limit.decide(&mut state, &Now::at(at), ASK_ONE).stamp());
     let mut refund = |stamp| limit.refund(&mut state, &Now::at(1), Cost::new(2), Some(stamp)).get();
     assert_eq!(refund(Stamp::NONE), 0, "nothing was taken");
     assert_eq!([refund(first), refund(first), refund(second)], [1, 0, 1]);
@@ -406,25 +406,25 @@ fn limit_holds_after_a_corrupt_word() {
     let limit = log(3, 10);
     for next in 0..20 {
         let mut state = [next << 32, 0, 0, 0];
-        let passed = (0..9).filter(|_| limit.decide(&mut state, &Now::at(1_000), CHECK).is_admitted());
+        let passed = (0..9).filter(|_| limit.decide(&mut state, &Now::at(1_000), ASK_ONE).is_admitted());
         assert_eq!(passed.count(), 3, "the next entry goes to slot {next}");
     }
 }
 
-/// With a limit of 3, 2 are withheld at 100. A refund without a stamp removes the oldest entries first, so the withheld
-/// ones.
+/// With a limit of 3, 2 are withheld at 100. A refund without a stamp removes the oldest entries first, which are the
+/// withheld entries.
 #[test]
 fn refund_without_a_stamp_keeps_the_gap_after_the_last_request() {
     let limit = log(3, 10).initial(1).unwrap().minimum_gap(Nanos::from_nanos(4)).unwrap();
     for refunded in 0..=3 {
         let mut state = [0; 4];
         limit.init(&mut state, &Now::at(100));
-        assert!(limit.decide(&mut state, &Now::at(101), CHECK).is_admitted());
+        assert!(limit.decide(&mut state, &Now::at(101), ASK_ONE).is_admitted());
         assert_eq!(limit.refund(&mut state, &Now::at(102), Cost::new(refunded), None), Cost::new(refunded));
         let report = limit.report(&state, &Now::at(102), Cost::ZERO);
         assert_eq!(report.remaining, refunded);
         let has_gap =
-            limit.weigh(&state, &Now::at(104), CHECK).outcome() == Outcome::Deny(Retry::After(Nanos::from_nanos(1)));
+            limit.weigh(&state, &Now::at(104), ASK_ONE).outcome() == Outcome::Deny(Retry::After(Nanos::from_nanos(1)));
         assert_eq!(has_gap, refunded == 1 || refunded == 2, "{refunded} of the entries are refunded");
     }
 }
@@ -437,25 +437,25 @@ fn withheld_amount_belongs_to_no_request_even_under_new_parameters() {
     old.init(&mut state, &Now::at(100));
     new.convert(&old, &mut state, &Now::at(101));
     assert_eq!(new.report(&state, &Now::at(101), Cost::ONE).remaining, 2);
-    assert!(new.decide(&mut state, &Now::at(101), CHECK).is_admitted(), "no gap after a withheld amount");
-    assert!(!new.weigh(&state, &Now::at(104), CHECK).is_admitted());
+    assert!(new.decide(&mut state, &Now::at(101), ASK_ONE).is_admitted(), "no gap after a withheld amount");
+    assert!(!new.weigh(&state, &Now::at(104), ASK_ONE).is_admitted());
 }
 
 #[test]
-fn restored_entries_count_like_those_of_requests() {
+fn restored_entries_count_like_requests() {
     let limit = log(4, 10).minimum_gap(Nanos::from_nanos(3)).unwrap();
     let mut state = [0; 5];
     limit.restore(&mut state, 1, [90, 95, 97].into_iter());
     let used = |at| limit.used(&state, &Now::at(at)).ceil();
     assert_eq!([99, 100, 104, 105, 107].map(used), [3, 2, 2, 1, 0]);
-    assert!(!limit.weigh(&state, &Now::at(99), CHECK).is_admitted(), "a gap of 3 from 97");
+    assert!(!limit.weigh(&state, &Now::at(99), ASK_ONE).is_admitted(), "a gap of 3 from 97");
     limit.restore(&mut state, 9, [97].into_iter());
-    assert!(limit.weigh(&state, &Now::at(99), CHECK).is_admitted(), "no entry belongs to a request");
+    assert!(limit.weigh(&state, &Now::at(99), ASK_ONE).is_admitted(), "no entry belongs to a request");
 }
 
 #[test]
 fn without_a_gap_a_later_clock_reading_of_another_thread_is_ignored() {
     let mut state = [0; 5];
-    assert!(log(3, 10).decide(&mut state, &Now::at(100), CHECK).is_admitted());
-    assert!(log(4, 10).weigh_from(&log(3, 10), &state, &Now::at(95), CHECK).is_admitted());
+    assert!(log(3, 10).decide(&mut state, &Now::at(100), ASK_ONE).is_admitted());
+    assert!(log(4, 10).weigh_from(&log(3, 10), &state, &Now::at(95), ASK_ONE).is_admitted());
 }

@@ -1,9 +1,9 @@
 use super::*;
 use crate::algorithm::testing::{WalkOptions, assert_waits_exact, check, never_panics, walk};
 
-const S: u64 = 1_000_000_000;
+const SECOND: u64 = 1_000_000_000;
 
-/// 10 in 60 s with slices of 10 s.
+/// Returns a limit of 10 in 60 s with slices of 10 s.
 fn limit() -> SlidingSlices {
     SlidingSlices::new(10, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap()
 }
@@ -23,13 +23,13 @@ fn slices_of_any_width_are_kept_apart() {
         let limit = SlidingSlices::new(amount * 6, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap();
         let mut state = vec![0; limit.words()];
         limit.init(&mut *state, &Now::at(0));
-        // Six slices plus the current one: seven amounts, and the seventh is never admitted.
+        // Six slices plus the current slice: seven amounts, and the seventh is never admitted.
         for slice in 0..40u64 {
-            let now = Now::at((slice * 10 + 3) * S);
+            let now = Now::at((slice * 10 + 3) * SECOND);
             let passes = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(amount - slice % 2))).is_admitted();
             assert_eq!(passes, slice % 7 != 6, "slice {slice} of {amount}");
         }
-        assert!(limit.is_new(&*state, &Now::at(470 * S)));
+        assert!(limit.is_new(&*state, &Now::at(470 * SECOND)));
     }
 }
 
@@ -46,12 +46,12 @@ fn state_is_as_small_as_the_limit_allows() {
 fn amount_expires_at_most_one_slice_late() {
     for (length, precision) in [(10, 6), (25, 10), (60, 7), (60, 10), (61, 60), (100, 3), (86_400, 2_000), (7, 99)] {
         let limit = SlidingSlices::new(5, Nanos::from_secs(length), Nanos::from_secs(precision)).unwrap();
-        for at in (0..50).map(|step| 1_000 * S + step * S / 7) {
+        for at in (0..50).map(|step| 1_000 * SECOND + step * SECOND / 7) {
             let mut state = [0; 20];
             let _ = limit.decide(&mut state, &Now::at(at), Ask::Exactly(Cost::new(5)));
             let Retry::After(wait) = limit.report(&state, &Now::at(at), Cost::ONE).retry else { panic!("never") };
-            let forgotten = wait.as_nanos() - length * S;
-            assert!(forgotten <= precision * S, "{forgotten} ns late, by {precision} s of {length} s");
+            let forgotten = wait.as_nanos() - length * SECOND;
+            assert!(forgotten <= precision * SECOND, "{forgotten} ns late, by {precision} s of {length} s");
         }
     }
     let longer = SlidingSlices::new(5, Nanos::from_secs(10), Nanos::from_secs(99)).unwrap();
@@ -67,20 +67,22 @@ fn charge_above_the_limit_counts_until_it_expires() {
 fn refund_applies_to_the_slice_of_its_charge() {
     let limit = limit();
     let mut state = [0; 4];
-    let mut take = |at: u64, cost| limit.decide(&mut state, &Now::at(at * S), Ask::Exactly(Cost::new(cost))).stamp();
+    let mut take =
+        |at: u64, cost| limit.decide(&mut state, &Now::at(at * SECOND), Ask::Exactly(Cost::new(cost))).stamp();
     let (first, second) = (take(5, 4), take(25, 3));
-    let remaining = |state: &[u64], at: u64| limit.report(state, &Now::at(at * S), Cost::ONE).remaining;
-    let mut refund = |at: u64, cost, stamp| limit.refund(&mut state, &Now::at(at * S), Cost::new(cost), stamp).get();
+    let remaining = |state: &[u64], at: u64| limit.report(state, &Now::at(at * SECOND), Cost::ONE).remaining;
+    let mut refund =
+        |at: u64, cost, stamp| limit.refund(&mut state, &Now::at(at * SECOND), Cost::new(cost), stamp).get();
     assert_eq!(refund(45, 1, None), 0, "nothing was taken in this slice");
     assert_eq!(refund(45, 3, Some(first)), 3);
     assert_eq!(refund(45, 3, Some(first)), 1);
     assert_eq!(refund(45, 3, Some(first)), 0);
     assert_eq!(refund(45, 9, Some(second)), 3);
     assert_eq!(remaining(&state, 45), 10);
-    let third = limit.decide(&mut state, &Now::at(46 * S), Ask::Exactly(Cost::new(4))).stamp();
-    assert_eq!(limit.refund(&mut state, &Now::at(46 * S), Cost::ONE, None), Cost::ONE);
-    assert_eq!(limit.refund(&mut state, &Now::at(109 * S), Cost::ONE, Some(third)), Cost::ONE);
-    assert_eq!(limit.refund(&mut state, &Now::at(110 * S), Cost::ONE, Some(third)), Cost::ZERO);
+    let third = limit.decide(&mut state, &Now::at(46 * SECOND), Ask::Exactly(Cost::new(4))).stamp();
+    assert_eq!(limit.refund(&mut state, &Now::at(46 * SECOND), Cost::ONE, None), Cost::ONE);
+    assert_eq!(limit.refund(&mut state, &Now::at(109 * SECOND), Cost::ONE, Some(third)), Cost::ONE);
+    assert_eq!(limit.refund(&mut state, &Now::at(110 * SECOND), Cost::ONE, Some(third)), Cost::ZERO);
 }
 
 #[test]
@@ -121,26 +123,26 @@ fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
 #[test]
 fn wait_is_exact_while_the_clock_is_behind() {
     let mut state = [0; 4];
-    let _ = limit().decide(&mut state, &Now::at(95 * S), Ask::Exactly(Cost::new(3)));
-    let _ = limit().decide(&mut state, &Now::at(125 * S), Ask::Regardless(Cost::new(9)));
+    let _ = limit().decide(&mut state, &Now::at(95 * SECOND), Ask::Exactly(Cost::new(3)));
+    let _ = limit().decide(&mut state, &Now::at(125 * SECOND), Ask::Regardless(Cost::new(9)));
     for second in 60..200 {
         for cost in 0..11 {
-            assert_waits_exact(&limit(), &state, Now::at, second * S, Ask::Exactly(Cost::new(cost)));
+            assert_waits_exact(&limit(), &state, Now::at, second * SECOND, Ask::Exactly(Cost::new(cost)));
         }
     }
 }
 
 #[test]
 fn other_parameters_keep_the_spent_amount() {
-    // Takes 3 at 100 s and 4 at 120 s. Returns the remaining amount and the reset at 130 s.
+    // Takes 3 at 100 s and 4 at 120 s, and checks the remaining amount and the reset at 130 s under `new`.
     let check = |new: SlidingSlices, remaining: u64, reset: u64| {
         let mut state = [0; 20];
-        let _ = limit().decide(&mut state, &Now::at(100 * S), Ask::Exactly(Cost::new(3)));
-        let _ = limit().decide(&mut state, &Now::at(120 * S), Ask::Exactly(Cost::new(4)));
-        new.convert(&limit(), &mut state, &Now::at(130 * S));
-        let report = new.report(&state, &Now::at(130 * S), Cost::ONE);
+        let _ = limit().decide(&mut state, &Now::at(100 * SECOND), Ask::Exactly(Cost::new(3)));
+        let _ = limit().decide(&mut state, &Now::at(120 * SECOND), Ask::Exactly(Cost::new(4)));
+        new.convert(&limit(), &mut state, &Now::at(130 * SECOND));
+        let report = new.report(&state, &Now::at(130 * SECOND), Cost::ONE);
         assert_eq!((report.remaining, report.reset), (remaining, Nanos::from_secs(reset)), "{new:?}");
-        assert!(new.is_new(&state, &Now::at((130 + reset) * S)));
+        assert!(new.is_new(&state, &Now::at((130 + reset) * SECOND)));
     };
     let new = |limit, length, precision| {
         SlidingSlices::new(limit, Nanos::from_secs(length), Nanos::from_secs(precision)).unwrap()
@@ -190,9 +192,9 @@ fn last_instant_does_not_restart_the_count_with_every_request() {
 fn fast_path_does_not_apply_when_the_clock_was_set_back_far() {
     let mut state = vec![0; limit().words()];
     limit().init(&mut *state, &Now::at(0));
-    assert!(limit().decide(&mut *state, &Now::at(100_000 * S), Ask::Exactly(Cost::new(3))).is_admitted());
+    assert!(limit().decide(&mut *state, &Now::at(100_000 * SECOND), Ask::Exactly(Cost::new(3))).is_admitted());
     let applies = |at| limit().decide_fast(&mut *state.clone(), &Now::at(at), Cost::ONE).is_some();
-    let end = 100_010 * S;
+    let end = 100_010 * SECOND;
     let earliest = end - limit().max_plausible;
     assert_eq!([end, end - 1, earliest, earliest - 1].map(applies), [true, true, true, false]);
 }
@@ -201,9 +203,9 @@ fn fast_path_does_not_apply_when_the_clock_was_set_back_far() {
 fn fast_path_applies_while_older_slices_are_counted() {
     let mut state = vec![0; limit().words()];
     for second in [100, 110] {
-        assert!(limit().decide(&mut *state, &Now::at(second * S), Ask::Exactly(Cost::new(3))).is_admitted());
+        assert!(limit().decide(&mut *state, &Now::at(second * SECOND), Ask::Exactly(Cost::new(3))).is_admitted());
     }
-    let fast = |cost| limit().decide_fast(&mut *state.clone(), &Now::at(111 * S), Cost::new(cost)).is_some();
+    let fast = |cost| limit().decide_fast(&mut *state.clone(), &Now::at(111 * SECOND), Cost::new(cost)).is_some();
     assert_eq!([1, 4, 5, 11].map(fast), [true, true, false, false]);
 }
 
@@ -224,12 +226,12 @@ fn restored_counts_expire_with_their_slices() {
     for amount in [10, 300, 1 << 40] {
         let limit = SlidingSlices::new(amount, Nanos::from_secs(60), Nanos::from_secs(10)).unwrap();
         let mut state = vec![0; limit.words()];
-        limit.restore(&mut *state, 120 * S, 2, &[0, 0, 0, 0, 3, 1]);
-        let used = |second| limit.used(&*state, &Now::at(second * S)).ceil();
+        limit.restore(&mut *state, 120 * SECOND, 2, &[0, 0, 0, 0, 3, 1]);
+        let used = |second| limit.used(&*state, &Now::at(second * SECOND)).ceil();
         assert_eq!([119, 159, 160, 169, 170, 179, 180].map(used), [6, 6, 3, 3, 2, 2, 0], "{amount}");
         // An amount beyond the limit plus debt is not counted.
-        limit.restore(&mut *state, 120 * S, 3, &[u64::MAX; 6]);
-        let used = |second| limit.used(&*state, &Now::at(second * S)).ceil();
+        limit.restore(&mut *state, 120 * SECOND, 3, &[u64::MAX; 6]);
+        let used = |second| limit.used(&*state, &Now::at(second * SECOND)).ceil();
         assert_eq!([119, 120, 179, 180].map(used), [2 * amount, 3, 3, 0], "the oldest slice contains the rest");
     }
 }

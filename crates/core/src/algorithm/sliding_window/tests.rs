@@ -1,7 +1,7 @@
 use super::*;
 use crate::algorithm::testing::{WalkOptions, assert_waits_exact, check, never_panics, walk};
 
-const S: u64 = 1_000_000_000;
+const SECOND: u64 = 1_000_000_000;
 
 /// 10 per 60 s.
 fn limit() -> SlidingWindow {
@@ -43,8 +43,8 @@ fn clock_step_back_neither_grants_nor_locks_out_beyond_the_window() {
 fn refund_applies_to_the_window_of_its_charge() {
     let limit = limit();
     let mut state = [0; 2];
-    let first = limit.decide(&mut state, &Now::at(S), Ask::Exactly(Cost::new(6))).stamp();
-    let now = Now::at(90 * S);
+    let first = limit.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(6))).stamp();
+    let now = Now::at(90 * SECOND);
     let second = limit.decide(&mut state, &now, Ask::Exactly(Cost::new(6))).stamp();
     let remaining = |state: &[u64; 2]| limit.report(state, &now, Cost::ONE).remaining;
     assert_eq!(remaining(&state), 1);
@@ -55,7 +55,7 @@ fn refund_applies_to_the_window_of_its_charge() {
     assert_eq!(limit.refund(&mut state, &now, Cost::MAX, Some(second)), Cost::new(4));
     assert_eq!(limit.refund(&mut state, &now, Cost::MAX, Some(first)), Cost::new(4));
     assert!(limit.is_new(&state, &now));
-    assert_eq!(limit.refund(&mut state, &Now::at(180 * S), Cost::MAX, Some(first)), Cost::ZERO);
+    assert_eq!(limit.refund(&mut state, &Now::at(180 * SECOND), Cost::MAX, Some(first)), Cost::ZERO);
 }
 
 #[test]
@@ -112,9 +112,9 @@ fn refusal_spends_nothing_and_a_retry_after_the_wait_succeeds() {
 fn wait_is_exact_while_the_clock_is_behind() {
     let limit = SlidingWindow::new(3, Nanos::from_secs(10)).unwrap();
     let mut state = [0; 2];
-    let _ = limit.decide(&mut state, &Now::at(15 * S), Ask::Exactly(Cost::new(3)));
-    let _ = limit.decide(&mut state, &Now::at(25 * S), Ask::Regardless(Cost::new(4)));
-    for at in (10 * S..50 * S).step_by(S as usize / 3) {
+    let _ = limit.decide(&mut state, &Now::at(15 * SECOND), Ask::Exactly(Cost::new(3)));
+    let _ = limit.decide(&mut state, &Now::at(25 * SECOND), Ask::Regardless(Cost::new(4)));
+    for at in (10 * SECOND..50 * SECOND).step_by(SECOND as usize / 3) {
         for cost in 0..4 {
             assert_waits_exact(&limit, &state, Now::at, at, Ask::Exactly(Cost::new(cost)));
         }
@@ -123,13 +123,13 @@ fn wait_is_exact_while_the_clock_is_behind() {
 
 #[test]
 fn other_parameters_keep_the_spent_amount() {
-    // 8 spent at 50 s and 3 at 80 s, under 10 per 60 s. At 81 s the estimate is 8 × 39/60 + 3 = 8.2.
+    // Takes 8 at 50 s and 3 at 80 s, under a limit of 10 per 60 s. At 81 s the estimate is 8 × 39/60 + 3 = 8.2.
     let check = |new: SlidingWindow, remaining: u64, reset: u64| {
         let mut state = [0; 3];
-        let _ = limit().decide(&mut state, &Now::at(50 * S), Ask::Exactly(Cost::new(8)));
-        let _ = limit().decide(&mut state, &Now::at(80 * S), Ask::Exactly(Cost::new(3)));
-        new.convert(&limit(), &mut state, &Now::at(81 * S));
-        let report = new.report(&state, &Now::at(81 * S), Cost::ONE);
+        let _ = limit().decide(&mut state, &Now::at(50 * SECOND), Ask::Exactly(Cost::new(8)));
+        let _ = limit().decide(&mut state, &Now::at(80 * SECOND), Ask::Exactly(Cost::new(3)));
+        new.convert(&limit(), &mut state, &Now::at(81 * SECOND));
+        let report = new.report(&state, &Now::at(81 * SECOND), Cost::ONE);
         assert_eq!((report.remaining, report.reset), (remaining, Nanos::from_secs(reset)), "{new:?}");
     };
     let new = |limit, secs| SlidingWindow::new(limit, Nanos::from_secs(secs)).unwrap();
@@ -166,13 +166,13 @@ fn windows_of_the_same_length_keep_both_counts_under_another_limit() {
     let mut state = [0; 3];
     limit().init(&mut state, &Now::at(0));
     for (second, cost) in [(30, 6), (70, 2)] {
-        assert!(limit().decide(&mut state, &Now::at(second * S), Ask::Exactly(Cost::new(cost))).is_admitted());
+        assert!(limit().decide(&mut state, &Now::at(second * SECOND), Ask::Exactly(Cost::new(cost))).is_admitted());
     }
     let larger = SlidingWindow::new(12, Nanos::from_secs(60)).unwrap();
     let mut converted = state;
-    larger.convert(&limit(), &mut converted, &Now::at(75 * S));
+    larger.convert(&limit(), &mut converted, &Now::at(75 * SECOND));
     for second in [75, 90, 119, 120, 150, 179] {
-        let now = Now::at(second * S);
+        let now = Now::at(second * SECOND);
         assert_eq!(larger.used(&converted, &now), limit().used(&state, &now), "{second}");
     }
 }
@@ -184,8 +184,8 @@ fn previous_count_is_kept_if_it_fits_the_other_limit_and_rounded_up_if_not() {
     for (previous, at_90, at_105) in [(5, 3, 2), (6, 3, 2), (7, 4, 4)] {
         let mut state = [0; 2];
         let _ = limit().decide(&mut state, &Now::at(0), Ask::Exactly(Cost::new(previous)));
-        six.convert(&limit(), &mut state, &Now::at(90 * S));
-        let used = |second| six.used(&state, &Now::at(second * S)).ceil();
+        six.convert(&limit(), &mut state, &Now::at(90 * SECOND));
+        let used = |second| six.used(&state, &Now::at(second * SECOND)).ceil();
         assert_eq!((used(90), used(105)), (at_90, at_105), "{previous} in the previous window");
     }
 }

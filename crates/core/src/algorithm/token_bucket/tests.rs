@@ -12,36 +12,36 @@ fn bucket(rate: &str, burst: u64) -> TokenBucket {
 
 /// Reference model: counts fractions of a token, with one fraction per nanosecond of the period, and refills at every
 /// step.
-struct Slow {
+struct ReferenceBucket {
     limit: TokenBucket,
     parts: i128,
-    last: u64,
+    last_refill: u64,
 }
 
-impl Slow {
+impl ReferenceBucket {
     fn new(limit: TokenBucket, at: u64, tokens: u64) -> Self {
-        let mut slow = Self { limit, parts: 0, last: at };
-        slow.parts = slow.token() * i128::from(tokens);
-        slow
+        let mut bucket = Self { limit, parts: 0, last_refill: at };
+        bucket.parts = bucket.parts_per_token() * i128::from(tokens);
+        bucket
     }
 
-    fn token(&self) -> i128 {
+    fn parts_per_token(&self) -> i128 {
         i128::from(self.limit.rate().per().as_nanos())
     }
 
-    fn full(&self) -> i128 {
-        self.token() * i128::from(self.limit.burst())
+    fn burst_parts(&self) -> i128 {
+        self.parts_per_token() * i128::from(self.limit.burst())
     }
 
     fn refill(&mut self, at: u64) {
-        let flowed = i128::from(at - self.last) * i128::from(self.limit.rate().count());
-        (self.parts, self.last) = ((self.parts + flowed).min(self.full()), at);
+        let flowed = i128::from(at - self.last_refill) * i128::from(self.limit.rate().count());
+        (self.parts, self.last_refill) = ((self.parts + flowed).min(self.burst_parts()), at);
     }
 
     fn decide(&mut self, at: u64, cost: u64, debt: u64) -> bool {
         self.refill(at);
-        let left = self.parts - i128::from(cost) * self.token();
-        let passes = left >= -i128::from(debt) * self.token();
+        let left = self.parts - i128::from(cost) * self.parts_per_token();
+        let passes = left >= -i128::from(debt) * self.parts_per_token();
         if passes {
             self.parts = left;
         }
@@ -49,7 +49,7 @@ impl Slow {
     }
 
     fn remaining(&self) -> u64 {
-        (self.parts.max(0) / self.token()) as u64
+        (self.parts.max(0) / self.parts_per_token()) as u64
     }
 }
 
@@ -58,7 +58,7 @@ fn decisions_match_a_bucket_that_is_refilled_at_every_step() {
     for (rate, burst) in [("1/s", 1), ("10/s", 10), ("7/s", 3), ("7777/s", 50), ("3G/s", 1_000), ("1000000007/day", 9)]
     {
         let limit = bucket(rate, burst).max_debt(5).unwrap();
-        let mut slow = Slow::new(limit, 17, burst);
+        let mut model = ReferenceBucket::new(limit, 17, burst);
         let mut state = vec![0; limit.words()];
         limit.init(&mut *state, &Now::at(17));
         let (mut seed, mut at) = (1u64, 17);
@@ -69,17 +69,17 @@ fn decisions_match_a_bucket_that_is_refilled_at_every_step() {
             let (now, cost) = (Now::at(at), (seed >> 40) % (burst + 2));
             let what = format!("{rate}, step {step} at {at}: cost {cost}");
             if seed.is_multiple_of(5) {
-                let passes = cost <= burst + 5 && slow.decide(at, cost, 5);
+                let passes = cost <= burst + 5 && model.decide(at, cost, 5);
                 let verdict = limit.decide(&mut *state, &now, Ask::Regardless(Cost::new(cost)));
                 assert_eq!(verdict.is_admitted(), passes, "charge, {what}");
             } else {
-                let passes = slow.decide(at, cost, 0);
+                let passes = model.decide(at, cost, 0);
                 let verdict = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(cost)));
                 assert_eq!(verdict.is_admitted(), passes, "{what}");
                 assert_eq!(verdict.taken().get(), if passes { cost } else { 0 }, "{what}");
             }
-            assert_eq!(limit.report(&*state, &now, Cost::ONE).remaining, slow.remaining(), "{what}");
-            assert_eq!(limit.is_new(&*state, &now), slow.parts == slow.full(), "{what}");
+            assert_eq!(limit.report(&*state, &now, Cost::ONE).remaining, model.remaining(), "{what}");
+            assert_eq!(limit.is_new(&*state, &now), model.parts == model.burst_parts(), "{what}");
         }
     }
 }
@@ -210,7 +210,7 @@ fn clock_step_back_locks_out_for_at_most_one_burst() {
     let verdict = limit.decide(&mut state, &earlier, Ask::Exactly(Cost::ONE));
     assert_eq!(verdict.outcome(), Outcome::Deny(Retry::After(Nanos::SECOND)));
     assert!(limit.decide(&mut state, &Now::at(11 * SECOND), Ask::Exactly(Cost::ONE)).is_admitted());
-    // A clock reading slightly older than the last comes from another thread and is not a clock step.
+    // A clock reading slightly older than the previous reading comes from another thread and is not a clock step.
     let mut state = [0];
     limit.init(&mut state, &Now::at(SECOND));
     let _ = limit.decide(&mut state, &Now::at(SECOND), Ask::Exactly(Cost::new(4)));

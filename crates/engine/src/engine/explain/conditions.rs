@@ -7,11 +7,11 @@ use crate::explain::{FailedCondition, HeldCondition, MatchResult};
 use crate::request::Entry;
 use crate::rules::{Condition, Pattern, Rule, Test, nth_of, parse_address};
 
-/// Maximum number of values in a list.
-const SHOWN_VALUES: usize = 8;
+/// Maximum number of values shown in a list.
+const MAX_SHOWN_VALUES: usize = 8;
 
-/// Sort key for how close conditions are to holding: first if all hold, then by the most holding conditions, then by
-/// the fewest failing ones.
+/// Sort key: how close a list of conditions is to holding. Lists in which all conditions hold come first. The other
+/// lists are ordered by the number of conditions that hold (most first), then by the number that fail (fewest first).
 pub(super) type Distance = (bool, Reverse<usize>, usize);
 
 pub(super) fn distance(when: &[Condition], entries: &[Entry<'_>]) -> Distance {
@@ -43,7 +43,7 @@ pub(super) fn failed_condition(when: &[Condition], entries: &[Entry<'_>]) -> Opt
     Some(FailedCondition {
         attribute: first.attribute.to_string(),
         expected: if not_an_address { "an address " } else { "" }.to_owned() + &describe_expected(&first.test),
-        found: attribute_values(entries, &first.attribute).take(SHOWN_VALUES).map(printable).collect(),
+        found: attribute_values(entries, &first.attribute).take(MAX_SHOWN_VALUES).map(printable).collect(),
     })
 }
 
@@ -64,7 +64,7 @@ pub(super) fn has_only(rule: &Rule, entries: &[Entry<'_>]) -> bool {
     rule.only().is_empty() || names.eq(entries.iter().map(|entry| entry.name))
 }
 
-/// Returns the failing part of a rule's expression; `None` if it holds or there is none.
+/// Returns the failing part of a rule's expression; `None` if the expression holds or the rule has no expression.
 pub(super) fn failed_expression(rule: &Rule, entries: &[Entry<'_>]) -> Option<MatchResult> {
     let expression = rule.expression()?;
     let names = expression.attributes();
@@ -85,10 +85,10 @@ fn condition_holds(condition: &Condition, entries: &[Entry<'_>]) -> bool {
 }
 
 fn matches_any(patterns: &[Pattern], value: &[u8]) -> bool {
-    patterns.iter().any(|pattern| matches(pattern, value))
+    patterns.iter().any(|pattern| pattern_matches(pattern, value))
 }
 
-fn matches(pattern: &Pattern, value: &[u8]) -> bool {
+fn pattern_matches(pattern: &Pattern, value: &[u8]) -> bool {
     match pattern {
         Pattern::Equals(text) => text.as_bytes() == value,
         Pattern::Glob(glob) => glob.matches(value),
@@ -110,22 +110,22 @@ pub(super) fn attribute_values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl
 /// Describes the expected value of a condition.
 fn describe_expected(test: &Test) -> String {
     match test {
-        Test::AnyOf(patterns) => list(patterns),
-        Test::NoneOf(patterns) => format!("other than {}", list(patterns)),
+        Test::AnyOf(patterns) => describe_list(patterns),
+        Test::NoneOf(patterns) => format!("other than {}", describe_list(patterns)),
         Test::Present => "present".into(),
         Test::Absent => "absent".into(),
     }
 }
 
-fn list(patterns: &[Pattern]) -> String {
-    let described: Vec<String> = patterns.iter().take(SHOWN_VALUES).map(describe).collect();
-    match patterns.len().saturating_sub(SHOWN_VALUES) {
+fn describe_list(patterns: &[Pattern]) -> String {
+    let described: Vec<String> = patterns.iter().take(MAX_SHOWN_VALUES).map(describe_pattern).collect();
+    match patterns.len().saturating_sub(MAX_SHOWN_VALUES) {
         0 => described.join(" or "),
         more => format!("{} or {more} others", described.join(" or ")),
     }
 }
 
-fn describe(pattern: &Pattern) -> String {
+fn describe_pattern(pattern: &Pattern) -> String {
     match pattern {
         Pattern::Equals(text) => format!("{:?}", printable(text.as_bytes())),
         Pattern::Glob(glob) => format!("like {:?}", printable(glob.as_str().as_bytes())),

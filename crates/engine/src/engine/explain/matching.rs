@@ -19,10 +19,10 @@ use crate::rules::{DefaultCost, Effect, OnExceed, OnFault, Override, Rule};
 use crate::ruleset::MatchedRules;
 
 /// Maximum number of non-matching overrides in an explanation.
-const MAX_UNMET: usize = 3;
-/// Maximum number of overrides compared to find the nearest ones. Refusals for the log are explained while other
-/// requests wait.
-const MAX_COMPARED: usize = 10_000;
+const MAX_SHOWN_OVERRIDES: usize = 3;
+/// Maximum number of overrides that are compared to find the nearest matches. It bounds the time that other requests
+/// wait while a refusal is explained for the log.
+const MAX_COMPARED_OVERRIDES: usize = 10_000;
 
 /// A charge and everything needed to explain it.
 pub(super) struct ChargeContext<'a> {
@@ -48,7 +48,7 @@ impl ChargeContext<'_> {
         let Self { decisions, ban, rule, .. } = *self;
         let planned = &decisions.plan.charges[self.charge];
         let overrides = rule.filter(|rule| !rule.overrides().is_empty());
-        let overriding = self.first_that_holds(planned);
+        let overriding = self.applied_override(planned);
         let key = decisions.plan.key(planned);
         let counted = match key::counted_by(key) {
             Some(counted) => counted.into_iter().map(|(name, value)| (printable(name), value.map(printable))).collect(),
@@ -66,7 +66,7 @@ impl ChargeContext<'_> {
         MatchExplanation {
             counted,
             cost: planned.cost.get(),
-            cost_by: self.cost_by(planned.cost),
+            cost_by: self.cost_source(planned.cost),
             effect: match (planned.is_denied(), planned.has_limits()) {
                 _ if planned.is_replaced() => RuleEffect::Replaced,
                 (true, _) => RuleEffect::Denies,
@@ -76,7 +76,7 @@ impl ChargeContext<'_> {
                 (false, true) => RuleEffect::Limits,
             },
             replaced_by: self.replaced_by(),
-            suffice: self.suffice(),
+            suffice: self.other_sufficient_rules(),
             delays: match rule.map(Rule::on_exceed) {
                 Some(OnExceed::Delay { max_wait }) => Some(max_wait),
                 Some(OnExceed::Deny | OnExceed::Shadow | OnExceed::Drop) | None => None,
@@ -96,7 +96,7 @@ impl ChargeContext<'_> {
         self.item.entries
     }
 
-    fn cost_by(&self, cost: Cost) -> CostSource {
+    fn cost_source(&self, cost: Cost) -> CostSource {
         match (self.item.cost, self.rule.map(Rule::cost)) {
             (Some(_), _) => CostSource::Request,
             (None, Some(DefaultCost::From { attribute, max, missing })) => {
@@ -127,13 +127,13 @@ impl ChargeContext<'_> {
     }
 
     /// Returns the other matching rules marked `suffices`, if this rule is marked too.
-    fn suffice(&self) -> Vec<String> {
+    fn other_sufficient_rules(&self) -> Vec<String> {
         let Some(rule) = self.rule.filter(|rule| rule.suffices) else { return Vec::new() };
         let others = self.matching.iter().filter(|other| other.suffices && other.id() != rule.id());
         others.map(|other| other.id().to_owned()).collect()
     }
 
-    /// Returns the matching rule that replaces this one.
+    /// Returns the matching rule that replaces this rule.
     fn replaced_by(&self) -> Option<String> {
         let id = self.rule?.id();
         let mut matching = self.matching.iter();
@@ -141,8 +141,8 @@ impl ChargeContext<'_> {
         matching.find(replaces).map(|other| other.id().to_owned())
     }
 
-    /// Returns the index of the override that applies, with the same lookup as in the decision.
-    fn first_that_holds(&self, planned: &PlannedCharge) -> Option<usize> {
+    /// Returns the index of the override that applies, found by the lookup that the decision used.
+    fn applied_override(&self, planned: &PlannedCharge) -> Option<usize> {
         let rule = self.running.rules.rules().get(planned.rule()? as usize)?;
         let overrides = rule.special()?.overrides.as_ref()?;
         let position =
@@ -170,12 +170,12 @@ impl ChargeContext<'_> {
                         None => for_others.push((condition.attribute.to_string(), 1)),
                     }
                 }
-                (_, when) if near.len() < MAX_COMPARED => near.push((distance(when, self.entries()), at)),
+                (_, when) if near.len() < MAX_COMPARED_OVERRIDES => near.push((distance(when, self.entries()), at)),
                 _ => more_skipped += 1,
             }
         }
-        more_skipped += near.len().saturating_sub(MAX_UNMET);
-        let shown_skipped = nearest_first(near, MAX_UNMET).map(|at| SkippedOverride {
+        more_skipped += near.len().saturating_sub(MAX_SHOWN_OVERRIDES);
+        let shown_skipped = nearest_first(near, MAX_SHOWN_OVERRIDES).map(|at| SkippedOverride {
             position: position(at),
             why: match failed_condition(&all[at].when, self.entries()) {
                 Some(failed) => OverrideMismatch::ConditionFailed(failed),
@@ -199,7 +199,7 @@ impl ChargeContext<'_> {
     fn ban_state(&self, planned: &PlannedCharge, rule: &Rule) -> Option<BanState> {
         let ban = rule.ban()?;
         let counted = self.decisions.refusal_counts.iter().rfind(|counted| counted.charge as usize == self.charge);
-        // Bans exist only in the store; the fallback knows none.
+        // Bans exist only in the store; the fallback has no bans.
         let outcome = match planned.answered {
             AnswerSource::Enforced(_) => self.decisions.answer(planned).map(|(answer, _)| answer.outcome),
             AnswerSource::Not
@@ -228,8 +228,8 @@ impl ChargeContext<'_> {
         let decisions = self.decisions;
         let Some((answer, answers)) = decisions.answer(planned) else { return Vec::new() };
         let (effect, words) = match overriding {
-            Some(other) => (Some(&other.effect), &other.words[..]),
-            None => (self.rule.map(Rule::effect), self.rule.map_or(&[][..], |rule| &rule.words)),
+            Some(other) => (Some(&other.effect), &other.written_limits[..]),
+            None => (self.rule.map(Rule::effect), self.rule.map_or(&[][..], |rule| &rule.written_limits)),
         };
         let set = effect.and_then(Effect::limits);
         let limits = set.map(|set| set.limits.as_slice());

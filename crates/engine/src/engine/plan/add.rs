@@ -9,9 +9,9 @@ use crate::request::{Inline, Item, Request, RequestError, check_size};
 use crate::rules::OnFault;
 use crate::ruleset::{ActiveRule, AllowOrDeny, MatchedRules, OverrideEffect, RuleSet};
 
-/// Maximum total number of rules matched by the items of a request with several items. Each match is compared with all
-/// previous ones, to find equal keys.
-const MAX_MATCHES: usize = 4096;
+/// Maximum total number of rule matches in a request with several items. Each match is compared with all previous
+/// matches to find equal keys, so the time is quadratic.
+const MAX_REQUEST_MATCHES: usize = 4096;
 
 /// The context of a match between an item and a rule.
 struct MatchContext<'a> {
@@ -42,7 +42,7 @@ impl Plan {
             self.charges.truncate(first_charge);
             self.item_matches.truncate(first_match);
         } else if rules.may_omit_rules() {
-            self.replace(rules, first_charge, &mut scratch.picked);
+            self.mark_replaced_rules(rules, first_charge, &mut scratch.picked);
         }
         self.requests.push(PlannedRequest {
             cost: request.items.first().and_then(|item| item.cost).unwrap_or(Cost::ONE),
@@ -68,9 +68,9 @@ impl Plan {
         for (index, item) in request.items.iter().enumerate() {
             match &item.limit {
                 Some(inline) => self.add_inline(request, index, item, inline, first)?,
-                None => self.add_ruled(request, index, item, rules, scratch, first)?,
+                None => self.add_matching_rules(request, index, item, rules, scratch, first)?,
             }
-            let (given, max) = (self.item_matches.len() - first_match, MAX_MATCHES);
+            let (given, max) = (self.item_matches.len() - first_match, MAX_REQUEST_MATCHES);
             if given > max && request.items.len() > 1 {
                 return Err(RequestError::TooMany { what: "rules matched by the items of a request", given, max });
             }
@@ -78,8 +78,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Leaves out replaced rules. A replaced rule still replaces the rules that it names.
-    fn replace(&mut self, rules: &RuleSet, first: usize, replaced: &mut Vec<u32>) {
+    /// Marks the charges of replaced rules. A replaced rule still replaces the rules in its own `replaces`.
+    fn mark_replaced_rules(&mut self, rules: &RuleSet, first: usize, replaced: &mut Vec<u32>) {
         replaced.clear();
         for rule in self.charges[first..].iter().filter_map(PlannedCharge::rule) {
             let special = rules.rules().get(rule as usize).and_then(ActiveRule::special);
@@ -88,12 +88,12 @@ impl Plan {
         replaced.sort_unstable();
         for planned in &mut self.charges[first..] {
             if planned.rule().is_some_and(|rule| replaced.binary_search(&rule).is_ok()) {
-                planned.replace();
+                planned.mark_replaced();
             }
         }
     }
 
-    fn add_ruled(
+    fn add_matching_rules(
         &mut self,
         request: &Request<'_>,
         index: usize,
@@ -114,7 +114,7 @@ impl Plan {
         }
         if let Some(number) = rules.find_allow_or_deny(domain, matched, item.entries, self.now()) {
             self.plain = false;
-            self.add_special(
+            self.add_special_rule(
                 &MatchContext { index, item, rules, number, first, items: request.items.len() },
                 matched,
                 overrides,
@@ -123,19 +123,19 @@ impl Plan {
         }
         for number in matched.rules() {
             let rule = &rules.rules()[*number as usize];
-            rule.meter.touch();
+            rule.meter.prefetch();
             self.plain &= rule.plain;
             if rule.special().is_some() {
                 let matching = MatchContext { index, item, rules, number: *number, first, items: request.items.len() };
-                self.add_special(&matching, matched, overrides);
+                self.add_special_rule(&matching, matched, overrides);
                 continue;
             }
             let key_start = self.keys.len();
             self.keys.extend_from_slice(rules.key_prefix(rule));
             rules.push_values(&mut self.keys, rule, matched, item.entries);
             let cost = item.cost.unwrap_or(rule.cost);
-            let charge = match self.same_key(first, key_start, request.items.len()) {
-                Some(same) => self.join(same, cost, key_start),
+            let charge = match self.find_same_key(first, key_start, request.items.len()) {
+                Some(same) => self.merge_cost(same, cost, key_start),
                 None => self.push_rule(*number, rule, cost, key_start),
             };
             self.item_matches.push(ItemMatch { item: index as u32, charge });
@@ -155,49 +155,52 @@ impl Plan {
         key::push_inline(&mut self.keys, request.domain, inline.key);
         let cost = item.cost.unwrap_or(Cost::ONE);
         let entry = inline.limits.entry();
-        let charge = match self.same_key(first, key_start, request.items.len()) {
+        let charge = match self.find_same_key(first, key_start, request.items.len()) {
             Some(same) => {
                 let other = self.limits.inline_limit_of(&self.charges[same as usize]);
                 if other.is_none_or(|other| other.id != entry.id) {
                     let why = "two items with the same key have different limits".into();
                     return Err(RequestError::BadLimit { why });
                 }
-                self.join(same, cost, key_start)
+                self.merge_cost(same, cost, key_start)
             }
             None => {
                 self.limits.inline.push(entry.clone());
                 let by = LimitSource::Inline(self.limits.inline.len() as u32 - 1);
-                self.push(PlannedCharge { name: 0..0, ..self.new_charge(by, (0, 0), cost, key_start) }, &entry.windows)
+                self.push_planned(
+                    PlannedCharge { name: 0..0, ..self.new_charge(by, (0, 0), cost, key_start) },
+                    &entry.windows,
+                )
             }
         };
         self.item_matches.push(ItemMatch { item: index as u32, charge });
         Ok(())
     }
 
-    /// Returns the existing charge of this request with the key that begins at `key_start`. Only different items can
-    /// have the same key.
+    /// Returns the earlier charge of this request with the same key as the one that begins at `key_start`. Keys can be
+    /// equal only if the request has several items.
     #[inline]
-    fn same_key(&self, first: usize, key_start: usize, items: usize) -> Option<u32> {
-        if items == 1 { None } else { self.find_key(first, key_start) }
+    fn find_same_key(&self, first: usize, key_start: usize, items: usize) -> Option<u32> {
+        if items == 1 { None } else { self.find_charge_with_key(first, key_start) }
     }
 
-    fn find_key(&self, first: usize, key_start: usize) -> Option<u32> {
+    fn find_charge_with_key(&self, first: usize, key_start: usize) -> Option<u32> {
         let key = &self.keys[key_start..];
         let same = self.charges[first..].iter().position(|planned| self.key(planned) == key)?;
         Some((first + same) as u32)
     }
 
     /// Adds the cost of another item to a charge with the same key.
-    fn join(&mut self, charge: u32, cost: Cost, key_start: usize) -> u32 {
+    fn merge_cost(&mut self, charge: u32, cost: Cost, key_start: usize) -> u32 {
         self.keys.truncate(key_start);
         let planned = &mut self.charges[charge as usize];
         planned.cost = Cost::new(planned.cost.get().saturating_add(cost.get()));
         charge
     }
 
-    /// Adds a special rule if its remaining conditions hold.
+    /// Adds the charge of a special rule, if the rule's remaining conditions hold.
     #[inline(never)]
-    fn add_special(&mut self, matching: &MatchContext<'_>, matched: &MatchedRules, overrides: &mut MatchedRules) {
+    fn add_special_rule(&mut self, matching: &MatchContext<'_>, matched: &MatchedRules, overrides: &mut MatchedRules) {
         let MatchContext { index, item, rules, number, first, items } = *matching;
         let rule = &rules.rules()[number as usize];
         let Some(special) = rule.special() else { return };
@@ -210,14 +213,14 @@ impl Plan {
             rules.push_values(&mut self.keys, rule, matched, item.entries);
         }
         let cost = item.cost.or_else(|| special.cost(matched, item.entries, overrides)).unwrap_or(rule.cost);
-        let charge = match self.same_key(first, key_start, items) {
-            Some(same) => self.join(same, cost, key_start),
-            None => self.push_special(matching, overrides, cost, key_start),
+        let charge = match self.find_same_key(first, key_start, items) {
+            Some(same) => self.merge_cost(same, cost, key_start),
+            None => self.push_special_rule(matching, overrides, cost, key_start),
         };
         self.item_matches.push(ItemMatch { item: index as u32, charge });
     }
 
-    fn push_special(
+    fn push_special_rule(
         &mut self,
         matching: &MatchContext<'_>,
         matched: &mut MatchedRules,
@@ -252,12 +255,12 @@ impl Plan {
         let windows = rule_limits.map_or(&[][..], |rule_limits| rule_limits.windows());
         let planned = self.new_charge(by, rule.id_range(), cost, key_start);
         let (postpaid, on_fault) = (special.postpaid, rule.on_fault);
-        let charge = self.push(PlannedCharge { given, shadow, postpaid, on_fault, ..planned }, windows);
+        let charge = self.push_planned(PlannedCharge { given, shadow, postpaid, on_fault, ..planned }, windows);
         self.metadata.extend(special.metadata.iter().map(|metadata| (charge, metadata.clone())));
         if special.ban.is_some() && !shadow && rule_limits.is_some() {
             let ban_start = self.keys.len();
             key::push_side_key(&mut self.keys, key_start..key_end, key::SideCounter::Ban);
-            self.push(self.new_charge(LimitSource::Ban(number), rule.id_range(), Cost::ZERO, ban_start), &[]);
+            self.push_planned(self.new_charge(LimitSource::Ban(number), rule.id_range(), Cost::ZERO, ban_start), &[]);
         }
         charge
     }
@@ -269,7 +272,7 @@ impl Plan {
             None => (LimitSource::Unlimited(number), &[][..]),
         };
         let planned = self.new_charge(by, rule.id_range(), cost, key_start);
-        self.push(PlannedCharge { shadow: rule.is_shadow(), on_fault: rule.on_fault, ..planned }, windows)
+        self.push_planned(PlannedCharge { shadow: rule.is_shadow(), on_fault: rule.on_fault, ..planned }, windows)
     }
 
     /// Creates a charge for the key that begins at `key_start`; `id` is the range of the rule id in that key.
@@ -293,7 +296,7 @@ impl Plan {
     }
 
     #[inline(always)]
-    fn push(&mut self, mut planned: PlannedCharge, windows: &[Option<Nanos>]) -> u32 {
+    fn push_planned(&mut self, mut planned: PlannedCharge, windows: &[Option<Nanos>]) -> u32 {
         match windows {
             [] => {}
             [window] => planned.window = *window,

@@ -1,4 +1,4 @@
-//! Costs, schedules, and the behaviour above the limits.
+//! Checks costs, schedules, and the behaviour above the limits.
 
 use tollgate::SlidingLog;
 use tollgate::core::{Cost, Nanos};
@@ -6,7 +6,7 @@ use tollgate::core::{Cost, Nanos};
 use super::super::limit::{WEEKDAYS, not_a_count, parse_count, parse_length, read_zone};
 use super::super::mistake::{Notes, Position};
 use super::super::raw::{RawCost, RawExceed, RawMap, RawRule, RawText, shorten};
-use super::super::rule::{ALL, Ban, CostCase, DefaultCost, Effect, OnExceed, Refusal};
+use super::super::rule::{Ban, CostCase, DefaultCost, ENFORCE_ALL, Effect, OnExceed, Refusal};
 use super::super::suggest::suggest_valid;
 use super::Checker;
 use super::condition::check_attribute;
@@ -14,26 +14,26 @@ use crate::calendar::Zone;
 use crate::schedule::Hours;
 
 const MAX_MESSAGE_BYTES: usize = 1024;
-/// Maximum number of refusals before a ban. Each refusal is an entry of a sliding log.
-const MAX_REFUSALS: u64 = SlidingLog::MAX_ENTRIES;
+/// Maximum number of refusals before a ban. Each refusal is stored as an entry in a sliding log.
+const MAX_REFUSALS_BEFORE_BAN: u64 = SlidingLog::MAX_ENTRIES;
 /// Minimum length of a ban: two ticks of the coarsest store clock.
-const MIN_BAN: Nanos = Nanos::from_micros(2);
-/// Maximum number of cases of a cost.
-const MAX_CASES: usize = 64;
+const MIN_BAN_LENGTH: Nanos = Nanos::from_micros(2);
+/// Maximum number of cases in a rule's `cost`.
+const MAX_COST_CASES: usize = 64;
 /// Maximum number of entries in a rule's schedule.
-const MAX_HOURS: usize = 32;
+const MAX_SCHEDULE_ENTRIES: usize = 32;
 
 impl Checker<'_> {
     pub(super) fn check_cost(&mut self, raw: Option<&RawCost>, notes: &mut Notes) -> DefaultCost {
         let one = DefaultCost::Fixed(Cost::ONE);
         match raw {
             None => one,
-            Some(RawCost::Fixed(raw)) => check_amount(raw, notes).map_or(one, DefaultCost::Fixed),
+            Some(RawCost::Fixed(raw)) => check_cost_amount(raw, notes).map_or(one, DefaultCost::Fixed),
             Some(RawCost::From(map)) => {
                 let from = required_value(map, "cost", "from", "name the attribute, like `from: bytes`", notes);
                 let help = "write the largest cost, which also counts for values that are not whole numbers";
-                let max = required_value(map, "cost", "max", help, notes).and_then(|max| check_amount(max, notes));
-                let missing = map.get("missing").map_or(Some(Cost::ONE), |missing| check_amount(missing, notes));
+                let max = required_value(map, "cost", "max", help, notes).and_then(|max| check_cost_amount(max, notes));
+                let missing = map.get("missing").map_or(Some(Cost::ONE), |missing| check_cost_amount(missing, notes));
                 match (from.filter(|from| check_attribute(from, notes)), max, missing) {
                     (Some(from), Some(max), Some(missing)) => {
                         DefaultCost::From { attribute: from.text.as_str().into(), max, missing }
@@ -42,14 +42,14 @@ impl Checker<'_> {
                 }
             }
             Some(RawCost::Cases(cases)) => {
-                if let Some(case) = cases.get(MAX_CASES) {
-                    let problem = format!("too many cases of `cost`: {} (maximum {MAX_CASES})", cases.len());
+                if let Some(case) = cases.get(MAX_COST_CASES) {
+                    let problem = format!("too many cases of `cost`: {} (maximum {MAX_COST_CASES})", cases.len());
                     notes.add(case.position, problem);
                     return one;
                 }
                 let cases = cases.iter().filter_map(|case| {
                     let when = self.check_when(&case.when, notes);
-                    let cost = case.cost.as_ref().and_then(|raw| check_amount(raw, notes))?;
+                    let cost = case.cost.as_ref().and_then(|raw| check_cost_amount(raw, notes))?;
                     Some(CostCase { when, cost })
                 });
                 DefaultCost::Cases(cases.collect())
@@ -58,7 +58,7 @@ impl Checker<'_> {
     }
 }
 
-fn check_amount(raw: &RawText, notes: &mut Notes) -> Option<Cost> {
+fn check_cost_amount(raw: &RawText, notes: &mut Notes) -> Option<Cost> {
     let count = parse_count(&raw.text).map(Cost::new);
     if count.is_none() {
         notes.add_with_help(raw.position, not_a_count(&raw.text), "`cost` is the cost of a request, like 1 or 5");
@@ -88,9 +88,9 @@ pub(super) fn check_exceed(raw: Option<&RawExceed>, notes: &mut Notes) -> OnExce
     }
 }
 
-/// Returns the share of counters to enforce, in hundredths of a percent.
+/// Returns the share of counters for which a rule is enforced, in hundredths of a percent.
 pub(super) fn check_enforce(raw: Option<&RawText>, notes: &mut Notes) -> u16 {
-    let Some(raw) = raw else { return ALL };
+    let Some(raw) = raw else { return ENFORCE_ALL };
     let digits = |text: &str| !text.is_empty() && text.len() <= 3 && text.bytes().all(|byte| byte.is_ascii_digit());
     let parse = || {
         let number = raw.text.strip_suffix('%')?.trim_end();
@@ -101,34 +101,37 @@ pub(super) fn check_enforce(raw: Option<&RawText>, notes: &mut Notes) -> u16 {
         let hundredths = format!("{part:0<2}").parse::<u16>().ok()?;
         (whole.parse::<u16>().ok()? * 100 + hundredths).into()
     };
-    parse().filter(|share| *share <= ALL).unwrap_or_else(|| {
+    parse().filter(|share| *share <= ENFORCE_ALL).unwrap_or_else(|| {
         let problem = format!("`{}` is not a percentage", shorten(&raw.text));
         notes.add_with_help(raw.position, problem, "write it like 25% or 0.5%, up to 100%");
-        ALL
+        ENFORCE_ALL
     })
 }
 
 pub(super) fn check_ban(raw: Option<&RawMap>, notes: &mut Notes) -> Option<Ban> {
     let map = raw?;
     let after = required_value(map, "ban", "after", "write how many refusals", notes).and_then(|raw| {
-        let count = parse_count(&raw.text).filter(|count| (1..=MAX_REFUSALS).contains(count));
+        let count = parse_count(&raw.text).filter(|count| (1..=MAX_REFUSALS_BEFORE_BAN).contains(count));
         if count.is_none() {
             let problem = format!("`{}` is not a number of refusals", shorten(&raw.text));
-            notes.add_with_help(raw.position, problem, format!("write a number from 1 to {MAX_REFUSALS}"));
+            notes.add_with_help(raw.position, problem, format!("write a number from 1 to {MAX_REFUSALS_BEFORE_BAN}"));
         }
         count
     });
     let (within, long) = (required_length(map, "ban", "within", notes), required_length(map, "ban", "for", notes));
-    if let Some((raw, long)) = map.get("for").zip(long).filter(|(_, long)| *long < MIN_BAN) {
-        let problem = format!("a ban of {long} is too short (minimum {MIN_BAN})");
+    if let Some((raw, long)) = map.get("for").zip(long).filter(|(_, long)| *long < MIN_BAN_LENGTH) {
+        let problem = format!("a ban of {long} is too short (minimum {MIN_BAN_LENGTH})");
         notes.add(raw.position, problem);
     }
-    Some(Ban { after: after?, within: within?, length: long?.max(MIN_BAN) })
+    Some(Ban { after: after?, within: within?, length: long?.max(MIN_BAN_LENGTH) })
 }
 
 pub(super) fn check_schedule(raw: &[RawMap], notes: &mut Notes) -> Vec<Hours> {
-    if let Some(first) = raw.get(MAX_HOURS) {
-        notes.add(first.position, format!("too many times in the schedule: {} (maximum {MAX_HOURS})", raw.len()));
+    if let Some(first) = raw.get(MAX_SCHEDULE_ENTRIES) {
+        notes.add(
+            first.position,
+            format!("too many times in the schedule: {} (maximum {MAX_SCHEDULE_ENTRIES})", raw.len()),
+        );
         return Vec::new();
     }
     raw.iter().filter_map(|map| check_hours(map, notes)).collect()
@@ -148,8 +151,8 @@ fn check_hours(map: &RawMap, notes: &mut Notes) -> Option<Hours> {
     if map.all("days").is_empty() {
         days = 0x7f;
     }
-    let from = map.get("from").map_or(Some(0), |from| time_of_day(from, notes));
-    let to = map.get("to").map_or(Some(DAY), |to| time_of_day(to, notes));
+    let from = map.get("from").map_or(Some(0), |from| parse_time_of_day(from, notes));
+    let to = map.get("to").map_or(Some(MINUTES_PER_DAY), |to| parse_time_of_day(to, notes));
     let zone = match map.get("zone") {
         None => Some(Zone::utc()),
         Some(zone) => match read_zone(&zone.text) {
@@ -161,19 +164,19 @@ fn check_hours(map: &RawMap, notes: &mut Notes) -> Option<Hours> {
         },
     };
     let (from, to) = (from?, to?);
-    // If the end is not after the start, it is on the next day.
-    Some(Hours { days, from, to: if to > from { to } else { to + DAY }, zone: zone? })
+    // If the end is not after the start, the hours end on the next day.
+    Some(Hours { days, from, to: if to > from { to } else { to + MINUTES_PER_DAY }, zone: zone? })
 }
 
-const DAY: u16 = 24 * 60;
+const MINUTES_PER_DAY: u16 = 24 * 60;
 
-/// Returns the time of the day in minutes.
-fn time_of_day(raw: &RawText, notes: &mut Notes) -> Option<u16> {
+/// Parses a time of day and returns it in minutes after midnight.
+fn parse_time_of_day(raw: &RawText, notes: &mut Notes) -> Option<u16> {
     let digits = |text: &str| text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
     let parse = || {
         let (hours, minutes) = raw.text.split_once(':').filter(|(hours, minutes)| digits(hours) && digits(minutes))?;
         let (hours, minutes) = (hours.parse::<u16>().ok()?, minutes.parse::<u16>().ok()?);
-        (minutes < 60 && hours * 60 + minutes <= DAY).then_some(hours * 60 + minutes)
+        (minutes < 60 && hours * 60 + minutes <= MINUTES_PER_DAY).then_some(hours * 60 + minutes)
     };
     let time = parse();
     if time.is_none() {
@@ -201,7 +204,7 @@ pub(super) fn check_refusal(raw: &RawRule, on_exceed: OnExceed, notes: &mut Note
 }
 
 /// Reports keys that have no effect in combination with other keys of the rule.
-pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed, notes: &mut Notes) {
+pub(super) fn check_conflicting_keys(raw: &RawRule, effect: &Effect, on_exceed: OnExceed, notes: &mut Notes) {
     let ban = raw.ban.as_ref().map(|ban| ("ban", ban.position));
     let enforce = raw.enforce.as_ref().map(|enforce| ("enforce", enforce.position));
     let on_change = raw.on_change.as_ref().map(|on_change| ("on_change", on_change.position));
@@ -231,7 +234,7 @@ pub(super) fn check_together(raw: &RawRule, effect: &Effect, on_exceed: OnExceed
     }
 }
 
-/// Returns the value of a key that a map must have.
+/// Returns the value of a required key. Reports a mistake if the map does not have the key.
 fn required_value<'m>(map: &'m RawMap, what: &str, name: &str, help: &str, notes: &mut Notes) -> Option<&'m RawText> {
     let value = map.get(name);
     if value.is_none() {

@@ -1,6 +1,6 @@
-//! Conditions, and the attributes that a rule counts by.
+//! Checks the conditions of a rule, and the attributes that it counts by.
 
-use super::super::cidr::{Cidr, is_address};
+use super::super::cidr::{Cidr, is_address_attribute};
 use super::super::expression::Expression;
 use super::super::glob::Glob;
 use super::super::mistake::{Notes, Position};
@@ -14,12 +14,13 @@ use crate::request::Item;
 const MAX_VALUE_BYTES: usize = 1024;
 /// Maximum number of attributes that a rule tests or counts by.
 const MAX_ATTRIBUTES: usize = 16;
-/// Maximum number of alternatives of an attribute in `per`.
-const MAX_CHAIN: usize = 8;
+/// Maximum number of alternatives in an element of `per` like `user or client_ip`.
+const MAX_ALTERNATIVES: usize = 8;
 
 impl Checker<'_> {
     pub(super) fn check_when(&mut self, raw: &[(RawText, RawAttributeCondition)], notes: &mut Notes) -> Vec<Condition> {
-        // A condition that combines `not` with another key becomes two consecutive tests of one attribute.
+        // A condition that combines `not` with another key becomes two consecutive tests of the same attribute, which
+        // count as one.
         let another = |(position, (name, _)): &(usize, &(RawText, RawAttributeCondition))| {
             *position == 0 || raw[position - 1].0 != *name
         };
@@ -30,8 +31,8 @@ impl Checker<'_> {
         let conditions = raw.iter().filter_map(|(attribute, test)| {
             let named = check_attribute(attribute, notes);
             let mut test = self.check_test(test, attribute.position, notes)?;
-            if is_address(&attribute.text) {
-                compare_addresses(&mut test);
+            if is_address_attribute(&attribute.text) {
+                compare_as_addresses(&mut test);
             }
             named.then(|| Condition { attribute: attribute.text.as_str().into(), test })
         });
@@ -64,7 +65,7 @@ impl Checker<'_> {
                 notes.add(value.position, problem);
                 wrong = true;
             } else if raw.kind == MatchKind::File {
-                wrong |= self.read_values(value, &mut patterns, notes).is_none();
+                wrong |= self.read_value_file(value, &mut patterns, notes).is_none();
             } else {
                 let pattern = check_pattern(raw.kind, value, notes);
                 wrong |= pattern.is_none();
@@ -74,8 +75,8 @@ impl Checker<'_> {
         (!wrong).then_some(patterns)
     }
 
-    /// Reads the lines of a file of values.
-    fn read_values(&mut self, name: &RawText, patterns: &mut Vec<Pattern>, notes: &mut Notes) -> Option<()> {
+    /// Adds the lines of a value file to `patterns`. Returns `None` if the file has a mistake.
+    fn read_value_file(&mut self, name: &RawText, patterns: &mut Vec<Pattern>, notes: &mut Notes) -> Option<()> {
         let bytes = match (self.file)(notes.file(), &name.text) {
             Ok(bytes) => bytes,
             Err(why) => {
@@ -102,7 +103,7 @@ impl Checker<'_> {
                 notes.add(name.position, problem);
                 return None;
             }
-            // A string that parses as an address matches in all notations.
+            // A line that parses as an address or a network matches every notation of an address.
             let network = Cidr::new(line).ok().map(Pattern::Cidr);
             patterns.push(network.unwrap_or_else(|| Pattern::Equals(line.into())));
         }
@@ -115,11 +116,11 @@ impl Checker<'_> {
     }
 }
 
-/// Makes a test compare addresses by value, in any notation.
-fn compare_addresses(test: &mut Test) {
+/// Changes a test so that it compares addresses by value instead of by notation.
+fn compare_as_addresses(test: &mut Test) {
     let (Test::AnyOf(patterns) | Test::NoneOf(patterns)) = test else { return };
     for pattern in patterns {
-        // A network as a string matches no client; `tollgate check` warns about it.
+        // A network in a string comparison matches no client. `tollgate check` warns about it.
         if let Pattern::Equals(text) = pattern
             && !text.contains('/')
             && let Ok(address) = Cidr::new(text)
@@ -129,7 +130,8 @@ fn compare_addresses(test: &mut Test) {
     }
 }
 
-/// Extends a rule that denies networks to values that are not addresses, if it has `invalid: deny`.
+/// For `invalid: deny`, makes network conditions also match values that are not addresses. Reports `invalid` in a rule
+/// where it has no effect.
 pub(super) fn match_invalid(
     when: &mut [Condition],
     on_invalid: OnInvalid,
@@ -236,23 +238,23 @@ pub(super) fn check_per(raw: &[RawText], when: &[Condition], notes: &mut Notes) 
             continue;
         }
         let names: Vec<&str> = written.text.split(" or ").map(str::trim).collect();
-        if names.iter().any(|name| name.is_empty()) || names.len() > MAX_CHAIN {
+        if names.iter().any(|name| name.is_empty()) || names.len() > MAX_ALTERNATIVES {
             let problem = format!("`{}` is not a choice between attributes", shorten(&written.text));
             notes.add_with_help(
                 written.position,
                 problem,
-                format!("write it like `user or client_ip` (maximum {MAX_CHAIN} alternatives)"),
+                format!("write it like `user or client_ip` (maximum {MAX_ALTERNATIVES} alternatives)"),
             );
             continue;
         }
-        let origins = names.iter().filter_map(|name| check_origin(name, written.position, when, notes));
+        let origins = names.iter().filter_map(|name| resolve_origin(name, written.position, when, notes));
         per.push(PerElement { text: written.text.as_str().into(), origins: origins.collect() });
     }
     per
 }
 
 /// Resolves a name in `per`: a capture of a pattern in `when`, or else an attribute.
-fn check_origin(name: &str, position: Position, when: &[Condition], notes: &mut Notes) -> Option<Origin> {
+fn resolve_origin(name: &str, position: Position, when: &[Condition], notes: &mut Notes) -> Option<Origin> {
     for Condition { attribute, test } in when {
         let Test::AnyOf(patterns) = test else { continue };
         let having = patterns.iter().filter(|pattern| pattern.capture(name).is_some()).count();

@@ -1,4 +1,4 @@
-//! `consistency` and `sync_every`.
+//! Checks `consistency` and `sync_every`.
 
 use tollgate::Limit;
 use tollgate::core::{Nanos, Params, Phase};
@@ -37,10 +37,10 @@ pub(super) fn check_consistency(
     };
     let effects = std::iter::once(effect).chain(overrides.iter().map(|other| &other.effect));
     let mut limits = effects.filter_map(Effect::limits).flat_map(|set| set.limits.as_slice());
-    let refused = limits.find_map(|limit| why_not(consistency, limit));
+    let refused = limits.find_map(|limit| unsupported_feature(consistency, limit));
     if let Some(why) = refused {
         let problem = format!("`consistency: {chosen}` does not support {why}");
-        notes.add_with_help(raw_choice.position, problem, supported_limits(consistency));
+        notes.add_with_help(raw_choice.position, problem, supported_limits_help(consistency));
     }
     if let (Consistency::Leased, Some(ban)) = (consistency, &raw.ban) {
         let problem = "`consistency: leased` does not support `ban`, which the store decides with every request";
@@ -69,7 +69,7 @@ fn format_length(length: Nanos) -> String {
     if length == Nanos::ZERO { "0".to_owned() } else { length.to_string() }
 }
 
-fn supported_limits(consistency: Consistency) -> &'static str {
+fn supported_limits_help(consistency: Consistency) -> &'static str {
     match consistency {
         Consistency::Strict => "",
         Consistency::Leased => "use `token_bucket` or `fixed_window`, or write `consistency: strict`",
@@ -80,7 +80,7 @@ fn supported_limits(consistency: Consistency) -> &'static str {
 }
 
 /// Returns the feature of a limit that this consistency does not support, if any.
-fn why_not(consistency: Consistency, limit: &Limit) -> Option<&'static str> {
+fn unsupported_feature(consistency: Consistency, limit: &Limit) -> Option<&'static str> {
     let is_leased = match consistency {
         Consistency::Strict => return None,
         Consistency::Leased => true,

@@ -1,4 +1,4 @@
-//! Limits, their replacements, and overrides.
+//! Checks limits, the keys `unlimited`, `allow` and `deny`, and overrides.
 
 use tollgate::core::{Nanos, Params, Time, Wall};
 use tollgate::{LeakyBucket, Limit, LimitError, Limits};
@@ -34,12 +34,19 @@ pub(super) fn check_overrides(
             None => None,
         };
         let by_api = raw.set_by.as_ref().is_some_and(|set_by| check_set_by(set_by, notes));
-        Some(Override { position: raw.position, when, effect, words: words_of(&raw.effect), until, by_api })
+        Some(Override {
+            position: raw.position,
+            when,
+            effect,
+            written_limits: written_limits(&raw.effect),
+            until,
+            by_api,
+        })
     });
     overrides.collect()
 }
 
-/// Returns whether an override is marked as set through the API. Reports any other mark.
+/// Returns whether an override is marked as set through the API. Reports any value other than `api`.
 fn check_set_by(raw: &RawText, notes: &mut Notes) -> bool {
     let is_api = raw.text == "api";
     if !is_api {
@@ -96,7 +103,7 @@ fn check_limits(raw: &RawEffect, on_exceed: OnExceed, notes: &mut Notes) -> Opti
             OnExceed::Deny | OnExceed::Shadow | OnExceed::Drop => Some(limit),
         });
     }
-    // The mistakes in the other limits have been reported.
+    // The mistakes in the missing limits have already been reported.
     if limits.len() < raw.limits.len() {
         return None;
     }
@@ -109,8 +116,8 @@ fn check_limits(raw: &RawEffect, on_exceed: OnExceed, notes: &mut Notes) -> Opti
     }
 }
 
-/// Returns each limit in one line, as written. The zone is left out; explanations add it.
-pub(super) fn words_of(raw: &RawEffect) -> Box<[Box<str>]> {
+/// Returns each limit as written, on one line. Omits the zone, because explanations add it.
+pub(super) fn written_limits(raw: &RawEffect) -> Box<[Box<str>]> {
     let of_limit = |raw: &RawLimit| {
         let mut words = raw.limit.as_ref().map(|limit| limit.text.clone()).unwrap_or_default();
         if let Some(algorithm) = &raw.algorithm {
@@ -170,15 +177,15 @@ fn check_delay(raw: &RawLimit, limit: &Limit, max_wait: Nanos, notes: &mut Notes
 /// Returns a limit that admits the same requests as `limit` immediately, and further requests after a wait of at most
 /// `max_wait`.
 ///
-/// A token bucket becomes a leaky bucket whose free part is the burst. Above the burst, it has capacity for the amount
-/// that leaks within `max_wait`, rounded up. The rounding does not lengthen waits, because `max_wait` itself limits
-/// them.
+/// A token bucket becomes a leaky bucket whose free part is the burst. In addition to the burst, the leaky bucket has
+/// capacity for the amount that leaks within `max_wait`, rounded up. The rounding does not lengthen waits, because
+/// `max_wait` bounds every wait.
 fn delaying_limit(limit: &Limit, max_wait: Nanos) -> Option<Result<Limit, LimitError>> {
     let leaky = |bucket: tollgate::core::BucketParams| {
         let flows = u128::from(bucket.rate.count()) * u128::from(max_wait.as_nanos());
         let extra = u64::try_from(flows.div_ceil(bucket.rate.per().as_nanos().into())).unwrap_or(u64::MAX);
         let leaky = LeakyBucket::new(bucket.rate, bucket.burst.saturating_add(extra))?;
-        // The last unit that passes immediately has `burst - 1` units before it.
+        // The last unit that is admitted immediately follows `burst - 1` other units.
         let leaky = leaky.free(bucket.burst - 1)?.max_wait(max_wait).max_debt(bucket.max_debt)?;
         Ok(leaky.initial(bucket.initial.saturating_add(extra))?.into())
     };

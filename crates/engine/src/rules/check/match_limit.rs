@@ -22,16 +22,16 @@ pub(super) fn check_match_limit(domain: &Domain, notes: &mut Notes) {
     }
     let always = groups.remove(&Vec::new()).unwrap_or_default();
     if always.len() > Item::MAX_RULES {
-        return report(&always, always.len(), notes);
+        return report_group(&always, always.len(), notes);
     }
     // Notes are sorted by position at the end, so the order of the groups does not matter.
     for group in groups.values().filter(|group| group.len() + always.len() > Item::MAX_RULES) {
-        report(group, group.len() + always.len(), notes);
+        report_group(group, group.len() + always.len(), notes);
     }
 }
 
-/// Reports a group at its last rule.
-fn report(group: &[&Rule], count: usize, notes: &mut Notes) {
+/// Reports a group that is too large, at the position of its last rule.
+fn report_group(group: &[&Rule], count: usize, notes: &mut Notes) {
     let Some(last) = group.last() else { return };
     notes.set_file(&last.position().file);
     let problem = format!("too many rules that match the same requests: {count} (maximum {})", Item::MAX_RULES);

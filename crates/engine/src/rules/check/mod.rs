@@ -1,4 +1,4 @@
-//! Checks raw rules and converts them to [`Rule`]s. No later stage validates them again.
+//! Checks raw rules and converts them to [`Rule`]s. Later stages do not validate the rules again.
 
 mod behaviour;
 mod condition;
@@ -9,37 +9,37 @@ mod match_limit;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::limit::{BOOLEANS, not_a_boolean, parse_boolean};
+use super::limit::{BOOLEAN_HELP, not_a_boolean, parse_boolean};
 use super::mistake::{Notes, Position};
 use super::raw::{RawDomain, RawRule, RawText, shorten};
 use super::rule::{OnChange, OnFault, OnInvalid, Rule, RulePosition};
 use super::suggest::suggest_valid;
 use super::{Domain, MAX_RULES, ReadFile};
-use behaviour::{check_ban, check_enforce, check_exceed, check_refusal, check_schedule, check_together};
+use behaviour::{check_ban, check_conflicting_keys, check_enforce, check_exceed, check_refusal, check_schedule};
 use condition::{check_expression, check_only, check_per, match_invalid};
 use consistency::check_consistency;
-use limits::{check_effect, check_overrides, words_of};
+use limits::{check_effect, check_overrides, written_limits};
 use match_limit::check_match_limit;
 
 /// Maximum length of the name of a domain, a rule or an attribute.
 const MAX_NAME_BYTES: usize = 128;
 
-/// Checks files one after the other. A rule id must be unique in its domain, over all files.
+/// Checks rule files one after another. A rule id must be unique in its domain, across all files.
 pub(crate) struct Checker<'f> {
     domains: Vec<Domain>,
-    /// The file and position of each rule id, by domain.
-    seen: HashMap<(usize, Box<str>), (Arc<str>, Position)>,
-    rules: usize,
+    /// File and position of each rule id. The key is the index of the domain and the id.
+    id_positions: HashMap<(usize, Box<str>), (Arc<str>, Position)>,
+    rule_count: usize,
     file: ReadFile<'f>,
     skips_invalid: bool,
 }
 
 /// Maximum number of rules that a rule replaces.
-const MAX_REPLACED: usize = 256;
+const MAX_REPLACED_RULES: usize = 256;
 
 impl<'f> Checker<'f> {
     pub(crate) fn new(file: ReadFile<'f>) -> Self {
-        Self { domains: Vec::new(), seen: HashMap::new(), rules: 0, file, skips_invalid: false }
+        Self { domains: Vec::new(), id_positions: HashMap::new(), rule_count: 0, file, skips_invalid: false }
     }
 
     /// Creates a checker that leaves out rules with mistakes.
@@ -51,14 +51,14 @@ impl<'f> Checker<'f> {
         self.skips_invalid
     }
 
-    /// Checks the rules of all files together, after the last file, and returns the domains.
+    /// Runs the checks that need the rules of all files, and returns the domains.
     pub(crate) fn finish(self, notes: &mut Notes) -> Vec<Domain> {
         self.domains.iter().for_each(|domain| check_match_limit(domain, notes));
         self.domains
     }
 
     pub(crate) fn check_domain(&mut self, raw: &RawDomain, notes: &mut Notes) {
-        // Rules are also checked if their domain has no name.
+        // Rules are checked even if their domain has no valid name.
         let name =
             raw.name.as_ref().filter(|name| check_name(name, "domain name", notes)).map_or("", |name| &name.text);
         let position = self.domains.iter().position(|domain| *domain.name == *name).unwrap_or_else(|| {
@@ -66,8 +66,8 @@ impl<'f> Checker<'f> {
             self.domains.len() - 1
         });
         for raw in &raw.rules {
-            self.rules += 1;
-            if self.rules > MAX_RULES {
+            self.rule_count += 1;
+            if self.rule_count > MAX_RULES {
                 notes.add(raw.position, format!("too many rules (maximum {MAX_RULES})"));
                 return;
             }
@@ -92,16 +92,16 @@ impl<'f> Checker<'f> {
         let suffices = raw.suffices.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);
         let postpaid = raw.postpaid.as_ref().and_then(|raw| check_boolean(raw, notes)).unwrap_or(false);
         let cost = self.check_cost(raw.cost.as_ref(), notes);
-        let on_fault = choose(raw.on_fault.as_ref(), OnFault::WORDS, "on_fault", notes);
-        let on_change = choose(raw.on_change.as_ref(), OnChange::WORDS, "on_change", notes);
+        let on_fault = parse_choice(raw.on_fault.as_ref(), OnFault::WORDS, "on_fault", notes);
+        let on_change = parse_choice(raw.on_change.as_ref(), OnChange::WORDS, "on_change", notes);
         let enforce = check_enforce(raw.enforce.as_ref(), notes);
         let ban = check_ban(raw.ban.as_ref(), notes);
         let schedule = check_schedule(&raw.schedule, notes);
         let refusal = check_refusal(raw, on_exceed, notes);
         let Some(effect) = effect else { return };
         let consistency = check_consistency(raw, &effect, &overrides, notes);
-        check_together(raw, &effect, on_exceed, notes);
-        let on_invalid = choose(raw.invalid.as_ref(), OnInvalid::WORDS, "invalid", notes);
+        check_conflicting_keys(raw, &effect, on_exceed, notes);
+        let on_invalid = parse_choice(raw.invalid.as_ref(), OnInvalid::WORDS, "invalid", notes);
         match_invalid(&mut when, on_invalid, &effect, raw.invalid.as_ref(), notes);
         let Some(id) = id else { return };
         self.domains[domain].rules.push(Rule {
@@ -112,7 +112,7 @@ impl<'f> Checker<'f> {
             only,
             per,
             effect,
-            words: words_of(&raw.effect),
+            written_limits: written_limits(&raw.effect),
             overrides,
             replaces,
             suffices,
@@ -142,7 +142,7 @@ impl<'f> Checker<'f> {
             return None;
         }
         let here = (notes.file().clone(), id.position);
-        match self.seen.entry((domain, id.text.as_str().into())) {
+        match self.id_positions.entry((domain, id.text.as_str().into())) {
             std::collections::hash_map::Entry::Vacant(entry) => {
                 entry.insert(here);
             }
@@ -173,13 +173,13 @@ fn check_name(name: &RawText, what: &str, notes: &mut Notes) -> bool {
 fn check_boolean(raw: &RawText, notes: &mut Notes) -> Option<bool> {
     let boolean = parse_boolean(&raw.text);
     if boolean.is_none() {
-        notes.add_with_help(raw.position, not_a_boolean(&raw.text), BOOLEANS);
+        notes.add_with_help(raw.position, not_a_boolean(&raw.text), BOOLEAN_HELP);
     }
     boolean
 }
 
 /// Returns the choice with the given name, or the first choice if no name is given or the name is wrong.
-fn choose<T: Copy>(raw: Option<&RawText>, choices: &[(&str, T)], key: &str, notes: &mut Notes) -> T {
+fn parse_choice<T: Copy>(raw: Option<&RawText>, choices: &[(&str, T)], key: &str, notes: &mut Notes) -> T {
     let (_, default) = choices[0];
     let Some(raw) = raw else { return default };
     if let Some((_, choice)) = choices.iter().find(|(word, _)| *word == raw.text) {
@@ -194,8 +194,8 @@ fn choose<T: Copy>(raw: Option<&RawText>, choices: &[(&str, T)], key: &str, note
 /// Checks the ids in `replaces`. The replaced rules need not exist, because rules are created and deleted
 /// independently.
 fn check_replaces(by: Option<&str>, raw: &[RawText], notes: &mut Notes) -> Box<[Box<str>]> {
-    if let Some(id) = raw.get(MAX_REPLACED) {
-        notes.add(id.position, format!("too many replaced rules: {} (maximum {MAX_REPLACED})", raw.len()));
+    if let Some(id) = raw.get(MAX_REPLACED_RULES) {
+        notes.add(id.position, format!("too many replaced rules: {} (maximum {MAX_REPLACED_RULES})", raw.len()));
         return Box::default();
     }
     for id in raw.iter().filter(|id| by == Some(&*id.text)) {

@@ -1,10 +1,10 @@
-//! Overrides stored separately from their rule: other limits for one value of an attribute.
+//! Overrides that are stored separately from their rule. Each override sets other limits for one attribute value.
 
 use super::super::mistake::{Mistakes, Notes, Position};
 use super::super::raw::shorten;
 use super::super::text::{self, Node, Value};
 use super::super::{Origin, Rules, Source};
-use super::{START, check_tree, file_of, find, is, map_node, text_at, text_node, to_json_text, tree_of};
+use super::{START, check_tree, file_of, find, is_text, map_node, text_at, text_node, to_json_text, tree_of};
 
 /// An override to insert into its rule.
 #[derive(Clone, Copy, Debug)]
@@ -24,25 +24,25 @@ pub struct EntryOverride<'o> {
 pub struct ParsedOverride {
     /// The attribute to compare: the given attribute, or the first attribute in the rule's `per`.
     pub attribute: String,
-    /// Everything except `attribute` and `until`, as one line of JSON.
+    /// The other keys of the override, as one line of JSON.
     pub effect: String,
     /// The expiry time.
     pub until: Option<String>,
 }
 
-/// Parses an override for `value`. `rule` is the rule as JSON. The text has the keys of an override in a file, without
-/// `when` and optionally with `attribute`.
+/// Parses an override for one attribute value. `rule` is the rule as JSON. The text has the keys of an override in a
+/// rule file, but no `when`. It may have an `attribute`.
 ///
 /// # Errors
 /// Returns every mistake, with its line in the text.
 pub fn one_override(source: &Source<'_>, rule: &str, value: &str) -> Result<ParsedOverride, Mistakes> {
     let mut notes = Notes::new(source.name);
-    let given = read(source, rule, value, &mut notes);
+    let given = parse_override(source, rule, value, &mut notes);
     notes.finish().map_err(|found| found.with_snippets(std::slice::from_ref(source)))?;
     Ok(given.unwrap_or_else(|| ParsedOverride { attribute: String::new(), effect: "{}".into(), until: None }))
 }
 
-fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Option<ParsedOverride> {
+fn parse_override(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Option<ParsedOverride> {
     let mut given = text::read(source.text, notes)?;
     let position = given.position;
     let Value::Map(pairs) = &mut given.value else {
@@ -57,13 +57,13 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
         ("when", "the value is part of the address; `attribute` names the attribute to compare"),
         ("set_by", "the rules service sets it"),
     ] {
-        if let Some((key, _)) = pairs.iter().find(|(key, _)| is(key, name)) {
+        if let Some((key, _)) = pairs.iter().find(|(key, _)| is_text(key, name)) {
             notes.add_with_help(key.position, format!("`{name}` is not allowed here"), help);
         }
-        pairs.retain(|(key, _)| !is(key, name));
+        pairs.retain(|(key, _)| !is_text(key, name));
     }
     let mut rule = text::read(rule.as_bytes(), notes)?;
-    let attribute = match pairs.iter().position(|(key, _)| is(key, "attribute")) {
+    let attribute = match pairs.iter().position(|(key, _)| is_text(key, "attribute")) {
         Some(at) => match pairs.remove(at).1 {
             Node { value: Value::Text(name), .. } => name,
             other => {
@@ -71,20 +71,20 @@ fn read(source: &Source<'_>, rule: &str, value: &str, notes: &mut Notes) -> Opti
                 return None;
             }
         },
-        None => first_counted(&rule, value, position, notes)?,
+        None => first_counted_attribute(&rule, value, position, notes)?,
     };
     let effect =
-        Node { position, value: Value::Map(pairs.iter().filter(|(key, _)| !is(key, "until")).cloned().collect()) };
+        Node { position, value: Value::Map(pairs.iter().filter(|(key, _)| !is_text(key, "until")).cloned().collect()) };
     let until = text_at(&given, "until").map(str::to_owned);
     let whole = override_node(position, &attribute, value, given);
-    // The overrides of the rule itself were checked when they were written.
+    // Only the new override is checked. The rule's own overrides were checked when the rule was stored.
     set_overrides(&mut rule, vec![whole]);
     check_tree(&file_of("domain", vec![rule]), notes);
     Some(ParsedOverride { attribute, effect: to_json_text(&effect), until })
 }
 
-/// Returns the first attribute in a rule's `per`. If it is a choice between attributes, the override must name one.
-fn first_counted(rule: &Node, value: &str, position: Position, notes: &mut Notes) -> Option<String> {
+/// Returns the first attribute in a rule's `per`, or reports that the override must name an attribute.
+fn first_counted_attribute(rule: &Node, value: &str, position: Position, notes: &mut Notes) -> Option<String> {
     let rules: Rules = check_tree(&file_of("domain", vec![rule.clone()]), &mut Notes::new(""));
     let per = rules.domains().first().and_then(|domain| domain.rules().first()).map_or(&[][..], |rule| rule.per());
     let named = per.iter().flat_map(|counted| &counted.origins).find_map(|origin| match origin {
@@ -107,7 +107,7 @@ fn first_counted(rule: &Node, value: &str, position: Position, notes: &mut Notes
     None
 }
 
-/// Returns a rule as JSON with these overrides before its own, each marked as set through the API.
+/// Inserts overrides before the rule's own overrides and marks them as set through the API. Returns the rule as JSON.
 ///
 /// # Errors
 /// Returns the mistakes if an override is not valid for the rule.
@@ -132,7 +132,7 @@ pub fn with_overrides(rule: &str, overrides: &[EntryOverride<'_>]) -> Result<Str
     Ok(to_json_text(&tree))
 }
 
-/// Builds the node of an override inside a rule.
+/// Builds an override as it is written inside a rule.
 fn override_node(position: Position, attribute: &str, value: &str, effect: Node) -> Node {
     let equals = Node { value: map_node(vec![("equals", text_node(position, value))]).value, position };
     let when = Node { value: Value::Map(vec![(text_node(position, attribute), equals)]), position };
@@ -145,6 +145,6 @@ fn override_node(position: Position, attribute: &str, value: &str, effect: Node)
 
 fn set_overrides(rule: &mut Node, overrides: Vec<Node>) {
     let Value::Map(pairs) = &mut rule.value else { return };
-    pairs.retain(|(key, _)| !is(key, "overrides"));
+    pairs.retain(|(key, _)| !is_text(key, "overrides"));
     pairs.push((text_node(START, "overrides"), Node { position: START, value: Value::List(overrides) }));
 }

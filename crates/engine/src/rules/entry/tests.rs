@@ -4,7 +4,7 @@ fn source(text: &str) -> Source<'_> {
     Source { name: "f", text: text.as_bytes() }
 }
 
-fn check_one(text: &str, expected: &str) {
+fn assert_parses_to(text: &str, expected: &str) {
     let shown = match parse_rule(&source(text), "api", "a") {
         Ok(entry) => entry.json,
         Err(mistakes) => mistakes.to_string(),
@@ -14,19 +14,19 @@ fn check_one(text: &str, expected: &str) {
 
 #[test]
 fn rule_is_read_with_or_without_its_id() {
-    check_one("{limit: 1/s}", r#"{"id":"a","limit":"1/s"}"#);
-    check_one("burst: 5\nlimit: 1/s\nid: a", r#"{"id":"a","limit":"1/s","burst":5}"#);
-    check_one(
+    assert_parses_to("{limit: 1/s}", r#"{"id":"a","limit":"1/s"}"#);
+    assert_parses_to("burst: 5\nlimit: 1/s\nid: a", r#"{"id":"a","limit":"1/s","burst":5}"#);
+    assert_parses_to(
         "limit: 1/s\nid: b",
         "f:2:5: the `id` differs from the id `a` in the address; omit `id`, or write the same",
     );
 }
 
 #[test]
-fn mistakes_are_in_the_lines_of_the_text() {
-    check_one("limit: 1/s\nburts: 3", "f:2:1: `burts` is not a key of a rule; did you mean `burst`?");
-    check_one("[", "f:1:1: invalid YAML: unclosed bracket '['");
-    check_one(
+fn mistakes_have_positions_in_the_given_text() {
+    assert_parses_to("limit: 1/s\nburts: 3", "f:2:1: `burts` is not a key of a rule; did you mean `burst`?");
+    assert_parses_to("[", "f:1:1: invalid YAML: unclosed bracket '['");
+    assert_parses_to(
         "limit: 1/s\nwhen: {ip: {file: bad.txt}}",
         "f:2:19: cannot read `bad.txt`: the rules service cannot read files; write the values into the rule",
     );
@@ -38,14 +38,14 @@ fn mistakes_are_in_the_lines_of_the_text() {
 
 #[test]
 fn numbers_and_booleans_are_stored_as_given() {
-    check_one(
+    assert_parses_to(
         r#"{"status": 503, "limit": "5/s", "when": {"v": ["1.10", "007", "1", true, "x y", "-0", 99999999999999999999]}}"#,
         r#"{"id":"a","when":{"v":["1.10","007",1,true,"x y","-0","99999999999999999999"]},"limit":"5/s","status":503}"#,
     );
 }
 
 #[test]
-fn odd_characters_survive() {
+fn odd_characters_survive_a_round_trip() {
     for odd in [
         "\u{0}",
         "\u{7f}",
@@ -91,7 +91,7 @@ fn files_are_split_into_entries_and_joined() {
 }
 
 #[test]
-fn files_of_envoy_become_rules() {
+fn envoy_files_become_entries() {
     let text =
         "domain: edge\ndescriptors:\n- {key: remote_address, rate_limit: {unit: second, requests_per_unit: 10}}\n";
     let taken = split(&[source(text)]).unwrap();
@@ -99,7 +99,7 @@ fn files_of_envoy_become_rules() {
 }
 
 #[test]
-fn overrides_are_read_beside_their_rule() {
+fn overrides_are_parsed_separately_from_their_rule() {
     let rule = r#"{"id":"a","per":["tenant"],"limit":"10/s"}"#;
     let given = one_override(&source("limit: 100/s\nuntil: 2030-01-01T00:00:00Z\nburst: 200"), rule, "acme").unwrap();
     assert_eq!(given.attribute, "tenant");

@@ -1,35 +1,40 @@
-//! Recursive descent parser, with the precedence of CEL: `?:`, `||`, `&&`, comparisons, sums,
-//! products, signs, methods.
+//! Recursive descent parser. The precedence is that of CEL, from lowest to highest: `?:`, `||`, `&&`, comparisons,
+//! sums, products, unary operators, method calls.
 
 use super::token::{Token, tokenize};
 use super::{Bool, Choice, Comparison, Expression, Number, Operation, Text};
 
 pub(super) fn read(text: &str) -> Result<Expression, String> {
-    let mut parser =
-        Parser { tokens: tokenize(text)?, at: 0, end: text.chars().count() + 1, depth: 0, attributes: Vec::new() };
-    let whole = parser.any()?;
-    if let Some((position, token)) = parser.tokens.get(parser.at) {
+    let mut parser = Parser {
+        tokens: tokenize(text)?,
+        next_index: 0,
+        end_position: text.chars().count() + 1,
+        depth: 0,
+        attributes: Vec::new(),
+    };
+    let whole = parser.parse_expression()?;
+    if let Some((position, token)) = parser.tokens.get(parser.next_index) {
         return Err(format!("character {position}: unexpected `{}`", token.shown()));
     }
     match whole {
-        Any::Bool(condition) => Ok(Expression { condition, attributes: parser.attributes }),
-        Any::Text(..) | Any::Number(_) => {
-            let (end, what) = (parser.end, whole.kind());
+        TypedExpression::Bool(condition) => Ok(Expression { condition, attributes: parser.attributes }),
+        TypedExpression::Text(..) | TypedExpression::Number(_) => {
+            let (end, what) = (parser.end_position, whole.type_name());
             Err(format!("character {end}: incomplete: {what} is neither true nor false"))
         }
     }
 }
 
 /// A typed expression.
-enum Any {
+enum TypedExpression {
     Bool(Bool),
     Number(Number),
     /// A string and its name in messages.
     Text(Text, String),
 }
 
-impl Any {
-    fn kind(&self) -> &'static str {
+impl TypedExpression {
+    fn type_name(&self) -> &'static str {
         match self {
             Self::Bool(_) => "a boolean",
             Self::Number(_) => "a number",
@@ -38,11 +43,11 @@ impl Any {
     }
 }
 
-const METHODS: &str = "available: `startsWith`, `endsWith`, `contains` and `size`";
-const FUNCTIONS: &str = "available: `size`, `int` and `has`";
+const AVAILABLE_METHODS: &str = "available: `startsWith`, `endsWith`, `contains` and `size`";
+const AVAILABLE_FUNCTIONS: &str = "available: `size`, `int` and `has`";
 
-/// Functions of CEL that are not supported, with the reasons.
-const UNSUPPORTED: &[(&[&str], &str)] = &[
+/// CEL functions that are not supported, and the reason for each group.
+const UNSUPPORTED_FUNCTIONS: &[(&[&str], &str)] = &[
     (&["matches"], "regular expressions are not supported; use a pattern in `when`"),
     (&["all", "exists", "exists_one", "map", "filter"], "loops are not supported; lists occur only after `in`"),
     (&["double", "uint"], "numbers are whole; `int` parses them"),
@@ -55,33 +60,35 @@ const UNSUPPORTED: &[(&[&str], &str)] = &[
 
 struct Parser {
     tokens: Vec<(usize, Token)>,
-    at: usize,
+    next_index: usize,
     /// The position after the last character.
-    end: usize,
+    end_position: usize,
     depth: usize,
     attributes: Vec<Box<str>>,
 }
 
 impl Parser {
-    fn any(&mut self) -> Result<Any, String> {
-        self.deeper()?;
-        let mut any = self.or()?;
-        let position = self.position();
-        if self.take("?") {
+    fn parse_expression(&mut self) -> Result<TypedExpression, String> {
+        self.enter_nesting()?;
+        let mut any = self.parse_or()?;
+        let position = self.next_position();
+        if self.take_symbol("?") {
             let holds = expect_boolean(any, position)?;
-            let this = self.any()?;
-            self.expect(":")?;
-            let other = self.any()?;
+            let this = self.parse_expression()?;
+            self.expect_symbol(":")?;
+            let other = self.parse_expression()?;
             any = match (this, other) {
-                (Any::Bool(this), Any::Bool(other)) => Any::Bool(Bool::If(Box::new(Choice { holds, this, other }))),
-                (Any::Number(this), Any::Number(other)) => {
-                    Any::Number(Number::If(Box::new(Choice { holds, this, other })))
+                (TypedExpression::Bool(this), TypedExpression::Bool(other)) => {
+                    TypedExpression::Bool(Bool::If(Box::new(Choice { holds, this, other })))
                 }
-                (Any::Text(this, name), Any::Text(other, _)) => {
-                    Any::Text(Text::If(Box::new(Choice { holds, this, other })), name)
+                (TypedExpression::Number(this), TypedExpression::Number(other)) => {
+                    TypedExpression::Number(Number::If(Box::new(Choice { holds, this, other })))
+                }
+                (TypedExpression::Text(this, name), TypedExpression::Text(other, _)) => {
+                    TypedExpression::Text(Text::If(Box::new(Choice { holds, this, other })), name)
                 }
                 (this, other) => {
-                    let (this, other) = (this.kind(), other.kind());
+                    let (this, other) = (this.type_name(), other.type_name());
                     return Err(format!(
                         "character {position}: both branches must have the same type, not {this} and {other}"
                     ));
@@ -92,7 +99,7 @@ impl Parser {
         Ok(any)
     }
 
-    fn deeper(&mut self) -> Result<(), String> {
+    fn enter_nesting(&mut self) -> Result<(), String> {
         self.depth += 1;
         if self.depth > Expression::MAX_DEPTH {
             return Err(format!("nesting too deep (maximum {})", Expression::MAX_DEPTH));
@@ -100,119 +107,125 @@ impl Parser {
         Ok(())
     }
 
-    fn or(&mut self) -> Result<Any, String> {
-        self.parse_chain("||", Self::and, Bool::Or)
+    fn parse_or(&mut self) -> Result<TypedExpression, String> {
+        self.parse_boolean_chain("||", Self::parse_and, Bool::Or)
     }
 
-    fn and(&mut self) -> Result<Any, String> {
-        self.parse_chain("&&", Self::comparison, Bool::And)
+    fn parse_and(&mut self) -> Result<TypedExpression, String> {
+        self.parse_boolean_chain("&&", Self::parse_comparison, Bool::And)
     }
 
-    /// Parses booleans joined by one operator.
-    fn parse_chain(
+    /// Parses operands joined by `||` or by `&&`.
+    fn parse_boolean_chain(
         &mut self,
         sign: &str,
-        part: fn(&mut Self) -> Result<Any, String>,
+        part: fn(&mut Self) -> Result<TypedExpression, String>,
         make: fn(Box<Bool>, Box<Bool>) -> Bool,
-    ) -> Result<Any, String> {
+    ) -> Result<TypedExpression, String> {
         let mut left = part(self)?;
         loop {
-            let position = self.position();
-            if !self.take(sign) {
+            let position = self.next_position();
+            if !self.take_symbol(sign) {
                 return Ok(left);
             }
             let (one, other) = (expect_boolean(left, position)?, expect_boolean(part(self)?, position)?);
-            left = Any::Bool(make(Box::new(one), Box::new(other)));
+            left = TypedExpression::Bool(make(Box::new(one), Box::new(other)));
         }
     }
 
-    fn comparison(&mut self) -> Result<Any, String> {
-        let mut left = self.sum()?;
+    fn parse_comparison(&mut self) -> Result<TypedExpression, String> {
+        let mut left = self.parse_sum()?;
         loop {
-            let position = self.position();
-            let comparison = match self.tokens.get(self.at) {
-                Some((_, Token::Sign("=="))) => Comparison::Equal,
-                Some((_, Token::Sign("!="))) => Comparison::Unequal,
-                Some((_, Token::Sign("<"))) => Comparison::Less,
-                Some((_, Token::Sign("<="))) => Comparison::AtMost,
-                Some((_, Token::Sign(">"))) => Comparison::More,
-                Some((_, Token::Sign(">="))) => Comparison::AtLeast,
+            let position = self.next_position();
+            let comparison = match self.tokens.get(self.next_index) {
+                Some((_, Token::Symbol("=="))) => Comparison::Equal,
+                Some((_, Token::Symbol("!="))) => Comparison::Unequal,
+                Some((_, Token::Symbol("<"))) => Comparison::Less,
+                Some((_, Token::Symbol("<="))) => Comparison::AtMost,
+                Some((_, Token::Symbol(">"))) => Comparison::More,
+                Some((_, Token::Symbol(">="))) => Comparison::AtLeast,
                 Some((_, Token::Name(name))) if name == "in" => {
-                    self.at += 1;
-                    left = Any::Bool(self.parse_in(left, position)?);
+                    self.next_index += 1;
+                    left = TypedExpression::Bool(self.parse_in(left, position)?);
                     continue;
                 }
                 _ => return Ok(left),
             };
-            self.at += 1;
-            let right = self.sum()?;
-            left = Any::Bool(compare(comparison, left, right, position)?);
+            self.next_index += 1;
+            let right = self.parse_sum()?;
+            left = TypedExpression::Bool(build_comparison(comparison, left, right, position)?);
         }
     }
 
-    fn parse_in(&mut self, left: Any, position: usize) -> Result<Bool, String> {
-        if self.is_name("attributes") {
-            self.at += 1;
+    fn parse_in(&mut self, left: TypedExpression, position: usize) -> Result<Bool, String> {
+        if self.next_is_name("attributes") {
+            self.next_index += 1;
             return match left {
-                Any::Text(Text::Literal(name), _) => {
+                TypedExpression::Text(Text::Literal(name), _) => {
                     Ok(Bool::Has(self.attribute_index(str::from_utf8(&name).unwrap_or_default())))
                 }
                 _ => Err(format!("character {position}: expected an attribute name in quotes before `in`")),
             };
         }
-        self.expect("[")?;
+        self.expect_symbol("[")?;
         let (mut texts, mut numbers) = (Vec::new(), Vec::new());
-        while !self.take("]") {
+        while !self.take_symbol("]") {
             if !texts.is_empty() || !numbers.is_empty() {
-                self.expect(",")?;
+                self.expect_symbol(",")?;
             }
-            let position = self.position();
-            match (self.sign()?, &left) {
-                (Any::Text(Text::Literal(text), _), Any::Text(..)) => texts.push(text),
-                (Any::Number(Number::Literal(number)), Any::Number(_)) => numbers.push(number),
-                (_, Any::Text(..)) => return Err(format!("character {position}: the list must contain only strings")),
-                (_, Any::Number(_)) => return Err(format!("character {position}: the list must contain only numbers")),
-                (_, Any::Bool(_)) => break,
+            let position = self.next_position();
+            match (self.parse_unary()?, &left) {
+                (TypedExpression::Text(Text::Literal(text), _), TypedExpression::Text(..)) => texts.push(text),
+                (TypedExpression::Number(Number::Literal(number)), TypedExpression::Number(_)) => numbers.push(number),
+                (_, TypedExpression::Text(..)) => {
+                    return Err(format!("character {position}: the list must contain only strings"));
+                }
+                (_, TypedExpression::Number(_)) => {
+                    return Err(format!("character {position}: the list must contain only numbers"));
+                }
+                (_, TypedExpression::Bool(_)) => break,
             }
         }
         match left {
-            Any::Text(text, _) => Ok(Bool::Among(text, texts)),
-            Any::Number(number) => Ok(Bool::NumberAmong(number, numbers)),
-            Any::Bool(_) => Err(format!("character {position}: `in` needs a string or a number")),
+            TypedExpression::Text(text, _) => Ok(Bool::Among(text, texts)),
+            TypedExpression::Number(number) => Ok(Bool::NumberAmong(number, numbers)),
+            TypedExpression::Bool(_) => Err(format!("character {position}: `in` needs a string or a number")),
         }
     }
 
-    fn sum(&mut self) -> Result<Any, String> {
-        self.parse_computed(&[("+", Operation::Add), ("-", Operation::Subtract)], Self::product)
+    fn parse_sum(&mut self) -> Result<TypedExpression, String> {
+        self.parse_arithmetic(&[("+", Operation::Add), ("-", Operation::Subtract)], Self::parse_product)
     }
 
-    fn product(&mut self) -> Result<Any, String> {
+    fn parse_product(&mut self) -> Result<TypedExpression, String> {
         let operations = [("*", Operation::Multiply), ("/", Operation::Divide), ("%", Operation::Remainder)];
-        self.parse_computed(&operations, Self::sign)
+        self.parse_arithmetic(&operations, Self::parse_unary)
     }
 
-    fn parse_computed(
+    fn parse_arithmetic(
         &mut self,
         operations: &[(&str, Operation)],
-        part: fn(&mut Self) -> Result<Any, String>,
-    ) -> Result<Any, String> {
+        part: fn(&mut Self) -> Result<TypedExpression, String>,
+    ) -> Result<TypedExpression, String> {
         let mut left = part(self)?;
         loop {
-            let position = self.position();
-            let Some((sign, operation)) = operations.iter().find(|(sign, _)| self.take(sign)) else { return Ok(left) };
+            let position = self.next_position();
+            let Some((sign, operation)) = operations.iter().find(|(sign, _)| self.take_symbol(sign)) else {
+                return Ok(left);
+            };
             left = match (left, part(self)?) {
-                (Any::Number(left), Any::Number(right)) => {
-                    Any::Number(Number::Computed(*operation, Box::new(left), Box::new(right)))
+                (TypedExpression::Number(left), TypedExpression::Number(right)) => {
+                    TypedExpression::Number(Number::Computed(*operation, Box::new(left), Box::new(right)))
                 }
-                (Any::Text(_, name), right) if *sign == "-" => {
+                (TypedExpression::Text(_, name), right) if *sign == "-" => {
                     let whole = match right {
-                        Any::Text(_, other) => format!("{name}-{other}"),
-                        Any::Number(_) | Any::Bool(_) => name.clone(),
+                        TypedExpression::Text(_, other) => format!("{name}-{other}"),
+                        TypedExpression::Number(_) | TypedExpression::Bool(_) => name.clone(),
                     };
                     let help = format!("write `int({name})` for a number, `attributes['{whole}']` for a name");
                     return Err(format!("character {position}: `-` needs numbers; {help}"));
                 }
-                (Any::Text(_, name), _) | (_, Any::Text(_, name)) => {
+                (TypedExpression::Text(_, name), _) | (_, TypedExpression::Text(_, name)) => {
                     return Err(format!(
                         "character {position}: `{sign}` needs numbers; write `int({name})` for a number"
                     ));
@@ -222,31 +235,31 @@ impl Parser {
         }
     }
 
-    fn sign(&mut self) -> Result<Any, String> {
-        let position = self.position();
-        if self.take("!") {
-            self.deeper()?;
-            let inner = expect_boolean(self.sign()?, position)?;
+    fn parse_unary(&mut self) -> Result<TypedExpression, String> {
+        let position = self.next_position();
+        if self.take_symbol("!") {
+            self.enter_nesting()?;
+            let inner = expect_boolean(self.parse_unary()?, position)?;
             self.depth -= 1;
-            return Ok(Any::Bool(Bool::Not(Box::new(inner))));
+            return Ok(TypedExpression::Bool(Bool::Not(Box::new(inner))));
         }
-        if self.take("-") {
-            if let Some((_, Token::Number(number))) = self.tokens.get(self.at) {
+        if self.take_symbol("-") {
+            if let Some((_, Token::Number(number))) = self.tokens.get(self.next_index) {
                 let number = 0_i64.checked_sub_unsigned(*number);
-                self.at += 1;
+                self.next_index += 1;
                 let number = number.ok_or_else(|| format!("character {position}: number too large"))?;
-                return Ok(Any::Number(Number::Literal(number)));
+                return Ok(TypedExpression::Number(Number::Literal(number)));
             }
-            self.deeper()?;
-            let Any::Number(inner) = self.sign()? else {
+            self.enter_nesting()?;
+            let TypedExpression::Number(inner) = self.parse_unary()? else {
                 return Err(format!("character {position}: `-` needs numbers"));
             };
             self.depth -= 1;
-            return Ok(Any::Number(Number::Negative(Box::new(inner))));
+            return Ok(TypedExpression::Number(Number::Negative(Box::new(inner))));
         }
-        let mut left = self.one()?;
-        while self.take(".") {
-            let (position, token) = self.next()?;
+        let mut left = self.parse_primary()?;
+        while self.take_symbol(".") {
+            let (position, token) = self.next_token()?;
             let Token::Name(method) = token else {
                 return Err(format!("character {position}: expected the name of a method"));
             };
@@ -255,94 +268,98 @@ impl Parser {
         Ok(left)
     }
 
-    fn one(&mut self) -> Result<Any, String> {
-        if self.take("(") {
-            let any = self.any()?;
-            return self.expect(")").map(|()| any);
+    fn parse_primary(&mut self) -> Result<TypedExpression, String> {
+        if self.take_symbol("(") {
+            let any = self.parse_expression()?;
+            return self.expect_symbol(")").map(|()| any);
         }
-        let (position, token) = self.next()?;
+        let (position, token) = self.next_token()?;
         match token {
             Token::Number(number) => {
                 let number = i64::try_from(number).map_err(|_| format!("character {position}: number too large"));
-                number.map(|number| Any::Number(Number::Literal(number)))
+                number.map(|number| TypedExpression::Number(Number::Literal(number)))
             }
-            Token::Text(text) => Ok(Any::Text(Text::Literal(text.as_bytes().into()), format!("'{text}'"))),
-            Token::Name(name) if name == "true" || name == "false" => Ok(Any::Bool(Bool::Is(name == "true"))),
-            Token::Name(name) if self.peek("(") => match name.rsplit_once('.') {
+            Token::Text(text) => Ok(TypedExpression::Text(Text::Literal(text.as_bytes().into()), format!("'{text}'"))),
+            Token::Name(name) if name == "true" || name == "false" => {
+                Ok(TypedExpression::Bool(Bool::Is(name == "true")))
+            }
+            Token::Name(name) if self.next_is_symbol("(") => match name.rsplit_once('.') {
                 Some((attribute, method)) => {
-                    let attribute = self.attribute_value(attribute);
+                    let attribute = self.attribute_expression(attribute);
                     self.parse_method(attribute, position, method)
                 }
                 None => self.parse_function(position, &name),
             },
             Token::Name(_) => {
-                self.at -= 1;
-                let attribute = self.attribute_name()?;
+                self.next_index -= 1;
+                let attribute = self.parse_attribute()?;
                 let name = self.attributes[attribute].to_string();
-                Ok(Any::Text(Text::Attribute(attribute), name))
+                Ok(TypedExpression::Text(Text::Attribute(attribute), name))
             }
-            Token::Sign("[") => Err(format!("character {position}: lists occur only after `in`")),
-            Token::Sign(sign) => Err(format!("character {position}: expected a value, not `{sign}`")),
+            Token::Symbol("[") => Err(format!("character {position}: lists occur only after `in`")),
+            Token::Symbol(sign) => Err(format!("character {position}: expected a value, not `{sign}`")),
         }
     }
 
-    fn parse_function(&mut self, position: usize, name: &str) -> Result<Any, String> {
+    fn parse_function(&mut self, position: usize, name: &str) -> Result<TypedExpression, String> {
         if !matches!(name, "has" | "size" | "int") {
-            return Err(unknown_name(position, name, FUNCTIONS));
+            return Err(unknown_function_message(position, name, AVAILABLE_FUNCTIONS));
         }
-        self.expect("(")?;
-        let position = self.position();
+        self.expect_symbol("(")?;
+        let position = self.next_position();
         let result = match name {
-            "has" => Any::Bool(Bool::Has(self.attribute_name()?)),
-            _ => match (name, self.any()?) {
-                ("size", Any::Text(text, _)) => Any::Number(Number::Size(text)),
-                ("int", Any::Text(text, _)) => Any::Number(Number::Int(text)),
-                ("int", Any::Number(number)) => Any::Number(number),
+            "has" => TypedExpression::Bool(Bool::Has(self.parse_attribute()?)),
+            _ => match (name, self.parse_expression()?) {
+                ("size", TypedExpression::Text(text, _)) => TypedExpression::Number(Number::Size(text)),
+                ("int", TypedExpression::Text(text, _)) => TypedExpression::Number(Number::Int(text)),
+                ("int", TypedExpression::Number(number)) => TypedExpression::Number(number),
                 _ => return Err(format!("character {position}: expected a string")),
             },
         };
-        self.expect(")").map(|()| result)
+        self.expect_symbol(")").map(|()| result)
     }
 
     /// Parses the arguments of a method call like `path.startsWith('/v1')`, after the method's name.
-    fn parse_method(&mut self, of: Any, position: usize, method: &str) -> Result<Any, String> {
+    fn parse_method(&mut self, of: TypedExpression, position: usize, method: &str) -> Result<TypedExpression, String> {
         let make: Option<fn(Text, Text) -> Bool> = match method {
             "startsWith" => Some(Bool::StartsWith),
             "endsWith" => Some(Bool::EndsWith),
             "contains" => Some(Bool::Contains),
             "size" => None,
-            other => return Err(unknown_name(position, other, METHODS)),
+            other => return Err(unknown_function_message(position, other, AVAILABLE_METHODS)),
         };
-        let Any::Text(text, _) = of else {
+        let TypedExpression::Text(text, _) = of else {
             return Err(format!("character {position}: `{method}` needs a string"));
         };
-        self.expect("(")?;
+        self.expect_symbol("(")?;
         let Some(make) = make else {
-            return self.expect(")").map(|()| Any::Number(Number::Size(text)));
+            return self.expect_symbol(")").map(|()| TypedExpression::Number(Number::Size(text)));
         };
-        let position = self.position();
-        let Any::Text(part, _) = self.any()? else { return Err(format!("character {position}: expected a string")) };
-        self.expect(")").map(|()| Any::Bool(make(text, part)))
+        let position = self.next_position();
+        let TypedExpression::Text(part, _) = self.parse_expression()? else {
+            return Err(format!("character {position}: expected a string"));
+        };
+        self.expect_symbol(")").map(|()| TypedExpression::Bool(make(text, part)))
     }
 
-    /// Parses the name of an attribute: `name`, `attributes['name']` or `attributes.name`.
-    fn attribute_name(&mut self) -> Result<usize, String> {
-        let (position, token) = self.next()?;
+    /// Parses an attribute, written `name`, `attributes['name']` or `attributes.name`. Returns its index.
+    fn parse_attribute(&mut self) -> Result<usize, String> {
+        let (position, token) = self.next_token()?;
         let Token::Name(name) = token else {
             return Err(format!("character {position}: expected an attribute name"));
         };
-        if name != "attributes" || !self.take("[") {
+        if name != "attributes" || !self.take_symbol("[") {
             return Ok(self.attribute_index(name.strip_prefix("attributes.").unwrap_or(&name)));
         }
-        let (position, token) = self.next()?;
+        let (position, token) = self.next_token()?;
         let Token::Text(name) = token else { return Err(format!("character {position}: expected a name in quotes")) };
         let attribute = self.attribute_index(&name);
-        self.expect("]").map(|()| attribute)
+        self.expect_symbol("]").map(|()| attribute)
     }
 
-    fn attribute_value(&mut self, name: &str) -> Any {
+    fn attribute_expression(&mut self, name: &str) -> TypedExpression {
         let name = name.strip_prefix("attributes.").unwrap_or(name);
-        Any::Text(Text::Attribute(self.attribute_index(name)), name.to_owned())
+        TypedExpression::Text(Text::Attribute(self.attribute_index(name)), name.to_owned())
     }
 
     fn attribute_index(&mut self, name: &str) -> usize {
@@ -353,64 +370,76 @@ impl Parser {
     }
 
     /// Returns the position of the next token.
-    fn position(&self) -> usize {
-        self.tokens.get(self.at).map_or(self.end, |(position, _)| *position)
+    fn next_position(&self) -> usize {
+        self.tokens.get(self.next_index).map_or(self.end_position, |(position, _)| *position)
     }
 
-    fn next(&mut self) -> Result<(usize, Token), String> {
-        let token = self.tokens.get(self.at).cloned();
-        self.at += 1;
-        token.ok_or_else(|| format!("character {}: unexpected end", self.end))
+    fn next_token(&mut self) -> Result<(usize, Token), String> {
+        let token = self.tokens.get(self.next_index).cloned();
+        self.next_index += 1;
+        token.ok_or_else(|| format!("character {}: unexpected end", self.end_position))
     }
 
-    fn is_name(&self, name: &str) -> bool {
-        matches!(self.tokens.get(self.at), Some((_, Token::Name(next))) if next == name)
+    fn next_is_name(&self, name: &str) -> bool {
+        matches!(self.tokens.get(self.next_index), Some((_, Token::Name(next))) if next == name)
     }
 
-    fn peek(&self, sign: &str) -> bool {
-        matches!(self.tokens.get(self.at), Some((_, Token::Sign(next))) if *next == sign)
+    fn next_is_symbol(&self, sign: &str) -> bool {
+        matches!(self.tokens.get(self.next_index), Some((_, Token::Symbol(next))) if *next == sign)
     }
 
-    fn take(&mut self, sign: &str) -> bool {
-        let taken = self.peek(sign);
-        self.at += usize::from(taken);
+    fn take_symbol(&mut self, sign: &str) -> bool {
+        let taken = self.next_is_symbol(sign);
+        self.next_index += usize::from(taken);
         taken
     }
 
-    fn expect(&mut self, sign: &str) -> Result<(), String> {
-        if self.take(sign) {
+    fn expect_symbol(&mut self, sign: &str) -> Result<(), String> {
+        if self.take_symbol(sign) {
             return Ok(());
         }
-        Err(format!("character {}: missing `{sign}`", self.position()))
+        Err(format!("character {}: missing `{sign}`", self.next_position()))
     }
 }
 
-fn expect_boolean(any: Any, position: usize) -> Result<Bool, String> {
+fn expect_boolean(any: TypedExpression, position: usize) -> Result<Bool, String> {
     match any {
-        Any::Bool(boolean) => Ok(boolean),
-        Any::Text(..) | Any::Number(_) => {
-            Err(format!("character {position}: {} is neither true nor false", any.kind()))
+        TypedExpression::Bool(boolean) => Ok(boolean),
+        TypedExpression::Text(..) | TypedExpression::Number(_) => {
+            Err(format!("character {position}: {} is neither true nor false", any.type_name()))
         }
     }
 }
 
-fn compare(comparison: Comparison, left: Any, right: Any, position: usize) -> Result<Bool, String> {
+fn build_comparison(
+    comparison: Comparison,
+    left: TypedExpression,
+    right: TypedExpression,
+    position: usize,
+) -> Result<Bool, String> {
     match (left, right) {
-        (Any::Text(left, _), Any::Text(right, _)) => Ok(Bool::Texts(comparison, left, right)),
-        (Any::Number(left), Any::Number(right)) => Ok(Bool::Numbers(comparison, left, right)),
-        (Any::Bool(left), Any::Bool(right)) if matches!(comparison, Comparison::Equal | Comparison::Unequal) => {
+        (TypedExpression::Text(left, _), TypedExpression::Text(right, _)) => Ok(Bool::Texts(comparison, left, right)),
+        (TypedExpression::Number(left), TypedExpression::Number(right)) => Ok(Bool::Numbers(comparison, left, right)),
+        (TypedExpression::Bool(left), TypedExpression::Bool(right))
+            if matches!(comparison, Comparison::Equal | Comparison::Unequal) =>
+        {
             Ok(Bool::Bools(comparison, Box::new(left), Box::new(right)))
         }
-        (Any::Bool(_), Any::Bool(_)) => Err(format!("character {position}: booleans have no order")),
-        (Any::Text(_, name), Any::Number(_)) | (Any::Number(_), Any::Text(_, name)) => Err(format!(
+        (TypedExpression::Bool(_), TypedExpression::Bool(_)) => {
+            Err(format!("character {position}: booleans have no order"))
+        }
+        (TypedExpression::Text(_, name), TypedExpression::Number(_))
+        | (TypedExpression::Number(_), TypedExpression::Text(_, name)) => Err(format!(
             "character {position}: cannot compare a string with a number; write `int({name})` for a number"
         )),
-        (left, right) => Err(format!("character {position}: cannot compare {} with {}", left.kind(), right.kind())),
+        (left, right) => {
+            Err(format!("character {position}: cannot compare {} with {}", left.type_name(), right.type_name()))
+        }
     }
 }
 
-fn unknown_name(position: usize, name: &str, available: &str) -> String {
-    let known = UNSUPPORTED.iter().find(|(names, _)| names.contains(&name));
+fn unknown_function_message(position: usize, name: &str, available: &str) -> String {
+    let known = UNSUPPORTED_FUNCTIONS.iter().find(|(names, _)| names.contains(&name));
     let why = known.map_or_else(String::new, |(_, why)| format!(" ({why})"));
     format!("character {position}: unknown function `{name}`{why}; {available}")
 }

@@ -5,7 +5,7 @@ pub(super) enum Token {
     Name(String),
     Text(String),
     Number(u64),
-    Sign(&'static str),
+    Symbol(&'static str),
 }
 
 impl Token {
@@ -14,16 +14,16 @@ impl Token {
             Self::Name(name) => name.clone(),
             Self::Text(text) => format!("'{text}'"),
             Self::Number(number) => number.to_string(),
-            Self::Sign(sign) => (*sign).to_owned(),
+            Self::Symbol(sign) => (*sign).to_owned(),
         }
     }
 }
 
-const SIGNS: &[&str] = &[
+const OPERATORS_AND_PUNCTUATION: &[&str] = &[
     "||", "&&", "==", "!=", "<=", ">=", "<", ">", "!", "(", ")", "[", "]", ",", "?", ":", "+", "-", "*", "/", "%", ".",
 ];
 
-/// Splits a text into tokens, each with the position of its first character.
+/// Splits a string into tokens. Each token has the position of its first character, counted from 1.
 pub(super) fn tokenize(text: &str) -> Result<Vec<(usize, Token)>, String> {
     let chars: Vec<char> = text.chars().collect();
     let mut tokens = Vec::new();
@@ -53,18 +53,18 @@ pub(super) fn tokenize(text: &str) -> Result<Vec<(usize, Token)>, String> {
             at = after;
         } else {
             let rest: String = chars[at..].iter().take(2).collect();
-            let Some(sign) = SIGNS.iter().find(|sign| rest.starts_with(**sign)) else {
+            let Some(sign) = OPERATORS_AND_PUNCTUATION.iter().find(|sign| rest.starts_with(**sign)) else {
                 let help = if *first == '=' { "; write `==`" } else { "" };
                 return Err(format!("character {position}: `{first}` is not an operator{help}"));
             };
-            tokens.push((position, Token::Sign(sign)));
+            tokens.push((position, Token::Symbol(sign)));
             at += sign.len();
         }
     }
     Ok(tokens)
 }
 
-/// Parses a string in quotes and returns the position after it.
+/// Parses a quoted string. Returns the string and the index after the closing quote.
 fn parse_literal(chars: &[char], start: usize) -> Result<(String, usize), String> {
     let mut text = String::new();
     let mut at = start + 1;

@@ -1,4 +1,5 @@
-//! Finds comments in YAML without parsing it: only quotes and block scalars can hide a `#`.
+//! Finds comments in YAML without parsing it. A ` #` starts a comment everywhere except inside quotes and block
+//! scalars.
 
 use super::super::mistake::Position;
 
@@ -8,7 +9,7 @@ pub(super) struct Comment {
     pub(super) position: Position,
     /// The comment with its `#`; empty for an empty line.
     pub(super) text: String,
-    /// Whether it is alone on its line.
+    /// Whether the line contains only the comment.
     pub(super) alone: bool,
 }
 
@@ -19,7 +20,7 @@ pub(super) struct Comment {
 /// which comments cannot be recognised.
 pub(super) fn scan(text: &str) -> Result<Vec<Comment>, (u32, &'static str)> {
     let mut found = Vec::new();
-    // The minimum indentation of the current block scalar (`|` or `>`).
+    // Lines with more indentation than this belong to the current block scalar (`|` or `>`).
     let mut block: Option<usize> = None;
     for (number, line) in (1..).zip(text.lines()) {
         let indent = line.len() - line.trim_start_matches(' ').len();
@@ -33,14 +34,14 @@ pub(super) fn scan(text: &str) -> Result<Vec<Comment>, (u32, &'static str)> {
             found.push(Comment { position: at(0), text: String::new(), alone: true });
             continue;
         }
-        match scan_line(line) {
+        match classify_line(line) {
             LineKind::Plain => {}
             LineKind::Comment { before } => {
                 let (code, comment) = line.split_at(before);
                 let position = at(code.chars().count());
                 found.push(Comment { position, text: comment.trim_end().to_owned(), alone: code.trim().is_empty() });
             }
-            LineKind::Block { comment: false } => block = Some(content_indent(line)),
+            LineKind::Block { comment: false } => block = Some(block_scalar_indent(line)),
             LineKind::Block { comment: true } => return Err((number, "a comment after `|` or `>`")),
             LineKind::Loses(what) => return Err((number, what)),
         }
@@ -50,7 +51,7 @@ pub(super) fn scan(text: &str) -> Result<Vec<Comment>, (u32, &'static str)> {
 
 enum LineKind {
     Plain,
-    /// A comment that starts after this number of bytes.
+    /// A comment that starts at the byte offset `before`.
     Comment {
         before: usize,
     },
@@ -61,7 +62,7 @@ enum LineKind {
     Loses(&'static str),
 }
 
-fn scan_line(line: &str) -> LineKind {
+fn classify_line(line: &str) -> LineKind {
     let mut quote: Option<char> = None;
     // The last non-space character, and whether a space follows it.
     let (mut last, mut spaced) = (None, true);
@@ -100,7 +101,7 @@ fn scan_line(line: &str) -> LineKind {
             }
             _ => {}
         }
-        // After a quoted key, a value may follow the colon without a space.
+        // After a quoted key, a value may follow the colon without a space. Such a colon is recorded as `\0`.
         let after_quote = letter == ':' && !spaced && matches!(last, Some('"' | '\''));
         (last, spaced) = (Some(if after_quote { '\u{0}' } else { letter }), false);
         if after_quote && letters.peek().is_some_and(|(_, next)| next.is_whitespace()) {
@@ -110,8 +111,8 @@ fn scan_line(line: &str) -> LineKind {
     if quote.is_some() { LineKind::Loses("the form of a quoted string over several lines") } else { LineKind::Plain }
 }
 
-/// Returns the indentation that a block scalar must exceed; the dashes of lists count.
-fn content_indent(line: &str) -> usize {
+/// Returns the indentation that the lines of a block scalar must exceed. List dashes count as indentation.
+fn block_scalar_indent(line: &str) -> usize {
     let mut rest = line;
     while let Some(inner) = rest.trim_start_matches(' ').strip_prefix("- ") {
         rest = inner;

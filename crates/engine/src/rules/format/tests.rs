@@ -4,7 +4,7 @@ fn format_text(text: &str) -> String {
     format(&Source { name: "f", text: text.as_bytes() }).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-fn check(text: &str, expected: &str) {
+fn assert_formatted(text: &str, expected: &str) {
     assert_eq!(format_text(text), expected, "for\n{text}");
     assert_eq!(format_text(expected), expected, "again");
 }
@@ -14,12 +14,12 @@ fn format_error(text: &str) -> String {
 }
 
 #[test]
-fn rules_are_written_over_lines_and_their_values_in_one() {
-    check(
+fn each_key_of_a_rule_is_on_its_own_line() {
+    assert_formatted(
         "{rules: [{limit: '5/m', when: {path: \"/a\", method: [GET,\n POST]}, id: a}, {id: b, unlimited: true}], domain: d}",
         "domain: d\nrules:\n- id: a\n  when: {path: /a, method: [GET, POST]}\n  limit: 5/m\n- id: b\n  unlimited: true\n",
     );
-    check("domains: [{domain: a, rules: []}]", "domains:\n- domain: a\n  rules: []\n");
+    assert_formatted("domains: [{domain: a, rules: []}]", "domains:\n- domain: a\n  rules: []\n");
 }
 
 #[test]
@@ -29,12 +29,12 @@ fn long_values_are_written_over_several_lines() {
     let lines = format_text(&text);
     assert!(lines.lines().all(|line| line.len() <= 120), "{lines}");
     assert!(lines.contains("  when:\n    x:\n    - value0\n"), "{lines}");
-    check(&lines, &lines);
+    assert_formatted(&lines, &lines);
 }
 
 #[test]
 fn comments_stay_with_their_values() {
-    check(
+    assert_formatted(
         "# top\n\n\ndomain:   d # whose\nrules:  # all\n  # first\n  - limit: 1/s   # slow\n    id: a\n    # who\n    per: [a,\n      b] # both\n  \
          # second\n  - {id: b, limit: 2/s} # flow\n# end\n",
         "# top\n\ndomain: d  # whose\nrules:  # all\n# first\n- id: a\n  # who\n  per:\n  - a\n  - b  # both\n  limit: 1/s  # slow\n\
@@ -44,11 +44,11 @@ fn comments_stay_with_their_values() {
 
 #[test]
 fn number_sign_in_a_string_is_not_a_comment() {
-    check(
+    assert_formatted(
         "domain: d\nrules:\n- {id: a, limit: 1/s, message: 'a # b'}\n- {id: b, limit: 1/s, message: \"it's # \\\"this\\\"\"}\n- id: c\n  message: x#y\n  limit: 1/s\n",
         "domain: d\nrules:\n- id: a\n  limit: 1/s\n  message: 'a # b'\n- id: b\n  limit: 1/s\n  message: 'it''s # \"this\"'\n- id: c\n  limit: 1/s\n  message: 'x#y'\n",
     );
-    check(
+    assert_formatted(
         "domain: d\nrules:\n- message: |\n    a # b\n    c\n  id: a # c\n  limit: 1/s\n",
         "domain: d\nrules:\n- id: a  # c\n  limit: 1/s\n  message: \"a # b\\nc\\n\"\n",
     );

@@ -1,4 +1,4 @@
-//! Builds trees of the rule language, with the positions of the imported text.
+//! Builds trees of the rule language. Their nodes have positions in the imported text.
 
 use super::super::mistake::Position;
 use super::super::text::{Node, Value};
@@ -23,9 +23,10 @@ pub(super) fn one_or_list(position: Position, mut texts: Vec<Node>) -> Node {
 
 /// Builds a valid and unused rule id from a name.
 pub(super) fn id_from(wanted: &str, taken: &mut std::collections::HashSet<String>) -> String {
-    const LONGEST: usize = 100;
+    const MAX_ID_CHARS: usize = 100;
     let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.:/".contains(letter);
-    let named: String = wanted.chars().map(|letter| if fits(letter) { letter } else { '-' }).take(LONGEST).collect();
+    let named: String =
+        wanted.chars().map(|letter| if fits(letter) { letter } else { '-' }).take(MAX_ID_CHARS).collect();
     let named = if named.is_empty() { "rule".to_owned() } else { named };
     let mut id = named.clone();
     let mut number = 1_u32;

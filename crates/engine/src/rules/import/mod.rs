@@ -26,7 +26,7 @@ pub enum Dialect {
 /// cannot be read.
 pub type ReadIncluded<'a> = &'a dyn Fn(&str) -> Result<Vec<(String, Vec<u8>)>, String>;
 
-/// Limits of another system in the rule language.
+/// Limits of another system, converted to the rule language.
 #[derive(Debug)]
 pub struct ImportedRules {
     /// A rule file.
@@ -91,7 +91,7 @@ impl ImportedRules {
         let sources: Vec<Source<'_>> = std::iter::once(*source).chain(included).collect();
         let sources = &*sources;
         notes.finish().map_err(|mistakes| mistakes.with_snippets(sources))?;
-        // The result is parsed like any rule file, so that only rules that load are returned.
+        // Parse the result like any other rule file, so that only valid rules are returned.
         Rules::read(&[Source { name: source.name, text: yaml.as_bytes() }])?;
         Ok(Self { yaml, left_out: left_out.finish().err().map(|notes| notes.with_snippets(sources)) })
     }

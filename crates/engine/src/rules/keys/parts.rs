@@ -1,4 +1,4 @@
-//! The keys of the parts of a rule: limits, conditions, overrides, costs, delays, bans and schedules.
+//! Tables of the keys inside a rule: limits, conditions, overrides, costs, delays, bans and schedules.
 
 use super::{Key, key};
 
@@ -136,7 +136,7 @@ pub const TEST: &[Key] = &[
         "prefix",
         "a string or a list",
         "",
-        "the value begins with this",
+        "the value begins with this string",
         "{id: a, when: {agent: {prefix: [curl/, Wget/]}}, limit: 1/s}",
     ),
     key(
@@ -168,7 +168,7 @@ pub const OVERRIDE: &[Key] = &[
         "when",
         "as in a rule",
         "all requests",
-        "the requests that it applies to",
+        "the requests that the override applies to",
         "{id: a, per: [user], limit: 1/s, overrides: [{when: {user: acme}, limit: 9/s}]}",
     ),
     key(
@@ -208,7 +208,7 @@ pub const OVERRIDE: &[Key] = &[
     ),
 ];
 
-/// Keys of a cost that is an attribute of the request.
+/// Keys of a cost that is read from an attribute of the request.
 pub const COST: &[Key] = &[
     key(
         "from",
@@ -221,7 +221,7 @@ pub const COST: &[Key] = &[
         "max",
         "a whole number",
         "required",
-        "the largest cost; larger values and values that are not whole numbers count as this",
+        "the largest cost; larger values and values that are not whole numbers count as `max`",
         "{id: a, limit: 1M/m, burst: 1M, cost: {from: bytes, max: 100k}}",
     ),
     key(
@@ -273,7 +273,7 @@ pub const BAN: &[Key] = &[
         "within",
         "a duration",
         "required",
-        "the window: the first and the last of these refusals are less than this apart",
+        "the time window: the first and the last of these refusals are less than this time apart",
         "{id: a, per: [client_ip], limit: 5/m, ban: {after: 20, within: 10m, for: 1h}}",
     ),
     key(
@@ -291,21 +291,21 @@ pub const SCHEDULE: &[Key] = &[
         "days",
         "a list of `mon` … `sun`",
         "all",
-        "the days on which it begins",
+        "the days on which the rule starts to apply",
         "{id: a, limit: 1/s, schedule: {days: [sat, sun]}}",
     ),
     key(
         "from",
         "a time like `09:00`",
         "`00:00`",
-        "the time at which it begins on these days",
+        "the time at which the rule starts to apply on these days",
         "{id: a, limit: 1/s, schedule: {from: '22:00', to: '06:00'}}",
     ),
     key(
         "to",
         "a time like `17:30`",
         "`24:00`",
-        "the time at which it ends; on the next day if `to` is not later than `from`",
+        "the time at which the rule stops applying; on the next day if `to` is not later than `from`",
         "{id: a, limit: 1/s, schedule: {from: '22:00', to: '06:00'}}",
     ),
     key(

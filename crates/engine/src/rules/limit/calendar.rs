@@ -1,4 +1,4 @@
-//! Words that align a window to the calendar.
+//! Parses windows that are aligned with the calendar.
 
 use tollgate::core::Nanos;
 
@@ -10,7 +10,7 @@ use crate::rules::suggest::{nearest_word, suggest_valid};
 /// The days of the week.
 pub(crate) const WEEKDAYS: &[&str] = &["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 
-const UNITS: &[(Unit, &[&str])] = &[
+const UNIT_NAMES: &[(Unit, &[&str])] = &[
     (Unit::Minute, &["minute", "m", "min"]),
     (Unit::Hour, &["hour", "h"]),
     (Unit::Day, &["day", "d"]),
@@ -38,12 +38,13 @@ pub(crate) fn read_zone(name: &str) -> Result<Zone, (String, String)> {
 }
 
 impl LimitParser<'_> {
-    /// Returns the calendar windows, or `None` if no word refers to the calendar or such a word has a mistake.
+    /// Returns the calendar for the windows. Returns `None` if the limit does not use the calendar, or if its period or
+    /// `anchor` has a mistake.
     pub(super) fn calendar(&mut self) -> Option<Calendar> {
         let (zone, anchor) = ((self.words.option)("zone"), (self.words.option)("anchor"));
         let unit = self.words.limit.and_then(|limit| unit_of(period_of(limit)?));
         let calendar_word = unit.filter(|unit| has_variable_length(*unit));
-        let in_zone = self.zone();
+        let in_zone = self.zone_option();
         if self.words.algorithm != Some("fixed_window") {
             let known = ALGORITHMS.iter().any(|(name, ..)| Some(*name) == self.words.algorithm);
             if calendar_word.is_some() && (known || self.words.algorithm.is_none()) {
@@ -56,7 +57,7 @@ impl LimitParser<'_> {
             return None;
         }
         let Some(unit) = unit else {
-            self.no_window();
+            self.report_not_a_calendar_window();
             return None;
         };
         let unit = match anchor {
@@ -69,7 +70,7 @@ impl LimitParser<'_> {
     /// Returns the zone. An unknown zone is reported and replaced by UTC, so that other mistakes
     /// are found as well. If the algorithm has no `zone` option, returns UTC; the option itself is
     /// reported elsewhere.
-    fn zone(&mut self) -> Zone {
+    fn zone_option(&mut self) -> Zone {
         let Some(name) = (self.words.option)("zone") else { return Zone::utc() };
         let algorithm = self.words.algorithm.unwrap_or("token_bucket");
         let takes_one = |(name, takes, _): &(&str, &[&str], &str)| *name != algorithm || takes.contains(&"zone");
@@ -83,7 +84,7 @@ impl LimitParser<'_> {
     }
 
     /// Reports that a limit with `zone` or `anchor` is not a calendar window.
-    fn no_window(&mut self) {
+    fn report_not_a_calendar_window(&mut self) {
         let Some(limit) = self.words.limit else { return };
         let period = period_of(limit).unwrap_or_default();
         let numbered = period.starts_with(|first: char| first.is_ascii_digit());
@@ -111,7 +112,7 @@ impl LimitParser<'_> {
         let text = self.given_limit()?;
         let parts = text.split_once('/').or_else(|| text.split_once(" per "));
         if parts.is_none() && self.has_calendar_mistake {
-            // A limit without a period was already reported as not a calendar window.
+            // The missing period has already been reported.
             return None;
         }
         let count = parts.map_or(text, |(count, _)| count).trim();
@@ -142,7 +143,7 @@ impl LimitParser<'_> {
                 let day = anchor.parse::<i8>().ok().filter(|day| (1..=31).contains(day));
                 (day.map(Unit::Month), "write the day of the month, 1 to 31".into())
             }
-            Unit::Year(..) => (day_of_year(anchor), "write month and day, like `04-01`".into()),
+            Unit::Year(..) => (parse_day_of_year(anchor), "write month and day, like `04-01`".into()),
         };
         if anchored.is_none() {
             let problem = format!("`{}` is not a day on which such a window can begin", shorten(anchor));
@@ -152,7 +153,7 @@ impl LimitParser<'_> {
     }
 }
 
-fn day_of_year(text: &str) -> Option<Unit> {
+fn parse_day_of_year(text: &str) -> Option<Unit> {
     let (month, day) = text.split_once('-')?;
     Unit::year_from(month.parse().ok()?, day.parse().ok()?)
 }
@@ -163,7 +164,7 @@ fn period_of(limit: &str) -> Option<&str> {
 }
 
 pub(super) fn unit_of(period: &str) -> Option<Unit> {
-    UNITS.iter().find(|(_, words)| words.contains(&period)).map(|(unit, _)| *unit)
+    UNIT_NAMES.iter().find(|(_, words)| words.contains(&period)).map(|(unit, _)| *unit)
 }
 
 /// Returns whether a unit has no fixed length.

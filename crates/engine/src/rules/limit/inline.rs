@@ -6,7 +6,7 @@ use tollgate::Limits;
 
 use super::{LimitWords, NO_LIMIT, NOTHING, read};
 
-/// The words of an inline limit.
+/// An inline limit, as written in a request.
 ///
 /// ```
 /// use tollgate_engine::rules::LimitText;
@@ -60,10 +60,10 @@ impl LimitText<'_> {
     }
 }
 
-/// A mistake in one word of a limit.
+/// A mistake in one part of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitMistake {
-    /// The word: `limit`, `algorithm` or the name of an option.
+    /// The part with the mistake: `limit`, `algorithm` or the name of an option.
     pub word: &'static str,
     /// What is wrong.
     pub problem: String,

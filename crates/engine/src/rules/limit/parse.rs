@@ -6,7 +6,7 @@ use tollgate::{LimitError, Rate};
 use super::super::raw::shorten;
 use super::calendar::{has_variable_length, unit_of};
 
-pub(crate) const BOOLEANS: &str = "write `true` or `false`";
+pub(crate) const BOOLEAN_HELP: &str = "write `true` or `false`";
 
 pub(crate) fn not_a_boolean(text: &str) -> String {
     format!("`{}` is neither true nor false", shorten(text))
@@ -24,7 +24,7 @@ pub(crate) fn parse_boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// Parses digits with an optional suffix for thousands, millions or billions.
+/// Parses a whole number with an optional suffix: `k`, `M` or `G`.
 pub(crate) fn parse_count(text: &str) -> Option<u64> {
     let scales = [('k', 1_000), ('M', 1_000_000), ('G', 1_000_000_000)];
     let scaled = scales.iter().find_map(|(letter, scale)| Some((text.strip_suffix(*letter)?, *scale)));
@@ -33,7 +33,7 @@ pub(crate) fn parse_count(text: &str) -> Option<u64> {
     if all_digits { digits.parse::<u64>().ok()?.checked_mul(scale) } else { None }
 }
 
-/// Parses a duration with the parser for the period of a rate, so that units are parsed in one place.
+/// Parses a duration. Uses the parser for the period of a rate, so that units are defined in one place.
 pub(crate) fn parse_length(text: &str) -> Option<Nanos> {
     if text == "0" {
         return Some(Nanos::ZERO);
@@ -42,7 +42,7 @@ pub(crate) fn parse_length(text: &str) -> Option<Nanos> {
         return None;
     }
     let length = |text: &str| format!("1/{text}").parse::<Rate>().ok().map(Rate::per);
-    // Zero is not the period of a rate, but a valid duration.
+    // Zero is a valid duration, but not a valid period of a rate.
     let unit = text.trim_start_matches('0');
     if unit.starts_with(|first: char| first.is_ascii_alphabetic()) {
         return length(unit).map(|_| Nanos::ZERO);
@@ -67,10 +67,10 @@ pub(crate) fn parse_quota(text: &str) -> Result<(u64, Nanos), LimitError> {
     }
 }
 
-/// Suggests a valid form for a rate in other words: `5 per minute` or `5/m` for "5 a minute" or "5 requests every
-/// minute". Returns `None` if the meaning is unclear.
+/// Suggests a valid form for a rate that is written in other words. For "5 a minute", suggests `5 per minute` or `5/m`.
+/// Returns `None` if the meaning is unclear.
 pub(crate) fn suggest_rate(text: &str) -> Option<String> {
-    const FILLING: &[&str] = &[
+    const FILLER_WORDS: &[&str] = &[
         "a", "an", "any", "call", "calls", "each", "every", "in", "per", "request", "requests", "the", "time", "times",
         "within", "x", "/",
     ];
@@ -80,25 +80,25 @@ pub(crate) fn suggest_rate(text: &str) -> Option<String> {
         let count = parse_count(count.trim()).filter(|count| *count > 0)?;
         return Some(format!("`{count}/{unit}`"));
     }
-    if let Some(written) = number_as_written(text) {
+    if let Some(written) = suggest_number(text) {
         return Some(written);
     }
     let mut words = text.split_whitespace();
     let count = words.next().map(|count| count.trim_end_matches('x'))?;
     parse_count(count).filter(|count| *count > 0)?;
-    let period: Vec<&str> = words.filter(|word| !FILLING.contains(&&*word.to_lowercase())).collect();
+    let period: Vec<&str> = words.filter(|word| !FILLER_WORDS.contains(&&*word.to_lowercase())).collect();
     let period = period.join(" ");
     if unit_of(&period).is_some_and(has_variable_length) {
         return Some(format!("`{count} per {period}` or `{count}/{period}`"));
     }
     let rate = format!("1 per {period}").parse::<Rate>().ok()?.to_string();
-    // `Rate` prints one per 15 minutes as 4/h, which would be misleading.
+    // `Rate` displays one per 15 minutes as 4/h, which would be a misleading suggestion.
     let short = rate.strip_prefix("1/").map(|unit| format!(" or `{count}/{unit}`")).unwrap_or_default();
     Some(format!("`{count} per {period}`{short}"))
 }
 
 /// Suggests a valid form for a rate with an invalid number: 10000 for "10,000", and 3 per 2 seconds for "1.5/s".
-fn number_as_written(text: &str) -> Option<String> {
+fn suggest_number(text: &str) -> Option<String> {
     let (count, period) = text.split_once('/').or_else(|| text.split_once(" per "))?;
     let (count, period) = (count.trim(), period.trim());
     let of_calendar = unit_of(period).is_some_and(has_variable_length);

@@ -1,7 +1,7 @@
 use super::*;
 
-/// Parses `limit` with options and compares the result.
-fn check(limit: &str, words: &[(&str, &str)], expected: Result<Limit, &str>) {
+/// Parses a limit with options and compares the result with `expected`.
+fn assert_limit(limit: &str, words: &[(&str, &str)], expected: Result<Limit, &str>) {
     let option = |name: &str| words.iter().find(|(word, _)| *word == name).map(|(_, value)| *value);
     let read = read(&LimitWords {
         limit: Some(limit),
@@ -21,31 +21,31 @@ const SECOND: Nanos = Nanos::SECOND;
 #[test]
 fn every_algorithm_is_parsed_with_its_options() {
     let rate = |text: &str| text.parse::<Rate>().unwrap();
-    check("100/s", &[], Ok(TokenBucket::new(rate("100/s"), 100).unwrap().into()));
-    check("5/15m", &[("burst", "1k")], Ok(TokenBucket::new(rate("5/15m"), 1000).unwrap().into()));
-    check(
+    assert_limit("100/s", &[], Ok(TokenBucket::new(rate("100/s"), 100).unwrap().into()));
+    assert_limit("5/15m", &[("burst", "1k")], Ok(TokenBucket::new(rate("5/15m"), 1000).unwrap().into()));
+    assert_limit(
         "10/s",
         &[("algorithm", "token_bucket"), ("burst", "20"), ("initial", "5"), ("max_debt", "0")],
         Ok(TokenBucket::new(rate("10/s"), 20).unwrap().initial(5).unwrap().max_debt(0).unwrap().into()),
     );
-    check(
+    assert_limit(
         "10/s",
         &[("algorithm", "leaky_bucket"), ("burst", "20"), ("free", "5"), ("max_wait", "1500ms")],
         Ok(LeakyBucket::new(rate("10/s"), 20).unwrap().free(5).unwrap().max_wait(Nanos::from_millis(1500)).into()),
     );
-    check(
+    assert_limit(
         "100/day",
         &[("algorithm", "fixed_window"), ("phase", "spread")],
         Ok(FixedWindow::new(100, Nanos::from_secs(86_400)).unwrap().phase(Phase::Spread).into()),
     );
-    check(
+    assert_limit(
         "5/m",
         &[("algorithm", "sliding_log"), ("minimum_gap", "1s"), ("count_refused", "true")],
         Ok(SlidingLog::new(5, Nanos::from_secs(60)).unwrap().minimum_gap(SECOND).unwrap().count_refused().into()),
     );
     let interval = |count, secs| IntervalBucket::new(count, Nanos::from_secs(secs)).unwrap();
-    check("5/15m", &[("algorithm", "interval_bucket")], Ok(interval(5, 900).into()));
-    check(
+    assert_limit("5/15m", &[("algorithm", "interval_bucket")], Ok(interval(5, 900).into()));
+    assert_limit(
         "5/m",
         &[("algorithm", "interval_bucket"), ("burst", "9"), ("offset", "20s"), ("max_wait", "2m"), ("initial", "1")],
         Ok(interval(5, 60)
@@ -58,20 +58,20 @@ fn every_algorithm_is_parsed_with_its_options() {
             .unwrap()
             .into()),
     );
-    check(
+    assert_limit(
         "5/m",
         &[("algorithm", "interval_bucket"), ("phase", "first_request"), ("max_debt", "3")],
         Ok(interval(5, 60).steps(Steps::FirstRequest).max_debt(3).unwrap().into()),
     );
     let slices = |secs| SlidingSlices::new(5, Nanos::from_secs(60), Nanos::from_secs(secs)).unwrap();
-    check("5/m", &[("algorithm", "sliding_slices")], Ok(slices(6).into()));
-    check(
+    assert_limit("5/m", &[("algorithm", "sliding_slices")], Ok(slices(6).into()));
+    assert_limit(
         "5/m",
         &[("algorithm", "sliding_slices"), ("precision", "1s"), ("initial", "2"), ("max_debt", "3")],
         Ok(slices(1).initial(2).unwrap().max_debt(3).unwrap().into()),
     );
-    check("3", &[("algorithm", "concurrency")], Ok(Concurrency::new(3, DEFAULT_LEASE).unwrap().into()));
-    check(
+    assert_limit("3", &[("algorithm", "concurrency")], Ok(Concurrency::new(3, DEFAULT_LEASE).unwrap().into()));
+    assert_limit(
         "3",
         &[("algorithm", "concurrency"), ("lease", "5s")],
         Ok(Concurrency::new(3, Nanos::from_secs(5)).unwrap().into()),
@@ -80,13 +80,13 @@ fn every_algorithm_is_parsed_with_its_options() {
 
 #[test]
 fn window_length_is_the_written_period() {
-    check(
+    assert_limit(
         "5/15m",
         &[("algorithm", "sliding_window")],
         Ok(SlidingWindow::new(5, Nanos::from_secs(900)).unwrap().into()),
     );
-    // A count that is too large for a rate in lowest terms, but not for a window.
-    check(
+    // This count is too large for a rate, but not for a window.
+    assert_limit(
         "99999999977/day",
         &[("algorithm", "fixed_window")],
         Ok(FixedWindow::new(99_999_999_977, Nanos::from_secs(86_400)).unwrap().into()),
@@ -95,7 +95,7 @@ fn window_length_is_the_written_period() {
 
 #[test]
 fn all_mistakes_are_reported_together() {
-    check(
+    assert_limit(
         "100/s",
         &[("algorithm", "fixed_window"), ("burst", "5"), ("phase", "epoc"), ("max_debt", "x")],
         Err(
@@ -104,40 +104,40 @@ fn all_mistakes_are_reported_together() {
              max_debt: `x` is not a whole number; write it like 200 or 10k",
         ),
     );
-    check(
+    assert_limit(
         "100",
         &[("burst", "-1")],
         Err("limit: `100` is not a rate: there is no `/` between the count and the period; \
              write it like 100/s, 5/15m or 10k/day\n\
              burst: `-1` is not a whole number; write it like 200 or 10k"),
     );
-    check(
+    assert_limit(
         "0/s",
         &[],
         Err(
             "limit: the count of the rate is 0, it must be at least 1; to refuse everything write `deny: true` instead of `limit`",
         ),
     );
-    check(
+    assert_limit(
         "5/m",
         &[("algorithm", "sliding_slices"), ("precision", "0s")],
         Err("precision: the precision is 0, it must be at least 1"),
     );
-    check("1/0s", &[], Err("limit: the period of the rate is 0, it must be at least 1"));
-    check("10/s", &[("burst", "0")], Err("burst: the burst is 0, it must be at least 1"));
-    check(
+    assert_limit("1/0s", &[], Err("limit: the period of the rate is 0, it must be at least 1"));
+    assert_limit("10/s", &[("burst", "0")], Err("burst: the burst is 0, it must be at least 1"));
+    assert_limit(
         "10/s",
         &[("algorithm", "concurrency"), ("lease", "soon")],
         Err("limit: `10/s` is not a number of leases; \
              concurrency counts requests in progress; write it like `limit: 10`\n\
              lease: `soon` is not a duration; write it like 500ms, 30s or 5m"),
     );
-    check(
+    assert_limit(
         "1/s",
         &[("algorithm", "leaky_bucket"), ("max_wait", "2")],
         Err("max_wait: `2` is not a duration; write it like 500ms, 30s or 5m"),
     );
-    check(
+    assert_limit(
         "2000/s",
         &[("algorithm", "sliding_log")],
         Err(
@@ -148,25 +148,25 @@ fn all_mistakes_are_reported_together() {
 
 #[test]
 fn invalid_options_of_interval_buckets_and_slices_are_refused() {
-    check(
+    assert_limit(
         "5/m",
         &[("algorithm", "interval_bucket"), ("phase", "first_request"), ("offset", "1s")],
         Err("offset: `offset` has no effect with `phase: first_request`; \
              remove it, or write `phase: epoch`"),
     );
-    check(
+    assert_limit(
         "5/m",
         &[("algorithm", "interval_bucket"), ("phase", "spread")],
         Err("phase: an interval bucket has no `phase: spread`; \
              valid: `epoch`, optionally with an `offset`, and `first_request`"),
     );
-    check(
+    assert_limit(
         "5/m",
         &[("algorithm", "sliding_slices"), ("precision", "100ms")],
         Err("precision: the number of slices (the length divided by the precision) is 600, \
              it must be between 1 and 64"),
     );
-    check(
+    assert_limit(
         "5/m",
         &[("algorithm", "sliding_slices"), ("burst", "5")],
         Err(

@@ -37,7 +37,7 @@ pub(crate) enum MatchKind {
     File,
 }
 
-const KINDS: &[(&str, MatchKind)] = &[
+const MATCH_KIND_KEYS: &[(&str, MatchKind)] = &[
     ("equals", MatchKind::Equals),
     ("any_of", MatchKind::AnyOf),
     ("prefix", MatchKind::Prefix),
@@ -67,7 +67,7 @@ pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(RawText, RawAttr
     let mut tests = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
         let attribute = read_text(key, "the name of an attribute", notes);
-        let (test, except) = read_tests(value, notes);
+        let (test, except) = read_test_and_exclusion(value, notes);
         let Some(attribute) = attribute else { continue };
         tests.extend(except.map(|except| (attribute.clone(), except)));
         tests.extend(test.map(|test| (attribute, test)));
@@ -76,7 +76,10 @@ pub(super) fn read_when(node: &Node, notes: &mut Notes) -> Vec<(RawText, RawAttr
 }
 
 /// Splits a condition that combines `not` with another key into two conditions.
-fn read_tests(node: &Node, notes: &mut Notes) -> (Option<RawAttributeCondition>, Option<RawAttributeCondition>) {
+fn read_test_and_exclusion(
+    node: &Node,
+    notes: &mut Notes,
+) -> (Option<RawAttributeCondition>, Option<RawAttributeCondition>) {
     let Value::Map(pairs) = &node.value else { return (read_test(node, notes), None) };
     let is_not = |(key, _): &&(Node, Node)| matches!(&key.value, Value::Text(name) if name == "not");
     let (except, test): (Vec<_>, Vec<_>) = pairs.iter().partition(is_not);
@@ -111,7 +114,7 @@ fn read_test(node: &Node, notes: &mut Notes) -> Option<RawAttributeCondition> {
         notes.add_with_help(node.position, problem, help);
         return None;
     }
-    for (name, kind) in KINDS {
+    for (name, kind) in MATCH_KIND_KEYS {
         if let Some((_, node)) = fields.find(name) {
             return Some(RawAttributeCondition::Values(RawValues {
                 kind: *kind,

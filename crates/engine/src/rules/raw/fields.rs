@@ -1,4 +1,4 @@
-//! Maps with known keys, lists and strings.
+//! Reads maps with known keys, lists and strings.
 
 use super::super::keys::{Key, names};
 use super::super::mistake::{Notes, Position};
@@ -13,20 +13,20 @@ pub(super) struct KeyHint {
     pub(super) word: Option<&'static str>,
 }
 
-/// A map after its keys were checked.
+/// A map whose keys have been checked.
 pub(super) struct Fields<'n> {
     pairs: Vec<(Position, &'n str, &'n Node)>,
     /// For each unknown key with an obvious typo: the valid key that was probably meant.
-    meant: Vec<&'static str>,
+    meant_keys: Vec<&'static str>,
 }
 
 impl<'n> Fields<'n> {
-    /// Reads a map. Reports keys that are in none of the tables, with the key that was probably meant.
+    /// Reads a map. Reports each key that is in none of the tables, and suggests the key that was probably meant.
     pub(super) fn of(node: &'n Node, what: &str, tables: &[&[Key]], notes: &mut Notes) -> Option<Self> {
         Self::of_part(node, what, tables, &|_| None, notes)
     }
 
-    /// Like [`of`](Self::of). `elsewhere` returns help for keys that belong somewhere else.
+    /// Like [`of`](Self::of), but `elsewhere` may return help for keys that belong somewhere else.
     pub(super) fn of_part(
         node: &'n Node,
         what: &str,
@@ -49,7 +49,7 @@ impl<'n> Fields<'n> {
             if valid.contains(&name) {
                 known.push((key.position, name, value));
             } else if notes.is_full() {
-                // Searching for the nearest word is the slowest part of parsing.
+                // Skip the search for the nearest word, which is the slowest part of parsing.
                 notes.count_unlisted();
             } else {
                 let problem = format!("`{}` is not a key of {what}", shorten(name));
@@ -61,12 +61,12 @@ impl<'n> Fields<'n> {
                 meant_words.extend(word);
             }
         }
-        Some(Self { pairs: known, meant: meant_words })
+        Some(Self { pairs: known, meant_keys: meant_words })
     }
 
     /// Returns whether an unknown key was probably meant to be one of `names`.
     pub(super) fn has_misspelling_of(&self, names: &[&str]) -> bool {
-        self.meant.iter().any(|word| names.contains(word))
+        self.meant_keys.iter().any(|word| names.contains(word))
     }
 
     /// Returns the position of a key and its value.
@@ -129,7 +129,7 @@ pub(crate) struct RawMap {
 }
 
 impl RawMap {
-    /// Reads a map; `sample` is an example for the error.
+    /// Reads a map. `sample` is an example for the error message.
     pub(super) fn read(node: &Node, what: &str, table: &[Key], sample: &str, notes: &mut Notes) -> Option<Self> {
         if !matches!(node.value, Value::Map(_)) {
             let problem = format!("{what} must be a map, not {}", node.kind());

@@ -27,12 +27,13 @@ pub(crate) struct RawEffect {
     pub(crate) has_mistakes: bool,
 }
 
-const INSTEAD: [&str; 3] = ["unlimited", "allow", "deny"];
+const KEYS_INSTEAD_OF_LIMITS: [&str; 3] = ["unlimited", "allow", "deny"];
 
 /// Options that depend on the rate: an override with another rate does not inherit them.
-const DEPENDENT_ON_RATE: [&str; 4] = ["burst", "free", "initial", "max_debt"];
+const OPTIONS_DEPENDENT_ON_RATE: [&str; 4] = ["burst", "free", "initial", "max_debt"];
 
-/// Reads the limits. For an override, `base` is the only limit of its rule; the override inherits from it.
+/// Reads the limits of a rule or an override. If the rule of an override has exactly one limit, `base` is that limit,
+/// and the override inherits from it.
 pub(super) fn read_effect(
     position: Position,
     fields: &Fields<'_>,
@@ -40,7 +41,7 @@ pub(super) fn read_effect(
     notes: &mut Notes,
 ) -> RawEffect {
     let before = notes.count();
-    let instead = INSTEAD.iter().filter_map(|name| Some((*name, fields.text(name, notes)?))).collect();
+    let instead = KEYS_INSTEAD_OF_LIMITS.iter().filter_map(|name| Some((*name, fields.text(name, notes)?))).collect();
     let limits = read_limits(fields, base, notes);
     let has_mistakes =
         notes.count() > before || fields.has_misspelling_of(&["limit", "limits", "unlimited", "allow", "deny"]);
@@ -56,11 +57,11 @@ fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) 
         let first = one.map(|(position, _)| position).or(beside.first().map(|(position, _)| *position));
         return match (one, first, base) {
             (Some((_, node)), _, _) if matches!(node.value, Value::Map(_)) => {
-                stray_options(&beside, "`limit`", notes);
+                report_stray_options(&beside, "`limit`", notes);
                 read_limit(node, notes).into_iter().collect()
             }
-            (Some(_), Some(position), None) => vec![read_words(position, fields, notes)],
-            (_, Some(position), Some(base)) => vec![inherit_from(base, read_words(position, fields, notes))],
+            (Some(_), Some(position), None) => vec![read_limit_fields(position, fields, notes)],
+            (_, Some(position), Some(base)) => vec![inherit_from(base, read_limit_fields(position, fields, notes))],
             _ => {
                 for (position, name) in beside {
                     notes.add_with_help(position, format!("`{name}` without a `limit`"), "add one like `limit: 100/s`");
@@ -72,13 +73,15 @@ fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) 
     if one.is_some() {
         notes.add_with_help(position, "`limit` and `limits` are mutually exclusive", "put all of them into `limits`");
     }
-    // A single rate under `limits`: treat it as `limit`, with the options beside it.
+    // A string in `limits` was probably meant as `limit`. Read it with the options beside it, to report further
+    // mistakes.
     if let (None, Value::Text(_)) = (one, &several.value) {
         notes.add_with_help(position, "`limits` must be a list, not a string", "did you mean `limit`?");
-        let limit = RawLimit { limit: read_text(several, "`limit`", notes), ..read_words(position, fields, notes) };
+        let limit =
+            RawLimit { limit: read_text(several, "`limit`", notes), ..read_limit_fields(position, fields, notes) };
         return vec![base.map_or(limit.clone(), |base| inherit_from(base, limit))];
     }
-    stray_options(&beside, "`limits`", notes);
+    report_stray_options(&beside, "`limits`", notes);
     let Some(several) = list(several, "`limits`", notes) else { return Vec::new() };
     if several.is_empty() {
         notes.add_with_help(position, "`limits` is empty", "for no limit write `unlimited: true`");
@@ -89,7 +92,7 @@ fn read_limits(fields: &Fields<'_>, base: Option<&RawLimit>, notes: &mut Notes) 
 /// Combines an override with the limit that it inherits from. If the override has another algorithm, it inherits only
 /// the rate.
 fn inherit_from(base: &RawLimit, mut limit: RawLimit) -> RawLimit {
-    if limit.algorithm.is_some() && algorithm(&limit) != algorithm(base) {
+    if limit.algorithm.is_some() && algorithm_name(&limit) != algorithm_name(base) {
         limit.limit = limit.limit.or_else(|| base.limit.clone());
         return limit;
     }
@@ -97,7 +100,7 @@ fn inherit_from(base: &RawLimit, mut limit: RawLimit) -> RawLimit {
     limit.inherits = true;
     for (name, value) in &base.options {
         let given = limit.options.iter().any(|(option, _)| option == name);
-        let replaced = limit.limit.is_some() && DEPENDENT_ON_RATE.contains(name);
+        let replaced = limit.limit.is_some() && OPTIONS_DEPENDENT_ON_RATE.contains(name);
         if !given && !replaced {
             limit.options.push((name, value.clone()));
         }
@@ -106,18 +109,18 @@ fn inherit_from(base: &RawLimit, mut limit: RawLimit) -> RawLimit {
     limit
 }
 
-fn algorithm(limit: &RawLimit) -> &str {
+fn algorithm_name(limit: &RawLimit) -> &str {
     limit.algorithm.as_ref().map_or("token_bucket", |name| &name.text)
 }
 
-fn stray_options(beside: &[(Position, &str)], list: &str, notes: &mut Notes) {
+fn report_stray_options(beside: &[(Position, &str)], list: &str, notes: &mut Notes) {
     for (position, name) in beside {
         let help = "move it into the limit it is for";
         notes.add_with_help(*position, format!("`{name}` beside {list} applies to no limit"), help);
     }
 }
 
-/// Reads an element of `limits`: a map, or the rate alone.
+/// Reads an element of `limits`: a map, or only a rate.
 fn read_limit(node: &Node, notes: &mut Notes) -> Option<RawLimit> {
     if let Value::Text(_) = node.value {
         let limit = read_text(node, "a limit", notes);
@@ -130,10 +133,10 @@ fn read_limit(node: &Node, notes: &mut Notes) -> Option<RawLimit> {
         });
     }
     let fields = Fields::of(node, "a limit", &[keys::LIMIT, keys::OPTIONS], notes)?;
-    Some(read_words(node.position, &fields, notes))
+    Some(read_limit_fields(node.position, &fields, notes))
 }
 
-fn read_words(position: Position, fields: &Fields<'_>, notes: &mut Notes) -> RawLimit {
+fn read_limit_fields(position: Position, fields: &Fields<'_>, notes: &mut Notes) -> RawLimit {
     let options = keys::OPTIONS.iter().filter_map(|key| Some((key.name, fields.text(key.name, notes)?))).collect();
     let (limit, algorithm) = (fields.text("limit", notes), fields.text("algorithm", notes));
     RawLimit { position, limit, algorithm, options, inherits: false }

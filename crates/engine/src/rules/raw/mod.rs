@@ -1,4 +1,4 @@
-//! Rule files as written: keys are checked here, values are still strings.
+//! Reads rule files as written. Checks the keys; the values remain strings.
 
 mod condition;
 mod fields;
@@ -60,7 +60,7 @@ pub(crate) struct RawRule {
     pub(crate) invalid: Option<RawText>,
 }
 
-/// Other limits for some requests.
+/// An override: other limits for some requests.
 #[derive(Debug)]
 pub(crate) struct RawOverride {
     pub(crate) position: Position,
@@ -77,7 +77,7 @@ pub(crate) enum RawCost {
     Cases(Vec<RawCostCase>),
 }
 
-/// The cost of some requests.
+/// A case of `cost`: the cost of some requests.
 #[derive(Debug)]
 pub(crate) struct RawCostCase {
     pub(crate) position: Position,
@@ -158,7 +158,7 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
         sync_every: fields.text("sync_every", notes),
         on_change: fields.text("on_change", notes),
         enforce: fields.text("enforce", notes),
-        ban: fields.find("ban").and_then(|(_, node)| RawMap::read(node, "`ban`", keys::BAN, BAN, notes)),
+        ban: fields.find("ban").and_then(|(_, node)| RawMap::read(node, "`ban`", keys::BAN, BAN_EXAMPLE, notes)),
         schedule: fields.find("schedule").map(|(_, node)| read_schedule(node, notes)).unwrap_or_default(),
         status: fields.text("status", notes),
         message: fields.text("message", notes),
@@ -180,7 +180,7 @@ fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Opt
     })
 }
 
-/// Returns help for a key that belongs into a rule but was written in an override. Such a key may explain why the
+/// Returns help for a key that belongs in a rule but was written in an override. Such a key may explain why the
 /// override has no limit.
 fn rule_key_hint(key: &str) -> Option<KeyHint> {
     let help = match key {
@@ -214,13 +214,15 @@ fn unknown_key_hint(key: &str) -> Option<KeyHint> {
 
 fn read_cost(node: &Node, notes: &mut Notes) -> Option<RawCost> {
     match &node.value {
-        Value::Map(_) => RawMap::read(node, "`cost`", keys::COST, COST, notes).map(RawCost::From),
-        Value::List(cases) => Some(RawCost::Cases(cases.iter().filter_map(|node| read_case(node, notes)).collect())),
+        Value::Map(_) => RawMap::read(node, "`cost`", keys::COST, COST_EXAMPLE, notes).map(RawCost::From),
+        Value::List(cases) => {
+            Some(RawCost::Cases(cases.iter().filter_map(|node| read_cost_case(node, notes)).collect()))
+        }
         Value::Text(_) | Value::Empty => read_text(node, "`cost`", notes).map(RawCost::Fixed),
     }
 }
 
-fn read_case(node: &Node, notes: &mut Notes) -> Option<RawCostCase> {
+fn read_cost_case(node: &Node, notes: &mut Notes) -> Option<RawCostCase> {
     let fields = Fields::of(node, "a case of `cost`", &[keys::COST_CASE], notes)?;
     let when = fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default();
     if fields.find("cost").is_none() {
@@ -233,39 +235,40 @@ fn read_case(node: &Node, notes: &mut Notes) -> Option<RawCostCase> {
     Some(RawCostCase { position: node.position, when, cost: fields.text("cost", notes) })
 }
 
-/// Reads a word, or a map with the single key `delay`.
+/// Reads `on_exceed`: a word, or a map with the single key `delay`.
 fn read_exceed(node: &Node, notes: &mut Notes) -> Option<RawExceed> {
     let Value::Map(pairs) = &node.value else { return read_text(node, "`on_exceed`", notes).map(RawExceed::Word) };
     let [(key, delay)] = &**pairs else {
-        notes.add_with_help(node.position, "`on_exceed` must be a word or a delay", EXCEED);
+        notes.add_with_help(node.position, "`on_exceed` must be a word or a delay", ON_EXCEED_HELP);
         return None;
     };
     if !matches!(&key.value, Value::Text(text) if text == "delay") {
-        notes.add_with_help(key.position, "`on_exceed` must be a word or a delay", EXCEED);
+        notes.add_with_help(key.position, "`on_exceed` must be a word or a delay", ON_EXCEED_HELP);
         return None;
     }
-    RawMap::read(delay, "`delay`", keys::DELAY, DELAY, notes).map(RawExceed::Delay)
+    RawMap::read(delay, "`delay`", keys::DELAY, DELAY_EXAMPLE, notes).map(RawExceed::Delay)
 }
 
-const BAN: &str = "ban: {after: 20, within: 10m, for: 1h}";
-const COST: &str = "cost: {from: bytes, max: 100k}";
-const DELAY: &str = "on_exceed: {delay: {max_wait: 2s}}";
-const SCHEDULE: &str = "schedule: {days: [mon, fri], from: '09:00', to: '17:00', zone: Europe/Paris}";
-const EXCEED: &str = "write `deny`, `shadow`, `drop` or `{ delay: { max_wait: 2s } }`";
+const BAN_EXAMPLE: &str = "ban: {after: 20, within: 10m, for: 1h}";
+const COST_EXAMPLE: &str = "cost: {from: bytes, max: 100k}";
+const DELAY_EXAMPLE: &str = "on_exceed: {delay: {max_wait: 2s}}";
+const SCHEDULE_EXAMPLE: &str = "schedule: {days: [mon, fri], from: '09:00', to: '17:00', zone: Europe/Paris}";
+const ON_EXCEED_HELP: &str = "write `deny`, `shadow`, `drop` or `{ delay: { max_wait: 2s } }`";
 
 fn read_schedule(node: &Node, notes: &mut Notes) -> Vec<RawMap> {
-    let read = |node: &Node, notes: &mut Notes| RawMap::read(node, "`schedule`", keys::SCHEDULE, SCHEDULE, notes);
+    let read =
+        |node: &Node, notes: &mut Notes| RawMap::read(node, "`schedule`", keys::SCHEDULE, SCHEDULE_EXAMPLE, notes);
     match &node.value {
         Value::List(nodes) => nodes.iter().filter_map(|node| read(node, notes)).collect(),
         Value::Map(_) | Value::Text(_) | Value::Empty => read(node, notes).into_iter().collect(),
     }
 }
 
-/// Cuts a string to the maximum length of a quoted string in a message.
+/// Shortens a string, so that a message can quote it.
 pub(crate) fn shorten(text: &str) -> String {
-    const LONGEST: usize = 60;
-    if text.chars().count() <= LONGEST {
+    const MAX_QUOTED_CHARS: usize = 60;
+    if text.chars().count() <= MAX_QUOTED_CHARS {
         return text.into();
     }
-    text.chars().take(LONGEST).chain(['…']).collect()
+    text.chars().take(MAX_QUOTED_CHARS).chain(['…']).collect()
 }

@@ -1,4 +1,4 @@
-//! Limits smaller than the cost of a single request.
+//! Warns about limits that are smaller than the cost of a single request.
 
 use tollgate::Limit;
 use tollgate::core::Algorithm;

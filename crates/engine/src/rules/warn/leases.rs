@@ -1,4 +1,4 @@
-//! Limits that are too small for `consistency: leased`.
+//! Warns about limits that are too small for `consistency: leased`.
 
 use tollgate::core::{Algorithm, Params};
 
@@ -6,13 +6,14 @@ use super::super::mistake::Notes;
 use super::super::rule::{Consistency, Rule};
 
 /// Assumed number of nodes, because rules do not contain the real number. The warning states the assumption.
-const NODES: u64 = 3;
-/// Rate per node and second below which leases expire unused more often than they save a call.
-const MIN_RATE: u64 = 50;
-/// Burst per node below which leases strand a large part of the limit.
-const MIN_BURST: u64 = 8;
+const ASSUMED_NODES: u64 = 3;
+/// Requests per second and node below which leases expire unused more often than they save a call.
+const MIN_RATE_PER_NODE: u64 = 50;
+/// Burst per node below which leases tie up a large part of the limit.
+const MIN_BURST_PER_NODE: u64 = 8;
 
-/// Warns about a rule with `consistency: leased` if leases would strand a large part of a limit, or save few calls.
+/// Warns about a rule with `consistency: leased` if leases would tie up a large part of a limit, or would save few
+/// calls.
 pub(super) fn leases_that_do_not_pay(rule: &Rule, notes: &mut Notes) {
     if rule.consistency() != Consistency::Leased {
         return;
@@ -25,14 +26,18 @@ pub(super) fn leases_that_do_not_pay(rule: &Rule, notes: &mut Notes) {
         };
         let per_second = u128::from(count) * 1_000_000_000 / u128::from(per.max(1));
         let capacity = limit.capacity();
-        let why = if capacity < MIN_BURST * NODES {
-            format!("leases strand much of a capacity below {} (here {capacity})", MIN_BURST * NODES)
-        } else if per_second < u128::from(MIN_RATE * NODES) {
-            format!("leases save few calls below {} requests a second (here {per_second})", MIN_RATE * NODES)
+        let why = if capacity < MIN_BURST_PER_NODE * ASSUMED_NODES {
+            format!("leases strand much of a capacity below {} (here {capacity})", MIN_BURST_PER_NODE * ASSUMED_NODES)
+        } else if per_second < u128::from(MIN_RATE_PER_NODE * ASSUMED_NODES) {
+            format!(
+                "leases save few calls below {} requests a second (here {per_second})",
+                MIN_RATE_PER_NODE * ASSUMED_NODES
+            )
         } else {
             continue;
         };
-        let problem = format!("`{}` gains little from `consistency: leased`: with {NODES} nodes, {why}", rule.id());
+        let problem =
+            format!("`{}` gains little from `consistency: leased`: with {ASSUMED_NODES} nodes, {why}", rule.id());
         let help = "write `consistency: strict`, or `eventual` if some excess is acceptable";
         notes.add_with_help(rule.position().position, problem, help);
         return;

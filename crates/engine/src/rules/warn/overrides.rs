@@ -1,4 +1,4 @@
-//! Overrides that never apply.
+//! Warns about overrides that never apply.
 
 use tollgate::core::{Time, Wall};
 
@@ -60,7 +60,7 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
             let Condition { attribute, test } = condition;
             match (test, &own.test) {
                 (Test::AnyOf(patterns), _) => {
-                    let texts: Option<Vec<&str>> = patterns.iter().map(text_of).collect();
+                    let texts: Option<Vec<&str>> = patterns.iter().map(literal_text).collect();
                     let texts = texts?;
                     let holds = texts.iter().any(|text| {
                         index.find(&[Entry::new(&**attribute, *text)], &mut matched);
@@ -82,7 +82,8 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
             None if matches!(own.test, Test::Absent) => "requests that have it".into(),
             None => "requests without it".into(),
         };
-        // If a request has several values of the attribute, one may match the rule and another the override.
+        // If a request has several values of the attribute, one value may match the rule and another value the
+        // override.
         let problem = match (text, &own.test) {
             (Some(_), Test::AnyOf(_)) => {
                 format!(
@@ -96,7 +97,7 @@ pub(super) fn contradicting_overrides(rule: &Rule, notes: &mut Notes) {
     }
 }
 
-fn text_of(pattern: &Pattern) -> Option<&str> {
+fn literal_text(pattern: &Pattern) -> Option<&str> {
     match pattern {
         Pattern::Equals(text) => Some(text),
         Pattern::Glob(_) | Pattern::Prefix(_) | Pattern::Cidr(_) | Pattern::NotAnAddress => None,

@@ -1,9 +1,9 @@
-//! Strings that are compared literally but were probably meant as something else.
+//! Warns about strings that are compared literally but were probably meant as something else.
 
 use std::collections::HashSet;
 
 use super::super::Domain;
-use super::super::cidr::{Cidr, is_address};
+use super::super::cidr::{Cidr, is_address_attribute};
 use super::super::glob::{CapturePosition, Glob};
 use super::super::mistake::Notes;
 use super::super::raw::shorten;
@@ -15,7 +15,7 @@ pub(super) fn counted_literally(rule: &Rule, notes: &mut Notes) {
     let per = rule.per().iter().flat_map(|counted| &counted.origins);
     for origin in per {
         if let Origin::Attribute(name) = origin
-            && are_several(name)
+            && looks_like_several_attributes(name)
         {
             let problem = format!("`{}` counts by a single attribute called `{}`", rule.id(), shorten(name));
             let help = "write several as `per: [a, b]`, alternatives as `per: [a or b]`";
@@ -24,7 +24,7 @@ pub(super) fn counted_literally(rule: &Rule, notes: &mut Notes) {
     }
 }
 
-fn are_several(name: &str) -> bool {
+fn looks_like_several_attributes(name: &str) -> bool {
     // A name may contain a slash, like `example.com/team`. Two plain words around a slash are probably two names.
     let is_word =
         |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
@@ -32,7 +32,7 @@ fn are_several(name: &str) -> bool {
     chosen || name.contains(|letter: char| matches!(letter, ',' | '|') || letter.is_whitespace())
 }
 
-/// Warns about attributes in `per` that no other rule uses, and that look like a typo of a capture of the rule.
+/// Warns about attributes in `per` that no other rule uses, and that look like a typo of a capture in the same rule.
 pub(super) fn captures_missed(domain: &Domain, notes: &mut Notes) {
     let captures = |rule: &Rule| -> Vec<String> {
         let patterns = rule.when().iter().flat_map(|condition| match &condition.test {
@@ -81,7 +81,8 @@ fn attribute_names(rule: &Rule, counted: bool) -> Vec<&str> {
     tested.map(|condition| &*condition.attribute).chain(expressed.map(|name| &**name)).chain(per).collect()
 }
 
-/// Warns about networks, regular expressions and paths without a leading slash that are compared as strings.
+/// Warns about strings that were probably meant as a network, as a regular expression, or as a path with a leading
+/// slash.
 pub(super) fn compared_literally(rule: &Rule, notes: &mut Notes) {
     let own = rule.when().iter().map(|condition| (rule.position().position, condition));
     let others =
@@ -95,11 +96,11 @@ pub(super) fn compared_literally(rule: &Rule, notes: &mut Notes) {
     }
 }
 
-/// Returns the warning for a pattern, and a suggestion with the pattern that was probably meant.
+/// Returns a warning and a suggestion if the pattern was probably meant differently.
 fn literal_pattern_warning(attribute: &str, pattern: &Pattern) -> Option<(String, String)> {
     let text = match pattern {
         Pattern::Equals(text) => {
-            // Envoy sends networks as strings under this name.
+            // Envoy sends networks as strings in attributes whose names start with `masked_`.
             if text.contains('/') && Cidr::new(text).is_ok() && !attribute.starts_with("masked_") {
                 let problem = format!("`{attribute}` is compared with the string `{text}`, which no address equals");
                 return Some((problem, format!("write a network as `{attribute}: {{cidr: {text}}}`")));
@@ -110,16 +111,16 @@ fn literal_pattern_warning(attribute: &str, pattern: &Pattern) -> Option<(String
         Pattern::Glob(glob) => glob_as_written(glob),
         Pattern::Cidr(_) | Pattern::NotAnAddress => return None,
     };
-    if is_address(attribute) && !matches!(pattern, Pattern::Prefix(_)) && !Glob::is_pattern(&text) {
+    if is_address_attribute(attribute) && !matches!(pattern, Pattern::Prefix(_)) && !Glob::is_pattern(&text) {
         let problem = format!("`{attribute}` is compared with `{}`, which is not an address", shorten(&text));
         return Some((problem, format!("write an address, or a network as `{attribute}: {{cidr: 192.0.2.0/24}}`")));
     }
     let is_path = attribute == "path";
-    if is_regular(&text, is_path) {
+    if looks_like_regex(&text, is_path) {
         let kind = if is_path { "a path" } else { "a string" };
         let problem =
             format!("`{attribute}` is compared with `{}` as {kind}, not as a regular expression", shorten(&text));
-        let help = match as_glob(&text).filter(|_| is_path) {
+        let help = match regex_to_glob(&text).filter(|_| is_path) {
             Some(glob) => format!("did you mean `{}`?", shorten(&glob)),
             None => {
                 "regular expressions are not supported; `*` matches within a segment, `**` any number of segments, \
@@ -138,7 +139,7 @@ fn literal_pattern_warning(attribute: &str, pattern: &Pattern) -> Option<(String
 
 /// Returns whether a string is almost certainly a regular expression; the test is stricter for attributes
 /// other than paths.
-fn is_regular(text: &str, is_path: bool) -> bool {
+fn looks_like_regex(text: &str, is_path: bool) -> bool {
     let (begins, ends, any) = (text.starts_with('^'), text.ends_with('$'), text.contains(".*"));
     if !is_path {
         return (begins && (ends || any)) || (ends && any);
@@ -149,7 +150,7 @@ fn is_regular(text: &str, is_path: bool) -> bool {
 }
 
 /// Translates a simple regular expression for paths into a pattern.
-fn as_glob(text: &str) -> Option<String> {
+fn regex_to_glob(text: &str) -> Option<String> {
     let mut glob = text.trim_start_matches('^').trim_end_matches('$').to_owned();
     for segment in ["[^/]+", "[^/]*", "[0-9]+", "\\d+", "\\w+"] {
         glob = glob.replace(segment, "*");

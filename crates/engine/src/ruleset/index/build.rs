@@ -35,13 +35,13 @@ struct Anchors {
 }
 
 impl IndexBuilder {
-    fn name(&mut self, attribute: &str) -> u32 {
+    fn attribute_number(&mut self, attribute: &str) -> u32 {
         let next = self.names.len() as u32;
         let number = *self.names.entry(attribute.into()).or_insert(next);
         if number == next {
             self.anchors.push(Anchors::default());
             if let Some((of, before)) = nth_of(attribute) {
-                let of = self.name(of);
+                let of = self.attribute_number(of);
                 self.nth.push(NumberedAttribute { attribute: number, of, before });
             }
         }
@@ -50,10 +50,10 @@ impl IndexBuilder {
 
     pub(super) fn count(&mut self, index_entry: &IndexEntry<'_>) {
         index_entry.names.iter().for_each(|attribute| {
-            self.name(attribute);
+            self.attribute_number(attribute);
         });
         for Condition { attribute, test } in index_entry.when {
-            let attribute = self.name(attribute);
+            let attribute = self.attribute_number(attribute);
             match test {
                 Test::AnyOf(patterns) => {
                     for pattern in patterns {
@@ -70,7 +70,7 @@ impl IndexBuilder {
         let others = index_entry.when.iter().enumerate().filter(|(index, _)| Some(*index) != anchor);
         let others: Box<[FurtherCondition]> = others
             .map(|(_, when)| FurtherCondition {
-                attribute: self.name(&when.attribute),
+                attribute: self.attribute_number(&when.attribute),
                 asks: CompiledTest::from_test(&when.test),
             })
             .collect();
@@ -80,10 +80,10 @@ impl IndexBuilder {
             self.unanchored.push(marked);
             return;
         };
-        let attribute = self.name(attribute) as usize;
+        let attribute = self.attribute_number(attribute) as usize;
         let anchors = &mut self.anchors[attribute];
         match test {
-            Test::AnyOf(patterns) => patterns.iter().for_each(|pattern| anchors.add(pattern, marked)),
+            Test::AnyOf(patterns) => patterns.iter().for_each(|pattern| anchors.add_pattern(pattern, marked)),
             Test::Present => anchors.present.push(marked),
             // The absence of an attribute cannot be looked up.
             Test::Absent | Test::NoneOf(_) => self.unanchored.push(marked),
@@ -94,10 +94,10 @@ impl IndexBuilder {
     fn rarest_condition(&mut self, index_entry: &IndexEntry<'_>) -> Option<usize> {
         let mut best = None;
         for (index, Condition { attribute, test }) in index_entry.when.iter().enumerate() {
-            let attribute = self.name(attribute);
+            let attribute = self.attribute_number(attribute);
             let shared = match test {
                 Test::Absent | Test::NoneOf(_) => continue,
-                // Every request with the attribute would find the rule.
+                // Every request that has the attribute matches this condition.
                 Test::Present => u32::MAX,
                 Test::AnyOf(patterns) => {
                     patterns.iter().map(|pattern| self.rules_found_by(attribute, pattern)).max().unwrap_or(0)
@@ -162,10 +162,10 @@ impl EntryCollector {
     fn pack_attribute(&mut self, anchors: Anchors, number: u32) -> Attribute {
         let has_values = !anchors.equals.is_empty();
         for (value, rules) in anchors.equals {
-            self.add(space_of(number), value, rules);
+            self.add_entry(space_of(number), value, rules);
         }
         let starts = (!anchors.prefixes.is_empty() || !anchors.networks.is_empty())
-            .then(|| Box::new(self.prefix_index(anchors.prefixes, anchors.networks)));
+            .then(|| Box::new(self.build_prefix_index(anchors.prefixes, anchors.networks)));
         let paths = (!anchors.globs.is_empty()).then(|| {
             let (paths, next_free) = Paths::new(&anchors.globs, self.free_space, &mut self.texts);
             self.free_space = next_free;
@@ -175,7 +175,7 @@ impl EntryCollector {
         Attribute { has_values, has_others, paths, present: anchors.present.into(), starts }
     }
 
-    fn prefix_index(
+    fn build_prefix_index(
         &mut self,
         prefixes: FxHashMap<Box<[u8]>, Vec<u32>>,
         networks: FxHashMap<[u8; 17], Vec<u32>>,
@@ -188,13 +188,13 @@ impl EntryCollector {
         lengths.dedup();
         bits.sort_unstable();
         bits.dedup();
-        prefixes.into_iter().for_each(|(text, rules)| self.add(text_space, text, rules));
-        networks.into_iter().for_each(|(text, rules)| self.add(network_space, Box::new(text), rules));
+        prefixes.into_iter().for_each(|(text, rules)| self.add_entry(text_space, text, rules));
+        networks.into_iter().for_each(|(text, rules)| self.add_entry(network_space, Box::new(text), rules));
         PrefixIndex { lengths: lengths.into(), text_space, bits: bits.into(), network_space }
     }
 
-    /// Adds a table entry that leads to one or several rules.
-    fn add(&mut self, space: u32, text: Box<[u8]>, rules: Vec<u32>) {
+    /// Adds a table entry that maps a string to one or several rules.
+    fn add_entry(&mut self, space: u32, text: Box<[u8]>, rules: Vec<u32>) {
         let found = match &*rules {
             [rule] => *rule,
             _ => {
@@ -212,7 +212,7 @@ impl Anchors {
         equals.is_empty() && globs.is_empty() && prefixes.is_empty() && networks.is_empty() && present.is_empty()
     }
 
-    fn add(&mut self, pattern: &Pattern, rule: u32) {
+    fn add_pattern(&mut self, pattern: &Pattern, rule: u32) {
         let rules = match pattern {
             Pattern::Equals(text) => self.equals.entry(text.as_bytes().into()).or_default(),
             Pattern::Prefix(text) => self.prefixes.entry(text.as_bytes().into()).or_default(),

@@ -2,7 +2,7 @@ use super::*;
 use crate::rules::{Pattern, Rule, Rules, Source, Test};
 use proptest::prelude::*;
 
-fn read(rules: &str) -> Vec<Rule> {
+fn parse_rules(rules: &str) -> Vec<Rule> {
     let text = format!("domain: d\nrules:\n{rules}");
     let rules = Rules::read(&[Source { name: "f", text: text.as_bytes() }]).expect("valid rules");
     rules.domains()[0].rules().to_vec()
@@ -14,7 +14,7 @@ fn index_of(rules: &[Rule], first: u32) -> Index {
     Index::new(&index_entries, first)
 }
 
-fn find(index: &Index, attributes: &[(&str, &str)]) -> Vec<u32> {
+fn find_rules(index: &Index, attributes: &[(&str, &str)]) -> Vec<u32> {
     let entries: Vec<Entry<'_>> = attributes.iter().map(|(name, value)| Entry::new(*name, *value)).collect();
     let mut matched = MatchedRules::default();
     index.find(&entries, &mut matched);
@@ -23,7 +23,7 @@ fn find(index: &Index, attributes: &[(&str, &str)]) -> Vec<u32> {
 
 #[test]
 fn request_matches_every_rule_whose_conditions_hold() {
-    let rules = read(
+    let rules = parse_rules(
         "- {id: 0, limit: 1/s}\n\
          - {id: 1, limit: 1/s, when: {method: GET}}\n\
          - {id: 2, limit: 1/s, when: {method: [GET, POST], path: /v1/**}}\n\
@@ -33,11 +33,11 @@ fn request_matches_every_rule_whose_conditions_hold() {
          - {id: 6, limit: 1/s, when: {method: ['*', GET]}}\n",
     );
     let index = index_of(&rules, 0);
-    assert_eq!(find(&index, &[]), [0, 5]);
-    assert_eq!(find(&index, &[("method", "GET")]), [0, 1, 4, 5, 6]);
-    assert_eq!(find(&index, &[("path", "/v1/x"), ("method", "POST")]), [0, 2, 5, 6]);
-    assert_eq!(find(&index, &[("method", "GET"), ("key", "")]), [0, 1, 3, 6]);
-    assert_eq!(find(&index, &[("method", "PUT"), ("method", "GET"), ("key", "k")]), [0, 1, 3, 6]);
+    assert_eq!(find_rules(&index, &[]), [0, 5]);
+    assert_eq!(find_rules(&index, &[("method", "GET")]), [0, 1, 4, 5, 6]);
+    assert_eq!(find_rules(&index, &[("path", "/v1/x"), ("method", "POST")]), [0, 2, 5, 6]);
+    assert_eq!(find_rules(&index, &[("method", "GET"), ("key", "")]), [0, 1, 3, 6]);
+    assert_eq!(find_rules(&index, &[("method", "PUT"), ("method", "GET"), ("key", "k")]), [0, 1, 3, 6]);
 }
 
 #[test]
@@ -46,24 +46,24 @@ fn anchor_is_the_condition_that_the_fewest_rules_share() {
     for n in 0..100 {
         text += &format!("- {{id: r{n}, limit: 1/s, when: {{method: GET, tenant: t{n}, path: /**}}}}\n");
     }
-    let index = index_of(&read(&text), 0);
+    let index = index_of(&parse_rules(&text), 0);
     let (method, path) = (index.attribute_number("method").unwrap(), index.attribute_number("path").unwrap());
     assert_eq!(index.lookup.get(space_of(method), b"GET"), None);
     assert!(index.attributes[path as usize].paths.is_none());
-    assert_eq!(find(&index, &[("method", "GET"), ("tenant", "t7"), ("path", "/a")]), [7]);
+    assert_eq!(find_rules(&index, &[("method", "GET"), ("tenant", "t7"), ("path", "/a")]), [7]);
 }
 
 #[test]
-fn numbers_begin_with_the_given_one() {
-    let index = index_of(&read("- {id: a, limit: 1/s}\n- {id: b, limit: 1/s, when: {x: y}}\n"), 10);
-    assert_eq!(find(&index, &[("x", "y")]), [10, 11]);
+fn rule_numbers_start_with_the_given_number() {
+    let index = index_of(&parse_rules("- {id: a, limit: 1/s}\n- {id: b, limit: 1/s, when: {x: y}}\n"), 10);
+    assert_eq!(find_rules(&index, &[("x", "y")]), [10, 11]);
 }
 
 proptest! {
-    /// Items with the same names share what was looked up for the first of them; other names, another order or another
-    /// index must not.
+    /// Items with the same names in the same order share one lookup. Items with other names, another order or another
+    /// index must not share it.
     #[test]
-    fn reused_buffer_finds_the_same_as_a_new_one(
+    fn reused_buffer_finds_the_same_rules_as_a_new_buffer(
         items in proptest::collection::vec(
             (any::<bool>(), proptest::collection::vec(("[ab]|long-attribute-name-[ab]-x|[ab]", "[xy]"), 0..4)),
             1..30,
@@ -71,7 +71,7 @@ proptest! {
     ) {
         let text = |name: &str| format!("- {{id: {name}, limit: 1/s, when: {{{name}: x}}}}\n");
         let names = ["a", "b", "long-attribute-name-a-x", "long-attribute-name-b-x", "'a#2'"];
-        let rules = read(&names.map(|name| text(name).replace("id: 'a#2'", "id: second")).concat());
+        let rules = parse_rules(&names.map(|name| text(name).replace("id: 'a#2'", "id: second")).concat());
         let indexes = [index_of(&rules, 0), index_of(&rules[2..], 0)];
         let mut reused = MatchedRules::default();
         for (second, attributes) in &items {
@@ -90,8 +90,8 @@ proptest! {
     }
 }
 
-/// Evaluates a rule directly as the documentation defines it: the reference for the index.
-fn matches_slowly(rule: &Rule, attributes: &[(String, String)]) -> bool {
+/// Reference implementation: evaluates all conditions of a rule directly, as documented.
+fn matches_reference(rule: &Rule, attributes: &[(String, String)]) -> bool {
     rule.when().iter().all(|when| {
         let mut values =
             attributes.iter().filter(|(name, _)| **name == *when.attribute).map(|(_, value)| value.as_bytes());
@@ -144,10 +144,10 @@ proptest! {
             let when: Vec<String> = when.iter().map(|(name, test)| format!("{name}: {test}")).collect();
             text += &format!("- {{id: r{n}, limit: 1/s, when: {{{}}}}}\n", when.join(", "));
         }
-        let rules = read(&text);
+        let rules = parse_rules(&text);
         let expected: Vec<u32> =
-            (0..rules.len() as u32).filter(|n| matches_slowly(&rules[*n as usize], &attributes)).collect();
+            (0..rules.len() as u32).filter(|n| matches_reference(&rules[*n as usize], &attributes)).collect();
         let borrowed: Vec<(&str, &str)> = attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
-        prop_assert_eq!(find(&index_of(&rules, 0), &borrowed), expected);
+        prop_assert_eq!(find_rules(&index_of(&rules, 0), &borrowed), expected);
     }
 }

@@ -3,10 +3,10 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{PathNode, PatternRest, Shape, Step, StepTarget, Tail, hash};
+use super::{PathNode, PatternRest, PatternSegment, Shape, StepTarget, Tail, hash};
 use crate::rules::{Glob, Segment, split_segment};
 
-/// The rest of a pattern.
+/// A pattern whose rest is not yet in the tree.
 #[derive(Clone, Copy)]
 pub(super) struct OpenPattern<'g> {
     left: Option<&'g [u8]>,
@@ -23,9 +23,8 @@ pub(super) struct TreeBuilder<'b> {
     pub(super) first_space: u32,
     pub(super) nodes: Vec<PathNode>,
     pub(super) tails: Vec<Tail>,
-    pub(super) steps: Vec<Step>,
-    /// Pattern rests by their text. Patterns with the same ending share one rest, which saves
-    /// cache.
+    pub(super) steps: Vec<PatternSegment>,
+    /// Pattern rests by their text. Patterns with the same ending share one rest, which saves cache space.
     pub(super) remains: FxHashMap<Option<Box<[u8]>>, PatternRest>,
     pub(super) texts: Vec<u8>,
     pub(super) shapes: Vec<Box<[Shape]>>,
@@ -34,7 +33,7 @@ pub(super) struct TreeBuilder<'b> {
 }
 
 impl TreeBuilder<'_> {
-    /// Adds the node that all of these patterns have reached, and its subtree.
+    /// Adds a node for patterns that share all previous steps, and the subtree below it.
     pub(super) fn add_node(&mut self, ways: &mut [OpenPattern<'_>], stays: bool) -> StepTarget {
         let number = self.nodes.len();
         // Sorts patterns that end here first, then groups the others by their next segment.
@@ -60,7 +59,7 @@ impl TreeBuilder<'_> {
         for together in ways[ended..].chunk_by_mut(same_step) {
             let Some(segment) = together[0].left.map(|left| split_segment(left).0) else { continue };
             let step = Segment::parse_segment(segment);
-            let to = self.step(together, step == Segment::Deep);
+            let to = self.add_target(together, step == Segment::Deep);
             match step {
                 Segment::Literal(text) => names.push((text, to)),
                 Segment::Any => self.nodes[number].any = to,
@@ -88,9 +87,8 @@ impl TreeBuilder<'_> {
         StepTarget(number as u32)
     }
 
-    /// Returns the target of patterns that share their next step: a node, or the rest of a single
-    /// pattern.
-    fn step(&mut self, ways: &mut [OpenPattern<'_>], deep: bool) -> StepTarget {
+    /// Adds the target of patterns that share their next step: a node, or the rest of a single pattern.
+    fn add_target(&mut self, ways: &mut [OpenPattern<'_>], deep: bool) -> StepTarget {
         if let [way] = ways {
             // After `**`, the rest still begins with the `**`.
             let left = if deep { way.left } else { way.left.and_then(|left| split_segment(left).1) };
@@ -125,10 +123,10 @@ impl TreeBuilder<'_> {
             let step = match (Segment::parse_segment(segment), after) {
                 (Segment::Literal(name), _) => {
                     let (start, end) = self.add_text(name);
-                    Step::Name(start, end)
+                    PatternSegment::Name(start, end)
                 }
-                (Segment::Any, _) => Step::Any,
-                (Segment::Deep, None) => Step::Deep,
+                (Segment::Any, _) => PatternSegment::Any,
+                (Segment::Deep, None) => PatternSegment::Deep,
                 (Segment::Deep, Some(_)) | (Segment::Starred(_), _) => {
                     self.steps.truncate(start as usize);
                     return None;

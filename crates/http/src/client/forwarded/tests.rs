@@ -2,10 +2,10 @@ use http::HeaderValue;
 
 use super::*;
 
-/// Checks the client address if a proxy at 10.0.0.1 sends these lines, with `10.0.0.0/8` and `fd00::/8`
-/// trusted.
+/// Checks the client address for a request from the proxy 10.0.0.1 with these header lines. The networks `10.0.0.0/8`
+/// and `fd00::/8` are trusted.
 #[track_caller]
-fn check(by: ForwardedBy, lines: &[&[u8]], expected: &str) {
+fn check_client_address(by: ForwardedBy, lines: &[&[u8]], expected: &str) {
     let mut headers = HeaderMap::new();
     let name = match by {
         ForwardedBy::XForwardedFor => X_FORWARDED_FOR,
@@ -21,21 +21,21 @@ fn check(by: ForwardedBy, lines: &[&[u8]], expected: &str) {
 
 #[test]
 fn x_forwarded_for_is_walked_from_the_right_through_trusted_proxies() {
-    let check = |lines: &[&str], expected| {
+    let check_client_address = |lines: &[&str], expected| {
         let lines: Vec<&[u8]> = lines.iter().map(|line| line.as_bytes()).collect();
-        check(ForwardedBy::XForwardedFor, &lines, expected);
+        check_client_address(ForwardedBy::XForwardedFor, &lines, expected);
     };
-    check(&[], "10.0.0.1");
-    check(&["203.0.113.7"], "203.0.113.7");
-    check(&["203.0.113.7, 10.0.0.2"], "203.0.113.7");
-    check(&["9.9.9.9, 203.0.113.7, 10.0.0.2"], "203.0.113.7");
-    check(&["9.9.9.9, 203.0.113.7", "10.0.0.3,10.0.0.2"], "203.0.113.7");
-    check(&["10.0.0.9, 10.0.0.2"], "10.0.0.9");
-    check(&["203.0.113.7:4711"], "203.0.113.7");
-    check(&["2001:db8::7, fd00::1"], "2001:db8::7");
-    check(&["[2001:db8::7]:4711, [fd00::1]"], "2001:db8::7");
-    check(&["::ffff:203.0.113.7, ::ffff:10.0.0.2"], "203.0.113.7");
-    check(&["\t 203.0.113.7 \t"], "203.0.113.7");
+    check_client_address(&[], "10.0.0.1");
+    check_client_address(&["203.0.113.7"], "203.0.113.7");
+    check_client_address(&["203.0.113.7, 10.0.0.2"], "203.0.113.7");
+    check_client_address(&["9.9.9.9, 203.0.113.7, 10.0.0.2"], "203.0.113.7");
+    check_client_address(&["9.9.9.9, 203.0.113.7", "10.0.0.3,10.0.0.2"], "203.0.113.7");
+    check_client_address(&["10.0.0.9, 10.0.0.2"], "10.0.0.9");
+    check_client_address(&["203.0.113.7:4711"], "203.0.113.7");
+    check_client_address(&["2001:db8::7, fd00::1"], "2001:db8::7");
+    check_client_address(&["[2001:db8::7]:4711, [fd00::1]"], "2001:db8::7");
+    check_client_address(&["::ffff:203.0.113.7, ::ffff:10.0.0.2"], "203.0.113.7");
+    check_client_address(&["\t 203.0.113.7 \t"], "203.0.113.7");
 }
 
 #[test]
@@ -54,39 +54,55 @@ fn element_that_is_not_an_address_counts_as_the_proxy_that_wrote_it() {
         "1 2",
         "for=203.0.113.7",
     ] {
-        check(ForwardedBy::XForwardedFor, &[malformed.as_bytes()], "10.0.0.1");
-        check(ForwardedBy::XForwardedFor, &[format!("9.9.9.9, {malformed}, 10.0.0.2").as_bytes()], "10.0.0.2");
+        check_client_address(ForwardedBy::XForwardedFor, &[malformed.as_bytes()], "10.0.0.1");
+        check_client_address(
+            ForwardedBy::XForwardedFor,
+            &[format!("9.9.9.9, {malformed}, 10.0.0.2").as_bytes()],
+            "10.0.0.2",
+        );
     }
-    check(ForwardedBy::XForwardedFor, &[b"203.0.113.7\xff"], "10.0.0.1");
+    check_client_address(ForwardedBy::XForwardedFor, &[b"203.0.113.7\xff"], "10.0.0.1");
 }
 
 #[test]
 fn empty_elements_are_skipped() {
     for list in ["203.0.113.7,", "203.0.113.7, ,", ",,203.0.113.7,, ,10.0.0.2"] {
-        check(ForwardedBy::XForwardedFor, &[list.as_bytes()], "203.0.113.7");
+        check_client_address(ForwardedBy::XForwardedFor, &[list.as_bytes()], "203.0.113.7");
     }
-    check(ForwardedBy::XForwardedFor, &[b"203.0.113.7", b""], "203.0.113.7");
-    check(ForwardedBy::XForwardedFor, &[b",,"], "10.0.0.1");
+    check_client_address(ForwardedBy::XForwardedFor, &[b"203.0.113.7", b""], "203.0.113.7");
+    check_client_address(ForwardedBy::XForwardedFor, &[b",,"], "10.0.0.1");
 }
 
 #[test]
 fn hops_and_element_length_are_bounded() {
     let through = |proxies: usize| format!("203.0.113.7{}", ", 10.0.0.2".repeat(proxies));
-    check(ForwardedBy::XForwardedFor, &[through(MAX_HOPS - 1).as_bytes()], "203.0.113.7");
-    check(ForwardedBy::XForwardedFor, &[through(MAX_HOPS).as_bytes()], "10.0.0.2");
+    check_client_address(ForwardedBy::XForwardedFor, &[through(MAX_HOPS - 1).as_bytes()], "203.0.113.7");
+    check_client_address(ForwardedBy::XForwardedFor, &[through(MAX_HOPS).as_bytes()], "10.0.0.2");
     let commas = format!("203.0.113.7{}", ",".repeat(MAX_HOPS));
-    check(ForwardedBy::XForwardedFor, &[commas.as_bytes()], "10.0.0.1");
+    check_client_address(ForwardedBy::XForwardedFor, &[commas.as_bytes()], "10.0.0.1");
     let wide = |length: usize| format!("{}203.0.113.7", " ".repeat(length - 11));
     for before in ["", "9.9.9.9,"] {
-        check(ForwardedBy::XForwardedFor, &[format!("{before}{}", wide(MAX_ELEMENT)).as_bytes()], "203.0.113.7");
-        check(ForwardedBy::XForwardedFor, &[format!("{before}{}", wide(MAX_ELEMENT + 1)).as_bytes()], "10.0.0.1");
+        check_client_address(
+            ForwardedBy::XForwardedFor,
+            &[format!("{before}{}", wide(MAX_ELEMENT)).as_bytes()],
+            "203.0.113.7",
+        );
+        check_client_address(
+            ForwardedBy::XForwardedFor,
+            &[format!("{before}{}", wide(MAX_ELEMENT + 1)).as_bytes()],
+            "10.0.0.1",
+        );
     }
     // The client's part of the list is not read, even if it is very long.
-    check(ForwardedBy::XForwardedFor, &[format!("{}, 203.0.113.7", "x,".repeat(100_000)).as_bytes()], "203.0.113.7");
+    check_client_address(
+        ForwardedBy::XForwardedFor,
+        &[format!("{}, 203.0.113.7", "x,".repeat(100_000)).as_bytes()],
+        "203.0.113.7",
+    );
 }
 
 #[test]
-fn forwarded_header_is_parsed_as_in_the_standard() {
+fn forwarded_header_is_parsed_as_in_rfc_7239() {
     for (list, expected) in [
         ("for=203.0.113.7", "203.0.113.7"),
         ("For=\"203.0.113.7:4711\"", "203.0.113.7"),
@@ -95,11 +111,11 @@ fn forwarded_header_is_parsed_as_in_the_standard() {
         ("proto=https;for=203.0.113.7;host=\"a;for=9.9.9.9,b\"", "203.0.113.7"),
         ("for=9.9.9.9, for=203.0.113.7;proto=https, for=10.0.0.2", "203.0.113.7"),
         ("for=203.0.113.7 ; proto=https", "203.0.113.7"),
-        // A quote that the client left open does not hide the proxies' elements.
+        // An unclosed quote in the client's part does not hide the elements added by proxies.
         ("for=\"9.9.9.9, for=203.0.113.7, for=10.0.0.2", "203.0.113.7"),
         ("for=9.9.9.9;host=\"x, for=203.0.113.7", "203.0.113.7"),
     ] {
-        check(ForwardedBy::Forwarded, &[list.as_bytes()], expected);
+        check_client_address(ForwardedBy::Forwarded, &[list.as_bytes()], expected);
     }
 }
 
@@ -118,11 +134,11 @@ fn malformed_forwarded_element_counts_as_the_proxy_that_wrote_it() {
         "for=203.0.113.7\"",
         "for=\"203.0.113.7\"\"\"",
         "for=\"203.0.\\113.7\"",
-        // One quoted string with escaped quotes. Read from the right it is split, and the part is
-        // not an address.
+        // A quoted string with escaped quotes and a comma. Reading from the right splits it at the comma, and the last
+        // element is not an address.
         "for=203.0.113.7;host=\"a\\\", for=9.9.9.9;x=\\\"b\"",
     ] {
-        check(ForwardedBy::Forwarded, &[malformed.as_bytes()], "10.0.0.1");
+        check_client_address(ForwardedBy::Forwarded, &[malformed.as_bytes()], "10.0.0.1");
     }
 }
 
@@ -135,6 +151,6 @@ fn header_of_an_untrusted_peer_is_not_read() {
     assert_eq!(client("203.0.113.7", ForwardedBy::XForwardedFor), "203.0.113.7");
     assert_eq!(client("::ffff:203.0.113.7", ForwardedBy::XForwardedFor), "203.0.113.7");
     assert_eq!(client("::ffff:10.0.0.1", ForwardedBy::XForwardedFor), "9.9.9.9");
-    // The other header is not read either.
+    // With `ForwardedBy::Forwarded`, `X-Forwarded-For` is not read.
     assert_eq!(client("10.0.0.1", ForwardedBy::Forwarded), "10.0.0.1");
 }

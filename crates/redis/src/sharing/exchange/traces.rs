@@ -1,5 +1,5 @@
-//! Random exchanges and charges. The scripts in real servers and the pool in Rust execute the same steps, and every
-//! result must be equal to the microsecond.
+//! Random exchanges and charges. The scripts in real servers and the Rust pool execute the same steps, and all results
+//! must agree to the microsecond.
 
 use tollgate::ledger::LimitTable;
 use tollgate_core::{Ask, FixedWindow, Limit, Nanos, Phase, TokenBucket};
@@ -66,7 +66,7 @@ impl Trace<'_> {
         self.now * 1_000
     }
 
-    fn step(&mut self) {
+    fn advance_clock(&mut self) {
         let random = &mut self.random;
         self.now += match random.below(6) {
             0 | 1 => 0,
@@ -76,8 +76,9 @@ impl Trace<'_> {
             _ => random.below(9_000_000),
         };
         // After the clock is set back, a charge may find leases of a later window. The script does not know the start
-        // of a spread window before it has read the key, so it may then choose another window than Rust. This is within
-        // the tolerance for clock steps, but the results differ, so the clock is not set back for spread windows.
+        // of a spread window before it has read the key, so it may choose a different window than Rust. This is within
+        // the tolerance for clock steps, but the results differ, so the test does not set the clock back for spread
+        // windows.
         let is_spread = |meter: &Meter| matches!(meter, Meter::Window { offset, .. } if *offset > 0);
         if random.happens_in_percent(3) && !self.meters.iter().any(is_spread) {
             self.now -= random.pick(&[1, 1_000, 999_999, 1_000_001, 3_000_000, 20_000_000]);
@@ -93,9 +94,9 @@ impl Trace<'_> {
         }
     }
 
-    /// Adopts the epoch of a new pool. The store keeps a pool only while tokens are leased or nodes are hungry, and
-    /// creates a new one when needed.
-    fn note_epoch(&mut self, said: &ExchangeAnswer) {
+    /// Adopts the epoch of a new pool. The store keeps a pool only while tokens are leased or the pool is hungry, and
+    /// creates a new pool when needed.
+    fn adopt_epoch(&mut self, said: &ExchangeAnswer) {
         self.pool.touch(self.nanos());
         if let ExchangeAnswer::Granted(grant) = said
             && grant.epoch != self.pool.epoch
@@ -136,7 +137,7 @@ impl Trace<'_> {
         let exchange = self.draw_exchange();
         let place = format!("at {}: {exchange:?} of {:?} by {:?}", self.now, self.pool, self.limits);
         let (said, _) = self.store.sharing.exchange(0, KEY, &self.encoded, &exchange).await.unwrap();
-        self.note_epoch(&said);
+        self.adopt_epoch(&said);
         let expected = self.pool.exchange(&self.meters, self.nanos(), &exchange);
         let ExchangeAnswer::Granted(grant) = said else { panic!("{said:?} {place}") };
         assert_eq!(grant, expected, "{place}");
@@ -233,7 +234,7 @@ fn script_pools_match_rust_pools() {
             let mut trace = Trace { random, store, clock, limits, encoded, meters, pool, is_absent, leases, now };
             runtime.block_on(async {
                 for _ in 0..120 {
-                    trace.step();
+                    trace.advance_clock();
                     if trace.random.happens_in_percent(20) { trace.charge().await } else { trace.exchange().await }
                 }
             });

@@ -1,4 +1,4 @@
-//! The time of a request: the JSON member `at`. Only `tollgate decide` accepts it, not `/v1/check`.
+//! The time of a request: the JSON member `at`. Only `tollgate decide` accepts this member, not `/v1/check`.
 
 use serde::de::IgnoredAny;
 use tollgate_engine::rules::{TimeError, parse_time};
@@ -16,23 +16,23 @@ pub(super) fn remove_at(line: &mut [u8]) -> Result<Option<u64>, Problem> {
     if !named || serde_json::from_slice::<IgnoredAny>(line).is_err() {
         return Ok(None);
     }
-    let Some(member) = find(line) else { return Ok(None) };
-    let at = parse(&line[member.value.clone()]);
+    let Some(member) = find_at_member(line) else { return Ok(None) };
+    let at = parse_at(&line[member.value.clone()]);
     line[member.all].fill(b' ');
     at.map(Some).map_err(|detail| Problem::bad_request(detail).at("/at"))
 }
 
 /// Parses the value of `at`. Returns nanoseconds since 1970, or an error message.
-fn parse(value: &[u8]) -> Result<u64, String> {
-    const AT: &str = "`at` is a whole number of milliseconds since 1970, or a time like \"2030-01-31T18:00:00Z\", \
+fn parse_at(value: &[u8]) -> Result<u64, String> {
+    const AT_HELP: &str = "`at` is a whole number of milliseconds since 1970, or a time like \"2030-01-31T18:00:00Z\", \
                       \"2030-01-31T18:00:00+01:00\" or \"2030-01-31T18:00[Europe/Paris]\"";
     if let Ok(millis) = serde_json::from_slice::<u64>(value) {
         let late = || format!("`at` is in milliseconds, and {millis} is after the year 2554; is it in another unit?");
         return millis.checked_mul(1_000_000).ok_or_else(late);
     }
-    let Ok(text) = serde_json::from_slice::<String>(value) else { return Err(AT.into()) };
+    let Ok(text) = serde_json::from_slice::<String>(value) else { return Err(AT_HELP.into()) };
     parse_time(&text).map(|at| at.as_nanos()).map_err(|wrong| match &wrong {
-        TimeError::Unreadable(_) => AT.into(),
+        TimeError::Unreadable(_) => AT_HELP.into(),
         TimeError::NoZone(text) | TimeError::Beyond(text) => format!("{}; {}", text.problem, text.help),
     })
 }
@@ -44,7 +44,7 @@ struct JsonMember {
 }
 
 /// Finds the member `at` in valid JSON. Returns `None` if the JSON is not an object or has no `at`.
-fn find(json: &[u8]) -> Option<JsonMember> {
+fn find_at_member(json: &[u8]) -> Option<JsonMember> {
     let mut at = skip_spaces(json, 0);
     if json.get(at) != Some(&b'{') {
         return None;
@@ -123,7 +123,7 @@ fn value_end(json: &[u8], from: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn check(line: &str, rest: &str, moment: Option<u64>) {
+    fn assert_removed(line: &str, rest: &str, moment: Option<u64>) {
         let mut bytes = line.as_bytes().to_vec();
         assert_eq!(remove_at(&mut bytes).unwrap_or_else(|_| panic!("{line}")), moment, "{line}");
         let left = String::from_utf8(bytes).unwrap();
@@ -133,10 +133,14 @@ mod tests {
 
     #[test]
     fn at_is_removed_in_any_position() {
-        check(r#"{"at":5,"a":1}"#, r#"{"a":1}"#, Some(5_000_000));
-        check(r#"{"a":{"at":7},"at": "1970-01-01T00:00:01Z" }"#, r#"{"a":{"at":7}}"#, Some(1_000_000_000));
-        check(r#"{"a":["at",{"b":"}\""}],"at":6,"c":2}"#, r#"{"a":["at",{"b":"}\""}],"c":2}"#, Some(6_000_000));
-        check(r#"{"at":1}"#, "{}", Some(1_000_000));
+        assert_removed(r#"{"at":5,"a":1}"#, r#"{"a":1}"#, Some(5_000_000));
+        assert_removed(r#"{"a":{"at":7},"at": "1970-01-01T00:00:01Z" }"#, r#"{"a":{"at":7}}"#, Some(1_000_000_000));
+        assert_removed(
+            r#"{"a":["at",{"b":"}\""}],"at":6,"c":2}"#,
+            r#"{"a":["at",{"b":"}\""}],"c":2}"#,
+            Some(6_000_000),
+        );
+        assert_removed(r#"{"at":1}"#, "{}", Some(1_000_000));
         let instant = Some(1_794_819_600_000_000_000);
         for at in [
             "2026-11-16T09:00:00Z",
@@ -144,12 +148,12 @@ mod tests {
             "2026-11-16T10:00:00[Europe/Paris]",
             "2026-11-16T10:00+01:00[Europe/Paris]",
         ] {
-            check(&format!(r#"{{"at":"{at}"}}"#), "{}", instant);
+            assert_removed(&format!(r#"{{"at":"{at}"}}"#), "{}", instant);
         }
-        check(r#"{"at":"1969-12-31T19:00:00-05:00"}"#, "{}", Some(0));
-        check(r#"{"a":"at"}"#, r#"{"a":"at"}"#, None);
-        check(r#"[{"at":1}]"#, r#"[{"at":1}]"#, None);
-        check(r#"{"at":1"#, r#"{"at":1"#, None);
+        assert_removed(r#"{"at":"1969-12-31T19:00:00-05:00"}"#, "{}", Some(0));
+        assert_removed(r#"{"a":"at"}"#, r#"{"a":"at"}"#, None);
+        assert_removed(r#"[{"at":1}]"#, r#"[{"at":1}]"#, None);
+        assert_removed(r#"{"at":1"#, r#"{"at":1"#, None);
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
         None => Box::new(std::io::stdin().lock()),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
-    let mut times = DecideTimes::new(clock);
+    let mut times = RequestClock::new(clock);
     let mut input = BufReader::new(input);
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let (mut bytes, mut number, mut success) = (Vec::new(), 0, true);
@@ -86,8 +86,8 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
             continue;
         }
         let answer = match whole {
-            true => match times.take(&mut bytes) {
-                Ok(()) => runtime.block_on(check_line(&app, &bytes)).map_err(with_at),
+            true => match times.set_time(&mut bytes) {
+                Ok(()) => runtime.block_on(check_line(&app, &bytes)).map_err(add_at_hint),
                 Err(problem) => Err(problem),
             },
             false => Err(Problem::bad_request(format!("a line has at most {MAX_BODY} bytes"))),
@@ -100,7 +100,7 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
             }
         }
         out.write_all(b"\n")?;
-        // An interactive caller gets each answer immediately; answers to a file are buffered.
+        // Flushes when no further input is buffered, so that an interactive caller gets each answer immediately.
         if input.buffer().is_empty() {
             out.flush()?;
         }
@@ -110,19 +110,19 @@ pub(super) fn run(args: &DecideArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Adds a hint about `at` to an error about an unknown field with a name like `time`.
-fn with_at(problem: Problem) -> Problem {
-    const TIMES: [&str; 6] = ["time", "timestamp", "ts", "now", "date", "when"];
+fn add_at_hint(problem: Problem) -> Problem {
+    const TIME_NAMES: [&str; 6] = ["time", "timestamp", "ts", "now", "date", "when"];
     let field = problem.detail().strip_prefix("unknown field `").and_then(|rest| rest.split_once('`'));
     match field {
-        Some((field, rest)) if rest.starts_with(", expected") && TIMES.contains(&field) => {
+        Some((field, rest)) if rest.starts_with(", expected") && TIME_NAMES.contains(&field) => {
             Problem::bad_request(format!("unknown field `{field}`; the time of a request is `at`"))
         }
         Some(_) | None => problem,
     }
 }
 
-/// Reads a line. Returns whether it is short enough, or `None` at the end of the input. Discards the rest of a longer
-/// line.
+/// Reads a line. Returns false if the line has more than [`MAX_BODY`] bytes and was cut, and `None` at the end of the
+/// input.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Option<bool>> {
     line.clear();
     let mut whole = true;
@@ -139,32 +139,32 @@ fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Op
         }
         input.consume(taken + usize::from(end.is_some()));
         if end.is_some() {
-            // An empty line counts too, so that line numbers stay correct.
+            // Empty lines are counted too, so that line numbers stay correct.
             return Ok(Some(whole));
         }
     }
 }
 
-/// Sets the clock before each request. If the first request has an `at`, the clock follows `at`; otherwise it follows
-/// the real time.
-struct DecideTimes {
+/// Sets the clock before each request. If the first request has an `at`, the clock follows `at`. Otherwise the clock
+/// follows the real time.
+struct RequestClock {
     clock: Arc<ManualClock>,
     real: PreciseClock,
-    specified: Option<bool>,
+    follows_at: Option<bool>,
     last: u64,
 }
 
-impl DecideTimes {
+impl RequestClock {
     fn new(clock: Arc<ManualClock>) -> Self {
-        Self { clock, real: PreciseClock::new(), specified: None, last: 0 }
+        Self { clock, real: PreciseClock::new(), follows_at: None, last: 0 }
     }
 
     /// Sets the clock to the time of a request, and removes `at` from the line.
-    fn take(&mut self, line: &mut [u8]) -> Result<(), Problem> {
+    fn set_time(&mut self, line: &mut [u8]) -> Result<(), Problem> {
         let at = remove_at(line)?;
-        let specified = *self.specified.get_or_insert(at.is_some());
+        let follows_at = *self.follows_at.get_or_insert(at.is_some());
         let wrong = |detail: &str| Err(Problem::bad_request(detail).at("/at"));
-        let nanos = match (at, specified) {
+        let nanos = match (at, follows_at) {
             (Some(_), false) => return wrong("the first line has no `at`, so requests happen when they are read"),
             (Some(nanos), true) if nanos < self.last => return wrong("`at` is earlier than in a line before"),
             (Some(nanos), true) => nanos,

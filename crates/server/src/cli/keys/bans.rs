@@ -1,4 +1,4 @@
-//! The bans of a request, one per rule. A decision itself contains only whether a ban exists and the longest wait.
+//! The bans of a request, one per rule. A decision contains only the longest wait and whether there is a ban.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use crate::cli::remote::{Remote, RequestArgs};
 /// The bans of a request, and the decision from the same explanation.
 #[derive(Debug, Default)]
 pub(super) struct Bans {
-    each: Vec<Ban>,
+    bans: Vec<Ban>,
     rule: Option<String>,
     retry_after_ms: Option<u64>,
 }
@@ -31,18 +31,18 @@ impl Bans {
 
     fn read(explained: &Value) -> Self {
         let rules = explained["rules"].as_array().map_or(&[][..], Vec::as_slice).iter();
-        let each = rules.filter_map(|rule| {
+        let bans = rules.filter_map(|rule| {
             let left_ms = rule["ban"]["left_ms"].as_u64()?;
             Some(Ban { rule: rule["rule"].as_str()?.to_owned(), left_ms })
         });
         let rule = explained["rule"].as_str().map(str::to_owned);
-        Self { each: each.collect(), rule, retry_after_ms: explained["retry_after_ms"].as_u64() }
+        Self { bans: bans.collect(), rule, retry_after_ms: explained["retry_after_ms"].as_u64() }
     }
 
     /// Returns whether the rule of `limit` has a ban that lasts at least as long as the wait for the limit.
     pub(super) fn lasts_longer_than(&self, limit: &LimitLine) -> bool {
         let outlasts = |ban: &Ban| limit.retry_after_ms.is_some_and(|wait| wait <= ban.left_ms);
-        self.each.iter().any(|ban| limit.rule.as_deref() == Some(&ban.rule) && outlasts(ban))
+        self.bans.iter().any(|ban| limit.rule.as_deref() == Some(&ban.rule) && outlasts(ban))
     }
 
     /// Prints the decision, each ban, and the decision's wait if it is longer than all bans.
@@ -50,12 +50,12 @@ impl Bans {
         if decision.allowed {
             return writeln!(out, "it would pass");
         }
-        for Ban { rule, left_ms } in &self.each {
+        for Ban { rule, left_ms } in &self.bans {
             let (rule, left) = (replace_control_characters(rule), format_span(*left_ms));
             writeln!(out, "it is banned by {rule}, for {left} more; `tollgate keys reset` lifts that")?;
         }
         let name = |rule: &Option<String>| replace_control_characters(rule.as_deref().unwrap_or("no rule"));
-        match (self.each.iter().map(|ban| ban.left_ms).max(), decision.retry_after_ms, self.retry_after_ms) {
+        match (self.bans.iter().map(|ban| ban.left_ms).max(), decision.retry_after_ms, self.retry_after_ms) {
             (None, Some(wait), _) => {
                 writeln!(out, "it would be refused by {}, and pass in {}", name(&decision.rule), format_span(wait))
             }
@@ -74,8 +74,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Returns the printed text for a fixed decision that differs slightly from the explanation, as if made at another
-    /// time.
+    /// Returns the text that is printed for a fixed decision. The decision differs slightly from the explanation, as if
+    /// it had been made at another time.
     fn ban_text(explained: &Value) -> String {
         let decision = json!({"allowed": false, "rule": "login", "standing": "exact", "retry_after_ms": 3_600_009,
             "banned": true, "limits": []});

@@ -1,4 +1,4 @@
-//! Hints about missing attributes. A request without them uses other counters than expected, or none.
+//! Hints about missing attributes. A request that lacks attributes uses unexpected counters or none.
 
 use std::collections::BTreeSet;
 
@@ -12,11 +12,11 @@ use crate::control::model::StoredRule;
 const MAX_HINTS: usize = 5;
 
 /// Returns a hint for each rule that needs more attributes. Rules that do not match are included only if
-/// `none_matched`. Returns no hints if the server cannot be reached or fails.
+/// `none_matched`. Returns no hints if the server is unreachable or replies with an error.
 pub(super) fn attribute_hints(remote: &Remote, args: &RequestArgs, none_matched: bool) -> Vec<String> {
     let Some(explained) = explain(remote, args) else { return Vec::new() };
     let given: BTreeSet<&str> = args.attributes.iter().filter_map(|word| Some(word.split_once('=')?.0)).collect();
-    hint_lines(&explained, none_matched, &|id| per_of(remote, &args.domain, id, &given))
+    hint_lines(&explained, none_matched, &|id| missing_per_attributes(remote, &args.domain, id, &given))
 }
 
 /// Returns the server's explanation of a request, or `None` if there is any error.
@@ -25,7 +25,7 @@ pub(super) fn explain(remote: &Remote, args: &RequestArgs) -> Option<Value> {
 }
 
 /// Returns the attributes in a rule's `per` that are not in `given`. The result is empty if the server has no database.
-fn per_of(remote: &Remote, domain: &str, id: &str, given: &BTreeSet<&str>) -> Vec<String> {
+fn missing_per_attributes(remote: &Remote, domain: &str, id: &str, given: &BTreeSet<&str>) -> Vec<String> {
     let stored = remote.get(&["v1", "domains", domain, "rules", id]).ok();
     let Some(stored) = stored.and_then(|answer| answer.parse::<StoredRule>().ok()) else { return Vec::new() };
     let texts = match &stored.rule["per"] {
@@ -71,7 +71,7 @@ fn hint_lines(explained: &Value, none_matched: bool, per: &dyn Fn(&str) -> Vec<S
     counted.chain(unmatched).take(MAX_HINTS).map(|line| replace_control_characters(&line)).collect()
 }
 
-/// Formats attribute names as arguments like `a=… b=…`. Of alternatives like `a or b`, only the first is used.
+/// Formats attribute names as arguments like `a=… b=…`. Uses only the first of alternatives like `a or b`.
 fn as_arguments(names: &[&str]) -> String {
     let first = |name: &&str| format!("{}=…", name.split(" or ").next().unwrap_or(name));
     names.iter().map(first).collect::<Vec<_>>().join(" ")

@@ -23,14 +23,14 @@ use error::{describe_refusal, describe_unreachable};
 use output::OutputArgs;
 pub(super) use progress::Progress;
 
-/// Timeout of a request. It is long because applying 100 000 rules takes seconds.
-const TIMEOUT: Duration = Duration::from_secs(300);
+/// Timeout of a request. The timeout is long because applying 100 000 rules takes seconds.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 /// Maximum size of an answer in bytes.
 const MAX_RESPONSE: usize = 256 << 20;
-/// Page size of lists: the maximum that a server returns.
-const PAGE: usize = 1_000;
+/// Page size of lists. Servers return at most this number of items.
+const PAGE_SIZE: usize = 1_000;
 
-/// The server and the token for it.
+/// The server to call, and the token for it.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Server")]
 pub(super) struct ServerArgs {
@@ -160,7 +160,7 @@ impl Remote {
         self.client.url().as_str().trim_end_matches('/')
     }
 
-    /// Returns a request to fill in.
+    /// Returns a request builder with the token set.
     ///
     /// # Errors
     /// Returns an error if a segment of `path` is empty, `.` or `..`.
@@ -178,8 +178,11 @@ impl Remote {
     /// Returns a [`Refusal`] if the server refuses the request, and another error if the server cannot be reached.
     pub(super) fn send(&self, request: RequestBuilder, doing: &str) -> anyhow::Result<ServerAnswer> {
         let exchange = async {
-            let mut response =
-                request.timeout(TIMEOUT).send().await.map_err(|error| describe_unreachable(&self.client, &error))?;
+            let mut response = request
+                .timeout(REQUEST_TIMEOUT)
+                .send()
+                .await
+                .map_err(|error| describe_unreachable(&self.client, &error))?;
             let status = response.status();
             let mut body = Vec::new();
             while let Some(chunk) =
@@ -217,7 +220,7 @@ impl Remote {
     ) -> anyhow::Result<ListAnswer> {
         let mut listed = ListAnswer { items: Vec::new(), next: None };
         loop {
-            let left = most.map_or(PAGE, |most| most.saturating_sub(listed.items.len()).min(PAGE));
+            let left = most.map_or(PAGE_SIZE, |most| most.saturating_sub(listed.items.len()).min(PAGE_SIZE));
             let mut request = self.request(Method::GET, path)?.query(query).query(&[("limit", left)]);
             if let Some(after) = &listed.next {
                 request = request.query(&[("after", after)]);
@@ -246,7 +249,7 @@ pub(super) struct ListAnswer {
     next: Option<String>,
 }
 
-const UNKNOWN: &str = "unexpected answer; is the server a tollgate server of the same version?";
+const UNEXPECTED_ANSWER: &str = "unexpected answer; is the server a tollgate server of the same version?";
 
 impl ListAnswer {
     /// Returns whether the list has more items.
@@ -264,7 +267,7 @@ impl ListAnswer {
 
     /// Parses the items.
     pub(super) fn parse<T: DeserializeOwned>(self) -> anyhow::Result<Vec<T>> {
-        self.items.into_iter().map(serde_json::from_value).collect::<Result<_, _>>().context(UNKNOWN)
+        self.items.into_iter().map(serde_json::from_value).collect::<Result<_, _>>().context(UNEXPECTED_ANSWER)
     }
 
     /// Prints the list, as JSON or as text.
@@ -280,7 +283,7 @@ impl ListAnswer {
 impl ServerAnswer {
     /// Parses the answer.
     pub(super) fn parse<T: DeserializeOwned>(&self) -> anyhow::Result<T> {
-        serde_json::from_slice(&self.body).context(UNKNOWN)
+        serde_json::from_slice(&self.body).context(UNEXPECTED_ANSWER)
     }
 
     /// Prints the answer, as JSON or as text.
@@ -314,13 +317,13 @@ pub(super) fn with_change(request: RequestBuilder, change: &ChangeArgs) -> Reque
 /// Adds a comment to a request.
 pub(super) fn with_comment(request: RequestBuilder, args: &CommentArgs) -> RequestBuilder {
     match &args.comment {
-        Some(comment) => request.header("tollgate-comment", in_header(comment)),
+        Some(comment) => request.header("tollgate-comment", encode_for_header(comment)),
         None => request,
     }
 }
 
 /// Percent-encodes a string for a header, because headers must be ASCII without control characters.
-fn in_header(text: &str) -> String {
+fn encode_for_header(text: &str) -> String {
     const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
     utf8_percent_encode(text, ESCAPED).to_string()
 }
@@ -331,7 +334,7 @@ mod tests {
 
     #[test]
     fn comments_are_encoded_for_headers() {
-        assert_eq!(in_header("100% für\nuns ~"), "100%25 f%C3%BCr%0Auns ~");
+        assert_eq!(encode_for_header("100% für\nuns ~"), "100%25 f%C3%BCr%0Auns ~");
     }
 
     #[test]

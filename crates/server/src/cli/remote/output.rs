@@ -79,7 +79,7 @@ fn time_in(at_ms: i64, zone: TimeZone) -> String {
     }
 }
 
-/// Formats a duration as `tollgate explain` does.
+/// Formats a duration in the style of `tollgate explain`.
 pub(in crate::cli) fn format_span(ms: u64) -> String {
     HumanDuration::new(Nanos::from_millis(ms)).to_string()
 }

@@ -1,4 +1,4 @@
-//! A progress line. It appears after a second, only on a terminal, and is erased at the end.
+//! A progress line. The line appears after a second, on a terminal only, and is erased at the end.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -17,7 +17,7 @@ impl<'a> Progress<'a> {
         Self { doing, shown: io::stderr().is_terminal() }
     }
 
-    /// Runs `work` and shows the line until it ends.
+    /// Runs `work`, and shows the line until `work` ends.
     pub(in crate::cli) async fn show_during<T>(self, work: impl Future<Output = T>) -> T {
         if !self.shown {
             return work.await;

@@ -10,7 +10,7 @@ use clap::Args;
 use reqwest::{Method, StatusCode};
 use tollgate_engine::rules::{Source, entry};
 
-use crate::cli::files::{self, File};
+use crate::cli::files::{self, RuleFile};
 use crate::cli::remote::output::{self, OutputArgs, Paint, replace_control_characters};
 use crate::cli::remote::{CommentArgs, Refusal, Remote, with_comment};
 use crate::cli::{count, print_mistakes, report};
@@ -52,17 +52,17 @@ The files are checked first, as by `tollgate check`. Then the plan is shown and,
 the rules on the server have not changed since. All files are applied together, all of them or none.";
 
 /// Maximum number of created or deleted rules whose text is shown. If there are more, only their ids are shown.
-const MAX_SHOWN: usize = 20;
+const MAX_SHOWN_TEXTS: usize = 20;
 /// Maximum number of attempts while other authors make changes that do not affect the plan.
-const TRIES: usize = 20;
+const MAX_ATTEMPTS: usize = 20;
 
-/// Applies the files or, with `--plan`, only shows the changes. As with `diff`, a failed plan has status 2 and a plan
-/// with changes status 1.
+/// Applies the files. With `--plan`, only shows the changes; the status is 1 if there are changes and 2 if the plan
+/// failed, as with `diff`.
 pub(super) fn run(remote: &Remote, args: &ApplyArgs) -> ExitCode {
     match try_apply(remote, args) {
-        Ok(Outcome::Done) => ExitCode::SUCCESS,
-        Ok(Outcome::Differs) => ExitCode::FAILURE,
-        Ok(Outcome::Mistakes) => exit_code_of_failure(args),
+        Ok(ApplyOutcome::Done) => ExitCode::SUCCESS,
+        Ok(ApplyOutcome::Differs) => ExitCode::FAILURE,
+        Ok(ApplyOutcome::Mistakes) => exit_code_of_failure(args),
         Err(error) => {
             report(&error);
             exit_code_of_failure(args)
@@ -74,15 +74,15 @@ fn exit_code_of_failure(args: &ApplyArgs) -> ExitCode {
     if args.plan { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
-enum Outcome {
+enum ApplyOutcome {
     Done,
     Differs,
     Mistakes,
 }
 
-fn try_apply(remote: &Remote, args: &ApplyArgs) -> anyhow::Result<Outcome> {
-    let files = files::read(&args.paths)?;
-    let Some(text) = check_files(&files)? else { return Ok(Outcome::Mistakes) };
+fn try_apply(remote: &Remote, args: &ApplyArgs) -> anyhow::Result<ApplyOutcome> {
+    let files = files::read_all(&args.paths)?;
+    let Some(text) = check_files(&files)? else { return Ok(ApplyOutcome::Mistakes) };
     let proposal = Proposal { remote, args, text };
     let mut plan = proposal.plan()?;
     show_plan(&plan, args)?;
@@ -91,12 +91,12 @@ fn try_apply(remote: &Remote, args: &ApplyArgs) -> anyhow::Result<Outcome> {
         if args.output.json {
             output::print_json(&plan)?;
         }
-        return Ok(if nothing { Outcome::Done } else { Outcome::Differs });
+        return Ok(if nothing { ApplyOutcome::Done } else { ApplyOutcome::Differs });
     }
     if !args.yes && io::stdin().is_terminal() && !ask_to_confirm(proposal.remote)? {
         bail!("nothing was changed");
     }
-    for _ in 0..TRIES {
+    for _ in 0..MAX_ATTEMPTS {
         match proposal.apply(&plan) {
             Ok(applied) => {
                 if args.output.json {
@@ -104,7 +104,7 @@ fn try_apply(remote: &Remote, args: &ApplyArgs) -> anyhow::Result<Outcome> {
                 } else {
                     writeln!(io::stdout(), "applied, revision {}", applied.revision)?;
                 }
-                return Ok(Outcome::Done);
+                return Ok(ApplyOutcome::Done);
             }
             Err(error) if is_conflict(&error) => {
                 // Another author changed something. Try again if the plan is still the same.
@@ -128,9 +128,9 @@ fn is_conflict(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.status == StatusCode::PRECONDITION_FAILED)
 }
 
-/// Checks the files as `tollgate check` does. Returns the text to send, or `None` if there are mistakes.
-fn check_files(files: &[File]) -> anyhow::Result<Option<Vec<u8>>> {
-    let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
+/// Checks the files like `tollgate check`. Returns the text to send, or `None` if there are mistakes.
+fn check_files(files: &[RuleFile]) -> anyhow::Result<Option<Vec<u8>>> {
+    let sources: Vec<Source<'_>> = files.iter().map(RuleFile::source).collect();
     let taken = match entry::split(&sources) {
         Ok(taken) => taken,
         Err(mistakes) => {
@@ -180,14 +180,14 @@ impl Proposal<'_> {
 /// Prints the warnings and the plan as text. With `--json`, prints the plan only if a confirmation follows.
 fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
     for warning in &plan.warnings {
-        writeln!(io::stderr(), "warning: {}", replace_control_characters(&of_file(warning, args)))?;
+        writeln!(io::stderr(), "warning: {}", replace_control_characters(&relocate_warning(warning, args)))?;
     }
     if !args.output.json {
         let out = io::stdout().lock();
         let paint = Paint::new(&out);
         write_plan(plan, paint, out)
     } else if !args.plan && !args.yes && io::stdin().is_terminal() {
-        // Uses the standard error stream, so that the plan is visible when the confirmation is asked for.
+        // Prints to the standard error stream, so that the user sees the plan before the confirmation.
         let err = io::stderr().lock();
         let paint = Paint::new(&err);
         write_plan(plan, paint, err)
@@ -198,7 +198,7 @@ fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
 
 /// Rewrites the position at the start of a warning. For one file, inserts its name. For several files, removes the
 /// position, because it refers to their combined text.
-fn of_file(warning: &str, args: &ApplyArgs) -> String {
+fn relocate_warning(warning: &str, args: &ApplyArgs) -> String {
     let positioned = |text: &str| {
         let (name, rest) = text.split_once(':')?;
         let (line, rest) = rest.split_once(':')?;
@@ -214,7 +214,7 @@ fn of_file(warning: &str, args: &ApplyArgs) -> String {
 }
 
 fn write_plan(plan: &Plan, paint: Paint, mut out: impl Write) -> io::Result<()> {
-    let many = plan.changes.iter().filter(|change| is_new_or_deleted(change)).count() > MAX_SHOWN;
+    let many = plan.changes.iter().filter(|change| is_new_or_deleted(change)).count() > MAX_SHOWN_TEXTS;
     for change in &plan.changes {
         let sign = match change.action {
             Action::Create => '+',
@@ -277,7 +277,7 @@ mod tests {
             ("rules:3:7: too much", &["/"], "too much"),
             ("too much: 3:7: indeed", &["a.yaml"], "too much: 3:7: indeed"),
         ] {
-            assert_eq!(of_file(warning, &args(paths)), expected);
+            assert_eq!(relocate_warning(warning, &args(paths)), expected);
         }
     }
 

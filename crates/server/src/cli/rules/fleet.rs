@@ -27,7 +27,7 @@ pub(super) struct EnforcementArgs {
 enum ModeArg {
     /// Refuse requests above their limits
     Enforce,
-    /// Let every request pass, and report those that would have been refused
+    /// Let every request pass, and report the requests that would have been refused
     Observe,
 }
 

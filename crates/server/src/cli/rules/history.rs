@@ -1,4 +1,4 @@
-//! The versions of a rule: the commands to list, compare and restore them.
+//! Commands that list, compare and restore the versions of a rule.
 
 use std::io::Write;
 
@@ -97,7 +97,7 @@ pub(super) fn print_diff(remote: &Remote, args: &DiffArgs) -> anyhow::Result<()>
 
 /// Restores an earlier version as a new version.
 pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<()> {
-    // If a version is named, only the newest version is read, to tell whether the rollback changed anything.
+    // If a version is named, only the newest version is read, to detect whether the rollback changes anything.
     let most = if args.version.is_some() { 1 } else { MAX_VERSIONS };
     let listed = remote.list(&args.rule.path(&["versions"]), &[], Some(most), "the history")?;
     let is_cut = listed.is_cut();
@@ -106,8 +106,8 @@ pub(super) fn rollback(remote: &Remote, args: &RollbackArgs) -> anyhow::Result<(
     let version = match args.version {
         Some(version) => version,
         None => {
-            // The chosen version is only right while the newest version is current, so the server must check that. A
-            // deleted rule has no current version to check.
+            // The choice is correct only if no other version is written in between, so the server checks that the
+            // newest version is still current. A deleted rule has no current version to check.
             if let Some(newest) = versions.first().filter(|newest| newest.rule.is_some()) {
                 change.if_version.get_or_insert(newest.version);
             }
@@ -146,21 +146,22 @@ const MAX_VERSIONS: usize = 1_000;
 /// back itself. Repeated rollbacks therefore go further back instead of alternating between two versions. Returns
 /// `None` if there is no such version. `versions` starts with the newest.
 fn rollback_target(versions: &[Version]) -> Option<i64> {
-    // A stack of versions, each above the one it replaced: a rollback pops everything above its target.
+    // A stack of versions, each above the version that it replaced. A rollback pops all versions above its target and
+    // replaces the target.
     let mut stack: Vec<&Version> = Vec::new();
     for version in versions.iter().rev() {
         let equals = |other: &&Version| other.rule == version.rule;
         match version.action {
             Action::Rollback => {
-                // The user may have named a target that was rolled back before and is no longer on the stack. It then
-                // counts as new, and nothing is popped.
+                // The user may have named a version that an earlier rollback undid, and that is no longer on the stack.
+                // Such a target counts as new, and nothing is popped.
                 let below = stack.len().saturating_sub(1);
                 if let Some(index) = stack[..below].iter().rposition(equals) {
                     stack.truncate(index);
                 }
             }
-            // The text is unchanged, so this version replaces the top of the stack. A later rollback to it restores its
-            // enabled flag too.
+            // The text is unchanged, so this version replaces the top of the stack. A later rollback to this version
+            // restores its enabled flag too.
             Action::Enable | Action::Disable if stack.last().is_some_and(equals) => drop(stack.pop()),
             Action::Create | Action::Update | Action::Delete | Action::Enable | Action::Disable => {}
         }
@@ -176,9 +177,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Builds a history from `steps`, oldest first, and checks the rollback target. A step's text is the text of the
+    /// Builds a history from `steps`, oldest first, and checks the rollback target. Each step contains the text of the
     /// rule, or `<` for the text of the rollback target.
-    fn check(steps: &[(Action, Option<&str>)], expected: Option<i64>) {
+    fn check_target(steps: &[(Action, Option<&str>)], expected: Option<i64>) {
         let mut versions: Vec<Version> = Vec::new();
         for (number, (action, text)) in steps.iter().enumerate() {
             let rule = match text {
@@ -200,29 +201,29 @@ mod tests {
         use Action::{Create, Delete, Disable, Enable, Rollback, Update};
         let (a, b, c) = ((Create, Some("a")), (Update, Some("b")), (Update, Some("c")));
         let back = (Rollback, Some("<"));
-        check(&[a], None);
-        check(&[a, b], Some(1));
-        check(&[a, b, c], Some(2));
-        check(&[a, b, c, back], Some(1));
-        check(&[a, b, c, back, back], None);
+        check_target(&[a], None);
+        check_target(&[a, b], Some(1));
+        check_target(&[a, b, c], Some(2));
+        check_target(&[a, b, c, back], Some(1));
+        check_target(&[a, b, c, back, back], None);
         // Two versions with equal texts are distinct, and a change after a rollback can be rolled back.
-        check(&[a, b, (Update, Some("a")), back], Some(1));
-        check(&[a, b, (Update, Some("a")), back, back], None);
-        check(&[a, b, c, back, (Update, Some("d"))], Some(4));
+        check_target(&[a, b, (Update, Some("a")), back], Some(1));
+        check_target(&[a, b, (Update, Some("a")), back, back], None);
+        check_target(&[a, b, c, back, (Update, Some("d"))], Some(4));
         // Disabling and enabling does not change the text.
-        check(&[a, b, (Disable, Some("b")), (Enable, Some("b"))], Some(1));
-        check(&[a, b, c, back, (Disable, Some("b"))], Some(1));
-        // The first rollback restores a deleted rule, and the next ones go further back.
-        check(&[a, b, (Delete, None)], Some(2));
-        check(&[a, b, (Delete, None), back], Some(1));
-        check(&[a, (Disable, Some("a")), (Delete, None)], Some(2));
-        // A version that was rolled back is never a target again.
-        check(&[a, b, back, c], Some(3));
-        check(&[a, b, back, c, back], None);
-        check(&[a, b, c, back, back, (Update, Some("d")), back], None);
-        // A rollback may name a version that was rolled back before.
-        check(&[a, b, back, (Rollback, Some("b"))], Some(3));
-        check(&[a, b, back, (Rollback, Some("b")), back], None);
-        check(&[a, b, c, (Rollback, Some("a"))], None);
+        check_target(&[a, b, (Disable, Some("b")), (Enable, Some("b"))], Some(1));
+        check_target(&[a, b, c, back, (Disable, Some("b"))], Some(1));
+        // The first rollback restores a deleted rule, and further rollbacks restore earlier versions.
+        check_target(&[a, b, (Delete, None)], Some(2));
+        check_target(&[a, b, (Delete, None), back], Some(1));
+        check_target(&[a, (Disable, Some("a")), (Delete, None)], Some(2));
+        // A version that a rollback undid is never the default target again.
+        check_target(&[a, b, back, c], Some(3));
+        check_target(&[a, b, back, c, back], None);
+        check_target(&[a, b, c, back, back, (Update, Some("d")), back], None);
+        // The user may roll back to a version that an earlier rollback undid.
+        check_target(&[a, b, back, (Rollback, Some("b"))], Some(3));
+        check_target(&[a, b, back, (Rollback, Some("b")), back], None);
+        check_target(&[a, b, c, (Rollback, Some("a"))], None);
     }
 }

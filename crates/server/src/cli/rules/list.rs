@@ -1,4 +1,4 @@
-//! Listing and showing rules.
+//! Lists and shows rules.
 
 use std::io::Write;
 
@@ -73,7 +73,7 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
         )
     });
     if args.output.json {
-        // Prints the list of one domain as the server sent it. Joins the lists of all domains into one.
+        // For one domain, prints the list as the server sent it. For all domains, joins their lists into one list.
         let document = match &args.domain {
             Some(_) => lists.next().transpose()?.map_or(json!({"items": []}), |listed| listed.to_json()),
             None => {
@@ -102,18 +102,18 @@ pub(super) fn list(remote: &Remote, args: &ListArgs) -> anyhow::Result<()> {
 }
 
 /// Maximum length of the conditions column, in characters.
-const MAX_WHEN: usize = 40;
+const MAX_CONDITIONS_CHARS: usize = 40;
 
 /// Summarises the conditions of a rule in the notation of `when`: `method: [GET, POST], path: /v1/**`.
 fn summarise_conditions(rule: &Value) -> String {
     let pairs = rule.get("when").and_then(Value::as_object).into_iter().flatten();
-    let mut parts: Vec<String> = pairs.map(|(name, test)| format!("{name}: {}", in_flow(test))).collect();
+    let mut parts: Vec<String> = pairs.map(|(name, test)| format!("{name}: {}", to_flow_yaml(test))).collect();
     parts.extend(rule.get("if").map(|expression| format!("if {}", format_value(expression))));
-    parts.extend(rule.get("only").map(|names| format!("only {}", in_flow(names))));
+    parts.extend(rule.get("only").map(|names| format!("only {}", to_flow_yaml(names))));
     parts.extend(rule.get("schedule").map(|_| "schedule".to_owned()));
     let text = if parts.is_empty() { "all".to_owned() } else { parts.join(", ") };
-    match text.char_indices().nth(MAX_WHEN) {
-        Some(_) => text.chars().take(MAX_WHEN - 1).chain(['…']).collect(),
+    match text.char_indices().nth(MAX_CONDITIONS_CHARS) {
+        Some(_) => text.chars().take(MAX_CONDITIONS_CHARS - 1).chain(['…']).collect(),
         None => text,
     }
 }
@@ -127,19 +127,20 @@ fn counted_by(rule: &Value) -> String {
     }
 }
 
-/// Formats a value in the flow style of YAML, without the quotes of JSON.
-fn in_flow(value: &Value) -> String {
+/// Formats a value in YAML flow style, without quotation marks.
+fn to_flow_yaml(value: &Value) -> String {
     match value {
-        Value::Array(items) => format!("[{}]", items.iter().map(in_flow).collect::<Vec<_>>().join(", ")),
+        Value::Array(items) => format!("[{}]", items.iter().map(to_flow_yaml).collect::<Vec<_>>().join(", ")),
         Value::Object(map) => {
-            let pairs: Vec<String> = map.iter().map(|(name, value)| format!("{name}: {}", in_flow(value))).collect();
+            let pairs: Vec<String> =
+                map.iter().map(|(name, value)| format!("{name}: {}", to_flow_yaml(value))).collect();
             format!("{{{}}}", pairs.join(", "))
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => format_value(value),
     }
 }
 
-/// Summarises the limits of a rule, or `unlimited`, `deny` or `allow`.
+/// Returns `unlimited`, `deny`, `allow`, or the limits of a rule in one line.
 fn summarise_effect(rule: &Value) -> String {
     let is = |key: &str| rule.get(key).is_some_and(|value| format_value(value) == "true");
     if let Some(word) = ["unlimited", "deny", "allow"].into_iter().find(|word| is(word)) {
@@ -185,7 +186,7 @@ fn print_version(domain: &str, version: &Version, overrides: Option<String>) -> 
             if let Some(overrides) = overrides {
                 writeln!(out, "# {}", replace_control_characters(&overrides))?;
             }
-            write!(out, "{}", as_file(domain, rule))?;
+            write!(out, "{}", to_rule_file(domain, rule))?;
         }
         None => writeln!(out, "version {} is its deletion{}", version.version, replace_control_characters(&by))?,
     }
@@ -193,7 +194,7 @@ fn print_version(domain: &str, version: &Version, overrides: Option<String>) -> 
 }
 
 /// Returns a formatted file with one rule.
-fn as_file(domain: &str, rule: &Value) -> String {
+fn to_rule_file(domain: &str, rule: &Value) -> String {
     let file = json!({"domain": domain, "rules": [rule]}).to_string();
     // A JSON document is a valid rule file.
     format(&Source { name: "", text: file.as_bytes() }).unwrap_or(file + "\n")
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn rule_is_shown_as_a_file_that_can_be_applied() {
         let rule = json!({"limit": "5/m", "id": "a: b", "message": "x\u{1b}#", "burst": 7});
-        let file = as_file("api", &rule);
+        let file = to_rule_file("api", &rule);
         assert_eq!(file, "domain: api\nrules:\n- id: 'a: b'\n  limit: 5/m\n  burst: 7\n  message: \"x\\u001b#\"\n");
     }
 }

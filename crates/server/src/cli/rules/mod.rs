@@ -72,7 +72,7 @@ struct RuleArgs {
     #[arg(value_name = "DOMAIN")]
     domain: String,
 
-    /// Its id
+    /// The id of the rule
     #[arg(value_name = "RULE")]
     id: String,
 }
@@ -126,11 +126,11 @@ pub(super) fn run(args: &RulesArgs) -> anyhow::Result<ExitCode> {
         RulesCommand::List(args) => list::list(&remote, args)?,
         RulesCommand::Get(args) => list::get(&remote, args)?,
         RulesCommand::Apply(args) => return Ok(apply::run(&remote, args)),
-        RulesCommand::Delete(args) => delete(&remote, args)?,
+        RulesCommand::Delete(args) => delete_rule(&remote, args)?,
         RulesCommand::Diff(args) => history::print_diff(&remote, args)?,
         RulesCommand::History(args) => history::print_versions(&remote, args)?,
         RulesCommand::Rollback(args) => history::rollback(&remote, args)?,
-        RulesCommand::Export(args) => export(&remote, args)?,
+        RulesCommand::Export(args) => export_rules(&remote, args)?,
         RulesCommand::Enable(args) => switch_rule(&remote, args, "enable")?,
         RulesCommand::Disable(args) => switch_rule(&remote, args, "disable")?,
         RulesCommand::Overrides(args) => overrides::run(&remote, args)?,
@@ -154,7 +154,7 @@ impl RuleArgs {
     }
 }
 
-fn delete(remote: &Remote, args: &DeleteArgs) -> anyhow::Result<()> {
+fn delete_rule(remote: &Remote, args: &DeleteArgs) -> anyhow::Result<()> {
     // Stored overrides remain after their rule is deleted, so the output mentions them.
     let overrides =
         args.rule.read(remote).and_then(|rule| usize::try_from(rule.overrides).ok()).filter(|count| *count > 0);
@@ -186,7 +186,7 @@ const fn enabled_or_disabled(enabled: bool) -> &'static str {
     if enabled { "in force" } else { "disabled" }
 }
 
-fn export(remote: &Remote, args: &ExportArgs) -> anyhow::Result<()> {
+fn export_rules(remote: &Remote, args: &ExportArgs) -> anyhow::Result<()> {
     let query: Vec<(&str, &str)> = args.domains.iter().map(|domain| ("domain", &**domain)).collect();
     let request = remote.request(Method::GET, &["v1", "export"])?.query(&query);
     Ok(std::io::stdout().lock().write_all(&remote.send(request, "exporting")?.body)?)

@@ -1,4 +1,4 @@
-//! The rules that a server and the nodes that follow it have in force.
+//! Shows the rules in force on a server and on the nodes that follow the server.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ pub(super) fn print_nodes(remote: &Remote, output: OutputArgs) -> anyhow::Result
         let mut table = TextTable::new(&["NODE", "RUNS", "SEEN", "REFUSES"]);
         for node in nodes {
             let runs = node.running.map_or("nothing yet".to_owned(), |revision| revision.to_string());
-            let refused = node.refused.as_ref().map(describe);
+            let refused = node.refused.as_ref().map(describe_refused);
             table.add_row([
                 node.node,
                 runs,
@@ -37,7 +37,7 @@ pub(super) fn print_nodes(remote: &Remote, output: OutputArgs) -> anyhow::Result
 }
 
 /// Describes a refused revision in one line.
-fn describe(refused: &RefusedRevision) -> String {
+fn describe_refused(refused: &RefusedRevision) -> String {
     let why: Vec<&str> = refused.why.lines().collect();
     format!("revision {}: {}", refused.revision, why.join("; "))
 }
@@ -58,7 +58,7 @@ pub(super) fn print_status(remote: &Remote, output: OutputArgs) -> anyhow::Resul
             ("overrides", status.overrides.map(|count| count.to_string())),
             ("checksum", status.checksum),
             ("loaded", status.loaded_ms_ago.map(|ms| format!("{} ago", format_span(ms)))),
-            ("refused", status.refused.as_ref().map(describe)),
+            ("refused", status.refused.as_ref().map(describe_refused)),
         ];
         let mut out = std::io::stdout().lock();
         for (name, value) in lines {
@@ -66,7 +66,7 @@ pub(super) fn print_status(remote: &Remote, output: OutputArgs) -> anyhow::Resul
                 writeln!(out, "{name:<10}{}", replace_control_characters(&value))?;
             }
         }
-        // Only a server with a database knows its domains.
+        // Only a server with a database lists its domains.
         let listed = remote.get(&["v1", "domains"]).and_then(|answer| answer.parse::<ListAnswer>());
         let mut table = TextTable::new(&["DOMAIN", "RULES", "STORED OVERRIDES", "CHANGED IN REVISION"]);
         for domain in listed.and_then(ListAnswer::parse::<DomainSummary>).unwrap_or_default() {

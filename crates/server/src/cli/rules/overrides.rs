@@ -1,4 +1,4 @@
-//! `tollgate rules overrides`: other limits for one customer.
+//! `tollgate rules overrides`: manages limits for one customer that replace the rule's limits.
 
 use std::io::Write;
 
@@ -24,9 +24,9 @@ pub(super) struct OverridesArgs {
 enum OverridesCommand {
     /// List the overrides of a rule, or of all rules of a domain.
     List(ListOverridesArgs),
-    /// Set other limits for one customer.
+    /// Set limits for one customer that replace the rule's limits.
     Set(Box<SetArgs>),
-    /// Delete an override: the limits of the rule apply again.
+    /// Delete an override. The rule's own limits apply again.
     Delete(DeleteOverrideArgs),
 }
 
@@ -129,8 +129,8 @@ An override changes the limits, not the counter: tokens that a customer has spen
 /// Runs the command.
 pub(super) fn run(remote: &Remote, args: &OverridesArgs) -> anyhow::Result<()> {
     match &args.command {
-        OverridesCommand::List(args) => list(remote, args),
-        OverridesCommand::Set(args) => set(remote, args),
+        OverridesCommand::List(args) => list_overrides(remote, args),
+        OverridesCommand::Set(args) => set_override(remote, args),
         OverridesCommand::Delete(args) => {
             let request = remote.request(Method::DELETE, &args.rule.path(&["overrides", &args.value]))?;
             remote.send(with_change(request, &args.change), "deleting")?;
@@ -140,14 +140,14 @@ pub(super) fn run(remote: &Remote, args: &OverridesArgs) -> anyhow::Result<()> {
     }
 }
 
-fn list(remote: &Remote, args: &ListOverridesArgs) -> anyhow::Result<()> {
+fn list_overrides(remote: &Remote, args: &ListOverridesArgs) -> anyhow::Result<()> {
     let mut path = vec!["v1", "domains", &*args.domain];
     path.extend(args.id.iter().flat_map(|id| ["rules", id]));
     path.push("overrides");
-    remote.list(&path, &[], args.limit, "overrides")?.print(args.output, print_list)
+    remote.list(&path, &[], args.limit, "overrides")?.print(args.output, print_overrides)
 }
 
-fn print_list(overrides: Vec<StoredOverride>) -> anyhow::Result<()> {
+fn print_overrides(overrides: Vec<StoredOverride>) -> anyhow::Result<()> {
     let mut table = TextTable::new(&["RULE", "ATTRIBUTE", "VALUE", "INSTEAD", "UNTIL", "CHANGED", "BY", "VERSION"]);
     for item in overrides {
         let (instead, until) = (summarise_effect(&item.effect), item.until.unwrap_or_default());
@@ -180,7 +180,7 @@ fn summarise_effect(effect: &Value) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-fn set(remote: &Remote, args: &SetArgs) -> anyhow::Result<()> {
+fn set_override(remote: &Remote, args: &SetArgs) -> anyhow::Result<()> {
     let mut body = effect_of_args(&args.effect)?;
     if let Some(until) = &args.until {
         body.insert("until".into(), json!(until));
@@ -191,10 +191,10 @@ fn set(remote: &Remote, args: &SetArgs) -> anyhow::Result<()> {
     let request = remote.request(Method::PUT, &args.rule.path(&["overrides", &args.value]))?;
     let request = with_json(request, Value::Object(body).to_string());
     let answer = remote.send(with_change(request, &args.change), "waiting for an answer")?;
-    answer.print(args.output, |stored| print_set(remote, &args.rule, stored))
+    answer.print(args.output, |stored| print_stored_override(remote, &args.rule, stored))
 }
 
-fn print_set(remote: &Remote, rule: &RuleArgs, stored: StoredOverride) -> anyhow::Result<()> {
+fn print_stored_override(remote: &Remote, rule: &RuleArgs, stored: StoredOverride) -> anyhow::Result<()> {
     let domain = &rule.domain;
     let warnings = rule.read(remote).and_then(|rule| override_warnings(domain, &stored, &rule));
     for warning in warnings.unwrap_or_default() {

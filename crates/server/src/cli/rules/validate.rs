@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tollgate_engine::rules::{Mistake, Position, Source, entry};
 
-use crate::cli::files::{self, File};
+use crate::cli::files::{self, RuleFile};
 use crate::cli::remote::Remote;
 use crate::cli::remote::output::{self, OutputArgs};
 use crate::cli::{count, exit_code, print_mistakes};
@@ -25,9 +25,9 @@ pub(super) struct ValidateArgs {
     output: OutputArgs,
 }
 
-/// Checks each file alone and then all files together, and prints the mistakes. The status is 1 if there are any.
+/// Checks each file alone and then all files together, and prints the mistakes. The status is 1 if there are mistakes.
 pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCode> {
-    let files = files::read(&args.paths)?;
+    let files = files::read_all(&args.paths)?;
     let mut answers: Vec<Value> = Vec::new();
     let mut success = true;
     for file in &files {
@@ -40,11 +40,11 @@ pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCo
             found["file"] = json!(file.name);
             answers.push(found);
         } else {
-            print(file, &validation)?;
+            print_validation(file, &validation)?;
         }
     }
     if args.output.json {
-        // Prints the server's answer for one file, and a list of answers with file names for several.
+        // For one file, prints the server's answer. For several files, prints a list of answers with file names.
         match (files.len(), answers.pop()) {
             (1, Some(mut only)) => {
                 only.as_object_mut().map(|members| members.remove("file"));
@@ -56,7 +56,7 @@ pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCo
             }
         }
     }
-    let sources: Vec<Source<'_>> = files.iter().map(File::source).collect();
+    let sources: Vec<Source<'_>> = files.iter().map(RuleFile::source).collect();
     if success
         && sources.len() > 1
         && let Err(mistakes) = entry::split(&sources)
@@ -67,7 +67,7 @@ pub(super) fn run(remote: &Remote, args: &ValidateArgs) -> anyhow::Result<ExitCo
     Ok(exit_code(success))
 }
 
-fn print(file: &File, validation: &Validation) -> anyhow::Result<()> {
+fn print_validation(file: &RuleFile, validation: &Validation) -> anyhow::Result<()> {
     let mut err = std::io::stderr().lock();
     for warning in &validation.warnings {
         write!(err, "warning: {}", format_finding(file, warning))?;
@@ -84,8 +84,8 @@ fn print(file: &File, validation: &Validation) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Formats a finding as `tollgate check` does.
-fn format_finding(file: &File, finding: &Finding) -> String {
+/// Formats a finding like `tollgate check`.
+fn format_finding(file: &RuleFile, finding: &Finding) -> String {
     let Finding { line, column, problem, help } = finding.clone();
     let position = Position { line, column };
     let mistake = Mistake { file: (*file.name).into(), position, problem, help, snippet: None };

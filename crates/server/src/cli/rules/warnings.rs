@@ -1,4 +1,4 @@
-//! Warnings about a stored override. `tollgate check` cannot give them, because the override is not in a file.
+//! Warnings about a stored override. `tollgate check` cannot report them, because the override is not in a file.
 
 use std::net::IpAddr;
 
@@ -11,12 +11,12 @@ use crate::control::model::{StoredOverride, StoredRule};
 /// Returns warnings about an override of a rule, or `None` if the rule cannot be parsed.
 pub(super) fn override_warnings(domain: &str, stored: &StoredOverride, rule: &StoredRule) -> Option<Vec<String>> {
     let mut found = Vec::new();
-    let whole = read(domain, &rule.rule.to_string())?;
+    let whole = parse_single_rule(domain, &rule.rule.to_string())?;
     let known = whole.domains().first()?.rules().first()?;
-    found.extend(unknown_attribute(known, stored));
-    found.extend(compared_as_text(stored));
+    found.extend(attribute_not_in_rule(known, stored));
+    found.extend(pattern_in_value(stored));
     let mut alone = rule.rule.clone();
-    // Removes the overrides in the rule's text, to exclude warnings about them.
+    // Removes the overrides in the rule's text, so that there are no warnings about them.
     alone.as_object_mut()?.remove("overrides");
     let effect = stored.effect.to_string();
     let StoredOverride { attribute, until, .. } = stored;
@@ -24,7 +24,7 @@ pub(super) fn override_warnings(domain: &str, stored: &StoredOverride, rule: &St
     // pattern.
     let value = if attribute == "client_ip" { "192.0.2.1" } else { "/value" };
     let one = EntryOverride { attribute, value, effect: &effect, until: until.as_deref() };
-    let rules = read(domain, &entry::with_overrides(&alone.to_string(), &[one]).ok()?)?;
+    let rules = parse_single_rule(domain, &entry::with_overrides(&alone.to_string(), &[one]).ok()?)?;
     let engine = Engine::new(MemoryStore::new(1).ok()?).ok()?;
     // `with_overrides` appends the override as the last key of the rule, so warnings after its position belong to it.
     let start = rules.domains().first()?.rules().first()?.overrides().first()?.position;
@@ -36,14 +36,14 @@ pub(super) fn override_warnings(domain: &str, stored: &StoredOverride, rule: &St
     Some(found)
 }
 
-fn read(domain: &str, rule: &str) -> Option<Rules> {
+fn parse_single_rule(domain: &str, rule: &str) -> Option<Rules> {
     let text = entry::to_json([(domain, [rule])]);
     Rules::read(&[Source { name: "override", text: text.as_bytes() }]).ok()
 }
 
 /// Warns about an attribute that the rule does not name. Such an attribute is valid (for example, it identifies
 /// customers by plan), but it is often a typo.
-fn unknown_attribute(rule: &Rule, stored: &StoredOverride) -> Option<String> {
+fn attribute_not_in_rule(rule: &Rule, stored: &StoredOverride) -> Option<String> {
     let counted = rule.per().iter().flat_map(|counted| &counted.origins).map(|origin| match origin {
         Origin::Attribute(name) | Origin::Capture { attribute: name, .. } => &**name,
     });
@@ -62,7 +62,7 @@ fn unknown_attribute(rule: &Rule, stored: &StoredOverride) -> Option<String> {
 }
 
 /// Warns about a value that looks like a pattern or a network, because overrides compare values literally.
-fn compared_as_text(stored: &StoredOverride) -> Option<String> {
+fn pattern_in_value(stored: &StoredOverride) -> Option<String> {
     let StoredOverride { value, attribute, .. } = stored;
     let is_network = value.split_once('/').is_some_and(|(address, length)| {
         address.parse::<IpAddr>().is_ok() && length.bytes().all(|byte| byte.is_ascii_digit())
@@ -70,7 +70,7 @@ fn compared_as_text(stored: &StoredOverride) -> Option<String> {
     let (what, written) = if value.contains('*') {
         ("a pattern", "'…*'")
     } else if is_network && !attribute.starts_with("masked_") {
-        // Not for attributes with this prefix, in which Envoy sends networks literally.
+        // Attributes with this prefix are excluded, because Envoy sends networks in them literally.
         ("a network", "{cidr: …}")
     } else {
         return None;

@@ -16,8 +16,8 @@ pub(in crate::cli) struct ServeArgs {
     /// together. A rules service is another `tollgate serve`, given as `https://host:port`. A change arrives within a
     /// second. The last good rules are stored in the data directory, so that this server can start while the service is
     /// unreachable. An xDS server, `xds://host:port` or `xds+tls://host:port`, sends the configuration of the reference
-    /// rate-limit service, as Envoy Gateway does. If new rules contain a mistake, all of them are refused and the rules
-    /// in force stay. Without rules, requests contain inline limits.
+    /// rate-limit service. Envoy Gateway is such a server. If new rules contain a mistake, all of them are refused and
+    /// the rules in force stay. Without rules, requests contain inline limits.
     #[arg(long, value_name = "PATH|URL", env = "TOLLGATE_RULES")]
     pub(super) rules: Option<String>,
 
@@ -36,7 +36,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "TOKEN", env = "TOLLGATE_RULES_TOKEN", hide_env_values = true)]
     pub(super) rules_token: Option<String>,
 
-    /// Extra CA certificates (PEM) for the rules service; an xDS server is verified with these alone
+    /// Extra CA certificates (PEM) for the rules service; an xDS server is verified only with these certificates
     #[arg(long, value_name = "FILE", env = "TOLLGATE_RULES_CA")]
     pub(super) rules_ca: Option<PathBuf>,
 
@@ -67,7 +67,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "URL", default_value = "memory", env = "TOLLGATE_STORE", hide_env_values = true)]
     pub(super) store: String,
 
-    /// A file with the URL of the store, so that its password is not on the command line
+    /// A file with the URL of the store, which keeps the password off the command line
     #[arg(long, value_name = "FILE", env = "TOLLGATE_STORE_FILE")]
     pub(super) store_file: Option<PathBuf>,
 
@@ -78,7 +78,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7400", env = "TOLLGATE_PEERS_LISTEN")]
     pub(super) peers_listen: String,
 
-    /// The address at which other servers of `--store peers://…` reach this one, if it is not the listening address
+    /// The address at which other servers of `--store peers://…` reach this server, if it is not the listening address
     #[arg(long, value_name = "ADDR", env = "TOLLGATE_PEERS_ADVERTISE")]
     pub(super) peers_advertise: Option<String>,
 
@@ -172,7 +172,7 @@ pub(in crate::cli) struct ServeArgs {
     #[arg(long, value_name = "COUNT", env = "TOLLGATE_THREADS")]
     pub(super) threads: Option<usize>,
 
-    /// The maximum number of connections of each protocol; further ones are refused
+    /// The maximum number of connections of each protocol; further connections are refused
     ///
     /// The number is lowered if the process cannot open that many files. A few extra HTTP connections are accepted for
     /// health checks.

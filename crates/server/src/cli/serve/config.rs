@@ -16,7 +16,7 @@ use crate::control::auth::TokenPolicy;
 use crate::counters::SnapshotConfig;
 use crate::http::AllowedHosts;
 use crate::net::tls::TlsFiles;
-use crate::observe::top_keys::Names;
+use crate::observe::top_keys::KeyDisplay;
 use crate::rls::{AddedHeaders, ResponseOptions};
 
 /// A validated configuration.
@@ -28,7 +28,7 @@ pub(super) struct Config {
     pub(super) resp: Option<SocketAddr>,
     /// The address for the rate-limit service, if enabled.
     pub(super) rls: Option<SocketAddr>,
-    /// The Unix socket for the rate-limit service, if it listens on one.
+    /// The Unix socket for the rate-limit service, if the service listens on a socket.
     pub(super) rls_socket: Option<PathBuf>,
     /// Maximum age of a connection of the rate-limit service.
     pub(super) rls_connection_age: Duration,
@@ -36,7 +36,7 @@ pub(super) struct Config {
     pub(super) rls_options: ResponseOptions,
     /// The store of counters.
     pub(super) store: StoreConfig,
-    /// How long a decision waits for the store.
+    /// Maximum time that a decision waits for the store.
     pub(super) store_deadline: Duration,
     /// The source of rules.
     pub(super) rules: RulesConfig,
@@ -57,10 +57,10 @@ pub(super) struct Config {
     /// The maximum number of connections of each protocol.
     pub(super) connections: usize,
     /// How the heaviest keys are shown.
-    pub(super) top_keys: Names,
-    /// The maximum rate of logged refusals of each rule, if they are logged.
+    pub(super) top_keys: KeyDisplay,
+    /// The maximum rate of logged refusals per rule, if refusals are logged.
     pub(super) log_refusals: Option<Rate>,
-    /// How long clients have to finish when the server stops.
+    /// Maximum time that clients have to finish when the server stops.
     pub(super) drain: Duration,
 }
 
@@ -112,13 +112,13 @@ impl Config {
         }
         let rules = source::read(&raw, http)?;
         let store = match &raw.store_file {
-            None => store(&raw.store, &raw)?,
+            None => parse_store(&raw.store, &raw)?,
             Some(_) if raw.store != "memory" => {
                 bail!("--store and --store-file both name a store: leave one of them out")
             }
             Some(file) => {
                 let read = std::fs::read_to_string(file);
-                store(read.with_context(|| format!("--store-file: cannot read {}", file.display()))?.trim(), &raw)
+                parse_store(read.with_context(|| format!("--store-file: cannot read {}", file.display()))?.trim(), &raw)
                     .context("--store-file")?
             }
         };
@@ -143,7 +143,7 @@ impl Config {
             rules,
             tokens,
             tls: raw.tls_cert.zip(raw.tls_key).map(|(certificate, key)| TlsFiles { certificate, key }),
-            client: ClientIp::behind(trusted_proxies(&raw.trusted_proxies)?, ForwardedBy::XForwardedFor),
+            client: ClientIp::behind(parse_trusted_proxies(&raw.trusted_proxies)?, ForwardedBy::XForwardedFor),
             snapshots,
             store,
             store_deadline: check_deadline(raw.store_deadline)?,
@@ -151,25 +151,25 @@ impl Config {
             threads,
             connections: raw.connections,
             top_keys: match &*raw.top_keys {
-                "plain" => Names::Plain,
-                "hashed" => Names::Hashed,
-                "off" => Names::Off,
+                "plain" => KeyDisplay::Plain,
+                "hashed" => KeyDisplay::Hashed,
+                "off" => KeyDisplay::Off,
                 other => bail!("--top-keys {other}: write plain, hashed or off"),
             },
             log_refusals: parse_refusal_rate(&raw.log_refusals)?,
-            drain: Duration::from_secs(raw.drain.min(MAX_SECONDS)),
+            drain: Duration::from_secs(raw.drain.min(MAX_INTERVAL_SECONDS)),
         })
     }
 }
 
-/// Maximum number of threads; more would only cause contention.
+/// Maximum number of threads. More threads would only cause contention.
 const MAX_THREADS: usize = 1_024;
 /// The maximum of `--rls-connection-age`: a year, so that adding it to an instant cannot overflow.
 const MAX_AGE_SECONDS: u64 = 365 * 86_400;
 /// The maximum of `--store-deadline`.
 const MAX_DEADLINE_MS: u64 = 60_000;
 /// The maximum of `--drain` and `--snapshot-every`: a day, so that adding it to an instant cannot overflow.
-const MAX_SECONDS: u64 = 86_400;
+const MAX_INTERVAL_SECONDS: u64 = 86_400;
 
 fn parse_address(flag: &str, text: &str) -> anyhow::Result<Option<SocketAddr>> {
     if text == "off" {
@@ -179,7 +179,7 @@ fn parse_address(flag: &str, text: &str) -> anyhow::Result<Option<SocketAddr>> {
     Ok(Some(text.to_socket_addrs().with_context(wrong)?.next().with_context(wrong)?))
 }
 
-fn trusted_proxies(text: &str) -> anyhow::Result<TrustedProxies> {
+fn parse_trusted_proxies(text: &str) -> anyhow::Result<TrustedProxies> {
     let networks = match text {
         "none" => return Ok(TrustedProxies::none()),
         "private" => return Ok(TrustedProxies::private()),
@@ -194,11 +194,11 @@ fn trusted_proxies(text: &str) -> anyhow::Result<TrustedProxies> {
     TrustedProxies::parse(networks.split(',').map(str::trim)).with_context(wrong)
 }
 
-fn store(text: &str, raw: &ServeArgs) -> anyhow::Result<StoreConfig> {
+fn parse_store(text: &str, raw: &ServeArgs) -> anyhow::Result<StoreConfig> {
     match text.split_once("://") {
         None if text == "memory" => Ok(StoreConfig::Memory),
-        Some(("peers", _)) => Ok(StoreConfig::Peers(Box::new(peers(text, raw)?))),
-        Some((scheme, _)) if STORES.contains(&scheme) => Ok(StoreConfig::Redis(Secret::new(text))),
+        Some(("peers", _)) => Ok(StoreConfig::Peers(Box::new(parse_peers(text, raw)?))),
+        Some((scheme, _)) if REDIS_SCHEMES.contains(&scheme) => Ok(StoreConfig::Redis(Secret::new(text))),
         // The rest of the URL may contain a password, so it is not shown.
         Some((scheme, _)) => {
             bail!(
@@ -211,7 +211,7 @@ fn store(text: &str, raw: &ServeArgs) -> anyhow::Result<StoreConfig> {
     }
 }
 
-fn peers(url: &str, raw: &ServeArgs) -> anyhow::Result<tollgate_peers::Config> {
+fn parse_peers(url: &str, raw: &ServeArgs) -> anyhow::Result<tollgate_peers::Config> {
     let config = tollgate_peers::Config::from_url(url).context("--store")?;
     let listen = parse_address("--peers-listen", &raw.peers_listen)?.context("--peers-listen cannot be off")?;
     let advertised = raw.peers_advertise.as_deref().map(|text| parse_address("--peers-advertise", text)).transpose()?;
@@ -233,7 +233,8 @@ fn peers(url: &str, raw: &ServeArgs) -> anyhow::Result<tollgate_peers::Config> {
 }
 
 /// The schemes of shared stores.
-const STORES: [&str; 6] = ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"];
+const REDIS_SCHEMES: [&str; 6] =
+    ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"];
 
 /// Checks that the files named in the store URL exist, because every connection would fail without them.
 fn check_files(store: &StoreConfig) -> anyhow::Result<()> {
@@ -249,7 +250,7 @@ fn check_files(store: &StoreConfig) -> anyhow::Result<()> {
 }
 
 fn snapshot_config(raw: &ServeArgs, store: &StoreConfig) -> Option<SnapshotConfig> {
-    let every = Duration::from_secs(raw.snapshot_every.min(MAX_SECONDS));
+    let every = Duration::from_secs(raw.snapshot_every.min(MAX_INTERVAL_SECONDS));
     let kept = matches!(store, StoreConfig::Memory) && raw.data != "off" && !every.is_zero();
     kept.then(|| SnapshotConfig { directory: raw.data.clone().into(), every })
 }

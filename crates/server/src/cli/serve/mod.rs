@@ -54,12 +54,12 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     warnings::config_warnings(&config, &command_line).iter().for_each(|warning| tracing::warn!("{warning}"));
     fit_file_limit(&mut config);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(with_store(&config))?;
+    runtime.block_on(open_store_and_serve(&config))?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Opens the store and serves. This is the only function that distinguishes the kinds of stores.
-async fn with_store(config: &Config) -> anyhow::Result<()> {
+async fn open_store_and_serve(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {
             let lock = config.snapshots.as_ref().map(|snapshots| counters::lock(&snapshots.directory));
@@ -78,7 +78,8 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
             let store = store.deadline(config.store_deadline);
             let store = RedisStore::connect(store).await;
             let (health, nodes, membership) = (store.watch_health(), store.watch_nodes(), store.membership());
-            let served = serve(config, App::new(Engine::new(store)?, None), |app| follow(health, nodes, app)).await;
+            let served =
+                serve(config, App::new(Engine::new(store)?, None), |app| follow_redis(health, nodes, app)).await;
             if let Ok(app) = &served {
                 app.engine.store().flush().await;
             }
@@ -91,7 +92,7 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
                 format!("cannot listen for other servers on {listen}; choose another address with --peers-listen")
             })?;
             let store = Arc::new(store);
-            // Waits until the server has joined, because all limits look unused before.
+            // Waits until this server has joined its peers. Until then, all limits look unused.
             let stage = match timeout(JOIN_NOTICE, store.joined()).await {
                 Ok(stage) => stage,
                 Err(_) => {
@@ -110,13 +111,13 @@ async fn with_store(config: &Config) -> anyhow::Result<()> {
     }
 }
 
-/// Time after which a warning is logged if the server has not joined. Without any other server, joining takes two
-/// seconds.
+/// Time after which a warning is logged if this server has not joined its peers. Without other servers, joining takes
+/// two seconds.
 const JOIN_NOTICE: Duration = Duration::from_secs(4);
 
-/// Forwards the health of the store and its node count, logs stalls of the store, and charges arrears to the servers
-/// of the store that are up.
-async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<u32>, app: Arc<App<RedisStore>>) {
+/// Forwards the store's health and node count to `app`, logs store stalls, and charges arrears to the store servers
+/// that are up.
+async fn follow_redis(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<u32>, app: Arc<App<RedisStore>>) {
     let (mut stalls, mut every_second) = (StallLog::default(), interval(Duration::from_secs(1)));
     every_second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -126,7 +127,7 @@ async fn follow(mut health: watch::Receiver<Health>, mut nodes: watch::Receiver<
             Health::Down { why } => app.health.set_down(why),
         }
         app.engine.set_nodes(*nodes.borrow_and_update());
-        // Even while the store is down: some primaries of a cluster may be up.
+        // Runs even while the store is down, because some primaries of a cluster may be up.
         app.engine.repay().await;
         let changed = tokio::select! {
             changed = health.changed() => changed,
@@ -174,9 +175,9 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     app: App<S>,
     follow: impl FnOnce(Arc<App<S>>) -> F,
 ) -> anyhow::Result<Arc<App<S>>> {
-    let mut stop = Stop::new()?;
+    let mut stop = StopSignals::new()?;
     let refusals = config.log_refusals.map(RefusalLog::new).transpose().context("--log-refusals")?;
-    let app = app.with_names(config.top_keys).with_refusals(refusals).with_client(config.client.clone());
+    let app = app.with_key_display(config.top_keys).with_refusals(refusals).with_client(config.client.clone());
     let app = app.with_connection_age(config.rls_connection_age).with_rls_options(config.rls_options.clone());
     let app = app.with_hosts(config.hosts.clone());
     let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
@@ -184,9 +185,9 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     app.live.set_background(rules.handle().clone());
     drop(rules.handle().spawn(live::sample(app.clone())));
     drop(rules.handle().spawn(async { console::prepare() }));
-    let workers = start(config.threads, &app, tls.clone())?;
-    let (http, resp) = (bind("--http", config.http).await?, bind("--resp", config.resp).await?);
-    let rls = bind("--rls", config.rls).await?;
+    let workers = start_workers(config.threads, &app, tls.clone())?;
+    let (http, resp) = (bind_listener("--http", config.http).await?, bind_listener("--resp", config.resp).await?);
+    let rls = bind_listener("--rls", config.rls).await?;
     let socket = config.rls_socket.as_deref().map(|path| {
         unix::bind(path).with_context(|| format!("cannot listen on {}; choose another path with --rls", path.display()))
     });
@@ -254,7 +255,7 @@ async fn serve<S: Store + 'static, F: Future<Output = ()>>(
     Ok(app)
 }
 
-fn start<S: Store + 'static>(
+fn start_workers<S: Store + 'static>(
     threads: usize,
     app: &Arc<App<S>>,
     tls: Option<Arc<Tls>>,
@@ -266,12 +267,12 @@ fn start<S: Store + 'static>(
     workers.context("cannot start the threads for connections")
 }
 
-/// Raises the process's limit of open files to its hard limit, and lowers the connection limit if it still exceeds
-/// that.
+/// Raises the open-file limit of the process to the hard limit. Lowers the connection limit if the connections would
+/// need more files than that.
 fn fit_file_limit(config: &mut Config) {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {
-        // If this fails, the limit is unchanged.
+        // If `setrlimit` fails, the limit is unchanged.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
     let Some(files) = getrlimit(Resource::Nofile).current else { return };
@@ -292,7 +293,7 @@ fn fit_file_limit(config: &mut Config) {
 /// File descriptors reserved for databases, snapshots, health checks and the store.
 const OTHER_FILES: usize = 128;
 
-async fn bind(flag: &str, address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
+async fn bind_listener(flag: &str, address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
     let Some(address) = address else { return Ok(None) };
     let listener = TcpListener::bind(address).await;
     listener.map(Some).with_context(|| format!("cannot listen on {address}; choose another address with {flag}"))
@@ -304,12 +305,12 @@ fn listener_address(listener: &Option<TcpListener>) -> String {
 }
 
 /// The signals that end the server.
-struct Stop {
+struct StopSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Stop {
+impl StopSignals {
     fn new() -> anyhow::Result<Self> {
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }

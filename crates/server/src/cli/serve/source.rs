@@ -1,4 +1,4 @@
-//! The source of rules, from the flags.
+//! Determines the source of rules from the flags.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -83,11 +83,11 @@ impl ProxyKind {
 /// # Errors
 /// Returns an error if the configuration cannot be printed.
 pub(super) fn run(args: &SnippetsArgs) -> anyhow::Result<ExitCode> {
-    std::io::stdout().write_all(fill(args).as_bytes())?;
+    std::io::stdout().write_all(fill_template(args).as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn fill(args: &SnippetsArgs) -> String {
+fn fill_template(args: &SnippetsArgs) -> String {
     let server = args.server.unwrap_or_else(|| ([127, 0, 0, 1], args.proxy.port()).into());
     let mut text = args.proxy.template().replace("{{domain}}", &args.domain);
     for (name, address) in [("server", server), ("app", args.app), ("listen", args.listen)] {
@@ -112,7 +112,7 @@ mod tests {
                 app: ([192, 0, 2, 1], 1).into(),
                 listen: ([192, 0, 2, 2], 2).into(),
             };
-            let text = fill(&args);
+            let text = fill_template(&args);
             for name in ["server", "app", "listen", "domain"] {
                 assert!(!text.contains(&format!("{{{{{name}")), "{proxy:?}: {name}");
             }

@@ -1,4 +1,4 @@
-//! The audit log: lists it, and records actions that do not change the database (such as resets) on this server or on a
+//! Lists the audit log, and records actions that do not change the database, such as resets on this server or on a
 //! node.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use utoipa::IntoParams;
 use super::bounds::{AUDIT_FLUSH, MAX_AUDIT_BATCH, MAX_NODE_NAME, MAX_QUEUED_RESETS, MAX_QUEUED_SWITCHES, MAX_RULE};
 use super::call::{ApiCall, QueryParams, header_text};
 use super::describe::shared::NotModified;
-use super::nodes::NODE;
+use super::nodes::NODE_HEADER;
 use super::reply::{self, ApiResult};
 use super::{body, etag};
 use crate::client::Client;
@@ -28,16 +28,16 @@ use crate::control::model::{AuditEntry, AuditSearch, Page, PageRequest, Role};
 use crate::http::problem::Problem;
 use crate::ops::error::OpError;
 
-/// Filter and page of the log.
+/// Filter and page for the audit log.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AuditQuery {
-    /// Of this domain.
+    /// Only entries of this domain.
     domain: Option<String>,
-    /// By this author.
+    /// Only entries by this author.
     author: Option<String>,
-    /// About this rule, key or token.
+    /// Only entries about this rule, key or token.
     subject: Option<String>,
     /// The `next` of the previous page; by default the list starts with the newest entry.
     after: Option<String>,
@@ -46,7 +46,8 @@ pub(super) struct AuditQuery {
     limit: Option<usize>,
 }
 
-/// Lists changes, newest first, with the values before and after; for operators, because entries name tokens.
+/// Lists changes, newest first, with the values before and after. Requires the role `operator`, because entries name
+/// tokens.
 #[utoipa::path(get, path = "/v1/audit", tag = "audit", operation_id = "list_audit", params(AuditQuery), responses(
     (status = 200, description = "A part of the log", body = Page<AuditEntry>),
     NotModified,
@@ -61,8 +62,7 @@ pub(super) async fn list(call: ApiCall, QueryParams(query): QueryParams<AuditQue
     call.read(&tag, &page)
 }
 
-/// Records actions that were taken on a node, in order; called by nodes. Each entry contains its author, and the node
-/// in its comment.
+/// Records actions that were taken on a node, in order. Called by nodes. The comment of each entry names the node.
 #[utoipa::path(post, path = "/v1/audit", tag = "audit", operation_id = "report_actions",
     params(("Tollgate-Node" = Option<String>, Header, description = "The name of the node, percent-encoded")),
     request_body(content = Vec<Note>, content_type = "application/json"),
@@ -76,13 +76,13 @@ pub(super) async fn report(call: ApiCall, text: Bytes) -> ApiResult {
         return Err(Problem::bad_request(detail));
     }
     let notes: Vec<Note> = notes.into_iter().map(Note::storable).collect();
-    let node = header_text(&call.headers, NODE)?.unwrap_or_else(|| call.access.author().to_owned());
+    let node = header_text(&call.headers, NODE_HEADER)?.unwrap_or_else(|| call.access.author().to_owned());
     let node: String = node.chars().filter(|char| *char != '\0').take(MAX_NODE_NAME).collect();
     call.control().audit().note(&notes, Some(format!("on {node}"))).await?;
     Ok(reply::no_content())
 }
 
-/// A queue of audit entries for actions that do not change the database.
+/// The queue for an audit entry of an action that does not change the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuditQueue {
     /// Counter resets.
@@ -105,7 +105,7 @@ pub enum AuditSink {
     },
 }
 
-/// Queues of pending audit entries. An accepted entry is retried until it is written or the process ends.
+/// Queues of pending audit entries. Writing an accepted entry is retried until it succeeds or the process ends.
 #[derive(Debug)]
 pub struct AuditQueues {
     resets: mpsc::Sender<Note>,
@@ -115,7 +115,7 @@ pub struct AuditQueues {
     refused: AtomicU64,
 }
 
-/// A reserved slot in a queue, which guarantees that the entry can be queued.
+/// A reserved slot in a queue. The slot guarantees that an entry can be queued.
 #[derive(Debug)]
 pub struct AuditSlot<'a> {
     permit: mpsc::Permit<'a, Note>,
@@ -181,7 +181,7 @@ async fn write_entries(sink: Arc<AuditSink>, mut queue: mpsc::Receiver<Note>, pe
     let mut is_failing = false;
     while queue.recv_many(&mut notes, MAX_AUDIT_BATCH).await > 0 {
         while !notes.is_empty() {
-            match sink.write(&notes).await {
+            match sink.write_notes(&notes).await {
                 Ok(written) => {
                     notes.drain(..written);
                     pending.send_modify(|count| *count -= written);
@@ -194,7 +194,7 @@ async fn write_entries(sink: Arc<AuditSink>, mut queue: mpsc::Receiver<Note>, pe
                         tracing::error!(error, "cannot write to the audit log; trying again");
                     }
                     is_failing = true;
-                    tokio::time::sleep(RETRY).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
             }
         }
@@ -202,15 +202,15 @@ async fn write_entries(sink: Arc<AuditSink>, mut queue: mpsc::Receiver<Note>, pe
 }
 
 impl AuditSink {
-    /// Writes at least the first of `notes`, and as many more as fit. Returns how many it wrote.
-    async fn write(&self, notes: &[Note]) -> Result<usize, String> {
+    /// Writes the first of `notes`, and further notes that fit in the same request. Returns the number written.
+    async fn write_notes(&self, notes: &[Note]) -> Result<usize, String> {
         match self {
             Self::Database(control) => {
                 control.audit().note(notes, None).await.map(|()| notes.len()).map_err(|error| error.to_string())
             }
             Self::Service { client, node } => {
                 let (count, body) = notes_that_fit(notes);
-                let request = client.request(Method::POST, &["v1", "audit"]).header(NODE, node);
+                let request = client.request(Method::POST, &["v1", "audit"]).header(NODE_HEADER, node);
                 let request = request.header(CONTENT_TYPE, "application/json").timeout(REPORT_TIMEOUT).body(body);
                 let response = request.send().await.map_err(|error| error.without_url().to_string())?;
                 match response.status() {
@@ -222,7 +222,7 @@ impl AuditSink {
     }
 }
 
-/// Returns how many of the first `notes` (at least one) fit in a request body, and their JSON.
+/// Returns the number of leading `notes` that fit in a request body (at least one), and their JSON.
 fn notes_that_fit(notes: &[Note]) -> (usize, String) {
     let mut body = String::from("[");
     let mut count = 0;
@@ -242,18 +242,18 @@ fn notes_that_fit(notes: &[Note]) -> (usize, String) {
     (count, body)
 }
 
-/// Timeout of a report to the rules service.
+/// Timeout for a report to the rules service.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Delay before a failed write is retried.
-const RETRY: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn full_queue_refuses_and_switches_have_their_own() {
+    fn full_reset_queue_does_not_block_switches() {
         let ((resets, _reset_queue), (switches, _switch_queue)) = (mpsc::channel(2), mpsc::channel(1));
         let pending = Arc::new(watch::Sender::new(0));
         let queues = AuditQueues { resets, switches, pending, refused: AtomicU64::new(0) };
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn report_fits_the_body_of_a_request() {
+    fn report_fits_in_a_request_body() {
         let note = Note::now("ann", NotedAction::Reset, Some("api"), &"\u{1}".repeat(5_000));
         assert_eq!(note.subject.len(), 1_000, "cut to the longest subject");
         let notes = vec![note; 40];

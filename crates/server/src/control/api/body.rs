@@ -8,7 +8,7 @@ use super::call::ApiCall;
 use crate::http::problem::Problem;
 
 /// JSON only.
-const JSON: &[&str] = &["application/json"];
+const JSON_TYPES: &[&str] = &["application/json"];
 
 /// A merge patch (RFC 7396).
 pub(super) const PATCH: &[&str] = &["application/merge-patch+json", "application/json"];
@@ -18,7 +18,7 @@ pub(super) const RULES: &[&str] =
     &["application/json", "application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain"];
 
 /// The default content type of `curl -d`, which callers often send with other bodies.
-const UNSPECIFIED: &str = "application/x-www-form-urlencoded";
+const CURL_DEFAULT_TYPE: &str = "application/x-www-form-urlencoded";
 
 /// Checks the content type of a body. A body without a content type is accepted.
 ///
@@ -28,7 +28,7 @@ pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Proble
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let given = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     let is = |known: &&str| given.eq_ignore_ascii_case(known);
-    if given.is_empty() || is(&UNSPECIFIED) || accepted.iter().any(is) {
+    if given.is_empty() || is(&CURL_DEFAULT_TYPE) || accepted.iter().any(is) {
         return Ok(());
     }
     let detail = format!("unsupported content type {given}; send {}", accepted.join(", or "));
@@ -40,7 +40,7 @@ pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Proble
 /// # Errors
 /// Returns an error if the content type is not JSON, or if the body cannot be parsed as `T`.
 pub(super) fn parse_json<T: DeserializeOwned>(call: &ApiCall, body: &[u8]) -> Result<T, Problem> {
-    check(&call.headers, JSON)?;
+    check(&call.headers, JSON_TYPES)?;
     serde_json::from_slice(body).map_err(|error| Problem::json(&error))
 }
 
@@ -54,12 +54,12 @@ mod tests {
             let headers = HeaderMap::from_iter([(CONTENT_TYPE, kind.parse().unwrap())]);
             check(&headers, RULES)
         };
-        for right in ["application/json", "Application/YAML; charset=utf-8", "text/yaml", "", UNSPECIFIED] {
+        for right in ["application/json", "Application/YAML; charset=utf-8", "text/yaml", "", CURL_DEFAULT_TYPE] {
             assert!(check(right).is_ok(), "{right}");
         }
         for wrong in ["text/html", "application/jsonp", "multipart/form-data; boundary=x"] {
             assert!(check(wrong).is_err(), "{wrong}");
         }
-        assert!(super::check(&HeaderMap::new(), JSON).is_ok());
+        assert!(super::check(&HeaderMap::new(), JSON_TYPES).is_ok());
     }
 }

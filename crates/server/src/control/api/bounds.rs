@@ -1,4 +1,4 @@
-//! The bounds of the rules service. Everything is bounded before memory is allocated for it.
+//! Limits of the rules service. Each limit is checked before memory is allocated.
 
 use std::time::Duration;
 
@@ -15,45 +15,45 @@ pub const MAX_FILE: usize = MAX_FILE_BYTES;
 /// Maximum number of rule files that are processed at a time.
 pub const MAX_LARGE_BODIES: usize = 4;
 
-/// Maximum number of kilobytes of rule files that are received at a time. Memory is counted as a file arrives, so a
-/// slow client holds little memory.
+/// Maximum number of kilobytes of rule files that are received at a time. Bytes are counted as they arrive, so a slow
+/// client uses little of this limit.
 pub const MAX_RECEIVED_KB: usize = 4 * MAX_FILE / 1024;
 
-/// How long a client may take to send a rule file and to wait for its turn.
+/// Maximum time for a client to send a rule file and to wait for a processing slot.
 pub const FILE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of logs that are received or replayed at a time. Further logs are refused, because a replay competes
 /// with decisions for all cores.
 pub const MAX_REPLAYS: usize = 1;
 
-/// Maximum number of bytes of an uploaded log, as sent, together with the rules.
+/// Maximum number of bytes of an upload: the log as sent, together with the rules.
 pub const MAX_UPLOAD: usize = 32 << 20;
 
-/// Maximum number of bytes of an uploaded log after decompression. The rest is skipped, and the report mentions that.
+/// Maximum number of bytes of an uploaded log after decompression. Longer logs are cut off, and the report says so.
 pub const MAX_LOG_BYTES: u64 = 512 << 20;
 
-/// Maximum number of keys that each rule set of a replay counts exactly. The report mentions it if there are more keys.
+/// Maximum number of keys that each rule set of a replay counts exactly. If there are more keys, the report says so.
 pub const MAX_LOG_KEYS: usize = 1_000_000;
 
-/// Maximum duration of a replay. After that it reports on the part of the log that was read.
+/// Maximum duration of a replay. After that, the replay reports on the part of the log that it has read.
 pub const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Maximum number of nodes that wait for the next revision at a time.
 pub const MAX_WAITERS: usize = 10_000;
 
-/// How long a node may wait for the next revision.
+/// Maximum time that a node waits for the next revision.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Maximum duration of a call. Applying a large file to a slow database takes the longest.
-pub const ANSWER: Duration = Duration::from_secs(120);
+/// Maximum duration of a call. The slowest call applies a large file to a slow database.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Maximum number of listed nodes; the node that reported least recently is dropped.
+/// Maximum number of listed nodes. If there are more nodes, the node that reported least recently is dropped.
 pub const MAX_NODES: usize = 10_000;
 
 /// Maximum number of characters of a node's name.
 pub const MAX_NODE_NAME: usize = 255;
 
-/// Maximum number of characters of the reason why a node refused rules; the rest is cut off.
+/// Maximum length of the reason why a node refused rules, in characters. Longer reasons are truncated.
 pub const MAX_WHY: usize = 1_000;
 
 /// Maximum number of resets with pending audit entries; further resets are refused.
@@ -66,8 +66,8 @@ pub const MAX_QUEUED_SWITCHES: usize = 64;
 /// Maximum number of audit entries that are written in one transaction.
 pub const MAX_AUDIT_BATCH: usize = 256;
 
-/// How long the server waits at shutdown for pending audit entries to be written.
+/// Maximum time that a shutdown waits for pending audit entries to be written.
 pub const AUDIT_FLUSH: Duration = Duration::from_secs(5);
 
-/// Maximum number of characters of an audit entry's subject; the rest is cut off.
+/// Maximum length of an audit entry's subject, in characters. Longer subjects are truncated.
 pub const MAX_SUBJECT: usize = 1_000;

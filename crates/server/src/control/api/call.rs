@@ -69,7 +69,7 @@ impl ApiCall {
         etag::etag_of_version(self.state.revision())
     }
 
-    /// Replies as [`read`](Self::read), but hides the author from callers who are not operators of the domain.
+    /// Replies like [`read`](Self::read), but hides the author from callers who are not operators of the domain.
     pub(super) fn read_authored(&self, domain: &str, tag: &str, mut value: impl Authored) -> ApiResult {
         if self.access.require(Role::Operator, Scope::Domain(domain)).is_err() {
             value.hide_author();

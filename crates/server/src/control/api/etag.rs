@@ -1,4 +1,5 @@
-//! ETags and conditional headers (RFC 9110, 13.1): preconditions of writers, and cached versions of readers.
+//! ETags and conditional headers (RFC 9110, section 13.1). Writers send preconditions; readers send the version that
+//! they have cached.
 
 use hyper::HeaderMap;
 use hyper::header::{HeaderName, IF_MATCH, IF_NONE_MATCH};
@@ -18,16 +19,16 @@ pub(super) fn etag_of_version(version: i64) -> String {
 pub(super) fn expected_version(headers: &HeaderMap) -> Result<Expected, Problem> {
     match (parse_tags(headers, &IF_MATCH)?, parse_tags(headers, &IF_NONE_MATCH)?) {
         (None, None) => Ok(Expected::Anything),
-        (Some(Tags::Any), None) => Ok(Expected::Something),
-        (Some(Tags::Some(tags)), None) => match tags.as_slice() {
-            // This server never sent an ETag that is not a number, so such an ETag matches no version.
+        (Some(EtagCondition::Any), None) => Ok(Expected::Something),
+        (Some(EtagCondition::Some(tags)), None) => match tags.as_slice() {
+            // The ETags of versions are numbers, so any other ETag matches no version.
             [tag] => Ok(Expected::Version(tag.parse().unwrap_or(-1))),
             _ => Err(Problem::bad_request(
                 "more than one ETag in If-Match; send the one of the version that you changed",
             )),
         },
-        (None, Some(Tags::Any)) => Ok(Expected::Nothing),
-        (None, Some(Tags::Some(_))) => Err(Problem::bad_request(
+        (None, Some(EtagCondition::Any)) => Ok(Expected::Nothing),
+        (None, Some(EtagCondition::Some(_))) => Err(Problem::bad_request(
             "a write accepts only `If-None-Match: *` (nothing exists yet); to name a version, use If-Match",
         )),
         (Some(_), Some(_)) => Err(Problem::bad_request("send If-Match or If-None-Match, not both")),
@@ -41,30 +42,30 @@ pub(super) fn expected_version(headers: &HeaderMap) -> Result<Expected, Problem>
 pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> Result<bool, Problem> {
     Ok(match parse_tags(headers, &IF_NONE_MATCH)? {
         None => false,
-        Some(Tags::Any) => true,
-        Some(Tags::Some(tags)) => tags.iter().any(|known| Some(known.as_str()) == unquoted_tag(tag)),
+        Some(EtagCondition::Any) => true,
+        Some(EtagCondition::Some(tags)) => tags.iter().any(|known| Some(known.as_str()) == unquoted_tag(tag)),
     })
 }
 
-enum Tags {
+enum EtagCondition {
     Any,
     Some(Vec<String>),
 }
 
-fn parse_tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<Tags>, Problem> {
+fn parse_tags(headers: &HeaderMap, name: &HeaderName) -> Result<Option<EtagCondition>, Problem> {
     let invalid =
         || Problem::bad_request(format!("invalid {name}: write `*` or an ETag in quotation marks, such as \"3\""));
     let mut tags = Vec::new();
     for value in headers.get_all(name) {
         let text = value.to_str().map_err(|_| invalid())?.trim();
         if text == "*" {
-            return Ok(Some(Tags::Any));
+            return Ok(Some(EtagCondition::Any));
         }
         for tag in text.split(',') {
             tags.push(unquoted_tag(tag.trim()).ok_or_else(invalid)?.to_owned());
         }
     }
-    Ok((!tags.is_empty()).then_some(Tags::Some(tags)))
+    Ok((!tags.is_empty()).then_some(EtagCondition::Some(tags)))
 }
 
 /// Returns the text between the quotation marks, or `None` if a mark is missing. Weak ETags count as strong, because
@@ -77,13 +78,13 @@ fn unquoted_tag(tag: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+    fn header_map(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let pair = |(name, value): &(&'static str, &str)| (HeaderName::from_static(name), value.parse().unwrap());
         pairs.iter().map(pair).collect()
     }
 
     #[test]
-    fn headers_of_a_write_are_parsed() {
+    fn preconditions_are_parsed() {
         for (pairs, expected_) in [
             (&[][..], Some(Expected::Anything)),
             (&[("if-match", "\"3\"")], Some(Expected::Version(3))),
@@ -98,7 +99,7 @@ mod tests {
             (&[("if-none-match", "\"3\"")], None),
             (&[("if-match", "*"), ("if-none-match", "*")], None),
         ] {
-            assert_eq!(expected_version(&headers(pairs)).ok(), expected_, "{pairs:?}");
+            assert_eq!(expected_version(&header_map(pairs)).ok(), expected_, "{pairs:?}");
         }
     }
 
@@ -107,9 +108,9 @@ mod tests {
         for (value, known) in
             [("\"3\"", true), ("W/\"3\"", true), ("\"2\", \"3\"", true), ("*", true), ("\"4\"", false)]
         {
-            assert_eq!(is_known(&headers(&[("if-none-match", value)]), "\"3\"").ok(), Some(known), "{value}");
+            assert_eq!(is_known(&header_map(&[("if-none-match", value)]), "\"3\"").ok(), Some(known), "{value}");
         }
-        assert_eq!(is_known(&headers(&[]), "\"3\"").ok(), Some(false));
-        assert!(is_known(&headers(&[("if-none-match", "3")]), "\"3\"").is_err());
+        assert_eq!(is_known(&header_map(&[]), "\"3\"").ok(), Some(false));
+        assert!(is_known(&header_map(&[("if-none-match", "3")]), "\"3\"").is_err());
     }
 }

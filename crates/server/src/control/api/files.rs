@@ -1,4 +1,4 @@
-//! Whole rule files: validating, applying and exporting.
+//! Calls that validate, apply and export whole rule files.
 
 use std::sync::OnceLock;
 
@@ -16,14 +16,14 @@ use crate::control::auth::Scope;
 use crate::control::model::{OtherRules, Plan, Role, Validation};
 use crate::http::problem::Problem;
 
-/// Validates a rule file, as `tollgate check` does. The status is 200 even if the file has mistakes.
+/// Validates a rule file with the checks of `tollgate check`. The status is 200 even if the file has mistakes.
 #[utoipa::path(post, path = "/v1/validate", tag = "files",
-    request_body(description = "A rule file: ours, or one of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
+    request_body(description = "A Tollgate rule file, or a rule file of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
     responses((status = 200, description = "The mistakes and warnings", body = Validation)),
 )]
 pub(super) async fn validate(call: ApiCall, text: Bytes) -> ApiResult {
     body::check(&call.headers, RULES)?;
-    reply::reply_uncached(StatusCode::OK, &call.control().files().validate(&text).await?)
+    reply::reply_uncached(StatusCode::OK, &call.control().rule_files().validate(&text).await?)
 }
 
 /// Options for applying a file.
@@ -31,7 +31,7 @@ pub(super) async fn validate(call: ApiCall, text: Bytes) -> ApiResult {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ApplyQuery {
-    /// Only return the changes, without applying them.
+    /// Return the changes without applying them.
     #[serde(default)]
     #[param(default = false)]
     plan: bool,
@@ -42,20 +42,20 @@ pub(super) struct ApplyQuery {
     others: OtherRules,
 }
 
-/// Applies all of a rule file or nothing. With `plan`, only returns the changes.
+/// Applies a rule file atomically. With `plan`, returns the changes without applying them.
 #[utoipa::path(post, path = "/v1/apply", tag = "files",
     params(ApplyQuery, IfMatch, Comment),
-    request_body(description = "A rule file: ours, or one of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
+    request_body(description = "A Tollgate rule file, or a rule file of the reference Envoy service", content((Object = "application/yaml"), (Object = "application/json"))),
     responses((status = 200, description = "The changes", body = Plan)),
 )]
 pub(super) async fn apply(call: ApiCall, QueryParams(query): QueryParams<ApplyQuery>, text: Bytes) -> ApiResult {
     body::check(&call.headers, RULES)?;
-    let files = call.control().files();
+    let files = call.control().rule_files();
     let plan = if query.plan {
         files.plan(&text, query.others).await?
     } else {
         // The domains are known only after parsing. A caller who may not change rules in any domain is refused before
-        // that.
+        // parsing.
         if !call.access.is_at_least(Role::Editor) {
             call.access.require(Role::Editor, Scope::AllDomains)?;
         }
@@ -74,7 +74,7 @@ pub(super) async fn apply(call: ApiCall, QueryParams(query): QueryParams<ApplyQu
 }
 
 /// Exports the rules of some or all domains as a formatted rule file that `apply` accepts. Comments at the head of the
-/// file list overrides and disabled rules, which a file cannot express.
+/// file mention the overrides and the disabled rules, because a rule file cannot contain them.
 #[utoipa::path(get, path = "/v1/export", tag = "files",
     params(
         ("domain" = Option<Vec<String>>, Query, description = "A domain; may be repeated"),
@@ -100,6 +100,6 @@ pub(super) async fn export(call: ApiCall, QueryParams(query): QueryParams<Vec<(S
     if etag::is_known(&call.headers, &tag)? {
         return Ok(reply::not_modified(&tag));
     }
-    let text = call.control().files().export(&domains, rules.first().map(String::as_str)).await?;
+    let text = call.control().rule_files().export(&domains, rules.first().map(String::as_str)).await?;
     Ok(reply::reply_bytes(StatusCode::OK, &tag, "application/yaml", text))
 }

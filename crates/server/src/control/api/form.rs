@@ -1,6 +1,6 @@
-//! Forms with files (`multipart/form-data`, RFC 7578), as browsers and `curl -F` send them.
+//! Parses forms with files (`multipart/form-data`, RFC 7578), which browsers and `curl -F` send.
 //!
-//! The body is already in memory and its size is limited, so parts are slices of the body and nothing is copied.
+//! The body is in memory and its size is limited. Parts are slices of the body, so nothing is copied.
 
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
@@ -12,11 +12,11 @@ use crate::http::problem::Problem;
 /// The maximum number of parts of a form.
 const MAX_PARTS: usize = 16;
 
-/// The maximum number of bytes of the headers of a part.
-const MAX_HEAD: usize = 4 * 1024;
+/// The maximum size of a part's headers, in bytes.
+const MAX_PART_HEADER_BYTES: usize = 4 * 1024;
 
 /// The maximum number of characters of a boundary (RFC 2046).
-const MAX_BOUNDARY: usize = 70;
+const MAX_BOUNDARY_CHARS: usize = 70;
 
 /// A part of a form: a field or a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) fn parse(headers: &HeaderMap, body: &Bytes) -> Result<Vec<FormPart>, 
 fn form_boundary(kind: &str) -> Option<String> {
     let (kind, parameters) = kind.split_once(';')?;
     let boundary =
-        header_parameter(parameters, "boundary").filter(|boundary| (1..=MAX_BOUNDARY).contains(&boundary.len()));
+        header_parameter(parameters, "boundary").filter(|boundary| (1..=MAX_BOUNDARY_CHARS).contains(&boundary.len()));
     boundary.filter(|_| kind.trim().eq_ignore_ascii_case("multipart/form-data"))
 }
 
@@ -72,9 +72,10 @@ pub fn split_parts(body: &Bytes, boundary: &[u8]) -> Result<Vec<FormPart>, Strin
         if parts.len() == MAX_PARTS {
             return Err(format!("too many parts (maximum {MAX_PARTS})"));
         }
-        let head = &rest[..rest.len().min(MAX_HEAD)];
+        let head = &rest[..rest.len().min(MAX_PART_HEADER_BYTES)];
         let end = memmem::find(head, b"\r\n\r\n").filter(|_| head.starts_with(b"\r\n"));
-        let end = end.ok_or_else(|| format!("a part has no headers, or more than {MAX_HEAD} bytes of them"))?;
+        let end =
+            end.ok_or_else(|| format!("a part has no headers, or more than {MAX_PART_HEADER_BYTES} bytes of them"))?;
         let (name, file) = parse_disposition(&head[2..end.max(2)])?;
         let start = at + end + 4;
         let length = finder.find(&body[start..]).ok_or("its last boundary is missing")?;
@@ -124,7 +125,8 @@ fn unquote(text: &str) -> Option<(String, &str)> {
     while let Some((at, char)) = chars.next() {
         match char {
             '"' => return Some((value, &text[at + 1..])),
-            // `curl` escapes backslashes and quotes. Browsers do not escape backslashes, so other backslashes are kept.
+            // `curl` escapes backslashes and quotes. Browsers do not escape backslashes, so a backslash before any
+            // other character is kept.
             '\\' if text[at + 1..].starts_with(['\\', '"']) => value.extend(chars.next().map(|(_, char)| char)),
             _ => value.push(char),
         }
@@ -166,7 +168,7 @@ mod tests {
             ("--xyz\r\nContent-Disposition: form-data; name=\"a\r\n\r\n1\r\n--xyz--".into(), "has no name"),
             (part.into(), "its last boundary is missing"),
             (part.repeat(MAX_PARTS + 1) + "--xyz--", "too many parts (maximum 16)"),
-            (format!("--xyz\r\nX: {}\r\n\r\n1\r\n--xyz--", "y".repeat(MAX_HEAD)), "more than 4096 bytes"),
+            (format!("--xyz\r\nX: {}\r\n\r\n1\r\n--xyz--", "y".repeat(MAX_PART_HEADER_BYTES)), "more than 4096 bytes"),
         ] {
             let error = parse_form(&body).expect_err(&body);
             assert!(error.contains(why), "{body}: {error}");

@@ -1,4 +1,4 @@
-//! The versions of a rule: calls that list, compare and restore them.
+//! Calls that list, compare and restore the versions of a rule.
 
 use bytes::Bytes;
 use hyper::StatusCode;

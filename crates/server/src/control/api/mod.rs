@@ -1,4 +1,4 @@
-//! The rules service over HTTP: [`Control`] as paths, methods and statuses.
+//! The HTTP API of the rules service ([`Control`]).
 //!
 //! The decision threads pass requests for the rules service to the control thread, so a slow database does not delay
 //! decisions.
@@ -73,7 +73,7 @@ struct ApiState {
     nodes: Nodes,
     /// Permits for nodes that wait for the next revision.
     waiters: Semaphore,
-    /// The last snapshot as it is sent.
+    /// The last snapshot in serialised form.
     snapshot: SnapshotBytes,
     connections: Arc<Connections>,
 }
@@ -86,8 +86,8 @@ impl ApiState {
 }
 
 impl Service {
-    /// Creates the HTTP service for `control`. It runs on `runtime`, whose thread makes no decisions. Waiting calls end
-    /// when `connections` is stopped.
+    /// Creates the HTTP service for `control`. The service runs on `runtime`, whose thread makes no decisions. Waiting
+    /// calls end when `connections` is stopped.
     pub fn new(control: Arc<Control>, runtime: Handle, connections: Arc<Connections>) -> Self {
         let audit = AuditQueues::start(AuditSink::Database(control.clone()), &runtime);
         let state = Arc::new(ApiState {
@@ -125,7 +125,7 @@ impl Service {
         &self.upload_permits
     }
 
-    /// Begins a replay, unless too many are running.
+    /// Begins a replay. Returns `None` if too many replays are running.
     pub(crate) fn begin_replay(&self) -> Option<ReplayTurn> {
         self.replays.clone().try_acquire_owned().ok().map(ReplayTurn::new)
     }
@@ -149,13 +149,13 @@ impl Service {
         });
         // A read is cancelled when its caller disconnects. A write is always completed.
         let _guard = reads.then(|| AbortOnDrop(task.abort_handle()));
-        match timeout(bounds::ANSWER, task).await {
+        match timeout(bounds::CALL_TIMEOUT, task).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => {
                 tracing::error!(%error, "call of the rules service failed");
                 Problem::bug().to_response()
             }
-            Err(_) => too_slow().to_response(),
+            Err(_) => timeout_problem().to_response(),
         }
     }
 }
@@ -169,8 +169,8 @@ impl Drop for AbortOnDrop {
     }
 }
 
-fn too_slow() -> Problem {
-    let seconds = bounds::ANSWER.as_secs();
+fn timeout_problem() -> Problem {
+    let seconds = bounds::CALL_TIMEOUT.as_secs();
     let detail = format!("no answer within {seconds} s; the change may or may not have been made");
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too slow", detail).retry_after(10)
 }
@@ -208,7 +208,7 @@ async fn not_found(uri: Uri) -> Problem {
     Problem::not_found(format!("no such endpoint: {path}; /openapi.json lists them"))
 }
 
-/// Replies to a method that the route does not accept; the router adds `Allow`.
+/// Replies to a method that the route does not accept. The router adds the header `Allow`.
 async fn method_not_allowed(method: Method) -> axum::response::Response {
     match method {
         Method::OPTIONS => reply::no_content(),
@@ -246,5 +246,7 @@ pub fn takes_log(head: &Parts) -> bool {
     head.method == Method::POST && head.uri.path() == replay::PATH
 }
 
-const _: () =
-    assert!(bounds::ANSWER.as_secs() > bounds::MAX_WAIT.as_secs(), "a node that waits is answered before the timeout");
+const _: () = assert!(
+    bounds::CALL_TIMEOUT.as_secs() > bounds::MAX_WAIT.as_secs(),
+    "a node that waits is answered before the timeout"
+);

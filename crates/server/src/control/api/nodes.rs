@@ -14,9 +14,9 @@ use super::reply::{self, ApiResult};
 use crate::control::model::{NodeReport, RefusedRevision};
 use crate::http::problem::Problem;
 
-pub(super) const NODE: &str = "tollgate-node";
-const RUNNING: &str = "tollgate-running";
-const REFUSED: &str = "tollgate-refused";
+pub(super) const NODE_HEADER: &str = "tollgate-node";
+const RUNNING_HEADER: &str = "tollgate-running";
+const REFUSED_HEADER: &str = "tollgate-refused";
 
 /// The last report of each node.
 #[derive(Debug, Default)]
@@ -57,21 +57,23 @@ impl Nodes {
     }
 }
 
-/// Parses a node's report from its request headers. Returns `None` if they contain no node name.
+/// Parses a node's report from its request headers. Returns `None` if the headers contain no node name.
 ///
 /// # Errors
 /// Returns an error if a header of the report is invalid.
 pub(super) fn report(headers: &HeaderMap, now: Instant) -> Result<Option<(String, ReportedRules)>, Problem> {
-    let Some(node) = header_text(headers, NODE)?.filter(|node| !node.is_empty()) else { return Ok(None) };
+    let Some(node) = header_text(headers, NODE_HEADER)?.filter(|node| !node.is_empty()) else { return Ok(None) };
     if node.chars().count() > MAX_NODE_NAME {
         return Err(Problem::bad_request(format!("node name too long (maximum {MAX_NODE_NAME} characters)")));
     }
     let revision = |text: &str| {
-        let invalid = || Problem::bad_request(format!("invalid {RUNNING} or {REFUSED}: both begin with a revision"));
+        let invalid = || {
+            Problem::bad_request(format!("invalid {RUNNING_HEADER} or {REFUSED_HEADER}: both begin with a revision"))
+        };
         text.parse::<i64>().map_err(|_| invalid())
     };
-    let running = header_text(headers, RUNNING)?.map(|running| revision(running.trim())).transpose()?;
-    let refused = header_text(headers, REFUSED)?.map(|refused| {
+    let running = header_text(headers, RUNNING_HEADER)?.map(|running| revision(running.trim())).transpose()?;
+    let refused = header_text(headers, REFUSED_HEADER)?.map(|refused| {
         let (number, why) = refused.split_once(' ').unwrap_or((&refused, ""));
         let why = why.chars().take(MAX_WHY).collect();
         revision(number).map(|revision| RefusedRevision { revision, why })
@@ -86,13 +88,13 @@ pub(super) struct NodeList {
     items: Vec<NodeReport>,
 }
 
-/// Lists the nodes that follow this service, with the revision that each runs.
+/// Lists the nodes that follow this service, with the revision that each node runs.
 #[utoipa::path(get, path = "/v1/nodes", tag = "nodes", operation_id = "list_nodes", responses(
     (status = 200, description = "The nodes, as they last reported", body = NodeList, headers(("etag" = String, description = "The revision of the rules"))),
 ))]
 pub(super) async fn list(call: ApiCall) -> ApiResult {
     let items = call.state.nodes.list(Instant::now());
-    // Reports change all the time, so this call never replies 304.
+    // Reports change constantly, so this call never replies 304.
     reply::reply_json(StatusCode::OK, &call.revision_tag(), &NodeList { items })
 }
 
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+    fn header_map(pairs: &[(&'static str, &str)]) -> HeaderMap {
         pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
     }
 
@@ -109,10 +111,14 @@ mod tests {
     fn report_is_parsed_and_listed() {
         let now = Instant::now();
         assert!(
-            report(&headers(&[(RUNNING, "3")]), now).is_ok_and(|report| report.is_none()),
+            report(&header_map(&[(RUNNING_HEADER, "3")]), now).is_ok_and(|report| report.is_none()),
             "a report without a name"
         );
-        let sent = headers(&[(NODE, "a%20b:8080"), (RUNNING, "3"), (REFUSED, "4 line%201 is%20wrong")]);
+        let sent = header_map(&[
+            (NODE_HEADER, "a%20b:8080"),
+            (RUNNING_HEADER, "3"),
+            (REFUSED_HEADER, "4 line%201 is%20wrong"),
+        ]);
         let (node, parsed) = report(&sent, now).unwrap().unwrap();
         let nodes = Nodes::default();
         nodes.update(&node, parsed);
@@ -126,12 +132,12 @@ mod tests {
                 seen_ms_ago: 1_500,
             }]
         );
-        for invalid in [[(NODE, "a"), (RUNNING, "x")], [(NODE, "a"), (REFUSED, "why")]] {
-            assert!(report(&headers(&invalid), now).is_err(), "{invalid:?}");
+        for invalid in [[(NODE_HEADER, "a"), (RUNNING_HEADER, "x")], [(NODE_HEADER, "a"), (REFUSED_HEADER, "why")]] {
+            assert!(report(&header_map(&invalid), now).is_err(), "{invalid:?}");
         }
-        assert!(report(&headers(&[(NODE, &"n".repeat(MAX_NODE_NAME + 1))]), now).is_err());
+        assert!(report(&header_map(&[(NODE_HEADER, &"n".repeat(MAX_NODE_NAME + 1))]), now).is_err());
         let long = format!("4 {}", "w".repeat(2 * MAX_WHY));
-        let (_, parsed) = report(&headers(&[(NODE, "a"), (REFUSED, &long)]), now).unwrap().unwrap();
+        let (_, parsed) = report(&header_map(&[(NODE_HEADER, "a"), (REFUSED_HEADER, &long)]), now).unwrap().unwrap();
         assert_eq!(parsed.refused.unwrap().why.len(), MAX_WHY);
     }
 

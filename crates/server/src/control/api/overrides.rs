@@ -1,4 +1,4 @@
-//! Overrides: other limits for one customer, set by billing systems and operators.
+//! Overrides: limits for one customer that replace the rule's limits. Billing systems and operators set overrides.
 
 use bytes::Bytes;
 use serde::Deserialize;
@@ -12,7 +12,7 @@ use super::reply::{self, ApiResult, reply_written};
 use crate::control::auth::Scope;
 use crate::control::model::{Page, Role, StoredOverride};
 
-/// Lists the overrides of a rule, by value.
+/// Lists the overrides of a rule, ordered by value.
 #[utoipa::path(get, path = "/v1/domains/{domain}/rules/{id}/overrides", tag = "overrides", operation_id = "list_overrides",
     params(RulePath, Paging),
     responses((status = 200, description = "A part of the list", body = Page<StoredOverride>), NotModified),
@@ -26,7 +26,7 @@ pub(super) async fn list(
     call.read_authored(&domain, &tag, call.control().overrides().list(&domain, &id, &page.into()).await?)
 }
 
-/// Lists the overrides of all rules of a domain, by rule and value.
+/// Lists the overrides of all rules of a domain, ordered by rule and value.
 #[utoipa::path(get, path = "/v1/domains/{domain}/overrides", tag = "overrides", operation_id = "list_overrides_of_domain",
     params(("domain" = String, Path, description = "The domain", example = "api"), Paging),
     responses((status = 200, description = "A part of the list", body = Page<StoredOverride>), NotModified),
@@ -79,7 +79,7 @@ pub(super) async fn put(call: ApiCall, PathParams(path): PathParams<OverridePath
     reply_written(&call.control().overrides().put(&change, &domain, &id, &value, &text).await?)
 }
 
-/// Deletes an override: the limits of the rule apply again.
+/// Deletes an override. The rule's own limits apply again.
 #[utoipa::path(delete, path = "/v1/domains/{domain}/rules/{id}/overrides/{value}", tag = "overrides", operation_id = "delete_override",
     params(RulePath, OverridePath, IfMatch, Comment),
     responses((status = 204, description = "Deleted")),

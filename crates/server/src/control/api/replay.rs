@@ -25,7 +25,7 @@ use crate::replay::{Log, Mapping, ReadBounds, ReplayError, ReplayOptions, Report
 /// The path of the call.
 pub(super) const PATH: &str = "/v1/replay";
 
-/// The permit of a replay. It is held from the first byte of the log until the result.
+/// The permit of a replay. The permit is held from the first byte of the log until the result is ready.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplayTurn(#[expect(dead_code, reason = "held until the replay ends")] Arc<OwnedSemaphorePermit>);
 
@@ -65,11 +65,11 @@ pub(super) struct ReplayQuery {
     /// An attribute and the log field that contains its value; may be repeated.
     #[param(required = false, example = json!(["api_key=http_x_api_key"]))]
     map: Vec<String>,
-    /// An attribute and a fixed value that it has in all requests; may be repeated.
+    /// An attribute and its fixed value in all requests; may be repeated.
     #[param(required = false, example = json!(["plan=free"]))]
     set: Vec<String>,
-    /// The attributes that identify a client, separated by commas. Suggests limits that never refuse 99.9 % of the
-    /// clients.
+    /// The attributes that identify a client, separated by commas. If given, the report suggests limits that never
+    /// refuse 99.9 % of the clients.
     #[param(example = "client_ip")]
     suggest: Option<String>,
     /// Whether keys are reported as hashes.
@@ -99,7 +99,7 @@ impl ReplayQuery {
         Ok(query)
     }
 
-    /// Returns the options of the replay, without the rules, which are added later.
+    /// Returns the options of the replay. The rules are added later.
     fn options(&self) -> Result<ReplayOptions, Problem> {
         let zone = self.zone.as_deref().map_or(Ok(TimeZone::UTC), |zone| {
             TimeZone::get(zone).map_err(|_| Problem::bad_request(format!("zone {zone}: write it like Europe/Paris")))
@@ -135,17 +135,16 @@ fn parse_pairs(name: &str, texts: &[String]) -> Result<Vec<(String, String)>, Pr
 #[schema(as = ReplayForm)]
 #[expect(dead_code, reason = "describes the body for the API description")]
 pub(super) struct ReplayFormSchema {
-    /// A rule file: ours, or one of the reference Envoy service.
+    /// A Tollgate rule file, or a rule file of the reference Envoy service.
     #[schema(value_type = String, format = Binary)]
     rules: Bytes,
-    /// An access log, compressed with gzip or not; several logs are merged by time.
+    /// An access log, plain or compressed with gzip. Several logs are merged by time.
     #[schema(value_type = Vec<String>, format = Binary)]
     log: Bytes,
 }
 
-/// Replays a log against the rules that would be in force after a rule file is applied, and compares the decisions with
-/// the decisions of the current rules. Changes nothing. If a log is too long, only its beginning is replayed, and
-/// `errors` reports that.
+/// Replays a log against the current rules and against the rules after a rule file is applied, and compares the
+/// decisions. Changes nothing. If a log is too long, only its beginning is replayed, and `errors` reports that.
 #[utoipa::path(post, path = "/v1/replay", tag = "files", operation_id = "replay",
     params(ReplayQuery),
     request_body(description = "A rule file and a log", content = inline(ReplayFormSchema), content_type = "multipart/form-data"),
@@ -161,7 +160,7 @@ pub(super) async fn run(
     let mut options = query.options()?;
     let (rules, logs) = read_form(&call.headers, &body)?;
     options.bounds.max_bytes /= logs.len() as u64;
-    let preview = call.control().files().preview(&rules, query.others, query.domain.as_deref()).await?;
+    let preview = call.control().rule_files().preview(&rules, query.others, query.domain.as_deref()).await?;
     call.access.require(Role::Editor, Scope::Domain(&preview.domain))?;
     let stop = StopOnDrop(options.bounds.stop.clone());
     let mut work = spawn_blocking(move || {
@@ -228,7 +227,7 @@ fn log_name(file: &str) -> String {
 }
 
 impl ReplayOptions {
-    /// Sets the new rules and, if the domain has rules in force, the current rules to compare with.
+    /// Sets the new rules. If the domain has rules in force, also sets them as the rules to compare with.
     fn use_rules(&mut self, preview: Preview) -> Result<(), ReplayError> {
         let read = |text: &str| Rules::read(&[Source { name: "rules", text: text.as_bytes() }]);
         let decides = |rules: &Rules| rules.domains().iter().any(|domain| domain.name() == preview.domain);
@@ -259,7 +258,7 @@ impl From<ReplayError> for Problem {
 }
 
 const _: () = assert!(
-    REPLAY_TIMEOUT.as_secs() + 30 <= super::bounds::ANSWER.as_secs(),
+    REPLAY_TIMEOUT.as_secs() + 30 <= super::bounds::CALL_TIMEOUT.as_secs(),
     "a replay that takes too long reports what was read before its call is given up"
 );
 

@@ -1,4 +1,4 @@
-//! Replies: JSON with an ETag, 304 and 204.
+//! Builds replies: JSON with an ETag, status 304 and status 204.
 
 use axum::body::Body;
 use axum::response::Response;
@@ -111,7 +111,7 @@ fn with_etag(mut reply: Response, tag: &str) -> Response {
     if let Ok(tag) = HeaderValue::from_str(tag) {
         reply.headers_mut().insert(ETAG, tag);
     }
-    // Replies depend on the caller, so proxies must not cache them. Clients may cache them but must revalidate.
+    // Replies depend on the caller, so proxies must not cache them. Clients may cache replies but must revalidate them.
     reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
     reply
 }

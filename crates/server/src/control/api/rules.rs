@@ -34,9 +34,9 @@ pub(super) async fn domains(call: ApiCall) -> ApiResult {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RuleQuery {
-    /// Rules whose id or text contains this.
+    /// Only rules whose id or text contains this string.
     q: Option<String>,
-    /// Enabled rules, or disabled ones.
+    /// Only enabled rules (`true`) or only disabled rules (`false`).
     enabled: Option<bool>,
     /// The `next` of the previous page; by default the list starts at the beginning.
     after: Option<String>,
@@ -86,7 +86,7 @@ pub(super) async fn put(call: ApiCall, PathParams(path): PathParams<RulePath>, t
     reply_written(&call.control().rules().put(&change, &path.domain, &path.id, &text).await?)
 }
 
-/// Changes parts of a rule with a merge patch (RFC 7396), in which null removes a key.
+/// Changes parts of a rule with a merge patch (RFC 7396). In the patch, null removes a key.
 #[utoipa::path(patch, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "patch_rule",
     params(RulePath, IfMatch, Comment),
     request_body(content = Object, content_type = "application/merge-patch+json", example = json!({"limit": "200/s"})),
@@ -98,7 +98,8 @@ pub(super) async fn patch(call: ApiCall, PathParams(path): PathParams<RulePath>,
     reply_written(&call.control().rules().patch(&change, &path.domain, &path.id, &patch).await?)
 }
 
-/// Deletes a rule. Its history and its overrides remain. The overrides apply again if the rule is created again.
+/// Deletes a rule. The history and the overrides of the rule remain. The overrides apply again if the rule is created
+/// again.
 #[utoipa::path(delete, path = "/v1/domains/{domain}/rules/{id}", tag = "rules", operation_id = "delete_rule",
     params(RulePath, IfMatch, Comment),
     responses((status = 204, description = "Deleted")),
@@ -118,7 +119,7 @@ pub(super) async fn enable(call: ApiCall, PathParams(path): PathParams<RulePath>
     set_enabled(&call, &path, true).await
 }
 
-/// Disables a rule: nodes no longer receive it. Its counters are kept until they expire.
+/// Disables a rule: nodes no longer receive it. The counters of the rule are kept until they expire.
 #[utoipa::path(post, path = "/v1/domains/{domain}/rules/{id}/disable", tag = "rules",
     params(RulePath, IfMatch, Comment),
     responses((status = 200, description = "The rule, disabled", body = StoredRule)),

@@ -42,7 +42,7 @@ impl SnapshotBytes {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct WaitQuery {
-    /// Seconds to wait for a snapshot newer than the one in If-None-Match.
+    /// Seconds to wait for a snapshot that is newer than the snapshot in If-None-Match.
     #[serde(default)]
     #[param(minimum = 0, maximum = 60, default = 0)]
     wait: u64,
@@ -54,7 +54,8 @@ fn snapshot_etag(snapshot: &Snapshot) -> String {
     format!("\"{}-{checksum}\"", snapshot.revision)
 }
 
-/// Returns the snapshot that nodes run: the enabled rules with their overrides, and the valid tokens; for nodes.
+/// Returns the snapshot that nodes run: the enabled rules with their overrides, and the valid tokens. Requires the role
+/// `node`.
 ///
 /// With `wait` and If-None-Match, the call returns when a newer snapshot exists, or replies 304 after the wait.
 #[utoipa::path(get, path = "/v1/snapshot", tag = "nodes", operation_id = "get_snapshot",
@@ -88,7 +89,7 @@ pub(super) async fn get(call: ApiCall, QueryParams(query): QueryParams<WaitQuery
     reply
 }
 
-/// Replies as soon as there is a snapshot that the caller does not have, or with 304 after `wait`.
+/// Replies as soon as the snapshot differs from the caller's, or with 304 after `wait`.
 async fn reply_when_newer(call: &ApiCall, wait: Duration) -> ApiResult {
     let state = &call.state;
     let mut revisions = state.control.watch();

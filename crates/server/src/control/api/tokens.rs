@@ -1,4 +1,4 @@
-//! Tokens: created, listed and revoked by admins.
+//! Calls with which admins create, list and revoke tokens.
 
 use bytes::Bytes;
 use hyper::StatusCode;
@@ -21,7 +21,7 @@ pub(super) async fn list(call: ApiCall, QueryParams(page): QueryParams<Paging>) 
     call.read(&tag, &call.control().tokens().list(&page.into()).await?)
 }
 
-/// Creates a token. Its secret is in this response only.
+/// Creates a token. Only this response contains the secret of the token.
 #[utoipa::path(post, path = "/v1/tokens", tag = "tokens", operation_id = "create_token",
     params(Comment),
     request_body(content = TokenGrant, content_type = "application/json"),
@@ -33,7 +33,7 @@ pub(super) async fn create(call: ApiCall, text: Bytes) -> ApiResult {
     reply::reply_uncached(StatusCode::CREATED, &call.control().tokens().create(&change, &grant).await?)
 }
 
-/// Revokes a token. Nodes refuse it within a second.
+/// Revokes a token. Nodes refuse the token within a second.
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "tokens", operation_id = "revoke_token",
     params(("id" = String, Path, description = "The id of the token", example = "1a2b3c4d5e6f7081"), Comment),
     responses((status = 200, description = "The revoked token", body = StoredToken)),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::control::model::TokenGrant;
 
-fn verifier_of(token: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> Verifier {
+fn test_verifier(token: &str, role: Role, domains: &[&str], expires_ms: Option<i64>) -> Verifier {
     Verifier {
         digest: hex::encode(digest_of_token(token.as_bytes())),
         id: format!("id-{token}"),
@@ -14,23 +14,32 @@ fn verifier_of(token: &str, role: Role, domains: &[&str], expires_ms: Option<i64
     }
 }
 
-fn admit(auth: &Authenticator, cached: &mut CachedToken, token: Option<&str>, now: i64) -> Result<String, AuthError> {
+fn author_of_token(
+    auth: &Authenticator,
+    cached: &mut CachedToken,
+    token: Option<&str>,
+    now: i64,
+) -> Result<String, AuthError> {
     auth.authenticate(cached, token.map(str::as_bytes), || now).map(|access| access.author().to_owned())
 }
 
 #[test]
 fn without_required_tokens_every_caller_may_do_everything() {
     let auth = Authenticator::new(TokenPolicy::NotRequired);
-    assert_eq!(admit(&auth, &mut CachedToken::default(), None, 0).as_deref(), Ok(LOCAL));
-    assert_eq!(admit(&auth, &mut CachedToken::default(), Some("whatever"), 0).as_deref(), Ok(LOCAL));
+    assert_eq!(author_of_token(&auth, &mut CachedToken::default(), None, 0).as_deref(), Ok(LOCAL));
+    assert_eq!(author_of_token(&auth, &mut CachedToken::default(), Some("whatever"), 0).as_deref(), Ok(LOCAL));
     assert_eq!(Access::Local.require(Role::Admin, Scope::AllDomains), Ok(()));
 }
 
 #[test]
 fn valid_tokens_are_accepted_and_others_refused_with_the_reason() {
     let auth = Authenticator::new(TokenPolicy::Required);
-    assert_eq!(admit(&auth, &mut CachedToken::default(), Some("a"), 0), Err(AuthError::Unknown), "no tokens yet");
-    auth.replace(&[verifier_of("a", Role::Reader, &[], None), verifier_of("b", Role::Reader, &[], Some(100))]);
+    assert_eq!(
+        author_of_token(&auth, &mut CachedToken::default(), Some("a"), 0),
+        Err(AuthError::Unknown),
+        "no tokens yet"
+    );
+    auth.replace(&[test_verifier("a", Role::Reader, &[], None), test_verifier("b", Role::Reader, &[], Some(100))]);
     let mut cached = CachedToken::default();
     for (token, now, expected) in [
         (None, 0, Err(AuthError::NoToken)),
@@ -43,21 +52,21 @@ fn valid_tokens_are_accepted_and_others_refused_with_the_reason() {
         (Some("a"), 0, Ok("name of a")),
         (None, 0, Err(AuthError::NoToken)),
     ] {
-        assert_eq!(admit(&auth, &mut cached, token, now), expected.map(str::to_owned), "{token:?} at {now}");
+        assert_eq!(author_of_token(&auth, &mut cached, token, now), expected.map(str::to_owned), "{token:?} at {now}");
     }
     let long = "x".repeat(100_000);
-    assert_eq!(admit(&auth, &mut cached, Some(&long), 0), Err(AuthError::Unknown));
-    assert!(cached.text.len() <= MAX_TOKEN, "a string that is too long is not kept");
+    assert_eq!(author_of_token(&auth, &mut cached, Some(&long), 0), Err(AuthError::Unknown));
+    assert!(cached.text.len() <= MAX_TOKEN_BYTES, "a string that is too long is not kept");
 }
 
 #[test]
 fn revoked_or_changed_token_takes_effect_on_open_connections() {
     let auth = Authenticator::new(TokenPolicy::Required);
-    auth.replace(&[verifier_of("a", Role::Reader, &[], None)]);
+    auth.replace(&[test_verifier("a", Role::Reader, &[], None)]);
     let mut cached = CachedToken::default();
     auth.set_token(&mut cached, b"a");
     assert!(auth.authenticate_cached(&mut cached, || 0).is_ok());
-    auth.replace(&[verifier_of("a", Role::Admin, &[], None)]);
+    auth.replace(&[test_verifier("a", Role::Admin, &[], None)]);
     assert!(
         auth.authenticate_cached(&mut cached, || 0)
             .is_ok_and(|access| access.require(Role::Admin, Scope::AllDomains).is_ok())
@@ -73,7 +82,7 @@ fn revoked_or_changed_token_takes_effect_on_open_connections() {
 #[test]
 fn role_includes_lower_roles_and_is_limited_to_its_domains() {
     let may = |role, domains: &[&str], needed, scope| {
-        let access = Access::Token(Arc::new(verifier_of("t", role, domains, None)));
+        let access = Access::Token(Arc::new(test_verifier("t", role, domains, None)));
         access.require(needed, scope).is_ok()
     };
     let roles = [Role::Reader, Role::Operator, Role::Editor, Role::Admin];
@@ -90,7 +99,7 @@ fn role_includes_lower_roles_and_is_limited_to_its_domains() {
 
 #[test]
 fn refusal_names_the_required_role() {
-    let access = Access::Token(Arc::new(verifier_of("t", Role::Editor, &["a", "b"], None)));
+    let access = Access::Token(Arc::new(test_verifier("t", Role::Editor, &["a", "b"], None)));
     let denied = access.require(Role::Editor, Scope::Domain("c")).unwrap_err();
     assert_eq!(
         denied.to_string(),
@@ -102,7 +111,7 @@ fn refusal_names_the_required_role() {
 fn invalid_digests_match_no_token() {
     for invalid in ["", "0f", &"0g".repeat(32), &"0f".repeat(33), &"ü".repeat(32), &"+f".repeat(32)] {
         let auth = Authenticator::new(TokenPolicy::Required);
-        auth.replace(&[Verifier { digest: invalid.into(), ..verifier_of("a", Role::Reader, &[], None) }]);
+        auth.replace(&[Verifier { digest: invalid.into(), ..test_verifier("a", Role::Reader, &[], None) }]);
         assert!(auth.table.read().unwrap().is_empty(), "{invalid}");
     }
 }

@@ -15,7 +15,7 @@ fn rule_row(id: &str, position: i64) -> RuleRow {
 
 /// Compares stored rules with a file. Each character of `stored` and `file` is the id of a rule. `expected` contains
 /// the new order, the unchanged count and the changes.
-fn check(stored: &str, file: &str, others: OtherRules, expected: &str) {
+fn check_comparison(stored: &str, file: &str, others: OtherRules, expected: &str) {
     let stored: Vec<RuleRow> = stored.chars().zip(1..).map(|(id, at)| rule_row(&id.to_string(), 10 * at)).collect();
     let before: HashMap<String, i64> = stored.iter().map(|row| (row.id.clone(), row.position)).collect();
     let entry = |id: char| format!("{{id: {id}, limit: 1/s}}");
@@ -41,20 +41,20 @@ fn check(stored: &str, file: &str, others: OtherRules, expected: &str) {
 #[test]
 fn order_of_the_file_is_preserved() {
     use OtherRules::{Delete, Keep};
-    check("", "abc", Keep, "abc 0 a:create b:create c:create");
-    check("abc", "abc", Delete, "abc 3");
-    check("abc", "cab", Delete, "cab 2 c:update");
-    check("abc", "ba", Keep, "bac 1 b:update");
-    check("abcd", "bxd", Keep, "abcxd 2 x:create");
-    check("abc", "axbyc", Keep, "axbyc 3 x:create y:create");
-    check("abc", "ax", Delete, "ax 1 x:create b:delete c:delete");
-    check("abc", "ax", Keep, "abcx 1 x:create");
-    check("abc", "", Delete, " 0 a:delete b:delete c:delete");
-    check("abc", "", Keep, "abc 0");
+    check_comparison("", "abc", Keep, "abc 0 a:create b:create c:create");
+    check_comparison("abc", "abc", Delete, "abc 3");
+    check_comparison("abc", "cab", Delete, "cab 2 c:update");
+    check_comparison("abc", "ba", Keep, "bac 1 b:update");
+    check_comparison("abcd", "bxd", Keep, "abcxd 2 x:create");
+    check_comparison("abc", "axbyc", Keep, "axbyc 3 x:create y:create");
+    check_comparison("abc", "ax", Delete, "ax 1 x:create b:delete c:delete");
+    check_comparison("abc", "ax", Keep, "abcx 1 x:create");
+    check_comparison("abc", "", Delete, " 0 a:delete b:delete c:delete");
+    check_comparison("abc", "", Keep, "abc 0");
 }
 
 #[test]
-fn only_changes_are_reported() {
+fn only_changed_rules_are_reported() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2/s}\n- {id: b, limit: 1/s}\n";
     let taken = entry::split(&[Source { name: "f", text }]).unwrap();
     let stored = HashMap::from([("d".into(), vec![rule_row("a", 1), rule_row("b", 2)])]);
@@ -65,7 +65,7 @@ fn only_changes_are_reported() {
 }
 
 #[test]
-fn limit_that_jumps_is_a_warning() {
+fn large_limit_change_causes_a_warning() {
     let text = b"domain: d\nrules:\n- {id: a, limit: 2000/s}\n";
     let taken = entry::split(&[Source { name: "f", text }]).unwrap();
     let stored = HashMap::from([("d".into(), vec![rule_row("a", 1)])]);

@@ -1,4 +1,5 @@
-//! The attributes of the client request that a proxy describes. Only attributes that the domain's rules use are read.
+//! Reads the attributes of the client request that a proxy describes. Attributes that no rule of the domain uses are
+//! skipped.
 //!
 //! | name | value |
 //! |---|---|
@@ -21,38 +22,39 @@ use tollgate_http::{ByCookie, ClientIp, Identify, RequestView};
 use super::path::normalize;
 use crate::http::problem::Problem;
 
-const URI: [HeaderName; 2] = [HeaderName::from_static("x-forwarded-uri"), HeaderName::from_static("x-original-uri")];
-const METHOD: [HeaderName; 2] =
+const URI_HEADERS: [HeaderName; 2] =
+    [HeaderName::from_static("x-forwarded-uri"), HeaderName::from_static("x-original-uri")];
+const METHOD_HEADERS: [HeaderName; 2] =
     [HeaderName::from_static("x-forwarded-method"), HeaderName::from_static("x-original-method")];
-const FORWARDED_HOST: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-host")];
-const PROTO: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-proto")];
+const HOST_HEADERS: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-host")];
+const SCHEME_HEADERS: [HeaderName; 1] = [HeaderName::from_static("x-forwarded-proto")];
 
 /// The name and the value of an attribute.
 type Attribute<'n, 'a> = (&'n str, Cow<'a, [u8]>);
 
 /// The original client request, as the proxy describes it.
 #[derive(Debug)]
-pub(super) struct Original<'a> {
+pub(super) struct ClientRequest<'a> {
     /// The head of the proxy's call.
     pub(super) head: &'a Parts,
-    /// The client's path, if the call itself is the client request.
-    pub(super) rest: Option<&'a str>,
+    /// The client's path, if the proxy's call itself is the client request.
+    pub(super) client_path: Option<&'a str>,
     /// The address of the proxy.
     pub(super) peer: Option<IpAddr>,
-    /// Finds the client address through trusted proxies.
+    /// Determines the client address behind trusted proxies.
     pub(super) client: &'a ClientIp,
 }
 
-impl<'a> Original<'a> {
+impl<'a> ClientRequest<'a> {
     /// Returns the attributes in `names` that the request has.
     ///
     /// # Errors
-    /// When the proxy does not send a header that a named attribute is read from.
+    /// Returns a problem if the proxy did not send a header that an attribute in `names` requires.
     pub(super) fn read<'n>(&self, names: &'n [Box<str>]) -> Result<Vec<Attribute<'n, 'a>>, Problem> {
         let mut values = Vec::with_capacity(names.len().min(Item::MAX_ENTRIES));
         for name in names {
             if let Some(value) = self.attribute_value(name)? {
-                values.push((&**name, cut(value)));
+                values.push((&**name, truncate_value(value)));
             }
         }
         Ok(values)
@@ -61,12 +63,12 @@ impl<'a> Original<'a> {
     fn attribute_value(&self, name: &str) -> Result<Option<Cow<'a, [u8]>>, Problem> {
         Ok(match name {
             "method" => Some(self.method()?.into()),
-            "path" => Some(match normalize(self.target()?.0) {
+            "path" => Some(match normalize(self.path_and_query()?.0) {
                 Cow::Borrowed(path) => path.as_bytes().into(),
                 Cow::Owned(path) => path.into_bytes().into(),
             }),
             "host" => Some(self.host()?),
-            "scheme" => Some(self.required_header(&PROTO)?.to_ascii_lowercase().into()),
+            "scheme" => Some(self.required_header(&SCHEME_HEADERS)?.to_ascii_lowercase().into()),
             "client_ip" => self.peer.map(|peer| {
                 let address = self.client.address(&self.head.headers, peer);
                 self.client.text(address).into_bytes().into()
@@ -77,24 +79,29 @@ impl<'a> Original<'a> {
                     let cookie = ByCookie::new(name).identify(&RequestView::from_parts(self.head));
                     cookie.map(|value| value.as_ref().to_vec().into())
                 }
-                Some(("query", name)) => self.target()?.1.and_then(|query| query_value(query, name)).map(Cow::from),
+                Some(("query", name)) => {
+                    self.path_and_query()?.1.and_then(|query| query_value(query, name)).map(Cow::from)
+                }
                 Some(_) | None => None,
             },
         })
     }
 
     fn method(&self) -> Result<&'a [u8], Problem> {
-        if self.rest.is_some() { Ok(self.head.method.as_str().as_bytes()) } else { self.required_header(&METHOD) }
+        match self.client_path {
+            Some(_) => Ok(self.head.method.as_str().as_bytes()),
+            None => self.required_header(&METHOD_HEADERS),
+        }
     }
 
     /// Returns the path and the query of the request.
-    fn target(&self) -> Result<(&'a str, Option<&'a str>), Problem> {
-        if let Some(path) = self.rest {
+    fn path_and_query(&self) -> Result<(&'a str, Option<&'a str>), Problem> {
+        if let Some(path) = self.client_path {
             return Ok((path, self.head.uri.query()));
         }
-        let uri = self.required_header(&URI)?;
+        let uri = self.required_header(&URI_HEADERS)?;
         let wrong = || {
-            let detail = format!("`{}: {}` is not the target of a request", URI[0], uri.escape_ascii());
+            let detail = format!("`{}: {}` is not the target of a request", URI_HEADERS[0], uri.escape_ascii());
             Problem::bad_request(detail)
         };
         let uri = str::from_utf8(uri).map_err(|_| wrong())?;
@@ -109,9 +116,9 @@ impl<'a> Original<'a> {
     }
 
     fn host(&self) -> Result<Cow<'a, [u8]>, Problem> {
-        let value = match self.rest {
+        let value = match self.client_path {
             Some(_) => self.required_header(&[HOST])?,
-            None => self.required_header(&FORWARDED_HOST)?,
+            None => self.required_header(&HOST_HEADERS)?,
         };
         let authority: Authority = value.try_into().map_err(|_| {
             Problem::bad_request(format!("the host `{}` is not a host name or an address", value.escape_ascii()))
@@ -129,13 +136,13 @@ impl<'a> Original<'a> {
     }
 }
 
-/// Returns the first value of a query parameter, not decoded.
+/// Returns the first value of a query parameter, without percent-decoding it.
 fn query_value<'a>(query: &'a str, name: &str) -> Option<&'a [u8]> {
     query.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('=')).map(str::as_bytes)
 }
 
 /// Truncates a value to [`Item::MAX_BYTES`].
-fn cut(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
+fn truncate_value(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     match value {
         Cow::Borrowed(value) => Cow::Borrowed(&value[..value.len().min(Item::MAX_BYTES)]),
         Cow::Owned(mut value) => {
@@ -151,9 +158,10 @@ mod tests {
     use hyper::Request;
     use tollgate_http::{ForwardedBy, TrustedProxies};
 
-    const ALL: [&str; 8] = ["client_ip", "cookie.c", "header.x-key", "host", "method", "path", "query.q", "scheme"];
+    const ATTRIBUTES: [&str; 8] =
+        ["client_ip", "cookie.c", "header.x-key", "host", "method", "path", "query.q", "scheme"];
 
-    fn read(names: &[&str], rest: Option<&str>, headers: &[(&str, &str)]) -> Result<String, String> {
+    fn read_attributes(names: &[&str], rest: Option<&str>, headers: &[(&str, &str)]) -> Result<String, String> {
         let mut request = Request::builder().method("POST").uri("http://tollgate/v1/x?q=own&q=2");
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -163,7 +171,7 @@ mod tests {
         let client = ClientIp::behind(proxies, ForwardedBy::XForwardedFor);
         let peer = Some("10.0.0.1".parse().expect("an address"));
         let names: Vec<Box<str>> = names.iter().map(|name| (*name).into()).collect();
-        let values = Original { head: &head, rest, peer, client: &client }.read(&names);
+        let values = ClientRequest { head: &head, client_path: rest, peer, client: &client }.read(&names);
         let show = |(name, value): &Attribute<'_, '_>| format!("{name}={}", String::from_utf8_lossy(value));
         values
             .map(|values| values.iter().map(show).collect::<Vec<_>>().join(" "))
@@ -182,7 +190,7 @@ mod tests {
             ("x-key", "k"),
         ];
         assert_eq!(
-            read(&ALL, None, &headers).as_deref(),
+            read_attributes(&ATTRIBUTES, None, &headers).as_deref(),
             Ok(
                 "client_ip=2001:db8:1:2::/64 cookie.c=d header.x-key=k host=api.example.org method=GET path=/b query.q=1 \
                 scheme=https"
@@ -191,25 +199,25 @@ mod tests {
     }
 
     #[test]
-    fn call_with_a_rest_is_itself_the_request() {
+    fn call_with_a_path_suffix_is_the_client_request() {
         let headers = [("host", "app:1"), ("x-forwarded-proto", "http"), ("x-forwarded-uri", "/other")];
         assert_eq!(
-            read(&ALL, Some("//a"), &headers).as_deref(),
+            read_attributes(&ATTRIBUTES, Some("//a"), &headers).as_deref(),
             Ok("client_ip=10.0.0.1 host=app method=POST path=/a query.q=own scheme=http")
         );
     }
 
     #[test]
     fn missing_header_is_reported_only_if_a_rule_reads_it() {
-        assert_eq!(read(&["header.x-key", "client_ip"], None, &[]).as_deref(), Ok("client_ip=10.0.0.1"));
+        assert_eq!(read_attributes(&["header.x-key", "client_ip"], None, &[]).as_deref(), Ok("client_ip=10.0.0.1"));
         let missing = "the header `x-forwarded-uri` is missing: configure the proxy to send it";
-        assert_eq!(read(&["path"], None, &[]), Err(missing.into()));
-        assert_eq!(read(&["path"], None, &[("x-original-uri", "/x")]).as_deref(), Ok("path=/x"));
+        assert_eq!(read_attributes(&["path"], None, &[]), Err(missing.into()));
+        assert_eq!(read_attributes(&["path"], None, &[("x-original-uri", "/x")]).as_deref(), Ok("path=/x"));
     }
 
     #[test]
     fn odd_targets_are_normalised_or_refused() {
-        let path = |uri: &str| read(&["path", "query.q"], None, &[("x-forwarded-uri", uri)]);
+        let path = |uri: &str| read_attributes(&["path", "query.q"], None, &[("x-forwarded-uri", uri)]);
         assert_eq!(path("http://evil/%6Cogin?q=a").as_deref(), Ok("path=/login query.q=a"));
         assert_eq!(path("/a#b?q=1").as_deref(), Ok("path=/a"));
         assert_eq!(path("/x?u=http://y/z").as_deref(), Ok("path=/x"));

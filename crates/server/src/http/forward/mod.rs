@@ -1,12 +1,12 @@
-//! Forward-auth: a reverse proxy asks this endpoint before it forwards a client request.
+//! Forward-auth: a reverse proxy calls this endpoint before it forwards a client request.
 //!
-//! `ANY /v1/forward-auth/{domain}[/{rest}]`. With `rest`, the call itself is the client request: its method, the path
-//! `/{rest}` and its query (Envoy's `ext_authz`). Without `rest`, the headers `X-Forwarded-Method`, `-Uri`, `-Host` and
-//! `-Proto` describe the client request, and the query may contain two options: `refuse`, the status of a refusal, and
-//! `token`.
+//! The endpoint is `ANY /v1/forward-auth/{domain}[/{rest}]`. With `rest`, the call itself is the client request, with
+//! the path `/{rest}` (Envoy's `ext_authz` works this way). Without `rest`, the headers `X-Forwarded-Method`, `-Uri`,
+//! `-Host` and `-Proto` describe the client request. The query may then contain two options: `refuse` (the status of a
+//! refusal) and `token` (the proxy's token).
 //!
-//! The proxy copies the client's headers into the call. `Origin` and `Authorization` are therefore the client's and do
-//! not authenticate the proxy. The proxy's own token is in `Tollgate-Token` or `?token=`.
+//! The proxy copies the client's headers into the call. `Origin` and `Authorization` therefore describe the client and
+//! do not authenticate the proxy. The proxy sends its own token in `Tollgate-Token` or `?token=`.
 
 mod attributes;
 pub(crate) mod path;
@@ -31,19 +31,20 @@ use super::serve::HttpResponse;
 use crate::app::App;
 use crate::control::auth::Access;
 use crate::net::protocol::Protocol;
-use crate::ops::CHECK;
+use crate::ops::CHECK_SPEC;
 use crate::ops::input::{Input, LimitsInput, RequestInput};
 use crate::ops::run::{Call, Caller, run};
 use crate::ops::view::{DecisionView, Output};
-use attributes::Original;
+use attributes::ClientRequest;
 
-const PREFIX: &str = "/v1/forward-auth/";
+const FORWARD_AUTH_PREFIX: &str = "/v1/forward-auth/";
 
 /// The header with the proxy's token.
 pub(super) const TOKEN: HeaderName = HeaderName::from_static("tollgate-token");
 
-/// The header with the refusal status before `refuse` replaced it, for proxies that map statuses.
-const STATUS: HeaderName = HeaderName::from_static("tollgate-status");
+/// The header with the status that the rule sets for a refusal. The option `refuse` replaces the status of the response
+/// but not this header.
+const STATUS_HEADER: HeaderName = HeaderName::from_static("tollgate-status");
 
 /// The parsed target of a call.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,12 +59,12 @@ pub(super) struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    /// Parses the target of a call; `None` for other endpoints.
+    /// Parses the target of a call. Returns `None` for other endpoints.
     pub(super) fn parse(uri: &'a Uri) -> Option<Result<Self, Problem>> {
-        uri.path().strip_prefix(PREFIX).map(|path| Self::read(path, uri.query()))
+        uri.path().strip_prefix(FORWARD_AUTH_PREFIX).map(|path| Self::parse_path_and_query(path, uri.query()))
     }
 
-    fn read(path: &'a str, query: Option<&'a str>) -> Result<Self, Problem> {
+    fn parse_path_and_query(path: &'a str, query: Option<&'a str>) -> Result<Self, Problem> {
         let (domain, rest) = match path.find('/') {
             Some(slash) => (&path[..slash], Some(&path[slash..])),
             None => (path, None),
@@ -73,7 +74,7 @@ impl<'a> Target<'a> {
             decoded.map_err(|_| Problem::bad_request(format!("the {name} is not UTF-8")))
         };
         let mut target = Self { domain: decoded(domain, "domain")?, rest, refuse: None, token: None };
-        // With `rest`, the query is the client's.
+        // With `rest`, the query belongs to the client request.
         let query = query.filter(|query| rest.is_none() && !query.is_empty());
         for pair in query.into_iter().flat_map(|query| query.split('&')) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -99,7 +100,7 @@ fn refusal_status(text: &str) -> Result<StatusCode, Problem> {
 /// Decides the client request that a call describes. The response to a delayed request is sent after the delay.
 ///
 /// # Errors
-/// When the call does not describe a request, or the domain is unknown.
+/// Returns a problem if the call does not describe a client request or the domain is unknown.
 pub(super) async fn answer<S: Store>(
     app: &App<S>,
     access: &Access,
@@ -107,7 +108,7 @@ pub(super) async fn answer<S: Store>(
     head: &Parts,
     peer: Option<IpAddr>,
 ) -> Result<HttpResponse, Problem> {
-    let original = Original { head, rest: target.rest, peer, client: &app.client };
+    let original = ClientRequest { head, client_path: target.rest, peer, client: &app.client };
     let rules = app.engine.rules();
     let names = rules.attributes(target.domain.as_bytes()).unwrap_or_default();
     let values = original.read(names)?;
@@ -117,9 +118,9 @@ pub(super) async fn answer<S: Store>(
     let mut answer = None;
     let format_explanation = ToString::to_string;
     let caller = Caller { protocol: Protocol::Forward, access, is_full: None, format_explanation };
-    run(app, caller, CHECK, calls, |reply| {
+    run(app, caller, CHECK_SPEC, calls, |reply| {
         answer = Some(match reply.result {
-            Ok(Output::Decision(decision)) => Ok((respond(decision, target.refuse), decision.outcome)),
+            Ok(Output::Decision(decision)) => Ok((decision_response(decision, target.refuse), decision.outcome)),
             Ok(_) => Err(Problem::bug()),
             Err(error) => Err(Problem::from_op(error, "")),
         });
@@ -127,13 +128,13 @@ pub(super) async fn answer<S: Store>(
     .await;
     let (answer, outcome) = answer.unwrap_or_else(|| Err(Problem::bug()))?;
     if let Outcome::Delay(wait) = outcome {
-        // No refund if the proxy stops waiting, because a proxy that fails open then forwards the request.
+        // Nothing is refunded if the proxy stops waiting, because a proxy that fails open forwards the request anyway.
         tokio::time::sleep(wait.into()).await;
     }
     Ok(answer)
 }
 
-fn respond(decision: &DecisionView<'_>, refuse: Option<StatusCode>) -> HttpResponse {
+fn decision_response(decision: &DecisionView<'_>, refuse: Option<StatusCode>) -> HttpResponse {
     let mut answer = Response::new(ReplyBody::default());
     if !decision.is_allowed() {
         let refusal = decision_status(decision);
@@ -141,7 +142,7 @@ fn respond(decision: &DecisionView<'_>, refuse: Option<StatusCode>) -> HttpRespo
         *answer.status_mut() = refuse.unwrap_or(refusal);
         let headers = answer.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(STATUS, HeaderValue::from(refusal.as_u16()));
+        headers.insert(STATUS_HEADER, HeaderValue::from(refusal.as_u16()));
     }
     let limits = decision.limits().filter(|limit| !limit.shadow).map(LimitStatus::from);
     headers::add(answer.headers_mut(), Styles::IETF, decision.retry(), limits);
@@ -191,7 +192,7 @@ mod tests {
             ("/v1/forward-auth/api", "api None None None"),
             ("/v1/forward-auth/a%2Fb?refuse=403&token=t%2B", "a/b None Some(403) Some(\"t+\")"),
             ("/v1/forward-auth/api/", "api Some(\"/\") None None"),
-            // With `rest` the query is the client's, which must not choose the status.
+            // With `rest`, the query comes from the client, and the client must not choose the status.
             ("/v1/forward-auth/api/a/../b?refuse=200&x", "api Some(\"/a/../b\") None None"),
         ] {
             assert_eq!(parse(target), Some(Ok(expected.into())), "{target}");

@@ -1,18 +1,18 @@
 use super::*;
 
-/// A history, and the counts of its rules, which a test sets.
-struct Subject {
+/// A history, with counters that the test sets.
+struct TestHistory {
     history: LiveHistory,
     version: u64,
     names: Vec<String>,
     counts: Vec<u64>,
-    /// The shadow refusals of every rule.
+    /// The number of shadow refusals of every rule.
     shadow: u64,
     totals: Totals,
     now: u64,
 }
 
-impl Subject {
+impl TestHistory {
     fn new(rules: usize) -> Self {
         let names = (0..rules).map(|number| format!("r{number}")).collect();
         let mut subject = Self {
@@ -22,13 +22,13 @@ impl Subject {
             counts: vec![0; rules],
             shadow: 0,
             totals: Totals::default(),
-            now: SECOND,
+            now: NANOS_PER_SECOND,
         };
         subject.add(0);
         subject
     }
 
-    /// Adds a sample `millis` after the last one.
+    /// Adds a sample `millis` milliseconds after the previous sample.
     fn add(&mut self, millis: u64) {
         self.now += millis * 1_000_000;
         let read = |number: usize| RuleReading {
@@ -40,14 +40,14 @@ impl Subject {
         self.history.add(Time::from_nanos(self.now), self.totals, &rules);
     }
 
-    fn tracked(&self) -> Vec<&str> {
+    fn tracked_ids(&self) -> Vec<&str> {
         self.history.rules.iter().map(|rule| &*rule.id).collect()
     }
 }
 
 #[test]
 fn rates_are_per_second_of_elapsed_time() {
-    let mut subject = Subject::new(1);
+    let mut subject = TestHistory::new(1);
     (subject.totals.admitted, subject.counts[0]) = (300, 300);
     subject.add(1_500);
     assert_eq!(subject.history.last().admitted, 200);
@@ -64,7 +64,7 @@ fn rates_are_per_second_of_elapsed_time() {
 
 #[test]
 fn ten_seconds_become_one_point_with_their_mean() {
-    let mut subject = Subject::new(1);
+    let mut subject = TestHistory::new(1);
     for second in 1..=20_u64 {
         subject.totals.refused += second;
         subject.counts[0] += second;
@@ -81,7 +81,7 @@ fn ten_seconds_become_one_point_with_their_mean() {
 
 #[test]
 fn shadow_rate_adds_observed_requests_and_shadow_refusals() {
-    let mut subject = Subject::new(2);
+    let mut subject = TestHistory::new(2);
     for _ in 0..10 {
         subject.shadow += 3;
         subject.totals.observed += 5;
@@ -93,46 +93,48 @@ fn shadow_rate_adds_observed_requests_and_shadow_refusals() {
 
 #[test]
 fn rings_are_bounded_even_after_a_long_pause() {
-    let mut subject = Subject::new(100);
-    for _ in 0..2 * SECONDS {
+    let mut subject = TestHistory::new(100);
+    for _ in 0..2 * ONE_SECOND_POINTS {
         subject.add(1_000);
     }
     subject.add(1_000_000_000);
-    assert_eq!(subject.history.overall.seconds.len(), SECONDS);
-    assert_eq!(subject.history.overall.tens.len(), TENS);
+    assert_eq!(subject.history.overall.seconds.len(), ONE_SECOND_POINTS);
+    assert_eq!(subject.history.overall.tens.len(), TEN_SECOND_POINTS);
     assert_eq!(subject.history.rules.len(), MAX_RULES);
     for rule in &subject.history.rules {
-        assert!(rule.series.seconds.len() <= SECONDS && rule.series.tens.len() <= TENS);
-        assert!(rule.series.seconds.capacity() == SECONDS && rule.series.tens.capacity() == TENS);
+        assert!(rule.series.seconds.len() <= ONE_SECOND_POINTS && rule.series.tens.len() <= TEN_SECOND_POINTS);
+        assert!(
+            rule.series.seconds.capacity() == ONE_SECOND_POINTS && rule.series.tens.capacity() == TEN_SECOND_POINTS
+        );
     }
 }
 
 #[test]
 fn busiest_rules_are_tracked() {
-    let mut subject = Subject::new(1_000);
-    assert_eq!(subject.tracked().len(), MAX_RULES);
+    let mut subject = TestHistory::new(1_000);
+    assert_eq!(subject.tracked_ids().len(), MAX_RULES);
     subject.counts[900] += 50;
     for _ in 0..10 {
         subject.add(1_000);
     }
-    assert!(subject.tracked().contains(&"r900"));
+    assert!(subject.tracked_ids().contains(&"r900"));
     // An idle rule stays tracked until a busy rule replaces it.
     for _ in 0..10 {
         subject.add(1_000);
     }
-    assert!(subject.tracked().contains(&"r900"));
+    assert!(subject.tracked_ids().contains(&"r900"));
 }
 
 #[test]
-fn history_follows_a_rule_into_the_next_rule_set() {
-    let mut subject = Subject::new(3);
+fn rule_history_survives_a_change_of_the_rule_set() {
+    let mut subject = TestHistory::new(3);
     subject.counts[2] = 7;
     subject.add(1_000);
     subject.version = 2;
     subject.names = vec!["r2".into(), "new".into()];
     subject.counts = vec![16, 0];
     subject.add(1_000);
-    let mut tracked = subject.tracked();
+    let mut tracked = subject.tracked_ids();
     tracked.sort_unstable();
     assert_eq!(tracked, ["new", "r2"]);
     let page = subject.history.page_of("api", "r2", 0);
@@ -141,7 +143,7 @@ fn history_follows_a_rule_into_the_next_rule_set() {
 
 #[test]
 fn decision_times_cover_only_the_last_interval() {
-    let mut subject = Subject::new(0);
+    let mut subject = TestHistory::new(0);
     subject.totals.times.buckets[0] = 1_000;
     subject.add(1_000);
     assert_eq!(subject.history.last().p99_ns, 1_000);

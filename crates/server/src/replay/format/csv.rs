@@ -1,4 +1,4 @@
-//! Logs whose lines contain values separated by commas, semicolons or tabs. The first line contains the column names.
+//! CSV logs. Values are separated by commas, semicolons or tabs. The first line contains the column names.
 //!
 //! A value may be in quotes. Within quotes, `""` stands for a quote. A value cannot contain a line break.
 
@@ -14,12 +14,12 @@ pub struct Csv {
 }
 
 impl Csv {
-    /// Returns the format with this header line, or `None` if the line does not look like a header.
+    /// Returns the format defined by a header line, or `None` if the line does not look like a header.
     pub(super) fn of_header(line: &[u8]) -> Option<Self> {
         let separator = *b",;\t".iter().max_by_key(|byte| memchr::memchr_iter(**byte, line).count())?;
         let mut csv = Self { separator, header: line.into(), names: Vec::new() };
         let mut fields = [Span::NONE; MAX_FIELDS];
-        let count = csv.split(line, 0, &mut fields)?;
+        let count = csv.split_values(line, 0, &mut fields)?;
         for span in &fields[..count] {
             let name = str::from_utf8(span.of(line)?).ok()?.trim();
             let is_name = |letter: char| letter.is_ascii_alphanumeric() || "_-.@$ ".contains(letter);
@@ -43,18 +43,18 @@ impl Csv {
 
     /// Parses a line that begins at offset `base`. Returns whether the line has one value per column.
     pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span]) -> bool {
-        self.split(line, base, fields) == Some(self.names.len())
+        self.split_values(line, base, fields) == Some(self.names.len())
     }
 
-    /// Finds the values of a line and returns their number. Returns `None` if there are too many values or a quote is
-    /// not closed.
-    fn split(&self, line: &[u8], base: usize, fields: &mut [Span]) -> Option<usize> {
+    /// Finds the values of a line and returns their number. Returns `None` if there are too many values, or if the
+    /// quotes are malformed.
+    fn split_values(&self, line: &[u8], base: usize, fields: &mut [Span]) -> Option<usize> {
         let (mut at, mut count) = (0, 0);
         loop {
             let place = fields.get_mut(count)?;
             let end = match line.get(at) {
                 Some(b'"') => {
-                    let (close, escaped) = closing_quote(line, at + 1)?;
+                    let (close, escaped) = find_closing_quote(line, at + 1)?;
                     *place = Span::new(base + at + 1, close - at - 1).escaped_if(escaped);
                     close + 1
                 }
@@ -76,7 +76,7 @@ impl Csv {
 }
 
 /// Returns the position of the closing quote of a value, and whether the value contains escaped quotes.
-fn closing_quote(line: &[u8], from: usize) -> Option<(usize, bool)> {
+fn find_closing_quote(line: &[u8], from: usize) -> Option<(usize, bool)> {
     let (mut at, mut escaped) = (from, false);
     loop {
         at += memchr::memchr(b'"', &line[at..])?;
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_found_by_column() {
+    fn line_is_split_into_one_value_per_column() {
         let csv = Csv::of_header(b"time;client_ip;path").unwrap();
         assert_eq!(csv.names(), ["time", "client_ip", "path"]);
         assert_eq!(parse_values(&csv, "1;2;3").unwrap(), ["1", "2", "3"]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn only_names_make_a_header() {
+    fn header_line_must_consist_of_column_names() {
         assert!(Csv::of_header(b"time,path").is_some());
         for line in ["10.0.0.1,GET", "time", "", "{\"a\":1,\"b\":2}", "a,,b"] {
             assert!(Csv::of_header(line.as_bytes()).is_none(), "{line}");

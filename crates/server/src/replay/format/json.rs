@@ -1,31 +1,31 @@
-//! Logs of JSON lines, such as Caddy's access log.
+//! Logs with one JSON object per line, such as Caddy's access log.
 //!
-//! Only the needed fields are read; the rest of a line is skipped without allocation. A field is named by its path,
-//! such as `request.headers.X-Key`. Case does not matter. If the value is a list, its first element is used.
+//! Only the needed fields are read; the other fields are skipped without allocation. A field is named by its path, such
+//! as `request.headers.X-Key`. Names are case-insensitive. If the value is a list, its first element is used.
 
 use super::span::Span;
 
-/// Maximum nesting of a line.
+/// Maximum nesting depth of the JSON in a line.
 const MAX_DEPTH: usize = 16;
-/// Maximum number of names that are remembered from the sample.
+/// Maximum number of field names collected from the sample.
 const MAX_NAMES: usize = 512;
 
 /// The fields to read.
 #[derive(Clone, Debug, Default)]
 pub struct Json {
-    wanted: Vec<Wanted>,
+    wanted: Vec<WantedField>,
     names: Vec<String>,
     available: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
-struct Wanted {
+struct WantedField {
     key: Box<[u8]>,
     field: Option<usize>,
-    within: Vec<Wanted>,
+    members_wanted: Vec<WantedField>,
 }
 
-/// The rest of a line is not JSON.
+/// Error: the line is not valid JSON.
 #[derive(Debug)]
 struct NotJson;
 
@@ -35,13 +35,13 @@ impl Json {
         let mut available: Vec<String> = Vec::new();
         for line in lines {
             if let Ok(value) = serde_json::from_slice::<serde_json::Value>(line) {
-                list_names(&value, "", &mut available, 0);
+                collect_field_names(&value, "", &mut available, 0);
             }
         }
         (!available.is_empty()).then(|| Self { available, ..Self::default() })
     }
 
-    /// Returns the names of the fields of the sample.
+    /// Returns the field names that occur in the sample.
     pub fn available(&self) -> &[String] {
         &self.available
     }
@@ -52,27 +52,27 @@ impl Json {
     }
 
     /// Adds a field to read, and returns its index.
-    pub(super) fn want(&mut self, name: &str) -> usize {
+    pub(super) fn add_field(&mut self, name: &str) -> usize {
         if let Some(known) = self.names.iter().position(|known| known.eq_ignore_ascii_case(name)) {
             return known;
         }
         let field = self.names.len();
         self.names.push(name.to_owned());
-        // A name with dots is always a path, even if the log has a key with dots.
+        // A name with dots is always a path, even if the log has a key that contains dots.
         let is_plain = self.available.iter().any(|known| known.eq_ignore_ascii_case(name)) && !name.contains('.');
         let parts: Vec<&str> = if is_plain { vec![name] } else { name.split('.').collect() };
         let mut level = &mut self.wanted;
         for (place, part) in parts.iter().enumerate() {
             let known = level.iter().position(|wanted| wanted.key.eq_ignore_ascii_case(part.as_bytes()));
             let at = known.unwrap_or_else(|| {
-                level.push(Wanted { key: part.as_bytes().into(), field: None, within: Vec::new() });
+                level.push(WantedField { key: part.as_bytes().into(), field: None, members_wanted: Vec::new() });
                 level.len() - 1
             });
             if place + 1 == parts.len() {
                 level[at].field = Some(field);
                 break;
             }
-            level = &mut level[at].within;
+            level = &mut level[at].members_wanted;
         }
         field
     }
@@ -80,76 +80,76 @@ impl Json {
     /// Parses a line that begins at offset `base`. Returns whether the line is a JSON object.
     pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span]) -> bool {
         fields.fill(Span::NONE);
-        let mut scanner = Scanner { line, at: 0, base };
-        scanner.spaces();
-        let parsed = scanner.peek() == Some(b'{') && scanner.parse_object(&self.wanted, fields, 0).is_ok();
-        scanner.spaces();
+        let mut scanner = JsonScanner { line, at: 0, base };
+        scanner.skip_whitespace();
+        let parsed = scanner.peek_byte() == Some(b'{') && scanner.parse_object(&self.wanted, fields, 0).is_ok();
+        scanner.skip_whitespace();
         parsed && scanner.at == line.len()
     }
 }
 
-fn list_names(value: &serde_json::Value, prefix: &str, names: &mut Vec<String>, depth: usize) {
+fn collect_field_names(value: &serde_json::Value, prefix: &str, names: &mut Vec<String>, depth: usize) {
     let serde_json::Value::Object(members) = value else { return };
     for (name, value) in members {
         let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
         if value.is_object() && depth < MAX_DEPTH {
-            list_names(value, &path, names, depth + 1);
+            collect_field_names(value, &path, names, depth + 1);
         } else if names.len() < MAX_NAMES && !names.contains(&path) {
             names.push(path);
         }
     }
 }
 
-struct Scanner<'l> {
+struct JsonScanner<'l> {
     line: &'l [u8],
     at: usize,
     base: usize,
 }
 
-impl Scanner<'_> {
+impl JsonScanner<'_> {
     #[inline]
-    fn peek(&self) -> Option<u8> {
+    fn peek_byte(&self) -> Option<u8> {
         self.line.get(self.at).copied()
     }
 
     #[inline]
-    fn spaces(&mut self) {
-        while self.peek().is_some_and(|byte| byte.is_ascii_whitespace()) {
+    fn skip_whitespace(&mut self) {
+        while self.peek_byte().is_some_and(|byte| byte.is_ascii_whitespace()) {
             self.at += 1;
         }
     }
 
-    fn expect(&mut self, byte: u8) -> Result<(), NotJson> {
-        if self.peek() != Some(byte) {
+    fn expect_byte(&mut self, byte: u8) -> Result<(), NotJson> {
+        if self.peek_byte() != Some(byte) {
             return Err(NotJson);
         }
         self.at += 1;
         Ok(())
     }
 
-    fn parse_object(&mut self, wanted: &[Wanted], fields: &mut [Span], depth: usize) -> Result<(), NotJson> {
+    fn parse_object(&mut self, wanted: &[WantedField], fields: &mut [Span], depth: usize) -> Result<(), NotJson> {
         if depth > MAX_DEPTH {
             return Err(NotJson);
         }
-        self.expect(b'{')?;
-        self.spaces();
-        if self.peek() == Some(b'}') {
+        self.expect_byte(b'{')?;
+        self.skip_whitespace();
+        if self.peek_byte() == Some(b'}') {
             self.at += 1;
             return Ok(());
         }
         loop {
-            self.spaces();
-            let key = self.string()?;
-            self.spaces();
-            self.expect(b':')?;
-            self.spaces();
+            self.skip_whitespace();
+            let key = self.scan_string()?;
+            self.skip_whitespace();
+            self.expect_byte(b':')?;
+            self.skip_whitespace();
             let key = &self.line[key.start() - self.base..key.start() - self.base + key.len()];
             match wanted.iter().find(|wanted| wanted.key.eq_ignore_ascii_case(key)) {
-                Some(found) => self.wanted_value(found, fields, depth)?,
-                None => self.skip(depth)?,
+                Some(found) => self.read_wanted_value(found, fields, depth)?,
+                None => self.skip_value(depth)?,
             }
-            self.spaces();
-            match self.peek() {
+            self.skip_whitespace();
+            match self.peek_byte() {
                 Some(b',') => self.at += 1,
                 Some(b'}') => {
                     self.at += 1;
@@ -160,22 +160,22 @@ impl Scanner<'_> {
         }
     }
 
-    fn wanted_value(&mut self, wanted: &Wanted, fields: &mut [Span], depth: usize) -> Result<(), NotJson> {
-        match self.peek() {
-            Some(b'{') => return self.parse_object(&wanted.within, fields, depth + 1),
+    fn read_wanted_value(&mut self, wanted: &WantedField, fields: &mut [Span], depth: usize) -> Result<(), NotJson> {
+        match self.peek_byte() {
+            Some(b'{') => return self.parse_object(&wanted.members_wanted, fields, depth + 1),
             Some(b'[') => {
                 self.at += 1;
-                self.spaces();
-                if !matches!(self.peek(), Some(b']' | b'[' | b'{')) {
-                    let span = self.scalar()?;
-                    set(fields, wanted.field, span);
-                    self.spaces();
+                self.skip_whitespace();
+                if !matches!(self.peek_byte(), Some(b']' | b'[' | b'{')) {
+                    let span = self.scan_scalar()?;
+                    set_if_missing(fields, wanted.field, span);
+                    self.skip_whitespace();
                 }
                 self.skip_rest_of_list(depth)?;
             }
             Some(_) => {
-                let span = self.scalar()?;
-                set(fields, wanted.field, span);
+                let span = self.scan_scalar()?;
+                set_if_missing(fields, wanted.field, span);
             }
             None => return Err(NotJson),
         }
@@ -183,13 +183,13 @@ impl Scanner<'_> {
     }
 
     /// Reads a string, a number, a boolean or null. Null counts as a missing value.
-    fn scalar(&mut self) -> Result<Span, NotJson> {
-        if self.peek() == Some(b'"') {
-            return self.string();
+    fn scan_scalar(&mut self) -> Result<Span, NotJson> {
+        if self.peek_byte() == Some(b'"') {
+            return self.scan_string();
         }
         let start = self.at;
         let more = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
-        while self.peek().is_some_and(more) {
+        while self.peek_byte().is_some_and(more) {
             self.at += 1;
         }
         match &self.line[start..self.at] {
@@ -201,8 +201,8 @@ impl Scanner<'_> {
 
     /// Reads a string and returns the span between its quotes.
     #[inline]
-    fn string(&mut self) -> Result<Span, NotJson> {
-        self.expect(b'"')?;
+    fn scan_string(&mut self) -> Result<Span, NotJson> {
+        self.expect_byte(b'"')?;
         let start = self.at;
         let mut escaped = false;
         loop {
@@ -217,40 +217,40 @@ impl Scanner<'_> {
         }
     }
 
-    /// Skips the remaining values of a list, and its end.
+    /// Skips the remaining values of a list, and its closing bracket.
     fn skip_rest_of_list(&mut self, depth: usize) -> Result<(), NotJson> {
-        while self.peek() != Some(b']') {
-            if self.peek() == Some(b',') {
+        while self.peek_byte() != Some(b']') {
+            if self.peek_byte() == Some(b',') {
                 self.at += 1;
-                self.spaces();
+                self.skip_whitespace();
             }
-            self.skip(depth + 1)?;
-            self.spaces();
+            self.skip_value(depth + 1)?;
+            self.skip_whitespace();
         }
         self.at += 1;
         Ok(())
     }
 
     /// Skips a value.
-    fn skip(&mut self, depth: usize) -> Result<(), NotJson> {
+    fn skip_value(&mut self, depth: usize) -> Result<(), NotJson> {
         if depth > MAX_DEPTH {
             return Err(NotJson);
         }
-        match self.peek() {
+        match self.peek_byte() {
             Some(b'{') => self.parse_object(&[], &mut [], depth + 1),
             Some(b'[') => {
                 self.at += 1;
-                self.spaces();
+                self.skip_whitespace();
                 self.skip_rest_of_list(depth)
             }
-            Some(_) => self.scalar().map(|_| ()),
+            Some(_) => self.scan_scalar().map(|_| ()),
             None => Err(NotJson),
         }
     }
 }
 
-/// Sets a field unless it already has a value, because the first of several values counts.
-fn set(fields: &mut [Span], field: Option<usize>, span: Span) {
+/// Sets a field unless it already has a value. If a field is repeated, its first value is used.
+fn set_if_missing(fields: &mut [Span], field: Option<usize>, span: Span) {
     if let Some(place) = field.and_then(|field| fields.get_mut(field)).filter(|place| place.is_none()) {
         *place = span;
     }
@@ -265,7 +265,7 @@ mod tests {
         let line = br#" {"a": {"x": [1, {"b": 2}], "y": true}, "list":["v","w"], "n": null, "A.B": "1", "z": 1.5e3} "#;
         let mut json = Json::of_sample(&[line]).unwrap();
         let names = ["a.y", "LIST", "n", "z", "missing", "a.x.b"];
-        let places: Vec<usize> = names.iter().map(|name| json.want(name)).collect();
+        let places: Vec<usize> = names.iter().map(|name| json.add_field(name)).collect();
         let mut fields = [Span::NONE; 8];
         assert!(json.parse(line, 0, &mut fields));
         let value = |place: usize| fields[place].of(line).map(|value| String::from_utf8_lossy(value).into_owned());
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn broken_json_is_refused() {
         let mut json = Json::of_sample(&[b"{\"a\":1}"]).unwrap();
-        json.want("a");
+        json.add_field("a");
         let mut fields = [Span::NONE; 8];
         let deep = format!("{{\"b\":{}1{}}}", "[".repeat(99), "]".repeat(99));
         for line in

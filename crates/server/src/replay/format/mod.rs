@@ -1,4 +1,4 @@
-//! Formats of log lines. A format finds the positions of a line's fields.
+//! Log formats. A format finds the positions of the fields in a line.
 
 pub mod csv;
 pub mod json;
@@ -13,7 +13,7 @@ use json::Json;
 use pattern::Pattern;
 use span::Span;
 
-use super::bounds::{HEAD, MAX_FIELDS, SAMPLE_LINES};
+use super::bounds::{FORMAT_SAMPLE_BYTES, MAX_FIELDS, SAMPLE_LINES};
 
 /// The format of a log.
 #[derive(Clone, Debug)]
@@ -33,12 +33,12 @@ enum FormatKind {
 pub const NAMES: [&str; 7] = ["combined", "common", "vhost_combined", "envoy", "haproxy", "json", "csv"];
 
 impl Format {
-    /// Returns the format that `text` names or describes. `head` contains the first lines of the log, which define the
-    /// columns of CSV and the fields of JSON.
+    /// Returns the format with the name or description `text`. `head` contains the first lines of the log, which define
+    /// the CSV columns or JSON fields.
     ///
     /// # Errors
-    /// Returns an error if `text` is neither the name nor a valid description of a format, or if the log has another
-    /// format.
+    /// Returns an error if `text` is neither the name nor a valid description of a format, or if the log does not have
+    /// that format.
     pub fn from_description(text: &str, head: &[u8]) -> Result<Self, String> {
         let lines = sample_lines(head);
         let named = |kind: Option<FormatKind>| {
@@ -54,7 +54,7 @@ impl Format {
                     .filter(|(name, _)| *name == text)
                     .map(|(_, pattern)| pattern)
                     .collect();
-                let best = known.into_iter().max_by_key(|pattern| score_pattern(pattern, &lines));
+                let best = known.into_iter().max_by_key(|pattern| count_pattern_matches(pattern, &lines));
                 if let Some(pattern) = best {
                     return Ok(Self { name: text.to_owned(), kind: FormatKind::Pattern(pattern) });
                 }
@@ -69,7 +69,8 @@ impl Format {
         }
     }
 
-    /// Returns the format that most of the first lines have, or `None` if no known format matches half of them.
+    /// Returns the format that matches the most lines of `head`, or `None` if no known format matches at least half of
+    /// the lines.
     pub fn detect(head: &[u8]) -> Option<Self> {
         let lines = sample_lines(head);
         let mut formats: Vec<Self> = Vec::new();
@@ -79,10 +80,11 @@ impl Format {
         }
         let csv = lines.first().and_then(|line| Csv::of_header(line));
         formats.extend(csv.map(|csv| Self { name: "csv".into(), kind: FormatKind::Csv(csv) }));
-        // If two formats match equally many lines, the first is used. More specific formats are listed first.
+        // If two formats match the same number of lines, the earlier format is used. More specific formats are listed
+        // first.
         let mut best: Option<(usize, Self)> = None;
         for format in formats {
-            let score = format.matching_lines(&lines);
+            let score = format.count_matching_lines(&lines);
             if score > 0 && best.as_ref().is_none_or(|(most, _)| score > *most) {
                 best = Some((score, format));
             }
@@ -95,7 +97,7 @@ impl Format {
         &self.name
     }
 
-    /// Returns the names of the fields that lines have.
+    /// Returns the names of the available fields.
     pub fn available(&self) -> &[String] {
         match &self.kind {
             FormatKind::Pattern(pattern) => pattern.names(),
@@ -104,7 +106,7 @@ impl Format {
         }
     }
 
-    /// Returns the number of fields of a parsed line.
+    /// Returns the number of fields in a parsed line.
     #[inline]
     pub(super) fn field_count(&self) -> usize {
         match &self.kind {
@@ -119,7 +121,7 @@ impl Format {
         let place = |names: &[String]| names.iter().position(|known| known.eq_ignore_ascii_case(name));
         match &mut self.kind {
             FormatKind::Pattern(pattern) => place(pattern.names()),
-            FormatKind::Json(json) if json.field_count() < MAX_FIELDS => Some(json.want(name)),
+            FormatKind::Json(json) if json.field_count() < MAX_FIELDS => Some(json.add_field(name)),
             FormatKind::Json(_) => None,
             FormatKind::Csv(csv) => place(csv.names()),
         }
@@ -140,10 +142,11 @@ impl Format {
         matches!(&self.kind, FormatKind::Csv(csv) if csv.is_header(line))
     }
 
-    /// Decodes the escape sequences of a value, such as `\x22` in nginx and Apache logs, JSON escapes, and `""` in CSV.
+    /// Decodes the escape sequences of a value: `\x22` and similar ones in nginx and Apache logs, JSON escapes, and
+    /// `""` in CSV.
     pub fn unescape<'v>(&self, value: &'v [u8]) -> Cow<'v, [u8]> {
         match &self.kind {
-            FormatKind::Pattern(_) => unescape_hex(value).into(),
+            FormatKind::Pattern(_) => unescape_backslashes(value).into(),
             FormatKind::Json(_) => {
                 let quoted = [b"\"", value, b"\""].concat();
                 serde_json::from_slice::<String>(&quoted).map_or(Cow::Borrowed(value), |text| text.into_bytes().into())
@@ -161,14 +164,14 @@ impl Format {
     }
 
     /// Returns whether `-` stands for a missing value.
-    pub fn has_dashes(&self) -> bool {
+    pub fn dash_means_missing(&self) -> bool {
         matches!(self.kind, FormatKind::Pattern(_))
     }
 
-    fn matching_lines(&self, lines: &[&[u8]]) -> usize {
+    fn count_matching_lines(&self, lines: &[&[u8]]) -> usize {
         let mut fields = [Span::NONE; MAX_FIELDS];
         match &self.kind {
-            FormatKind::Pattern(pattern) => score_pattern(pattern, lines),
+            FormatKind::Pattern(pattern) => count_pattern_matches(pattern, lines),
             FormatKind::Json(_) => lines.iter().filter(|line| self.parse(line, 0, &mut fields)).count(),
             // Skips the header line, which contains no values.
             FormatKind::Csv(csv) => lines.iter().skip(1).filter(|line| csv.parse(line, 0, &mut fields)).count(),
@@ -178,15 +181,15 @@ impl Format {
 
 /// Returns the lines from which a format is detected.
 pub(super) fn sample_lines(head: &[u8]) -> Vec<&[u8]> {
-    // If the log is longer than `head`, the last line in `head` may be incomplete, so it is not used.
-    let end = if head.len() < HEAD { None } else { memchr::memrchr(b'\n', head) };
+    // If the log is longer than `head`, the last line of `head` is not used, because it may be incomplete.
+    let end = if head.len() < FORMAT_SAMPLE_BYTES { None } else { memchr::memrchr(b'\n', head) };
     let whole = end.map_or(head, |end| &head[..end]);
     let lines = whole.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     lines.filter(|line| !line.is_empty()).take(SAMPLE_LINES).collect()
 }
 
 /// Returns the number of lines that match a pattern and have a valid time in its time field.
-fn score_pattern(pattern: &Pattern, lines: &[&[u8]]) -> usize {
+fn count_pattern_matches(pattern: &Pattern, lines: &[&[u8]]) -> usize {
     let mut fields = [Span::NONE; MAX_FIELDS];
     let time = pattern.names().iter().position(|name| name == "time_local");
     let mut parser = time::TimeParser::new(jiff::tz::TimeZone::UTC);
@@ -198,7 +201,7 @@ fn score_pattern(pattern: &Pattern, lines: &[&[u8]]) -> usize {
 }
 
 /// Decodes `\xHH`, `\"`, `\\`, `\n`, `\t` and similar escape sequences.
-fn unescape_hex(value: &[u8]) -> Vec<u8> {
+fn unescape_backslashes(value: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(value.len());
     let mut rest = value;
     while let Some((first, more)) = rest.split_first() {

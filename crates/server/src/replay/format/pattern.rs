@@ -1,8 +1,7 @@
-//! Logs whose lines consist of fields with fixed text between them, such as the access logs of nginx, Apache, Envoy and
-//! HAProxy.
+//! Log formats with fields separated by fixed text, such as the access logs of nginx, Apache, Envoy and HAProxy.
 //!
-//! The formats of all these programs are converted to the same kind of pattern. Fields have the names of nginx's
-//! variables, so that one list of names suffices to find attributes.
+//! All these formats are converted to a [`Pattern`]. Its fields have the names of nginx variables, so that a field has
+//! the same name in the logs of all programs.
 
 use super::span::Span;
 use crate::replay::bounds::MAX_FIELDS;
@@ -14,10 +13,10 @@ pub struct Pattern {
     start: Box<[u8]>,
     fields: Vec<PatternField>,
     names: Vec<String>,
-    /// Whether lines may continue after the last field.
-    open: bool,
-    /// The text that ends an optional prefix of a line. The prefix is skipped.
-    skip: Option<&'static [u8]>,
+    /// Whether a line may have more text after the last field.
+    allows_suffix: bool,
+    /// The text that ends an optional prefix of each line. The prefix is skipped.
+    skipped_prefix_end: Option<&'static [u8]>,
 }
 
 /// A field of a line.
@@ -28,16 +27,16 @@ struct PatternField {
     quoted: bool,
 }
 
-/// A part of a format: text, or the name of a field.
+/// A part of a format: fixed text, or the name of a field.
 #[derive(Debug)]
-enum Part {
+enum FormatPart {
     Text(String),
     Field(String),
 }
 
 impl Pattern {
-    /// Parses a `log_format` of nginx (`$remote_addr …`), a `LogFormat` of Apache (`%h …`) or an access log format of
-    /// Envoy (`%START_TIME% …`). Also accepts the whole directive.
+    /// Parses nginx's `log_format` (`$remote_addr …`), Apache's `LogFormat` (`%h …`) or an Envoy access-log format
+    /// (`%START_TIME% …`). Also accepts the whole nginx or Apache directive.
     ///
     /// # Errors
     /// Returns an error if `text` is not a valid format.
@@ -57,15 +56,20 @@ impl Pattern {
         Self::from_parts(parts)
     }
 
-    fn from_parts(parts: Vec<Part>) -> Result<Self, String> {
-        let mut pattern =
-            Self { start: Box::default(), fields: Vec::new(), names: Vec::new(), open: false, skip: None };
+    fn from_parts(parts: Vec<FormatPart>) -> Result<Self, String> {
+        let mut pattern = Self {
+            start: Box::default(),
+            fields: Vec::new(),
+            names: Vec::new(),
+            allows_suffix: false,
+            skipped_prefix_end: None,
+        };
         let mut text = String::new();
         for part in parts {
             match part {
-                Part::Text(more) => text.push_str(&more),
-                Part::Field(name) => {
-                    pattern.end_field(&text);
+                FormatPart::Text(more) => text.push_str(&more),
+                FormatPart::Field(name) => {
+                    pattern.set_adjacent_text(&text);
                     let quoted = text.ends_with('"');
                     text.clear();
                     pattern.fields.push(PatternField { end: Box::default(), quoted });
@@ -79,12 +83,12 @@ impl Pattern {
         if pattern.fields.len() > MAX_FIELDS {
             return Err(format!("too many fields: {} (maximum {MAX_FIELDS})", pattern.fields.len()));
         }
-        pattern.end_field(&text);
-        pattern.checked()
+        pattern.set_adjacent_text(&text);
+        pattern.check_separators()
     }
 
-    /// Sets the text after the last field added so far, or before the first field if there is none yet.
-    fn end_field(&mut self, text: &str) {
+    /// Sets the text that follows the most recently added field or, if there is no field yet, precedes the first field.
+    fn set_adjacent_text(&mut self, text: &str) {
         match self.fields.last_mut() {
             None => self.start = text.as_bytes().into(),
             Some(field) => {
@@ -94,8 +98,8 @@ impl Pattern {
         }
     }
 
-    /// Checks that every field except the last is followed by text.
-    fn checked(self) -> Result<Self, String> {
+    /// Checks that text separates each field from the next one.
+    fn check_separators(self) -> Result<Self, String> {
         let last = self.fields.len() - 1;
         match self.fields.iter().position(|field| field.end.is_empty()).filter(|index| *index != last) {
             None => Ok(self),
@@ -106,10 +110,10 @@ impl Pattern {
         }
     }
 
-    /// Allows more text after the last field, because many formats extend a standard format.
+    /// Allows more text after the last field, because many custom formats extend a standard format.
     #[must_use]
-    fn open(self) -> Self {
-        Self { open: true, ..self }
+    fn allow_suffix(self) -> Self {
+        Self { allows_suffix: true, ..self }
     }
 
     /// Returns the names of the fields.
@@ -119,9 +123,11 @@ impl Pattern {
 
     /// Parses a line that begins at offset `base`. Returns whether the line has this format.
     pub fn parse(&self, line: &[u8], base: usize, fields: &mut [Span]) -> bool {
-        let mut at = match self.skip {
+        let mut at = match self.skipped_prefix_end {
             None => 0,
-            Some(skip) => memchr::memmem::find(line, skip).map_or(0, |found| found + skip.len()),
+            Some(skipped_prefix_end) => {
+                memchr::memmem::find(line, skipped_prefix_end).map_or(0, |found| found + skipped_prefix_end.len())
+            }
         };
         if !line[at..].starts_with(&self.start) {
             return false;
@@ -129,22 +135,22 @@ impl Pattern {
         at += self.start.len();
         for (field, span) in self.fields.iter().zip(fields) {
             let rest = &line[at..];
-            let Some((len, escaped)) = field.field_length(rest, self.open) else { return false };
+            let Some((len, escaped)) = field.field_length(rest, self.allows_suffix) else { return false };
             *span = Span::new(base + at, len).escaped_if(escaped);
             at += len + field.end.len().min(rest.len() - len);
         }
-        self.open || at == line.len()
+        self.allows_suffix || at == line.len()
     }
 }
 
 impl PatternField {
-    /// Returns the length of the field at the beginning of `rest`, and whether the field contains escape sequences.
-    /// Returns `None` if the text after the field is missing.
+    /// Returns the length of the field at the start of `rest`, and whether the field contains escape sequences. Returns
+    /// `None` if the text that ends the field is missing.
     #[inline]
-    fn field_length(&self, rest: &[u8], open: bool) -> Option<(usize, bool)> {
+    fn field_length(&self, rest: &[u8], allows_suffix: bool) -> Option<(usize, bool)> {
         let Some((first, more)) = self.end.split_first() else {
-            // In an open format, the last field ends at the next space.
-            let len = if open { memchr::memchr(b' ', rest).unwrap_or(rest.len()) } else { rest.len() };
+            // If more text may follow, the last field ends at the next space.
+            let len = if allows_suffix { memchr::memchr(b' ', rest).unwrap_or(rest.len()) } else { rest.len() };
             return Some((len, memchr::memchr(b'\\', &rest[..len]).is_some()));
         };
         let (mut from, mut escaped) = (0, false);
@@ -168,8 +174,8 @@ impl PatternField {
     }
 }
 
-/// Returns the quoted strings of a directive (`log_format NAME '…' '…';` or `LogFormat "…" NAME`), or the text
-/// unchanged.
+/// Returns the concatenated quoted strings of a directive (`log_format NAME '…' '…';` or `LogFormat "…" NAME`). Returns
+/// other text unchanged.
 fn strip_directive(text: &str) -> String {
     let text = text.trim();
     let Some(rest) = text.strip_prefix("log_format").or_else(|| text.strip_prefix("LogFormat")) else {
@@ -198,7 +204,7 @@ fn strip_directive(text: &str) -> String {
     format
 }
 
-/// Returns whether a format is Envoy's, that is, contains `%NAME%` or `%NAME(…)%` in capital letters.
+/// Returns whether this is an Envoy format: it contains `%NAME%` or `%NAME(…)%` in capital letters.
 fn is_envoy(text: &str) -> bool {
     text.split('%').any(|part| {
         let name = part.split('(').next().unwrap_or("");
@@ -206,11 +212,11 @@ fn is_envoy(text: &str) -> bool {
     })
 }
 
-fn parse_nginx(text: &str) -> Result<Vec<Part>, String> {
+fn parse_nginx(text: &str) -> Result<Vec<FormatPart>, String> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('$') {
-        parts.push(Part::Text(before.to_owned()));
+        parts.push(FormatPart::Text(before.to_owned()));
         let (name, next) = match after.strip_prefix('{') {
             Some(braced) => braced.split_once('}').ok_or("a `${` without `}`")?,
             None => {
@@ -221,18 +227,18 @@ fn parse_nginx(text: &str) -> Result<Vec<Part>, String> {
         if name.is_empty() {
             return Err("a `$` without the name of a variable".into());
         }
-        parts.push(Part::Field(name.to_owned()));
+        parts.push(FormatPart::Field(name.to_owned()));
         rest = next;
     }
-    parts.push(Part::Text(rest.to_owned()));
+    parts.push(FormatPart::Text(rest.to_owned()));
     Ok(parts)
 }
 
-fn parse_apache(text: &str) -> Result<Vec<Part>, String> {
+fn parse_apache(text: &str) -> Result<Vec<FormatPart>, String> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('%') {
-        parts.push(Part::Text(before.replace("\\\"", "\"")));
+        parts.push(FormatPart::Text(before.replace("\\\"", "\"")));
         let after = after.trim_start_matches(|letter: char| "<>!,".contains(letter) || letter.is_ascii_digit());
         let (argument, after) = match after.strip_prefix('{') {
             Some(braced) => {
@@ -250,13 +256,13 @@ fn parse_apache(text: &str) -> Result<Vec<Part>, String> {
         };
         let name = match (letter, argument) {
             ('%', None) => {
-                parts.push(Part::Text("%".into()));
+                parts.push(FormatPart::Text("%".into()));
                 continue;
             }
             ('t', None) => {
-                parts.push(Part::Text("[".into()));
-                parts.push(Part::Field("time_local".into()));
-                parts.push(Part::Text("]".into()));
+                parts.push(FormatPart::Text("[".into()));
+                parts.push(FormatPart::Field("time_local".into()));
+                parts.push(FormatPart::Text("]".into()));
                 continue;
             }
             ('t', Some(_)) => "time_local".into(),
@@ -276,18 +282,18 @@ fn parse_apache(text: &str) -> Result<Vec<Part>, String> {
             ('e' | 'n' | 'x', Some(name)) => name.to_owned(),
             (letter, _) => format!("apache_{letter}"),
         };
-        parts.push(Part::Field(name));
+        parts.push(FormatPart::Field(name));
     }
-    parts.push(Part::Text(rest.replace("\\\"", "\"")));
+    parts.push(FormatPart::Text(rest.replace("\\\"", "\"")));
     Ok(parts)
 }
 
-fn parse_envoy(text: &str) -> Result<Vec<Part>, String> {
+fn parse_envoy(text: &str) -> Result<Vec<FormatPart>, String> {
     let mut parts = Vec::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('%') {
-        parts.push(Part::Text(before.to_owned()));
-        // The argument in parentheses, such as a time format, may contain `%`.
+        parts.push(FormatPart::Text(before.to_owned()));
+        // An argument in parentheses, such as a time format, may contain `%`.
         let closing = match after.find('(') {
             Some(open) if !after[..open].contains('%') => {
                 let close = after[open..].find(')').ok_or("a `(` without `)`")? + open;
@@ -316,31 +322,38 @@ fn parse_envoy(text: &str) -> Result<Vec<Part>, String> {
             ("BYTES_SENT", _) => "body_bytes_sent".into(),
             (name, _) => name.to_ascii_lowercase(),
         };
-        parts.push(Part::Field(field));
+        parts.push(FormatPart::Field(field));
     }
-    parts.push(Part::Text(rest.to_owned()));
+    parts.push(FormatPart::Text(rest.to_owned()));
     Ok(parts)
 }
 
-/// Returns the formats that are recognised by name.
+/// Returns the predefined formats and their names.
 pub(super) fn known_formats() -> Vec<(&'static str, Pattern)> {
-    const COMMON: &str = "$remote_addr $ident $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
-    const REST: &str = " \"$http_referer\" \"$http_user_agent\"";
-    const ENVOY: &str = "[$time_local] \"$request_method $request_uri $protocol\" $status $flags $bytes_received $body_bytes_sent \
+    const COMMON_FORMAT: &str = "$remote_addr $ident $remote_user [$time_local] \"$request\" $status $body_bytes_sent";
+    const COMBINED_SUFFIX: &str = " \"$http_referer\" \"$http_user_agent\"";
+    const ENVOY_FORMAT: &str = "[$time_local] \"$request_method $request_uri $protocol\" $status $flags $bytes_received $body_bytes_sent \
         $duration $upstream_time \"$http_x_forwarded_for\" \"$http_user_agent\" \"$http_x_request_id\" \"$host\" \"$upstream\"";
-    const ISTIO: &str = "[$time_local] \"$request_method $request_uri $protocol\" $status $flags $details $termination \
+    const ISTIO_FORMAT: &str = "[$time_local] \"$request_method $request_uri $protocol\" $status $flags $details $termination \
         \"$failure\" $bytes_received $body_bytes_sent $duration $upstream_time \"$http_x_forwarded_for\" \
         \"$http_user_agent\" \"$http_x_request_id\" \"$host\" \"$upstream\"";
-    const HAPROXY: &str = "$remote_addr_port [$time_local] $frontend $backend/$server $timers $status $body_bytes_sent \
+    const HAPROXY_FORMAT: &str = "$remote_addr_port [$time_local] $frontend $backend/$server $timers $status $body_bytes_sent \
         $request_cookie $response_cookie $termination $connections $queues\"$request\"";
     let pattern = |text: &str| parse_nginx(text).and_then(Pattern::from_parts);
     let known = [
-        ("vhost_combined", pattern(&format!("$server_name:$server_port {COMMON}{REST}")).map(Pattern::open)),
-        ("combined", pattern(&format!("{COMMON}{REST}")).map(Pattern::open)),
-        ("envoy", pattern(ENVOY).map(Pattern::open)),
-        ("envoy", pattern(ISTIO).map(Pattern::open)),
-        ("haproxy", pattern(HAPROXY).map(|pattern| Pattern { skip: Some(b"]: "), ..pattern }.open())),
-        ("common", pattern(COMMON).map(Pattern::open)),
+        (
+            "vhost_combined",
+            pattern(&format!("$server_name:$server_port {COMMON_FORMAT}{COMBINED_SUFFIX}")).map(Pattern::allow_suffix),
+        ),
+        ("combined", pattern(&format!("{COMMON_FORMAT}{COMBINED_SUFFIX}")).map(Pattern::allow_suffix)),
+        ("envoy", pattern(ENVOY_FORMAT).map(Pattern::allow_suffix)),
+        ("envoy", pattern(ISTIO_FORMAT).map(Pattern::allow_suffix)),
+        (
+            "haproxy",
+            pattern(HAPROXY_FORMAT)
+                .map(|pattern| Pattern { skipped_prefix_end: Some(b"]: "), ..pattern }.allow_suffix()),
+        ),
+        ("common", pattern(COMMON_FORMAT).map(Pattern::allow_suffix)),
     ];
     known.into_iter().filter_map(|(name, pattern)| Some((name, pattern.ok()?))).collect()
 }
@@ -358,7 +371,7 @@ mod tests {
         })
     }
 
-    fn check(format: &str, line: &str, expected: &[(&str, &str)]) {
+    fn check_fields(format: &str, line: &str, expected: &[(&str, &str)]) {
         let pattern = Pattern::new(format).unwrap_or_else(|error| panic!("{format}: {error}"));
         let found = parse_fields(&pattern, line).unwrap_or_else(|| panic!("{format}\n{line}"));
         for (name, value) in expected {
@@ -367,18 +380,18 @@ mod tests {
     }
 
     #[test]
-    fn formats_of_three_programs_become_the_same_fields() {
+    fn nginx_apache_and_envoy_formats_give_the_same_fields() {
         let line = "10.0.0.1 - - [16/Nov/2026:09:00:00 +0000] \"GET /a HTTP/1.1\" 200 5 \"-\" \"a \\\"b\\\"\" k-1";
         let expected =
             [("remote_addr", "10.0.0.1"), ("request", "GET /a HTTP/1.1"), ("http_x_key", "k-1"), ("status", "200")];
-        check(
+        check_fields(
             "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \
              \"$http_user_agent\" ${http_x_key}",
             line,
             &expected,
         );
-        check("%h %l %u %t \"%r\" %>s %b \"%{Referer}i\" \"%{User-Agent}i\" %{X-Key}i", line, &expected);
-        check(
+        check_fields("%h %l %u %t \"%r\" %>s %b \"%{Referer}i\" \"%{User-Agent}i\" %{X-Key}i", line, &expected);
+        check_fields(
             "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" %RESPONSE_CODE% %REQ(X-KEY)%",
             "[2026-11-16T09:00:00.123Z] \"GET /a HTTP/2\" 200 k-1",
             &[("request_method", "GET"), ("request_uri", "/a"), ("http_x_key", "k-1"), ("status", "200")],
@@ -389,17 +402,17 @@ mod tests {
     fn whole_directives_are_accepted() {
         let line = "10.0.0.1 \"GET / HTTP/1.1\" 1700000000.123";
         let expected = [("remote_addr", "10.0.0.1"), ("msec", "1700000000.123")];
-        check("log_format main '$remote_addr \"$request\" '\n    '$msec';", line, &expected);
-        check(r#"LogFormat "%h \"%r\" %{msec}t" main"#, line, &expected[..1]);
+        check_fields("log_format main '$remote_addr \"$request\" '\n    '$msec';", line, &expected);
+        check_fields(r#"LogFormat "%h \"%r\" %{msec}t" main"#, line, &expected[..1]);
     }
 
     #[test]
-    fn a_field_ends_with_the_whole_text_that_follows_it() {
-        check("$a [$b] - $c", "x [y] z [q] - w", &[("a", "x"), ("b", "y] z [q"), ("c", "w")]);
+    fn field_ends_only_at_the_complete_separator() {
+        check_fields("$a [$b] - $c", "x [y] z [q] - w", &[("a", "x"), ("b", "y] z [q"), ("c", "w")]);
     }
 
     #[test]
-    fn lines_of_another_format_are_refused() {
+    fn lines_in_another_format_are_rejected() {
         let pattern = Pattern::new("$a - $b").unwrap();
         for line in ["", "x", "x-y", "x -"] {
             assert_eq!(parse_fields(&pattern, line), None, "{line}");

@@ -1,20 +1,20 @@
-//! Positions of values within the bytes of a chunk, so that parsing copies nothing.
+//! Positions of values in a chunk. Values are referenced by position, so that parsing copies nothing.
 
-/// The position of a value.
+/// The position and length of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     start: u32,
     len: u32,
 }
 
-/// A flag in `len` for a value with escape sequences. They are decoded when the value is used.
-const ESCAPED: u32 = 1 << 31;
+/// Flag in `len` that marks a value with escape sequences. The escape sequences are decoded when the value is used.
+const ESCAPED_FLAG: u32 = 1 << 31;
 
 impl Span {
     /// A missing value.
     pub const NONE: Self = Self { start: u32::MAX, len: 0 };
 
-    /// Creates a span. Both numbers must be less than 2³¹; chunks are far smaller.
+    /// Creates a span. `start` and `len` must be less than 2³¹; chunks are far smaller.
     #[inline]
     pub fn new(start: usize, len: usize) -> Self {
         Self { start: start as u32, len: len as u32 }
@@ -24,7 +24,7 @@ impl Span {
     #[inline]
     #[must_use]
     pub fn escaped_if(self, escaped: bool) -> Self {
-        Self { len: if escaped { self.len | ESCAPED } else { self.len }, ..self }
+        Self { len: if escaped { self.len | ESCAPED_FLAG } else { self.len }, ..self }
     }
 
     /// Returns whether the value is missing.
@@ -36,10 +36,10 @@ impl Span {
     /// Returns whether the value contains escape sequences.
     #[inline]
     pub fn is_escaped(self) -> bool {
-        self.len & ESCAPED != 0
+        self.len & ESCAPED_FLAG != 0
     }
 
-    /// Returns the position of its first byte.
+    /// Returns the position of the first byte.
     #[inline]
     pub(crate) fn start(self) -> usize {
         self.start as usize
@@ -48,11 +48,11 @@ impl Span {
     /// Returns the length.
     #[inline]
     pub(crate) fn len(self) -> usize {
-        (self.len & !ESCAPED) as usize
+        (self.len & !ESCAPED_FLAG) as usize
     }
 
-    /// Returns the bytes of the value in `text`, without decoding them. Returns `None` if the value is missing or the
-    /// span is out of bounds.
+    /// Returns the bytes of the value in `text`, without decoding escape sequences. Returns `None` if the value is
+    /// missing or the span is out of bounds.
     #[inline]
     pub fn of(self, text: &[u8]) -> Option<&[u8]> {
         if self.is_none() { None } else { text.get(self.start()..self.start() + self.len()) }

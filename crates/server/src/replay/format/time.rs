@@ -1,4 +1,4 @@
-//! Times in logs.
+//! Parsing of timestamps in logs.
 //!
 //! | form | where |
 //! |---|---|
@@ -9,60 +9,60 @@
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-/// A time and its precision.
+/// A timestamp of a log line, and its precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogTime {
     /// Nanoseconds since 1970.
     pub nanos: u64,
-    /// Whether the time has no fraction of a second.
+    /// Whether the timestamp has no fractional part.
     pub is_whole_second: bool,
 }
 
-/// Parses times. Caches the last time, because consecutive lines often have the same time.
+/// Parses timestamps. Caches the last result, because consecutive lines often have the same timestamp.
 #[derive(Clone, Debug)]
 pub struct TimeParser {
-    /// The time zone of times without a zone.
+    /// The time zone for timestamps without a zone.
     zone: TimeZone,
-    last: [u8; LONGEST],
+    last_text: [u8; MAX_CACHED_LENGTH],
     last_len: usize,
     last_stamp: Option<LogTime>,
 }
 
-/// Maximum length of a cached time, in bytes.
-const LONGEST: usize = 32;
-const SECOND: u64 = 1_000_000_000;
+/// Maximum length in bytes of a cached timestamp.
+const MAX_CACHED_LENGTH: usize = 32;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
 impl TimeParser {
-    /// Creates a parser that interprets times without a zone as times in `zone`.
+    /// Creates a parser that uses `zone` for timestamps without a time zone.
     pub fn new(zone: TimeZone) -> Self {
-        Self { zone, last: [0; LONGEST], last_len: 0, last_stamp: None }
+        Self { zone, last_text: [0; MAX_CACHED_LENGTH], last_len: 0, last_stamp: None }
     }
 
-    /// Parses a time. Returns `None` if `text` is not a time between 1970 and 2554.
+    /// Parses a timestamp. Returns `None` if `text` is not a valid timestamp between 1970 and 2554.
     #[inline]
     pub fn parse(&mut self, text: &[u8]) -> Option<LogTime> {
-        if text == &self.last[..self.last_len] {
+        if text == &self.last_text[..self.last_len] {
             return self.last_stamp;
         }
-        let stamp = self.parse_new(text);
-        if text.len() <= LONGEST {
-            self.last[..text.len()].copy_from_slice(text);
+        let stamp = self.parse_uncached(text);
+        if text.len() <= MAX_CACHED_LENGTH {
+            self.last_text[..text.len()].copy_from_slice(text);
             (self.last_len, self.last_stamp) = (text.len(), stamp);
         }
         stamp
     }
 
-    fn parse_new(&self, text: &[u8]) -> Option<LogTime> {
+    fn parse_uncached(&self, text: &[u8]) -> Option<LogTime> {
         let text = text.trim_ascii();
         match (text.get(2), text.get(4)) {
-            (Some(b'/'), _) => self.parse_common(text),
-            (_, Some(b'-' | b'/')) => self.parse_iso(text),
+            (Some(b'/'), _) => self.parse_common_log_time(text),
+            (_, Some(b'-' | b'/')) => self.parse_iso_time(text),
             _ => parse_epoch(text),
         }
     }
 
     /// `16/Nov/2026:09:00:00[.123] [+0000]`
-    fn parse_common(&self, text: &[u8]) -> Option<LogTime> {
+    fn parse_common_log_time(&self, text: &[u8]) -> Option<LogTime> {
         const MONTHS: &[u8; 36] = b"janfebmaraprmayjunjulaugsepoctnovdec";
         let (date, rest) = text.split_at_checked(20)?;
         let month = date[3..6].to_ascii_lowercase();
@@ -73,12 +73,12 @@ impl TimeParser {
         }
         let seconds = parse_number(&date[18..20])?;
         let days = days_since_1970(parse_number(&date[7..11])?, month, parse_number(&date[..2])?)?;
-        let of_day = of_day(parse_number(&date[12..14])?, parse_number(&date[15..17])?, seconds)?;
-        self.finish(days, of_day, rest)
+        let seconds_of_day = seconds_of_day(parse_number(&date[12..14])?, parse_number(&date[15..17])?, seconds)?;
+        self.to_log_time(days, seconds_of_day, rest)
     }
 
     /// `2026-11-16T09:00:00[.123][Z|+01:00]`
-    fn parse_iso(&self, text: &[u8]) -> Option<LogTime> {
+    fn parse_iso_time(&self, text: &[u8]) -> Option<LogTime> {
         let (date, rest) = text.split_at_checked(19)?;
         if !matches!([date[4], date[7]], [b'-', b'-'] | [b'/', b'/'])
             || !matches!(date[10], b'T' | b't' | b' ')
@@ -87,12 +87,13 @@ impl TimeParser {
             return None;
         }
         let days = days_since_1970(parse_number(&date[..4])?, parse_number(&date[5..7])?, parse_number(&date[8..10])?)?;
-        let of_day = of_day(parse_number(&date[11..13])?, parse_number(&date[14..16])?, parse_number(&date[17..19])?)?;
-        self.finish(days, of_day, rest)
+        let seconds_of_day =
+            seconds_of_day(parse_number(&date[11..13])?, parse_number(&date[14..16])?, parse_number(&date[17..19])?)?;
+        self.to_log_time(days, seconds_of_day, rest)
     }
 
-    /// Adds the fraction and subtracts the offset.
-    fn finish(&self, days: u64, of_day: u64, rest: &[u8]) -> Option<LogTime> {
+    /// Parses the fraction and the zone offset in `rest`, and converts the local time to nanoseconds since 1970.
+    fn to_log_time(&self, days: u64, seconds_of_day: u64, rest: &[u8]) -> Option<LogTime> {
         let (fraction, rest) = match rest.split_first() {
             Some((b'.' | b',', rest)) => {
                 let len = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -100,18 +101,18 @@ impl TimeParser {
             }
             Some(_) | None => (None, rest),
         };
-        let local = i64::try_from(days * 86_400 + of_day).ok()?;
+        let local = i64::try_from(days * 86_400 + seconds_of_day).ok()?;
         let offset = match rest.trim_ascii() {
             b"Z" | b"z" => 0,
             b"" => self.local_offset(local)?,
             zone => parse_offset(zone)?,
         };
         let seconds = u64::try_from(local - offset).ok()?;
-        let nanos = seconds.checked_mul(SECOND)?.checked_add(fraction.unwrap_or(0))?;
+        let nanos = seconds.checked_mul(NANOS_PER_SECOND)?.checked_add(fraction.unwrap_or(0))?;
         Some(LogTime { nanos, is_whole_second: fraction.is_none() })
     }
 
-    /// Returns the offset of the zone at a local time, in seconds.
+    /// Returns the zone's UTC offset in seconds at a local time.
     #[cold]
     fn local_offset(&self, local: i64) -> Option<i64> {
         if self.zone == TimeZone::UTC {
@@ -123,7 +124,8 @@ impl TimeParser {
     }
 }
 
-/// Parses a time since 1970: seconds with a fraction, or a whole number, whose unit depends on its number of digits.
+/// Parses a Unix timestamp: seconds with a fraction, or a whole number. The number of digits determines the unit of a
+/// whole number.
 fn parse_epoch(text: &[u8]) -> Option<LogTime> {
     let len = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let (whole, rest) = text.split_at(len);
@@ -134,16 +136,16 @@ fn parse_epoch(text: &[u8]) -> Option<LogTime> {
     match rest {
         [] => {
             let unit = match whole.len() {
-                0..=11 => SECOND,
+                0..=11 => NANOS_PER_SECOND,
                 12..=14 => 1_000_000,
                 15..=17 => 1_000,
                 _ => 1,
             };
             let nanos = whole_number.checked_mul(unit)?;
-            Some(LogTime { nanos, is_whole_second: unit == SECOND })
+            Some(LogTime { nanos, is_whole_second: unit == NANOS_PER_SECOND })
         }
         [b'.', digits @ ..] if digits.iter().all(u8::is_ascii_digit) => {
-            let nanos = whole_number.checked_mul(SECOND)?.checked_add(parse_fraction(digits)?)?;
+            let nanos = whole_number.checked_mul(NANOS_PER_SECOND)?.checked_add(parse_fraction(digits)?)?;
             Some(LogTime { nanos, is_whole_second: false })
         }
         _ => None,
@@ -159,7 +161,7 @@ fn parse_fraction(digits: &[u8]) -> Option<u64> {
     Some(nine.fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
 }
 
-/// Parses a zone offset like `+0100` or `+01:00` and returns it in seconds.
+/// Parses a UTC offset such as `+0100` or `+01:00` and returns it in seconds.
 fn parse_offset(zone: &[u8]) -> Option<i64> {
     let (sign, digits) = match zone.split_first()? {
         (b'+', digits) => (1, digits),
@@ -182,17 +184,17 @@ fn parse_number(digits: &[u8]) -> Option<u64> {
     digits.iter().fold(Some(0), digit)
 }
 
-/// Returns the seconds since midnight. A leap second counts as second 59.
-fn of_day(hour: u64, minute: u64, second: u64) -> Option<u64> {
+/// Returns the seconds since midnight. A leap second (60) counts as second 59.
+fn seconds_of_day(hour: u64, minute: u64, second: u64) -> Option<u64> {
     (hour < 24 && minute < 60 && second <= 60).then(|| hour * 3_600 + minute * 60 + second.min(59))
 }
 
 /// Returns the number of days from 1970-01-01 to a date, or `None` if the date is earlier or invalid.
 fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
-    const BEFORE: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
-    const LENGTH: [u64; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    const DAYS_BEFORE_MONTH: [u64; 12] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334];
+    const DAYS_IN_MONTH: [u64; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
     let index = usize::try_from(month.checked_sub(1)?).ok()?;
-    if year < 1970 || day == 0 || day > *LENGTH.get(index)? {
+    if year < 1970 || day == 0 || day > *DAYS_IN_MONTH.get(index)? {
         return None;
     }
     let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
@@ -201,22 +203,22 @@ fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
     }
     let leaps = |year: u64| (year / 4) - (year / 100) + (year / 400);
     let before_year = (year - 1970) * 365 + leaps(year - 1) - leaps(1969);
-    Some(before_year + BEFORE[index] + u64::from(is_leap && month > 2) + day - 1)
+    Some(before_year + DAYS_BEFORE_MONTH[index] + u64::from(is_leap && month > 2) + day - 1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(text: &str, zone: &str) -> Option<(u64, bool)> {
+    fn parse_in_zone(text: &str, zone: &str) -> Option<(u64, bool)> {
         let zone = TimeZone::get(zone).expect("a zone");
         let stamp = TimeParser::new(zone).parse(text.as_bytes())?;
         Some((stamp.nanos, stamp.is_whole_second))
     }
 
     #[test]
-    fn times_of_all_forms_are_the_same_instant() {
-        const AT: u64 = 1_794_819_600 * SECOND;
+    fn all_timestamp_forms_are_parsed_to_the_same_instant() {
+        const EXPECTED_NANOS: u64 = 1_794_819_600 * NANOS_PER_SECOND;
         for text in [
             "16/Nov/2026:09:00:00 +0000",
             "16/Nov/2026:10:30:00 +0130",
@@ -228,7 +230,7 @@ mod tests {
             "2026-11-16T10:00:00+01:00",
             "1794819600",
         ] {
-            assert_eq!(parse(text, "UTC"), Some((AT, true)), "{text}");
+            assert_eq!(parse_in_zone(text, "UTC"), Some((EXPECTED_NANOS, true)), "{text}");
         }
         for (text, nanos) in [
             ("16/Nov/2026:09:00:00.123", 123_000_000),
@@ -240,10 +242,10 @@ mod tests {
             ("1794819600123456", 123_456_000),
             ("1794819600123456789", 123_456_789),
         ] {
-            assert_eq!(parse(text, "UTC"), Some((AT + nanos, false)), "{text}");
+            assert_eq!(parse_in_zone(text, "UTC"), Some((EXPECTED_NANOS + nanos, false)), "{text}");
         }
-        assert_eq!(parse("2026-11-16T10:00:00", "Europe/Paris"), Some((AT, true)));
-        assert_eq!(parse("2026-11-16T09:00:00Z", "Europe/Paris"), Some((AT, true)));
+        assert_eq!(parse_in_zone("2026-11-16T10:00:00", "Europe/Paris"), Some((EXPECTED_NANOS, true)));
+        assert_eq!(parse_in_zone("2026-11-16T09:00:00Z", "Europe/Paris"), Some((EXPECTED_NANOS, true)));
     }
 
     #[test]
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_times_are_refused() {
+    fn invalid_timestamps_are_rejected() {
         for text in [
             "",
             "-",
@@ -281,17 +283,20 @@ mod tests {
             "-5",
             "1e9",
         ] {
-            assert_eq!(parse(text, "UTC"), None, "{text}");
+            assert_eq!(parse_in_zone(text, "UTC"), None, "{text}");
         }
     }
 
     #[test]
-    fn last_time_is_not_mistaken_for_another() {
+    fn cached_time_is_returned_only_for_the_same_text() {
         let mut parser = TimeParser::new(TimeZone::UTC);
         assert_eq!(parser.parse(b""), None);
         let first = parser.parse(b"1794819600");
         assert_eq!(parser.parse(b"1794819600"), first);
-        assert_eq!(parser.parse(b"1794819601").map(|stamp| stamp.nanos), first.map(|stamp| stamp.nanos + SECOND));
+        assert_eq!(
+            parser.parse(b"1794819601").map(|stamp| stamp.nanos),
+            first.map(|stamp| stamp.nanos + NANOS_PER_SECOND)
+        );
         assert_eq!(parser.parse(b"x"), None);
         assert_eq!(parser.parse(b"x"), None);
     }

@@ -1,59 +1,59 @@
-//! `COMMAND`, `CONFIG` and `INFO`, which clients send to learn about the server.
+//! The commands `COMMAND`, `CONFIG` and `INFO`, which return information about the server.
 
 use super::{AfterCommand, COMMANDS, Context, quote_argument, wrong_arity};
-use crate::ops::TABLE;
+use crate::ops::OPERATIONS;
 use crate::resp::wire::Replies;
 
 /// The description of a command in `COMMAND` replies.
-struct Description {
+struct CommandDescription {
     name: String,
     arity: i64,
     flags: &'static [&'static str],
-    /// The argument index of the key; 0 if the command has no key.
+    /// The argument index of the key, or 0 if the command has no key.
     key: i64,
     summary: String,
 }
 
-/// Returns all commands: `CL.THROTTLE`, the operations, and the connection commands.
-fn describe_commands() -> Vec<Description> {
-    const WRITES: &[&str] = &["write", "denyoom", "fast"];
-    const READS: &[&str] = &["readonly", "fast"];
-    const TALKS: &[&str] = &["loading", "stale", "fast"];
-    let throttle = Description {
+/// Returns the descriptions of all commands: `CL.THROTTLE`, the operations, and the connection commands.
+fn describe_commands() -> Vec<CommandDescription> {
+    const WRITE_FLAGS: &[&str] = &["write", "denyoom", "fast"];
+    const READ_FLAGS: &[&str] = &["readonly", "fast"];
+    const CONNECTION_FLAGS: &[&str] = &["loading", "stale", "fast"];
+    let throttle = CommandDescription {
         name: "cl.throttle".into(),
         arity: -5,
-        flags: WRITES,
+        flags: WRITE_FLAGS,
         key: 1,
         summary: "Takes from the limit of a key, or returns when to try again: <key> <max_burst> <count> <period> [<quantity>]"
             .into(),
     };
-    let operations = TABLE.iter().filter_map(|spec| {
+    let operations = OPERATIONS.iter().filter_map(|spec| {
         let command = spec.command.as_ref()?;
-        Some(Description {
+        Some(CommandDescription {
             name: command.name.to_lowercase(),
             arity: -(command.arity as i64),
-            flags: if spec.keyed { WRITES } else { READS },
+            flags: if spec.keyed { WRITE_FLAGS } else { READ_FLAGS },
             key: 0,
             summary: format!("{}: {}", spec.summary, command.args),
         })
     });
-    let connection = COMMANDS.iter().map(|command| Description {
+    let connection = COMMANDS.iter().map(|command| CommandDescription {
         name: command.name.into(),
         arity: command.arity,
-        flags: TALKS,
+        flags: CONNECTION_FLAGS,
         key: 0,
         summary: command.summary.into(),
     });
     std::iter::once(throttle).chain(operations).chain(connection).collect()
 }
 
-/// `COMMAND [COUNT | LIST | INFO name … | DOCS [name …]]`.
+/// Runs `COMMAND [COUNT | LIST | INFO name … | DOCS [name …]]`.
 pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     let (replies, commands) = (&mut *context.replies, describe_commands());
     let find = |name: &[u8]| commands.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name));
     let Some((verb, names)) = args.split_first() else {
         replies.begin_array(commands.len());
-        commands.iter().for_each(|command| write_entry(command, replies));
+        commands.iter().for_each(|command| write_description(command, replies));
         return AfterCommand::Continue;
     };
     match verb.to_ascii_uppercase().as_slice() {
@@ -66,13 +66,13 @@ pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand
             replies.begin_array(names.len());
             for name in names {
                 match find(name) {
-                    Some(command) => write_entry(command, replies),
+                    Some(command) => write_description(command, replies),
                     None => replies.null(),
                 }
             }
         }
         b"DOCS" => {
-            let known: Vec<&Description> = match names {
+            let known: Vec<&CommandDescription> = match names {
                 [] => commands.iter().collect(),
                 names => names.iter().filter_map(|name| find(name)).collect(),
             };
@@ -84,17 +84,17 @@ pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand
     AfterCommand::Continue
 }
 
-fn write_entry(command: &Description, replies: &mut Replies) {
+fn write_description(command: &CommandDescription, replies: &mut Replies) {
     replies.begin_array(6);
     replies.write_bulk(&command.name);
     replies.write_integer(command.arity);
     replies.begin_array(command.flags.len());
     command.flags.iter().for_each(|flag| replies.write_bulk(flag));
-    // First key, last key, and the step between keys.
+    // The first key, the last key, and the step between keys.
     (0..3).for_each(|_| replies.write_integer(command.key));
 }
 
-fn write_docs(command: &Description, replies: &mut Replies) {
+fn write_docs(command: &CommandDescription, replies: &mut Replies) {
     let group = if command.name.contains('.') { "module" } else { "connection" };
     replies.write_bulk(&command.name);
     replies.begin_map(3);
@@ -104,14 +104,14 @@ fn write_docs(command: &Description, replies: &mut Replies) {
     }
 }
 
-/// `CONFIG GET name …`. Only the two settings that redis-benchmark reads exist.
+/// Runs `CONFIG GET name …`. Returns only the two settings that redis-benchmark reads.
 pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     let replies = &mut *context.replies;
     match args.split_first() {
         None => wrong_arity("config", replies),
         Some((verb, names)) if verb.eq_ignore_ascii_case(b"GET") => {
-            let is_asked = |name: &str| names.iter().any(|asked| asked.eq_ignore_ascii_case(name.as_bytes()));
-            let settings = [("save", ""), ("appendonly", "no")].into_iter().filter(|(name, _)| is_asked(name));
+            let is_requested = |name: &str| names.iter().any(|asked| asked.eq_ignore_ascii_case(name.as_bytes()));
+            let settings = [("save", ""), ("appendonly", "no")].into_iter().filter(|(name, _)| is_requested(name));
             replies.begin_map(settings.clone().count());
             for (name, value) in settings {
                 replies.write_bulk(name);
@@ -125,7 +125,7 @@ pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand 
     AfterCommand::Continue
 }
 
-/// `INFO`, in Redis's format. Clients check `loading` and the Redis version.
+/// Runs `INFO`, with a reply in Redis's format. Clients read `loading` and the Redis version.
 pub(super) fn info(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     context.replies.write_bulk(format!(
         "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\ntollgate_version:{}\r\n\

@@ -1,9 +1,9 @@
-//! `CLIENT`: the name and id of a connection.
+//! The command `CLIENT`, which sets the name of a connection and returns its name and id.
 
 use super::{AfterCommand, Context, quote_argument, wrong_arity};
 use crate::resp::bounds::MAX_CLIENT_NAME;
 
-/// `CLIENT SETNAME`, `GETNAME`, `ID` and `INFO`. `SETINFO`, `NO-EVICT` and `NO-TOUCH` are accepted as no-ops.
+/// Runs `CLIENT SETNAME`, `GETNAME`, `ID` and `INFO`. `SETINFO`, `NO-EVICT` and `NO-TOUCH` are accepted as no-ops.
 pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     let Context { session, replies, .. } = context;
     let Some((verb, args)) = args.split_first() else {
@@ -36,10 +36,10 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand 
     AfterCommand::Continue
 }
 
-/// Checks a client name. Returns `None` for an empty name, which removes the current one.
+/// Checks a client name. Returns `None` for an empty name, which removes the current name.
 ///
 /// # Errors
-/// When the name is too long, or contains spaces or non-printable characters.
+/// Returns an error if the name is too long, or contains spaces or non-printable characters.
 pub(super) fn checked_name(name: &[u8]) -> Result<Option<Box<[u8]>>, String> {
     if name.len() > MAX_CLIENT_NAME {
         return Err(format!("ERR client name too long (maximum {MAX_CLIENT_NAME} bytes)"));

@@ -1,22 +1,22 @@
-//! `HELLO` and `AUTH`: protocol version and authentication.
+//! `HELLO` and `AUTH`, which select the protocol version and authenticate the client.
 
 use super::client::checked_name;
 use super::{AfterCommand, Context, quote_argument, wrong_arity};
 use crate::resp::wire::{RespVersion, parse_integer};
 
-/// Redis's error for a password when none is configured.
-const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. \
+/// Redis's error for a client that sends a password when no password is configured.
+const NO_PASSWORD_CONFIGURED: &str = "ERR AUTH <password> called without any password configured for the default user. \
                            Are you sure your configuration is correct?";
 
 /// Redis's error for a wrong password.
 const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 
 /// Redis's error for a `HELLO` before authentication.
-const HELLO_FIRST: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+const HELLO_WITHOUT_AUTH: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
                            <user> <pass> option can be used to authenticate the client and select the RESP protocol version at \
                            the same time";
 
-/// `HELLO [version [AUTH user password] [SETNAME name]]`.
+/// Runs `HELLO [version [AUTH user password] [SETNAME name]]`.
 pub(super) fn hello(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     if let Err(error) = try_hello(context, args) {
         context.replies.write_error_reply(&error);
@@ -49,7 +49,7 @@ fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
     }
     let Context { session, replies, auth, wall_ms, .. } = context;
     if !session.authenticate(auth, || *wall_ms) {
-        return Err(HELLO_FIRST.into());
+        return Err(HELLO_WITHOUT_AUTH.into());
     }
     if let Some(name) = name {
         session.name = name;
@@ -78,7 +78,7 @@ fn try_hello(context: &mut Context<'_>, args: &[&[u8]]) -> Result<(), String> {
     Ok(())
 }
 
-/// `AUTH [user] token`. The token alone identifies the caller; the user is ignored.
+/// Runs `AUTH [user] token`. The token identifies the caller. The user is ignored.
 pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
     match args {
         [token] | [_, token] => match use_token(context, token) {
@@ -93,7 +93,7 @@ pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) -> AfterCommand {
 fn use_token(context: &mut Context<'_>, token: &[u8]) -> Result<(), String> {
     let Context { session, auth, wall_ms, .. } = context;
     match (auth.requires_tokens(), session.use_token(auth, token, || *wall_ms)) {
-        (false, _) => Err(NO_PASSWORD.into()),
+        (false, _) => Err(NO_PASSWORD_CONFIGURED.into()),
         (true, false) => Err(WRONG_PASSWORD.into()),
         (true, true) => Ok(()),
     }

@@ -16,12 +16,12 @@ use crate::net::shutdown::Connections;
 struct ConnectionCommand {
     /// The name, in lower case.
     name: &'static str,
-    /// Number of words, including the name. A negative number is a minimum.
+    /// Number of words, including the name. A negative number `-n` means at least `n` words.
     arity: i64,
     /// Whether the command is allowed before authentication.
-    open: bool,
+    allowed_before_auth: bool,
     summary: &'static str,
-    run: fn(&mut Context<'_>, &[&[u8]]) -> AfterCommand,
+    run: CommandHandler,
 }
 
 /// The context in which a command runs.
@@ -41,48 +41,59 @@ pub(super) enum AfterCommand {
 }
 
 const COMMANDS: &[ConnectionCommand] = &[
-    open("auth", -2, "Authenticates by a token: [user] token", hello::auth),
+    unauthenticated_command("auth", -2, "Authenticates by a token: [user] token", hello::auth),
     connection_command("client", -2, "Names the connection and returns its id", client::client),
     connection_command("command", -1, "Describes the commands", about::command),
     connection_command("config", -2, "CONFIG GET, for redis-benchmark", about::config),
     connection_command("discard", 1, "Ends a refused transaction", discard),
     connection_command("echo", 2, "Returns its argument", echo),
     connection_command("exec", 1, "Ends a refused transaction", exec),
-    open("hello", -1, "Selects version 2 or 3 of the protocol", hello::hello),
+    unauthenticated_command("hello", -1, "Selects version 2 or 3 of the protocol", hello::hello),
     connection_command("info", -1, "Returns facts about the server", about::info),
     connection_command("multi", 1, "Refused: there are no transactions", multi),
     connection_command("ping", -1, "Returns PONG", ping),
-    open("quit", -1, "Closes the connection", quit),
-    open("reset", 1, "Resets the state of the connection", reset),
+    unauthenticated_command("quit", -1, "Closes the connection", quit),
+    unauthenticated_command("reset", 1, "Resets the state of the connection", reset),
     connection_command("select", 2, "Accepts database 0", select),
 ];
 
-type Run = fn(&mut Context<'_>, &[&[u8]]) -> AfterCommand;
+type CommandHandler = fn(&mut Context<'_>, &[&[u8]]) -> AfterCommand;
 
-const fn connection_command(name: &'static str, arity: i64, summary: &'static str, run: Run) -> ConnectionCommand {
-    ConnectionCommand { name, arity, open: false, summary, run }
+const fn connection_command(
+    name: &'static str,
+    arity: i64,
+    summary: &'static str,
+    run: CommandHandler,
+) -> ConnectionCommand {
+    ConnectionCommand { name, arity, allowed_before_auth: false, summary, run }
 }
 
-const fn open(name: &'static str, arity: i64, summary: &'static str, run: Run) -> ConnectionCommand {
-    ConnectionCommand { open: true, ..connection_command(name, arity, summary, run) }
+const fn unauthenticated_command(
+    name: &'static str,
+    arity: i64,
+    summary: &'static str,
+    run: CommandHandler,
+) -> ConnectionCommand {
+    ConnectionCommand { allowed_before_auth: true, ..connection_command(name, arity, summary, run) }
 }
 
-fn find(name: &[u8]) -> Option<&'static ConnectionCommand> {
+fn find_command(name: &[u8]) -> Option<&'static ConnectionCommand> {
     COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
-/// Returns whether a command is allowed before authentication. HTTP words are, because they close the connection.
+/// Returns whether a command is allowed before authentication. HTTP words are allowed, because they close the
+/// connection.
 pub(super) fn is_open(name: &[u8]) -> bool {
-    find(name).is_some_and(|command| command.open) || is_http(name)
+    find_command(name).is_some_and(|command| command.allowed_before_auth) || is_http(name)
 }
 
 /// Returns whether the command is part of an HTTP request. A web page can make a browser send requests to any port, and
-/// the rest of such a request must not be run as commands.
+/// the lines of such a request must not be run as commands.
 fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"HOST:")
 }
 
-/// Runs a command. The first argument is its name.
+/// Runs a command. `args` starts with the name of the command.
 pub(super) fn run<S: Store>(
     app: &App<S>,
     session: &mut Session,
@@ -90,7 +101,7 @@ pub(super) fn run<S: Store>(
     replies: &mut Replies,
 ) -> AfterCommand {
     let Some((name, args)) = args.split_first() else { return AfterCommand::Continue };
-    if let Some(command) = find(name) {
+    if let Some(command) = find_command(name) {
         let (auth, connections, wall_ms) = (&app.auth, &*app.connections, app.wall_ms());
         return (command.run)(&mut Context { session, replies, auth, connections, wall_ms }, args);
     }
@@ -99,7 +110,7 @@ pub(super) fn run<S: Store>(
         replies.write_error_reply("ERR this port speaks the Redis protocol, not HTTP");
         return AfterCommand::Close;
     }
-    // Clients compare Redis's exact words.
+    // Clients compare the error with Redis's exact wording.
     let beginning: String = args.iter().take(4).map(|arg| format!("{} ", quote_argument(arg))).collect();
     replies.write_error_reply(&format!(
         "ERR unknown command {}, with args beginning with: {beginning}",
@@ -125,7 +136,7 @@ pub(super) fn ends_transaction(name: &[u8]) -> bool {
     [&b"exec"[..], b"discard", b"reset", b"quit"].iter().any(|end| end.eq_ignore_ascii_case(name))
 }
 
-/// Refuses a transaction and all commands until its end. Clients send those commands without waiting for this reply.
+/// Refuses a transaction and all its commands. Clients send these commands without waiting for this reply.
 fn multi(context: &mut Context<'_>, _: &[&[u8]]) -> AfterCommand {
     context.session.in_transaction = true;
     context.replies.write_error_reply(NOT_RUN);

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Returns all complete commands in `input`, and the result of parsing the rest.
+/// Returns all complete commands in `input`, and the result of parsing the remaining bytes.
 fn parse_commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<RespFrame, ProtocolError>) {
     let (mut commands, mut args, mut at) = (Vec::new(), Vec::new(), 0);
     loop {
@@ -16,7 +16,7 @@ fn parse_commands(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Result<RespFrame, Protoco
     }
 }
 
-fn check(input: &[u8], expected: &[&[&str]], rest: Result<RespFrame, ProtocolError>) {
+fn assert_commands(input: &[u8], expected: &[&[&str]], rest: Result<RespFrame, ProtocolError>) {
     let (commands, outcome) = parse_commands(input);
     let commands: Vec<Vec<&str>> =
         commands.iter().map(|args| args.iter().map(|arg| std::str::from_utf8(arg).expect("text")).collect()).collect();
@@ -31,19 +31,19 @@ fn check(input: &[u8], expected: &[&[&str]], rest: Result<RespFrame, ProtocolErr
 #[test]
 fn commands_are_arrays_or_lines() {
     let end = Ok(RespFrame::Incomplete(1));
-    check(b"*1\r\n$4\r\nPING\r\n", &[&["PING"]], end);
-    check(b"*2\r\n$4\r\nECHO\r\n$0\r\n\r\n", &[&["ECHO", ""]], end);
-    check(b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n", &[&["PING"], &["QUIT"]], end);
-    check(b"PING\r\nECHO  a \n", &[&["PING"], &["ECHO", "a"]], end);
-    check(b"\r\n*0\r\n*-1\r\nPING\r\n", &[&[], &[], &[], &["PING"]], end);
+    assert_commands(b"*1\r\n$4\r\nPING\r\n", &[&["PING"]], end);
+    assert_commands(b"*2\r\n$4\r\nECHO\r\n$0\r\n\r\n", &[&["ECHO", ""]], end);
+    assert_commands(b"*1\r\n$4\r\nPING\r\n*1\r\n$4\r\nQUIT\r\n", &[&["PING"], &["QUIT"]], end);
+    assert_commands(b"PING\r\nECHO  a \n", &[&["PING"], &["ECHO", "a"]], end);
+    assert_commands(b"\r\n*0\r\n*-1\r\nPING\r\n", &[&[], &[], &[], &["PING"]], end);
 }
 
 #[test]
 fn incomplete_input_needs_more_bytes() {
-    check(b"*2", &[], Ok(RespFrame::Incomplete(3)));
-    check(b"*2\r\n", &[], Ok(RespFrame::Incomplete(5)));
-    check(b"*2\r\n$3\r\nfoo\r\n$1000\r\n", &[], Ok(RespFrame::Incomplete(20 + 1_002)));
-    check(b"PI", &[], Ok(RespFrame::Incomplete(3)));
+    assert_commands(b"*2", &[], Ok(RespFrame::Incomplete(3)));
+    assert_commands(b"*2\r\n", &[], Ok(RespFrame::Incomplete(5)));
+    assert_commands(b"*2\r\n$3\r\nfoo\r\n$1000\r\n", &[], Ok(RespFrame::Incomplete(20 + 1_002)));
+    assert_commands(b"PI", &[], Ok(RespFrame::Incomplete(3)));
 }
 
 #[test]
@@ -62,12 +62,12 @@ fn invalid_input_is_refused_immediately() {
         (b"*1\r\n$1\r\nabc", ProtocolError::MissingLineEnd),
         (b"SET k \"a b\"\r\n", ProtocolError::Quotes),
     ] {
-        check(input, &[], Err(error));
+        assert_commands(input, &[], Err(error));
     }
 }
 
 #[test]
-fn limits_hold_at_their_edge() {
+fn input_at_a_bound_is_accepted_and_above_it_refused() {
     let command = |count: usize, len: usize| {
         let mut bytes = format!("*{count}\r\n").into_bytes();
         for _ in 0..count {
@@ -84,13 +84,16 @@ fn limits_hold_at_their_edge() {
     assert_eq!(outcome(&command(2, MAX_BULK)), Err(ProtocolError::CommandTooLong));
     assert_eq!(outcome(&vec![b'a'; MAX_COMMAND]), Ok(RespFrame::Incomplete(MAX_COMMAND + 1)));
     assert_eq!(outcome(&vec![b'a'; MAX_COMMAND + 1]), Err(ProtocolError::CommandTooLong));
+    let inline = |length| [b"ECHO ", &*vec![b'a'; length], b"\n"].concat();
+    assert!(outcome(&inline(MAX_BULK)).is_ok());
+    assert_eq!(outcome(&inline(MAX_BULK + 1)), Err(ProtocolError::BulkLength));
     let words = |count| [b"a ".repeat(count), b"\r\n".to_vec()].concat();
     assert!(matches!(outcome(&words(MAX_ARGS)), Ok(RespFrame::Command(_))));
     assert_eq!(outcome(&words(MAX_ARGS + 1)), Err(ProtocolError::ArrayLength));
 }
 
 #[test]
-fn integers_are_parsed_as_by_redis_cell() {
+fn integers_are_parsed_like_in_redis_cell() {
     for (text, value) in [
         ("0", Some(0)),
         ("-7", Some(-7)),
@@ -138,7 +141,7 @@ fn numbers_of_every_length_are_encoded() {
     }
 }
 
-/// Random bytes that often resemble requests, to reach deep into the parser.
+/// Generates random bytes that often resemble requests, so that they reach all branches of the parser.
 fn almost_requests() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"*".to_vec()),
@@ -147,12 +150,12 @@ fn almost_requests() -> impl Strategy<Value = Vec<u8>> {
         Just(b"-".to_vec()),
         (0..40_u32).prop_map(|number| number.to_string().into_bytes()),
         prop::collection::vec(any::<u8>(), 0..8),
-        prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 0..5).prop_map(|args| encode(&args)),
+        prop::collection::vec(prop::collection::vec(any::<u8>(), 0..12), 0..5).prop_map(|args| encode_command(&args)),
     ];
     prop::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
 }
 
-fn encode(args: &[Vec<u8>]) -> Vec<u8> {
+fn encode_command(args: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", args.len()).into_bytes();
     for arg in args {
         bytes.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
@@ -164,7 +167,7 @@ fn encode(args: &[Vec<u8>]) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn digits_are_parsed_as_by_the_standard_library(text in "[0-9]{1,18}|[0-9a:/]{1,9}|[+-]?[0-9]{4,8}") {
+    fn digits_are_parsed_like_in_the_standard_library(text in "[0-9]{1,18}|[0-9a:/]{1,9}|[+-]?[0-9]{4,8}") {
         prop_assert_eq!(parse_integer(text.as_bytes()), text.parse().ok());
     }
 
@@ -181,7 +184,7 @@ proptest! {
     fn commands_do_not_depend_on_how_the_input_is_split(input in almost_requests(), cut in any::<prop::sample::Index>()) {
         let cut = cut.index(input.len() + 1);
         let whole = parse_commands(&input);
-        // Commands are answered in order, and a partial command is parsed again when more bytes have arrived.
+        // Parse like the server: in order, and again from the start of a partial command when more bytes have arrived.
         let (mut all, mut args, mut at) = (Vec::new(), Vec::new(), 0);
         let mut needed = 0;
         for end in [cut, input.len()] {
@@ -211,7 +214,7 @@ proptest! {
 
     #[test]
     fn encoded_commands_are_parsed_back(requests in prop::collection::vec(prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6), 0..6)) {
-        let bytes: Vec<u8> = requests.iter().flat_map(|args| encode(args)).collect();
+        let bytes: Vec<u8> = requests.iter().flat_map(|args| encode_command(args)).collect();
         prop_assert_eq!(parse_commands(&bytes), (requests, Ok(RespFrame::Incomplete(1))));
     }
 }

@@ -1,10 +1,10 @@
-//! One HTTP/2 connection as a state machine without sockets or clocks. It takes received bytes and returns calls and
-//! bytes to send.
+//! One HTTP/2 connection, as a state machine without sockets or clocks. Its input is the received bytes; its output is
+//! calls and the bytes to send.
 //!
-//! It serves gRPC-style calls with one small request and one small response. All memory that a client can occupy is
-//! bounded: streams by [`MAX_STREAMS`], their bodies by the connection window (restored when streams close), header
-//! blocks by `MAX_HEADER_BLOCK`, and the dynamic table by its size. The output that one read causes is limited by its
-//! input, and the caller writes that output before it reads again.
+//! A connection serves gRPC-style calls with one small request and one small response. The memory that a client can
+//! occupy is bounded: [`MAX_STREAMS`] limits streams, the connection window limits their bodies, `MAX_HEADER_BLOCK`
+//! limits header blocks, and the dynamic table has a maximum size. The size of the output is limited by the size of the
+//! input, and the caller writes the output before it reads again.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -17,20 +17,20 @@ use super::hpack::Decoder;
 use super::receive::{HeaderBlock, LastBlock};
 use super::streams::{ClientSide, ClosedBy, Stream, StreamState, Streams};
 
-/// The protocol's initial window of a connection and of a stream.
+/// The initial window that HTTP/2 defines for connections and streams, in bytes.
 const DEFAULT_WINDOW: u32 = 65_535;
 
 /// The reply to a client that does not speak HTTP/2.
-const NOT_HTTP2: &[u8] =
+const NOT_HTTP2_RESPONSE: &[u8] =
     b"HTTP/1.1 505 HTTP Version Not Supported\r\ncontent-type: text/plain\r\ncontent-length: 54\r\n\
     connection: close\r\n\r\nthis port speaks gRPC: HTTP/2 without an upgrade, h2c\n";
 
-/// Payload of the PING sent after GOAWAY. Its acknowledgement shows that the client has seen the GOAWAY.
+/// Payload of the PING sent after GOAWAY. When the client acknowledges this PING, it has also received the GOAWAY.
 const DRAIN_PING: [u8; 8] = *b"draining";
 /// Payload of keepalive PINGs.
-const ALIVE_PING: [u8; 8] = *b"areyouup";
+const KEEPALIVE_PING: [u8; 8] = *b"areyouup";
 
-/// A complete request, or a request that was refused before its end.
+/// A complete request, or a request that is refused before it is complete.
 #[derive(Debug, PartialEq, Eq)]
 pub struct StreamCall<'i> {
     /// The stream id.
@@ -41,7 +41,7 @@ pub struct StreamCall<'i> {
     pub body: Result<Cow<'i, [u8]>, CallError>,
 }
 
-/// The reason why a call is refused before its end.
+/// Why a call is refused before it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
     /// The headers have more than `MAX_HEADERS` bytes.
@@ -60,7 +60,7 @@ pub(super) enum Phase {
     /// Waiting for the client's first SETTINGS.
     Settings,
     Open,
-    /// GOAWAY was sent. Streams are still accepted until the client has seen it.
+    /// GOAWAY was sent. New streams are accepted until the client acknowledges the PING after it.
     Announced,
     /// No further streams are accepted.
     Final,
@@ -73,7 +73,7 @@ pub struct Connection {
     /// The output to write.
     pub out: Vec<u8>,
     pub(super) phase: Phase,
-    /// Known paths. Requests for them need no allocation.
+    /// The service's paths. Requests for these paths need no allocation.
     pub(super) paths: &'static [&'static str],
     pub(super) decoder: Decoder,
     pub(super) block: Option<HeaderBlock>,
@@ -81,19 +81,19 @@ pub struct Connection {
     pub(super) streams: Streams,
     /// Id of the last stream that the client opened.
     pub(super) last_stream: u32,
-    /// Bytes of DATA that the client may send.
+    /// Number of DATA bytes that the client may still send.
     pub(super) receive_window: u32,
-    /// Bytes of DATA to return to the client with the next WINDOW_UPDATE.
-    returned: u32,
-    /// Bytes of DATA that we may send.
+    /// Number of DATA bytes that the next WINDOW_UPDATE returns to the client.
+    pending_window_update: u32,
+    /// Number of DATA bytes that the server may still send.
     pub(super) send_window: i64,
     /// Initial send window of a new stream, in bytes.
     pub(super) initial_window: i64,
-    /// Number of streams that wait for the client's windows.
+    /// Number of streams that cannot send until the client enlarges a window.
     pub(super) sending: usize,
-    /// The time of the last progress, while streams wait for the client's windows.
+    /// The time of the last progress, if `sending` is not 0.
     pub(super) blocked_since: Duration,
-    /// Whether a header block has already announced that we use no dynamic table.
+    /// Whether a header block has already announced that the server uses no dynamic table.
     pub(super) has_announced_no_table: bool,
     pub(super) credit: Credit,
     pub(super) now: Duration,
@@ -112,7 +112,7 @@ impl Connection {
             streams: Streams::default(),
             last_stream: 0,
             receive_window: CONNECTION_WINDOW,
-            returned: 0,
+            pending_window_update: 0,
             send_window: DEFAULT_WINDOW.into(),
             initial_window: DEFAULT_WINDOW.into(),
             sending: 0,
@@ -123,7 +123,7 @@ impl Connection {
         }
     }
 
-    /// Processes frames up to the next complete call. Returns `None` when the input contains no further call; a partial
+    /// Processes frames up to the next complete call. Returns `None` if the input contains no further call; a partial
     /// frame stays in `input`. `now` is the time since the connection started.
     pub fn next<'i>(&mut self, input: &mut &'i [u8], now: Duration) -> Option<StreamCall<'i>> {
         self.now = now;
@@ -141,12 +141,13 @@ impl Connection {
         None
     }
 
-    /// Returns whether to close the connection after the output is written.
+    /// Returns whether the connection must be closed after its output is written.
     pub fn is_closed(&self) -> bool {
         self.phase == Phase::Closed || (self.phase == Phase::Final && self.streams.len() == 0)
     }
 
-    /// Announces that the connection closes. Calls that the client sends before it sees the announcement are answered.
+    /// Announces that the connection will close. Calls that the client sends before it receives the announcement are
+    /// answered.
     pub fn start_closing(&mut self) {
         match self.phase {
             Phase::Preface | Phase::Settings => self.phase = Phase::Closed,
@@ -159,7 +160,7 @@ impl Connection {
         }
     }
 
-    /// Stops accepting streams. Open streams are still answered.
+    /// Stops accepting new streams. Open streams are still answered.
     pub fn finish_closing(&mut self) {
         if self.phase < Phase::Final {
             self.phase = Phase::Final;
@@ -167,7 +168,7 @@ impl Connection {
         }
     }
 
-    /// Closes the connection with GOAWAY because of a client error.
+    /// Sends GOAWAY and closes the connection because of a client error.
     pub fn close_with_error(&mut self, error: ConnectionError) {
         if self.phase != Phase::Closed {
             self.phase = Phase::Closed;
@@ -178,11 +179,11 @@ impl Connection {
 
     /// Sends a keepalive PING. Any input counts as a reply.
     pub fn ping(&mut self) {
-        frame::put(&mut self.out, Kind::Ping, 0, 0, &ALIVE_PING);
+        frame::put(&mut self.out, Kind::Ping, 0, 0, &KEEPALIVE_PING);
     }
 
-    /// Returns the start time of the oldest incomplete input (the preface, a header block or a call), or `None` if
-    /// there is none.
+    /// Returns the start time of the oldest incomplete input (the preface, a header block or a call), or `None` if no
+    /// input is incomplete.
     pub fn waiting_since(&self) -> Option<Duration> {
         if self.phase <= Phase::Settings {
             return Some(Duration::ZERO);
@@ -201,17 +202,17 @@ impl Connection {
 
     /// Returns the total size of the bodies of open streams, in bytes.
     pub fn held_bytes(&self) -> u32 {
-        CONNECTION_WINDOW - self.receive_window - self.returned
+        CONNECTION_WINDOW - self.receive_window - self.pending_window_update
     }
 
-    /// Returns the time of the last progress while responses wait for the client's windows, or `None` if no response
-    /// waits.
+    /// If responses wait until the client enlarges a window, returns the time of the last progress. Otherwise returns
+    /// `None`.
     pub fn blocked_since(&self) -> Option<Duration> {
         (self.sending > 0).then_some(self.blocked_since)
     }
 
-    /// Expires one incomplete input that began at or before `since`. An incomplete call is returned as too slow. An
-    /// incomplete preface or header block closes the connection.
+    /// Times out one incomplete input that began at or before `since`. An incomplete call is returned with
+    /// [`CallError::TooSlow`]. If the preface or a header block is incomplete, the connection is closed.
     pub fn expire_incomplete(&mut self, since: Duration) -> Option<StreamCall<'static>> {
         if self.phase <= Phase::Settings || self.block.as_ref().is_some_and(|block| block.since <= since) {
             self.close_with_error(ConnectionError::new(ErrorCode::EnhanceYourCalm, "headers did not arrive in time"));
@@ -229,7 +230,7 @@ impl Connection {
         let length = input.len().min(PREFACE.len());
         if input[..length] != PREFACE[..length] {
             self.phase = Phase::Closed;
-            self.out.extend_from_slice(NOT_HTTP2);
+            self.out.extend_from_slice(NOT_HTTP2_RESPONSE);
             return;
         }
         if length < PREFACE.len() {
@@ -313,7 +314,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Resets a stream because of a client error. The reset costs the client as much credit as a reset of its own.
+    /// Resets a stream because of a client error. The reset costs the client as much credit as if the client had reset
+    /// the stream.
     pub(super) fn reset(&mut self, id: u32, code: ErrorCode) -> Result<(), ConnectionError> {
         frame::put_reset(&mut self.out, id, code);
         if !self.close(id, ClosedBy::Us) {
@@ -332,13 +334,14 @@ impl Connection {
         true
     }
 
-    /// Returns received bytes to the client. WINDOW_UPDATE is sent when a quarter of the window has accumulated.
+    /// Returns received bytes to the client's window. A WINDOW_UPDATE is sent after a quarter of the window has
+    /// accumulated.
     pub(super) fn give_back(&mut self, length: u32) {
-        self.returned += length;
-        if self.returned >= CONNECTION_WINDOW / 4 {
-            self.put_window_update(self.returned);
-            self.receive_window += self.returned;
-            self.returned = 0;
+        self.pending_window_update += length;
+        if self.pending_window_update >= CONNECTION_WINDOW / 4 {
+            self.put_window_update(self.pending_window_update);
+            self.receive_window += self.pending_window_update;
+            self.pending_window_update = 0;
         }
     }
 

@@ -1,8 +1,9 @@
-//! Limits the control frames that a client may send: PING, SETTINGS, PRIORITY, empty DATA, and above all resets.
+//! Limits the control frames that a client may send: PING, SETTINGS, PRIORITY, empty DATA and, most importantly,
+//! resets.
 //!
-//! Such frames are cheap and store nothing, but a client that sends little else probably tries to keep the server busy.
-//! Every control frame costs credit. Time and answered calls restore credit, so neither an idle connection with
-//! keepalives nor a busy one with many window updates runs out.
+//! Control frames are cheap to process, but a client that sends few other frames is probably trying to overload the
+//! server. Every control frame costs credit. Time and answered calls restore credit, so an idle connection with
+//! keepalives does not run out of credit, nor does a busy connection with many window updates.
 
 use std::time::Duration;
 
@@ -11,39 +12,39 @@ use super::super::bounds::{CREDIT, CREDIT_PER_CALL, CREDIT_PER_SECOND};
 /// The credit of a connection for control frames.
 #[derive(Debug)]
 pub(super) struct Credit {
-    left: u32,
-    /// When credit was last restored.
-    counted: Duration,
+    remaining: u32,
+    /// The time at which credit was last restored.
+    restored_at: Duration,
 }
 
 impl Default for Credit {
     fn default() -> Self {
-        Self { left: CREDIT, counted: Duration::ZERO }
+        Self { remaining: CREDIT, restored_at: Duration::ZERO }
     }
 }
 
 impl Credit {
-    /// Takes `cost` from the credit. Returns false if the credit is insufficient.
+    /// Spends `cost` credit. Returns false if the credit is insufficient.
     #[must_use]
     pub(super) fn spend(&mut self, cost: u32, now: Duration) -> bool {
-        let elapsed = now.saturating_sub(self.counted).as_millis();
+        let elapsed = now.saturating_sub(self.restored_at).as_millis();
         let earned = elapsed.saturating_mul(CREDIT_PER_SECOND.into()) / 1_000;
         if earned > 0 {
-            self.counted = now;
-            self.add(u32::try_from(earned).unwrap_or(u32::MAX));
+            self.restored_at = now;
+            self.restore(u32::try_from(earned).unwrap_or(u32::MAX));
         }
-        let left = self.left.checked_sub(cost);
-        self.left = left.unwrap_or(0);
-        left.is_some()
+        let remaining = self.remaining.checked_sub(cost);
+        self.remaining = remaining.unwrap_or(0);
+        remaining.is_some()
     }
 
-    /// Restores the credit for an answered call.
+    /// Restores the credit that an answered call earns.
     pub(super) fn answered(&mut self) {
-        self.add(CREDIT_PER_CALL);
+        self.restore(CREDIT_PER_CALL);
     }
 
-    fn add(&mut self, credit: u32) {
-        self.left = self.left.saturating_add(credit).min(CREDIT);
+    fn restore(&mut self, credit: u32) {
+        self.remaining = self.remaining.saturating_add(credit).min(CREDIT);
     }
 }
 

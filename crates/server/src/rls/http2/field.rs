@@ -3,7 +3,7 @@
 use FieldName::{Authority, Authorization, ContentLength, ContentType, Method, Other, Path, Scheme, UnknownPseudo};
 use FieldName::{ConnectionSpecific, Malformed, Te};
 
-/// The header fields that matter to a request.
+/// The header fields that are relevant to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldName {
     /// `:method`.
@@ -34,9 +34,9 @@ pub enum FieldName {
 
 impl FieldName {
     /// Classifies a field by its name, and checks the characters of its value. A field in the dynamic table is
-    /// classified once, when it is inserted.
+    /// classified only once, when it is inserted.
     pub fn classify(name: &[u8], value: &[u8]) -> Self {
-        if !is_value(value) {
+        if !is_valid_value(value) {
             return Malformed;
         }
         match name {
@@ -52,7 +52,7 @@ impl FieldName {
             b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade" => {
                 ConnectionSpecific
             }
-            name if is_name(name) => Other,
+            name if is_valid_name(name) => Other,
             _ => Malformed,
         }
     }
@@ -64,18 +64,18 @@ impl FieldName {
 }
 
 /// Returns whether the bytes are a valid name: token characters in lower case.
-fn is_name(name: &[u8]) -> bool {
+fn is_valid_name(name: &[u8]) -> bool {
     let is_token = |byte: &u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9') || b"!#$%&'*+-.^_`|~".contains(byte);
     !name.is_empty() && name.iter().all(is_token)
 }
 
-/// Returns whether the bytes are a valid value: no NUL or line end, and no leading or trailing white space.
-fn is_value(value: &[u8]) -> bool {
+/// Returns whether the bytes are a valid value: no NUL or line break, and no leading or trailing white space.
+fn is_valid_value(value: &[u8]) -> bool {
     let is_space = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     !is_space(value.first()) && !is_space(value.last()) && !value.iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r'))
 }
 
-/// The static table. HPACK index 1 is the first entry.
+/// The static table. The first entry has the HPACK index 1.
 pub const STATIC: [(&str, &str, FieldName); 61] = [
     (":authority", "", Authority),
     (":method", "GET", Method),
@@ -149,7 +149,7 @@ mod tests {
         for (name, value, expected) in STATIC {
             assert_eq!(FieldName::classify(name.as_bytes(), value.as_bytes()), expected, "{name}");
         }
-        // Indices used in the standard's examples.
+        // Spot checks of indices that RFC 7541 uses in its examples.
         assert_eq!(
             (STATIC[7].0, STATIC[7].1, STATIC[30].0, STATIC[57].0),
             (":status", "200", "content-type", "user-agent")

@@ -45,7 +45,7 @@ impl Kind {
     ];
 }
 
-/// Flag: the sender sends no more frames on the stream.
+/// Flag: this is the sender's last frame on the stream.
 pub const END_STREAM: u8 = 0x1;
 /// Flag: the frame acknowledges SETTINGS or PING.
 pub const ACK: u8 = 0x1;
@@ -53,10 +53,10 @@ pub const ACK: u8 = 0x1;
 pub const END_HEADERS: u8 = 0x4;
 /// Flag: the payload has padding.
 pub const PADDED: u8 = 0x8;
-/// Flag: the payload has a priority.
+/// Flag: the payload begins with a priority.
 pub const PRIORITY: u8 = 0x20;
 
-/// The reason for closing a stream or a connection.
+/// The error code of RST_STREAM and GOAWAY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the standard")]
 pub enum ErrorCode {
@@ -106,7 +106,7 @@ pub struct Frame<'i> {
 }
 
 impl<'i> Frame<'i> {
-    /// Takes a frame from the input. Returns `None` if the frame is incomplete.
+    /// Removes a frame from the start of the input. Returns `None` if the frame is incomplete.
     ///
     /// # Errors
     /// Returns an error if the payload is longer than [`MAX_PAYLOAD`].
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn length_above_the_maximum_is_refused_before_the_payload_arrives() {
+    fn frame_above_the_maximum_length_is_rejected_before_its_payload_arrives() {
         assert_eq!(Frame::take(&mut &[0, 0x40, 0, 0, 0, 0, 0, 0, 1][..]), Ok(None));
         let error = Frame::take(&mut &[0, 0x40, 1, 0, 0, 0, 0, 0, 1][..]).expect_err("too long");
         assert_eq!(error.code, ErrorCode::FrameSize);

@@ -1,11 +1,11 @@
-//! Validates the headers of a request (RFC 9113, section 8) and extracts the needed values.
+//! Validates the headers of a request (RFC 9113, section 8) and extracts the values that the service needs.
 
 use std::borrow::Cow;
 
 use super::field::FieldName;
 use super::hpack::HeaderField;
 
-/// The needed header values of a request.
+/// The header values of a request that the service needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// Whether the method is POST.
@@ -20,7 +20,7 @@ pub struct Head {
     pub content_length: Option<u64>,
 }
 
-/// The reason why headers are refused.
+/// Why headers are rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeadError {
     /// The headers violate the protocol.
@@ -29,30 +29,30 @@ pub enum HeadError {
     TooLarge,
 }
 
-/// Collects the fields of a header block: request headers or trailers.
+/// Collects the fields of a header block, which are request headers or trailers.
 #[derive(Debug)]
 pub struct HeadBuilder {
     head: Head,
-    /// Known paths, which need no allocation.
-    known: &'static [&'static str],
-    /// Remaining size budget in bytes, or `None` once it is exceeded.
-    left: Option<usize>,
-    seen: Seen,
+    /// The service's paths. They are borrowed, so that they need no allocation.
+    known_paths: &'static [&'static str],
+    /// Number of further bytes allowed in the header list, or `None` if the list is too large.
+    remaining_bytes: Option<usize>,
+    seen: SeenFields,
     error: Option<&'static str>,
 }
 
 /// A bit set of the fields seen so far.
 #[derive(Debug, Default)]
-struct Seen(u8);
+struct SeenFields(u8);
 
-impl Seen {
+impl SeenFields {
     const METHOD: u8 = 1;
     const SCHEME: u8 = 2;
     const PATH: u8 = 4;
     const AUTHORITY: u8 = 8;
     const REGULAR: u8 = 16;
 
-    /// Adds a field. Returns whether it was already present.
+    /// Adds a field. Returns whether the field was already present.
     fn add(&mut self, field: u8) -> bool {
         let before = self.0;
         self.0 |= field;
@@ -66,34 +66,41 @@ impl Seen {
 
 impl HeadBuilder {
     /// Creates a builder for a header list of at most `max` bytes.
-    pub fn new(max: usize, known: &'static [&'static str]) -> Self {
-        Self { head: Head::default(), known, left: Some(max), seen: Seen::default(), error: None }
+    pub fn new(max: usize, known_paths: &'static [&'static str]) -> Self {
+        Self {
+            head: Head::default(),
+            known_paths,
+            remaining_bytes: Some(max),
+            seen: SeenFields::default(),
+            error: None,
+        }
     }
 
-    /// Adds a field. Fields beyond the maximum size are dropped.
+    /// Adds a field. Ignores fields beyond the maximum size of the list.
     pub fn add(&mut self, field: HeaderField<'_>) {
-        self.left = self.left.and_then(|left| left.checked_sub(field.size()));
-        if self.left.is_some() && self.error.is_none() {
-            self.error = self.check(field);
+        self.remaining_bytes =
+            self.remaining_bytes.and_then(|remaining_bytes| remaining_bytes.checked_sub(field.size()));
+        if self.remaining_bytes.is_some() && self.error.is_none() {
+            self.error = self.check_and_record(field);
         }
     }
 
     /// Validates and records a field. Returns an error message if the field is invalid, and `None` otherwise.
-    fn check(&mut self, HeaderField { kind, value, .. }: HeaderField<'_>) -> Option<&'static str> {
+    fn check_and_record(&mut self, HeaderField { kind, value, .. }: HeaderField<'_>) -> Option<&'static str> {
         if !kind.is_pseudo() {
-            self.seen.add(Seen::REGULAR);
-        } else if self.seen.has_all(Seen::REGULAR) {
+            self.seen.add(SeenFields::REGULAR);
+        } else if self.seen.has_all(SeenFields::REGULAR) {
             return Some("a pseudo-header field after a regular one");
         }
         match kind {
-            FieldName::Method if self.seen.add(Seen::METHOD) => return Some("two :method"),
+            FieldName::Method if self.seen.add(SeenFields::METHOD) => return Some("two :method"),
             FieldName::Method => self.head.is_post = value == b"POST",
-            FieldName::Scheme if self.seen.add(Seen::SCHEME) => return Some("two :scheme"),
-            FieldName::Authority if self.seen.add(Seen::AUTHORITY) => return Some("two :authority"),
-            FieldName::Path if self.seen.add(Seen::PATH) => return Some("two :path"),
+            FieldName::Scheme if self.seen.add(SeenFields::SCHEME) => return Some("two :scheme"),
+            FieldName::Authority if self.seen.add(SeenFields::AUTHORITY) => return Some("two :authority"),
+            FieldName::Path if self.seen.add(SeenFields::PATH) => return Some("two :path"),
             FieldName::Path if value.is_empty() => return Some("an empty :path"),
             FieldName::Path => {
-                let known = self.known.iter().find(|known| known.as_bytes() == value);
+                let known = self.known_paths.iter().find(|known| known.as_bytes() == value);
                 self.head.path = known.map_or_else(|| Cow::Owned(value.to_vec()), |known| known.as_bytes().into());
             }
             FieldName::UnknownPseudo => return Some("an unknown pseudo-header field"),
@@ -120,19 +127,19 @@ impl HeadBuilder {
     /// # Errors
     /// Returns an error if the headers are malformed, incomplete or too large.
     pub fn finish(self) -> Result<Head, HeadError> {
-        match (self.left, self.error) {
+        match (self.remaining_bytes, self.error) {
             (None, _) => Err(HeadError::TooLarge),
             (Some(_), Some(error)) => Err(HeadError::Malformed(error)),
-            (Some(_), None) if !self.seen.has_all(Seen::METHOD | Seen::SCHEME | Seen::PATH) => {
+            (Some(_), None) if !self.seen.has_all(SeenFields::METHOD | SeenFields::SCHEME | SeenFields::PATH) => {
                 Err(HeadError::Malformed("no :method, :scheme or :path"))
             }
             (Some(_), None) => Ok(self.head),
         }
     }
 
-    /// Returns whether the fields are valid trailers: no malformed fields and no pseudo-header fields.
+    /// Returns whether the fields are valid trailers: no field is malformed or a pseudo-header field.
     pub fn are_trailers(&self) -> bool {
-        self.error.is_none() && self.seen.0 & !Seen::REGULAR == 0
+        self.error.is_none() && self.seen.0 & !SeenFields::REGULAR == 0
     }
 }
 
@@ -140,10 +147,10 @@ impl HeadBuilder {
 mod tests {
     use super::*;
 
-    const KNOWN: &[&str] = &["/known"];
+    const KNOWN_PATHS: &[&str] = &["/known"];
 
-    fn build(max: usize, fields: &[(&str, &str)]) -> HeadBuilder {
-        let mut head = HeadBuilder::new(max, KNOWN);
+    fn build_head(max: usize, fields: &[(&str, &str)]) -> HeadBuilder {
+        let mut head = HeadBuilder::new(max, KNOWN_PATHS);
         for (name, value) in fields {
             let (name, value) = (name.as_bytes(), value.as_bytes());
             head.add(HeaderField { kind: FieldName::classify(name, value), name, value });
@@ -151,25 +158,26 @@ mod tests {
         head
     }
 
-    const BASE: [(&str, &str); 3] = [(":method", "POST"), (":scheme", "http"), (":path", "/known")];
+    const REQUIRED_FIELDS: [(&str, &str); 3] = [(":method", "POST"), (":scheme", "http"), (":path", "/known")];
 
     #[test]
-    fn needed_fields_are_kept() {
+    fn needed_header_values_are_extracted() {
         let more = [(":authority", "a"), ("content-type", "application/grpc+proto"), ("te", "trailers")];
         let rest = [("authorization", "Bearer x"), ("content-length", "7"), ("x", "y")];
-        let head = build(1_000, &[&BASE[..], &more, &rest].concat()).finish().expect("a head");
+        let head = build_head(1_000, &[&REQUIRED_FIELDS[..], &more, &rest].concat()).finish().expect("a head");
         assert!(head.is_post && head.is_grpc && matches!(head.path, Cow::Borrowed(b"/known")));
         assert_eq!((head.authorization.as_deref(), head.content_length), (Some(&b"Bearer x"[..]), Some(7)));
-        let other = build(1_000, &[(":method", "GET"), (":scheme", "x"), (":path", "/other?a")]).finish();
+        let other = build_head(1_000, &[(":method", "GET"), (":scheme", "x"), (":path", "/other?a")]).finish();
         let path = Cow::Owned(b"/other?a".to_vec());
         assert_eq!(other, Ok(Head { path, ..Head::default() }));
     }
 
-    /// The h2spec cases for section 8.
+    /// These are the cases of the h2spec test suite for section 8.
     #[test]
     fn malformed_requests_are_refused() {
-        let with = |more: &[(&'static str, &'static str)]| [&BASE[..], more].concat();
-        let without = |name: &str| -> Vec<_> { BASE.iter().copied().filter(|(it, _)| *it != name).collect() };
+        let with = |more: &[(&'static str, &'static str)]| [&REQUIRED_FIELDS[..], more].concat();
+        let without =
+            |name: &str| -> Vec<_> { REQUIRED_FIELDS.iter().copied().filter(|(it, _)| *it != name).collect() };
         for (fields, expected) in [
             (with(&[("X-Upper", "a")]), "a field with forbidden characters"),
             (with(&[(":unknown", "a")]), "an unknown pseudo-header field"),
@@ -188,20 +196,22 @@ mod tests {
             (with(&[(":scheme", "http")]), "two :scheme"),
             (with(&[(":path", "/")]), "two :path"),
         ] {
-            assert_eq!(build(1_000, &fields).finish(), Err(HeadError::Malformed(expected)), "{fields:?}");
+            assert_eq!(build_head(1_000, &fields).finish(), Err(HeadError::Malformed(expected)), "{fields:?}");
         }
     }
 
     #[test]
-    fn size_of_the_list_is_bounded() {
-        let size: usize = BASE.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
-        assert!(build(size, &BASE).finish().is_ok());
-        assert_eq!(build(size - 1, &BASE).finish(), Err(HeadError::TooLarge));
+    fn header_list_size_is_bounded() {
+        let size: usize = REQUIRED_FIELDS.iter().map(|(name, value)| name.len() + value.len() + 32).sum();
+        assert!(build_head(size, &REQUIRED_FIELDS).finish().is_ok());
+        assert_eq!(build_head(size - 1, &REQUIRED_FIELDS).finish(), Err(HeadError::TooLarge));
     }
 
     #[test]
     fn trailers_have_no_pseudo_header_fields() {
-        assert!(build(1_000, &[("a", "b")]).are_trailers() && build(1_000, &[]).are_trailers());
-        assert!(!build(1_000, &[(":path", "/")]).are_trailers() && !build(1_000, &[("A", "b")]).are_trailers());
+        assert!(build_head(1_000, &[("a", "b")]).are_trailers() && build_head(1_000, &[]).are_trailers());
+        assert!(
+            !build_head(1_000, &[(":path", "/")]).are_trailers() && !build_head(1_000, &[("A", "b")]).are_trailers()
+        );
     }
 }

@@ -1,7 +1,8 @@
-//! Header compression (RFC 7541): a decoder for requests, and the few encodings that responses need.
+//! Header compression (RFC 7541): a decoder for requests, and an encoder for the few representations that responses
+//! need.
 //!
-//! The encoder has no dynamic table. Almost all response header blocks are constants, so a table would save nothing.
-//! Without a table, responses do not depend on each other.
+//! The encoder does not use a dynamic table. Almost all response header blocks are constants, so a dynamic table would
+//! save nothing.
 
 use std::collections::VecDeque;
 
@@ -11,11 +12,11 @@ use super::huffman;
 /// Maximum size of the dynamic table in bytes. This is the protocol's default.
 pub const TABLE_SIZE: usize = 4_096;
 
-/// Overhead in bytes that the protocol counts for each field, in addition to its name and value.
+/// Overhead in bytes that HPACK adds to the size of each field's name and value.
 pub const FIELD_OVERHEAD: usize = 32;
 
-/// Maximum number of bytes of an integer after its prefix. Four bytes represent numbers up to 2^28, which is more than
-/// any valid length.
+/// Maximum number of bytes after the prefix of an integer. Four bytes can represent numbers up to 2^28, which is more
+/// than any valid length.
 const MAX_INTEGER_BYTES: u32 = 4;
 
 /// A decoded field.
@@ -30,13 +31,13 @@ pub struct HeaderField<'a> {
 }
 
 impl HeaderField<'_> {
-    /// Returns the size of the field as the protocol counts it, in bytes.
+    /// Returns the size of the field in bytes, including [`FIELD_OVERHEAD`].
     pub const fn size(&self) -> usize {
         self.name.len() + self.value.len() + FIELD_OVERHEAD
     }
 }
 
-/// A header block cannot be decoded. The dynamic tables of client and server may then differ.
+/// Error: a header block cannot be decoded. Afterwards, the dynamic tables of client and server may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HpackError(pub &'static str);
 
@@ -47,9 +48,9 @@ pub struct Decoder {
     entries: VecDeque<TableEntry>,
     size: usize,
     max_size: usize,
-    /// Number of changes to the table.
+    /// Number of changes made to the dynamic table.
     version: u64,
-    /// Reused buffers for decoded names and values.
+    /// Reusable buffers for the decoded name and value.
     name: Vec<u8>,
     value: Vec<u8>,
 }
@@ -83,23 +84,25 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Returns the version of the dynamic table. While the version is the same, a block decodes to the same fields.
+    /// Returns the version of the dynamic table. As long as the version does not change, a block decodes to the same
+    /// fields.
     pub const fn version(&self) -> u64 {
         self.version
     }
 
-    /// Decodes a header block and passes its fields to `each`, in order.
+    /// Decodes a header block and calls `each` for every field, in order.
     ///
     /// # Errors
-    /// Returns an error if the block is malformed. The connection must be closed, because the dynamic tables may
-    /// differ.
+    /// Returns an error if the block is malformed. The caller must then close the connection, because the dynamic
+    /// tables of client and server may differ.
     pub fn decode(&mut self, mut block: &[u8], mut each: impl FnMut(HeaderField<'_>)) -> Result<(), HpackError> {
         let mut is_first = true;
         while let Some(&first) = block.first() {
             match first {
                 0x80.. => each(self.field_at(take_integer(&mut block, 7)?)?),
                 0x40..0x80 => self.decode_literal(&mut block, 6, &mut each)?,
-                // The representations "without indexing" and "never indexed" differ only for proxies.
+                // The representations "without indexing" and "never indexed" differ only in how proxies must forward
+                // them.
                 0x00..0x20 => self.decode_literal(&mut block, 4, &mut each)?,
                 0x20..0x40 if is_first => {
                     self.resize_table(take_integer(&mut block, 5)?)?;
@@ -112,7 +115,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Decodes a literal field whose name index has a prefix of `bits` bits. If `bits` is 6, also inserts the field
+    /// Decodes a literal field whose name index has a prefix of `bits` bits. If `bits` is 6, the field is also inserted
     /// into the dynamic table.
     fn decode_literal(
         &mut self,
@@ -120,7 +123,7 @@ impl Decoder {
         bits: u32,
         each: &mut impl FnMut(HeaderField<'_>),
     ) -> Result<(), HpackError> {
-        // The buffers are moved out of `self`, because `self` is borrowed below.
+        // The buffers are moved out of `self` because `self` is borrowed below.
         let (mut name, mut value) = (std::mem::take(&mut self.name), std::mem::take(&mut self.value));
         name.clear();
         value.clear();
@@ -132,13 +135,14 @@ impl Decoder {
         let field = HeaderField { kind: FieldName::classify(&name, &value), name: &name, value: &value };
         each(field);
         if bits == 6 {
-            self.insert(field);
+            self.insert_entry(field);
         }
         (self.name, self.value) = (name, value);
         Ok(())
     }
 
-    /// Returns the field at an index. The static table comes first, then the dynamic table from its newest entry.
+    /// Returns the field at an index. Indices begin with the static table, followed by the dynamic table from newest to
+    /// oldest entry.
     fn field_at(&self, index: usize) -> Result<HeaderField<'_>, HpackError> {
         let index = index.checked_sub(1).ok_or(HpackError("index 0"))?;
         match STATIC.get(index) {
@@ -152,10 +156,10 @@ impl Decoder {
         }
     }
 
-    fn insert(&mut self, field: HeaderField<'_>) {
+    fn insert_entry(&mut self, field: HeaderField<'_>) {
         self.version += 1;
-        self.evict(self.max_size.saturating_sub(field.size()));
-        // A field larger than the table empties the table and is not inserted.
+        self.evict_to_size(self.max_size.saturating_sub(field.size()));
+        // A field that is larger than the table empties the table and is not inserted.
         if field.size() <= self.max_size {
             self.size += field.size();
             let bytes = [field.name, field.value].concat().into();
@@ -169,11 +173,11 @@ impl Decoder {
         }
         self.version += 1;
         self.max_size = size;
-        self.evict(size);
+        self.evict_to_size(size);
         Ok(())
     }
 
-    fn evict(&mut self, size: usize) {
+    fn evict_to_size(&mut self, size: usize) {
         while self.size > size {
             let Some(entry) = self.entries.pop_back() else { return };
             self.size -= entry.field().size();
@@ -181,7 +185,7 @@ impl Decoder {
     }
 }
 
-/// Takes an integer with a prefix of `bits` bits from the block.
+/// Removes an integer with a prefix of `bits` bits from the start of the block.
 fn take_integer(block: &mut &[u8], bits: u32) -> Result<usize, HpackError> {
     let truncated = HpackError("the block ends within an integer");
     let (first, mut rest) = block.split_first().ok_or(truncated)?;
@@ -206,8 +210,8 @@ fn take_integer(block: &mut &[u8], bits: u32) -> Result<usize, HpackError> {
     Ok(number)
 }
 
-/// Takes a string from the block and appends it to `out`. The decoded string is at most 8/5 as long as the encoded
-/// string.
+/// Removes a string from the start of the block and appends the decoded string to `out`. Decoding can enlarge a string
+/// by a factor of at most 8/5.
 fn take_string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     let is_huffman = block.first().is_some_and(|first| first & 0x80 != 0);
     let length = take_integer(block, 7)?;
@@ -221,10 +225,11 @@ fn take_string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     Ok(())
 }
 
-/// A table size update to 0. As the first byte of a header block, it announces that no dynamic table is used.
+/// A dynamic-table size update to 0. At the start of a header block, it announces that the sender uses no dynamic
+/// table.
 pub const NO_TABLE: u8 = 0x20;
 
-/// Appends a literal field that is not indexed.
+/// Appends a literal field without indexing.
 pub fn put_literal(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.push(0);
     put_length(out, name.len());
@@ -250,22 +255,22 @@ fn put_length(out: &mut Vec<u8>, length: usize) {
 mod tests {
     use super::*;
 
-    type Fields = Result<Vec<(String, String)>, HpackError>;
+    type DecodedFields = Result<Vec<(String, String)>, HpackError>;
 
-    fn decode(decoder: &mut Decoder, block: &[u8]) -> Fields {
+    fn decode_to_strings(decoder: &mut Decoder, block: &[u8]) -> DecodedFields {
         let mut fields = Vec::new();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         decoder.decode(block, |field| fields.push((text(field.name), text(field.value))))?;
         Ok(fields)
     }
 
-    fn to_fields(pairs: &[(&str, &str)]) -> Fields {
+    fn to_fields(pairs: &[(&str, &str)]) -> DecodedFields {
         Ok(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
     }
 
-    /// Sections C.3 and C.4: three requests on a connection, without and with Huffman coding.
+    /// RFC 7541, sections C.3 and C.4: three requests on one connection, without and with Huffman coding.
     #[test]
-    fn requests_of_the_standard_are_decoded() {
+    fn rfc_7541_example_requests_are_decoded() {
         let plain = [
             "828684410f7777772e6578616d706c652e636f6d",
             "828684be58086e6f2d6361636865",
@@ -280,7 +285,7 @@ mod tests {
         let authority = (":authority", "www.example.com");
         for blocks in [plain, huffman] {
             let mut decoder = Decoder::default();
-            let mut next = |block: usize| decode(&mut decoder, &hex::decode(blocks[block]).expect("hex"));
+            let mut next = |block: usize| decode_to_strings(&mut decoder, &hex::decode(blocks[block]).expect("hex"));
             assert_eq!(next(0), to_fields(&[get, (":scheme", "http"), (":path", "/"), authority]));
             let cached = ("cache-control", "no-cache");
             assert_eq!(next(1), to_fields(&[get, (":scheme", "http"), (":path", "/"), authority, cached]));
@@ -297,28 +302,31 @@ mod tests {
         for name in ["a", "b", "c", "d"] {
             block.extend_from_slice(&[0x40, 1, name.as_bytes()[0], 1, b'1']);
         }
-        assert_eq!(decode(&mut decoder, &block).map(|fields| fields.len()), Ok(4));
+        assert_eq!(decode_to_strings(&mut decoder, &block).map(|fields| fields.len()), Ok(4));
         assert_eq!((decoder.size, decoder.entries.len()), (68, 2), "two entries of 34 bytes");
-        assert_eq!(decode(&mut decoder, &[0xbe, 0xbf]), to_fields(&[("d", "1"), ("c", "1")]));
-        assert_eq!(decode(&mut decoder, &[0xc0]), Err(HpackError("an index beyond the tables")));
+        assert_eq!(decode_to_strings(&mut decoder, &[0xbe, 0xbf]), to_fields(&[("d", "1"), ("c", "1")]));
+        assert_eq!(decode_to_strings(&mut decoder, &[0xc0]), Err(HpackError("an index beyond the tables")));
         let large = [&[0x40, 1, b'x', 70][..], &[b'y'; 70]].concat();
-        assert_eq!(decode(&mut decoder, &large).map(|fields| fields.len()), Ok(1));
+        assert_eq!(decode_to_strings(&mut decoder, &large).map(|fields| fields.len()), Ok(1));
         assert_eq!((decoder.size, decoder.entries.len()), (0, 0), "a field larger than the table empties it");
-        assert_eq!(decode(&mut decoder, &[0x20, 0x3f, 0xe1, 0x1f]).map(|fields| fields.len()), Ok(0), "0, then 4096");
+        assert_eq!(
+            decode_to_strings(&mut decoder, &[0x20, 0x3f, 0xe1, 0x1f]).map(|fields| fields.len()),
+            Ok(0),
+            "0, then 4096"
+        );
         assert_eq!(decoder.max_size, TABLE_SIZE);
     }
 
     #[test]
     fn entry_may_reuse_the_name_of_the_entry_that_it_evicts() {
         let mut decoder = Decoder::default();
-        // Sets the table size to 40 bytes, inserts an entry, and then inserts an entry with the same name, which evicts
-        // the first.
-        assert!(decode(&mut decoder, &[0x3f, 0x09, 0x40, 2, b'a', b'b', 1, b'1']).is_ok());
-        assert_eq!(decode(&mut decoder, &[0x7e, 1, b'2']), to_fields(&[("ab", "2")]));
-        assert_eq!(decode(&mut decoder, &[0xbe]), to_fields(&[("ab", "2")]));
+        // The table size is 40 bytes, so the second entry evicts the first entry while it reuses its name.
+        assert!(decode_to_strings(&mut decoder, &[0x3f, 0x09, 0x40, 2, b'a', b'b', 1, b'1']).is_ok());
+        assert_eq!(decode_to_strings(&mut decoder, &[0x7e, 1, b'2']), to_fields(&[("ab", "2")]));
+        assert_eq!(decode_to_strings(&mut decoder, &[0xbe]), to_fields(&[("ab", "2")]));
     }
 
-    /// The h2spec cases for HPACK, and truncated input.
+    /// The cases of the h2spec test suite for HPACK, and truncated input.
     #[test]
     fn malformed_blocks_are_refused() {
         for (block, expected) in [
@@ -337,7 +345,7 @@ mod tests {
             (&[0x00, 1, b'a', 0x82, 0x1f, 0xff], "a string is not valid Huffman code"),
             (&[0x00, 1, b'a', 0x84, 0xff, 0xff, 0xff, 0xfc], "a string is not valid Huffman code"),
         ] {
-            assert_eq!(decode(&mut Decoder::default(), block), Err(HpackError(expected)), "{block:x?}");
+            assert_eq!(decode_to_strings(&mut Decoder::default(), block), Err(HpackError(expected)), "{block:x?}");
         }
     }
 
@@ -346,7 +354,7 @@ mod tests {
         for length in [0, 1, 126, 127, 128, 254, 255, 256, 1_000, 16_000] {
             let mut block = Vec::new();
             put_literal(&mut block, "name", &vec![b'v'; length]);
-            assert_eq!(decode(&mut Decoder::default(), &block), to_fields(&[("name", &"v".repeat(length))]));
+            assert_eq!(decode_to_strings(&mut Decoder::default(), &block), to_fields(&[("name", &"v".repeat(length))]));
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The Huffman code of header strings (RFC 7541, section 5.2 and appendix B).
 //!
-//! The code is canonical. If the codes are sorted by length and then by symbol, they are consecutive numbers, shifted
-//! left whenever the length grows. The lengths therefore define the code. A code is found by comparing the next 32 bits
-//! with the end of the code range of each length. Codes of at most eight bits, which cover common headers, are found
-//! with one table lookup.
+//! The code is canonical: sorted by length and then by symbol, the codes are consecutive numbers, shifted left whenever
+//! the length increases. So the code lengths define the whole code. The decoder compares the next 32 bits with the end
+//! of each length's code range. Codes of at most eight bits, which cover the common characters, need only one table
+//! lookup.
 
-/// Code length of each byte, and of the end-of-string symbol, which must not occur in a string.
-const LENGTHS: [u8; 257] = [
+/// Code length of each byte value and of the end-of-string symbol, which must not occur in a string.
+const CODE_LENGTHS: [u8; 257] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28,
     28, 28, 28, 6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6, 5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12,
     10, 13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6, 15, 5, 6,
@@ -19,37 +19,41 @@ const LENGTHS: [u8; 257] = [
 ];
 
 const END_OF_STRING: u16 = 256;
-const MAX_LENGTH: usize = 30;
-/// Maximum length of the codes that one table lookup finds, in bits.
-const SHORT: usize = 8;
+const MAX_CODE_LENGTH: usize = 30;
+/// Maximum length in bits of the codes that are decoded with one table lookup.
+const SHORT_CODE_BITS: usize = 8;
 
 struct HuffmanCode {
     /// The symbols, sorted by code length, then by value.
     symbols: [u16; 257],
     /// For each code length: the first code (left-aligned in 32 bits), the index of its symbol, and the exclusive end
-    /// of the codes.
-    lengths: [(u32, u16, u64); MAX_LENGTH + 1],
-    /// The symbol and the length of the code that begins the next eight bits, which are the index. The length is 0 if
-    /// the code is longer.
-    short: [(u8, u8); 1 << SHORT],
+    /// of the code range.
+    lengths: [(u32, u16, u64); MAX_CODE_LENGTH + 1],
+    /// For each value of the next eight bits: the symbol and length of the code at their start. The length is 0 if the
+    /// code has more than eight bits.
+    short: [(u8, u8); 1 << SHORT_CODE_BITS],
 }
 
-const CODE: HuffmanCode = build();
+const HUFFMAN_CODE: HuffmanCode = build_huffman_code();
 
-const fn build() -> HuffmanCode {
-    let mut code = HuffmanCode { symbols: [0; 257], lengths: [(0, 0, 0); MAX_LENGTH + 1], short: [(0, 0); 1 << SHORT] };
+const fn build_huffman_code() -> HuffmanCode {
+    let mut code = HuffmanCode {
+        symbols: [0; 257],
+        lengths: [(0, 0, 0); MAX_CODE_LENGTH + 1],
+        short: [(0, 0); 1 << SHORT_CODE_BITS],
+    };
     let (mut next, mut index, mut length) = (0_u64, 0, 1);
-    while length <= MAX_LENGTH {
+    while length <= MAX_CODE_LENGTH {
         let step = 1_u64 << (32 - length);
         let (first, first_index) = (next as u32, index as u16);
         let mut symbol = 0;
-        while symbol < LENGTHS.len() {
-            if LENGTHS[symbol] as usize == length {
+        while symbol < CODE_LENGTHS.len() {
+            if CODE_LENGTHS[symbol] as usize == length {
                 code.symbols[index] = symbol as u16;
                 index += 1;
-                if length <= SHORT {
-                    let mut prefix = (next >> (32 - SHORT)) as usize;
-                    let end = ((next + step) >> (32 - SHORT)) as usize;
+                if length <= SHORT_CODE_BITS {
+                    let mut prefix = (next >> (32 - SHORT_CODE_BITS)) as usize;
+                    let end = ((next + step) >> (32 - SHORT_CODE_BITS)) as usize;
                     while prefix < end {
                         code.short[prefix] = (symbol as u8, length as u8);
                         prefix += 1;
@@ -65,24 +69,24 @@ const fn build() -> HuffmanCode {
     code
 }
 
-/// Returns the symbol and the length of the code with which the 32 bits begin.
+/// Returns the symbol and the length of the code at the start of `bits`.
 #[inline]
-fn find(bits: u32) -> (u16, u32) {
-    let (symbol, length) = CODE.short[(bits >> (32 - SHORT)) as usize];
+fn find_symbol(bits: u32) -> (u16, u32) {
+    let (symbol, length) = HUFFMAN_CODE.short[(bits >> (32 - SHORT_CODE_BITS)) as usize];
     if length > 0 {
         return (symbol.into(), length.into());
     }
-    let mut length = SHORT + 1;
-    // The loop ends, because the code is complete: the codes of the last length end at 2^32.
-    while u64::from(bits) >= CODE.lengths[length].2 {
+    let mut length = SHORT_CODE_BITS + 1;
+    // The loop ends because the code is complete: the code range of the maximum length ends at 2^32.
+    while u64::from(bits) >= HUFFMAN_CODE.lengths[length].2 {
         length += 1;
     }
-    let (first, index, _) = CODE.lengths[length];
-    let symbol = CODE.symbols[usize::from(index) + ((bits - first) >> (32 - length)) as usize];
+    let (first, index, _) = HUFFMAN_CODE.lengths[length];
+    let symbol = HUFFMAN_CODE.symbols[usize::from(index) + ((bits - first) >> (32 - length)) as usize];
     (symbol, length as u32)
 }
 
-/// Decodes `input` and appends the string to `out`. Returns false if the input is invalid. The appended bytes are then
+/// Decodes `input` and appends the string to `out`. Returns false if the input is invalid; the appended bytes are then
 /// meaningless.
 #[must_use]
 pub fn decode(input: &[u8], out: &mut Vec<u8>) -> bool {
@@ -95,9 +99,9 @@ pub fn decode(input: &[u8], out: &mut Vec<u8>) -> bool {
             bits |= u64::from(*byte) << (56 - count);
             count += 8;
         }
-        let (symbol, length) = find((bits >> 32) as u32);
+        let (symbol, length) = find_symbol((bits >> 32) as u32);
         if length > count {
-            // The rest must be padding: fewer than eight bits, all of them ones.
+            // The remaining bits must be padding: fewer than eight bits, all of them ones.
             return count < 8 && bits.leading_ones() == count;
         }
         if symbol == END_OF_STRING {
@@ -118,12 +122,12 @@ mod tests {
         decode(input, &mut out).then_some(out)
     }
 
-    /// Encodes bit by bit.
+    /// Encodes a string bit by bit, as a reference for the decoder.
     fn encode(bytes: &[u8]) -> Vec<u8> {
         let code = |symbol: usize| {
-            let length = usize::from(LENGTHS[symbol]);
-            let (first, index, _) = CODE.lengths[length];
-            let place = CODE.symbols.iter().position(|it| usize::from(*it) == symbol).expect("a symbol");
+            let length = usize::from(CODE_LENGTHS[symbol]);
+            let (first, index, _) = HUFFMAN_CODE.lengths[length];
+            let place = HUFFMAN_CODE.symbols.iter().position(|it| usize::from(*it) == symbol).expect("a symbol");
             ((first >> (32 - length)) + (place - usize::from(index)) as u32, length)
         };
         let mut bits: Vec<bool> = Vec::new();
@@ -136,12 +140,12 @@ mod tests {
     }
 
     #[test]
-    fn code_is_complete() {
-        assert_eq!(CODE.lengths[MAX_LENGTH].2, 1 << 32);
+    fn huffman_code_is_complete() {
+        assert_eq!(HUFFMAN_CODE.lengths[MAX_CODE_LENGTH].2, 1 << 32);
     }
 
     #[test]
-    fn examples_of_the_standard_are_decoded() {
+    fn rfc_7541_example_strings_are_decoded() {
         for (encoded, text) in [
             ("f1e3c2e5f23a6ba0ab90f4ff", "www.example.com"),
             ("a8eb10649cbf", "no-cache"),
@@ -165,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_padding_and_the_end_of_the_string_are_refused() {
+    fn invalid_padding_and_end_of_string_symbol_are_rejected() {
         assert_eq!(decode_all(b"").as_deref(), Some(&b""[..]));
         // `a` is 00011.
         assert_eq!(decode_all(&[0b0001_1111]).as_deref(), Some(&b"a"[..]));

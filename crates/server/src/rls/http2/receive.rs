@@ -1,4 +1,4 @@
-//! The receiving side of a connection: assembles calls from header blocks and DATA.
+//! The receiving side of a connection, which assembles calls from header blocks and DATA frames.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -21,8 +21,8 @@ pub(super) struct HeaderBlock {
     pub(super) since: Duration,
 }
 
-/// A cache of the last header block and its decoded headers. It is valid while the dynamic table is unchanged. Once the
-/// fields are in the table, a client sends the same block with almost every call.
+/// A cache of the last header block and its decoded headers, valid until the dynamic table changes. After the fields
+/// are in the table, a client sends the same block with almost every call.
 #[derive(Debug, Default)]
 pub(super) struct LastBlock {
     bytes: Vec<u8>,
@@ -37,7 +37,7 @@ impl Connection {
             return Err(ConnectionError::protocol_error("a client opens streams with odd ids"));
         }
         if frame.has(END_HEADERS) {
-            return self.on_block(frame.stream, ends_stream, content);
+            return self.on_complete_block(frame.stream, ends_stream, content);
         }
         let (stream, bytes, since) = (frame.stream, content.to_vec(), self.now);
         self.block = Some(HeaderBlock { stream, ends_stream, bytes, continuations: 0, since });
@@ -58,17 +58,22 @@ impl Connection {
             return Ok(None);
         }
         match self.block.take() {
-            Some(block) => self.on_block(block.stream, block.ends_stream, &block.bytes),
+            Some(block) => self.on_complete_block(block.stream, block.ends_stream, &block.bytes),
             None => Ok(None),
         }
     }
 
-    /// Decodes a header block, which opens a stream or (as trailers) ends a request. Returns the call if it is
+    /// Decodes a complete header block. Headers open a stream; trailers end a request. Returns the call if it is
     /// complete.
-    fn on_block<'i>(&mut self, id: u32, ends: bool, block: &[u8]) -> Result<Option<StreamCall<'i>>, ConnectionError> {
+    fn on_complete_block<'i>(
+        &mut self,
+        id: u32,
+        ends: bool,
+        block: &[u8],
+    ) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         let (last, version) = (&self.last_block, self.decoder.version());
         if id > self.last_stream && last.bytes == block && last.table_version == version && !block.is_empty() {
-            return self.open(id, ends, Ok(last.head.clone()));
+            return self.open_stream(id, ends, Ok(last.head.clone()));
         }
         let mut head = HeadBuilder::new(MAX_HEADERS as usize, self.paths);
         let decoded = self.decoder.decode(block, |field| head.add(field));
@@ -85,11 +90,11 @@ impl Connection {
             self.last_block.bytes.extend_from_slice(block);
             (self.last_block.table_version, self.last_block.head) = (version, head.clone());
         }
-        self.open(id, ends, head)
+        self.open_stream(id, ends, head)
     }
 
     /// Opens a stream.
-    fn open<'i>(
+    fn open_stream<'i>(
         &mut self,
         id: u32,
         ends: bool,
@@ -119,7 +124,7 @@ impl Connection {
         }))
     }
 
-    /// Ends the request of a stream with trailers. Their values are ignored.
+    /// Ends a request with trailers. The values of the trailers are ignored.
     fn on_trailers<'i>(
         &mut self,
         id: u32,
@@ -151,7 +156,7 @@ impl Connection {
     }
 
     pub(super) fn on_data<'i>(&mut self, frame: Frame<'i>) -> Result<Option<StreamCall<'i>>, ConnectionError> {
-        // The cast is lossless: a payload has at most 16 KiB.
+        // The cast is lossless, because a payload has at most 16 KiB.
         let (length, ends) = (frame.payload.len() as u32, frame.has(END_STREAM));
         if frame.stream == 0 {
             return Err(stream_id_missing());
@@ -182,7 +187,7 @@ impl Connection {
             StreamState::Receiving { .. } if ends => self.complete_call(frame.stream, data),
             StreamState::Receiving { body, .. } => {
                 body.extend_from_slice(data);
-                // Costs credit, because many small parts are cheap to send but expensive to assemble.
+                // A partial body costs credit, because many small frames are cheap to send but expensive to assemble.
                 self.spend(1).map(|()| None)
             }
             StreamState::Answering(client) | StreamState::Sending { client, .. } => match *client {
@@ -195,8 +200,8 @@ impl Connection {
         }
     }
 
-    /// Returns the call of a stream whose request ends with `data`. Returns `None` if the stream expects no more data,
-    /// or if the body contradicts `content-length` and the stream is reset.
+    /// Completes the request of a stream with `data` and returns the call. Returns `None` if the stream expects no
+    /// data. If the body does not have the length in `content-length`, resets the stream and returns `None`.
     fn complete_call<'i>(&mut self, id: u32, data: &'i [u8]) -> Result<Option<StreamCall<'i>>, ConnectionError> {
         let Some(stream) = self.streams.get_mut(id) else { return Ok(None) };
         let state = std::mem::replace(&mut stream.state, StreamState::Answering(ClientSide::Ended));

@@ -1,5 +1,5 @@
-//! The sending side of a connection. Sends responses within the client's flow-control windows, and handles the client's
-//! SETTINGS and WINDOW_UPDATE frames.
+//! The sending side of a connection: sends responses within the client's flow-control windows, and handles SETTINGS and
+//! WINDOW_UPDATE frames.
 
 use super::connection::{Connection, stream_id_not_allowed};
 use super::frame::{
@@ -10,13 +10,13 @@ use super::hpack::NO_TABLE;
 use super::streams::{ClientSide, ClosedBy, StreamState};
 
 impl Connection {
-    /// Answers a call with headers, a body that `write` appends, and trailers. Sends nothing if the client has reset
-    /// the stream.
+    /// Answers a call with headers, a body and trailers. The closure `write` appends the body. Sends nothing if the
+    /// client has reset the stream.
     pub fn respond(&mut self, id: u32, head: &[u8], trailers: &'static [u8], write: impl FnOnce(&mut Vec<u8>)) {
         if self.streams.get_mut(id).is_none() {
             return;
         }
-        self.put_block(id, END_HEADERS, head);
+        self.put_header_block(id, END_HEADERS, head);
         let start = self.out.len();
         frame::put_header(&mut self.out, 0, Kind::Data, 0, id);
         write(&mut self.out);
@@ -24,11 +24,11 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(id) else { return };
         let window = stream.send_window.min(self.send_window);
         if length <= MAX_PAYLOAD && length as i64 <= window {
-            // The payload is already in the output, and only the length in the frame header is missing.
+            // The payload is already in the output; only the length in the frame header is missing.
             self.out[start..start + 3].copy_from_slice(&(length as u32).to_be_bytes()[1..]);
             stream.send_window -= length as i64;
             self.send_window -= length as i64;
-            return self.end(id, trailers);
+            return self.end_stream(id, trailers);
         }
         let rest = self.out.split_off(start + HEADER);
         self.out.truncate(start);
@@ -41,15 +41,15 @@ impl Connection {
         self.send_rest(id);
     }
 
-    /// Begins a streaming response.
+    /// Begins a streaming response by sending its headers.
     pub fn begin_response(&mut self, id: u32, head: &[u8]) {
         if self.streams.get_mut(id).is_some() {
-            self.put_block(id, END_HEADERS, head);
+            self.put_header_block(id, END_HEADERS, head);
         }
     }
 
-    /// Sends a part of a streaming response. Returns false, and sends nothing, if the client has reset the stream or
-    /// its windows are too small.
+    /// Sends a part of a streaming response. If the client has reset the stream or its windows are too small, sends
+    /// nothing and returns false.
     pub fn send_part(&mut self, id: u32, part: &[u8]) -> bool {
         let length = part.len() as i64;
         let Some(stream) = self.streams.get_mut(id).filter(|stream| length <= stream.send_window) else { return false };
@@ -64,10 +64,10 @@ impl Connection {
 
     /// Answers a call with headers only, or ends a streaming response with trailers.
     pub fn respond_without_body(&mut self, id: u32, head: &[u8]) {
-        self.end(id, head);
+        self.end_stream(id, head);
     }
 
-    /// Continues all responses that wait for the client's windows.
+    /// Continues all responses that wait until the client enlarges a window.
     pub(super) fn send_waiting(&mut self) {
         if self.sending == 0 {
             return;
@@ -100,13 +100,14 @@ impl Connection {
             self.send_window -= length as i64;
             self.blocked_since = self.now;
         }
-        self.end(id, trailers);
+        self.end_stream(id, trailers);
     }
 
-    /// Ends a stream with a last header block. If the client is still sending its request, RST_STREAM asks it to stop.
-    fn end(&mut self, id: u32, block: &[u8]) {
+    /// Ends a stream with a final header block. If the client is still sending its request, RST_STREAM asks the client
+    /// to stop.
+    fn end_stream(&mut self, id: u32, block: &[u8]) {
         let Some(client) = self.streams.get_mut(id).map(|stream| stream.client_side()) else { return };
-        self.put_block(id, END_HEADERS | END_STREAM, block);
+        self.put_header_block(id, END_HEADERS | END_STREAM, block);
         match client {
             ClientSide::Ended => self.close(id, ClosedBy::Both),
             ClientSide::Open => {
@@ -117,11 +118,11 @@ impl Connection {
         self.credit.answered();
     }
 
-    fn put_block(&mut self, id: u32, flags: u8, block: &[u8]) {
-        let set_table: &[u8] = if self.has_announced_no_table { &[] } else { &[NO_TABLE] };
+    fn put_header_block(&mut self, id: u32, flags: u8, block: &[u8]) {
+        let table_size_update: &[u8] = if self.has_announced_no_table { &[] } else { &[NO_TABLE] };
         self.has_announced_no_table = true;
-        frame::put_header(&mut self.out, set_table.len() + block.len(), Kind::Headers, flags, id);
-        self.out.extend_from_slice(set_table);
+        frame::put_header(&mut self.out, table_size_update.len() + block.len(), Kind::Headers, flags, id);
+        self.out.extend_from_slice(table_size_update);
         self.out.extend_from_slice(block);
     }
 
@@ -145,8 +146,8 @@ impl Connection {
                 id if id == Setting::MaxFrameSize as u16 && !(16_384..=0xff_ffff).contains(&value) => {
                     return Err(ConnectionError::protocol_error("MAX_FRAME_SIZE is not within 16384 to 16777215"));
                 }
-                // The other settings do not matter, because we use no dynamic table, open no streams, and send only
-                // short frames and headers.
+                // All other settings are irrelevant, because the server uses no dynamic table, opens no streams, and
+                // sends only short frames and headers.
                 _ => {}
             }
         }
@@ -155,7 +156,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sets the initial window of new streams, and adjusts the windows of open streams by the difference.
+    /// Sets the initial window of new streams, and changes the windows of open streams by the difference.
     fn set_initial_window(&mut self, window: u32) -> Result<(), ConnectionError> {
         let overflow = ConnectionError::new(ErrorCode::FlowControl, "a window of more than 2147483647");
         if window > MAX_31_BITS {

@@ -10,11 +10,12 @@ use super::head::Head;
 pub(super) struct Stream {
     pub(super) id: u32,
     pub(super) state: StreamState,
-    /// When the headers arrived.
+    /// The time at which the headers arrived.
     pub(super) opened: Duration,
-    /// Bytes of DATA received, including padding. They are returned to the connection window when the stream closes.
+    /// Number of DATA bytes received, including padding. They are returned to the connection window when the stream
+    /// closes.
     pub(super) received: u32,
-    /// Bytes of DATA that may be sent. Negative if the client has reduced its initial window.
+    /// Number of DATA bytes that the server may still send. Negative if the client has reduced its initial window.
     pub(super) send_window: i64,
 }
 
@@ -23,9 +24,9 @@ pub(super) struct Stream {
 pub(super) enum StreamState {
     /// The request is incomplete.
     Receiving { head: Head, body: Vec<u8> },
-    /// The request is being decided, or was refused before its end.
+    /// The request is being decided, or was refused before it was complete.
     Answering(ClientSide),
-    /// Part of the response waits for the client's window.
+    /// Part of the response waits until the client enlarges a window.
     Sending { client: ClientSide, rest: Vec<u8>, sent: usize, trailers: &'static [u8] },
 }
 
@@ -50,12 +51,13 @@ pub(super) enum ClientSide {
 pub(super) enum ClosedBy {
     /// Both sides ended the stream, or the client reset it. Any further frame is an error.
     Both,
-    /// We reset the stream. Frames that the client sent before it received the reset are ignored.
+    /// The server reset the stream. Frames that the client sent before it received the reset are ignored.
     Us,
 }
 
-/// Number of closed streams to remember. Frames on older streams are errors with a different error code.
-const REMEMBERED: usize = 64;
+/// Number of closed streams to remember. A frame on a stream closed earlier is also an error, but with another error
+/// code.
+const MAX_REMEMBERED: usize = 64;
 
 /// The streams of a connection.
 #[derive(Debug)]
@@ -63,13 +65,13 @@ pub(super) struct Streams {
     /// Sorted by id, because the ids of new streams increase.
     open: VecDeque<Stream>,
     /// Ring buffer of closed stream ids.
-    closed: [(u32, ClosedBy); REMEMBERED],
-    next: usize,
+    closed: [(u32, ClosedBy); MAX_REMEMBERED],
+    next_closed: usize,
 }
 
 impl Default for Streams {
     fn default() -> Self {
-        Self { open: VecDeque::new(), closed: [(0, ClosedBy::Both); REMEMBERED], next: 0 }
+        Self { open: VecDeque::new(), closed: [(0, ClosedBy::Both); MAX_REMEMBERED], next_closed: 0 }
     }
 }
 
@@ -93,11 +95,11 @@ impl Streams {
 
     /// Records how a stream was closed.
     pub(super) fn remember(&mut self, id: u32, by: ClosedBy) {
-        self.closed[self.next] = (id, by);
-        self.next = (self.next + 1) % REMEMBERED;
+        self.closed[self.next_closed] = (id, by);
+        self.next_closed = (self.next_closed + 1) % MAX_REMEMBERED;
     }
 
-    /// Returns how a stream was closed, or `None` if that is not remembered.
+    /// Returns how a stream was closed, or `None` if the stream was not closed recently.
     pub(super) fn closed_by(&self, id: u32) -> Option<ClosedBy> {
         self.closed.iter().find(|(closed, _)| *closed == id).map(|(_, by)| *by)
     }

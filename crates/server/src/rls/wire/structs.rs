@@ -15,7 +15,7 @@ pub(super) fn put_struct(out: &mut Vec<u8>, map: &Map<String, Value>) {
     }
 }
 
-/// Appends a value. Default values are written too, because the variants are members of a `oneof`.
+/// Appends a value. Default values are also written, because the variants are members of a `oneof`.
 fn put_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Null => out.extend_from_slice(&[1 << 3, 0]),

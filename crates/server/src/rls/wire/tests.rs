@@ -2,26 +2,28 @@ use super::*;
 use proptest::prelude::*;
 
 /// Returns an encoded length-delimited field.
-fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+fn encode_field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     put_message(&mut out, number, |out| out.extend_from_slice(bytes));
     out
 }
 
-fn entry(key: &str, value: &str) -> Vec<u8> {
-    field(1, &[field(1, key.as_bytes()), field(2, value.as_bytes())].concat())
+fn encode_entry(key: &str, value: &str) -> Vec<u8> {
+    encode_field(1, &[encode_field(1, key.as_bytes()), encode_field(2, value.as_bytes())].concat())
 }
 
 #[test]
 fn every_field_of_a_request_is_decoded() {
     let descriptor = [
-        entry("user", "alice"),
-        entry("user", ""),
-        field(2, &[0x08, 0x07, 0x10, 0x02]),
-        field(3, &[0x08, 0x00]),
+        encode_entry("user", "alice"),
+        encode_entry("user", ""),
+        encode_field(2, &[0x08, 0x07, 0x10, 0x02]),
+        encode_field(3, &[0x08, 0x00]),
         vec![0x20, 0x01],
     ];
-    let message = [field(1, b"api"), field(2, &descriptor.concat()), vec![0x18, 0x05], field(9, b"unknown")].concat();
+    let message =
+        [encode_field(1, b"api"), encode_field(2, &descriptor.concat()), vec![0x18, 0x05], encode_field(9, b"unknown")]
+            .concat();
     assert_eq!(
         RateLimitRequest::decode(&message),
         Ok(RateLimitRequest {
@@ -64,21 +66,21 @@ fn malformed_messages_are_refused() {
 
 #[test]
 fn descriptors_and_entries_are_bounded() {
-    let descriptors = |count: usize| field(2, &[]).repeat(count);
+    let descriptors = |count: usize| encode_field(2, &[]).repeat(count);
     assert_eq!(
         RateLimitRequest::decode(&descriptors(MAX_DESCRIPTORS)).map(|it| it.descriptors.len()),
         Ok(MAX_DESCRIPTORS)
     );
     let error = RateLimitRequest::decode(&descriptors(1000)).expect_err("too many");
     assert_eq!(error.to_string(), "too many descriptors (maximum 64)");
-    let entries = field(2, &entry("k", "v").repeat(MAX_ENTRIES + 1));
+    let entries = encode_field(2, &encode_entry("k", "v").repeat(MAX_ENTRIES + 1));
     let error = RateLimitRequest::decode(&entries).expect_err("too many");
     assert_eq!(error.to_string(), "too many entries of a descriptor (maximum 128)");
 }
 
 #[test]
 fn deeply_nested_messages_do_not_cause_recursion() {
-    // 10 000 nested messages. In an unknown field they are skipped. In an entry, the inner messages are read as the
+    // In an unknown field, the 10,000 nested messages are skipped. In an entry, the inner messages are read as the
     // entry's key.
     let mut nested = Vec::new();
     for _ in 0..10_000 {
@@ -87,9 +89,9 @@ fn deeply_nested_messages_do_not_cause_recursion() {
         outer.extend_from_slice(&nested);
         nested = outer;
     }
-    let unknown = field(9, &nested);
+    let unknown = encode_field(9, &nested);
     assert_eq!(RateLimitRequest::decode(&unknown), Ok(RateLimitRequest::default()));
-    let descriptor = field(2, &nested);
+    let descriptor = encode_field(2, &nested);
     let request = RateLimitRequest::decode(&descriptor).expect("a request");
     assert_eq!(request.descriptors[0].entries.len(), 1);
 }
@@ -113,11 +115,18 @@ fn response_is_encoded_with_every_field() {
     let status = [0x08, 2, 0x12, 8, 0x08, 0xac, 0x02, 0x10, 2, 0x1a, 1, b'n', 0x18, 1, 0x22, 2, 0x08, 2];
     let body = [&[0x2a, 200, 1][..], &[b'x'; 200]].concat();
     let number = [&[2 << 3 | 1][..], &1.5_f64.to_le_bytes()].concat();
-    let list = [field(1, &[1 << 3, 0]), field(1, &[4 << 3, 1]), field(1, &number), field(1, &[3 << 3 | 2, 0])].concat();
-    let metadata = field(6, &field(1, &[&[0x0a, 1, b'm'][..], &field(2, &field(6, &list))].concat()));
+    let list = [
+        encode_field(1, &[1 << 3, 0]),
+        encode_field(1, &[4 << 3, 1]),
+        encode_field(1, &number),
+        encode_field(1, &[3 << 3 | 2, 0]),
+    ]
+    .concat();
+    let metadata =
+        encode_field(6, &encode_field(1, &[&[0x0a, 1, b'm'][..], &encode_field(2, &encode_field(6, &list))].concat()));
     let expected = [
         &[0x08, 2][..],
-        &field(2, &status),
+        &encode_field(2, &status),
         &[0x12, 2, 0x08, 1],
         &[0x1a, 6, 0x0a, 1, b'a', 0x12, 1, b'b'],
         &[0x22, 6, 0x0a, 1, b'c', 0x12, 1, b'd'],
@@ -137,7 +146,7 @@ proptest! {
 
     #[test]
     fn message_of_any_length_is_decoded(length in 0_usize..70_000) {
-        let message = field(1, &vec![b'd'; length]);
+        let message = encode_field(1, &vec![b'd'; length]);
         prop_assert_eq!(RateLimitRequest::decode(&message).map(|request| request.domain.len()), Ok(length));
     }
 }

@@ -17,7 +17,7 @@ use crate::control::model::Snapshot;
 use crate::control::sha256_hex;
 
 /// The format version of the file. A file with another version is refused.
-const FORMAT: u32 = 1;
+const FORMAT_VERSION: u32 = 1;
 
 /// The file.
 #[derive(Clone, Debug)]
@@ -28,21 +28,21 @@ pub(super) struct LastGood {
 
 /// The content of the file.
 #[derive(Serialize, Deserialize)]
-struct Content {
+struct FileContent {
     format: u32,
     /// The service that sent the rules. A file from another service is refused.
     service: String,
-    /// The ETag of the snapshot, so that only newer snapshots are requested.
+    /// The ETag of the snapshot. The node sends this ETag, so that it receives only newer snapshots.
     etag: Option<String>,
-    /// The checksum of `snapshot` as compact JSON. It is needed because the checksum inside `snapshot` covers only the
-    /// rules, not the tokens.
+    /// The checksum of `snapshot` as compact JSON. This checksum is needed because the checksum inside `snapshot`
+    /// covers only the rules, not the tokens.
     sha256: String,
     snapshot: Snapshot,
 }
 
-/// The field that all format versions have.
+/// The only field that every format version has.
 #[derive(Deserialize)]
-struct Header {
+struct FormatHeader {
     format: u32,
 }
 
@@ -57,13 +57,13 @@ impl LastGood {
         &self.path
     }
 
-    /// Replaces the stored snapshot. If this fails, the previous snapshot remains.
+    /// Replaces the stored snapshot. If the write fails, the previous snapshot remains.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written.
     pub(super) fn write(&self, etag: Option<&str>, snapshot: &Snapshot) -> anyhow::Result<()> {
-        let content = Content {
-            format: FORMAT,
+        let content = FileContent {
+            format: FORMAT_VERSION,
             service: self.service.clone(),
             etag: etag.map(str::to_owned),
             sha256: sha256_hex(&serde_json::to_vec(snapshot)?),
@@ -74,7 +74,7 @@ impl LastGood {
         // The file contains digests of tokens, so only its owner may read it.
         DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let new = self.path.with_extension("json.new");
-        let written = write_new(&new, &bytes).and_then(|()| std::fs::rename(&new, &self.path));
+        let written = write_new_file(&new, &bytes).and_then(|()| std::fs::rename(&new, &self.path));
         if let Err(error) = written {
             // Free the disk space.
             let _ = std::fs::remove_file(&new);
@@ -84,8 +84,8 @@ impl LastGood {
         Ok(File::open(folder)?.sync_all()?)
     }
 
-    /// Replaces the stored tokens and kill switch by the tokens and kill switch of `new`, and keeps the stored rules.
-    /// Does nothing if there is no file.
+    /// Replaces the stored tokens and kill switch with those in `new`. Keeps the stored rules. Does nothing if there is
+    /// no file.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read or written.
@@ -115,22 +115,22 @@ impl LastGood {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", self.path.display())),
         };
-        let content = self.check(&bytes).with_context(|| format!("{} cannot be used", self.path.display()))?;
+        let content = self.check_content(&bytes).with_context(|| format!("{} cannot be used", self.path.display()))?;
         Ok(Some((content.etag, Arc::new(content.snapshot))))
     }
 
-    fn check(&self, bytes: &[u8]) -> anyhow::Result<Content> {
-        let Header { format } = serde_json::from_slice(bytes).context("damaged")?;
-        ensure!(format == FORMAT, "unsupported format {format} (this program reads {FORMAT})");
-        let content: Content = serde_json::from_slice(bytes).context("damaged")?;
+    fn check_content(&self, bytes: &[u8]) -> anyhow::Result<FileContent> {
+        let FormatHeader { format } = serde_json::from_slice(bytes).context("damaged")?;
+        ensure!(format == FORMAT_VERSION, "unsupported format {format} (this program reads {FORMAT_VERSION})");
+        let content: FileContent = serde_json::from_slice(bytes).context("damaged")?;
         ensure!(content.sha256 == sha256_hex(&serde_json::to_vec(&content.snapshot)?), "damaged: checksum mismatch");
         ensure!(content.service == self.service, "rules of {}, not of {}", content.service, self.service);
         Ok(content)
     }
 }
 
-fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    // Removes a file left over from an interrupted write first, because it may have other permissions.
+fn write_new_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // First removes the file of an interrupted write, because it may have other permissions.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         Ok(()) | Err(_) => {}
@@ -147,13 +147,13 @@ mod tests {
     use super::*;
     use crate::control::model::{FleetMode, Role, TokenGrant, Verifier};
 
-    fn last_good() -> (tempfile::TempDir, LastGood) {
+    fn test_file() -> (tempfile::TempDir, LastGood) {
         let folder = tempfile::tempdir().unwrap();
         let file = LastGood::new(&folder.path().join("data"), "https://rules:1/");
         (folder, file)
     }
 
-    fn snapshot() -> Snapshot {
+    fn test_snapshot() -> Snapshot {
         let grant = TokenGrant { name: "n".into(), role: Role::Reader, domains: vec!["a".into()], expires_ms: Some(5) };
         let token = Verifier { digest: "0f".repeat(32), id: "i".into(), grant };
         Snapshot {
@@ -166,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn set_round_trips_and_only_the_owner_may_read_it() {
-        let (_folder, file) = last_good();
+    fn snapshot_round_trips_and_only_the_owner_may_read_it() {
+        let (_folder, file) = test_file();
         assert!(file.read().unwrap().is_none(), "no file yet");
-        file.write(Some("\"3-c\""), &snapshot()).unwrap();
-        file.write(None, &Snapshot { revision: 4, ..snapshot() }).unwrap();
+        file.write(Some("\"3-c\""), &test_snapshot()).unwrap();
+        file.write(None, &Snapshot { revision: 4, ..test_snapshot() }).unwrap();
         let (etag, read) = file.read().unwrap().unwrap();
-        assert_eq!((etag, &*read), (None, &Snapshot { revision: 4, ..snapshot() }));
+        assert_eq!((etag, &*read), (None, &Snapshot { revision: 4, ..test_snapshot() }));
         let folder = file.path().parent().unwrap();
         assert_eq!(std::fs::metadata(file.path()).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::metadata(folder).unwrap().permissions().mode() & 0o777, 0o700);
@@ -183,12 +183,12 @@ mod tests {
 
     #[test]
     fn tokens_and_kill_switch_are_replaced_and_rules_kept() {
-        let (_folder, file) = last_good();
-        let kept = Snapshot { tokens: Vec::new(), mode: FleetMode::Enforce, ..snapshot() };
+        let (_folder, file) = test_file();
+        let kept = Snapshot { tokens: Vec::new(), mode: FleetMode::Enforce, ..test_snapshot() };
         let refused = Snapshot { revision: 9, rules: "{".into(), ..kept.clone() };
         file.update_all_but_rules(&refused).unwrap();
         assert!(file.read().unwrap().is_none(), "without rules nothing is written");
-        file.write(Some("\"3-c\""), &snapshot()).unwrap();
+        file.write(Some("\"3-c\""), &test_snapshot()).unwrap();
         file.update_all_but_rules(&refused).unwrap();
         let (etag, read) = file.read().unwrap().unwrap();
         assert_eq!((etag.as_deref(), &*read), (Some("\"3-c\""), &kept));
@@ -196,14 +196,14 @@ mod tests {
 
     #[test]
     fn damaged_file_is_refused() {
-        let (_folder, file) = last_good();
-        file.write(Some("\"3-c\""), &snapshot()).unwrap();
+        let (_folder, file) = test_file();
+        file.write(Some("\"3-c\""), &test_snapshot()).unwrap();
         let whole = std::fs::read(file.path()).unwrap();
         let sum = whole.windows(8).position(|window| window == b"\"sha256\"").unwrap();
         for at in 0..whole.len() {
             std::fs::write(file.path(), &whole[..at]).unwrap();
             assert!(file.read().is_err(), "cut to {at} bytes");
-            // Only bytes of the snapshot and its checksum are changed; the fields before them have their own checks.
+            // The checksum covers only the snapshot. The fields before the snapshot have their own checks.
             let mut changed = whole.clone();
             changed[at] = changed[at].wrapping_add(1);
             std::fs::write(file.path(), &changed).unwrap();

@@ -1,8 +1,8 @@
 //! Rules from a rules service, by long polling.
 //!
-//! The node requests a snapshot with another ETag than its own, and the service holds the request until there is such a
-//! snapshot. A change arrives after one network delay. While nothing changes, there is one short response every 30
-//! seconds. With every request the node reports the revision that it runs and the revision that it refused.
+//! The node sends the ETag of its snapshot, and the service holds the request until it has a different snapshot. A
+//! change arrives after one network delay. While nothing changes, there is one short response every 30 seconds. With
+//! every request, the node reports the revision that it runs and the last revision that it refused.
 
 mod last_good;
 mod request;
@@ -43,44 +43,48 @@ pub struct Follower<S> {
     last_good: Option<LastGood>,
     node: NodeState,
     /// The ETag of the last snapshot, even if that snapshot was refused.
-    known: Option<String>,
+    known_etag: Option<String>,
     failures: u32,
     /// The last failure that was logged.
-    failure: Option<String>,
+    logged_failure: Option<String>,
 }
 
-/// How long the service may hold a request while it waits for a change. Most proxies allow a minute.
-const WAIT: Duration = Duration::from_secs(30);
-/// Timeout for the response head, counted from the end of [`WAIT`].
-const HEAD: Duration = Duration::from_secs(5);
+/// Maximum time that the service holds a request while it waits for a change. Most proxies allow a minute.
+const POLL_WAIT: Duration = Duration::from_secs(30);
+/// Timeout for the response head, counted from the end of [`POLL_WAIT`].
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout for the response body.
-const BODY: Duration = Duration::from_secs(60);
-/// Timeouts of a long poll. A lost request is noticed a few seconds after the service should have answered.
-const FOLLOWING: Timeouts = Timeouts { wait: WAIT, head: HEAD, body: BODY };
-/// How long a node that starts with rules on disk waits for the service.
-const START: Duration = Duration::from_secs(2);
+const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeouts of a long poll. A lost request is detected a few seconds after the service should have answered.
+const POLL_TIMEOUTS: Timeouts = Timeouts { wait: POLL_WAIT, head: HEAD_TIMEOUT, body: BODY_TIMEOUT };
+/// Timeout for the first request if the node has rules on disk.
+const START_TIMEOUT: Duration = Duration::from_secs(2);
 /// If the service replies `unchanged` sooner than this, it did not hold the request.
-const WAITED: Duration = Duration::from_secs(1);
+const MIN_HELD_TIME: Duration = Duration::from_secs(1);
 
 impl<S: Store + 'static> Follower<S> {
-    /// Installs the rules of the service or, if the service is unreachable or its rules are refused, the last good
-    /// rules on disk.
+    /// Installs the rules of the service. If the service is unreachable or its rules are refused, installs the last
+    /// good rules on disk.
     ///
     /// # Errors
-    /// Returns an error if neither can be installed, because a server without its rules would let everything pass.
+    /// Returns an error if neither can be installed, because a server without its rules would admit every request.
     pub async fn start(app: Arc<App<S>>, config: FollowConfig) -> anyhow::Result<Self> {
         let url = config.client.url().to_string();
         let last_good = config.data.as_deref().map(|data| LastGood::new(data, &url));
         let node = NodeState { node: config.node.clone(), ..NodeState::default() };
-        let mut follower = Self { app, config, last_good, node, known: None, failures: 0, failure: None };
+        let mut follower = Self { app, config, last_good, node, known_etag: None, failures: 0, logged_failure: None };
         let on_disk = follower.last_good.as_ref().map_or(Ok(None), LastGood::read);
         let has_some = matches!(on_disk, Ok(Some(_)));
         // Without rules on disk, waits longer for the body, because the snapshot may be large.
-        let timeouts = Timeouts { wait: Duration::ZERO, head: START, body: if has_some { START } else { BODY } };
+        let timeouts = Timeouts {
+            wait: Duration::ZERO,
+            head: START_TIMEOUT,
+            body: if has_some { START_TIMEOUT } else { BODY_TIMEOUT },
+        };
         // The tokens and the kill switch of a refused snapshot stay in force when the rules on disk are installed.
         let mut refused = None;
         let why = match fetch(&follower.config.client, &follower.node, None, timeouts).await {
-            Ok(PollAnswer::Snapshot(etag, snapshot)) => match follower.take(etag, &snapshot).await {
+            Ok(PollAnswer::Snapshot(etag, snapshot)) => match follower.install_and_store(etag, &snapshot).await {
                 outcome @ (PollOutcome::Changed | PollOutcome::Unchanged | PollOutcome::NoWait) => {
                     follower.app.metrics.polls.add(outcome, follower.app.now());
                     return Ok(follower);
@@ -109,8 +113,8 @@ impl<S: Store + 'static> Follower<S> {
                     "started with the last good rules; the rules service is unavailable"
                 );
                 follower.node.running = Some(snapshot.revision);
-                // Keeps the ETag of a snapshot that was just refused, so that it is not requested again.
-                follower.known = follower.known.or(etag);
+                // Keeps the ETag of a snapshot that was just refused, so that the service does not send it again.
+                follower.known_etag = follower.known_etag.or(etag);
                 if let Some(refused) = &follower.node.refused {
                     follower.app.source.set_refused(refused.revision, &refused.why);
                 }
@@ -126,47 +130,48 @@ impl<S: Store + 'static> Follower<S> {
     pub async fn follow(mut self) {
         let mut outcome = if self.failures > 0 { PollOutcome::Failed } else { PollOutcome::Changed };
         loop {
-            // If the system has no randomness, the pause has its maximum length.
+            // If no random number is available, the pause has its maximum length.
             sleep(pause(outcome, self.failures, getrandom::u64().unwrap_or(u64::MAX))).await;
             let begun = Instant::now();
-            outcome = match fetch(&self.config.client, &self.node, self.known.as_deref(), FOLLOWING).await {
+            outcome = match fetch(&self.config.client, &self.node, self.known_etag.as_deref(), POLL_TIMEOUTS).await {
                 Ok(PollAnswer::Unchanged) => PollOutcome::Unchanged,
-                Ok(PollAnswer::Snapshot(etag, snapshot)) => self.take(etag, &snapshot).await,
+                Ok(PollAnswer::Snapshot(etag, snapshot)) => self.install_and_store(etag, &snapshot).await,
                 Err(why) => {
                     self.record_failure(&why);
                     PollOutcome::Failed
                 }
             };
             if outcome != PollOutcome::Failed {
-                self.answered();
+                self.record_success();
             }
-            if outcome == PollOutcome::Unchanged && begun.elapsed() < WAITED {
+            if outcome == PollOutcome::Unchanged && begun.elapsed() < MIN_HELD_TIME {
                 outcome = PollOutcome::NoWait;
             }
             self.app.metrics.polls.add(outcome, self.app.now());
         }
     }
 
-    /// Installs a snapshot and writes it to disk. If its rules are refused, writes only its tokens and kill switch.
-    async fn take(&mut self, etag: Option<String>, snapshot: &Arc<Snapshot>) -> PollOutcome {
+    /// Installs a snapshot and writes it to disk. If the rules of the snapshot are refused, writes only its tokens and
+    /// kill switch.
+    async fn install_and_store(&mut self, etag: Option<String>, snapshot: &Arc<Snapshot>) -> PollOutcome {
         if let Some(running) = self.node.running.filter(|running| *running > snapshot.revision) {
             tracing::warn!(running, sent = snapshot.revision, "the rules service returned an earlier revision");
         }
         match install(&self.app, snapshot).await {
-            InstallOutcome::Unchanged if self.node.running == Some(snapshot.revision) && self.known == etag => {
+            InstallOutcome::Unchanged if self.node.running == Some(snapshot.revision) && self.known_etag == etag => {
                 PollOutcome::Unchanged
             }
             InstallOutcome::New | InstallOutcome::Unchanged => {
                 (self.node.running, self.node.refused) = (Some(snapshot.revision), None);
-                self.known.clone_from(&etag);
+                self.known_etag.clone_from(&etag);
                 self.write_to_disk(etag, snapshot.clone()).await;
                 PollOutcome::Changed
             }
             InstallOutcome::Refused(why) => {
                 self.node.refused = Some(RefusedRevision { revision: snapshot.revision, why });
                 self.save_without_rules(snapshot.clone()).await;
-                // Remembers the ETag, so that the same snapshot is not requested again.
-                self.known = etag;
+                // Keeps the ETag, so that the service does not send the same snapshot again.
+                self.known_etag = etag;
                 PollOutcome::Refused
             }
             InstallOutcome::Damaged(why) => {
@@ -180,7 +185,7 @@ impl<S: Store + 'static> Follower<S> {
     /// Writes a snapshot to disk. A failure is only logged, because the file matters only if the node restarts while
     /// the service is unreachable.
     async fn write_to_disk(&self, etag: Option<String>, snapshot: Arc<Snapshot>) {
-        let written = self.on_file(move |file| file.write(etag.as_deref(), &snapshot)).await;
+        let written = self.with_last_good_file(move |file| file.write(etag.as_deref(), &snapshot)).await;
         if let Err((error, file)) = written {
             tracing::error!(%error, file, "cannot write the rules to disk; a start without the service would miss them");
         }
@@ -189,15 +194,15 @@ impl<S: Store + 'static> Follower<S> {
     /// Writes the tokens and the kill switch of a refused snapshot to disk. After a restart, a revoked token must not
     /// be valid again, and the kill switch must keep its position.
     async fn save_without_rules(&self, snapshot: Arc<Snapshot>) {
-        let written = self.on_file(move |file| file.update_all_but_rules(&snapshot)).await;
+        let written = self.with_last_good_file(move |file| file.update_all_but_rules(&snapshot)).await;
         if let Err((error, file)) = written {
             tracing::error!(%error, file, "cannot write the tokens to disk; a start without the service would use the previous ones");
         }
     }
 
-    /// Runs `work` on the last-good file on a blocking thread. Does nothing if rules are not stored. An error includes
-    /// the path.
-    async fn on_file(
+    /// Runs `work` with the last-good file on a blocking thread. Does nothing if rules are not stored. An error
+    /// contains the path.
+    async fn with_last_good_file(
         &self,
         work: impl FnOnce(&LastGood) -> anyhow::Result<()> + Send + 'static,
     ) -> Result<(), (anyhow::Error, String)> {
@@ -209,15 +214,15 @@ impl<S: Store + 'static> Follower<S> {
 
     fn record_failure(&mut self, why: &str) {
         self.failures = self.failures.saturating_add(1);
-        if self.failure.as_deref() != Some(why) {
+        if self.logged_failure.as_deref() != Some(why) {
             tracing::warn!(service = %self.config.client.url(), why, "rules service unavailable; the rules in force stay");
-            self.failure = Some(why.to_owned());
+            self.logged_failure = Some(why.to_owned());
         }
     }
 
-    fn answered(&mut self) {
+    fn record_success(&mut self) {
         self.failures = 0;
-        if self.failure.take().is_some() {
+        if self.logged_failure.take().is_some() {
             tracing::info!(service = %self.config.client.url(), "rules service available again");
         }
     }
@@ -232,9 +237,9 @@ mod tests {
         let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", silent.local_addr().unwrap());
         let (client, begun) = (Client::new(&url, None, None).unwrap(), Instant::now());
-        let why = fetch(&client, &NodeState::default(), Some("\"1\""), FOLLOWING).await.unwrap_err();
+        let why = fetch(&client, &NodeState::default(), Some("\"1\""), POLL_TIMEOUTS).await.unwrap_err();
         assert_eq!(why, "no answer within 35 s");
         let waited = begun.elapsed();
-        assert!((WAIT..=WAIT + Duration::from_secs(6)).contains(&waited), "{waited:?}");
+        assert!((POLL_WAIT..=POLL_WAIT + Duration::from_secs(6)).contains(&waited), "{waited:?}");
     }
 }

@@ -13,31 +13,31 @@ use crate::client::Client;
 use crate::control::model::{RefusedRevision, Snapshot};
 use crate::http::problem::ProblemDetails;
 
-/// The maximum size of a response: twice the largest rule file, because characters may be escaped, and the same again
+/// The maximum size of a response: twice the largest rule file, because characters may be escaped, plus the same amount
 /// for tokens.
 pub(super) const MAX_RESPONSE: usize = 4 * MAX_FILE_BYTES;
 
 /// The maximum length of an ETag.
-const MAX_ETAG: usize = 256;
+const MAX_ETAG_BYTES: usize = 256;
 
 /// The maximum size of an error response.
-const MAX_ERROR: usize = 2_000;
+const MAX_ERROR_BODY_BYTES: usize = 2_000;
 
 /// The report that a node sends with every request.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeState {
-    /// Its name.
+    /// The name of the node.
     pub(super) node: String,
-    /// The revision it runs.
+    /// The revision that the node runs.
     pub(super) running: Option<i64>,
-    /// The revision it refused.
+    /// The last revision that the node refused.
     pub(super) refused: Option<RefusedRevision>,
 }
 
 /// Timeouts of the parts of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timeouts {
-    /// How long the service may wait for a change, in whole seconds.
+    /// Maximum time that the service waits for a change, in whole seconds.
     pub(super) wait: Duration,
     /// Timeout for the response head, counted from the end of `wait`.
     pub(super) head: Duration,
@@ -50,14 +50,14 @@ pub(super) struct Timeouts {
 pub(super) enum PollAnswer {
     /// The snapshot with the known ETag is still the newest.
     Unchanged,
-    /// A set and its ETag.
+    /// A different snapshot and its ETag.
     Snapshot(Option<String>, Arc<Snapshot>),
 }
 
-/// Requests a snapshot with another ETag than `known`.
+/// Requests a snapshot whose ETag differs from `known`.
 ///
 /// # Errors
-/// Returns the reason of a failure, for the log.
+/// Returns the reason for the failure, as text for the log.
 pub(super) async fn fetch(
     client: &Client,
     node: &NodeState,
@@ -72,7 +72,10 @@ pub(super) async fn fetch(
         request = request.header("tollgate-running", running);
     }
     if let Some(refused) = &node.refused {
-        request = request.header("tollgate-refused", format!("{} {}", refused.revision, encode(&refused.why, MAX_WHY)));
+        request = request.header(
+            "tollgate-refused",
+            format!("{} {}", refused.revision, encode_for_header(&refused.why, MAX_REASON_BYTES)),
+        );
     }
     if let Some(known) = known {
         request = request.header(IF_NONE_MATCH, known);
@@ -83,12 +86,12 @@ pub(super) async fn fetch(
     let response = response.map_err(|error| root_cause(&error))?;
     let status = response.status();
     let etag = response.headers().get(ETAG).map(HeaderValue::to_str);
-    let etag = etag.and_then(Result::ok).filter(|etag| etag.len() <= MAX_ETAG).map(str::to_owned);
+    let etag = etag.and_then(Result::ok).filter(|etag| etag.len() <= MAX_ETAG_BYTES).map(str::to_owned);
     if status == StatusCode::NOT_MODIFIED && known.is_some() {
         return Ok(PollAnswer::Unchanged);
     }
-    let most = if status == StatusCode::OK { MAX_RESPONSE } else { MAX_ERROR };
-    let body = timeout(timeouts.body, read(response, most)).await;
+    let most = if status == StatusCode::OK { MAX_RESPONSE } else { MAX_ERROR_BODY_BYTES };
+    let body = timeout(timeouts.body, read_body(response, most)).await;
     let body = body.map_err(|_| late("incomplete answer", timeouts.body))?;
     if status != StatusCode::OK {
         return Err(describe_refusal(status, &body.unwrap_or_default()));
@@ -101,7 +104,7 @@ pub(super) async fn fetch(
     Ok(PollAnswer::Snapshot(etag, Arc::new(snapshot)))
 }
 
-async fn read(mut response: Response, most: usize) -> Result<Vec<u8>, String> {
+async fn read_body(mut response: Response, most: usize) -> Result<Vec<u8>, String> {
     let too_large = || format!("answer too large (maximum {most} bytes)");
     if response.content_length().is_some_and(|length| length > most as u64) {
         return Err(too_large());
@@ -142,10 +145,10 @@ fn describe_refusal(status: StatusCode, body: &[u8]) -> String {
 }
 
 /// The maximum size of a reason in a header.
-const MAX_WHY: usize = 1_000;
+const MAX_REASON_BYTES: usize = 1_000;
 
-/// Percent-encodes a string for a header, up to `most` bytes. Cuts longer strings between two characters.
-fn encode(text: &str, most: usize) -> String {
+/// Percent-encodes a string for a header. Truncates the result to at most `most` bytes, between two characters.
+fn encode_for_header(text: &str, most: usize) -> String {
     const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%');
     let mut encoded = String::new();
     for char in text.chars() {
@@ -164,9 +167,9 @@ mod tests {
 
     #[test]
     fn reason_is_encoded_and_cut_between_characters() {
-        assert_eq!(encode("a: b%\n\u{e9}", 100), "a:%20b%25%0A%C3%A9");
-        assert_eq!(encode("ab\u{e9}\u{e9}", 10), "ab%C3%A9");
-        assert_eq!(encode("", 10), "");
+        assert_eq!(encode_for_header("a: b%\n\u{e9}", 100), "a:%20b%25%0A%C3%A9");
+        assert_eq!(encode_for_header("ab\u{e9}\u{e9}", 10), "ab%C3%A9");
+        assert_eq!(encode_for_header("", 10), "");
     }
 
     #[test]

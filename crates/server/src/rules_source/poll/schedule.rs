@@ -1,22 +1,23 @@
 //! The pause before the next poll: exponential back-off with full jitter.
 //!
-//! If a service fails, all nodes lose it at the same moment. Without jitter they would all retry at once and overload
-//! it. A pause after a failure is therefore random, between zero and a bound that doubles with each failure.
+//! If a service fails, all nodes are disconnected at the same moment. Without jitter they would all retry at once and
+//! overload the service. The pause after a failure is therefore random, between zero and a bound that doubles with each
+//! failure.
 
 use std::time::Duration;
 
 /// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PollOutcome {
-    /// A new set is in force.
+    /// New rules are in force.
     Changed,
-    /// A new set was refused.
+    /// New rules were refused.
     Refused,
-    /// No new snapshot, after the service held the request.
+    /// There was no new snapshot. The service held the request.
     Unchanged,
-    /// No new snapshot, and an immediate response: the service or a proxy does not hold requests.
+    /// There was no new snapshot, and the response was immediate: the service or a proxy does not hold requests.
     NoWait,
-    /// No answer, or an invalid one.
+    /// There was no answer, or the answer was invalid.
     Failed,
 }
 
@@ -27,22 +28,22 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// Upper bound of a pause after a success.
 const JITTER: Duration = Duration::from_millis(50);
 /// The average interval between polls of a service that answers immediately instead of holding the request.
-const NO_WAIT: Duration = Duration::from_secs(1);
+const NO_WAIT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Returns the pause after a poll. `failures` counts the consecutive failures, and `random` is uniformly distributed.
 pub fn pause(outcome: PollOutcome, failures: u32, random: u64) -> Duration {
     match outcome {
-        PollOutcome::Changed | PollOutcome::Refused | PollOutcome::Unchanged => random_part(JITTER, random),
-        PollOutcome::NoWait => NO_WAIT / 2 + random_part(NO_WAIT, random),
+        PollOutcome::Changed | PollOutcome::Refused | PollOutcome::Unchanged => random_fraction(JITTER, random),
+        PollOutcome::NoWait => NO_WAIT_INTERVAL / 2 + random_fraction(NO_WAIT_INTERVAL, random),
         PollOutcome::Failed => {
             let doubled = 1_u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX);
-            random_part(FIRST_PAUSE.saturating_mul(doubled.max(1)).min(MAX_PAUSE), random)
+            random_fraction(FIRST_PAUSE.saturating_mul(doubled.max(1)).min(MAX_PAUSE), random)
         }
     }
 }
 
 /// Returns the fraction `random / u64::MAX` of `whole`.
-fn random_part(whole: Duration, random: u64) -> Duration {
+fn random_fraction(whole: Duration, random: u64) -> Duration {
     let nanos = whole.as_nanos() * u128::from(random) / u128::from(u64::MAX);
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
@@ -77,7 +78,7 @@ mod tests {
             assert_eq!(pause(outcome, 0, 0), Duration::ZERO);
             assert_eq!(pause(outcome, 9, u64::MAX), JITTER);
         }
-        assert_eq!(pause(PollOutcome::NoWait, 0, 0), NO_WAIT / 2);
-        assert_eq!(pause(PollOutcome::NoWait, 0, u64::MAX), NO_WAIT * 3 / 2);
+        assert_eq!(pause(PollOutcome::NoWait, 0, 0), NO_WAIT_INTERVAL / 2);
+        assert_eq!(pause(PollOutcome::NoWait, 0, u64::MAX), NO_WAIT_INTERVAL * 3 / 2);
     }
 }

@@ -1,15 +1,15 @@
-//! A state-of-the-world (SotW) xDS client. It gets rules from the `RateLimitConfig` resources with which Envoy Gateway
-//! configures the reference rate-limit service.
+//! A state-of-the-world (SotW) xDS client. The client gets rules from `RateLimitConfig` resources, with which Envoy
+//! Gateway configures the reference rate-limit service.
 //!
 //! A gRPC stream stays open. Each response contains all resources. The client translates them to files of the reference
-//! service and installs all of them or none. Its answer names the version in force and, if the resources were refused,
-//! their mistakes. The rules in force stay while the server is unreachable.
+//! service and installs all of them or none. The client's answer contains the version in force and, if the resources
+//! were refused, their mistakes. The rules in force stay while the server is unreachable.
 //!
-//! - The version may be a counter in the server's process, which identifies other content after a restart. A stream
-//!   therefore begins without a version, and resources are compared by their digest.
-//! - Servers built on go-control-plane answer a refusal immediately with the same resources, because the refusal names
-//!   an older version. A refusal is therefore delayed with exponential back-off, and resources that were just refused
-//!   are neither compiled nor logged again.
+//! - The version may be a counter in the server's process. After a restart, the same number may identify different
+//!   content. A stream therefore begins without a version, and resources are compared by their digest.
+//! - Servers built on go-control-plane answer a refusal immediately with the same resources, because the refusal
+//!   contains an older version. A refusal is therefore delayed with exponential back-off, and resources that were just
+//!   refused are neither compiled nor logged again.
 
 pub mod stream;
 pub mod wire;
@@ -35,20 +35,20 @@ use tollgate_engine::rules::{Rules, Source};
 
 use self::stream::ClientStream;
 use self::wire::{ConfigFile, DiscoveryRequest, DiscoveryResponse, TYPE_URL};
-use super::install::{put, refuse};
+use super::install::{put_in_force, record_refusal};
 use super::poll::{PollOutcome, pause};
 use crate::app::App;
 use crate::control::sha256_hex;
 
-const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
+const GRPC_METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 
 /// The default port, which Envoy Gateway uses.
 const DEFAULT_PORT: u16 = 18_001;
 
 /// Timeout for connecting, including the TLS handshake.
-const CONNECT: Duration = Duration::from_secs(5);
-/// How long a starting node waits for the first rules.
-const START: Duration = Duration::from_secs(30);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time that a starting node waits for the first rules.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval between probes of an idle server.
 pub(crate) const PROBE_EVERY: Duration = Duration::from_secs(30);
 /// Timeout for the answer to a probe, and for writing a request.
@@ -82,8 +82,8 @@ impl XdsConfig {
         url.starts_with("xds://") || url.starts_with("xds+tls://")
     }
 
-    /// Parses `xds://host[:port]` or `xds+tls://host[:port]`. For TLS, `ca` is the file with the server's CA
-    /// certificates, and `own` contains the files of this node's certificate and private key.
+    /// Parses `xds://host[:port]` or `xds+tls://host[:port]`. For TLS, `ca` is the path of the server's CA
+    /// certificates, and `own` contains the paths of this node's certificate and private key.
     ///
     /// # Errors
     /// Returns an error if `url` is invalid, or if a certificate or key file is invalid.
@@ -112,20 +112,20 @@ impl XdsConfig {
         self.open().await.map(drop)
     }
 
-    async fn open(&self) -> Result<Box<dyn Link>, String> {
+    async fn open(&self) -> Result<Box<dyn Transport>, String> {
         let connecting = async {
             // Removes the brackets that an IPv6 address has in a URL.
             let host = self.host.trim_matches(['[', ']']);
             let tcp = TcpStream::connect((host, self.port)).await?;
             tcp.set_nodelay(true)?;
-            let Some(tls) = &self.tls else { return Ok(Box::new(tcp) as Box<dyn Link>) };
+            let Some(tls) = &self.tls else { return Ok(Box::new(tcp) as Box<dyn Transport>) };
             let name = ServerName::try_from(host.to_owned()).map_err(std::io::Error::other)?;
             let tls = TlsConnector::from(tls.clone()).connect(name, tcp).await?;
-            std::io::Result::Ok(Box::new(tls) as Box<dyn Link>)
+            std::io::Result::Ok(Box::new(tls) as Box<dyn Transport>)
         };
-        match timeout(CONNECT, connecting).await {
+        match timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(opened) => opened.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("no connection within {} s", CONNECT.as_secs())),
+            Err(_) => Err(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs())),
         }
     }
 }
@@ -157,9 +157,9 @@ fn tls_config(ca: &Path, own: Option<(&Path, &Path)>) -> anyhow::Result<ClientCo
 }
 
 /// A socket, with or without TLS.
-trait Link: AsyncRead + AsyncWrite + Send + Unpin {}
+trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Link for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
 /// A node that follows an xDS server.
 pub struct XdsFollower<S> {
@@ -169,14 +169,14 @@ pub struct XdsFollower<S> {
     /// The version in force, or empty if there is none.
     version: String,
     /// The digest of the resources in force.
-    in_force: Option<String>,
-    /// The last response, if it was refused.
+    digest_in_force: Option<String>,
+    /// The resources of the last response, if they were refused.
     refused: Option<RefusedResources>,
     /// Number of consecutive refusals.
     refusals: u32,
     failures: u32,
     /// The last failure that was logged.
-    failure: Option<String>,
+    logged_failure: Option<String>,
 }
 
 impl<S> fmt::Debug for XdsFollower<S> {
@@ -196,7 +196,7 @@ struct RefusedResources {
 
 /// An open stream.
 struct Subscription {
-    link: Box<dyn Link>,
+    link: Box<dyn Transport>,
     stream: ClientStream,
     messages: VecDeque<Vec<u8>>,
     buffer: Vec<u8>,
@@ -208,23 +208,23 @@ impl<S: Store + 'static> XdsFollower<S> {
     /// Installs the first rules of the server.
     ///
     /// # Errors
-    /// Returns an error if no valid rules arrive within 30 seconds, because a server without its rules would let
-    /// everything pass.
+    /// Returns an error if no valid rules arrive within 30 seconds, because a server without its rules would admit
+    /// every request.
     pub async fn start(app: Arc<App<S>>, config: XdsConfig) -> anyhow::Result<Self> {
         let mut follower = Self {
             app,
             config,
             subscription: None,
             version: String::new(),
-            in_force: None,
+            digest_in_force: None,
             refused: None,
             refusals: 0,
             failures: 0,
-            failure: None,
+            logged_failure: None,
         };
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + START_TIMEOUT;
         let mut why = "it sends no rules".to_owned();
-        while let Ok(outcome) = timeout_at(deadline, follower.step()).await {
+        while let Ok(outcome) = timeout_at(deadline, follower.handle_next_message()).await {
             match outcome {
                 Ok(PollOutcome::Changed) => return Ok(follower),
                 Ok(PollOutcome::Refused) => "its rules were refused".clone_into(&mut why),
@@ -235,14 +235,14 @@ impl<S: Store + 'static> XdsFollower<S> {
                 }
             }
         }
-        bail!("the xDS server {} cannot be used within {} s: {why}", follower.config, START.as_secs())
+        bail!("the xDS server {} cannot be used within {} s: {why}", follower.config, START_TIMEOUT.as_secs())
     }
 
     /// Follows the server and installs every change. Never returns.
     pub async fn follow(mut self) {
         loop {
-            match self.step().await {
-                Ok(outcome) => self.answered(outcome),
+            match self.handle_next_message().await {
+                Ok(outcome) => self.record_success(outcome),
                 Err(why) => {
                     self.app.metrics.polls.add(PollOutcome::Failed, self.app.now());
                     self.pause_after_failure(&why).await;
@@ -253,26 +253,30 @@ impl<S: Store + 'static> XdsFollower<S> {
 
     /// Waits for the next response or the answer to a probe, and handles it. Sets `subscription` to `None` after an
     /// error or when the server closes the connection gracefully.
-    async fn step(&mut self) -> Result<PollOutcome, String> {
+    async fn handle_next_message(&mut self) -> Result<PollOutcome, String> {
         let mut subscription = match self.subscription.take() {
             Some(subscription) => subscription,
             None => Subscription::open(&self.config).await?,
         };
-        let outcome = match subscription.next().await? {
+        let outcome = match subscription.next_message().await? {
             None if subscription.stream.is_closing => {
-                sleep(pause(PollOutcome::NoWait, 0, random())).await;
+                sleep(pause(PollOutcome::NoWait, 0, random_u64())).await;
                 return Ok(PollOutcome::NoWait);
             }
             None => PollOutcome::Unchanged,
-            Some(message) => self.take(&mut subscription, &message).await?,
+            Some(message) => self.handle_response(&mut subscription, &message).await?,
         };
         self.subscription = Some(subscription);
         Ok(outcome)
     }
 
-    /// Installs the resources of a response and answers it. A refusal is sent after a pause, an acknowledgement
-    /// immediately.
-    async fn take(&mut self, subscription: &mut Subscription, message: &[u8]) -> Result<PollOutcome, String> {
+    /// Installs the resources of a response and answers it. Sends an acknowledgement immediately, and a refusal after a
+    /// pause.
+    async fn handle_response(
+        &mut self,
+        subscription: &mut Subscription,
+        message: &[u8],
+    ) -> Result<PollOutcome, String> {
         let response = DiscoveryResponse::decode(message).map_err(|error| format!("malformed response: {error}"))?;
         let nonce = String::from_utf8_lossy(response.nonce).into_owned();
         let outcome = self.install(&response).await;
@@ -280,36 +284,36 @@ impl<S: Store + 'static> XdsFollower<S> {
         let request = DiscoveryRequest { version: &self.version, node: &self.config.node, nonce: &nonce, error };
         let request = request.to_bytes();
         if outcome == PollOutcome::Refused {
-            // If a refusal is already delayed, the new refusal keeps its time, so that further responses do not prolong
-            // the pause.
+            // A new refusal takes over the send time of a refusal that is already delayed. Further responses therefore
+            // do not prolong the pause.
             let at = subscription.delayed.take().map(|(at, _)| at);
             let at = at.unwrap_or_else(|| {
                 self.refusals = self.refusals.saturating_add(1);
-                Instant::now() + pause(PollOutcome::Failed, self.refusals, random())
+                Instant::now() + pause(PollOutcome::Failed, self.refusals, random_u64())
             });
             subscription.delayed = Some((at, request));
         } else {
             self.refusals = 0;
             subscription.delayed = None;
             subscription.stream.send(&request)?;
-            subscription.write().await?;
+            subscription.flush_output().await?;
         }
         Ok(outcome)
     }
 
     /// Installs the resources of a response, unless the same resources are in force or were just refused.
     async fn install(&mut self, response: &DiscoveryResponse<'_>) -> PollOutcome {
-        let (digest, version) = (digest(response), String::from_utf8_lossy(response.version).into_owned());
+        let (digest, version) = (resources_digest(response), String::from_utf8_lossy(response.version).into_owned());
         if self.refused.as_ref().is_some_and(|refused| refused.digest == digest) {
             return PollOutcome::Refused;
         }
         let running = i64::try_from(self.app.engine.rules().version()).unwrap_or(i64::MAX);
-        if self.in_force.as_ref() == Some(&digest) {
+        if self.digest_in_force.as_ref() == Some(&digest) {
             self.app.source.set_loaded(running, "", self.app.now());
             (self.version, self.refused) = (version, None);
             return PollOutcome::Unchanged;
         }
-        let installed = match read_files(response) {
+        let installed = match decode_files(response) {
             Ok(files) => {
                 let app = self.app.clone();
                 let installed = tokio::task::spawn_blocking(move || install_files(&app, &files)).await;
@@ -320,11 +324,11 @@ impl<S: Store + 'static> XdsFollower<S> {
         match installed {
             Ok(rules) => {
                 tracing::info!(version, rules, "rules loaded");
-                (self.version, self.in_force, self.refused) = (version, Some(digest), None);
+                (self.version, self.digest_in_force, self.refused) = (version, Some(digest), None);
                 PollOutcome::Changed
             }
             Err(why) => {
-                refuse(&self.app, running.saturating_add(1), &why);
+                record_refusal(&self.app, running.saturating_add(1), &why);
                 tracing::error!(version, "rules refused; the rules in force stay");
                 self.refused = Some(RefusedResources { digest, why });
                 PollOutcome::Refused
@@ -334,17 +338,17 @@ impl<S: Store + 'static> XdsFollower<S> {
 
     async fn pause_after_failure(&mut self, why: &str) {
         self.failures = self.failures.saturating_add(1);
-        if self.failure.as_deref() != Some(why) {
+        if self.logged_failure.as_deref() != Some(why) {
             tracing::warn!(service = %self.config, why, "xDS server unavailable; the rules in force stay");
-            self.failure = Some(why.to_owned());
+            self.logged_failure = Some(why.to_owned());
         }
-        sleep(pause(PollOutcome::Failed, self.failures, random())).await;
+        sleep(pause(PollOutcome::Failed, self.failures, random_u64())).await;
     }
 
-    fn answered(&mut self, outcome: PollOutcome) {
+    fn record_success(&mut self, outcome: PollOutcome) {
         self.app.metrics.polls.add(outcome, self.app.now());
         self.failures = 0;
-        if self.failure.take().is_some() {
+        if self.logged_failure.take().is_some() {
             tracing::info!(service = %self.config, "xDS server available again");
         }
     }
@@ -355,19 +359,19 @@ impl Subscription {
     async fn open(config: &XdsConfig) -> Result<Self, String> {
         let link = config.open().await?;
         let authority = format!("{}:{}", config.host, config.port);
-        let stream = ClientStream::open(&authority, METHOD, config.tls.is_some());
+        let stream = ClientStream::open(&authority, GRPC_METHOD, config.tls.is_some());
         let mut subscription = Self::new(link, stream);
         let first = DiscoveryRequest { node: &config.node, ..DiscoveryRequest::default() };
         subscription.stream.send(&first.to_bytes())?;
-        subscription.write().await?;
+        subscription.flush_output().await?;
         Ok(subscription)
     }
 
-    fn new(link: Box<dyn Link>, stream: ClientStream) -> Self {
+    fn new(link: Box<dyn Transport>, stream: ClientStream) -> Self {
         Self { link, stream, messages: VecDeque::new(), buffer: vec![0; 16 * 1024], delayed: None }
     }
 
-    async fn write(&mut self) -> Result<(), String> {
+    async fn flush_output(&mut self) -> Result<(), String> {
         let written = timeout(ANSWER, async {
             self.link.write_all(&self.stream.out).await?;
             self.link.flush().await
@@ -381,8 +385,8 @@ impl Subscription {
     }
 
     /// Returns the next message, or `None` if the server answered a probe or closes the connection gracefully. Sends a
-    /// delayed refusal when it is due.
-    async fn next(&mut self) -> Result<Option<Vec<u8>>, String> {
+    /// delayed refusal after its pause.
+    async fn next_message(&mut self) -> Result<Option<Vec<u8>>, String> {
         let (mut is_probing, mut silent_until) = (false, Instant::now() + PROBE_EVERY);
         loop {
             if let Some(message) = self.messages.pop_front() {
@@ -394,7 +398,7 @@ impl Subscription {
             if let Some((_, request)) = self.delayed.take_if(|(at, _)| *at <= Instant::now()) {
                 self.stream.send(&request)?;
             }
-            self.write().await?;
+            self.flush_output().await?;
             let until = self.delayed.as_ref().map_or(silent_until, |(at, _)| silent_until.min(*at));
             match timeout_at(until, self.link.read(&mut self.buffer)).await {
                 Err(_) if until < silent_until => {}
@@ -424,14 +428,14 @@ impl Subscription {
     }
 }
 
-/// Returns a random number, or the maximum (the longest pause) if the system has no randomness.
-fn random() -> u64 {
+/// Returns a random number, or the maximum (the longest pause) if no random number is available.
+fn random_u64() -> u64 {
     getrandom::u64().unwrap_or(u64::MAX)
 }
 
-/// Returns a digest of the resources of a response. It does not depend on their order, because go-control-plane sends
-/// them in random order.
-fn digest(response: &DiscoveryResponse<'_>) -> String {
+/// Returns a digest of the resources of a response. The digest does not depend on the order of the resources, because
+/// go-control-plane sends them in random order.
+fn resources_digest(response: &DiscoveryResponse<'_>) -> String {
     let resource = |(type_url, bytes): &(&[u8], &[u8])| sha256_hex(type_url) + &sha256_hex(bytes);
     let mut all: Vec<String> = response.resources.iter().map(resource).collect();
     all.sort_unstable();
@@ -440,7 +444,7 @@ fn digest(response: &DiscoveryResponse<'_>) -> String {
 }
 
 /// Translates the resources of a response to files.
-fn read_files(response: &DiscoveryResponse<'_>) -> Result<Vec<ConfigFile>, String> {
+fn decode_files(response: &DiscoveryResponse<'_>) -> Result<Vec<ConfigFile>, String> {
     let check = |type_url: &[u8]| match type_url == TYPE_URL.as_bytes() {
         true => Ok(()),
         false => Err(format!("resources of the type `{}` instead of `{TYPE_URL}`", String::from_utf8_lossy(type_url))),
@@ -453,12 +457,12 @@ fn read_files(response: &DiscoveryResponse<'_>) -> Result<Vec<ConfigFile>, Strin
     response.resources.iter().enumerate().map(file).collect()
 }
 
-/// Puts the rules of all resources in force, and returns their number.
+/// Puts the rules of all resources in force, and returns the rule count.
 fn install_files<S: Store>(app: &App<S>, files: &[ConfigFile]) -> Result<usize, String> {
     let sources: Vec<Source<'_>> =
         files.iter().map(|file| Source { name: &file.name, text: file.text.as_bytes() }).collect();
     let rules = Rules::read(&sources).map_err(|mistakes| mistakes.to_string())?;
-    let version = put(app, &rules).map_err(|mistakes| mistakes.to_string())?;
+    let version = put_in_force(app, &rules).map_err(|mistakes| mistakes.to_string())?;
     app.metrics.reloaded();
     app.source.set_loaded(i64::try_from(version).unwrap_or(i64::MAX), "", app.now());
     Ok(rules.len())
@@ -471,10 +475,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn silent_server_is_abandoned_after_a_probe() {
         let (near, _far) = tokio::io::duplex(64 * 1024);
-        let stream = ClientStream::open("h:1", METHOD, false);
+        let stream = ClientStream::open("h:1", GRPC_METHOD, false);
         let mut silent = Subscription::new(Box::new(near), stream);
         let begun = Instant::now();
-        assert_eq!(silent.next().await, Err("the server does not answer".to_owned()));
+        assert_eq!(silent.next_message().await, Err("the server does not answer".to_owned()));
         assert_eq!(begun.elapsed(), PROBE_EVERY + ANSWER);
     }
 

@@ -1,8 +1,8 @@
-//! The client side of one gRPC stream over HTTP/2. It takes received bytes and returns messages and bytes to send; it
-//! uses neither sockets nor clocks.
+//! The client side of one gRPC stream over HTTP/2. The input is the received bytes. The output is the messages and the
+//! bytes to send. This module uses neither sockets nor clocks.
 //!
-//! The connection has only this stream. Its memory is bounded: a message by [`MAX_MESSAGE`], a header
-//! block by [`MAX_HEADER_BLOCK`], and requests that wait for the server's window by [`MAX_UNSENT`].
+//! The connection has only this stream. The memory is bounded: a message by [`MAX_MESSAGE`], a header block by
+//! [`MAX_HEADER_BLOCK`], and requests that wait for the server's window by [`MAX_UNSENT`].
 
 use crate::rls::bounds::MAX_HEADER_BLOCK;
 use crate::rls::http2::frame::{
@@ -16,21 +16,21 @@ pub const MAX_MESSAGE: usize = 4 * 1024 * 1024;
 /// Maximum number of bytes of requests that wait for the server's flow-control window.
 pub const MAX_UNSENT: usize = 64 * 1024;
 
-/// The size of a message's prefix: the compression flag and the message length.
-const PREFIX: usize = 5;
+/// The size of the prefix of each message: the compression flag and the message length.
+const MESSAGE_PREFIX_BYTES: usize = 5;
 
-/// The receive window of the stream and of the connection. It is larger than the largest message, and received bytes
-/// are returned to the window immediately.
-const WINDOW: u32 = (MAX_MESSAGE + MAX_PAYLOAD) as u32;
+/// The receive window of the stream and of the connection. The window is larger than the largest message. Received
+/// bytes are returned to the window immediately.
+const RECEIVE_WINDOW: u32 = (MAX_MESSAGE + MAX_PAYLOAD) as u32;
 
 /// The initial window of HTTP/2.
 const DEFAULT_WINDOW: u32 = 65_535;
 
 /// The id of the stream.
-const STREAM: u32 = 1;
+const STREAM_ID: u32 = 1;
 
 /// The payload of a keepalive PING.
-const ALIVE_PING: [u8; 8] = *b"areyouup";
+const KEEPALIVE_PAYLOAD: [u8; 8] = *b"areyouup";
 
 /// A stream.
 #[derive(Debug)]
@@ -43,17 +43,17 @@ pub struct ClientStream {
     message: Vec<u8>,
     /// Requests that wait for the server's window.
     unsent: Vec<u8>,
-    /// The header block whose end has not arrived yet, if any.
+    /// A header block that is still incomplete, if any.
     block: Option<ResponseHeaders>,
     decoder: Decoder,
-    /// The send windows of the connection and of the stream, in bytes of DATA.
+    /// The send windows of the connection and of the stream, in bytes of DATA frames.
     windows: [i64; 2],
     initial_window: i64,
     /// Whether the server is closing the connection gracefully. The caller then opens another connection.
     pub is_closing: bool,
 }
 
-/// A header block, or the part of it that has arrived.
+/// A header block that may still be incomplete.
 #[derive(Debug)]
 struct ResponseHeaders {
     bytes: Vec<u8>,
@@ -65,8 +65,8 @@ impl ClientStream {
     /// Opens a stream to the gRPC method at `path`.
     pub fn open(authority: &str, path: &str, is_tls: bool) -> Self {
         let mut out = PREFACE.to_vec();
-        frame::put_settings(&mut out, &[(Setting::EnablePush, 0), (Setting::InitialWindowSize, WINDOW)]);
-        frame::put(&mut out, Kind::WindowUpdate, 0, 0, &(WINDOW - DEFAULT_WINDOW).to_be_bytes());
+        frame::put_settings(&mut out, &[(Setting::EnablePush, 0), (Setting::InitialWindowSize, RECEIVE_WINDOW)]);
+        frame::put(&mut out, Kind::WindowUpdate, 0, 0, &(RECEIVE_WINDOW - DEFAULT_WINDOW).to_be_bytes());
         // The indexed fields `:method: POST` and `:scheme`.
         let mut block = vec![0x83, if is_tls { 0x87 } else { 0x86 }];
         for (name, value) in
@@ -74,7 +74,7 @@ impl ClientStream {
         {
             put_literal(&mut block, name, value.as_bytes());
         }
-        frame::put(&mut out, Kind::Headers, END_HEADERS, STREAM, &block);
+        frame::put(&mut out, Kind::Headers, END_HEADERS, STREAM_ID, &block);
         Self {
             out,
             partial: Vec::new(),
@@ -105,7 +105,7 @@ impl ClientStream {
 
     /// Sends a keepalive PING. Any input from the server counts as an answer.
     pub fn ping(&mut self) {
-        frame::put(&mut self.out, Kind::Ping, 0, 0, &ALIVE_PING);
+        frame::put(&mut self.out, Kind::Ping, 0, 0, &KEEPALIVE_PAYLOAD);
     }
 
     /// Processes bytes from the server, and calls `each` with every complete message.
@@ -116,7 +116,7 @@ impl ClientStream {
         self.partial.extend_from_slice(input);
         let bytes = std::mem::take(&mut self.partial);
         let mut rest = &bytes[..];
-        while let Some(frame) = Frame::take(&mut rest).map_err(detail)? {
+        while let Some(frame) = Frame::take(&mut rest).map_err(error_detail)? {
             self.on_frame(frame)?;
             self.take_messages(&mut each)?;
         }
@@ -129,30 +129,30 @@ impl ClientStream {
             return Err("another frame within a header block".to_owned());
         }
         match frame.kind {
-            Kind::Data if frame.stream == STREAM => self.on_data(frame),
-            Kind::Headers if frame.stream == STREAM => {
-                let bytes = frame.content().map_err(detail)?.to_vec();
+            Kind::Data if frame.stream == STREAM_ID => self.on_data(frame),
+            Kind::Headers if frame.stream == STREAM_ID => {
+                let bytes = frame.content().map_err(error_detail)?.to_vec();
                 let block = ResponseHeaders { bytes, ends_stream: frame.has(END_STREAM) };
-                self.on_block(block, frame.has(END_HEADERS))
+                self.on_header_block(block, frame.has(END_HEADERS))
             }
-            Kind::Continuation if frame.stream == STREAM => {
+            Kind::Continuation if frame.stream == STREAM_ID => {
                 let mut block = self.block.take().ok_or("CONTINUATION without a header block")?;
                 block.bytes.extend_from_slice(frame.payload);
-                self.on_block(block, frame.has(END_HEADERS))
+                self.on_header_block(block, frame.has(END_HEADERS))
             }
             Kind::Settings if !frame.has(ACK) => self.on_settings(frame),
             Kind::Ping if !frame.has(ACK) => {
-                frame::put(&mut self.out, Kind::Ping, ACK, 0, &frame.exactly::<8>().map_err(detail)?);
+                frame::put(&mut self.out, Kind::Ping, ACK, 0, &frame.exactly::<8>().map_err(error_detail)?);
                 Ok(())
             }
-            Kind::WindowUpdate if matches!(frame.stream, 0 | STREAM) => {
-                let more = i64::from(u32::from_be_bytes(frame.exactly().map_err(detail)?) & MAX_31_BITS);
-                let window = &mut self.windows[usize::from(frame.stream == STREAM)];
+            Kind::WindowUpdate if matches!(frame.stream, 0 | STREAM_ID) => {
+                let more = i64::from(u32::from_be_bytes(frame.exactly().map_err(error_detail)?) & MAX_31_BITS);
+                let window = &mut self.windows[usize::from(frame.stream == STREAM_ID)];
                 *window = (*window + more).min(MAX_31_BITS.into());
                 self.send_unsent();
                 Ok(())
             }
-            Kind::RstStream if frame.stream == STREAM => Err("the server reset the stream".to_owned()),
+            Kind::RstStream if frame.stream == STREAM_ID => Err("the server reset the stream".to_owned()),
             Kind::GoAway => match frame.payload {
                 // Error code 0 (NO_ERROR) after the id of the last stream: a graceful close.
                 [_, _, _, _, 0, 0, 0, 0, ..] => {
@@ -172,14 +172,14 @@ impl ClientStream {
     }
 
     fn on_data(&mut self, frame: Frame<'_>) -> Result<(), String> {
-        let content = frame.content().map_err(detail)?;
+        let content = frame.content().map_err(error_detail)?;
         if self.message.len() + content.len() > MAX_MESSAGE + MAX_PAYLOAD {
             return Err(format!("a message has more than {MAX_MESSAGE} bytes"));
         }
         self.message.extend_from_slice(content);
         let length = (frame.payload.len() as u32).to_be_bytes();
         if !frame.payload.is_empty() {
-            for stream in [0, STREAM] {
+            for stream in [0, STREAM_ID] {
                 frame::put(&mut self.out, Kind::WindowUpdate, 0, stream, &length);
             }
         }
@@ -187,7 +187,7 @@ impl ClientStream {
     }
 
     /// Decodes a header block: the response head, or the trailers, which contain the gRPC status.
-    fn on_block(&mut self, block: ResponseHeaders, is_complete: bool) -> Result<(), String> {
+    fn on_header_block(&mut self, block: ResponseHeaders, is_complete: bool) -> Result<(), String> {
         if block.bytes.len() > MAX_HEADER_BLOCK {
             return Err(format!("a header block has more than {MAX_HEADER_BLOCK} bytes"));
         }
@@ -236,14 +236,16 @@ impl ClientStream {
                 return;
             }
             let rest = self.unsent.split_off(length);
-            frame::put(&mut self.out, Kind::Data, 0, STREAM, &self.unsent);
+            frame::put(&mut self.out, Kind::Data, 0, STREAM_ID, &self.unsent);
             self.unsent = rest;
             self.windows = self.windows.map(|window| window - length as i64);
         }
     }
 
     fn take_messages(&mut self, each: &mut impl FnMut(&[u8])) -> Result<(), String> {
-        while let Some((&[compressed, ref length @ ..], rest)) = self.message.split_first_chunk::<PREFIX>() {
+        while let Some((&[compressed, ref length @ ..], rest)) =
+            self.message.split_first_chunk::<MESSAGE_PREFIX_BYTES>()
+        {
             let length = u32::from_be_bytes(*length) as usize;
             if compressed != 0 {
                 return Err("compressed messages are not supported".to_owned());
@@ -253,13 +255,13 @@ impl ClientStream {
             }
             let Some(message) = rest.get(..length) else { return Ok(()) };
             each(message);
-            self.message.drain(..PREFIX + length);
+            self.message.drain(..MESSAGE_PREFIX_BYTES + length);
         }
         Ok(())
     }
 }
 
-fn detail(error: ConnectionError) -> String {
+fn error_detail(error: ConnectionError) -> String {
     error.detail.to_owned()
 }
 
@@ -267,7 +269,7 @@ fn detail(error: ConnectionError) -> String {
 mod tests {
     use super::*;
 
-    fn frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    fn encode_frame(kind: Kind, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         frame::put(&mut out, kind, flags, stream, payload);
         out
@@ -279,7 +281,7 @@ mod tests {
         Ok(messages)
     }
 
-    fn opened() -> ClientStream {
+    fn open_test_stream() -> ClientStream {
         let mut stream = ClientStream::open("h:1", "/p", false);
         stream.out.clear();
         stream
@@ -288,18 +290,18 @@ mod tests {
     #[test]
     fn messages_are_complete_wherever_the_input_is_split() {
         let bytes = [
-            frame(Kind::Settings, 0, 0, &[]),
-            frame(Kind::Headers, END_HEADERS, 1, &[0x88]),
-            frame(Kind::Data, 0, 1, b"\0\0\0\0\x02a"),
-            frame(Kind::Ping, 0, 0, b"12345678"),
-            frame(Kind::Data, 0, 1, b"b\0\0\0\0\0\0\0\0\0\x01c"),
+            encode_frame(Kind::Settings, 0, 0, &[]),
+            encode_frame(Kind::Headers, END_HEADERS, 1, &[0x88]),
+            encode_frame(Kind::Data, 0, 1, b"\0\0\0\0\x02a"),
+            encode_frame(Kind::Ping, 0, 0, b"12345678"),
+            encode_frame(Kind::Data, 0, 1, b"b\0\0\0\0\0\0\0\0\0\x01c"),
         ]
         .concat();
         for size in 1..=bytes.len() {
-            let mut stream = opened();
+            let mut stream = open_test_stream();
             let parts = bytes.chunks(size).map(|part| receive(&mut stream, part).expect("frames"));
             assert_eq!(parts.collect::<Vec<_>>().concat(), [&b"ab"[..], b"", b"c"], "{size}");
-            assert!(stream.out.ends_with(&frame(Kind::WindowUpdate, 0, 1, &12_u32.to_be_bytes())));
+            assert!(stream.out.ends_with(&encode_frame(Kind::WindowUpdate, 0, 1, &12_u32.to_be_bytes())));
         }
     }
 
@@ -310,65 +312,75 @@ mod tests {
             input.extend_from_slice(&[kind, flags]);
             input.extend_from_slice(&stream.to_be_bytes());
             input.extend_from_slice(&bytes);
-            let mut opened = opened();
+            let mut opened = open_test_stream();
             let _ = receive(&mut opened, &input.repeat(3)).and_then(|_| opened.send(b"x"));
         }
     }
 
     #[test]
     fn requests_wait_for_the_windows_of_the_server() {
-        let mut stream = opened();
+        let mut stream = open_test_stream();
         // An initial window of 3.
-        receive(&mut stream, &frame(Kind::Settings, 0, 0, &[0, 4, 0, 0, 0, 3])).expect("a frame");
+        receive(&mut stream, &encode_frame(Kind::Settings, 0, 0, &[0, 4, 0, 0, 0, 3])).expect("a frame");
         stream.out.clear();
         stream.send(b"ab").expect("room");
-        assert_eq!(stream.out, frame(Kind::Data, 0, 1, &[0; 3]));
+        assert_eq!(stream.out, encode_frame(Kind::Data, 0, 1, &[0; 3]));
         stream.out.clear();
         let windows = stream.windows;
-        receive(&mut stream, &frame(Kind::WindowUpdate, 0, 3, &[0, 0, 0, 9])).expect("a frame");
+        receive(&mut stream, &encode_frame(Kind::WindowUpdate, 0, 3, &[0, 0, 0, 9])).expect("a frame");
         assert_eq!(stream.windows, windows, "the window of another stream");
-        receive(&mut stream, &frame(Kind::WindowUpdate, 0, 1, &[0, 0, 0, 9])).expect("a frame");
-        assert_eq!(stream.out, frame(Kind::Data, 0, 1, b"\0\x02ab"));
+        receive(&mut stream, &encode_frame(Kind::WindowUpdate, 0, 1, &[0, 0, 0, 9])).expect("a frame");
+        assert_eq!(stream.out, encode_frame(Kind::Data, 0, 1, b"\0\x02ab"));
         assert!(stream.send(&[0; MAX_UNSENT + 1]).is_err());
     }
 
     #[test]
     fn graceful_end_of_the_connection_is_not_an_error() {
-        let mut stream = opened();
-        let bytes = [frame(Kind::GoAway, 0, 0, &[0; 8]), frame(Kind::Data, 0, 1, b"\0\0\0\0\x01a")].concat();
+        let mut stream = open_test_stream();
+        let bytes =
+            [encode_frame(Kind::GoAway, 0, 0, &[0; 8]), encode_frame(Kind::Data, 0, 1, b"\0\0\0\0\x01a")].concat();
         assert_eq!(receive(&mut stream, &bytes), Ok(vec![b"a".to_vec()]), "the stream is still read");
         assert!(stream.is_closing);
     }
 
     #[test]
-    fn end_of_the_stream_has_its_reason() {
+    fn error_at_the_end_of_a_stream_names_the_reason() {
         let mut trailers = Vec::new();
         put_literal(&mut trailers, "grpc-status", b"14");
         put_literal(&mut trailers, "grpc-message", b"busy");
         for (bytes, expected) in [
-            (frame(Kind::Headers, END_HEADERS | END_STREAM, 1, &trailers), "gRPC status 14: busy"),
-            (frame(Kind::Headers, END_HEADERS, 1, &[0x8d]), "HTTP status 404"),
-            (frame(Kind::RstStream, 0, 1, &[0; 4]), "reset"),
-            (frame(Kind::GoAway, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 2]), "because of an error"),
-            (frame(Kind::GoAway, 0, 0, &[0; 7]), "because of an error"),
-            (frame(Kind::Data, END_STREAM, 1, &[]), "without a status"),
-            (frame(Kind::Data, 0, 3, &[]), "not opened"),
-            (frame(Kind::Data, 0, 1, b"\x01\0\0\0\0"), "compressed"),
-            (frame(Kind::Data, 0, 1, b"\0\xff\0\0\0"), "more than 4194304 bytes"),
-            (frame(Kind::Continuation, 0, 1, &[]), "CONTINUATION without"),
+            (encode_frame(Kind::Headers, END_HEADERS | END_STREAM, 1, &trailers), "gRPC status 14: busy"),
+            (encode_frame(Kind::Headers, END_HEADERS, 1, &[0x8d]), "HTTP status 404"),
+            (encode_frame(Kind::RstStream, 0, 1, &[0; 4]), "reset"),
+            (encode_frame(Kind::GoAway, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 2]), "because of an error"),
+            (encode_frame(Kind::GoAway, 0, 0, &[0; 7]), "because of an error"),
+            (encode_frame(Kind::Data, END_STREAM, 1, &[]), "without a status"),
+            (encode_frame(Kind::Data, 0, 3, &[]), "not opened"),
+            (encode_frame(Kind::Data, 0, 1, b"\x01\0\0\0\0"), "compressed"),
+            (encode_frame(Kind::Data, 0, 1, b"\0\xff\0\0\0"), "more than 4194304 bytes"),
+            (encode_frame(Kind::Continuation, 0, 1, &[]), "CONTINUATION without"),
             (
-                [frame(Kind::Headers, END_STREAM, 1, &[]), frame(Kind::Continuation, END_HEADERS, 1, &[0x88])].concat(),
+                [
+                    encode_frame(Kind::Headers, END_STREAM, 1, &[]),
+                    encode_frame(Kind::Continuation, END_HEADERS, 1, &[0x88]),
+                ]
+                .concat(),
                 "HTTP status 200",
             ),
-            ([frame(Kind::Headers, 0, 1, &[]), frame(Kind::Continuation, 0, 3, &[])].concat(), "not opened"),
-            (frame(Kind::Headers, END_HEADERS, 1, &[0xff, 0x7f]), ""),
+            (
+                [encode_frame(Kind::Headers, 0, 1, &[]), encode_frame(Kind::Continuation, 0, 3, &[])].concat(),
+                "not opened",
+            ),
+            (encode_frame(Kind::Headers, END_HEADERS, 1, &[0xff, 0x7f]), ""),
             (b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(), "16384"),
         ] {
-            let error = receive(&mut opened(), &bytes).expect_err(expected);
+            let error = receive(&mut open_test_stream(), &bytes).expect_err(expected);
             assert!(error.contains(expected), "{error} instead of {expected}");
         }
-        let endless = frame(Kind::Headers, 0, 1, &[0; 16_384]);
-        let more = frame(Kind::Continuation, 0, 1, &[0; 16_384]).repeat(2);
-        assert!(receive(&mut opened(), &[endless, more].concat()).expect_err("endless").contains("header block"));
+        let endless = encode_frame(Kind::Headers, 0, 1, &[0; 16_384]);
+        let more = encode_frame(Kind::Continuation, 0, 1, &[0; 16_384]).repeat(2);
+        assert!(
+            receive(&mut open_test_stream(), &[endless, more].concat()).expect_err("endless").contains("header block")
+        );
     }
 }

@@ -58,7 +58,7 @@ pub struct DiscoveryResponse<'a> {
     pub resources: Vec<(&'a [u8], &'a [u8])>,
     /// The type of the resources.
     pub type_url: &'a [u8],
-    /// The nonce, which the answer repeats.
+    /// The nonce, which the next request repeats.
     pub nonce: &'a [u8],
 }
 
@@ -118,8 +118,8 @@ impl ConfigFile {
         let (mut descriptors, mut fields) = (Vec::new(), MessageFields::new(bytes));
         while let Some((number, value)) = fields.next()? {
             match number {
-                1 => name = text(value.expect_bytes("name")?)?,
-                2 => file["domain"] = text(value.expect_bytes("domain")?)?.into(),
+                1 => name = decode_text(value.expect_bytes("name")?)?,
+                2 => file["domain"] = decode_text(value.expect_bytes("domain")?)?.into(),
                 3 => descriptors.push(decode_descriptor(value.expect_bytes("descriptors")?, 1)?),
                 _ => {}
             }
@@ -136,15 +136,15 @@ fn decode_descriptor(bytes: &[u8], depth: usize) -> Result<Value, WireError> {
     let (mut map, mut below, mut fields) = (Map::new(), Vec::new(), MessageFields::new(bytes));
     while let Some((number, value)) = fields.next()? {
         match number {
-            1 => drop(map.insert("key".into(), text(value.expect_bytes("key")?)?.into())),
-            2 => drop(map.insert("value".into(), text(value.expect_bytes("value")?)?.into())),
+            1 => drop(map.insert("key".into(), decode_text(value.expect_bytes("key")?)?.into())),
+            2 => drop(map.insert("value".into(), decode_text(value.expect_bytes("value")?)?.into())),
             3 => drop(map.insert("rate_limit".into(), decode_policy(value.expect_bytes("rate_limit")?)?)),
             4 => below.push(decode_descriptor(value.expect_bytes("descriptors")?, depth + 1)?),
             5 if value.expect_varint("shadow_mode")? != 0 => drop(map.insert("shadow_mode".into(), true.into())),
             _ => {}
         }
     }
-    // An empty `value` is removed, because Protocol Buffers encode an absent string as an empty one.
+    // An empty `value` is removed, because Protocol Buffers encode an absent string as an empty string.
     map.retain(|name, value| name != "value" || *value != "");
     if !below.is_empty() {
         map.insert("descriptors".into(), below.into());
@@ -160,8 +160,8 @@ fn decode_policy(bytes: &[u8]) -> Result<Value, WireError> {
             1 => unit = value.expect_varint("unit")?,
             2 => requests = value.expect_varint("requests_per_unit")? as u32,
             3 => is_unlimited = value.expect_varint("unlimited")? != 0,
-            4 => drop(map.insert("name".into(), text(value.expect_bytes("name")?)?.into())),
-            5 => replaced.push(decode_replaced(value.expect_bytes("replaces")?)?),
+            4 => drop(map.insert("name".into(), decode_text(value.expect_bytes("name")?)?.into())),
+            5 => replaced.push(decode_replaced_name(value.expect_bytes("replaces")?)?),
             _ => {}
         }
     }
@@ -179,17 +179,17 @@ fn decode_policy(bytes: &[u8]) -> Result<Value, WireError> {
     Ok(map.into())
 }
 
-fn decode_replaced(bytes: &[u8]) -> Result<Value, WireError> {
+fn decode_replaced_name(bytes: &[u8]) -> Result<Value, WireError> {
     let (mut name, mut fields) = (String::new(), MessageFields::new(bytes));
     while let Some((number, value)) = fields.next()? {
         if number == 1 {
-            name = text(value.expect_bytes("name")?)?;
+            name = decode_text(value.expect_bytes("name")?)?;
         }
     }
     Ok(json!({ "name": name }))
 }
 
-fn text(bytes: &[u8]) -> Result<String, WireError> {
+fn decode_text(bytes: &[u8]) -> Result<String, WireError> {
     str::from_utf8(bytes).map(str::to_owned).map_err(|_| WireError::Utf8)
 }
 
@@ -197,7 +197,7 @@ fn text(bytes: &[u8]) -> Result<String, WireError> {
 mod tests {
     use super::*;
 
-    fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    fn encode_field(number: u8, bytes: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
         put_message(&mut out, number, |out| out.extend_from_slice(bytes));
         out
@@ -205,10 +205,19 @@ mod tests {
 
     #[test]
     fn resource_becomes_a_file_of_the_reference_service() {
-        let policy = [vec![0x08, 2, 0x10, 5], field(4, b"n"), field(5, &field(1, b"other"))].concat();
-        let below = [field(1, b"user"), field(3, &[0x18, 1]), vec![0x28, 1]].concat();
-        let descriptor = [field(1, b"path"), field(2, b"/a"), field(3, &policy), field(4, &below)].concat();
-        let bytes = [field(1, b"r"), field(2, b"edge"), field(3, &descriptor), field(15, b"unknown")].concat();
+        let policy =
+            [vec![0x08, 2, 0x10, 5], encode_field(4, b"n"), encode_field(5, &encode_field(1, b"other"))].concat();
+        let below = [encode_field(1, b"user"), encode_field(3, &[0x18, 1]), vec![0x28, 1]].concat();
+        let descriptor =
+            [encode_field(1, b"path"), encode_field(2, b"/a"), encode_field(3, &policy), encode_field(4, &below)]
+                .concat();
+        let bytes = [
+            encode_field(1, b"r"),
+            encode_field(2, b"edge"),
+            encode_field(3, &descriptor),
+            encode_field(15, b"unknown"),
+        ]
+        .concat();
         let file = ConfigFile::decode(&bytes).expect("a resource");
         assert_eq!(file.name, "r");
         assert_eq!(
@@ -223,16 +232,16 @@ mod tests {
 
     #[test]
     fn depth_text_and_numbers_are_bounded() {
-        let mut deep = field(1, b"k");
+        let mut deep = encode_field(1, b"k");
         for _ in 0..MAX_DEPTH {
-            deep = [field(1, b"k"), field(4, &deep)].concat();
+            deep = [encode_field(1, b"k"), encode_field(4, &deep)].concat();
         }
-        let error = ConfigFile::decode(&field(3, &deep)).expect_err("too deep");
+        let error = ConfigFile::decode(&encode_field(3, &deep)).expect_err("too deep");
         assert_eq!(error.to_string(), "too many levels of descriptors (maximum 16)");
-        assert_eq!(ConfigFile::decode(&field(2, &[0xff])), Err(WireError::Utf8));
-        let many = field(2, b"").repeat(MAX_RESOURCES + 1);
+        assert_eq!(ConfigFile::decode(&encode_field(2, &[0xff])), Err(WireError::Utf8));
+        let many = encode_field(2, b"").repeat(MAX_RESOURCES + 1);
         assert!(DiscoveryResponse::decode(&many).is_err());
-        let unknown = ConfigFile::decode(&field(3, &field(3, &[0x08, 0x63]))).expect("a resource");
+        let unknown = ConfigFile::decode(&encode_field(3, &encode_field(3, &[0x08, 0x63]))).expect("a resource");
         assert!(unknown.text.contains(r#""unit":"unknown""#), "{}", unknown.text);
     }
 
@@ -247,11 +256,11 @@ mod tests {
     fn request_repeats_version_and_nonce_and_has_the_mistakes() {
         let out = DiscoveryRequest { version: "1", node: "n", nonce: "x", error: Some("wrong") }.to_bytes();
         let expected = [
-            field(1, b"1"),
-            field(2, &field(1, b"n")),
-            field(4, TYPE_URL.as_bytes()),
-            field(5, b"x"),
-            field(6, &[&[0x08, 3][..], &field(2, b"wrong")].concat()),
+            encode_field(1, b"1"),
+            encode_field(2, &encode_field(1, b"n")),
+            encode_field(4, TYPE_URL.as_bytes()),
+            encode_field(5, b"x"),
+            encode_field(6, &[&[0x08, 3][..], &encode_field(2, b"wrong")].concat()),
         ];
         assert_eq!(out, expected.concat());
     }

@@ -74,7 +74,7 @@ impl Bandwidth {
 
     /// Returns this bandwidth as the replacement of `old`, which has the same id. It refills from
     /// the last refill of `old`.
-    pub(super) fn in_place_of(mut self, old: &Self, now: u64) -> Read<Option<Self>> {
+    pub(super) fn replacing(mut self, old: &Self, now: u64) -> Read<Option<Self>> {
         if self.phase.is_some() {
             let refilled = |phase: u64| phase + now.saturating_sub(phase) / old.period * old.period;
             self.phase = Some(old.phase.map_or(now, refilled));
@@ -98,12 +98,12 @@ impl Bandwidth {
         old.iter().position(|other| other.id == self.id).filter(|_| is_clear)
     }
 
-    /// Returns the bandwidth's current time. It stands still before the first refill.
+    /// Returns the time on this bandwidth's clock, which stands still before the first refill.
     fn clock_of_bandwidth(&self, now: u64) -> u64 {
         now.max(self.phase.unwrap_or(0))
     }
 
-    /// Returns our limit in the state recorded at `at`. `None` if that state is above the capacity.
+    /// Returns our limit in the state that was recorded at `at`, or `None` if that state is above the capacity.
     pub(super) fn load(&self, [tokens, part]: [i128; 2], at: u64, now: u64) -> Option<BandwidthStep<'_>> {
         let missing = u128::try_from(i128::from(self.capacity) - tokens).ok()?;
         let mut state = [0; 2];
@@ -162,26 +162,26 @@ impl BandwidthStep<'_> {
         i128::from(self.bandwidth.limit.report(&self.state, &self.now(), Cost::ONE).remaining)
     }
 
-    /// Returns whether `tokens`, limited to our capacity, equal our remaining amount.
-    pub(super) fn is_cut(&self, tokens: i128) -> bool {
+    /// Returns whether bucket4j's `tokens`, cut to our capacity, equal our remaining amount.
+    pub(super) fn equals_when_cut_to_capacity(&self, tokens: i128) -> bool {
         tokens.clamp(0, i128::from(self.bandwidth.capacity)) == self.remaining()
     }
 
-    /// Returns our wait, measured from the call.
-    fn since_asked(&self, wait: Nanos) -> i128 {
+    /// Converts our wait to a wait from the time of the call.
+    fn wait_from_call(&self, wait: Nanos) -> i128 {
         let wait = i128::from(wait.as_nanos());
         if wait == 0 { 0 } else { i128::from(self.now) + wait - i128::from(self.asked) }
     }
 
     fn wait(&self, cost: Cost) -> i128 {
         match self.bandwidth.limit.report(&self.state, &self.now(), cost).retry {
-            Retry::After(wait) => self.since_asked(wait),
+            Retry::After(wait) => self.wait_from_call(wait),
             Retry::OnRelease | Retry::Never => NEVER,
         }
     }
 
     fn reset(&self) -> i128 {
-        self.since_asked(self.bandwidth.limit.report(&self.state, &self.now(), Cost::ONE).reset)
+        self.wait_from_call(self.bandwidth.limit.report(&self.state, &self.now(), Cost::ONE).reset)
     }
 }
 
@@ -203,7 +203,11 @@ impl Group<'_> {
             "try_consume_and_return_remaining" => {
                 let wait = self.wait(tokens()?);
                 let ok = self.take(Ask::Exactly(tokens()?));
-                self.probe(result, ok, wait)?.up_to_one_more("reset", result.read_int("nanos_to_reset")?, self.reset())
+                self.probe(result, ok, wait)?.expect_at_most_one_more(
+                    "reset",
+                    result.read_int("nanos_to_reset")?,
+                    self.reset(),
+                )
             }
             "estimate_ability_to_consume" => {
                 let wait = self.wait(tokens()?);
@@ -216,13 +220,17 @@ impl Group<'_> {
             "consume_ignoring_rate_limits" => {
                 let taken = self.take(Ask::Regardless(tokens()?));
                 let penalty = result.read_int("penalty_ns")?;
-                comparison.expect_equal("ok", true, taken).up_to_one_more("penalty", penalty, self.wait(Cost::ZERO))
+                comparison.expect_equal("ok", true, taken).expect_at_most_one_more(
+                    "penalty",
+                    penalty,
+                    self.wait(Cost::ZERO),
+                )
             }
             "blocking_try_consume" => {
                 let wait = self.wait(tokens()?);
                 let ok = wait <= step.args.read_int("max_wait_ns")? && self.take(Ask::Regardless(tokens()?));
                 let parked = result.read_int("parked_ns")?;
-                comparison.expect_equal("ok", result.read_bool("ok")?, ok).up_to_one_more(
+                comparison.expect_equal("ok", result.read_bool("ok")?, ok).expect_at_most_one_more(
                     "parked",
                     parked,
                     if ok { wait } else { 0 },
@@ -248,14 +256,18 @@ impl Group<'_> {
     /// Runs a blocking call, which charges its cost regardless of the limit.
     pub(super) fn run_forced(&mut self, step: &TraceStep) -> Read<Comparison> {
         self.take(Ask::Regardless(Cost::new(step.args.count("tokens")?)));
-        Ok(Comparison::new().up_to_one_more("parked", step.result.read_int("parked_ns")?, self.wait(Cost::ZERO)))
+        Ok(Comparison::new().expect_at_most_one_more(
+            "parked",
+            step.result.read_int("parked_ns")?,
+            self.wait(Cost::ZERO),
+        ))
     }
 
     fn probe(&self, result: &Value, ok: bool, wait: i128) -> Read<Comparison> {
         Ok(Comparison::new()
             .expect_equal("ok", result.read_bool("ok")?, ok)
             .expect_equal("remaining", result.read_int("remaining")?, self.remaining())
-            .up_to_one_more("wait", result.read_int("nanos_to_refill")?, wait))
+            .expect_at_most_one_more("wait", result.read_int("nanos_to_refill")?, wait))
     }
 
     fn passes(&self, ask: Ask) -> bool {

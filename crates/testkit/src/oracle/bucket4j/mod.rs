@@ -12,9 +12,9 @@
 //! | `add_tokens`, `force_add_tokens`, `reset` | refund, refund, reset |
 //! | `replace_configuration` | convert to the other parameters where the ids match; otherwise start unused |
 //!
-//! A recorded state is `[tokens, rounding error]`. The rounding error is the part of a token already refilled. It is in
-//! our ticks, so it can be loaded exactly. Their waits round down, ours up: a difference of one nanosecond counts as
-//! equal.
+//! A recorded state is `[tokens, rounding error]`. The rounding error is the part of the next token that is already
+//! refilled. It is measured in our ticks, so it can be loaded exactly. bucket4j rounds waits down and we round them
+//! up: a difference of one nanosecond counts as equal.
 
 mod group;
 
@@ -25,24 +25,24 @@ use tollgate_core::Cost;
 use super::trace::to_nanos;
 use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
-const TOO_LARGE: KnownDifference = KnownDifference {
+const REFILL_TAKES_CENTURIES: KnownDifference = KnownDifference {
     name: "limit too slow for ours",
     reason: "the refill takes more than a century, where bucket4j uses doubles; ours is an error at construction",
 };
-const ABOVE_CAPACITY: KnownDifference = KnownDifference {
+const FORCED_ADD_EXCEEDS_CAPACITY: KnownDifference = KnownDifference {
     name: "force_add fills beyond capacity",
     reason: "such a bucket admits more than its capacity at one instant; ours stops at full",
 };
-const BLOCKING_BEYOND: KnownDifference = KnownDifference {
+const BLOCKING_IGNORES_CAPACITY: KnownDifference = KnownDifference {
     name: "blocking ignores the capacity",
     reason: "a cost above capacity never fits and is admitted only when waiting; ours always refuses it",
 };
-const EARLY: KnownDifference = KnownDifference {
+const WAIT_ROUNDED_DOWN: KnownDifference = KnownDifference {
     name: "wait rounded down to the bound",
     reason: "a wait that exceeds the bound by a fraction of a nanosecond is admitted; ours is refused",
 };
 
-const KEEPS_TOKENS: KnownDifference = KnownDifference {
+const KEEPS_TOKENS_NOT_SPENT_AMOUNT: KnownDifference = KnownDifference {
     name: "tokens kept instead of the amount spent",
     reason: "the remaining amount is kept, unchanged or in proportion; ours keeps the amount spent",
 };
@@ -50,7 +50,7 @@ const KEEPS_TOKENS: KnownDifference = KnownDifference {
 /// bucket4j's value for never.
 const NEVER: i128 = i64::MAX as i128;
 
-/// Returns the player of a case.
+/// Returns a player that replays a case.
 pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let start = to_nanos(case.start().ok_or(Skip::Field("start_ns"))?, 1)?;
     let bandwidths = read_bandwidths(&case.config, start)?;
@@ -89,7 +89,7 @@ impl BucketState {
 
 impl Player for Bucket4j {
     fn compare(&self, step: &TraceStep) -> Read<StepResult> {
-        let Some(bandwidths) = &self.bandwidths else { return Ok(StepResult::ByRule(&TOO_LARGE)) };
+        let Some(bandwidths) = &self.bandwidths else { return Ok(StepResult::ByRule(&REFILL_TAKES_CENTURIES)) };
         let now = step.at_nanos(1)?;
         if bandwidths.is_empty() || bandwidths.len() != self.seen.0.len() {
             return Err(Skip::Field("state"));
@@ -105,24 +105,27 @@ impl Player for Bucket4j {
         if step.op == "replace_configuration" {
             return self.compare_replacing(step, &before, &after);
         }
-        let seen = group.run(step)?.expect_equal("tokens", after.remaining(), group.tokens()).seen();
-        let is_cut = || after.0.iter().zip(&group.0).all(|(&[tokens, _], limit)| limit.is_cut(tokens));
-        // Compares again as if our limits had admitted the same call.
+        let seen = group.run(step)?.expect_equal("tokens", after.remaining(), group.tokens()).result();
+        let are_cut =
+            || after.0.iter().zip(&group.0).all(|(&[tokens, _], limit)| limit.equals_when_cut_to_capacity(tokens));
+        // Compares again, as if our limits had admitted the call.
         let is_forced = || {
             let mut group = before.clone();
             let forced = group.run_forced(step);
             forced.is_ok_and(|it| {
-                it.expect_equal("tokens", after.remaining(), group.tokens()).seen() == StepResult::Equal
+                it.expect_equal("tokens", after.remaining(), group.tokens()).result() == StepResult::Equal
             })
         };
         Ok(match step.op.as_str() {
-            "force_add_tokens" => seen.unless_rule(&ABOVE_CAPACITY, is_cut),
+            "force_add_tokens" => seen.or_known_difference(&FORCED_ADD_EXCEEDS_CAPACITY, are_cut),
             "blocking_try_consume" => {
                 let (result, args) = (&step.result, &step.args);
                 let never_fits = before.wait(Cost::new(args.count("tokens")?)) == NEVER;
                 let ok = result.read_bool("ok")?;
-                seen.unless_rule(&BLOCKING_BEYOND, || never_fits && ok && is_forced())
-                    .unless_rule(&EARLY, || result.field("parked_ns") == args.field("max_wait_ns") && is_forced())
+                seen.or_known_difference(&BLOCKING_IGNORES_CAPACITY, || never_fits && ok && is_forced())
+                    .or_known_difference(&WAIT_ROUNDED_DOWN, || {
+                        result.field("parked_ns") == args.field("max_wait_ns") && is_forced()
+                    })
             }
             _ => seen,
         })
@@ -144,7 +147,7 @@ impl Bucket4j {
         let now = step.at_nanos(1)?;
         let (Some(new), Some(old)) = (read_bandwidths(&step.args, now)?, &self.bandwidths) else { return Ok(None) };
         let place = |bandwidth: &Bandwidth| match bandwidth.index_of_replaced(old, &new) {
-            Some(place) if !is_reset(step) => bandwidth.clone().in_place_of(&old[place], now),
+            Some(place) if !is_reset(step) => bandwidth.clone().replacing(&old[place], now),
             _ => Ok(Some(bandwidth.clone())),
         };
         new.iter().map(place).collect()
@@ -152,7 +155,7 @@ impl Bucket4j {
 
     fn compare_replacing(&self, step: &TraceStep, before: &Group<'_>, after: &BucketState) -> Read<StepResult> {
         let (Some(new), Some(old)) = (self.replaced_bandwidths(step)?, &self.bandwidths) else {
-            return Ok(StepResult::ByRule(&TOO_LARGE));
+            return Ok(StepResult::ByRule(&REFILL_TAKES_CENTURIES));
         };
         let (now, strategy) = (step.at_nanos(1)?, step.args.read_text("strategy")?);
         let place = |bandwidth: &Bandwidth| bandwidth.index_of_replaced(old, &new).filter(|_| !is_reset(step));
@@ -161,9 +164,9 @@ impl Bucket4j {
             None => bandwidth.init(now).remaining(),
         };
         let ours: Vec<_> = new.iter().map(ours).collect();
-        let seen = Comparison::new().expect_equal("tokens", after.remaining(), ours).seen();
-        // bucket4j's tokens after a change: at least the conversion of the whole tokens, at most the conversion of one
-        // more. A greedy bandwidth adds its refill since the last interval of its predecessor.
+        let seen = Comparison::new().expect_equal("tokens", after.remaining(), ours).result();
+        // bucket4j's tokens after a change lie between two conversions: of the whole tokens, and of one token more. A
+        // greedy bandwidth adds its refill since the last interval of its predecessor.
         let is_kept = |(bandwidth, &[recorded, _]): (&Bandwidth, &[i128; 2])| {
             let Some(place) = place(bandwidth) else { return true };
             let (capacity, was) = (i128::from(bandwidth.capacity), i128::from(old[place].capacity));
@@ -176,7 +179,7 @@ impl Bucket4j {
             let most = (kept(tokens + 1) + bandwidth.refilled_after(&old[place], now)).min(capacity);
             (kept(tokens)..=most).contains(&recorded.max(0))
         };
-        Ok(seen.unless_rule(&KEEPS_TOKENS, || new.iter().zip(&after.0).all(is_kept)))
+        Ok(seen.or_known_difference(&KEEPS_TOKENS_NOT_SPENT_AMOUNT, || new.iter().zip(&after.0).all(is_kept)))
     }
 }
 

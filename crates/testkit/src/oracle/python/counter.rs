@@ -3,31 +3,31 @@
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingWindow};
 
-use super::{MICRO, NOTHING_COUNTED, Windowed, reset_us};
+use super::{MICRO, PythonWindow, RESET_OF_UNUSED_WINDOW, reset_us};
 use crate::oracle::{Comparison, Fields, KnownDifference, Read, Skip, StepResult, TraceStep};
 
-const ROUNDED_DOWN: KnownDifference = KnownDifference {
+const SUM_ROUNDED_DOWN: KnownDifference = KnownDifference {
     name: "weighted sum rounded down",
     reason: "truncating the weighted count admits up to one more; ours is exact",
 };
-const LAST_BITS: KnownDifference = KnownDifference {
+const ROUNDING_OF_DOUBLES: KnownDifference = KnownDifference {
     name: "last bits of a double",
     reason: "the weighted sum is an integer except for the rounding of doubles; ours is exact",
 };
-const OTHER_RESET: KnownDifference = KnownDifference {
+const RESET_DEFINED_DIFFERENTLY: KnownDifference = KnownDifference {
     name: "different definition of reset",
     reason: "theirs is when the rounded sum changes or the window ends, even if nothing more fits then; ours is when it fits",
 };
 
-pub(super) struct Counter(SlidingWindow);
+pub(super) struct PythonSlidingCounter(SlidingWindow);
 
-impl Counter {
+impl PythonSlidingCounter {
     pub(super) fn new(amount: u64, length: Nanos) -> Read<Self> {
         SlidingWindow::new(amount, length).map(Self).map_err(|_| Skip::RefusedLimit)
     }
 
     /// Returns our window with these counts, or `None` if our window cannot represent them.
-    fn load(&self, counts: &Counts) -> Option<[u64; 3]> {
+    fn load(&self, counts: &RecordedCounts) -> Option<[u64; 3]> {
         let now = Now::at(counts.at);
         let mut state = [0; 3];
         self.0.init(&mut state, &now);
@@ -42,7 +42,7 @@ impl Counter {
 }
 
 /// Counts recorded before a call, and its time in nanoseconds.
-struct Counts {
+struct RecordedCounts {
     previous: i128,
     current: i128,
     at: u64,
@@ -50,7 +50,7 @@ struct Counts {
     near_boundary: bool,
 }
 
-impl Counts {
+impl RecordedCounts {
     fn until_window_end(&self) -> i128 {
         i128::from(self.length - self.at % self.length)
     }
@@ -76,12 +76,12 @@ impl Counts {
     }
 }
 
-impl Windowed for Counter {
+impl PythonWindow for PythonSlidingCounter {
     type Kept = ();
 
     fn compare(&self, _: Option<&()>, step: &TraceStep) -> Read<StepResult> {
         let before = step.result.field("before");
-        let counts = Counts {
+        let counts = RecordedCounts {
             previous: before.read_int("previous_count")?,
             current: before.read_int("current_count")?,
             at: step.at_nanos(MICRO)?,
@@ -93,7 +93,9 @@ impl Windowed for Counter {
             "get_window_stats" => self.compare_stats(&state, &counts, step)?,
             _ => self.compare_verdict(&state, &counts, step)?,
         };
-        Ok(seen.unless_rule(&LAST_BITS, || counts.near_boundary && self.is_one_off(&counts, step) == Ok(true)))
+        Ok(seen.or_known_difference(&ROUNDING_OF_DOUBLES, || {
+            counts.near_boundary && self.is_one_off(&counts, step) == Ok(true)
+        }))
     }
 
     fn state_after_hit(&self, _: Option<()>, _: &TraceStep) -> Read<()> {
@@ -101,9 +103,9 @@ impl Windowed for Counter {
     }
 }
 
-impl Counter {
-    /// Returns whether the recorded result follows from a rounded sum that is one higher or lower.
-    fn is_one_off(&self, counts: &Counts, step: &TraceStep) -> Read<bool> {
+impl PythonSlidingCounter {
+    /// Returns whether the recorded result would follow if the rounded sum were one higher or lower.
+    fn is_one_off(&self, counts: &RecordedCounts, step: &TraceStep) -> Read<bool> {
         let limit = i128::from(self.0.limit());
         let is_told = |rounded: i128| {
             Ok(match step.result.maybe_int("remaining") {
@@ -114,26 +116,29 @@ impl Counter {
         Ok(is_told(counts.rounded_down() - 1)? || is_told(counts.rounded_down() + 1)?)
     }
 
-    fn compare_verdict(&self, state: &[u64; 3], counts: &Counts, step: &TraceStep) -> Read<StepResult> {
+    fn compare_verdict(&self, state: &[u64; 3], counts: &RecordedCounts, step: &TraceStep) -> Read<StepResult> {
         let cost = step.args.read_int("cost")?;
         // A negative cost is a refund and always passes.
         let passes = u64::try_from(cost)
             .map_or(true, |cost| self.0.weigh(state, &Now::at(counts.at), Ask::Exactly(Cost::new(cost))).is_admitted());
         let ok = step.result.read_bool("ok")?;
         let rounded_passes = counts.rounded_down() + cost <= i128::from(self.0.limit());
-        Ok(Comparison::new().expect_equal("ok", ok, passes).seen().unless_rule(&ROUNDED_DOWN, || ok && rounded_passes))
+        Ok(Comparison::new()
+            .expect_equal("ok", ok, passes)
+            .result()
+            .or_known_difference(&SUM_ROUNDED_DOWN, || ok && rounded_passes))
     }
 
-    fn compare_stats(&self, state: &[u64; 3], counts: &Counts, step: &TraceStep) -> Read<StepResult> {
+    fn compare_stats(&self, state: &[u64; 3], counts: &RecordedCounts, step: &TraceStep) -> Read<StepResult> {
         let now = Now::at(counts.at);
         let remaining = self.0.report(state, &now, Cost::ONE).remaining;
         let recorded = step.result.count("remaining")?;
         let told_reset = reset_us(step)? - i128::from(step.at);
         // As for the moving window, the reset is the wait for one more than the remaining amount.
         let Retry::After(reset) = self.0.report(state, &now, Cost::new(remaining.saturating_add(1))).retry else {
-            let seen = Comparison::new().expect_equal("remaining", recorded, remaining).seen();
+            let seen = Comparison::new().expect_equal("remaining", recorded, remaining).result();
             return Ok(if seen == StepResult::Equal && told_reset != 0 {
-                StepResult::ByRule(&NOTHING_COUNTED)
+                StepResult::ByRule(&RESET_OF_UNUSED_WINDOW)
             } else {
                 seen
             });
@@ -142,8 +147,10 @@ impl Counter {
         Ok(Comparison::new()
             .expect_equal("remaining", recorded, remaining)
             .expect_within_one("reset_us", told_reset, i128::from(reset.as_nanos() / MICRO))
-            .seen()
-            .unless_rule(&OTHER_RESET, || recorded == remaining && counts.is_known_reset(told_reset))
-            .unless_rule(&ROUNDED_DOWN, || is_rounded && counts.is_known_reset(told_reset)))
+            .result()
+            .or_known_difference(&RESET_DEFINED_DIFFERENTLY, || {
+                recorded == remaining && counts.is_known_reset(told_reset)
+            })
+            .or_known_difference(&SUM_ROUNDED_DOWN, || is_rounded && counts.is_known_reset(told_reset)))
     }
 }

@@ -2,15 +2,15 @@
 
 use tollgate_core::{Algorithm, Ask, Cost, FixedWindow, Nanos, Now, Phase};
 
-use super::{MICRO, Windowed, compare_stats};
+use super::{MICRO, PythonWindow, compare_stats};
 use crate::oracle::{Comparison, Fields, KnownDifference, Read, Skip, StepResult, TraceStep};
 
-const NOTHING_BEYOND_FULL: KnownDifference = KnownDifference {
+const ZERO_COST_REFUSED: KnownDifference = KnownDifference {
     name: "cost of zero refused",
     reason: "refused hits count above the limit, so even a cost of 0 is refused; ours spends nothing on refusals",
 };
 
-pub(super) struct Fixed {
+pub(super) struct PythonFixedWindow {
     ours: FixedWindow,
     amount: i128,
     length: u64,
@@ -22,14 +22,14 @@ pub(super) struct WindowHits {
     count: i128,
 }
 
-impl Fixed {
+impl PythonFixedWindow {
     pub(super) fn new(amount: u64, length: Nanos) -> Read<Self> {
         let ours = FixedWindow::new(amount, length).map_err(|_| Skip::RefusedLimit)?.phase(Phase::FirstRequest);
         Ok(Self { ours, amount: amount.into(), length: length.as_nanos() })
     }
 }
 
-impl Windowed for Fixed {
+impl PythonWindow for PythonFixedWindow {
     type Kept = WindowHits;
 
     fn compare(&self, kept: Option<&WindowHits>, step: &TraceStep) -> Read<StepResult> {
@@ -51,8 +51,9 @@ impl Windowed for Fixed {
             Ok(cost) => self.ours.weigh(&state, &now, Ask::Exactly(Cost::new(cost))).is_admitted(),
             Err(_) => true,
         };
-        let seen = Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, ok).seen();
-        Ok(seen.unless_rule(&NOTHING_BEYOND_FULL, || cost == 0 && kept.is_some_and(|kept| kept.count > self.amount)))
+        let seen = Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, ok).result();
+        Ok(seen
+            .or_known_difference(&ZERO_COST_REFUSED, || cost == 0 && kept.is_some_and(|kept| kept.count > self.amount)))
     }
 
     fn state_after_hit(&self, kept: Option<WindowHits>, step: &TraceStep) -> Read<WindowHits> {

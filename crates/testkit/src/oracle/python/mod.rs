@@ -1,5 +1,5 @@
 //! Python's `limits` 5.8.0 with memory storage, in microseconds. Its clock is a double in seconds, which is precise
-//! enough for microseconds.
+//! to the microsecond.
 //!
 //! | theirs | ours |
 //! |---|---|
@@ -23,7 +23,7 @@ use tollgate_core::Nanos;
 
 use super::{Case, Comparison, Fields, KnownDifference, Player, Read, Skip, StepResult, TraceStep};
 
-const NOTHING_COUNTED: KnownDifference = KnownDifference {
+const RESET_OF_UNUSED_WINDOW: KnownDifference = KnownDifference {
     name: "reset reported for an unused window",
     reason: "a reset is reported although nothing is used; ours reports zero",
 };
@@ -31,26 +31,29 @@ const NOTHING_COUNTED: KnownDifference = KnownDifference {
 /// Nanoseconds in a unit of the reference's clock.
 const MICRO: u64 = 1_000;
 
-/// Returns the player of a case.
+/// Returns a player that replays a case.
 pub(super) fn new_player(case: &Case) -> Read<Box<dyn Player>> {
     let length = Nanos::from_secs(case.config.count("window_s")?);
     let amount = case.config.count("amount")?;
     Ok(match case.algorithm.as_str() {
-        "fixed_window" => {
-            Box::new(PythonLimitsPlayer { window: fixed::Fixed::new(amount, length)?, keys: HashMap::new() })
-        }
-        "moving_window" => {
-            Box::new(PythonLimitsPlayer { window: moving::Moving::new(amount, length)?, keys: HashMap::new() })
-        }
-        "sliding_window_counter" => {
-            Box::new(PythonLimitsPlayer { window: counter::Counter::new(amount, length)?, keys: HashMap::new() })
-        }
+        "fixed_window" => Box::new(PythonLimitsPlayer {
+            window: fixed::PythonFixedWindow::new(amount, length)?,
+            keys: HashMap::new(),
+        }),
+        "moving_window" => Box::new(PythonLimitsPlayer {
+            window: moving::PythonMovingWindow::new(amount, length)?,
+            keys: HashMap::new(),
+        }),
+        "sliding_window_counter" => Box::new(PythonLimitsPlayer {
+            window: counter::PythonSlidingCounter::new(amount, length)?,
+            keys: HashMap::new(),
+        }),
         _ => return Err(Skip::UnknownOperation),
     })
 }
 
 /// One kind of window.
-trait Windowed {
+trait PythonWindow {
     /// State of a key that was hit.
     type Kept;
 
@@ -61,15 +64,15 @@ trait Windowed {
     fn state_after_hit(&self, kept: Option<Self::Kept>, step: &TraceStep) -> Read<Self::Kept>;
 }
 
-struct PythonLimitsPlayer<W: Windowed> {
+struct PythonLimitsPlayer<W: PythonWindow> {
     window: W,
     keys: HashMap<String, W::Kept>,
 }
 
-impl<W: Windowed> Player for PythonLimitsPlayer<W> {
+impl<W: PythonWindow> Player for PythonLimitsPlayer<W> {
     fn compare(&self, step: &TraceStep) -> Read<StepResult> {
         match step.op.as_str() {
-            "clear" => Ok(Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, true).seen()),
+            "clear" => Ok(Comparison::new().expect_equal("ok", step.result.read_bool("ok")?, true).result()),
             "hit" | "test" | "get_window_stats" => {
                 self.window.compare(self.keys.get(step.args.read_text("key")?), step)
             }
@@ -98,8 +101,8 @@ fn compare_stats(step: &TraceStep, remaining: u64, reset: Option<u64>) -> Read<S
     let seen = Comparison::new()
         .expect_equal("remaining", recorded, remaining)
         .expect_equal("reset_us", reset_us(step)?, i128::from(step.at) + i128::from(reset.unwrap_or(0) / MICRO))
-        .seen();
-    Ok(seen.unless_rule(&NOTHING_COUNTED, || reset.is_none() && recorded == remaining))
+        .result();
+    Ok(seen.or_known_difference(&RESET_OF_UNUSED_WINDOW, || reset.is_none() && recorded == remaining))
 }
 
 /// Returns the reported reset rounded to microseconds, which is the precision of the double.

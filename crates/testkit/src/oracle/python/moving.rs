@@ -2,17 +2,17 @@
 
 use tollgate_core::{Algorithm, Ask, Cost, Nanos, Now, Retry, SlidingLog};
 
-use super::{MICRO, Windowed, compare_stats};
+use super::{MICRO, PythonWindow, compare_stats};
 use crate::oracle::{Comparison, Fields, KnownDifference, Read, Skip, StepResult, TraceStep};
 
-const LAST_INSTANT: KnownDifference = KnownDifference {
+const EXACTLY_ONE_WINDOW_LATER: KnownDifference = KnownDifference {
     name: "exactly one window later",
     reason: "a hit counts those of exactly one window ago, while test and remaining do not; ours have expired",
 };
 
-pub(super) struct Moving(SlidingLog);
+pub(super) struct PythonMovingWindow(SlidingLog);
 
-impl Moving {
+impl PythonMovingWindow {
     pub(super) fn new(amount: u64, length: Nanos) -> Read<Self> {
         SlidingLog::new(amount, length).map(Self).map_err(|_| Skip::RefusedLimit)
     }
@@ -36,7 +36,7 @@ impl Moving {
     }
 }
 
-impl Windowed for Moving {
+impl PythonWindow for PythonMovingWindow {
     /// Times of admitted units, oldest first.
     type Kept = Vec<u64>;
 
@@ -56,8 +56,8 @@ impl Windowed for Moving {
             return compare_stats(step, remaining, reset);
         }
         let (cost, ok) = (step.args.read_int("cost")?, step.result.read_bool("ok")?);
-        let compare = |at| Comparison::new().expect_equal("ok", ok, self.passes(&state, at, cost)).seen();
-        Ok(compare(at).unless_rule(&LAST_INSTANT, || {
+        let compare = |at| Comparison::new().expect_equal("ok", ok, self.passes(&state, at, cost)).result();
+        Ok(compare(at).or_known_difference(&EXACTLY_ONE_WINDOW_LATER, || {
             let one_window_ago = at.checked_sub(self.0.length().as_nanos());
             step.op == "hit"
                 && hits.iter().any(|&hit| Some(hit) == one_window_ago)

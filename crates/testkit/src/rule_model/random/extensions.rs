@@ -59,7 +59,7 @@ fn deny_in_shadow(rng: &mut Rng, rule: &mut Rule) {
     }
 }
 
-/// Gives calendar windows a debt and an initial amount.
+/// Adds debt and an initial amount to calendar windows.
 fn go_into_debt(rng: &mut Rng, rule: &mut Rule) {
     let effects = std::iter::once(&mut rule.effect).chain(rule.overrides.iter_mut().map(|other| &mut other.effect));
     let limits = effects.flat_map(|effect| match effect {

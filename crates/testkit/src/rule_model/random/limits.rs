@@ -1,7 +1,7 @@
 //! Limits of every algorithm.
 
 use super::super::calendar::{Calendar, Unit, Zone};
-use super::super::limit::{Algorithm, Grid, Limit, Windows};
+use super::super::limit::{Algorithm, Limit, StepAlignment, Windows};
 use super::Rng;
 
 const MICRO: u64 = 1_000;
@@ -56,7 +56,7 @@ pub(super) fn any_extras(rng: &mut Rng, capacity: u64) -> (Option<u64>, Option<u
     (initial, max_debt)
 }
 
-/// Returns any limit. If `alone`, no key is used under both this limit and another one, so the limit may have a
+/// Returns any limit. If `alone`, no key is used under this limit and under another limit, so this limit may have a
 /// `max_wait`.
 pub(super) fn any_limit(rng: &mut Rng, tick: u64, alone: bool) -> Limit {
     match rng.below(10) {
@@ -67,7 +67,7 @@ pub(super) fn any_limit(rng: &mut Rng, tick: u64, alone: bool) -> Limit {
         5 => any_calendar_window(rng),
         6 => any_window(rng, tick, Algorithm::SlidingWindow),
         7 => any_slices(rng, tick),
-        8 => log(rng, tick),
+        8 => any_sliding_log(rng, tick),
         _ => any_concurrency(rng, tick),
     }
 }
@@ -81,9 +81,9 @@ fn any_leaky_bucket(rng: &mut Rng, tick: u64) -> Limit {
 }
 
 fn any_interval_bucket(rng: &mut Rng, tick: u64, alone: bool) -> Limit {
-    let mut limit = any_bucket(rng, tick, Algorithm::IntervalBucket { grid: Grid::FirstRequest, max_wait: 0 });
+    let mut limit = any_bucket(rng, tick, Algorithm::IntervalBucket { grid: StepAlignment::FirstRequest, max_wait: 0 });
     let offset = if rng.one_in(2) { 0 } else { any_part(rng, limit.period, tick) % limit.period };
-    let grid = if rng.one_in(2) { Grid::FirstRequest } else { Grid::Aligned(offset) };
+    let grid = if rng.one_in(2) { StepAlignment::FirstRequest } else { StepAlignment::Aligned(offset) };
     let max_wait = if alone && rng.one_in(2) { any_part(rng, 3 * limit.period, tick) } else { 0 };
     limit.algorithm = Algorithm::IntervalBucket { grid, max_wait };
     limit
@@ -128,7 +128,7 @@ fn any_slices(rng: &mut Rng, tick: u64) -> Limit {
     limit
 }
 
-fn log(rng: &mut Rng, tick: u64) -> Limit {
+fn any_sliding_log(rng: &mut Rng, tick: u64) -> Limit {
     let mut limit = any_window(rng, tick, Algorithm::SlidingLog { gap: 0, count_refused: false });
     limit.count = limit.count.min(50);
     limit.initial = limit.initial.map(|initial| initial.min(limit.count));

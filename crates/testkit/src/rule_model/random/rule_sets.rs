@@ -5,7 +5,7 @@ use super::super::limit::{Algorithm, Limit, Windows};
 use super::super::rules::{Ban, Cost, Effect, Exceed, OnChange, Override, Rule, RuleSet};
 use super::{Rng, limits};
 
-/// Returns a few versions of a rule set. The first is initially in force.
+/// Returns several versions of a rule set. The first version is in force at the start.
 pub fn any_versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
     let first: Vec<Rule> = (0..rng.pick(&[1, 1, 2, 3])).map(|n| any_rule(rng, tick, &format!("r{n}"))).collect();
     let mut versions = vec![RuleSet { rules: first }];
@@ -16,15 +16,15 @@ pub fn any_versions(rng: &mut Rng, tick: u64) -> Vec<RuleSet> {
     versions
 }
 
-/// Returns whether the rule has a `max_wait`. The conversion of such a rule to other parameters is undefined.
-fn is_fixed(rule: &Rule) -> bool {
+/// Returns whether the rule has a `max_wait`. Converting the state of such a rule to other parameters is undefined.
+fn has_max_wait(rule: &Rule) -> bool {
     let sells = |limit: &Limit| matches!(limit.algorithm, Algorithm::IntervalBucket { max_wait: 1.., .. });
     matches!(&rule.effect, Effect::Limits(limits) if limits.iter().any(sells))
 }
 
 fn next(rng: &mut Rng, tick: u64, mut set: RuleSet) -> RuleSet {
     for rule in &mut set.rules {
-        if is_fixed(rule) || rng.one_in(3) {
+        if has_max_wait(rule) || rng.one_in(3) {
             continue;
         }
         if let Effect::Limits(own) = &rule.effect
@@ -102,7 +102,7 @@ pub fn any_rule(rng: &mut Rng, tick: u64, id: &str) -> Rule {
     if on_exceed == Exceed::Deny && rng.one_in(4) {
         rule.ban = Some(any_ban(rng, tick));
     }
-    if is_fixed(&rule) {
+    if has_max_wait(&rule) {
         return rule;
     }
     // If `plan` is in `per`, the requests of an override have a separate counter, which never has other parameters.
@@ -130,9 +130,9 @@ fn any_override_effect(rng: &mut Rng, tick: u64, rule: &Rule, own: &[Limit]) -> 
     }
 }
 
-/// Returns whether an override may change only the limit's count. It may not if the limit has a `free`
-/// part, which was chosen for this count. It may not if the limit is a calendar window, because the override
-/// would get the default debt.
+/// Returns whether an override may change only the limit's count. It may not if the limit has a `free` part, because
+/// that part was chosen for the count. It may not if the limit is a calendar window, because the override would then
+/// get the default debt.
 const fn takes_a_count(limit: &Limit) -> bool {
     !matches!(limit.algorithm, Algorithm::LeakyBucket { .. } | Algorithm::FixedWindow(Windows::Calendar(_)))
 }

@@ -17,13 +17,13 @@ pub enum Topic {
     Commit,
     /// A new key starts below its capacity.
     Initial,
-    /// A log or a concurrency limit with the default debt.
+    /// A log or a concurrency limit has the default debt.
     DefaultDebt,
-    /// Slices that do not divide the period.
+    /// The slices of a limit do not divide its period evenly.
     UnevenSlices,
     /// A log counts refusals.
     CountRefused,
-    /// A limit that peers cannot share: a log, slots, a leaky or interval bucket, a calendar window.
+    /// A limit that peers cannot share: a log, a concurrency limit, a leaky or interval bucket, or a calendar window.
     NotShared,
 }
 

@@ -1,13 +1,12 @@
-//! Traces: requests and their times. Times and amounts may refer to the last answer, so that the edge
-//! cases of limits occur. Edge cases of times are the advertised retry, the reset, and one tick before
-//! each of them. Edge cases of amounts are the remaining amount and one more.
+//! Traces: requests and their times. Times and amounts may refer to the last answer, so that edge cases of limits
+//! occur: the advertised retry, the reset, and one tick before each; the remaining amount, and one more.
 
 use super::super::Verb;
 use super::super::calendar::days_since_1970;
 use super::super::rules::{Request, RuleSet};
 use super::{Rng, any_versions};
 
-/// Rules and the steps of a trace.
+/// Rule versions, and the steps that run under them.
 #[derive(Clone, Debug)]
 pub struct Trace {
     /// Start in nanoseconds since 1970.
@@ -70,7 +69,7 @@ pub enum Act {
 /// An amount.
 #[derive(Clone, Copy, Debug)]
 pub enum Amount {
-    /// The rules' own cost.
+    /// No amount in the request: each rule uses its own cost.
     Unsaid,
     /// Fixed amount.
     Exactly(u64),

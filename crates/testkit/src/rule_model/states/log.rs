@@ -9,7 +9,7 @@ pub(super) struct Log {
     length: u64,
     gap: u64,
     /// Maximum number of stored units: the limit plus all debt.
-    most: usize,
+    max_units: usize,
     /// Oldest first.
     units: Vec<LogUnit>,
 }
@@ -24,9 +24,9 @@ struct LogUnit {
 
 impl Log {
     pub(super) fn new(limit: &Limit, gap: u64, spent: u64, at: u64) -> Self {
-        let most = ceil(limit.deepest()) as usize;
+        let max_units = ceil(limit.max_spent_with_debt()) as usize;
         let units = (0..spent).map(|_| LogUnit { at, of_request: false }).collect();
-        Self { length: limit.period, gap, most, units }
+        Self { length: limit.period, gap, max_units, units }
     }
 
     fn units_inside(&self, at: u64) -> impl Iterator<Item = &LogUnit> {
@@ -53,7 +53,7 @@ impl Log {
 
     pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
         self.units.extend((0..amount).map(|_| LogUnit { at, of_request: true }));
-        self.units.drain(..self.units.len().saturating_sub(self.most));
+        self.units.drain(..self.units.len().saturating_sub(self.max_units));
         Stamp::Time(at)
     }
 
@@ -67,7 +67,7 @@ impl Log {
         if kept.is_empty() && at < self.gap_ends() {
             kept.extend(self.units.iter().rfind(|unit| unit.of_request));
         }
-        *self = Self { length: limit.period, gap, most: ceil(limit.deepest()) as usize, units: kept };
+        *self = Self { length: limit.period, gap, max_units: ceil(limit.max_spent_with_debt()) as usize, units: kept };
     }
 
     /// Removes units with the stamp's time, units of requests first. Without a stamp, removes the oldest

@@ -11,7 +11,7 @@ mod sliding;
 mod steps;
 mod window;
 
-use super::limit::{Algorithm, Grid, Limit};
+use super::limit::{Algorithm, Limit, StepAlignment};
 use super::{Tokens, ceil, whole_tokens};
 
 use bucket::Bucket;
@@ -145,14 +145,14 @@ impl State {
         }
     }
 
-    /// Returns the time of a step under `limit`, for a charge at `at`.
+    /// Returns the time of one step of an interval bucket under `limit`, for a charge at `at`.
     pub fn origin_under(&self, limit: &Limit, at: u64) -> u64 {
         match (&limit.algorithm, &self.counted) {
-            (Algorithm::IntervalBucket { grid: Grid::Aligned(offset), .. }, _) => *offset,
-            (Algorithm::IntervalBucket { grid: Grid::FirstRequest, .. }, Counted::Steps(steps))
-                if steps.grid == Grid::FirstRequest && self.limit.period == limit.period =>
+            (Algorithm::IntervalBucket { grid: StepAlignment::Aligned(offset), .. }, _) => *offset,
+            (Algorithm::IntervalBucket { grid: StepAlignment::FirstRequest, .. }, Counted::Steps(steps))
+                if steps.grid == StepAlignment::FirstRequest && self.limit.period == limit.period =>
             {
-                steps.origin_for(at)
+                steps.step_time_for(at)
             }
             _ => at,
         }
@@ -188,7 +188,7 @@ impl State {
                 window.adopt(limit, at);
             }
             (Counted::Sliding(sliding), Algorithm::SlidingWindow)
-                if same_period && whole_tokens(sliding.previous_count(at)) <= limit.deepest() => {}
+                if same_period && whole_tokens(sliding.previous_count(at)) <= limit.max_spent_with_debt() => {}
             (Counted::Slices(slices), Algorithm::SlidingSlices { .. }) if slices.fits_slices_of(limit) => {
                 slices.adopt(limit, at);
             }

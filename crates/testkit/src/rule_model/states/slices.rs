@@ -20,7 +20,7 @@ impl Slices {
         new
     }
 
-    /// Returns whether the slices of `limit` have the same length, and its window is at least as long.
+    /// Returns whether the slices of `limit` have the same length as these, and its window is at least as long.
     pub(super) fn fits_slices_of(&self, limit: &Limit) -> bool {
         let (precision, slices) = limit.slices();
         precision == self.precision && precision * slices >= self.length
@@ -58,7 +58,7 @@ impl Slices {
         Stamp::Time(end)
     }
 
-    /// Adopts other slices of the same length. Expired counts stay expired.
+    /// Adopts a limit with slices of the same length. Expired counts stay expired.
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
         let (precision, slices) = limit.slices();
         *self = Self { length: precision * slices, precision, counts: self.slices_inside(at).copied().collect() };

@@ -34,7 +34,7 @@ impl Sliding {
         (self.window + 1) * self.length
     }
 
-    /// Returns the count of the last window before the window that contains `at`.
+    /// Returns the count of the window before the window that contains `at`.
     pub(super) fn previous_count(&self, at: u64) -> u64 {
         self.advanced_to(at).previous
     }

@@ -1,12 +1,12 @@
-//! Interval buckets: the debt decreases by the count with every step.
+//! Interval buckets: every step reduces the spent amount by the refill.
 
-use super::super::limit::{Algorithm, Grid, Limit};
+use super::super::limit::{Algorithm, Limit, StepAlignment};
 use super::super::{Tokens, floor, whole_tokens};
 use super::{Stamp, When};
 
 #[derive(Clone, Debug)]
 pub(super) struct Steps {
-    pub(super) grid: Grid,
+    pub(super) grid: StepAlignment,
     period: u64,
     /// Tokens per step.
     refill: u64,
@@ -18,10 +18,10 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    pub(super) fn new(limit: &Limit, grid: Grid, owed: u64, at: u64) -> Self {
+    pub(super) fn new(limit: &Limit, grid: StepAlignment, owed: u64, at: u64) -> Self {
         let origin = match grid {
-            Grid::Aligned(offset) => offset,
-            Grid::FirstRequest => at,
+            StepAlignment::Aligned(offset) => offset,
+            StepAlignment::FirstRequest => at,
         };
         Self { grid, period: limit.period, refill: limit.count, origin, owed, at }
     }
@@ -49,19 +49,19 @@ impl Steps {
 
     /// Returns the time of a step for a charge at `at`. A grid that starts with the first request
     /// restarts when nothing is owed.
-    pub(super) fn origin_for(&self, at: u64) -> u64 {
-        if self.grid == Grid::FirstRequest && self.owed_at(at) == 0 { at } else { self.origin }
+    pub(super) fn step_time_for(&self, at: u64) -> u64 {
+        if self.grid == StepAlignment::FirstRequest && self.owed_at(at) == 0 { at } else { self.origin }
     }
 
     pub(super) fn charge(&mut self, at: u64, amount: u64) -> Stamp {
-        let (owed, origin) = (self.owed_at(at), self.origin_for(at));
+        let (owed, origin) = (self.owed_at(at), self.step_time_for(at));
         (self.owed, self.origin, self.at) = (owed + amount, origin, at);
         Stamp::Anywhere
     }
 
     pub(super) fn adopt(&mut self, limit: &Limit, at: u64) {
         let Algorithm::IntervalBucket { grid, .. } = limit.algorithm else { return };
-        let (owed, origin) = (self.owed_at(at), self.origin_for(at));
+        let (owed, origin) = (self.owed_at(at), self.step_time_for(at));
         *self = Self { origin, ..Self::new(limit, grid, owed, at) };
     }
 

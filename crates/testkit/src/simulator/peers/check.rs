@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use tollgate_core::Rate;
 
-use super::groups::DEADLINE;
+use super::groups::GROUP_DEADLINE;
 use super::{MILLI, PeersOutcome, PeersSimulation, SECOND, TICK};
 
-/// Silence after which a node has noticed a cut link: a second plus some ticks.
-const NOTICED: u64 = 1_500 * MILLI;
+/// Time after which a node has noticed a cut link: one second of silence plus some ticks.
+const CUT_NOTICED_AFTER: u64 = 1_500 * MILLI;
 
 /// Checks that a node that decides a `strict` rule during a partition is on the majority side.
 pub(super) fn check_majority(run: &mut PeersSimulation, now: u64, host: usize) {
     let Some((start, end, side)) = run.partition.as_ref().filter(|_| run.is_strict) else { return };
-    if now < start + NOTICED || now >= *end {
+    if now < start + CUT_NOTICED_AFTER || now >= *end {
         return;
     }
     let is_here = |other: usize| side.contains(&other) == side.contains(&host);
@@ -44,29 +44,31 @@ pub(super) fn check(mut run: PeersSimulation, end: u64) -> Result<PeersOutcome, 
     Ok(run.outcome)
 }
 
-/// Returns how long a charge may be unknown to another linked node.
-fn delta(run: &PeersSimulation) -> u64 {
+/// Returns the longest time until a charge is known to the other linked nodes (`δ`).
+fn propagation_time(run: &PeersSimulation) -> u64 {
     run.longest_lag.max(run.net.round_trip()) + TICK
 }
 
-/// Returns how long a crashed node's charge may have been unknown to all others.
-fn unsent(run: &PeersSimulation) -> u64 {
-    run.net.longest_cut() + run.faults.longest_pause + NOTICED
+/// Returns the longest time for which a crashed node's charge may have been unknown to all other nodes.
+fn longest_unsent_time(run: &PeersSimulation) -> u64 {
+    run.net.longest_cut() + run.faults.longest_pause + CUT_NOTICED_AFTER
 }
 
-/// Checks the excess of a bucket. Every deciding node sees all charges except the others' last `δ` and lost ones. A
-/// clock may be 1% fast.
+/// Checks the excess of a bucket. Every deciding node knows all charges except lost charges and the other nodes'
+/// charges of the last `δ`. A clock may be 1% fast.
 fn check_bucket(run: &mut PeersSimulation, rate: Rate) -> Result<(), String> {
     let others = (run.deciders.len() as u64).saturating_sub(1);
-    let each = run.capacity + refill(rate, delta(run));
-    // A crash loses unsent charges, and a snapshot those that only one of two sides knew.
-    let lost = (run.faults.crashes + run.faults.heals) * (run.capacity + refill(rate, unsent(run)))
-        + run.faults.joined_without * each
+    let each = run.capacity + refill(rate, propagation_time(run));
+    // A crash loses unsent charges. Merging a snapshot loses charges that only one of the two nodes knew.
+    let lost = (run.faults.crashes + run.faults.merged_snapshots)
+        * (run.capacity + refill(rate, longest_unsent_time(run)))
+        + run.faults.joined_without_snapshot * each
         + run.faults.forgiven;
     run.outcome.bound = others * each + lost + others + 2;
     if run.group_size > 1 {
-        // A group counts when its last home has charged it, and the tokens that it holds until then refill.
-        run.outcome.bound += run.capacity + refill(rate, run.group_size * DEADLINE);
+        // A group counts as of its last home's charge. The tokens that it took earlier at other homes refill until
+        // then.
+        run.outcome.bound += run.capacity + refill(rate, run.group_size * GROUP_DEADLINE);
     }
     let excess = excess(&run.history, run.capacity, u128::from(rate.count()) * 101, rate.per().as_nanos() * 100);
     run.outcome.excess = excess;
@@ -76,7 +78,7 @@ fn check_bucket(run: &mut PeersSimulation, rate: Rate) -> Result<(), String> {
             run.outcome.bound,
             run.capacity,
             others + 1,
-            delta(run) / MILLI,
+            propagation_time(run) / MILLI,
             run.faults
         ));
     }
@@ -88,16 +90,20 @@ fn check_windows(run: &mut PeersSimulation) -> Result<(), String> {
     for (at, cost) in &run.history {
         *windows.entry(at / run.window).or_default() += cost;
     }
-    let others = run.deciders.len() as u64 + run.faults.crashes + run.faults.heals + run.faults.joined_without;
-    // A clock step leads into another window.
-    let bound = run.capacity * others.max(1) * (2 + delta(run) / run.window) * (1 + run.faults.steps);
+    let others = run.deciders.len() as u64
+        + run.faults.crashes
+        + run.faults.merged_snapshots
+        + run.faults.joined_without_snapshot;
+    // A clock step can start another window.
+    let bound = run.capacity * others.max(1) * (2 + propagation_time(run) / run.window) * (1 + run.faults.clock_steps);
     match windows.values().max() {
         Some(most) if *most > bound => Err(format!("{most} in a window, at most {bound}")),
         _ => Ok(()),
     }
 }
 
-/// Checks that no debt exceeds the charges that nodes can make within about a second, before they see each other's.
+/// Checks that no debt exceeds the charges that nodes can make within about a second, before they know of each
+/// other's charges.
 fn check_debt(run: &PeersSimulation, rate: Rate) -> Result<(), String> {
     let others = run.deciders.len() as u64;
     let recent = SECOND + run.longest_transit + 2 * TICK;
@@ -122,18 +128,18 @@ fn check_views(run: &PeersSimulation, rate: Rate, end: u64) -> Result<(), String
         .collect();
     let used = || views.iter().map(|(_, used)| *used);
     let (Some(least), Some(most)) = (used().min(), used().max()) else { return Ok(()) };
-    let lost = run.faults.crashes * (most_taken(&run.history, unsent(run)) + run.capacity)
-        + (run.faults.heals + run.faults.joined_without) * run.capacity
+    let lost = run.faults.crashes * (most_taken(&run.history, longest_unsent_time(run)) + run.capacity)
+        + (run.faults.merged_snapshots + run.faults.joined_without_snapshot) * run.capacity
         + run.faults.forgiven;
-    let order = most_taken(&run.history, delta(run)) + refill(rate, delta(run));
-    // Clocks that differ by 2% have refilled differently since the last request.
+    let order = most_taken(&run.history, propagation_time(run)) + refill(rate, propagation_time(run));
+    // Two clocks whose rates differ by 2% have refilled different amounts since the last request.
     let drift = refill(rate, (end - run.history.last().map_or(0, |last| last.0)) / 50) + most / 50 + 2;
     let bound = order + drift + lost;
     if most - least > bound {
         return Err(format!(
             "views {views:?} differ by more than {bound}; B = {}, {rate}, δ = {} ms, {:?}",
             run.capacity,
-            delta(run) / MILLI,
+            propagation_time(run) / MILLI,
             run.faults
         ));
     }

@@ -19,7 +19,7 @@ pub(super) fn draw(seed: u64, defect: PeersDefect) -> PeersSimulation {
         20..200 => random.within(7, 15),
         _ => random.within(2, 6),
     } as usize;
-    let mut run = bare(random, hosts, defect);
+    let mut run = without_faults(random, hosts, defect);
     match run.random.below(100) {
         0..25 => draw_partition(&mut run),
         25..40 => {
@@ -34,7 +34,7 @@ pub(super) fn draw(seed: u64, defect: PeersDefect) -> PeersSimulation {
 }
 
 /// Creates a run without faults or requests. All hosts start at about the same time.
-pub(super) fn bare(mut random: Random, hosts: usize, defect: PeersDefect) -> PeersSimulation {
+pub(super) fn without_faults(mut random: Random, hosts: usize, defect: PeersDefect) -> PeersSimulation {
     let capacity = random.pick(&[1, 4, 10, 50, 200]);
     let (limit, rate, window) = draw_limit(&mut random, capacity);
     let mut queue = Queue::default();
@@ -45,7 +45,7 @@ pub(super) fn bare(mut random: Random, hosts: usize, defect: PeersDefect) -> Pee
         hosts: (0..hosts).map(|_| Host::draw(&mut random)).collect(),
         net: Net::draw(&mut random, hosts),
         queue,
-        // In the first shard of every table, which is the first part of every snapshot.
+        // The key is in the first shard of every table, which is the first part of every snapshot.
         key: Fingerprint::from_parts(random.below(1 << 61), (random.below(1 << 20) << 12) as u32),
         limits: Limits::from(limit),
         capacity,
@@ -119,8 +119,8 @@ fn draw_partition(run: &mut PeersSimulation) {
     }
 }
 
-/// Draws a run in which one node leaves and returns while the others charge steadily, without other faults. Little
-/// refills, so missing charges stay visible.
+/// Draws a run in which one node leaves and returns while the other nodes charge steadily. There are no other faults.
+/// The bucket refills slowly, so missing charges stay visible.
 fn draw_join(run: &mut PeersSimulation) {
     set_bucket(run, Rate::per_second(1), 500);
     let hosts = run.hosts.len() as u64;
@@ -134,8 +134,8 @@ fn draw_join(run: &mut PeersSimulation) {
     }
 }
 
-/// Requests charge some of several keys, with a bucket that does not refill during the run. Half of the runs have
-/// faults.
+/// Draws a run with several keys, in which each request charges some of the keys as a group. The bucket does not
+/// refill during the run. Half of the runs have faults.
 fn draw_groups(run: &mut PeersSimulation) {
     let burst = run.random.pick(&[4, 10, 50]);
     set_bucket(run, Rate::new(1, Nanos::from_secs(86_400)), burst);
@@ -151,7 +151,7 @@ fn draw_faults(run: &mut PeersSimulation) {
     run.has_faults = true;
     run.wrong_members = run.random.happens_in_percent(30);
     run.duplicates = run.random.happens_in_percent(30);
-    // Nodes that join while others decide.
+    // Some nodes join while others decide.
     while run.random.happens_in_percent(40) {
         let host = run.random.below(hosts) as usize;
         let leaves = run.random.within(SECOND, length);

@@ -1,4 +1,4 @@
-//! Groups over several homes: every request charges some of the keys of the run, by `tollgate_peers::group`.
+//! Groups over several homes: every request charges some of the run's keys through `tollgate_peers::group`.
 
 use tollgate::fingerprint::Fingerprint;
 use tollgate_core::{Ask as Amount, Cost};
@@ -13,7 +13,7 @@ use tollgate_peers::wire::Frame;
 use super::{MILLI, PeersDefect, PeersEvent, PeersSimulation};
 
 /// Time after which a request gives up.
-pub(super) const DEADLINE: u64 = 100 * MILLI;
+pub(super) const GROUP_DEADLINE: u64 = 100 * MILLI;
 
 /// A group that a request has started.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct SimulatedGroup {
 }
 
 impl PeersSimulation {
-    /// Returns the keys of the run. They differ in the part of the fingerprint that does not select a shard.
+    /// Returns the keys of the run. Their fingerprints differ only in bits that do not select a shard.
     fn group_keys(&self) -> impl Iterator<Item = Fingerprint> + use<> {
         let (low, high) = self.key.parts();
         (0..self.group_size).map(move |number| Fingerprint::from_parts(low.wrapping_add(number << 20), high))
@@ -48,7 +48,7 @@ impl PeersSimulation {
             Route::To(node) => Some((Some(node), amount)),
             Route::Unavailable(_) => None,
         };
-        // `on_fault` would decide, which is not simulated here.
+        // Here `on_fault` would decide, which is not simulated.
         let all: Vec<Fingerprint> = self.group_keys().collect();
         let Some(homes) = keys.iter().map(|index| home(all[*index])).collect::<Option<Vec<_>>>() else { return };
         let mut actions = Vec::new();
@@ -56,11 +56,11 @@ impl PeersSimulation {
         self.next_ask += 1;
         let number = self.next_ask;
         self.groups.insert(number, SimulatedGroup { host, id, cost, keys, run, waiting: 0 });
-        self.perform(now, number, actions);
+        self.perform_group_actions(now, number, actions);
     }
 
-    /// Carries out the actions of a group, and ends it if no ask is left.
-    fn perform(&mut self, now: u64, number: u64, actions: Vec<GroupAction>) {
+    /// Performs the actions of a group, and ends the group when no ask is left.
+    fn perform_group_actions(&mut self, now: u64, number: u64, actions: Vec<GroupAction>) {
         let mut actions: std::collections::VecDeque<GroupAction> = actions.into();
         while let Some(action) = actions.pop_front() {
             let Some(host) = self.groups.get(&number).map(|group| group.host) else { return };
@@ -74,7 +74,7 @@ impl PeersSimulation {
                         Some(node) => {
                             let ask = self.group_ask(number, host, verb, &charges);
                             self.group_asks.insert(ask.id, (number, home));
-                            self.queue.add(now + DEADLINE, PeersEvent::GiveUp { ask: ask.id });
+                            self.queue.add(now + GROUP_DEADLINE, PeersEvent::GiveUp { ask: ask.id });
                             self.send(now, host, node, &Frame::Ask(ask));
                         }
                         None => {
@@ -133,7 +133,7 @@ impl PeersSimulation {
         Ask { id: self.next_ask, hop: Hop::Relayed, verb, charges: charges.iter().map(charge).collect() }
     }
 
-    /// Decides charges of which this host is home.
+    /// Decides the charges whose home is this host.
     fn decide_group_here(&mut self, now: u64, host: usize, ask: Ask) -> Result<Vec<ChargeAnswer>, ()> {
         let local = self.hosts[host].now(now);
         let Some(process) = self.hosts[host].process.as_ref() else { return Err(()) };
@@ -153,7 +153,7 @@ impl PeersSimulation {
             super::check::check_majority(self, now, host);
         }
         if urgent {
-            self.pass(now, host, MeshEvent::Urgent);
+            self.handle_mesh_event(now, host, MeshEvent::Urgent);
         }
     }
 
@@ -170,7 +170,7 @@ impl PeersSimulation {
         }
     }
 
-    /// Handles an answer at the host that made the request, or at the one that relayed it.
+    /// Handles an answer at the host that made the request, or at the host that relayed it.
     pub(super) fn arrive_group_answer(&mut self, now: u64, host: usize, answer: Answer) {
         if let Some((from, id)) = self.relays.remove(&answer.id) {
             if let Some(peer) = self.hosts[from].process.as_ref().map(|process| process.id) {
@@ -182,7 +182,7 @@ impl PeersSimulation {
     }
 
     /// Ends an ask without an answer.
-    pub(super) fn give_up(&mut self, now: u64, ask: u64) {
+    pub(super) fn abandon_ask(&mut self, now: u64, ask: u64) {
         if self.group_asks.contains_key(&ask) {
             self.faults.unanswered += 1;
             self.end_group_ask(now, ask, Err(()));
@@ -196,20 +196,20 @@ impl PeersSimulation {
             .get(&number)
             .is_some_and(|group| self.hosts[group.host].process.as_ref().is_some_and(|process| process.id == group.id));
         if !is_running {
-            // The process has ended, and nobody undoes the group.
+            // The requesting process has ended, so the group's charges are never undone.
             self.groups.remove(&number);
             self.faults.unanswered += 1;
             return;
         }
         let mut actions = Vec::new();
         self.group_answered(number, home, result, &mut actions);
-        self.perform(now, number, actions);
+        self.perform_group_actions(now, number, actions);
     }
 
-    /// Checks that, if nothing failed, exactly the admitted groups were charged: every group charged all of its keys or
-    /// none. The bucket does not refill during a run.
+    /// Checks that every group charged all of its keys or none: if nothing failed, the charges equal the admitted
+    /// groups. The bucket does not refill during a run.
     pub(super) fn check_all_or_none(&self, end: u64) -> Result<(), String> {
-        if self.group_size < 2 || self.has_faults || self.faults.unanswered + self.faults.joined_without > 0 {
+        if self.group_size < 2 || self.has_faults || self.faults.unanswered + self.faults.joined_without_snapshot > 0 {
             return Ok(());
         }
         for (at, host) in self.hosts.iter().enumerate() {

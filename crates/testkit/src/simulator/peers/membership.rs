@@ -1,5 +1,5 @@
-//! Membership: runs `tollgate_peers::members` on every host, as the program's hub does. Heartbeats and lists of members
-//! are frames on the links; dialling takes time, fails, and is repeated.
+//! Membership: runs `tollgate_peers::members` on every host, in the same way as the program's hub. Heartbeats and
+//! member lists are frames on the links. Dialling takes time, may fail, and is repeated.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -11,13 +11,13 @@ use tollgate_peers::mesh::{Event as MeshEvent, Member, MemberState};
 use super::node::Process;
 use super::{MILLI, PeersDefect, PeersEvent, PeersSimulation, SECOND};
 
-/// Time after which a connection attempt or a greeting is given up, as in the program.
-const HANDSHAKE: u64 = 2 * SECOND;
+/// Timeout of a connection attempt or greeting, as in the program.
+const HANDSHAKE_TIMEOUT: u64 = 2 * SECOND;
 
-/// Time without faults after which all nodes are linked: the longest pause between dials, a handshake that was given
-/// up, and a margin.
+/// Time without faults after which all nodes must be linked: the longest pause between dials, a failed handshake, and
+/// a margin.
 const LINKED_AFTER: u64 = 6_500 * MILLI;
-/// Time without faults after which nodes that have ended are forgotten.
+/// Time without faults after which nodes must have forgotten ended nodes.
 const FORGOTTEN_AFTER: u64 = 10 * SECOND;
 
 /// Returns the address of a host.
@@ -29,9 +29,9 @@ fn host_at(address: SocketAddr) -> usize {
     usize::from(address.port() - 7_000)
 }
 
-/// How a connection attempt ended.
+/// Result of a connection attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialled {
+pub(super) enum DialResult {
     /// Nothing answers.
     Unreachable,
     /// The connection was accepted, but no greeting arrived.
@@ -41,17 +41,17 @@ pub(super) enum Dialled {
 }
 
 impl PeersSimulation {
-    /// Does what is due on a host: timers of the mesh, heartbeats, changes of members, and dials.
-    pub(super) fn step(&mut self, now: u64, host: usize) {
+    /// Runs everything that is due on a host: mesh timers, heartbeats, member changes and dials.
+    pub(super) fn run_due_work(&mut self, now: u64, host: usize) {
         let local = self.hosts[host].now(now);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         process.mesh.set_shut_out(process.members.is_shut_out());
         if process.mesh.wake_at() <= local.mono() {
-            self.pass(now, host, MeshEvent::Timer);
+            self.handle_mesh_event(now, host, MeshEvent::Timer);
         }
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         if let Some(beat) = process.members.beat(local.mono()) {
-            self.beat(now, host, &beat);
+            self.send_heartbeats(now, host, &beat);
         }
         self.report_members(now, host);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
@@ -63,7 +63,7 @@ impl PeersSimulation {
     }
 
     /// Sends a heartbeat to all linked nodes.
-    fn beat(&mut self, now: u64, host: usize, beat: &Beat) {
+    fn send_heartbeats(&mut self, now: u64, host: usize, beat: &Beat) {
         let (mut own, mut all) = (Vec::new(), Vec::new());
         greeting::push_gossip(&mut own, [&beat.own]);
         greeting::push_gossip(&mut all, &beat.all);
@@ -79,7 +79,7 @@ impl PeersSimulation {
         self.plant_wrong_members(now, host);
     }
 
-    /// Now and then passes a wrong list of members to the mesh, until the next heartbeat.
+    /// Occasionally gives the mesh a wrong member list, until the next heartbeat.
     fn plant_wrong_members(&mut self, now: u64, host: usize) {
         let local = self.hosts[host].now(now);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
@@ -102,21 +102,21 @@ impl PeersSimulation {
             is_wrong = true;
         }
         if std::mem::replace(&mut process.has_wrong_members, is_wrong) || is_wrong {
-            self.pass(now, host, MeshEvent::Members(members));
+            self.handle_mesh_event(now, host, MeshEvent::Members(members));
         }
     }
 
-    /// Passes the members that are alive to the mesh, if they changed.
+    /// Gives the mesh the list of live members, if it changed.
     pub(super) fn report_members(&mut self, now: u64, host: usize) {
         let local = self.hosts[host].now(now);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         if let Some(alive) = process.members.changes(local.mono()) {
-            self.pass(now, host, MeshEvent::Members(alive));
+            self.handle_mesh_event(now, host, MeshEvent::Members(alive));
         }
     }
 
-    /// Handles a frame of the links themselves.
-    pub(super) fn arrive_own(&mut self, now: u64, to: usize, bytes: &[u8]) {
+    /// Handles a frame that belongs to the link itself, such as a heartbeat.
+    pub(super) fn handle_link_frame(&mut self, now: u64, to: usize, bytes: &[u8]) {
         let local = self.hosts[to].now(now);
         match greeting::decode(bytes) {
             Ok(OwnFrame::Gossip(records)) => {
@@ -136,26 +136,26 @@ impl PeersSimulation {
         let other = host_at(address);
         let round_trip = self.net.delay(&mut self.random, host, other) + self.net.delay(&mut self.random, other, host);
         let (dialled, at) = if self.is_cut(host, other, now) {
-            (Dialled::Unreachable, now + HANDSHAKE)
+            (DialResult::Unreachable, now + HANDSHAKE_TIMEOUT)
         } else if self.hosts[other].process.is_none() {
-            (Dialled::Unreachable, now + round_trip)
+            (DialResult::Unreachable, now + round_trip)
         } else if self.hosts[other].paused_until > now {
-            (Dialled::Ungreeted, now + HANDSHAKE)
+            (DialResult::Ungreeted, now + HANDSHAKE_TIMEOUT)
         } else {
-            (Dialled::Greeted, now + 2 * round_trip)
+            (DialResult::Greeted, now + 2 * round_trip)
         };
-        self.queue.add(at, PeersEvent::Dialled { host, id, address, dialled });
+        self.queue.add(at, PeersEvent::DialEnded { host, id, address, dialled });
     }
 
-    /// A connection attempt has ended.
-    pub(super) fn on_dialled(&mut self, now: u64, host: usize, id: NodeId, address: SocketAddr, dialled: Dialled) {
+    /// Handles the end of a connection attempt.
+    pub(super) fn on_dialled(&mut self, now: u64, host: usize, id: NodeId, address: SocketAddr, dialled: DialResult) {
         let (local, other, random) = (self.hosts[host].now(now), host_at(address), self.random.below(u64::MAX));
-        let is_open = dialled == Dialled::Greeted
+        let is_open = dialled == DialResult::Greeted
             && !self.is_cut(host, other, now)
             && self.hosts[other].paused_until <= now
             && self.hosts[other].process.is_some();
         let Some(process) = self.hosts[host].process.as_mut().filter(|process| process.id == id) else { return };
-        process.members.reached(address, dialled != Dialled::Unreachable);
+        process.members.reached(address, dialled != DialResult::Unreachable);
         if !is_open || !self.connect(now, host, other) {
             let Some(process) = self.hosts[host].process.as_mut() else { return };
             process.members.dial_failed(address, local.mono(), random);
@@ -163,7 +163,7 @@ impl PeersSimulation {
     }
 
     /// Opens a link that `host` has dialled. Returns whether there is a link afterwards. Of two links between two
-    /// nodes, both keep the one that the lower id dialled.
+    /// nodes, both nodes keep the link that the node with the lower id dialled.
     fn connect(&mut self, now: u64, host: usize, other: usize) -> bool {
         let (one, two) = (self.record_of(host), self.record_of(other));
         let (Some(one), Some(two)) = (one, two) else { return false };
@@ -190,8 +190,8 @@ impl PeersSimulation {
         self.end_link(now, other, host);
         self.net.open((host, one.node), (other, two.node));
         let (peer, dialler) = (two.node, one.node);
-        self.link(now, host, other, two, Some(address_of(other)));
-        self.link(now, other, host, one, None);
+        self.open_link_side(now, host, other, two, Some(address_of(other)));
+        self.open_link_side(now, other, host, one, None);
         self.net.peer(host, other) == Some(peer) && self.net.peer(other, host) == Some(dialler)
     }
 
@@ -199,8 +199,8 @@ impl PeersSimulation {
         Some(self.hosts[host].process.as_ref()?.members.own().clone())
     }
 
-    /// One side of a new link.
-    fn link(&mut self, now: u64, host: usize, other: usize, record: Record, dialled: Option<SocketAddr>) {
+    /// Opens one side of a new link.
+    fn open_link_side(&mut self, now: u64, host: usize, other: usize, record: Record, dialled: Option<SocketAddr>) {
         let (mono, peer) = (self.hosts[host].now(now).mono(), record.node);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         process.members.linked(record, dialled, mono);
@@ -208,10 +208,10 @@ impl PeersSimulation {
         greeting::push_gossip(&mut gossip, &process.members.alive(mono));
         self.send_bytes(now, host, other, gossip, 0);
         self.report_members(now, host);
-        self.pass(now, host, MeshEvent::LinkUp { peer });
+        self.handle_mesh_event(now, host, MeshEvent::LinkUp { peer });
     }
 
-    /// Ends a link as one side sees it, if it is open.
+    /// Ends one side of a link. Returns whether it was open.
     pub(super) fn end_link(&mut self, now: u64, host: usize, other: usize) -> bool {
         let peer = self.net.peer(host, other);
         if !self.net.close(host, other) {
@@ -221,14 +221,14 @@ impl PeersSimulation {
             if let Some(process) = self.hosts[host].process.as_mut() {
                 process.members.unlinked(peer);
             }
-            self.pass(now, host, MeshEvent::LinkDown { peer });
+            self.handle_mesh_event(now, host, MeshEvent::LinkDown { peer });
         }
         true
     }
 
-    /// Checks that, a while after the last fault, every node knows all nodes that run and is linked to exactly these. A
-    /// node that has ended may be taken for alive a few seconds longer: each node that hears of it for the first time
-    /// waits for another heartbeat.
+    /// Checks that, some time after the last fault, every node knows all running nodes and is linked to exactly these
+    /// nodes. A node that has ended may count as alive for a few more seconds, because each node that hears of it for
+    /// the first time waits for another heartbeat.
     pub(super) fn check_members(&self, end: u64) -> Result<(), String> {
         let quiet = end.saturating_sub(self.net.last_cut().max(self.last_fault));
         if quiet < LINKED_AFTER {

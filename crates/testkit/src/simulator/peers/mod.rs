@@ -1,15 +1,15 @@
-//! Simulates nodes that share limits from host to host: `tollgate-peers` on 2 to 100 nodes.
+//! Simulates nodes that share limits without a store: `tollgate-peers` on 2 to 100 nodes.
 //!
-//! Each run has one rule, `eventual` or `strict`, and one key, or several that every request charges as a group. Frames are
-//! encoded and decoded, and every node runs its own membership (`membership.rs`). The checks (`check.rs`):
+//! Each run has one rule, `eventual` or `strict`. It has one key, or several keys that requests charge as groups.
+//! Frames are encoded and decoded, and every node runs its own membership (`membership.rs`). The checks (`check.rs`):
 //!
 //! - no node applies a delta twice or skips one;
 //! - every interval admits at most `B + r·T + E`;
 //! - after a quiet period, the views of all nodes are equal, except for charges within one tick and round trip;
-//! - no view owes more than the nodes can charge within a second of each other;
+//! - no view owes more than the nodes can charge in about a second without knowing of each other's charges;
 //! - during a partition, the minority side decides nothing under a `strict` rule;
 //! - a group charges all of its keys or none, if no answer is lost;
-//! - a while after the last fault, every node knows and is linked to exactly the nodes that run.
+//! - some time after the last fault, every node knows exactly the running nodes, and is linked to all of them.
 
 mod check;
 mod draw;
@@ -35,7 +35,7 @@ use tollgate_peers::wire::{self, Frame};
 
 use super::{Queue, Random};
 use groups::SimulatedGroup;
-use membership::{Dialled, address_of};
+use membership::{DialResult, address_of};
 use net::Net;
 use node::Host;
 
@@ -43,20 +43,20 @@ const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 const TICK: u64 = 100 * MILLI;
 /// Quiet period at the end of a run.
-const QUIET: u64 = 5 * SECOND;
+const QUIET_PERIOD: u64 = 5 * SECOND;
 
 /// A deliberate defect, which the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeersDefect {
     /// The unchanged protocol.
     None,
-    /// The vector of a snapshot is read after the walk, so deltas applied in between are lost.
+    /// The vector of a snapshot is read after the table walk, so deltas applied during the walk are lost.
     VectorAfterWalk,
     /// A minority removes silent members from its count.
     MinorityStrikes,
     /// A delta older than a second is charged as if it were recent, and creates debt.
     OldDeltaMakesDebt,
-    /// A refused group keeps the charges that other homes have made.
+    /// A refused group does not undo the charges at other homes.
     GroupNotUndone,
 }
 
@@ -64,7 +64,7 @@ pub enum PeersDefect {
 enum PeersEvent {
     Request { host: usize, cost: u64, key: u32 },
     Timer { host: usize, id: NodeId },
-    Dialled { host: usize, id: NodeId, address: SocketAddr, dialled: Dialled },
+    DialEnded { host: usize, id: NodeId, address: SocketAddr, dialled: DialResult },
     LinkDown { host: usize, other: usize, number: u64 },
     Arrive { from: usize, to: usize, number: u64, bytes: Vec<u8>, sent_at: u64 },
     GiveUp { ask: u64 },
@@ -114,35 +114,35 @@ pub struct PeersSimulation {
     defect: PeersDefect,
     ring_bytes: usize,
     length: u64,
-    /// Time from which frames are counted, until the quiet period.
+    /// Time from which frames are counted. Counting ends with the quiet period.
     counted_from: u64,
     next_id: u64,
     /// Whether member lists are sometimes wrong.
     wrong_members: bool,
     has_faults: bool,
     duplicates: bool,
-    // Recorded during the run.
+    // The following fields are recorded during the run.
     history: Vec<(u64, u64)>,
     deciders: BTreeSet<NodeId>,
     applied: BTreeSet<(NodeId, NodeId, u64)>,
     longest_lag: u64,
     longest_transit: u64,
     worst_debt: u64,
-    /// When membership last changed, or a host was paused.
+    /// Time of the last membership change or host pause.
     last_fault: u64,
     faults: Faults,
     outcome: PeersOutcome,
-    /// Requests in flight to the home, by number, with the host that gets the answer.
+    /// Requests in flight to a home: the host that receives the answer, by request number.
     asks: BTreeMap<u64, usize>,
     next_ask: u64,
-    /// How many keys there are; requests charge some of them as a group if there are several.
+    /// Number of keys. If there are several, each request charges some of them as a group.
     group_size: u64,
     groups: BTreeMap<u64, SimulatedGroup>,
     /// Admitted tokens of each key.
     group_admitted: Vec<u64>,
-    /// The group and the home of each ask of a group.
+    /// Group number and home of each ask that belongs to a group, by ask number.
     group_asks: BTreeMap<u64, (u64, Home)>,
-    /// The host and the number of each ask that was passed on, by its new number.
+    /// Origin host and original number of each relayed ask, by its new number.
     relays: BTreeMap<u64, (usize, u64)>,
     violation: Option<String>,
 }
@@ -151,17 +151,17 @@ pub struct PeersSimulation {
 #[derive(Clone, Copy, Debug, Default)]
 struct Faults {
     crashes: u64,
-    /// Snapshots merged into the state of a ready node.
-    heals: u64,
+    /// Snapshots that were merged into the state of a ready node.
+    merged_snapshots: u64,
     /// Number of wall clock steps.
-    steps: u64,
-    /// Nodes that became ready without a snapshot although others were ready.
-    joined_without: u64,
+    clock_steps: u64,
+    /// Nodes that became ready without a snapshot although other nodes were ready.
+    joined_without_snapshot: u64,
     /// Longest pause of a host.
     longest_pause: u64,
-    /// Asks of groups without an answer in time.
+    /// Asks of groups that received no answer in time.
     unanswered: u64,
-    /// Largest amount on any node that was too old to be charged.
+    /// Largest amount, on any node, that was not charged because it was too old.
     forgiven: u64,
 }
 
@@ -174,9 +174,9 @@ impl PeersSimulation {
     /// Runs to the end and checks.
     ///
     /// # Errors
-    /// If a check fails.
+    /// Returns an error if a check fails.
     pub fn run(mut self) -> Result<PeersOutcome, String> {
-        let end = self.length + QUIET;
+        let end = self.length + QUIET_PERIOD;
         while let Some((now, event)) = self.queue.pop() {
             if now > end {
                 break;
@@ -190,9 +190,9 @@ impl PeersSimulation {
     }
 
     fn on(&mut self, now: u64, event: PeersEvent) {
-        // On a paused host, events wait and then happen in order.
+        // Events of a paused host are postponed and keep their order.
         let host = match &event {
-            PeersEvent::Timer { host, .. } | PeersEvent::LinkDown { host, .. } | PeersEvent::Dialled { host, .. } => {
+            PeersEvent::Timer { host, .. } | PeersEvent::LinkDown { host, .. } | PeersEvent::DialEnded { host, .. } => {
                 Some(*host)
             }
             PeersEvent::Arrive { to, .. } => Some(*to),
@@ -202,18 +202,18 @@ impl PeersSimulation {
             return self.queue.add(until, event);
         }
         match event {
-            PeersEvent::Request { host, cost, key } => self.request(now, host, cost, key),
+            PeersEvent::Request { host, cost, key } => self.make_request(now, host, cost, key),
             PeersEvent::Timer { host, id } => {
                 let Some(process) = self.hosts[host].process.as_mut().filter(|process| process.id == id) else {
                     return;
                 };
                 process.timer_at = None;
-                self.step(now, host);
+                self.run_due_work(now, host);
             }
-            PeersEvent::Dialled { host, id, address, dialled } => self.on_dialled(now, host, id, address, dialled),
+            PeersEvent::DialEnded { host, id, address, dialled } => self.on_dialled(now, host, id, address, dialled),
             PeersEvent::LinkDown { host, other, number } => {
                 if self.net.number(host, other) == Some(number) {
-                    self.close(now, host, other);
+                    self.close_link_side(now, host, other);
                 }
             }
             PeersEvent::Arrive { from, to, number, bytes, sent_at } => {
@@ -221,16 +221,16 @@ impl PeersSimulation {
                     self.arrive(now, from, to, &bytes, sent_at);
                 }
             }
-            PeersEvent::GiveUp { ask } => self.give_up(now, ask),
+            PeersEvent::GiveUp { ask } => self.abandon_ask(now, ask),
             PeersEvent::Start { host } => self.start(now, host),
-            PeersEvent::Crash { host, silently } => self.stop(now, host, silently),
+            PeersEvent::Crash { host, silently } => self.stop_process(now, host, silently),
             PeersEvent::Leave { host } => {
                 let mono = self.hosts[host].now(now).mono();
                 if let Some(process) = self.hosts[host].process.as_mut() {
                     process.members.set_state(MemberState::Leaving, mono);
                 }
                 self.last_fault = now;
-                self.pass(now, host, MeshEvent::Leave);
+                self.handle_mesh_event(now, host, MeshEvent::Leave);
             }
             PeersEvent::Pause { host, until } => {
                 self.hosts[host].paused_until = until;
@@ -239,11 +239,11 @@ impl PeersSimulation {
             }
             PeersEvent::BreakLink { one, other } => {
                 self.last_fault = self.last_fault.max(now);
-                self.close(now, one, other);
-                self.close(now, other, one);
+                self.close_link_side(now, one, other);
+                self.close_link_side(now, other, one);
             }
             PeersEvent::Step { host, by } => {
-                self.faults.steps += 1;
+                self.faults.clock_steps += 1;
                 self.hosts[host].wall.step(now, by);
             }
         }
@@ -253,7 +253,7 @@ impl PeersSimulation {
         if self.hosts[host].process.is_some() {
             return;
         }
-        // Ids are random, so any node may have the lowest.
+        // Ids are random, so that any node may have the lowest id.
         let id = NodeId(self.random.below(1 << 40) << 16 | self.next_id);
         self.next_id += 1;
         let (state, address, name) = (MemberState::Joining, address_of(host), format!("host-{host}"));
@@ -261,11 +261,12 @@ impl PeersSimulation {
         let seeds: Vec<SocketAddr> = (0..self.hosts.len()).map(address_of).collect();
         self.hosts[host].start(now, own, &seeds, &self.limits, self.ring_bytes);
         self.last_fault = self.last_fault.max(now);
-        self.step(now, host);
+        self.run_due_work(now, host);
     }
 
-    /// Ends a process. The others notice immediately, or by its silence.
-    fn stop(&mut self, now: u64, host: usize, silently: bool) {
+    /// Ends a process. The other nodes see their links go down or, if `silently`, notice only that it stopped
+    /// sending.
+    fn stop_process(&mut self, now: u64, host: usize, silently: bool) {
         let Some(process) = self.hosts[host].process.take() else { return };
         self.last_fault = self.last_fault.max(now);
         if process.mesh.state() != MemberState::Leaving {
@@ -284,8 +285,8 @@ impl PeersSimulation {
         self.asks.retain(|_, origin| *origin != host);
     }
 
-    /// Closes one side of a link and notifies that side.
-    fn close(&mut self, now: u64, host: usize, other: usize) {
+    /// Closes one side of a link and notifies the process on that side.
+    fn close_link_side(&mut self, now: u64, host: usize, other: usize) {
         if !self.end_link(now, host, other) {
             return;
         }
@@ -298,7 +299,7 @@ impl PeersSimulation {
     }
 
     /// Passes an event to a host's mesh and performs the resulting actions.
-    fn pass(&mut self, now: u64, host: usize, event: MeshEvent) {
+    fn handle_mesh_event(&mut self, now: u64, host: usize, event: MeshEvent) {
         let local = self.hosts[host].now(now);
         let Some(process) = self.hosts[host].process.as_mut() else { return };
         let mut actions = Vec::new();
@@ -310,18 +311,18 @@ impl PeersSimulation {
                     // The other process may have ended.
                     let other = (0..self.hosts.len()).find(|other| self.net.peer(host, *other) == Some(peer));
                     if let Some(other) = other {
-                        self.close(now, host, other);
+                        self.close_link_side(now, host, other);
                     }
                 }
                 Action::Homes(_) => {}
-                // Before the first request, a joining node misses nothing.
+                // A node that joins before the first request cannot miss charges.
                 Action::Ready { complete } => {
                     if let Some(process) = self.hosts[host].process.as_mut() {
                         process.members.set_state(MemberState::Ready, local.mono());
                     }
-                    self.faults.joined_without += u64::from(!complete && !self.history.is_empty());
+                    self.faults.joined_without_snapshot += u64::from(!complete && !self.history.is_empty());
                 }
-                Action::Left => self.stop(now, host, false),
+                Action::Left => self.stop_process(now, host, false),
             }
         }
         self.schedule(now, host);
@@ -361,7 +362,7 @@ impl PeersSimulation {
             self.outcome.bytes += bytes.len() as u64;
         }
         let at = self.net.arrival(&mut self.random, from, to, now, extra);
-        let repeats = self.duplicates && !is_question(&bytes) && self.random.happens_in_percent(2);
+        let repeats = self.duplicates && !is_ask_or_answer(&bytes) && self.random.happens_in_percent(2);
         if repeats {
             let bytes = bytes.clone();
             self.queue.add(at, PeersEvent::Arrive { from, to, number, bytes, sent_at: now });
@@ -372,7 +373,7 @@ impl PeersSimulation {
     fn arrive(&mut self, now: u64, from: usize, to: usize, bytes: &[u8], sent_at: u64) {
         let Some(peer) = self.net.peer(to, from) else { return };
         if greeting::is_own(bytes) {
-            return self.arrive_own(now, to, bytes);
+            return self.handle_link_frame(now, to, bytes);
         }
         let mut frame = match wire::decode(bytes) {
             Ok(Some((frame, length))) if length == bytes.len() => frame,
@@ -397,13 +398,13 @@ impl PeersSimulation {
             _ => None,
         };
         let (own, was_ready) = (receiver.id, receiver.is_ready());
-        self.pass(now, to, MeshEvent::Frame { peer, frame });
+        self.handle_mesh_event(now, to, MeshEvent::Frame { peer, frame });
         let Some(receiver) = self.hosts[to].process.as_ref() else { return };
         let after = receiver.mesh.counts();
         if after.snapshots > before.snapshots {
             self.outcome.snapshots += 1;
-            // A ready node merges two states that may both lack charges.
-            self.faults.heals += u64::from(was_ready);
+            // Both the node's state and the snapshot may lack charges.
+            self.faults.merged_snapshots += u64::from(was_ready);
         }
         if after.applied > before.applied
             && let Some((seq, age)) = delta
@@ -428,7 +429,7 @@ impl PeersSimulation {
     }
 
     /// Makes a request for the key with this index. Only requests for the first key are checked.
-    fn request(&mut self, now: u64, host: usize, cost: u64, place: u32) {
+    fn make_request(&mut self, now: u64, host: usize, cost: u64, place: u32) {
         if self.hosts[host].paused_until > now {
             return;
         }
@@ -445,12 +446,12 @@ impl PeersSimulation {
         }
         if !self.is_strict {
             let (admitted, urgent) = process.decide(&local, self.key, cost);
-            return self.decided(now, host, admitted, cost, urgent);
+            return self.record_decision(now, host, admitted, cost, urgent);
         }
         match process.mesh.homes().route(self.key, Hop::Origin) {
             Route::Here => {
                 let (admitted, urgent) = process.decide(&local, self.key, cost);
-                self.decided(now, host, admitted, cost, urgent);
+                self.record_decision(now, host, admitted, cost, urgent);
             }
             Route::To(node) => {
                 let amount = Amount::Exactly(Cost::new(cost));
@@ -460,7 +461,7 @@ impl PeersSimulation {
                 let ask = Ask { id: self.next_ask, hop: Hop::Relayed, verb: Verb::Check, charges: vec![charge] };
                 self.send(now, host, node, &Frame::Ask(ask));
             }
-            // The rule's `on_fault` applies, which is not simulated here.
+            // Here the rule's `on_fault` would decide, which is not simulated.
             Route::Unavailable(_) => {}
         }
     }
@@ -471,7 +472,7 @@ impl PeersSimulation {
         let ask = match frame {
             Frame::Ask(ask) => ask,
             Frame::Answer(answer) => {
-                // Back to the origin through the relaying node.
+                // The relaying node returns the answer to the origin.
                 self.asks.remove(&answer.id);
                 return self.arrive_group_answer(now, to, answer);
             }
@@ -497,13 +498,13 @@ impl PeersSimulation {
                 }
                 let charges = answer.result.unwrap_or_default();
                 let admitted = charges.first().is_some_and(|charge| charge.outcome.is_admitted());
-                self.decided(now, to, admitted, cost, urgent);
+                self.record_decision(now, to, admitted, cost, urgent);
             }
         }
     }
 
     /// Records a host's decision.
-    fn decided(&mut self, now: u64, host: usize, admitted: bool, cost: u64, urgent: bool) {
+    fn record_decision(&mut self, now: u64, host: usize, admitted: bool, cost: u64, urgent: bool) {
         if admitted {
             self.history.push((now, cost));
             self.outcome.admitted += cost;
@@ -511,12 +512,12 @@ impl PeersSimulation {
             check::check_majority(self, now, host);
         }
         if urgent {
-            self.pass(now, host, MeshEvent::Urgent);
+            self.handle_mesh_event(now, host, MeshEvent::Urgent);
         }
     }
 }
 
-/// Returns whether a frame is an ask or an answer; these are never sent twice.
-fn is_question(bytes: &[u8]) -> bool {
+/// Returns whether a frame is an ask or an answer. The simulation never duplicates these frames.
+fn is_ask_or_answer(bytes: &[u8]) -> bool {
     matches!(wire::decode(bytes), Ok(Some((Frame::Ask(_) | Frame::Answer(_), _))))
 }

@@ -8,9 +8,9 @@ use super::super::Random;
 #[derive(Debug)]
 pub(super) struct Net {
     hosts: usize,
-    /// One per ordered pair of hosts.
+    /// One entry per ordered pair of hosts.
     directions: Vec<Direction>,
-    /// One per unordered pair, at the index of the ordered pair with the lower host first.
+    /// One entry per unordered pair, at the index of the ordered pair with the lower host first.
     sessions: Vec<Session>,
 }
 
@@ -22,10 +22,10 @@ struct Direction {
     last: u64,
 }
 
-/// A connection, as seen by each side.
+/// A connection between two hosts. Each side may see it as open or closed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Session {
-    /// Number of connections of this pair so far. Frames of earlier connections are lost.
+    /// Number of connections between this pair so far. Frames of earlier connections are lost.
     number: u64,
     /// Whether the connection is open for the lower and the higher host.
     is_up: [bool; 2],
@@ -45,12 +45,12 @@ impl Net {
         Self { hosts, directions: directions.collect(), sessions: vec![Session::default(); hosts * hosts] }
     }
 
-    /// Cuts the direction from one host to another from `start` to `end`.
+    /// Cuts the direction `from` → `to` between `start` and `end`.
     pub(super) fn cut(&mut self, from: usize, to: usize, start: u64, end: u64) {
         self.directions[from * self.hosts + to].cuts.push((start, end));
     }
 
-    /// Returns the end of the cut at this instant, if there is one.
+    /// Returns the end of the cut that is active at `now`, if any.
     pub(super) fn cut_until(&self, from: usize, to: usize, now: u64) -> Option<u64> {
         let cuts = &self.directions[from * self.hosts + to].cuts;
         cuts.iter().filter(|(start, end)| (start..end).contains(&&now)).map(|(_, end)| *end).max()
@@ -73,7 +73,7 @@ impl Net {
         random.within(least, most)
     }
 
-    /// Returns the longest round trip without a cut.
+    /// Returns the longest round trip of any link, without cuts.
     pub(super) fn round_trip(&self) -> u64 {
         2 * self.directions.iter().map(|direction| direction.delay.1).max().unwrap_or(0)
     }

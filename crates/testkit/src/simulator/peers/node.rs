@@ -34,9 +34,9 @@ pub(super) struct Process {
     /// Earliest scheduled timer, in true time.
     pub(super) timer_at: Option<u64>,
     pub(super) members: Members,
-    /// When every known node was last alive, in true time, and its address.
+    /// For every known node, the true time at which it was last alive, and its address.
     pub(super) seen: BTreeMap<NodeId, (u64, SocketAddr)>,
-    /// Whether the mesh was last given a wrong list of members.
+    /// Whether the last member list given to the mesh was wrong.
     pub(super) has_wrong_members: bool,
 }
 
@@ -69,8 +69,8 @@ impl Process {
         self.mesh.state() == MemberState::Ready
     }
 
-    /// Decides a request locally. Returns whether it is admitted and whether many charges are
-    /// unsent.
+    /// Decides a request locally. Returns whether it is admitted, and whether so many charges are unsent that they
+    /// must be sent now.
     pub(super) fn decide(&self, now: &Now<'_>, key: Fingerprint, cost: u64) -> (bool, bool) {
         let ask = Ask::Exactly(Cost::new(cost));
         let charge = Charge { key, limits: &self.limits, ask, stamps: None };

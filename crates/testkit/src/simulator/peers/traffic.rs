@@ -5,46 +5,47 @@ use tollgate_core::Rate;
 use super::{MILLI, PeersDefect, PeersEvent, PeersOutcome, PeersSimulation, SECOND};
 use crate::simulator::Random;
 
-/// Duration of the requests in seconds.
-pub const SECONDS: u64 = 5;
+/// Number of seconds during which requests are made.
+pub const TRAFFIC_SECONDS: u64 = 5;
 /// Requests per second and node.
-pub const REQUESTS: u64 = 200;
+pub const REQUESTS_PER_SECOND: u64 = 200;
 /// Number of keys that the requests are spread over.
-pub const KEYS: u64 = 1_000;
+pub const KEY_COUNT: u64 = 1_000;
 
 const START: u64 = 3 * SECOND;
 
 fn without_faults(hosts: usize) -> PeersSimulation {
-    let mut run = super::draw::bare(Random::new(1), hosts, PeersDefect::None);
+    let mut run = super::draw::without_faults(Random::new(1), hosts, PeersDefect::None);
     run.is_strict = false;
     run.ring_bytes = 16 << 20;
-    run.length = START + SECONDS * SECOND;
+    run.length = START + TRAFFIC_SECONDS * SECOND;
     run.counted_from = START;
     run
 }
 
-/// Creates a run in which every node makes [`REQUESTS`] per second for [`KEYS`] keys. All requests are admitted.
+/// Creates a run in which every node makes [`REQUESTS_PER_SECOND`] requests per second, spread over [`KEY_COUNT`] keys.
+/// All requests are admitted.
 pub fn traffic(hosts: usize) -> PeersSimulation {
     let mut run = without_faults(hosts);
     super::draw::set_bucket(&mut run, Rate::per_second(1_000), 1_000);
     for host in 0..hosts {
-        for number in 0..REQUESTS * SECONDS {
-            let at = START + number * SECOND / REQUESTS + run.random.below(SECOND / REQUESTS);
-            let key = 1 + run.random.below(KEYS) as u32;
+        for number in 0..REQUESTS_PER_SECOND * TRAFFIC_SECONDS {
+            let at = START + number * SECOND / REQUESTS_PER_SECOND + run.random.below(SECOND / REQUESTS_PER_SECOND);
+            let key = 1 + run.random.below(KEY_COUNT) as u32;
             run.queue.add(at, PeersEvent::Request { host, cost: 1, key });
         }
     }
     run
 }
 
-/// Creates a run with the largest possible excess: all nodes get a whole burst for one key at the same instant, and
-/// then more requests than the limit admits.
-pub fn burst(hosts: usize, rate: u64, burst: u64) -> PeersSimulation {
+/// Creates a run with the largest possible excess: all nodes receive requests for a whole burst of one key at the
+/// same instant, and then more requests than the limit admits.
+pub fn simultaneous_bursts(hosts: usize, rate: u64, burst: u64) -> PeersSimulation {
     let mut run = without_faults(hosts);
     super::draw::set_bucket(&mut run, Rate::per_second(rate), burst);
     for host in 0..hosts {
         (0..2 * burst).for_each(|_| run.queue.add(START, PeersEvent::Request { host, cost: 1, key: 0 }));
-        for number in 0..SECONDS * 100 {
+        for number in 0..TRAFFIC_SECONDS * 100 {
             run.queue.add(START + number * 10 * MILLI, PeersEvent::Request { host, cost: 1, key: 0 });
         }
     }
@@ -54,7 +55,7 @@ pub fn burst(hosts: usize, rate: u64, burst: u64) -> PeersSimulation {
 /// Returns the traffic and the largest excess for a node count.
 ///
 /// # Errors
-/// If a check fails.
-pub fn figures(hosts: usize) -> Result<(PeersOutcome, PeersOutcome), String> {
-    Ok((traffic(hosts).run()?, burst(hosts, 100, 100).run()?))
+/// Returns an error if a check fails.
+pub fn measure_traffic_and_excess(hosts: usize) -> Result<(PeersOutcome, PeersOutcome), String> {
+    Ok((traffic(hosts).run()?, simultaneous_bursts(hosts, 100, 100).run()?))
 }

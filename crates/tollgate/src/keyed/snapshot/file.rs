@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 /// Calls `write` with a new file that only the owner may read, and renames that file to `path`.
 ///
 /// The new file is in the same folder, because renaming works only within a file system. Its name is random, so that
-/// two processes never write to the same file. It is removed on any error. Only a process that is killed leaves it
-/// behind.
+/// two processes never write to the same file. The new file is removed on any error. It is left behind only if the
+/// process is killed.
 pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<R>) -> io::Result<R> {
     let (folder, beside) = folder_and_temporary_name(path)?;
     let mut file = create(&beside)?;
     let written = write(&mut file).and_then(|result| {
-        // Synced before renaming: otherwise a power failure could leave an empty file at `path`.
+        // Synced before renaming, because otherwise a power failure could leave an empty file at `path`.
         file.sync_all()?;
         drop(file);
         fs::rename(&beside, path)?;
@@ -24,7 +24,7 @@ pub(crate) fn replace<R>(path: &Path, write: impl FnOnce(&mut File) -> io::Resul
     match written {
         Ok(result) => sync_folder(&folder).map(|()| result),
         Err(error) => {
-            // Errors of the removal are ignored: the first error is reported, and the file may not exist.
+            // Errors of the removal are ignored, because the first error is reported, and the file may not exist.
             let _ = fs::remove_file(&beside);
             Err(error)
         }

@@ -2,36 +2,36 @@
 //!
 //! The seal is a running checksum over all words. For a given word, mixing is a bijection of the checksum; for a given
 //! checksum, it is a bijection of the word. So a single wrong word is always detected, and several wrong words are
-//! missed with probability 2⁻⁶⁴.
+//! undetected with probability 2⁻⁶⁴.
 
 use std::io::{self, ErrorKind, Read, Write};
 
-use super::{ENTRY_HEAD, MAX_ENTRIES_PER_BUCKET, RestoreError, full_frame};
+use super::{ENTRY_HEAD_WORDS, MAX_ENTRIES_PER_BUCKET, RestoreError, entries_per_frame};
 use crate::fingerprint::Fingerprint;
 
-const WORD: usize = size_of::<u64>();
+const WORD_BYTES: usize = size_of::<u64>();
 /// Initial checksum. Not zero, so that a run of zeros does not have the checksum zero.
-const FIRST: u64 = 0x6C62_272E_07BB_0142;
+const INITIAL_CHECKSUM: u64 = 0x6C62_272E_07BB_0142;
 
-fn mix(seal: u64, word: u64) -> u64 {
+fn mix_into_checksum(seal: u64, word: u64) -> u64 {
     (seal ^ word).rotate_left(29).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 fn read_words(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    bytes.chunks_exact(WORD).map(|word| word.try_into().map_or(0, u64::from_le_bytes))
+    bytes.chunks_exact(WORD_BYTES).map(|word| word.try_into().map_or(0, u64::from_le_bytes))
 }
 
 /// Writes words, one frame at a time.
 pub(crate) struct Sink<W> {
-    to: W,
+    writer: W,
     frame: Vec<u8>,
     seal: u64,
 }
 
 impl<W: Write> Sink<W> {
     /// Creates a sink with a buffer for `capacity` words.
-    pub(crate) fn new(to: W, capacity: usize) -> Self {
-        Self { to, frame: Vec::with_capacity(capacity * WORD), seal: FIRST }
+    pub(crate) fn new(writer: W, capacity: usize) -> Self {
+        Self { writer, frame: Vec::with_capacity(capacity * WORD_BYTES), seal: INITIAL_CHECKSUM }
     }
 
     pub(crate) fn push(&mut self, word: u64) {
@@ -43,9 +43,9 @@ impl<W: Write> Sink<W> {
         if let Some(place) = self.frame.first_chunk_mut() {
             *place = first.to_le_bytes();
         }
-        self.seal = read_words(&self.frame).fold(self.seal, mix);
+        self.seal = read_words(&self.frame).fold(self.seal, mix_into_checksum);
         self.push(self.seal);
-        self.to.write_all(&self.frame)?;
+        self.writer.write_all(&self.frame)?;
         self.frame.clear();
         Ok(())
     }
@@ -53,15 +53,15 @@ impl<W: Write> Sink<W> {
 
 /// Reads words and checks their seals.
 pub(crate) struct Source<R> {
-    from: R,
+    reader: R,
     frame: Vec<u8>,
     words: Vec<u64>,
     seal: u64,
 }
 
 impl<R: Read> Source<R> {
-    pub(crate) fn new(from: R) -> Self {
-        Self { from, frame: Vec::new(), words: Vec::new(), seal: FIRST }
+    pub(crate) fn new(reader: R) -> Self {
+        Self { reader, frame: Vec::new(), words: Vec::new(), seal: INITIAL_CHECKSUM }
     }
 
     /// Reads `len` words and checks the seal after them.
@@ -75,9 +75,9 @@ impl<R: Read> Source<R> {
 
     /// Reads `len` words without checking a seal.
     pub(crate) fn take(&mut self, len: usize) -> Result<&[u8], RestoreError> {
-        self.frame.resize(len * WORD, 0);
-        self.from.read_exact(&mut self.frame).map_err(unreadable_error)?;
-        self.seal = read_words(&self.frame).fold(self.seal, mix);
+        self.frame.resize(len * WORD_BYTES, 0);
+        self.reader.read_exact(&mut self.frame).map_err(unreadable_error)?;
+        self.seal = read_words(&self.frame).fold(self.seal, mix_into_checksum);
         Ok(&self.frame)
     }
 
@@ -87,21 +87,21 @@ impl<R: Read> Source<R> {
 
     /// Reads a seal and compares it with the checksum of all words read so far.
     pub(crate) fn check_seal(&mut self) -> Result<(), RestoreError> {
-        let mut seal = [0; WORD];
-        self.from.read_exact(&mut seal).map_err(unreadable_error)?;
+        let mut seal = [0; WORD_BYTES];
+        self.reader.read_exact(&mut seal).map_err(unreadable_error)?;
         if u64::from_le_bytes(seal) == self.seal { Ok(()) } else { Err(RestoreError::Damaged) }
     }
 
-    /// Runs `each` on all entries with fingerprint, limit index and state. The state is in the first `state_words`
-    /// words of `state`. Checks that the number of entries matches the stored number and that nothing follows, and
-    /// returns that number.
+    /// Calls `each` for every entry, with the fingerprint, the limit index and the state. The state is in the first
+    /// `state_words` words of `state`. Checks that the number of entries matches the stored number and that no data
+    /// follows. Returns the number of entries.
     pub(super) fn for_each_entry(
         &mut self,
         state_words: usize,
         state: &mut [u64],
         mut each: impl FnMut(Fingerprint, u64, &mut [u64]) -> Result<(), RestoreError>,
     ) -> Result<u64, RestoreError> {
-        let entry_words = ENTRY_HEAD + state_words;
+        let entry_words = ENTRY_HEAD_WORDS + state_words;
         let mut total = 0;
         loop {
             let count = self.word()?;
@@ -109,12 +109,12 @@ impl<R: Read> Source<R> {
                 break;
             }
             // Bounds the allocation: the writer never puts more entries into a frame.
-            if count > (full_frame(state_words) + MAX_ENTRIES_PER_BUCKET) as u64 {
+            if count > (entries_per_frame(state_words) + MAX_ENTRIES_PER_BUCKET) as u64 {
                 return Err(RestoreError::Damaged);
             }
             self.take(count as usize * entry_words)?;
             self.check_seal()?;
-            for entry in self.frame.chunks_exact(entry_words * WORD) {
+            for entry in self.frame.chunks_exact(entry_words * WORD_BYTES) {
                 let mut words = read_words(entry);
                 let (low, high) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
                 state.iter_mut().zip(words).for_each(|(place, word)| *place = word);
@@ -128,9 +128,9 @@ impl<R: Read> Source<R> {
         if stored == total { Ok(total) } else { Err(RestoreError::Damaged) }
     }
 
-    /// Checks that nothing follows.
+    /// Checks that no data follows.
     pub(crate) fn check_end(&mut self) -> Result<(), RestoreError> {
-        match self.from.read_exact(&mut [0]) {
+        match self.reader.read_exact(&mut [0]) {
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
             Err(error) => Err(RestoreError::Unreadable(error)),
             Ok(()) => Err(RestoreError::Damaged),
@@ -147,19 +147,20 @@ fn unreadable_error(error: io::Error) -> RestoreError {
 pub(super) fn recompute_seals(bytes: &mut [u8], limits: usize) {
     use super::records::Record;
 
-    let word = |bytes: &[u8], at: usize| bytes.get(at..at + WORD).map(|word| read_words(word).sum::<u64>());
+    let word = |bytes: &[u8], at: usize| bytes.get(at..at + WORD_BYTES).map(|word| read_words(word).sum::<u64>());
     let entry = word(bytes, 16).map(|_| {
-        let records = &bytes[7 * WORD..][..limits * 8 * WORD];
-        let read = |record: &[u8]| Record(std::array::from_fn(|at| word(record, at * WORD).unwrap_or(0)));
-        let words = records.chunks(8 * WORD).filter_map(|record| read(record).limit());
-        ENTRY_HEAD + words.map(|limit| tollgate_core::Algorithm::words(&limit)).sum::<usize>()
+        let records = &bytes[7 * WORD_BYTES..][..limits * 8 * WORD_BYTES];
+        let read = |record: &[u8]| Record(std::array::from_fn(|at| word(record, at * WORD_BYTES).unwrap_or(0)));
+        let words = records.chunks(8 * WORD_BYTES).filter_map(|record| read(record).limit());
+        ENTRY_HEAD_WORDS + words.map(|limit| tollgate_core::Algorithm::words(&limit)).sum::<usize>()
     });
-    let (mut at, mut len, mut seal) = (0, 7 + 8 * limits, FIRST);
-    while let Some(frame) = len.checked_mul(WORD).and_then(|len| bytes.get_mut(at..)?.get_mut(..len + WORD)) {
-        let (frame, place) = frame.split_at_mut(len * WORD);
-        seal = read_words(frame).fold(seal, mix);
+    let (mut at, mut len, mut seal) = (0, 7 + 8 * limits, INITIAL_CHECKSUM);
+    while let Some(frame) = len.checked_mul(WORD_BYTES).and_then(|len| bytes.get_mut(at..)?.get_mut(..len + WORD_BYTES))
+    {
+        let (frame, place) = frame.split_at_mut(len * WORD_BYTES);
+        seal = read_words(frame).fold(seal, mix_into_checksum);
         place.copy_from_slice(&seal.to_le_bytes());
-        at += (len + 1) * WORD;
+        at += (len + 1) * WORD_BYTES;
         let Some(count) = word(bytes, at) else { break };
         len = if count == 0 { 2 } else { (count as usize).saturating_mul(entry.unwrap_or(0)).saturating_add(1) };
     }

@@ -10,19 +10,19 @@
 //! detects missing, repeated or misplaced parts. Seals protect against accidents, not against forgery.
 //!
 //! **Time.** States contain instants of the monotonic clock, whose zero differs in every process. The head contains one
-//! reading of both clocks, and restoring reads both again. The difference between the wall-clock readings is the
-//! elapsed time. The old monotonic reading plus the elapsed time corresponds to the present on the new clock. So
-//! buckets have refilled and windows have ended. If the wall clock was set back, the elapsed time is zero.
+//! reading of both clocks, and the restoring process reads both clocks again. The difference between the wall-clock
+//! readings is the elapsed time. The old monotonic reading plus the elapsed time corresponds to the present on the new
+//! clock. So buckets have refilled and windows have ended. If the wall clock was set back, the elapsed time is zero.
 //!
-//! **Parameters.** An entry belongs to the limit under which it was last charged, possibly an earlier one. The upper
-//! half of the snapshot's third word is the number of earlier limit sets. They follow the set in force, each as its
-//! number of limits and one record per limit. The upper half of an entry's second word is the index of its limit set: 0
-//! for the set in force, otherwise an earlier set, counted from 1. So no state is converted. Version 1 had no earlier
-//! sets.
+//! **Parameters.** An entry belongs to the limit under which it was last charged, which may be an earlier limit. The
+//! upper half of the snapshot's third word is the number of earlier limit sets. The earlier sets follow the current
+//! set. Each set is stored as its number of limits and one record per limit. The upper half of an entry's second word
+//! is the index of its limit set: 0 for the current set, or the number of an earlier set, counted from 1. So no state
+//! is converted. Version 1 had no earlier sets.
 //!
 //! **Consistency.** Entries are copied while their bucket is locked, and written to the file after it is unlocked. Each
-//! entry is as it was at some instant during the snapshot. No entry is missed, because none is displaced from a bucket
-//! that the walk has not reached to a bucket that it has passed.
+//! entry is written as it was at some instant during the snapshot. No entry is missed, because entries are never
+//! displaced from a bucket that the walk has not reached to a bucket that it has passed.
 
 pub(crate) mod file;
 pub(crate) mod frames;
@@ -55,7 +55,7 @@ pub(crate) const FRAME_WORDS: usize = 8_192;
 /// Upper bound on the entries that one bucket adds to a frame.
 const MAX_ENTRIES_PER_BUCKET: usize = 8;
 /// Words of an entry before its state: the fingerprint and the generation.
-const ENTRY_HEAD: usize = 2;
+const ENTRY_HEAD_WORDS: usize = 2;
 
 /// Reason why a snapshot was not restored. The limiter is unchanged.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ pub enum RestoreError {
         /// The algorithm of the limiter.
         wanted: String,
     },
-    /// Not enough memory for a second table besides the one in use.
+    /// There is not enough memory for a second table besides the current table.
     CapacityError(CapacityError),
 }
 
@@ -119,7 +119,7 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
     keyed: &Keyed<A, C>,
     to: impl Write,
 ) -> io::Result<u64> {
-    // The table supports only one walk at a time.
+    // Only one walk through the table is allowed at a time.
     let _one = keyed.snapshot_lock.lock().unwrap_or_else(PoisonError::into_inner);
     let (changes, now) = (keyed.changes(), keyed.clock.now());
     let reader = keyed.reader(&changes, now);
@@ -127,11 +127,12 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
     let limits: Limits = reader.limit().clone().into();
     let earlier: Vec<Limits> = (0..generations).map(|of| reader.limit_of(of).clone().into()).collect();
     let words = earlier.iter().map(Limits::words).fold(limits.words(), usize::max);
-    let mut sink = Sink::new(to, (FRAME_WORDS + (MAX_ENTRIES_PER_BUCKET + 1) * (ENTRY_HEAD + words)).min(1 << 20));
+    let mut sink =
+        Sink::new(to, (FRAME_WORDS + (MAX_ENTRIES_PER_BUCKET + 1) * (ENTRY_HEAD_WORDS + words)).min(1 << 20));
     let head = Head { limits, earlier, mono: now.mono(), wall: now.wall(), secret: keyed.secret.clone() };
     head.write(&mut sink)?;
 
-    let full = full_frame(words) as u64;
+    let full = entries_per_frame(words) as u64;
     let (mut total, mut held) = (0, 0);
     let keep = |sink: &mut Sink<_>, fingerprint: Fingerprint, generation: u64, state: &dyn Cells| {
         let earlier = if generation < generations { generation + 1 } else { 0 };
@@ -176,9 +177,9 @@ where
     let head = Head::read(&mut source)?;
     let limit = keyed.limit();
     let limits: Limits = limit.clone().into();
-    head.must_be_of(&limits)?;
-    // The first limit in the file was in force at the time of the snapshot. Unless it equals the current limit, it
-    // becomes an earlier limit.
+    head.check_algorithms(&limits)?;
+    // The first limit in the file was current at the time of the snapshot. It becomes an earlier limit, unless it
+    // equals the limit of `keyed`.
     let changed = head.limits != limits;
     let stored: Vec<&Limits> = std::iter::once(&head.limits).chain(&head.earlier).collect();
     let earlier: Vec<A> = stored
@@ -193,7 +194,7 @@ where
     let words = stored.iter().map(|limits| limits.words()).max().unwrap_or(0);
     let wide = words.max(limits.words());
     let capacity = keyed.capacity;
-    // Entries of earlier limits may need more words than the limit in force.
+    // Entries of earlier limits may need more words than entries of the current limit.
     let table = Table::new(capacity, if earlier.is_empty() { limits.words() } else { wide });
     let table = table.ok_or(RestoreError::CapacityError(CapacityError { capacity }))?;
 
@@ -216,7 +217,7 @@ where
                 state.iter().enumerate().for_each(|(at, word)| to.state.set(at, *word));
                 to.generation = generation;
             };
-            // Computes the used fraction only if an entry has to be evicted.
+            // Computes the used fraction only if an entry must be evicted.
             if table.upsert(fingerprint, &reader, Spent::NOTHING, copy).is_none() {
                 table.upsert(fingerprint, &reader, own.spent(state, &now), copy);
             }
@@ -235,13 +236,13 @@ where
 }
 
 /// Returns the number of entries after which a frame is written.
-fn full_frame(words: usize) -> usize {
-    (FRAME_WORDS / (ENTRY_HEAD + words)).max(1)
+fn entries_per_frame(words: usize) -> usize {
+    (FRAME_WORDS / (ENTRY_HEAD_WORDS + words)).max(1)
 }
 
 /// The head of a snapshot: limits, clock readings and secret.
 struct Head {
-    /// The limits in force at the time of the snapshot.
+    /// The current limits at the time of the snapshot.
     limits: Limits,
     /// Earlier limits that entries may belong to.
     earlier: Vec<Limits>,
@@ -316,7 +317,7 @@ impl Head {
     }
 
     /// Checks that the snapshot has the algorithms of `wanted`, in the same order.
-    fn must_be_of(&self, wanted: &Limits) -> Result<(), RestoreError> {
+    fn check_algorithms(&self, wanted: &Limits) -> Result<(), RestoreError> {
         let [stored, asked] = [&self.limits, wanted].map(algorithm_names);
         if stored == asked { Ok(()) } else { Err(RestoreError::OtherLimit { stored, wanted: asked }) }
     }

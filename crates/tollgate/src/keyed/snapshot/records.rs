@@ -18,7 +18,7 @@ const INTERVAL_BUCKET: u64 = 8;
 const SLIDING_SLICES: u64 = 9;
 
 /// Marks steps that begin with the first request. No offset has this value, because offsets are shorter than a period.
-const FIRST_REQUEST: u64 = u64::MAX;
+const FIRST_REQUEST_STEPS: u64 = u64::MAX;
 
 /// Returns the name of the algorithm.
 pub(super) fn name(params: &Params) -> &'static str {
@@ -39,19 +39,19 @@ pub(super) fn name(params: &Params) -> &'static str {
 impl Record {
     pub(crate) fn from_params(params: Params) -> Self {
         match params {
-            Params::Unlimited => Self::made_of(UNLIMITED, []),
-            Params::DenyAll => Self::made_of(DENY_ALL, []),
-            Params::TokenBucket(bucket) => Self::made_of(TOKEN_BUCKET, of_bucket(bucket)),
+            Params::Unlimited => Self::from_numbers(UNLIMITED, []),
+            Params::DenyAll => Self::from_numbers(DENY_ALL, []),
+            Params::TokenBucket(bucket) => Self::from_numbers(TOKEN_BUCKET, bucket_numbers(bucket)),
             Params::LeakyBucket { bucket, free, max_wait } => {
-                Self::made_of(LEAKY_BUCKET, of_bucket(bucket).into_iter().chain([free, max_wait.as_nanos()]))
+                Self::from_numbers(LEAKY_BUCKET, bucket_numbers(bucket).into_iter().chain([free, max_wait.as_nanos()]))
             }
             Params::IntervalBucket { refill, period, burst, steps, max_wait, max_debt, initial } => {
                 let steps = match steps {
                     Steps::Aligned(offset) => offset.as_nanos(),
-                    Steps::FirstRequest => FIRST_REQUEST,
+                    Steps::FirstRequest => FIRST_REQUEST_STEPS,
                 };
                 let numbers = [refill, period.as_nanos(), burst, steps, max_wait.as_nanos(), max_debt, initial];
-                Self::made_of(INTERVAL_BUCKET, numbers)
+                Self::from_numbers(INTERVAL_BUCKET, numbers)
             }
             Params::FixedWindow { window, phase } => {
                 let phase = match phase {
@@ -60,18 +60,18 @@ impl Record {
                     Phase::Spread => [2, 0],
                     Phase::Given(position) => [3, position as u64],
                 };
-                Self::made_of(FIXED_WINDOW, of_window(window).into_iter().chain(phase))
+                Self::from_numbers(FIXED_WINDOW, window_numbers(window).into_iter().chain(phase))
             }
-            Params::SlidingWindow(window) => Self::made_of(SLIDING_WINDOW, of_window(window)),
+            Params::SlidingWindow(window) => Self::from_numbers(SLIDING_WINDOW, window_numbers(window)),
             Params::SlidingSlices { window, precision } => {
-                Self::made_of(SLIDING_SLICES, of_window(window).into_iter().chain([precision.as_nanos()]))
+                Self::from_numbers(SLIDING_SLICES, window_numbers(window).into_iter().chain([precision.as_nanos()]))
             }
             Params::SlidingLog { window, minimum_gap, count_refused } => {
                 let more = [minimum_gap.as_nanos(), count_refused.into()];
-                Self::made_of(SLIDING_LOG, of_window(window).into_iter().chain(more))
+                Self::from_numbers(SLIDING_LOG, window_numbers(window).into_iter().chain(more))
             }
             Params::Concurrency { limit, lease, max_debt } => {
-                Self::made_of(CONCURRENCY, [limit, lease.as_nanos(), max_debt])
+                Self::from_numbers(CONCURRENCY, [limit, lease.as_nanos(), max_debt])
             }
         }
     }
@@ -103,7 +103,7 @@ impl Record {
             SLIDING_WINDOW => Params::SlidingWindow(window),
             SLIDING_LOG => Params::SlidingLog { window, minimum_gap: nanos(e), count_refused: f != 0 },
             INTERVAL_BUCKET => {
-                let steps = if d == FIRST_REQUEST { Steps::FirstRequest } else { Steps::Aligned(nanos(d)) };
+                let steps = if d == FIRST_REQUEST_STEPS { Steps::FirstRequest } else { Steps::Aligned(nanos(d)) };
                 let (period, max_wait) = (nanos(b), nanos(e));
                 Params::IntervalBucket { refill: a, period, burst: c, steps, max_wait, max_debt: f, initial: g }
             }
@@ -114,17 +114,17 @@ impl Record {
         Limit::from_params(params).ok()
     }
 
-    fn made_of(algorithm: u64, numbers: impl IntoIterator<Item = u64>) -> Self {
+    fn from_numbers(algorithm: u64, numbers: impl IntoIterator<Item = u64>) -> Self {
         let mut record = Self([algorithm, 0, 0, 0, 0, 0, 0, 0]);
         record.0[1..].iter_mut().zip(numbers).for_each(|(place, number)| *place = number);
         record
     }
 }
 
-fn of_bucket(BucketParams { rate, burst, max_debt, initial }: BucketParams) -> [u64; 5] {
+fn bucket_numbers(BucketParams { rate, burst, max_debt, initial }: BucketParams) -> [u64; 5] {
     [rate.count().into(), rate.per().as_nanos(), burst, max_debt, initial]
 }
 
-fn of_window(WindowParams { limit, length, max_debt, initial }: WindowParams) -> [u64; 4] {
+fn window_numbers(WindowParams { limit, length, max_debt, initial }: WindowParams) -> [u64; 4] {
     [limit, length.as_nanos(), max_debt, initial]
 }

@@ -11,21 +11,22 @@ use crate::testing::{DAY, HOUR, Rng, SECOND, bucket, clock, daily_window, on_thr
 use crate::{FixedWindow, IntervalBucket, Limit, SlidingSlices, TokenBucket};
 use tollgate_core::{Nanos, Phase, Steps};
 
-type Tested<A> = Keyed<A, Arc<ManualClock>>;
+type TestKeyed<A> = Keyed<A, Arc<ManualClock>>;
 
-fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (Tested<A>, Arc<ManualClock>) {
+fn keyed<A: Algorithm>(limit: A, capacity: usize) -> (TestKeyed<A>, Arc<ManualClock>) {
     let clock = clock();
     (Keyed::with_clock(limit, capacity, clock.clone()).unwrap(), clock)
 }
 
-fn snapshot_bytes<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>>(keyed: &Tested<A>) -> Vec<u8> {
+fn snapshot_bytes<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>>(keyed: &TestKeyed<A>) -> Vec<u8> {
     let mut bytes = Vec::new();
     keyed.snapshot(&mut bytes).unwrap();
     bytes
 }
 
-/// Returns a limiter as in another process: its wall clock equals that of `clock`, and its monotonic clock is `ahead`.
-fn in_other_process<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock, ahead: i64) -> Tested<A> {
+/// Returns a limiter that simulates another process. Its wall-clock time equals that of `clock`, and its monotonic
+/// clock is `ahead`.
+fn in_other_process<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock, ahead: i64) -> TestKeyed<A> {
     let other = ManualClock::at(clock.mono().as_nanos().checked_add_signed(ahead).unwrap());
     other.step_wall(-ahead);
     assert_eq!(other.wall(other.mono()), clock.wall(clock.mono()));
@@ -44,7 +45,7 @@ fn every_limit(length: Nanos) -> Vec<Limits> {
 }
 
 /// Applies a random operation to a key, and returns its complete visible state.
-fn random_operation(keyed: &Tested<Limits>, dice: &mut Rng, key: &str) -> String {
+fn random_operation(keyed: &TestKeyed<Limits>, dice: &mut Rng, key: &str) -> String {
     let cost = dice.below(12);
     let verdict = match dice.below(4) {
         0 | 1 => keyed.check(key, cost),
@@ -71,7 +72,7 @@ fn restored_table_decides_as_the_original() {
             clock.advance(Nanos::from_nanos(dice.below(HOUR.as_nanos())));
             let mut there = in_other_process(limit.clone(), dice.pick(&[20, 100, 5_000]), &clock, ahead);
             there.restore(&*bytes).unwrap();
-            // From here on both use the same random numbers.
+            // From here on both limiters use the same random numbers.
             let seed = dice.below(u64::MAX);
             let (mut dice, mut same_dice) = (Rng::new(seed), Rng::new(seed));
             for step in 0..200 {
@@ -109,14 +110,14 @@ fn time_between_processes_counts_and_is_zero_if_the_wall_clock_was_set_back() {
 }
 
 #[test]
-fn new_process_restores_the_counts_of_the_previous_one() {
+fn new_process_restores_the_counts_of_the_previous_process() {
     let limit = crate::SlidingLog::new(10, HOUR).unwrap();
     let (here, clock) = keyed(limit, 100);
     let _ = here.check("alice", 10);
     clock.advance(Nanos::from_nanos(HOUR.as_nanos() - 1));
     let mut bytes = snapshot_bytes(&here);
-    // With the real clocks, an hour ago is before the start of this process. The head is changed to the real wall-clock
-    // time, so the seals are recomputed.
+    // With the real clocks, an hour ago is before the start of this process. The test changes the head to the real
+    // wall-clock time, so it recomputes the seals.
     let mut there = Keyed::new(limit, 100).unwrap();
     let wall = there.clock.now().wall().as_nanos() - SECOND.as_nanos();
     bytes[4 * 8..][..8].copy_from_slice(&wall.to_le_bytes());
@@ -134,7 +135,7 @@ fn restoring_under_other_parameters_keeps_the_used_amount() {
     let mut there = in_other_process(slower, 100, &clock, 5);
     there.restore(&*bytes).unwrap();
     assert_eq!((there.report("alice", 1).remaining, there.report("bob", 1).remaining), (13, 20));
-    // The same for parameters that changed before the snapshot.
+    // Repeats the check with parameters that changed before the snapshot.
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 7);
     here.set_limit(bucket(20)).unwrap();
@@ -185,7 +186,7 @@ fn overflow_entry_is_restored() {
 }
 
 #[test]
-fn leases_can_be_given_back_afterwards() {
+fn leases_can_be_released_after_a_restore() {
     let limit = crate::Concurrency::new(2, HOUR).unwrap();
     let (here, clock) = keyed(limit, 100);
     let lease = here.check("alice", 2);
@@ -209,13 +210,13 @@ fn smaller_table_restores_the_keys_that_have_used_most() {
 }
 
 /// A writer that inserts new keys between the frames of a snapshot, to displace entries.
-struct Crowding<'a> {
-    keyed: &'a Tested<FixedWindow>,
+struct KeyInsertingWriter<'a> {
+    keyed: &'a TestKeyed<FixedWindow>,
     arrived: u64,
     bytes: Vec<u8>,
 }
 
-impl Write for Crowding<'_> {
+impl Write for KeyInsertingWriter<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.bytes.extend_from_slice(bytes);
         for _ in 0..500 {
@@ -238,7 +239,7 @@ fn entry_that_moves_during_the_snapshot_is_written() {
     let keys = |count| (0..count).map(|key| format!("key {key}"));
     keys(KEYS).for_each(|key| assert!(here.check(&key, 10).is_allowed()));
     assert_eq!(here.overflowed(), 0);
-    let mut crowding = Crowding { keyed: &here, arrived: 0, bytes: Vec::new() };
+    let mut crowding = KeyInsertingWriter { keyed: &here, arrived: 0, bytes: Vec::new() };
     here.snapshot(&mut crowding).unwrap();
     assert!(crowding.arrived > 5_000, "{} frames", crowding.arrived / 500);
     let mut there = in_other_process(daily_window(10), 2 * KEYS as usize, &clock, 0);
@@ -270,7 +271,7 @@ fn entry_that_another_thread_moves_during_the_snapshot_is_written() {
 }
 
 #[test]
-fn snapshots_and_decisions_at_the_same_time_agree() {
+fn concurrent_snapshots_and_decisions_agree() {
     let (here, clock) = keyed(daily_window(1_000_000), 10_000);
     let taken = on_threads(4, |thread| {
         (0..300u64).fold(0, |taken, step| {

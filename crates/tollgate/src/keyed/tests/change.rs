@@ -7,13 +7,13 @@ use crate::testing::DAY;
 const KEYS: u64 = 300;
 
 /// Returns a limiter in which each key `n` has spent `n % 10` under `old`.
-fn spent_under<A: Algorithm>(old: A) -> (Tested<A>, Arc<ManualClock>) {
+fn spent_under<A: Algorithm>(old: A) -> (TestKeyed<A>, Arc<ManualClock>) {
     let (keyed, clock) = keyed(old, KEYS as usize);
     (0..KEYS).for_each(|n| assert!(keyed.check(&n.to_le_bytes(), n % 10).is_admitted()));
     (keyed, clock)
 }
 
-fn assert_kept<A: Algorithm>(keyed: &Tested<A>, capacity: u64, what: &str) {
+fn assert_used_amounts_kept<A: Algorithm>(keyed: &TestKeyed<A>, capacity: u64, what: &str) {
     for n in 0..KEYS {
         assert_eq!(keyed.report(&n.to_le_bytes(), 1).remaining, capacity.saturating_sub(n % 10), "key {n}, {what}");
     }
@@ -25,7 +25,7 @@ fn changed_parameters_keep_the_used_amount_of_each_key() {
     let (keyed, _) = spent_under(bucket(10));
     for (limit, capacity) in [(bucket(20), 20), (fine_bucket(15), 15), (bucket(10), 10), (fine_bucket(10), 10)] {
         keyed.set_limit(limit).unwrap();
-        assert_kept(&keyed, capacity, &format!("{limit:?}"));
+        assert_used_amounts_kept(&keyed, capacity, &format!("{limit:?}"));
     }
     assert_eq!(keyed.check(b"\x04\0\0\0\0\0\0\0", 7).taken().get(), 0);
     assert_eq!(keyed.check(b"\x04\0\0\0\0\0\0\0", 6).taken().get(), 6);
@@ -38,37 +38,37 @@ fn changed_algorithm_keeps_the_used_amount_of_each_key() {
         for new in &limits {
             let (keyed, _) = spent_under(*old);
             keyed.set_limit(*new).unwrap();
-            assert_kept(&keyed, 10, &format!("from {old:?} to {new:?}"));
+            assert_used_amounts_kept(&keyed, 10, &format!("from {old:?} to {new:?}"));
             keyed.set_limit(*old).unwrap();
-            assert_kept(&keyed, 10, &format!("from {old:?} to {new:?} and back"));
+            assert_used_amounts_kept(&keyed, 10, &format!("from {old:?} to {new:?} and back"));
         }
     }
 }
 
 #[test]
 fn entries_without_requests_are_converted_too() {
-    // Converts from the first parameters directly to the last. The parameters in between have longer states and were
+    // Converts from the first parameters directly to the last. The intermediate parameters have longer states and were
     // never used.
     let (keyed, _) = spent_under(Limit::from(bucket(10)));
     for limit in [Limit::from(fine_bucket(12)), daily_window(14).into(), bucket(16).into()] {
         keyed.set_limit(limit).unwrap();
     }
-    assert_kept(&keyed, 16, "three changes at once");
+    assert_used_amounts_kept(&keyed, 16, "three changes at once");
 }
 
 #[test]
 fn more_changes_than_generations_keep_the_used_amount() {
-    // The state words of these parameters have different meanings, so reading a state under the wrong ones gives a
-    // wrong result.
+    // The state words of these parameters have different meanings, so a state that is read under the wrong parameters
+    // gives a wrong result.
     let limits = [bucket(10), TokenBucket::new("1/m".parse().unwrap(), 11).unwrap()];
     let (keyed, _) = spent_under(limits[0]);
     for change in 1..=2 * GENERATIONS + 100 {
         keyed.set_limit(limits[change as usize % 2]).unwrap();
-        // One key is charged in each generation, the others are read only at the end.
+        // One key is charged in each generation. The other keys are read only at the end.
         assert_eq!(keyed.report(&9_u64.to_le_bytes(), 1).remaining, 1 + change % 2);
         assert!((keyed.reader(&keyed.changes(), keyed.now()).generation()) < GENERATIONS);
     }
-    assert_kept(&keyed, 10, "after many changes");
+    assert_used_amounts_kept(&keyed, 10, "after many changes");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn table_with_longer_states_keeps_the_keys_that_have_used_most() {
     for n in 0..2_000_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 1 + n % 1_000);
     }
-    let spent = |keyed: &Tested<Limit>| -> Vec<u64> {
+    let spent = |keyed: &TestKeyed<Limit>| -> Vec<u64> {
         let mut spent: Vec<u64> = (0..2_000_u64).map(|n| 1_000 - keyed.report(&n.to_le_bytes(), 1).remaining).collect();
         spent.sort_unstable_by(|a, b| b.cmp(a));
         spent.into_iter().take_while(|spent| *spent > 0).collect()
@@ -133,7 +133,7 @@ fn overflow_entry_keeps_the_amount_spent() {
     for n in 0..100_u64 {
         let _ = keyed.check(&n.to_le_bytes(), 10);
     }
-    // The table is full of keys with nothing left, so these three are counted in the overflow entry.
+    // The table is full of keys with nothing left, so these three keys are counted in the overflow entry.
     (0..3).for_each(|n| assert!(keyed.check(&format!("late {n}"), 3).is_admitted()));
     assert_eq!(keyed.overflowed(), 3);
     for (limit, remaining) in [(fine_bucket(20), 11), (bucket(10), 1)] {
@@ -144,7 +144,7 @@ fn overflow_entry_keeps_the_amount_spent() {
 }
 
 #[test]
-fn change_reaches_waiters() {
+fn changed_limit_applies_to_waiters() {
     let (keyed, clock) = keyed(bucket(2), 10);
     let keyed = Arc::new(keyed);
     keyed.drain("alice");
@@ -159,10 +159,10 @@ fn change_reaches_waiters() {
 
 #[test]
 fn decisions_during_a_change_are_all_counted() {
-    const EACH: u64 = 2_000;
-    let (keyed, _) = keyed(Limit::from(bucket(EACH)), 50);
-    // States of one word, of two words, and of a log, so the table is replaced twice.
-    let limits = [Limit::from(fine_bucket(EACH)), bucket(EACH).into(), daily_window(EACH).into()];
+    const CAPACITY: u64 = 2_000;
+    let (keyed, _) = keyed(Limit::from(bucket(CAPACITY)), 50);
+    // The limits have states of different lengths, so the table is replaced.
+    let limits = [Limit::from(fine_bucket(CAPACITY)), bucket(CAPACITY).into(), daily_window(CAPACITY).into()];
     let taken = on_threads(3, |thread| {
         if thread == 0 {
             for limit in limits.iter().cycle().take(60) {
@@ -171,8 +171,8 @@ fn decisions_during_a_change_are_all_counted() {
             }
             return 0;
         }
-        (0..EACH * 7).map(|n| keyed.check(&[n as u8 % 7], 1).taken().get()).sum()
+        (0..CAPACITY * 7).map(|n| keyed.check(&[n as u8 % 7], 1).taken().get()).sum()
     });
-    assert_eq!(taken.iter().sum::<u64>(), EACH * 7, "seven keys with a total of {EACH} each");
+    assert_eq!(taken.iter().sum::<u64>(), CAPACITY * 7, "seven keys with a total of {CAPACITY} each");
     assert!((0..7).all(|key| keyed.check(&[key], 1).taken().get() == 0));
 }

@@ -20,7 +20,7 @@ fn spent_of<A: Algorithm, C: Clock>(keyed: &Keyed<A, C>, key: &[u8]) -> u64 {
 
 #[test]
 fn table_holds_its_capacity_of_keys() {
-    fn check<A: Algorithm + Copy + fmt::Debug>(limit: A, capacity: usize, secrets: u64) {
+    fn assert_holds_capacity<A: Algorithm + Copy + fmt::Debug>(limit: A, capacity: usize, secrets: u64) {
         for secret in 0..secrets {
             let mut keyed = keyed(limit, capacity).0.when_full(WhenFull::Deny);
             keyed.secret = Secret::from_points(POINTS.map(|point| point ^ secret << 20));
@@ -37,13 +37,13 @@ fn table_holds_its_capacity_of_keys() {
     }
     for (capacity, secrets) in [(0, 1), (1, 10), (2, 50), (3, 50), (4, 50), (7, 50), (10, 200), (100, 50), (1_000, 10)]
     {
-        check(bucket(100), capacity, secrets);
-        check(fine_bucket(100), capacity, secrets);
-        check(SlidingLog::new(3, DAY).unwrap(), capacity, secrets);
+        assert_holds_capacity(bucket(100), capacity, secrets);
+        assert_holds_capacity(fine_bucket(100), capacity, secrets);
+        assert_holds_capacity(SlidingLog::new(3, DAY).unwrap(), capacity, secrets);
     }
-    check(bucket(100), 100_000, 2);
-    check(daily_window(100), 100_000, 2);
-    check(Concurrency::new(2, DAY).unwrap(), 20_000, 1);
+    assert_holds_capacity(bucket(100), 100_000, 2);
+    assert_holds_capacity(daily_window(100), 100_000, 2);
+    assert_holds_capacity(Concurrency::new(2, DAY).unwrap(), 20_000, 1);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn memory_per_key_is_as_documented() {
 
 #[test]
 fn table_that_does_not_fit_in_memory_is_an_error() {
-    // The second size fits the 64-bit address space, but no allocator provides it. The process must not abort.
+    // The second size fits in the 64-bit address space, but no allocator provides it. The process must not abort.
     for capacity in [usize::MAX, usize::MAX / 64, 1 << 55, 1 << 45] {
         let error = Keyed::with_clock(bucket(1), capacity, clock()).map(|_| ()).unwrap_err();
         assert_eq!(error, CapacityError { capacity });
@@ -83,7 +83,7 @@ fn unused_entries_are_reused_without_a_clean_up() {
             let keys = || (0..CAPACITY).map(|n| numbered_key(round << 32 | n));
             keys().for_each(|key| assert_eq!(keyed.check(&key, 7).taken().get(), 7, "round {round}, {limit:?}"));
             assert!(keys().all(|key| spent_of(&keyed, &key) == 7), "round {round}, {limit:?}");
-            // Buckets need 0.7 of the refill time; two windows are enough for every algorithm.
+            // A bucket needs 0.7 of the refill time. Two windows are enough for every algorithm.
             clock.advance(Nanos::from_secs(2));
         }
         assert_eq!(keyed.overflowed(), 0, "{limit:?}");
@@ -92,7 +92,7 @@ fn unused_entries_are_reused_without_a_clean_up() {
 
 /// Returns the smallest table, filled with keys that have spent `cost(number)`, and the number of keys. In this table
 /// every key can be in every bucket.
-fn filled_table<A: Algorithm + Clone>(limit: &A, cost: impl Fn(u64) -> u64) -> (Tested<A>, Arc<ManualClock>, u64) {
+fn filled_table<A: Algorithm + Clone>(limit: &A, cost: impl Fn(u64) -> u64) -> (TestKeyed<A>, Arc<ManualClock>, u64) {
     let (other, _) = keyed(limit.clone(), 1);
     for n in 0..100 {
         other.drain(&numbered_key(n));
@@ -118,7 +118,7 @@ fn entry_with_one_unit_used_is_kept() {
 
 #[test]
 fn least_used_entry_is_evicted_unless_it_has_used_more_than_the_arriving_key() {
-    // Compares a full table with a simple model. Costs are small, so that many are equal.
+    // Compares a full table with a simple model. Costs are small, so that many costs are equal.
     for limit in ten_of_each(HOUR) {
         let (keyed, clock, slots) = filled_table(&limit, |n| 1 + n % 9);
         let mut dice = Rng::new(7);
@@ -183,7 +183,7 @@ fn refused_request_evicts_nothing() {
 #[test]
 fn flood_of_new_keys_evicts_no_key_that_has_used_more() {
     const CAPACITY: u64 = 5_000;
-    fn check<A: Algorithm + fmt::Debug>(limit: A) {
+    fn assert_flood_evicts_nothing<A: Algorithm + fmt::Debug>(limit: A) {
         let (keyed, _) = keyed(limit, CAPACITY as usize);
         // Each key uses more than half of its limit, by a different amount.
         let reports: Vec<Report> =
@@ -193,13 +193,13 @@ fn flood_of_new_keys_evicts_no_key_that_has_used_more() {
             assert_eq!(keyed.report(&numbered_key(n as u64), 51 + n as u64 % 50), *report);
         }
     }
-    check(bucket(100));
-    check(fine_bucket(100));
-    check(daily_window(100));
-    check(FixedWindow::new(100, DAY).unwrap().phase(Phase::Spread));
-    check(SlidingWindow::new(100, DAY).unwrap());
-    check(SlidingLog::new(100, DAY).unwrap());
-    check(Limits::new([bucket(100).into(), daily_window(1_000).into()]).unwrap());
+    assert_flood_evicts_nothing(bucket(100));
+    assert_flood_evicts_nothing(fine_bucket(100));
+    assert_flood_evicts_nothing(daily_window(100));
+    assert_flood_evicts_nothing(FixedWindow::new(100, DAY).unwrap().phase(Phase::Spread));
+    assert_flood_evicts_nothing(SlidingWindow::new(100, DAY).unwrap());
+    assert_flood_evicts_nothing(SlidingLog::new(100, DAY).unwrap());
+    assert_flood_evicts_nothing(Limits::new([bucket(100).into(), daily_window(1_000).into()]).unwrap());
 }
 
 #[test]
@@ -211,7 +211,8 @@ fn keys_without_an_entry_share_one_limit_and_are_counted() {
         let (verdict, report) = keyed.check_and_report("later", 1);
         assert_eq!((verdict.is_admitted(), report.remaining, keyed.overflowed()), (false, 0, 26), "{limit:?}");
         assert!((0..slots).all(|n| spent_of(&keyed, &numbered_key(n)) == 10), "{limit:?}");
-        // The overflow entry refills like any other. When all keys are unused, the table has vacant entries again.
+        // The overflow entry refills like any other entry. When all keys are unused, the table has vacant entries
+        // again.
         clock.advance(Nanos::from_secs(2 * 3_600));
         assert!(keyed.check("latest", 10).is_admitted() && keyed.check("last", 10).is_admitted(), "{limit:?}");
         assert_eq!(keyed.overflowed(), 26, "{limit:?}");
@@ -225,7 +226,7 @@ fn windows_of_the_overflow_entry_have_full_length() {
     let (keyed, clock, slots) = filled_table(&FixedWindow::new(10, HOUR).unwrap().phase(Phase::Spread), |_| 10);
     let (mut passed, mut late) = (0, 0);
     for _ in 0..4 * 60 {
-        // No entry becomes vacant: a key that begins a new window uses it up immediately.
+        // No entry becomes vacant, because a key that begins a new window uses up its limit immediately.
         for n in 0..slots {
             keyed.drain(&numbered_key(n));
         }

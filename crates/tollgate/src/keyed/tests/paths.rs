@@ -1,15 +1,15 @@
-//! All paths decide alike: single checks and batches give the same results as the slow path.
+//! Checks that single checks and batches return the same results as the slow path.
 
 use super::*;
 use tollgate_core::{Cost, IntervalBucket, SlidingSlices};
 
-/// Sends the same random requests to three limiters: by single checks, by batches, and by the slow path.
+/// Sends the same random requests to three limiters: as single checks, in batches, and on the slow path.
 fn compare_paths<A: Algorithm + Clone + fmt::Debug>(limit: &A, seed: u64, capacity: usize) {
     let ((single, clock), (batched, batched_clock), (slow, slow_clock)) =
         (keyed(limit.clone(), capacity), keyed(limit.clone(), capacity), keyed(limit.clone(), capacity));
     let mut random = Rng::new(seed);
     for step in 0..400 {
-        // Mostly forward, and sometimes back, by less and by more than the tolerance for clock steps.
+        // Usually moves the clock forward, and sometimes back by less or by more than the tolerance for clock steps.
         let nanos = match random.below(20) {
             0 => clock.mono().as_nanos() - random.below(3_000_000_000),
             1..10 => clock.mono().as_nanos() + random.below(2_000_000_000),
@@ -19,7 +19,7 @@ fn compare_paths<A: Algorithm + Clone + fmt::Debug>(limit: &A, seed: u64, capaci
         let mut requests: Vec<(String, u64)> = Vec::new();
         for _ in 0..1 + random.below(20) {
             let key = format!("key {}", random.below(12));
-            // Runs of one key, which a batch decides under one lock.
+            // Adds runs of one key, which a batch decides under one lock.
             requests.extend((0..=random.below(3)).map(|_| (key.clone(), random.below(4) * random.below(4))));
         }
         let parts = |verdict: Verdict<A::Stamp>| (verdict.outcome(), verdict.taken());

@@ -7,7 +7,7 @@ fn charge(id: u32, key: &str, cost: u64) -> Charge<'_> {
 }
 
 /// Decides a group and returns whether it passed, with the outcome of each single charge.
-fn decide(ledger: &Tested, limit_table: &[Limits], charges: &[Charge<'_>]) -> (bool, Vec<Outcome>) {
+fn decide(ledger: &TestLedger, limit_table: &[Limits], charges: &[Charge<'_>]) -> (bool, Vec<Outcome>) {
     let mut outcomes = Vec::new();
     let passed = ledger.decide(limit_table, charges, |index, view| {
         assert_eq!(index, outcomes.len());
@@ -17,12 +17,12 @@ fn decide(ledger: &Tested, limit_table: &[Limits], charges: &[Charge<'_>]) -> (b
     (passed, outcomes)
 }
 
-fn passes(ledger: &Tested, limit_table: &[Limits], charges: &[Charge<'_>]) -> bool {
+fn passes(ledger: &TestLedger, limit_table: &[Limits], charges: &[Charge<'_>]) -> bool {
     decide(ledger, limit_table, charges).0
 }
 
 /// Returns the reports of each key, limit by limit.
-fn reports(ledger: &Tested, limit_table: &[Limits], keys: &[&str]) -> Vec<Vec<Report>> {
+fn reports(ledger: &TestLedger, limit_table: &[Limits], keys: &[&str]) -> Vec<Vec<Report>> {
     let report = |key: &&str| ledger.peek(limit_table, &charge(0, key, 1), |view| view.reports(1).collect());
     keys.iter().map(report).collect()
 }
@@ -35,7 +35,7 @@ fn all_pass_or_none_is_charged() {
         let group = [charge(0, "alice", 4), charge(0, "bob", 3), charge(0, "carol", 2)];
         assert!(passes(&ledger, limit_table, &group) && passes(&ledger, limit_table, &group), "{limits:?}");
         let before = reports(&ledger, limit_table, &["alice", "bob", "carol"]);
-        // The refused charge is the first, the last or the middle one.
+        // The refused charge is the first, the middle or the last charge.
         for (costs, refused) in [([4, 1, 1], 0), ([1, 5, 1], 1), ([1, 1, 7], 2), ([2, 4, u64::MAX], 2)] {
             let group = [charge(0, "alice", costs[0]), charge(0, "bob", costs[1]), charge(0, "carol", costs[2])];
             let (passed, outcomes) = decide(&ledger, limit_table, &group);
@@ -103,7 +103,7 @@ fn key_charged_under_two_limits_in_one_group_is_converted_between_them() {
 }
 
 #[test]
-fn groups_take_regardless_and_up_to_as_well() {
+fn groups_support_regardless_and_up_to() {
     let limit_table = [single_limit(bucket(10).max_debt(5).unwrap())];
     let (ledger, _) = ledger(100, 1);
     let ask = |key: &'static str, ask| Charge { ask, ..charge(0, key, 0) };
@@ -143,7 +143,7 @@ fn refused_attempt_is_recorded_only_by_limits_that_count_refusals() {
     let limit_table = [single_limit(SlidingLog::new(10, HOUR).unwrap().max_debt(0).unwrap().count_refused())];
     let (ledger, _) = ledger(100, 11);
     assert!(!passes(&ledger, &limit_table, &[charge(0, "alice", 4), charge(0, "bob", 6), charge(0, "bob", 6)]));
-    // Bob's second charge was refused and recorded. Bob's first charge and alice's were undone.
+    // Bob's second charge was refused and recorded. Bob's first charge and alice's charge were undone.
     assert_eq!(["alice", "bob"].map(|key| ledger.remaining(&limit_table, 0, key)), [10, 4]);
 }
 
@@ -155,7 +155,7 @@ fn evicted_entry_is_restored_when_the_group_is_refused() {
         let names: Vec<String> = (0..slots).map(|n| n.to_string()).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let before = reports(&ledger, &limit_table, &names);
-        // One new key, two, and the same one twice; before, after and around the refused charge.
+        // Tries one new key, two new keys, and the same new key twice, before, after and around the refused charge.
         let refused = charge(0, "4", 6);
         for group in [
             &[charge(0, "new", 5), refused][..],
@@ -180,8 +180,8 @@ fn evicted_entry_is_restored_when_the_group_is_refused() {
 
 #[test]
 fn two_keys_of_a_group_never_get_the_same_entry() {
-    // One vacant entry for three new keys. Regression: the second key got the same entry, because the first had not
-    // been charged yet.
+    // There is one vacant entry for three new keys. Regression: the second key got the same entry as the first, because
+    // the first key had not been charged yet.
     let limit_table = [single_limit(bucket(10))];
     let (ledger, _, slots) = filled_ledger(&limit_table, |_| 3);
     ledger.reset(&limit_table[..], &charge(0, "2", 0));
@@ -193,7 +193,7 @@ fn two_keys_of_a_group_never_get_the_same_entry() {
 
 #[test]
 fn entry_is_not_evicted_for_another_key_of_its_group() {
-    // The least used key, and an unused key; both are charged next.
+    // The group charges the least used key and an unused key.
     let limit_table = [single_limit(bucket(10))];
     for spent in [1, 0] {
         let (ledger, _, slots) = filled_ledger(&limit_table, |n| if n == 2 { 1 } else { 5 });
@@ -227,6 +227,18 @@ fn charges_of_a_group_without_an_entry_share_the_overflow_entry() {
 }
 
 #[test]
+fn charges_of_a_large_group_on_one_key_see_each_other() {
+    let limit_table = [single_limit(bucket(20))];
+    let (ledger, _) = ledger(100, 2);
+    let keys: Vec<String> = (0..20).map(|n| format!("key {n}")).collect();
+    let others = || keys.iter().map(|key| charge(0, key, 1));
+    assert!(passes(&ledger, &limit_table, &others().chain((0..20).map(|_| charge(0, "alice", 1))).collect::<Vec<_>>()));
+    assert_eq!(ledger.remaining(&limit_table, 0, "alice"), 0);
+    assert!(!passes(&ledger, &limit_table, &others().chain((0..21).map(|_| charge(0, "bob", 1))).collect::<Vec<_>>()));
+    assert_eq!((ledger.remaining(&limit_table, 0, "bob"), ledger.remaining(&limit_table, 0, "key 0")), (20, 19));
+}
+
+#[test]
 fn group_without_an_entry_is_refused_if_configured() {
     let limit_table = [single_limit(bucket(10))];
     let (ledger, _, slots) = filled_ledger(&limit_table, |_| 5);
@@ -257,7 +269,7 @@ fn groups_can_fill_the_ledger_to_its_capacity() {
     for (capacity, together) in [(10, 2), (100, 2), (1_000, 2), (1_000, 20), (20_000, 50)] {
         let (ledger, _) = ledger(capacity, 2);
         let keys: Vec<String> = (0..capacity).map(|n| n.to_string()).collect();
-        // Neighbours have different amounts, in case one key of a group is displaced for another.
+        // Neighbouring keys have different amounts, to detect a state that moves to another key of its group.
         let cost = |n: usize| 1 + n as u64 % 50;
         let charges: Vec<Charge<'_>> =
             keys.iter().enumerate().map(|(n, key)| charge(n as u32 % 2, key, cost(n))).collect();

@@ -6,57 +6,57 @@ use super::*;
 use crate::testing::Rng;
 use crate::{LeakyBucket, SlidingWindow, TokenBucket};
 
-const WORDS: usize = 32;
+const STATE_WORDS: usize = 32;
 
 struct Model<'n> {
     limit_table: &'n [Limits],
-    states: BTreeMap<usize, Kept>,
+    states: BTreeMap<usize, ModelState>,
 }
 
-/// The id of the limits that a state belongs to, and its words.
+/// The words of a state, and the id of the limits of its last charge.
 #[derive(Clone, PartialEq, Debug)]
-struct Kept {
+struct ModelState {
     id: u32,
-    words: [u64; WORDS],
+    words: [u64; STATE_WORDS],
 }
 
-/// The answer to a charge: its verdict, and the reports after the decision.
-type Answer = (Verdict<Stamps>, Vec<Report>);
+/// The result of a charge: its verdict, and the reports after the decision.
+type ChargeResult = (Verdict<Stamps>, Vec<Report>);
 
 impl Model<'_> {
     fn limits_of(&self, id: u32) -> &Limits {
         &self.limit_table[id as usize]
     }
 
-    fn init(&self, id: u32, now: &Now<'_>) -> Kept {
-        let mut words = [0; WORDS];
+    fn init(&self, id: u32, now: &Now<'_>) -> ModelState {
+        let mut words = [0; STATE_WORDS];
         self.limits_of(id).init(&mut words, now);
-        Kept { id, words }
+        ModelState { id, words }
     }
 
     /// Returns the answer under the limits with `id`.
-    fn answer(&self, kept: &Kept, id: u32, now: &Now<'_>, verdict: Verdict<Stamps>) -> Answer {
+    fn answer(&self, kept: &ModelState, id: u32, now: &Now<'_>, verdict: Verdict<Stamps>) -> ChargeResult {
         (verdict, self.limits_of(id).reports_from(self.limits_of(kept.id), &kept.words, now, Cost::ONE).collect())
     }
 
     /// Returns the state of a key, unless the key counts as new under the limits with `id`. An unused state of other
     /// limits counts as new if new keys do not start full.
-    fn known_state(&self, key: usize, id: u32, now: &Now<'_>) -> Option<&Kept> {
-        let is_new = |kept: &&Kept| {
+    fn known_state(&self, key: usize, id: u32, now: &Now<'_>) -> Option<&ModelState> {
+        let is_new = |kept: &&ModelState| {
             let (own, limits) = (self.limits_of(kept.id), self.limits_of(id));
             own != limits && !limits.starts_full() && own.is_new(&kept.words, now)
         };
         self.states.get(&key).filter(|kept| !is_new(kept))
     }
 
-    fn peek(&mut self, (key, id, ask): (usize, u32, Ask), now: &Now<'_>) -> Answer {
+    fn peek(&mut self, (key, id, ask): (usize, u32, Ask), now: &Now<'_>) -> ChargeResult {
         let kept = self.known_state(key, id, now).cloned().unwrap_or_else(|| self.init(id, now));
         let verdict = self.limits_of(id).weigh_from(self.limits_of(kept.id), &kept.words, now, ask);
         self.answer(&kept, id, now, verdict)
     }
 
-    /// Makes all charges or none. Keys that occur twice must have the same limits id.
-    fn decide(&mut self, charges: &[(usize, u32, Ask)], nows: &[Now<'_>]) -> (bool, Vec<Answer>) {
+    /// Makes all charges or none. Charges to the same key must have the same limits id.
+    fn decide(&mut self, charges: &[(usize, u32, Ask)], nows: &[Now<'_>]) -> (bool, Vec<ChargeResult>) {
         for ((key, id, _), now) in charges.iter().zip(nows) {
             if self.known_state(*key, *id, now).is_none() {
                 self.states.insert(*key, self.init(*id, now));
@@ -123,7 +123,7 @@ fn ledger_decides_like_a_map_of_states() {
     let limit_table = limit_table();
     let names: Vec<String> = (0..KEYS).map(|n| format!("key {n}")).collect();
     for seed in 0..20 {
-        let (ledger, clock) = ledger(1_000, WORDS);
+        let (ledger, clock) = ledger(1_000, STATE_WORDS);
         let mut model = Model { limit_table: &limit_table, states: BTreeMap::new() };
         let mut dice = Rng::new(seed);
         let mut receipts: Vec<(usize, u32, Verdict<Stamps>)> = Vec::new();
@@ -155,7 +155,7 @@ fn ledger_decides_like_a_map_of_states() {
                     model.states.remove(&asked[0].0);
                 }
                 2..5 => {
-                    // With the stamps of an earlier charge, or without.
+                    // Refunds an earlier charge with its stamps, or an amount without stamps.
                     let receipt = (!receipts.is_empty()).then(|| receipts.swap_remove(step % receipts.len()));
                     let (key, id, cost, stamps) = match receipt {
                         Some((key, id, verdict)) => (key, id, verdict.taken(), Some(verdict.stamp())),
@@ -170,7 +170,8 @@ fn ledger_decides_like_a_map_of_states() {
                 }
                 5 => clock.advance(Nanos::from_millis(step as u64 % 700)),
                 n => {
-                    // One charge, or a group in which every key has one limits id.
+                    // Decides one charge or a group of charges. All charges of a group to the same key have the same
+                    // limits id.
                     for _ in 0..n.saturating_sub(10) {
                         let (key, id, ask) = pick(limit_table.len() as u64);
                         let id = asked.iter().find(|(other, _, _)| *other == key).map_or(id, |(_, id, _)| *id);

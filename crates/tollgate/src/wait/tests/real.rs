@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The admitted amount in any interval `T` is at most `burst + rate × T`, and every waiter is served.
+/// Checks that the admitted amount in any interval `T` is at most `burst + rate × T`, and that every waiter is served.
 #[test]
 fn threads_that_wait_and_cancel_at_random_stay_within_the_limit() {
     let rate = 20_000;
@@ -58,7 +58,8 @@ fn waiting_threads_never_hold_more_slots_than_the_limit() {
     assert_eq!(slots.report(1).remaining, 3);
 }
 
-/// Each thread draws an increasing number before it joins, so in FIFO order the numbers of the served threads increase.
+/// Each thread draws an increasing number before it joins the queue. In FIFO order, the threads are served in the order
+/// of these numbers.
 #[test]
 fn threads_are_served_in_order_of_arrival() {
     let clock = clock();
@@ -77,7 +78,7 @@ fn threads_are_served_in_order_of_arrival() {
             }
         }
         for turn in 1..=16 {
-            clock.advance(TENTH);
+            clock.advance(TENTH_OF_SECOND);
             while served.load(Ordering::SeqCst) < turn {
                 std::thread::yield_now();
             }
@@ -97,14 +98,14 @@ fn clock_moved_by_another_thread_wakes_waiters() {
                 assert!(limiter.acquire(1).wait().is_ok());
                 served.fetch_add(1, Ordering::SeqCst);
             } else {
-                clock.advance(TENTH);
+                clock.advance(TENTH_OF_SECOND);
                 std::thread::yield_now();
             }
         }
     });
 }
 
-/// The next turn is repeatedly due before the previous one has been handled.
+/// At this rate, the next waiter can often pass before the previous waiter has been handled.
 #[test]
 fn extreme_rate_serves_all_waiters() {
     let limiter = Arc::new(Limiter::new(TokenBucket::new("1/50ns".parse().unwrap(), 1).unwrap()));

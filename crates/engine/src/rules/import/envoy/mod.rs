@@ -1,9 +1,9 @@
-//! Files of the reference Envoy rate-limit service.
+//! Imports files of the reference Envoy rate-limit service.
 //!
 //! In that service, a request has descriptors, and a descriptor is an ordered list of entries. The entries select a
-//! path through the tree of the file, and the descriptor matches at most one limit, at the end of that path. Each level
-//! selects the most specific child: the same value, else the first matching value with stars, else the key without a
-//! value. There is no backtracking.
+//! path through the descriptor tree of the file. The descriptor matches at most one limit: the limit at the end of that
+//! path. At each level, the most specific child is selected: the same value, else the first matching value with stars,
+//! else the key without a value. There is no backtracking.
 //!
 //! Each limit becomes one self-contained rule:
 //!
@@ -14,17 +14,17 @@
 //! | a value | a condition with that value |
 //! | a value with stars | a condition with patterns or a prefix |
 //! | a more specific sibling | its values are excluded: `not`, or an override without a limit |
-//! | a key without a value or with stars: one counter per value | `per`; not with `share_threshold` |
+//! | a key without a value or with stars: one counter per value | `per`, unless `share_threshold` is set |
 //! | a count per unit | `fixed_window` |
 //! | 0 per unit | `deny` |
 //! | `shadow_mode` | `on_exceed: shadow` |
-//! | `name` | the rule's `id`; without, the path as in the metrics of the reference service |
+//! | `name` | the rule's `id`; without a `name`, the path as in the metrics of the reference service |
 //! | `replaces` | `replaces`, with the ids of all rules of that name |
 //! | `quota_mode` | `suffices` |
 //! | `metadata` | `metadata` |
 //!
-//! In both systems, all descriptors of a request are examined before anything is counted, and a replaced limit still
-//! replaces others.
+//! In both systems, all descriptors of a request are matched before any limit is charged, and a replaced limit still
+//! replaces other limits.
 
 mod pattern;
 mod read;
@@ -41,8 +41,9 @@ use pattern::{DescriptorValue, Exclusion};
 use read::{Allows, Descriptor, EnvoyParser, RateLimit};
 
 /// Maximum number of values with stars under one key. Each value is compared with all earlier values.
-const MAX_STARRED: usize = 256;
-/// Maximum number of conditions of all rules together. Exclusions are repeated at every lower level.
+const MAX_STARRED_VALUES: usize = 256;
+/// Maximum number of conditions in all rules together. The number can be large, because exclusions are repeated at
+/// every lower level.
 const MAX_CONDITIONS: usize = 1_000_000;
 
 /// Returns whether a file is written for the reference service.
@@ -50,21 +51,21 @@ pub(super) fn is_envoy_file(tree: &Node) -> bool {
     read::is_envoy_file(tree)
 }
 
-/// Returns the same limits in the rule language, or `None` if the file cannot be read.
+/// Converts a file to the rule language. Returns `None` if the file cannot be read.
 pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> Option<Node> {
     let file = EnvoyParser { notes, left_out }.read_file(tree)?;
     let mut converter = Converter {
         notes,
         left_out,
-        taken: HashSet::new(),
-        conditions: 0,
-        too_many: false,
+        used_ids: HashSet::new(),
+        condition_count: 0,
+        has_reported_excess: false,
         rules: Vec::new(),
-        named: HashMap::new(),
-        replacing: Vec::new(),
+        ids_by_limit_name: HashMap::new(),
+        replacing_rules: Vec::new(),
     };
     converter.convert_level(&file.descriptors, &mut Vec::new());
-    converter.replace();
+    converter.add_replaces();
     let rules = converter.rules;
     Some(map_node(tree.position, vec![("domain", file.domain), ("rules", list(tree.position, rules))]))
 }
@@ -72,14 +73,14 @@ pub(super) fn convert(tree: &Node, notes: &mut Notes, left_out: &mut Notes) -> O
 struct Converter<'n, 'd> {
     notes: &'n mut Notes,
     left_out: &'n mut Notes,
-    taken: HashSet<String>,
-    conditions: usize,
-    too_many: bool,
+    used_ids: HashSet<String>,
+    condition_count: usize,
+    has_reported_excess: bool,
     rules: Vec<Node>,
-    /// The ids of the rules of named limits.
-    named: HashMap<&'d str, Vec<String>>,
-    /// The indexes of rules that replace others, and their limits.
-    replacing: Vec<(usize, &'d RateLimit)>,
+    /// Rule ids by the name of their limit.
+    ids_by_limit_name: HashMap<&'d str, Vec<String>>,
+    /// For each rule that replaces other rules: its index and its limit.
+    replacing_rules: Vec<(usize, &'d RateLimit)>,
 }
 
 /// A level on the path to a limit.
@@ -92,22 +93,22 @@ struct PathLevel<'d> {
 
 impl<'d> Converter<'_, 'd> {
     fn convert_level(&mut self, descriptors: &'d [Descriptor], path: &mut Vec<PathLevel<'d>>) {
-        let mut beside: HashMap<&str, Vec<(usize, DescriptorValue<'d>)>> = HashMap::new();
+        let mut siblings: HashMap<&str, Vec<(usize, DescriptorValue<'d>)>> = HashMap::new();
         for (position, descriptor) in descriptors.iter().enumerate() {
             let values = DescriptorValue::new(descriptor.value.as_deref());
-            beside.entry(&descriptor.key).or_default().push((position, values));
+            siblings.entry(&descriptor.key).or_default().push((position, values));
         }
         let starred = |(_, values): &&(usize, DescriptorValue<'_>)| matches!(values, DescriptorValue::Starred(_));
-        for (key, beside) in &beside {
-            if let Some((position, _)) = beside.iter().filter(starred).nth(MAX_STARRED) {
-                let problem = format!("too many values with stars for `{key}` (maximum {MAX_STARRED})");
+        for (key, siblings) in &siblings {
+            if let Some((position, _)) = siblings.iter().filter(starred).nth(MAX_STARRED_VALUES) {
+                let problem = format!("too many values with stars for `{key}` (maximum {MAX_STARRED_VALUES})");
                 self.notes.add(descriptors[*position].position, problem);
                 return;
             }
         }
         for (position, descriptor) in descriptors.iter().enumerate() {
             let values = DescriptorValue::new(descriptor.value.as_deref());
-            let excluded = more_specific_siblings(&beside[&*descriptor.key], position, values);
+            let excluded = more_specific_siblings(&siblings[&*descriptor.key], position, values);
             if excluded.iter().any(|values| values.is_everything()) {
                 let problem = "this descriptor never matches and is left out";
                 let why = format!("another one matches every value of `{}`", descriptor.key);
@@ -116,23 +117,23 @@ impl<'d> Converter<'_, 'd> {
             }
             path.push(PathLevel { descriptor, values, excluded });
             if let Some(limit) = &descriptor.limit {
-                self.limit(limit, path);
+                self.add_limit(limit, path);
             }
             self.convert_level(&descriptor.below, path);
             path.pop();
         }
     }
 
-    /// Adds the rule of a limit, or reports that it cannot be imported.
-    fn limit(&mut self, limit: &'d RateLimit, path: &[PathLevel<'d>]) {
+    /// Adds a rule for a limit, or reports that the limit cannot be imported.
+    fn add_limit(&mut self, limit: &'d RateLimit, path: &[PathLevel<'d>]) {
         let named = limit.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(|| path_name(path));
-        self.conditions += path.iter().map(|step| 1 + step.excluded.len()).sum::<usize>();
-        if self.conditions > MAX_CONDITIONS {
-            // Reports this once; the whole file is then rejected.
-            if !self.too_many {
+        self.condition_count += path.iter().map(|step| 1 + step.excluded.len()).sum::<usize>();
+        if self.condition_count > MAX_CONDITIONS {
+            // Report this only once, because the whole file is rejected.
+            if !self.has_reported_excess {
                 self.notes.add(limit.position, format!("too many conditions (maximum {MAX_CONDITIONS})"));
             }
-            self.too_many = true;
+            self.has_reported_excess = true;
             return;
         }
         if let Err(why) = self.add_rule(limit, path, &named) {
@@ -151,7 +152,7 @@ impl<'d> Converter<'_, 'd> {
             return Err("its exclusions cannot be expressed together with `replaces`");
         }
         if when.is_empty() {
-            // A condition to index the rule by.
+            // Add a condition, so that the rule can be indexed.
             when.extend(names.last().map(|name| (text_node(position, &**name), present_condition(position))));
         }
         let counted = path.iter().zip(&names).filter(|(step, _)| step.is_counted());
@@ -165,7 +166,7 @@ impl<'d> Converter<'_, 'd> {
         let boolean = || text_node(position, "true");
         match limit.allows {
             Allows::Everything => {
-                // Excluded values must not be limited either.
+                // The rule is unlimited, so it needs no overrides that exempt the excluded values.
                 pairs.push(("unlimited", boolean()));
                 overrides.clear();
             }
@@ -188,13 +189,13 @@ impl<'d> Converter<'_, 'd> {
         if let Some(metadata) = path.last().and_then(|step| step.descriptor.metadata.clone()) {
             pairs.push(("metadata", metadata));
         }
-        let id = id_from(named, &mut self.taken);
+        let id = id_from(named, &mut self.used_ids);
         pairs.insert(0, ("id", text_node(position, id.clone())));
         if let Some(name) = limit.name.as_deref().filter(|name| !name.is_empty()) {
-            self.named.entry(name).or_default().push(id);
+            self.ids_by_limit_name.entry(name).or_default().push(id);
         }
         if !limit.replaces.is_empty() {
-            self.replacing.push((self.rules.len(), limit));
+            self.replacing_rules.push((self.rules.len(), limit));
         }
         match (limit.quota, &limit.allows) {
             (Some(_), Allows::Rate(..)) if !limit.shadow => pairs.push(("suffices", boolean())),
@@ -208,12 +209,12 @@ impl<'d> Converter<'_, 'd> {
         Ok(())
     }
 
-    /// Adds `replaces` to the rules, once all ids are known.
-    fn replace(&mut self) {
-        for (rule, limit) in std::mem::take(&mut self.replacing) {
+    /// Adds `replaces` to the rules, after all rule ids are known.
+    fn add_replaces(&mut self) {
+        for (rule, limit) in std::mem::take(&mut self.replacing_rules) {
             let mut ids: Vec<Node> = Vec::new();
             for (position, name) in &limit.replaces {
-                match self.named.get(&**name) {
+                match self.ids_by_limit_name.get(&**name) {
                     Some(named) => ids.extend(named.iter().map(|id| text_node(*position, &**id))),
                     None => {
                         let problem = format!("no limit is named `{}`, so nothing is replaced", shorten(name));
@@ -229,7 +230,7 @@ impl<'d> Converter<'_, 'd> {
 }
 
 impl<'d> PathLevel<'d> {
-    /// Adds the conditions of a level on the attribute `name`.
+    /// Adds this level's conditions on the attribute `name`.
     fn add_conditions(
         &self,
         name: &str,
@@ -262,8 +263,7 @@ impl<'d> PathLevel<'d> {
     }
 }
 
-/// Returns the names of the entries on the path: their keys, numbered if a key occurs several
-/// times.
+/// Returns the attribute name for each level: its key, with a number if the key occurs several times.
 fn attribute_names<'d>(path: &[PathLevel<'d>]) -> Result<Vec<Cow<'d, str>>, &'static str> {
     let same = |key: &str, steps: &[PathLevel<'_>]| steps.iter().filter(|step| step.descriptor.key == key).count();
     let name = |(position, step): (usize, &PathLevel<'d>)| {
@@ -281,7 +281,7 @@ fn attribute_names<'d>(path: &[PathLevel<'d>]) -> Result<Vec<Cow<'d, str>>, &'st
 
 /// Returns the values of siblings with the same key that are more specific than the descriptor at `position`.
 fn more_specific_siblings<'d>(
-    beside: &[(usize, DescriptorValue<'d>)],
+    siblings: &[(usize, DescriptorValue<'d>)],
     position: usize,
     values: DescriptorValue<'d>,
 ) -> Vec<DescriptorValue<'d>> {
@@ -294,11 +294,12 @@ fn more_specific_siblings<'d>(
         (DescriptorValue::Starred(pattern), DescriptorValue::Exactly(value)) => may_match(pattern, value),
         (DescriptorValue::Starred(_), DescriptorValue::Starred(_)) => *other < position,
     };
-    beside.iter().filter(takes_from).map(|(_, values)| *values).collect()
+    siblings.iter().filter(takes_from).map(|(_, values)| *values).collect()
 }
 
 /// Returns whether a value has the prefix and suffix of a pattern, in linear time. The result may be `true` for values
-/// that do not match the whole pattern. Excluding these values is harmless, because they never match.
+/// that do not match the whole pattern. Excluding these values is harmless, because the pattern does not match them
+/// anyway.
 fn may_match(pattern: &str, value: &str) -> bool {
     let (first, last) = (pattern.split('*').next(), pattern.rsplit('*').next());
     value.starts_with(first.unwrap_or_default()) && value.ends_with(last.unwrap_or_default())
@@ -319,7 +320,7 @@ fn present_condition(position: Position) -> Node {
     map_node(position, vec![("present", text_node(position, "true"))])
 }
 
-/// Returns the keys and values on the path, as the reference service names them in its metrics.
+/// Returns the name of a path in the metrics of the reference service: its keys and values.
 fn path_name(path: &[PathLevel<'_>]) -> String {
     let names = path.iter().map(|step| match &step.descriptor.value {
         Some(value) => format!("{}_{value}", step.descriptor.key),

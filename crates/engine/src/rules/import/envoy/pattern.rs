@@ -1,11 +1,12 @@
-//! Descriptor values as conditions. A star in Envoy matches any characters; a star in a rule stops at a slash.
+//! Converts descriptor values to conditions. A star in Envoy matches any characters, but a star in a rule matches no
+//! slash.
 
 use super::super::super::mistake::Position;
 use super::super::super::text::Node;
 use super::super::build::{map_node, one_or_list, text_node};
 
 /// Maximum number of patterns for one value. Each star inside the value doubles the number of patterns.
-const MAX_PATTERNS: usize = 16;
+const MAX_PATTERNS_PER_VALUE: usize = 16;
 
 /// The values that a descriptor matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,9 +63,9 @@ impl<'v> DescriptorValue<'v> {
 /// How the values of more specific descriptors are excluded from a rule.
 #[derive(Debug)]
 pub(super) enum Exclusion {
-    /// A condition that includes the exclusion.
+    /// A single condition that contains `not`.
     Not(Node),
-    /// Conditions for overrides. Each excluded value matches one of them.
+    /// Conditions for overrides without a limit. Each excluded value matches one of these conditions.
     Each(Vec<Node>),
 }
 
@@ -102,8 +103,8 @@ impl Exclusion {
     }
 }
 
-/// Returns patterns that together match the same values as a value with stars. For each inner star there are two
-/// patterns: one matches within a segment, the other across slashes. At the ends, `**` covers both cases.
+/// Returns patterns that together match the same strings as a value with stars. Each inner star needs two patterns: one
+/// matches within a segment, the other across slashes. A star at either end needs only one pattern with `**`.
 fn to_globs(value: &str) -> Result<Vec<String>, &'static str> {
     if value.contains(['{', '}']) {
         return Err("a value with stars and braces cannot be expressed as a pattern");
@@ -112,7 +113,7 @@ fn to_globs(value: &str) -> Result<Vec<String>, &'static str> {
     let first = parts.next().unwrap_or_default();
     let mut globs = vec![if value.starts_with('*') { format!("**/*{first}") } else { first.to_owned() }];
     for part in parts {
-        if globs.len() >= MAX_PATTERNS {
+        if globs.len() >= MAX_PATTERNS_PER_VALUE {
             return Err("a value with that many stars cannot be expressed as a pattern");
         }
         globs = globs.iter().flat_map(|glob| [format!("{glob}*{part}"), format!("{glob}*/**/*{part}")]).collect();
@@ -131,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn patterns_match_the_same_as_the_value(value in "[ab/*]{1,7}", asked in "[ab/]{0,8}") {
+        fn globs_match_the_same_strings_as_the_envoy_value(value in "[ab/*]{1,7}", asked in "[ab/]{0,8}") {
             let stars = value.bytes().all(|byte| byte == b'*');
             if value.contains('*') && !stars {
                 let globs = to_globs(&value).unwrap();

@@ -1,4 +1,4 @@
-//! Parses files of the reference service and reports all mistakes.
+//! Parses files of the reference Envoy service and reports all mistakes.
 
 use super::super::super::mistake::{Notes, Position};
 use super::super::super::raw::shorten;
@@ -34,11 +34,11 @@ pub(super) struct RateLimit {
 pub(super) enum Allows {
     Everything,
     Nothing,
-    /// A count per period, in the syntax of the rule language.
+    /// A count, and a period in the syntax of the rule language.
     Rate(u32, &'static str),
 }
 
-/// Settings of a descriptor for its limit.
+/// Settings of a descriptor that apply to its limit.
 #[derive(Clone, Copy, Debug)]
 struct LimitSettings {
     shadow: bool,
@@ -46,13 +46,14 @@ struct LimitSettings {
 }
 
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct EnvoyFile {
     pub(super) domain: Node,
     pub(super) descriptors: Vec<Descriptor>,
 }
 
-/// Units and their periods. The reference service counts months and years in days.
-const UNITS: &[(&str, &str)] = &[
+/// Units, and their periods in the rule language. In the reference service, a month has 30 days and a year has 365
+/// days.
+const UNITS_AND_PERIODS: &[(&str, &str)] = &[
     ("second", "s"),
     ("minute", "m"),
     ("hour", "h"),
@@ -62,11 +63,11 @@ const UNITS: &[(&str, &str)] = &[
     ("year", "365days"),
 ];
 
-/// Maximum length of a key or value, as in rules.
-const MAX_BYTES: usize = 1024;
+/// Maximum length of a key or value, the same as in rules.
+const MAX_KEY_OR_VALUE_BYTES: usize = 1024;
 
-const FILE: &[&str] = &["domain", "descriptors"];
-const DESCRIPTOR: &[&str] = &[
+const FILE_KEYS: &[&str] = &["domain", "descriptors"];
+const DESCRIPTOR_KEYS: &[&str] = &[
     "key",
     "value",
     "rate_limit",
@@ -78,7 +79,7 @@ const DESCRIPTOR: &[&str] = &[
     "share_threshold",
     "metadata",
 ];
-const RATE_LIMIT: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
+const RATE_LIMIT_KEYS: &[&str] = &["unit", "requests_per_unit", "unlimited", "name", "replaces"];
 
 /// Returns whether a file is written for the reference service.
 pub(super) fn is_envoy_file(tree: &Node) -> bool {
@@ -86,21 +87,23 @@ pub(super) fn is_envoy_file(tree: &Node) -> bool {
     named("descriptors") && !named("rules") && !named("domains")
 }
 
-/// Collects mistakes and settings that are not imported.
+/// Parses a file. Adds mistakes to `notes`, and settings that are not imported to `left_out`.
 pub(super) struct EnvoyParser<'n> {
     pub(super) notes: &'n mut Notes,
     pub(super) left_out: &'n mut Notes,
 }
 
 impl EnvoyParser<'_> {
-    pub(super) fn read_file(&mut self, tree: &Node) -> Option<File> {
-        let fields = self.known_fields(tree, "a file of the reference service", FILE)?;
-        let domain = find(&fields, "domain").filter(|(_, node)| as_text(node).is_some_and(|text| !text.is_empty()));
+    pub(super) fn read_file(&mut self, tree: &Node) -> Option<EnvoyFile> {
+        let fields = self.known_fields(tree, "a file of the reference service", FILE_KEYS)?;
+        let domain =
+            find_field(&fields, "domain").filter(|(_, node)| as_text(node).is_some_and(|text| !text.is_empty()));
         if domain.is_none() {
             self.notes.add_with_help(tree.position, "missing `domain`", "add one like `domain: edge`");
         }
-        let descriptors = find(&fields, "descriptors").map(|(_, node)| self.read_descriptors(node)).unwrap_or_default();
-        Some(File { domain: domain?.1.clone(), descriptors })
+        let descriptors =
+            find_field(&fields, "descriptors").map(|(_, node)| self.read_descriptors(node)).unwrap_or_default();
+        Some(EnvoyFile { domain: domain?.1.clone(), descriptors })
     }
 
     fn read_descriptors(&mut self, node: &Node) -> Vec<Descriptor> {
@@ -128,35 +131,37 @@ impl EnvoyParser<'_> {
     }
 
     fn read_descriptor(&mut self, node: &Node) -> Option<Descriptor> {
-        let fields = self.known_fields(node, "a descriptor", DESCRIPTOR)?;
+        let fields = self.known_fields(node, "a descriptor", DESCRIPTOR_KEYS)?;
         let key = self.text_field(&fields, "key").filter(|(_, key)| !key.is_empty());
         if key.is_none() {
             self.notes.add_with_help(node.position, "missing `key`", "add one like `key: remote_address`");
         }
         let value = self.text_field(&fields, "value").map(|(_, value)| value).filter(|value| !value.is_empty());
-        let long =
-            [key.as_ref().map(|(_, key)| key), value.as_ref()].into_iter().flatten().any(|text| text.len() > MAX_BYTES);
+        let long = [key.as_ref().map(|(_, key)| key), value.as_ref()]
+            .into_iter()
+            .flatten()
+            .any(|text| text.len() > MAX_KEY_OR_VALUE_BYTES);
         if long {
-            self.notes.add(node.position, format!("key or value too long (maximum {MAX_BYTES} bytes)"));
+            self.notes.add(node.position, format!("key or value too long (maximum {MAX_KEY_OR_VALUE_BYTES} bytes)"));
             return None;
         }
-        let share_threshold = self.true_field(&fields, "share_threshold");
+        let share_threshold = self.position_if_true(&fields, "share_threshold");
         if let Some(position) = share_threshold.filter(|_| !value.as_ref().is_some_and(|value| value.contains('*'))) {
             self.notes.add(position, "`share_threshold` needs a value with a star");
         }
         let why = "metrics have no labels with values from requests; `/v1/top` lists the values charged most";
         for name in ["detailed_metric", "value_to_metric"] {
-            if let Some(position) = self.true_field(&fields, name) {
+            if let Some(position) = self.position_if_true(&fields, name) {
                 self.left_out.add_with_help(position, format!("`{name}` is not imported"), why);
             }
         }
         let settings = LimitSettings {
-            shadow: self.true_field(&fields, "shadow_mode").is_some(),
-            quota: self.true_field(&fields, "quota_mode"),
+            shadow: self.position_if_true(&fields, "shadow_mode").is_some(),
+            quota: self.position_if_true(&fields, "quota_mode"),
         };
-        let limit = find(&fields, "rate_limit").and_then(|(_, node)| self.rate_limit(node, settings));
-        let metadata = find(&fields, "metadata").map(|(_, node)| node.clone());
-        let below = find(&fields, "descriptors").map(|(_, node)| self.read_descriptors(node)).unwrap_or_default();
+        let limit = find_field(&fields, "rate_limit").and_then(|(_, node)| self.read_rate_limit(node, settings));
+        let metadata = find_field(&fields, "metadata").map(|(_, node)| node.clone());
+        let below = find_field(&fields, "descriptors").map(|(_, node)| self.read_descriptors(node)).unwrap_or_default();
         Some(Descriptor {
             position: node.position,
             key: key?.1,
@@ -168,18 +173,18 @@ impl EnvoyParser<'_> {
         })
     }
 
-    fn rate_limit(&mut self, node: &Node, settings: LimitSettings) -> Option<RateLimit> {
+    fn read_rate_limit(&mut self, node: &Node, settings: LimitSettings) -> Option<RateLimit> {
         let LimitSettings { shadow, quota } = settings;
         if node.value == Value::Empty {
             return None;
         }
-        let fields = self.known_fields(node, "`rate_limit`", RATE_LIMIT)?;
+        let fields = self.known_fields(node, "`rate_limit`", RATE_LIMIT_KEYS)?;
         let name = self.text_field(&fields, "name").map(|(_, name)| name);
-        let replaces = find(&fields, "replaces").map(|(_, node)| self.read_replaces(node, name.as_deref()));
+        let replaces = find_field(&fields, "replaces").map(|(_, node)| self.read_replaces(node, name.as_deref()));
         let replaces = replaces.unwrap_or_default();
         let unit = self.text_field(&fields, "unit");
         let count = self.text_field(&fields, "requests_per_unit");
-        if self.true_field(&fields, "unlimited").is_some() {
+        if self.position_if_true(&fields, "unlimited").is_some() {
             for (name, given) in [("unit", &unit), ("requests_per_unit", &count)] {
                 if let Some((position, _)) = given {
                     self.notes.add(*position, format!("`{name}` and `unlimited` are mutually exclusive"));
@@ -194,12 +199,13 @@ impl EnvoyParser<'_> {
                 allows: Allows::Everything,
             });
         }
-        let units: Vec<&str> = UNITS.iter().map(|(unit, _)| *unit).collect();
+        let units: Vec<&str> = UNITS_AND_PERIODS.iter().map(|(unit, _)| *unit).collect();
         let Some((position, unit)) = unit else {
             self.notes.add_with_help(node.position, "missing `unit`", "add one like `unit: minute`");
             return None;
         };
-        let period = UNITS.iter().find(|(known, _)| unit.eq_ignore_ascii_case(known)).map(|(_, period)| *period);
+        let period =
+            UNITS_AND_PERIODS.iter().find(|(known, _)| unit.eq_ignore_ascii_case(known)).map(|(_, period)| *period);
         if period.is_none() {
             let problem = format!("`{}` is not a unit", shorten(&unit));
             self.notes.add_with_help(position, problem, suggest_valid(&unit.to_lowercase(), &units));
@@ -242,7 +248,7 @@ impl EnvoyParser<'_> {
         replaced
     }
 
-    /// Returns the pairs of a map whose keys are known, and reports the other keys.
+    /// Returns the known keys of a map with their values, and reports the other keys.
     fn known_fields<'t>(
         &mut self,
         node: &'t Node,
@@ -268,7 +274,7 @@ impl EnvoyParser<'_> {
     }
 
     fn text_field(&mut self, fields: &[(Position, &str, &Node)], name: &str) -> Option<(Position, String)> {
-        let (_, node) = find(fields, name)?;
+        let (_, node) = find_field(fields, name)?;
         if node.value == Value::Empty {
             return None;
         }
@@ -279,7 +285,7 @@ impl EnvoyParser<'_> {
     }
 
     /// Returns the position of the key `name` if its value is `true`.
-    fn true_field(&mut self, fields: &[(Position, &str, &Node)], name: &str) -> Option<Position> {
+    fn position_if_true(&mut self, fields: &[(Position, &str, &Node)], name: &str) -> Option<Position> {
         let (position, boolean) = self.text_field(fields, name)?;
         match &*boolean {
             "true" => Some(position),
@@ -293,7 +299,7 @@ impl EnvoyParser<'_> {
     }
 }
 
-fn find<'t>(fields: &[(Position, &str, &'t Node)], name: &str) -> Option<(Position, &'t Node)> {
+fn find_field<'t>(fields: &[(Position, &str, &'t Node)], name: &str) -> Option<(Position, &'t Node)> {
     fields.iter().find(|(_, key, _)| *key == name).map(|(position, _, node)| (*position, *node))
 }
 

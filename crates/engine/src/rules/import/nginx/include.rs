@@ -4,20 +4,20 @@ use super::super::super::mistake::{Notes, Position};
 use super::super::super::raw::shorten;
 use super::super::super::text::MAX_FILE_BYTES;
 use super::super::ReadIncluded;
-use super::read::{self, Directive, End};
+use super::read::{self, Directive, DirectiveEnd};
 
 /// Maximum number of included files.
-const MAX_FILES: usize = 256;
+const MAX_INCLUDED_FILES: usize = 256;
 /// Maximum nesting of includes.
-const MAX_DEPTH: usize = 8;
+const MAX_INCLUDE_DEPTH: usize = 8;
 
-/// All files. The first file is the main file.
+/// The main file, and the files that it includes.
 #[derive(Debug)]
 pub(super) struct Files<'f> {
     pub(super) names: Vec<String>,
-    /// Contents of the included files, which are numbered from 1.
+    /// Contents of the included files, in the order of `names`. The main file is omitted.
     pub(super) included: Vec<Vec<u8>>,
-    bytes: usize,
+    total_bytes: usize,
     read: ReadFiles<'f>,
 }
 
@@ -32,31 +32,31 @@ impl std::fmt::Debug for ReadFiles<'_> {
 
 impl<'f> Files<'f> {
     pub(super) fn new(name: &str, bytes: usize, read: ReadFiles<'f>) -> Self {
-        Self { names: vec![name.to_owned()], included: Vec::new(), bytes, read }
+        Self { names: vec![name.to_owned()], included: Vec::new(), total_bytes: bytes, read }
     }
 
-    /// Assigns the following mistakes to the file of a directive.
+    /// Makes later mistakes refer to the file of `directive`.
     pub(super) fn set_file(&self, directive: &Directive, notes: &mut Notes, left_out: &mut Notes) {
-        self.switch_to(directive.file, notes);
-        self.switch_to(directive.file, left_out);
+        self.switch_notes_to(directive.file, notes);
+        self.switch_notes_to(directive.file, left_out);
     }
 
-    fn switch_to(&self, file: usize, notes: &mut Notes) {
+    fn switch_notes_to(&self, file: usize, notes: &mut Notes) {
         if let Some(name) = self.names.get(file).filter(|name| **name != **notes.file()) {
             notes.set_file(name);
         }
     }
 
-    /// Returns the directives of a text and of all files that it includes.
+    /// Returns the directives of the main file and of all included files. `text` is the content of the main file.
     pub(super) fn read_directives(&mut self, text: &str, notes: &mut Notes, left_out: &mut Notes) -> Vec<Directive> {
         let mut all = Vec::new();
-        self.add(text, 0, 0, &mut all, notes, left_out);
-        self.switch_to(0, notes);
-        self.switch_to(0, left_out);
+        self.add_directives(text, 0, 0, &mut all, notes, left_out);
+        self.switch_notes_to(0, notes);
+        self.switch_notes_to(0, left_out);
         all
     }
 
-    fn add(
+    fn add_directives(
         &mut self,
         text: &str,
         file: usize,
@@ -65,13 +65,13 @@ impl<'f> Files<'f> {
         notes: &mut Notes,
         left_out: &mut Notes,
     ) {
-        self.switch_to(file, notes);
+        self.switch_notes_to(file, notes);
         for directive in read::read(text, file, notes) {
             let pattern = directive.arguments().first().map(|word| (word.position, word.text.clone()));
             match (directive.name(), directive.end, pattern) {
-                ("include", End::Here, Some((position, pattern))) => {
-                    self.switch_to(file, notes);
-                    self.switch_to(file, left_out);
+                ("include", DirectiveEnd::Here, Some((position, pattern))) => {
+                    self.switch_notes_to(file, notes);
+                    self.switch_notes_to(file, left_out);
                     self.read_included(position, &pattern, depth, all, notes, left_out);
                 }
                 _ => all.push(directive),
@@ -88,8 +88,8 @@ impl<'f> Files<'f> {
         notes: &mut Notes,
         left_out: &mut Notes,
     ) {
-        if depth >= MAX_DEPTH {
-            notes.add(position, format!("includes are nested too deep (maximum {MAX_DEPTH})"));
+        if depth >= MAX_INCLUDE_DEPTH {
+            notes.add(position, format!("includes are nested too deep (maximum {MAX_INCLUDE_DEPTH})"));
             return;
         }
         let found = match (self.read.0)(pattern) {
@@ -101,9 +101,10 @@ impl<'f> Files<'f> {
             }
         };
         for (name, bytes) in found {
-            self.bytes = self.bytes.saturating_add(bytes.len());
-            if self.names.len() > MAX_FILES || self.bytes > MAX_FILE_BYTES {
-                let most = format!("too many included files (maximum {MAX_FILES} files and {MAX_FILE_BYTES} bytes)");
+            self.total_bytes = self.total_bytes.saturating_add(bytes.len());
+            if self.names.len() > MAX_INCLUDED_FILES || self.total_bytes > MAX_FILE_BYTES {
+                let most =
+                    format!("too many included files (maximum {MAX_INCLUDED_FILES} files and {MAX_FILE_BYTES} bytes)");
                 notes.add(position, most);
                 return;
             }
@@ -114,7 +115,7 @@ impl<'f> Files<'f> {
             self.names.push(name);
             let file = self.names.len() - 1;
             self.included.push(text.clone().into_bytes());
-            self.add(&text, file, depth + 1, all, notes, left_out);
+            self.add_directives(&text, file, depth + 1, all, notes, left_out);
         }
     }
 }

@@ -16,7 +16,7 @@ pub(super) struct NginxLimit {
 }
 
 impl NginxLimit {
-    /// Parses `limit_req`, with the rate of its zone.
+    /// Parses a `limit_req` directive. The first argument is the rate of its zone.
     pub(super) fn of_requests((count, unit): (u64, char), directive: &Directive, notes: &mut Notes) -> Option<Self> {
         let mut number = |name: &str| match directive.option(name) {
             None => Some(0),
@@ -33,7 +33,7 @@ impl NginxLimit {
         Some(Self {
             limit: format!("{count}/{unit}"),
             algorithm: waits.then_some("leaky_bucket"),
-            // nginx does not count the request that is being served.
+            // nginx does not include the current request in its burst.
             burst: Some(burst + 1),
             free: (waits && delay > 0).then_some(delay),
         })
@@ -53,7 +53,7 @@ impl NginxLimit {
         Some(Self { limit: count.to_string(), algorithm: Some("concurrency"), burst: None, free: None })
     }
 
-    /// Returns the keys of a rule or an override.
+    /// Returns the limit as keys and values of a rule or an override.
     pub(super) fn pairs(&self, position: Position) -> Vec<(&'static str, Node)> {
         let mut pairs = vec![("limit", text_node(position, &*self.limit))];
         pairs.extend(self.algorithm.map(|algorithm| ("algorithm", text_node(position, algorithm))));

@@ -1,4 +1,4 @@
-//! `limit_req` and `limit_conn` of nginx.
+//! Imports `limit_req` and `limit_conn` from an nginx configuration.
 //!
 //! | nginx | rule |
 //! |---|---|
@@ -37,10 +37,10 @@ use zone::NginxZone;
 
 /// Maximum number of limits.
 const MAX_LIMITS: usize = 4096;
-/// Maximum number of rules times locations.
-const MAX_COMBINATIONS: usize = 4_000_000;
+/// Maximum product of the number of rules and the number of scopes.
+const MAX_RULES_TIMES_SCOPES: usize = 4_000_000;
 
-/// Returns whether a file contains nginx limits or may include files that do.
+/// Returns whether a file contains nginx limits or may include files with limits.
 pub(super) fn is_nginx_file(bytes: &[u8]) -> bool {
     let ours = |line: &str| {
         let line = line.trim();
@@ -90,11 +90,18 @@ fn convert_rules(
         notes.add(directives[*number].position, format!("too many limits (maximum {MAX_LIMITS})"));
         return None;
     }
-    let mut importer =
-        Importer { zones: &zones, scopes: &scopes, files, notes, left_out, taken: HashSet::new(), set: HashMap::new() };
+    let mut importer = Importer {
+        zones: &zones,
+        scopes: &scopes,
+        files,
+        notes,
+        left_out,
+        used_ids: HashSet::new(),
+        limits_by_scope_and_zone: HashMap::new(),
+    };
     importer.read_limits(directives);
-    let rules = importer.rules();
-    let used: HashSet<usize> = importer.set.keys().map(|(_, zone)| *zone).collect();
+    let rules = importer.build_rules();
+    let used: HashSet<usize> = importer.limits_by_scope_and_zone.keys().map(|(_, zone)| *zone).collect();
     for (_, zone) in zones.iter().enumerate().filter(|(number, _)| !used.contains(number)) {
         left_out.set_file(&files.names[zone.file]);
         let problem = format!("no `limit_req` or `limit_conn` uses the zone `{}`", shorten(&zone.name));
@@ -112,9 +119,9 @@ struct Importer<'n, 'f> {
     files: &'n Files<'f>,
     notes: &'n mut Notes,
     left_out: &'n mut Notes,
-    taken: HashSet<String>,
-    /// The parameters of a zone in a scope, and their position.
-    set: HashMap<(usize, usize), (NginxLimit, Position)>,
+    used_ids: HashSet<String>,
+    /// The limit for a zone in a scope, and its position. The key is the index of the scope and the index of the zone.
+    limits_by_scope_and_zone: HashMap<(usize, usize), (NginxLimit, Position)>,
 }
 
 impl Importer<'_, '_> {
@@ -136,7 +143,7 @@ impl Importer<'_, '_> {
                 None => NginxLimit::of_connections(directive, self.notes, self.left_out),
             };
             if let Some(limit) = limit {
-                self.set.entry((*scope, zone)).or_insert((limit, directive.position));
+                self.limits_by_scope_and_zone.entry((*scope, zone)).or_insert((limit, directive.position));
             }
         }
     }
@@ -156,12 +163,12 @@ impl Importer<'_, '_> {
         found
     }
 
-    /// Returns a rule for each zone and each kind of refusal.
-    fn rules(&mut self) -> Vec<Node> {
+    /// Returns a rule for each zone and refusal style.
+    fn build_rules(&mut self) -> Vec<Node> {
         let regions = Regions::new(self.scopes);
-        let styles = self.styles();
+        let styles = self.zone_styles();
         let mut rules = Vec::new();
-        if styles.len().saturating_mul(self.scopes.len()) > MAX_COMBINATIONS {
+        if styles.len().saturating_mul(self.scopes.len()) > MAX_RULES_TIMES_SCOPES {
             let problem = "too many zones and locations";
             self.notes.add(Position { line: 1, column: 1 }, problem);
             return rules;
@@ -177,15 +184,17 @@ impl Importer<'_, '_> {
         rules
     }
 
-    /// Returns the zones in use, in the order of the file, each with its kinds of refusals.
-    fn styles(&self) -> Vec<(usize, RefusalStyle)> {
+    /// Returns each zone in use with each of its refusal styles, sorted by zone.
+    fn zone_styles(&self) -> Vec<(usize, RefusalStyle)> {
         let mut found: Vec<(usize, RefusalStyle)> = Vec::new();
         let mut known = HashSet::new();
         for scope in 0..self.scopes.len() {
             for (number, zone) in self.zones.iter().enumerate() {
                 let kind = zone.kind();
-                let source =
-                    self.scopes.inherited_from(scope, kind).filter(|source| self.set.contains_key(&(*source, number)));
+                let source = self
+                    .scopes
+                    .inherited_from(scope, kind)
+                    .filter(|source| self.limits_by_scope_and_zone.contains_key(&(*source, number)));
                 if source.is_none() || self.scopes.get(scope).block == Block::Expression {
                     continue;
                 }
@@ -204,7 +213,7 @@ impl Importer<'_, '_> {
         let kind = zone.kind();
         let holds = |scope: usize| {
             let source = self.scopes.inherited_from(scope, kind)?;
-            let (limit, _) = self.set.get(&(source, number))?;
+            let (limit, _) = self.limits_by_scope_and_zone.get(&(source, number))?;
             (self.scopes.style(scope, kind) == *style).then_some(limit)
         };
         let base = holds(0);
@@ -213,7 +222,7 @@ impl Importer<'_, '_> {
         while base.is_none() && exceptions.last().is_some_and(|last| last.holds.is_none()) {
             exceptions.pop();
         }
-        // If only one region is limited, it becomes the condition of the rule.
+        // If only one region is limited, that region becomes the condition of the rule.
         let alone = base.is_none() && exceptions.iter().filter(|exception| exception.holds.is_some()).count() == 1;
         let only = if alone { exceptions.pop() } else { None };
         let position = zone.position;
@@ -222,7 +231,7 @@ impl Importer<'_, '_> {
             when.push((attribute, map_node(position, vec![("present", text_node(position, "true"))])));
         }
         let path = only.as_ref().and_then(Exception::path).unwrap_or_default();
-        let mut pairs = vec![("id", text_node(position, id_from(&format!("{}{path}", zone.name), &mut self.taken)))];
+        let mut pairs = vec![("id", text_node(position, id_from(&format!("{}{path}", zone.name), &mut self.used_ids)))];
         if !when.is_empty() {
             let when =
                 when.into_iter().map(|(attribute, condition)| (text_node(position, attribute), condition)).collect();
@@ -254,12 +263,14 @@ impl Importer<'_, '_> {
         Some(rule)
     }
 
-    /// Reports regions in which the rule applies but the limit does not, or vice versa.
+    /// Reports locations and servers in which the imported rule behaves differently from nginx.
     fn report_differences(&mut self, number: usize, style: &RefusalStyle, regions: &Regions) {
         let kind = self.zones[number].kind();
         let source = |scope: usize| {
-            let source =
-                self.scopes.inherited_from(scope, kind).filter(|source| self.set.contains_key(&(*source, number)))?;
+            let source = self
+                .scopes
+                .inherited_from(scope, kind)
+                .filter(|source| self.limits_by_scope_and_zone.contains_key(&(*source, number)))?;
             (self.scopes.style(scope, kind) == *style).then_some(source)
         };
         let position = self.zones[number].position;

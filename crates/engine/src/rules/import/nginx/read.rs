@@ -5,11 +5,11 @@ use super::super::super::mistake::{Notes, Position};
 /// A directive: words up to a semicolon or a brace.
 #[derive(Debug)]
 pub(super) struct Directive {
-    /// The index of its file.
+    /// The index of the directive's file.
     pub(super) file: usize,
     pub(super) position: Position,
     pub(super) words: Vec<Word>,
-    pub(super) end: End,
+    pub(super) end: DirectiveEnd,
 }
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Word {
 
 /// How a directive ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum DirectiveEnd {
     /// Ends with a semicolon or the end of the file.
     Here,
     /// Ends with a brace that opens a block.
@@ -63,16 +63,16 @@ pub(super) fn read(text: &str, file: usize, notes: &mut Notes) -> Vec<Directive>
             NginxToken::End(position, end) => (position, end),
         };
         match end {
-            End::Opens => open.push(position),
-            End::Closes if open.pop().is_none() => notes.add(position, "unmatched `}`"),
-            End::Here | End::Closes => {}
+            DirectiveEnd::Opens => open.push(position),
+            DirectiveEnd::Closes if open.pop().is_none() => notes.add(position, "unmatched `}`"),
+            DirectiveEnd::Here | DirectiveEnd::Closes => {}
         }
         let position = words.first().map_or(position, |word| word.position);
         directives.push(Directive { file, position, words: std::mem::take(&mut words), end });
     }
-    // The last line may lack its semicolon.
+    // The last directive may lack its semicolon.
     if let Some(first) = words.first() {
-        directives.push(Directive { file, position: first.position, words, end: End::Here });
+        directives.push(Directive { file, position: first.position, words, end: DirectiveEnd::Here });
     }
     if let Some(position) = open.last() {
         notes.add(*position, "unclosed `{`");
@@ -82,7 +82,7 @@ pub(super) fn read(text: &str, file: usize, notes: &mut Notes) -> Vec<Directive>
 
 enum NginxToken {
     Word(Word),
-    End(Position, End),
+    End(Position, DirectiveEnd),
 }
 
 struct Scanner<'t> {
@@ -95,30 +95,30 @@ impl Scanner<'_> {
         loop {
             let (position, first) = (self.position, *self.rest.peek()?);
             let end = match first {
-                ';' => End::Here,
-                '{' => End::Opens,
-                '}' => End::Closes,
+                ';' => DirectiveEnd::Here,
+                '{' => DirectiveEnd::Opens,
+                '}' => DirectiveEnd::Closes,
                 '#' => {
                     while self.rest.peek().is_some_and(|next| *next != '\n') {
-                        self.next();
+                        self.next_char();
                     }
                     continue;
                 }
                 space if space.is_whitespace() => {
-                    self.next();
+                    self.next_char();
                     continue;
                 }
                 '"' | '\'' => {
                     return Some(NginxToken::Word(Word { position, text: self.read_quoted(position, notes) }));
                 }
-                _ => return Some(NginxToken::Word(Word { position, text: self.bare() })),
+                _ => return Some(NginxToken::Word(Word { position, text: self.read_unquoted() })),
             };
-            self.next();
+            self.next_char();
             return Some(NginxToken::End(position, end));
         }
     }
 
-    fn next(&mut self) -> Option<char> {
+    fn next_char(&mut self) -> Option<char> {
         let next = self.rest.next()?;
         self.position = match next {
             '\n' => Position { line: self.position.line.saturating_add(1), column: 1 },
@@ -127,7 +127,7 @@ impl Scanner<'_> {
         Some(next)
     }
 
-    fn bare(&mut self) -> String {
+    fn read_unquoted(&mut self) -> String {
         let mut text = String::new();
         while let Some(next) = self.rest.peek().copied() {
             // A variable inside a word may be written in braces.
@@ -135,16 +135,16 @@ impl Scanner<'_> {
             if next.is_whitespace() || next == ';' || (matches!(next, '{' | '}') && !variable) {
                 break;
             }
-            text.extend(self.next());
+            text.extend(self.next_char());
             if variable {
-                while let Some(inner) = self.next() {
+                while let Some(inner) = self.next_char() {
                     text.push(inner);
                     if inner == '}' {
                         break;
                     }
                 }
             } else if next == '\\' {
-                text.extend(self.next());
+                text.extend(self.next_char());
             }
         }
         text
@@ -152,15 +152,15 @@ impl Scanner<'_> {
 
     fn read_quoted(&mut self, start: Position, notes: &mut Notes) -> String {
         let mut text = String::new();
-        let quote = self.next();
+        let quote = self.next_char();
         loop {
-            match self.next() {
+            match self.next_char() {
                 None => {
                     notes.add(start, "unclosed quote");
                     return text;
                 }
                 end if end == quote => return text,
-                Some('\\') => text.extend(self.next()),
+                Some('\\') => text.extend(self.next_char()),
                 Some(other) => text.push(other),
             }
         }
@@ -171,16 +171,16 @@ impl Scanner<'_> {
 mod tests {
     use super::*;
 
-    fn check(text: &str, expected: &str) {
+    fn assert_directives(text: &str, expected: &str) {
         let mut notes = Notes::new("f");
         let shown: Vec<String> = read(text, 0, &mut notes)
             .iter()
             .map(|directive| {
                 let words: Vec<&str> = directive.words.iter().map(|word| &*word.text).collect();
                 let end = match directive.end {
-                    End::Here => "",
-                    End::Opens => " {",
-                    End::Closes => "}",
+                    DirectiveEnd::Here => "",
+                    DirectiveEnd::Opens => " {",
+                    DirectiveEnd::Closes => "}",
                 };
                 format!("{}:{}{end}", directive.position.line, words.join("|"))
             })
@@ -191,10 +191,10 @@ mod tests {
 
     #[test]
     fn words_blocks_and_comments_are_parsed() {
-        check("a b=1; # c;\nd 'e f' \"g\\\"h\" {\n i ${j}k;}", "1:a|b=1 2:d|e f|g\"h { 3:i|${j}k 3:}");
-        check("limit_req zone=a", "1:limit_req|zone=a");
-        check("a { b;", "1:a { 1:b f:1:3: unclosed `{`");
-        check("}", "1:} f:1:1: unmatched `}`");
-        check("a 'b", "1:a|b f:1:3: unclosed quote");
+        assert_directives("a b=1; # c;\nd 'e f' \"g\\\"h\" {\n i ${j}k;}", "1:a|b=1 2:d|e f|g\"h { 3:i|${j}k 3:}");
+        assert_directives("limit_req zone=a", "1:limit_req|zone=a");
+        assert_directives("a { b;", "1:a { 1:b f:1:3: unclosed `{`");
+        assert_directives("}", "1:} f:1:1: unmatched `}`");
+        assert_directives("a 'b", "1:a|b f:1:3: unclosed quote");
     }
 }

@@ -1,9 +1,8 @@
-//! The regions of a configuration in which a limit applies, as an ordered list of exceptions. The first matching
-//! exception applies.
+//! Converts the scopes in which a limit applies to an ordered list of exceptions. The first matching exception applies.
 //!
-//! nginx uses the longest location that is a prefix of the path. A location inherits the limits of the
-//! enclosing block unless it has its own. So the list contains, for each server, the locations from the
-//! longest to the shortest, each with its limits. Locations that change nothing are left out.
+//! nginx uses the longest location that is a prefix of the path. A location inherits the limits of the enclosing block
+//! unless it has its own limits. So for each server, the list contains the locations and their limits, from the longest
+//! to the shortest location. Locations that change nothing are left out.
 
 use super::super::super::mistake::Position;
 use super::super::super::text::Node;
@@ -14,15 +13,16 @@ use super::scope::{Block, Scopes};
 #[derive(Debug)]
 pub(super) struct Regions {
     /// Servers with their locations. Servers without a name are last.
-    servers: Vec<Server>,
+    servers: Vec<ServerLocations>,
 }
 
 #[derive(Debug)]
-struct Server {
+struct ServerLocations {
     /// `None` for locations outside of a server.
     scope: Option<usize>,
     hosts: Vec<String>,
-    /// The locations, longest first. Each has the next shorter location that contains it, if any.
+    /// The locations, longest path first. Each location is paired with the next shorter location that contains it, if
+    /// any.
     locations: Vec<(usize, Option<usize>)>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Exception<'s, T> {
 
 impl Regions {
     pub(super) fn new(scopes: &Scopes) -> Self {
-        let mut servers: Vec<Server> = Vec::new();
+        let mut servers: Vec<ServerLocations> = Vec::new();
         for scope in 0..scopes.len() {
             let server = scopes.server_around(scope);
             if scope == 0 || scopes.is_in_expression(scope) {
@@ -48,7 +48,7 @@ impl Regions {
                     Some(Block::Server(names)) => names.clone(),
                     _ => Vec::new(),
                 };
-                servers.push(Server { scope: server, hosts, locations: Vec::new() });
+                servers.push(ServerLocations { scope: server, hosts, locations: Vec::new() });
                 servers.len() - 1
             });
             if scopes.get(scope).block.path().is_some() {
@@ -71,7 +71,8 @@ impl Regions {
                 });
             }
         }
-        // A name with a star matches more hosts than one without, and a server without a name matches all hosts.
+        // The most specific servers come first. A name with a star matches several hosts, and a server without a name
+        // matches all hosts.
         servers.sort_by_key(|server| (server.hosts.is_empty(), server.hosts.iter().any(|host| host.contains('*'))));
         Self { servers }
     }
@@ -92,7 +93,7 @@ impl Regions {
             let same_test =
                 |one: &Block, other: &Block| matches!(one, Block::Exactly(_)) == matches!(other, Block::Exactly(_));
             match (exceptions.last_mut(), path) {
-                // Adjacent exceptions with the same effect and kind of test are merged.
+                // Merge adjacent exceptions that have the same limit and the same kind of test.
                 (Some(last), Some(path))
                     if last.holds == holds
                         && last.hosts == hosts
@@ -104,7 +105,7 @@ impl Regions {
             }
         };
         let base = holds(0);
-        let differs = |server: &Server| {
+        let differs = |server: &ServerLocations| {
             let whole = server.scope.map_or(base, &holds);
             whole != base || server.locations.iter().any(|(scope, _)| holds(*scope) != whole)
         };
@@ -116,7 +117,8 @@ impl Regions {
                     add(&server.hosts, Some(&scopes.get(*scope).block), holds(*scope));
                 }
             }
-            // Servers without a name come last and match everything, so all other servers must come before them.
+            // An exception for a server without a name matches every host, so each named server needs an earlier
+            // exception.
             if whole != base || (nameless_differ && !server.hosts.is_empty()) {
                 add(&server.hosts, None, whole);
             }
@@ -126,7 +128,7 @@ impl Regions {
 }
 
 impl<T> Exception<'_, T> {
-    /// Returns the conditions of the region.
+    /// Returns the conditions on host and path that select these requests.
     pub(super) fn conditions(&self, position: Position) -> Vec<(&'static str, Node)> {
         let texts =
             |names: Vec<&str>| one_or_list(position, names.into_iter().map(|name| text_node(position, name)).collect());

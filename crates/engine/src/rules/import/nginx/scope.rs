@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::super::super::mistake::{Notes, Position};
 use super::include::Files;
-use super::read::{Directive, End};
+use super::read::{Directive, DirectiveEnd};
 
 /// The kind of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ pub(super) struct RefusalStyle {
 #[derive(Debug)]
 pub(super) struct Scopes {
     all: Vec<Scope>,
-    /// The limits: index of the directive, and scope.
+    /// The imported limits: index of the directive, and index of the scope.
     limits: Vec<(usize, usize)>,
 }
 
@@ -51,8 +51,8 @@ pub(super) struct Scope {
     pub(super) parent: Option<usize>,
     pub(super) block: Block,
     settings: HashMap<String, String>,
-    /// Whether the scope itself has limits, by kind.
-    has: [bool; 2],
+    /// Whether the scope has its own limits, for each limit kind.
+    has_own_limits: [bool; 2],
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,10 +77,11 @@ impl Block {
 /// Maximum number of servers and locations.
 const MAX_BLOCKS: usize = 4096;
 /// Maximum nesting of blocks.
-const MAX_DEPTH: usize = 16;
+const MAX_BLOCK_DEPTH: usize = 16;
 
 /// Settings that are inherited independently of each other.
-const SETTINGS: [&str; 4] = ["limit_req_status", "limit_conn_status", "limit_req_dry_run", "limit_conn_dry_run"];
+const INHERITED_SETTINGS: [&str; 4] =
+    ["limit_req_status", "limit_conn_status", "limit_req_dry_run", "limit_conn_dry_run"];
 
 impl Scopes {
     pub(super) fn read(directives: &[Directive], files: &Files<'_>, notes: &mut Notes, left_out: &mut Notes) -> Self {
@@ -92,39 +93,46 @@ impl Scopes {
             files.set_file(directive, notes, left_out);
             let here = open.last().copied().unwrap_or(0);
             match directive.end {
-                End::Opens if scopes.all.len() >= MAX_BLOCKS || open.len() > MAX_DEPTH => {
-                    let most = format!("too many blocks (maximum {MAX_BLOCKS}, nested {MAX_DEPTH} levels)");
+                DirectiveEnd::Opens if scopes.all.len() >= MAX_BLOCKS || open.len() > MAX_BLOCK_DEPTH => {
+                    let most = format!("too many blocks (maximum {MAX_BLOCKS}, nested {MAX_BLOCK_DEPTH} levels)");
                     notes.add(directive.position, most);
                     return scopes;
                 }
-                End::Opens => open.push(match block_of(directive) {
+                DirectiveEnd::Opens => open.push(match block_of(directive) {
                     Some(block) => {
                         scopes.all.push(Scope::new(directive.position, Some(here), block));
                         scopes.all.len() - 1
                     }
                     None => here,
                 }),
-                End::Closes => {
+                DirectiveEnd::Closes => {
                     open.pop();
                 }
-                End::Here => scopes.add(here, number, directive, notes, left_out),
+                DirectiveEnd::Here => scopes.add_directive(here, number, directive, notes, left_out),
             }
         }
         scopes
     }
 
-    fn add(&mut self, here: usize, number: usize, directive: &Directive, notes: &mut Notes, left_out: &mut Notes) {
+    fn add_directive(
+        &mut self,
+        here: usize,
+        number: usize,
+        directive: &Directive,
+        notes: &mut Notes,
+        left_out: &mut Notes,
+    ) {
         let name = directive.name();
         let value = directive.arguments().first().map_or("", |word| &word.text);
         if let Some(kind) = NginxLimitKind::of(name) {
-            self.all[here].has[kind as usize] = true;
+            self.all[here].has_own_limits[kind as usize] = true;
             if self.scopes_around(here).any(|scope| self.all[scope].block == Block::Expression) {
                 let problem = "limits in a location with a regular expression are not imported";
                 left_out.add_with_help(directive.position, problem, "write a rule with a pattern like `/a/*/b`");
             } else {
                 self.limits.push((number, here));
             }
-        } else if SETTINGS.contains(&name) {
+        } else if INHERITED_SETTINGS.contains(&name) {
             let status = value.parse::<u16>().is_ok_and(|status| (400..600).contains(&status));
             if name.ends_with("_status") && !status {
                 notes.add(directive.position, format!("`{name}` must be a status code from 400 to 599"));
@@ -132,13 +140,13 @@ impl Scopes {
             }
             self.all[here].settings.insert(name.to_owned(), value.to_owned());
         } else if name == "server_name" {
-            self.server_names(here, directive, left_out);
+            self.add_server_names(here, directive, left_out);
         } else if name.starts_with("limit_req_log") || name.starts_with("limit_conn_log") {
             left_out.add(directive.position, format!("`{name}` is not imported: refusals are counted, not logged"));
         }
     }
 
-    fn server_names(&mut self, here: usize, directive: &Directive, left_out: &mut Notes) {
+    fn add_server_names(&mut self, here: usize, directive: &Directive, left_out: &mut Notes) {
         let Block::Server(names) = &mut self.all[here].block else { return };
         for word in directive.arguments() {
             match &*word.text {
@@ -166,14 +174,14 @@ impl Scopes {
         self.all.len()
     }
 
-    /// Returns the imported limits: index of the directive, and scope.
+    /// Returns the imported limits: index of the directive, and index of the scope.
     pub(super) fn limits(&self) -> &[(usize, usize)] {
         &self.limits
     }
 
     /// Returns the scope whose limits apply in `scope`: `scope` itself, or the nearest enclosing scope with limits.
     pub(super) fn inherited_from(&self, scope: usize, kind: NginxLimitKind) -> Option<usize> {
-        self.scopes_around(scope).find(|scope| self.all[*scope].has[kind as usize])
+        self.scopes_around(scope).find(|scope| self.all[*scope].has_own_limits[kind as usize])
     }
 
     /// Returns how refusals in a scope are reported.
@@ -206,7 +214,7 @@ impl Scopes {
 
 impl Scope {
     fn new(position: Position, parent: Option<usize>, block: Block) -> Self {
-        Self { position, parent, block, settings: HashMap::new(), has: [false; 2] }
+        Self { position, parent, block, settings: HashMap::new(), has_own_limits: [false; 2] }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Zones: their key and rate.
+//! Parses zones: their names, keys and rates.
 
 use super::super::super::mistake::{Notes, Position};
 use super::super::super::raw::shorten;
@@ -8,7 +8,7 @@ use super::scope::NginxLimitKind;
 /// A `limit_req_zone` or `limit_conn_zone`.
 #[derive(Debug)]
 pub(super) struct NginxZone {
-    /// The index of its file.
+    /// The index of the zone's file.
     pub(super) file: usize,
     pub(super) position: Position,
     pub(super) name: String,
@@ -21,7 +21,7 @@ pub(super) struct NginxZone {
 }
 
 impl NginxZone {
-    /// Returns the kind of its limits.
+    /// Returns the kind of the zone's limits.
     pub(super) fn kind(&self) -> NginxLimitKind {
         if self.rate.is_some() { NginxLimitKind::Requests } else { NginxLimitKind::Connections }
     }
@@ -42,8 +42,8 @@ impl NginxZone {
         };
         let mut per: Vec<String> = Vec::new();
         let mut skips_missing = false;
-        for variable in variables(&key.text) {
-            let (attribute, always) = attribute_of(&variable, key.position, left_out);
+        for variable in variable_names(&key.text) {
+            let (attribute, always) = attribute_for_variable(&variable, key.position, left_out);
             skips_missing = !always;
             if !per.contains(&attribute) {
                 per.push(attribute);
@@ -87,7 +87,7 @@ fn read_rate(directive: &Directive, notes: &mut Notes, left_out: &mut Notes) -> 
 }
 
 /// Returns the names of the variables in a key.
-fn variables(key: &str) -> Vec<String> {
+fn variable_names(key: &str) -> Vec<String> {
     let mut names = Vec::new();
     for part in key.split('$').skip(1) {
         let name = match part.strip_prefix('{') {
@@ -104,8 +104,8 @@ fn variables(key: &str) -> Vec<String> {
     names
 }
 
-/// Returns the attribute for a variable, and whether every request has it.
-fn attribute_of(variable: &str, position: Position, left_out: &mut Notes) -> (String, bool) {
+/// Returns the attribute for a variable, and whether every request has that attribute.
+fn attribute_for_variable(variable: &str, position: Position, left_out: &mut Notes) -> (String, bool) {
     let known = match variable {
         "binary_remote_addr" | "remote_addr" => Some("client_ip"),
         "host" | "http_host" | "server_name" => Some("host"),

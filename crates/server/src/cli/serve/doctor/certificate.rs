@@ -7,37 +7,38 @@ use jiff::tz::TimeZone;
 /// An element of DER: its tag and its content.
 type Element<'a> = (u8, &'a [u8]);
 
-const INTEGER: u8 = 0x02;
-const SEQUENCE: u8 = 0x30;
-const VERSION: u8 = 0xa0;
-const UTC_TIME: u8 = 0x17;
-const GENERALIZED_TIME: u8 = 0x18;
+const INTEGER_TAG: u8 = 0x02;
+const SEQUENCE_TAG: u8 = 0x30;
+const VERSION_TAG: u8 = 0xa0;
+const UTC_TIME_TAG: u8 = 0x17;
+const GENERALIZED_TIME_TAG: u8 = 0x18;
 
 /// Returns the expiry time of an X.509 certificate in DER, or `None` if the certificate is malformed. Needed because
 /// TLS libraries check the expiry but do not return it.
 pub(super) fn not_after(certificate: &[u8]) -> Option<Timestamp> {
-    let mut certificate = expect(&mut &*certificate, SEQUENCE)?;
-    let mut fields = expect(&mut certificate, SEQUENCE)?;
-    let mut serial = next(&mut fields)?;
-    if serial.0 == VERSION {
-        serial = next(&mut fields)?;
+    let mut certificate = expect_element(&mut &*certificate, SEQUENCE_TAG)?;
+    let mut fields = expect_element(&mut certificate, SEQUENCE_TAG)?;
+    let mut serial = next_element(&mut fields)?;
+    if serial.0 == VERSION_TAG {
+        serial = next_element(&mut fields)?;
     }
-    if serial.0 != INTEGER {
+    if serial.0 != INTEGER_TAG {
         return None;
     }
-    let (_algorithm, _issuer) = (expect(&mut fields, SEQUENCE)?, expect(&mut fields, SEQUENCE)?);
-    let mut validity = expect(&mut fields, SEQUENCE)?;
-    next(&mut validity)?;
-    parse_time(next(&mut validity)?)
+    let (_algorithm, _issuer) =
+        (expect_element(&mut fields, SEQUENCE_TAG)?, expect_element(&mut fields, SEQUENCE_TAG)?);
+    let mut validity = expect_element(&mut fields, SEQUENCE_TAG)?;
+    next_element(&mut validity)?;
+    parse_time(next_element(&mut validity)?)
 }
 
-fn expect<'a>(from: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
-    next(from).filter(|element| element.0 == tag).map(|element| element.1)
+fn expect_element<'a>(from: &mut &'a [u8], tag: u8) -> Option<&'a [u8]> {
+    next_element(from).filter(|element| element.0 == tag).map(|element| element.1)
 }
 
 /// Removes and returns the first element. Returns `None` if it is malformed or its length field has more than four
 /// bytes.
-fn next<'a>(from: &mut &'a [u8]) -> Option<Element<'a>> {
+fn next_element<'a>(from: &mut &'a [u8]) -> Option<Element<'a>> {
     let (tag, rest) = from.split_first()?;
     let (first, mut rest) = rest.split_first()?;
     let mut length = usize::from(*first);
@@ -56,12 +57,12 @@ fn next<'a>(from: &mut &'a [u8]) -> Option<Element<'a>> {
 fn parse_time((tag, text): Element<'_>) -> Option<Timestamp> {
     let text = str::from_utf8(text).ok()?.strip_suffix('Z')?;
     let (year, rest) = match tag {
-        UTC_TIME => {
+        UTC_TIME_TAG => {
             let (year, rest) = text.split_at_checked(2)?;
             let year: i16 = year.parse().ok()?;
             (if year < 50 { 2000 + year } else { 1900 + year }, rest)
         }
-        GENERALIZED_TIME => {
+        GENERALIZED_TIME_TAG => {
             let (year, rest) = text.split_at_checked(4)?;
             (year.parse().ok()?, rest)
         }
@@ -82,11 +83,11 @@ mod tests {
 
     #[test]
     fn both_kinds_of_time_are_parsed() {
-        assert_eq!(time_text(UTC_TIME, "261117023104Z").as_deref(), Some("2026-11-17T02:31:04Z"));
-        assert_eq!(time_text(UTC_TIME, "991231235959Z").as_deref(), Some("1999-12-31T23:59:59Z"));
-        assert_eq!(time_text(GENERALIZED_TIME, "20500101000000Z").as_deref(), Some("2050-01-01T00:00:00Z"));
+        assert_eq!(time_text(UTC_TIME_TAG, "261117023104Z").as_deref(), Some("2026-11-17T02:31:04Z"));
+        assert_eq!(time_text(UTC_TIME_TAG, "991231235959Z").as_deref(), Some("1999-12-31T23:59:59Z"));
+        assert_eq!(time_text(GENERALIZED_TIME_TAG, "20500101000000Z").as_deref(), Some("2050-01-01T00:00:00Z"));
         for wrong in ["", "Z", "26111702310", "261117023104", "26111702310éZ", "261317023104Z"] {
-            assert_eq!(time_text(UTC_TIME, wrong), None, "{wrong}");
+            assert_eq!(time_text(UTC_TIME_TAG, wrong), None, "{wrong}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Ports, files and certificates of this machine.
+//! Checks the ports, open-file limit and certificate of this machine.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt;
@@ -19,8 +19,8 @@ use crate::cli::count;
 use crate::client::Client;
 use crate::net::tls::{Tls, TlsFiles};
 
-/// Number of days before the expiry of a certificate from which it is reported.
-const RENEW_DAYS: i64 = 14;
+/// A certificate is reported if it expires within this number of days.
+const EXPIRY_WARNING_DAYS: i64 = 14;
 
 /// Checks that the server can listen on its ports, or already listens on them.
 pub(super) async fn check_ports(config: &Config) -> Vec<DoctorFinding> {
@@ -46,7 +46,8 @@ pub(super) async fn check_ports(config: &Config) -> Vec<DoctorFinding> {
                     (false, None) => {
                         DoctorFinding::error("port", format!("{flag} {address} is in use by another program"), action)
                     }
-                    // A server with TLS cannot be recognised, because the name in its certificate is not known here.
+                    // A server with TLS cannot be recognised, because this check does not know the name in its
+                    // certificate.
                     (false, Some(_)) => {
                         let found = format!("{flag} {address} is in use");
                         DoctorFinding::warning("port", found, format!("unless that is the server itself, {action}"))
@@ -139,7 +140,7 @@ fn check_expiry(files: &TlsFiles, now: i64) -> DoctorFinding {
         i64::MIN..0 => {
             DoctorFinding::error("certificate", format!("{path} expired at {end}"), "renew it: clients refuse it")
         }
-        0..RENEW_DAYS => {
+        0..EXPIRY_WARNING_DAYS => {
             DoctorFinding::warning("certificate", format!("{path} expires in {days} days, at {end}"), "renew it")
         }
         _ => DoctorFinding::ok("certificate", format!("{path} is valid until {end}")),

@@ -78,7 +78,7 @@ impl fmt::Display for DoctorFinding {
             FindingStatus::Warning => "warning",
             FindingStatus::Error => "error",
         };
-        // Joins the lines, because a message from another program may have several.
+        // Joins the lines, because a message from another program may have several lines.
         let text = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
         write!(f, "{status:<9}{:<14}{text}", self.name)
     }

@@ -1,4 +1,4 @@
-//! The source of rules: a file, a database, or the service of another server.
+//! Checks the source of rules: a file, a database, a rules service or an xDS server.
 
 use std::io::Read;
 use std::path::Path;
@@ -39,11 +39,11 @@ fn check_file(path: &Path) -> DoctorFinding {
         Ok(read) => read,
         Err(error) => return DoctorFinding::error("rules", format!("{error:#}"), "name a readable file with --rules"),
     };
-    let (sources, name): (Vec<_>, _) = (read.iter().map(files::File::source).collect(), path.display().to_string());
+    let (sources, name): (Vec<_>, _) = (read.iter().map(files::RuleFile::source).collect(), path.display().to_string());
     check_rules(parse_all(&sources), &name, &format!("run: tollgate check {name}"))
 }
 
-/// Checks rules that were read from `name`. `action` tells the user how to list their mistakes.
+/// Checks rules that were read from `name`. `action` is the advice for the user, such as how to list the mistakes.
 fn check_rules(rules: Result<Rules, Mistakes>, name: &str, action: &str) -> DoctorFinding {
     let rules = match rules {
         Ok(rules) => rules,
@@ -103,18 +103,17 @@ async fn check_database(config: &DatabaseConfig) -> Vec<DoctorFinding> {
     }
 }
 
-/// Returns false if the file surely is not an SQLite database: it can be read, is not empty, and lacks the SQLite
-/// header.
+/// Returns false only if the file is readable, not empty, and lacks the SQLite header.
 fn is_sqlite(file: &std::fs::File) -> bool {
-    const HEAD: &[u8] = b"SQLite format 3\0";
+    const SQLITE_HEADER: &[u8] = b"SQLite format 3\0";
     let mut start = Vec::new();
-    let read = file.take(HEAD.len() as u64).read_to_end(&mut start);
-    read.is_err() || start.is_empty() || start == HEAD
+    let read = file.take(SQLITE_HEADER.len() as u64).read_to_end(&mut start);
+    read.is_err() || start.is_empty() || start == SQLITE_HEADER
 }
 
 async fn check_service(config: &FollowConfig) -> DoctorFinding {
     let url = config.client.url();
-    // Requests the snapshot with HEAD, because that call needs the role `node`, as following does.
+    // Requests the snapshot with HEAD, because this request needs the same role as following the service (`node`).
     let answer = config.client.request(Method::HEAD, &["v1", "snapshot"]).timeout(TIMEOUT).send().await;
     match answer {
         Ok(answer) if answer.status().is_success() => DoctorFinding::ok("rules", format!("followed from {url}")),

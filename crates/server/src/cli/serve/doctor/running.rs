@@ -1,4 +1,4 @@
-//! Checks of a running server: that it answers, that no node is stale, and that no key receives nearly all traffic.
+//! Checks that a running server answers, that no node is stale, and that no key receives nearly all traffic.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use crate::rules_source::status::RulesStatus;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time without a report after which a node counts as silent. Nodes poll at least twice a minute.
-const SILENT: Duration = Duration::from_secs(90);
+const SILENT_AFTER: Duration = Duration::from_secs(90);
 
-/// Percentage of its rule's decisions above which a key counts as receiving nearly all traffic.
-const MAX_SHARE: u64 = 90;
+/// A key that takes more than this percentage of its rule's charged tokens is reported.
+const MAX_KEY_PERCENT: u64 = 90;
 
-/// Minimum number of decisions for a meaningful percentage.
-const MIN_COUNT: u64 = 1_000;
+/// A rule with fewer charged tokens is not checked, because its percentages would not be meaningful.
+const MIN_TOKENS: u64 = 1_000;
 
 /// Checks a running server.
 pub(super) async fn check(args: &ServerArgs) -> Vec<DoctorFinding> {
@@ -36,7 +36,7 @@ pub(super) async fn check(args: &ServerArgs) -> Vec<DoctorFinding> {
         }
     };
     let url = client.url().as_str().trim_end_matches('/').to_owned();
-    let status: RulesStatus = match get(&client, &["v1", "rules-status"]).await {
+    let status: RulesStatus = match get_json(&client, &["v1", "rules-status"]).await {
         Ok(status) => status,
         Err(GetError::Unreachable(why)) => {
             let found = format!("no answer from {url} ({why}), so nodes and keys were not checked");
@@ -53,14 +53,14 @@ pub(super) async fn check(args: &ServerArgs) -> Vec<DoctorFinding> {
     };
     let mut findings = vec![check_server(&url, &status)];
     // Only a server with a database has nodes.
-    let nodes = get::<ListAnswer>(&client, &["v1", "nodes"]).await.map(ListAnswer::parse::<NodeReport>);
+    let nodes = get_json::<ListAnswer>(&client, &["v1", "nodes"]).await.map(ListAnswer::parse::<NodeReport>);
     if let Ok(Ok(nodes)) = nodes {
         findings.extend(node_findings(&nodes, status.revision));
     }
-    if let Ok(page) = get::<PeersPage>(&client, &["v1", "peers"]).await {
-        findings.extend(judge_peers(&page));
+    if let Ok(page) = get_json::<PeersPage>(&client, &["v1", "peers"]).await {
+        findings.extend(peers_finding(&page));
     }
-    if let Ok(top) = get::<TopKeysPage>(&client, &["v1", "top"]).await {
+    if let Ok(top) = get_json::<TopKeysPage>(&client, &["v1", "top"]).await {
         findings.extend(key_findings(&top));
     }
     findings
@@ -88,7 +88,7 @@ fn node_findings(nodes: &[NodeReport], revision: Option<i64>) -> Vec<DoctorFindi
         if let Some(refused) = &node.refused {
             let found = format!("{name} refuses revision {}: {}", refused.revision, refused.why);
             findings.push(DoctorFinding::error("node", found, "update the node, or correct the rules"));
-        } else if silent > SILENT {
+        } else if silent > SILENT_AFTER {
             let found = format!("{name} has not reported for {} s", silent.as_secs());
             findings.push(DoctorFinding::warning("node", found, "check that it runs and reaches this server"));
         } else if node.running.unwrap_or(0) < newest {
@@ -131,7 +131,7 @@ fn key_finding(rule: &TopRule) -> Option<DoctorFinding> {
     };
     let total: u64 = rule.charged.iter().map(|key| key.count.saturating_sub(key.error)).sum();
     let own = first.count.saturating_sub(first.error);
-    if total < MIN_COUNT || own * 100 <= total * MAX_SHARE {
+    if total < MIN_TOKENS || own * 100 <= total * MAX_KEY_PERCENT {
         return None;
     }
     let rule = rule.rule.as_deref().unwrap_or("inline limits");
@@ -140,8 +140,8 @@ fn key_finding(rule: &TopRule) -> Option<DoctorFinding> {
     Some(DoctorFinding::warning("key", found, action))
 }
 
-/// Returns a finding about the servers that share limits with this one, if there are any.
-fn judge_peers(page: &PeersPage) -> Option<DoctorFinding> {
+/// Returns a finding about the servers that share limits with the checked server, if there are any.
+fn peers_finding(page: &PeersPage) -> Option<DoctorFinding> {
     let own = page.node.as_ref()?;
     let unlinked: Vec<&str> = page.peers.iter().filter(|peer| !peer.linked).map(|peer| &*peer.node.name).collect();
     let is_other = |checksum: &Option<String>| checksum.is_some() && *checksum != own.checksum;
@@ -166,7 +166,7 @@ enum GetError {
     Status(StatusCode),
 }
 
-async fn get<T: DeserializeOwned>(client: &Client, path: &[&str]) -> Result<T, GetError> {
+async fn get_json<T: DeserializeOwned>(client: &Client, path: &[&str]) -> Result<T, GetError> {
     let answer = client.request(Method::GET, path).timeout(TIMEOUT).send().await;
     let answer = answer.map_err(|error| GetError::Unreachable(root_cause(&error)))?;
     let status = answer.status();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_key_with_nearly_all_of_many_decisions_is_reported() {
+    fn only_a_key_with_nearly_all_of_many_tokens_is_reported() {
         for (counts, expected) in [
             (&[5_000, 10][..], "user=0 takes 99 % of the tokens of r"),
             (&[900, 50], "no key"),
@@ -203,14 +203,14 @@ mod tests {
     #[test]
     fn missing_majority_and_links_and_other_rules_are_reported() {
         let peers = crate::observe::peers::Peers::default();
-        assert!(judge_peers(&peers.page()).is_none(), "another store");
+        assert!(peers_finding(&peers.page()).is_none(), "another store");
         peers.set(crate::observe::peers::sample());
         let well = peers.page();
-        assert_eq!(judge_peers(&well).unwrap().to_string(), "ok       peers         2 servers, all linked");
+        assert_eq!(peers_finding(&well).unwrap().to_string(), "ok       peers         2 servers, all linked");
         let text = |change: &dyn Fn(&mut PeersPage)| {
             let mut page = well.clone();
             change(&mut page);
-            judge_peers(&page).unwrap().to_string()
+            peers_finding(&page).unwrap().to_string()
         };
         let lone = text(&|page| page.majority = false);
         assert!(lone.starts_with("warning  peers         it sees no majority of the 2 servers"), "{lone}");

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 
 use super::operations::ALGORITHMS;
 
-const RATE: &str = "^[0-9]{1,9}[kM]?/[0-9]{0,4}(s|m|h|d|second|minute|hour|day)$";
+const RATE_PATTERN: &str = "^[0-9]{1,9}[kM]?/[0-9]{0,4}(s|m|h|d|second|minute|hour|day)$";
 
 /// Returns the schemas with the most common keys of the rule language; other keys are accepted.
 pub(super) fn rule_schemas() -> Value {
-    let limit = json!({"type": "string", "description": "A rate, such as 100/s, 5/15m or 10k/day", "pattern": RATE, "example": "100/s"});
+    let limit = json!({"type": "string", "description": "A rate, such as 100/s, 5/15m or 10k/day", "pattern": RATE_PATTERN, "example": "100/s"});
     let burst = json!({"type": "integer", "minimum": 1, "description": "Burst size"});
     json!({
         "Rule": {
@@ -59,6 +59,6 @@ pub(super) fn refer_to_schemas(paths: &mut Value) {
                 json!({"schema": {"$ref": format!("#/components/schemas/{schema}")}});
         }
     }
-    // The body is optional, because a request with an empty file is valid: the response reports the mistake.
+    // The body is optional, because a request with an empty file is valid. The response then reports the mistake.
     paths["/v1/validate"]["post"]["requestBody"]["required"] = json!(false);
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::live::{MAX_RULES, MAX_VIEWERS, SECONDS};
+use crate::live::{MAX_RULES, MAX_VIEWERS, ONE_SECOND_POINTS};
 
 /// Returns the paths.
 pub(super) fn live_paths() -> Value {
@@ -23,7 +23,7 @@ pub(super) fn live_paths() -> Value {
             "tags": ["live"], "operationId": "get_history",
             "summary": format!(
                 "Returns rates per second: {} minutes by second and an hour by ten seconds, of all decisions or of one rule",
-                SECONDS / 60
+                ONE_SECOND_POINTS / 60
             ),
             "description": format!(
                 "Lists of numbers, oldest first. Without parameters, also the last ten minutes of the {MAX_RULES} busiest rules."

@@ -48,18 +48,18 @@ fn description_tree() -> Value {
         "scheme": "bearer",
         "description": "A token created by `tollgate tokens create` or POST /v1/tokens; required if the server requires tokens.",
     }});
-    merge(
+    insert_all(
         &mut tree["components"]["schemas"],
         json!({
             "Problem": ProblemDetails::schema(), "Peers": PeersPage::schema(), "RulesStatus": RulesStatus::schema(), "TopKeys": TopKeysPage::schema(),
             "RulesInForce": RulesInForcePage::schema(), "Session": SessionView::schema(),
         }),
     );
-    merge(&mut tree["components"]["schemas"], language::rule_schemas());
-    merge(&mut tree["components"]["schemas"], operations::operation_schemas());
+    insert_all(&mut tree["components"]["schemas"], language::rule_schemas());
+    insert_all(&mut tree["components"]["schemas"], operations::operation_schemas());
     describe_grants(&mut tree);
-    merge(&mut tree["paths"], operations::operation_paths());
-    merge(&mut tree["paths"], live::live_paths());
+    insert_all(&mut tree["paths"], operations::operation_paths());
+    insert_all(&mut tree["paths"], live::live_paths());
     language::refer_to_schemas(&mut tree["paths"]);
     for (path, item) in tree["paths"].as_object_mut().into_iter().flatten() {
         for (method, call) in item.as_object_mut().into_iter().flatten() {
@@ -85,7 +85,7 @@ fn tag_descriptions() -> Value {
     ])
 }
 
-fn merge(into: &mut Value, from: Value) {
+fn insert_all(into: &mut Value, from: Value) {
     if let (Some(into), Value::Object(from)) = (into.as_object_mut(), from) {
         into.extend(from);
     }
@@ -133,7 +133,7 @@ fn add_shared_parts(path: &str, method: &str, call: &mut Value) {
                 json!({"schema": {"type": "string"}, "description": "The version, for If-Match and If-None-Match"});
             response["headers"] = json!({"etag": etag});
         }
-        // Errors have a problem as their body unless stated otherwise.
+        // Unless described otherwise, an error response has a `Problem` body.
         if status.as_str() >= "400" && response.get("content").is_none() {
             let problem = json!({"schema": {"$ref": "#/components/schemas/Problem"}});
             response["content"] = json!({"application/problem+json": problem});
@@ -157,7 +157,7 @@ fn add_shared_parts(path: &str, method: &str, call: &mut Value) {
     // Uses `get_mut`, because indexing would insert null for a missing member.
     for parameter in call.get_mut("parameters").and_then(Value::as_array_mut).into_iter().flatten() {
         let pattern = match (parameter["name"].as_str(), known) {
-            (Some("If-Match"), _) | (Some("If-None-Match"), true) => ETAG,
+            (Some("If-Match"), _) | (Some("If-None-Match"), true) => ETAG_PATTERN,
             (Some("If-None-Match"), false) => r"^\*$",
             _ => continue,
         };
@@ -166,7 +166,7 @@ fn add_shared_parts(path: &str, method: &str, call: &mut Value) {
 }
 
 /// An ETag or `*`.
-const ETAG: &str = r#"^(\*|(W/)?"[0-9a-f-]+")$"#;
+const ETAG_PATTERN: &str = r#"^(\*|(W/)?"[0-9a-f-]+")$"#;
 
 fn as_object(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
@@ -174,7 +174,7 @@ fn as_object(value: &mut Value) -> &mut Map<String, Value> {
     }
     match value {
         Value::Object(map) => map,
-        // It was made an object above.
+        // `value` was made an object above.
         _ => unreachable!("an object"),
     }
 }

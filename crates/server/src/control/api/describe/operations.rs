@@ -1,11 +1,11 @@
 //! Descriptions of the server's operations: decisions, and pages about the server's state. Paths and summaries come
-//! from `ops::TABLE`.
+//! from `ops::OPERATIONS`.
 
 use serde_json::{Map, Value, json};
 
 use crate::http::bounds::{MAX_ATTRIBUTES, MAX_BATCH};
 use crate::ops::idempotency::MAX_KEY;
-use crate::ops::{Op, ServerPage, Spec, TABLE};
+use crate::ops::{OPERATIONS, Op, ServerPage, Spec};
 
 /// The algorithms of the rule language.
 pub(super) const ALGORITHMS: [&str; 8] = [
@@ -126,7 +126,7 @@ pub(super) fn operation_paths() -> Value {
         "409": in_progress, "422": reused,
     });
     let mut paths = Map::new();
-    for spec in TABLE {
+    for spec in OPERATIONS {
         let (tag, body, responses) = match spec.op {
             Op::Decide(_) => ("decisions", Some("Requests"), decision.clone()),
             Op::Acquire => ("decisions", Some("AcquireRequest"), decision.clone()),

@@ -7,13 +7,13 @@ use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
 use utoipa::openapi::{ObjectBuilder, RefOr, Required, Response, Type};
 use utoipa::{IntoParams, IntoResponses};
 
-/// The header If-Match of a write, which makes the write conditional on the current version.
+/// The `If-Match` header of a write. The write succeeds only if the resource still has the given version.
 pub(in crate::control::api) struct IfMatch;
 
-/// The header If-None-Match of a write, which makes the write conditional on the absence of the resource.
+/// The `If-None-Match` header of a write. The write succeeds only if the resource does not exist.
 pub(in crate::control::api) struct IfNoneMatch;
 
-/// The header Tollgate-Comment.
+/// The `Tollgate-Comment` header.
 pub(in crate::control::api) struct Comment;
 
 /// The response 304.

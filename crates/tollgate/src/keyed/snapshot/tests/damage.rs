@@ -1,15 +1,15 @@
-//! Damaged bytes are refused, and the limiter is unchanged.
+//! Checks that damaged snapshots are refused and leave the limiter unchanged.
 
 use super::*;
 
 /// Returns a limiter with entries that a failed load must not change.
-fn in_use<A: Algorithm>(limit: A, clock: &ManualClock) -> Tested<A> {
+fn limiter_with_entries<A: Algorithm>(limit: A, clock: &ManualClock) -> TestKeyed<A> {
     let keyed = in_other_process(limit, 100, clock, 0);
     let _ = keyed.check("carol", 3);
     keyed
 }
 
-fn remaining<A: Algorithm>(keyed: &Tested<A>) -> [u64; 3] {
+fn remaining<A: Algorithm>(keyed: &TestKeyed<A>) -> [u64; 3] {
     ["alice", "bob", "carol"].map(|key| keyed.report(key, 1).remaining)
 }
 
@@ -20,7 +20,7 @@ fn every_damaged_byte_and_missing_end_is_detected() {
         let _ = here.check("alice", 9);
         let _ = here.check("bob", 5);
         let bytes = snapshot_bytes(&here);
-        let mut there = in_use(limit.clone(), &clock);
+        let mut there = limiter_with_entries(limit.clone(), &clock);
         for len in 0..bytes.len() {
             let result = there.restore(&bytes[..len]);
             assert!(matches!(result, Err(RestoreError::CutShort)), "{result:?} for {len} of {} bytes", bytes.len());
@@ -55,7 +55,7 @@ fn missing_doubled_and_swapped_frames_are_detected() {
     let (first, second) = (head, head + frame(head));
     let third = second + frame(second);
     let (head, [a, b], rest) = (&bytes[..head], [&bytes[first..second], &bytes[second..third]], &bytes[third..]);
-    let mut there = in_use(bucket(10), &clock);
+    let mut there = limiter_with_entries(bucket(10), &clock);
     for parts in [vec![head, b, rest], vec![head, a, a, b, rest], vec![head, b, a, rest], vec![head, rest]] {
         assert!(matches!(there.restore(&*parts.concat()), Err(RestoreError::Damaged)));
     }
@@ -63,14 +63,14 @@ fn missing_doubled_and_swapped_frames_are_detected() {
 }
 
 #[test]
-fn other_files_and_other_limits_are_errors() {
+fn files_of_another_format_or_limit_are_errors() {
     let (here, clock) = keyed(bucket(10), 100);
     let bytes = snapshot_bytes(&here);
     let message = |result: Result<u64, RestoreError>| result.unwrap_err().to_string();
-    let mut there = in_use(daily_window(10), &clock);
+    let mut there = limiter_with_entries(daily_window(10), &clock);
     assert_eq!(message(there.restore(&*bytes)), "the snapshot is for a token bucket, not for a fixed window");
     let group = Limits::new([daily_window(10).into(), bucket(3).into()]).unwrap();
-    let mut both = in_use(group, &clock);
+    let mut both = limiter_with_entries(group, &clock);
     let expected = "the snapshot is for a token bucket, not for a fixed window with a token bucket";
     assert_eq!(message(both.restore(&*bytes)), expected);
     assert_eq!(message(there.restore(&b"\x89PNG\r\n\x1a\n and so on"[..])), "this is not a snapshot");
@@ -83,7 +83,7 @@ fn other_files_and_other_limits_are_errors() {
     assert!(matches!(&error, RestoreError::Unreadable(error) if error.kind() == io::ErrorKind::NotFound), "{error}");
 }
 
-/// Restores arbitrary words with valid seals.
+/// Restores snapshots of arbitrary words with valid seals.
 #[test]
 fn arbitrary_parameters_and_states_are_refused_or_harmless() {
     let mut dice = Rng::new(5);
@@ -100,7 +100,7 @@ fn arbitrary_parameters_and_states_are_refused_or_harmless() {
             }
             let count = limit.as_slice().len();
             frames::recompute_seals(&mut bytes, count);
-            let mut there = in_use(limit.clone(), &clock);
+            let mut there = limiter_with_entries(limit.clone(), &clock);
             match there.restore(&*bytes) {
                 Err(_) => assert_eq!(there.report("carol", 1).remaining, 7),
                 Ok(_) => {

@@ -1,4 +1,4 @@
-//! The file on disk: complete, readable only by its owner, and replaced atomically.
+//! Checks that the file on disk is complete, readable only by its owner, and replaced atomically.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use tempfile::TempDir;
 
 use super::*;
 
-fn names(folder: &TempDir) -> Vec<String> {
+fn file_names(folder: &TempDir) -> Vec<String> {
     fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
 }
 
@@ -18,7 +18,7 @@ fn saved_file_is_loaded_replaced_and_readable_by_its_owner_only() {
     for spent in 1..4 {
         let _ = here.check("alice", 1);
         assert_eq!(here.save(&path).unwrap(), 1);
-        assert_eq!(names(&folder), ["limits"]);
+        assert_eq!(file_names(&folder), ["limits"]);
         let mut there = in_other_process(bucket(10), 100, &clock, 3);
         assert_eq!(there.load(&path).unwrap(), 1);
         assert_eq!(there.report("alice", 1).remaining, 10 - spent);
@@ -31,7 +31,7 @@ fn saved_file_is_loaded_replaced_and_readable_by_its_owner_only() {
 }
 
 #[test]
-fn failed_write_leaves_the_old_file_and_no_temporary_one() {
+fn failed_write_leaves_the_old_file_and_no_temporary_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("limits");
     fs::write(&path, "the old one").unwrap();
@@ -40,7 +40,7 @@ fn failed_write_leaves_the_old_file_and_no_temporary_one() {
         Err(io::ErrorKind::StorageFull.into())
     });
     assert_eq!(result.unwrap_err().kind(), io::ErrorKind::StorageFull);
-    assert_eq!((fs::read_to_string(&path).unwrap().as_str(), names(&folder).len()), ("the old one", 1));
+    assert_eq!((fs::read_to_string(&path).unwrap().as_str(), file_names(&folder).len()), ("the old one", 1));
 }
 
 #[test]
@@ -52,18 +52,18 @@ fn unwritable_path_is_an_error() {
     // The path is a folder, so the last step, renaming, fails.
     fs::create_dir(folder.path().join("limits")).unwrap();
     assert!(here.save(folder.path().join("limits")).is_err());
-    assert_eq!(names(&folder), ["limits"]);
+    assert_eq!(file_names(&folder), ["limits"]);
 }
 
-/// A writer that accepts `room` bytes and then fails, like a full disk.
-struct Disk {
-    room: usize,
+/// A writer that accepts `bytes_left` bytes and then fails, like a full disk.
+struct FullDisk {
+    bytes_left: usize,
 }
 
-impl Write for Disk {
+impl Write for FullDisk {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let taken = bytes.len().min(self.room);
-        self.room -= taken;
+        let taken = bytes.len().min(self.bytes_left);
+        self.bytes_left -= taken;
         if taken == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(taken) }
     }
 
@@ -77,10 +77,10 @@ fn full_disk_is_an_error_and_the_next_snapshot_works() {
     let (here, clock) = keyed(bucket(10), 100);
     let _ = here.check("alice", 4);
     let whole = snapshot_bytes(&here).len();
-    for room in 0..whole {
-        assert_eq!(here.snapshot(Disk { room }).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    for bytes_left in 0..whole {
+        assert_eq!(here.snapshot(FullDisk { bytes_left }).unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
-    assert_eq!(here.snapshot(Disk { room: whole }).unwrap(), 1);
+    assert_eq!(here.snapshot(FullDisk { bytes_left: whole }).unwrap(), 1);
     let mut there = in_other_process(bucket(10), 100, &clock, 0);
     there.restore(&*snapshot_bytes(&here)).unwrap();
     assert_eq!(there.report("alice", 1).remaining, 6);

@@ -1,14 +1,14 @@
 //! A two-word state with its own lock, for example a token bucket of 7777/s.
 //!
-//! Locking takes one compare-and-swap, like an update of a single-word state, and unlocking is a plain store. A mutex
-//! would take two read-modify-write operations, and would check for poisoning on both sides.
+//! Locking takes one compare-and-swap, the same as an update of a single-word state. Unlocking is a plain store. A
+//! mutex would take two read-modify-write operations, and would check for poisoning on both sides.
 
 use tollgate_core::{Cells, CellsMut};
 
 use crate::sync::{AtomicU64, Ordering, spin_or_yield};
 
 /// Two words behind a spin lock, which is held for a few nanoseconds.
-pub(crate) struct Pair {
+pub(crate) struct TwoWords {
     lock: AtomicU64,
     words: [AtomicU64; 2],
 }
@@ -17,22 +17,22 @@ const UNLOCKED: u64 = 0;
 const LOCKED: u64 = 1;
 
 /// Guard for the locked words. Dropping it unlocks them.
-pub(crate) struct LockedPair<'a>(&'a Pair);
+pub(crate) struct LockedTwoWords<'a>(&'a TwoWords);
 
-impl Pair {
+impl TwoWords {
     pub(crate) fn new(words: [u64; 2]) -> Self {
         Self { lock: AtomicU64::new(UNLOCKED), words: words.map(AtomicU64::new) }
     }
 
     /// Locks the words if they are unlocked.
     #[inline]
-    pub(crate) fn try_lock(&self) -> Option<LockedPair<'_>> {
-        // Acquire: pairs with the release of the last unlock, so that this thread sees its writes.
+    pub(crate) fn try_lock(&self) -> Option<LockedTwoWords<'_>> {
+        // Acquire: pairs with the release of the last unlock, so that this thread sees the writes made under the lock.
         self.lock.compare_exchange(UNLOCKED, LOCKED, Ordering::Acquire, Ordering::Relaxed).ok()?;
-        Some(LockedPair(self))
+        Some(LockedTwoWords(self))
     }
 
-    pub(crate) fn lock(&self) -> LockedPair<'_> {
+    pub(crate) fn lock(&self) -> LockedTwoWords<'_> {
         let mut turn = 0;
         loop {
             if let Some(locked) = self.try_lock() {
@@ -49,20 +49,20 @@ impl Pair {
     }
 }
 
-impl LockedPair<'_> {
+impl LockedTwoWords<'_> {
     pub(crate) fn load(&self) -> [u64; 2] {
         [self.get(0), self.get(1)]
     }
 }
 
-impl Cells for LockedPair<'_> {
+impl Cells for LockedTwoWords<'_> {
     #[inline]
     fn get(&self, index: usize) -> u64 {
         self.0.words.get(index).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 }
 
-impl CellsMut for LockedPair<'_> {
+impl CellsMut for LockedTwoWords<'_> {
     #[inline]
     fn set(&mut self, index: usize, word: u64) {
         if let Some(cell) = self.0.words.get(index) {
@@ -71,7 +71,7 @@ impl CellsMut for LockedPair<'_> {
     }
 }
 
-impl Drop for LockedPair<'_> {
+impl Drop for LockedTwoWords<'_> {
     #[inline]
     fn drop(&mut self) {
         // Release: the next thread to lock sees everything written under the lock.
