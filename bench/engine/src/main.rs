@@ -7,7 +7,7 @@ mod subjects;
 
 use anyhow::Result;
 use rules::REQUESTS;
-use subjects::{Peer, Subject};
+use subjects::{Limitador, Subject};
 
 const RULE_COUNTS: [usize; 4] = [10, 100, 1_000, 10_000];
 const ROUNDS: usize = 401;
@@ -79,7 +79,7 @@ fn compare_rule_counts(goals: &mut Goals) -> Result<()> {
 fn compare_with_peer(goals: &mut Goals) -> Result<()> {
     println!();
     for (size, times, goal) in [(2, 50, 5.0), (1_000, 2, 50.0)] {
-        let (ours, theirs) = (Subject::new(size)?, Peer::new(size)?);
+        let (ours, theirs) = (Subject::new(size)?, Limitador::new(size)?);
         theirs.nanos_per_decision(times)?;
         let mut ratios = Vec::new();
         let mut both = (Vec::new(), Vec::new());

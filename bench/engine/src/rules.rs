@@ -27,7 +27,7 @@ pub(crate) fn rule_file(size: usize, limit: &str) -> String {
 }
 
 /// Returns the condition of rule `n` in the syntax of limitador, which has no path patterns.
-pub(crate) fn peer_condition(n: usize) -> String {
+pub(crate) fn limitador_condition(n: usize) -> String {
     match n % 3 {
         0 => format!("path.startsWith('/service-{n}/') && path.contains('/items/')"),
         1 => format!("tenant == 'tenant-{n}'"),

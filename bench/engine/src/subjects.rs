@@ -11,7 +11,7 @@ use tollgate::{Keyed, TokenBucket};
 use tollgate_engine::rules::{Rules, Source};
 use tollgate_engine::{Decisions, Engine, Entry, Item, MatchedRules, MemoryStore, Request};
 
-use crate::rules::{Attributes, NEVER_REACHED_LIMIT, matching_requests, peer_condition, rule_file};
+use crate::rules::{Attributes, NEVER_REACHED_LIMIT, matching_requests, limitador_condition, rule_file};
 
 /// The engine with a given number of rules.
 pub(crate) struct Subject {
@@ -86,17 +86,17 @@ impl BareChecks {
 }
 
 /// The same limits in limitador.
-pub(crate) struct Peer {
+pub(crate) struct Limitador {
     limiter: RateLimiter,
     namespace: Namespace,
     contexts: Vec<Context<'static>>,
 }
 
-impl Peer {
+impl Limitador {
     pub(crate) fn new(size: usize) -> Result<Self> {
         let limiter = RateLimiter::new(100_000);
         for n in 0..size {
-            let condition = peer_condition(n).try_into().ok().context("a condition")?;
+            let condition = limitador_condition(n).try_into().ok().context("a condition")?;
             let variable = "client".try_into().ok().context("a variable")?;
             ensure!(limiter.add_limit(Limit::with_id(
                 format!("rule-{n}"),

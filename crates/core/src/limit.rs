@@ -178,13 +178,13 @@ impl Algorithm for Limit {
     }
 
     #[inline]
-    fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
-        dispatch!(self, unlimited: None, deny_all: None, algorithm => algorithm.take_from_word(word, now, cost))
+    fn try_take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
+        dispatch!(self, unlimited: None, deny_all: None, algorithm => algorithm.try_take_from_word(word, now, cost))
     }
 
     #[inline]
-    fn refuse_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
-        dispatch!(self, unlimited: None, deny_all: None, algorithm => algorithm.refuse_from_word(word, now, cost))
+    fn try_refuse_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
+        dispatch!(self, unlimited: None, deny_all: None, algorithm => algorithm.try_refuse_from_word(word, now, cost))
     }
 
     #[inline]
@@ -193,8 +193,8 @@ impl Algorithm for Limit {
     }
 
     #[inline]
-    fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
-        dispatch!(self, unlimited: None, deny_all: None, algorithm => algorithm.take_from_words(state, now, cost))
+    fn try_take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
+        dispatch!(self, unlimited: None, deny_all: None, algorithm => algorithm.try_take_from_words(state, now, cost))
     }
 
     #[inline]

@@ -133,7 +133,7 @@ struct StallResult {
 }
 
 async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -> StallResult {
-    // A node with a long deadline takes the amounts used before the stall, and then leaves.
+    // Before the stall, a node with a long deadline charges each client's `used` amount and then leaves.
     let mut decisions = Decisions::default();
     let first = start_node(&server, support::LONG_DEADLINE).await;
     let epoch = Instant::now();
@@ -408,8 +408,8 @@ fn arrears_of_a_caller_that_gives_up_are_charged_once() {
             };
             tokio::join!(first, second);
             let (standing, left) = ask(engine.clone(), "k", 1).await;
-            // The arrears of 40 and this request are charged once. The request that was given up is charged if the store
-            // received it together with the arrears.
+            // The arrears of 40 and this request are charged once. The request that was given up is charged if the
+            // store received it together with the arrears.
             let expected = if is_sent { 958..=959 } else { 959..=959 };
             assert!(
                 standing == Standing::Exact && left.is_some_and(|left| expected.contains(&left)),

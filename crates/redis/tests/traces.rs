@@ -194,8 +194,8 @@ impl Trace<'_> {
             }
             if let Some((charge, wait)) = refused
                 && charge.windows.is_empty()
-                // A key that becomes unused under its own limits during the wait would count as new under limits with
-                // `initial`.
+                // Skips limits with `initial`: if the key becomes unused during the wait, they treat it as a new key, and the
+                // advertised wait no longer holds.
                 && charge.limits.starts_full()
                 && self.chance.one_in(3)
             {

@@ -170,7 +170,7 @@ fn every_message_is_in_the_golden_file() {
     let elsewhere = ["rules/keys", "rules/reference.rs", "api/describe", "server/src/bounds.rs", "observe/metrics.rs"];
     let tests = ["/tests.rs", "/tests/", "testing.rs", "stalled_client.rs"];
     let mut page = String::new();
-    for package in ["core", "engine", "http", "redis", "server", "share", "tollgate"] {
+    for package in ["core", "engine", "http", "peers", "redis", "server", "share", "tollgate"] {
         let mut files = Vec::new();
         add_files(&Path::new("crates").join(package).join("src"), &mut files);
         let mut messages = std::collections::BTreeSet::new();

@@ -121,13 +121,13 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     fn try_decide_word(&self, now: &Now<'_>, cost: Cost) -> Option<Verdict<A::Stamp>> {
         let Shared::Word(word) = &self.state else { return None };
         let before = word.load(Ordering::Relaxed);
-        match self.limit.take_from_word(before, now, cost) {
+        match self.limit.try_take_from_word(before, now, cost) {
             Some(after) => {
                 word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed).ok()?;
                 Some(Verdict::granted(cost))
             }
             // A refusal writes nothing, so reading the word once is enough.
-            None => self.limit.refuse_from_word(before, now, cost).map(Verdict::refused),
+            None => self.limit.try_refuse_from_word(before, now, cost).map(Verdict::refused),
         }
     }
 
@@ -137,7 +137,7 @@ impl<A: Algorithm, C: Clock> Limiter<A, C> {
     #[inline(never)]
     fn try_take_two_words(&self, mono: Time<Mono>, wall: Time<Wall>, cost: Cost) -> Option<A::Stamp> {
         let Shared::TwoWords(two_words) = &self.state else { return None };
-        self.limit.take_from_words(&mut two_words.try_lock()?, &Now::new(mono, wall), cost)
+        self.limit.try_take_from_words(&mut two_words.try_lock()?, &Now::new(mono, wall), cost)
     }
 
     #[inline(never)]

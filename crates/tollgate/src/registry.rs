@@ -118,13 +118,19 @@ impl Default for Registry {
 
 impl<C: Clock + Send + Sync + 'static> Registry<C> {
     /// The default maximum number of limiters.
-    pub const MAX_LIMITERS: usize = 10_000;
+    pub const DEFAULT_MAX_LIMITERS: usize = 10_000;
 
     /// Creates an empty registry that reads the time from `clock`.
     pub fn with_clock(clock: impl Into<Arc<C>>) -> Self {
         let tables = RegistryTables { configurations: BTreeMap::new(), limiters: BTreeMap::new() };
         let tables = RwLock::new(tables);
-        Self { clock: clock.into(), hook: None, max: Self::MAX_LIMITERS, tables, configure_lock: Mutex::new(()) }
+        Self {
+            clock: clock.into(),
+            hook: None,
+            max: Self::DEFAULT_MAX_LIMITERS,
+            tables,
+            configure_lock: Mutex::new(()),
+        }
     }
 
     /// Sets the maximum number of limiters.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use crate::clock::ManualClock;
-use crate::{Concurrency, FixedWindow, LeakyBucket, Limit, Limits, SlidingLog, SlidingWindow, TokenBucket};
+use crate::{
+    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, Limits, SlidingLog, SlidingSlices, SlidingWindow,
+    TokenBucket,
+};
 use tollgate_core::{Algorithm, Nanos};
 
 pub(crate) const SECOND: Nanos = Nanos::SECOND;
@@ -38,7 +41,7 @@ pub(crate) fn daily_window(limit: u64) -> FixedWindow {
 }
 
 /// Returns a limit for every algorithm and state length, with a capacity of 10 and a maximum debt of 5. Each limit is
-/// full again after `length`; the sliding window is full again after twice that time.
+/// full again after `length`; the sliding window and the sliding slices are full again after at most twice that time.
 pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
     let per = length.as_nanos();
     let coarse = crate::Rate::new(10, length).unwrap();
@@ -47,22 +50,25 @@ pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
     let limits = vec![
         TokenBucket::new(coarse, 10).unwrap().max_debt(5).unwrap().into(),
         TokenBucket::new(fine, 10).unwrap().max_debt(5).unwrap().into(),
-        LeakyBucket::new(coarse, 10).unwrap().free(10).unwrap().max_debt(5).unwrap().into(),
-        LeakyBucket::new(fine, 10).unwrap().free(10).unwrap().max_debt(5).unwrap().into(),
         FixedWindow::new(10, length).unwrap().max_debt(5).unwrap().into(),
         SlidingWindow::new(10, length).unwrap().max_debt(5).unwrap().into(),
+        SlidingSlices::new(10, length, Nanos::from_nanos(per / 4)).unwrap().max_debt(5).unwrap().into(),
         SlidingLog::new(10, length).unwrap().max_debt(5).unwrap().into(),
+        IntervalBucket::new(10, length).unwrap().max_debt(5).unwrap().into(),
         Concurrency::new(10, length).unwrap().max_debt(5).unwrap().into(),
+        LeakyBucket::new(coarse, 10).unwrap().free(10).unwrap().max_debt(5).unwrap().into(),
+        LeakyBucket::new(fine, 10).unwrap().free(10).unwrap().max_debt(5).unwrap().into(),
     ];
     let words: Vec<usize> = limits.iter().map(Limit::words).collect();
-    assert_eq!(words, [1, 2, 1, 2, 2, 2, 16, 47]);
+    assert_eq!(words, [1, 2, 2, 2, 0, 16, 0, 47, 1, 2]);
     limits
 }
 
-/// Returns the limits of [`ten_of_each`] individually, and all of them combined.
+/// Returns the limits of [`ten_of_each`] individually, and as many of them as possible combined.
 pub(crate) fn ten_of_each_and_all(length: Nanos) -> Vec<Limits> {
     let each = ten_of_each(length);
-    each.iter().copied().map(Limits::from).chain([Limits::new(each.iter().copied()).unwrap()]).collect()
+    let combined = Limits::new(each.iter().copied().take(Limits::MAX)).unwrap();
+    each.into_iter().map(Limits::from).chain([combined]).collect()
 }
 
 /// Reproducible pseudo-random numbers.

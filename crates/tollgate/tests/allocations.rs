@@ -12,8 +12,8 @@ use tollgate::keyed::WhenFull;
 use tollgate::ledger::{Charge, Ledger};
 use tollgate::redis_cell::RedisCellTable;
 use tollgate::{
-    Concurrency, FixedWindow, Keyed, LeakyBucket, Limit, LimitError, Limiter, Limits, SlidingLog, SlidingWindow,
-    TokenBucket,
+    Concurrency, FixedWindow, IntervalBucket, Keyed, LeakyBucket, Limit, LimitError, Limiter, Limits, SlidingLog,
+    SlidingSlices, SlidingWindow, TokenBucket,
 };
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
@@ -29,6 +29,8 @@ fn limits() -> Result<Vec<Limit>, LimitError> {
         FixedWindow::new(10, HOUR)?.phase(Phase::Spread).into(),
         SlidingWindow::new(10, HOUR)?.into(),
         SlidingWindow::new(1 << 40, HOUR)?.into(),
+        SlidingSlices::new(10, HOUR, Nanos::from_secs(360))?.into(),
+        IntervalBucket::new(10, HOUR)?.into(),
         SlidingLog::new(10, HOUR)?.into(),
         SlidingLog::new(1_000, HOUR)?.count_refused().into(),
         Concurrency::new(10, HOUR)?.into(),

@@ -507,7 +507,7 @@ impl Algorithm for IntervalBucket {
 
     /// Measured with callgrind, this reduces the check of a key from 384 to 195 instructions.
     #[inline]
-    fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
+    fn try_take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         let Steps::Aligned(offset) = self.steps else { return None };
         // Excludes a cost of zero, which writes nothing, and a cost above the burst, which never passes.
         if cost.get().wrapping_sub(1) >= self.burst {
@@ -520,7 +520,7 @@ impl Algorithm for IntervalBucket {
 
     #[inline]
     fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
-        let word = self.take_from_word(state.get(0), now, cost)?;
+        let word = self.try_take_from_word(state.get(0), now, cost)?;
         state.set(0, word);
         Some(Verdict::allow(cost))
     }

@@ -128,32 +128,32 @@ pub trait Algorithm {
     /// returns the new word if the request passes without delay. `None`: the fast path does not apply; call
     /// [`decide`](Self::decide).
     #[inline]
-    fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
+    fn try_take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         let _ = (word, now, cost);
         None
     }
 
-    /// The counterpart of [`take_from_word`](Self::take_from_word) for a refusal that changes nothing. Returns the time
-    /// until `cost` passes. Inlined, so that the wait is computed only for callers that use it. `None`: the fast path
-    /// does not apply; call [`decide`](Self::decide).
+    /// The counterpart of [`try_take_from_word`](Self::try_take_from_word) for a refusal that changes nothing. Returns
+    /// the time until `cost` passes. Inlined, so that the wait is computed only for callers that use it. `None`: the
+    /// fast path does not apply; call [`decide`](Self::decide).
     #[inline]
-    fn refuse_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
+    fn try_refuse_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
         let _ = (word, now, cost);
         None
     }
 
-    /// Returns whether [`take_from_words`](Self::take_from_words) can apply. If `false`, the caller need not lock the
-    /// state to try it.
+    /// Returns whether [`try_take_from_words`](Self::try_take_from_words) can apply. If `false`, the caller need not
+    /// lock the state to try it.
     #[inline]
     fn takes_from_words(&self) -> bool {
         false
     }
 
-    /// Takes like [`take_from_word`](Self::take_from_word), but in place, from a state of several words. Returns the
-    /// stamp of the charge, or `None` without changing anything. Both methods ignore the spread and the calendar
-    /// windows of `now`.
+    /// Takes like [`try_take_from_word`](Self::try_take_from_word), but in place, from a state of several words.
+    /// Returns the stamp of the charge, or `None` without changing anything. Both methods ignore the spread and the
+    /// calendar windows of `now`.
     #[inline]
-    fn take_from_words<S>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Self::Stamp>
+    fn try_take_from_words<S>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Self::Stamp>
     where
         S: CellsMut + ?Sized,
     {

@@ -395,7 +395,7 @@ impl Algorithm for SlidingSlices {
     /// callgrind, this reduces the check of a key from 354 to 240 instructions, and the first check in a slice from 527
     /// to 473.
     #[inline]
-    fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
+    fn try_take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
         let (at, end, counts) = (window_instant(now.wall()), state.get(0), state.get(1));
         let (sum, current_count) = (counts >> 32, counts & u64::from(u32::MAX));
         let room = self.quota.limit().checked_sub(cost.get())?;
@@ -414,7 +414,7 @@ impl Algorithm for SlidingSlices {
 
     #[inline]
     fn decide_fast<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Verdict> {
-        self.take_from_words(state, now, cost).map(|stamp| Verdict::stamped(cost, stamp))
+        self.try_take_from_words(state, now, cost).map(|stamp| Verdict::stamped(cost, stamp))
     }
 
     fn refund<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost, stamp: Option<Stamp>) -> Cost {

@@ -123,15 +123,15 @@ fn fast_paths_decide_as_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
     };
     check(&|words| limit.decide_fast(words, now, cost));
     check(&|words| match words {
-        [word] => match limit.take_from_word(*word, now, cost) {
+        [word] => match limit.try_take_from_word(*word, now, cost) {
             Some(after) => {
                 *word = after;
                 Some(Verdict::granted(cost))
             }
-            None => limit.refuse_from_word(*word, now, cost).map(Verdict::refused),
+            None => limit.try_refuse_from_word(*word, now, cost).map(Verdict::refused),
         },
         words => {
-            let stamp = limit.take_from_words(words, now, cost)?;
+            let stamp = limit.try_take_from_words(words, now, cost)?;
             assert!(limit.takes_from_words(), "the fast path applies, but callers do not try it");
             Some(Verdict::stamped(cost, stamp))
         }

@@ -337,12 +337,12 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline]
-    fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
+    fn try_take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         self.word_after(word, now, cost)
     }
 
     #[inline]
-    fn refuse_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
+    fn try_refuse_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
         self.word_refusal(word, now, cost)
     }
 
@@ -352,7 +352,7 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline]
-    fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
+    fn try_take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamp> {
         self.take_from_two_words(state, now, cost).then_some(Stamp::NONE)
     }
 

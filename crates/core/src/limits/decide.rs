@@ -88,9 +88,9 @@ impl Algorithm for Limits {
     }
 
     #[inline]
-    fn take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
+    fn try_take_from_word(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         match &*self.limits {
-            [limit] => limit.take_from_word(word, now, cost),
+            [limit] => limit.try_take_from_word(word, now, cost),
             _ => None,
         }
     }
@@ -101,9 +101,9 @@ impl Algorithm for Limits {
     }
 
     #[inline]
-    fn take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamps> {
+    fn try_take_from_words<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Stamps> {
         let [limit] = &*self.limits else { return None };
-        limit.take_from_words(state, now, cost).map(|stamp| Stamps::from_stamps([stamp]))
+        limit.try_take_from_words(state, now, cost).map(|stamp| Stamps::from_stamps([stamp]))
     }
 
     #[inline]

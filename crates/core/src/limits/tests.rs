@@ -25,8 +25,9 @@ fn group_with_every_algorithm() -> Limits {
         FixedWindow::new(8, SECOND).unwrap().into(),
         SlidingWindow::new(7, SECOND).unwrap().into(),
         SlidingLog::new(6, SECOND).unwrap().into(),
+        SlidingSlices::new(6, SECOND, Nanos::from_millis(100)).unwrap().into(),
+        IntervalBucket::new(6, SECOND).unwrap().into(),
         Concurrency::new(5, SECOND).unwrap().into(),
-        Limit::Unlimited,
     ])
     .unwrap()
 }
@@ -41,7 +42,7 @@ fn refusal_by_one_limit_spends_nothing_from_the_others() {
     assert_eq!(state, before);
     assert!(limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(5))).is_admitted());
     let remaining: Vec<u64> = limits.reports(&*state, &Now::at(0), Cost::ONE).map(|report| report.remaining).collect();
-    assert_eq!(remaining, [5, 4, 3, 2, 1, 0, u64::MAX]);
+    assert_eq!(remaining, [5, 4, 3, 2, 1, 1, 1, 0]);
 }
 
 #[test]
@@ -217,10 +218,10 @@ fn fast_paths_of_a_single_limit_match_the_slow_path() {
         for step in 0..6u64 {
             let (now, cost) = (Now::at(step / 4 * 400_000_000), Cost::new(1 + step % 2));
             let (mut fast, mut short) = (state.clone(), state.clone());
-            let word = single.take_from_word(state[0], &now, cost);
+            let word = single.try_take_from_word(state[0], &now, cost);
             let decided_fast = single.decide_fast(&mut *fast, &now, cost);
             let decided_short = single.try_decide_single(&mut &mut *short, &now, cost);
-            assert_eq!(pair.take_from_word(two[0], &now, cost), None);
+            assert_eq!(pair.try_take_from_word(two[0], &now, cost), None);
             assert!(pair.decide_fast(&mut *two, &now, cost).is_none());
             assert!(pair.try_decide_single(&mut &mut *two, &now, cost).is_none());
             let verdict = single.decide_slow(&mut *state, &now, Ask::Exactly(cost));
@@ -389,10 +390,10 @@ fn only_a_group_of_one_has_fast_paths() {
     let (now, cost) = (Now::at(0), Cost::new(4));
     let paths = |limits: &Limits| {
         let mut state = new_state(limits);
-        let word = limits.take_from_word(state[0], &now, cost);
+        let word = limits.try_take_from_word(state[0], &now, cost);
         let applies = limits.takes_from_words();
         let (mut fast, mut slow) = (state.clone(), state.clone());
-        let stamps = applies.then(|| limits.take_from_words(&mut *fast, &now, cost).map(|stamps| stamps.count()));
+        let stamps = applies.then(|| limits.try_take_from_words(&mut *fast, &now, cost).map(|stamps| stamps.count()));
         let _ = limits.decide_slow(&mut *slow, &now, Ask::Exactly(cost));
         assert!(!applies || fast == slow, "{limits:?}");
         let verdict =

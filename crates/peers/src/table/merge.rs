@@ -90,7 +90,14 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
             }
             then
         }
-        _ => then,
+        Params::SlidingWindow(_) | Params::SlidingSlices { .. } | Params::TokenBucket(_) => then,
+        // `check_limits` refuses algorithms that peers cannot merge; unlimited and denied keys have no state.
+        Params::Unlimited
+        | Params::DenyAll
+        | Params::LeakyBucket { .. }
+        | Params::IntervalBucket { .. }
+        | Params::SlidingLog { .. }
+        | Params::Concurrency { .. } => then,
     };
     let used = limit.used(cells, &at).ceil();
     let ask = if is_recent {
@@ -124,7 +131,14 @@ fn give_back(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, co
     let window = match limit.params() {
         Params::FixedWindow { window, phase } => Some((window, phase)),
         Params::SlidingWindow(window) => Some((window, Phase::Epoch)),
-        _ => None,
+        Params::Unlimited
+        | Params::DenyAll
+        | Params::TokenBucket(_)
+        | Params::LeakyBucket { .. }
+        | Params::IntervalBucket { .. }
+        | Params::SlidingSlices { .. }
+        | Params::SlidingLog { .. }
+        | Params::Concurrency { .. } => None,
     };
     // A charge in an earlier window is not refunded to the current window.
     if let Some((window, phase)) = window
@@ -157,7 +171,12 @@ fn max_used(limit: &Limit) -> u64 {
         Params::FixedWindow { window, .. } | Params::SlidingWindow(window) | Params::SlidingSlices { window, .. } => {
             window.max_debt
         }
-        _ => 0,
+        Params::Unlimited
+        | Params::DenyAll
+        | Params::LeakyBucket { .. }
+        | Params::IntervalBucket { .. }
+        | Params::SlidingLog { .. }
+        | Params::Concurrency { .. } => 0,
     };
     limit.capacity().saturating_add(debt)
 }

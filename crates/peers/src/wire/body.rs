@@ -102,14 +102,14 @@ pub(crate) struct PartBuilder {
 }
 
 impl PartBuilder {
-    pub(crate) fn add(&mut self, limits: &Arc<SharedLimits>, known: &SnapshotKey) {
+    pub(crate) fn add(&mut self, limits: &Arc<SharedLimits>, key: &SnapshotKey) {
         if self.bytes > MAX_BODY {
             self.left_out += 1;
             return;
         }
         let (_, count, block) = self.blocks.entry(limits.number()).or_insert_with(|| (limits.clone(), 0, Vec::new()));
         let before = block.len();
-        put_known(known, block);
+        put_snapshot_key(key, block);
         *count += 1;
         // A block's number and count take at most 15 bytes.
         self.bytes += block.len() - before + if *count == 1 { 15 } else { 0 };
@@ -134,10 +134,10 @@ impl PartBody {
     /// Encodes a body.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_number(self.blocks.len() as u64, out);
-        for (number, known) in &self.blocks {
+        for (number, keys) in &self.blocks {
             put_number((*number).into(), out);
-            put_number(known.len() as u64, out);
-            known.iter().for_each(|known| put_known(known, out));
+            put_number(keys.len() as u64, out);
+            keys.iter().for_each(|key| put_snapshot_key(key, out));
         }
     }
 
@@ -151,25 +151,25 @@ impl PartBody {
         for _ in 0..reader.count(2, usize::MAX)? {
             let number = reader.short()?;
             let count = reader.count(FINGERPRINT_BYTES + 2, usize::MAX)?;
-            let known = (0..count).map(|_| {
+            let keys = (0..count).map(|_| {
                 let (key, generation) = (reader.fingerprint()?, reader.short()?);
                 let used = (0..reader.count(2, tollgate_core::Limits::MAX)?)
                     .map(|_| Ok(UsedAmount { whole: reader.number()?, part: reader.short()? }));
                 Ok(SnapshotKey { key, generation, used: used.collect::<Result<_, _>>()? })
             });
-            let known = known.collect::<Result<_, _>>()?;
-            body.blocks.push((number, known));
+            let keys = keys.collect::<Result<_, _>>()?;
+            body.blocks.push((number, keys));
         }
         reader.end()?;
         Ok(body)
     }
 }
 
-fn put_known(known: &SnapshotKey, out: &mut Vec<u8>) {
-    put_fingerprint(known.key, out);
-    put_number(known.generation.into(), out);
-    put_number(known.used.len() as u64, out);
-    for used in &known.used {
+fn put_snapshot_key(key: &SnapshotKey, out: &mut Vec<u8>) {
+    put_fingerprint(key.key, out);
+    put_number(key.generation.into(), out);
+    put_number(key.used.len() as u64, out);
+    for used in &key.used {
         put_number(used.whole, out);
         put_number(used.part.into(), out);
     }

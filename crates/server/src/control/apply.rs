@@ -89,7 +89,7 @@ impl RuleFiles<'_> {
         with_timeout(LONG_TIMEOUT, async {
             let mut write = self.db.write(change).await?;
             check_revision(&mut write).await?;
-            let changes = write_changes(&mut write, taken, others).await?;
+            let changes = apply_in_transaction(&mut write, taken, others).await?;
             if changes.planned.is_empty() {
                 let revision = write.revision - 1;
                 write.rollback().await?;
@@ -113,7 +113,7 @@ impl RuleFiles<'_> {
         with_timeout(LONG_TIMEOUT, async {
             let mut write = self.db.write(&Change::by("preview")).await?;
             let before = DomainRules::read(&mut write.tx, &domain).await?;
-            write_changes(&mut write, taken, others).await?;
+            apply_in_transaction(&mut write, taken, others).await?;
             let after = DomainRules::read(&mut write.tx, &domain).await?;
             write.rollback().await?;
             run_blocking(move || Preview { domain, before: before.into_file(), after: after.into_file() }).await
@@ -184,7 +184,7 @@ fn choose_domain(domains: &[String], named: Option<&str>) -> Result<String> {
 }
 
 /// Applies a file within the transaction `write` and returns the changes.
-async fn write_changes(write: &mut Write<'_>, taken: SplitFiles, others: OtherRules) -> Result<FileChanges> {
+async fn apply_in_transaction(write: &mut Write<'_>, taken: SplitFiles, others: OtherRules) -> Result<FileChanges> {
     let stored = load_rules(&mut write.tx, &taken.domains).await?;
     // Comparing 100 000 rules may take longer than the default idle timeout of a transaction.
     write.allow_idle().await?;

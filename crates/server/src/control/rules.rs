@@ -340,10 +340,10 @@ pub(super) fn audit_entry<'e>(
     NewEntry { kind: "rule", action, domain: Some(domain), subject: id.into(), before, after }
 }
 
-/// Checks that one request cannot match too many enabled rules of a domain, because nodes would refuse such rules. Call
-/// this after writing the rule whose text is `changed`. Reads only the rules that can match the same request as
-/// `changed`: rules without `when`, and rules that contain the `when` values of `changed`. Reads all rules if `changed`
-/// is empty.
+/// Checks that a domain does not have too many enabled rules that certainly match together, because nodes would refuse
+/// such rules. These are rules without `when` and rules with equal `when`. Call this after writing the rule whose text
+/// is `changed`. Reads only the rules that may count together with `changed`: rules without `when`, and rules whose
+/// text contains the plain `when` values of `changed`. Reads all rules if `changed` is empty.
 pub(super) async fn check_match_limit(write: &mut Write<'_>, domain: &str, changed: &str) -> Result<()> {
     let mut query = Sql::new("SELECT COUNT(*) FROM rules WHERE enabled = 1 AND domain = ");
     let count = query.bind(domain).fetch_optional(&mut *write.tx).await?.map(|row| row.try_get(0)).transpose()?;

@@ -84,7 +84,7 @@ impl RefusalLog {
             Retry::OnRelease | Retry::Never => None,
         };
         tracing::info!(
-            front = ?protocol,
+            front = protocol.name(),
             domain = &*String::from_utf8_lossy(domain),
             rule,
             key = key.as_deref(),

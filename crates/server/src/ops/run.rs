@@ -79,8 +79,8 @@ pub async fn run<S: Store>(
 /// reply, because deciding a request that matches 256 rules takes longer than this.
 pub(crate) const MAX_TURN: Nanos = Nanos::from_micros(100);
 
-/// Batch size for lists. A shared store decides this number of requests in one round trip, and this number of items is
-/// converted before the list yields.
+/// Maximum number of items in a part of a list. Items are converted to calls one part at a time, and a shared store
+/// decides a part in one round trip.
 const LIST_PART_SIZE: usize = 64;
 
 /// A list of calls that is run in parts. Between parts, it yields to other connections.

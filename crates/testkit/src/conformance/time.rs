@@ -1,8 +1,8 @@
 //! Refill over time, and calendar windows.
 
 use tollgate_core::{
-    Concurrency, FixedWindow, LeakyBucket, Limit, Nanos, Outcome, Phase, Rate, Retry, SlidingLog, SlidingWindow, Time,
-    TokenBucket, Window,
+    Concurrency, FixedWindow, IntervalBucket, LeakyBucket, Limit, Nanos, Outcome, Phase, Rate, Retry, SlidingLog,
+    SlidingSlices, SlidingWindow, Time, TokenBucket, Window,
 };
 use tollgate_engine::store::{StoreError, StoreVerb};
 
@@ -17,13 +17,16 @@ fn multiply(unit: Nanos, n: u64) -> Nanos {
 /// Returns a limit of two per `length` for every algorithm that reports a wait.
 fn two_per(length: Nanos) -> Vec<(&'static str, Limit)> {
     let rate = Rate::new(2, length).expect("a rate");
+    let slice = Nanos::from_nanos(length.as_nanos() / 2);
     let fixed = FixedWindow::new(2, length).expect("a window").phase(Phase::FirstRequest);
     vec![
         ("token bucket", TokenBucket::new(rate, 2).expect("a bucket").into()),
         ("leaky bucket", LeakyBucket::new(rate, 2).expect("a bucket").free(2).expect("as much as fits").into()),
         ("fixed window", fixed.into()),
         ("sliding window", SlidingWindow::new(2, length).expect("a window").into()),
+        ("sliding slices", SlidingSlices::new(2, length, slice).expect("slices").into()),
         ("sliding log", SlidingLog::new(2, length).expect("a log").into()),
+        ("interval bucket", IntervalBucket::new(2, length).expect("a bucket").into()),
     ]
 }
 

@@ -1,7 +1,8 @@
 //! Laws that need no model: two runs with an irrelevant difference give the same answers.
 //!
-//! A trace is first recorded with resolved times and amounts. Then it is replayed twice, with and without the
-//! difference.
+//! A trace states some times and amounts relative to earlier answers, such as "after the advertised wait". It is first
+//! run on the model, which records each operation with its absolute time and amount. The recording is then replayed
+//! twice, with and without the difference.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +22,7 @@ pub struct RecordedOperation {
     pub what: LawOperation,
 }
 
-/// An operation with resolved amounts.
+/// An operation with absolute amounts.
 #[derive(Clone, Debug)]
 pub enum LawOperation {
     /// Decides a request.

@@ -42,14 +42,14 @@ fn planted_defects_of_peers_are_found() {
     }
 }
 
-/// Prints the table in ARCHITECTURE.md: `cargo test -p tollgate-testkit --lib -- --ignored --nocapture
-/// traffic_of_peers`.
+/// Prints the table of simulated traffic in ARCHITECTURE.md: `cargo test -p tollgate-testkit --lib -- --ignored
+/// --nocapture traffic_of_peers`.
 #[test]
 #[ignore = "slow: prints a table for the documents"]
 fn traffic_of_peers() {
     use peers::traffic::{REQUESTS_PER_SECOND, TRAFFIC_SECONDS, measure_traffic_and_excess};
     println!(
-        "| nodes | messages per second and node | KiB per second and node | bytes per request and peer | largest excess | its bound |"
+        "| nodes | messages per second and node | KiB per second and node | bytes per request and other node | largest excess | its bound |"
     );
     println!("|---|---|---|---|---|---|");
     for nodes in [3, 10, 30, 100] {

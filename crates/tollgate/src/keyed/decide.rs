@@ -18,7 +18,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     /// an admission.
     #[inline(never)]
     pub(super) fn refuse_word(&self, word: u64, mono: Time<Mono>, wall: Time<Wall>, cost: Cost) -> Option<Retry> {
-        self.limit.refuse_from_word(word, &Now::new(mono, wall), cost)
+        self.limit.try_refuse_from_word(word, &Now::new(mono, wall), cost)
     }
 
     /// The fastest path for longer states: takes `cost` and returns the stamp. `None`: this path does not apply, and
@@ -39,7 +39,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             return None;
         }
         let now = Now::new(mono, wall);
-        buckets.try_visit_home(fingerprint, self.flags(), |state| self.limit.take_from_words(state, &now, cost))
+        buckets.try_visit_home(fingerprint, self.flags(), |state| self.limit.try_take_from_words(state, &now, cost))
     }
 
     /// The slow path. Not inlined, because it needs a large stack frame.

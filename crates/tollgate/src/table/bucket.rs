@@ -463,11 +463,11 @@ impl State<'_> {
     pub(crate) fn take<A: Algorithm>(&mut self, limit: &A, now: &Now<'_>, cost: Cost) -> Option<A::Stamp> {
         match self.words {
             [word] => {
-                let after = limit.take_from_word(word.load(Ordering::Relaxed), now, cost)?;
+                let after = limit.try_take_from_word(word.load(Ordering::Relaxed), now, cost)?;
                 word.store(after, Ordering::Relaxed);
                 Some(A::Stamp::default())
             }
-            _ if limit.takes_from_words() => limit.take_from_words(self, now, cost),
+            _ if limit.takes_from_words() => limit.try_take_from_words(self, now, cost),
             _ => None,
         }
     }

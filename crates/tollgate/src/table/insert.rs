@@ -103,7 +103,8 @@ impl<S: Shape> Buckets<S> {
         free = free.or_else(|| other.find_vacant(fingerprint, reader, kept).map(|entry| (true, entry)));
         for (elsewhere, bucket) in [(false, &mut *home), (true, &mut *other)] {
             free = free.or_else(|| {
-                let entry = self.search(fingerprint, || self.displace(bucket, reader, MAX_DISPLACEMENTS))?;
+                let entry =
+                    self.search_unless_full(fingerprint, || self.displace(bucket, reader, MAX_DISPLACEMENTS))?;
                 Some((elsewhere, entry))
             });
         }
@@ -126,7 +127,7 @@ impl<S: Shape> Buckets<S> {
     }
 
     /// Runs `search` for an arriving key, unless the table counts as full.
-    fn search<R>(&self, arriving: Fingerprint, search: impl FnOnce() -> Option<R>) -> Option<R> {
+    fn search_unless_full<R>(&self, arriving: Fingerprint, search: impl FnOnce() -> Option<R>) -> Option<R> {
         let failed = self.failed_searches.load(Ordering::Relaxed);
         if failed >= FAILURES_UNTIL_FULL && !arriving.high.is_multiple_of(SEARCH_ONE_IN) {
             return None;

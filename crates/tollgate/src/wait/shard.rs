@@ -42,11 +42,11 @@ impl<K, S> fmt::Debug for Shards<K, S> {
 
 impl<K: Copy + Ord, S: Copy + Default> Shards<K, S> {
     /// Default maximum number of waiters.
-    pub(crate) const MAX_WAITERS: usize = 1 << 16;
+    pub(crate) const DEFAULT_MAX_WAITERS: usize = 1 << 16;
 
     pub(crate) fn new(shards: usize) -> Self {
         let shards = (0..shards).map(|_| Shard::new()).collect();
-        Self { shards, occupied_slots: AtomicUsize::new(0), max: Self::MAX_WAITERS, max_per_key: usize::MAX }
+        Self { shards, occupied_slots: AtomicUsize::new(0), max: Self::DEFAULT_MAX_WAITERS, max_per_key: usize::MAX }
     }
 
     pub(crate) fn max_per_key(mut self, max: usize) -> Self {

@@ -170,7 +170,7 @@ fn read_rule(node: &Node, notes: &mut Notes) -> Option<RawRule> {
 
 fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Option<RawOverride> {
     let tables = [keys::OVERRIDE, keys::LIMIT, keys::OPTIONS];
-    let fields = Fields::of_part(node, "an override", &tables, &rule_key_hint, notes)?;
+    let fields = Fields::of_part(node, "an override", &tables, &misplaced_rule_key_hint, notes)?;
     Some(RawOverride {
         position: node.position,
         when: fields.find("when").map(|(_, node)| read_when(node, notes)).unwrap_or_default(),
@@ -182,7 +182,7 @@ fn read_override(node: &Node, base: Option<&RawLimit>, notes: &mut Notes) -> Opt
 
 /// Returns help for a key that belongs in a rule but was written in an override. Such a key may explain why the
 /// override has no limit.
-fn rule_key_hint(key: &str) -> Option<KeyHint> {
+fn misplaced_rule_key_hint(key: &str) -> Option<KeyHint> {
     let help = match key {
         "cost" => {
             "an override changes only limits; write costs of some requests in the rule, like \

@@ -22,7 +22,15 @@ pub(super) fn leases_that_do_not_pay(rule: &Rule, notes: &mut Notes) {
         let (count, per) = match limit.params() {
             Params::TokenBucket(bucket) => (u64::from(bucket.rate.count()), bucket.rate.per().as_nanos()),
             Params::FixedWindow { window, .. } => (window.limit, window.length.as_nanos()),
-            _ => continue,
+            // Rules with other algorithms cannot be leased.
+            Params::Unlimited
+            | Params::DenyAll
+            | Params::LeakyBucket { .. }
+            | Params::IntervalBucket { .. }
+            | Params::SlidingWindow(_)
+            | Params::SlidingSlices { .. }
+            | Params::SlidingLog { .. }
+            | Params::Concurrency { .. } => continue,
         };
         let per_second = u128::from(count) * 1_000_000_000 / u128::from(per.max(1));
         let capacity = limit.capacity();

@@ -187,7 +187,7 @@ fn show_plan(plan: &Plan, args: &ApplyArgs) -> io::Result<()> {
         let paint = Paint::new(&out);
         write_plan(plan, paint, out)
     } else if !args.plan && !args.yes && io::stdin().is_terminal() {
-        // Prints to the standard error stream, so that the user sees the plan before the confirmation.
+        // Standard output is reserved for the JSON, so the plan to be confirmed goes to standard error.
         let err = io::stderr().lock();
         let paint = Paint::new(&err);
         write_plan(plan, paint, err)

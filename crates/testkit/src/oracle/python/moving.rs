@@ -17,7 +17,7 @@ impl PythonMovingWindow {
         SlidingLog::new(amount, length).map(Self).map_err(|_| Skip::RefusedLimit)
     }
 
-    /// Returns our log with the times of the admitted units.
+    /// Returns the state of our log after recording `hits`, the times of the units that the Python limiter admitted.
     fn load(&self, hits: &[u64]) -> Vec<u64> {
         // Records all units, even those that our log would refuse.
         let writing = self.0.count_refused();

@@ -81,7 +81,7 @@ pub(super) fn operation_schemas() -> Value {
                 "allowed": {"type": "boolean"},
                 "outcome": outcome,
                 "rule": {"type": ["string", "null"], "description": "The rule that decided; null for an inline limit"},
-                "standing": {"type": "string", "enum": ["exact", "fallback"]},
+                "standing": {"type": "string", "enum": ["exact", "leased", "eventual", "fallback"]},
                 "retry_after_ms": wait,
                 "taken": count, "delay_ms": count,
                 "counted": {"type": "boolean", "description": "False if no limit counted the request"},
