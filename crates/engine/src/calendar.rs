@@ -88,7 +88,7 @@ pub(crate) enum ParsedInstant {
     /// Before 1970.
     Early,
     At(Time<Wall>),
-    /// In 2554 or later.
+    /// After 21 July 2554, the latest instant in nanoseconds since 1970.
     Late,
 }
 
@@ -190,7 +190,7 @@ impl Calendar {
             Unit::Minute | Unit::Hour => self.clock_window(at),
             Unit::Day | Unit::Week(_) | Unit::Month(_) | Unit::Year(..) => self.date_window(at),
         };
-        // Outside the calendar's range, a window has the average length.
+        // If the calendar window cannot be represented, the window starts at `at` and has the average length.
         let before = Time::from_nanos(at.as_nanos().min(u64::MAX - 1));
         let after = Time::from_nanos(before.as_nanos().saturating_add(self.length().as_nanos()));
         window.or_else(|| Window::new(before, after)).expect("the end is later, by at least one nanosecond")

@@ -20,7 +20,7 @@ pub struct Counter<'d> {
 }
 
 impl<'d> Decision<'d> {
-    /// Returns the evaluated counters, in rule order.
+    /// Returns the evaluated counters, ordered by item, then by rule.
     pub fn counters(&self) -> impl Iterator<Item = Counter<'d>> + use<'d> {
         let (all, charges) = self.charges();
         let end = charges.end;
@@ -49,13 +49,13 @@ pub struct RuleOutcome<'d> {
     pub counter: Counter<'d>,
     /// Whether the rule was a shadow rule for this request.
     pub is_shadow: bool,
-    /// The outcome of this rule and its ban. `None` for a shadow rule that was not evaluated because the enforced rules
-    /// refused the request.
+    /// The outcome of this rule and its ban. `None` for a shadow rule that was not evaluated, for example because the
+    /// enforced rules refused the request.
     pub outcome: Option<Outcome>,
 }
 
 impl<'d> Decision<'d> {
-    /// Returns the evaluated rules in order, without replaced rules and inline limits.
+    /// Returns the matched rules, ordered by item, then by rule, without replaced rules and inline limits.
     pub fn rule_outcomes(&self) -> impl Iterator<Item = RuleOutcome<'d>> + use<'d> {
         let (all, charges) = self.charges();
         let end = charges.end;

@@ -27,7 +27,7 @@ pub struct Decisions {
     pub(crate) refusal_counts: Vec<RefusalCount>,
     /// Whether refusals were observed instead of enforced.
     pub(crate) observing: bool,
-    /// The rule version.
+    /// The version of the rule set.
     pub(crate) version: u64,
     /// The rules of a check that is planned but not yet decided.
     pub(crate) planned_by: Option<Arc<RulesInForce>>,
@@ -135,7 +135,7 @@ impl Decisions {
         }
     }
 
-    /// Clears the buffers and sets the rule version and the time for new requests.
+    /// Clears the buffers, and sets the version of the rule set, the time and the take mode for new requests.
     pub(crate) fn begin(&mut self, version: u64, now: Time<Wall>, take_mode: TakeMode) {
         self.plan.clear();
         self.enforced.clear();
@@ -175,7 +175,7 @@ impl Decisions {
         &self.plan.charges[to_usize_range(&self.plan.requests[request].charges)]
     }
 
-    /// Returns the smallest amount that any enforced rule took for a request; `None` if nothing was counted.
+    /// Returns the smallest amount that any enforced rule took for a request; `None` if no limit was evaluated.
     pub(crate) fn least_taken(&self, request: usize) -> Option<Cost> {
         let enforced = self.charges_of(request).iter().filter(|planned| !planned.shadow && !planned.is_ban());
         enforced.filter_map(|planned| self.answer(planned)).map(|(answer, _)| answer.taken).min()
@@ -224,7 +224,7 @@ impl<'d> Decision<'d> {
         self.decided.outcome.is_admitted()
     }
 
-    /// Returns the outcome that would have been enforced, if refusals were only observed.
+    /// In observe mode, returns the refusal or delay that would have been enforced, if any; otherwise `None`.
     pub fn observed(&self) -> Option<Outcome> {
         self.decided.observed
     }
@@ -240,7 +240,7 @@ impl<'d> Decision<'d> {
     }
 
     /// Returns the id of the deciding rule: the rule with the longest wait or, if no rule requires a wait, the rule
-    /// with the smallest remaining amount. `None` if no rule matched; empty for an inline limit.
+    /// with the smallest remaining amount. `None` if no enforced rule matched; empty for an inline limit.
     pub fn rule(&self) -> Option<&'d str> {
         self.decided.deciding.map(|charge| self.batch.plan.name(charge))
     }
@@ -250,7 +250,7 @@ impl<'d> Decision<'d> {
         (self.batch, to_usize_range(&self.batch.plan.requests[self.index].charges))
     }
 
-    /// Returns the key of the deciding counter. `None` if no rule matched.
+    /// Returns the key of the deciding counter. `None` if no enforced rule matched.
     pub fn counter(&self) -> Option<&'d [u8]> {
         let planned = &self.batch.plan.charges[self.decided.deciding? as usize];
         Some(self.batch.plan.key(planned))
@@ -335,8 +335,9 @@ impl<'d> Decision<'d> {
     }
 
     /// Returns the amount that the caller may use: the smallest amount that any rule took, or zero if the request was
-    /// refused. If nothing was counted, or refusals are only observed, this is the requested amount. A drain asks for
-    /// [`Cost::MAX`] and gets at most the counted amount.
+    /// refused. If no limit was evaluated for an admitted request, or if refusals are only observed, this is the
+    /// requested amount. A drain asks for [`Cost::MAX`] and always gets the amount taken, or zero if no limit was
+    /// evaluated.
     pub fn taken(&self) -> Cost {
         let (cost, counted) = (self.batch.plan.requests[self.index].cost, self.batch.least_taken(self.index));
         let drains = self.batch.plan.take_mode() == TakeMode::UpTo && cost == Cost::MAX;
@@ -349,8 +350,8 @@ impl<'d> Decision<'d> {
         }
     }
 
-    /// Returns whether any enforced limit was charged. If not, nothing limits the request: either it matches no rule
-    /// with limits, or the store did not answer and its rules are `open`.
+    /// Returns whether the limits of an enforced rule were evaluated. If not, nothing limits an admitted request:
+    /// either it matches no enforced rule with limits, or the store did not answer and the rules are `open`.
     pub fn is_counted(&self) -> bool {
         self.batch.least_taken(self.index).is_some()
     }

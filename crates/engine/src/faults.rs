@@ -35,7 +35,7 @@ pub enum Fault {
     Failover,
     /// A replaced primary continues to serve some nodes.
     OldPrimary,
-    /// Slots of a cluster move to another server.
+    /// Hash slots of a Redis Cluster move to another server.
     Resharding,
     /// The store's clock is set forward.
     ClockStep,

@@ -16,7 +16,7 @@ use tollgate::ledger::LimitTable;
 
 use crate::ruleset::{INLINE_IDS, windows_of};
 
-/// A checked inline limit with an id. Cheap to clone; keep it for reuse.
+/// A set of checked inline limits with an id. Cheap to clone; keep it for reuse.
 #[derive(Clone)]
 pub struct InlineLimits(Arc<InlineLimit>);
 
@@ -47,7 +47,7 @@ impl fmt::Debug for InlineLimits {
     }
 }
 
-/// Number of ids in a range. When a range is used up, unused inline limits are dropped.
+/// Number of ids in a range. When a range is used up, inline limits that were not used recently are dropped.
 pub(crate) const MAX_INLINE: usize = 1 << 14;
 
 /// Maps ids to limits for one range of ids. Limits can be added while other threads read.
@@ -138,9 +138,9 @@ impl Interner {
 }
 
 impl InternTable {
-    /// Starts the next id range and keeps limits that are still in use. Limits that a caller holds are always kept,
-    /// because a charge with an unknown limits id is refused. Of the other limits that were looked up recently, at most
-    /// `MAX_INLINE / 2` are kept. This bounds the cost of a flood of new limits.
+    /// Starts the next id range and keeps limits that are still in use. Limits that a caller holds are always kept: a
+    /// state with an unknown limits id counts as new, so their usage would be lost. Of the other limits that were
+    /// looked up recently, at most `MAX_INLINE / 2` are kept. This bounds the cost of a flood of new limits.
     fn start_new_range(&mut self, limit_ids: &LimitIds) -> LimitIds {
         let mut room = MAX_INLINE / 2;
         self.entries.retain(|_, entry| {
@@ -155,7 +155,7 @@ impl InternTable {
         });
         self.assigned = 0;
         let kept = self.entries.values().map(|entry| (entry.id, entry.clone())).collect();
-        // Ids repeat after 2³¹ limits, long after the states recorded under them have expired.
+        // Ids repeat after 2³¹ limits. By then, the states recorded under the first ids have usually expired.
         LimitIds::starting_at(limit_ids.first_id.wrapping_add(MAX_INLINE as u32) | INLINE_IDS, kept)
     }
 }

@@ -30,7 +30,8 @@ pub(crate) fn rule_name(domain: &str, rule: &str) -> Box<[u8]> {
     key.into()
 }
 
-/// Returns the common prefix of a rule's keys. If `generation` is given, the prefix also contains those limits.
+/// Returns the common prefix of a rule's keys. For `on_change: reset`, `generation` is the rule's limits, which become
+/// part of the prefix, so that changed limits start with new counters.
 pub(crate) fn rule_prefix<'p>(
     domain: &str,
     rule: &str,

@@ -12,7 +12,7 @@ use tollgate::{CapacityError, Limits, Outcome, Report};
 
 use crate::store::{Answers, Batch, Charge, Group, Store, StoreError, StoreVerb};
 
-/// A store in the memory of the process. It answers immediately and never fails.
+/// A store in the memory of the process. It answers immediately and is never unreachable.
 ///
 /// States differ widely in length, from one word for most buckets to thousands of words for leases, so there is one
 /// table per size class. Memory is reserved for all tables, but touched only when used.

@@ -46,9 +46,9 @@ impl RuleMeter {
 /// The counts of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
-    /// Matching requests within the limits.
+    /// Matching requests that this rule admitted and no other rule refused.
     pub allowed: u64,
-    /// Matching requests above the limits.
+    /// Matching requests that this rule refused or, in observe mode, would have refused.
     pub refused: u64,
     /// Requests above the limits that passed because the rule is a shadow rule.
     pub shadow_refused: u64,
@@ -127,14 +127,13 @@ impl Meters {
 /// The counts of an engine since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Requests that passed immediately, including observed refusals and requests without a
-    /// matching rule.
+    /// Requests that passed immediately, including observed refusals and requests without a matching rule.
     pub allowed: u64,
     /// Requests that passed after a wait.
     pub delayed: u64,
     /// Requests that were refused.
     pub refused: u64,
-    /// Requests that passed only because refusals are observed instead of enforced.
+    /// Requests that would have been refused or delayed, but passed in observe mode.
     pub observed: u64,
     /// Requests that a shadow rule would have refused.
     pub shadow_refused: u64,

@@ -48,7 +48,7 @@ impl Receipt {
     /// Maximum length of a receipt string in bytes.
     pub const MAX_TEXT: usize = 1 << 20;
 
-    /// Returns the domain of each charged counter; empty for inline limits.
+    /// Returns the domain of each charged counter; empty for inline limits of a request without a domain.
     pub fn domains(&self) -> impl Iterator<Item = &[u8]> {
         self.entries.iter().map(|taken| crate::key::domain_of(&taken.key))
     }

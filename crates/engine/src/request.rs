@@ -9,7 +9,7 @@ use crate::inline::InlineLimits;
 /// A request. Either all of its items are admitted, or none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'a> {
-    /// The domain whose rules apply. Unused if every item has an inline limit.
+    /// The domain whose rules apply. It is also part of the keys of inline limits.
     pub domain: &'a [u8],
     /// The items, usually one.
     pub items: &'a [Item<'a>],
@@ -99,7 +99,7 @@ pub struct Inline<'a> {
     pub limits: &'a InlineLimits,
 }
 
-/// Reason why a request was not decided. Nothing was spent, and the same request would fail again.
+/// Reason why a request was not decided. Nothing was spent, and the same request would fail again under the same rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestError {
     /// There are no rules for the domain.

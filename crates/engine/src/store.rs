@@ -28,8 +28,8 @@ pub use answers::{Answer, Answers, GroupAnswer, UnsentFlag};
 /// - **Groups are independent.** One group may fail or be refused without affecting another. The groups of one call may
 ///   be decided at different instants, but in order: a group sees the charges of earlier groups.
 /// - **The store's clock decides**, never the caller's.
-/// - **A refusal changes nothing**, with two exceptions: limits that count refused attempts record the refusal, and a
-///   state is created for a new key with an initial amount.
+/// - **A refusal changes nothing**, with three exceptions: limits that count refused attempts record the refusal, a
+///   state is created for a new key with an initial amount, and a step of the clock is repaired.
 /// - **Limits may change.** The next charge converts a state that was recorded under earlier limits of the key, so that
 ///   its usage is kept.
 pub trait Store: Send + Sync {

@@ -1,4 +1,4 @@
-//! One test for each statement in docs/rules.md and docs/verbs.md about special cases.
+//! Tests of statements in `docs/rules.md` and `docs/verbs.md` about special cases.
 
 use crate::support;
 

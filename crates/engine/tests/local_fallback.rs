@@ -34,8 +34,7 @@ fn check_in_fallback(bench: &mut Bench<FlakyStore>, cost: u64) -> String {
     })
 }
 
-/// Returns the number of requests of cost 1 that the fallback admits before the first refusal, and that
-/// refusal.
+/// Returns the number of requests of cost 1 that the fallback admits before the first refusal, and that refusal.
 fn count_admitted_by_fallback(bench: &mut Bench<FlakyStore>) -> (u64, String) {
     for count in 0..100_000 {
         let said = check_in_fallback(bench, 1);

@@ -7,7 +7,8 @@
 //! | every refusal | `Retry-After: 12` | whole seconds until the request passes, rounded up and never 0 |
 //!
 //! The IETF style is draft-ietf-httpapi-ratelimit-headers since its eighth version (last checked: the eleventh): lists
-//! of strings with parameters, as defined by RFC 9651. `t` is never less than `Retry-After`.
+//! of strings with parameters, as defined by RFC 9651. In a refusal, `t` is the wait for one limit, and `Retry-After`
+//! the wait for the whole request.
 //!
 //! [`write_policy`] and [`write_status`] write one list element; [`add`] adds headers to a `HeaderMap`.
 
@@ -106,7 +107,7 @@ pub struct LimitStatus<'a> {
     pub report: Report,
     /// Time in which an empty limit refills completely; `None` for a concurrency limit.
     pub window: Option<Nanos>,
-    /// Whether this limit refused the request.
+    /// Whether this limit, or another limit of its rule, refused the request.
     pub refused: bool,
 }
 

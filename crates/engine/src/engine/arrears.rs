@@ -1,13 +1,13 @@
 //! Arrears: requests that this node admitted during a store outage and still has to charge to the store.
 //!
 //! Only a request that the store certainly did not carry out causes arrears. If the outcome is unknown, the request
-//! counts as spent in the store, and another charge might count it twice. A request that the store rejected causes no
+//! counts as spent in the store, and a repayment might charge it twice. A request that the store rejected causes no
 //! arrears either: the store would also reject the repayment, and the key would stay in arrears permanently.
 //!
 //! This node charges the arrears of a key just before its next request for the key. [`Engine::repay`] charges the
 //! arrears of all keys. A repayment is sent at most once: if the store does not answer, it counts as charged. If the
 //! caller gives up while a repayment is in flight, the arrears are put back only if the store reports that nothing was
-//! sent. A repayment that exceeds even the raised debt limit is retried later.
+//! sent. The debt limit is raised for repayments; a repayment that exceeds even the raised limit is retried later.
 //!
 //! If the outcome of the last request to a place (server or lane) is unknown, this node does not charge arrears to that
 //! place together with requests. The next request resolves the doubt: either the place answers, or it is known to be
@@ -42,7 +42,7 @@ const SHARD_COUNT: usize = 16;
 /// remembers the latest repayments of up to this number of keys.
 const MAX_ARREARS_KEYS: usize = FALLBACK_KEYS;
 /// Minimum interval between sweeps of a shard while the table is full. A sweep visits every key of the shard and drops
-/// keys without arrears.
+/// keys without arrears, or repayments that can no longer be refunded.
 const MIN_SWEEP_INTERVAL: Nanos = Nanos::SECOND;
 /// Maximum number of keys that [`Engine::repay`] charges in one call to the store.
 const MAX_REPAID_PER_CALL: usize = 64;

@@ -11,8 +11,9 @@
 //! 5. **Count** (`report.rs`): update the meters.
 //!
 //! The requests of a batch are decided independently and in order, with the same answers as single requests. A batch is
-//! one call to the store, unless a rule with a ban or with `suffices` matches. In that case a decision depends on the
-//! results of phases 3 and 4 for earlier requests, so the requests are decided one by one.
+//! one call to the store for all enforced charges and, if shadow rules match, another call for all shadow charges. If a
+//! rule with a ban or with `suffices` matches, a decision depends on the results of phases 3 and 4 for earlier
+//! requests, so the requests are decided one by one.
 
 use std::mem::take;
 use std::ops::Range;
@@ -345,8 +346,9 @@ pub(super) fn record_reports<S: Store, F: Store>(
     }
 }
 
-/// Returns whether a decision from leases has to be recorded: every refusal, and one admission per 1/32 of the limit
-/// used. Recording every admission would take almost as long as deciding it.
+/// Returns whether a decision from leases has to be recorded: every refusal, and each admission with which the
+/// remaining amount passes a multiple of 1/32 of the limit. Recording every admission would take almost as long as
+/// deciding it.
 fn should_record_lease(answer: &Answer, reports: &[Report]) -> bool {
     let Some(report) = reports.iter().min_by_key(|report| report.remaining) else { return false };
     let step = (report.limit / 32).max(1);

@@ -13,7 +13,7 @@ use crate::store::{Answers, Store};
 use crate::striped::Stripe;
 
 /// Decides the only request of a batch if all of its rules are plain and the store answers immediately. Returns `false`
-/// if the fast path does not apply; nothing has happened in this case.
+/// if the fast path does not apply; nothing has changed in this case.
 #[inline]
 pub(super) fn try_decide<S: Store, F: Store>(
     engine: &Engine<S, F>,

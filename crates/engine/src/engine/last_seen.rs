@@ -1,10 +1,10 @@
 //! The usage that the store last reported for each key, for decisions during a store outage.
 //!
-//! Every store answer reports the remaining amount of each limit, and the engine records these amounts. Recording costs
-//! one key hash, one uncontended lock and a few words, which is little compared with a round trip. The table is
-//! bounded. A record is useless once its limit has refilled, so the table evicts the record whose limit refills first.
-//! A new key is not recorded if its limit would refill before all recorded limits. A key without a record is treated as
-//! new.
+//! A store answer reports the remaining amount of each limit, and the engine records these amounts for rules with
+//! `on_fault: local`. Recording costs one key hash, one uncontended lock and a few words, which is little compared with
+//! a round trip. The table is divided into sets of bounded size. A record is useless once its limit has refilled, so a
+//! full set evicts the record whose limit refills first. A new key is not recorded if its limit would refill before all
+//! limits recorded in its set. A key without a record is treated as new.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,7 +13,7 @@ use tollgate::core::{Mono, Nanos, Time, Wall};
 use tollgate::{Limit, Limits, Report};
 use tollgate_share::shares::LimitUsage;
 
-/// Number of sets. With [`RECORDS_PER_SET`] records of 48 bytes per set, the table takes 6 MiB.
+/// Number of sets. With [`RECORDS_PER_SET`] records per set, each of 48 bytes with its tag, the table takes 6 MiB.
 const SET_COUNT: usize = 1 << 14;
 
 /// Number of records per set, enough for all limits of one key.

@@ -114,8 +114,8 @@ pub struct Engine<S, F = MemoryStore> {
     debt_lock: Mutex<()>,
     /// Held while rules are compiled, so that each rule set is derived from the previous one.
     compiling: Mutex<()>,
-    /// Held while `running` is replaced. Contains the previous value. Otherwise, a decision that still uses that value
-    /// would have to free thousands of rules.
+    /// Held while `running` is replaced. Keeps the previous value alive. Otherwise, the last decision that uses that
+    /// value would have to free thousands of rules.
     replaced: Mutex<Option<Arc<RulesInForce>>>,
     observing: AtomicBool,
     nodes: AtomicU32,
@@ -205,7 +205,7 @@ impl From<StoreError> for EngineError {
     }
 }
 
-/// Maximum number of keys that the fallback can decide while the store does not answer.
+/// Maximum number of keys with their own entries in the default fallback.
 const FALLBACK_KEYS: usize = 100_000;
 
 impl<S: Store> Engine<S> {
@@ -256,8 +256,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         if running.rules.uses_time() { (self.wall)() } else { Time::ZERO }
     }
 
-    /// Replaces the rules in force, and returns the version of the new rule set. A rule that keeps its id keeps its
-    /// usage, even if its limits change.
+    /// Replaces the rules in force, and returns the version of the new rule set. A rule that keeps its id and its `per`
+    /// keeps its usage, even if its limits change, unless it has `on_change: reset`.
     ///
     /// # Errors
     /// If the store does not support some of the rules. The current rules stay in force.
@@ -273,8 +273,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         Ok(version)
     }
 
-    /// Returns warnings about valid rules that are probably mistakes: rules and overrides that never apply, expired
-    /// overrides, names that look like typos, and limits that changed by more than a factor of ten.
+    /// Returns warnings about valid rules that are probably mistakes, such as rules and overrides that never apply,
+    /// expired overrides, names that look like typos, and limits that changed by more than a factor of ten.
     pub fn warnings(&self, rules: &Rules) -> Vec<Mistake> {
         all_warnings(rules, &self.rules(), (self.wall)())
     }
@@ -336,7 +336,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     /// Returns limits for inline use in requests. Equal limits share one id. Keep the result to avoid further lookups.
     ///
     /// # Errors
-    /// If the store does not support the limits.
+    /// If the store does not support the limits, or if they contain a calendar window.
     pub fn intern_limits(&self, limits: &Limits) -> Result<InlineLimits, RequestError> {
         if let Some(known) = self.interner.find(limits) {
             return Ok(known);

@@ -57,7 +57,8 @@ pub(crate) struct PlannedRequest {
     pub(crate) item_matches: Range<u32>,
     /// Whether a rule denies the request without a call to the store.
     pub(crate) denied: bool,
-    /// Whether all charges are to [plain](crate::ruleset::ActiveRule::plain) rules or to inline limits.
+    /// Whether the request has charges, all of them to [plain](crate::ruleset::ActiveRule::plain) rules or to inline
+    /// limits.
     pub(crate) plain: bool,
     /// The cost of the first item; 1 if the rules determine it.
     pub(crate) cost: Cost,
@@ -102,7 +103,7 @@ enum LimitSource {
     Denied(u32),
     /// The ban of a rule's counter. In the plan, it follows the charge to that counter.
     Ban(u32),
-    /// A rule, or its ban, that another rule replaces.
+    /// A rule, or its ban, that another rule replaces or makes unnecessary with `suffices`.
     Replaced(u32),
     /// The index of inline limits.
     Inline(u32),
@@ -153,7 +154,7 @@ impl PlannedCharge {
         }
     }
 
-    /// Returns whether another rule replaces the rule of this charge.
+    /// Returns whether another rule replaces the rule of this charge, or makes it unnecessary with `suffices`.
     pub(crate) fn is_replaced(&self) -> bool {
         matches!(self.by, LimitSource::Replaced(_))
     }

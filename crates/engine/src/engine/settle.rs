@@ -3,7 +3,7 @@
 //! A reservation is a check whose receipt is kept. Committing it refunds the excess or charges the shortfall;
 //! cancelling it refunds everything. The receipt is the whole state of a reservation, so a reservation needs no memory,
 //! survives restarts, and can be settled by any node. A reservation that is never settled counts as committed: its
-//! usage expires as the limit refills, and a later settlement refunds nothing.
+//! usage expires as the limit refills, and a settlement after that refunds nothing.
 //!
 //! The shortfall is charged either to all enforced limits of the receipt or to none of them. It may put a limit into
 //! debt, up to its `max_debt`. If the enforced limits accept the shortfall, shadow rules are charged as a separate

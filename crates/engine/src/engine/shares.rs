@@ -1,5 +1,4 @@
-//! This node's shares of limits, for decisions while it cannot reach the store. Each share has an
-//! id.
+//! This node's shares of limits, for decisions while the store does not answer. Each share has an id.
 //!
 //! The arithmetic is in [`tollgate_share::shares`].
 

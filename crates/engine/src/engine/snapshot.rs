@@ -32,7 +32,8 @@ impl<C: Clock + Send + Sync, F: Store> Engine<MemoryStore<C>, F> {
     }
 
     /// Returns an engine without rules. Its store has space for `keys` keys and contains the counters of a snapshot.
-    /// Rules that are loaded later use these counters if their ids match, even if their limits have changed.
+    /// Rules that are loaded later use these counters if their domain, id and `per` match, even if their limits have
+    /// changed.
     ///
     /// # Errors
     /// If the snapshot cannot be read or is damaged.

@@ -3,8 +3,8 @@
 //! A store admits all charges of a group or none of them, and reports the outcome of each charge. So the first attempt
 //! charges all matching rules. If only rules marked `suffices` refuse and another such rule has capacity, nothing was
 //! taken, and the request is charged again without the refusing rules. If another request takes the capacity in
-//! between, the next attempt omits that rule as well. This has three consequences. A request is refused only after all
-//! of these rules were without capacity. No limit is exceeded. The loop ends, because every attempt charges fewer
+//! between, the next attempt omits that rule as well. This has three consequences. These rules refuse a request only
+//! after each of them was without capacity. No limit is exceeded. The loop ends, because every attempt charges fewer
 //! rules. A store could implement this itself and save the second call, but only requests that match an exhausted rule
 //! need a second call.
 //!

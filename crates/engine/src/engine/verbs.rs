@@ -153,7 +153,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         settle::commit(self, receipt, cost).await
     }
 
-    /// Resets the usage of every matching limit, including shadow rules. Returns the number of counters.
+    /// Resets the usage of every matching limit, including shadow rules, and lifts bans. Returns the number of
+    /// counters, without bans.
     ///
     /// # Errors
     /// If the request is invalid or the store does not answer.
@@ -200,8 +201,8 @@ impl<S: Store, F: Store> Engine<S, F> {
         explain::explain_decided(self, request, decisions, index)
     }
 
-    /// Charges all arrears to the store. Call this when the store recovers. The next request for a key also charges the
-    /// arrears of that key. Returns when all arrears are charged or the store does not answer.
+    /// Charges all arrears to the store, with one attempt per key. Call this when the store recovers. The next request
+    /// for a key also charges the arrears of that key. If a place does not answer, this call skips its other keys.
     pub async fn repay(&self) {
         arrears::repay(self).await;
     }

@@ -7,7 +7,7 @@ use super::{
 
 impl Explanation {
     /// Replaces every value of the request with the result of `hide`, including values in the conditions of an
-    /// override. Values that a rule expects stay visible, because they reveal nothing about the request.
+    /// override. The values that a failed condition names stay visible.
     pub fn conceal(&mut self, hide: impl Fn(&str) -> String) {
         for explained in &mut self.rules {
             match &mut explained.why {

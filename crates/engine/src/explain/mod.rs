@@ -21,13 +21,13 @@ pub struct Explanation {
     pub domain: String,
     /// The time of the explanation.
     pub at: Time<Wall>,
-    /// The outcome that a check of the request would have now.
+    /// The outcome of the decision.
     pub outcome: Outcome,
     /// The outcome that would be enforced, if refusals are only observed; otherwise `None`.
     pub observed: Option<Outcome>,
     /// How exact the decision is.
     pub standing: Standing,
-    /// The id of the deciding rule; `None` if no rule matches.
+    /// The id of the deciding rule; `None` if no enforced rule matches.
     pub decides: Option<String>,
     /// The matching rules in order, followed by non-matching rules. The non-matching rules with the most matching
     /// conditions come first.
@@ -157,7 +157,7 @@ pub enum RuleEffect {
     Allows,
     /// Refuses the request without counting.
     Denies,
-    /// No effect: another matching rule replaces this rule.
+    /// No effect: another matching rule replaces this rule, or makes it unnecessary with `suffices`.
     Replaced,
 }
 
@@ -219,7 +219,7 @@ pub struct HeldCondition {
     pub attribute: String,
     /// The expected value.
     pub expected: String,
-    /// The request's value, if the condition compares values.
+    /// The request's value that matches one of the condition's values; `None` for other kinds of conditions.
     pub value: Option<String>,
 }
 
@@ -289,7 +289,7 @@ pub struct LimitState {
 /// How a limit refills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refill {
-    /// Continuously.
+    /// By rate: continuously, or once per period for an interval bucket.
     Steadily,
     /// The limit is restored at the end of the window.
     ByWindow,
@@ -302,7 +302,7 @@ pub enum Refill {
         /// The start of the next window.
         resets: String,
     },
-    /// Requests expire one by one as they become older than the window.
+    /// Usage expires as it becomes older than the window.
     Sliding,
     /// Slots become free when they are released or their leases expire.
     Slots,

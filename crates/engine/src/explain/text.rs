@@ -198,7 +198,7 @@ impl fmt::Display for MatchExplanation {
 
 impl MatchExplanation {
     /// Returns the number of requests like this one that the rule's limits admit. Returns `None` if the limits were not
-    /// evaluated.
+    /// evaluated or the cost is 0.
     fn requests_left(&self) -> Option<u64> {
         self.limits.iter().filter_map(|limit| limit.report.remaining.checked_div(self.cost)).min()
     }

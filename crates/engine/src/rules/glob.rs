@@ -1,5 +1,4 @@
-//! Patterns for paths: `*` matches any characters within a segment, `**` any number of whole
-//! segments.
+//! Patterns for paths: `*` matches any characters within a segment, `**` any number of whole segments.
 //!
 //! | pattern | matches | does not match |
 //! |---|---|---|

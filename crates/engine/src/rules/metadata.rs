@@ -17,8 +17,8 @@ pub enum Metadata {
 }
 
 impl Metadata {
-    /// Maximum size of a rule's metadata: the bytes of its strings, plus one byte per value. Metadata is sent with
-    /// every response.
+    /// Maximum size of a rule's metadata: the bytes of its strings, plus one byte per value. The metadata is sent with
+    /// every request that the rule admits.
     pub const MAX_BYTES: usize = 4_096;
 
     /// Reads the `metadata` map of a rule.

@@ -16,10 +16,11 @@
 //!     on_fault: closed             # local (default) | open | closed
 //! ```
 //!
-//! A request matches every rule whose `when` holds. A value in `when` is compared as a string; a star makes it a
-//! pattern ([`Glob`]); a list matches if one of its values matches. A missing attribute in `per` counts as a separate
-//! value. For example, all requests without an API key share one counter, so omitting the key does not avoid the limit.
-//! To exempt such requests, add `api_key: { present: true }` to `when`.
+//! A request matches every rule whose `when` and, if given, `if`, `only` and `schedule` hold. A value in `when` is
+//! compared as a string; a star or a brace makes it a pattern ([`Glob`]); a list matches if one of its values matches.
+//! A missing attribute in `per` counts as a separate value. For example, all requests without an API key share one
+//! counter, so omitting the key does not avoid the limit. To exempt such requests, add `api_key: { present: true }` to
+//! `when`.
 //!
 //! Parsing has two stages: the first checks the syntax, the second checks the meaning. Parsing does not stop at the
 //! first mistake: all mistakes are reported, with file, line and column. No input causes a panic, and time and memory

@@ -2,8 +2,7 @@
 
 use crate::request::Item;
 
-/// Splits a numbered name into the attribute and the zero-based index of its value. Returns `None`
-/// for other names.
+/// Splits a numbered name into the attribute and the zero-based index of its value. Returns `None` for other names.
 pub(crate) fn nth_of(name: &str) -> Option<(&str, u32)> {
     let (of, number) = split_number(name)?;
     let number: usize = number.parse().ok()?;

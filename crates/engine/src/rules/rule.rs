@@ -36,8 +36,8 @@ pub struct Rule {
     pub(crate) on_fault: OnFault,
     pub(crate) consistency: Consistency,
     pub(crate) on_change: OnChange,
-    /// Number of counters out of 10,000 for which the rule is enforced. For all other counters, the rule is a shadow
-    /// rule.
+    /// The share of counters for which the rule is enforced, in units of 1/10,000. For all other counters, the rule is
+    /// a shadow rule.
     pub(crate) enforce: u16,
     pub(crate) ban: Option<Ban>,
     pub(crate) schedule: Vec<Hours>,
@@ -462,7 +462,7 @@ impl OnChange {
     pub(crate) const WORDS: &[(&str, Self)] = &[("keep", Self::Keep), ("reset", Self::Reset)];
 }
 
-/// A ban: refuses all requests for some time, after too many refusals.
+/// A ban: refuses all requests of a counter for some time, after too many refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ban {
     /// The number of refusals that starts a ban.

@@ -8,8 +8,7 @@ pub(crate) fn suggest_valid(given: &str, valid: &[&str]) -> String {
     }
 }
 
-/// Returns the valid word that was probably meant: a synonym from other programs, or a word with
-/// few typos.
+/// Returns the valid word that was probably meant: a synonym from other programs, or a word with few typos.
 pub(crate) fn suggest_word<'w>(given: &str, valid: &[&'w str]) -> Option<&'w str> {
     let others_say = || {
         let (_, ours) = SYNONYMS.iter().find(|(theirs, _)| theirs.eq_ignore_ascii_case(given))?;
@@ -99,8 +98,7 @@ pub(crate) fn is_typo(given: &str, word: &str) -> bool {
 /// Maximum length of a word that is compared. Longer words are never considered typos.
 const MAX_WORD_BYTES: usize = 40;
 
-/// Counts insertions, deletions, substitutions and swaps of neighbours (optimal string alignment
-/// distance).
+/// Counts insertions, deletions, substitutions and swaps of neighbours (optimal string alignment distance).
 fn count_typos(from: &[char], to: &[char]) -> usize {
     // Keeps three rows of the distance table, because a swap reads the row before the previous row.
     let width = to.len() + 1;

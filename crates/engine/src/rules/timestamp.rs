@@ -13,7 +13,7 @@ pub enum TimeError {
     Unreadable(TimeErrorText),
     /// The time zone does not exist.
     NoZone(TimeErrorText),
-    /// The time is before 1970 or after 2554, so it cannot be represented in nanoseconds since 1970.
+    /// The time is before 1970 or after 21 July 2554, so it cannot be represented in nanoseconds since 1970.
     Beyond(TimeErrorText),
 }
 
@@ -61,7 +61,7 @@ pub fn parse_time(text: &str) -> Result<Time<Wall>, TimeError> {
     }
 }
 
-/// Parses an expiry time. A time after 2554 means never; a time before 1970 means already expired.
+/// Parses an expiry time. A time after 21 July 2554 means never; a time before 1970 means already expired.
 pub(crate) fn parse_expiry(text: &str) -> Result<Time<Wall>, TimeError> {
     parse_instant(text).map(ParsedInstant::nearest)
 }

@@ -1,7 +1,7 @@
 //! Warns about rules that are valid but probably not intended.
 //!
-//! A warning is reported only if it can be proved from the text. For conditions with fixed values, the
-//! proof is a match against a request that has exactly these values.
+//! A warning that a rule or an override never applies is reported only if it can be proved from the text. For
+//! conditions with fixed values, the proof is a match against a request that has exactly these values.
 
 mod costs;
 mod leases;
@@ -37,7 +37,7 @@ const MAX_COMPARED_IDS: usize = 1000;
 /// Maximum number of value combinations that are tried.
 const MAX_VALUE_COMBINATIONS: usize = 256;
 
-/// Returns all warnings in the order of the files.
+/// Returns the warnings in the order of the files, at most [`Mistakes::MAX`](super::Mistakes::MAX).
 pub(crate) fn all_warnings(rules: &Rules, running: &RuleSet, now: Time<Wall>) -> Vec<Mistake> {
     let mut notes = Notes::new("");
     for domain in rules.domains() {

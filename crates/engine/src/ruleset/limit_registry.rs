@@ -21,8 +21,7 @@ pub(crate) struct RuleLimits {
     pub(crate) limits: Limits,
     /// The calendars whose windows the limits refer to by index. Usually empty.
     pub(crate) calendars: Box<[CachedCalendar]>,
-    /// The window of the first limit. If there are several limits, `windows` has the window of
-    /// each.
+    /// The window of the first limit. If there are several limits, `windows` has the window of each.
     window: Option<Nanos>,
     windows: Box<[Option<Nanos>]>,
 }
@@ -62,8 +61,7 @@ impl LimitRegistry {
             self.in_use.insert(known.id);
             return known.clone();
         }
-        // Ids wrap around after two billion changes, and must not collide with ids that are still
-        // known.
+        // Ids wrap around after two billion changes, and must not collide with ids that are still known.
         while self.known.contains_key(&self.next_id) {
             self.next_id = (self.next_id + 1) % SPARE_ID;
         }

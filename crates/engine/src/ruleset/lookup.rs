@@ -98,7 +98,7 @@ impl StringKey {
     }
 }
 
-/// Hashes all words except the first and the last.
+/// Hashes all complete words after the first. The last eight bytes are hashed separately.
 #[inline(never)]
 fn hash_middle_words(text: &[u8]) -> u64 {
     let words = text.as_chunks().0.iter().skip(1);

@@ -14,8 +14,8 @@
 //!   limits of a rule change, they get another id, and the state is converted at the next charge.
 //!
 //! **Invariants.** A rule set is compiled as the successor of the current one: unchanged limits keep their ids and
-//! rules keep their counts, so replacing a rule set resets nothing. If the new rules are invalid, the current rule set
-//! stays in force.
+//! rules keep their counts, so replacing a rule set resets no counter, except changed rules with `on_change: reset`. If
+//! the new rules are invalid, the current rule set stays in force.
 
 mod attributes;
 mod index;
@@ -345,7 +345,8 @@ impl RuleSet {
         }
     }
 
-    /// Returns the indices of a domain's rules that match these attributes; `None` if the domain is unknown.
+    /// Returns the indices of a domain's rules that may match these attributes, because their `when` holds; `None` if
+    /// the domain is unknown. `if`, `only` and `schedule` are not evaluated.
     ///
     /// For explanations and benchmarks. Decisions use the same lookup.
     pub fn matching<'m>(
@@ -363,7 +364,7 @@ impl RuleSet {
         self.domain_names.get(0, name).and_then(|position| self.domains.get(position as usize))
     }
 
-    /// Returns the first matching rule with `allow` or `deny`.
+    /// Returns the first matching rule with `allow` or `deny` that is not a shadow rule.
     #[inline]
     pub(crate) fn find_allow_or_deny(
         &self,

@@ -1,4 +1,4 @@
-//! Matches many path patterns at once with a tree of segments. The search time depends on the path and hardly on the
+//! Matches many path patterns together with a tree of segments. The search time depends on the path and hardly on the
 //! number of patterns.
 //!
 //! Each pattern is a path from the root, with one step per segment. Patterns with a common beginning share its steps. A

@@ -15,7 +15,7 @@ use crate::request::RequestView;
 
 /// Counts requests by client address: each IPv4 address separately, IPv6 addresses by their /64 network.
 ///
-/// Internet providers assign each customer an IPv6 network of at least 2⁶⁴ addresses. If addresses were counted
+/// Internet providers usually assign each customer an IPv6 network of at least 2⁶⁴ addresses. If addresses were counted
 /// separately, a customer could get a full allowance from each of them.
 ///
 /// The peer address comes from the server; see [`peer`](Self::peer). If the server does not provide it, the layer

@@ -161,8 +161,8 @@ impl TrustedProxies {
         Self::new(read?)
     }
 
-    /// Trusts all networks that are unreachable from the internet: loopback, private, link-local and unique local
-    /// networks. Use it for services that only their own proxies can reach.
+    /// Trusts the loopback, private, link-local and unique local networks, which are unreachable from the internet. Use
+    /// it for services that only their own proxies can reach.
     pub fn private() -> Self {
         let v4 = |a, b, prefix| Network { address: Ipv4Addr::new(a, b, 0, 0).into(), prefix };
         let v6 = |first, last, prefix| Network { address: Ipv6Addr::new(first, 0, 0, 0, 0, 0, 0, last).into(), prefix };

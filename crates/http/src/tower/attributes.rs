@@ -24,7 +24,9 @@ use crate::request::RequestView;
 /// | [`query`](Self::query) | `query.x` | the same, not decoded |
 /// | [`with`](Self::with) | any | any |
 ///
-/// Rules do not see an attribute that the request lacks. Values longer than [`Item::MAX_BYTES`] are truncated.
+/// Rules do not see an attribute that the request lacks. A header or cookie longer than [`MAX_IDENTITY`] counts as
+/// missing, and a query parameter is found only in the first [`MAX_IDENTITY`] bytes of the query. Other values longer
+/// than [`Item::MAX_BYTES`] are truncated.
 #[derive(Default)]
 pub struct Attributes {
     readers: Vec<(String, Box<AttributeReader>)>,

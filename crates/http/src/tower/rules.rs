@@ -50,7 +50,7 @@ impl<T, F> ByRules<T, F> {
 }
 
 impl<T: Store, F: Store> ByRules<T, F> {
-    /// Decides a request. If it is allowed, writes the response's rate-limit headers into `headers`.
+    /// Decides a request. If it is admitted, writes the response's rate-limit headers into `headers`.
     async fn decide_by_rules<B>(
         &self,
         request: &RequestView<'_>,
@@ -71,7 +71,7 @@ impl<T: Store, F: Store> ByRules<T, F> {
         let items = [Item::new(&entries)];
         let asked = tollgate_engine::Request::new(&self.domain, &items);
         let mut decisions = PooledDecisions::take();
-        // The attributes are within the engine's size limits, so the only possible error is an unknown domain.
+        // The values are within the engine's size limits, so the domain is unknown or too many rules match.
         let Ok(decision) = self.engine.check(&asked, &mut decisions).await else {
             self.passed_without_rules_count.fetch_add(1, Ordering::Relaxed);
             return RuleDecision::Pass;

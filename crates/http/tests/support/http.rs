@@ -1,4 +1,4 @@
-//! A minimal HTTP/1.1 client that formats requests itself, so that it can also send invalid requests.
+//! A minimal HTTP/1.1 client, which can send requests from a chosen local address.
 
 use std::net::{Ipv4Addr, SocketAddr};
 

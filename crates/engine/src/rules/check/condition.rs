@@ -12,7 +12,7 @@ use crate::request::Item;
 
 /// Maximum length of a value in a condition.
 const MAX_VALUE_BYTES: usize = 1024;
-/// Maximum number of attributes that a rule tests or counts by.
+/// Maximum number of attributes in each of `when`, `only` and `per`.
 const MAX_ATTRIBUTES: usize = 16;
 /// Maximum number of alternatives in an element of `per` like `user or client_ip`.
 const MAX_ALTERNATIVES: usize = 8;

@@ -36,7 +36,8 @@ pub struct ImportedRules {
 }
 
 impl ImportedRules {
-    /// Translates a file. If `dialect` is `None`, the dialect is detected.
+    /// Translates a file. If `dialect` is `None`, the dialect is detected. `domain` is the domain of limits from nginx;
+    /// an Envoy file names its own domain.
     ///
     /// ```
     /// use tollgate_engine::rules::{ImportedRules, Source};

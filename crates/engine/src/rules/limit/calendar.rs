@@ -67,9 +67,8 @@ impl LimitParser<'_> {
         Some(Calendar { unit: unit?, zone: in_zone })
     }
 
-    /// Returns the zone. An unknown zone is reported and replaced by UTC, so that other mistakes
-    /// are found as well. If the algorithm has no `zone` option, returns UTC; the option itself is
-    /// reported elsewhere.
+    /// Returns the zone. An unknown zone is reported and replaced by UTC, so that other mistakes are found as well. If
+    /// the algorithm has no `zone` option, returns UTC; the option itself is reported elsewhere.
     fn zone_option(&mut self) -> Zone {
         let Some(name) = (self.words.option)("zone") else { return Zone::utc() };
         let algorithm = self.words.algorithm.unwrap_or("token_bucket");

@@ -12,7 +12,7 @@ pub(crate) struct RawLimit {
     pub(crate) limit: Option<RawText>,
     pub(crate) algorithm: Option<RawText>,
     pub(crate) options: Vec<(&'static str, RawText)>,
-    /// Whether some of the fields are inherited from the rule.
+    /// Whether the limit inherited the algorithm and options of the rule's limit.
     pub(crate) inherits: bool,
 }
 

@@ -110,8 +110,8 @@ impl IndexBuilder {
         best.map(|(_, index)| index)
     }
 
-    /// Estimates how many rules share this pattern. A pattern of only stars matches almost
-    /// anything, so it is the last choice.
+    /// Estimates how many rules share this pattern. A pattern of only stars matches almost anything, so it is the last
+    /// choice.
     fn rules_found_by(&self, attribute: u32, pattern: &Pattern) -> u32 {
         let same = self.popularity.get(&(attribute, pattern_id(pattern))).copied().unwrap_or(0);
         match pattern {

@@ -1,5 +1,4 @@
-//! Builds the tree: patterns share common beginnings, and the rest of a single pattern is stored as
-//! a whole.
+//! Builds the tree: patterns share common beginnings, and the rest of a single pattern is stored as a whole.
 
 use rustc_hash::FxHashMap;
 
@@ -114,8 +113,7 @@ impl TreeBuilder<'_> {
         StepTarget(StepTarget::TAIL | (self.tails.len() as u32 - 1))
     }
 
-    /// Converts the rest of a pattern to steps; `None` if it has an inner star, or a `**` that is
-    /// not last.
+    /// Converts the rest of a pattern to steps; `None` if it has an inner star, or a `**` that is not last.
     fn rest_as_steps(&mut self, left: Option<&[u8]>) -> Option<PatternRest> {
         let (start, mut left) = (self.steps.len() as u32, left);
         while let Some(text) = left {

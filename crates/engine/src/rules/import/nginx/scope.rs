@@ -61,7 +61,7 @@ pub(super) enum Block {
     Server(Vec<String>),
     Prefix(String),
     Exactly(String),
-    /// A location with a regular expression.
+    /// A location with a regular expression, or a named location (`@name`).
     Expression,
 }
 
