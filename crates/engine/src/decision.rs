@@ -280,7 +280,7 @@ impl<'d> Decision<'d> {
         !self.is_allowed() && charges.any(|planned| planned.is_ban() && refuses(planned))
     }
 
-    /// Returns the state of every limit of every matching rule, ordered by item, then by rule.
+    /// Returns the state of every evaluated limit, ordered by item, then by rule.
     pub fn reports(&self) -> impl Iterator<Item = LimitReport<'d>> + use<'d> {
         let batch = self.batch;
         let planned_request = &batch.plan.requests[self.index];
@@ -381,7 +381,7 @@ impl<'d> Decision<'d> {
         Receipt { entries: taken.collect() }
     }
 
-    /// Returns the wait before the next attempt; `None` if the request was not refused.
+    /// Returns when to retry; `None` if the request was not refused.
     pub fn retry(&self) -> Option<Retry> {
         match self.decided.outcome {
             Outcome::Allow | Outcome::Delay(_) => None,
@@ -422,7 +422,7 @@ pub struct RuleMatch<'d> {
     pub is_shadow: bool,
     /// Whether another matching rule replaces this rule, or makes it unnecessary with `suffices`.
     pub is_replaced: bool,
-    /// Whether the rule had no capacity and was ignored because another rule marked `suffices` admitted the request.
+    /// Whether the rule had no capacity and was ignored because another rule marked `suffices` had capacity.
     pub is_exhausted: bool,
     /// The metadata of the rule.
     pub metadata: Option<&'d Metadata>,

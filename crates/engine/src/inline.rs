@@ -1,8 +1,8 @@
 //! Inline limits, which are part of a request, and their ids.
 //!
-//! A state stores the id of its limits, so inline limits need ids too. Equal limits have the same id. The number of ids
-//! is bounded. If a caller sends a new limit with every request, limits that were not used recently are dropped, and
-//! their usage is lost.
+//! A state stores the id of its limits, so inline limits need ids too. Equal limits have the same id. The number of
+//! limits with ids is bounded. If a caller sends a new limit with every request, limits that were not used recently are
+//! dropped, and their usage is lost.
 
 use std::collections::HashMap;
 use std::fmt;

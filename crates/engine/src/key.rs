@@ -81,7 +81,7 @@ pub(crate) fn is_side_key(key: &[u8]) -> bool {
     key.get(1).is_some_and(|kind| [SideCounter::Ban as u8, SideCounter::Refusals as u8].contains(kind))
 }
 
-/// Hashes a key to a stable, uniformly distributed number below 10,000: FNV-1a with a final mix.
+/// Hashes a key to a stable, uniformly distributed number below 10,000, for `enforce`: FNV-1a with a final mix.
 pub(crate) fn enforce_hash(key: &[u8]) -> u16 {
     let mut hash = key
         .iter()

@@ -50,7 +50,7 @@ pub struct RuleCounts {
     pub allowed: u64,
     /// Matching requests that this rule refused or, in observe mode, would have refused.
     pub refused: u64,
-    /// Requests above the limits that passed because the rule is a shadow rule.
+    /// Matching requests that this rule, as a shadow rule, would have refused.
     pub shadow_refused: u64,
     /// Requests decided without the store. These are also counted as allowed or refused.
     pub fallback: u64,

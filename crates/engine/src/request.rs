@@ -33,8 +33,8 @@ impl<'a> Request<'a> {
 /// A unit of work to count: attributes and a cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Item<'a> {
-    /// The attributes, in order. A name may occur several times. A condition then holds if any of the values matches,
-    /// and `per` uses the first value.
+    /// The attributes, in order. A name may occur several times. A condition then holds if any of the values matches
+    /// (with `not`: if none matches), and `per` uses the first value.
     pub entries: &'a [Entry<'a>],
     /// The cost. If `None`, each rule determines the cost, which is usually 1.
     pub cost: Option<Cost>,
@@ -68,7 +68,7 @@ impl<'a> Item<'a> {
 }
 
 /// An attribute. Names and values are bytes, because values from the network need not be UTF-8. Rules compare the bytes
-/// unchanged.
+/// unchanged, except for addresses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The attribute name used in rules.

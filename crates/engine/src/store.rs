@@ -23,15 +23,15 @@ pub use answers::{Answer, Answers, GroupAnswer, UnsentFlag};
 /// Keeps states and decides groups of charges.
 ///
 /// - **Groups are all or none.** A group changes either all of its states or none, in one atomic step. If the charges
-///   ask for [up to an amount](Ask::UpTo), they all take the same amount: the largest amount that every limit has
-///   remaining.
+///   ask for [up to an amount](Ask::UpTo), they all take the same amount: the largest amount, up to the one asked for,
+///   that every limit has remaining.
 /// - **Groups are independent.** One group may fail or be refused without affecting another. The groups of one call may
 ///   be decided at different instants, but in order: a group sees the charges of earlier groups.
 /// - **The store's clock decides**, never the caller's.
 /// - **A refusal changes nothing**, with three exceptions: limits that count refused attempts record the refusal, a
 ///   state is created for a new key with an initial amount, and a step of the clock is repaired.
-/// - **Limits may change.** The next charge converts a state that was recorded under earlier limits of the key, so that
-///   its usage is kept.
+/// - **Limits may change.** The next admitted charge converts a state that was recorded under earlier limits of the
+///   key, so that its usage is kept.
 pub trait Store: Send + Sync {
     /// Appends an answer for every group of the batch to `answers`, in order.
     ///
@@ -188,7 +188,8 @@ pub enum StoreVerb {
 /// A charge to one key: its limits and a cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// The key, from the engine's key encoder. It contains the rule and the counted values, so it is unique.
+    /// The key, from the engine's key encoder. It contains the domain and either the rule and the counted values or the
+    /// name of an inline limit, so no two counters have the same key.
     pub key: &'a [u8],
     /// The id of the limits. It identifies one immutable set of limits, and is valid only within this process.
     pub limits_id: u32,
@@ -197,9 +198,10 @@ pub struct Charge<'a> {
     /// Earlier limit ids of the same key, newest first, for stores that keep states of different sizes in different
     /// tables. Usually empty.
     pub earlier: &'a [u32],
-    /// The amount. A refund returns [`Ask::cost`], regardless of the variant.
+    /// The amount. A refund gives back [`Ask::cost`], whatever the variant.
     pub ask: Ask,
-    /// The position of the charge to refund. Without stamps, only the current window is refunded.
+    /// The position of the charge to refund. Without stamps, a limit with windows is refunded only in its current
+    /// window.
     pub stamps: Option<&'a Stamps>,
     /// The calendar windows that limits with phase `Given` refer to by index. If they do not contain the store's time,
     /// the store answers [`StoreError::Stale`].

@@ -5,9 +5,9 @@
 //! arrears either: the store would also reject the repayment, and the key would stay in arrears permanently.
 //!
 //! This node charges the arrears of a key just before its next request for the key. [`Engine::repay`] charges the
-//! arrears of all keys. A repayment is sent at most once: if the store does not answer, it counts as charged. If the
-//! caller gives up while a repayment is in flight, the arrears are put back only if the store reports that nothing was
-//! sent. The debt limit is raised for repayments; a repayment that exceeds even the raised limit is retried later.
+//! arrears of all keys. A repayment is sent at most once: if no answer arrives, it counts as charged. If the caller
+//! gives up while a repayment is in flight, the arrears are put back only if the store reports that nothing was sent.
+//! The debt limit is raised for repayments; a repayment that exceeds even the raised limit is retried later.
 //!
 //! If the outcome of the last request to a place (server or lane) is unknown, this node does not charge arrears to that
 //! place together with requests. The next request resolves the doubt: either the place answers, or it is known to be

@@ -19,8 +19,8 @@ const SET_COUNT: usize = 1 << 14;
 /// Number of records per set, enough for all limits of one key.
 const RECORDS_PER_SET: usize = Limits::MAX;
 
-/// Maximum time by which answers to concurrent requests arrive out of order. If the existing record is newer by more
-/// than this, the store's clock has been set back.
+/// Assumed maximum time by which answers to concurrent requests arrive out of order. If the existing record is newer by
+/// more than this, the store's clock has been set back.
 const MAX_REORDERING: Nanos = Nanos::SECOND;
 
 /// The records of all keys, one per limit of a key.

@@ -369,7 +369,7 @@ impl<S: Store, F: Store> Engine<S, F> {
     }
 
     /// Sets the number of nodes that share the store's limits, including this one. While the store does not answer,
-    /// this node grants only its share of each limit.
+    /// rules with `on_fault: local` grant only this node's share of each limit.
     pub fn set_nodes(&self, nodes: u32) {
         self.nodes.store(nodes.max(1), Ordering::Relaxed);
     }

@@ -23,7 +23,7 @@ pub struct Explanation {
     pub at: Time<Wall>,
     /// The outcome of the decision.
     pub outcome: Outcome,
-    /// The outcome that would be enforced, if refusals are only observed; otherwise `None`.
+    /// In observe mode, the refusal or delay that would be enforced, if any; otherwise `None`.
     pub observed: Option<Outcome>,
     /// How exact the decision is.
     pub standing: Standing,
@@ -54,7 +54,7 @@ pub enum MatchResult {
     Matches(Box<MatchExplanation>),
     /// A condition does not hold.
     ConditionFailed(FailedCondition),
-    /// The conditions hold, but an earlier `allow` or `deny` rule has decided.
+    /// The conditions hold, but a matching `allow` or `deny` rule decides alone.
     DecidedBefore {
         /// The id of that rule.
         by: String,

@@ -17,7 +17,7 @@ pub enum Metadata {
 }
 
 impl Metadata {
-    /// Maximum size of a rule's metadata: the bytes of its strings, plus one byte per value. The metadata is sent with
+    /// Maximum size of a rule's metadata: the bytes of its strings, plus one byte per value. Envoy receives it with
     /// every request that the rule admits.
     pub const MAX_BYTES: usize = 4_096;
 

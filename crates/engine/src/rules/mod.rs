@@ -23,8 +23,8 @@
 //! `when`.
 //!
 //! Parsing has two stages: the first checks the syntax, the second checks the meaning. Parsing does not stop at the
-//! first mistake: all mistakes are reported, with file, line and column. No input causes a panic, and time and memory
-//! are bounded.
+//! first mistake: up to [`Mistakes::MAX`] mistakes are listed, with file, line and column, and further mistakes are
+//! counted. No input causes a panic, and time and memory are bounded.
 
 mod check;
 mod cidr;

@@ -1,4 +1,4 @@
-//! Tests of valid rules and of every kind of mistake.
+//! Tests of valid rules and of mistakes in rules.
 
 use super::*;
 

@@ -20,7 +20,7 @@ pub const MAX_FILE_BYTES: usize = 16 << 20;
 pub const MAX_DEPTH: usize = 16;
 /// Maximum number of values in a file; a rule has about 20.
 pub const MAX_NODES: usize = 4_000_000;
-/// Maximum number of values that all aliases of a file expand to.
+/// Maximum number of values to which all aliases of a file expand together.
 pub const MAX_ALIASED: usize = 200_000;
 
 /// A value and its position in the file.

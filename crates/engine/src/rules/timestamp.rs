@@ -48,7 +48,7 @@ impl TimeError {
 /// ```
 ///
 /// # Errors
-/// Returns an error if the string is not a time from 1970 to 2554.
+/// Returns an error if the string is not a time from 1970 to July 2554.
 pub fn parse_time(text: &str) -> Result<Time<Wall>, TimeError> {
     let beyond = |how: &str| {
         let (problem, help) = (format!("`{}` is {how}", shorten(text)), "times are from 1970 up to 2554".into());

@@ -105,7 +105,7 @@ fn hash_middle_words(text: &[u8]) -> u64 {
     words.fold(0x9E37_79B9_7F4A_7C15, |hash, word| folded_mul(hash ^ u64::from_le_bytes(*word), 0xD6E8_FEB8_6659_FD93))
 }
 
-/// Multiplies and folds: each result bit depends on all bits of both factors.
+/// Multiplies and combines both halves of the product, so that all bits of both factors affect the result.
 #[inline]
 fn folded_mul(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);

@@ -11,7 +11,7 @@
 //! - A rule is one cache line ([`ActiveRule`]) that refers to its limits. Features that few rules use, such as
 //!   overrides, calendars, schedules and bans, are stored separately behind one flag (`special.rs`).
 //! - Limits have ids (`limit_registry.rs`). A state records the id of the limits under which it was charged. If the
-//!   limits of a rule change, they get another id, and the state is converted at the next charge.
+//!   limits of a rule change, they get another id, and the state is converted at the next admitted charge.
 //!
 //! **Invariants.** A rule set is compiled as the successor of the current one: unchanged limits keep their ids and
 //! rules keep their counts, so replacing a rule set resets no counter, except changed rules with `on_change: reset`. If
@@ -316,7 +316,7 @@ impl RuleSet {
     }
 
     /// Returns the attributes that the rules of a domain read, sorted; `None` if the domain is unknown. Other
-    /// attributes of a request do not affect decisions.
+    /// attributes of a request affect only rules with `only`, which match no request that has them.
     pub fn attributes(&self, domain: &[u8]) -> Option<&[Box<str>]> {
         self.find_domain(domain).map(|domain| &*domain.attributes)
     }

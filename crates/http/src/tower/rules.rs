@@ -26,8 +26,8 @@ pub struct ByRules<T, F> {
     engine: Arc<Engine<T, F>>,
     domain: String,
     attributes: Attributes,
-    /// Number of requests that passed because the domain has no rules. Relaxed ordering suffices, because the number is
-    /// only a statistic.
+    /// Number of requests that passed because the engine could not decide them. Relaxed ordering suffices, because the
+    /// number is only a statistic.
     passed_without_rules_count: AtomicU64,
 }
 

@@ -98,7 +98,7 @@ fn pattern_matches(pattern: &Pattern, value: &[u8]) -> bool {
     }
 }
 
-/// Returns the values of an attribute. Allocates nothing, because it is called for each override of a rule.
+/// Returns the values of an attribute. It must not allocate, because it is called for each override of a rule.
 pub(super) fn attribute_values<'e>(entries: &'e [Entry<'e>], name: &str) -> impl Iterator<Item = &'e [u8]> {
     let (name, first, most) = match nth_of(name) {
         Some((name, before)) => (name, before as usize, 1),
