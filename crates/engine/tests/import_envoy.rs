@@ -1,5 +1,5 @@
-//! Loads configurations of the reference Envoy rate-limit service unchanged: the examples of its documentation, with
-//! the outcomes stated there.
+//! Loads configurations of the reference Envoy rate-limit service unchanged. Most are examples of its documentation,
+//! with the outcomes stated there.
 #![allow(clippy::unwrap_used)]
 
 use crate::support;

@@ -419,7 +419,8 @@ fn amount_spent_by_the_node_is_not_available_again() {
     assert_eq!(check_in_fallback(&mut bench, 400), "allow");
 }
 
-/// Limits of every algorithm, each with a capacity of 100. The tests use 50 tokens before the stall.
+/// Limits of every algorithm except `concurrency`, each with a smallest capacity of 100. The tests use 50 tokens before
+/// the stall.
 const LIMITS_OF_EVERY_ALGORITHM: [&str; 9] = [
     "limit: 100/m",
     "limit: 100/m, algorithm: leaky_bucket, free: 100",

@@ -89,8 +89,8 @@ fn refund_applies_to_the_limits_of_the_charge() {
     assert_eq!(bench.remaining(&[("a", "x")]), [80]);
 }
 
-/// Tests the example of `docs/rules.md` for all pairs of algorithms. The states of two algorithms may be in different
-/// tables.
+/// Tests the first example of "Changed limits" in `docs/rules.md` for all pairs of algorithms. The states of two
+/// algorithms may be in different tables.
 #[test]
 fn refused_request_under_a_smaller_override_refunds_nothing() {
     let limits = |count: u32| {

@@ -1,4 +1,4 @@
-//! Compiles and runs the Rust code of the README, and checks that the README contains the same text.
+//! Compiles and runs the Rust code of the workspace's `README.md`, and checks that the page contains the same text.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
