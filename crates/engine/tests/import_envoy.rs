@@ -1,4 +1,4 @@
-//! Loads configurations of the reference Envoy rate-limit service unchanged. Most are examples of its documentation,
+//! Loads configurations of the reference Envoy rate-limit service unchanged. Many are examples of its documentation,
 //! with the outcomes stated there.
 #![allow(clippy::unwrap_used)]
 
