@@ -7,12 +7,13 @@
 //!    the new parameters is admitted.
 //! 2. `used` is the exact amount used at the instant of the request, including debt ([`Limit::used`]).
 //! 3. The request passes exactly when `used + cost ≤ capacity` of the new parameters (`capacity + max_debt` for a
-//!    charge). The wait is the time until `used` has decreased far enough under the state's own parameters
-//!    ([`Limit::until_used`]). A retry after this wait succeeds; a retry one tick earlier does not.
+//!    charge). A `max_wait` or a minimum gap of the new parameters applies as well. The wait is the time until `used`
+//!    has decreased far enough under the state's own parameters ([`Limit::until_used`]). A retry after this wait
+//!    succeeds; a retry one nanosecond earlier does not.
 //! 4. Only an admitted request that takes something writes. It converts the state to the new parameters
 //!    ([`Algorithm::convert`]) with the same used amount, rounded up to their precision. The precision is a tick for
-//!    buckets (less than a nanosecond of refill) and a whole token for algorithms that count whole tokens. Windows with
-//!    the same boundaries, slices, logs and leases keep their counts without rounding.
+//!    token and leaky buckets (at most a nanosecond of refill) and a whole token for the other algorithms. Windows and
+//!    slices with the same boundaries, logs and leases keep their counts without rounding.
 //! 5. A peek, a refusal or a cost of zero changes neither the words nor their own parameters. The only exceptions are
 //!    clock-step repairs and the refused attempts that a log counts; both are written under the state's own parameters.
 //!
@@ -20,9 +21,9 @@
 //! for a check or a partial take, and at most `capacity + max_debt` for a charge. Buckets with a `max_wait` can also
 //! hold the tokens that requests take in advance within that wait. A cost of zero is not written.
 //!
-//! **Bound**: each *charged* parameter change costs the caller, by rounding, less than one tick of the new rate between
-//! buckets. If the new parameters count whole tokens, it costs less than one token. Parameter changes without a charge
-//! cost nothing.
+//! **Bound**: each *charged* parameter change costs the caller, by rounding, less than one tick of the new rate if the
+//! new limit is a token or leaky bucket, and less than one token otherwise. Parameter changes without a charge cost
+//! nothing.
 
 use alloc::vec::Vec;
 

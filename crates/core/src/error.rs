@@ -39,11 +39,12 @@ pub enum LimitError {
         /// The period in lowest terms.
         per: Nanos,
     },
-    /// Refilling an empty limit would take longer than [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
+    /// Refilling the burst, or repaying the maximum debt, would take longer than
+    /// [`Rate::MAX_FILL`](crate::Rate::MAX_FILL).
     FillTooLong {
-        /// The amount to refill.
+        /// The given burst or maximum debt.
         amount: u64,
-        /// The largest amount that is valid at this rate.
+        /// The largest valid amount.
         max: u64,
     },
     /// A string that is not a rate.

@@ -202,8 +202,9 @@ impl Algorithm for Limit {
         dispatch!(self, unlimited: None, deny_all: None, algorithm => algorithm.decide_fast(state, now, cost))
     }
 
-    /// Converts the state if both limits use the same algorithm. Otherwise starts a new state with the used amount;
-    /// leases and instants are lost.
+    /// Converts the state if both limits use the same algorithm. Between different algorithms, starts a new state with
+    /// the used amount; leases and the instants of earlier charges are lost. For token buckets and leaky buckets, the
+    /// used amount is the whole state.
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {
         if self == own {
             return;
@@ -232,7 +233,7 @@ impl Limit {
     }
 
     /// Returns the time until at most `at_most` is used, if nothing is taken before then. Returns [`Retry::OnRelease`]
-    /// if a lease has to be released first.
+    /// if a lease has to be released or expire first.
     pub fn until_used<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, at_most: Tokens) -> Retry {
         dispatch!(self, unlimited: Retry::NOW, deny_all: Retry::NOW, algorithm => algorithm.until_used(state, now, at_most))
     }

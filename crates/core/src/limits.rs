@@ -95,8 +95,8 @@ impl Limits {
         })
     }
 
-    /// Returns whether a state that was last charged under the limits `own` equals the state of a new key. `now` must
-    /// contain the calendar windows of these limits.
+    /// Returns whether nothing is used in a state that was last charged under the limits `own`. `now` must contain the
+    /// calendar windows of `self`.
     pub fn is_new_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
         own.limits_with_word_index().all(|(own, first, index)| {
             let limit = self.limits.get(index).unwrap_or(&Limit::Unlimited);
@@ -105,8 +105,8 @@ impl Limits {
         })
     }
 
-    /// Returns whether the state certainly equals the state of a new key, so that it can be forgotten. `now` contains
-    /// no calendar windows, so the method assumes the longest possible windows since the last request.
+    /// Returns whether certainly nothing is used, so that the state can be forgotten. `now` contains no calendar
+    /// windows, so the method assumes the longest possible windows since the last request.
     pub fn is_surely_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.limits_with_word_index().all(|(limit, first, _)| {
             let part = Offset { cells: state, first };
@@ -131,7 +131,7 @@ impl Limits {
     }
 
     /// Calls [`decide_fast`](Algorithm::decide_fast) for a single limit of at most [`FAST_WORDS`](Self::FAST_WORDS)
-    /// words that needs no stamps. Returns `None` if the fast path does not apply.
+    /// words, and returns the outcome without a stamp. `None`: the fast path does not apply.
     #[inline(always)]
     pub fn try_decide_single<S: CellsMut>(&self, state: &mut S, now: &Now<'_>, cost: Cost) -> Option<Outcome> {
         let [limit] = &*self.limits else { return None };
@@ -174,8 +174,8 @@ impl Limits {
         renewed.fold(None, |all, one| Some(all.unwrap_or(true) && one)).unwrap_or(false)
     }
 
-    /// Takes up to `held` free leases from each limit that has leases. Used when a state is rebuilt from another
-    /// store's report. These leases cannot be released; they last until they expire.
+    /// Takes up to `held[i]` free slots of the limit at index `i`, if that limit has leases. Used when a state is
+    /// rebuilt from another store's report. The leases of these slots cannot be released; they last until they expire.
     pub fn take_leases<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, held: &[u64]) {
         for (limit, first, index) in
             self.limits_with_word_index().filter(|(limit, ..)| matches!(limit, Limit::Concurrency(_)))

@@ -45,7 +45,8 @@
 //! configured rate, and each call loses at most one tick (a nanosecond divided by the count of the rate in lowest
 //! terms). Waits round up.
 //!
-//! **State**: two 128-bit numbers. **Cost**: a few multiplications; a warm-up pacer divides twice until it is warm.
+//! **State**: two 128-bit numbers. **Cost**: a few multiplications and one division; a warm-up pacer divides twice
+//! more.
 //!
 //! **Poor choice** for callers that ignore the wait or may request any amount: use a token bucket.
 

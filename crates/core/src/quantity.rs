@@ -1,7 +1,7 @@
 //! Durations, points in time and amounts.
 //!
 //! Durations and points in time have different types, and so do points on different clocks. Adding two instants, or
-//! reading wall-clock state with a monotonic clock, does not compile.
+//! comparing instants of different clocks, does not compile.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -196,7 +196,8 @@ impl Window {
     }
 }
 
-/// The instant of a decision on the monotonic and the wall clock, read once for all limits, plus data about the key.
+/// The instant of a decision on the monotonic and the wall clock, read once for all limits, plus the key's spread
+/// number and the calendar windows.
 #[derive(Clone, Copy, Debug)]
 pub struct Now<'a> {
     mono: Time<Mono>,
@@ -231,7 +232,7 @@ impl<'a> Now<'a> {
         self
     }
 
-    /// Removes the calendar windows, because they belong to other limits.
+    /// Returns this instant without calendar windows, for a limit that the windows do not belong to.
     #[must_use]
     pub(crate) const fn without_windows(&self) -> Now<'static> {
         Now { mono: self.mono, wall: self.wall, spread: self.spread, windows: &[] }

@@ -8,8 +8,8 @@ use crate::rate::Rate;
 use crate::tokens::Tokens;
 use crate::verdict::Ask;
 
-/// The parameters of a window. Their bounds ensure that a sum of lengths fits in 64 bits, and that a length times an
-/// amount fits in 128 bits.
+/// The parameters of a window. Their bounds ensure that the limit plus the maximum debt, and a sum of up to four
+/// lengths, fit in 64 bits. So a sum of up to four products of a length and an amount fits in 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Quota {
     limit: u64,
@@ -66,7 +66,8 @@ impl Quota {
         max_used_for(ask, self.limit, self.deepest())
     }
 
-    /// Resolves a request to an amount. `available` returns the amount that can be taken now.
+    /// Resolves a request to the amount it takes or to the condition under which it passes. `available` returns the
+    /// amount that can be taken now.
     #[inline]
     pub(crate) fn resolve(&self, ask: Ask, available: impl FnOnce() -> u64) -> Demand {
         match ask {
@@ -123,12 +124,12 @@ macro_rules! quota_start_methods {
     };
 }
 
-/// Implements a setter and the getters of a limit with a `quota`.
+/// Implements `initial`, `limit` and `length` for a limit with a `quota`.
 macro_rules! quota_methods {
     () => {
         /// Sets the initial tokens of a new key, as if the missing tokens had just been spent.
         ///
-        /// A key whose count has dropped to zero is forgotten, and then starts with `initial` again.
+        /// A key whose count has dropped to zero may be forgotten, and then starts with `initial` again.
         ///
         /// # Errors
         /// Returns an error if `initial` is above the limit.

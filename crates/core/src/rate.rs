@@ -1,4 +1,4 @@
-//! Rates: a count per period. The fraction is kept in lowest terms, so 7777 per second is exact.
+//! Rates: a count per period. Both are kept as integers, in lowest terms, so 7777 per second is exact.
 
 use core::fmt;
 use core::str::FromStr;
@@ -79,8 +79,8 @@ const fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
 }
 
 impl fmt::Display for Rate {
-    /// Prints the rate in the shortest unit, from seconds up, in which the count is a whole number below 2⁶⁴.
-    /// Every output can be parsed.
+    /// Prints the rate in the shortest unit, from seconds up, in which the count is a whole number below 2⁶⁴. If there
+    /// is no such unit, prints the lowest terms, such as `7/1003ms`. Every output can be parsed.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let whole = UNITS.iter().filter(|unit| unit.nanos >= Nanos::SECOND.as_nanos()).find_map(|unit| {
             let times = unit.nanos.is_multiple_of(self.per).then(|| unit.nanos / self.per)?;

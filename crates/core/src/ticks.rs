@@ -8,8 +8,9 @@ use crate::algorithm::{Cells, CellsMut};
 use crate::quantity::{Mono, Nanos, Time};
 use crate::rate::Rate;
 
-/// An amount or an instant, in ticks. An instant is below 2⁹⁶, because the count is below 2³². Constructors limit
-/// amounts to [`Rate::MAX_FILL`], which is below 2⁹⁴ ticks. So the sum of an instant and an amount cannot overflow.
+/// An amount or an instant, in ticks. An instant is a 64-bit number of nanoseconds times the rate's count, which is
+/// below 2³², so it is below 2⁹⁶ ticks. Constructors limit amounts to what flows within [`Rate::MAX_FILL`]: less than
+/// 2⁹⁴ ticks. So the sum of an instant and an amount cannot overflow.
 pub(crate) type Ticks = u128;
 
 /// A rate with its conversions to and from ticks.
@@ -85,8 +86,8 @@ impl Flow {
     }
 
     /// Stores an instant. An instant that exceeds one word is stored as the largest word. [`load`](Self::load) returns
-    /// this word as an instant that is never reached, so the limit refuses every later request. For the fastest
-    /// one-word rate this happens after 2053 on the wall clock.
+    /// this word as an instant that is never reached, so the limit refuses every later request. At the fastest one-word
+    /// rate, only instants after 2053 on the wall clock exceed one word.
     #[inline]
     pub(crate) fn store<S: CellsMut + ?Sized>(self, state: &mut S, one_word: bool, instant: Ticks) {
         if one_word {

@@ -33,7 +33,7 @@ pub enum Outcome {
     Allow,
     /// Admitted after this wait. The cost is already taken.
     Delay(Nanos),
-    /// Refused; nothing was spent.
+    /// Refused. Nothing was taken, but a sliding log with `count_refused` counts the attempt.
     Deny(Retry),
 }
 

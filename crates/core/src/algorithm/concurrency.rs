@@ -80,7 +80,7 @@ impl Concurrency {
     /// Maximum number of leases: limit plus debt.
     pub const MAX_LEASES: u64 = 1024;
 
-    /// Creates a limit of at most `limit` leases at a time. A lease expires after `lease` unless it is renewed. The
+    /// Creates a limit of at most `limit` slots at a time. A lease expires after `lease` unless it is renewed. The
     /// maximum debt is another `limit`, within the maximum number of slots.
     ///
     /// # Errors

@@ -171,7 +171,7 @@ impl IntervalBucket {
     /// Sets the maximum debt that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// Returns an error if repaying the debt takes longer than [`Rate::MAX_FILL`].
+    /// Returns an error if refilling the burst and the debt takes longer than [`Rate::MAX_FILL`].
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let max = self.max_refill() - self.burst;
         if max_debt > max {
@@ -193,7 +193,7 @@ impl IntervalBucket {
         Ok(Self { initial, ..self })
     }
 
-    /// Returns the total refill within [`Rate::MAX_FILL`]. It is below 2⁶², because the refill is at most one per
+    /// Returns the total refill within [`Rate::MAX_FILL`]. It is at most 2⁶², because the refill is at most one per
     /// nanosecond.
     const fn max_refill(&self) -> u64 {
         (Rate::MAX_FILL.as_nanos() / self.period).saturating_mul(self.refill)

@@ -1,8 +1,9 @@
 //! Leaky bucket: requests go out at a steady rate. An early request waits; a request that would wait too long is
 //! refused.
 //!
-//! **The naive method** is a queue with a timer that releases one request per tick. It needs memory for every waiting
-//! request and a thread for every key. The timer also rounds the rate: a timer of 3 ms turns 300 per second into 333.
+//! **The naive method** is a queue with a timer that releases one request whenever it fires. It needs memory for every
+//! waiting request and a thread for every key. The timer also rounds the rate: a timer of 3 ms turns 300 per second
+//! into 333.
 //!
 //! **The idea** is that no queue is needed: a request can compute when it goes out. It is enough to store the instant
 //! at which the bucket will be empty. A unit goes out when the content that was in the bucket on its arrival has flowed
@@ -37,9 +38,9 @@
 //! **Verbs**: a request goes out as a whole, together with its last unit. A cost whose last unit would wait longer than
 //! `max_wait` even on an empty bucket never passes. Taking up to an amount takes the units that satisfy both bounds,
 //! with one wait for all of them. A charge records something that already happened, so it never waits: it is added
-//! regardless of the bounds, up to `max_debt` above the burst, and later requests wait for it. A refund removes the
-//! request's units that are still in the bucket. Waits already returned do not change, so the next request may go out
-//! at the same time as an earlier request. A cost of zero does not wait.
+//! regardless of the bounds, up to `max_debt` above the burst, and later requests wait for it. A refund removes units
+//! that are still in the bucket. Waits already returned do not change, so the next request may go out at the same time
+//! as an earlier request. A cost of zero does not wait.
 //!
 //! **State**: the instant at which the bucket will be empty, in ticks; one or two words, as for the token bucket.
 //! **Cost**: a few multiplications, and one division if the request has to wait.
@@ -113,7 +114,7 @@ impl LeakyBucket {
     /// Sets the maximum amount beyond the burst that [`Ask::Regardless`] may add.
     ///
     /// # Errors
-    /// Returns an error if the debt takes longer than [`Rate::MAX_FILL`] to flow out.
+    /// Returns an error if the burst plus the debt takes longer than [`Rate::MAX_FILL`] to flow out.
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         Ok(Self { bucket: self.bucket.max_debt(max_debt)?, ..self })
     }

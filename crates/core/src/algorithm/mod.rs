@@ -57,9 +57,10 @@ pub trait Algorithm {
     /// limits that count refused attempts.
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Self::Stamp>);
 
-    /// Refunds up to `cost` and returns the accepted amount. A refund never exceeds the used amount. Windows accept a
-    /// refund only in the window of the charge. A stamp makes the refund exact; without a stamp, only the current
-    /// window is refunded.
+    /// Refunds up to `cost` and returns the accepted amount, which never exceeds the used amount. With a stamp, only
+    /// the window, the log entries or the lease of the stamp are refunded: in a fixed window until the window ends,
+    /// otherwise as long as the charge counts. Without a stamp, a window refunds only the current window or slice, a
+    /// log its oldest entries, and a concurrency limit nothing. Buckets need no stamp.
     fn refund<S: CellsMut + ?Sized>(
         &self,
         state: &mut S,
@@ -212,7 +213,8 @@ pub trait Algorithm {
         None
     }
 
-    /// Returns whether the state equals the state of a new key, so that it can be forgotten.
+    /// Returns whether nothing is used, so that the state can be forgotten. A new key with less than its full capacity
+    /// (`initial`) is in use.
     fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.spent(state, now).is_nothing()
     }

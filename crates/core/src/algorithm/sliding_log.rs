@@ -27,9 +27,9 @@
 //! charges). A request is refused only if admitting it would break this bound, or the minimum gap.
 //!
 //! **Options**: with a *minimum gap*, a request that follows the previous request too soon is also refused. With
-//! *refused attempts counted*, a refused request is recorded at its cost as if it had passed, and the oldest entries
-//! are dropped. A client that retries faster than the rate is never admitted, and the returned wait is exact for a
-//! client that sends nothing else. A request above the limit is not recorded, because it could never pass.
+//! *refused attempts counted*, a refused request is recorded at its cost as if it had passed. If the log is full, the
+//! oldest entries are dropped. A client that retries faster than the rate is never admitted, and the returned wait is
+//! exact for a client that sends nothing else. A request above the limit is not recorded, because it could never pass.
 //!
 //! **State**: one word with the end and the length of the ring, and one monotonic instant per unit of limit and debt.
 //! An all-zero state is a new log. **Cost**: a decision reads three words, whatever the limit, and writes one word per

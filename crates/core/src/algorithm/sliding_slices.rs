@@ -29,7 +29,7 @@
 //! Debt counts like any other cost until its slice expires. The algorithm uses the wall clock, and slices begin at
 //! multiples of their length. If the clock is set back by up to one window (or a second), the later slice is used
 //! unchanged. If it is set back by more, all counts move to the current slice. So setting the clock back grants
-//! nothing, and delays a key by at most one window.
+//! nothing, and delays a key by at most one window (or second).
 //!
 //! **State**: the end of the current slice, the sum, the current count, and the counts of the earlier slices, packed as
 //! tightly as the limit allows: ten slices with a limit up to 127 take four words. **Cost**: two comparisons and an
@@ -99,7 +99,8 @@ enum SliceShift {
     None,
     /// This number of slices began.
     By(u64),
-    /// All slices before the current slice have left the window.
+    /// The counts of all slices before the current slice have left the window, or moved to the current slice because
+    /// the clock was set back.
     All,
 }
 

@@ -39,7 +39,7 @@
 //! the [fixed window](super::fixed_window) apply.
 //!
 //! **State**: the end of the current window and both counts; two words if each count fits in 32 bits, otherwise three.
-//! **Cost**: three multiplications, plus one division for the first request of a window.
+//! **Cost**: four multiplications, plus one division for the first request of a window.
 //!
 //! **Poor choice** for very small limits, where the estimate is coarse and a log costs no more, or if the limit must
 //! hold in every interval: use a log or slices.

@@ -4,7 +4,7 @@ use super::Algorithm;
 use crate::quantity::{Cost, Nanos, Now};
 use crate::verdict::{Ask, Outcome, Retry, Verdict};
 
-/// An admitted request.
+/// A request of a walk. `cost` is the amount taken, which is zero if the request was refused.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Admission {
     pub(super) asked: u64,
@@ -24,7 +24,7 @@ pub(super) struct WalkOptions {
 }
 
 /// Takes `steps` random steps with a new key of `limit`, starting at `start`. Checks the laws at each step, and returns
-/// the admitted requests.
+/// the requests.
 pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
     limit: &A,
     clock: impl Fn(u64) -> Now<'a>,

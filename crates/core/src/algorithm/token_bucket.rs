@@ -28,8 +28,9 @@
 //! **Guarantee**: over any interval of length `T`, the admitted cost is at most `burst + rate × T`, and a request is
 //! refused only if admitting it would break this bound. Time is exact to the tick, so the bound never drifts.
 //!
-//! **State**: the instant in ticks. It takes one word if 73 years of ticks fit in a word (the rate's count in lowest
-//! terms is at most 7), otherwise two words. **Cost**: three multiplications; divisions only for refusals and reports.
+//! **State**: the instant in ticks. It takes one word if 73 years of ticks plus the largest debt fit in a word (so the
+//! rate's count in lowest terms is at most 7), otherwise two words. **Cost**: three multiplications; divisions only for
+//! refusals and reports.
 //!
 //! **Poor choice** if the admitted cost in a window must never exceed the rate's count (up to `burst` more can pass),
 //! or if quotas must restart at midnight: use a log or a window.
@@ -74,7 +75,7 @@ pub struct TokenBucket {
     /// Largest debt of a valid state. A state with more debt was written before the clock stepped back.
     max_plausible: Ticks,
     one_word: bool,
-    /// End of the time range that a one-word state can hold; zero if the state has two words.
+    /// End of the time range in which 64-bit sums do not overflow, in nanoseconds; zero if the state has two words.
     word_until: u64,
 }
 
@@ -109,7 +110,7 @@ impl TokenBucket {
     /// Sets the maximum debt that [`Ask::Regardless`] may take.
     ///
     /// # Errors
-    /// Returns an error if repaying the debt takes longer than [`Rate::MAX_FILL`].
+    /// Returns an error if refilling the burst and the debt takes longer than [`Rate::MAX_FILL`].
     pub fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
         let longest = self.flow.units_within(Rate::MAX_FILL) - self.burst.get();
         if max_debt > longest {
@@ -218,7 +219,7 @@ impl TokenBucket {
     }
 
     /// Returns the debt: tokens spent and not yet refilled. If the clock stepped back, returns the largest possible
-    /// debt. So a step back grants nothing, and refuses requests for at most the time of a full refill.
+    /// debt. So a step back grants nothing, and refuses requests for at most the time in which that debt is repaid.
     #[inline]
     pub(crate) fn owed_now<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> Ticks {
         let ahead = self.debt_in_state(state, now);

@@ -229,7 +229,8 @@ fn next_random(seed: &mut u64, below: u64) -> u64 {
     (*seed >> 33) % below
 }
 
-/// Returns an upper bound on the unit of the limit's state. Rounding up costs less than this unit.
+/// Returns the number of units per token in the limit's state: ticks in token and leaky buckets, whole tokens
+/// otherwise. Rounding up costs less than one unit.
 fn max_rounding_unit(limit: &Limit) -> u64 {
     match limit {
         Limit::TokenBucket(bucket) => bucket.rate().per().as_nanos(),

@@ -26,7 +26,7 @@ impl TokenBucket {
         now.mono().as_nanos() * u64::from(self.flow.rate().count())
     }
 
-    /// Returns the word after taking `cost`; `None` if `cost` does not pass.
+    /// Returns the word after taking `cost`; `None` if `cost` does not pass or the fast path does not apply.
     #[inline]
     pub(super) fn word_after(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<u64> {
         if !self.fits_word_sums(now, cost) {
@@ -39,7 +39,7 @@ impl TokenBucket {
         (owed <= self.capacity as u64 - taken).then(|| if cost == Cost::ZERO { word } else { instant + owed + taken })
     }
 
-    /// Returns the time until `cost` passes; `None` if `cost` is not refused.
+    /// Returns the time until `cost` passes; `None` if `cost` is not refused or the fast path does not apply.
     #[inline]
     pub(super) fn word_refusal(&self, word: u64, now: &Now<'_>, cost: Cost) -> Option<Retry> {
         if !self.fits_word_sums(now, cost) {
