@@ -14,7 +14,7 @@ fn ask(budget: &Budget, customer: &str, prompt: u64, longest: u64, answer: u64) 
     // Waits up to two seconds for the tokens. Fails immediately if they cannot be available in that time.
     let patience = Duration::from_secs(2);
     let held = budget.acquire(customer, prompt + longest).within(patience).wait_held()?;
-    // If this program crashes before settling, the tokens count as used after half a minute.
+    // If the call panics or takes longer than half a minute, all reserved tokens count as used.
     let reserved = held.expires_after(Duration::from_secs(30));
     Ok(reserved.commit(prompt + answer))
 }

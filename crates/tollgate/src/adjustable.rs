@@ -10,9 +10,9 @@ use crate::limiter::{Limiter, Shared};
 
 /// A limit that is changed through a shared reference, with [`Limiter::change`].
 ///
-/// A [`Limiter`] with a plain limit is changed through a unique reference (`set_limit`), and decides without a lock.
-/// With an adjustable limit every decision takes a lock, which costs about 20 ns. A change applies to all users of the
-/// limiter, including its waiters.
+/// A [`Limiter`] with a plain limit is changed through a unique reference (`set_limit`), and decides without a lock if
+/// its state is one word. With an adjustable limit every decision takes a lock, which costs about 20 ns. A change
+/// applies to all users of the limiter, including its waiters.
 ///
 /// ```
 /// use tollgate::{Limiter, Adjustable, TokenBucket};

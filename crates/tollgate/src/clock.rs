@@ -1,7 +1,8 @@
 //! Sources of time. The only module that reads a clock.
 //!
-//! A clock returns monotonic time and, derived from the same reading, wall-clock time. Buckets and logs use monotonic
-//! time. Windows that are aligned to the minute or the day use wall-clock time.
+//! A clock returns monotonic time and, derived from the same reading, wall-clock time. Token buckets, leaky buckets,
+//! logs and leases use monotonic time. Windows and interval buckets that are aligned to the clock, such as to the
+//! minute or the day, use wall-clock time.
 //!
 //! | clock | cost of a reading | error |
 //! |---|---|---|

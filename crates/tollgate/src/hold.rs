@@ -1,5 +1,6 @@
 //! Permits and reservations: taken tokens that can still be given back or settled at the real cost. A permit gives its
-//! tokens back when it is dropped. The tokens of a reservation stay charged when it expires.
+//! tokens back when it is dropped. The tokens of a reservation stay charged when it expires, unless it is set to refund
+//! them.
 
 use std::fmt;
 use std::io;
@@ -130,8 +131,9 @@ impl<G: Waitable> fmt::Debug for Permit<G> {
 
 /// Tokens taken in advance for work whose cost is known only afterwards, or that may not happen.
 ///
-/// Commit the reservation with the real cost, or cancel it. An expired or dropped reservation counts as committed,
-/// because its owner may have done the work; [`refund_unless_committed`](Self::refund_unless_committed) changes this.
+/// Commit the reservation with the real cost, or cancel it. An expired or dropped reservation counts as committed at
+/// its full cost, because its owner may have done the work; [`refund_unless_committed`](Self::refund_unless_committed)
+/// changes this.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -47,9 +47,9 @@ pub use snapshot::RestoreError;
 
 /// One limit, or a combination of several, counted separately for each key, such as a user, an address or an API token.
 ///
-/// The memory for a fixed number of keys is reserved on creation; its pages are touched on first use. There are no
-/// later allocations or clean-ups, so decisions never wait for them. The table stores a fingerprint of each [`Key`], so
-/// a long key takes no more memory than a short key.
+/// The memory for a fixed number of keys is reserved on creation; its pages are touched on first use. Unless the limit
+/// changes, a `check` does not allocate. There is no clean-up that decisions would wait for. The table stores a
+/// fingerprint of each [`Key`], so a long key takes no more memory than a short key.
 ///
 /// ```
 /// use tollgate::{Keyed, TokenBucket};
@@ -404,7 +404,7 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     /// small, the least used keys are lost. The parameters of the limit may differ: used amounts are kept, as in
     /// [`set_limit`](Self::set_limit). The algorithm must be the same.
     ///
-    /// A [`Verdict`] from before the snapshot can refund leases, but not entries of a log or of a window that began
+    /// A [`Verdict`] from before the snapshot can refund leases, but not charges to a log or to a window that began
     /// with its first request. Instants before the zero of the clock become zero; a log of one hour then keeps such
     /// entries for an hour after zero. This can happen only with custom clocks.
     ///

@@ -265,7 +265,8 @@ impl<C: Clock> Ledger<C> {
         })
     }
 
-    /// Gives back up to `cost` to the charge's key, and returns the amount given back.
+    /// Gives back up to `cost` to the charge's key, and returns the amount given back. A charge to an overflow entry
+    /// cannot be refunded.
     pub fn refund<N: LimitTable + ?Sized>(
         &self,
         limit_table: &N,
@@ -278,7 +279,7 @@ impl<C: Clock> Ledger<C> {
         self.find(limit_table, charge, fingerprint, now, refund).map_or(0, Cost::get)
     }
 
-    /// Restarts the leases with these stamps. Returns whether all of them were still held.
+    /// Renews the leases with these stamps for a full duration. Returns whether all of them were still held.
     pub fn renew<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, stamps: Stamps) -> bool {
         let (fingerprint, now) = (self.fingerprint(charge), self.clock.now());
         let renew = |account: &mut LockedAccount<'_>| account.owner().renew(&mut account.state, &account.now, stamps);
@@ -322,9 +323,9 @@ impl<C: Clock> Ledger<C> {
         });
     }
 
-    /// Replaces the state of the charge's key by the state of a new key under `start`, with `held` leases taken from
-    /// each concurrency limit. `start` may differ from the charge's limits in the initial amount and in the length of
-    /// the first window or lease. Inserts the key if necessary; does nothing if no entry is available.
+    /// Replaces the state of the charge's key by the state of a new key under `start`, with `held[i]` slots taken from
+    /// the concurrency limit at index `i`. `start` may differ from the charge's limits in the initial amount and in the
+    /// length of the first window or lease. Inserts the key if necessary; does nothing if no entry is available.
     #[doc(hidden)]
     pub fn begin<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>, start: &Limits, held: &[u64]) {
         if start.words() > self.state_words() {
@@ -451,8 +452,8 @@ fn limits_by_id<N: LimitTable + ?Sized>(limit_table: &N, id: u64) -> Option<&Lim
     u32::try_from(id).ok().and_then(|id| limit_table.get(id))
 }
 
-/// Returns whether a key is known under the limits with `id`. An unused state of other limits counts as new if new keys
-/// under `limits` do not start full.
+/// Returns whether a key is known under the limits with `id`. A state of unknown limits counts as new. An unused state
+/// of other limits counts as new if new keys under `limits` do not start full.
 #[inline]
 fn presence_under<N: LimitTable + ?Sized>(
     limit_table: &N,

@@ -333,7 +333,8 @@ where
 }
 
 impl<C: Clock> Limiter<Concurrency, C> {
-    /// Restarts the lease with this stamp. Returns `false` if the lease has expired or was given back.
+    /// Renews the lease with this stamp for a full duration. Returns `false` if the lease has expired or was given
+    /// back.
     pub fn renew(&self, stamp: Stamp) -> bool {
         self.write(self.now(), |account| account.owner().renew(&mut account.state, &account.now, stamp))
     }

@@ -26,7 +26,8 @@
 //!
 //! # Fixed window
 //!
-//! Eighteen requests pass around the window edge at four seconds: [`FixedWindow`](crate::FixedWindow).
+//! Eighteen requests pass within two seconds around the window edge at four seconds:
+//! [`FixedWindow`](crate::FixedWindow).
 //!
 #![doc = concat!("<div>\n", include_str!("../docs/pictures/fixed_window.svg"), "</div>\n")]
 //!

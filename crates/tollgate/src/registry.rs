@@ -69,7 +69,7 @@ pub struct Event<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// The request passed immediately.
+    /// The request was admitted without queueing. The verdict of a leaky bucket may still contain a delay.
     Allowed,
     /// The request was refused, immediately or at its deadline.
     Refused,

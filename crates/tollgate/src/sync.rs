@@ -1,4 +1,4 @@
-//! Atomics of this crate. Loom replaces them in model tests, to explore every interleaving.
+//! Atomics of this crate. Loom replaces them in model tests, to explore the interleavings of threads.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};

@@ -40,8 +40,9 @@ pub(crate) fn daily_window(limit: u64) -> FixedWindow {
     FixedWindow::new(limit, DAY).unwrap()
 }
 
-/// Returns a limit for every algorithm and state length, with a capacity of 10 and a maximum debt of 5. Each limit is
-/// full again after `length`; the sliding window and the sliding slices are full again after at most twice that time.
+/// Returns limits of all algorithms, with a capacity of 10 and a maximum debt of 5. Token and leaky buckets are included
+/// with states of one and of two words. Each limit is full again after `length`; the sliding window and the slices are
+/// full again after at most twice that time.
 pub(crate) fn ten_of_each(length: Nanos) -> Vec<Limit> {
     let per = length.as_nanos();
     let coarse = crate::Rate::new(10, length).unwrap();

@@ -18,7 +18,7 @@ use tollgate::{
 
 const HOUR: Nanos = Nanos::from_secs(3_600);
 
-/// Returns limits of every algorithm, with states of every length.
+/// Returns limits of all algorithms except interval buckets and slices, with short and long states.
 fn limits() -> Result<Vec<Limit>, LimitError> {
     Ok(vec![
         TokenBucket::new("10/s".parse()?, 10)?.into(),

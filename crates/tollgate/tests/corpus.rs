@@ -13,8 +13,8 @@ fn every_snapshot_of_the_corpus_is_restored_whole_or_refused() {
     assert!(restored.len() >= 10 && refused.len() >= 5, "{} restored, {} refused", restored.len(), refused.len());
 }
 
-/// A file with two keys under a combination of all algorithms, written by version 1. Later versions must read the file
-/// or return a version error.
+/// A file with two keys under a combination of seven limits, written by version 1. Later versions must read the file or
+/// return a version error.
 mod version_1 {
     use std::sync::Arc;
 

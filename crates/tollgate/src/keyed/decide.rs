@@ -244,7 +244,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
     }
 }
 
-/// Returns the used fraction of a new entry after `ask`.
+/// Returns an upper bound on the fraction of the capacity that `ask` takes from a new entry.
 pub(crate) fn spent_after<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> Spent {
     let capacity = limit.capacity();
     let taken = match ask {
@@ -262,7 +262,7 @@ pub(crate) fn spent_after<A: Algorithm>(limit: &A, now: &Now<'_>, ask: Ask) -> S
 
 /// Runs `read` on the state of a new key.
 pub(crate) fn with_init<A: Algorithm, R>(limit: &A, now: &Now<'_>, read: impl FnOnce(&[u64]) -> R) -> R {
-    // Only the states of logs and leases are longer than this.
+    // Only the states of logs, leases, many slices and groups of limits are longer than this.
     let (mut short, mut long) = ([0; 8], Vec::new());
     let words = match short.get_mut(..limit.words()) {
         Some(words) => words,

@@ -19,11 +19,12 @@ use crate::table::StateReader;
 /// Policy for a new key when all entries in its buckets belong to keys that have used more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// All keys without an entry share one state.
+    /// All keys without an entry share one state; in a [`Ledger`](crate::ledger::Ledger), one state per limits id.
     ///
-    /// The last 1,024 charges to the shared state can be refunded; a limit has at most 1,024 leases. Older charges, and
-    /// charges from before a restored snapshot, cannot be refunded. If the key has gained an entry since, a refund is
-    /// applied to that entry first, and to the shared state only if the entry accepts nothing.
+    /// In a [`Keyed`](crate::Keyed), the last 1,024 charges to the shared state can be refunded; a limit has at most
+    /// 1,024 leases. Older charges, and charges from before a restored snapshot, cannot be refunded. A ledger refunds
+    /// no charges to a shared state. If the key has gained an entry since, a refund is applied to that entry first, and
+    /// to the shared state only if the entry accepts nothing.
     #[default]
     Overflow,
     /// The key is refused while the table is full.

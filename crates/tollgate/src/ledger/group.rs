@@ -148,7 +148,7 @@ impl<C: Clock> Ledger<C> {
             members.push(entry.map(|(limits, entry, now)| Member::new(limits, (ledger, Entry::Own(entry)), now)));
         }
 
-        // Overflow entries are locked last, so a thread that holds an overflow entry never waits for another table.
+        // Overflow entries are locked last, so a thread that holds an overflow entry never waits for a key's own entry.
         let without_entry: [InlineVec<usize>; L] =
             from_fn(|ledger| ledgers[ledger].without_entry(&members, here(ledger)));
         let shared_fingerprints: [InlineVec<Fingerprint>; L] = from_fn(|ledger| {

@@ -157,8 +157,7 @@ fn peek_at_an_unknown_key_uses_its_own_window() {
 
 #[test]
 fn parameters_that_change_with_each_call_keep_the_used_amount() {
-    // Converts from every algorithm to every other algorithm, in both directions. Each call must see the charges of the
-    // previous call.
+    // Converts between all pairs of limits, in both directions. Each call must see the charges of the previous call.
     let limit_table: Vec<Limits> = ten_of_each(DAY).into_iter().map(Limits::from).collect();
     let (ledger, _) = ledger(100, 47);
     for old in 0..limit_table.len() as u32 {

@@ -42,7 +42,8 @@ impl<'a> ChargeView<'a> {
         &self.verdict
     }
 
-    /// Returns the limits of the charge. `None` if their id is unknown or the key has no entry.
+    /// Returns the limits of the charge. `None` if the charge was refused because their id is unknown, their state is
+    /// too long, or no entry is available.
     pub fn limits(&self) -> Option<&'a Limits> {
         self.limits
     }

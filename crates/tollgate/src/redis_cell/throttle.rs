@@ -34,7 +34,7 @@ pub struct Throttle {
     /// `max_burst + 1`.
     limit: i64,
     quantity: i64,
-    /// `None` if nothing ever passes, because the limit is below one or the rate is negative.
+    /// `None` if the limit is below one or the rate is negative. No quantity above zero then passes.
     bucket: Option<TokenBucket>,
 }
 
@@ -52,7 +52,8 @@ impl Throttle {
     /// Creates a call from the arguments in the order of the command. The command's default `quantity` is 1.
     ///
     /// # Errors
-    /// Returns an error if the rate is zero, or an empty bucket would take longer than [`Rate::MAX_FILL`] to refill.
+    /// Returns an error if the rate is zero or above one per nanosecond, if the interval between requests is above
+    /// [`Rate::MAX_PERIOD`], or if an empty bucket would take longer than [`Rate::MAX_FILL`] to refill.
     pub fn new(max_burst: i64, count: i64, period_s: i64, quantity: i64) -> Result<Self, ThrottleError> {
         let interval = u128::from(period_s.unsigned_abs()) * u128::from(Nanos::SECOND.as_nanos())
             / u128::from(count.unsigned_abs().max(1));
@@ -65,7 +66,7 @@ impl Throttle {
         Ok(Self { limit, quantity, bucket })
     }
 
-    /// Returns the token bucket, or `None` if nothing ever passes.
+    /// Returns the token bucket, or `None` if no quantity above zero ever passes.
     pub const fn bucket(&self) -> Option<&TokenBucket> {
         self.bucket.as_ref()
     }
@@ -99,8 +100,8 @@ impl Throttle {
         [limited, self.limit, self.remaining(reset), retry, round_to_seconds(reset)]
     }
 
-    /// Decides without a bucket, for a limit of zero or less. Admits a quantity only if it is at most the limit and
-    /// there is no debt.
+    /// Decides without a bucket. A limit of zero or less admits a quantity only if it is at most the limit and there is
+    /// no debt. A negative rate with a limit above zero admits nothing.
     fn decide_without_bucket<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> [i64; 5] {
         let owed = Nanos::from_nanos(state.get(0).saturating_sub(now.mono().as_nanos()));
         let passes = self.limit < 1 && self.quantity <= self.limit && owed == Nanos::ZERO;

@@ -52,7 +52,7 @@ impl<S: Shape> Buckets<S> {
         }
     }
 
-    /// Loads a word from each cache line that decisions on up to [`BATCH`] keys will read, and returns the home
+    /// Loads a word from each cache line that decisions on up to [`BATCH`] keys read first, and returns the home
     /// buckets.
     #[inline]
     pub(crate) fn touch_all(&self, fingerprints: &[Fingerprint]) -> [usize; BATCH] {

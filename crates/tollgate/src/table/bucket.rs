@@ -384,9 +384,9 @@ impl<'t, S: Shape> Bucket<'t, S> {
         )
     }
 
-    /// Returns a vacant entry for `fingerprint`. If no entry is vacant, returns an entry whose state equals that of a
-    /// new key and whose key is not in `kept`. That key is then forgotten, so it starts with the initial amount of its
-    /// limits again.
+    /// Returns a vacant entry for `fingerprint`. If no entry is vacant, returns an entry in which nothing is used and
+    /// whose key is not in `kept`. That key is then forgotten, so it starts with the initial amount of its limits
+    /// again.
     pub(super) fn find_vacant<R: StateReader>(
         &self,
         fingerprint: Fingerprint,

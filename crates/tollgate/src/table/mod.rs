@@ -2,8 +2,8 @@
 //! size.
 //!
 //! A growing hash map must move all its entries at some point, and a map with expiry must search for expired entries.
-//! Both operations cause pauses. This table is allocated once for a fixed number of keys, and no operation touches more
-//! than a few dozen buckets.
+//! Both operations cause pauses. This table is allocated once for a fixed number of keys, and a decision on one key
+//! touches at most about a hundred buckets.
 //!
 //! ```text
 //!            ┌──────────┬────────────────┬────────────────┬─────┐
@@ -16,15 +16,17 @@
 //! A key is in one of two buckets, both computed from its fingerprint: its *home* bucket, or its *other* bucket if the
 //! home bucket was full when the key arrived. In the second case, the home bucket is marked as *spilled*. Finding a key
 //! in its home bucket touches one bucket. `insert.rs` explains how a key gets an entry in full buckets. With two
-//! buckets per key and two displacements, nearly every key up to the capacity gets an entry, at 38 bytes per key.
+//! buckets per key and two displacements, nearly every key up to the capacity gets an entry. A large table of
+//! single-word states takes 38 bytes per key.
 //!
-//! There is no clean-up. An entry whose state equals that of a new key contains no information, so it counts as vacant,
-//! and the next key that needs an entry overwrites it. If no entry is vacant, the least used entry is evicted, unless
-//! it has used more than the arriving key.
+//! There is no clean-up. An entry in which nothing is used counts as vacant, and the next key that needs an entry
+//! overwrites it. If no entry is vacant, the least used entry is evicted, unless it has used more than the arriving
+//! key.
 //!
-//! The words are atomics only so that threads can share them without unsafe code. A bucket's words are accessed only
-//! under its lock, which is a bit in the header and is held for a few nanoseconds. So only accesses to the header are
-//! ordered: the acquire on locking pairs with the release on unlocking. All other accesses are relaxed.
+//! The words are atomics only so that threads can share them without unsafe code. Except for prefetching and checks for
+//! untouched buckets, a bucket's words are accessed only under its lock, which is a bit in the header and is held for a
+//! few nanoseconds. So only accesses to the header are ordered: the acquire on locking pairs with the release on
+//! unlocking. All other accesses are relaxed; only a walk needs fences.
 
 mod batch;
 mod bucket;
@@ -47,7 +49,7 @@ pub(crate) use positions::{EntryPosition, positions};
 pub(crate) trait StateReader {
     /// Returns the generation of the current parameters, below [`GENERATIONS`].
     fn generation(&self) -> u64;
-    /// Returns whether the state equals the state of a new key.
+    /// Returns whether nothing is used in the state, so that the key can be forgotten.
     fn is_new(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool;
     /// Returns the used fraction of the entry's limit.
     fn spent(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> Spent;
@@ -157,8 +159,8 @@ impl Table {
         with_buckets!(self, buckets => buckets.for_each(reader, each));
     }
 
-    /// Runs `each` on every entry, bucket by bucket, and leaves all buckets locked, so that the fast paths no longer
-    /// apply. Afterwards, threads may access this table only on the fast paths.
+    /// Runs `each` on every entry, bucket by bucket, and leaves all buckets that were ever used locked, so that the
+    /// fast paths no longer apply. Afterwards, threads may access this table only on the fast paths.
     pub(crate) fn retire<R: StateReader>(&self, reader: &R, each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
         with_buckets!(self, buckets => buckets.retire(reader, each));
     }

@@ -1,15 +1,15 @@
 //! A shard of waiters: the lock, the alarm, and everything done outside the lock.
 //!
 //! A waiter holds no tokens. When the wait of a queue's first waiter ends, the shard retries the limit, takes the
-//! tokens for that waiter, and continues with the next waiter. The trigger is the clock's alarm, a refund, or the
-//! departure of a queue's first waiter. The trigger never depends on the waiter's task, so a future that is not polled
-//! delays no other waiter.
+//! tokens for that waiter, and continues with the next waiter. The trigger is the clock's alarm, a refund, a reset, a
+//! change of the limit, or the departure of a queue's first waiter. The trigger never depends on the waiter's task, so
+//! a future that is not polled delays no other waiter.
 //!
 //! The cost of granting and leaving does not depend on the queue length. Joining with a deadline takes logarithmic time
 //! in the number of deadlines. No operation iterates over a queue. Stale deadlines are removed in sweeps, in amortised
 //! constant time per departed waiter.
 //!
-//! No foreign code runs under the lock: wakers are cloned before locking, and woken and dropped after unlocking.
+//! No code of an executor runs under the lock: wakers are cloned before locking, and woken and dropped after unlocking.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -228,7 +228,7 @@ impl<K: Copy + Ord, S: Copy + Default> Shard<K, S> {
 
     fn rearm<G: Waitable<Key = K, Stamp = S>>(&self, limiter: &G, state: &mut WaitState<K, S>) {
         if let Some(alarms) = self.alarm.get() {
-            // Errors are ignored, because the alarm has fired before, so the timer thread exists.
+            // Errors are ignored, because the alarm was set before, so the timer thread exists.
             let _: std::io::Result<()> = state.arm(limiter, &alarms.clock);
         }
     }

@@ -58,7 +58,7 @@ pub(super) const MIN_STALE_TO_SWEEP: usize = 1_024;
 pub(super) enum QueuesToRetry<K> {
     /// No further queues; the alarm has fired.
     ByTime,
-    /// This queue, after a refund.
+    /// This queue, after a refund, a reset or a change of its limit.
     Queue(K),
     /// All queues, after a change of the limit.
     AllQueues,

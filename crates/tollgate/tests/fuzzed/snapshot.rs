@@ -18,7 +18,8 @@ const HOUR: Nanos = Nanos::from_secs(3_600);
 const HEAD_WORDS: usize = 7;
 const RECORD_WORDS: usize = 8;
 
-/// Returns two limits of each algorithm, with a capacity of about 3, and some combinations.
+/// Returns two limits of each algorithm, with a capacity of 2 or 3 (or 3 × 2⁴⁰, for longer states), and some
+/// combinations.
 fn limits() -> Vec<Limits> {
     let rate = |text: &str| text.parse().expect("a rate");
     let window = FixedWindow::new(3, HOUR).expect("a window");

@@ -16,9 +16,9 @@
 //!
 //! **Parameters.** An entry belongs to the limit under which it was last charged, which may be an earlier limit. The
 //! upper half of the snapshot's third word is the number of earlier limit sets. The earlier sets follow the current
-//! set. Each set is stored as its number of limits and one record per limit. The upper half of an entry's second word
-//! is the index of its limit set: 0 for the current set, or the number of an earlier set, counted from 1. So no state
-//! is converted. Version 1 had no earlier sets.
+//! set. Each earlier set is stored as its number of limits and one record per limit. The upper half of an entry's
+//! second word is the index of its limit set: 0 for the current set, or the number of an earlier set, counted from 1.
+//! So no state is converted. Version 1 had no earlier sets.
 //!
 //! **Consistency.** Entries are copied while their bucket is locked, and written to the file after it is unlocked. Each
 //! entry is written as it was at some instant during the snapshot. No entry is missed, because entries are never
@@ -72,7 +72,7 @@ pub enum RestoreError {
     },
     /// The end of the snapshot is missing.
     CutShort,
-    /// A checksum does not match.
+    /// A checksum does not match, or the content is invalid.
     Damaged,
     /// The snapshot was taken under a different algorithm, or a different combination of algorithms. Different
     /// parameters of the same algorithm are not an error.

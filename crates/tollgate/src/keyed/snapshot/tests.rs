@@ -33,7 +33,7 @@ fn in_other_process<A: Algorithm>(limit: A, capacity: usize, clock: &ManualClock
     Keyed::with_clock(limit, capacity, Arc::new(other)).unwrap()
 }
 
-/// Returns limits of every algorithm and phase, alone and combined.
+/// Returns a limit of every algorithm, and of every phase except `Given`, and a combination of several algorithms.
 fn every_limit(length: Nanos) -> Vec<Limits> {
     let window = FixedWindow::new(10, length).unwrap().max_debt(5).unwrap();
     let windows = [Phase::FirstRequest, Phase::Spread].map(|phase| window.phase(phase).into());

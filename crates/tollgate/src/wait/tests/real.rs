@@ -1,8 +1,9 @@
-//! Real threads on the real clock.
+//! Real threads, mostly on the real clock.
 
 use super::*;
 
-/// Checks that the admitted amount in any interval `T` is at most `burst + rate × T`, and that every waiter is served.
+/// Checks that the amount admitted in the time `T` of the whole run is at most `burst + rate × T`, and that every
+/// waiter is served.
 #[test]
 fn threads_that_wait_and_cancel_at_random_stay_within_the_limit() {
     let rate = 20_000;
@@ -58,8 +59,8 @@ fn waiting_threads_never_hold_more_slots_than_the_limit() {
     assert_eq!(slots.report(1).remaining, 3);
 }
 
-/// Each thread draws an increasing number before it joins the queue. In FIFO order, the threads are served in the order
-/// of these numbers.
+/// Each thread joins the queue before the next thread starts. In FIFO order, the threads are served in the order of
+/// their numbers.
 #[test]
 fn threads_are_served_in_order_of_arrival() {
     let clock = clock();
