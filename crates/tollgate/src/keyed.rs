@@ -384,7 +384,8 @@ impl<A: Algorithm + Clone + Into<Limits> + TryFrom<Limits>, C: Clock> Keyed<A, C
     /// ```
     ///
     /// # Errors
-    /// Returns an error if the file cannot be written; the previous file is unchanged.
+    /// Returns an error if the file cannot be written. The previous file is then unchanged, unless only syncing its
+    /// folder failed.
     pub fn save(&self, path: impl AsRef<Path>) -> io::Result<u64> {
         snapshot::file::replace(path.as_ref(), |file| self.snapshot(file))
     }

@@ -54,7 +54,8 @@ const KINDS: [Kind; 6] = [Kind::End, Kind::Table, Kind::Limits, Kind::Overflow, 
 /// either the complete old file or the complete new file, even after a power failure.
 ///
 /// # Errors
-/// Returns an error if the file cannot be written. The previous file is then unchanged.
+/// Returns an error if the file cannot be written. The previous file is then unchanged, unless only syncing its folder
+/// failed.
 pub fn replace_file<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     file::replace(path, write)
 }

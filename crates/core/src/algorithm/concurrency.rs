@@ -2,8 +2,8 @@
 //!
 //! **The naive method** increments a counter when work begins and decrements it when the work ends. A holder that
 //! crashes never decrements the counter, and after `limit` crashes no request is admitted again. If a holder decrements
-//! the counter twice, or late, one request too many is admitted. A sweep for crashed holders needs a list of all
-//! holders and a timer.
+//! the counter twice, one request too many is admitted. A sweep for crashed holders needs a list of all holders and a
+//! timer.
 //!
 //! **The idea** is to grant *leases*. Each lease has a weight, an expiry and a unique number. An expired lease does not
 //! count, so no action is needed when it expires. All leases have the same duration, so they expire in the order in
@@ -36,7 +36,7 @@
 //!
 //! **Cost**: taking, renewing and releasing touch a few slots, whatever the limit. A decision that needs the capacity
 //! of expired leases iterates over them. Taking the next lease frees all expired leases. Only a release or renewal of a
-//! lease that has expired, or was moved because the limit changed, searches all slots.
+//! lease that is no longer held, or was moved because the limit changed, searches all slots.
 //!
 //! **Poor choice** for limiting a rate, because short jobs can start and end at any rate. It is also a poor choice
 //! for work that may outlast its lease without renewing it, because more jobs then run than are counted.

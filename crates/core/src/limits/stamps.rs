@@ -37,7 +37,8 @@ impl Stamps {
         Self { by_limit, refused: 0, count: 1 }.keep_first(count)
     }
 
-    /// Returns the stamps restricted to the first `count` limits of a group.
+    /// Returns the stamps for the first `count` limits of a group, between 1 and [`Limits::MAX`]. Limits without a
+    /// stamp get [`Stamp::NONE`].
     #[must_use]
     pub fn keep_first(self, count: usize) -> Self {
         Self { count: count.clamp(1, Limits::MAX) as u8, ..self }

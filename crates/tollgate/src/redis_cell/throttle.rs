@@ -3,11 +3,11 @@
 //! redis-cell stores the *theoretical arrival time* of a key in nanoseconds. The interval between requests is a whole
 //! number of nanoseconds: the period divided by the count, rounded down. This is equivalent to a [`TokenBucket`] with
 //! one token per interval. Its state is one word with exactly this time, so keys of redis-cell can be imported
-//! unchanged. `max_burst` does not include the one request that always passes, so the burst of the bucket is `max_burst
-//! + 1`.
+//! unchanged. `max_burst` counts the requests that pass in addition to the first, so the burst of the bucket is
+//! `max_burst + 1`.
 //!
-//! New parameters apply to the stored time without conversion: redis-cell stores a debt as time, not as requests. The
-//! bucket therefore has the largest possible maximum debt.
+//! New parameters apply to the stored time without conversion: redis-cell stores a debt as time, not as requests. At a
+//! faster rate the same time is a larger debt, so the bucket has the largest possible maximum debt.
 //!
 //! The reply is rounded as in redis-cell. Times are truncated to milliseconds and then rounded up to seconds, so a wait
 //! below a millisecond is reported as 0. The remaining amount is computed in whole microseconds. Above a million
