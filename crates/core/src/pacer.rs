@@ -1,4 +1,4 @@
-//! Pacers: every request passes, either now or after a returned wait, and the next request waits for its cost.
+//! Pacers: every request passes, either now or after a returned wait, and its cost delays the next request.
 //!
 //! **The naive method** sleeps between calls, which adds the duration of the call to the pause. Another naive method
 //! makes each caller wait for its own cost, which delays a single large job for no reason. Rounding the pause to whole
@@ -15,8 +15,8 @@
 //! credit. The next request waits 200 ms.
 //!
 //! **Warm-up**: a service that was idle is slow at first (cold caches), so stored permits cost *more* than new permits.
-//! The price rises with the number stored. If `x` permits are stored above a threshold, the next permit takes
-//! `interval × (1 + (cold − 1) × x / ramp)`:
+//! The price rises with the number stored. If `x` permits are stored above a threshold, the next permit takes `interval
+//! × (1 + (cold − 1) × x / ramp)`, where `ramp` is the maximum minus the threshold:
 //!
 //! ```text
 //!   cold × interval ┤                      ╱

@@ -1,4 +1,4 @@
-//! Sources of time. The only module that reads a clock.
+//! Sources of time. No other module of this crate reads the clocks of the system.
 //!
 //! A clock returns monotonic time and, derived from the same reading, wall-clock time. Token buckets, leaky buckets,
 //! logs and leases use monotonic time. Windows and interval buckets that are aligned to the clock, such as to the

@@ -78,8 +78,8 @@ impl<T: Hash> Key for Hashed<T> {
     }
 }
 
-/// The fingerprint of a key, as stored in the table. Zero marks an unused entry; a key has the fingerprint zero with
-/// the same low probability as any other value.
+/// The fingerprint of a key, as stored in the table. Zero marks an entry that holds no key; a key has the fingerprint
+/// zero with the same low probability as any other value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint {
     /// Evenly distributed; selects the buckets.

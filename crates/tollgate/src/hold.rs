@@ -102,14 +102,14 @@ impl<G: Waitable> Permit<G> {
 }
 
 impl<C: Clock + Send + Sync + 'static> Permit<Limiter<Concurrency, C>> {
-    /// Restarts the lease. Returns `false` if it has expired and the slot is no longer held.
+    /// Renews the lease for a full duration. Returns `false` if it has expired and the slot is no longer held.
     pub fn renew(&self) -> bool {
         self.limiter.renew(self.verdict.stamp())
     }
 }
 
 impl<C: Clock + Send + Sync + 'static> Permit<Keyed<Concurrency, C>> {
-    /// Restarts the lease. Returns `false` if it has expired and the slot is no longer held.
+    /// Renews the lease for a full duration. Returns `false` if it has expired and the slot is no longer held.
     pub fn renew(&self) -> bool {
         self.limiter.renew(self.key, self.verdict.stamp())
     }

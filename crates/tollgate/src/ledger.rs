@@ -292,7 +292,7 @@ impl<C: Clock> Ledger<C> {
         self.table.find(self.fingerprint(charge), &reader, |slot| slot.state.set(0, UNUSED_ENTRY_ID));
     }
 
-    /// Returns whether the charge's key has used anything in this ledger, under the limits of its last charge.
+    /// Returns whether the charge's key may have used anything in this ledger, under the limits of its last charge.
     #[doc(hidden)]
     pub fn is_known<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let (fingerprint, reader) = (self.fingerprint(charge), LedgerReader { limit_table, now: self.clock.now() });

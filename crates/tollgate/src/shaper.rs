@@ -39,7 +39,7 @@ pub struct Shaper<T, C = PreciseClock> {
     capacity: usize,
     overflow: Overflow,
     max_age: Nanos,
-    /// Locked only to insert or remove one job.
+    /// Locked briefly, never while a job or a waker runs.
     queue: Mutex<JobQueue<T>>,
 }
 

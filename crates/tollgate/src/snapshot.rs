@@ -127,7 +127,7 @@ pub(crate) struct TableHead {
 }
 
 impl<R: Read> SnapshotReader<R> {
-    /// Reads the head of the snapshot. Frames are read in large blocks.
+    /// Reads the head of the snapshot. Frames are read in large blocks, so `from` needs no buffer.
     ///
     /// # Errors
     /// Returns an error if `from` fails, or if the data is not a snapshot of this version.

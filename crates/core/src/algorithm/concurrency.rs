@@ -23,10 +23,10 @@
 //! ```
 //!
 //! **Guarantee**: at any instant, the total weight of all held leases is at most `limit` (`limit + max_debt` with
-//! charges). A held lease is neither released nor expired. A request is refused only if it would break this bound. A
+//! charges). A lease is held until it is released or expires. A request is refused only if it would break this bound. A
 //! lease expires at the time `lease` after it was taken or last renewed. The slots of a crashed holder are then free.
-//! Each lease is released at most once. A refusal returns [`Retry::OnRelease`], because the time of a release is
-//! unknown.
+//! Each lease is released at most once. The refusal of a cost within the limit returns [`Retry::OnRelease`], because
+//! the time of a release is unknown.
 //!
 //! **State**: one word with the weight in use and the list heads, one word with the last number, and three words per
 //! unit of limit and debt: number, expiry, and weight with links. An all-zero state is new.

@@ -1,10 +1,10 @@
 //! The algorithms, one per module. Each algorithm is a set of pure functions of the limit, the state, the time and the
 //! cost.
 //!
-//! No algorithm needs a timer: a request computes the refill since the last write. A bucket stores the instant at which
-//! it will be full, a window stores its end and its count, and a log stores the instants of its requests. Each module
-//! derives its state from the naive method, states its guarantee as an inequality, and names the cases where it is a
-//! poor choice.
+//! No algorithm needs a timer: a request computes the refill since the last write. A token bucket stores the instant at
+//! which it will be full, a window stores its end and its count, and a log stores the instants of its requests. Each
+//! module derives its state from the naive method, states its guarantee as an inequality, and names the cases where it
+//! is a poor choice.
 //!
 //! All algorithms implement the trait [`Algorithm`]. A decision has two steps: [`weigh`](Algorithm::weigh) computes the
 //! verdict without changing the state, and [`commit`](Algorithm::commit) writes the verdict to the state. So several
@@ -53,8 +53,8 @@ pub trait Algorithm {
     /// Decides without changing the state.
     fn weigh<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ask: Ask) -> Verdict<Self::Stamp>;
 
-    /// Applies a verdict of [`weigh`](Self::weigh) for the same state and instant. A refusal changes nothing, except in
-    /// limits that count refused attempts.
+    /// Applies a verdict of [`weigh`](Self::weigh) for the same state and instant. A refusal writes nothing, except
+    /// refused attempts that a log counts and repairs after a clock step.
     fn commit<S: CellsMut + ?Sized>(&self, state: &mut S, now: &Now<'_>, verdict: &Verdict<Self::Stamp>);
 
     /// Refunds up to `cost` and returns the accepted amount, which never exceeds the used amount. With a stamp, only

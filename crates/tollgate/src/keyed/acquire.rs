@@ -1,4 +1,4 @@
-//! Waiting for a key.
+//! Waiting for the capacity of a key.
 
 use std::sync::Arc;
 

@@ -10,8 +10,8 @@
 //! changes has no extra cost. After a change, a decision takes about 50 ns longer. A thread that read the flags before
 //! the change still decides under the earlier limit. Its decision overlaps the change, so either order is correct.
 //!
-//! If a later limit needs longer states, all entries move to a new table. The buckets of the old table stay locked, so
-//! a thread on the fast path finds them locked and takes the slow path to the new table.
+//! If a later limit needs longer states, all entries move to a new table. All buckets of the old table that were ever
+//! used stay locked, so a thread on the fast path finds them locked and takes the slow path to the new table.
 
 use tollgate_core::{Algorithm, Cells, CellsMut, Now, Spent};
 

@@ -119,7 +119,8 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
             })
         });
         drop(changes);
-        // Uses `now` instead of `key_now`, because windows of phase `Spread` differ from key to key.
+        // Uses `now` instead of `key_now`, because the shared overflow entry must not use the windows of one key (phase
+        // `Spread`).
         decided.unwrap_or_else(|| self.decide_without_entry(fingerprint, now, ask, read))
     }
 

@@ -7,8 +7,8 @@
 //! A refund must determine which entry was charged, because the key may have gained or lost an entry since. Stamps do
 //! not identify the entry: leases are numbered by the clock, and buckets have no stamps. So
 //! [`OverflowCharges`](super::overflow_charges::OverflowCharges) records each key's charges to the overflow entry. A
-//! refund is applied to the key's own entry first, then to the overflow entry, where it never exceeds the recorded
-//! charges.
+//! refund is applied to the key's own entry first. If that entry accepts nothing, the refund is applied to the overflow
+//! entry, up to the recorded charges.
 
 use tollgate_core::Algorithm;
 
@@ -22,9 +22,9 @@ pub enum WhenFull {
     /// All keys without an entry share one state; in a [`Ledger`](crate::ledger::Ledger), one state per limits id.
     ///
     /// In a [`Keyed`](crate::Keyed), the last 1,024 charges to the shared state can be refunded; a limit has at most
-    /// 1,024 leases. Older charges, and charges from before a restored snapshot, cannot be refunded. A ledger refunds
-    /// no charges to a shared state. If the key has gained an entry since, a refund is applied to that entry first, and
-    /// to the shared state only if the entry accepts nothing.
+    /// 1,024 leases. Older charges, and charges from before a restored snapshot, cannot be refunded. If the key has
+    /// gained an entry since, a refund is applied to that entry first, and to the shared state only if the entry
+    /// accepts nothing. In a ledger, no charge to a shared state can be refunded.
     #[default]
     Overflow,
     /// The key is refused while the table is full.

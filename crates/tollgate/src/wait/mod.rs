@@ -134,8 +134,8 @@ impl std::error::Error for AcquireError {}
 /// A future that takes a cost as soon as the limit has capacity for it. Await it, or block on it with
 /// [`wait`](Self::wait).
 ///
-/// The first poll takes the cost or enters the queue. Dropping the future leaves the queue. The future works with any
-/// executor, and allocates only if it has to wait.
+/// The first poll takes the cost, fails, or enters the queue. Dropping the future leaves the queue. The future works
+/// with any executor, and allocates only if it has to wait.
 ///
 /// | event while a waiter waits | outcome |
 /// |---|---|
