@@ -159,7 +159,7 @@ impl SlidingSlices {
 
     /// Writes a state with the count `current_count` in the slice that ends at `end`, in nanoseconds, and the counts
     /// `older` in the slices before it. The index in `older` is the slice number modulo the number of slices. Used by
-    /// other implementations, such as a store script.
+    /// stores that keep the counts in another form, such as a Redis script.
     pub fn restore<S: CellsMut + ?Sized>(&self, state: &mut S, end: u64, current_count: u64, older: &[u64]) {
         let ring = self.ring;
         let deepest = self.quota.deepest();

@@ -170,7 +170,7 @@ pub(super) fn assert_waits_exact<'a, A: Algorithm>(
     assert!(reset == 0 || !limit.is_new(state, &clock(at + reset - 1)), "new before {reset} by {state:?} at {at}");
 }
 
-/// Checks that every verb returns for any words, time and cost, and that a refusal never has a wait of zero.
+/// Checks that every verb returns for extreme words, times and costs, and that a refusal never has a wait of zero.
 pub(super) fn never_panics<A: Algorithm<Stamp = crate::Stamp> + core::fmt::Debug>(limits: &[A]) {
     let words = [0, 1, 2, 1 << 32, u64::MAX / 2, u64::MAX - 1, u64::MAX];
     for limit in limits {

@@ -29,8 +29,8 @@
 //! refused only if admitting it would break this bound. Time is exact to the tick, so the bound never drifts.
 //!
 //! **State**: the instant in ticks. It takes one word if 73 years of ticks plus the largest debt fit in a word (so the
-//! rate's count in lowest terms is at most 7), otherwise two words. **Cost**: three multiplications; divisions only for
-//! refusals and reports.
+//! rate's count in lowest terms is at most 7), otherwise two words. **Cost** of a check: three multiplications;
+//! divisions only for refusals and reports.
 //!
 //! **Poor choice** if the admitted cost in a window must never exceed the rate's count (up to `burst` more can pass),
 //! or if quotas must restart at midnight: use a log or a window.

@@ -61,10 +61,11 @@ impl<const L: usize> Entries for LockedEntries<'_, '_, '_, L> {
 }
 
 impl<C: Clock> Ledger<C> {
-    /// The fast path of [`decide`](Self::decide). It applies if every key is in its home bucket, the bucket is
-    /// unlocked, and the state has one or two words and belongs to the limits of the charge. `charge` converts an
-    /// element of `charged`, or returns `None` if the element is not a plain charge. Calls `each` for every charge in
-    /// order, with the charge's outcome and a report of its limit after the decision.
+    /// The fast path of [`decide`](Self::decide). It applies to up to sixteen charges, each under a single limit, if
+    /// every key is in its home bucket, the bucket is unlocked, and the state has one or two words and belongs to the
+    /// limits of the charge. `charge` converts an element of `charged`, or returns `None` if the element is not a plain
+    /// charge. Calls `each` for every charge in order, with the charge's outcome and a report of its limit after the
+    /// decision.
     ///
     /// Returns whether the group was admitted. `None`: the fast path does not apply and had no effect; call
     /// [`decide`](Self::decide).

@@ -144,7 +144,7 @@ impl<C: Clock> Ledger<C> {
                         let Some(id) = *id else { continue };
                         let fingerprint = match entry {
                             [low, high, _] => Fingerprint { low: *low, high: *high as u32 },
-                            // An overflow entry is found by its limits id, which differs in this process.
+                            // An overflow entry is found by its limits id, which may differ in this process.
                             _ => id.to_le_bytes().fingerprint(&head.secret),
                         };
                         let mut state = state.to_vec();

@@ -346,7 +346,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
         result
     }
 
-    /// Runs `each` on every entry that is in use.
+    /// Runs `each` on every entry that holds a key.
     pub(super) fn visit_all(&mut self, mut each: impl FnMut(Fingerprint, &mut LockedEntry<'_>)) {
         for entry in 0..self.shape.entries() {
             if self.is_taken(entry) {

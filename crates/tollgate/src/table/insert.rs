@@ -125,7 +125,7 @@ impl<S: Shape> Buckets<S> {
         Some(chosen)
     }
 
-    /// Runs `search` for an arriving key, unless the table counts as full.
+    /// Runs `search` for an arriving key. If the table counts as full, runs it only for one key in [`SEARCH_ONE_IN`].
     fn search_unless_full<R>(&self, arriving: Fingerprint, search: impl FnOnce() -> Option<R>) -> Option<R> {
         let failed = self.failed_searches.load(Ordering::Relaxed);
         if failed >= FAILURES_UNTIL_FULL && !arriving.high.is_multiple_of(SEARCH_ONE_IN) {

@@ -14,10 +14,10 @@
 //! ```
 //!
 //! A key is in one of two buckets, both computed from its fingerprint: its *home* bucket, or its *other* bucket if the
-//! home bucket was full when the key arrived. In the second case, the home bucket is marked as *spilled*. Finding a key
-//! in its home bucket touches one bucket. `insert.rs` explains how a key gets an entry in full buckets. With two
-//! buckets per key and two displacements, nearly every key up to the capacity gets an entry. A large table of
-//! single-word states takes 38 bytes per key.
+//! home bucket was full when the key arrived or its entry was displaced. In the second case, the home bucket is marked
+//! as *spilled*. Finding a key in its home bucket touches one bucket. `insert.rs` explains how a key gets an entry in
+//! full buckets. With two buckets per key and two displacements, nearly every key up to the capacity gets an entry. A
+//! large table of single-word states takes 38 bytes per key.
 //!
 //! There is no clean-up. An entry in which nothing is used counts as vacant, and the next key that needs an entry
 //! overwrites it. If no entry is vacant, the least used entry is evicted, unless it has used more than the arriving
@@ -224,7 +224,8 @@ pub(crate) struct Buckets<S> {
     /// and lost updates are harmless.
     failed_searches: AtomicU64,
     /// Number of buckets that the walk has passed; zero without a walk. The walk updates it under the lock of the
-    /// bucket, so a thread that locks that bucket later sees the update.
+    /// bucket, so a thread that locks that bucket later sees the update. [`visit`](Self::visit) does not lock untouched
+    /// buckets, and uses a fence instead.
     buckets_walked: AtomicU64,
 }
 

@@ -18,7 +18,7 @@ impl Table {
     }
 }
 
-/// Returns all entries that are in use.
+/// Returns all entries that hold a key.
 pub(crate) fn positions<S: Shape, R: StateReader>(buckets: &Buckets<S>, reader: &R) -> Vec<EntryPosition> {
     let spilled: Vec<bool> = (0..buckets.buckets).map(|index| buckets.lock(index, reader).has_spilled()).collect();
     let entries = (0..buckets.buckets).flat_map(|bucket| {
