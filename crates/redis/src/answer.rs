@@ -186,8 +186,8 @@ impl ChargeContext<'_> {
         Ok(answer)
     }
 
-    /// Computes the answer from the state before the charge. The state keeps its own parameters, which differ from the
-    /// charge's parameters.
+    /// Computes the answer from a state that keeps its own parameters, which differ from the charge's parameters. For a
+    /// verb that takes or peeks, this is the state before the charge.
     fn answer_foreign(&self, limits: &Limits, mut own: OwnState, refusing: u8, is_recorded: bool) -> DecodedAnswer {
         let verdict = limits.weigh_from(&own.limits, &*own.words, &self.now, self.ask);
         let outcome = match verdict.outcome() {

@@ -1,9 +1,10 @@
-//! A task that sends the requests of all callers in FIFO order, in as few calls as possible.
+//! A task that sends the requests of all callers in FIFO order, in batches. A batch is one write, usually with one call
+//! per lane and script.
 //!
-//! While the link is idle, a request is sent immediately. While a call is in flight, further requests queue up and are
-//! sent together in the next call. The busier the link, the more requests share the cost of a call; no request waits
-//! for a batch to fill. If many requests are queued, a second call is sent before the first call is answered. The store
-//! can then execute one call while callers receive the answers to the other call.
+//! While the link is idle, a request is sent immediately. While a batch is in flight, further requests queue up and are
+//! sent together in the next batch. The busier the link, the more requests share the cost of a call; no request waits
+//! for a batch to fill. If many requests are queued, a second batch is sent before the first batch is answered. The
+//! store can then execute one batch while callers receive the answers to the other batch.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -120,10 +121,10 @@ pub(crate) struct Batcher {
     pub(crate) changed: Option<Arc<Notify>>,
 }
 
-/// Maximum number of calls in flight.
+/// Maximum number of batches in flight.
 const MAX_CALLS: usize = 2;
-/// Minimum number of queued charges for a second call in flight. Fewer charges wait for the first call, so that more
-/// charges share the next call.
+/// Minimum number of queued charges for a second batch in flight. Fewer charges wait for the first batch, so that more
+/// charges share the next batch.
 const SECOND_CALL_CHARGES: usize = 64;
 
 /// Reason why [`Batcher::serve`] returned.

@@ -50,12 +50,12 @@ impl Membership {
         (Self { leave }, leaving)
     }
 
-    /// Removes this node from the census. Used when the node stops. Completes when the store has removed the node,
-    /// after a timeout of one second, or when the store is dropped.
+    /// Removes this node from the census. Used when the node stops. Completes when the server has removed the node,
+    /// after at most two seconds without an answer, or when the census has ended.
     pub async fn leave(&self) {
         let (done, left) = oneshot::channel();
         if self.leave.send(done).await.is_ok() {
-            // Fails only if the census has ended, which also removes the node.
+            // Fails only if the census has ended, and its end also removes the node.
             let _ = left.await;
         }
     }

@@ -23,7 +23,7 @@ use crate::sentinel::with_address;
 
 /// Refresh interval of the slot map while the cluster is stable.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
-/// Maximum number of primaries; further primaries are ignored. A cluster has at most 1,000 nodes.
+/// Maximum number of primaries; further primaries are ignored. Redis recommends at most 1,000 nodes per cluster.
 const MAX_PRIMARIES: usize = 1_000;
 
 /// The primaries of a cluster, and the primary of each lane.
@@ -142,7 +142,7 @@ impl Cluster {
     /// the count cannot be checked.
     ///
     /// # Errors
-    /// Fails if some lanes cannot be used.
+    /// Fails if no node answers, or if the lane count cannot be checked or differs.
     async fn refresh(&self) -> Result<(), String> {
         let mut problems = Vec::new();
         for (host, port) in self.nodes() {
@@ -264,7 +264,7 @@ impl Cluster {
 
 /// Reason why the lane count check failed.
 enum LanesError {
-    /// The server of the first lane did not answer. Other lanes can still be used.
+    /// The lane count cannot be read from lane 0. If this node knows it already, the other lanes can still be used.
     Unchecked(String),
     /// The store has another lane count, so no lane may be used.
     Different(String),
@@ -299,8 +299,8 @@ async fn track_cluster(cluster: Weak<Cluster>, stale: Arc<Notify>) {
     }
 }
 
-/// Returns the address of the primary of each possible lane from a `CLUSTER SLOTS` reply. An empty host means `asked`, the host that
-/// sent the reply.
+/// Returns the address of the primary of each possible lane from a `CLUSTER SLOTS` reply. An empty host means `asked`,
+/// the host that sent the reply.
 fn lanes_by_slots(slots: Value, asked: &str) -> Option<Vec<Option<String>>> {
     let mut lanes = vec![None; SHARDS];
     let Value::Array(ranges) = slots else { return None };

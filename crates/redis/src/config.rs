@@ -16,8 +16,8 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// Maximum number of queued requests. Further requests fail as unavailable.
 pub(crate) const MAX_QUEUED_REQUESTS: usize = 4096;
-/// Maximum number of charges in one call, unless a single group has more charges. A call blocks the store for about 5
-/// µs per charge.
+/// Maximum number of charges in one call, unless a single group has more charges. A call blocks the store for a few
+/// microseconds per charge.
 pub(crate) const MAX_CALL_CHARGES: usize = 128;
 
 /// Configuration of a store.
@@ -101,8 +101,8 @@ impl Config {
     /// - `wait`: number of replicas that must acknowledge a write before it counts.
     /// - With TLS, `ca`: file with a certificate authority to trust instead of the operating system's authorities.
     /// - With TLS, `cert` and `key`: files with a client certificate and its private key.
-    /// - With `redis+cluster`, `lanes`: number of lanes, from 1 to 64, into which the keys are divided. All nodes of a store
-    ///   need the same number. Default: the number in the store; a new store gets two lanes per primary.
+    /// - With `redis+cluster`, `lanes`: number of lanes, from 1 to 64, into which the keys are divided. All nodes of a
+    ///   store need the same number. Default: the number in the store; a new store gets two lanes per primary.
     /// - With Sentinel, `sentinel_user` and `sentinel_password`: credentials for the sentinels.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use crate::link::{Link, PROBE_CALLS, describe, dial, find_cluster, send};
 use crate::script::Scripts;
 use crate::sentinel::with_address;
 
-/// Number of timed probes.
+/// Number of timed probes, of [`PROBE_CALLS`] script calls each.
 const TIMED_CALLS: usize = 20;
 
 /// The findings of [`diagnose`].
@@ -19,11 +19,11 @@ const TIMED_CALLS: usize = 20;
 pub struct Diagnosis {
     /// Server kind and version.
     pub server: String,
-    /// Number of timed script calls.
+    /// Number of timed probes. A probe is three script calls, one after the other.
     pub calls: usize,
-    /// Median duration of a call.
+    /// Median of the probes' durations per call.
     pub median: Duration,
-    /// Longest duration of a call.
+    /// Longest of the probes' durations per call.
     pub worst: Duration,
     /// Store clock minus local clock, in microseconds; accurate to half a round trip.
     pub clock_difference_us: i64,

@@ -1,13 +1,14 @@
 //! Divides keys into lanes. Each lane is one hash slot of a Redis Cluster.
 //!
-//! One call can decide all charges in a lane, even charges of different rules, because the lane depends only on the
-//! first value that a rule counts by. Fewer lanes mean more charges per call, and a call costs as much as several
-//! charges. More lanes can be divided among more primaries.
+//! A call can contain only the keys of one lane. The lane depends only on the first value that a rule counts by, so
+//! rules that count by the same value share its lane. Fewer lanes mean more charges per call, and a call costs about as
+//! much as two charges. More lanes can be divided among more primaries.
 //!
-//! A hash divides the keys into 64 shards. Each shard has a possible lane, and the possible lanes are evenly spaced over
-//! the hash slots. A store with `n` lanes divides the shards into `n` ranges of nearly equal length. Each range uses the
-//! lane of its first shard. If the primaries have equal ranges of hash slots and `n` is a multiple of their number, then
-//! all shards of a range have the same primary. So the primaries have equal numbers of keys, within one shard.
+//! A hash divides the keys into 64 shards. Each shard has a possible lane, and the possible lanes are evenly spaced
+//! over the hash slots. A store with `n` lanes divides the shards into `n` ranges of nearly equal length. Each range
+//! uses the lane of its first shard. If the primaries have equal ranges of hash slots and `n` is a multiple of their
+//! number, then all shards of a range have the same primary. So the primaries have equal numbers of keys, within one
+//! shard.
 
 use tollgate_engine::store::Charge;
 
@@ -57,7 +58,7 @@ pub(crate) const TAGS: [&str; SHARDS] = [
     "356", "1rh", "gio", "8iq", "31v", "d8p", "5f", "8m1", "b3k", "092l", "6o2", "4ld", "7ys", "hym", "6kr", "abt",
 ];
 
-/// Returns the shard of a value. The result is the same on every node.
+/// Returns the shard of a partition key. The result is the same on every node.
 pub(crate) fn shard_of(value: &[u8]) -> u8 {
     (crate::request::spread(value) % SHARDS as u64) as u8
 }

@@ -8,9 +8,9 @@
 //! # Faults
 //!
 //! [`Health`] and the errors report store faults; the matching rule then determines whether a request is admitted. No
-//! request waits beyond the [deadline](Config::deadline), no charge is sent twice, and a failed store is probed until
-//! it recovers. For each row of this table, a test causes the fault in a real server: in `tests/outages.rs`, in
-//! `tests/keys.rs`, or in the conformance suite.
+//! request waits beyond the [deadline](Config::deadline), no charge is counted twice, and a failed store is probed
+//! until it recovers. For each row of this table, the named tests cause the fault in a real server. Tests without a
+//! file name are in `tests/outages.rs`, in `tests/keys.rs` or in the conformance suite.
 //!
 //! | fault | outcome | test |
 //! |---|---|---|

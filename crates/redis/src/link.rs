@@ -80,8 +80,8 @@ impl Link {
         Ok(link)
     }
 
-    /// Runs every command that the scripts need, on a separate key. If a command failed later, after the first write of
-    /// a call, the outcome of the call would be unknown.
+    /// Runs every command that the scripts may call after their first write, on a separate key. If such a command
+    /// failed later, the outcome of its call would be unknown.
     ///
     /// # Errors
     /// Fails if the store cannot be used; the message gives the reason, for the log.
@@ -259,7 +259,8 @@ async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
 pub(crate) const PROBE_CALLS: u32 = 3;
 
 /// Returns the groups of each call in a probe. The special script sets a key and changes it in place; the general
-/// script deletes the key and then reads its type. Limit keys contain braces, so no limit key is named `probe`.
+/// script deletes it and then checks that it does not exist. No limit key has the name of this key: without a cluster, limit
+/// keys contain braces; in a cluster, the part after the tag starts differently.
 fn probe_groups(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], String> {
     let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
     let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;

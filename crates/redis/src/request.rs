@@ -125,8 +125,8 @@ pub(crate) fn carries_taken(verb: StoreVerb, charge: &Charge<'_>) -> bool {
     }
 }
 
-/// Returns the start of a key's spread windows, in microseconds modulo the window length. The result is below 2⁵⁰ and
-/// the same on every node.
+/// Returns the spread number of a key. Modulo the window length, it is the start of the key's spread windows, in
+/// microseconds. The result is below 2⁵⁰ and the same on every node.
 pub fn spread(key: &[u8]) -> u64 {
     // FNV-1a with a final mix, because the upper bits of FNV-1a hardly depend on the last bytes. The hash must be
     // uniform but need not be secret: choosing when a window starts gives a caller no advantage.

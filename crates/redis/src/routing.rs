@@ -1,11 +1,11 @@
 //! Decides groups whose keys are on several servers of a cluster.
 //!
 //! **Parts.** A group that spans several lanes is split into parts. All parts take at the same time, in one round trip;
-//! [`tollgate_share::parts`] decides the next steps. If a part has no answer, the other parts are refunded and the
-//! whole group counts as unanswered.
+//! [`tollgate_share::parts`] decides the next steps. If a part has no answer and all other parts took, these are
+//! refunded and the whole group counts as unanswered.
 //!
-//! **Suspects** are parts with a recently refused key. They take first, while the other parts only peek. Otherwise a
-//! caller that is about to be refused would briefly hold tokens that other callers need.
+//! **Suspects** are recently refused keys. Parts with a suspect take first, while the other parts only peek. Otherwise
+//! a caller that is about to be refused would briefly hold tokens that other callers need.
 //!
 //! **Refunds** are queued before the group is answered. They have their own deadline, because the request's deadline
 //! may have passed, and they are sent even if the caller gives up. A failed refund is counted and does not stop other

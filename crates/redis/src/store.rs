@@ -350,7 +350,7 @@ pub(crate) enum Reply {
     Part(ReplyPart),
     /// Several servers answered.
     Merged(MergedAnswer),
-    /// The store did not answer.
+    /// The group has no answer, or could not be sent.
     Failed(StoreError),
     /// A remembered refusal; the store was not asked.
     Repeated(Repetition),

@@ -1,8 +1,7 @@
-//! Suspects: keys that were recently refused. In a group that spans several servers, the parts with suspects take
-//! first.
+//! Suspects: keys that were recently refused. In a group that spans several lanes, the parts with suspects take first.
 //!
 //! A refused key is a suspect until its wait has passed, but for at most one second. A hash collision can evict a
-//! suspect early, which is harmless: the next group then takes in all lanes at once.
+//! suspect early, which is harmless: the next group then takes in all lanes at the same time.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};

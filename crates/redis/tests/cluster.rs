@@ -115,7 +115,7 @@ async fn refund_of_a_refused_group_undoes_remembered_refusals(cluster: &Cluster,
     };
     let mut held_by = None;
     for empty in &empty {
-        // Until the node knows that the other key is empty, it takes from both keys at once.
+        // Until the node knows that the other key is empty, it takes from both keys at the same time.
         if ask_both(empty).await == Ok(false) {
             assert_eq!(remaining(store, held, bucket(2)).await, 1, "the token was given back");
             assert_eq!(check(store, held, bucket(2)).await, Ok(true), "the refusal is not repeated");

@@ -323,7 +323,7 @@ fn lanes_of_a_cluster_are_synced_each_with_its_primary() {
     });
 }
 
-/// A key that is continually requested and refused costs the store only one read per sync.
+/// Between two syncs, requests for a known key cost no calls. The next sync merges all of them in one call.
 #[test]
 fn requests_cost_no_calls() {
     on_redis_and_valkey(async |server| {

@@ -2,8 +2,8 @@
 //! rules; `faults/shared.rs` tests the other consistencies.
 //!
 //! Nodes are stores without an engine. So a request without an answer is refused, as with `on_fault: closed`, and no
-//! fallback admits requests. Each test checks that the history of a key stays within `B + r·T + E`. If `E > 0`, it also
-//! checks that the fault took effect: the history exceeds `B + r·T`.
+//! fallback admits requests. Most tests check that the history of a key stays within `B + r·T + E`. If the fault causes
+//! an excess, they also check that it took effect: the history exceeds `B + r·T`.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -78,7 +78,7 @@ struct Counts {
 }
 
 impl Load {
-    /// Starts two callers per node. Each request is for all keys at once.
+    /// Starts two callers per node. Each request charges all keys, as one group.
     fn start(nodes: &[Arc<RedisStore>], keys: &[&str], epoch: Instant) -> Self {
         Self::of(Consistency::Strict, nodes, keys, epoch)
     }

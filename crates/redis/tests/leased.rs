@@ -159,7 +159,7 @@ fn lease_of_a_lost_node_expires_and_counts_as_spent() {
 }
 
 /// The store refills only up to the burst minus the leased tokens, for every caller. The test makes strict charges, and
-/// the store's clock stands still while the node holds its lease.
+/// advances a manual clock by less than the duration of a lease.
 #[test]
 fn strict_charges_find_the_burst_minus_the_leased_tokens() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -283,7 +283,7 @@ fn without_the_store_leases_are_spent_and_then_it_is_unavailable() {
         assert!(spent > 0, "{error}");
         server.restart();
         wait_until_up(&node).await;
-        // The store lost its state. The node reports its spent and held tokens again.
+        // The store lost its state. The node reports its spent and held tokens to the new pool.
         eventually_async("the node has a lease again", async || {
             assert!(check(&node, "k", bucket(10_000)).await);
             node.shared().leased_tokens > 0

@@ -221,7 +221,7 @@ fn store_that_cannot_write_is_down_with_a_reason() {
             assert!(check(&store, "k", bucket(1_000)).await.unwrap());
             let left = remaining(&store, "k", bucket(1_000)).await;
             server.command(forbid);
-            // Requests are sent until the breaker opens. Each answer says that nothing was spent.
+            // Requests are sent until the store is down. Each answer says that nothing was spent.
             while store.health() == Health::Up {
                 let answer = check(&store, "k", bucket(1_000)).await;
                 assert!(matches!(answer, Err(StoreError::Unavailable { .. })), "{answer:?}");
@@ -235,7 +235,7 @@ fn store_that_cannot_write_is_down_with_a_reason() {
     });
 }
 
-/// The permissions from docs/operating.md that decisions need.
+/// The permissions from docs/operating.md that strict decisions need.
 const NEEDED_PERMISSIONS: [&str; 10] =
     ["+ping", "+script|load", "+evalsha", "+eval", "+time", "+mget", "+exists", "+set", "+setrange", "+del"];
 

@@ -2,12 +2,12 @@
 //! `on_fault: local`.
 //!
 //! Each node is an engine with its own store. Clients of all nodes use the same keys. The history records all
-//! admissions, so that every interval can be checked. No client may be refused while more than a node's share of its
-//! limit is left.
+//! admissions, so that every interval can be checked. A client that asks for less than one node's share of its
+//! remaining amount may not be refused.
 //!
-//! For a stall of length `P` and costs of at most `c`, `E ≤ B(N−1)/N + N·c + min(B, r·P)` in every interval. This
-//! includes intervals that extend beyond the stall, because admissions during the stall are charged to the store when
-//! it recovers.
+//! For `N` nodes, a stall of length `P` and costs of at most `c`, `E ≤ B(N−1)/N + N·c + min(B, r·P)` in every interval.
+//! This includes intervals that extend beyond the stall, because admissions during the stall are charged to the store
+//! when it recovers.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -150,7 +150,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
         engines.push(Arc::new(start_node(&server, Duration::from_millis(25)).await));
     }
     for engine in &engines {
-        // Like the Tollgate server.
+        // The Tollgate server does the same.
         let mut count = engine.store().watch_nodes();
         let counted = tokio::time::timeout(Duration::from_secs(30), count.wait_for(|count| u64::from(*count) == nodes));
         engine.set_nodes(*counted.await.expect("the nodes count each other").unwrap());
@@ -205,7 +205,7 @@ async fn run_stall(server: Server, name: String, nodes: u64, length: Duration) -
     // The store recovers on its own.
     for engine in &engines {
         support::wait_until_up(engine.store()).await;
-        // Like the Tollgate server.
+        // The Tollgate server does the same.
         engine.repay().await;
     }
     tokio::time::sleep(Duration::from_millis(300)).await;

@@ -1,6 +1,6 @@
 //! Sends random requests to the script in a real server and to the core functions, and compares every result to the
-//! microsecond: outcome, amount and stamps, and for every limit the remaining amount, the wait and the reset. Each key
-//! is charged alternately under two versions of its limits, which change occasionally.
+//! microsecond: outcome, amount and stamps, and for every limit the remaining amount, the wait and the reset. Each
+//! charge uses one of two versions of its key's limits, which change occasionally.
 
 #![allow(clippy::unwrap_used, reason = "a failure ends the test")]
 
@@ -84,7 +84,7 @@ impl Trace<'_> {
         }
     }
 
-    /// Returns two windows that contain now: about a day, and seven seconds.
+    /// Returns two windows that contain now: one of a day, and one of seven seconds.
     fn windows(&self) -> Vec<Window> {
         let window = |length: u64, offset: u64| {
             let start = (self.now - offset) / length * length + offset;

@@ -1,13 +1,13 @@
-//! A group of charges on several *places*, such as the primaries of a Redis cluster. The group takes all charges or
-//! none, in one round trip, without locks.
+//! A group of charges at several *places*, such as the primaries of a Redis cluster. The group takes all charges or
+//! none, without locks, and is usually admitted after one round trip.
 //!
 //! **The naive method** takes from one place after the other, and undoes the takes at the first
 //! refusal. It costs a round trip per place. Two-phase commit costs two round trips, and holds
 //! locks while a participant is slow.
 //!
 //! **The idea** is that a take can be undone by a refund, so all parts take at the same time. If all parts took, the
-//! group is admitted after one round trip. Otherwise the parts that took are refunded, and the verdict is the first of
-//! these results that any part has: rejected, refused, stale, unanswered.
+//! group is admitted after one round trip. Otherwise the verdict is the first of these results that any part has:
+//! rejected, refused, stale, unanswered. With the first three verdicts, the parts that took are refunded.
 //!
 //! **Mixed results are retried once**, in ascending order of the places. Without this, two groups that compete for the
 //! last tokens of two places can refuse each other although one of them could be admitted: A takes at place 1 and is
@@ -29,9 +29,10 @@
 //! `V = B` and `H > 0`, never exceeds `H`, and is discarded when the bucket is full. So each place admits at most
 //! `B + r·T + E` with `E ≤ min(H, r·c)`, where `c` is the longest time in which holds overlap without a gap. (The age
 //! of the oldest refund is not a bound. Example: with `B = 2` and 10 per second, overlapping groups that each hold one
-//! token for 20 ms let a third token refill within 100 ms.) A hold lasts at most two deadlines, because older refunds
-//! are dropped. Suspects hold no tokens of other keys, so an attack does not prolong the chain of overlapping holds. If
-//! no message is lost or late, every take is either part of an admitted group or refunded exactly once.
+//! token for 20 ms let a third token refill within 100 ms.) In a bucket, a hold lasts at most two deadlines, because
+//! the place ignores older refunds. Suspects hold no tokens of other keys, so an attack does not prolong the chain of
+//! overlapping holds. If no message is lost or late, every take is either part of an admitted group or refunded exactly
+//! once.
 //!
 //! ```
 //! use tollgate_share::parts::{Action, Parts, Reply, Verdict};
@@ -80,11 +81,11 @@ pub enum Action {
 pub enum Verdict {
     /// All parts took.
     Admitted,
-    /// A part was rejected; the other parts are refunded.
+    /// A part was rejected; the parts that took are refunded.
     Rejected,
-    /// A part was refused; the other parts are refunded.
+    /// A part was refused; the parts that took are refunded.
     Refused,
-    /// A part needs other calendar windows; the other parts are refunded.
+    /// A part needs other calendar windows; the parts that took are refunded.
     Stale,
     /// Some parts have no answer, and all other parts took. [`Parts::reply`] returns the reply for each part. Decide
     /// the unanswered parts by another policy, then call [`Parts::conclude`].
@@ -116,7 +117,7 @@ enum Phase {
     Refused,
 }
 
-/// One group on several places. All nodes number the places in the same order.
+/// One group at several places. All nodes number the places in the same order.
 #[derive(Debug)]
 pub struct Parts {
     parts: Vec<State>,
@@ -142,7 +143,7 @@ impl Parts {
         parts
     }
 
-    /// Returns the last reply for a part; `None` while it is being asked.
+    /// Returns the last reply for a part; `None` while it is being asked, after a peek that passed, and after a refund.
     pub fn reply(&self, part: usize) -> Option<Reply> {
         match self.parts.get(part)? {
             State::Idle | State::Taking | State::Peeking => None,

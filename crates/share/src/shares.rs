@@ -18,7 +18,7 @@
 //! **Bound.** Let `u` be the amount used in the store when it is lost, `uᵢ ≤ u` the amount that node `i` last saw, and
 //! `lᵢ = B − uᵢ`. In a fault of length `P`, node `i` admits `aᵢ ≤ ⌈lᵢ/N⌉ + r·P/N + c − 1`, and its arrears are
 //! `pᵢ ≥ aᵢ − (r·P − uᵢ)⁺/N`. An interval that begins a time `s` before the fault contains at most `u + r·s` admissions
-//! before it. So during the fault the excess is at most `u + Σaᵢ − B − r·P ≤ Σ⌈lᵢ/N⌉ − left + N·(c − 1)`. After the
+//! before it. So during the fault the excess is at most `u + Σaᵢ − B − r·P ≤ Σ⌈lᵢ/N⌉ − (B − u) + N·(c − 1)`. After the
 //! fault the store has `(u − r·P)⁺` used, plus the arrears of the nodes that have charged them. So the excess is at
 //! most
 //!
@@ -26,8 +26,8 @@
 //! (1/N)·Σ(r·P − uᵢ)⁺ − (r·P − u)⁺ + Σ pᵢ over nodes that have not ≤ min(B, r·P) + B·(N − 1)/N + N·c
 //! ```
 //!
-//! The second term vanishes once all nodes have charged their arrears, because the excess is then a debt in the store.
-//! In a window nothing refills, so the first term is zero.
+//! Once all nodes have charged their arrears, the excess is a debt in the store, so the sum of `pᵢ` is zero and only
+//! `min(B, r·P)` remains. In a window nothing refills, so `min(B, r·P)` is zero.
 
 use tollgate_core::{Algorithm, Limit, LimitError, Limits, Nanos, Params, Phase, Rate, Report, WindowParams};
 
@@ -186,7 +186,7 @@ fn max_debt_of(params: &mut Params) -> Option<&mut u64> {
 pub struct ShareStart {
     /// The share, with initial amounts that put a new key into this key's state.
     pub limits: Limits,
-    /// Number of leases taken from each concurrency limit.
+    /// Used amount of each limit. Concurrency limits have no initial amount, so their slots are taken instead.
     pub held: [u64; Limits::MAX],
 }
 
@@ -221,8 +221,8 @@ pub fn part_of_node(left: u64, nodes: u32) -> u64 {
     left.div_ceil(nodes.max(1).into())
 }
 
-/// Returns whether a cost is at most the remaining amount that the store last reported, minus this node's admissions
-/// since that report. `share_remaining` is the remaining amount of the share.
+/// Returns whether the share has a token left and a cost is at most the remaining amount that the store last reported,
+/// minus this node's admissions since that report. `share_remaining` is the remaining amount of the share.
 pub fn fits_store_remaining(cost: u64, share_remaining: u64, store_remaining: u64, nodes: u32) -> bool {
     let spent_here = part_of_node(store_remaining, nodes).saturating_sub(share_remaining);
     share_remaining > 0 && cost <= store_remaining.saturating_sub(spent_here)
@@ -291,9 +291,9 @@ impl Arrears {
     }
 }
 
-/// Returns the limits for charging arrears to a store. Their maximum debt is twice the capacity, so that no admission
-/// is forgotten. Returns `None` if a limit cannot represent that much debt. The caller then charges only the remaining
-/// amount.
+/// Returns the limits for charging arrears to a store. Their maximum debt is at least twice the capacity, so that no
+/// admission is forgotten. Returns `None` if a limit cannot represent that much debt. The caller then charges only the
+/// remaining amount.
 pub fn with_arrears(limits: &Limits) -> Option<Limits> {
     let owing = |limit: &Limit| {
         let mut params = limit.params();

@@ -1,7 +1,7 @@
 -- Token bucket and leaky bucket: `Bucket`, `TokenBucket` and `LeakyBucket` in Rust.
 --
 -- Fields   kind (1 = token, 2 = leaky), ticks, whole, part, burst, debt, initial. A leaky bucket has three more fields: the highest
---          level at which a unit still waits at most `max_wait`, as whole and part; and `free`, only to identify the parameters.
+--          level at which a further unit waits at most `max_wait`, as whole and part; and `free`, only to identify the parameters.
 --          A unit takes `whole` microseconds and `part` ticks, with `ticks` ticks per microsecond. This way any rate is exact, and
 --          the largest numbers are a few years in microseconds, or a burst times a part.
 -- Cells    the instant at which nothing will be owed, in microseconds (7), and additional ticks (6).
@@ -73,8 +73,8 @@ function bucket.read(fields)
   }
   local whole, part = ticks(limit, deepest)
   limit.deepest_whole, limit.deepest_part, limit.max_plausible = whole, part, whole + STALE
-  -- The maximum that may be owed after a request is the burst. For a leaky bucket, it is also at most one unit above
-  -- the highest level at which a unit waits at most `max_wait`.
+  -- The maximum that may be owed after a request is the burst. In a leaky bucket, the last unit must also find a level of at
+  -- most `patience`, so at most `patience` plus one unit may be owed.
   whole, part = ticks(limit, burst)
   if limit.patience_whole then
     local w, p = limit.patience_whole + limit.whole, limit.patience_part + limit.part

@@ -51,7 +51,7 @@ local function last_end(limit, cells)
   return #list > 0 and read('<I7', list, #list - 8) or 0
 end
 
--- Returns whether the clock was set back: an existing lease ends later than a new lease would.
+-- Returns whether the clock was set back: an existing lease ends more than STALE later than a new lease would.
 local function stepped_back(limit, cells)
   return last_end(limit, cells) - now > limit.lease + STALE
 end
@@ -160,7 +160,7 @@ function leases.used(limit, cells)
   return held(limit, cells), 0, 1
 end
 
--- Creates one lease of this weight, without a stamp.
+-- Creates one lease of this weight. No request has its stamp, so it stays until it expires.
 function leases.start_with(limit, cells, spent, part)
   if part > 0 then spent = spent + 1 end
   if spent > limit.slots then return false end

@@ -19,7 +19,7 @@
 -- Reply    one string: the store's time in microseconds (7), then for each exchange
 --            1        status: 0 = the need is met, 1 = the need is refused, 2 = the leases are settled, but the state has other
 --                     parameters and `main.lua` must decide the need, 3 = nothing was done, because the key has another type
---                     or holds another program's value
+--                     or its value is not a valid state
 --          and for status 0, 1 and 2
 --            7        epoch of the pool
 --          and for status 0 and 1
@@ -93,8 +93,8 @@ local function parse(bytes)
   return limits
 end
 
--- Returns the pool of a key, the limits of its state, and its cells, starting with the head. Returns nil if the key
--- holds any other value.
+-- Returns the pool of a key, the limits of its state, and its cells, starting with the head. Returns the pool, false and the value
+-- if the limits cannot be leased. Returns nil if the value is not a valid state.
 local function load(key, asked)
   local value, pool = call('MGET', key)[1], nil
   if not value then

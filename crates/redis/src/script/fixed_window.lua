@@ -28,7 +28,7 @@ local function calendar_window(limit)
   return limit.window and context.windows[limit.window] or nil
 end
 
--- Returns the end and the count of the window that contains now, given the count of another window that ended at `stop`.
+-- Returns the end and the count of the window that contains now, given the count of another window that ends at `stop`.
 local function enter(limit, stop, used)
   local length, given = limit.length, calendar_window(limit)
   local free = not given and (limit.phase == FIRST_REQUEST or limit.phase >= CALENDAR)

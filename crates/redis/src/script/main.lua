@@ -1,4 +1,4 @@
--- The general script: decides any number of groups of charges in one call. Each group is charged all or none.
+-- The general script: decides one or more groups of charges in one call. Each group is charged all or none.
 --
 -- Mirrors `tollgate-core` for times in whole microseconds: `Limits` (`weigh`, `commit`, `refund`, `renew`, `init`, `convert`), and
 -- the algorithms `Bucket` (`TokenBucket`, `LeakyBucket`), `IntervalBucket`, `FixedWindow`, `SlidingWindow`, `SlidingSlices`,
@@ -23,11 +23,11 @@
 --
 -- Reply    one string: the store's time in microseconds (7), then for each group
 --            1        status: 0 = admitted (verbs 4 to 6: done), 1 = refused, 2 = a calendar window does not contain the store's
---                     time, 3 = a key has another type, 4 = a key holds another program's value. 16 is added to 0
+--                     time, 3 = a key has another type, 4 = the value of a key is not a valid state. 16 is added to 0
 --                     or 1 if a state of the group keeps parameters other than the charge's
 --          and, for status 0, 1, 16 and 17, for each charge
 --            1        one bit per limit, set if the limit refuses the charge
---            7        only for verbs 2, 4, 6 and 10: the amount taken
+--            7        only for verbs 2, 4, 6 and 10: the amount taken, refunded or renewed
 --            2        only for status 16 and 17: length of the state that follows if it keeps other parameters; otherwise 0
 --            n        the state after the charge. If the state has a fixed length: the value as stored. If a limit is a log or has
 --                     leases: the cells without the head, with summaries for logs and leases. If the state keeps other
@@ -169,7 +169,7 @@ local function parse(bytes)
   return limits
 end
 
--- Returns the limits with the parameters at an index of ARGV, minus one.
+-- Returns the limits with the parameters in ARGV[index + 1].
 local parameters = {}
 local function parameters_at(index)
   local bytes = arguments[index + 1]
@@ -354,8 +354,8 @@ while position <= #charges do
   end
 end
 
--- Writes the records. Only the first write can fail (out of memory, or a replica); then nothing is written and the whole call
--- fails. The permissions for SET and DEL were tested when the connection was opened.
+-- Writes the records. Only the first write of a call can fail (out of memory, or a replica); then nothing is written and the
+-- whole call fails. The permissions for SET and DEL were tested when the connection was opened.
 for key, record in pairs(records) do
   local limits, unused = record.limits, record.unused
   if unused and limits.cells > 1 then

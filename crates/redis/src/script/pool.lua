@@ -1,5 +1,5 @@
 -- The pool of a key: the tokens that nodes hold in leases under `consistency: leased`. `exchange.lua` grants the leases. Every
--- script that changes the state uses this file to maintain the pool's invariant, the floor.
+-- script that changes the state of a key with a pool uses this file to maintain the pool's invariant, the floor.
 --
 -- Mirrors `tollgate_share::lease::Pool::touch` and its helpers for times in whole microseconds.
 --

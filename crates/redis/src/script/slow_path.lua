@@ -1,5 +1,5 @@
--- The slow path of `main.lua`. It handles groups of several charges, verbs that do not take, states whose parameters
--- differ from the charge's parameters, logs and leases, and charges with calendar or spread windows.
+-- The slow path of `main.lua`. It handles groups of several charges, verbs that do not take, states whose parameters differ from
+-- the charge's parameters, logs and leases, charges with calendar or spread windows, and new keys that do not start full.
 --
 -- `decide` decides the group at a position, appends the result to the reply and returns the position after the group.
 
@@ -104,7 +104,7 @@ local function record_under(limits, value)
   return cells
 end
 
--- Returns the record of a value with its own parameters, or nil if another program wrote the value.
+-- Returns the record of a value with its own parameters, or nil if the value is not a valid state.
 local function decode(value)
   if #value < 3 then return nil end
   local version, length = read('<BI2', value)
@@ -394,7 +394,7 @@ local function find_states(count)
     if record.limits ~= charge.limits then
       is_foreign = true
     elseif has_windows then
-      -- For the expiry.
+      -- The expiry may depend on them.
       record.spread, record.windows = charge.spread, charge.windows
     end
   end

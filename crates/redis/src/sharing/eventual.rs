@@ -1,7 +1,7 @@
 //! `consistency: eventual`: this node decides from its views of keys, and syncs the views with the store.
 //!
-//! This module adds clocks and locks to the state machine in [`tollgate_share::tally`]. Each shard has its own tally, so
-//! requests for different keys rarely wait for each other. Each `sync_every` has its own shards and its own task.
+//! This module adds clocks and locks to the state machine in [`tollgate_share::tally`]. Each shard has its own tally,
+//! so requests for different keys rarely wait for each other. Each `sync_every` has its own shards and its own task.
 
 use std::collections::hash_map;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -95,7 +95,7 @@ impl TallyShard {
 pub(super) enum ViewError {
     /// The key must be read from the store first.
     Unread,
-    /// The charge cannot be decided, locally or by the store.
+    /// The charge cannot be decided.
     Failed(StoreError),
 }
 

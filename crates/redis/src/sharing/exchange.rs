@@ -47,7 +47,7 @@ enum ExchangeAnswer {
     Granted(Grant),
     /// The leases are settled, but nothing is granted because the state has other parameters. Contains the epoch.
     Settled(u64),
-    /// The key has another type or holds another program's value.
+    /// The key has another type, or its value is not a valid state.
     NotOurs,
 }
 

@@ -335,7 +335,7 @@ impl RedisStore {
     }
 
     /// Reads keys without a fresh view from the store. If the read fails, accepts stale views. Returns an error if a
-    /// key has no view.
+    /// key that could not be read has no view.
     async fn read_views<'a>(&self, charges: impl Iterator<Item = &'a Charge<'a>>) -> Option<StoreError> {
         let mut error = None;
         let mut reads: Vec<(&Charge<'_>, &Cycle, u8, Arc<DebtLimits>)> = Vec::new();
@@ -414,6 +414,6 @@ fn least_takeable(locals: &[ViewCharge<'_>], answers: &mut Answers) -> Option<Co
     let up_to = locals.iter().filter(|local| is_up_to(local.charge.ask));
     let least = up_to.filter_map(|local| local.cycle.peek(&local.charge, answers).ok()).map(|taken| taken.taken).min();
     answers.clear();
-    // Asks for at least one token. If no token is left, the store refuses that too.
+    // At least one token, because an `UpTo` of zero is always admitted. If no token is left, the view refuses one too.
     least.map(|least| least.max(Cost::ONE))
 }

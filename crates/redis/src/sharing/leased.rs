@@ -60,8 +60,8 @@ pub(super) struct LeaseDecision {
 
 /// Reason why a charge cannot be decided locally.
 pub(super) enum NoLease {
-    /// The store must decide: the charge is not for an exact amount, the state has other parameters, or too many keys
-    /// have leases.
+    /// The store must decide, for example because the charge is not for an exact amount, the parameters differ, or too
+    /// many keys have leases.
     Strict,
     Failed(StoreError),
 }

@@ -151,8 +151,8 @@ pub struct Shared {
     pub overshoot: Vec<Overshoot>,
     /// Number of keys with a local view.
     pub views: usize,
-    /// Tokens taken by this node that never reached the store, because too many charges were unsent or the charges
-    /// became too old.
+    /// Tokens taken by this node that are no longer sent to the store, because too many charges were unsent or the
+    /// charges became too old.
     pub dropped: u64,
     /// Number of keys with held or unreported leases.
     pub leased_keys: usize,

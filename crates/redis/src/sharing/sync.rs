@@ -29,7 +29,8 @@ const MIN_SYNC_INTERVAL: Duration = Duration::from_millis(1);
 const FORGET_EVERY: Duration = Duration::from_secs(30);
 /// Maximum number of consecutive rounds in one sync, if not all messages fit into one round.
 const MAX_ROUNDS: usize = 64;
-/// Time after which an unanswered payload is dropped. The store forgets the node's sequence number an hour later.
+/// Time after which an unanswered payload is dropped. The store forgets the node's sequence number an hour later, at
+/// the earliest.
 const GIVE_UP_AFTER: Nanos = Nanos::from_secs(23 * 3_600);
 
 /// Syncs the keys of a cycle until the store is dropped.

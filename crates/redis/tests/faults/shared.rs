@@ -1,7 +1,7 @@
 //! The fault contract for rules with `consistency: leased` and `eventual`.
 //!
-//! Under `eventual`, the excess without a fault is (N − 1)·(B + r·δ). So most of these tests have only one node, which
-//! exceeds the limit only because of the fault.
+//! Under `eventual`, the excess without a fault is (N − 1)·(B + r·δ). So most tests of `eventual` have only one node,
+//! which exceeds the limit only because of the fault.
 
 use super::*;
 

@@ -128,7 +128,7 @@ pub(crate) struct ChargeOutcome {
     pub(crate) reports: Vec<Report>,
 }
 
-/// Runs groups in one call and returns their outcomes.
+/// Runs groups in one batch and returns their outcomes.
 pub(crate) async fn run(
     store: &impl Store,
     groups: &[(StoreVerb, Vec<OwnedCharge>)],

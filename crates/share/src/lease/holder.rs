@@ -14,11 +14,13 @@ const MAX_EXCHANGE_INTERVAL: u64 = SECOND;
 /// Minimum time between exchanges that are not triggered by a request.
 const MIN_EXCHANGE_INTERVAL: u64 = 20 * MILLI;
 
-/// After a grant below the wanted amount, requests are refused for this time without asking the pool.
+/// After a grant below the wanted amount that left the pool nearly empty, requests above the held tokens are refused
+/// for this time without asking the pool.
 const REFUSE_FOR: u64 = 20 * MILLI;
 
-/// After a refusal by the pool, requests are refused for at most this time without asking the pool again. The pool can
-/// admit earlier only if other nodes return tokens.
+/// After a refusal by the pool, requests of at least the refused cost are refused for at most this time without asking
+/// the pool again. Within its wait, the pool can admit them only after a return, a refund, a reset or changed
+/// parameters.
 const REPEAT_FOR: u64 = 100 * MILLI;
 
 /// Maximum number of leases reported in one exchange. Further leases are reported in the next exchange.
@@ -81,8 +83,8 @@ pub enum TakeResult {
     Ask,
     /// An exchange is in flight: retry after its answer.
     Wait,
-    /// Refused without asking the pool, because the pool has just refused. Contains the nanoseconds until the need can
-    /// be met.
+    /// Refused without asking the pool, because the pool has just refused or is nearly empty. Contains the nanoseconds
+    /// after which to retry.
     Refused(u64),
 }
 
@@ -282,7 +284,7 @@ impl Holder {
     }
 
     /// Ends an exchange that got no answer. The pool may have executed the exchange, so it is not repeated. The node
-    /// forgets the reported and returned tokens, and these tokens expire in the pool.
+    /// forgets the reported and returned tokens; if the pool did not execute the exchange, they expire in the pool.
     pub fn unknown(&mut self) {
         self.in_flight = None;
     }

@@ -11,7 +11,8 @@
 //!
 //! **The floor.** Let `p` be the tokens left in the pool and `O` the *outstanding* tokens: granted,
 //! but neither reported as spent nor returned. If the pool refilled to `B` while `O` tokens are
-//! outstanding, nodes could spend `B + O` in one instant. So the pool refills only to `B − O`.
+//! outstanding, nodes could spend `B + O` in one instant. So the pool refills only to `B − O`: the
+//! used amount never falls below the *floor* `O`.
 //!
 //! **Slices.** A node may crash while it holds tokens. So each grant belongs to a *slice* with an
 //! expiry by the store's clock. When a slice expires, its outstanding tokens count as spent. The
@@ -21,7 +22,7 @@
 //! the machine sleeps. So clocks may differ by 1 % in rate and by any offset.
 //!
 //! **Guarantee: E = 0.** Consider `Φ = p + O`. The floor keeps `Φ ≤ B`. Grants and returns do not
-//! change `Φ`. A report of `s` spent tokens lowers `Φ` by `s`; an expiry counts as a report; time
+//! change `Φ`. A report of `n` spent tokens lowers `Φ` by `n`; an expiry counts as a report; time
 //! adds at most `r` per second. Let `u ≤ O` be the spent but unreported tokens. The amount admitted
 //! in `(s, t]` is the amount reported in that interval plus `u(t) − u(s)`, so
 //!
@@ -36,11 +37,12 @@
 //! whose answer is lost is never repeated, because a return that is sent twice would be credited
 //! twice. The node forgets the reported and returned tokens. If the pool did not receive the
 //! exchange, these tokens expire with their slice. A store that lost its state starts a new
-//! *epoch*. Nodes then report again the tokens spent since their last report and the tokens they
-//! hold, so `E ≤ B` per loss. If parameters shrink while leases are outstanding, `E ≤ O`.
+//! *epoch*. The next report of each node contains the tokens spent since its last report and the
+//! tokens it holds. The new pool counts both, so `E ≤ B` per loss. If parameters shrink while
+//! leases are outstanding, `E ≤ O`.
 //!
-//! **Fairness.** With `K` outstanding leases, a grant is at most `⌈p/2K⌉`, and at most half of the
-//! burst is leased in advance. A need that cannot be met marks the pool as *hungry* for a second;
+//! **Fairness.** With `K` outstanding leases, the pool leases at most `⌈p/2K⌉` beyond the need, and
+//! at most half of the burst in advance. A need that cannot be met marks the pool as *hungry* for a second;
 //! holders that exchange during that time return unneeded tokens immediately.
 //!
 //! **Poor choice** for small bursts, because leases tie up a large part of the burst.

@@ -10,13 +10,14 @@ const SECOND: u64 = 1_000_000_000;
 /// The pool of a key, shared by all limits of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Random number drawn when the pool is created, so that nodes detect a store that lost its state.
+    /// Number that identifies this pool among the pools of its key over time, so that nodes detect a store that lost
+    /// its state.
     pub epoch: u64,
     /// Parameters of the last take. `levels` are measured under these parameters.
     pub meters: Vec<Meter>,
     /// Used amount of each limit, including outstanding tokens.
     pub levels: Vec<Level>,
-    /// Outstanding tokens, in ascending order of expiry. At most [`Pool::MAX_SLICES`].
+    /// Outstanding tokens, in ascending order of expiry.
     pub slices: Vec<Slice>,
     /// End of the hungry period, which starts when the pool cannot meet a need.
     pub hungry_until: u64,
@@ -116,7 +117,8 @@ pub struct Grant {
 }
 
 impl Pool {
-    /// Maximum number of slices in a pool. Slices expire at whole seconds within a lease's duration and at window ends.
+    /// Number of slices from which on the pool leases nothing beyond the need if that would add a slice. Slices expire
+    /// at whole seconds within a lease's duration and at window ends, so a pool rarely has this many.
     pub const MAX_SLICES: usize = 16;
 
     /// Creates the pool of a new key.

@@ -7,8 +7,8 @@
 //! **The idea.** Each node keeps a *view* of a key: the state of the store as last seen, plus this node's charges since
 //! then. The node decides a request from the view, without a round trip, and records the charge as *unsent*. Every
 //! `sync_every`, the node freezes the unsent charges as a [`Payload`] with its next sequence number and sends the
-//! payload. The store applies a payload only if its number is the node's next one, and always answers with the states
-//! of the payload's keys. So a payload may be sent any number of times and counts once.
+//! payload. The store applies a payload only if its number is higher than the last number it applied for this node, and
+//! then answers with the states of the payload's keys. So a payload may be sent any number of times and counts once.
 //!
 //! - **Debt.** The store charges even if too few tokens are left. For example, if three nodes admit twelve requests at
 //!   the same time against four tokens, −8 tokens remain. All nodes then refuse until the debt is repaid. Debt is
@@ -16,7 +16,7 @@
 //! - **Age.** A payload contains the age of its charges, recomputed for each resend, so clock differences cancel out. A
 //!   payload counts as of its last charge, and so in the window of that charge. Charges older than a second count as of
 //!   a second ago and never take a balance below zero. So a long fault is not followed by a long debt. Charges older
-//!   than twice the limit's window no longer count and are dropped.
+//!   than a second and than twice the limit's window no longer count and are dropped.
 //! - **First touch.** A key without a view, or with a stale view, is read from the store before it is decided. So a
 //!   node that joins does not start with a full limit.
 //! - **Bounds.** At most [`Bounds::keys`] keys have a view. If no view is idle, further keys get no view. The tally
@@ -164,7 +164,7 @@ impl Tally {
         self.is_urgent |= self.unsent.add(view, at, taken);
     }
 
-    /// Returns the view of a key, and the current tick. Seals the previous tick if it has ended.
+    /// Returns the view of a key, and the unsent charges. Seals the current tick if it has lasted a second.
     fn view_at(&mut self, key: &[u8], at: u64) -> Result<(&mut View, &mut UnsentCharges), ReadReason> {
         if self.unsent.is_over(at) {
             self.seal();
@@ -388,7 +388,7 @@ impl Tally {
         self.frozen.is_some() || !self.unsent.is_empty() || self.views.values().any(|view| view.unsent > 0)
     }
 
-    /// Returns the number of charged tokens that were dropped before they were sent.
+    /// Returns the number of charged tokens that were dropped before the store acknowledged them.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -171,7 +171,7 @@ fn unsent_entries_are_bounded() {
 fn only_algorithms_that_can_be_merged_get_a_debt() {
     let log = SlidingLog::new(10, Nanos::SECOND).unwrap();
     assert!(with_debt(&Limit::from(log).into()).is_none());
-    // This slow limit cannot represent the full debt, so it gets the largest debt that it can represent.
+    // This slow limit cannot represent the full debt, so the debt is halved until the limit can represent it.
     let slow = TokenBucket::new("1/day".parse().unwrap(), 10_000).unwrap();
     let limits = with_debt(&Limit::from(slow).into()).unwrap();
     assert!(

@@ -11,7 +11,7 @@ use super::{Key, RECENT, Views};
 /// Maximum number of items in a payload. A store merges a whole payload in one call.
 pub const MAX_ITEMS: usize = 128;
 
-/// The charges of one tick, to be applied once.
+/// Up to [`MAX_ITEMS`] charges of one tick, to be applied once.
 #[derive(Clone, Debug)]
 pub struct Payload {
     /// Sequence number of the payload; the first payload of a node is 1.

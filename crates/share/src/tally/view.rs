@@ -7,7 +7,7 @@ use tollgate_core::{Algorithm, Ask, BucketParams, Cost, Limit, Limits, Now, Para
 use super::{Key, RECENT, ReadReason};
 
 /// Maximum debt of a key, as a multiple of its capacity. It bounds how long a key is refused after nodes over-admitted.
-/// The excess of a thousand nodes stays below it.
+/// It is enough for a thousand nodes that each admit the whole capacity at the same instant.
 pub const DEBT: u64 = 1_023;
 
 /// The state of a key in the store as last seen, plus this node's charges since then.
@@ -162,8 +162,8 @@ pub fn merge(limits: &Limits, words: &mut [u64], now: &Now<'_>, cost: u64, recen
     if verdict.is_admitted() { verdict.taken().get() } else { 0 }
 }
 
-/// Returns the limits with a maximum debt of [`DEBT`] times the capacity, or with the largest debt that they can
-/// represent. Returns `None` if an algorithm cannot be merged.
+/// Returns the limits with a maximum debt of [`DEBT`] times the capacity, halved until the limits can represent it.
+/// Returns `None` if an algorithm cannot be merged, or not even a debt of one capacity can be represented.
 pub fn with_debt(limits: &Limits) -> Option<Limits> {
     with_debt_of(limits, |_| true)
 }
@@ -178,7 +178,7 @@ pub fn with_debt_of(limits: &Limits, fits: impl Fn(&Limits) -> bool) -> Option<L
 
 fn limit_with_debt(limit: &Limit, fits: impl Fn(Limit) -> bool) -> Option<Limit> {
     let params = limit.params();
-    // The search stops after ten halvings.
+    // Ten candidates: 1023, 511, …, 3 and 1 times the capacity.
     let debts = std::iter::successors(Some(DEBT), |debt| Some(debt / 2)).take(10);
     let mut limits = debts.filter_map(|debt| with_max_debt(params, limit.capacity().checked_mul(debt)?));
     limits.find(|limit| fits(*limit))

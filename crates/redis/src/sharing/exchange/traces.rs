@@ -75,10 +75,10 @@ impl Trace<'_> {
             4 => random.below(1_500_000),
             _ => random.below(9_000_000),
         };
-        // After the clock is set back, a charge may find leases of a later window. The script does not know the start
-        // of a spread window before it has read the key, so it may choose a different window than Rust. This is within
-        // the tolerance for clock steps, but the results differ, so the test does not set the clock back for spread
-        // windows.
+        // After the clock is set back, a charge may find leases of a later window. The general script applies the floor
+        // before it reads the charge, which contains the start of a spread window, so it may choose a different window
+        // than Rust. This is within the tolerance for clock steps, but the results differ, so the test does not set the
+        // clock back for spread windows.
         let is_spread = |meter: &Meter| matches!(meter, Meter::Window { offset, .. } if *offset > 0);
         if random.happens_in_percent(3) && !self.meters.iter().any(is_spread) {
             self.now -= random.pick(&[1, 1_000, 999_999, 1_000_001, 3_000_000, 20_000_000]);
