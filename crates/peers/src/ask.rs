@@ -84,7 +84,7 @@ pub enum AskStep {
     Answer {
         /// Answer for the asking node.
         answer: Answer,
-        /// Whether the mesh should send a delta at once; see
+        /// Whether the mesh should send a delta immediately; see
         /// [`GroupOutcome::urgent`](crate::table::GroupOutcome::urgent).
         urgent: bool,
     },

@@ -60,7 +60,8 @@ pub struct NodeFigures {
     pub rules_checksum: u64,
     /// Number of links to other nodes.
     pub links: u16,
-    /// Tokens that all nodes together admitted beyond a limit, as far as this node has detected.
+    /// Tokens that all nodes together admitted beyond the limits of keys that this node has charged, as far as this
+    /// node has detected.
     pub overshoot: u64,
 }
 

@@ -1,8 +1,9 @@
 //! Groups whose charges have several homes, as a state machine without I/O.
 //!
 //! Such a group charges one home after the other, in id order, and this node last. If a home refuses or does not
-//! answer, the earlier charges are undone. All nodes use the same order, so two groups cannot refuse each other over
-//! the last tokens. The group's answer must report the amounts that remain after the undo, so the group peeks again at
+//! answer, the earlier charges are undone. Because of the common order, two groups of one node cannot refuse each other
+//! over the last tokens. Two groups of different nodes can, if both nodes are homes of both groups: each group asks its
+//! own node last. The group's answer must report the amounts that remain after the undo, so the group peeks again at
 //! the homes that got tokens back. A refusal therefore costs one more round trip, unless the first home refused.
 //!
 //! Every home except the last takes with [`Verb::Hold`], so that [`Verb::Undo`] can restore the key's previous limits:

@@ -9,10 +9,12 @@
 //! |---|---|
 //! | [`table`] | keeps the states of all keys, decides charges, and records unsent charges |
 //! | [`homes`] | chooses the home of a key and the route to it |
-//! | [`ask`] | decides requests from other nodes, or relays them once |
+//! | [`ask`] | decides requests from other nodes, or forwards them once |
+//! | [`group`] | decides groups whose charges have several homes |
 //! | [`mesh`] | replication: deltas, acknowledgements, snapshots for nodes that join or fell behind; majorities |
 //! | [`wire`] | frames as bytes |
 //! | [`frame`], [`greeting`] | framing on a connection; handshake and gossip frames |
+//! | [`members`] | tracks which nodes are alive, and which addresses to dial |
 //!
 //! None of these modules reads a clock, opens a socket or starts a task. The simulator in `tollgate-testkit` runs these
 //! modules on up to a hundred nodes with faults, and checks the bounds stated in [`mesh`].

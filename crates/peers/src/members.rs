@@ -4,8 +4,8 @@
 //! record to all linked peers. `FANOUT` of these peers, in rotation, also get the records of all members that the node
 //! considers alive. A record with a higher heartbeat replaces the known record, regardless of which peer sent it. A
 //! member whose heartbeat has not risen for [`DEAD_AFTER`] is dead. So if the link between two of three nodes is cut,
-//! the two nodes still see each other through the third node. Stale records do not keep a dead node alive, because a
-//! node sends only the records of members that it considers alive.
+//! the two nodes still see each other through the third node. Old records do not revive a dead node, because a node
+//! sends only the records of members that it considers alive.
 //!
 //! Addresses come from records and from the seeds, which are resolved repeatedly. An address is dialled unless its node
 //! is already linked. After a failure the backoff doubles.

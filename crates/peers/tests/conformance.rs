@@ -1,6 +1,6 @@
 //! Runs the conformance suite and the rule model on peers in this process, with one node and with three nodes. With
-//! three nodes, the tests ask the nodes in turn, so most keys have their home on another node. The tests control the
-//! decision clock.
+//! three nodes, each case or trace asks one of them, in turn, so most keys have their home on another node. The tests
+//! control the decision clock.
 //!
 //! `TOLLGATE_MODEL_DECISIONS` sets the number of compared decisions, and `TOLLGATE_MODEL_SEED` sets the first seed.
 

@@ -1,8 +1,8 @@
 //! Divides keys into lanes. Each lane is one hash slot of a Redis Cluster.
 //!
-//! A call can contain only the keys of one lane. The lane depends only on the first value that a rule counts by, so
-//! rules that count by the same value share its lane. Fewer lanes mean more charges per call, and a call costs about as
-//! much as two charges. More lanes can be divided among more primaries.
+//! A call can contain only the keys of one lane. The lane of a key depends only on the first value that its rule counts
+//! by, so keys of different rules with the same first value are in the same lane. Fewer lanes mean more charges per
+//! call, and a call costs about as much as two charges. More lanes can be divided among more primaries.
 //!
 //! A hash divides the keys into 64 shards. Each shard has a possible lane, and the possible lanes are evenly spaced
 //! over the hash slots. A store with `n` lanes divides the shards into `n` ranges of nearly equal length. Each range

@@ -186,7 +186,7 @@ fn max_debt_of(params: &mut Params) -> Option<&mut u64> {
 pub struct ShareStart {
     /// The share, with initial amounts that put a new key into this key's state.
     pub limits: Limits,
-    /// Used amount of each limit. Concurrency limits have no initial amount, so their slots are taken instead.
+    /// Used amount of each limit. Only concurrency limits use it: they have no initial amount, so slots are taken.
     pub held: [u64; Limits::MAX],
 }
 

@@ -15,7 +15,7 @@
 //!   parts. The *vector* lists the last delta of each node in the snapshot. The vector is read before the first part,
 //!   so no delta is lost. A delta that reaches the sender during the transfer may count twice at the receiver. Merging
 //!   keeps the larger used amount, because adding would count shared charges twice. Charges that only one side knows
-//!   are lost: at most one burst per merge.
+//!   are lost: at most `B + r·P` after a partition of length `P`.
 //! - **Order.** A joining node waits for the vector and then requests all later deltas from every node. So it does not
 //!   have to buffer deltas, and a delta that was in flight to the snapshot's sender comes from its own node.
 //! - **Majority.** A node counts the nodes that it has seen ready, except nodes that left or were replaced at their
@@ -421,7 +421,7 @@ impl Mesh {
         }
     }
 
-    /// Sends this node's state to all linked nodes.
+    /// Announces this node's member state (joining, ready or leaving) to all linked nodes.
     fn announce(&mut self, at: u64, actions: &mut Vec<Action>) {
         let state = self.state;
         for (node, peer) in &mut self.peers {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::MemberState;
 use crate::table::SharedLimits;
 
-/// Maximum number of limit sets remembered per peer. Beyond this, the sets with the lowest numbers
-/// are dropped.
+/// Maximum number of limit sets remembered per link and direction. Beyond this, the received set with the lowest number
+/// is dropped, and all sent sets are sent again on use.
 const MAX_LIMIT_SETS: usize = 1 << 16;
 
 /// Another node.

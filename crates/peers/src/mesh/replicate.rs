@@ -13,7 +13,7 @@ use crate::wire::{Delta, DeltaBody, Frame, Hello, VERSION};
 const MAX_ITEMS: usize = 32_768;
 /// Maximum bytes of unacknowledged deltas in flight to one peer.
 const MAX_IN_FLIGHT_BYTES: u64 = 4 << 20;
-/// After this many bytes, deltas are acknowledged at once instead of at the next tick.
+/// After this many bytes, deltas are acknowledged immediately instead of at the next tick.
 const ACK_AFTER_BYTES: usize = 1 << 20;
 /// How long a delta stays in the ring for joining nodes after all nodes have acknowledged it, in nanoseconds.
 const KEEP_FOR_JOINING: u64 = 30_000_000_000;

@@ -9,8 +9,8 @@ use tollgate_share::tally::with_debt;
 
 use crate::wire::limits::{LimitsCode, decode_limits, encode_limits};
 
-/// Maximum number of interned limit sets. When the maximum is reached, the table is cleared and limits are interned
-/// again on use.
+/// Maximum number of limit sets in each map of the interner. When the maximum is reached, the map is cleared and limits
+/// are interned again on use.
 const MAX_LIMITS: usize = 1 << 16;
 
 /// The limits of a rule, in the form that nodes share.
@@ -18,7 +18,7 @@ const MAX_LIMITS: usize = 1 << 16;
 pub struct SharedLimits {
     /// As written in the rule.
     pub(crate) plain: Limits,
-    /// The limits with additional debt, because several nodes may take the same tokens at once.
+    /// The limits with additional debt, because several nodes may take the same tokens at the same time.
     pub(crate) with_debt: Limits,
     code: LimitsCode,
     number: u32,
@@ -41,7 +41,7 @@ impl SharedLimits {
         &self.plain
     }
 
-    /// Returns the unsent amount from which a delta is sent at once: a sixteenth of the capacity.
+    /// Returns the unsent amount from which a delta is sent immediately: a sixteenth of the capacity.
     pub(crate) fn urgent_from(&self) -> u64 {
         self.urgent_from
     }

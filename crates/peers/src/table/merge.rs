@@ -1,9 +1,9 @@
 //! Applies charges of other nodes to a state.
 //!
 //! A delta is charged as of the instant `age` ago, so that a bucket refills from that instant. The core treats an
-//! instant long before the state's as a clock that was set back, and would discard usage. So this module itself
-//! handles deltas that are older than the state's window: it drops those that no longer count, and charges the rest to
-//! the earliest window that still counts.
+//! instant long before the instants in a state as a clock that was set back, and would discard usage. So this module
+//! itself handles deltas that are older than the state's window: it drops those that no longer count, and charges the
+//! rest to the earliest window that still counts. In sliding slices, it charges the rest to the current slice.
 
 use tollgate_core::{
     Algorithm, Ask, Cost, DecodedState, Limit, Limits, Nanos, Now, Offset, Params, Phase, Time, WindowParams,

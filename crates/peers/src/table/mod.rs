@@ -4,9 +4,8 @@
 //! Charges are recorded as *unsent*, and the mesh drains them into the next delta. [`Table::apply`] applies the charges
 //! of other nodes.
 //!
-//! The table is divided into shards, each behind a mutex that is held only while a few states change. A group locks the
-//! shards of its keys in ascending order, so two groups cannot deadlock. The group weighs all charges, then commits all
-//! or none of them.
+//! The table is divided into shards, each behind a mutex. A group locks the shards of its keys in ascending order, so
+//! two groups cannot deadlock. Under these locks, the group weighs all charges, then commits all or none of them.
 //!
 //! A table holds at most `max_keys` keys. A full shard evicts unused keys. If the shard is still full, charges of new
 //! keys go to an overflow entry, which new keys with the same limits share. Charges in overflow entries are not
@@ -68,7 +67,7 @@ pub struct Charge<'a> {
 pub struct GroupOutcome {
     /// Whether all charges were admitted.
     pub admitted: bool,
-    /// Whether many charges are unsent, so that the mesh should send a delta at once.
+    /// Whether the mesh should send a delta immediately: a sixteenth of a capacity is unsent, or a key was reset.
     pub urgent: bool,
 }
 
@@ -120,7 +119,7 @@ pub struct TableCounts {
     pub dropped: u64,
     /// Charged tokens of other nodes that arrived too late to count.
     pub forgiven: u64,
-    /// Tokens that all nodes together admitted beyond a limit.
+    /// Tokens that all nodes together admitted beyond the limits of keys that this node has charged.
     pub overshoot: u64,
     /// Charges of keys without an entry.
     pub overflowed: u64,
@@ -146,7 +145,7 @@ struct TableCounters {
 type ShardGuards<'a> = SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>;
 
 impl Table {
-    /// Maximum number of keys in a table. A shard of such a table still fits into one snapshot frame.
+    /// Maximum number of keys in a table. A shard of such a table normally still fits into one snapshot frame.
     pub const MAX_KEYS: usize = 1 << 23;
 
     /// Creates a table for `max_keys` keys, at most [`Table::MAX_KEYS`]. All nodes need the same secret.
@@ -244,11 +243,11 @@ impl Table {
     }
 
     /// Fast path: checks one charge, if the engine last charged its key under the same id. Returns the outcome, the
-    /// report and whether a delta should be sent at once. `None`: the fast path does not apply and nothing has changed;
-    /// call [`decide`](Self::decide), then [`record_id`](Self::record_id).
+    /// report and whether a delta should be sent immediately. `None`: the fast path does not apply and nothing has
+    /// changed; call [`decide`](Self::decide), then [`record_id`](Self::record_id).
     ///
     /// The fast path looks up the key once instead of five times, and does not look up the limits. An engine decision
-    /// takes 1,776 instructions, compared to 1,734 with the in-memory store. The general path reached only 26% of the
+    /// takes 1,776 instructions, compared to 1,734 with the in-memory store. The slow path reached only 26% of the
     /// in-memory store's speed.
     pub(crate) fn try_check(
         &self,

@@ -255,7 +255,8 @@ impl Shard {
         }
     }
 
-    /// Applies the verdict of a charge. If the group was admitted, also records the charge as unsent.
+    /// Applies the verdict of a charge and records the charge as unsent, if its group was admitted. A refused group at
+    /// most creates the key.
     pub(super) fn commit(
         &mut self,
         charge: &Charge<'_>,
@@ -308,7 +309,7 @@ impl Shard {
         self.show(charge, self.weigh(charge, charge.ask, now), now, each);
     }
 
-    /// Refunds a charge. Returns whether the refund should be sent at once.
+    /// Refunds a charge. Returns whether the refund should be sent immediately.
     pub(super) fn refund(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&DecidedCharge<'_>)) -> bool {
         let (mut accepted, mut urgent) = (Cost::ZERO, false);
         if let Some(entry) = self.entries.get_mut(&charge.key).filter(|entry| !entry.is_reset) {
@@ -322,7 +323,7 @@ impl Shard {
     }
 
     /// Undoes a hold. If the hold moved the key to other limits and nothing was charged since, restores the previous
-    /// state; otherwise refunds the hold. Returns whether the change should be sent at once.
+    /// state; otherwise refunds the hold. Returns whether the change should be sent immediately.
     pub(super) fn undo(&mut self, charge: &Charge<'_>, now: &Now<'_>, each: impl FnOnce(&DecidedCharge<'_>)) -> bool {
         let held = self.held.remove(&charge.key);
         let entry = self.entries.get_mut(&charge.key).filter(|entry| !entry.is_reset);
@@ -431,7 +432,7 @@ impl Shard {
 }
 
 impl Entry {
-    /// Records an unsent charge or refund. Returns whether a delta should be sent at once.
+    /// Records an unsent charge or refund. Returns whether a delta should be sent immediately.
     fn record_unsent(&mut self, amount: i64) -> bool {
         self.unsent = self.unsent.saturating_add(amount);
         self.unsent.unsigned_abs() >= self.limits.urgent_from()

@@ -152,8 +152,8 @@ fn delta_is_charged_as_of_its_original_time() {
     assert_eq!(table.counts().forgiven, old + 7);
 }
 
-/// An old delta must not be applied as of its original time. The state would treat the earlier time as a clock that was
-/// set back, and would discard its usage.
+/// An old delta must not be charged as of an instant that a state takes for a clock that was set back, because the
+/// state would then discard its usage.
 #[test]
 fn old_deltas_erase_nothing() {
     let minute = Nanos::from_secs(60);

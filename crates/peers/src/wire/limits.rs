@@ -6,7 +6,7 @@ use tollgate_core::{BucketParams, Limit, Limits, Nanos, Params, Phase, Rate, Win
 use super::WireError;
 use super::codec::{Reader, put_number};
 
-/// Maximum length of encoded limits: eight limits with up to six numbers each.
+/// Maximum length of encoded limits. Eight limits with five numbers of ten bytes each fit.
 pub const MAX_CODE: usize = 512;
 
 /// Encoded limits. Equal limits have equal bytes.

@@ -1,17 +1,17 @@
 //! Encoding of the frames between nodes.
 //!
 //! A frame consists of a four-byte little-endian length, a byte for its kind, and its fields. Numbers are varints of
-//! seven bits per byte, fingerprints have twelve bytes, and lists are preceded by their length. Decoding accepts any
-//! bytes and never panics: every length is checked against the remaining input before anything is allocated.
+//! seven bits per byte, fingerprints have twelve bytes, and lists are preceded by their length. Decoding refuses
+//! invalid bytes and never panics: every length is checked against the remaining input before anything is allocated.
 //!
 //! | frame | sent | content |
 //! |---|---|---|
-//! | `Hello` | first on each link | version, cluster, node, its state, the last delta that it has |
-//! | `Resume` | after a snapshot | the last delta that it has |
+//! | `Hello` | first on each link | version, cluster, node, its member state, the receiver's last delta that it has applied |
+//! | `Resume` | after a snapshot | the receiver's last delta that the sender has applied |
 //! | `Head` | as the reply to both | the sender's last delta; whether the requested deltas are gone |
 //! | `Params` | before their first use on a link | limits and their number |
-//! | `Delta` | per tick, or at once | the sender's charges |
-//! | `Ack` | per tick, and as a keepalive | the last applied delta; the sender's state |
+//! | `Delta` | per tick, or immediately if many tokens are unsent | the sender's charges |
+//! | `Ack` | per tick, and as a keepalive | the receiver's last delta that the sender has applied; the sender's member state |
 //! | `Want`, `Part` | by a node that joins or fell behind | request for a snapshot part, and the part |
 //! | `Ask`, `Answer` | for `strict` rules | a group of charges for its home, and the result |
 
@@ -48,7 +48,7 @@ pub enum Frame {
     Hello(Hello),
     /// Requests all deltas after `from`.
     Resume {
-        /// Last delta that the sender has.
+        /// The receiver's last delta that the sender has applied.
         from: u64,
     },
     /// Reply to `Hello` or `Resume`.
@@ -71,7 +71,7 @@ pub enum Frame {
     Ack {
         /// Sequence number of the delta.
         seq: u64,
-        /// State of the sender.
+        /// Member state of the sender.
         state: MemberState,
     },
     /// Requests a snapshot part.
@@ -96,7 +96,7 @@ pub struct Hello {
     pub cluster: u64,
     /// Id of the sender.
     pub node: NodeId,
-    /// State of the sender.
+    /// Member state of the sender.
     pub state: MemberState,
     /// The receiver's last delta that the sender has applied. `None` if the sender needs a snapshot first.
     pub resume: Option<u64>,

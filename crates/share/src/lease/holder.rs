@@ -248,7 +248,7 @@ impl Holder {
         if !flight.returning {
             self.granted = grant.leased;
         }
-        // The grant is below the wanted amount, and the pool has less than an eighth of a second's demand left. Another
+        // The grant is below the wanted amount, and the pool has less than an eighth of that amount left. Another
         // immediate request would yield only a few tokens.
         let is_short = !flight.returning && grant.leased < flight.wants && grant.left < flight.wants / 8;
         if let Some(wait) = grant.refused {

@@ -10,8 +10,8 @@ const SECOND: u64 = 1_000_000_000;
 /// The pool of a key, shared by all limits of the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Number that identifies this pool among the pools of its key over time, so that nodes detect a store that lost
-    /// its state.
+    /// Identifies this pool. A later pool of the same key has another epoch, so nodes detect a store that lost its
+    /// state.
     pub epoch: u64,
     /// Parameters of the last take. `levels` are measured under these parameters.
     pub meters: Vec<Meter>,
@@ -117,8 +117,8 @@ pub struct Grant {
 }
 
 impl Pool {
-    /// Number of slices from which on the pool leases nothing beyond the need if that would add a slice. Slices expire
-    /// at whole seconds within a lease's duration and at window ends, so a pool rarely has this many.
+    /// A pool with this many slices leases nothing in advance that would need another slice. Slices expire at whole
+    /// seconds within a lease's duration and at window ends, so few pools have this many.
     pub const MAX_SLICES: usize = 16;
 
     /// Creates the pool of a new key.

@@ -16,7 +16,7 @@
 //! - **Age.** A payload contains the age of its charges, recomputed for each resend, so clock differences cancel out. A
 //!   payload counts as of its last charge, and so in the window of that charge. Charges older than a second count as of
 //!   a second ago and never take a balance below zero. So a long fault is not followed by a long debt. Charges older
-//!   than a second and than twice the limit's window no longer count and are dropped.
+//!   than twice the limit's window (at least a second) no longer count and are dropped.
 //! - **First touch.** A key without a view, or with a stale view, is read from the store before it is decided. So a
 //!   node that joins does not start with a full limit.
 //! - **Bounds.** At most [`Bounds::keys`] keys have a view. If no view is idle, further keys get no view. The tally
