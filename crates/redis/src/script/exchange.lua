@@ -18,8 +18,8 @@
 --
 -- Reply    one string: the store's time in microseconds (7), then for each exchange
 --            1        status: 0 = the need is met, 1 = the need is refused, 2 = the leases are settled, but the state has other
---                     parameters and `main.lua` must decide the need, 3 = nothing was done, because the key has another type
---                     or its value is not a valid state
+--                     parameters and `main.lua` must decide the need (if its limits cannot be leased, nothing is settled
+--                     either), 3 = nothing was done, because the key has another type or its value is not a valid state
 --          and for status 0, 1 and 2
 --            7        epoch of the pool
 --          and for status 0 and 1
