@@ -111,7 +111,7 @@ impl Members {
         self.seeds = seeds.into_iter().take(MAX_SEEDS).collect();
     }
 
-    /// Changes this node's state and schedules an immediate heartbeat to announce it.
+    /// Changes this node's member state and schedules an immediate heartbeat to announce it.
     pub fn set_state(&mut self, state: MemberState, now: Time<Mono>) {
         self.own.state = state;
         self.next_beat = now;

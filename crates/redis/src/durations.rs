@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bucket bounds in microseconds; the last bucket is unbounded. A store on the same network answers within 1 ms,
-/// and the default deadline is 10 ms.
+/// Upper bucket bounds in microseconds; the last bucket is unbounded. A store on the same network usually answers
+/// within 1 ms, and the default deadline is 10 ms.
 pub const BOUNDS_US: [u64; 10] = [125, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000];
 
 /// The histogram, shared by all threads. The counters order no other memory access, so every access is relaxed.

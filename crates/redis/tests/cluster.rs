@@ -149,7 +149,7 @@ async fn parts_are_refunded_after_another_timed_out(cluster: &Cluster, store: &R
     assert!(refunded.is_ok(), "the token at the other server is spent");
 }
 
-/// A server stops after a group took tokens there, and resumes when the refund is more than two deadlines old.
+/// A server stops after a group took tokens there, and resumes more than two deadlines after the take.
 async fn late_refund_to_a_bucket_is_ignored(cluster: &Cluster, store: &RedisStore) {
     let [took, stopped] = keys_at_two_primaries(cluster, store, "l", 40).await.map(|mut keys| keys.remove(0));
     let group = [&took, &stopped].map(|key| OwnedCharge::new(key, bucket(2), 1)).to_vec();

@@ -12,12 +12,12 @@
 //!   delta as of the time when it was taken. A delta older than a second never takes a balance below zero, so a long
 //!   fault is not followed by a long debt.
 //! - **Snapshot.** A node that joins, or that missed more than a ring holds, pulls the state from one other node in
-//!   parts. The *vector* lists the last delta of each node in the snapshot. The vector is read before the first part,
-//!   so no delta is lost. A delta that reaches the sender during the transfer may count twice at the receiver. Merging
-//!   keeps the larger used amount, because adding would count shared charges twice. Charges that only one side knows
-//!   are lost: at most `B + r·P` after a partition of length `P`.
+//!   parts. The *vector* lists, for each node, its last delta that the snapshot contains. The vector is read before the
+//!   first part, so no delta is lost. A delta that reaches the sender during the transfer may count twice at the
+//!   receiver. Merging keeps the larger used amount, because adding would count shared charges twice. Charges that only
+//!   one side knows are lost: after a partition, at most one burst plus the refill during the partition.
 //! - **Order.** A joining node waits for the vector and then requests all later deltas from every node. So it does not
-//!   have to buffer deltas, and a delta that was in flight to the snapshot's sender comes from its own node.
+//!   have to buffer deltas, and it gets a delta that was in flight to the snapshot's sender from the node that made it.
 //! - **Majority.** A node counts the nodes that it has seen ready, except nodes that left or were replaced at their
 //!   address. It decides `strict` rules only while it is linked to a majority: more than half of these nodes, or
 //!   exactly half including the lowest id. Only a node with a majority removes other nodes from its count, after ten
@@ -321,7 +321,7 @@ impl Mesh {
         Time::from_nanos(self.next_tick.min(urgent))
     }
 
-    /// Returns the state of this node.
+    /// Returns the member state of this node.
     pub fn state(&self) -> MemberState {
         self.state
     }

@@ -40,8 +40,8 @@
 --          state (see `pool.lua`). The pool's floor is applied to every write.
 -- Law      a state has the parameters of its last charge, called its own parameters. It refills or expires under them. A charge
 --          under other parameters is admitted if the used amount plus the cost is at most the capacity of the charge's
---          parameters. Only then is the state converted and written. Refusals and peeks change neither the state nor
---          its parameters. Refunds and renewals are applied under the state's own parameters.
+--          parameters. Only then is the state converted. A refusal keeps the state under its own parameters, and writes at most
+--          refused attempts and the repair of a clock step. Refunds and renewals are applied under the state's own parameters.
 -- Expiry   set by every write: one second after the state becomes unused, rounded up to a quarter of a second. If a key has lost
 --          its expiry, the next write sets one. Until then the key is harmless: states contain instants, so an old state is unused.
 --
@@ -273,8 +273,8 @@ while position <= #charges do
   local limits = parameters[index] or parameters_at(index)
   local record, done, fast = records[key], false, limits.fast
   if fast and not record and rest == 0 and verb == EXACTLY then
-    -- The fast path, for most charges: one bucket with enough tokens. It works on the stored value without a record, and writes
-    -- immediately, so that the next charge of the key sees the result.
+    -- The fast path: one bucket with enough tokens. It works on the stored value without a record, and writes immediately, so that
+    -- the next charge of the key sees the result.
     local value, head, one, other, unused = values[key], nil, 0, 0, nil
     if not value then
       head = not limits.partial and limits.head

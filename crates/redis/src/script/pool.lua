@@ -76,7 +76,7 @@ function pools.add(pool, expiry, sum, leases)
   pool[#pool + 1] = { expiry, sum, leases }
 end
 
--- Returns the expiry of a lease that is granted now, unless a window ends earlier.
+-- Returns the latest possible expiry of a lease that is granted now. If a window ends earlier, the lease expires with it.
 function pools.expiry()
   return ceil((now + TTL) / SECOND) * SECOND
 end

@@ -105,8 +105,8 @@ fn node_with_views_that_is_cut_off_from_the_store_admits_a_burst_and_the_rate() 
     });
 }
 
-/// Answers arrive after the deadline. The tokens granted in late answers are not used, and are restored when the leases
-/// expire.
+/// Answers arrive after the deadline. The tokens granted in late answers are not used. They count as spent, and refill
+/// after the leases have expired.
 #[test]
 fn lost_answers_admit_nothing_more_and_their_grants_are_restored() {
     on_redis_and_valkey(async |server| {

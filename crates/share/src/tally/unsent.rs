@@ -145,7 +145,8 @@ impl UnsentCharges {
         true
     }
 
-    /// Ends the current tick. Keeps at most `most` entries and returns the dropped items, oldest first.
+    /// Ends the current tick. Drops the oldest ticks while more than `most` entries are kept, but never the newest
+    /// tick. Returns the dropped items, oldest first.
     pub(super) fn seal(&mut self, views: &mut Views, most: usize) -> Vec<Item> {
         let mut items = Vec::new();
         for key in self.open.drain(..) {
