@@ -259,8 +259,8 @@ async fn is_cluster(connection: &mut MultiplexedConnection) -> bool {
 pub(crate) const PROBE_CALLS: u32 = 3;
 
 /// Returns the groups of each call in a probe. The special script sets a key and changes it in place; the general
-/// script deletes it and then checks that it does not exist. No limit key has the name of this key: without a cluster, limit
-/// keys contain braces; in a cluster, the part after the tag starts differently.
+/// script deletes it and then checks that it does not exist. No limit key has the name of this key: without a cluster,
+/// limit keys contain braces; in a cluster, the part after the tag starts differently.
 fn probe_groups(config: &Config) -> Result<[Vec<QueuedGroup>; PROBE_CALLS as usize], String> {
     let rate = Rate::new(1_000, Nanos::SECOND).map_err(|error| error.to_string())?;
     let bucket = TokenBucket::new(rate, 1_000).map_err(|error| error.to_string())?;

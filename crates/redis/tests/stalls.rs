@@ -408,8 +408,8 @@ fn arrears_of_a_caller_that_gives_up_are_charged_once() {
             };
             tokio::join!(first, second);
             let (standing, left) = ask(engine.clone(), "k", 1).await;
-            // The arrears of 40 and this request are charged once. The request that was given up is charged if the
-            // store received it together with the arrears.
+            // The arrears of 40 and this request are charged once. The request that was given up is charged if the store
+            // received it together with the arrears.
             let expected = if is_sent { 958..=959 } else { 959..=959 };
             assert!(
                 standing == Standing::Exact && left.is_some_and(|left| expected.contains(&left)),
