@@ -128,6 +128,19 @@ fn failed_expression_is_explained_with_its_attributes() {
 }
 
 #[test]
+fn excluded_value_that_the_request_has_is_concealed() {
+    let mut bench = bench("- {id: r, when: {user: {not: bob}}, limit: 1/s}\n");
+    let mut explanation = explain(&mut bench, &[("user", "bob")]);
+    assert!(explanation.to_string().contains("user must be other than \"bob\", but is \"bob\""), "{explanation}");
+    explanation.conceal(|_| "…".into());
+    let text = explanation.to_string();
+    assert!(
+        text.contains("user must be other than the excluded values, but is \"…\"") && !text.contains("bob"),
+        "{text}"
+    );
+}
+
+#[test]
 fn nearest_rules_have_the_most_matching_conditions() {
     let mut rules: String = (0..120).map(|n| format!("- {{id: r{n}, when: {{path: /r{n}}}, limit: 1/s}}\n")).collect();
     rules.push_str("- {id: near, when: {path: /login, method: POST}, limit: 1/s}\n");

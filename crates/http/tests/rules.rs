@@ -161,6 +161,17 @@ async fn domain_without_rules_allows_and_counts_requests() {
 }
 
 #[tokio::test]
+async fn request_that_matches_too_many_rules_is_refused() {
+    let rules: Vec<String> =
+        (0..=Item::MAX_RULES).map(|n| format!("{{id: r{n}, when: {{path: [/r{n}, /all]}}, limit: 9/m}}")).collect();
+    let (layer, _) = layer_with_rules(&rules.join(", "));
+    let mut service = layer.clone().layer(Inner::default());
+    assert_eq!(call(&mut service, get_request("/r7", &[])).await.status().as_u16(), 200);
+    assert_eq!(call(&mut service, get_request("/all", &[])).await.status().as_u16(), 500);
+    assert_eq!(layer.passed_without_rules(), 0);
+}
+
+#[tokio::test]
 async fn values_above_the_maximum_length_are_truncated() {
     let (layer, _) = layer_with_rules("{id: r, per: [path], limit: 1/m}");
     let mut service = layer.layer(Inner::default());

@@ -7,7 +7,7 @@ use super::{
 
 impl Explanation {
     /// Replaces every value of the request with the result of `hide`, including values in the conditions of an
-    /// override. The values that a failed condition names stay visible.
+    /// override. The values that a failed condition expects stay visible; excluded values do not.
     pub fn conceal(&mut self, hide: impl Fn(&str) -> String) {
         for explained in &mut self.rules {
             match &mut explained.why {
@@ -75,6 +75,10 @@ impl HeldCondition {
 impl FailedCondition {
     fn conceal(&mut self, hide: &impl Fn(&str) -> String) {
         self.found.iter_mut().for_each(|value| *value = hide(value));
+        // The request has an excluded value, so the list of excluded values would reveal it.
+        if self.is_exclusion {
+            self.expected = "other than the excluded values".to_owned();
+        }
     }
 }
 

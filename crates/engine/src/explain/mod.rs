@@ -315,6 +315,8 @@ pub struct FailedCondition {
     pub attribute: String,
     /// The expected value.
     pub expected: String,
+    /// Whether `expected` lists excluded values, one of which the request has.
+    pub is_exclusion: bool,
     /// The request's values of the attribute; empty if the request lacks the attribute.
     pub found: Vec<String>,
 }

@@ -167,6 +167,7 @@ impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
     /// - If the store does not answer, the rule's `on_fault` setting determines the decision.
     /// - If the engine does not know the domain, because its name is misspelt or it was removed, all requests pass
     ///   uncounted. [`passed_without_rules`](Self::passed_without_rules) counts them; monitor it.
+    /// - If a request matches more rules than the engine can charge (256), it is refused with status 500.
     /// - A concurrency slot taken by a rule is freed only when its lease expires. With
     ///   [`in_flight`](LimitLayer::in_flight), the slot is freed at the end of the response.
     ///
@@ -186,8 +187,8 @@ impl<T: Store, F: Store> LimitLayer<ByRules<T, F>> {
         Self::with_decider(ByRules::new(engine, domain, attributes), None)
     }
 
-    /// Returns the number of requests that passed because the engine could not decide them: it does not know the
-    /// domain, or more than `Item::MAX_RULES` rules match. The count covers all services of this layer and its clones.
+    /// Returns the number of requests that passed because the engine does not know the domain. The count covers all
+    /// services of this layer and its clones.
     pub fn passed_without_rules(&self) -> u64 {
         self.decider.passed_without_rules()
     }

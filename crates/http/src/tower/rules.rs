@@ -10,7 +10,7 @@ use http::header::{HeaderMap, RETRY_AFTER};
 use http::{Request, Response};
 use tollgate::core::Nanos;
 use tollgate::{Outcome, Retry};
-use tollgate_engine::{Decision, Engine, Entry, Item, PooledDecisions, Receipt, Store};
+use tollgate_engine::{Decision, Engine, Entry, Item, PooledDecisions, Receipt, RequestError, Store};
 use tower_service::Service;
 
 use super::attributes::Attributes;
@@ -21,12 +21,16 @@ use super::refusal::{ObservedOutcome, Reason, Refusal};
 use crate::headers::{RATE_LIMIT, RATE_LIMIT_POLICY, UNNAMED, add_decision};
 use crate::request::RequestView;
 
+/// The configuration hint if a request matches more than [`Item::MAX_RULES`] rules.
+const TOO_MANY_RULES: &str = "the request matches more than 256 rules; make the conditions of the rules more specific";
+const _: () = assert!(Item::MAX_RULES == 256, "the hint states the number");
+
 /// Decides by the rules of an engine.
 pub struct ByRules<T, F> {
     engine: Arc<Engine<T, F>>,
     domain: String,
     attributes: Attributes,
-    /// Number of requests that passed because the engine could not decide them. Relaxed ordering suffices, because the
+    /// Number of requests that passed because the engine does not know the domain. Relaxed ordering suffices, because the
     /// number is only a statistic.
     passed_without_rules_count: AtomicU64,
 }
@@ -71,10 +75,15 @@ impl<T: Store, F: Store> ByRules<T, F> {
         let items = [Item::new(&entries)];
         let asked = tollgate_engine::Request::new(&self.domain, &items);
         let mut decisions = PooledDecisions::take();
-        // The values are within the engine's size limits, so the domain is unknown or too many rules match.
-        let Ok(decision) = self.engine.check(&asked, &mut decisions).await else {
-            self.passed_without_rules_count.fetch_add(1, Ordering::Relaxed);
-            return RuleDecision::Pass;
+        let decision = match self.engine.check(&asked, &mut decisions).await {
+            Ok(decision) => decision,
+            Err(RequestError::UnknownDomain { .. }) => {
+                self.passed_without_rules_count.fetch_add(1, Ordering::Relaxed);
+                return RuleDecision::Pass;
+            }
+            // The values are within the engine's size limits, so too many rules match. If such a request passed, a client
+            // could choose one to bypass every limit.
+            Err(_) => return refuse_uncounted(request, config, Reason::Misconfigured(TOO_MANY_RULES)),
         };
         if config.send_headers == SendHeaders::Always && decision.is_allowed() {
             add_decision(headers, config.styles, &decision);

@@ -43,6 +43,7 @@ pub(super) fn failed_condition(when: &[Condition], entries: &[Entry<'_>]) -> Opt
     Some(FailedCondition {
         attribute: first.attribute.to_string(),
         expected: if not_an_address { "an address " } else { "" }.to_owned() + &describe_expected(&first.test),
+        is_exclusion: matches!(first.test, Test::NoneOf(_)),
         found: attribute_values(entries, &first.attribute).take(MAX_SHOWN_VALUES).map(printable).collect(),
     })
 }
