@@ -1,10 +1,9 @@
 //! Groups whose charges have several homes, as a state machine without I/O.
 //!
-//! Such a group charges one home after the other, in id order, and this node last. If a home refuses or does not
-//! answer, the earlier charges are undone. Because of the common order, two groups of one node cannot refuse each other
-//! over the last tokens. Two groups of different nodes can, if both nodes are homes of both groups: each group asks its
-//! own node last. The group's answer must report the amounts that remain after the undo, so the group peeks again at
-//! the homes that got tokens back. A refusal therefore costs one more round trip, unless the first home refused.
+//! Such a group charges one home after the other, in id order. If a home refuses or does not answer, the earlier charges
+//! are undone. Because all nodes use the same order, two groups cannot refuse each other over the last tokens of two
+//! homes. The group's answer must report the amounts that remain after the undo, so the group peeks again at the homes
+//! that got tokens back. A refusal therefore costs one more round trip, unless the first home refused.
 //!
 //! Every home except the last takes with [`Verb::Hold`], so that [`Verb::Undo`] can restore the key's previous limits:
 //! a refused group must not move a key to changed limits.
@@ -66,11 +65,11 @@ pub struct GroupRun<E> {
 }
 
 impl<E> GroupRun<E> {
-    /// Starts a group. Adds the first action.
-    pub fn new(verb: Verb, charges: Vec<(Home, Amount)>, actions: &mut Vec<GroupAction>) -> Self {
+    /// Starts a group on the node `own`. Adds the first action.
+    pub fn new(own: NodeId, verb: Verb, charges: Vec<(Home, Amount)>, actions: &mut Vec<GroupAction>) -> Self {
         let mut homes: Vec<Home> = charges.iter().map(|(home, _)| *home).collect();
-        // This node is last, because it needs no round trip. So the other homes hold their charges only briefly.
-        homes.sort_unstable_by_key(|home| (home.is_none(), *home));
+        // If each node asked itself last, groups of two nodes could take each other's last tokens and both be refused.
+        homes.sort_unstable_by_key(|home| home.unwrap_or(own));
         homes.dedup();
         let answers = charges.iter().map(|_| None).collect();
         let group = Self { verb, charges, homes, answers, outcome: Ok(true), phase: Phase::Asking(0) };
@@ -200,13 +199,15 @@ mod tests {
     use super::*;
     use tollgate_core::{Outcome, Retry};
 
+    /// The node that runs the groups.
+    const OWN: NodeId = NodeId(9);
     const HOME_TWO: Home = Some(NodeId(2));
     const HOME_SEVEN: Home = Some(NodeId(7));
 
     fn group(homes: &[Home], amount: Amount) -> (GroupRun<&'static str>, Vec<GroupAction>) {
         let mut actions = Vec::new();
         let charges = homes.iter().map(|home| (*home, amount)).collect();
-        (GroupRun::new(Verb::Check, charges, &mut actions), actions)
+        (GroupRun::new(OWN, Verb::Check, charges, &mut actions), actions)
     }
 
     fn ask(home: Home, verb: Verb, charges: &[usize]) -> GroupAction {
@@ -247,6 +248,18 @@ mod tests {
         assert_eq!(on(&mut group, HOME_SEVEN, Ok(took(1))), [ask(None, Verb::Check, &[0])]);
         assert_eq!(on(&mut group, None, Ok(took(1))), []);
         assert!(group.finish().unwrap().iter().all(|answer| answer.taken == Cost::ONE));
+    }
+
+    #[test]
+    fn nodes_ask_their_common_homes_in_the_same_order() {
+        let first_home = |own: u64, other: u64| {
+            let mut actions = Vec::new();
+            let charges = [None, Some(NodeId(other))].map(|home| (home, Amount::Exactly(Cost::ONE))).to_vec();
+            GroupRun::<()>::new(NodeId(own), Verb::Check, charges, &mut actions);
+            let [GroupAction::Ask { home, .. }] = &*actions else { panic!("expected one ask, got {actions:?}") };
+            home.unwrap_or(NodeId(own))
+        };
+        assert_eq!((first_home(2, 7), first_home(7, 2)), (NodeId(2), NodeId(2)));
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub(crate) const MAX_BYTES: usize = 1_024;
 
 /// Maximum number of link secrets: the current secret and its replacement.
 const MAX_LINK_SECRETS: usize = 2;
+/// Maximum size of the secret file: the secrets, and as much again for spaces and line ends.
+const MAX_FILE_BYTES: u64 = 4 * MAX_BYTES as u64;
 
 /// The cluster's secrets. The `Debug` output hides them.
 #[derive(Clone, PartialEq, Eq)]
@@ -61,8 +63,8 @@ impl ClusterSecret {
     /// Fails if the file cannot be read or [`new`](Self::new) rejects its content.
     pub(crate) fn read(path: &Path) -> Result<Self, String> {
         let length = std::fs::metadata(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?.len();
-        if length > 4 * MAX_BYTES as u64 {
-            return Err(format!("{} has {length} bytes (maximum {MAX_BYTES})", path.display()));
+        if length > MAX_FILE_BYTES {
+            return Err(format!("{} has {length} bytes (maximum {MAX_FILE_BYTES})", path.display()));
         }
         let text = std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
         Self::new(&text).map_err(|why| format!("{}: {why}", path.display()))

@@ -121,15 +121,12 @@ fn attach_comments(tree: &Node, found: &[Comment]) -> Comments {
         while let Some(parent) = targets[target].parent.filter(|parent| within(&targets[*parent])) {
             target = parent;
         }
-        match comments.after.entry(targets[target].position) {
-            std::collections::hash_map::Entry::Vacant(entry) => {
-                entry.insert(found.text.clone());
-            }
-            std::collections::hash_map::Entry::Occupied(mut entry) => {
-                // The value spans several lines and already has a comment. Join the two comments.
-                let both = format!("{} {}", entry.get(), found.text);
-                entry.insert(both);
-            }
+        let position = targets[target].position;
+        if comments.after.contains_key(&position) {
+            // The value spans several lines and already has a comment. This comment moves to its own line before the value.
+            comments.before.entry(position).or_default().push(found.text.clone());
+        } else {
+            comments.after.insert(position, found.text.clone());
         }
     }
     while comments.last.last().is_some_and(String::is_empty) {

@@ -21,7 +21,7 @@ impl PeerStore {
     ) -> Result<GroupDecision, StoreError> {
         let charges = parts.iter().map(|part| (part.at, part.charge.ask)).collect();
         let (mut actions, mut pending) = (Vec::new(), VecDeque::new());
-        let mut group = GroupRun::new(verb, charges, &mut actions);
+        let mut group = GroupRun::new(self.shared.node, verb, charges, &mut actions);
         loop {
             for action in std::mem::take(&mut actions) {
                 match action {

@@ -43,6 +43,14 @@ fn comments_stay_with_their_values() {
 }
 
 #[test]
+fn second_comment_of_a_value_moves_to_its_own_line() {
+    assert_formatted(
+        "domain: d\nrules:\n- id: a\n  message: # one\n    text # two\n  limit: 1/s\n",
+        "domain: d\nrules:\n- id: a\n  limit: 1/s\n  # two\n  message: text  # one\n",
+    );
+}
+
+#[test]
 fn number_sign_in_a_string_is_not_a_comment() {
     assert_formatted(
         "domain: d\nrules:\n- {id: a, limit: 1/s, message: 'a # b'}\n- {id: b, limit: 1/s, message: \"it's # \\\"this\\\"\"}\n- id: c\n  message: x#y\n  limit: 1/s\n",

@@ -52,7 +52,7 @@ impl PeersSimulation {
         let all: Vec<Fingerprint> = self.group_keys().collect();
         let Some(homes) = keys.iter().map(|index| home(all[*index])).collect::<Option<Vec<_>>>() else { return };
         let mut actions = Vec::new();
-        let run = GroupRun::new(Verb::Check, homes, &mut actions);
+        let run = GroupRun::new(id, Verb::Check, homes, &mut actions);
         self.next_ask += 1;
         let number = self.next_ask;
         self.groups.insert(number, SimulatedGroup { host, id, cost, keys, run, waiting: 0 });
