@@ -54,7 +54,7 @@ pub struct App<S> {
     pub metrics: Metrics,
     /// Whether the store answers.
     pub health: Arc<StoreHealth>,
-    /// The `/v1/acquire` requests that are waiting for capacity.
+    /// The acquire requests that are waiting for capacity.
     pub waiters: Waiters,
     /// The heaviest keys.
     pub top: TopKeys,
@@ -82,7 +82,7 @@ pub struct App<S> {
     pub rls_options: ResponseOptions,
     /// The host names that HTTP requests may contain. `None` accepts any host name.
     pub hosts: Option<AllowedHosts>,
-    /// The clock for everything except limits, which use their store's clock.
+    /// The clock of [`now`](Self::now) and [`wall_ms`](Self::wall_ms). Limits use their store's clock.
     clock: PreciseClock,
     /// The stored results of requests with an idempotency key.
     pub idempotency: IdempotencyTable,

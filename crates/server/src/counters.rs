@@ -1,9 +1,9 @@
 //! Snapshots of the in-memory counters on disk, so that counts, quotas, bans and leases survive a restart.
 //!
 //! A snapshot is written every `--snapshot-every` seconds and on shutdown, and restored on startup. A killed process
-//! loses the changes since its last snapshot, which is at most one interval old. If a file cannot be restored
-//! completely, the server renames it and starts with empty counters. If a write fails, the server logs the error and
-//! continues to decide.
+//! loses the changes since its last snapshot: usually those of one interval at most, and more if writes failed. If a
+//! file cannot be restored completely, the server renames it and starts with empty counters. If a write fails, the
+//! server logs the error and continues to decide.
 
 use std::fs::{DirBuilder, File, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -39,7 +39,7 @@ pub struct SnapshotConfig {
     pub every: Duration,
 }
 
-/// Snapshot metrics. The values are independent, so relaxed ordering suffices.
+/// Metrics of the snapshots and of the keys in memory. The values are independent, so relaxed ordering suffices.
 #[derive(Debug, Default)]
 pub struct SnapshotStatus {
     /// The time of the last snapshot, in nanoseconds of [`App::now`]; 0 if there is none.
@@ -231,7 +231,8 @@ pub async fn maintain(app: Arc<App<MemoryStore>>, config: Option<SnapshotConfig>
 /// Interval between key counts for the metrics.
 const KEY_COUNT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Maximum number of `CL.THROTTLE` buckets that one count visits.
+/// Maximum number of hash buckets of the `CL.THROTTLE` table that one count visits. The count of a larger table is an
+/// estimate.
 const MAX_COUNTED_BUCKETS: usize = 1 << 16;
 
 fn update_key_count(app: &App<MemoryStore>) {

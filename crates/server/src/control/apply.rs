@@ -28,7 +28,8 @@ pub struct RuleFiles<'c> {
 }
 
 impl RuleFiles<'_> {
-    /// Returns the mistakes and warnings that `tollgate check` would print for a rule file.
+    /// Returns the mistakes in a rule file that `tollgate check` would print, and the warnings, which also compare its
+    /// limits with the stored rules.
     ///
     /// # Errors
     /// Returns an error if the database is unreachable. Mistakes in the file are not an error.
@@ -74,7 +75,8 @@ impl RuleFiles<'_> {
     /// # Errors
     /// Returns an error if the file has mistakes or contains a domain that is not allowed, or if the rules would exceed
     /// their maximum size or count. Returns an error if the database is unreachable or not at the expected revision.
-    /// Nothing is changed in any of these cases.
+    /// Nothing is changed in any of these cases, unless the database failed during the commit (see
+    /// [`ControlError::Database`]).
     pub async fn apply(
         &self,
         change: &Change,

@@ -1,5 +1,5 @@
-//! The audit log. Each entry contains the author, the action, and the values before and after the change. The entry is
-//! written in the same transaction as the change.
+//! The audit log. Each entry contains the author, the action, and the values before and after the change. The entry of
+//! a change to the database is written in the same transaction as the change.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -180,7 +180,7 @@ impl AuditLog<'_> {
     /// no revision, so waiting nodes are not woken.
     ///
     /// # Errors
-    /// Returns an error if the database is unreachable. No entry is written then.
+    /// Returns an error if the database is unreachable. No entry is written then, unless the commit failed.
     pub async fn note(&self, notes: &[Note], comment: Option<String>) -> Result<()> {
         let Some(first) = notes.first() else { return Ok(()) };
         with_timeout(SHORT_TIMEOUT, async {

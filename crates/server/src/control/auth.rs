@@ -1,6 +1,6 @@
 //! Authentication by tokens, and authorisation by their roles.
 //!
-//! A token consists of 256 random bits, so its SHA-256 digest does not reveal it and the lookup by digest need not take
+//! A token contains 256 random bits, so its SHA-256 digest does not reveal it and the lookup by digest need not take
 //! constant time. Hashing costs more than a decision, so each connection caches its verified token. The next request
 //! with the same token costs one string comparison and one check that the token table was not replaced. If no tokens
 //! are required, authentication costs one branch.
@@ -19,7 +19,8 @@ use super::model::{Role, Verifier};
 pub enum TokenPolicy {
     /// All calls except health checks require a token.
     Required,
-    /// No token is required, and every caller has all permissions. Used for loopback listeners.
+    /// No token is required, and every caller has all permissions. Used if no other machine can connect, or with
+    /// `--insecure`.
     #[default]
     NotRequired,
 }

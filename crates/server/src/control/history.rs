@@ -135,8 +135,9 @@ impl History<'_> {
     /// created again, enabled or disabled as in the earlier version.
     ///
     /// # Errors
-    /// Returns an error if the earlier version does not exist, if the rule is not at the expected version, or if the
-    /// database is unreachable.
+    /// Returns an error if the earlier version does not exist or is a deletion, if the rule is not at the expected
+    /// version, or if the database is unreachable. Also returns an error if the rules would exceed their maximum size
+    /// or count.
     pub async fn rollback(
         &self,
         change: &Change,

@@ -121,8 +121,8 @@ impl Control {
         self.db.watch()
     }
 
-    /// Returns the snapshot for nodes. Each revision's snapshot is built once and cached, so a repeated call does not
-    /// need the database.
+    /// Returns the snapshot for nodes. The last snapshot is cached, so another call at the same revision does not need
+    /// the database.
     ///
     /// # Errors
     /// Returns an error if the snapshot is not cached and the database is unreachable.

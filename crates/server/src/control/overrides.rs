@@ -1,4 +1,5 @@
-//! Overrides: limits for one customer that replace the rule's limits. Overrides are stored separately from the rule.
+//! Overrides: limits that replace a rule's limits for one attribute value, such as one customer. Overrides are stored
+//! separately from the rule.
 
 use serde_json::{Value, json};
 use sqlx::any::AnyRow;

@@ -20,7 +20,7 @@ const TOKEN_COLUMNS: &str = "id, name, role, domains, created_ms, expires_ms, re
 /// SQL condition for valid tokens. The caller appends the current time and a closing parenthesis.
 const VALID_TOKEN_CONDITION: &str = "revoked_ms IS NULL AND (expires_ms IS NULL OR expires_ms > ";
 
-/// The tokens.
+/// The tokens in the database.
 #[derive(Debug)]
 pub struct Tokens<'c> {
     pub(super) control: &'c Control,

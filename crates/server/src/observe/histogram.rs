@@ -18,7 +18,7 @@ const BUCKET_BOUNDS: [u64; 12] = {
 /// Index of the sum. It follows the bucket counters.
 const SUM_INDEX: usize = BUCKET_BOUNDS.len() + 1;
 
-/// Counts durations by bucket, without contention between threads.
+/// Counts durations by bucket, with little contention between threads.
 #[derive(Debug, Default)]
 pub struct Histogram {
     counts: Striped<{ SUM_INDEX + 1 }, 8>,

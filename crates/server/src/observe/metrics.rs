@@ -22,7 +22,8 @@ pub struct Metrics {
     protocol_counters: [FrontCounters; Protocol::ALL.len()],
     reloads: AtomicU64,
     reloads_refused: AtomicU64,
-    /// The duration of decisions, including store time. A list of requests counts as one decision.
+    /// The duration of engine calls that take, including store time. A call decides one request, or on a shared store a
+    /// part of a list.
     pub decision_time: Histogram,
     /// The polls of the rules service, if this server polls one.
     pub polls: PollCounters,
@@ -60,7 +61,7 @@ pub struct Tally {
     pub allowed: u64,
     /// Number of refused requests.
     pub denied: u64,
-    /// Number of requests above a limit that were admitted because of a shadow rule or observe mode.
+    /// Number of requests that were admitted only because of observe mode, instead of being refused or delayed.
     pub observed: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The standard `process_*` metrics of Prometheus client libraries, read from `/proc`. They are missing on systems
-//! without `/proc`.
+//! The standard `process_*` metrics of Prometheus client libraries. On systems without `/proc`, all except
+//! `process_max_fds` are missing.
 
 use std::fs;
 

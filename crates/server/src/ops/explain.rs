@@ -1,5 +1,5 @@
 //! Explains requests on a blocking thread. Comparing a request with 10 000 rules and formatting the result takes
-//! milliseconds, which would delay the other connections of this thread.
+//! milliseconds, which would delay the other connections of the worker thread.
 
 use std::sync::Arc;
 

@@ -65,11 +65,11 @@ pub enum FieldValue<'v> {
     Bool(bool),
     /// A number.
     Number(u64),
-    /// Milliseconds to wait. `None` if waiting does not help.
+    /// Milliseconds to wait. `None` if no time is known after which a retry can succeed.
     Wait(Option<u64>),
     /// A string.
     Text(&'v str),
-    /// The id of a rule; `None` for an inline limit.
+    /// The id of a rule; `None` for an inline limit, or if no rule decided.
     Rule(Option<&'v str>),
     /// A list of limits.
     Limits(&'v DecisionView<'v>),

@@ -2,8 +2,9 @@
 //! response can repeat its request without being charged twice.
 //!
 //! The table is local to this node. It is bounded in entries, bytes and time, and evicts the oldest entries first. This
-//! covers retries to the same node within minutes. The table stores only outputs of operations that took effect. A
-//! refusal changes nothing, and a caller who repeats a refused request wants the current state.
+//! covers retries to the same node within minutes. The output of a single call is stored only if the operation took
+//! effect, because a caller who repeats a refused request wants the current state. The results of a list are always
+//! stored.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -22,7 +23,7 @@ pub type Results = Arc<[Result<Output<'static>, OpError>]>;
 pub const MAX_KEY: usize = 255;
 /// Maximum number of stored keys.
 pub const MAX_KEYS: usize = 20_000;
-/// Maximum total size of the stored results, in bytes.
+/// Total size of the stored results, in bytes, above which a new key evicts the oldest entries.
 pub const MAX_BYTES: usize = 32 * 1024 * 1024;
 /// Lifetime of a key.
 pub const KEY_LIFETIME: Nanos = Nanos::from_secs(600);

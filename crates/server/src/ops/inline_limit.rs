@@ -13,7 +13,7 @@ use super::error::OpError;
 /// Number of cached limits per thread.
 const CACHE_SLOTS: usize = 256;
 
-/// Maximum length of a cached limit text, in bytes. No valid limit is longer.
+/// Maximum length of a cached limit text, in bytes. A longer text is parsed on every call.
 const MAX_CACHED_TEXT: usize = 64;
 
 struct CachedLimit {
@@ -24,7 +24,7 @@ struct CachedLimit {
 }
 
 struct LimitCache {
-    /// Randomly seeded, so that a caller cannot choose limits that evict another caller's limits.
+    /// Randomly seeded, so that a caller cannot choose limits that share the slot of another caller's limit.
     hasher: RandomState,
     slots: Vec<Option<CachedLimit>>,
 }

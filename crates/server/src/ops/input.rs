@@ -15,7 +15,7 @@ use crate::control::auth::Scope;
 pub enum Input<'a> {
     /// A request to decide, explain or reset.
     Request(RequestInput<'a>),
-    /// A receipt to settle, and the actual cost for a commit.
+    /// A receipt to settle or renew, and the actual cost for a commit.
     Receipt(Receipt, Option<Cost>),
     /// The new enforcement mode.
     Enforcement(Enforcement),

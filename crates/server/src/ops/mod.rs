@@ -24,7 +24,7 @@ use crate::control::model::Role;
 /// An operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Op {
-    /// Decides requests. Several requests need only one round trip to the store.
+    /// Decides requests. The requests of a list share round trips to a shared store.
     Decide(Verb),
     /// Takes the cost, waiting until it is available or the deadline passes.
     Acquire,
@@ -146,7 +146,7 @@ impl Verb {
 /// One row of [`OPERATIONS`].
 #[derive(Debug)]
 pub struct Spec {
-    /// The operation. Two rows may name the same operation.
+    /// The operation. Several rows may name the same operation.
     pub op: Op,
     /// The HTTP path. Pages accept GET and HEAD, all other operations POST.
     pub path: &'static str,
@@ -154,7 +154,7 @@ pub struct Spec {
     pub command: Option<RespCommand>,
     /// The role that a token needs; `None` if the operation needs no token.
     pub role: Option<Role>,
-    /// Whether an idempotency key is honoured. Operations that change nothing ignore the key.
+    /// Whether an idempotency key is honoured. Operations that change no counters ignore the key.
     pub keyed: bool,
     /// One-line description for users.
     pub summary: &'static str,
@@ -165,7 +165,7 @@ pub struct Spec {
 pub struct RespCommand {
     /// The name, in upper case.
     pub name: &'static str,
-    /// Number of mandatory words, including the name. `ONCE key` follows them.
+    /// Number of mandatory words, including the name. An optional `ONCE key` follows them.
     pub arity: usize,
     /// Usage text for the words after the name.
     pub args: &'static str,

@@ -69,7 +69,7 @@ fn metrics_text<S: Store>(app: &App<S>) -> String {
             + app.engine.fallback().overflowed(),
         engine: app.engine.counts(),
         rules: app.engine.rules(),
-        // Only rules with a checksum have a revision. For rules from files, the version only counts loads.
+        // Rules from an xDS server have no checksum and no revision. For rules from files, `revision` counts loads.
         revision: status.checksum.and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
         rules_age: app.metrics.polls.age_seconds(app.now()),
     })

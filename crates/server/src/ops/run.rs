@@ -83,7 +83,7 @@ pub(crate) const MAX_TURN: Nanos = Nanos::from_micros(100);
 /// decides a part in one round trip.
 const LIST_PART_SIZE: usize = 64;
 
-/// A list of calls that is run in parts. Between parts, it yields to other connections.
+/// A list of calls that is run in parts. Between parts, it may yield to other connections.
 struct ListRun<'a, S> {
     app: &'a App<S>,
     caller: Caller<'a>,
@@ -175,7 +175,7 @@ struct ResetRecord<'a> {
     /// Slot in the audit-log queue, reserved before the first reset.
     entry: Option<AuditSlot<'a>>,
     count: usize,
-    /// The domain of all resets; `None` if there are several domains.
+    /// The domain of all resets; `None` if there are several domains, or only inline limits.
     domain: Option<String>,
     subject: String,
 }
@@ -350,7 +350,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Decides requests independently and in order, and counts the outcomes.
+/// Decides requests independently and in order. Unless `verb` is a peek, also counts outcomes and the heaviest keys, and
+/// logs refusals.
 pub(crate) async fn decide_requests<S: Store>(
     app: &App<S>,
     protocol: Protocol,

@@ -217,8 +217,8 @@ pub fn write_settled_fields(settled: &CommitResult, to: &mut impl FieldWriter, r
 }
 
 impl Output<'_> {
-    /// Returns whether the operation changed a counter. A refusal changes no counter and is not stored for replay,
-    /// because a caller who repeats a refused request wants the current state.
+    /// Returns whether the output of a single call is stored under its idempotency key. A refusal takes nothing and is
+    /// not stored, because a caller who repeats a refused request wants the current state.
     pub fn took_effect(&self) -> bool {
         match self {
             Self::Decision(decision) => decision.is_allowed(),
@@ -260,7 +260,8 @@ pub const fn outcome_name(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Returns the wait before a retry in milliseconds, rounded up. Returns `None` if waiting does not help.
+/// Returns the wait before a retry in milliseconds, rounded up. Returns `None` if no time is known after
+/// which a retry can succeed.
 pub fn retry_ms(retry: Retry) -> Option<u64> {
     match retry {
         Retry::After(wait) => Some(wait.as_millis_ceil()),

@@ -46,15 +46,15 @@ pub const MAX_BODIES: usize = 32 * 1024 * 1024;
 /// hold less.
 pub const SMALL_BODIES: usize = 16 * 1024;
 
-/// Maximum credit of a client for frames that do not belong to a call. Each such frame costs 1. A client without credit
-/// is disconnected.
+/// Maximum credit of a client for control frames (see `http2/credit.rs`). Each such frame costs 1. A client without
+/// credit is disconnected.
 pub const CREDIT: u32 = 10_000;
 /// Credit restored per second.
 pub const CREDIT_PER_SECOND: u32 = 1_000;
 /// Credit restored by each answered call.
 pub const CREDIT_PER_CALL: u32 = 8;
-/// Cost of a stream reset in credit. A client may reset 1000 streams (as many as it may open), and then 100 per second.
-/// This limits rapid-reset attacks.
+/// Cost of a stream reset in credit, in addition to the 1 for its frame. A client may reset about 900 streams, and then
+/// about 90 per second. This limits rapid-reset attacks.
 pub const RESET_COST: u32 = CREDIT / MAX_STREAMS;
 
 /// Maximum number of calls per connection that wait for a shared store or are delayed.
@@ -78,8 +78,8 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for the client to read the last bytes before the connection is closed.
 pub const LINGER: Duration = Duration::from_secs(1);
 
-/// Time between announcing that a connection will close and refusing further calls. A connection without a valid token
-/// is then closed immediately.
+/// Time between announcing that a connection will close and refusing further calls. At the end of this time, a
+/// connection without a valid token is closed even if it has open calls.
 pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Idle time before a keepalive PING.

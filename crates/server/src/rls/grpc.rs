@@ -16,7 +16,7 @@ pub(super) const OK_TRAILERS: &[u8] = b"\0\x0bgrpc-status\x010";
 /// Size of a gRPC message prefix in bytes: one byte for the compression flag, and four for the message length.
 const PREFIX_LENGTH: usize = 5;
 
-/// The characters that are percent-encoded in a status message.
+/// The ASCII characters that are percent-encoded in a status message.
 const PERCENT_ENCODED_ASCII: &AsciiSet = &CONTROLS.add(b'%');
 
 /// The gRPC error codes that this service uses.

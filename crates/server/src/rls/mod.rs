@@ -1,9 +1,9 @@
 //! Envoy's rate-limit service (RLS v3) over gRPC: `ShouldRateLimit`, and `grpc.health.v1` for load balancers.
 //!
 //! Each descriptor of a request becomes an item whose attributes are the descriptor's entries. Either all items of a
-//! request are charged, or no item is charged. The module [`wire`] decodes and encodes the messages, so that the build
-//! needs no protobuf compiler. The transport is [`http2`]. The HTTP port also serves the endpoints `POST /json` and
-//! `GET /healthcheck` of the reference service (`json.rs`).
+//! request are charged, or no item is charged, with one exception (`zero_cost.rs`). The module [`wire`] decodes and
+//! encodes the messages, so that the build needs no protobuf compiler. The transport is [`http2`]. The HTTP port also
+//! serves the endpoints `POST /json` and `GET /healthcheck` of the reference service (`json.rs`).
 
 mod bodies;
 pub mod bounds;

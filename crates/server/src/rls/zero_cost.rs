@@ -6,7 +6,7 @@
 //! checks would be admitted. But at that time, the stream has already used the tokens. Therefore, if a descriptor was
 //! recently checked with 0 and its charge is refused, the descriptor is charged anyway, which puts the budget into
 //! debt. The response is still OVER_LIMIT, which Envoy ignores for the second call. Other clients that first check with
-//! 0 receive the usual refusal.
+//! 0 receive the usual refusal and are charged too.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};

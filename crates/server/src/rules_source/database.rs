@@ -38,7 +38,7 @@ pub async fn load<S: Store + 'static>(
     }
 }
 
-/// Installs every later change. Never returns. While the database is unreachable, the rules in force stay.
+/// Installs later changes, until `revisions` is closed. While the database is unreachable, the rules in force stay.
 pub async fn follow<S: Store + 'static>(app: Arc<App<S>>, control: Arc<Control>, mut revisions: watch::Receiver<i64>) {
     let mut failed = false;
     loop {

@@ -6,7 +6,7 @@ use tollgate_engine::rules::Glob;
 
 use super::watch::WatchedFile;
 
-/// Maximum number of files that match one pattern. The importer itself accepts fewer files.
+/// Maximum number of files that match one pattern; further files are ignored. The importer itself accepts fewer files.
 const MAX_MATCHES: usize = 1024;
 
 /// Returns the files that match a pattern, sorted by name, with their contents. As in nginx, a pattern is relative to

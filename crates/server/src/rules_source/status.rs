@@ -16,7 +16,7 @@ use crate::control::model::RefusedRevision;
 pub enum RulesSource {
     /// The database of this process. This process is then also the rules service for other nodes.
     Database(Box<Service>),
-    /// A file.
+    /// A file or a folder of files.
     File(PathBuf),
     /// The rules service of another process.
     Service(FollowedService),

@@ -186,7 +186,7 @@ fn print_top(args: &TopArgs, page: TopKeysPage) -> anyhow::Result<()> {
         }
         for (what, keys) in [("charged", &top.charged), ("refused", &top.refused)] {
             for TopKey { key, count, error } in keys.iter().take(args.limit) {
-                // The count may be too high by at most `error`, but never too low.
+                // Apart from sampling errors, the count is too high by at most `error`, and never too low.
                 let count = if *error == 0 { count.to_string() } else { format!("{}–{count}", count - error) };
                 table.add_row([top.domain.clone(), rule.clone(), what.to_owned(), key.clone(), count]);
             }

@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::control::model::Finding;
 use crate::http::problem::ProblemDetails;
 
-/// The server refused the request. Nothing was changed.
+/// The server answered with an error status. Unless the status is 5xx, nothing was changed.
 #[derive(Debug)]
 pub(in crate::cli) struct Refusal {
     pub(in crate::cli) status: StatusCode,

@@ -107,14 +107,14 @@ pub(in crate::cli) struct Paint {
 }
 
 impl Paint {
-    /// Enables colour on a terminal, unless NO_COLOR is set (no-color.org).
+    /// Enables colour on a terminal, unless NO_COLOR is set (no-color.org) or TERM is `dumb`.
     pub(in crate::cli) fn new(out: &impl IsTerminal) -> Self {
         let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         Self { on: out.is_terminal() && !set("NO_COLOR") && !dumb }
     }
 
-    /// Colours a line of a diff: additions green, deletions red.
+    /// Colours a line of a diff: additions green, deletions red, changes (`~`) yellow.
     pub(in crate::cli) fn diff_line(self, line: &str) -> String {
         let line = replace_control_characters(line);
         match line.trim_start().as_bytes().first() {

@@ -128,7 +128,7 @@ fn is_conflict(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refusal>().is_some_and(|refusal| refusal.status == StatusCode::PRECONDITION_FAILED)
 }
 
-/// Checks the files like `tollgate check`. Returns the text to send, or `None` if there are mistakes.
+/// Checks the files for mistakes. Returns the text to send, or `None` if there are mistakes.
 fn check_files(files: &[RuleFile]) -> anyhow::Result<Option<Vec<u8>>> {
     let sources: Vec<Source<'_>> = files.iter().map(RuleFile::source).collect();
     let taken = match entry::split(&sources) {

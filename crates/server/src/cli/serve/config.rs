@@ -232,7 +232,7 @@ fn parse_peers(url: &str, raw: &ServeArgs) -> anyhow::Result<tollgate_peers::Con
     Ok(config.max_keys(parse_count("--capacity", &raw.capacity)?))
 }
 
-/// The schemes of shared stores.
+/// The schemes of Redis and Valkey stores.
 const REDIS_SCHEMES: [&str; 6] =
     ["redis", "rediss", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"];
 

@@ -58,7 +58,7 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Opens the store and serves. This is the only function that distinguishes the kinds of stores.
+/// Opens the store and serves. The rest of the server is generic over the store.
 async fn open_store_and_serve(config: &Config) -> anyhow::Result<()> {
     match &config.store {
         StoreConfig::Memory => {

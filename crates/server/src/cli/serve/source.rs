@@ -17,7 +17,7 @@ use crate::rules_source::xds::XdsConfig;
 pub(super) enum RulesConfig {
     /// No rules. Requests contain inline limits.
     Inline,
-    /// A file.
+    /// A file or a folder of files.
     File(PathBuf),
     /// This server's own database. The server is then a rules service for other nodes.
     Database(DatabaseConfig),

@@ -1,4 +1,4 @@
-//! Limits of the rules service. Each limit is checked before memory is allocated.
+//! Limits of the rules service. Limits on sizes are checked before memory is allocated.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Parses forms with files (`multipart/form-data`, RFC 7578), which browsers and `curl -F` send.
 //!
-//! The body is in memory and its size is limited. Parts are slices of the body, so nothing is copied.
+//! The body is in memory and its size is limited. The contents of parts are slices of the body and are not copied.
 
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;

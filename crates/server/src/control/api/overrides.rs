@@ -1,4 +1,5 @@
-//! Overrides: limits for one customer that replace the rule's limits. Billing systems and operators set overrides.
+//! Calls that list, read, set and delete overrides: limits that replace a rule's limits for one attribute value, such
+//! as one customer. Billing systems and operators set overrides.
 
 use bytes::Bytes;
 use serde::Deserialize;

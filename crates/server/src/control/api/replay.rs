@@ -176,7 +176,7 @@ pub(super) async fn run(
     };
     let report = match finished {
         Some(report) => report,
-        // Timeout: the replay stops soon and reports on the part of the log that it has read.
+        // Timeout or shutdown: the replay stops soon and reports on the part of the log that it has read.
         None => {
             drop(stop);
             work.await
@@ -189,7 +189,7 @@ pub(super) async fn run(
     reply::reply_uncached(StatusCode::OK, &report?)
 }
 
-/// Stops a replay when its caller disconnects.
+/// Stops a replay when dropped: after a timeout, on shutdown, or when the caller disconnects.
 struct StopOnDrop(Arc<AtomicBool>);
 
 impl Drop for StopOnDrop {

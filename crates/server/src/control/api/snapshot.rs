@@ -1,4 +1,4 @@
-//! Snapshots for nodes. A call returns immediately or waits until a newer snapshot exists.
+//! Snapshots for nodes. A call returns immediately, or waits for a limited time until a newer snapshot exists.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

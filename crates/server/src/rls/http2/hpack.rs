@@ -1,8 +1,8 @@
 //! Header compression (RFC 7541): a decoder for requests, and an encoder for the few representations that responses
 //! need.
 //!
-//! The encoder does not use a dynamic table. Almost all response header blocks are constants, so a dynamic table would
-//! save nothing.
+//! The encoder does not use a dynamic table. Almost all response header blocks are short constants, so a dynamic table
+//! would save little.
 
 use std::collections::VecDeque;
 

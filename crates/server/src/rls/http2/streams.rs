@@ -49,14 +49,14 @@ pub(super) enum ClientSide {
 /// How a stream was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClosedBy {
-    /// Both sides ended the stream, or the client reset it. Any further frame is an error.
+    /// Both sides ended the stream, or the client reset it. Further DATA or HEADERS frames are an error.
     Both,
     /// The server reset the stream. Frames that the client sent before it received the reset are ignored.
     Us,
 }
 
-/// Number of closed streams to remember. A frame on a stream closed earlier is also an error, but with another error
-/// code.
+/// Number of closed streams to remember. DATA and HEADERS on a stream that was closed earlier are always an error, in
+/// some cases with another error code.
 const MAX_REMEMBERED: usize = 64;
 
 /// The streams of a connection.

@@ -19,7 +19,7 @@ use crate::control::sha256_hex;
 /// The format version of the file. A file with another version is refused.
 const FORMAT_VERSION: u32 = 1;
 
-/// The file.
+/// The file with the last good rules of a service.
 #[derive(Clone, Debug)]
 pub(super) struct LastGood {
     path: PathBuf,

@@ -57,7 +57,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeouts of a long poll. A lost request is detected a few seconds after the service should have answered.
 const POLL_TIMEOUTS: Timeouts = Timeouts { wait: POLL_WAIT, head: HEAD_TIMEOUT, body: BODY_TIMEOUT };
-/// Timeout for the first request if the node has rules on disk.
+/// Timeout for the head of the first response, and also for its body if the node has rules on disk.
 const START_TIMEOUT: Duration = Duration::from_secs(2);
 /// If the service replies `unchanged` sooner than this, it did not hold the request.
 const MIN_HELD_TIME: Duration = Duration::from_secs(1);

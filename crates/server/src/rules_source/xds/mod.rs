@@ -104,7 +104,7 @@ impl XdsConfig {
         Ok(Self { host, port: parsed.port().unwrap_or(DEFAULT_PORT), tls, node })
     }
 
-    /// Connects to the server.
+    /// Connects to the server and closes the connection, to check that the server is reachable.
     ///
     /// # Errors
     /// Returns an error if the server is unreachable or its certificate is not trusted.

@@ -144,7 +144,7 @@ fn decode_descriptor(bytes: &[u8], depth: usize) -> Result<Value, WireError> {
             _ => {}
         }
     }
-    // An empty `value` is removed, because Protocol Buffers encode an absent string as an empty string.
+    // An empty `value` is removed, because Protocol Buffers do not distinguish an empty string from an absent one.
     map.retain(|name, value| name != "value" || *value != "");
     if !below.is_empty() {
         map.insert("descriptors".into(), below.into());

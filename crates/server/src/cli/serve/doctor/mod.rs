@@ -1,7 +1,7 @@
 //! `tollgate doctor`: checks everything that `tollgate serve` would need with the same flags. Also checks a running
 //! server.
 //!
-//! Each check prints one line: the status, the name of the check, the finding and, unless the status is ok, the remedy.
+//! Each finding is one line: the status, the name of the check, the finding and, unless the status is ok, the remedy.
 
 mod certificate;
 mod machine;

@@ -1,4 +1,5 @@
-//! Checks that a running server answers, that no node is stale, and that no key receives nearly all traffic.
+//! Checks that a running server answers, that its peers are linked, that no node is stale, and that no key receives
+//! nearly all traffic of its rule.
 
 use std::time::Duration;
 

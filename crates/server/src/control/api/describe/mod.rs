@@ -91,7 +91,7 @@ fn insert_all(into: &mut Value, from: Value) {
     }
 }
 
-/// Adds the parts that all calls share: errors, the ETag of responses, and If-None-Match.
+/// Adds the errors that calls share. Also adds the ETag of responses and If-None-Match to calls that use ETags.
 fn add_shared_parts(path: &str, method: &str, call: &mut Value) {
     let open = matches!(path, "/healthz" | "/readyz");
     let writes = call.get("requestBody").is_some();
