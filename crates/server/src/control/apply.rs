@@ -75,8 +75,7 @@ impl RuleFiles<'_> {
     /// # Errors
     /// Returns an error if the file has mistakes or contains a domain that is not allowed, or if the rules would exceed
     /// their maximum size or count. Returns an error if the database is unreachable or not at the expected revision.
-    /// Nothing is changed in any of these cases, unless the database failed during the commit (see
-    /// [`ControlError::Database`]).
+    /// Nothing is changed in any of these cases, except possibly if the connection broke during the commit.
     pub async fn apply(
         &self,
         change: &Change,

@@ -33,8 +33,8 @@ pub struct RefusalLog {
 }
 
 impl RefusalLog {
-    /// Creates a log with at most `rate` lines per rule, evenly spread. At 2/h, for example, a rule gets one line every
-    /// half hour.
+    /// Creates a log with the maximum rate `rate` for each rule. The burst is the count of the rate in lowest terms. At
+    /// 2/h, for example, a rule gets one line every half hour.
     ///
     /// # Errors
     /// Returns an error if the rate is out of range.

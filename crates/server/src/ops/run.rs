@@ -350,8 +350,8 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Decides requests independently and in order. Unless `verb` is a peek, also counts outcomes and the heaviest keys, and
-/// logs refusals.
+/// Decides requests independently and in order. Unless `verb` is a peek, also counts outcomes and the heaviest keys,
+/// and logs refusals.
 pub(crate) async fn decide_requests<S: Store>(
     app: &App<S>,
     protocol: Protocol,

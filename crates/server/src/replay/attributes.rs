@@ -1,12 +1,13 @@
 //! Converts the fields of a log line to request attributes. The attributes have the same names as in the forward-auth
 //! endpoint.
 //!
-//! | attribute | fields, of which the first one in the log is used |
+//! | attribute | fields, of which the first one with a value is used |
 //! |---|---|
 //! | `client_ip` | `client_ip`, `remote_addr`, `remote_ip`, …, `http_x_forwarded_for`; IPv6 by its /64 |
 //! | `method`, `path`, `query.x` | `method`, `path`, …, or the parts of `request` |
 //! | `host`, `scheme` | `host`, `http_host`, `authority`, `server_name`; `scheme` |
 //! | `header.x`, `cookie.x` | `http_x`, `request.headers.x`; `cookie_x` |
+//! | `user`, `bytes` | `user`, `remote_user`, `user_id`; `bytes`, `body_bytes_sent`, `bytes_sent`, `size` |
 //! | any other | the field of the same name |
 //!
 //! The option `--map` reads an attribute from another field, and `--set` sets an attribute to a fixed value for all

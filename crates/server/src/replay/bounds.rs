@@ -10,13 +10,12 @@ pub const MAX_FIELDS: usize = 64;
 pub const FORMAT_SAMPLE_BYTES: usize = 256 * 1024;
 /// Maximum number of lines that are used to detect the format.
 pub const SAMPLE_LINES: usize = 200;
-/// Size of a chunk in bytes if few logs are read at the same time. Lines that are out of order are sorted within two
-/// chunks.
+/// Size of a chunk in bytes if there are few logs. Lines that are out of order are sorted within two chunks.
 pub const CHUNK_BYTES: usize = 1024 * 1024;
-/// Minimum size of a chunk in bytes if many logs are read at the same time.
+/// Minimum size of a chunk in bytes, if there are many logs.
 pub const MIN_CHUNK_BYTES: usize = 2 * MAX_LINE;
-/// Total size in bytes of the chunks of all logs that are read at the same time, if they are few enough for chunks of
-/// [`MIN_CHUNK_BYTES`]. Each further log adds [`CHUNKS_PER_LOG`] such chunks.
+/// Maximum total size in bytes of the chunks of up to 64 logs. Each further log that is read at the same time adds
+/// [`CHUNKS_PER_LOG`] chunks of [`MIN_CHUNK_BYTES`].
 pub const ALL_CHUNKS_BYTES: usize = 32 * 1024 * 1024;
 /// Maximum number of chunks of one log in memory: two being merged, one read ahead, one in parsing, and up to four in
 /// batches that are being decided.

@@ -6,7 +6,7 @@
 //!
 //! A log with whole seconds does not say when a request arrived within its second. Such requests are spread evenly over
 //! their second, in log order, which is the best case for a limit. The logged time is also kept: with logged times, all
-//! requests of a second arrive at once, which is the worst case.
+//! requests of a second arrive at its beginning, which is the worst case.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -412,7 +412,7 @@ impl MergedSequence {
         }
     }
 
-    /// Drops the chunks that no pending request uses, so that their buffers are reused.
+    /// Drops the chunks before the first one that a pending request uses, so that their buffers are reused.
     fn drop_unused_chunks(&mut self) {
         let first = self.batch.slots.iter().map(|slot| slot.chunk).min();
         let unused = first.map_or(self.batch.chunks.len(), |first| first as usize);

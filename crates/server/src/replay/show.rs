@@ -51,7 +51,7 @@ pub(super) fn format_number(number: u64) -> String {
     shown
 }
 
-/// Formats an estimated number. Estimates above 100 are marked with `≈`; smaller estimates are exact.
+/// Formats an estimated number. Estimates above 100 are marked with `≈`; smaller estimates are almost always exact.
 pub(super) fn format_estimate(estimate: u64) -> String {
     let about = if estimate > 100 { "≈ " } else { "" };
     format!("{about}{}", format_number(estimate))

@@ -260,7 +260,7 @@ impl Candidate {
     }
 }
 
-/// Decides the requests of all clients that need a larger burst than the candidate has.
+/// Decides the requests of all clients that may need a larger burst than a candidate has.
 #[derive(Debug)]
 pub(super) struct Trial<'a> {
     per: Vec<usize>,

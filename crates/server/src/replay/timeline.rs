@@ -62,8 +62,8 @@ impl<const N: usize> Timeline<N> {
             self.merge_columns(self.length_index + 1);
             index = (at / Self::column_nanos(self.length_index)).saturating_sub(self.first_column);
         }
-        // The index is always in range: with the longest columns, the timeline covers six centuries, and times are
-        // before 2554.
+        // The index is always in range: with the longest columns, the timeline covers seven centuries, and times are
+        // between 1970 and 2554.
         let index = index.min(MAX_COLUMNS as u64 - 1) as usize;
         if index >= self.columns.len() {
             self.columns.resize(index + 1, [0; N]);

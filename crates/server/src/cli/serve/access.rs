@@ -1,5 +1,5 @@
-//! Decides whether tokens are required. Tokens are required with `--tokens required`, and if other machines can reach the
-//! server, unless `--insecure` is given.
+//! Decides whether tokens are required. Tokens are required with `--tokens required`, and if other machines can reach
+//! the server, unless `--insecure` is given.
 
 use std::net::SocketAddr;
 
