@@ -180,8 +180,8 @@ impl AuditLog<'_> {
     /// no revision, so waiting nodes are not woken.
     ///
     /// # Errors
-    /// Returns an error if the database is unreachable. No entry is written then, except possibly if the
-    /// connection broke during the commit.
+    /// Returns an error if the database is unreachable. No entry is written then, except possibly if the connection
+    /// broke during the commit.
     pub async fn note(&self, notes: &[Note], comment: Option<String>) -> Result<()> {
         let Some(first) = notes.first() else { return Ok(()) };
         with_timeout(SHORT_TIMEOUT, async {

@@ -26,8 +26,8 @@ impl Fleet<'_> {
     /// Sets whether the fleet enforces refusals. A change creates a revision, so nodes receive it immediately.
     ///
     /// # Errors
-    /// Returns an error if the database is unreachable. Nothing is changed then, except possibly if the
-    /// connection broke during the commit.
+    /// Returns an error if the database is unreachable. Nothing is changed then, except possibly if the connection
+    /// broke during the commit.
     pub async fn set_mode(&self, change: &Change, mode: FleetMode) -> Result<()> {
         with_timeout(SHORT_TIMEOUT, async {
             let mut write = self.db.write(change).await?;

@@ -1,10 +1,10 @@
 //! Logs refusals, each with its explanation.
 //!
 //! Rate limiters bound the number of lines, so that a flood of refused requests does not flood the log. The maximum
-//! rate is `--log-refusals` for each rule, and `MAX_LINES_PER_SECOND` for all rules together. Each line
-//! contains the number of refusals suppressed since the previous line. `--top-keys` determines how values from the
-//! request are shown. Except in observe mode, admitted requests never reach this code. The explanation is derived from
-//! the decision without another store call.
+//! rate is `--log-refusals` for each rule, and `MAX_LINES_PER_SECOND` for all rules together. Each line contains the
+//! number of refusals suppressed since the previous line. `--top-keys` determines how values from the request are
+//! shown. Except in observe mode, admitted requests never reach this code. The explanation is derived from the decision
+//! without another store call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -7,8 +7,9 @@
 //!
 //! Each thread counts all of its first `DECISIONS_BEFORE_SAMPLING` decisions. After that, it counts a random sample:
 //! one decision in `SAMPLING_INTERVAL`, with the weight `SAMPLING_INTERVAL`. Counts are then estimates that may also be
-//! too low, but heavy keys still appear in the sample, and uncounted decisions cost almost nothing. Counts are halved every `HALF_LIFE`, so that old traffic fades. The table
-//! stores only a hash or the first `MAX_NAME` characters of each key.
+//! too low, but heavy keys still appear in the sample, and uncounted decisions cost almost nothing. Counts are halved
+//! every `HALF_LIFE`, so that old traffic fades. The table stores only a hash or the first `MAX_NAME` characters of
+//! each key.
 
 use std::cell::Cell;
 use std::collections::HashMap;

@@ -260,8 +260,8 @@ pub const fn outcome_name(outcome: Outcome) -> &'static str {
     }
 }
 
-/// Returns the wait before a retry in milliseconds, rounded up. Returns `None` if no time is known after
-/// which a retry can succeed.
+/// Returns the wait before a retry in milliseconds, rounded up. Returns `None` if no time is known after which a retry
+/// can succeed.
 pub fn retry_ms(retry: Retry) -> Option<u64> {
     match retry {
         Retry::After(wait) => Some(wait.as_millis_ceil()),

@@ -15,8 +15,8 @@ pub(super) const UNITS: [(u32, u64); 7] =
 /// several times for an item, the last call overrides the earlier ones.
 pub(super) fn write_statuses(decision: &Decision<'_>, mut each: impl FnMut(usize, Status)) {
     let mut reports: Vec<LimitReport<'_>> = decision.reports().collect();
-    // Sorts by item, and within an item by relevance: enforced limits before shadow limits, then refusing limits
-    // before others, then by ascending remaining capacity.
+    // Sorts by item, and within an item by relevance: enforced limits before shadow limits, then refusing limits before
+    // others, then by ascending remaining capacity.
     reports.sort_by_key(|report| (report.item, report.shadow, !is_refusing(report), report.report.remaining));
     let mut item = None;
     for matched in decision.matches() {

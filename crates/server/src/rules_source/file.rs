@@ -63,8 +63,8 @@ pub fn load<S: Store>(app: &App<S>, files: &mut WatchedFiles) -> anyhow::Result<
 fn install_texts<S: Store>(app: &App<S>, files: &mut WatchedFiles, texts: &[FileText]) -> Result<(), Mistakes> {
     let rules = files.parse(texts)?;
     let version = put_in_force(app, &rules)?;
-    // Files have no revisions of their own. Servers with the same rule files have the same checksum, even if their value
-    // files differ.
+    // Files have no revisions of their own. Servers with the same rule files have the same checksum, even if their
+    // value files differ.
     let checksum = sha256_hex(&texts.iter().flat_map(|(_, text)| text).copied().collect::<Vec<u8>>());
     app.source.set_loaded(i64::try_from(version).unwrap_or(i64::MAX), &checksum, app.now());
     tracing::info!(file = files.name(), rules = rules.len(), version, "rules loaded");
