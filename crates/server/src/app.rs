@@ -76,7 +76,7 @@ pub struct App<S> {
     pub held_slots: HeldSlots,
     /// The rate-limit-service descriptors that were recently checked with a cost of 0.
     pub zero_cost_checks: ZeroCostChecks,
-    /// The memory used by the request bodies of all rate-limit-service connections.
+    /// The total size of the bodies of unanswered rate-limit-service calls, on all connections.
     pub held_bodies: HeldBodies,
     /// Which headers and metadata are included in rate-limit-service responses.
     pub rls_options: ResponseOptions,
@@ -86,7 +86,7 @@ pub struct App<S> {
     clock: PreciseClock,
     /// The stored results of requests with an idempotency key.
     pub idempotency: IdempotencyTable,
-    /// The state of counter snapshots.
+    /// The status of the counter snapshots and of the keys in memory.
     pub snapshots: SnapshotStatus,
     /// Locked only to read or change a switch, never during a decision.
     kill_switches: Mutex<KillSwitches>,

@@ -85,8 +85,8 @@ pub type Counters = (Engine<MemoryStore>, RedisCellTable);
 #[derive(Debug)]
 pub struct DirectoryLock(#[expect(dead_code, reason = "the lock lasts as long as the file is open")] Option<File>);
 
-/// Locks the data directory, so that no other server overwrites the snapshot. A read-only directory needs no lock and
-/// is not locked.
+/// Locks the data directory, so that no other server overwrites the snapshot. A directory in which the lock file cannot
+/// be opened, such as a read-only one, is not locked.
 ///
 /// # Errors
 /// Returns an error if another server uses the directory.

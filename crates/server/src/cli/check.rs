@@ -1,4 +1,4 @@
-//! `tollgate check PATH…`: checks rule files without a server, with the checks of `serve --rules` and `rules apply`.
+//! `tollgate check PATH…`: checks rule files without a server, with the checks of `serve --rules`.
 
 use std::io::Write;
 use std::path::PathBuf;

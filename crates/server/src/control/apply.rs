@@ -21,7 +21,7 @@ use super::{ControlError, Result, size};
 /// Above this number of domains, a single query reads all rules, which is cheaper than one query per domain.
 const MAX_DOMAIN_QUERIES: usize = 50;
 
-/// Whole rule files.
+/// The operations on whole rule files.
 #[derive(Debug)]
 pub struct RuleFiles<'c> {
     pub(super) db: &'c Db,

@@ -101,7 +101,7 @@ impl From<Enforcement> for NotedAction {
     }
 }
 
-/// An entry to append, without author and time.
+/// An entry to append. The write adds the author, the time and the comment.
 #[derive(Debug)]
 pub(super) struct NewEntry<'e> {
     pub(super) kind: &'e str,

@@ -188,7 +188,7 @@ impl Authenticator {
 const MAX_TOKEN_BYTES: usize = 256;
 
 impl Access {
-    /// Returns the author of changes.
+    /// Returns the author that is recorded for the caller's changes.
     pub fn author(&self) -> &str {
         match self {
             Self::Local => LOCAL,

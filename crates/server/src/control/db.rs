@@ -219,7 +219,7 @@ impl Db {
     }
 }
 
-/// Reads the current revision within a transaction.
+/// Reads the current revision on the given connection.
 pub(super) async fn revision(connection: &mut AnyConnection) -> Result<i64> {
     Ok(sqlx::query("SELECT revision FROM head").fetch_one(connection).await?.try_get(0)?)
 }
@@ -296,7 +296,7 @@ impl DatabaseKind {
     /// Returns the statements that run on every new connection.
     fn connection_settings(self) -> &'static [&'static str] {
         match self {
-            // These settings keep acknowledged writes on disk even if the power fails.
+            // `synchronous = FULL` keeps acknowledged writes on disk even if the power fails.
             Self::Sqlite => &[
                 "PRAGMA busy_timeout = 5000",
                 "PRAGMA journal_mode = WAL",

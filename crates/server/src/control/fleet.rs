@@ -8,7 +8,7 @@ use super::db::{Db, SHORT_TIMEOUT, read_boolean, with_timeout};
 use super::model::{Change, FleetMode};
 use super::sql::Sql;
 
-/// The settings of the fleet.
+/// The fleet-wide kill switch.
 #[derive(Debug)]
 pub struct Fleet<'c> {
     pub(super) db: &'c Db,

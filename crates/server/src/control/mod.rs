@@ -1,4 +1,5 @@
-//! The rules service: stores rules, their history, overrides, tokens and the audit log, and publishes them to nodes.
+//! The rules service: stores rules, their history, overrides, tokens and the audit log, and publishes the rules, the
+//! overrides and the tokens to nodes.
 //!
 //! ```text
 //!  put, patch, apply ─▶ one transaction: head, rules, versions, audit ─▶ revision ─▶ watch() ─▶ snapshot() ─▶ nodes
@@ -9,7 +10,7 @@
 //! - Rules are stored in the rule language, one line of JSON each. A rule is validated before it is written, both
 //!   without and with its overrides. The total size of all rules is bounded by the largest rule file that a node can
 //!   read.
-//! - A write is atomic. A write is acknowledged when it is on disk. Each write gets the next revision of the database.
+//! - A write is atomic, and is acknowledged when it is on disk. Each change gets the next revision of the database.
 //!   Each rule has its own version numbers, which continue when the rule is deleted and created again.
 
 pub mod api;
@@ -145,8 +146,8 @@ impl Control {
     }
 
     /// Waits until this server has installed the last write, so that a new token works as soon as its creator receives
-    /// it. Waits at most [`INSTALL_TIMEOUT`], because the write is already committed. Returns immediately if this
-    /// server does not install rules.
+    /// it. After [`INSTALL_TIMEOUT`], returns without an error, because the write is already committed. Returns
+    /// immediately if this server does not install rules.
     async fn until_installed(&self) {
         let written = *self.db.watch().borrow();
         let mut installed = self.installed.subscribe();

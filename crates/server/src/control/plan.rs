@@ -216,7 +216,7 @@ fn mark_moved_rules(ranks: &[usize], count: usize) -> Vec<bool> {
 pub(super) fn plan_warnings(taken: &SplitFiles, stored: &StoredRules) -> Vec<Mistake> {
     let (Ok(store), Ok(fallback)) = (MemoryStore::new(1), MemoryStore::new(1)) else { return Vec::new() };
     let engine = Engine::with_fallback(store, fallback);
-    // Only changed rules are compared, because only their limits can jump.
+    // Only changed rules are compared, because only their limits can change.
     let texts: HashMap<(&str, &str), &str> =
         taken.entries.iter().map(|entry| ((&*entry.domain, &*entry.id), &*entry.json)).collect();
     let changes = |domain: &str, row: &RuleRow| texts.get(&(domain, &*row.id)).is_some_and(|text| *text != row.text);

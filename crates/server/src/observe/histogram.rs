@@ -69,7 +69,7 @@ impl Histogram {
         self.counts.add(stripe, SUM_INDEX, nanos);
     }
 
-    /// Writes the lines of the histogram. The caller must have written its head.
+    /// Writes the lines of the histogram. The caller must have written the head of the metric.
     pub(super) fn write(&self, page: &mut MetricsText) {
         let counts: [u64; SUM_INDEX] = std::array::from_fn(|index| self.counts.sum(index));
         write_counts(page, &BUCKET_BOUNDS, &counts, self.counts.sum(SUM_INDEX));

@@ -2,7 +2,7 @@
 //!
 //! A refused request joins the queue of the counter that refused it. Only the head of a queue retries, when the
 //! counter's retry time has passed. The other requests wait for their turn, so admission by a counter is FIFO within
-//! this node. A retry peeks before it takes, and peeks are neither counted nor lead to a ban. A whole wait therefore
+//! this node. A retry peeks before it takes, and peeks are not counted and do not lead to a ban. A whole wait therefore
 //! counts as one decision instead of many refusals, unless another request takes the capacity between peek and take.
 //!
 //! Waiting is bounded: at most [`MAX_WAITERS`] requests wait, each for at most [`MAX_WAIT`]. Dropping the future during

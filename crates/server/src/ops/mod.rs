@@ -70,7 +70,7 @@ pub enum ServerPage {
     Health,
     /// Readiness: the server accepts requests.
     Readiness,
-    /// All counters, for Prometheus.
+    /// All metrics, for Prometheus.
     Metrics,
     /// The heaviest keys.
     TopKeys,

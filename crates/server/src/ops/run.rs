@@ -91,7 +91,8 @@ struct ListRun<'a, S> {
     resets: ResetRecord<'a>,
     /// Number of finished calls.
     finished: usize,
-    /// Start of the current turn. `None` for a single call, or if the list yields after every part.
+    /// Start of the current turn, which lasts from one yield to the next. `None` for a single call, or if the list
+    /// yields after every part.
     turn_start: Option<Time<Mono>>,
 }
 
@@ -116,7 +117,7 @@ impl<'a, S: Store> ListRun<'a, S> {
                 }
                 let first = self.finished;
                 let decisions = decide_part(app, caller, verb, part).await;
-                // Writing the limits of 256 rules takes about half as long as deciding them.
+                // Yields here too, because writing the limits of 256 rules takes about half as long as deciding them.
                 self.yield_long_turn().await;
                 let reply = &mut |one: Reply<'_>| reply(Reply { index: first + one.index, ..one });
                 reply_to_part(verb, part, &decisions, reply);
@@ -267,8 +268,8 @@ fn check_rights(access: &Access, spec: &Spec, call: &mut Call<'_>) {
     }
 }
 
-/// Passes the result of a call to `reply` and stores it under its idempotency key. If the result is `Ok(None)`, passes
-/// the stored result to `reply` instead.
+/// Passes the result of a call to `reply` and, if the call took effect, stores it under its idempotency key. If the
+/// result is `Ok(None)`, passes the stored result to `reply` instead.
 fn reply_and_store(
     index: usize,
     call: &mut Call<'_>,

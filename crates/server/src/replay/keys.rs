@@ -6,7 +6,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 
 use super::bounds::MAX_REFUSED_KEYS;
 
-/// Returns a hash of a key. Hashes must not leave this process.
+/// Returns a hash of a key. The hash must not be reported, because it is not seeded and may reveal the key.
 #[inline]
 pub(super) fn hash(key: &[u8]) -> u64 {
     let mut hasher = FxHasher::default();

@@ -143,7 +143,7 @@ impl<S: Store + 'static> RlsSession<S> {
         Ok(())
     }
 
-    /// Waits for the next event. A waiting connection holds no buffers.
+    /// Waits for the next event. A waiting connection holds no pooled buffers.
     async fn wait_for_event<T: ReadReady>(
         &mut self,
         stream: &mut T,

@@ -121,8 +121,8 @@ fn add_at_hint(problem: Problem) -> Problem {
     }
 }
 
-/// Reads a line. Returns false if the line has more than [`MAX_BODY`] bytes and was cut, and `None` at the end of the
-/// input.
+/// Reads a line. Returns `Some(true)`, or `Some(false)` if the line has more than [`MAX_BODY`] bytes and was cut.
+/// Returns `None` at the end of the input.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<Option<bool>> {
     line.clear();
     let mut whole = true;

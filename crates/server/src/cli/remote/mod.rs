@@ -113,7 +113,7 @@ impl RequestArgs {
     }
 }
 
-/// A server.
+/// A client for the server that a command calls.
 pub(super) struct Remote {
     client: Client,
     runtime: Runtime,
@@ -155,7 +155,7 @@ impl Remote {
         Ok(Self { client, runtime, token: args.token().map(error::display_token) })
     }
 
-    /// Returns its address.
+    /// Returns the address of the server.
     pub(super) fn url(&self) -> &str {
         self.client.url().as_str().trim_end_matches('/')
     }
@@ -200,12 +200,12 @@ impl Remote {
         }
     }
 
-    /// Gets a document.
+    /// Sends a GET request.
     pub(super) fn get(&self, path: &[&str]) -> anyhow::Result<ServerAnswer> {
         self.send(self.request(Method::GET, path)?, "reading")
     }
 
-    /// Posts JSON.
+    /// Sends a POST request with a JSON body.
     pub(super) fn post(&self, path: &[&str], body: String) -> anyhow::Result<ServerAnswer> {
         self.send(with_json(self.request(Method::POST, path)?, body), "waiting for an answer")
     }

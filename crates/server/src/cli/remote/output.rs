@@ -100,7 +100,7 @@ pub(in crate::cli) fn format_value(value: &Value) -> String {
     }
 }
 
-/// Colour, if enabled.
+/// Colours output, if enabled.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::cli) struct Paint {
     on: bool,

@@ -151,7 +151,7 @@ fn check_files(files: &[RuleFile]) -> anyhow::Result<Option<Vec<u8>>> {
     Ok(Some(entry::to_json(domains).into_bytes()))
 }
 
-/// Files to apply.
+/// A request to apply files: the server, the options and the text to send.
 struct Proposal<'a> {
     remote: &'a Remote,
     args: &'a ApplyArgs,

@@ -67,11 +67,11 @@ pub(super) struct Config {
 /// A store of counters.
 #[derive(Clone, Debug)]
 pub(super) enum StoreConfig {
-    /// This process.
+    /// The memory of this process.
     Memory,
-    /// A Redis or Valkey.
+    /// Redis or Valkey, by its URL.
     Redis(Secret),
-    /// The servers themselves.
+    /// The servers themselves, which share their counters without a store.
     Peers(Box<tollgate_peers::Config>),
 }
 

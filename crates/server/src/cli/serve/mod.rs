@@ -41,7 +41,7 @@ pub(super) use args::{EXAMPLES, ServeArgs};
 pub(super) use config::parse_count;
 use config::{Config, StoreConfig};
 
-/// Serves until a signal.
+/// Serves until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// Returns an error if the configuration is invalid, a port cannot be bound, or the rules cannot be loaded.

@@ -168,7 +168,7 @@ impl AuditQueues {
 }
 
 impl AuditSlot<'_> {
-    /// Records an action.
+    /// Queues the entry of an action.
     pub fn write(self, access: &Access, action: NotedAction, domain: Option<&str>, subject: &str) {
         self.pending.send_modify(|count| *count += 1);
         self.permit.send(Note::now(access.author(), action, domain, subject));

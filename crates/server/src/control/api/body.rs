@@ -7,23 +7,23 @@ use serde::de::DeserializeOwned;
 use super::call::ApiCall;
 use crate::http::problem::Problem;
 
-/// JSON only.
+/// The content types of JSON bodies.
 const JSON_TYPES: &[&str] = &["application/json"];
 
-/// A merge patch (RFC 7396).
+/// The content types of merge patches (RFC 7396).
 pub(super) const PATCH: &[&str] = &["application/merge-patch+json", "application/json"];
 
-/// Rules and rule files.
+/// The content types of rules and rule files.
 pub(super) const RULES: &[&str] =
     &["application/json", "application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain"];
 
 /// The default content type of `curl -d`, which callers often send with other bodies.
 const CURL_DEFAULT_TYPE: &str = "application/x-www-form-urlencoded";
 
-/// Checks the content type of a body. A body without a content type is accepted.
+/// Checks the content type of a body. A body without a content type or with [`CURL_DEFAULT_TYPE`] is accepted.
 ///
 /// # Errors
-/// Returns an error if the type is not one of `accepted`.
+/// Returns an error if the body has another type that is not one of `accepted`.
 pub(super) fn check(headers: &HeaderMap, accepted: &[&str]) -> Result<(), Problem> {
     let Some(kind) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let given = kind.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();

@@ -143,7 +143,7 @@ impl Service {
         let task = self.runtime.spawn(async move {
             let Ok(answer) = answer.await;
             let (head, body) = answer.into_parts();
-            // The body is in memory.
+            // Collecting the body cannot fail, because it is in memory.
             let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
             Response::from_parts(head, body.into())
         });

@@ -198,7 +198,7 @@ impl Drop for StopOnDrop {
     }
 }
 
-/// Returns the rule file and the logs of a form. Fails if there is no log.
+/// Returns the rule file and the logs of a form. Fails if a part is missing or unknown.
 fn read_form(headers: &HeaderMap, body: &Bytes) -> Result<(Bytes, Vec<Log>), Problem> {
     let (mut rules, mut logs) = (None, Vec::new());
     for part in form::parse(headers, body)? {

@@ -1,5 +1,5 @@
-//! Limits the control frames that a client may send: PING, SETTINGS, PRIORITY, empty DATA and, most importantly,
-//! resets.
+//! Limits the control frames that a client may send: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, DATA that does not
+//! complete a request and, most importantly, resets.
 //!
 //! Control frames are cheap to process, but a client that sends few other frames is probably trying to overload the
 //! server. Every control frame costs credit. Time and answered calls restore credit, so an idle connection with

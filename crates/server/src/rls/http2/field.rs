@@ -3,7 +3,7 @@
 use FieldName::{Authority, Authorization, ContentLength, ContentType, Method, Other, Path, Scheme, UnknownPseudo};
 use FieldName::{ConnectionSpecific, Malformed, Te};
 
-/// The header fields that are relevant to a request.
+/// The class of a header field: a name that matters in a request, or a reason to refuse the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldName {
     /// `:method`.

@@ -71,7 +71,7 @@ pub enum ErrorCode {
     EnhanceYourCalm = 11,
 }
 
-/// A client error that closes the connection.
+/// A protocol error of the other side, which closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionError {
     /// Error code for the GOAWAY frame.

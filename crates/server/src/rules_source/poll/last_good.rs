@@ -32,7 +32,8 @@ struct FileContent {
     format: u32,
     /// The service that sent the rules. A file from another service is refused.
     service: String,
-    /// The ETag of the snapshot. The node sends this ETag, so that it receives only newer snapshots.
+    /// The ETag of the snapshot. A node that starts with this file sends the ETag, so that it receives only a different
+    /// snapshot.
     etag: Option<String>,
     /// The checksum of `snapshot` as compact JSON. This checksum is needed because the checksum inside `snapshot`
     /// covers only the rules, not the tokens.

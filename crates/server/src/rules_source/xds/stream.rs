@@ -32,7 +32,7 @@ const STREAM_ID: u32 = 1;
 /// The payload of a keepalive PING.
 const KEEPALIVE_PAYLOAD: [u8; 8] = *b"areyouup";
 
-/// A stream.
+/// A stream, with the state of its connection.
 #[derive(Debug)]
 pub struct ClientStream {
     /// Bytes to write to the connection.

@@ -65,7 +65,7 @@ pub(super) async fn check_ports(config: &Config) -> Vec<DoctorFinding> {
     findings
 }
 
-/// Checks that the server can listen on a Unix socket, by creating and removing the socket.
+/// Checks that the server can listen on a Unix socket. If the socket does not exist, creates and removes it.
 fn check_socket(path: &Path, is_running: bool) -> DoctorFinding {
     let shown = path.display();
     let action = "choose another path with --rls unix:PATH";

@@ -1,4 +1,4 @@
-//! Checks the script, the latency and the clock of the counter store.
+//! Checks the script, the latency, the clock and the eviction policy of the counter store.
 
 use std::time::Duration;
 
