@@ -57,7 +57,7 @@ enum Counter {
 /// Decisions by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of admitted requests.
+    /// Number of admitted requests, except those in `observed`.
     pub allowed: u64,
     /// Number of refused requests.
     pub denied: u64,

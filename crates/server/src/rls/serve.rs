@@ -40,7 +40,7 @@ const HEALTH_SERVICE_NAMES: [&[u8]; 3] = [b"", b"ratelimit", b"envoy.service.rat
 
 /// Serves a connection until the client closes it or violates the protocol, the maximum age is reached, or the server
 /// stops. In the last two cases, received calls are answered first. If tokens are required, a connection without a
-/// valid token is closed after [`AUTH_TIMEOUT`].
+/// valid token begins to close after [`AUTH_TIMEOUT`].
 pub async fn serve<S: Store + 'static, T: ReadReady>(mut stream: T, app: Arc<App<S>>, guard: ConnectionGuard) {
     guard.register().await;
     let mut session = RlsSession::new(app);
