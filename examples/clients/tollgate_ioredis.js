@@ -19,7 +19,7 @@ class Limits {
     this.client.on('error', () => {});
   }
 
-  /** Resolves to whether the request may pass, and the milliseconds to wait if not (-1: never). */
+  /** Resolves to whether the request may pass, and the milliseconds to wait if not (-1: waiting does not help). */
   async check(domain, attributes, cost = '-') {
     try {
       const reply = await this.client.call('TG.CHECK', domain, cost, ...Object.entries(attributes).flat());

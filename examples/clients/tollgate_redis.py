@@ -22,7 +22,7 @@ class Limits:
         )
 
     def check(self, domain, cost="-", **attributes):
-        """Returns whether the request may pass, and the milliseconds to wait if not (-1: never)."""
+        """Returns whether the request may pass, and the milliseconds to wait if not (-1: waiting does not help)."""
         words = [word for pair in attributes.items() for word in pair]
         try:
             reply = self.client.execute_command("TG.CHECK", domain, cost, *words)
