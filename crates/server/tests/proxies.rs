@@ -18,6 +18,8 @@ rules:
 - {id: per-key, when: {path: /limited/**}, per: [header.x-api-key], limit: 2/h}
 - {id: per-client, when: {host: api.example.org, method: [GET, POST], scheme: http}, per: [client_ip], limit: 1000/h}
 - {id: forged, when: {client_ip: 203.0.113.9}, deny: true}
+- {id: forbidden, when: {path: /forbidden}, deny: true, status: 403}
+- {id: paused, when: {path: /paused}, deny: true, status: 503}
 - {id: described, when: {path: /described, host: api.example.org, method: GET, scheme: http}, deny: true}
 ";
 
@@ -97,6 +99,12 @@ fn check_proxy(name: &str, features: &ProxyFeatures) {
     let many: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "1")).chain([("x-api-key", "one")]).collect();
     let status = proxy.send("GET", "/limited/a", &many).status;
     assert!((400..500).contains(&status), "{name}: {status}");
+    // A proxy that fails open must not take the status of a rule for a failed check.
+    for path in ["/forbidden", "/paused"] {
+        let refused = proxy.send("GET", path, &[]);
+        assert!([403, 429, 503].contains(&refused.status), "{name}: {path}: {refused:?}");
+        assert!(!refused.body.starts_with("GET"), "{name}: {path} reached the application: {refused:?}");
+    }
     // Headers of browsers and authenticated clients are passed on unchanged.
     let own = [("origin", "https://example.org"), ("authorization", "Bearer x"), ("content-length", "0")];
     let echoed = proxy.send("POST", "/other", &own);

@@ -156,8 +156,11 @@ pub async fn acquire<S: Store>(
     if let Ok(Outcome::Delay(wait)) = decisions.get(0).map(|decision| decision.outcome())
         && Instant::now() + Duration::from(wait) <= deadline
     {
-        sleep(wait.into()).await;
-        decisions.delayed();
+        tokio::select! {
+            () = sleep(wait.into()) => decisions.delayed(),
+            // The reply then reports the delay, and the caller waits itself.
+            () = wait_for_shutdown(app) => {}
+        }
     }
 }
 
@@ -305,13 +308,18 @@ mod tests {
         assert_eq!(acquire_for(&app, "c", 5_000).await, (true, 0));
         let (allowed, waited) = acquire_for(&app, "c", 2_000).await;
         assert!(!allowed && (1_950..=2_000).contains(&waited), "{waited} ms");
-        let waiter = tokio::spawn({
+        for _ in 0..5 {
+            assert!(acquire_for(&app, "s", 0).await.1 == 0, "each takes the delay of the next to a second more");
+        }
+        let [waiting, delayed] = ["c", "s"].map(|user| {
             let app = app.clone();
-            async move { acquire_for(&app, "c", 50_000).await }
+            tokio::spawn(async move { acquire_for(&app, user, 50_000).await })
         });
         sleep(Duration::from_millis(100)).await;
         app.connections.stop();
-        let (allowed, waited) = waiter.await.expect("an answer");
+        let (allowed, waited) = waiting.await.expect("an answer");
         assert!(!allowed && waited <= 1_000, "{waited} ms");
+        let (_, waited) = delayed.await.expect("an answer");
+        assert!(waited <= 1_000, "{waited} ms of a delay of several seconds");
     }
 }

@@ -69,8 +69,8 @@ fn metrics_text<S: Store>(app: &App<S>) -> String {
             + app.engine.fallback().overflowed(),
         engine: app.engine.counts(),
         rules: app.engine.rules(),
-        // Rules from an xDS server have no checksum and no revision. For rules from files, `revision` counts loads.
-        revision: status.checksum.and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
+        // Only rules from a database have comparable revisions. Rules from files and from an xDS server count loads.
+        revision: app.source.audit().and(status.revision).and_then(|revision| u64::try_from(revision).ok()),
         rules_age: app.metrics.polls.age_seconds(app.now()),
     })
 }

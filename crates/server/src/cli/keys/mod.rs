@@ -149,7 +149,7 @@ fn peek(remote: &Remote, args: &KeyArgs) -> anyhow::Result<ExitCode> {
     let bans = if decision.banned { Bans::fetch(remote, &args.request) } else { Bans::default() };
     let mut out = std::io::stdout().lock();
     bans.print(&decision, &mut out)?;
-    if decision.standing != "exact" {
+    if decision.standing == "fallback" {
         writeln!(out, "the store is unreachable: decided by `on_fault` of the rules")?;
     }
     let mut table = TextTable::new(&["RULE", "LIMIT", "LEFT", "NEXT IN", "FULL IN", ""]);

@@ -120,7 +120,7 @@ pub(super) async fn answer<S: Store>(
     let caller = Caller { protocol: Protocol::Forward, access, is_full: None, format_explanation };
     run(app, caller, CHECK_SPEC, calls, |reply| {
         answer = Some(match reply.result {
-            Ok(Output::Decision(decision)) => Ok((decision_response(decision, target.refuse), decision.outcome)),
+            Ok(Output::Decision(decision)) => Ok((decision_response(decision, target), decision.outcome)),
             Ok(_) => Err(Problem::bug()),
             Err(error) => Err(Problem::from_op(error, "")),
         });
@@ -134,12 +134,17 @@ pub(super) async fn answer<S: Store>(
     Ok(answer)
 }
 
-fn decision_response(decision: &DecisionView<'_>, refuse: Option<StatusCode>) -> HttpResponse {
+fn decision_response(decision: &DecisionView<'_>, target: &Target<'_>) -> HttpResponse {
     let mut answer = Response::new(ReplyBody::default());
     if !decision.is_allowed() {
         let refusal = decision_status(decision);
         answer = Response::new(ReplyBody::from(refusal_body(decision, refusal)));
-        *answer.status_mut() = refuse.unwrap_or(refusal);
+        *answer.status_mut() = match target.refuse {
+            Some(status) => status,
+            // Envoy treats a 5xx status as a failed check, and lets the request pass if it fails open.
+            None if target.rest.is_some() && refusal.is_server_error() => StatusCode::TOO_MANY_REQUESTS,
+            None => refusal,
+        };
         let headers = answer.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         headers.insert(STATUS_HEADER, HeaderValue::from(refusal.as_u16()));

@@ -86,7 +86,10 @@ pub(super) fn operation_schemas() -> Value {
                 "taken": count, "delay_ms": count,
                 "counted": {"type": "boolean", "description": "False if no limit counted the request"},
                 "observed": outcome, "shadow_refused": {"type": "boolean"}, "banned": {"type": "boolean"},
+                "closed": {"type": "boolean", "description": "Refused by `on_fault: closed`, because the store did not answer"},
+                "status": {"type": "integer", "description": "The status that the rule sets for refusals"},
                 "message": {"type": "string"}, "drop": {"type": "boolean"}, "receipt": {"type": "string"},
+                "replayed": {"type": "boolean", "description": "A stored reply to an earlier call with the same idempotency key"},
                 "limits": {"type": "array", "items": {
                     "type": "object", "required": ["limit", "remaining"],
                     "properties": {
