@@ -42,10 +42,10 @@ fn compare_direct(report: &mut Report, plan: Plan) -> Result<()> {
     })?;
     // Tollgate represents 7777 per second exactly, which takes a second word of state. Governor rounds it to whole
     // nanoseconds per cell.
-    direct_case(report, plan, "direct-odd-rate", Expect::Allowed, None, || {
+    direct_case(report, plan, "direct-odd-rate", Expect::Allowed, Some(Goal::RatioAtLeast(0.9)), || {
         Ok(vec![Box::new(ours::Direct::odd_rate()?), Box::new(governor::Direct::odd_rate())])
     })?;
-    direct_case(report, plan, "direct-denied", Expect::Denied, None, || {
+    direct_case(report, plan, "direct-denied", Expect::Denied, Some(Goal::RatioAtLeast(1.0)), || {
         Ok(vec![
             Box::new(ours::Direct::refusing_everything()?),
             Box::new(governor::Direct::refusing_everything()?),
