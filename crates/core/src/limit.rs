@@ -165,8 +165,8 @@ impl Algorithm for Limit {
         dispatch!(self, unlimited: Spent::NOTHING, deny_all: Spent::NOTHING, algorithm => algorithm.spent(state, now))
     }
 
-    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        dispatch!(self, unlimited: true, deny_all: true, algorithm => algorithm.is_new(state, now))
+    fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+        dispatch!(self, unlimited: true, deny_all: true, algorithm => algorithm.is_unused(state, now))
     }
 
     fn wait_in_queue<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>, ahead: Cost, cost: Cost) -> Retry {
@@ -188,8 +188,8 @@ impl Algorithm for Limit {
     }
 
     #[inline]
-    fn takes_from_words(&self) -> bool {
-        dispatch!(self, unlimited: false, deny_all: false, algorithm => algorithm.takes_from_words())
+    fn has_words_fast_path(&self) -> bool {
+        dispatch!(self, unlimited: false, deny_all: false, algorithm => algorithm.has_words_fast_path())
     }
 
     #[inline]

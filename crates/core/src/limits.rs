@@ -97,22 +97,22 @@ impl Limits {
 
     /// Returns whether nothing is used in a state that was last charged under the limits `own`. `now` must contain the
     /// calendar windows of `self`.
-    pub fn is_new_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
+    pub fn is_unused_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>) -> bool {
         own.limits_with_word_index().all(|(own, first, index)| {
             let limit = self.limits.get(index).unwrap_or(&Limit::Unlimited);
             let part = Offset { cells: state, first };
-            own.is_new(&part, &now_for_own_parameters(limit, own, &part, now))
+            own.is_unused(&part, &now_for_own_parameters(limit, own, &part, now))
         })
     }
 
     /// Returns whether certainly nothing is used, so that the state can be forgotten. `now` contains no calendar
     /// windows, so the method assumes the longest possible windows since the last request.
-    pub fn is_surely_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+    pub fn is_surely_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.limits_with_word_index().all(|(limit, first, _)| {
             let part = Offset { cells: state, first };
             match limit {
                 Limit::FixedWindow(window) => window.max_used(&part, now) == 0,
-                _ => limit.is_new(&part, now),
+                _ => limit.is_unused(&part, now),
             }
         })
     }
@@ -216,7 +216,7 @@ fn starts_full(limit: &Limit) -> bool {
     let now = Now::at(0);
     with_copy(&[0; 0], limit.words(), |state| {
         limit.init(state, &now);
-        limit.is_new(state, &now)
+        limit.is_unused(state, &now)
     })
 }
 

@@ -176,7 +176,7 @@ impl PacerParams {
     }
 
     /// Returns the wait of a request that arrives at `now`. The wait does not depend on the request's cost.
-    pub fn earliest(&self, pace: &PacerState, now: Time<Mono>) -> Nanos {
+    pub fn next_wait(&self, pace: &PacerState, now: Time<Mono>) -> Nanos {
         let ahead = pace.next_free.saturating_sub(self.instant_in_ticks(now));
         Nanos::from_nanos(u64::try_from(ahead.div_ceil(self.rate.count().into())).unwrap_or(u64::MAX))
     }
@@ -193,7 +193,7 @@ impl PacerParams {
         if permits == Cost::ZERO {
             return Nanos::ZERO;
         }
-        let wait = self.earliest(pace, now);
+        let wait = self.next_wait(pace, now);
         let synced = self.state_at(*pace, now);
         let asked = u128::from(permits.get()) * u128::from(self.rate.per().as_nanos());
         let spent = asked.saturating_mul(self.parts_per_tick()).min(synced.stored);
@@ -209,7 +209,7 @@ impl PacerParams {
 
     /// Calls [`reserve`](Self::reserve) if the wait is at most `timeout`; otherwise takes nothing and returns `None`.
     pub fn try_reserve(&self, pace: &mut PacerState, now: Time<Mono>, permits: Cost, timeout: Nanos) -> Option<Nanos> {
-        (permits == Cost::ZERO || self.earliest(pace, now) <= timeout).then(|| self.reserve(pace, now, permits))
+        (permits == Cost::ZERO || self.next_wait(pace, now) <= timeout).then(|| self.reserve(pace, now, permits))
     }
 
     /// Converts a state written under `old`. The wait of the next caller stays the same, and so does the stored

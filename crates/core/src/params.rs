@@ -205,7 +205,7 @@ impl Limit {
 
     /// Returns the time in which the whole limit is restored, rounded up: the window length, or the time to refill an
     /// empty bucket. `None` for concurrency, unlimited and deny-all.
-    pub fn window(&self) -> Option<Nanos> {
+    pub fn full_refill_time(&self) -> Option<Nanos> {
         match self.params() {
             Params::TokenBucket(bucket) | Params::LeakyBucket { bucket, .. } => {
                 let nanos = u128::from(bucket.burst) * u128::from(bucket.rate.per().as_nanos());
@@ -335,10 +335,13 @@ mod tests {
         let bucket = |text: &str, burst| Limit::from(TokenBucket::new(rate(text), burst).unwrap());
         let fixed = Limit::from(FixedWindow::new(9, Nanos::from_secs(60)).unwrap());
         let leases = Limit::from(Concurrency::new(3, Nanos::SECOND).unwrap());
-        assert_eq!(bucket("10/s", 20).window(), Some(Nanos::from_secs(2)));
-        assert_eq!(bucket("3/s", 1).window(), Some(Nanos::from_nanos(333_333_334)));
-        assert_eq!(fixed.window(), Some(Nanos::from_secs(60)));
-        assert_eq!([leases.window(), Limit::Unlimited.window(), Limit::DenyAll.window()], [None; 3]);
+        assert_eq!(bucket("10/s", 20).full_refill_time(), Some(Nanos::from_secs(2)));
+        assert_eq!(bucket("3/s", 1).full_refill_time(), Some(Nanos::from_nanos(333_333_334)));
+        assert_eq!(fixed.full_refill_time(), Some(Nanos::from_secs(60)));
+        assert_eq!(
+            [leases.full_refill_time(), Limit::Unlimited.full_refill_time(), Limit::DenyAll.full_refill_time()],
+            [None; 3]
+        );
     }
 
     #[test]

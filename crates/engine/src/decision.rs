@@ -200,7 +200,7 @@ impl Decisions {
             cost,
             // Only concurrency limits have no window.
             has_slots: windows.iter().any(Option::is_none),
-            stamps: answers.stamps(answer).keep_first(windows.len()),
+            stamps: answers.stamps(answer).with_count(windows.len()),
         }
     }
 }

@@ -142,7 +142,7 @@ fn decode_receipt(bytes: &[u8]) -> Option<Receipt> {
         let stamps = Stamps::from_stamps(stamps?);
         // Charges with slots always have stamps.
         let (stamps, has_slots) =
-            if format == 1 { (stamps.keep_first(Limits::MAX), places > 0) } else { (stamps, flags & SLOTS_FLAG != 0) };
+            if format == 1 { (stamps.with_count(Limits::MAX), places > 0) } else { (stamps, flags & SLOTS_FLAG != 0) };
         entries.push(ReceiptEntry { key, limits, fallback: flags & FALLBACK_FLAG != 0, has_slots, cost, stamps });
     }
     (rest.is_empty() && !has_duplicate_key(&entries)).then_some(Receipt { entries })
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn receipt_in_format_1_is_parsed() {
         let receipt = decode_receipt(b"\x01\x01\x00\x03key\x05\x00").unwrap();
-        let stamps = Stamps::default().keep_first(Limits::MAX);
+        let stamps = Stamps::default().with_count(Limits::MAX);
         let taken = ReceiptEntry {
             key: (*b"key").into(),
             limits: None,

@@ -133,7 +133,7 @@ impl<'a> ReplyReader<'a> {
         };
         let outcome = if takes { answer.outcome } else { Outcome::Allow };
         let stamps = if committed {
-            Stamps::from_stamps(answer.stamps).keep_first(charge.limits.as_slice().len())
+            Stamps::from_stamps(answer.stamps).with_count(charge.limits.as_slice().len())
         } else {
             Stamps::default()
         };

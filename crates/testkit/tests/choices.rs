@@ -204,7 +204,7 @@ fn reset_is_until_unused_and_retry_is_until_this_cost_passes() {
     assert_eq!((report.retry, report.reset), (Retry::After(from_millis(400)), from_millis(900)));
     assert_eq!(bucket.report(1).retry, Retry::NOW);
     bucket.wait(from_millis(900));
-    assert!(bucket.limit.is_new(bucket.state.as_slice(), &bucket.clock.now()));
+    assert!(bucket.limit.is_unused(bucket.state.as_slice(), &bucket.clock.now()));
 
     let mut log = Key::new(sliding_log(10, SECOND));
     assert!(log.passes(6) && log.wait(from_millis(300)).passes(4));

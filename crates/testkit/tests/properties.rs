@@ -202,7 +202,7 @@ fn check_clock_steps<S: Subject>(subject: &S, steps: &[(u64, u64)]) -> Result<()
         subject.check_verdict(&verdict)?;
         let (reset, longest) = (limit.report(state, &Now::at(at), Cost::ONE).reset, subject.longest_reset());
         prop_assert!(reset.as_nanos() <= longest, "{reset} instead of at most {longest} ns");
-        prop_assert!(limit.is_new(state, &Now::at(at + reset.as_nanos())), "not full after {reset}");
+        prop_assert!(limit.is_unused(state, &Now::at(at + reset.as_nanos())), "not full after {reset}");
     }
     Ok(())
 }

@@ -35,12 +35,12 @@ fn run_in_lockstep(
     for (nth, &(idle, permits)) in calls.iter().enumerate() {
         let next = match idle {
             Idle::Nanos(nanos) => now.saturating_add(nanos),
-            Idle::Advertised(more) => now.saturating_add(model.earliest(now).saturating_add_signed(more)),
+            Idle::Advertised(more) => now.saturating_add(model.next_wait(now).saturating_add_signed(more)),
         };
         if next < 1 << 62 {
             now = next;
         }
-        let (ours, exact) = (pacing.earliest(&pace, Time::from_nanos(now)).as_nanos(), model.earliest(now));
+        let (ours, exact) = (pacing.next_wait(&pace, Time::from_nanos(now)).as_nanos(), model.next_wait(now));
         prop_assert_within(ours, exact, tolerance(nth as u64));
         if permits > 0 {
             assert_eq!(pacing.reserve(&mut pace, Time::from_nanos(now), Cost::new(permits)).as_nanos(), ours);
@@ -101,7 +101,7 @@ proptest! {
             if let Idle::Nanos(nanos) = idle
                 && nanos > 0
             {
-                let free = model.earliest(now).max(pacing.earliest(&pace, Time::from_nanos(now)).as_nanos());
+                let free = model.next_wait(now).max(pacing.next_wait(&pace, Time::from_nanos(now)).as_nanos());
                 now = now.saturating_add(free).saturating_add(nanos);
             }
             if now >= 1 << 62 {
@@ -109,7 +109,7 @@ proptest! {
             }
             pacing.reserve(&mut pace, Time::from_nanos(now), Cost::new(permits));
             model.reserve(now, permits);
-            let (ours, exact) = (pacing.earliest(&pace, Time::from_nanos(now)).as_nanos(), model.earliest(now));
+            let (ours, exact) = (pacing.next_wait(&pace, Time::from_nanos(now)).as_nanos(), model.next_wait(now));
             // Rounding by a nanosecond stores fewer permits. For each earlier call, this costs at most the cold
             // factor.
             prop_assert!(ours.abs_diff(exact) <= 4 * 40, "{ours} ns, exactly {exact}");
@@ -125,7 +125,7 @@ proptest! {
         for pacing in made.into_iter().flatten() {
             let mut pace = pacing.start(Time::from_nanos(calls[0].0));
             for (now, permits) in &calls {
-                let wait = pacing.earliest(&pace, Time::from_nanos(*now));
+                let wait = pacing.next_wait(&pace, Time::from_nanos(*now));
                 let again = pacing.reserve(&mut pace, Time::from_nanos(*now), Cost::new(*permits));
                 prop_assert!(again == wait || *permits == 0);
                 check_change(&pacing, pacing.with_rate(other), pace, *now);
@@ -135,8 +135,8 @@ proptest! {
 }
 
 fn check_change(old: &PacerParams, new: PacerParams, mut pace: PacerState, now: u64) {
-    let before = old.earliest(&pace, Time::from_nanos(now));
+    let before = old.next_wait(&pace, Time::from_nanos(now));
     new.convert(old, &mut pace, Time::from_nanos(now));
-    let after = new.earliest(&pace, Time::from_nanos(now));
+    let after = new.next_wait(&pace, Time::from_nanos(now));
     assert!(after >= before && after.as_nanos() - before.as_nanos() <= 1, "{before} became {after}");
 }

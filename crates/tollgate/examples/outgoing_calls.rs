@@ -15,7 +15,7 @@ fn make_calls(clock: &Arc<ManualClock>, pacer: &Arc<Pacer<Arc<ManualClock>>>, ca
     let start = clock.mono();
     (0..calls)
         .map(|_| {
-            clock.run(pacer.earliest());
+            clock.run(pacer.next_wait());
             pacer.acquire(1).at_once().wait().expect("a permit is due");
             clock.mono().since(start).as_nanos() / 1_000_000
         })

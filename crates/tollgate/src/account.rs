@@ -43,7 +43,7 @@ impl<'a, A: Algorithm, S: Cells> Account<'a, A, S> {
     pub(crate) fn wait_in_queue(&self, ahead: Cost, cost: Cost) -> Retry {
         match self.own {
             None => self.limit.wait_in_queue(&self.state, &self.now, ahead, cost),
-            Some(own) => self.limit.wait_behind_from(own, &self.state, &self.now, cost),
+            Some(own) => self.limit.min_wait_from(own, &self.state, &self.now, cost),
         }
     }
 

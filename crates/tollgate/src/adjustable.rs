@@ -113,8 +113,8 @@ impl<A: Algorithm> Algorithm for Adjustable<A> {
         self.read().spent(state, now)
     }
 
-    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.read().is_new(state, now)
+    fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+        self.read().is_unused(state, now)
     }
 
     fn convert<S: CellsMut + ?Sized>(&self, own: &Self, state: &mut S, now: &Now<'_>) {

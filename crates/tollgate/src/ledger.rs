@@ -296,7 +296,7 @@ impl<C: Clock> Ledger<C> {
     #[doc(hidden)]
     pub fn is_known<N: LimitTable + ?Sized>(&self, limit_table: &N, charge: &Charge<'_>) -> bool {
         let (fingerprint, reader) = (self.fingerprint(charge), LedgerReader { limit_table, now: self.clock.now() });
-        self.table.find(fingerprint, &reader, |slot| !reader.is_new(fingerprint, slot)).unwrap_or(false)
+        self.table.find(fingerprint, &reader, |slot| !reader.is_unused(fingerprint, slot)).unwrap_or(false)
     }
 
     /// Returns whether the charge's key has an entry in this ledger, even an unused entry.
@@ -468,7 +468,7 @@ fn presence_under<N: LimitTable + ?Sized>(
         return presence;
     }
     let own = limits_by_id(limit_table, written_under);
-    let is_unused = |own: &Limits| limits.is_new_from(own, &state_after_id(*state), now);
+    let is_unused = |own: &Limits| limits.is_unused_from(own, &state_after_id(*state), now);
     if own.is_none_or(|own| is_unused(own) && !limits.starts_full() && own != limits) {
         Presence::New
     } else {
@@ -543,8 +543,8 @@ impl<N: LimitTable + ?Sized> StateReader for LedgerReader<'_, N> {
         0
     }
 
-    fn is_new(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool {
-        self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.is_surely_new(state, now))
+    fn is_unused(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool {
+        self.spent_under(fingerprint, &slot.state, |limits, state, now| limits.is_surely_unused(state, now))
             .unwrap_or(true)
     }
 

@@ -74,7 +74,7 @@ impl<A: Algorithm> StateWithParams<A> {
         let mut words = std::mem::take(&mut self.words).into_vec();
         words.resize(limit.words().max(words.len()), 0);
         let own = self.own.take().unwrap_or(before);
-        if own.is_new(&*words, now) {
+        if own.is_unused(&*words, now) {
             limit.convert(&own, &mut *words, now);
         } else {
             self.own = Some(own);

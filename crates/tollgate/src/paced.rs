@@ -124,10 +124,10 @@ impl<C: Clock> Pacer<C> {
     }
 
     /// Returns the wait of a new caller, ignoring other waiters.
-    pub fn earliest(&self) -> Duration {
+    pub fn next_wait(&self) -> Duration {
         let now = self.clock.mono();
         let paced = self.lock();
-        paced.pacing.earliest(&paced.pace, now).into()
+        paced.pacing.next_wait(&paced.pace, now).into()
     }
 
     fn lock(&self) -> MutexGuard<'_, Paced> {
@@ -157,7 +157,7 @@ impl<C: Clock + Send + Sync + 'static> Pacer<C> {
 
 impl Paced {
     fn take(&mut self, cost: Cost, now: Time<tollgate_core::Mono>) -> Verdict<u64> {
-        match self.pacing.earliest(&self.pace, now) {
+        match self.pacing.next_wait(&self.pace, now) {
             // A cost of zero never waits.
             _ if cost == Cost::ZERO => Verdict::granted(cost),
             Nanos::ZERO => {
@@ -211,7 +211,7 @@ impl<C: Clock + Send + Sync + 'static> Waitable for Pacer<C> {
         let paced = self.lock();
         let mut pace = paced.pace;
         paced.pacing.reserve(&mut pace, now.mono(), ahead);
-        Retry::After(paced.pacing.earliest(&pace, now.mono()))
+        Retry::After(paced.pacing.next_wait(&pace, now.mono()))
     }
 
     fn recheck_after(&self, (): (), _: &Now<'_>) -> Option<Nanos> {

@@ -136,7 +136,7 @@ impl<C: Clock> RedisCellTable<C> {
         for index in 0..self.table.buckets() {
             let owner = RedisCellReader { now: self.clock.mono().as_nanos() };
             walk.visit(index, &owner, |fingerprint, slot| {
-                if !owner.is_new(fingerprint, slot) {
+                if !owner.is_unused(fingerprint, slot) {
                     entries.extend([fingerprint.low, fingerprint.high.into(), slot.state.get(0)]);
                     total += 1;
                 }
@@ -156,7 +156,7 @@ impl<C: Clock> RedisCellTable<C> {
     /// Decisions continue during the count.
     pub fn count_used(&self, max_buckets: usize) -> u64 {
         let reader = || RedisCellReader { now: self.clock.mono().as_nanos() };
-        self.table.estimate(max_buckets, reader, |reader, fingerprint, slot| !reader.is_new(fingerprint, slot))
+        self.table.estimate(max_buckets, reader, |reader, fingerprint, slot| !reader.is_unused(fingerprint, slot))
     }
 
     /// Like [`with_clock`](Self::with_clock), but with the keys of a snapshot. Keys refill as if the process had kept
@@ -243,7 +243,7 @@ impl StateReader for RedisCellReader {
         0
     }
 
-    fn is_new(&self, _: Fingerprint, slot: &LockedEntry<'_>) -> bool {
+    fn is_unused(&self, _: Fingerprint, slot: &LockedEntry<'_>) -> bool {
         Time::<()>::from_nanos(slot.state.get(0)) <= Time::from_nanos(self.now)
     }
 

@@ -77,27 +77,27 @@ pub struct Concurrency {
 }
 
 impl Concurrency {
-    /// Maximum number of leases: limit plus debt.
-    pub const MAX_LEASES: u64 = 1024;
+    /// Maximum number of slots: limit plus debt.
+    pub const MAX_SLOTS: u64 = 1024;
 
     /// Creates a limit of at most `limit` slots at a time. A lease expires after `lease` unless it is renewed. The
     /// maximum debt is another `limit`, within the maximum number of slots.
     ///
     /// # Errors
-    /// Returns an error if an argument is zero, if `limit` is above [`Concurrency::MAX_LEASES`], or if `lease` is above
+    /// Returns an error if an argument is zero, if `limit` is above [`Concurrency::MAX_SLOTS`], or if `lease` is above
     /// [`Rate::MAX_PERIOD`](crate::Rate::MAX_PERIOD).
     pub fn new(limit: u64, lease: impl Into<Duration>) -> Result<Self, LimitError> {
-        LimitError::check_range("the limit of leases at a time", limit, 1, Self::MAX_LEASES)?;
+        LimitError::check_range("the limit of leases at a time", limit, 1, Self::MAX_SLOTS)?;
         let lease = check_length(lease.into().into(), "the length of a lease")?;
-        Ok(Self { limit, lease, max_debt: limit.min(Self::MAX_LEASES - limit) })
+        Ok(Self { limit, lease, max_debt: limit.min(Self::MAX_SLOTS - limit) })
     }
 
     /// Sets the maximum weight beyond the limit that [`Ask::Regardless`] may take. Each unit adds three words of state.
     ///
     /// # Errors
-    /// Returns an error if the limit plus `max_debt` is above [`Concurrency::MAX_LEASES`].
+    /// Returns an error if the limit plus `max_debt` is above [`Concurrency::MAX_SLOTS`].
     pub const fn max_debt(self, max_debt: u64) -> Result<Self, LimitError> {
-        let max = Self::MAX_LEASES - self.limit;
+        let max = Self::MAX_SLOTS - self.limit;
         if max_debt > max {
             return Err(LimitError::OutOfRange { what: "the debt of leases", given: max_debt, min: 0, max });
         }
@@ -193,7 +193,7 @@ impl Algorithm for Concurrency {
         let (cost, ceiling) = match ask {
             Ask::Exactly(cost) => (cost.get(), self.limit),
             Ask::Regardless(cost) => (cost.get(), self.slots()),
-            Ask::UpTo(Cost::ZERO) => (0, Self::MAX_LEASES),
+            Ask::UpTo(Cost::ZERO) => (0, Self::MAX_SLOTS),
             Ask::UpTo(cost) => {
                 let available = self.limit.saturating_sub(leases.weight_held(state, now));
                 // If nothing is available, asks for one unit, which is refused.
@@ -232,7 +232,7 @@ impl Algorithm for Concurrency {
         leases.occupy_slot(state, link);
         leases.free_ended(state, at);
         let stamp = verdict.stamp();
-        let weight = verdict.taken().get().min(Self::MAX_LEASES) as u16;
+        let weight = verdict.taken().get().min(Self::MAX_SLOTS) as u16;
         leases.in_use += u64::from(weight);
         leases.insert(state, link, Lease::new(stamp, at.saturating_add(self.lease), weight));
         leases.store(state);

@@ -365,7 +365,7 @@ impl Algorithm for FixedWindow {
         Spent::of(self.current_at(state, now).used.into(), self.quota.limit().into())
     }
 
-    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+    fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.current_at(state, now).used == 0
     }
 

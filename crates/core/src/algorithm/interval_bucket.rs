@@ -550,7 +550,7 @@ impl Algorithm for IntervalBucket {
         Spent::of(self.current_at(state, now).owed.into(), self.burst.into())
     }
 
-    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+    fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.current_at(state, now).owed == 0
     }
 

@@ -289,8 +289,8 @@ impl Algorithm for LeakyBucket {
         self.bucket.spent(state, now)
     }
 
-    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.bucket.is_new(state, now)
+    fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+        self.bucket.is_unused(state, now)
     }
 
     /// Returns the time until the request would pass without delay. A cost above `free + 1` always has a delay; for

@@ -117,7 +117,7 @@ pub trait Algorithm {
 
     /// Computes a lower bound on [`wait_in_queue`](Self::wait_in_queue) for a state that was last charged under the
     /// parameters `own`. Ignores requests ahead in the queue.
-    fn wait_behind_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Retry {
+    fn min_wait_from<S: Cells + ?Sized>(&self, own: &Self, state: &S, now: &Now<'_>, cost: Cost) -> Retry {
         match self.weigh_from(own, state, now, Ask::Exactly(cost)).outcome() {
             Outcome::Allow => Retry::NOW,
             Outcome::Delay(wait) => Retry::After(wait),
@@ -146,7 +146,7 @@ pub trait Algorithm {
     /// Returns whether [`try_take_from_words`](Self::try_take_from_words) can apply. If `false`, the caller need not
     /// lock the state to try it.
     #[inline]
-    fn takes_from_words(&self) -> bool {
+    fn has_words_fast_path(&self) -> bool {
         false
     }
 
@@ -215,7 +215,7 @@ pub trait Algorithm {
 
     /// Returns whether nothing is used, so that the state can be forgotten. A new key with less than its full capacity
     /// (`initial`) is in use.
-    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+    fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.spent(state, now).is_nothing()
     }
 }

@@ -388,7 +388,7 @@ impl Algorithm for SlidingSlices {
     }
 
     #[inline]
-    fn takes_from_words(&self) -> bool {
+    fn has_words_fast_path(&self) -> bool {
         self.ring.head == Head::Packed
     }
 
@@ -463,7 +463,7 @@ impl Algorithm for SlidingSlices {
         Spent::of(self.current_at(state, now).sum.into(), self.quota.limit().into())
     }
 
-    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+    fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.current_at(state, now).sum == 0
     }
 

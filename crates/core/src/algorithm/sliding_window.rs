@@ -325,7 +325,7 @@ impl Algorithm for SlidingWindow {
         Spent::of(self.estimate(&self.current_at(state, now)), self.scaled(self.quota.limit()))
     }
 
-    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+    fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         let current = self.current_at(state, now);
         current.previous == 0 && current.used == 0
     }

@@ -6,7 +6,7 @@ use crate::verdict::{Ask, Outcome, Retry, Verdict};
 
 /// A request of a walk. `cost` is the amount taken, which is zero if the request was refused.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Admission {
+pub(super) struct WalkedRequest {
     pub(super) asked: u64,
     /// Instant at which the request may go ahead; later than `asked` if the verdict was a delay.
     pub(super) turn: u64,
@@ -31,7 +31,7 @@ pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
     start: u64,
     steps: usize,
     paths: &WalkOptions,
-) -> Vec<Admission> {
+) -> Vec<WalkedRequest> {
     let mut random = Random::new(start ^ paths.cost);
     let mut words = [0; 16];
     let state = &mut words[..limit.words()];
@@ -70,7 +70,7 @@ pub(super) fn walk<'a, A: Algorithm<Stamp = crate::Stamp>>(
             Outcome::Delay(wait) => wait.as_nanos(),
             Outcome::Allow | Outcome::Deny(_) => 0,
         };
-        passed.push(Admission { asked: at, turn: at + wait, cost: verdict.taken().get() });
+        passed.push(WalkedRequest { asked: at, turn: at + wait, cost: verdict.taken().get() });
     }
     passed
 }
@@ -132,7 +132,7 @@ fn fast_paths_decide_as_the_slow_path<A: Algorithm<Stamp = crate::Stamp>>(
         },
         words => {
             let stamp = limit.try_take_from_words(words, now, cost)?;
-            assert!(limit.takes_from_words(), "the fast path applies, but callers do not try it");
+            assert!(limit.has_words_fast_path(), "the fast path applies, but callers do not try it");
             Some(Verdict::stamped(cost, stamp))
         }
     });
@@ -166,8 +166,11 @@ pub(super) fn assert_waits_exact<'a, A: Algorithm>(
     assert!(report.remaining == 0 || exactly(report.remaining), "{report:?} by {state:?} at {at}");
     assert!(!exactly(report.remaining.saturating_add(1)), "{report:?} by {state:?} at {at}");
     let reset = report.reset.as_nanos();
-    assert!(limit.is_new(state, &clock(at + reset)), "not new after {reset} by {state:?} at {at}");
-    assert!(reset == 0 || !limit.is_new(state, &clock(at + reset - 1)), "new before {reset} by {state:?} at {at}");
+    assert!(limit.is_unused(state, &clock(at + reset)), "not unused after {reset} by {state:?} at {at}");
+    assert!(
+        reset == 0 || !limit.is_unused(state, &clock(at + reset - 1)),
+        "unused before {reset} by {state:?} at {at}"
+    );
 }
 
 /// Checks that every verb returns for extreme words, times and costs, and that a refusal never has a wait of zero.
@@ -185,7 +188,7 @@ pub(super) fn never_panics<A: Algorithm<Stamp = crate::Stamp> + core::fmt::Debug
                         assert!(verdict.taken() <= cost);
                         let report = limit.report(&state, &now, cost);
                         assert!(report.remaining <= report.limit);
-                        assert_eq!(limit.spent(&state, &now).is_nothing(), limit.is_new(&state, &now));
+                        assert_eq!(limit.spent(&state, &now).is_nothing(), limit.is_unused(&state, &now));
                         assert!(limit.refund(&mut state, &now, cost, Some(verdict.stamp())) <= cost);
                         assert!(limit.refund(&mut state, &now, cost, None) <= cost);
                     }

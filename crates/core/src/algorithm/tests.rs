@@ -108,7 +108,7 @@ fn takes_from_words_returns_whether_a_fast_path_exists() {
         limit.init(&mut *state, &Now::at(1));
         let _ = limit.decide(&mut *state, &Now::at(1), Ask::Exactly(Cost::ONE));
         let applies = limit.try_take_from_words(&mut *state, &Now::at(2), Cost::ONE).is_some();
-        assert_eq!(limit.takes_from_words(), applies, "{limit:?}");
+        assert_eq!(limit.has_words_fast_path(), applies, "{limit:?}");
     }
-    assert!(!FixedWindow::new(9, SECOND).unwrap().takes_from_words(), "the default");
+    assert!(!FixedWindow::new(9, SECOND).unwrap().has_words_fast_path(), "the default");
 }

@@ -348,7 +348,7 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline]
-    fn takes_from_words(&self) -> bool {
+    fn has_words_fast_path(&self) -> bool {
         !self.one_word
     }
 
@@ -390,7 +390,7 @@ impl Algorithm for TokenBucket {
         Spent::of(self.owed_now(state, now), self.capacity)
     }
 
-    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+    fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
         self.owed_now(state, now) == 0
     }
 

@@ -231,7 +231,7 @@ fn next_random(seed: &mut u64, below: u64) -> u64 {
 
 /// Returns the number of units per token in the limit's state: ticks in token and leaky buckets, whole tokens
 /// otherwise. Rounding up costs less than one unit.
-fn max_rounding_unit(limit: &Limit) -> u64 {
+fn units_per_token(limit: &Limit) -> u64 {
     match limit {
         Limit::TokenBucket(bucket) => bucket.rate().per().as_nanos(),
         Limit::LeakyBucket(bucket) => bucket.rate().per().as_nanos(),
@@ -276,7 +276,7 @@ fn check_law_for_request(key: &mut Account, limit: &Limit, at: u64, ask: Ask, wh
         return;
     }
     // The used amount is the previous used amount, rounded up by less than a unit, plus the taken amount.
-    let unit = max_rounding_unit(limit);
+    let unit = units_per_token(limit);
     let after = key.used_at(at).units_ceil(unit);
     let taken = u128::from(verdict.taken().get()) * u128::from(unit);
     let exact = own == *limit || used.units_ceil(unit) == used.units_floor(unit);
@@ -412,7 +412,7 @@ fn limits_that_differ_only_in_debt_decide_everything_else_the_same() {
                     Outcome::Delay(wait) => Retry::After(wait),
                     Outcome::Deny(retry) => retry,
                 };
-                assert_eq!(other.wait_behind_from(own, &*key.words, &now, cost), wait, "{what}");
+                assert_eq!(other.min_wait_from(own, &*key.words, &now, cost), wait, "{what}");
             }
             let _ = key.ask(own, at, exactly(next_random(&mut seed, 5)));
         }

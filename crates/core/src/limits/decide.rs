@@ -69,8 +69,8 @@ impl Algorithm for Limits {
         spent.max().unwrap_or_default()
     }
 
-    fn is_new<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
-        self.limits_with_word_index().all(|(limit, first, _)| limit.is_new(&Offset { cells: state, first }, now))
+    fn is_unused<S: Cells + ?Sized>(&self, state: &S, now: &Now<'_>) -> bool {
+        self.limits_with_word_index().all(|(limit, first, _)| limit.is_unused(&Offset { cells: state, first }, now))
     }
 
     /// Returns the longest wait.
@@ -96,8 +96,8 @@ impl Algorithm for Limits {
     }
 
     #[inline]
-    fn takes_from_words(&self) -> bool {
-        matches!(&*self.limits, [limit] if limit.takes_from_words())
+    fn has_words_fast_path(&self) -> bool {
+        matches!(&*self.limits, [limit] if limit.has_words_fast_path())
     }
 
     #[inline]

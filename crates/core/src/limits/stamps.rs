@@ -34,13 +34,13 @@ impl Stamps {
             *target = stamp;
             count += 1;
         }
-        Self { by_limit, refused: 0, count: 1 }.keep_first(count)
+        Self { by_limit, refused: 0, count: 1 }.with_count(count)
     }
 
     /// Returns the stamps for the first `count` limits of a group, between 1 and [`Limits::MAX`]. Limits without a
     /// stamp get [`Stamp::NONE`].
     #[must_use]
-    pub fn keep_first(self, count: usize) -> Self {
+    pub fn with_count(self, count: usize) -> Self {
         Self { count: count.clamp(1, Limits::MAX) as u8, ..self }
     }
 

@@ -50,7 +50,7 @@ fn deny_all_makes_the_whole_group_refuse() {
     let limits = Limits::new([bucket(10), Limit::DenyAll]).unwrap();
     let mut state = new_state(&limits);
     assert!(!limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::ZERO)).is_admitted());
-    assert!(limits.is_new(&*state, &Now::at(0)));
+    assert!(limits.is_unused(&*state, &Now::at(0)));
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn refund_applies_to_every_limit() {
     let mut state = new_state(&limits);
     let verdict = limits.decide(&mut *state, &Now::at(0), Ask::Exactly(Cost::new(5)));
     assert_eq!(limits.refund(&mut *state, &Now::at(0), verdict.taken(), Some(verdict.stamp())), Cost::new(5));
-    assert!(limits.is_new(&*state, &Now::at(0)));
+    assert!(limits.is_unused(&*state, &Now::at(0)));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn stamps_record_the_refusing_limits_and_the_limit_count() {
     assert_eq!((two.count(), two.is_plain()), (2, false));
     let counts = [0, 1, 8, 9].map(|count| Stamps::from_stamps(vec![Stamp::NONE; count]).count());
     assert_eq!(counts, [1, 1, 8, 8]);
-    assert_eq!([0, 3, 9].map(|count| two.keep_first(count).count()), [1, 3, 8]);
+    assert_eq!([0, 3, 9].map(|count| two.with_count(count).count()), [1, 3, 8]);
     assert_eq!((Stamps::default().count(), Stamps::default().is_plain()), (1, true));
     let refused = Stamps::refused_by(2);
     assert_eq!([1, 2, 3, 8].map(|index| refused.has_refused(index)), [false, true, false, false]);
@@ -295,8 +295,8 @@ fn renew_applies_to_the_leases_of_the_stamps() {
         limits.reports(state, &at(secs), Cost::ONE).skip(1).map(|report| report.limit - report.remaining).collect()
     };
     let stamps = limits.decide(&mut *state, &at(0), Ask::Exactly(Cost::ONE)).stamp();
-    assert!(!limits.renew(&mut *state, &at(1), stamps.keep_first(1)), "a bucket has no leases");
-    assert!(limits.renew(&mut *state, &at(1), stamps.keep_first(2)), "only the first lease");
+    assert!(!limits.renew(&mut *state, &at(1), stamps.with_count(1)), "a bucket has no leases");
+    assert!(limits.renew(&mut *state, &at(1), stamps.with_count(2)), "only the first lease");
     assert_eq!((held(&state, 2), held(&state, 3)), (vec![1, 1], vec![0, 1]));
     assert!(limits.renew(&mut *state, &at(2), stamps));
     assert_eq!((held(&state, 3), held(&state, 4), held(&state, 5)), (vec![1, 1], vec![0, 1], vec![0, 1]));
@@ -340,23 +340,23 @@ fn state_of_other_limits_is_new_when_every_limit_is_unused() {
     let (first, second) = (day(0, 4_000_000_000), day(4_000_000_000, 9_000_000_000));
     let mut state = new_state(&own);
     let at = |at: u64| Now::at(at * 1_000_000_000);
-    assert!(own.is_new_from(&own, &*state, &at(0)) && other.is_new_from(&own, &*state, &at(0)));
+    assert!(own.is_unused_from(&own, &*state, &at(0)) && other.is_unused_from(&own, &*state, &at(0)));
     let _ = own.decide(&mut *state, &at(0).with_windows(&first), Ask::Exactly(Cost::new(2)));
-    for (limits, now, is_new) in [
+    for (limits, now, is_unused) in [
         (&own, at(3).with_windows(&first), false),
         (&own, at(4).with_windows(&second), true),
         (&other, at(3), false),
         (&other, at(4), true),
         (&own, at(1).with_windows(&first), false),
     ] {
-        assert_eq!(limits.is_new_from(&own, &*state, &now), is_new, "{now:?}");
+        assert_eq!(limits.is_unused_from(&own, &*state, &now), is_unused, "{now:?}");
     }
     // Repaying this debt takes one window of four seconds, and then up to one and a half windows of a second.
     let _ = own.decide(&mut *state, &at(3).with_windows(&first), Ask::Regardless(Cost::new(7)));
     let after = |millis: u64| Now::at(4_000_000_000 + millis * 1_000_000);
     let spent = [0, 1_000, 1_499, 1_500].map(|millis| own.max_spent(&*state, &after(millis)));
     assert_eq!(spent, [Spent::of(4, 5), Spent::of(4, 5), Spent::of(4, 5), Spent::of(1, 2)]);
-    let surely = [1_499, 1_500, 6_000].map(|millis| own.is_surely_new(&*state, &after(millis)));
+    let surely = [1_499, 1_500, 6_000].map(|millis| own.is_surely_unused(&*state, &after(millis)));
     assert_eq!(surely, [false, false, true], "half of the bucket is used");
 }
 
@@ -391,7 +391,7 @@ fn only_a_group_of_one_has_fast_paths() {
     let paths = |limits: &Limits| {
         let mut state = new_state(limits);
         let word = limits.try_take_from_word(state[0], &now, cost);
-        let applies = limits.takes_from_words();
+        let applies = limits.has_words_fast_path();
         let (mut fast, mut slow) = (state.clone(), state.clone());
         let stamps = applies.then(|| limits.try_take_from_words(&mut *fast, &now, cost).map(|stamps| stamps.count()));
         let _ = limits.decide_slow(&mut *slow, &now, Ask::Exactly(cost));
@@ -425,6 +425,6 @@ fn group_starts_with_the_initial_amounts_and_is_new_when_every_limit_is_new() {
         [0, 1, 2].map(|second| limits.spent(&*state, &at(second))),
         [Spent::of(2, 4), Spent::of(1, 4), Spent::NOTHING]
     );
-    assert_eq!([0, 1, 2].map(|second| limits.is_new(&*state, &at(second))), [false, false, true]);
+    assert_eq!([0, 1, 2].map(|second| limits.is_unused(&*state, &at(second))), [false, false, true]);
     assert_eq!(limits.as_slice(), [partial(3), partial(2)]);
 }

@@ -75,9 +75,9 @@ fn ramp_takes_the_warm_up_and_the_flat_part_half_of_it() {
     let pacing = PacerParams::warm_up(rate("10/s"), Nanos::from_secs(10), 3_000).unwrap();
     let mut pace = pacing.start(time_at(0));
     pacing.reserve(&mut pace, time_at(0), Cost::new(50));
-    assert_eq!(pacing.earliest(&pace, time_at(0)), Nanos::from_secs(10));
+    assert_eq!(pacing.next_wait(&pace, time_at(0)), Nanos::from_secs(10));
     pacing.reserve(&mut pace, time_at(0), Cost::new(50));
-    assert_eq!(pacing.earliest(&pace, time_at(0)), Nanos::from_secs(15));
+    assert_eq!(pacing.next_wait(&pace, time_at(0)), Nanos::from_secs(15));
     assert_eq!(pacing.stored(&pace, time_at(0)), Nanos::ZERO);
 }
 
@@ -120,7 +120,7 @@ fn no_rate_drifts() {
         }
         let exact = u128::from(count) * u128::from(pacing.rate().per().as_nanos());
         let expected = exact.div_ceil(pacing.rate().count().into());
-        assert_eq!(u128::from(pacing.earliest(&pace, time_at(0)).as_nanos()), expected, "{text}");
+        assert_eq!(u128::from(pacing.next_wait(&pace, time_at(0)).as_nanos()), expected, "{text}");
     }
 }
 
@@ -169,9 +169,9 @@ fn no_time_or_amount_causes_a_panic() {
         for (now, stored) in numbers.iter().flat_map(|now| numbers.map(|stored| (Time::from_nanos(*now), stored))) {
             let mut pace = pacing.resume(now, Nanos::from_nanos(stored));
             for permits in numbers {
-                let earliest = pacing.earliest(&pace, now);
+                let next_wait = pacing.next_wait(&pace, now);
                 assert!(pacing.try_reserve(&mut pace, now, Cost::new(permits), Nanos::MAX).is_some());
-                assert!(pacing.earliest(&pace, now) >= earliest, "{pacing:?}");
+                assert!(pacing.next_wait(&pace, now) >= next_wait, "{pacing:?}");
                 pacers.iter().for_each(|other| {
                     let mut changed = pace;
                     other.convert(pacing, &mut changed, now);

@@ -424,7 +424,7 @@ async fn charge_arrears<S: Store, F: Store>(
 
 fn repayment_from_answer(group: &GroupAnswer<'_>, answer: &Answer, limits: &Limits, now: u64) -> Repayment {
     let reset = group.reports(answer).iter().map(|report| report.reset).max().unwrap_or_default();
-    let stamps = group.stamps(answer).keep_first(limits.as_slice().len());
+    let stamps = group.stamps(answer).with_count(limits.as_slice().len());
     Repayment { cost: answer.taken, stamps, until: now.saturating_add(reset.as_nanos()) }
 }
 

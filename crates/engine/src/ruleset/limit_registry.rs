@@ -101,5 +101,5 @@ impl LimitRegistry {
 
 /// Returns the window of each limit: the time in which it refills completely.
 pub(crate) fn windows_of(limits: &Limits) -> Box<[Option<Nanos>]> {
-    limits.as_slice().iter().map(Limit::window).collect()
+    limits.as_slice().iter().map(Limit::full_refill_time).collect()
 }

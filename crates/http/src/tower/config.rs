@@ -72,7 +72,7 @@ impl Policy {
         for (index, limit) in limits.iter().flat_map(Limits::as_slice).enumerate() {
             let report = Report { limit: limit.capacity(), remaining: 0, retry: Retry::NOW, reset: Default::default() };
             if limit.capacity() < u64::MAX {
-                let status = LimitStatus { name, index, report, window: limit.window(), refused: false };
+                let status = LimitStatus { name, index, report, window: limit.full_refill_time(), refused: false };
                 push(&mut text, |list| write_policy(list, &status));
             }
         }

@@ -85,7 +85,7 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
             *now
         }
         Params::TokenBucket(_) if !is_recent => {
-            if limit.window().is_none_or(|window| age.as_nanos() > window.as_nanos().saturating_mul(2)) {
+            if limit.full_refill_time().is_none_or(|window| age.as_nanos() > window.as_nanos().saturating_mul(2)) {
                 return 0;
             }
             then
@@ -112,7 +112,7 @@ fn charge(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, age: Nanos, cost:
 /// Charges the previous window, up to the limit's remaining amount.
 fn charge_previous(limit: &Limit, cells: &mut Cells<'_>, now: &Now<'_>, then: &Now<'_>, cost: u64) -> u64 {
     let Some(DecodedState::Windows { end, previous, used }) = limit.decode(cells) else { return 0 };
-    let length = limit.window().map_or(0, Nanos::as_nanos);
+    let length = limit.full_refill_time().map_or(0, Nanos::as_nanos);
     if then.wall().as_nanos().saturating_add(length.saturating_mul(2)) < end {
         return 0;
     }

@@ -126,7 +126,7 @@ impl Entry {
     }
 
     fn is_forgettable(&self, now: &Now<'_>) -> bool {
-        self.unsent == 0 && !self.is_dirty && self.limits.with_debt.is_surely_new(&*self.words, now)
+        self.unsent == 0 && !self.is_dirty && self.limits.with_debt.is_surely_unused(&*self.words, now)
     }
 
     pub(super) fn used(&self, now: &Now<'_>) -> Vec<UsedAmount> {
@@ -169,7 +169,7 @@ impl Entry {
         let is_unused = || {
             !self.limits.is_same(limits)
                 && !limits.with_debt.starts_full()
-                && limits.with_debt.is_new_from(&self.limits.with_debt, &*self.words, now)
+                && limits.with_debt.is_unused_from(&self.limits.with_debt, &*self.words, now)
         };
         self.is_reset || is_unused()
     }

@@ -235,7 +235,7 @@ fn read_stamps(reader: &mut Reader<'_>) -> Result<Option<Stamps>, WireError> {
         return Ok(Some(Stamps::from_stamps(each)));
     }
     // A refusal charged nothing, so its stamps contain only the refusing limit.
-    Ok(Some(Stamps::refused_by(refused.into()).keep_first(count)))
+    Ok(Some(Stamps::refused_by(refused.into()).with_count(count)))
 }
 
 fn put_answer(answer: &Answer, out: &mut Vec<u8>) {

@@ -100,11 +100,11 @@ impl Model {
     /// Returns the state for a request. Under limits with an initial amount, an unused key with other limits counts as
     /// new.
     fn state_for(&self, charge: &OwnedCharge, now: &Now<'_>) -> State {
-        let is_new = |state: &&State| {
+        let counts_as_new = |state: &&State| {
             let now = now.with_windows(&[]);
-            state.own != charge.limits && !charge.limits.starts_full() && state.own.is_new(&*state.words, &now)
+            state.own != charge.limits && !charge.limits.starts_full() && state.own.is_unused(&*state.words, &now)
         };
-        let known = self.states.get(&charge.key).filter(|state| !is_new(state));
+        let known = self.states.get(&charge.key).filter(|state| !counts_as_new(state));
         known.cloned().unwrap_or_else(|| State::new(&charge.limits, now))
     }
 

@@ -212,7 +212,7 @@ impl UnsentCharges {
 
 /// Returns how long a charge can count, in nanoseconds: twice the longest window, and at least [`RECENT`].
 fn counted_nanos(limits: &Limits) -> u64 {
-    let windows = limits.as_slice().iter().filter_map(tollgate_core::Limit::window);
+    let windows = limits.as_slice().iter().filter_map(tollgate_core::Limit::full_refill_time);
     // The factor is two because a sliding window also counts the previous window.
     windows.map(|window| window.as_nanos().saturating_mul(2)).max().unwrap_or(0).max(RECENT)
 }

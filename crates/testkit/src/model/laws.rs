@@ -113,12 +113,12 @@ pub fn remaining_is_the_largest_that_passes<A: Algorithm, C: InstantClock>(case:
 /// Checks that the key is unused at the reported reset, and not a nanosecond earlier.
 pub fn reset_is_when_it_is_new<A: Algorithm, C: InstantClock>(case: &LawCase<'_, A, C>) {
     let reset = case.limit.report(case.state, &case.clock.now_at(case.instant), Cost::ONE).reset.as_nanos();
-    let is_new = |later: u64| case.limit.is_new(case.state, &case.clock.now_at(case.instant + later));
+    let is_unused = |later: u64| case.limit.is_unused(case.state, &case.clock.now_at(case.instant + later));
     if reset == Nanos::MAX.as_nanos() {
         return;
     }
-    assert!(is_new(reset), "not unused after the reset of {reset} ns");
-    assert!(reset == 0 || !is_new(reset - 1), "unused one nanosecond before the reset of {reset} ns");
+    assert!(is_unused(reset), "not unused after the reset of {reset} ns");
+    assert!(reset == 0 || !is_unused(reset - 1), "unused one nanosecond before the reset of {reset} ns");
 }
 
 /// Checks that if one request of cost `n` passes, `n` requests of cost 1 pass as well. Both ways must
@@ -176,7 +176,7 @@ pub fn arbitrary_state_causes_no_panic<A: Algorithm>(
     assert!(limit.refund(state, now, ask.cost(), None) <= ask.cost());
     limit.convert(old, state, now);
     limit.spent(state, now);
-    limit.is_new(state, now);
+    limit.is_unused(state, now);
     limit_of(state);
     limit.init(state, now);
     limit_of(state);

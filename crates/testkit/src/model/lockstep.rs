@@ -198,10 +198,10 @@ impl<'a, A: Algorithm, M: Model, C: InstantClock> Lockstep<'a, A, M, C> {
         let expected = self.model.report(now, cost);
         let report = self.limit.report(self.state.as_slice(), now, Cost::new(cost));
         assert_eq!(report, expected, "report for cost {cost} at {now:?}, state is {:?}", self.state);
-        let is_new = self.limit.is_new(self.state.as_slice(), now);
-        assert_eq!(is_new, expected.reset == Nanos::ZERO, "is_new at {now:?}, state is {:?}", self.state);
+        let is_unused = self.limit.is_unused(self.state.as_slice(), now);
+        assert_eq!(is_unused, expected.reset == Nanos::ZERO, "is_unused at {now:?}, state is {:?}", self.state);
         let spent = self.limit.spent(self.state.as_slice(), now);
-        assert_eq!(spent.is_nothing(), is_new, "{spent:?} at {now:?}, state is {:?}", self.state);
+        assert_eq!(spent.is_nothing(), is_unused, "{spent:?} at {now:?}, state is {:?}", self.state);
         self.last = expected;
     }
 }

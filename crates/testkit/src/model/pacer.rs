@@ -46,7 +46,7 @@ impl PacerModel {
     }
 
     /// Returns the wait of a caller that asks now, rounded up.
-    pub fn earliest(&self, now: u64) -> u64 {
+    pub fn next_wait(&self, now: u64) -> u64 {
         ceil(&(&self.next_free - to_exact(now)))
     }
 

@@ -170,7 +170,7 @@ impl OwnPacer {
     fn compare(&self, verdict: Comparison, step: &TraceStep) -> Read<StepResult> {
         let after = GuavaState::read(&step.result)?;
         let recorded = i128::from(after.next_free_us.max(self.now.as_nanos() / MICRO));
-        let next = self.now.saturating_add(self.pacing.earliest(&self.pace, self.now));
+        let next = self.now.saturating_add(self.pacing.next_wait(&self.pace, self.now));
         let ours = i128::from(next.as_nanos().div_ceil(MICRO));
         // The refill since the last update, if this call was refused and therefore did not update the state.
         let idle = self.now.as_nanos().saturating_sub(after.next_free_us.saturating_mul(MICRO));

@@ -100,7 +100,7 @@ impl<'a, A: Algorithm> KeyedReader<'a, A> {
                 (0..words).for_each(|word| to.state.set(word, from.state.get(word)));
                 to.generation = from.generation;
             };
-            if !self.is_new(fingerprint, from) {
+            if !self.is_unused(fingerprint, from) {
                 table.upsert(fingerprint, self, self.spent(fingerprint, from), copy);
             }
         });
@@ -141,8 +141,8 @@ impl<A: Algorithm> StateReader for KeyedReader<'_, A> {
         (self.earlier.len() + self.later.len()) as u64
     }
 
-    fn is_new(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool {
-        self.limit_of(slot.generation).is_new(&slot.state, &self.now_for_key(fingerprint))
+    fn is_unused(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool {
+        self.limit_of(slot.generation).is_unused(&slot.state, &self.now_for_key(fingerprint))
     }
 
     fn spent(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> Spent {

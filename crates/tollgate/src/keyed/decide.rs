@@ -35,7 +35,7 @@ impl<A: Algorithm, C: Clock> Keyed<A, C> {
         wall: Time<Wall>,
         cost: Cost,
     ) -> Option<A::Stamp> {
-        if !self.limit.takes_from_words() {
+        if !self.limit.has_words_fast_path() {
             return None;
         }
         let now = Now::new(mono, wall);

@@ -54,7 +54,7 @@ impl<C: Clock> Ledger<C> {
         let reader = || LedgerReader { limit_table: limits, now: self.clock.now() };
         self.table.estimate(max_buckets, reader, |reader, fingerprint, slot| {
             let is_known = u32::try_from(slot.state.get(0)).is_ok_and(|id| limits.get(id).is_some());
-            is_known && !reader.is_new(fingerprint, slot)
+            is_known && !reader.is_unused(fingerprint, slot)
         })
     }
 
@@ -75,7 +75,7 @@ impl<C: Clock> Ledger<C> {
             buckets.visit(index, &reader, |fingerprint, slot| {
                 let id = slot.state.get(0);
                 let own = u32::try_from(id).ok().and_then(|id| limits.get(id));
-                let Some(own) = own.filter(|_| !reader.is_new(fingerprint, slot)) else { return };
+                let Some(own) = own.filter(|_| !reader.is_unused(fingerprint, slot)) else { return };
                 if kind == Kind::Entries {
                     entries.extend([fingerprint.low, fingerprint.high.into()]);
                 }
@@ -171,7 +171,7 @@ fn insert_restored(
     state: &[u64],
 ) {
     let now = reader.now.with_spread(fingerprint.low);
-    if own.is_surely_new(&state, &now) {
+    if own.is_surely_unused(&state, &now) {
         return;
     }
     let copy = |slot: &mut LockedEntry<'_>, _| {

@@ -58,7 +58,7 @@ fn refused_try_takes_nothing() {
     assert!(pacer.acquire(5_000).at_once().wait().is_ok(), "any amount passes");
     let retry = Retry::After(Nanos::from_secs(1_000));
     let tried = pacer.acquire(1).within(Duration::from_secs(999)).wait();
-    assert_eq!((tried, pacer.earliest()), (Err(AcquireError::TooLate { retry }), Duration::from_secs(1_000)));
+    assert_eq!((tried, pacer.next_wait()), (Err(AcquireError::TooLate { retry }), Duration::from_secs(1_000)));
     clock.advance(Nanos::from_secs(1_000));
     assert!(pacer.acquire(1).at_once().wait().is_ok());
 }
@@ -84,9 +84,9 @@ fn cancelled_wait_is_refunded_if_it_is_the_last_grant() {
     let mut gone = pacer.acquire(100);
     assert!(!is_ready(&mut gone));
     clock.run(Nanos::from_millis(200));
-    assert_eq!(pacer.earliest(), Duration::from_secs(20));
+    assert_eq!(pacer.next_wait(), Duration::from_secs(20));
     drop(gone);
-    assert_eq!(pacer.earliest(), Duration::ZERO);
+    assert_eq!(pacer.next_wait(), Duration::ZERO);
 }
 
 #[test]

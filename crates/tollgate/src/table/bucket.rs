@@ -369,7 +369,7 @@ impl<'t, S: Shape> Bucket<'t, S> {
             return;
         }
         for entry in 0..self.shape.entries() {
-            if self.generation(entry) == generation || self.is_taken(entry) && !self.is_new(reader, entry) {
+            if self.generation(entry) == generation || self.is_taken(entry) && !self.is_unused(reader, entry) {
                 continue;
             }
             self.vacate(entry);
@@ -377,8 +377,8 @@ impl<'t, S: Shape> Bucket<'t, S> {
         }
     }
 
-    fn is_new<R: StateReader>(&self, reader: &R, entry: usize) -> bool {
-        reader.is_new(
+    fn is_unused<R: StateReader>(&self, reader: &R, entry: usize) -> bool {
+        reader.is_unused(
             self.fingerprint(entry),
             &LockedEntry { state: self.state(entry), generation: self.generation(entry) },
         )
@@ -395,8 +395,8 @@ impl<'t, S: Shape> Bucket<'t, S> {
     ) -> Option<usize> {
         let preferred_first = || self.shape.preferred(fingerprint).into_iter().chain(0..self.shape.entries());
         let is_vacant = |entry: &usize| !self.is_taken(*entry);
-        let is_new = |entry: &usize| !kept.contains(&self.fingerprint(*entry)) && self.is_new(reader, *entry);
-        preferred_first().find(is_vacant).or_else(|| preferred_first().find(is_new))
+        let is_unused = |entry: &usize| !kept.contains(&self.fingerprint(*entry)) && self.is_unused(reader, *entry);
+        preferred_first().find(is_vacant).or_else(|| preferred_first().find(is_unused))
     }
 
     /// Returns the least used entry whose key is not in `kept`.
@@ -467,7 +467,7 @@ impl State<'_> {
                 word.store(after, Ordering::Relaxed);
                 Some(A::Stamp::default())
             }
-            _ if limit.takes_from_words() => limit.try_take_from_words(self, now, cost),
+            _ if limit.has_words_fast_path() => limit.try_take_from_words(self, now, cost),
             _ => None,
         }
     }

@@ -50,7 +50,7 @@ pub(crate) trait StateReader {
     /// Returns the generation of the current parameters, below [`GENERATIONS`].
     fn generation(&self) -> u64;
     /// Returns whether nothing is used in the state, so that the key can be forgotten.
-    fn is_new(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool;
+    fn is_unused(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> bool;
     /// Returns the used fraction of the entry's limit.
     fn spent(&self, fingerprint: Fingerprint, slot: &LockedEntry<'_>) -> Spent;
 }

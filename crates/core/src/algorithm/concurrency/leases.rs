@@ -16,7 +16,7 @@ const NO_SLOT: Link = 0;
 const LIST_HEAD_INDEX: usize = 0;
 const LAST_STAMP_INDEX: usize = 1;
 /// The highest bit. It is set in every lease number, but in no time before the year 2262.
-pub(super) const LEASE_NUMBER: u64 = 1 << 63;
+pub(super) const LEASE_NUMBER_BIT: u64 = 1 << 63;
 const FIRST_SLOT_INDEX: usize = 2;
 const WORDS_PER_SLOT: usize = 3;
 
@@ -92,7 +92,7 @@ impl LeaseList {
     pub(super) fn load<S: Cells + ?Sized>(state: &S, slots: u64) -> Self {
         let word = state.get(LIST_HEAD_INDEX);
         let mut leases = Self::with_no_leases(slots);
-        leases.in_use = bit_field(word, 0).min(Concurrency::MAX_LEASES);
+        leases.in_use = bit_field(word, 0).min(Concurrency::MAX_SLOTS);
         leases.ever_used = bit_field(word, 1).min(slots) as Link;
         [leases.first_free, leases.first, leases.last] = [2, 3, 4].map(|nth| leases.link_field(word, nth));
         leases
@@ -279,7 +279,7 @@ impl LeaseList {
     pub(super) fn move_to<S: CellsMut + ?Sized>(&self, state: &mut S, now: Time<Mono>, slots: u64) {
         // Old and new slots overlap, so the leases are first copied to the stack (24 KiB). This happens only when a
         // limit shrinks.
-        let mut aside = [Lease::NOTHING; Concurrency::MAX_LEASES as usize];
+        let mut aside = [Lease::NOTHING; Concurrency::MAX_SLOTS as usize];
         let (mut kept, mut link) = (0, self.last);
         for entry in aside.iter_mut().take(slots as usize) {
             *entry = self.read_lease(state, link);
@@ -291,7 +291,7 @@ impl LeaseList {
         let mut leases = Self::with_no_leases(slots);
         for lease in aside.iter().take(kept).rev() {
             leases.ever_used += 1;
-            leases.in_use = Concurrency::MAX_LEASES.min(leases.in_use + u64::from(lease.weight));
+            leases.in_use = Concurrency::MAX_SLOTS.min(leases.in_use + u64::from(lease.weight));
             leases.insert(state, leases.ever_used, *lease);
         }
         leases.store(state);
@@ -306,7 +306,7 @@ impl LeaseList {
     /// low bits, is above the last number and is not before `now`. Its highest bit is set, so that it cannot equal a
     /// stamp of another algorithm after the limit changes its algorithm.
     pub(super) fn next_stamp<S: Cells + ?Sized>(&self, state: &S, now: Time<Mono>, link: Link) -> Stamp {
-        let least = state.get(LAST_STAMP_INDEX).saturating_add(1).max(now.as_nanos() | LEASE_NUMBER);
+        let least = state.get(LAST_STAMP_INDEX).saturating_add(1).max(now.as_nanos() | LEASE_NUMBER_BIT);
         let stamp = least & !self.slot_mask() | u64::from(link - 1);
         Stamp::from_bits(if stamp < least { stamp.wrapping_add(self.slot_mask() + 1) } else { stamp })
     }

@@ -129,7 +129,7 @@ fn decisions_match_the_reference_model() {
             let last = list.leases.iter().filter(|lease| lease.weight > 0).map(|lease| lease.ends).max();
             assert_eq!(report.remaining, limit.limit.saturating_sub(held), "{what}");
             assert_eq!(report.reset.as_nanos(), last.map_or(0, |last| last.saturating_sub(at)), "{what}");
-            assert_eq!(limit.is_new(state, &now), held == 0, "{what}");
+            assert_eq!(limit.is_unused(state, &now), held == 0, "{what}");
             let passes = limit.weigh(state, &now, exactly(cost)).outcome();
             let retry = if let Outcome::Deny(retry) = passes { retry } else { Retry::NOW };
             assert_eq!(report.retry, retry, "{what}");
@@ -155,7 +155,7 @@ fn release_after_expiry_frees_no_other_slot() {
     assert_eq!(limit.release(state, &Now::at(45), c.stamp()), Cost::ONE);
     assert_eq!(limit.release(state, &Now::at(45), c.stamp()), Cost::ZERO, "a second release");
     assert_eq!(limit.release(state, &Now::at(49), a), Cost::new(2));
-    assert!(limit.is_new(state, &Now::at(49)));
+    assert!(limit.is_unused(state, &Now::at(49)));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn new_parameters_keep_leases_and_their_stamps() {
         assert_eq!(report.reset, Nanos::from_nanos(95).min(new.lease), "{new:?}");
         let given: u64 = stamps.iter().map(|stamp| new.release(state, &Now::at(51), *stamp).get()).sum();
         assert_eq!(given, kept, "{new:?}");
-        assert!(new.is_new(state, &Now::at(51)));
+        assert!(new.is_unused(state, &Now::at(51)));
         assert!(new.decide(state, &Now::at(51), exactly(new.limit)).is_admitted());
         assert_sound(&new, state, "used again");
     }
@@ -391,7 +391,7 @@ fn lease_number_is_less_than_1024_ahead_of_the_clock() {
     let limit = concurrency_limit(512, 10);
     for at in (0..3_000).chain([1 << 40]) {
         let stamp = limit.weigh(vec![0; limit.words()].as_slice(), &Now::at(at), ASK_ONE).stamp();
-        let number = stamp.to_bits() ^ leases::LEASE_NUMBER;
+        let number = stamp.to_bits() ^ leases::LEASE_NUMBER_BIT;
         assert!((at..at + 1_024).contains(&number), "number {number} at {at}");
     }
 }

@@ -113,7 +113,7 @@ fn refund_applies_only_to_the_window_of_its_charge() {
     let second = limit.decide(&mut state, &Now::at(60 * SECOND), Ask::Exactly(Cost::new(4))).stamp();
     assert_eq!(limit.refund(&mut state, &Now::at(61 * SECOND), Cost::ONE, Some(first)), Cost::ZERO);
     assert_eq!(limit.refund(&mut state, &Now::at(61 * SECOND), Cost::MAX, Some(second)), Cost::new(4));
-    assert!(limit.is_new(&state, &Now::at(61 * SECOND)));
+    assert!(limit.is_unused(&state, &Now::at(61 * SECOND)));
 }
 
 #[test]

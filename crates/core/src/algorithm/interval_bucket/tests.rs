@@ -1,5 +1,5 @@
 use super::*;
-use crate::algorithm::testing::{Admission, WalkOptions, assert_waits_exact, check, never_panics, walk};
+use crate::algorithm::testing::{WalkOptions, WalkedRequest, assert_waits_exact, check, never_panics, walk};
 use crate::quantity::Time;
 
 const SECOND: u64 = 1_000_000_000;
@@ -54,7 +54,7 @@ fn refund_is_accepted_up_to_the_debt() {
         assert_eq!(limit.report(&state, &Now::at(SECOND), Cost::ONE).remaining, 4);
         assert_eq!(limit.refund(&mut state, &Now::at(SECOND), Cost::new(3), None), Cost::ONE);
         assert_eq!(limit.refund(&mut state, &Now::at(SECOND), Cost::new(3), None), Cost::ZERO);
-        assert!(limit.is_new(&state, &Now::at(SECOND)));
+        assert!(limit.is_unused(&state, &Now::at(SECOND)));
     }
 }
 
@@ -66,7 +66,7 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt
         let _ = limit.decide(&mut state, &Now::at(1_000_000 * SECOND), Ask::Exactly(Cost::new(5)));
         let refused = limit.decide(&mut state, &Now::at(30 * SECOND), Ask::Exactly(Cost::ONE));
         assert!(!refused.is_admitted());
-        assert!(limit.is_new(&state, &Now::at(50 * SECOND)), "{steps:?}");
+        assert!(limit.is_unused(&state, &Now::at(50 * SECOND)), "{steps:?}");
     }
     // A clock reading that is less than a second old is not a clock step.
     let first = limit().steps(Steps::FirstRequest);
@@ -81,7 +81,7 @@ fn clock_step_back_neither_grants_nor_locks_out_for_longer_than_the_largest_debt
 /// Checks, for every interval, that the requests whose wait ends in it took at most `burst` plus its refills. `step`
 /// returns the step number at an instant. `first` returns the number of the last step before an interval that begins at
 /// this instant.
-fn assert_within_burst(passed: &[Admission], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
+fn assert_within_burst(passed: &[WalkedRequest], first: impl Fn(u64) -> u64, step: impl Fn(u64) -> u64) {
     for from in passed {
         let mut sum = 0;
         let after = passed.iter().filter(|other| other.turn >= from.turn);

@@ -102,7 +102,7 @@ fn refund_removes_the_units_still_in_the_bucket() {
     let next = limit.weigh(&state, &now, Ask::Exactly(Cost::ONE));
     assert_eq!(next.outcome(), Outcome::Delay(Nanos::from_millis(50)));
     assert_eq!(limit.refund(&mut state, &now, Cost::MAX, None), Cost::ONE);
-    assert!(limit.is_new(&state, &now));
+    assert!(limit.is_unused(&state, &now));
 }
 
 #[test]

@@ -133,7 +133,7 @@ fn decisions_match_the_reference_model() {
                 .last()
                 .map_or(0, |last| (last + limit.length.max(limit.minimum_gap).as_nanos()).saturating_sub(at));
             assert_eq!(report.reset, Nanos::from_nanos(reset), "{what}");
-            assert_eq!(limit.is_new(state, &now), reset == 0, "{what}");
+            assert_eq!(limit.is_unused(state, &now), reset == 0, "{what}");
         }
     }
 }
@@ -259,7 +259,7 @@ fn refund_by_stamp_removes_exactly_its_charge() {
     assert_eq!(limit.refund(&mut state, &Now::at(10), Cost::ONE, Some(stamps[0])), Cost::ZERO, "it has left");
     assert_eq!(limit.refund(&mut state, &Now::at(10), Cost::MAX, Some(Stamp::NONE)), Cost::ZERO);
     assert_eq!(limit.refund(&mut state, &Now::at(10), Cost::MAX, None), Cost::new(2));
-    assert!(limit.is_new(&state, &Now::at(10)));
+    assert!(limit.is_unused(&state, &Now::at(10)));
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn slices_of_any_width_are_kept_apart() {
             let passes = limit.decide(&mut *state, &now, Ask::Exactly(Cost::new(amount - slice % 2))).is_admitted();
             assert_eq!(passes, slice % 7 != 6, "slice {slice} of {amount}");
         }
-        assert!(limit.is_new(&*state, &Now::at(470 * SECOND)));
+        assert!(limit.is_unused(&*state, &Now::at(470 * SECOND)));
     }
 }
 
@@ -142,7 +142,7 @@ fn other_parameters_keep_the_spent_amount() {
         new.convert(&limit(), &mut state, &Now::at(130 * SECOND));
         let report = new.report(&state, &Now::at(130 * SECOND), Cost::ONE);
         assert_eq!((report.remaining, report.reset), (remaining, Nanos::from_secs(reset)), "{new:?}");
-        assert!(new.is_new(&state, &Now::at((130 + reset) * SECOND)));
+        assert!(new.is_unused(&state, &Now::at((130 + reset) * SECOND)));
     };
     let new = |limit, length, precision| {
         SlidingSlices::new(limit, Nanos::from_secs(length), Nanos::from_secs(precision)).unwrap()

@@ -54,7 +54,7 @@ fn refund_applies_to_the_window_of_its_charge() {
     assert_eq!(remaining(&state), 4);
     assert_eq!(limit.refund(&mut state, &now, Cost::MAX, Some(second)), Cost::new(4));
     assert_eq!(limit.refund(&mut state, &now, Cost::MAX, Some(first)), Cost::new(4));
-    assert!(limit.is_new(&state, &now));
+    assert!(limit.is_unused(&state, &now));
     assert_eq!(limit.refund(&mut state, &Now::at(180 * SECOND), Cost::MAX, Some(first)), Cost::ZERO);
 }
 

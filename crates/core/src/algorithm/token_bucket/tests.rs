@@ -79,7 +79,7 @@ fn decisions_match_a_bucket_that_is_refilled_at_every_step() {
                 assert_eq!(verdict.taken().get(), if passes { cost } else { 0 }, "{what}");
             }
             assert_eq!(limit.report(&*state, &now, Cost::ONE).remaining, model.remaining(), "{what}");
-            assert_eq!(limit.is_new(&*state, &now), model.parts == model.burst_parts(), "{what}");
+            assert_eq!(limit.is_unused(&*state, &now), model.parts == model.burst_parts(), "{what}");
         }
     }
 }
@@ -182,7 +182,7 @@ fn refund_is_accepted_up_to_the_debt() {
         assert_eq!(limit.refund(&mut state, &Now::at(0), Cost::ONE, None), Cost::ONE);
         assert_eq!(limit.report(&state, &Now::at(0), Cost::ONE).remaining, 3);
         assert_eq!(limit.refund(&mut state, &Now::at(1), Cost::MAX, None), Cost::new(2), "a partly owed token counts");
-        assert!(limit.is_new(&state, &Now::at(1)));
+        assert!(limit.is_unused(&state, &Now::at(1)));
         assert_eq!(limit.refund(&mut state, &Now::at(1), Cost::ONE, None), Cost::ZERO);
     }
 }
@@ -201,7 +201,7 @@ fn other_parameters_keep_the_spent_tokens() {
 }
 
 #[test]
-fn clock_step_back_locks_out_for_at_most_one_burst() {
+fn clock_step_back_without_debt_locks_out_for_at_most_one_burst() {
     let limit = bucket("1/s", 5).max_debt(0).unwrap();
     let mut state = [0];
     limit.init(&mut state, &Now::at(1_000 * SECOND));

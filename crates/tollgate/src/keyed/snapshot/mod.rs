@@ -142,7 +142,7 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
     };
     sink.push(0);
     let overflow = keyed.overflow.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    if !reader.limit_of(overflow.generation).is_new(&*overflow.words, &reader.now) {
+    if !reader.limit_of(overflow.generation).is_unused(&*overflow.words, &reader.now) {
         keep(&mut sink, Fingerprint::default(), overflow.generation, &&*overflow.words);
         held += 1;
     }
@@ -152,7 +152,7 @@ pub(super) fn write<A: Algorithm + Clone + Into<Limits>, C: Clock>(
         // Reads the clock for each bucket, because a snapshot may take seconds.
         let reader = keyed.reader(&changes, keyed.clock.now());
         walk.visit(index, &reader, |fingerprint, slot| {
-            if !reader.is_new(fingerprint, slot) {
+            if !reader.is_unused(fingerprint, slot) {
                 keep(&mut sink, fingerprint, slot.generation, &slot.state);
                 held += 1;
             }
@@ -212,7 +212,7 @@ where
         if fingerprint == Fingerprint::default() {
             overflow.words.copy_from_slice(state);
             overflow.generation = generation;
-        } else if !own.is_new(state, &now) {
+        } else if !own.is_unused(state, &now) {
             let copy = |to: &mut LockedEntry<'_>, _| {
                 state.iter().enumerate().for_each(|(at, word)| to.state.set(at, *word));
                 to.generation = generation;

@@ -42,11 +42,11 @@ impl Model<'_> {
     /// Returns the state of a key, unless the key counts as new under the limits with `id`. An unused state of other
     /// limits counts as new if new keys do not start full.
     fn known_state(&self, key: usize, id: u32, now: &Now<'_>) -> Option<&ModelState> {
-        let is_new = |kept: &&ModelState| {
+        let counts_as_new = |kept: &&ModelState| {
             let (own, limits) = (self.limits_of(kept.id), self.limits_of(id));
-            own != limits && !limits.starts_full() && own.is_new(&kept.words, now)
+            own != limits && !limits.starts_full() && own.is_unused(&kept.words, now)
         };
-        self.states.get(&key).filter(|kept| !is_new(kept))
+        self.states.get(&key).filter(|kept| !counts_as_new(kept))
     }
 
     fn peek(&mut self, (key, id, ask): (usize, u32, Ask), now: &Now<'_>) -> ChargeResult {
